@@ -1,0 +1,145 @@
+"""Errors a user can meet: each says what is wrong, where, and what mends it, and has its exit code.
+
+Exit codes of ``roller-tvm``: 0 done, 1 failed, 2 wrong command line, 3 bad input, 4 no usable TVM,
+5 nothing could be tuned, 6 a kernel gave wrong answers, 7 no space left, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class RollerError(Exception):
+    """Base of every error of this package.
+
+    Parameters
+    ----------
+    what : str
+        What is wrong, naming the thing and, where there is one, the limit.
+    where : str
+        File, line, operator, axis: the place to look at.
+    remedy : str
+        What to do about it, preferably one command.
+
+    Examples
+    --------
+    >>> str(RollerError("'K' must be >= 1 (got 0)", where="conv1", remedy="give K an extent"))
+    "conv1: 'K' must be >= 1 (got 0)\\n  remedy: give K an extent"
+    """
+
+    exit_code = 1
+
+    def __init__(self, what: str, where: str = "", remedy: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = where
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        text = f"{self.where}: {self.what}" if self.where else self.what
+        return f"{text}\n  remedy: {self.remedy}" if self.remedy else text
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Worker processes send errors back; keep every field.
+        return _restore, (type(self), self.args, self.__dict__.copy())
+
+
+def _restore(cls: type[RollerError], args: tuple[Any, ...], fields: dict[str, Any]) -> RollerError:
+    error = cls.__new__(cls, *args)
+    error.__dict__.update(fields)
+    return error
+
+
+def must_be(name: str, expected: str, got: object) -> str:
+    """Message of the form every check here uses.
+
+    Examples
+    --------
+    >>> must_be("padding", "an int >= 0", "same")
+    "'padding' must be an int >= 0 (got 'same' that is a str)"
+    """
+    return f"{name!r} must be {expected} (got {got!r} that is a {type(got).__name__})"
+
+
+class UsageError(RollerError):
+    """The command line or the arguments of a call make no sense."""
+
+    exit_code = 2
+
+
+class BadInput(RollerError):
+    """Something the user gave (a model, a file, a value) cannot be used."""
+
+    exit_code = 3
+
+
+class UnknownDevice(BadInput):
+    """No device specification goes by that name."""
+
+
+class SpecError(BadInput):
+    """A device specification has an unknown key, a wrong unit or an impossible value."""
+
+
+class TargetError(BadInput):
+    """A compilation target is incomplete or contradicts the device."""
+
+
+class UnsupportedOperator(BadInput):
+    """An operator, or a form of it, that cannot be imported or planned."""
+
+
+class RecordError(BadInput):
+    """A record file is corrupt, or was written for something else."""
+
+
+class NoTvm(RollerError):
+    """TVM is needed and cannot be imported."""
+
+    exit_code = 4
+
+
+class TvmLineError(NoTvm):
+    """The TVM found is of a version or line that cannot do what was asked."""
+
+
+class PlanRejected(RollerError):
+    """A candidate plan breaks a rule: which one, what it would take, what there is.
+
+    Examples
+    --------
+    >>> str(PlanRejected("shared memory", 65536, 49152, "use a smaller tile"))
+    'shared memory: needs 65536, limit 49152\\n  remedy: use a smaller tile'
+    """
+
+    def __init__(self, rule: str, required: object, limit: object, remedy: str = "", where: str = "") -> None:
+        super().__init__(f"{rule}: needs {required}, limit {limit}", where, remedy)
+        self.rule = rule
+        self.required = required
+        self.limit = limit
+
+
+class MeasureError(RollerError):
+    """A candidate could not be built or measured; ``kind`` groups failures in the summary."""
+
+    def __init__(self, what: str, where: str = "", remedy: str = "", kind: str = "measure") -> None:
+        super().__init__(what, where, remedy)
+        self.kind = kind
+
+
+class NothingTuned(RollerError):
+    """Not one task got a working plan."""
+
+    exit_code = 5
+
+
+class WrongAnswer(RollerError):
+    """A kernel ran and its result differs from the reference."""
+
+    exit_code = 6
+
+
+class DiskFull(RollerError):
+    """A file could not be written because no space is left."""
+
+    exit_code = 7

@@ -1,0 +1,1 @@
+"""Tensor expressions: axes, affine accesses, stages, footprints."""

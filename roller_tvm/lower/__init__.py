@@ -1,0 +1,1 @@
+"""From an rProgram to a printable list of schedule steps."""

@@ -1,0 +1,1 @@
+"""The micro-performance model and its explanations."""

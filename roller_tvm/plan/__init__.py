@@ -1,0 +1,1 @@
+"""rTiles, rPrograms, alignment rules and their construction."""

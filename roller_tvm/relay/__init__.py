@@ -1,0 +1,1 @@
+"""The Relay line: tasks, records, tuning."""

@@ -1,0 +1,1 @@
+"""Reading TVM tensor expressions into ours."""

@@ -1,0 +1,1 @@
+"""Finding TVM, loading it without environment variables, telling what it can do."""

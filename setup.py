@@ -1,0 +1,44 @@
+"""Packaging. One core that needs numpy alone; everything else is an extra (see CONTRIBUTING.md)."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+ROOT = Path(__file__).parent
+
+
+def lines(path: str) -> list:
+    """Requirements in a file, comments and blank lines left out."""
+    text = (ROOT / path).read_text().splitlines()
+    return [line for line in (raw.split("#")[0].strip() for raw in text) if line]
+
+
+scope: dict = {}
+exec((ROOT / "roller_tvm/version.py").read_text(), scope)
+
+# What TVM from the PyPI wheel needs beside it; `roller-tvm install-tvm` installs these and the wheel itself.
+RELAY = lines("roller_tvm/tvm_env/relay-line.txt")
+TEST = ["pytest>=8", "hypothesis>=6", "islpy"]
+
+setup(
+    name="roller-tvm",
+    version=scope["__version__"],
+    description="Roller for TVM: schedules constructed from aligned tiles in seconds, without search",
+    long_description=(ROOT / "README.md").read_text(),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.10",
+    packages=find_packages(include=["roller_tvm", "roller_tvm.*"]),
+    package_data={"roller_tvm.device": ["data/*.toml"], "roller_tvm.tvm_env": ["*.txt"]},
+    install_requires=["numpy", 'tomli>=2; python_version < "3.11"'],
+    extras_require={
+        "relay": RELAY,
+        "xgboost": ["xgboost>=2"],
+        # onnx 1.19 dropped onnx.mapping, which Relay's importer reads.
+        "onnx": ["onnx==1.18.0", "onnxruntime"],
+        "demo": ["pillow"],
+        "test": TEST,
+        "dev": [*TEST, "ruff", "mypy"],
+    },
+    entry_points={"console_scripts": ["roller-tvm = roller_tvm.cli:main"]},
+)
