@@ -1,0 +1,412 @@
+"""TensorExpression: what an operator computes, free of any TVM.
+
+A tensor expression is a small DAG of *stages*. One stage is the *anchor* (the contraction or the
+reduction that is tiled); stages before it are *prologues* (padding, casts), stages after it are
+*epilogues* (bias, activation, residual add).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import prod
+from typing import Any
+
+from .affine import Index
+
+SPATIAL, REDUCE = "spatial", "reduce"
+DTYPE_BYTES = {
+    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int16": 2,
+    "int8": 1, "uint64": 8, "uint32": 4, "uint16": 2, "uint8": 1, "bool": 1,
+}  # fmt: skip
+COMBINERS = ("sum", "max", "min", "prod", "other")
+
+
+def dtype_bytes(dtype: str) -> int:
+    """Bytes of one element; raises ``ValueError`` for a dtype that cannot be planned."""
+    try:
+        return DTYPE_BYTES[dtype]
+    except KeyError:
+        raise ValueError(f"dtype '{dtype}' is not one of {', '.join(DTYPE_BYTES)}") from None
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One iteration axis.
+
+    Parameters
+    ----------
+    name : str
+    extent : int
+        Number of iterations.
+    kind : {'spatial', 'reduce'}
+    part_of : tuple (source axis, stride) or None
+        Set where the axis is a part of an axis of the source program: ``source = sum(part * stride)``.
+        An access such as ``data[ic // 16, ic % 16]`` becomes affine over the parts of ``ic``.
+    """
+
+    name: str
+    extent: int
+    kind: str = SPATIAL
+    part_of: tuple[str, int] | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in (SPATIAL, REDUCE):
+            raise ValueError(f"axis '{self.name}': kind must be 'spatial' or 'reduce' (got '{self.kind}')")
+        if not isinstance(self.extent, int) or self.extent < 1:
+            raise ValueError(f"axis '{self.name}': extent must be a positive integer (got {self.extent!r})")
+
+    @property
+    def is_reduce(self) -> bool:
+        return self.kind == REDUCE
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.extent}" + ("r" if self.is_reduce else "")
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor that is read from or written to memory; ``constant`` marks weights known at build time."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    constant: bool = False
+
+    def __post_init__(self) -> None:
+        dtype_bytes(self.dtype)
+        if any(not isinstance(e, int) or e < 1 for e in self.shape):
+            raise ValueError(f"tensor '{self.name}': every extent must be a positive integer (got {self.shape})")
+
+    @property
+    def elements(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        return self.elements * dtype_bytes(self.dtype)
+
+    def __str__(self) -> str:
+        return f"{self.name}{list(self.shape)} {self.dtype}" + (" const" if self.constant else "")
+
+
+@dataclass(frozen=True)
+class Access:
+    """A read of a tensor at affine indices, one per dimension; ``guarded`` if under a bounds condition."""
+
+    tensor: str
+    indices: tuple[Index, ...]
+    guarded: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.tensor}[{', '.join(map(str, self.indices))}]" + ("?" if self.guarded else "")
+
+    @property
+    def axes(self) -> frozenset[str]:
+        return frozenset(a for index in self.indices for a in index.axes)
+
+    def substitute(self, inner: Mapping[str, Index]) -> Access:
+        return replace(self, indices=tuple(i.substitute(inner) for i in self.indices))
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One computation: a tensor defined point by point over its axes.
+
+    Parameters
+    ----------
+    name : str
+        The tensor it produces; unique within the expression.
+    axes : tuple of Axis
+        Spatial axes (the dimensions of the tensor, in order; parts of one dimension in order), then
+        reduction axes.
+    reads : tuple of Access
+    dtype : str
+        Of the tensor produced.
+    ops : tuple of (kind, count)
+        Arithmetic per iteration point: 'fma', 'mul', 'add', 'div', 'cmp', 'special' (exp, tanh, ...),
+        'cast'. A multiply that feeds the reduction's add is one 'fma'.
+    combiner : str
+        '' for a stage without reduction, else one of 'sum', 'max', 'min', 'prod', 'other'.
+    """
+
+    name: str
+    axes: tuple[Axis, ...]
+    reads: tuple[Access, ...]
+    dtype: str = "float32"
+    ops: tuple[tuple[str, int], ...] = ()
+    combiner: str = ""
+
+    def __post_init__(self) -> None:
+        names = [a.name for a in self.axes]
+        if len(set(names)) != len(names):
+            raise ValueError(f"stage '{self.name}': axis names must differ (got {names})")
+        kinds = [a.is_reduce for a in self.axes]
+        if kinds != sorted(kinds):
+            raise ValueError(f"stage '{self.name}': spatial axes come before reduction axes")
+        if any(kinds) != bool(self.combiner):
+            raise ValueError(f"stage '{self.name}': a combiner goes with reduction axes (got '{self.combiner}')")
+        if self.combiner and self.combiner not in COMBINERS:
+            raise ValueError(f"stage '{self.name}': combiner must be one of {COMBINERS} (got '{self.combiner}')")
+        for access in self.reads:
+            if stray := access.axes - set(names):
+                raise ValueError(f"stage '{self.name}': {access} uses axes {sorted(stray)} that it does not have")
+        dtype_bytes(self.dtype)
+
+    @cached_property
+    def spatial(self) -> tuple[Axis, ...]:
+        return tuple(a for a in self.axes if not a.is_reduce)
+
+    @cached_property
+    def reduce(self) -> tuple[Axis, ...]:
+        return tuple(a for a in self.axes if a.is_reduce)
+
+    @cached_property
+    def extents(self) -> dict[str, int]:
+        return {a.name: a.extent for a in self.axes}
+
+    @cached_property
+    def points(self) -> int:
+        return prod(a.extent for a in self.axes)
+
+    @cached_property
+    def output_elements(self) -> int:
+        return prod(a.extent for a in self.spatial)
+
+    def ops_of(self, kind: str) -> int:
+        return dict(self.ops).get(kind, 0)
+
+    @cached_property
+    def flops_per_point(self) -> int:
+        """Floating-point operations an iteration point, a fused multiply-add counting two."""
+        return sum(n * (2 if kind == "fma" else 1) for kind, n in self.ops if kind != "cast")
+
+    @cached_property
+    def flops(self) -> int:
+        return self.points * self.flops_per_point
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """Extents of the tensor's dimensions (axes that are parts of one source axis count as one)."""
+        dims: list[tuple[str, int]] = []
+        for a in self.spatial:
+            source = a.part_of[0] if a.part_of else a.name
+            if a.part_of and dims and dims[-1][0] == source:
+                dims[-1] = (source, dims[-1][1] * a.extent)
+            else:
+                dims.append((source, a.extent))
+        return tuple(e for _, e in dims)
+
+    def write(self) -> Access:
+        """Where the stage writes, as an access over its own spatial axes (one index per dimension)."""
+        dims: list[tuple[str, dict[str, int]]] = []
+        for a in self.spatial:
+            source, stride = a.part_of or (a.name, 1)
+            if a.part_of and dims and dims[-1][0] == source:
+                dims[-1][1][a.name] = stride
+            else:
+                dims.append((source, {a.name: stride}))
+        return Access(self.name, tuple(Index.of(terms) for _, terms in dims))
+
+    def __str__(self) -> str:
+        ops = " ".join(f"{n}*{k}" for k, n in self.ops)
+        reads = ", ".join(map(str, self.reads))
+        how = f"{self.combiner} " if self.combiner else ""
+        return f"{self.name}({', '.join(map(str, self.axes))}) {self.dtype} = {how}{{{ops}}} of {reads}"
+
+
+@dataclass(frozen=True)
+class TensorExpression:
+    """A fused operator: inputs, stages in topological order, and which stage is the anchor.
+
+    Examples
+    --------
+    >>> from roller_tvm.expr.operators import matmul
+    >>> e = matmul(m=64, n=32, k=16)
+    >>> e.anchor.flops
+    65536
+    """
+
+    name: str
+    inputs: tuple[Tensor, ...]
+    stages: tuple[Stage, ...]
+    anchor_name: str
+    tags: tuple[str, ...] = field(default=(), compare=False)
+
+    def __post_init__(self) -> None:
+        known = {t.name: t.shape for t in self.inputs}
+        if len(known) != len(self.inputs):
+            raise ValueError(f"expression '{self.name}': input names must differ")
+        for stage in self.stages:
+            for access in stage.reads:
+                if access.tensor not in known:
+                    raise ValueError(f"expression '{self.name}': stage '{stage.name}' reads '{access.tensor}', "
+                                     "which no input or earlier stage defines")
+                if len(access.indices) != len(known[access.tensor]):
+                    raise ValueError(f"expression '{self.name}': {access} has {len(access.indices)} indices, the "
+                                     f"tensor {len(known[access.tensor])} dimensions")
+            if stage.name in known:
+                raise ValueError(f"expression '{self.name}': '{stage.name}' is defined twice")
+            known[stage.name] = stage.shape
+        if self.anchor_name not in {s.name for s in self.stages}:
+            raise ValueError(f"expression '{self.name}': the anchor '{self.anchor_name}' is not a stage")
+
+    @cached_property
+    def _by_name(self) -> dict[str, Stage]:
+        return {s.name: s for s in self.stages}
+
+    @cached_property
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor, inputs and stages, by name."""
+        every = {t.name: t for t in self.inputs}
+        every.update({s.name: Tensor(s.name, s.shape, s.dtype) for s in self.stages})
+        return every
+
+    def stage(self, name: str) -> Stage:
+        return self._by_name[name]
+
+    def is_stage(self, name: str) -> bool:
+        return name in self._by_name
+
+    @cached_property
+    def anchor(self) -> Stage:
+        return self._by_name[self.anchor_name]
+
+    @cached_property
+    def output(self) -> Stage:
+        """The last stage."""
+        return self.stages[-1]
+
+    @cached_property
+    def outputs(self) -> tuple[Stage, ...]:
+        """Stages that no other stage reads."""
+        read = {a.tensor for s in self.stages for a in s.reads}
+        return tuple(s for s in self.stages if s.name not in read)
+
+    def consumers(self, name: str) -> tuple[Stage, ...]:
+        return tuple(s for s in self.stages if any(a.tensor == name for a in s.reads))
+
+    def _producers(self, name: str) -> set[str]:
+        seen: set[str] = set()
+        todo = [name]
+        while todo:
+            for access in self._by_name[todo.pop()].reads:
+                if access.tensor in self._by_name and access.tensor not in seen:
+                    seen.add(access.tensor)
+                    todo.append(access.tensor)
+        return seen
+
+    @cached_property
+    def prologues(self) -> tuple[Stage, ...]:
+        """Stages that the anchor depends on."""
+        before = self._producers(self.anchor_name)
+        return tuple(s for s in self.stages if s.name in before)
+
+    @cached_property
+    def epilogues(self) -> tuple[Stage, ...]:
+        """Stages that depend on the anchor."""
+        return tuple(s for s in self.stages if s.name != self.anchor_name and self.anchor_name in self._producers(s.name))
+
+    @cached_property
+    def reductions(self) -> tuple[Stage, ...]:
+        return tuple(s for s in self.stages if s.reduce)
+
+    def resolve(self, stage: Stage, inlined: Iterable[str]) -> tuple[Access, ...]:
+        """Reads of a stage with the stages named in `inlined` composed away."""
+        inline = set(inlined)
+        result: list[Access] = []
+        for access in stage.reads:
+            if access.tensor not in inline:
+                if access not in result:
+                    result.append(access)
+                continue
+            producer = self._by_name[access.tensor]
+            inner = _axis_values(producer, access)
+            for deeper in self.resolve(producer, inline):
+                composed = replace(deeper.substitute(inner), guarded=deeper.guarded or access.guarded)
+                if composed not in result:
+                    result.append(composed)
+        return tuple(result)
+
+    @cached_property
+    def flops(self) -> int:
+        return sum(s.flops for s in self.stages)
+
+    @cached_property
+    def io_bytes(self) -> int:
+        """Bytes of all inputs and outputs: the least traffic any plan can have."""
+        tensors = self.tensors
+        return sum(t.bytes for t in self.inputs) + sum(tensors[s.name].bytes for s in self.outputs)
+
+    def __str__(self) -> str:
+        lines = [f"{self.name}  anchor {self.anchor_name}"]
+        lines += [f"  in  {t}" for t in self.inputs]
+        lines += [f"  {s}" for s in self.stages]
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready dictionary; ``from_json`` gives the same expression back."""
+        return {
+            "name": self.name,
+            "anchor": self.anchor_name,
+            "inputs": [{"name": t.name, "shape": list(t.shape), "dtype": t.dtype, "constant": t.constant}
+                       for t in self.inputs],
+            "stages": [
+                {
+                    "name": s.name, "dtype": s.dtype, "combiner": s.combiner, "ops": [list(o) for o in s.ops],
+                    "axes": [[a.name, a.extent, a.kind, list(a.part_of) if a.part_of else None] for a in s.axes],
+                    "reads": [{"tensor": a.tensor, "indices": [i.to_json() for i in a.indices], "guarded": a.guarded}
+                              for a in s.reads],
+                }
+                for s in self.stages
+            ],
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> TensorExpression:
+        inputs = tuple(Tensor(t["name"], tuple(t["shape"]), t["dtype"], t["constant"]) for t in data["inputs"])
+        stages = tuple(
+            Stage(
+                s["name"],
+                tuple(Axis(n, e, k, (p[0], p[1]) if p else None) for n, e, k, p in s["axes"]),
+                tuple(Access(a["tensor"], tuple(Index.from_json(i) for i in a["indices"]), a["guarded"])
+                      for a in s["reads"]),
+                s["dtype"],
+                tuple((k, n) for k, n in s["ops"]),
+                s["combiner"],
+            )
+            for s in data["stages"]
+        )
+        return cls(data["name"], inputs, stages, data["anchor"])
+
+    def digest(self) -> str:
+        """A stable hash of what is computed; the name does not count."""
+        data = self.to_json()
+        del data["name"]
+        return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _axis_values(producer: Stage, access: Access) -> dict[str, Index]:
+    """What each spatial axis of `producer` is at the point that `access` reads."""
+    values: dict[str, Index] = {}
+    for own, read in zip(producer.write().indices, access.indices, strict=True):
+        if len(own.terms) == 1:
+            values[own.terms[0][0]] = read
+        else:  # parts of one dimension: recover each part from the terms of the read
+            values.update(_part_values(own, read, producer.extents))
+    return values
+
+
+def _part_values(own: Index, read: Index, extents: Mapping[str, int]) -> dict[str, Index]:
+    parts = sorted(own.terms, key=lambda t: -t[1])
+    if read.opaque:
+        return {name: Index.whole() for name, _ in parts}
+    rest, result = list(read.terms), {}
+    for name, stride in parts:
+        mine = [(n, c // stride) for n, c in rest if c % stride == 0]
+        rest = [(n, c) for n, c in rest if c % stride]
+        result[name] = Index.of(dict(mine))
+    return result if not rest and read.const == 0 else {name: Index.whole() for name, _ in parts}

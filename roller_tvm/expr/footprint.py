@@ -1,0 +1,135 @@
+"""Data-tile inference: which elements of a tensor a tile of iterations touches.
+
+``footprint`` counts distinct elements exactly; ``box`` gives the bounding extents, which is what a
+staging buffer is allocated for. Both follow from the access map alone (Roller, section 3.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+from .affine import Index
+
+# Above this many candidate positions the exact count of axes coupled across dimensions is given up
+# for the bounding box (an upper bound); operators in practice stay far below.
+_EXACT_POSITIONS = 1 << 24
+
+
+def box(indices: Sequence[Index], tile: Mapping[str, int], shape: Sequence[int]) -> tuple[int, ...]:
+    """Bounding extents, per dimension, of the elements touched by a tile.
+
+    Parameters
+    ----------
+    indices : sequence of Index
+        One per dimension of the tensor.
+    tile : mapping
+        Axis -> number of consecutive iterations.
+    shape : sequence of int
+        Extents of the tensor; a box never exceeds them.
+
+    Examples
+    --------
+    >>> box([Index.of({"h": 2, "kh": 1})], {"h": 4, "kh": 3}, [100])
+    (9,)
+    """
+    return tuple(
+        extent
+        if index.opaque
+        else min(extent, 1 + sum(abs(c) * (tile[name] - 1) for name, c in index.terms))
+        for index, extent in zip(indices, shape, strict=True)
+    )
+
+
+def footprint(indices: Sequence[Index], tile: Mapping[str, int], shape: Sequence[int]) -> int:
+    """Number of distinct elements touched by a tile (in the interior of the tensor).
+
+    Examples
+    --------
+    >>> footprint([Index.of({"h": 4, "kh": 1})], {"h": 5, "kh": 3}, [100])
+    15
+    """
+    total = 1
+    for group in _coupled(tuple(indices)):
+        extents = [shape[d] for d in group]
+        bounds = box([indices[d] for d in group], tile, extents)
+        limit = 1
+        for b in bounds:
+            limit *= b
+        total *= min(limit, _count(indices, group, tile, bounds))
+    return total
+
+
+def _count(indices: Sequence[Index], group: tuple[int, ...], tile: Mapping[str, int], bounds: Sequence[int]) -> int:
+    if len(group) == 1:
+        index = indices[group[0]]
+        if index.opaque:
+            return bounds[0]
+        return distinct_sums(tuple((abs(c), tile[n]) for n, c in index.terms))
+    # Several dimensions share an axis: lay the dimensions out in one mixed-radix position, so that
+    # distinct elements are distinct positions.
+    spans = [1 + sum(abs(c) * (tile[n] - 1) for n, c in indices[d].terms) for d in group]
+    radix, flat = 1, {}
+    for d, span in zip(group, spans, strict=True):
+        for name, c in indices[d].terms:
+            flat[name] = flat.get(name, 0) + c * radix
+        radix *= 2 * span  # twice the span: coefficients of either sign cannot alias
+    if radix > _EXACT_POSITIONS:
+        product = 1
+        for b in bounds:
+            product *= b
+        return product
+    return distinct_sums(tuple((abs(c), tile[n]) for n, c in flat.items() if c))
+
+
+@lru_cache(maxsize=4096)
+def _coupled(indices: tuple[Index, ...]) -> tuple[tuple[int, ...], ...]:
+    """Dimensions grouped so that no axis occurs in two groups."""
+    groups: list[tuple[set[str], list[int]]] = []
+    for d, index in enumerate(indices):
+        axes, members = set(index.axes), [d]
+        rest = []
+        for other_axes, other in groups:
+            if axes & other_axes:
+                axes |= other_axes
+                members = other + members
+            else:
+                rest.append((other_axes, other))
+        groups = [*rest, (axes, members)]
+    return tuple(tuple(sorted(members)) for _, members in groups)
+
+
+@lru_cache(maxsize=65536)
+def distinct_sums(steps: tuple[tuple[int, int], ...]) -> int:
+    """Number of distinct values of ``sum(c_i * t_i)`` with ``0 <= t_i < e_i`` over (c_i, e_i).
+
+    Examples
+    --------
+    >>> distinct_sums(((2, 4), (1, 3)))
+    9
+    """
+    steps = tuple(sorted((c, e) for c, e in steps if c and e > 1))
+    stride, count = 1, 1  # so far the values are {0, stride, ..., (count-1)*stride}
+    for position, (c, e) in enumerate(steps):
+        if count == 1:
+            stride, count = c, e
+        elif c % stride == 0 and c // stride <= count:
+            count += (e - 1) * (c // stride)
+        elif c > stride * (count - 1) and position == len(steps) - 1:
+            count *= e  # copies that do not overlap
+        else:
+            return _distinct_by_bits(steps)
+    return count
+
+
+def _distinct_by_bits(steps: tuple[tuple[int, int], ...]) -> int:
+    """The set of reachable sums as the bits of one integer."""
+    bits = 1
+    for c, e in steps:
+        have, copies = 1, bits
+        while have < e:  # doubling: after each round `copies` holds `have` shifted copies
+            take = min(have, e - have)
+            copies |= copies << (c * take)
+            have += take
+        bits = copies
+    return bits.bit_count()
