@@ -1,0 +1,74 @@
+"""The ``roller-tvm`` command: a small registry of verbs, each a module with `add_arguments` and `run`."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+
+from roller_tvm.errors import DiskFull, RollerError
+from roller_tvm.version import __version__
+
+# Verb -> one line of help. The module is roller_tvm/cli/<verb>.py, dashes as underscores; it is imported only
+# when its verb is used, and a verb whose module does not exist is not offered.
+VERBS = {
+    "tune": "plan and tune a model, write records",
+    "compile": "build a model with the records of a tuning",
+    "run": "run a compiled model",
+    "plan": "plan one operator and print the candidates (needs no TVM)",
+    "doctor": "tell which TVM was found, what it can do, what is missing",
+    "install-tvm": "install the Relay-line TVM that PyPI has into this environment",
+}
+INTERRUPTED = 130
+
+
+def _module_name(verb: str) -> str:
+    return f"{__name__}.{verb.replace('-', '_')}"
+
+
+def make_parser(chosen: str | None) -> argparse.ArgumentParser:
+    """Parser of the whole command; only the `chosen` verb's own arguments are filled in."""
+    parser = argparse.ArgumentParser(prog="roller-tvm", description="Roller for TVM: tuned models in seconds.")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    verbs = parser.add_subparsers(dest="verb", metavar="COMMAND", required=True)
+    for verb, help_line in VERBS.items():
+        if importlib.util.find_spec(_module_name(verb)) is None:
+            continue
+        sub = verbs.add_parser(verb, help=help_line, description=help_line[0].upper() + help_line[1:] + ".")
+        if verb == chosen:
+            module = importlib.import_module(_module_name(verb))
+            module.add_arguments(sub)
+            sub.set_defaults(run=module.run)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit code (see `roller_tvm.errors`)."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    chosen = next((word for word in argv if not word.startswith("-")), None)
+    try:
+        args = make_parser(chosen).parse_args(argv)
+        return int(args.run(args))
+    except RollerError as error:
+        return _fail(error)
+    except KeyboardInterrupt:
+        print("roller-tvm: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output went away (`| head`); Python would complain again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        where = str(error.filename or "")
+        return _fail(DiskFull("no space left on the device", where, "free some space, then run it again"))
+
+
+def _fail(error: RollerError) -> int:
+    print(f"roller-tvm: error: {error}", file=sys.stderr)
+    return error.exit_code

@@ -1,0 +1,118 @@
+"""Which TVM ``import tvm`` gives, told without importing it, and which of TVM's two lines it belongs to."""
+
+from __future__ import annotations
+
+import enum
+import importlib
+import importlib.util
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from roller_tvm.errors import NoTvm, TvmLineError
+
+INSTALL = "roller-tvm install-tvm"
+
+
+class Line(enum.Enum):
+    """TVM's two lines: they share tensor expressions and little else."""
+
+    RELAY = "relay"  # 0.13 to 0.19: Relay, TE schedules, AutoTVM, auto_scheduler
+    RELAX = "relax"  # 0.25 on: Relax, TensorIR schedules, MetaSchedule
+    UNSUPPORTED = "unsupported"
+
+
+# Both ends included; None is open.
+LINE_VERSIONS = {Line.RELAY: ((0, 13), (0, 19)), Line.RELAX: ((0, 25), None)}
+
+
+@dataclass(frozen=True)
+class TvmFound:
+    """A TVM that can be imported.
+
+    Attributes
+    ----------
+    root : Path
+        Folder of the ``tvm`` package.
+    version : str
+        As the package says it.
+    line : Line
+    from_wheel : bool
+        True if it is the one inside the PyPI wheel, found by our hook; False if it is the user's own.
+    """
+
+    root: Path
+    version: str
+    line: Line
+    from_wheel: bool
+
+
+def line_of(version: str) -> Line:
+    """Line that a TVM version belongs to.
+
+    Examples
+    --------
+    >>> line_of("0.17.dev0").value, line_of("0.25.1").value, line_of("0.12.0").value
+    ('relay', 'relax', 'unsupported')
+    """
+    match = re.match(r"(\d+)\.(\d+)", version)
+    if match:
+        key = (int(match[1]), int(match[2]))
+        for line, (low, high) in LINE_VERSIONS.items():
+            if low <= key and (high is None or key <= high):
+                return line
+    return Line.UNSUPPORTED
+
+
+def find_tvm() -> TvmFound | None:
+    """The TVM that ``import tvm`` would load, or None. Imports nothing of it."""
+    spec = importlib.util.find_spec("tvm")
+    if spec is None or spec.origin is None:  # a bare folder named tvm has no origin
+        return None
+    root = Path(spec.origin).parent
+    version = _version(root)
+    from roller_tvm.tvm_env.hook import WHEEL_TVM
+
+    return TvmFound(root, version, line_of(version), root.parent.as_posix().endswith(WHEEL_TVM))
+
+
+def _version(root: Path) -> str:
+    """Version written in a TVM's sources; its place changed over time."""
+    for name in ("_ffi/libinfo.py", "libinfo.py", "_version.py"):
+        path = root / name
+        if path.is_file():
+            match = re.search(r"""^(?:__version__|version)\s*(?::\s*\w+\s*)?=.*?["']([^"']+)["']""", path.read_text(), re.M)
+            if match:
+                return match[1]
+    try:
+        from importlib.metadata import version
+
+        return version("apache-tvm")
+    except ImportError:
+        return "unknown"
+
+
+def import_relay_tvm(what_for: str = "this") -> ModuleType:
+    """Import TVM and return it, if it is of the Relay line; the error says what to do if not.
+
+    Examples
+    --------
+    >>> tvm = import_relay_tvm("tuning a Relay model")  # doctest: +SKIP
+    """
+    found = find_tvm()
+    if found is None:
+        raise NoTvm(f"{what_for} needs TVM 0.13 to 0.19, and no TVM can be imported", remedy=INSTALL)
+    if found.line is not Line.RELAY:
+        raise TvmLineError(
+            f"{what_for} needs TVM 0.13 to 0.19 (got {found.version})",
+            where=str(found.root),
+            remedy=f"in an environment of its own: {INSTALL}",
+        )
+    try:
+        return importlib.import_module("tvm")
+    except (ImportError, OSError, RuntimeError) as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise NoTvm(
+            f"TVM {found.version} cannot be imported: {first}", where=str(found.root), remedy="roller-tvm doctor"
+        ) from error
