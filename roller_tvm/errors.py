@@ -127,6 +127,10 @@ class MeasureError(RollerError):
         self.kind = kind
 
 
+class ToolchainError(RollerError):
+    """A compiler is missing, or refused the source or its architecture."""
+
+
 class NothingTuned(RollerError):
     """Not one task got a working plan."""
 

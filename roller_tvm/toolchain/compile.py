@@ -1,0 +1,184 @@
+"""Compiling CUDA C++ source to a cubin."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import subprocess
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from roller_tvm.errors import TargetError, ToolchainError
+from roller_tvm.toolchain.compilers import (
+    NVRTC_REMEDY,
+    Compiler,
+    find_compilers,
+    include_folders,
+    nvrtc_library,
+)
+
+_ARCH = re.compile(r"sm_\d{2,3}[af]?")
+_LOG_LINES = 8  # of a compiler's log quoted in an error: the first diagnostics, not the cascade
+_NVCC_LIMIT_S = 300.0
+
+
+@dataclass(frozen=True)
+class Cubin:
+    """Compiled kernels.
+
+    Attributes
+    ----------
+    data : bytes
+        The cubin, an ELF file.
+    log : str
+        What compiler and assembler said, ``ptxas -v`` included.
+    arch : str
+        Such as ``sm_80``.
+    compiler : str
+        ``nvrtc`` or ``nvcc``.
+    """
+
+    data: bytes = field(repr=False)
+    log: str = field(repr=False)
+    arch: str
+    compiler: str
+
+    def __post_init__(self) -> None:
+        if not self.data.startswith(b"\x7fELF"):
+            raise ToolchainError(
+                f"{self.compiler} gave {len(self.data)} bytes that are no ELF file", where=self.arch,
+                remedy="compile for a real architecture (sm_80), not a virtual one (compute_80)",
+            )  # fmt: skip
+
+
+def compile_cuda(source: str, arch: str, compiler: str = "auto", where: str = "") -> Cubin:
+    """Compile CUDA C++ to a cubin.
+
+    Parameters
+    ----------
+    source : str
+        CUDA C++, as TVM generates it; kernels need not be ``extern "C"``.
+    arch : str
+        Such as ``sm_75``, ``sm_80``, ``sm_90``, ``sm_90a``.
+    compiler : str
+        ``nvrtc``, ``nvcc`` or ``auto``: the quickest one here that knows `arch`.
+    where : str
+        What the source belongs to, for error messages.
+
+    Returns
+    -------
+    Cubin
+
+    Raises
+    ------
+    TargetError
+        `arch` is no GPU architecture.
+    ToolchainError
+        No compiler for it, or the source was refused; carries the compiler's first lines.
+
+    Examples
+    --------
+    >>> cubin = compile_cuda("__global__ void f(int* x) { *x = 1; }", "sm_80")    # doctest: +SKIP
+    >>> cubin.data[:4]                                                            # doctest: +SKIP
+    b'\\x7fELF'
+    """
+    if not _ARCH.fullmatch(arch):
+        raise TargetError(
+            f"'arch' must look like sm_80 (got {arch!r})", where, "give the target -arch=sm_80 or the like"
+        )
+    chosen = _choose(arch, compiler, where)
+    source = _rename_clashes(source)
+    if chosen.name == "nvrtc":
+        data, log = _nvrtc(chosen, source, arch, where)
+    else:
+        data, log = _nvcc(chosen, source, arch, where)
+    return Cubin(data, log, arch, chosen.name)
+
+
+def _choose(arch: str, wanted: str, where: str) -> Compiler:
+    if wanted not in ("auto", "nvrtc", "nvcc"):
+        raise ToolchainError(f"'compiler' must be auto, nvrtc or nvcc (got {wanted!r})", where)
+    found = [c for c in find_compilers() if wanted in ("auto", c.name)]
+    if not found:
+        missing = "neither NVRTC nor nvcc" if wanted == "auto" else f"no {wanted}"
+        remedy = "put nvcc (CUDA toolkit) on PATH" if wanted == "nvcc" else NVRTC_REMEDY
+        raise ToolchainError(f"{missing} found to compile CUDA with", where, remedy)
+    for compiler in found:
+        if compiler.supports(arch):
+            return compiler
+    known = "; ".join(f"{c.name} {c.version[0]}.{c.version[1]}: {', '.join(c.archs)}" for c in found)
+    raise ToolchainError(
+        f"no compiler here makes cubins for {arch} ({known})", where, "use one of these architectures"
+    )
+
+
+def _rename_clashes(source: str) -> str:
+    # TVM defines the half functions that cuda_fp16.h lacked; newer headers (CUDA 13) have htanh.
+    include = "#include <cuda_fp16.h>\n"
+    if include not in source or "htanh" not in source:
+        return source
+    return source.replace(include, include + "#define htanh tvm_htanh\n", 1)
+
+
+def _nvrtc(compiler: Compiler, source: str, arch: str, where: str) -> tuple[bytes, str]:
+    library = nvrtc_library(compiler.path)
+    program = ctypes.c_void_p()
+    options = [f"--gpu-architecture={arch}", "-default-device", "--ptxas-options=-v"]
+    options += [f"--include-path={folder}" for folder in include_folders()]
+    encoded = [o.encode() for o in options]
+    code = library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernels.cu", 0, None, None)
+    if code:
+        raise ToolchainError(f"NVRTC could not start (error {code})", where, NVRTC_REMEDY)
+    try:
+        code = library.nvrtcCompileProgram(program, len(encoded), (ctypes.c_char_p * len(encoded))(*encoded))
+        log = _nvrtc_get(library, program, "ProgramLog").rstrip(b"\0").decode(errors="replace")
+        if code:
+            raise _refused("NVRTC", arch, log, where)
+        return _nvrtc_get(library, program, "CUBIN"), log
+    finally:
+        library.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def _nvrtc_get(library: ctypes.CDLL, program: ctypes.c_void_p, what: str) -> bytes:
+    size = ctypes.c_size_t()
+    library[f"nvrtcGet{what}Size"](program, ctypes.byref(size))
+    buffer = ctypes.create_string_buffer(size.value)
+    library[f"nvrtcGet{what}"](program, buffer)
+    return buffer.raw
+
+
+def _nvcc(compiler: Compiler, source: str, arch: str, where: str) -> tuple[bytes, str]:
+    with tempfile.TemporaryDirectory(prefix="roller-nvcc-") as folder:
+        text, out = Path(folder, "kernels.cu"), Path(folder, "kernels.cubin")
+        text.write_text(source)
+        command = [compiler.path, "-cubin", "-O3", "-arch", arch, "-Xptxas", "-v", "-o", str(out), str(text)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_NVCC_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            raise ToolchainError(
+                f"nvcc took more than {_NVCC_LIMIT_S:.0f} s for {len(source)} characters of source", where,
+                "unroll less, or use a smaller tile",
+            ) from None  # fmt: skip
+        except OSError as error:
+            raise ToolchainError(
+                f"nvcc could not be run: {error}", where, "repair the CUDA toolkit"
+            ) from None
+        log = done.stdout + done.stderr
+        if done.returncode or not out.is_file():
+            raise _refused("nvcc", arch, log.replace(str(text), "kernels.cu"), where)
+        return out.read_bytes(), log
+
+
+def _refused(compiler: str, arch: str, log: str, where: str) -> ToolchainError:
+    lines = [line for line in log.splitlines() if line.strip() and not line.startswith("ptxas info")]
+    told = "\n    ".join(lines[:_LOG_LINES])
+    if re.search(r"cannot open source file|could not open source file", log):
+        remedy = f"give the CUDA headers: {NVRTC_REMEDY}"
+    elif "too much shared data" in log:
+        remedy = "use a smaller tile: static shared memory ends at 48 KiB a block"
+    elif "gpu architecture" in log.lower() or "gpu-architecture" in log.lower():
+        remedy = "use an architecture that this compiler knows (see roller-tvm doctor)"
+    else:
+        remedy = "report the operator and the plan: generated source should compile"
+    return ToolchainError(f"{compiler} refused the source for {arch}:\n    {told}", where, remedy)
