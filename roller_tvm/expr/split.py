@@ -1,0 +1,55 @@
+"""Splitting a reduction axis: partial results as a stage of their own (rfactor, split-K)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from .affine import Index
+from .expression import SPATIAL, Access, Axis, Stage, TensorExpression
+
+
+def split_reduction(expression: TensorExpression, stage_name: str, axis_name: str, parts: int) -> TensorExpression:
+    """The expression with one reduction axis computed in `parts` independent parts.
+
+    Stage ``C = sum_k f(k)`` becomes ``C.rf[p] = sum_ki f(p * K/parts + ki)`` followed by
+    ``C = sum_p C.rf[p]``.
+
+    Parameters
+    ----------
+    expression : TensorExpression
+    stage_name, axis_name : str
+    parts : int
+        Must divide the axis.
+
+    Examples
+    --------
+    >>> from roller_tvm.expr.operators import matmul
+    >>> e = split_reduction(matmul(m=32, n=32, k=4096), "T_matmul_NN", "k", 8)
+    >>> e.anchor.name, e.anchor.extents
+    ('T_matmul_NN.rf', {'k.p': 8, 'i': 32, 'j': 32, 'k.i': 512})
+    """
+    stage = expression.stage(stage_name)
+    axis = next((a for a in stage.reduce if a.name == axis_name), None)
+    if axis is None:
+        raise ValueError(f"'{axis_name}' is not a reduction axis of '{stage_name}' (has {[a.name for a in stage.reduce]})")
+    if axis.extent % parts:
+        raise ValueError(f"{parts} parts do not divide the extent {axis.extent} of '{axis_name}'")
+    part, inner = f"{axis_name}.p", f"{axis_name}.i"
+    length = axis.extent // parts
+    values = {axis_name: Index.of({part: length, inner: 1} if length > 1 else {part: 1})}
+    reduce = tuple(replace(a, name=inner, extent=length, part_of=None) if a.name == axis_name else a for a in stage.reduce)
+    partial = Stage(
+        f"{stage_name}.rf",
+        (Axis(part, parts, SPATIAL), *stage.spatial, *reduce),
+        tuple(a.substitute(values) for a in stage.reads),
+        stage.dtype, stage.ops, stage.combiner,
+    )  # fmt: skip
+    merge = Axis(part, parts, "reduce")
+    written = stage.write().indices
+    final = Stage(stage_name, (*stage.spatial, merge), (Access(partial.name, (Index.axis(part), *written)),),
+                  stage.dtype, (("add" if stage.combiner == "sum" else "cmp", 1),), stage.combiner)
+    stages: list[Stage] = []
+    for s in expression.stages:
+        stages += [partial, final] if s.name == stage_name else [s]
+    anchor = partial.name if expression.anchor_name == stage_name else expression.anchor_name
+    return replace(expression, stages=tuple(stages), anchor_name=anchor)
