@@ -1,0 +1,498 @@
+"""DeviceSpec: what the planner may ask of a device (the paper's hardware abstraction layer).
+
+A device is parallel execution units over levels of memory.  Everything that answers these questions is a
+device; nothing here knows CUDA, a CPU or TVM.  Numbers come from data files (`load`) or from profiling
+(`cpu_profile`), never from rules.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Generic, TypeVar
+
+from roller_tvm.errors import SpecError
+
+FORMAT_VERSION = 1
+KINDS = ("gpu", "cpu", "ipu")
+SCOPES = ("device", "unit", "thread")
+ORIGINS = ("data sheet", "profiled", "estimated", "user")
+
+V = TypeVar("V")
+
+
+class FrozenMap(Mapping[str, V], Generic[V]):
+    """A mapping that cannot change and can be hashed; keeps the order it was given.
+
+    Examples
+    --------
+    >>> peak = FrozenMap({"float32": 15700.0})
+    >>> peak["float32"], hash(peak) == hash(FrozenMap({"float32": 15700.0}))
+    (15700.0, True)
+    """
+
+    __slots__ = ("_items", "_hash")
+
+    def __init__(self, items: Mapping[str, V] | None = None) -> None:
+        self._items: dict[str, V] = dict(items or {})
+        self._hash = hash(frozenset(self._items.items()))
+
+    def __getitem__(self, key: str) -> V:
+        return self._items[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        return f"FrozenMap({self._items!r})"
+
+
+def _check(ok: bool, what: str, where: str, remedy: str = "") -> None:
+    if not ok:
+        raise SpecError(what, where=where, remedy=remedy or "correct this number in the spec file")
+
+
+@dataclass(frozen=True)
+class MemoryLevel:
+    """One level of the memory hierarchy.
+
+    Attributes
+    ----------
+    name : str
+        'dram', 'l2', 'shared', 'register' on GPUs; 'dram', 'l3', 'l2', 'l1', 'register' on CPUs.
+    scope : str
+        Who shares one instance: the 'device', a 'unit' (SM, core, tile), or a 'thread'.
+    capacity_bytes : int
+        Of one instance.
+    bandwidth_gbps : float
+        Read bandwidth in GB/s (1e9), all instances of the device together.
+    transaction_bytes, line_bytes : int
+        Smallest transfer, and the line that it is a part of.
+    banks, bank_bytes : int
+        0 banks: the level is not banked.
+    latency_ns : float
+        Of one dependent load.
+    """
+
+    name: str
+    scope: str
+    capacity_bytes: int
+    bandwidth_gbps: float
+    transaction_bytes: int
+    line_bytes: int
+    banks: int = 0
+    bank_bytes: int = 0
+    latency_ns: float = 0.0
+
+    def __post_init__(self) -> None:
+        at = f"level {self.name!r}"
+        _check(bool(self.name), "a memory level needs a name", "levels")
+        _check(self.scope in SCOPES, f"scope {self.scope!r} is not one of {', '.join(SCOPES)}", f"{at}.scope")
+        for key in ("capacity_bytes", "transaction_bytes", "line_bytes"):
+            value = getattr(self, key)
+            _check(_is_int(value) and value > 0, f"{key} must be a whole number above 0, not {value!r}", at)
+        _check(_positive(self.bandwidth_gbps), f"bandwidth must be above 0, not {self.bandwidth_gbps!r}", at)
+        _check(
+            self.line_bytes % self.transaction_bytes == 0,
+            f"a transaction of {self.transaction_bytes} B does not divide the line of {self.line_bytes} B",
+            at,
+            "make the line a multiple of the transaction",
+        )
+        for key in ("banks", "bank_bytes"):
+            value = getattr(self, key)
+            _check(_is_int(value) and value >= 0, f"{key} must be a whole number from 0, not {value!r}", at)
+        _check(
+            (self.banks == 0) == (self.bank_bytes == 0),
+            f"{self.banks} banks of {self.bank_bytes} B: give both, or 0 for both (not banked)",
+            at,
+        )
+        _check(
+            math.isfinite(self.latency_ns) and self.latency_ns >= 0,
+            f"latency must be 0 or more, not {self.latency_ns!r}",
+            at,
+        )
+
+    def transaction_elements(self, element_bytes: int) -> int:
+        """Elements in one transaction, at least 1."""
+        return max(1, self.transaction_bytes // element_bytes)
+
+    def instances(self, units: int) -> int:
+        """How many of this level a device of `units` units has, counting one a unit for thread scope."""
+        return 1 if self.scope == "device" else units
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits on what runs at a time; None where the word means nothing on the device.
+
+    `shared_per_block_bytes` is the default limit, `shared_per_block_optin_bytes` what a kernel may ask for.
+    A block also costs `shared_reserved_bytes` of its unit; allocations round up to `shared_granularity_bytes`
+    for shared memory and, for registers, to `register_granularity` registers a warp.
+    """
+
+    max_threads_per_block: int | None = None
+    max_threads_per_unit: int | None = None
+    max_blocks_per_unit: int | None = None
+    registers_per_unit: int | None = None
+    max_registers_per_block: int | None = None
+    max_registers_per_thread: int | None = None
+    register_granularity: int | None = None
+    schedulers_per_unit: int | None = None
+    shared_per_block_bytes: int | None = None
+    shared_per_block_optin_bytes: int | None = None
+    shared_reserved_bytes: int | None = None
+    shared_granularity_bytes: int | None = None
+    vector_registers: int | None = None
+    fma_latency_cycles: float | None = None
+    fma_per_cycle: float | None = None
+    l1_ways: int | None = None
+    l2_ways: int | None = None
+    l3_ways: int | None = None
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if value is None:
+                continue
+            zero_ok = f.name == "shared_reserved_bytes"
+            _check(
+                _positive(value) or (zero_ok and value == 0),
+                f"{f.name} must be above 0, not {value!r}",
+                f"limits.{f.name}",
+            )
+            if "float" not in str(f.type):
+                _check(_is_int(value), f"{f.name} must be a whole number, not {value!r}", f"limits.{f.name}")
+        default, optin = self.shared_per_block_bytes, self.shared_per_block_optin_bytes
+        if default is not None and optin is not None:
+            _check(
+                optin >= default,
+                f"the opt-in limit {optin} B is below the default limit {default} B",
+                "limits.shared_per_block_optin_bytes",
+            )
+
+    @property
+    def shared_max_bytes(self) -> int:
+        """The most shared memory one block can have, opt-in included; 0 where there is none."""
+        return self.shared_per_block_optin_bytes or self.shared_per_block_bytes or 0
+
+
+@dataclass(frozen=True)
+class DeviceSpec:
+    """A device, as the planner and the micro-performance model see it.
+
+    Attributes
+    ----------
+    units : int
+        SMs, compute units, IPU tiles, or CPU cores that threads really scale to: the paper's TEUs.
+    vector_width : int
+        Threads of a warp or wavefront; on a CPU the float32 lanes of its widest SIMD.
+    vector_bytes : int
+        Widest vector load of a thread; on a CPU the bytes of a SIMD register.
+    levels : tuple of MemoryLevel
+        From far ('dram') to near ('register').
+    peak_gflops, tensor_gflops : FrozenMap
+        GFLOP/s of the whole device by input dtype: ordinary (FMA) units, and tensor or matrix cores.
+    source : str
+        'data sheet', 'profiled', 'estimated' or 'user': how far to trust the numbers.
+    sources, notes : outside equality, `digest` and hash
+        Where each number comes from, and what a reader should know (why profiling was not possible, ...).
+
+    Examples
+    --------
+    >>> from roller_tvm.device import load_device
+    >>> v100 = load_device("v100")
+    >>> v100.units, v100.vector_width, v100.level("shared").capacity_bytes
+    (80, 32, 98304)
+    >>> DeviceSpec.from_json(v100.to_json()) == v100
+    True
+    """
+
+    name: str
+    kind: str
+    arch: str
+    units: int
+    vector_width: int
+    vector_bytes: int
+    levels: tuple[MemoryLevel, ...]
+    limits: Limits
+    peak_gflops: FrozenMap[float]
+    tensor_gflops: FrozenMap[float]
+    clock_ghz: float
+    launch_overhead_us: float
+    title: str = ""
+    source: str = "data sheet"
+    sources: FrozenMap[str] = field(default_factory=FrozenMap, compare=False, repr=False)
+    notes: tuple[str, ...] = field(default=(), compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "levels", tuple(self.levels))
+        object.__setattr__(self, "notes", tuple(self.notes))
+        for key in ("peak_gflops", "tensor_gflops", "sources"):
+            if not isinstance(getattr(self, key), FrozenMap):
+                object.__setattr__(self, key, FrozenMap(getattr(self, key)))
+        _check(bool(self.name), "a device needs a name", "name")
+        _check(self.kind in KINDS, f"kind {self.kind!r} is not one of {', '.join(KINDS)}", "kind")
+        _check(bool(self.arch), "a device needs an arch, e.g. 'sm_90'", "arch")
+        _check(self.source in ORIGINS, f"source {self.source!r} is not one of {', '.join(ORIGINS)}", "source")
+        for key in ("units", "vector_width", "vector_bytes"):
+            value = getattr(self, key)
+            _check(_is_int(value) and value > 0, f"{key} must be a whole number above 0, not {value!r}", key)
+        _check(_positive(self.clock_ghz), f"the clock must be above 0, not {self.clock_ghz!r}", "clock")
+        _check(
+            math.isfinite(self.launch_overhead_us) and self.launch_overhead_us >= 0,
+            f"launch overhead must be 0 or more, not {self.launch_overhead_us!r}",
+            "launch_overhead",
+        )
+        self._check_levels()
+        _check(
+            "float32" in self.peak_gflops,
+            "the peak rate of float32 is missing",
+            "peak.float32",
+            "add a [peak] table with float32, e.g. float32 = { value = 15.7, unit = \"TFLOP/s\" }",
+        )
+        for table in ("peak_gflops", "tensor_gflops"):
+            for dtype, value in getattr(self, table).items():
+                _check(_positive(value), f"peak of {dtype} must be above 0, not {value!r}", f"{table}.{dtype}")
+
+    def _check_levels(self) -> None:
+        names = [level.name for level in self.levels]
+        _check(len(names) >= 2, f"a device needs at least two memory levels, not {names}", "levels")
+        _check(len(set(names)) == len(names), f"two memory levels of one name: {names}", "levels")
+        order = [SCOPES.index(level.scope) for level in self.levels]
+        _check(
+            order == sorted(order),
+            "memory levels must run from far to near: device scope, then unit, then thread; "
+            f"got {[(lv.name, lv.scope) for lv in self.levels]}",
+            "levels",
+        )
+        for far, near in zip(self.levels, self.levels[1:], strict=False):
+            _check(
+                near.bandwidth_gbps >= far.bandwidth_gbps,
+                f"{near.name} ({near.bandwidth_gbps:g} GB/s) is slower than {far.name}, which is farther "
+                f"({far.bandwidth_gbps:g} GB/s)",
+                f"level {near.name!r}",
+                "bandwidths count all instances of the device together",
+            )
+
+    # Levels ------------------------------------------------------------------------------------------
+
+    def level(self, name: str) -> MemoryLevel:
+        """The level called `name`; SpecError if there is none."""
+        for level in self.levels:
+            if level.name == name:
+                return level
+        raise SpecError(
+            f"{self.name} has no memory level {name!r}",
+            where=f"device {self.name}",
+            remedy=f"its levels are {', '.join(lv.name for lv in self.levels)}",
+        )
+
+    def has(self, name: str) -> bool:
+        """Whether there is a level of this name."""
+        return any(level.name == name for level in self.levels)
+
+    def index(self, name: str) -> int:
+        """Position of a level, 0 for the farthest."""
+        return self.levels.index(self.level(name))
+
+    @property
+    def far(self) -> MemoryLevel:
+        """The farthest level, where operands start and results end."""
+        return self.levels[0]
+
+    @property
+    def near(self) -> MemoryLevel:
+        """The nearest level: registers."""
+        return self.levels[-1]
+
+    @property
+    def cores(self) -> int:
+        """Another word for `units`, as CPU code reads better with it."""
+        return self.units
+
+    # Rates -------------------------------------------------------------------------------------------
+
+    def peak(self, dtype: str = "float32", tensor: bool = False) -> float:
+        """Peak GFLOP/s for inputs of `dtype`.
+
+        A dtype without a figure runs at the rate of float32 (integers at that of int32 if given): converted
+        on the way in.  With `tensor`, 0.0 where no tensor core takes the dtype.
+        """
+        if tensor:
+            return self.tensor_gflops.get(dtype, 0.0)
+        if dtype in self.peak_gflops:
+            return self.peak_gflops[dtype]
+        if dtype.startswith(("int", "uint")) and "int32" in self.peak_gflops:
+            return self.peak_gflops["int32"]
+        return self.peak_gflops["float32"]
+
+    def bandwidth(self, name: str) -> float:
+        """Bandwidth of a level in GB/s, whole device."""
+        return self.level(name).bandwidth_gbps
+
+    def unit_bandwidth(self, name: str) -> float:
+        """Bandwidth that one unit has when all units load at once, in GB/s."""
+        return self.level(name).bandwidth_gbps / self.units
+
+    def machine_balance(self, name: str, dtype: str = "float32", tensor: bool = False) -> float:
+        """FLOP per byte of level `name` above which compute, not that level, is the limit.
+
+        Examples
+        --------
+        >>> from roller_tvm.device import load_device
+        >>> round(load_device("v100").machine_balance("dram"), 1)
+        17.4
+        """
+        return self.peak(dtype, tensor) / self.level(name).bandwidth_gbps
+
+    # Forms -------------------------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain dictionaries and lists, ready for JSON."""
+        return {
+            "format": FORMAT_VERSION,
+            "name": self.name,
+            "title": self.title,
+            "kind": self.kind,
+            "arch": self.arch,
+            "source": self.source,
+            "units": self.units,
+            "vector_width": self.vector_width,
+            "vector_bytes": self.vector_bytes,
+            "clock_ghz": self.clock_ghz,
+            "launch_overhead_us": self.launch_overhead_us,
+            "levels": [{f.name: getattr(lv, f.name) for f in fields(lv)} for lv in self.levels],
+            "limits": {f.name: getattr(self.limits, f.name) for f in fields(self.limits)},
+            "peak_gflops": dict(self.peak_gflops),
+            "tensor_gflops": dict(self.tensor_gflops),
+            "sources": dict(self.sources),
+            "notes": list(self.notes),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> DeviceSpec:
+        """The inverse of `to_dict`; SpecError on anything unknown, missing or impossible."""
+        data = dict(data)
+        version = data.pop("format", None)
+        _check(
+            version == FORMAT_VERSION,
+            f"device JSON of format {version!r}, this version reads {FORMAT_VERSION}",
+            "format",
+            "write the spec again with this version of roller_tvm",
+        )
+        try:
+            data["levels"] = tuple(MemoryLevel(**level) for level in data["levels"])
+            data["limits"] = Limits(**data["limits"])
+            for key in ("peak_gflops", "tensor_gflops", "sources"):
+                data[key] = FrozenMap(data.get(key, {}))
+            data["notes"] = tuple(data.get("notes", ()))
+            return cls(**data)
+        except (TypeError, KeyError, AttributeError, ValueError) as err:
+            raise SpecError(
+                f"not a device: {err}",
+                where="device JSON",
+                remedy="give what DeviceSpec.to_json wrote, unchanged",
+            ) from err
+
+    def to_json(self, indent: int | None = None) -> str:
+        """JSON text; `from_json` reads it back without loss."""
+        return json.dumps(self.to_dict(), indent=indent)
+
+    @classmethod
+    def from_json(cls, text: str | Mapping[str, Any]) -> DeviceSpec:
+        """Read what `to_json` (or `to_dict`) wrote."""
+        if isinstance(text, Mapping):
+            return cls.from_dict(text)
+        try:
+            data = json.loads(text)
+        except json.JSONDecodeError as err:
+            raise SpecError(
+                f"not JSON: {err}", where="device JSON", remedy="give what DeviceSpec.to_json wrote, unchanged"
+            ) from err
+        if not isinstance(data, dict):
+            raise SpecError("not a JSON object", where="device JSON", remedy="give what DeviceSpec.to_json wrote")
+        return cls.from_dict(data)
+
+    def digest(self) -> str:
+        """Sixteen hexadecimal digits that follow every number and nothing else; the same in every process."""
+        data = self.to_dict()
+        for key in ("title", "sources", "notes", "source"):
+            del data[key]
+        text = json.dumps(data, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def __str__(self) -> str:
+        peak = _si(self.peak_gflops["float32"] * 1e9, "FLOP/s")
+        word = {"gpu": "units", "cpu": "cores", "ipu": "tiles"}[self.kind]
+        return (
+            f"{self.name} ({self.arch}): {self.units} {word} at {self.clock_ghz:g} GHz, float32 {peak}, "
+            f"{self.far.name} {_si(self.far.bandwidth_gbps * 1e9, 'B/s')}"
+        )
+
+    def describe(self, sources: bool = False) -> str:
+        """A table for people; with `sources`, where each number comes from.
+
+        Examples
+        --------
+        >>> from roller_tvm.device import load_device
+        >>> print(load_device("v100").describe().splitlines()[0])
+        v100  NVIDIA Tesla V100 SXM2 16GB  (sm_70, data sheet)
+        """
+        lines = [f"{self.name}  {self.title or self.kind}  ({self.arch}, {self.source})"]
+        lines.append(
+            f"  {self.units} units, vector {self.vector_width} x, vector load {self.vector_bytes} B, "
+            f"clock {self.clock_ghz:.2f} GHz, launch {self.launch_overhead_us:g} us"
+        )
+        lines.append(f"  {'level':<9} {'scope':<7} {'capacity':>10} {'bandwidth':>11} {'transaction':>12}"
+                     f" {'line':>6} {'banks':>8} {'latency':>9} {'FLOP/B':>8}")
+        for lv in self.levels:
+            banks = f"{lv.banks}x{lv.bank_bytes}B" if lv.banks else "-"
+            latency = f"{lv.latency_ns:.1f} ns" if lv.latency_ns else "-"
+            lines.append(
+                f"  {lv.name:<9} {lv.scope:<7} {_bytes(lv.capacity_bytes):>10} "
+                f"{_si(lv.bandwidth_gbps * 1e9, 'B/s'):>11} {f'{lv.transaction_bytes} B':>12} "
+                f"{f'{lv.line_bytes} B':>6} {banks:>8} {latency:>9} {self.machine_balance(lv.name):>8.2f}"
+            )
+        for word, table in (("peak", self.peak_gflops), ("tensor", self.tensor_gflops)):
+            if table:
+                rates = ", ".join(f"{k} {_si(v * 1e9, 'FLOP/s')}" for k, v in table.items())
+                lines.append(f"  {word}: {rates}")
+        limits = {f.name: getattr(self.limits, f.name) for f in fields(self.limits)}
+        lines.append("  limits: " + ", ".join(f"{k} {v:g}" for k, v in limits.items() if v is not None))
+        lines += [f"  note: {note}" for note in self.notes]
+        if sources:
+            lines += [f"  {key}: {text}" for key, text in self.sources.items()]
+        return "\n".join(lines)
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _positive(value: object) -> bool:
+    return (
+        isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+    )
+
+
+def _si(value: float, unit: str) -> str:
+    for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if value >= factor:
+            return f"{value / factor:.4g} {prefix}{unit}"
+    return f"{value:.4g} {unit}"
+
+
+def _bytes(value: int) -> str:
+    for factor, unit in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if value >= factor:
+            return f"{value / factor:.4g} {unit}"
+    return f"{value} B"
