@@ -32,7 +32,7 @@ def _module_name(verb: str) -> str:
 
 def make_parser(chosen: str | None) -> argparse.ArgumentParser:
     """Parser of the whole command; only the `chosen` verb's own arguments are filled in."""
-    parser = argparse.ArgumentParser(prog="roller-tvm", description="Roller for TVM: tuned models in seconds.")
+    parser = argparse.ArgumentParser(prog="roller-tvm", description="Tuned models in seconds.")
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="COMMAND", required=True)
     for verb, help_line in VERBS.items():

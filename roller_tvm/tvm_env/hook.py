@@ -5,7 +5,13 @@ import tvm and nothing of ours. So: standard library only, no import of roller_t
 imports tvm, and any other TVM that can be imported goes first.
 """
 
+from __future__ import annotations
+
 import sys
+
+TYPE_CHECKING = False  # typing is not imported at every interpreter start
+if TYPE_CHECKING:
+    from typing import Any
 
 WHEEL_TVM = "bitblas/3rdparty/tvm/python"
 # Folder in the NVIDIA wheels, library; libtvm.so is linked with these.
@@ -13,7 +19,7 @@ CUDA_LIBRARIES = (("cuda_nvrtc", "libnvrtc.so.12"), ("cuda_runtime", "libcudart.
 DRIVER, DRIVER_STUB = "libcuda.so.1", "libcuda_stub.so"
 
 
-def _on_path(relative):
+def _on_path(relative: str) -> str | None:
     """First place on sys.path that has this file, or None."""
     import os
 
@@ -24,7 +30,7 @@ def _on_path(relative):
     return None
 
 
-def preload():
+def preload() -> None:
     """Load what libtvm.so is linked with; the driver's stub where there is no driver."""
     import ctypes
     import os
@@ -48,7 +54,7 @@ class WheelFinder:
     """Last entry of sys.meta_path: answers for ``tvm`` when nobody else does."""
 
     @classmethod
-    def find_spec(cls, name, path=None, target=None):
+    def find_spec(cls, name: str, path: Any = None, target: Any = None) -> Any:
         if name != "tvm" or path is not None:
             return None
         for finder in sys.meta_path:  # some may have come after us
@@ -60,7 +66,7 @@ class WheelFinder:
         from importlib.machinery import PathFinder, SourceFileLoader
 
         class Loader(SourceFileLoader):
-            def exec_module(self, module):
+            def exec_module(self, module: Any) -> None:
                 preload()
                 super().exec_module(module)
 

@@ -56,15 +56,15 @@ def install_relay_tvm() -> TvmFound:
     found = find_tvm()
     if found is not None and found.line is not Line.RELAY:
         raise TvmLineError(
-            f"TVM {found.version} of the {found.line.value} line is installed; one environment holds one TVM",
+            f"TVM {found.version} ({found.line.value} line) is here; an environment holds one TVM",
             where=str(found.root),
-            remedy="python -m venv .venv/relay && .venv/relay/bin/pip install roller-tvm, then install-tvm there",
+            remedy="in an environment of its own: pip install roller-tvm && roller-tvm install-tvm",
         )
     if found is not None and not found.from_wheel:
         return found
     if platform.system() != "Linux" or platform.machine() != "x86_64":
         raise NoTvm(
-            f"PyPI has a Relay-line TVM for Linux x86_64 alone (this is {platform.system()} {platform.machine()})",
+            f"PyPI's Relay-line TVM is for Linux x86_64 (this is {platform.system()} {platform.machine()})",
             remedy="build TVM 0.13 to 0.19 from source and put its python/ folder on PYTHONPATH",
         )
     _pip("install", "-r", str(REQUIREMENTS))

@@ -27,6 +27,9 @@ class Line(enum.Enum):
 LINE_VERSIONS = {Line.RELAY: ((0, 13), (0, 19)), Line.RELAX: ((0, 25), None)}
 
 
+VERSION = re.compile(r"""^(?:__version__|version)\s*(?::\s*\w+\s*)?=.*?["']([^"']+)["']""", re.M)
+
+
 @dataclass(frozen=True)
 class TvmFound:
     """A TVM that can be imported.
@@ -82,7 +85,7 @@ def _version(root: Path) -> str:
     for name in ("_ffi/libinfo.py", "libinfo.py", "_version.py"):
         path = root / name
         if path.is_file():
-            match = re.search(r"""^(?:__version__|version)\s*(?::\s*\w+\s*)?=.*?["']([^"']+)["']""", path.read_text(), re.M)
+            match = VERSION.search(path.read_text())
             if match:
                 return match[1]
     try:
@@ -112,7 +115,6 @@ def import_relay_tvm(what_for: str = "this") -> ModuleType:
     try:
         return importlib.import_module("tvm")
     except (ImportError, OSError, RuntimeError) as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise NoTvm(
-            f"TVM {found.version} cannot be imported: {first}", where=str(found.root), remedy="roller-tvm doctor"
-        ) from error
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        what = f"TVM {found.version} cannot be imported: {first}"
+        raise NoTvm(what, where=str(found.root), remedy="roller-tvm doctor") from error

@@ -42,7 +42,7 @@ def elf_hash(name: bytes) -> int:
 
 
 def stub_library(soname: str, symbols: Sequence[str], returns: int) -> bytes:
-    """Bytes of an x86-64 ELF shared library called `soname`, each of `symbols` a function returning `returns`.
+    """Bytes of an x86-64 ELF library called `soname`; each of `symbols` is a function returning `returns`.
 
     Examples
     --------

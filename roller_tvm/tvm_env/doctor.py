@@ -1,0 +1,246 @@
+"""What this environment has for tuning with TVM, what is missing, and the one command that mends each."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from roller_tvm.tvm_env import probe
+from roller_tvm.tvm_env.locate import INSTALL, Line, TvmFound, find_tvm
+from roller_tvm.tvm_env.threads import ENVIRONMENT
+from roller_tvm.version import __version__
+
+PROBE_SECONDS = 120
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing looked for.
+
+    Attributes
+    ----------
+    name, detail : str
+        What was looked for; what was found, or what it would be for.
+    found : bool
+    needed : bool
+        True if the line cannot do its work without it.
+    remedy : str
+        The one command that mends it, if it is missing.
+    """
+
+    name: str
+    found: bool
+    detail: str
+    needed: bool = False
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """All checks; healthy if nothing needed is missing."""
+
+    tvm: TvmFound | None
+    checks: tuple[Check, ...]
+
+    @property
+    def healthy(self) -> bool:
+        """True if all that the line needs is there."""
+        return all(check.found or not check.needed for check in self.checks)
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as plain values."""
+        tvm = None
+        if self.tvm is not None:
+            tvm = {
+                "root": str(self.tvm.root),
+                "version": self.tvm.version,
+                "line": self.tvm.line.value,
+                "from_wheel": self.tvm.from_wheel,
+            }
+        return {
+            "roller_tvm": __version__,
+            "healthy": self.healthy,
+            "tvm": tvm,
+            "checks": [asdict(check) for check in self.checks],
+        }
+
+    def __str__(self) -> str:
+        rows = [f"roller-tvm {__version__}, Python {sys.version.split()[0]} at {sys.executable}"]
+        width = max(len(check.name) for check in self.checks)
+        for check in self.checks:
+            state = "ok" if check.found else "MISSING" if check.needed else "-"
+            rows.append(f"  {state:<8}{check.name:<{width}}  {check.detail}")
+            if not check.found and check.remedy:
+                rows.append(f"  {'':<8}{'':<{width}}  mend: {check.remedy}")
+        rows.append("all that is needed is there" if self.healthy else "something needed is MISSING")
+        return "\n".join(rows)
+
+
+def examine() -> Report:
+    """Look at this environment. TVM is imported in a child process only.
+
+    Examples
+    --------
+    >>> print(examine())  # doctest: +SKIP
+    """
+    found = find_tvm()
+    checks = [_tvm(found)]
+    seen: dict[str, Any] = {}
+    if found is not None and found.line is not Line.UNSUPPORTED:
+        seen, failure = _run_probe()
+        if failure:
+            checks.append(Check("import tvm", False, failure, True, _import_remedy(found)))
+        else:
+            checks += _capabilities(found, seen)
+    checks += [_compiler(), _nvcc(), _nvrtc(seen), _gpu(seen), *_packages(), _threads(seen)]
+    return Report(found, tuple(checks))
+
+
+def _tvm(found: TvmFound | None) -> Check:
+    if found is None:
+        return Check("TVM", False, "no TVM can be imported (planning works without)", True, INSTALL)
+    origin = "from the PyPI wheel" if found.from_wheel else "your own"
+    supported = found.line is not Line.UNSUPPORTED
+    line = f"{found.line.value} line" if supported else "neither 0.13 to 0.19 nor 0.25 on"
+    detail = f"{found.version}, {line}, {origin}, {found.root}"
+    return Check("TVM", supported, detail, True, f"in a new environment: {INSTALL}")
+
+
+def _import_remedy(found: TvmFound) -> str:
+    if found.from_wheel:
+        return INSTALL
+    return "python -c 'import tvm' shows the whole error; mend or remove that TVM"
+
+
+def _run_probe() -> tuple[dict[str, Any], str]:
+    """The probe's report, or why there is none."""
+    try:
+        done = subprocess.run(
+            [sys.executable, str(Path(probe.__file__))],
+            capture_output=True,
+            text=True,
+            timeout=PROBE_SECONDS,
+            env={k: v for k, v in os.environ.items() if k != ENVIRONMENT},  # the pool's own default is wanted
+        )
+    except subprocess.TimeoutExpired:
+        return {}, f"gave no answer within {PROBE_SECONDS} s"
+    if done.returncode == 0:
+        return json.loads(done.stdout.splitlines()[-1]), ""
+    last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+    return {}, f"failed: {last}" if done.returncode > 0 else f"crashed (signal {-done.returncode}): {last}"
+
+
+def _capabilities(found: TvmFound, seen: dict[str, Any]) -> list[Check]:
+    other = f"in a new environment: {INSTALL}"
+    relay = found.line is Line.RELAY
+    llvm = seen["info"].get("LLVM_VERSION", "")
+    codegen = seen["codegen"]
+    checks = [
+        Check("llvm", "llvm" in codegen, f"code for CPUs, LLVM {llvm}", True, other),
+        Check("cuda", "cuda" in codegen, "code for NVIDIA GPUs", False, other),
+    ]
+    extra = [name for name in codegen if name not in ("llvm", "cuda")]
+    if extra:
+        checks.append(Check("other targets", True, ", ".join(extra)))
+    if relay:
+        checks.append(Check("Relay", "Relay" in seen["parts"], "whole models", True, other))
+        checks.append(Check("TE schedules", seen["te_schedules"], "schedule primitives", True, other))
+        for part in ("auto_scheduler", "AutoTVM"):
+            use = "records are kept in its format" if part == "auto_scheduler" else "a tuner to compare with"
+            checks.append(Check(part, part in seen["parts"], use, part == "auto_scheduler", other))
+    else:
+        checks.append(Check("Relax", "Relax" in seen["parts"], "whole models", True, other))
+    return checks
+
+
+def _compiler() -> Check:
+    # The order in which tvm.contrib.cc looks.
+    names = [os.environ.get("CXX"), os.environ.get("CC"), "g++", "gcc", "clang++", "clang", "c++", "cc"]
+    path = next((shutil.which(name) for name in names if name and shutil.which(name)), None)
+    use = path or "C compiler: candidates are linked with it before they are measured"
+    return Check("C compiler", path is not None, use, True, _system_install("g++"))
+
+
+def _system_install(package: str) -> str:
+    root = "" if hasattr(os, "geteuid") and os.geteuid() == 0 else "sudo "
+    for manager, word in (("apt-get", "install -y"), ("dnf", "install -y"), ("apk", "add")):
+        if shutil.which(manager):
+            name = "gcc-c++" if manager == "dnf" and package == "g++" else package
+            return f"{root}{manager} {word} {name}"
+    return f"install {package} with the system's package manager"
+
+
+def _nvcc() -> Check:
+    path = shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
+    if path is None:
+        return Check("nvcc", False, "not needed where NVRTC is", False, "")
+    text = subprocess.run([path, "--version"], capture_output=True, text=True).stdout
+    match = re.search(r"release ([\d.]+)", text)
+    return Check("nvcc", True, f"{match[1] if match else 'version unknown'}, {path}")
+
+
+def _nvrtc(seen: dict[str, Any]) -> Check:
+    version = seen.get("nvrtc")
+    pip = f"{_python()} -m pip install nvidia-cuda-nvrtc-cu12"
+    return Check("NVRTC", bool(version), version or "compiles CUDA without nvcc", False, pip)
+
+
+def _gpu(seen: dict[str, Any]) -> Check:
+    gpu = seen.get("gpu")
+    return Check("GPU", bool(gpu), gpu or "none TVM can use; planning and compiling for GPUs work without")
+
+
+def _packages() -> list[Check]:
+    wanted = (
+        ("onnx", "reads ONNX models", "onnx==1.18.0", "onnx.mapping"),  # Relay's importer reads onnx.mapping
+        ("onnxruntime", "what outputs and speed are compared with", "onnxruntime", "onnxruntime"),
+        ("xgboost", "cost model of Ansor and AutoTVM, to compare with", "xgboost", "xgboost"),
+    )
+    checks = []
+    for name, use, requirement, module in wanted:
+        there, detail = _distribution(name), use
+        if there:
+            detail = there
+            if not _importable(module):
+                there, detail = None, f"{there} has no {module}, which TVM's importer reads"
+        mend = f"{_python()} -m pip install {requirement}"
+        checks.append(Check(name, there is not None, detail, False, mend))
+    return checks
+
+
+def _distribution(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _importable(module: str) -> bool:
+    """True if the module's file is there; nothing of it is run."""
+    package, _, part = module.partition(".")
+    spec = importlib.util.find_spec(package)
+    if spec is None or not part:
+        return spec is not None
+    return any((Path(root) / f"{part}.py").is_file() for root in spec.submodule_search_locations or ())
+
+
+def _threads(seen: dict[str, Any]) -> Check:
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    detail = f"{cpus} logical CPUs"
+    if seen.get("pool"):
+        detail += f"; TVM's pool takes {seen['pool']} unless {ENVIRONMENT} says otherwise"
+        detail += " (tuning sets it itself)" if seen["pool"] != cpus else ""
+    return Check("threads", True, detail)
+
+
+def _python() -> str:
+    return "python" if shutil.which("python") == sys.executable else sys.executable

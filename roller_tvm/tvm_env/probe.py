@@ -1,0 +1,67 @@
+"""What a TVM can do, as JSON on standard output. Run as a script, in a process of its own: a TVM that crashes
+at import then takes only the probe with it. Imports nothing of roller_tvm."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import json
+import sys
+
+CODE_GENERATORS = ("llvm", "cuda", "opencl", "rocm", "vulkan", "nvptx")
+PARTS = {
+    "Relay": "tvm.relay",
+    "Relax": "tvm.relax",
+    "AutoTVM": "tvm.autotvm",
+    "auto_scheduler": "tvm.auto_scheduler",
+    "MetaSchedule": "tvm.meta_schedule",
+}
+
+
+def has(module: str) -> bool:
+    """True if the module can be imported."""
+    try:
+        importlib.import_module(module)
+    except Exception:  # noqa: BLE001 - any failure means the part cannot be used
+        return False
+    return True
+
+
+def nvrtc_version() -> str | None:
+    """Version of the NVRTC that is loaded or can be, or None."""
+    for name in ("libnvrtc.so.12", "libnvrtc.so.13", "libnvrtc.so.11.2", "libnvrtc.so"):
+        try:
+            library = ctypes.CDLL(name)
+            major, minor = ctypes.c_int(), ctypes.c_int()
+            if library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)) == 0:
+                return f"{major.value}.{minor.value}"
+        except (OSError, AttributeError):
+            continue
+    return None
+
+
+def main() -> None:
+    """Print the report."""
+    import tvm
+
+    report = {"version": tvm.__version__, "file": tvm.__file__, "info": {}}
+    try:
+        info = tvm.support.libinfo()
+        report["info"] = {key: str(info[key]) for key in ("LLVM_VERSION", "CUDA_VERSION") if key in info}
+    except Exception:  # noqa: BLE001 - the Relax line may drop it
+        pass
+    report["codegen"] = [k for k in CODE_GENERATORS if tvm.get_global_func(f"target.build.{k}", True)]
+    report["parts"] = [name for name, module in PARTS.items() if has(module)]
+    report["te_schedules"] = has("tvm.te") and hasattr(importlib.import_module("tvm.te"), "create_schedule")
+    threads = tvm.get_global_func("runtime.NumThreads", True)
+    report["pool"] = int(threads()) if threads else None
+    report["nvrtc"] = nvrtc_version()
+    report["gpu"] = None
+    device = tvm.cuda(0)
+    if device.exist:
+        report["gpu"] = f"{device.device_name} (compute capability {device.compute_version})"
+    json.dump(report, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
