@@ -84,7 +84,9 @@ def install_relay_tvm() -> TvmFound:
 
 
 def _pip(*args: str) -> None:
-    done = subprocess.run([sys.executable, "-m", "pip", "--disable-pip-version-check", *args])
+    # The wheel is large: show progress to whoever watches, keep logs short.
+    quiet = [] if sys.stderr.isatty() else ["--quiet"]
+    done = subprocess.run([sys.executable, "-m", "pip", "--disable-pip-version-check", *quiet, *args])
     if done.returncode != 0:
         raise NoTvm(
             f"pip {' '.join(args)} failed (exit code {done.returncode}); its own message is above",

@@ -1,7 +1,7 @@
 """How many threads TVM's pool takes, in this process and in the processes it starts.
 
 Left alone the pool takes half of the logical CPUs, taking them for hyper-threads. Each Python thread has a
-pool of its own, made at its first kernel with the size TVM_NUM_THREADS has then; it can shrink later, not grow.
+pool of its own, made at its first kernel with the size TVM_NUM_THREADS has then; later it may shrink only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def set_threads(count: int) -> int:
     -------
     int
         What TVM uses in this thread from now on; print it beside every figure. It is less than `count`
-        (with a warning) only if kernels already ran in this thread with a smaller pool.
+        (with a warning) if kernels already ran in this thread with a smaller pool, or the CPUs are fewer.
 
     Examples
     --------
@@ -42,8 +42,8 @@ def set_threads(count: int) -> int:
         now = int(tvm.get_global_func("runtime.NumThreads")())
     if now < count:
         warnings.warn(
-            f"TVM's pool already runs with {now} threads here and cannot grow to {count}; "
-            f"set {ENVIRONMENT}={count}, or call this before the first kernel",
+            f"TVM's pool has {now} threads here and cannot grow to {count}: there are {os.cpu_count()} CPUs; with "
+            f"enough of them, set {ENVIRONMENT}={count}, or call this before the first kernel",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -1,0 +1,63 @@
+"""The registry of verbs: errors become messages and exit codes, missing verbs are not offered."""
+
+import errno
+import sys
+import types
+
+import pytest
+
+from roller_tvm import cli
+from roller_tvm.errors import BadInput
+
+
+@pytest.fixture
+def verb(monkeypatch):
+    """Registers a verb `probe` whose run does what the test says."""
+
+    def register(action):
+        module = types.ModuleType("roller_tvm.cli.probe")
+        module.__spec__ = types.SimpleNamespace(name="roller_tvm.cli.probe")
+        module.add_arguments = lambda parser: parser.add_argument("file", nargs="?")
+        module.run = lambda args: action()
+        monkeypatch.setitem(sys.modules, "roller_tvm.cli.probe", module)
+        monkeypatch.setitem(cli.VERBS, "probe", "a verb for tests")
+
+    return register
+
+
+def fail(error):
+    def action():
+        raise error
+
+    return action
+
+
+@pytest.mark.parametrize(
+    ("action", "code", "said"),
+    [
+        (lambda: 0, 0, ""),
+        (lambda: 5, 5, ""),
+        (fail(BadInput("not ONNX", "m.onnx", "give an ONNX file")), 3, "m.onnx: not ONNX\n  remedy: give an"),
+        (fail(KeyboardInterrupt()), 130, "interrupted"),
+        (fail(OSError(errno.ENOSPC, "No space left", "r.json")), 7, "r.json: no space left"),
+    ],
+)
+def test_exit_codes_and_messages(verb, capsys, action, code, said):
+    verb(action)
+    assert cli.main(["probe"]) == code
+    err = capsys.readouterr().err
+    assert said in err and "Traceback" not in err
+
+
+def test_other_os_errors_are_not_swallowed(verb):
+    verb(fail(PermissionError(errno.EACCES, "denied")))
+    with pytest.raises(PermissionError):
+        cli.main(["probe"])
+
+
+def test_verbs_without_a_module_are_not_offered(monkeypatch, capsys):
+    monkeypatch.setitem(cli.VERBS, "teleport", "not written")
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["teleport"])
+    assert stop.value.code == 2
+    assert "invalid choice: 'teleport'" in capsys.readouterr().err

@@ -1,0 +1,42 @@
+"""Errors keep their fields across processes, and every exit code is the documented one."""
+
+import inspect
+import pickle
+
+import pytest
+
+from roller_tvm import errors
+from roller_tvm.errors import MeasureError, PlanRejected, RollerError, must_be
+
+CLASSES = [c for _, c in inspect.getmembers(errors, inspect.isclass) if issubclass(c, RollerError)]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        PlanRejected("registers", 300, 255, "use a smaller thread tile", where="C"),
+        MeasureError("no answer within 10 s", "task 3", "raise --timeout", kind="timeout"),
+        RollerError("broken"),
+    ],
+)
+def test_errors_cross_processes_whole(error):
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error)
+    assert str(again) == str(error) and vars(again) == vars(error)
+
+
+def test_rejection_carries_the_numbers():
+    error = PlanRejected("registers", 300, 255, "use a smaller thread tile")
+    assert (error.rule, error.required, error.limit) == ("registers", 300, 255)
+    assert str(error) == "registers: needs 300, limit 255\n  remedy: use a smaller thread tile"
+
+
+def test_message_says_where_what_remedy_in_that_order():
+    text = str(RollerError(must_be("mcpu", "a str", 3), where="target", remedy="quote it"))
+    assert text == "target: 'mcpu' must be a str (got 3 that is a int)\n  remedy: quote it"
+
+
+def test_exit_codes_are_documented():
+    for cls in CLASSES:
+        assert f"{cls.exit_code} " in errors.__doc__, cls
+        assert cls.exit_code not in (0, 130), cls

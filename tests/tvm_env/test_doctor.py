@@ -1,0 +1,61 @@
+import json
+import signal
+
+import pytest
+
+from roller_tvm.cli import main
+from roller_tvm.tvm_env import doctor
+from roller_tvm.tvm_env.doctor import examine
+from roller_tvm.tvm_env.locate import Line, TvmFound
+
+
+def by_name(report):
+    return {check.name: check for check in report.checks}
+
+
+def test_without_tvm_says_the_command_and_fails(monkeypatch, capsys):
+    monkeypatch.setattr(doctor, "find_tvm", lambda: None)
+    assert main(["doctor"]) == 1
+    out = capsys.readouterr().out
+    assert "MISSING TVM" in out and "mend: roller-tvm install-tvm" in out
+
+
+def test_crashing_tvm_is_reported_not_suffered(monkeypatch, tmp_path):
+    script = tmp_path / "probe.py"
+    script.write_text(f"import os; os.kill(os.getpid(), {int(signal.SIGSEGV)})")
+    monkeypatch.setattr(doctor.probe, "__file__", str(script))
+    monkeypatch.setattr(doctor, "find_tvm", lambda: TvmFound(tmp_path, "0.17.0", Line.RELAY, True))
+    check = by_name(examine())["import tvm"]
+    assert not check.found and "signal 11" in check.detail and check.remedy == "roller-tvm install-tvm"
+
+
+def test_missing_compiler_is_needed_and_mended(monkeypatch):
+    for name in ("CXX", "CC"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: name if name == "apt-get" else None)
+    monkeypatch.setattr(doctor.os, "geteuid", lambda: 1000)
+    check = doctor._compiler()
+    assert (check.found, check.needed, check.remedy) == (False, True, "sudo apt-get install -y g++")
+
+
+def test_onnx_without_mapping_counts_as_missing(monkeypatch):
+    monkeypatch.setattr(doctor, "_distribution", lambda name: "1.19.0")
+    monkeypatch.setattr(doctor, "_importable", lambda module: module != "onnx.mapping")
+    onnx = next(check for check in doctor._packages() if check.name == "onnx")
+    assert not onnx.found and "onnx==1.18.0" in onnx.remedy
+
+
+def test_every_missing_needed_thing_has_a_remedy(monkeypatch, tmp_path):
+    nothing = {"info": {}, "codegen": [], "parts": [], "te_schedules": False, "pool": None, "nvrtc": None}
+    for line in (Line.RELAY, Line.RELAX):
+        checks = doctor._capabilities(TvmFound(tmp_path, "0", line, False), nothing)
+        assert checks and all(check.remedy for check in checks if check.needed and not check.found)
+
+
+@pytest.mark.tvm
+def test_real_environment(capsys):
+    assert main(["doctor", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["healthy"] and report["tvm"]["line"] == "relay"
+    found = {check["name"] for check in report["checks"] if check["found"]}
+    assert {"llvm", "Relay", "TE schedules", "auto_scheduler", "C compiler"} <= found

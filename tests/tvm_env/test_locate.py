@@ -1,0 +1,73 @@
+import sys
+
+import pytest
+
+from roller_tvm.errors import NoTvm, TvmLineError
+from roller_tvm.tvm_env import locate
+from roller_tvm.tvm_env.locate import Line, TvmFound, import_relay_tvm, line_of
+
+WHICH = (
+    "from roller_tvm.tvm_env import find_tvm; f = find_tvm();"
+    "print(f and (f.version, f.line.value, f.from_wheel))"
+)
+
+
+@pytest.mark.parametrize(
+    ("version", "line"),
+    [
+        ("0.12.9", Line.UNSUPPORTED),
+        ("0.13.0", Line.RELAY),
+        ("0.17.dev0", Line.RELAY),
+        ("0.19.0+git", Line.RELAY),
+        ("0.20.0", Line.UNSUPPORTED),
+        ("0.24.1", Line.UNSUPPORTED),
+        ("0.25.0.post1", Line.RELAX),
+        ("0.100", Line.RELAX),  # numbers, not strings
+        ("1.0", Line.RELAX),
+        ("unknown", Line.UNSUPPORTED),
+    ],
+)
+def test_lines_by_version(version, line):
+    assert line_of(version) is line
+
+
+def test_found_without_being_imported(fresh, make_tvm, tmp_path):
+    tvm = make_tvm(tmp_path, "0.14.0", body="raise SystemExit('imported')")
+    assert fresh(WHICH, tvm) == "('0.14.0', 'relay', False)"
+
+
+def test_none_found(fresh, tmp_path):
+    (tmp_path / "tvm").mkdir()  # a bare folder is not a TVM
+    assert fresh(WHICH, tmp_path) == "None"
+
+
+def test_importing_roller_imports_no_tvm(fresh, make_tvm, tmp_path):
+    tvm = make_tvm(tmp_path, "0.14.0", body="raise SystemExit('imported')")
+    assert fresh("import roller_tvm, roller_tvm.tvm_env, sys; print('tvm' in sys.modules)", tvm) == "False"
+
+
+def test_import_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(locate, "find_tvm", lambda: None)
+    with pytest.raises(NoTvm, match=r"tuning needs TVM 0\.13 to 0\.19(.|\n)*roller-tvm install-tvm"):
+        import_relay_tvm("tuning")
+
+
+def test_import_refuses_the_other_line(monkeypatch, tmp_path):
+    monkeypatch.setattr(locate, "find_tvm", lambda: TvmFound(tmp_path, "0.26.0", Line.RELAX, False))
+    with pytest.raises(TvmLineError, match=r"got 0\.26\.0"):
+        import_relay_tvm("tuning")
+
+
+def test_a_broken_tvm_is_an_error_of_ours(monkeypatch, make_tvm, tmp_path):
+    make_tvm(tmp_path, "0.14.0", body="raise OSError('libtvm.so: cannot open shared object file')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "tvm", raising=False)
+    with pytest.raises(NoTvm, match="cannot be imported: libtvm.so"):
+        import_relay_tvm()
+
+
+@pytest.mark.tvm
+def test_real_tvm_is_of_the_relay_line():
+    tvm = import_relay_tvm()
+    assert hasattr(tvm, "relay") or __import__("tvm.relay")
+    assert locate.find_tvm().version == tvm.__version__
