@@ -12,8 +12,10 @@ SETUP := setup.py $(addprefix roller_tvm/tvm_env/,relay-line.txt hook.py install
 relay_EXTRAS := relay,onnx,demo,dev
 define relay_STEPS
 	$(RELAY)/bin/roller-tvm install-tvm
-	# Only its model files are used; its own dependencies (a GUI OpenCV among them) are not.
+	@# Only its model files are used; its own dependencies (a GUI OpenCV among them) are not.
 	$(RELAY)/bin/pip install $(QUIET) --no-deps rapidocr-onnxruntime
+	@# Says what the machine lacks (a C++ compiler, say) now rather than in the middle of a tuning.
+	$(RELAY)/bin/roller-tvm doctor
 endef
 
 QUIET := --quiet --disable-pip-version-check

@@ -42,8 +42,8 @@ def set_threads(count: int) -> int:
         now = int(tvm.get_global_func("runtime.NumThreads")())
     if now < count:
         warnings.warn(
-            f"TVM's pool has {now} threads here and cannot grow to {count}: there are {os.cpu_count()} CPUs; with "
-            f"enough of them, set {ENVIRONMENT}={count}, or call this before the first kernel",
+            f"TVM's pool has {now} threads here and cannot grow to {count}; if there are "
+            f"enough CPUs, set {ENVIRONMENT}={count}, or call this before the first kernel",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -1,4 +1,4 @@
-"""The hook in a pretend site-packages: the user's own TVM goes first, and nothing is done before it is asked."""
+"""The hook in a pretend site-packages: the TVM of the user goes first, and nothing is done unasked."""
 
 import pytest
 
