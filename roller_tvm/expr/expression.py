@@ -324,7 +324,7 @@ class TensorExpression:
                     result.append(access)
                 continue
             producer = self._by_name[access.tensor]
-            inner = _axis_values(producer, access)
+            inner = _axis_values(producer, access, stage.extents)
             for deeper in self.resolve(producer, inline):
                 composed = replace(deeper.substitute(inner), guarded=deeper.guarded or access.guarded)
                 if composed not in result:
@@ -389,24 +389,29 @@ class TensorExpression:
         return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _axis_values(producer: Stage, access: Access) -> dict[str, Index]:
-    """What each spatial axis of `producer` is at the point that `access` reads."""
+def _axis_values(producer: Stage, access: Access, extents: Mapping[str, int]) -> dict[str, Index]:
+    """What each spatial axis of `producer` is at the point that `access` reads; `extents` are the reader's."""
     values: dict[str, Index] = {}
     for own, read in zip(producer.write().indices, access.indices, strict=True):
         if len(own.terms) == 1:
             values[own.terms[0][0]] = read
         else:  # parts of one dimension: recover each part from the terms of the read
-            values.update(_part_values(own, read, producer.extents))
+            values.update(_part_values(own, read, producer.extents, extents))
     return values
 
 
-def _part_values(own: Index, read: Index, extents: Mapping[str, int]) -> dict[str, Index]:
-    parts = sorted(own.terms, key=lambda t: -t[1])
+def _part_values(own: Index, read: Index, parts: Mapping[str, int], extents: Mapping[str, int]) -> dict[str, Index]:
+    unknown = {name: Index.whole() for name, _ in own.terms}
     if read.opaque:
-        return {name: Index.whole() for name, _ in parts}
-    rest, result = list(read.terms), {}
-    for name, stride in parts:
-        mine = [(n, c // stride) for n, c in rest if c % stride == 0]
-        rest = [(n, c) for n, c in rest if c % stride]
-        result[name] = Index.of(dict(mine))
-    return result if not rest and read.const == 0 else {name: Index.whole() for name, _ in parts}
+        return unknown
+    rest, const, result = list(read.terms), read.const, {}
+    for name, stride in sorted(own.terms, key=lambda t: -t[1]):
+        mine = Index.of({n: c // stride for n, c in rest if c % stride == 0}, const // stride)
+        rest, const = [(n, c) for n, c in rest if c % stride], const % stride
+        # The part must hold what falls to it, or the digits of the sum carry over.
+        low = mine.const + sum(c * (extents[n] - 1) for n, c in mine.terms if c < 0)
+        high = mine.const + sum(c * (extents[n] - 1) for n, c in mine.terms if c > 0)
+        if low < 0 or high >= parts[name]:
+            return unknown
+        result[name] = mine
+    return result if not rest and not const else unknown

@@ -69,7 +69,8 @@ def _count(indices: Sequence[Index], group: tuple[int, ...], tile: Mapping[str, 
     # Several dimensions share an axis: lay the dimensions out in one mixed-radix position, so that
     # distinct elements are distinct positions.
     spans = [1 + sum(abs(c) * (tile[n] - 1) for n, c in indices[d].terms) for d in group]
-    radix, flat = 1, {}
+    radix = 1
+    flat: dict[str, int] = {}
     for d, span in zip(group, spans, strict=True):
         for name, c in indices[d].terms:
             flat[name] = flat.get(name, 0) + c * radix
