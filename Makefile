@@ -20,10 +20,12 @@ endef
 
 QUIET := --quiet --disable-pip-version-check
 
-.PHONY: test demo venv lint clean
+.PHONY: test pytest demo venv lint clean
 .DELETE_ON_ERROR:
 
-test: lint
+test: lint pytest
+
+pytest: venv
 	$(RELAY)/bin/python -m pytest $(PYTEST_ARGS)
 
 demo: venv
