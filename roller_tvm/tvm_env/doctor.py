@@ -166,7 +166,7 @@ def _compiler() -> Check:
     # The order in which tvm.contrib.cc looks.
     names = [os.environ.get("CXX"), os.environ.get("CC"), "g++", "gcc", "clang++", "clang", "c++", "cc"]
     path = next((shutil.which(name) for name in names if name and shutil.which(name)), None)
-    use = path or "C compiler: candidates are linked with it before they are measured"
+    use = path or "candidates are linked with it before they are measured"
     return Check("C compiler", path is not None, use, True, _system_install("g++"))
 
 
