@@ -1,0 +1,107 @@
+"""What the micro-performance model says of a plan: values only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class LevelTime:
+    """Traffic into one level and the time that it takes at the level's bandwidth (whole device)."""
+
+    level: str
+    bytes: float
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"{self.level} {self.bytes / 1e6:.2f} MB {self.seconds * 1e6:.1f} us"
+
+
+@dataclass(frozen=True)
+class ProgramEstimate:
+    """Predicted behaviour of one rProgram.
+
+    Parameters
+    ----------
+    seconds : float
+        Predicted time, launch included.
+    compute_seconds : float
+        At the peak rate of the units, wave quantisation not included.
+    levels : tuple of LevelTime
+        Far to near.
+    bound : str
+        What limits the program: a level, 'compute', 'issue' or 'latency'.
+    blocks, waves : int
+        Parallel tiles, and rounds of them over the units.
+    occupancy : int
+        Blocks resident on one unit.
+    occupancy_limit : str
+        What limits that number.
+    threads : int
+        Per block (1 on a CPU).
+    registers : int
+        Per thread, predicted (vector registers on a CPU).
+    shared_bytes : int
+        Staged in shared memory by a block; in the nearest cache on a CPU.
+    utilisation : float
+        Share of the units' time that is used, from wave quantisation alone.
+    """
+
+    seconds: float
+    compute_seconds: float
+    levels: tuple[LevelTime, ...]
+    bound: str
+    flops: int
+    blocks: int
+    waves: int
+    occupancy: int = 1
+    occupancy_limit: str = ""
+    threads: int = 1
+    registers: int = 0
+    shared_bytes: int = 0
+    utilisation: float = 1.0
+
+    def level(self, name: str) -> LevelTime:
+        for entry in self.levels:
+            if entry.level == name:
+                return entry
+        raise KeyError(f"no level '{name}' in the estimate (has {[e.level for e in self.levels]})")
+
+    @property
+    def intensity(self) -> float:
+        """FLOP per byte from the farthest level."""
+        return self.flops / max(1.0, self.levels[0].bytes) if self.levels else float("inf")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Predicted time of a plan: the sum of its programs."""
+
+    programs: tuple[ProgramEstimate, ...]
+
+    @property
+    def seconds(self) -> float:
+        return sum(p.seconds for p in self.programs)
+
+    @property
+    def bound(self) -> str:
+        return max(self.programs, key=lambda p: p.seconds).bound
+
+    @property
+    def flops(self) -> int:
+        return sum(p.flops for p in self.programs)
+
+    @property
+    def gflops(self) -> float:
+        return self.flops / self.seconds / 1e9
+
+    def to_json(self) -> dict[str, Any]:
+        return {"programs": [asdict(p) for p in self.programs]}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Estimate:
+        return cls(tuple(
+            ProgramEstimate(**{**p, "levels": tuple(LevelTime(**e) for e in p["levels"])}) for p in data["programs"]
+        ))  # fmt: skip

@@ -1,0 +1,211 @@
+"""The accesses of one loop nest, prepared so that a tile's boxes and traffic are a few multiplications.
+
+Construction evaluates hundreds of candidate tiles an operator; a tile here is a tuple of extents in the
+order of the anchor's axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil, prod
+from operator import truediv
+
+from ..expr import Access, Stage, TensorExpression, dtype_bytes, footprint
+
+Tile = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One tensor that the nest reads at its anchor.
+
+    Parameters
+    ----------
+    access : Access
+        As the anchor sees it (after a prologue such as padding).
+    shape : tuple of int
+        Of that tensor.
+    element_bytes : int
+    dims : per dimension, tuple of (axis position, |coefficient|)
+    sources : tuple of Access
+        What is really read from memory once prologues are composed away.
+    constant : bool
+    """
+
+    access: Access
+    shape: tuple[int, ...]
+    element_bytes: int
+    dims: tuple[tuple[tuple[int, int], ...], ...]
+    opaque: tuple[bool, ...]
+    sources: tuple[Access, ...]
+    source_bytes: int
+    guarded: bool
+    constant: bool
+    arithmetic: int  # operations a prologue spends on one element
+
+    @property
+    def name(self) -> str:
+        return self.access.tensor
+
+    @cached_property
+    def axes(self) -> frozenset[int]:
+        return frozenset(a for dim in self.dims for a, _ in dim)
+
+    def box(self, tile: Tile) -> list[int]:
+        """Bounding extents of the tile of this operand (see ``expr.box``)."""
+        return [
+            full if opaque else min(full, 1 + sum(c * (tile[a] - 1) for a, c in dim))
+            for dim, full, opaque in zip(self.dims, self.shape, self.opaque, strict=True)
+        ]
+
+    def elements(self, tile: Tile) -> int:
+        """Elements of the bounding box."""
+        return prod(self.box(tile))
+
+    def distinct(self, tile: Tile, axes: Sequence[str]) -> int:
+        """Exact number of distinct elements."""
+        return footprint(self.access.indices, dict(zip(axes, tile, strict=True)), self.shape)
+
+    def run(self, box: Sequence[int]) -> int:
+        """Length in elements of the contiguous runs in memory that make up a box."""
+        length = 1
+        for extent, full in zip(reversed(box), reversed(self.shape), strict=True):
+            length *= extent
+            if extent < full:
+                break
+        return length
+
+    def stride_of(self, axis: int) -> int:
+        """Elements between neighbours along an axis, in the row-major tensor; 0 if the axis is absent."""
+        stride, total = 1, 0
+        for dim, full in zip(reversed(self.dims), reversed(self.shape), strict=True):
+            total += stride * sum(c for a, c in dim if a == axis)
+            stride *= full
+        return total
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """One stage with its operands, its axes by position, and the epilogue that is fused into it."""
+
+    expression: TensorExpression
+    stage: Stage
+    operands: tuple[Operand, ...]
+    epilogue_bytes: int  # read by the epilogue, whole tensors
+    epilogue_flops: int  # per output element
+    output_bytes: int  # per output element
+
+    @classmethod
+    def of(cls, expression: TensorExpression, stage_name: str, inlined: Sequence[str] = (),
+           output: str | None = None) -> Geometry:
+        """Prepare one nest.
+
+        Parameters
+        ----------
+        expression, stage_name
+            The anchor of the nest.
+        inlined : sequence of str
+            Stages computed in place: prologues are composed into the operands' sources, epilogues into the store.
+        output : str, optional
+            The stage that is stored; the anchor by default.
+        """
+        stage = expression.stage(stage_name)
+        position = {a.name: i for i, a in enumerate(stage.axes)}
+        operands: dict[str, Operand] = {}
+        for access in stage.reads:
+            if access.tensor in operands and operands[access.tensor].access == access:
+                continue
+            key = access.tensor if access.tensor not in operands else f"{access.tensor}#{len(operands)}"
+            operands[key] = _operand(expression, access, position, inlined)
+        end = output or stage_name
+        after = [s for s in expression.epilogues if s.name in inlined or s.name == end]
+        before_epilogue = {stage_name} | {s.name for s in after}
+        read_after = {a.tensor for s in after for a in s.reads if a.tensor not in before_epilogue}
+        points = stage.output_elements
+        return cls(
+            expression, stage, tuple(operands.values()),
+            sum(expression.tensors[t].bytes for t in read_after),
+            sum(s.flops for s in after if s.name != stage_name) // max(1, points),
+            dtype_bytes(expression.tensors[end].dtype),
+        )  # fmt: skip
+
+    @cached_property
+    def axes(self) -> tuple[str, ...]:
+        return tuple(a.name for a in self.stage.axes)
+
+    @cached_property
+    def extents(self) -> Tile:
+        return tuple(a.extent for a in self.stage.axes)
+
+    @cached_property
+    def spatial(self) -> tuple[int, ...]:
+        return tuple(i for i, a in enumerate(self.stage.axes) if not a.is_reduce)
+
+    @cached_property
+    def reduce(self) -> tuple[int, ...]:
+        return tuple(i for i, a in enumerate(self.stage.axes) if a.is_reduce)
+
+    @cached_property
+    def _bytes(self) -> dict[Tile, int]:
+        return {}
+
+    def input_bytes(self, tile: Tile) -> int:
+        """Bytes of all operands' boxes for one tile (remembered: growth asks for the same tile often)."""
+        known = self._bytes.get(tile)
+        if known is None:
+            known = self._bytes[tile] = sum(op.elements(tile) * op.element_bytes for op in self.operands)
+        return known
+
+    def footprint_bytes(self, tile: Tile) -> int:
+        """Bytes that a tile holds: its inputs and its accumulators."""
+        return self.input_bytes(tile) + prod(tile[i] for i in self.spatial) * self.output_bytes
+
+    def traffic(self, tile: Tile) -> float:
+        """Bytes loaded into a level if the whole operator is computed in such tiles (exact fractions of tiles)."""
+        return self.input_bytes(tile) * prod(map(truediv, self.extents, tile))
+
+    @cached_property
+    def innermost(self) -> frozenset[int]:
+        """Axes that walk along the last dimension of the output or of an operand: neighbours in memory."""
+        last = {a for op in self.operands if op.dims for a, _ in op.dims[-1]}
+        return frozenset(last | ({self.spatial[-1]} if self.spatial else set()))
+
+    def is_contraction(self) -> bool:
+        """Whether two operands each are reused along an axis of their own: a matrix product in disguise."""
+        lacking = [
+            {i for i in self.spatial if i not in op.axes and self.extents[i] > 1} for op in self.operands if op.axes
+        ]
+        return len(lacking) > 1 and sum(1 for axes in lacking if axes) > 1
+
+    def tiles(self, tile: Tile, positions: Sequence[int]) -> int:
+        """Number of tiles that cover the given axes."""
+        return prod(ceil(self.extents[i] / tile[i]) for i in positions)
+
+    def reuse(self, axis: int) -> bool:
+        """Whether some operand is reused along a spatial axis (absent from it, or a window slides over it)."""
+        return any(
+            axis not in op.axes or any(len(dim) > 1 and any(a == axis for a, _ in dim) for dim in op.dims)
+            for op in self.operands
+        )
+
+
+def _operand(expression: TensorExpression, access: Access, position: dict[str, int], inlined: Sequence[str]) -> Operand:
+    tensor = expression.tensors[access.tensor]
+    sources: tuple[Access, ...] = (access,)
+    arithmetic = 0
+    guarded = access.guarded
+    if expression.is_stage(access.tensor) and access.tensor in inlined:
+        producer = expression.stage(access.tensor)
+        sources = expression.resolve(producer, inlined)
+        guarded = guarded or any(s.guarded for s in sources)
+        arithmetic = producer.flops_per_point
+    return Operand(
+        access, tensor.shape, dtype_bytes(tensor.dtype),
+        tuple(tuple((position[n], abs(c)) for n, c in index.terms) for index in access.indices),
+        tuple(index.opaque for index in access.indices),
+        sources,
+        sum(expression.tensors[s.tensor].bytes for s in sources),
+        guarded, tensor.constant, arithmetic,
+    )  # fmt: skip

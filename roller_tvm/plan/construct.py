@@ -1,0 +1,156 @@
+"""Construction: from a tensor expression and a device to the K best plans, without search or measuring.
+
+Roller, section 3.3: aligned tiles are scaled up level by level by data reuse, scaled out over the execution
+units, and relaxed (eps) until there are K; then, unlike the paper's released code, the K are the *best by the
+micro-performance model* and not the first found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..device import DeviceSpec
+from ..errors import UnsupportedOperator
+from ..expr import TensorExpression
+from ..expr.split import split_reduction
+from ..model.estimate import Estimate, ProgramEstimate
+from ..model.geometry import Geometry
+from .align import Rejection
+from .candidates import Construction, RankedPlan
+from .cpu import construct_cpu
+from .gpu_direct import construct_direct, construct_reduce
+from .gpu_tiled import Search, construct_tiled
+from .partition import partition
+from .program import Plan, RProgram
+
+EPS = (0.0, 0.2, 0.4, 0.8, 1.6, 3.2)
+
+Ranked = list[tuple[RProgram, ProgramEstimate]]
+
+
+def construct(expression: TensorExpression, device: DeviceSpec, top: int = 10) -> Construction:
+    """The `top` best plans of an operator on a device.
+
+    Parameters
+    ----------
+    expression : TensorExpression
+    device : DeviceSpec
+    top : int
+        Number of plans wanted (K); fewer are returned where fewer are legal.
+
+    Returns
+    -------
+    Construction
+        Plans by predicted time, best first, and why the others were rejected.
+
+    Raises
+    ------
+    UnsupportedOperator
+        No legal plan, with the rules that stood in the way.
+
+    Examples
+    --------
+    >>> from roller_tvm.device import load_device
+    >>> from roller_tvm.expr.operators import matmul
+    >>> c = construct(matmul(m=1024, n=1024, k=1024), load_device("v100"), top=3)
+    >>> len(c.plans), c.best.plan.programs[0].recipe
+    (3, 'gpu.tiled')
+    """
+    rejections: list[Rejection] = []
+    considered, used_eps = 0, 0.0
+    variants: list[tuple[TensorExpression, tuple[tuple[str, str, int], ...]]] = [(expression, ())]
+    if device.kind == "gpu":
+        variants += _split_variants(expression, device)
+    plans: list[RankedPlan] = []
+    for variant, splits in variants:
+        per_nest: list[Ranked] = []
+        for nest in partition(variant):
+            geometry = Geometry.of(variant, nest.anchor, nest.inlined, nest.output)
+            ranked: Ranked = []
+            for recipe in recipes(geometry, device):
+                if ranked and recipe.last_resort:
+                    break
+                for eps in EPS:
+                    search = Search(geometry, device, nest, eps)
+                    found = recipe.construct(search, top)
+                    considered += search.considered
+                    rejections += search.rejections
+                    used_eps = max(used_eps, eps)
+                    if len(found) >= top or not recipe.relaxes:
+                        break
+                ranked = sorted([*ranked, *found], key=lambda c: c[1].seconds)[: 2 * top]
+            if not ranked:
+                break
+            per_nest.append(ranked)
+        else:
+            plans += _combine(variant, device, splits, per_nest, top)
+    plans.sort(key=lambda p: p.seconds)
+    if not plans:
+        raise UnsupportedOperator(
+            "no legal plan", where=f"{expression.name} on {device.name}",
+            remedy="TVM's default schedule is used; rules that stood in the way:\n" + "\n".join(map(str, rejections[:5])),
+        )  # fmt: skip
+    return Construction(tuple(plans[:top]), tuple(rejections), used_eps, considered)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One way to construct a nest: tried in order, the model chooses between what they find.
+
+    ``relaxes``: its candidates depend on eps. ``last_resort``: only if the recipes before found nothing.
+    """
+
+    construct: Callable[[Search, int], Ranked]
+    relaxes: bool = False
+    last_resort: bool = False
+
+
+def recipes(geometry: Geometry, device: DeviceSpec) -> tuple[Recipe, ...]:
+    """The recipes that fit a nest."""
+    g = geometry
+    if device.kind == "cpu":
+        return (Recipe(construct_cpu),)
+    found = []
+    if len(g.operands) > 1 and g.stage.combiner == "sum" and any(g.reuse(i) for i in g.spatial):
+        found.append(Recipe(construct_tiled, relaxes=True))
+    found.append(Recipe(construct_direct, last_resort=g.is_contraction()))
+    if g.reduce and len(g.operands) == 1:
+        found.append(Recipe(construct_reduce))
+    return tuple(found)
+
+
+def _split_variants(
+    expression: TensorExpression, device: DeviceSpec
+) -> list[tuple[TensorExpression, tuple[tuple[str, str, int], ...]]]:
+    """Shrink for small operators: split the longest reduction where the outputs cannot fill the device."""
+    anchor = expression.anchor
+    if not anchor.reduce or anchor.combiner not in ("sum", "max", "min"):
+        return []
+    outputs = anchor.output_elements
+    threads = device.units * device.vector_width
+    longest = max(anchor.reduce, key=lambda a: a.extent)
+    if longest.part_of:
+        return []
+    result = []
+    for parts in (2, 4, 8, 16, 32):
+        # Worth it only while one register tile of outputs a thread leaves units idle.
+        if longest.extent % parts or longest.extent // parts < device.vector_width or outputs * parts > threads * 64:
+            continue
+        variant = split_reduction(expression, anchor.name, longest.name, parts)
+        result.append((variant, ((anchor.name, longest.name, parts),)))
+    return result
+
+
+def _combine(
+    expression: TensorExpression, device: DeviceSpec, splits: tuple[tuple[str, str, int], ...], per_nest: list[Ranked], top: int
+) -> list[RankedPlan]:
+    """Plans of the whole operator: the heaviest nest varies, the others keep their best program."""
+    heaviest = max(range(len(per_nest)), key=lambda n: per_nest[n][0][1].seconds)
+    plans = []
+    for choice in per_nest[heaviest][:top]:
+        chosen = [ranked[0] if n != heaviest else choice for n, ranked in enumerate(per_nest)]
+        plan = Plan(expression, device.name, tuple(p for p, _ in chosen), splits)
+        plans.append(RankedPlan(plan, Estimate(tuple(e for _, e in chosen))))
+    return plans
+

@@ -1,0 +1,108 @@
+"""Construction of the short path on a GPU: no reuse worth staging, so only the outermost level is tiled."""
+
+from __future__ import annotations
+
+from math import ceil, prod
+
+from ..model.estimate import ProgramEstimate
+from ..model.geometry import Geometry, Tile
+from ..model.gpu import direct_estimate, reduce_estimate
+from .align import capacity, execution_unit
+from .gpu_tiled import Search
+from .program import RProgram, RTile
+
+
+def _linear_tile(geometry: Geometry, length: int) -> Tile:
+    """The box of axes that `length` consecutive outputs cover (innermost axes first); reductions whole."""
+    tile = list(geometry.extents)
+    for i in reversed(geometry.spatial):
+        tile[i] = max(1, min(geometry.extents[i], length))
+        length = ceil(length / geometry.extents[i])
+    return tuple(tile)
+
+
+def _vector_widths(geometry: Geometry, most: int) -> list[int]:
+    """Vector widths at which every operand and the output move whole aligned vectors."""
+    widths = [1]
+    total = prod(geometry.extents[i] for i in geometry.spatial)
+    if geometry.reduce or not geometry.spatial:
+        return widths
+    last = geometry.spatial[-1]
+    for width in (2, 4, 8):
+        if width > most or total % width:
+            break
+        same = all(
+            not op.guarded
+            and (op.stride_of(last) == 0 or (op.stride_of(last) == 1 and op.dims[-1] == ((last, 1),)))
+            for op in geometry.operands
+        )
+        linear = all(op.shape == geometry.stage.shape and op.stride_of(last) == 1 for op in geometry.operands)
+        if same and (linear or geometry.extents[last] % width == 0):
+            widths.append(width)
+    return widths
+
+
+def construct_direct(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
+    """Ranked candidates of recipe gpu.direct: threads per block, outputs per thread, vector width."""
+    g, device = search.geometry, search.device
+    outputs = prod(g.extents[i] for i in g.spatial)
+    most = device.limits.max_threads_per_block or 1024
+    found: list[tuple[RProgram, ProgramEstimate]] = []
+    for vector in _vector_widths(g, max(1, device.vector_bytes // g.output_bytes)):
+        for items in (1, 2, 4):
+            threads = device.vector_width
+            while threads <= most:
+                search.considered += 1
+                length = threads * items * vector
+                label = f"{threads} threads x {items} x {vector}"
+                threads_now, threads = threads, 2 * threads
+                if threads_now > device.vector_width and search.reject(
+                    capacity("outputs", length, outputs * 2, "use fewer threads"), label
+                ):
+                    continue
+                if search.reject(execution_unit(threads_now, device.vector_width), label):
+                    continue
+                thread = _linear_tile(g, vector)
+                estimate = direct_estimate(g, device, _linear_tile(g, length), thread, threads_now, vector)
+                if estimate is None:
+                    continue
+                blocks = ceil(outputs / length)
+                tiles = (
+                    RTile("shared", tuple(zip(g.axes, _linear_tile(g, length), strict=True))),
+                    RTile("register", tuple(zip(g.axes, thread, strict=True))),
+                )
+                choices = (("threads", threads_now), ("items", items), ("vector", vector), ("blocks", blocks))
+                found.append((RProgram("gpu.direct", search.nest.anchor, search.nest.output, tiles, search.nest.inlined,
+                                       (), choices), estimate))
+    return sorted(found, key=lambda c: c[1].seconds)[: 2 * top]
+
+
+def construct_reduce(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
+    """Ranked candidates of recipe gpu.reduce: lanes that share a reduction, rows of them in a block."""
+    g, device = search.geometry, search.device
+    if not g.reduce or g.stage.combiner == "other":
+        return []
+    length = prod(g.extents[i] for i in g.reduce)
+    outputs = prod(g.extents[i] for i in g.spatial)
+    most = device.limits.max_threads_per_block or 1024
+    found: list[tuple[RProgram, ProgramEstimate]] = []
+    lanes = device.vector_width
+    while lanes <= most and lanes < 2 * length:
+        rows = 1
+        while rows * lanes <= most and rows < 2 * outputs:
+            search.considered += 1
+            estimate = reduce_estimate(g, device, rows, lanes, 1)
+            if estimate is not None:
+                block = tuple(e if i in g.reduce else 1 for i, e in enumerate(g.extents))
+                block = _linear_tile(g, rows) if rows > 1 else block
+                thread = tuple(1 for _ in g.extents)
+                tiles = (
+                    RTile("shared", tuple(zip(g.axes, block, strict=True))),
+                    RTile("register", tuple(zip(g.axes, thread, strict=True))),
+                )
+                choices = (("threads", rows * lanes), ("lanes", lanes), ("rows", rows))
+                found.append((RProgram("gpu.reduce", search.nest.anchor, search.nest.output, tiles, search.nest.inlined,
+                                       (), choices), estimate))
+            rows *= 2
+        lanes *= 2
+    return sorted(found, key=lambda c: c[1].seconds)[: 2 * top]

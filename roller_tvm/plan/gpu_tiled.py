@@ -1,0 +1,280 @@
+"""Construction of staged GPU nests: scale up from registers to shared memory, scale out over the units."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import ceil, prod
+
+from ..device import DeviceSpec
+from ..model.estimate import ProgramEstimate
+from ..model.geometry import Geometry, Operand, Tile
+from ..model.gpu import TiledShape, registers_of, shared_buffer_bytes, tiled_estimate
+from .align import Rejection, aligned_extents, bank_padding, capacity, execution_unit, tensor_shape, transaction
+from .partition import NestShape
+from .program import RProgram, RTile
+
+# Breadth of the search, not device facts: register tiles and block tiles kept on the way up.
+REGISTER_TILES = 24
+REFINED = 48
+BRANCHES = 2
+
+
+@dataclass
+class Search:
+    """One construction at one eps: candidates by predicted time, and the rejections."""
+
+    geometry: Geometry
+    device: DeviceSpec
+    nest: NestShape
+    eps: float
+    rejections: list[Rejection] = field(default_factory=list)
+    considered: int = 0
+
+    def reject(self, rejection: Rejection | None, candidate: str = "") -> bool:
+        """Note a broken rule; True if there was one."""
+        if rejection is None:
+            return False
+        self.rejections.append(Rejection(rejection.rule, rejection.required, rejection.limit, rejection.remedy, candidate))
+        return True
+
+
+def reuse_score(geometry: Geometry, tile: Tile, larger: Tile) -> float:
+    """Data-reuse score of growing a tile: traffic saved per byte of footprint (Roller, section 3.3)."""
+    saved = geometry.traffic(tile) - geometry.traffic(larger)
+    return saved / max(1, geometry.footprint_bytes(larger) - geometry.footprint_bytes(tile))
+
+
+def grow(tile: Tile, options: list[list[int]], positions: tuple[int, ...]) -> Iterator[tuple[int, Tile]]:
+    """The tiles one aligned step larger, one per axis."""
+    for i in positions:
+        larger = next((e for e in options[i] if e > tile[i]), None)
+        if larger is not None:
+            yield i, (*tile[:i], larger, *tile[i + 1:])
+
+
+def register_tiles(search: Search) -> list[Tile]:
+    """Register tiles on the growth paths of best data reuse, until the register file is full."""
+    g, device = search.geometry, search.device
+    limit = device.limits.max_registers_per_thread or 255
+    options = [aligned_extents(e, 0.0, most=32) if i in g.spatial else [1] for i, e in enumerate(g.extents)]
+    start = tuple(1 for _ in g.extents)
+    seen, frontier, result = {start}, [start], [start]
+    while frontier and len(result) < REGISTER_TILES * 4:
+        following: list[tuple[float, Tile]] = []
+        for tile in frontier:
+            steps = sorted(((reuse_score(g, tile, larger), larger) for _, larger in grow(tile, options, g.spatial)),
+                           reverse=True)
+            for score, larger in steps[:BRANCHES]:
+                if larger in seen:
+                    continue
+                seen.add(larger)
+                needed = registers_of(g, larger, {})
+                if search.reject(capacity("registers", needed, limit, "use a smaller register tile"), f"register tile {larger}"):
+                    continue
+                following.append((score, larger))
+        frontier = [t for _, t in heapq.nlargest(6, following)]
+        result += frontier
+    # Largest reuse last; keep a spread from small (parallelism) to large (reuse).
+    result.sort(key=lambda t: g.traffic(t))
+    return result[:REGISTER_TILES]
+
+
+def reduction_steps(geometry: Geometry, device: DeviceSpec) -> list[Tile]:
+    """Reduction extents that a block stages at a time: whole small windows, transactions of the long axis."""
+    reduce = geometry.reduce
+    if not reduce:
+        return [tuple(1 for _ in geometry.extents)]
+    longest = max(reduce, key=lambda i: geometry.extents[i])
+    sector = device.level("dram").transaction_bytes
+    element = min(op.element_bytes for op in geometry.operands)
+    base = sector // element
+    results: list[Tile] = []
+    for window in (True, False):
+        step = [1] * len(geometry.extents)
+        for i in reduce:
+            if i != longest and window:
+                step[i] = geometry.extents[i]
+        for length in (base // 4, base // 2, base, 2 * base, 4 * base):
+            length = max(1, min(length, geometry.extents[longest]))
+            candidate = tuple(length if i == longest else s for i, s in enumerate(step))
+            if prod(candidate) <= 16 * base and candidate not in results:
+                results.append(candidate)
+    if not results:
+        results.append(tuple(1 for _ in geometry.extents))
+    return results
+
+
+def fetch_vector(operand: Operand, block: Tile, device: DeviceSpec, padding: int) -> int:
+    """Elements that one fetch instruction can move: aligned, contiguous, not guarded."""
+    if operand.guarded or operand.arithmetic or not operand.shape or operand.opaque[-1]:
+        return 1
+    if len(operand.sources) != 1 or operand.sources[0].indices != operand.access.indices:
+        return 1
+    row = operand.box(block)[-1]
+    for width in (device.vector_bytes // operand.element_bytes, 2):
+        aligned = all(c % width == 0 or block[a] % width == 0 or block[a] == 1 for a, c in operand.dims[-1])
+        if width > 1 and row % width == 0 and operand.shape[-1] % width == 0 and (row + padding) % width == 0 and aligned:
+            return width
+    return 1
+
+
+def storage_padding(geometry: Geometry, operand: Operand, block: Tile, device: DeviceSpec) -> int:
+    """Rule 3, for operands whose rows are walked by neighbouring threads."""
+    shared = device.level("shared")
+    if not shared.banks or not operand.shape or not geometry.spatial:
+        return 0
+    last = geometry.spatial[-1]
+    walked = [d for d, dim in enumerate(operand.dims) if any(a == last for a, _ in dim)]
+    if not walked or walked[-1] == len(operand.dims) - 1:
+        return 0  # neighbours read neighbours, or one element for all
+    row = operand.box(block)[-1]
+    elements = max(1, shared.bank_bytes // operand.element_bytes)
+    return bank_padding(row, 1, shared.banks, elements)
+
+
+def virtual_threads(geometry: Geometry, thread: Tile, device: DeviceSpec) -> Tile:
+    """Split the innermost register extent so that the lanes of a warp touch contiguous vectors."""
+    result = [1] * len(thread)
+    if geometry.spatial:
+        last = geometry.spatial[-1]
+        plain = all(
+            len(dim) == 1 and dim[0][1] == 1 for op in geometry.operands for dim in op.dims if any(a == last for a, _ in dim)
+        )
+        width = min(thread[last], max(1, device.vector_bytes // geometry.output_bytes)) if plain else 1
+        while thread[last] % width:
+            width -= 1
+        result[last] = thread[last] // width
+    return tuple(result)
+
+
+def complete(search: Search, block: Tile, thread: Tile) -> tuple[TiledShape, int, ProgramEstimate] | None:
+    """Fill in padding, vectors and virtual threads; check every rule; estimate."""
+    g, device = search.geometry, search.device
+    search.considered += 1
+    limits = device.limits
+    threads = prod(ceil(block[i] / thread[i]) for i in g.spatial)
+    label = f"block {block} thread {thread}"
+    if search.reject(execution_unit(threads, device.vector_width, search.eps), label):
+        return None
+    if search.reject(capacity("threads per block", threads, limits.max_threads_per_block or threads), label):
+        return None
+    padding = tuple(storage_padding(g, op, block, device) for op in g.operands)
+    vectors = tuple(fetch_vector(op, block, device, p) for op, p in zip(g.operands, padding, strict=True))
+    shape = TiledShape(block, thread, virtual_threads(g, thread, device), vectors, padding)
+    shared = sum(shared_buffer_bytes(op, block, p) for op, p in zip(g.operands, padding, strict=True))
+    most = limits.shared_per_block_bytes or device.level("shared").capacity_bytes
+    if search.reject(capacity("shared memory of a block", shared, most), label):
+        return None
+    registers = registers_of(g, thread, {str(i): v for i, v in enumerate(vectors)})
+    file_limit = min(limits.max_registers_per_thread or 255, (limits.registers_per_unit or 1 << 30) // threads)
+    if search.reject(capacity("registers", registers, file_limit, "use a smaller register tile or fewer threads"), label):
+        return None
+    estimate = tiled_estimate(g, device, shape, threads)
+    if estimate is None:
+        return None
+    return shape, threads, estimate
+
+
+def aligned(search: Search, block: Tile) -> bool:
+    """Rules 2 and 4 for a block tile."""
+    g = search.geometry
+    for i in g.spatial:
+        if search.reject(tensor_shape(g.extents[i], block[i], 0.0, g.axes[i]), f"block {block}"):
+            return False
+    sector = search.device.level("dram").transaction_bytes
+    for op in g.operands:
+        box = op.box(block)
+        full = not box or box[-1] >= op.shape[-1]
+        run = op.run(box)
+        # Beyond eps, half a sector is tolerated: strided and windowed rows never align.
+        if search.reject(transaction(run, full, max(1, sector // op.element_bytes // 2), max(search.eps, 0.25), op.name),
+                         f"block {block}"):
+            return False
+    return True
+
+
+def transaction_tile(search: Search, options: list[list[int]], tile: Tile) -> Tile:
+    """The smallest tile above `tile` whose rows are whole memory transactions (rule 2), or whole rows."""
+    g = search.geometry
+    sector = search.device.level("dram").transaction_bytes
+    grown = list(tile)
+    for i in g.innermost & set(g.spatial):
+        enough = sector // min(op.element_bytes for op in g.operands)
+        grown[i] = next((e for e in options[i] if e >= max(tile[i], enough)), options[i][-1] if options[i] else tile[i])
+    return tuple(grown)
+
+
+def block_tiles(search: Search, thread: Tile, step: Tile) -> list[Tile]:
+    """Block tiles on the growth path above one register tile: threads are added along the axis of most reuse."""
+    g, device = search.geometry, search.device
+    most_threads = device.limits.max_threads_per_block or 1024
+    most_shared = device.limits.shared_per_block_bytes or device.level("shared").capacity_bytes
+    options = [
+        aligned_extents(e, 0.0, step=thread[i]) if i in g.spatial else [step[i]] for i, e in enumerate(g.extents)
+    ]
+    tile = transaction_tile(search, options, tuple(thread[i] if i in g.spatial else step[i] for i in range(len(thread))))
+    result: list[Tile] = []
+    seen = {tile}
+    frontier = [tile]
+    while frontier:
+        following: list[tuple[float, Tile]] = []
+        for tile in frontier:
+            ranked = sorted(((reuse_score(g, tile, larger), larger) for _, larger in grow(tile, options, g.spatial)),
+                            reverse=True)
+            for score, larger in ranked[:BRANCHES]:
+                threads = prod(ceil(larger[i] / thread[i]) for i in g.spatial)
+                if larger in seen or threads > most_threads:
+                    continue
+                seen.add(larger)
+                if g.input_bytes(larger) > most_shared:
+                    continue
+                following.append((score, larger))
+        frontier = [t for _, t in heapq.nlargest(3, following)]
+        result += frontier
+    return result
+
+
+def construct_tiled(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
+    """Ranked candidates of recipe gpu.tiled at one eps."""
+    g, device = search.geometry, search.device
+    if not g.spatial or not g.reduce or not g.operands:
+        return []
+    steps = reduction_steps(g, device)
+    # Coarse pass with one step: rows along the reduction as long as they can be, about 16 points.
+    along = [op for op in g.operands if op.dims and all(a in g.reduce for a, _ in op.dims[-1])]
+    first = min(steps, key=lambda s: (-min((min(op.run(op.box(s)), 8) for op in along), default=0), abs(prod(s) - 16)))
+    coarse: list[tuple[float, Tile, Tile]] = []
+    done: set[tuple[Tile, Tile]] = set()
+    for thread in register_tiles(search):
+        for block in block_tiles(search, thread, first):
+            if (block, thread) in done or not aligned(search, block):
+                continue
+            done.add((block, thread))
+            outcome = complete(search, block, thread)
+            if outcome:
+                coarse.append((outcome[2].seconds, block, thread))
+    coarse.sort(key=lambda c: c[0])
+    fine: dict[tuple[Tile, Tile], tuple[TiledShape, int, ProgramEstimate]] = {}
+    for _, block, thread in coarse[:REFINED]:
+        for step in steps:
+            tile = tuple(step[i] if i in g.reduce else block[i] for i in range(len(block)))
+            outcome = complete(search, tile, thread)
+            if outcome:
+                fine[tile, thread] = outcome
+    ranked = sorted(fine.values(), key=lambda o: o[2].seconds)[: 2 * top]
+    return [(program(search, shape, threads), estimate) for shape, threads, estimate in ranked]
+
+
+def program(search: Search, shape: TiledShape, threads: int) -> RProgram:
+    """The candidate as an rProgram."""
+    g, nest = search.geometry, search.nest
+    padding = {op.name: p for op, p in zip(g.operands, shape.padding, strict=True) if p}
+    block = RTile("shared", tuple(zip(g.axes, shape.block, strict=True)), tuple(padding.items()))
+    thread = RTile("register", tuple(zip(g.axes, shape.thread, strict=True)))
+    choices: dict[str, int] = {"threads": threads}
+    choices.update({f"vthread:{a}": v for a, v in zip(g.axes, shape.vthreads, strict=True) if v > 1})
+    choices.update({f"vector:{op.name}": v for op, v in zip(g.operands, shape.vectors, strict=True)})
+    return RProgram("gpu.tiled", nest.anchor, nest.output, (block, thread), nest.inlined,
+                    tuple(dict.fromkeys(op.name for op in g.operands)), tuple(choices.items()))

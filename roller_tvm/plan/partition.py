@@ -1,0 +1,100 @@
+"""Cutting an expression into loop nests: which stages are computed in place, which get a nest of their own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..expr import Access, Stage, TensorExpression
+
+
+@dataclass(frozen=True)
+class NestShape:
+    """Stages of one loop nest.
+
+    Parameters
+    ----------
+    anchor : str
+        The stage computed by the nest.
+    output : str
+        The stage that is stored: the last fused epilogue, or the anchor.
+    inlined : tuple of str
+        Prologues and inner epilogues, computed in place.
+    """
+
+    anchor: str
+    output: str
+    inlined: tuple[str, ...]
+
+
+def partition(expression: TensorExpression) -> tuple[NestShape, ...]:
+    """Loop nests of an expression, in the order in which they run.
+
+    Every reduction is the anchor of a nest. Element-wise stages after it that keep its shape are fused into
+    the nest; stages without a reduction are computed in place where they are read, unless they are an output.
+
+    Examples
+    --------
+    >>> from roller_tvm.expr.operators import softmax
+    >>> [n.anchor for n in partition(softmax(shape=(64, 1000)))]
+    ['T_softmax_maxelem', 'T_softmax_expsum', 'T_softmax_norm']
+    """
+    outputs = {s.name for s in expression.outputs}
+    nests: list[tuple[str, str, set[str]]] = []  # anchor, output, fused epilogues in between
+    claimed: set[str] = set()
+    for stage in expression.stages:
+        if not stage.reduce:
+            continue
+        chain = fused_epilogue(expression, stage, claimed)
+        claimed |= {stage.name, *chain}
+        nests.append((stage.name, chain[-1] if chain else stage.name, set(chain[:-1])))
+    for stage in expression.stages:
+        if stage.name in outputs and stage.name not in claimed:
+            claimed.add(stage.name)
+            nests.append((stage.name, stage.name, set()))
+    order = {s.name: i for i, s in enumerate(expression.stages)}
+    nests.sort(key=lambda n: order[n[1]])
+    roots = {output for _, output, _ in nests} | {anchor for anchor, _, _ in nests}
+    result = []
+    for anchor, output, inner in nests:
+        inlined = set(inner)
+        todo = [anchor, output, *inner]
+        while todo:
+            for access in expression.stage(todo.pop()).reads:
+                name = access.tensor
+                if expression.is_stage(name) and name not in roots and name not in inlined:
+                    inlined.add(name)
+                    todo.append(name)
+        result.append(NestShape(anchor, output, tuple(sorted(inlined, key=order.__getitem__))))
+    return tuple(result)
+
+
+def fused_epilogue(expression: TensorExpression, anchor: Stage, claimed: set[str]) -> list[str]:
+    """Stages after `anchor` that can be computed on its tile, in order; the last one is the nest's output."""
+    included = [anchor.name]
+    tainted: set[str] = set()  # depend on the anchor in another way
+    for stage in expression.stages:
+        mine = [a for a in stage.reads if a.tensor in included]
+        if any(a.tensor in tainted for a in stage.reads):
+            tainted.add(stage.name)
+        elif mine:
+            fits = not stage.reduce and stage.shape == anchor.shape and stage.name not in claimed
+            if fits and all(is_identity(a, stage) for a in mine):
+                included.append(stage.name)
+            else:
+                tainted.add(stage.name)
+    while len(included) > 1 and not _single_sink(expression, included):
+        included.pop()
+    return included[1:]
+
+
+def is_identity(access: Access, stage: Stage) -> bool:
+    """Whether a stage reads a tensor at exactly the point that it computes."""
+    return access.indices == stage.write().indices
+
+
+def _single_sink(expression: TensorExpression, included: list[str]) -> bool:
+    """Whether only the last stage is seen from outside."""
+    outputs = {s.name for s in expression.outputs}
+    return all(
+        name not in outputs and all(c.name in included for c in expression.consumers(name)) for name in included[:-1]
+    )
