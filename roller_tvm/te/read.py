@@ -6,32 +6,13 @@ Nodes are told apart by the name of their class, so that one reader serves both 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ..errors import UnsupportedOperator
-from ..expr.affine import Index
-from ..expr.expression import DTYPE_BYTES, Access, Axis, Stage, Tensor, TensorExpression
+from ..expr.expression import Stage, Tensor, TensorExpression
 from ..expr.pattern import choose_anchor
-from .affine import Affine, Splits, affine, constant
-
-_ARITHMETIC = {
-    **dict.fromkeys(("Add", "Sub"), "add"),
-    **dict.fromkeys(("Div", "FloorDiv", "Mod", "FloorMod"), "div"),
-    **dict.fromkeys(("Min", "Max", "EQ", "NE", "LT", "LE", "GT", "GE"), "cmp"),
-    "Mul": "mul",
-    "Cast": "cast",
-}
-# Calls that are not among the special functions (exp, tanh, ...), which everything else counts as.
-_CALLS = {
-    **dict.fromkeys(("likely", "reinterpret"), ""),
-    **dict.fromkeys(("fabs", "floor", "ceil", "round", "trunc", "nearbyint", "isnan"), "cmp"),
-    **dict.fromkeys(("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not"), "add"),
-    **dict.fromkeys(("shift_left", "shift_right"), "add"),
-    "fma": "fma",
-}
-_COMBINERS = {"Add": "sum", "Max": "max", "Min": "min", "Mul": "prod"}
-_REMEDY = "leave this operator to TVM's own schedule"
+from .body import REMEDY, StageReader, dtype_of, extent_of, unique
 
 
 @dataclass(frozen=True)
@@ -102,18 +83,18 @@ def read_te(source: Any, name: str | None = None, constants: Collection[Any] = (
         kind = type(op).__name__
         if kind == "PlaceholderOp":
             tensor = op.output(0)
-            shape = tuple(_extent(e, own, f"dimension {d}") for d, e in enumerate(tensor.shape))
-            inputs.append(Tensor(own, shape, _dtype(tensor.dtype, own), own in constant_names))
+            shape = tuple(extent_of(e, own, f"dimension {d}") for d, e in enumerate(tensor.shape))
+            inputs.append(Tensor(own, shape, dtype_of(tensor.dtype, own), own in constant_names))
             reading["tensors"][own] = tensor
         elif kind == "ComputeOp":
-            stage, axes = _StageReader(op, own, names).read()
+            stage, axes = StageReader(op, own, names).read()
             stages.append(stage)
             reading["ops"][own] = op
             reading["axes"][own] = axes
             free += _layout_free(op, names)
         else:
             raise UnsupportedOperator(
-                f"'{own}' is a {kind}, only computations over axes can be planned", name or own, _REMEDY
+                f"'{own}' is a {kind}, only computations over axes can be planned", name or own, REMEDY
             )
     if not stages:
         raise UnsupportedOperator(
@@ -124,7 +105,7 @@ def read_te(source: Any, name: str | None = None, constants: Collection[Any] = (
             name or stages[-1].name, tuple(inputs), tuple(stages), choose_anchor(stages)
         )
     except ValueError as error:
-        raise UnsupportedOperator(str(error), name or stages[-1].name, _REMEDY) from error
+        raise UnsupportedOperator(str(error), name or stages[-1].name, REMEDY) from error
     return TeReading(expression, **reading, layout_free=tuple(dict.fromkeys(free)))
 
 
@@ -158,45 +139,8 @@ def _unique_names(ops: Iterable[Any]) -> dict[Any, str]:
     names: dict[Any, str] = {}
     used: set[str] = set()
     for op in ops:
-        names[op] = _unique(str(op.name) or "stage", used)
+        names[op] = unique(str(op.name) or "stage", used)
     return names
-
-
-def _unique(name: str, used: set[str]) -> str:
-    result, count = name, 0
-    while result in used:
-        count += 1
-        result = f"{name}_{count}"
-    used.add(result)
-    return result
-
-
-def _extent(node: Any, where: str, what: str) -> int:
-    value = constant(node)
-    if value is None:
-        value = _simplified(node)
-    if value is None:
-        raise UnsupportedOperator(
-            f"{what} has the extent {node}, which is not a constant",
-            where,
-            "fix the shape when importing the model, or " + _REMEDY,
-        )
-    if value < 1:
-        raise UnsupportedOperator(f"{what} has the extent {value}, it must be >= 1", where, _REMEDY)
-    return value
-
-
-def _simplified(node: Any) -> int | None:
-    import tvm
-
-    return constant(tvm.arith.Analyzer().simplify(node))
-
-
-def _dtype(dtype: Any, where: str) -> str:
-    text = str(dtype)
-    if text not in DTYPE_BYTES:
-        raise UnsupportedOperator(f"dtype '{text}' is not one of {', '.join(DTYPE_BYTES)}", where, _REMEDY)
-    return text
 
 
 def _layout_free(op: Any, names: dict[Any, str]) -> list[str]:
@@ -204,218 +148,3 @@ def _layout_free(op: Any, names: dict[Any, str]) -> list[str]:
     if not attrs or "layout_free_placeholders" not in attrs:
         return []
     return [names[t.op] for t in attrs["layout_free_placeholders"] if t.op in names]
-
-
-@dataclass
-class _StageReader:
-    """Reads one ComputeOp: its axes, its reads, its arithmetic."""
-
-    op: Any
-    name: str
-    names: dict[Any, str]
-    counts: dict[str, int] = field(default_factory=dict)
-    loads: list[tuple[str, list[Affine | None], bool]] = field(default_factory=list)
-
-    def read(self) -> tuple[Stage, dict[str, tuple[str, ...]]]:
-        iters = [*self.op.axis, *self.op.reduce_axis]
-        self.kinds = ["spatial"] * len(self.op.axis) + ["reduce"] * len(self.op.reduce_axis)
-        used: set[str] = set()
-        self.variables = [iv.var for iv in iters]
-        plain = [str(v.name) for v in self.variables]
-        self.axis_names = [_unique(n, used) for n in plain]
-        self.lows = [_low(iv, self.name) for iv in iters]
-        self.extents = [
-            _extent(iv.dom.extent, self.name, f"axis '{n}'")
-            for iv, n in zip(iters, self.axis_names, strict=True)
-        ]
-        self.by_name = {n: [i for i, p in enumerate(plain) if p == n] for n in plain}
-        combiner = self._body(list(self.op.body))
-        return self._stage(combiner)
-
-    def _axis_of(self, var: Any) -> tuple[int, int, int] | None:
-        found = self.by_name.get(str(var.name), [])
-        if len(found) > 1:
-            found = [i for i in found if var.same_as(self.variables[i])]
-        return (found[0], self.lows[found[0]], self.extents[found[0]]) if found else None
-
-    def _body(self, bodies: list[Any]) -> str:
-        first = bodies[0]
-        if type(first).__name__ != "Reduce":
-            for body in bodies:
-                self._walk(body, False)
-            return ""
-        combiner = _combiner(first.combiner)
-        condition = first.condition
-        guarded = not self._always(condition)
-        reads = False
-        for source in first.source:
-            reads |= self._walk(source, guarded)
-        if guarded:
-            self._walk(condition, False)
-        product = _is_product(first.source[0])
-        if combiner == "sum" and product and self.counts.get("mul"):
-            self._count("mul", -1)
-            self._count("fma")
-        else:
-            self._count({"sum": "add", "prod": "mul"}.get(combiner, "cmp"))
-        return combiner
-
-    def _count(self, kind: str, by: int = 1) -> None:
-        self.counts[kind] = self.counts.get(kind, 0) + by
-
-    def _walk(self, node: Any, guarded: bool) -> bool:
-        """Note reads and arithmetic below a node; True if it reads a tensor.
-
-        Arithmetic on axes and constants alone is not counted: it is done once a loop, not a point.
-        """
-        kind = type(node).__name__
-        if kind in ("Var", "IntImm", "FloatImm", "SizeVar", "StringImm"):
-            return False
-        if kind == "ProducerLoad":
-            self._load(node, guarded)
-            return True
-        if kind in _ARITHMETIC:
-            reads = self._walk(node.value, guarded) if kind == "Cast" else self._both(node, guarded)
-            if reads:
-                self._count(_ARITHMETIC[kind])
-            return reads
-        if kind == "Call":
-            return self._call(node, guarded)
-        if kind == "Select":
-            return self._choice(node.condition, node.true_value, node.false_value, guarded)
-        if kind == "Let":
-            reads = self._walk(node.value, guarded)
-            return self._walk(node.body, guarded) or reads
-        if kind == "Not":
-            return self._walk(node.a, guarded)
-        if kind in ("And", "Or"):
-            return self._both(node, guarded)
-        raise UnsupportedOperator(f"'{kind}' in its body cannot be planned", self.name, _REMEDY)
-
-    def _both(self, node: Any, guarded: bool) -> bool:
-        reads = self._walk(node.a, guarded)
-        return self._walk(node.b, guarded) or reads
-
-    def _choice(self, condition: Any, yes: Any, no: Any, guarded: bool) -> bool:
-        if self._always(condition):
-            return self._walk(yes, guarded)
-        reads = self._walk(condition, guarded)
-        reads |= self._walk(yes, True)
-        return self._walk(no, True) or reads
-
-    def _always(self, condition: Any) -> bool:
-        """True where the extents alone prove a condition (layout transforms are full of such)."""
-        kind = type(condition).__name__
-        if kind == "And":
-            return self._always(condition.a) and self._always(condition.b)
-        if kind == "Call" and str(getattr(condition.op, "name", "")).endswith("likely"):
-            return self._always(condition.args[0])
-        if kind not in ("LT", "LE", "GT", "GE"):
-            return constant(condition) == 1
-        a, b = affine(condition.a, self._axis_of), affine(condition.b, self._axis_of)
-        if a is None or b is None:
-            return False
-        low, high = a.plus(b, -1).range()
-        return {"LT": high < 0, "LE": high <= 0, "GT": low > 0, "GE": low >= 0}[kind]
-
-    def _call(self, node: Any, guarded: bool) -> bool:
-        callee = str(getattr(node.op, "name", node.op)).rsplit(".", 1)[-1]
-        if callee == "if_then_else":
-            condition, yes, no = node.args
-            return self._choice(condition, yes, no, guarded)
-        reads = False
-        for argument in node.args:
-            reads |= self._walk(argument, guarded)
-        cost = _CALLS.get(callee, "special")
-        if reads and cost:
-            self._count(cost)
-        return reads
-
-    def _load(self, node: Any, guarded: bool) -> None:
-        forms: list[Affine | None] = []
-        for index in node.indices:
-            form = affine(index, self._axis_of)
-            if form is None:
-                form = affine(_canonical(index, self.variables, self.lows, self.extents), self._axis_of)
-            if form is None:
-                self._inner_loads(index, guarded)
-            forms.append(form)
-        self.loads.append((self.names[node.producer.op], forms, guarded))
-
-    def _inner_loads(self, index: Any, guarded: bool) -> None:
-        """A gather: what the index itself reads."""
-        counts = dict(self.counts)
-        self._walk(index, guarded)
-        self.counts = counts
-
-    def _stage(self, combiner: str) -> tuple[Stage, dict[str, tuple[str, ...]]]:
-        splits = Splits(self.extents)
-        loads = [
-            (tensor, [f if f is not None and splits.accept(f.terms) else None for f in forms], guarded)
-            for tensor, forms, guarded in self.loads
-        ]
-        parts: list[tuple[Axis, ...]] = [
-            splits.axes(i, n, e, k)
-            for i, (n, e, k) in enumerate(zip(self.axis_names, self.extents, self.kinds, strict=True))
-        ]
-        names = [tuple(a.name for a in p) for p in parts]
-        reads: dict[Access, None] = {}
-        for tensor, forms, guarded in loads:
-            indices = tuple(Index.whole() if f is None else splits.index(f, names) for f in forms)
-            reads[Access(tensor, indices, guarded)] = None
-        ops = tuple((k, n) for k, n in self.counts.items() if n)
-        try:
-            stage = Stage(
-                self.name,
-                tuple(a for p in parts for a in p),
-                tuple(reads),
-                _dtype(self.op.output(0).dtype, self.name),
-                ops,
-                combiner,
-            )
-        except ValueError as error:
-            raise UnsupportedOperator(str(error), self.name, _REMEDY) from error
-        return stage, dict(zip(self.axis_names, names, strict=True))
-
-
-def _low(iv: Any, where: str) -> int:
-    low = constant(iv.dom.min)
-    if low is None:
-        raise UnsupportedOperator(
-            f"axis '{iv.var.name}' starts at {iv.dom.min}, which is not a constant", where, _REMEDY
-        )
-    return low
-
-
-def _canonical(index: Any, variables: list[Any], lows: list[int], extents: list[int]) -> Any:
-    """TVM's own simplification, for index arithmetic beyond ours."""
-    import tvm
-
-    analyzer = tvm.arith.Analyzer()
-    for var, low, extent in zip(variables, lows, extents, strict=True):
-        analyzer.bind(var, tvm.ir.Range(low, low + extent))
-    return analyzer.simplify(index)
-
-
-def _combiner(reducer: Any) -> str:
-    results = list(reducer.result)
-    if len(results) != 1:
-        return "other"
-    result = results[0]
-    kind = _COMBINERS.get(type(result).__name__)
-    if kind is None:
-        return "other"
-    sides = {str(reducer.lhs[0].name), str(reducer.rhs[0].name)}
-    operands = [result.a, result.b]
-    plain = all(type(o).__name__ in ("Var", "SizeVar") for o in operands)
-    return kind if plain and {str(o.name) for o in operands} == sides else "other"
-
-
-def _is_product(source: Any) -> bool:
-    """A multiplication, or one under a bounds condition."""
-    kind = type(source).__name__
-    if kind == "Mul":
-        return True
-    if kind == "Call" and str(getattr(source.op, "name", "")).endswith("if_then_else"):
-        return _is_product(source.args[1])
-    return kind == "Select" and _is_product(source.true_value)
