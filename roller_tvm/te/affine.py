@@ -140,7 +140,9 @@ class Splits:
             parts = dict(zip(cuts[:-1], reversed(names[var]), strict=True))
             for low in sorted((x for x in parts if lo <= x < hi), reverse=True):
                 terms[parts[low]] = terms.get(parts[low], 0) + c * (low // lo)
-        return Index.of(terms, form.const)
+        # One order for equal indices, that of the axes: accesses are compared and hashed.
+        order = [part for axis in names for part in axis]
+        return Index.of({n: terms[n] for n in order if n in terms}, form.const)
 
 
 def _part_names(name: str, count: int) -> list[str]:

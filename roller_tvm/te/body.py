@@ -112,6 +112,9 @@ class StageReader:
         combiner = _combiner(first.combiner)
         condition = first.condition
         guarded = not self._always(condition)
+        for initial in first.init:
+            self._walk(initial, False)
+        self.counts.clear()  # the initial value is read once a result, not once a point
         for source in first.source:
             self._walk(source, guarded)
         if guarded:

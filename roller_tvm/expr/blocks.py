@@ -1,0 +1,106 @@
+"""Building blocks of named operators: reads, axes, padding stages, epilogues."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from .affine import Index
+from .expression import REDUCE, SPATIAL, Access, Axis, Stage, Tensor, TensorExpression
+from .parameters import Padding, Window
+
+Term = Index | str | int
+Pair = tuple[int, int]
+Ints = tuple[int, ...]
+
+
+def index(term: Term) -> Index:
+    """An index from an axis, a constant or itself."""
+    if isinstance(term, Index):
+        return term
+    return Index.axis(term) if isinstance(term, str) else Index.of({}, term)
+
+
+def terms(*terms: Term) -> tuple[Term, ...]:
+    """The terms of an access; keeps their types apart from those of a tuple literal."""
+    return terms
+
+
+def read(tensor: str, terms: Iterable[Term], guarded: bool = False) -> Access:
+    """An access from one term a dimension."""
+    return Access(tensor, tuple(index(t) for t in terms), guarded)
+
+
+def spatial(extents: Mapping[str, int]) -> tuple[Axis, ...]:
+    """Spatial axes from names and extents."""
+    return tuple(Axis(n, e, SPATIAL) for n, e in extents.items())
+
+
+def reduce(extents: Mapping[str, int]) -> tuple[Axis, ...]:
+    """Reduction axes from names and extents."""
+    return tuple(Axis(n, e, REDUCE) for n, e in extents.items())
+
+
+def elementwise(
+    name: str,
+    extents: Mapping[str, int],
+    reads: Iterable[Access],
+    dtype: str,
+    ops: tuple[tuple[str, int], ...] = (),
+) -> Stage:
+    """A stage without reduction."""
+    return Stage(name, spatial(extents), tuple(reads), dtype, ops)
+
+
+def with_epilogue(
+    name: str, inputs: list[Tensor], stages: list[Stage], channel: int, bias: bool, relu: bool
+) -> TensorExpression:
+    """Add bias over dimension `channel` and ReLU to the last stage, which is the anchor."""
+    anchor = stages[-1]
+    last, shape, dtype = anchor.name, anchor.shape, anchor.dtype
+    extents = {f"i{d}": e for d, e in enumerate(shape)}
+    here = list(extents)
+    if bias:
+        inputs = [*inputs, Tensor("bias", (shape[channel],), dtype)]
+        reads = [read(last, here), read("bias", [here[channel]])]
+        stages = [*stages, elementwise("bias_add", extents, reads, dtype, (("add", 1),))]
+        last = "bias_add"
+    if relu:
+        stages = [*stages, elementwise("relu", extents, [read(last, here)], dtype, (("cmp", 1),))]
+    return TensorExpression(name, tuple(inputs), tuple(stages), anchor.name)
+
+
+def padded(order: str, sizes: Mapping[str, int], high: Window, wide: Window, dtype: str) -> list[Stage]:
+    """The padding stage of an image read, if it needs one; `order` is 'nchw' or 'nhwc'."""
+    if high.padded == high.size and wide.padded == wide.size:
+        return []
+    extents = {**sizes, "h": high.padded, "w": wide.padded}
+    offsets = {"h": -high.before, "w": -wide.before}
+    reads = [read("data", (Index.of({a: 1}, offsets.get(a, 0)) for a in order), guarded=True)]
+    return [elementwise("pad", {a: extents[a] for a in order}, reads, dtype)]
+
+
+def slide(out: str, window: str, fit: Window) -> Index:
+    """Where a window reads: output times stride plus tap times dilation."""
+    return Index.of({out: fit.stride, window: fit.dilation})
+
+
+def windows(
+    name: str, h: int, w: int, kh: int, kw: int, stride: Pair, dilation: Pair, padding: Padding
+) -> tuple[Window, Window]:
+    """How a window meets height and width."""
+    return (
+        Window.fit(name, "h", h, kh, stride[0], dilation[0], padding, 0),
+        Window.fit(name, "w", w, kw, stride[1], dilation[1], padding, 1),
+    )
+
+
+def grouped(axis: str, extent: int, per_group: int) -> tuple[tuple[Axis, ...], Index, Index]:
+    """An output channel axis that belongs to ``axis // per_group``: its axes, its group, itself."""
+    if per_group == 1:
+        return (Axis(axis, extent),), Index.axis(axis), Index.axis(axis)
+    if per_group == extent:
+        return (Axis(axis, extent),), Index.of({}), Index.axis(axis)
+    outer, inner = f"{axis}.o", f"{axis}.i"
+    axes = (Axis(outer, extent // per_group, SPATIAL, (axis, per_group)),
+            Axis(inner, per_group, SPATIAL, (axis, 1)))  # fmt: skip
+    return axes, Index.axis(outer), Index.of({outer: per_group, inner: 1})
