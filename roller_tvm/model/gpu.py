@@ -17,6 +17,7 @@ from ..device import DeviceSpec
 from .estimate import LevelTime, ProgramEstimate
 from .geometry import Geometry, Operand, Tile
 from .occupancy import occupancy
+from .storage import alignments, storage_elements
 
 # Registers that addresses, loop counters and predicates take beside accumulators and operands; fitted once on
 # compiled kernels of sm_80 and sm_90 (python/fit_registers.py prints the fit), not per operator.
@@ -25,6 +26,8 @@ BASE_REGISTERS = 30
 # comparisons.
 FETCH_OVERHEAD = 2
 GUARD_OVERHEAD = 8
+# Bytes that a vector access must be aligned to.
+VECTOR_ALIGNMENT = 16
 # 'special' functions run on a quarter of the lanes, division is a handful of instructions.
 INSTRUCTIONS = {"fma": 1, "mul": 1, "add": 1, "cmp": 1, "cast": 1, "div": 8, "special": 4}
 
@@ -141,16 +144,19 @@ class TiledShape:
     vectors: tuple[int, ...]  # elements a fetch instruction moves, per operand
     padding: tuple[int, ...]  # per operand, elements
 
-    @property
-    def threads(self) -> int:
-        return prod(ceil(b / t) for b, t, v in zip(self.block, self.thread, self.vthreads, strict=True) if v)
+
+def shared_bytes_of(geometry: Geometry, shape: TiledShape) -> int:
+    """Shared memory of a block: exactly what TVM allocates for the staged operands."""
+    total = 0
+    for op, padding in zip(geometry.operands, shape.padding, strict=True):
+        box = op.box(shape.block)
+        total += storage_elements(box, alignments(box, padding, vector_quantum(op, shape.vectors))) * op.element_bytes
+    return total
 
 
-def shared_buffer_bytes(operand: Operand, block: Tile, padding: int) -> int:
-    """Bytes of the shared-memory buffer that TVM allocates for one staged operand."""
-    box = operand.box(block)
-    rows = prod(box[:-1])
-    return rows * (box[-1] + padding) * operand.element_bytes
+def vector_quantum(operand: Operand, vectors: tuple[int, ...]) -> int:
+    """Elements that a staged buffer must be a multiple of, so that vectors into the next one are aligned."""
+    return max(1, VECTOR_ALIGNMENT // operand.element_bytes) if max(vectors, default=1) > 1 else 1
 
 
 def tiled_estimate(geometry: Geometry, device: DeviceSpec, shape: TiledShape, threads: int) -> ProgramEstimate | None:
@@ -170,7 +176,7 @@ def tiled_estimate(geometry: Geometry, device: DeviceSpec, shape: TiledShape, th
     warp = device.vector_width
     warps = ceil(threads / warp)
 
-    shared_bytes = sum(shared_buffer_bytes(op, block, p) for op, p in zip(geometry.operands, shape.padding, strict=True))
+    shared_bytes = shared_bytes_of(geometry, shape)
     registers = registers_of(geometry, thread, {str(i): v for i, v in enumerate(shape.vectors)})
     resident, limit = occupancy(device, threads, registers, shared_bytes)
     if resident == 0:

@@ -10,7 +10,7 @@ from math import ceil, prod
 from ..device import DeviceSpec
 from ..model.estimate import ProgramEstimate
 from ..model.geometry import Geometry, Operand, Tile
-from ..model.gpu import TiledShape, registers_of, shared_buffer_bytes, tiled_estimate
+from ..model.gpu import TiledShape, registers_of, shared_bytes_of, tiled_estimate
 from .align import Rejection, aligned_extents, bank_padding, capacity, execution_unit, tensor_shape, transaction
 from .partition import NestShape
 from .program import RProgram, RTile
@@ -19,6 +19,8 @@ from .program import RProgram, RTile
 REGISTER_TILES = 24
 REFINED = 48
 BRANCHES = 2
+# Multiply-adds in the fully unrolled body of a thread: enough to hide loads, small enough to compile fast.
+UNROLLED = 512
 
 
 @dataclass
@@ -162,8 +164,10 @@ def complete(search: Search, block: Tile, thread: Tile) -> tuple[TiledShape, int
         return None
     padding = tuple(storage_padding(g, op, block, device) for op in g.operands)
     vectors = tuple(fetch_vector(op, block, device, p) for op, p in zip(g.operands, padding, strict=True))
+    if any(len(op.shape) < 2 for op in g.operands):
+        vectors = tuple(1 for _ in vectors)  # the stride of a one-dimensional buffer cannot be aligned
     shape = TiledShape(block, thread, virtual_threads(g, thread, device), vectors, padding)
-    shared = sum(shared_buffer_bytes(op, block, p) for op, p in zip(g.operands, padding, strict=True))
+    shared = shared_bytes_of(g, shape)
     most = limits.shared_per_block_bytes or device.level("shared").capacity_bytes
     if search.reject(capacity("shared memory of a block", shared, most), label):
         return None
@@ -274,6 +278,7 @@ def program(search: Search, shape: TiledShape, threads: int) -> RProgram:
     block = RTile("shared", tuple(zip(g.axes, shape.block, strict=True)), tuple(padding.items()))
     thread = RTile("register", tuple(zip(g.axes, shape.thread, strict=True)))
     choices: dict[str, int] = {"threads": threads}
+    choices["unroll"] = max(1, UNROLLED // prod(shape.thread[i] for i in g.spatial))
     choices.update({f"vthread:{a}": v for a, v in zip(g.axes, shape.vthreads, strict=True) if v > 1})
     choices.update({f"vector:{op.name}": v for op, v in zip(g.operands, shape.vectors, strict=True)})
     return RProgram("gpu.tiled", nest.anchor, nest.output, (block, thread), nest.inlined,

@@ -1,0 +1,179 @@
+"""The GPU recipes: an rProgram as schedule steps.
+
+Shapes of the loops (``b`` blocks, ``v`` virtual threads, ``t`` threads, ``i`` a thread's own)::
+
+    gpu.tiled    b.. -> blockIdx   v.. -> vthread   t.. -> threadIdx   i..      output
+                   k.0.. k.1.. k.2.. i..                                        anchor, in registers
+                     fetch -> threadIdx, vectors                                staged inputs, in shared memory
+    gpu.direct   b -> blockIdx   t -> threadIdx   i   v -> vector               output; anchor inside i
+    gpu.reduce   b -> blockIdx   r -> threadIdx.y  lanes -> threadIdx.x         anchor
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from ..expr import Stage, TensorExpression
+from ..model.geometry import Geometry
+from ..plan.program import RProgram
+from .loops import open_parts
+from .staging import storage_alignment, store_vector
+from .steps import (
+    Bind,
+    CacheRead,
+    CacheWrite,
+    ComputeAt,
+    Fuse,
+    Inline,
+    Reorder,
+    Split,
+    Step,
+    StorageAlign,
+    Unroll,
+    Vectorize,
+)
+
+
+def _begin(expression: TensorExpression, program: RProgram) -> tuple[list[Step], Stage, Stage, str]:
+    """Inline what is inlined; give the anchor a stage of its own where it would be the output itself."""
+    steps: list[Step] = [Inline(name) for name in program.inlined]
+    anchor, output = expression.stage(program.anchor), expression.stage(program.output)
+    inner = program.anchor
+    if anchor is output and anchor.reduce:
+        inner = f"{program.anchor}.local"
+        steps.append(CacheWrite(program.anchor, "local", inner))
+    return steps, anchor, output, inner
+
+
+def lower_tiled(expression: TensorExpression, program: RProgram) -> list[Step]:
+    """Recipe gpu.tiled."""
+    steps, anchor, output, inner = _begin(expression, program)
+    geometry = Geometry.of(expression, program.anchor, program.inlined, program.output)
+    block, thread = program.tile("shared"), program.tile("register")
+    virtual = program.choices_of("vthread")
+    out, top = output.name, anchor.spatial
+
+    opened, loops = open_parts(output.name, output.spatial)
+    steps += opened
+    for axis, loop in zip(top, loops, strict=True):
+        v = virtual.get(axis.name, 1)
+        own = thread[axis.name]
+        names = tuple(f"{loop}.{c}" for c in "bvti")
+        steps.append(Split(out, loop, (v, block[axis.name] // own, own // v), names))
+    groups = {c: tuple(f"{loop}.{c}" for loop in loops) for c in "bvti"}
+    steps.append(Reorder(out, groups["b"] + groups["v"] + groups["t"] + groups["i"]))
+    for c, name, place in (("b", "block", "blockIdx.x"), ("v", "virtual", "vthread"), ("t", "thread", "threadIdx.x")):
+        steps += [Fuse(out, groups[c], name), Bind(out, name, place)]
+    width = store_vector(geometry, program)
+    own_loops = list(groups["i"])
+    if width > 1:
+        last = own_loops.pop()
+        steps += [Split(out, last, (width,), (f"{last}o", f"{last}v")), Vectorize(out, f"{last}v")]
+        own_loops.append(f"{last}o")
+    steps += [Unroll(out, loop) for loop in own_loops]
+    steps.append(ComputeAt(inner, out, "thread"))
+
+    opened, spatial = open_parts(inner, anchor.spatial)
+    steps += opened
+    opened, reduce = open_parts(inner, anchor.reduce)
+    steps += opened
+    unrolled = unroll_lengths(program, anchor)
+    for axis, loop in zip(anchor.reduce, reduce, strict=True):
+        step, u = block[axis.name], unrolled[axis.name]
+        steps.append(Split(inner, loop, (step // u, u), tuple(f"{loop}.{n}" for n in (0, 1, 2))))
+    order = [f"{loop}.{n}" for n in (0, 1, 2) for loop in reduce]
+    steps.append(Reorder(inner, (*order, *spatial)))
+    steps += [Unroll(inner, loop) for loop in (*order[2 * len(reduce):], *spatial)]
+
+    stage_loop = order[len(reduce) - 1]
+    align = storage_alignment(geometry, program)
+    for name in program.staged:
+        staged = f"{name}.shared"
+        dims = tuple(f"d{n}" for n in range(len(expression.tensors[name].shape)))
+        steps += [CacheRead(name, "shared", (inner,), staged), ComputeAt(staged, inner, stage_loop)]
+        steps += [StorageAlign(staged, f"d{dim}", factor, 0) for dim, factor in align[name]]
+        steps += _fetch(staged, dims, program.choice("threads"), program.choice(f"vector:{name}", 1))
+    return steps
+
+
+def _fetch(staged: str, dims: tuple[str, ...], threads: int, vector: int) -> list[Step]:
+    """Cooperative fetch: all threads of the block move the tile, `vector` elements each at a time."""
+    whole = dims[0]
+    steps: list[Step] = []
+    if len(dims) > 1:
+        whole = "whole"
+        steps.append(Fuse(staged, dims, whole))
+    steps += [Split(staged, whole, (threads, vector), ("round", "fetch", "elements")), Bind(staged, "fetch", "threadIdx.x")]
+    if vector > 1:
+        steps.append(Vectorize(staged, "elements"))
+    return steps
+
+
+def unroll_lengths(program: RProgram, anchor: Stage) -> dict[str, int]:
+    """Per reduction axis, how many of a step's iterations are unrolled (innermost axes first)."""
+    budget = program.choice("unroll", 1)
+    tile = program.tile("shared")
+    result: dict[str, int] = {}
+    for axis in reversed(anchor.reduce):
+        step = tile[axis.name]
+        length = max(d for d in range(1, step + 1) if step % d == 0 and d <= budget)
+        result[axis.name] = length
+        budget //= length
+    return result
+
+
+def lower_direct(expression: TensorExpression, program: RProgram) -> list[Step]:
+    """Recipe gpu.direct."""
+    steps, anchor, output, inner = _begin(expression, program)
+    out = output.name
+    opened, loops = open_parts(out, output.spatial)
+    steps += opened
+    whole = _fuse(steps, out, loops, "whole")
+    items, threads, vector = program.choice("items", 1), program.choice("threads"), program.choice("vector", 1)
+    steps.append(Split(out, whole, (items, threads, vector), ("block", "item", "thread", "element")))
+    steps.append(Reorder(out, ("block", "thread", "item", "element")))
+    steps += [Bind(out, "block", "blockIdx.x"), Bind(out, "thread", "threadIdx.x")]
+    if vector > 1:
+        steps.append(Vectorize(out, "element"))
+    if anchor.reduce:
+        steps.append(ComputeAt(inner, out, "element" if vector == 1 else "item"))
+        opened, reduce = open_parts(inner, anchor.reduce)
+        opened_spatial, spatial = open_parts(inner, anchor.spatial)
+        steps += opened_spatial + opened
+        steps.append(Reorder(inner, (*reduce, *spatial)))
+        if prod(a.extent for a in anchor.reduce) <= program.choice("unroll", 64):
+            steps += [Unroll(inner, loop) for loop in reduce]
+    return steps
+
+
+def lower_reduce(expression: TensorExpression, program: RProgram) -> list[Step]:
+    """Recipe gpu.reduce."""
+    steps: list[Step] = [Inline(name) for name in program.inlined]
+    anchor, output = expression.stage(program.anchor), expression.stage(program.output)
+    out, inner, lanes, rows = output.name, anchor.name, program.choice("lanes"), program.choice("rows", 1)
+    opened, loops = open_parts(out, output.spatial)
+    steps += opened
+    if loops:
+        whole = _fuse(steps, out, loops, "whole")
+        if anchor is output:
+            opened, reduce = open_parts(inner, anchor.reduce)
+            steps += opened
+        steps.append(Split(out, whole, (rows,), ("block", "row")))
+        steps += [Bind(out, "block", "blockIdx.x"), Bind(out, "row", "threadIdx.y")]
+        if anchor is not output:
+            steps.append(ComputeAt(inner, out, "row"))
+    if anchor is not output or not loops:
+        opened, reduce = open_parts(inner, anchor.reduce)
+        steps += opened
+    summed = _fuse(steps, inner, reduce, "reduction")
+    steps += [Split(inner, summed, (lanes,), ("serial", "lane")), Bind(inner, "lane", "threadIdx.x")]
+    return steps
+
+
+def _fuse(steps: list[Step], stage: str, loops: Sequence[str], name: str) -> str:
+    """Fuse several loops (a single one keeps its name)."""
+    if len(loops) == 1:
+        return loops[0]
+    steps.append(Fuse(stage, tuple(loops), name))
+    return name

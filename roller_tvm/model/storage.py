@@ -1,0 +1,64 @@
+"""Layout of staged buffers: strides with bank padding and alignment, and the exact bytes that they take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def alignments(box: Sequence[int], padding: int, quantum: int) -> list[tuple[int, int]]:
+    """Stride alignments that give a buffer its bank padding and whole vectors.
+
+    Parameters
+    ----------
+    box : sequence of int
+        Extents of the buffer.
+    padding : int
+        Elements to add to a row (rule 3).
+    quantum : int
+        Elements that the whole buffer must be a multiple of, so that the buffer after it starts aligned;
+        1 where nothing is fetched in vectors.
+
+    Returns
+    -------
+    list of (dimension, factor)
+        The stride of `dimension` is rounded up to a multiple of `factor`.
+
+    Examples
+    --------
+    >>> alignments([16, 32], padding=1, quantum=1), alignments([16, 30], padding=0, quantum=4)
+    ([(0, 33)], [(0, 32)])
+    """
+    result: list[tuple[int, int]] = []
+    if len(box) < 2:
+        return result
+    row = len(box) - 2
+    stride = box[-1]
+    if padding:
+        factor = box[-1] + padding
+        if row == 0:
+            factor = -(-factor // quantum) * quantum
+        result.append((row, factor))
+        stride = factor
+    if row > 0 or not padding:
+        for dim in range(row, 0, -1):
+            stride *= box[dim]
+        if stride % quantum:
+            result.append((0, quantum if row else -(-stride // quantum) * quantum))
+    return result
+
+
+def storage_elements(box: Sequence[int], aligned: Sequence[tuple[int, int]]) -> int:
+    """Elements that TVM allocates for a buffer of extents `box` with aligned strides.
+
+    Examples
+    --------
+    >>> storage_elements([16, 32], [(0, 33)])
+    528
+    """
+    factors = dict(aligned)
+    stride = 1
+    for dim in range(len(box) - 1, 0, -1):
+        stride *= box[dim]
+        factor = factors.get(dim - 1, 1)
+        stride += -stride % factor
+    return stride * box[0] if box else 1
