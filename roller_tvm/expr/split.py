@@ -24,9 +24,9 @@ def split_reduction(expression: TensorExpression, stage_name: str, axis_name: st
     Examples
     --------
     >>> from roller_tvm.expr.operators import matmul
-    >>> e = split_reduction(matmul(m=32, n=32, k=4096), "T_matmul_NN", "k", 8)
+    >>> e = split_reduction(matmul(m=32, n=32, k=4096), "matmul", "k", 8)
     >>> e.anchor.name, e.anchor.extents
-    ('T_matmul_NN.rf', {'k.p': 8, 'i': 32, 'j': 32, 'k.i': 512})
+    ('matmul.rf', {'k.p': 8, 'm': 32, 'n': 32, 'k.i': 512})
     """
     stage = expression.stage(stage_name)
     axis = next((a for a in stage.reduce if a.name == axis_name), None)
@@ -47,7 +47,7 @@ def split_reduction(expression: TensorExpression, stage_name: str, axis_name: st
     merge = Axis(part, parts, "reduce")
     written = stage.write().indices
     final = Stage(stage_name, (*stage.spatial, merge), (Access(partial.name, (Index.axis(part), *written)),),
-                  stage.dtype, (("add" if stage.combiner == "sum" else "cmp", 1),), stage.combiner)
+                  stage.dtype, (({"sum": "add", "prod": "mul"}.get(stage.combiner, "cmp"), 1),), stage.combiner)
     stages: list[Stage] = []
     for s in expression.stages:
         stages += [partial, final] if s.name == stage_name else [s]
