@@ -1,6 +1,25 @@
 """Devices as data: what the planner and the model may ask of one, and where its numbers come from."""
 
+from roller_tvm.device.cpu_detect import default_cpu_target, detect_cpu
+from roller_tvm.device.cpu_profile import CpuReport, cpu_device, cpu_report
+from roller_tvm.device.from_target import arch_number, device_for_target, parse_target
 from roller_tvm.device.load import known_devices, load_device, load_file
 from roller_tvm.device.spec import DeviceSpec, FrozenMap, Limits, MemoryLevel
 
-__all__ = ["DeviceSpec", "FrozenMap", "Limits", "MemoryLevel", "known_devices", "load_device", "load_file"]
+__all__ = [
+    "CpuReport",
+    "DeviceSpec",
+    "FrozenMap",
+    "Limits",
+    "MemoryLevel",
+    "arch_number",
+    "cpu_device",
+    "cpu_report",
+    "default_cpu_target",
+    "detect_cpu",
+    "device_for_target",
+    "known_devices",
+    "load_device",
+    "load_file",
+    "parse_target",
+]

@@ -1,7 +1,7 @@
 """Reading device spec files: whole ones, or a base with some numbers overridden.
 
-A spec file is TOML; its keys are listed in `SCALARS`, `LEVEL`, `LIMITS` and README of `data/`.  Whatever is not
-known, has a unit of another dimension, or cannot be, is refused with file and key.
+A spec file is TOML; its keys are those of `SCALARS`, `LEVEL` and `LIMITS` here.  Whatever is not known, has
+a unit of another dimension, or cannot be, is refused with file and key.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import difflib
 import functools
 import os
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from importlib import resources
@@ -20,9 +21,9 @@ from roller_tvm.device.quantity import Quantity, read_quantity
 from roller_tvm.device.spec import DeviceSpec, FrozenMap, Limits, MemoryLevel
 from roller_tvm.errors import SpecError, UnknownDevice
 
-try:
+if sys.version_info >= (3, 11):
     import tomllib
-except ModuleNotFoundError:  # Python 3.10
+else:
     import tomli as tomllib
 
 FORMAT_VERSION = 1
@@ -150,7 +151,7 @@ def shipped_files() -> tuple[SpecFile, ...]:
     """Identity of every shipped device, in the order of their names."""
     out = []
     for name in known_devices()[:-1]:
-        doc, spec = _read_shipped(name), _shipped(name)
+        doc, spec = read_shipped(name), _shipped(name)
         out.append(
             SpecFile(
                 name, spec.kind, spec.arch, tuple(doc.get("default_for", ())), tuple(doc.get("models", ()))
@@ -174,7 +175,9 @@ def load_file(path: str | os.PathLike[str]) -> DeviceSpec:
             remedy=f"give a file that exists, or one of {', '.join(known_devices())}",
         ) from err
     except (OSError, UnicodeDecodeError) as err:
-        raise SpecError(f"cannot be read: {err}", where=str(path), remedy="give a readable TOML file") from err
+        raise SpecError(
+            f"cannot be read: {err}", where=str(path), remedy="give a readable TOML file"
+        ) from err
     return spec_from_document(parse(text, str(path)), str(path), folder=path.parent)
 
 
@@ -186,14 +189,15 @@ def parse(text: str, where: str) -> dict[str, Any]:
         raise SpecError(f"not TOML: {err}", where=where, remedy="correct the syntax at that place") from err
 
 
-def _read_shipped(name: str) -> dict[str, Any]:
+def read_shipped(name: str) -> dict[str, Any]:
+    """The document of a shipped data file, by name without ending."""
     file = resources.files("roller_tvm.device") / "data" / f"{name}.toml"
     return parse(file.read_text(encoding="utf-8"), f"{name}.toml")
 
 
 @functools.cache
 def _shipped(name: str) -> DeviceSpec:
-    return spec_from_document(_read_shipped(name), f"{name}.toml", need_source=True)
+    return spec_from_document(read_shipped(name), f"{name}.toml", need_source=True)
 
 
 def spec_from_document(
@@ -249,7 +253,9 @@ def _base(
     if path.is_file():
         full = str(path.resolve())
         if full in above:
-            raise SpecError(f"base {name!r} goes in a circle", where=f"{where}: base", remedy="break the circle")
+            raise SpecError(
+                f"base {name!r} goes in a circle", where=f"{where}: base", remedy="break the circle"
+            )
         sub = parse(path.read_text(encoding="utf-8"), str(path))
         return spec_from_document(sub, str(path), folder=path.parent, _above=(*above, full))
     raise UnknownDevice(
@@ -275,7 +281,9 @@ def _check_keys(doc: Mapping[str, Any], where: str) -> None:
     for key in LISTS:
         value = doc.get(key, [])
         if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
-            raise SpecError(f"{value!r} is not a list of texts", where=f"{where}: {key}", remedy='write ["..."]')
+            raise SpecError(
+                f"{value!r} is not a list of texts", where=f"{where}: {key}", remedy='write ["..."]'
+            )
     for key in TABLES:
         if not isinstance(doc.get(key, {}), Mapping):
             raise SpecError(f"{doc[key]!r} is not a table", where=f"{where}: {key}", remedy=f"write [{key}]")
@@ -326,7 +334,9 @@ def _build(
     shipped: bool,
 ) -> DeviceSpec:
     def missing(key: str) -> SpecError:
-        return SpecError(f"{key!r} is missing", where=f"{where}: {key}", remedy='add it, or build on base = "..."')
+        return SpecError(
+            f"{key!r} is missing", where=f"{where}: {key}", remedy='add it, or build on base = "..."'
+        )
 
     def text(key: str, default: str | None) -> str:
         value = doc.get(key, default)
@@ -343,8 +353,14 @@ def _build(
         units = int(flat["units"].canonical("units", f"{where}: units", 1.0, 1))
     for key, value in (("clock", clock), ("units", units)):
         if value <= 0:
-            raise missing(key) if key not in flat else SpecError(
-                f"{key} must be above 0, not {value:g}", where=f"{where}: {key}", remedy="give a number above 0"
+            raise (
+                missing(key)
+                if key not in flat
+                else SpecError(
+                    f"{key} must be above 0, not {value:g}",
+                    where=f"{where}: {key}",
+                    remedy="give a number above 0",
+                )
             )
 
     def number(key: str, dimension: str) -> float | int:
@@ -359,7 +375,9 @@ def _build(
 
     levels = {lv.name: lv for lv in base.levels} if base else {}
     for name, table in doc.get("level", {}).items():
-        changed = {_LEVEL_FIELDS[k]: number(f"level.{name}.{k}", LEVEL[k]) for k in table if k != "scope"}
+        changed: dict[str, Any] = {
+            _LEVEL_FIELDS[k]: number(f"level.{name}.{k}", LEVEL[k]) for k in table if k != "scope"
+        }
         if "scope" in table:
             changed["scope"] = table["scope"]
         if name in levels:
@@ -371,7 +389,9 @@ def _build(
         levels[name] = MemoryLevel(name=name, **changed)
 
     limit_fields = {f.name.removesuffix("_bytes").removesuffix("_cycles"): f.name for f in fields(Limits)}
-    limits = {limit_fields[k]: number(f"limits.{k}", LIMITS[k]) for k in doc.get("limits", {})}
+    limits: dict[str, Any] = {
+        limit_fields[k]: number(f"limits.{k}", LIMITS[k]) for k in doc.get("limits", {})
+    }
     peaks = dict(base.peak_gflops) if base else {}
     peaks |= {k: number(f"peak.{k}", "rate") for k in doc.get("peak", {})}
     tensor = dict(base.tensor_gflops) if base else {}

@@ -30,6 +30,7 @@ UNITS: dict[str, dict[str, float]] = {
     "time_us": {"ns": 1e-3, "us": 1.0, "ms": 1e3},
     "cycles": {"cycles": 1.0},
     "fma": {"FMA/cycle": 1.0},
+    "loads": {"vectors/cycle": 1.0},
     "units": dict.fromkeys(("units", "SM", "CU", "cores", "tiles"), 1.0),
     "threads": dict.fromkeys(("threads", "lanes"), 1.0),
     "blocks": dict.fromkeys(("blocks", "workgroups"), 1.0),
@@ -68,7 +69,9 @@ class Quantity:
         if dimension in WHOLE:
             if abs(number - round(number)) > 1e-6:
                 raise SpecError(
-                    f"{self.value:g} {self.unit} is not a whole number", where=where, remedy="give a whole number"
+                    f"{self.value:g} {self.unit} is not a whole number",
+                    where=where,
+                    remedy="give a whole number",
                 )
             return round(number)
         return number

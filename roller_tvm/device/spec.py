@@ -10,179 +10,19 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Generic, TypeVar
+from typing import Any
 
+from roller_tvm.device.frozen import FrozenMap, check, is_int, positive
+from roller_tvm.device.level import SCOPES, Limits, MemoryLevel
 from roller_tvm.errors import SpecError
 
 FORMAT_VERSION = 1
 KINDS = ("gpu", "cpu", "ipu")
-SCOPES = ("device", "unit", "thread")
 ORIGINS = ("data sheet", "profiled", "estimated", "user")
 
-V = TypeVar("V")
-
-
-class FrozenMap(Mapping[str, V], Generic[V]):
-    """A mapping that cannot change and can be hashed; keeps the order it was given.
-
-    Examples
-    --------
-    >>> peak = FrozenMap({"float32": 15700.0})
-    >>> peak["float32"], hash(peak) == hash(FrozenMap({"float32": 15700.0}))
-    (15700.0, True)
-    """
-
-    __slots__ = ("_items", "_hash")
-
-    def __init__(self, items: Mapping[str, V] | None = None) -> None:
-        self._items: dict[str, V] = dict(items or {})
-        self._hash = hash(frozenset(self._items.items()))
-
-    def __getitem__(self, key: str) -> V:
-        return self._items[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._items)
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __repr__(self) -> str:
-        return f"FrozenMap({self._items!r})"
-
-
-def _check(ok: bool, what: str, where: str, remedy: str = "") -> None:
-    if not ok:
-        raise SpecError(what, where=where, remedy=remedy or "correct this number in the spec file")
-
-
-@dataclass(frozen=True)
-class MemoryLevel:
-    """One level of the memory hierarchy.
-
-    Attributes
-    ----------
-    name : str
-        'dram', 'l2', 'shared', 'register' on GPUs; 'dram', 'l3', 'l2', 'l1', 'register' on CPUs.
-    scope : str
-        Who shares one instance: the 'device', a 'unit' (SM, core, tile), or a 'thread'.
-    capacity_bytes : int
-        Of one instance.
-    bandwidth_gbps : float
-        Read bandwidth in GB/s (1e9), all instances of the device together.
-    transaction_bytes, line_bytes : int
-        Smallest transfer, and the line that it is a part of.
-    banks, bank_bytes : int
-        0 banks: the level is not banked.
-    latency_ns : float
-        Of one dependent load.
-    """
-
-    name: str
-    scope: str
-    capacity_bytes: int
-    bandwidth_gbps: float
-    transaction_bytes: int
-    line_bytes: int
-    banks: int = 0
-    bank_bytes: int = 0
-    latency_ns: float = 0.0
-
-    def __post_init__(self) -> None:
-        at = f"level {self.name!r}"
-        _check(bool(self.name), "a memory level needs a name", "levels")
-        _check(self.scope in SCOPES, f"scope {self.scope!r} is not one of {', '.join(SCOPES)}", f"{at}.scope")
-        for key in ("capacity_bytes", "transaction_bytes", "line_bytes"):
-            value = getattr(self, key)
-            _check(_is_int(value) and value > 0, f"{key} must be a whole number above 0, not {value!r}", at)
-        _check(_positive(self.bandwidth_gbps), f"bandwidth must be above 0, not {self.bandwidth_gbps!r}", at)
-        _check(
-            self.line_bytes % self.transaction_bytes == 0,
-            f"a transaction of {self.transaction_bytes} B does not divide the line of {self.line_bytes} B",
-            at,
-            "make the line a multiple of the transaction",
-        )
-        for key in ("banks", "bank_bytes"):
-            value = getattr(self, key)
-            _check(_is_int(value) and value >= 0, f"{key} must be a whole number from 0, not {value!r}", at)
-        _check(
-            (self.banks == 0) == (self.bank_bytes == 0),
-            f"{self.banks} banks of {self.bank_bytes} B: give both, or 0 for both (not banked)",
-            at,
-        )
-        _check(
-            math.isfinite(self.latency_ns) and self.latency_ns >= 0,
-            f"latency must be 0 or more, not {self.latency_ns!r}",
-            at,
-        )
-
-    def transaction_elements(self, element_bytes: int) -> int:
-        """Elements in one transaction, at least 1."""
-        return max(1, self.transaction_bytes // element_bytes)
-
-    def instances(self, units: int) -> int:
-        """How many of this level a device of `units` units has, counting one a unit for thread scope."""
-        return 1 if self.scope == "device" else units
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Limits on what runs at a time; None where the word means nothing on the device.
-
-    `shared_per_block_bytes` is the default limit, `shared_per_block_optin_bytes` what a kernel may ask for.
-    A block also costs `shared_reserved_bytes` of its unit; allocations round up to `shared_granularity_bytes`
-    for shared memory and, for registers, to `register_granularity` registers a warp.
-    """
-
-    max_threads_per_block: int | None = None
-    max_threads_per_unit: int | None = None
-    max_blocks_per_unit: int | None = None
-    registers_per_unit: int | None = None
-    max_registers_per_block: int | None = None
-    max_registers_per_thread: int | None = None
-    register_granularity: int | None = None
-    schedulers_per_unit: int | None = None
-    shared_per_block_bytes: int | None = None
-    shared_per_block_optin_bytes: int | None = None
-    shared_reserved_bytes: int | None = None
-    shared_granularity_bytes: int | None = None
-    vector_registers: int | None = None
-    fma_latency_cycles: float | None = None
-    fma_per_cycle: float | None = None
-    l1_ways: int | None = None
-    l2_ways: int | None = None
-    l3_ways: int | None = None
-
-    def __post_init__(self) -> None:
-        for f in fields(self):
-            value = getattr(self, f.name)
-            if value is None:
-                continue
-            zero_ok = f.name == "shared_reserved_bytes"
-            _check(
-                _positive(value) or (zero_ok and value == 0),
-                f"{f.name} must be above 0, not {value!r}",
-                f"limits.{f.name}",
-            )
-            if "float" not in str(f.type):
-                _check(_is_int(value), f"{f.name} must be a whole number, not {value!r}", f"limits.{f.name}")
-        default, optin = self.shared_per_block_bytes, self.shared_per_block_optin_bytes
-        if default is not None and optin is not None:
-            _check(
-                optin >= default,
-                f"the opt-in limit {optin} B is below the default limit {default} B",
-                "limits.shared_per_block_optin_bytes",
-            )
-
-    @property
-    def shared_max_bytes(self) -> int:
-        """The most shared memory one block can have, opt-in included; 0 where there is none."""
-        return self.shared_per_block_optin_bytes or self.shared_per_block_bytes or 0
+__all__ = ["DeviceSpec", "FrozenMap", "Limits", "MemoryLevel"]
 
 
 @dataclass(frozen=True)
@@ -239,43 +79,43 @@ class DeviceSpec:
         for key in ("peak_gflops", "tensor_gflops", "sources"):
             if not isinstance(getattr(self, key), FrozenMap):
                 object.__setattr__(self, key, FrozenMap(getattr(self, key)))
-        _check(bool(self.name), "a device needs a name", "name")
-        _check(self.kind in KINDS, f"kind {self.kind!r} is not one of {', '.join(KINDS)}", "kind")
-        _check(bool(self.arch), "a device needs an arch, e.g. 'sm_90'", "arch")
-        _check(self.source in ORIGINS, f"source {self.source!r} is not one of {', '.join(ORIGINS)}", "source")
+        check(bool(self.name), "a device needs a name", "name")
+        check(self.kind in KINDS, f"kind {self.kind!r} is not one of {', '.join(KINDS)}", "kind")
+        check(bool(self.arch), "a device needs an arch, e.g. 'sm_90'", "arch")
+        check(self.source in ORIGINS, f"source {self.source!r} is not one of {', '.join(ORIGINS)}", "source")
         for key in ("units", "vector_width", "vector_bytes"):
             value = getattr(self, key)
-            _check(_is_int(value) and value > 0, f"{key} must be a whole number above 0, not {value!r}", key)
-        _check(_positive(self.clock_ghz), f"the clock must be above 0, not {self.clock_ghz!r}", "clock")
-        _check(
+            check(is_int(value) and value > 0, f"{key} must be a whole number above 0, not {value!r}", key)
+        check(positive(self.clock_ghz), f"the clock must be above 0, not {self.clock_ghz!r}", "clock")
+        check(
             math.isfinite(self.launch_overhead_us) and self.launch_overhead_us >= 0,
             f"launch overhead must be 0 or more, not {self.launch_overhead_us!r}",
             "launch_overhead",
         )
         self._check_levels()
-        _check(
+        check(
             "float32" in self.peak_gflops,
             "the peak rate of float32 is missing",
             "peak.float32",
-            "add a [peak] table with float32, e.g. float32 = { value = 15.7, unit = \"TFLOP/s\" }",
+            'add a [peak] table with float32, e.g. float32 = { value = 15.7, unit = "TFLOP/s" }',
         )
         for table in ("peak_gflops", "tensor_gflops"):
             for dtype, value in getattr(self, table).items():
-                _check(_positive(value), f"peak of {dtype} must be above 0, not {value!r}", f"{table}.{dtype}")
+                check(positive(value), f"peak of {dtype} must be above 0, not {value!r}", f"{table}.{dtype}")
 
     def _check_levels(self) -> None:
         names = [level.name for level in self.levels]
-        _check(len(names) >= 2, f"a device needs at least two memory levels, not {names}", "levels")
-        _check(len(set(names)) == len(names), f"two memory levels of one name: {names}", "levels")
+        check(len(names) >= 2, f"a device needs at least two memory levels, not {names}", "levels")
+        check(len(set(names)) == len(names), f"two memory levels of one name: {names}", "levels")
         order = [SCOPES.index(level.scope) for level in self.levels]
-        _check(
+        check(
             order == sorted(order),
             "memory levels must run from far to near: device scope, then unit, then thread; "
             f"got {[(lv.name, lv.scope) for lv in self.levels]}",
             "levels",
         )
         for far, near in zip(self.levels, self.levels[1:], strict=False):
-            _check(
+            check(
                 near.bandwidth_gbps >= far.bandwidth_gbps,
                 f"{near.name} ({near.bandwidth_gbps:g} GB/s) is slower than {far.name}, which is farther "
                 f"({far.bandwidth_gbps:g} GB/s)",
@@ -383,7 +223,7 @@ class DeviceSpec:
         """The inverse of `to_dict`; SpecError on anything unknown, missing or impossible."""
         data = dict(data)
         version = data.pop("format", None)
-        _check(
+        check(
             version == FORMAT_VERSION,
             f"device JSON of format {version!r}, this version reads {FORMAT_VERSION}",
             "format",
@@ -416,10 +256,14 @@ class DeviceSpec:
             data = json.loads(text)
         except json.JSONDecodeError as err:
             raise SpecError(
-                f"not JSON: {err}", where="device JSON", remedy="give what DeviceSpec.to_json wrote, unchanged"
+                f"not JSON: {err}",
+                where="device JSON",
+                remedy="give what DeviceSpec.to_json wrote, unchanged",
             ) from err
         if not isinstance(data, dict):
-            raise SpecError("not a JSON object", where="device JSON", remedy="give what DeviceSpec.to_json wrote")
+            raise SpecError(
+                "not a JSON object", where="device JSON", remedy="give what DeviceSpec.to_json wrote"
+            )
         return cls.from_dict(data)
 
     def digest(self) -> str:
@@ -452,8 +296,10 @@ class DeviceSpec:
             f"  {self.units} units, vector {self.vector_width} x, vector load {self.vector_bytes} B, "
             f"clock {self.clock_ghz:.2f} GHz, launch {self.launch_overhead_us:g} us"
         )
-        lines.append(f"  {'level':<9} {'scope':<7} {'capacity':>10} {'bandwidth':>11} {'transaction':>12}"
-                     f" {'line':>6} {'banks':>8} {'latency':>9} {'FLOP/B':>8}")
+        lines.append(
+            f"  {'level':<9} {'scope':<7} {'capacity':>10} {'bandwidth':>11} {'transaction':>12}"
+            f" {'line':>6} {'banks':>8} {'latency':>9} {'FLOP/B':>8}"
+        )
         for lv in self.levels:
             banks = f"{lv.banks}x{lv.bank_bytes}B" if lv.banks else "-"
             latency = f"{lv.latency_ns:.1f} ns" if lv.latency_ns else "-"
@@ -472,16 +318,6 @@ class DeviceSpec:
         if sources:
             lines += [f"  {key}: {text}" for key, text in self.sources.items()]
         return "\n".join(lines)
-
-
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _positive(value: object) -> bool:
-    return (
-        isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value > 0
-    )
 
 
 def _si(value: float, unit: str) -> str:

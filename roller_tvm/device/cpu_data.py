@@ -1,0 +1,123 @@
+"""What is known of CPUs before anything is detected or measured: `data/_cpu.toml`, checked and typed."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+from roller_tvm.device.load import read_shipped
+from roller_tvm.device.quantity import read_quantity
+
+_FILE = "_cpu.toml"
+_ESTIMATES = {
+    "clock": "frequency",
+    "fma_per_cycle": "fma",
+    "fma_latency": "cycles",
+    "l1_bandwidth": "loads",
+    "l2_bandwidth": "bandwidth",
+    "l3_bandwidth": "bandwidth",
+    "dram_bandwidth": "bandwidth",
+    "l1_latency": "cycles",
+    "l2_latency": "cycles",
+    "l3_latency": "cycles",
+    "dram_latency": "time_ns",
+    "launch_overhead": "time_us",
+    "l1_capacity": "size",
+    "l2_capacity": "size",
+    "memory": "size",
+    "line": "size",
+}
+_SANITY = {
+    "fma_per_cycle_max": "fma",
+    "fma_per_cycle_min": "fma",
+    "clock_min": "frequency",
+    "clock_max": "frequency",
+    "loads_per_cycle_max": "loads",
+}
+
+
+@dataclass(frozen=True)
+class Simd:
+    """A SIMD instruction set: its registers, and the LLVM names that stand for it."""
+
+    name: str
+    machine: str
+    flags: frozenset[str]
+    mattr: str
+    mcpu: str
+    cpus: frozenset[str]
+    vector_bytes: int
+    registers: int
+    fma: bool
+
+
+@functools.lru_cache(maxsize=1)
+def _document() -> dict[str, Any]:
+    return read_shipped("_cpu")
+
+
+@functools.lru_cache(maxsize=1)
+def simd_table() -> tuple[Simd, ...]:
+    """Known SIMD instruction sets, the widest of a machine first."""
+    rows = []
+    for row in _document()["simd"]:
+        where = f"{_FILE}: {row['name']}"
+        vector = read_quantity(row["vector"], where, True).canonical("size", where, 1.0, 1)
+        registers = read_quantity(row["registers"], where, True).canonical("registers", where, 1.0, 1)
+        rows.append(
+            Simd(
+                row["name"],
+                row["machine"],
+                frozenset(row["flags"]),
+                row["mattr"],
+                row["mcpu"],
+                frozenset(row["cpus"]),
+                int(vector),
+                int(registers),
+                row["fma"],
+            )
+        )
+    return tuple(rows)
+
+
+def simd_named(name: str) -> Simd | None:
+    """The instruction set of that name; None if unknown."""
+    return next((s for s in simd_table() if s.name == name), None)
+
+
+def simd_of_mcpu(mcpu: str) -> Simd | None:
+    """The widest instruction set that LLVM uses for this -mcpu; None for a CPU that is not listed."""
+    return next((s for s in simd_table() if mcpu == s.mcpu or mcpu in s.cpus), None)
+
+
+@functools.lru_cache(maxsize=64)
+def estimate(key: str, clock_ghz: float = 1.0) -> float:
+    """What to assume for `key` where nothing can be measured; per-clock numbers at `clock_ghz`.
+
+    Examples
+    --------
+    >>> estimate("l2_bandwidth", clock_ghz=2.0)  # GB/s of one core
+    64.0
+    """
+    where = f"{_FILE}: estimate.{key}"
+    quantity = read_quantity(_document()["estimate"][key], where, True)
+    return float(quantity.canonical(_ESTIMATES[key], where, clock_ghz, 1))
+
+
+@functools.lru_cache(maxsize=64)
+def sanity(key: str) -> float:
+    """A bound that no sane measurement crosses."""
+    where = f"{_FILE}: sanity.{key}"
+    quantity = read_quantity(_document()["sanity"][key], where, True)
+    return float(quantity.canonical(_SANITY[key], where, 1.0, 1))
+
+
+def check_data() -> None:
+    """Read every number once; tests call it, so that no key of the file is dead or missing."""
+    for key in _ESTIMATES:
+        estimate(key, 1.0)
+    for key in _SANITY:
+        sanity(key)
+    unknown = (set(_document()["estimate"]) - set(_ESTIMATES)) | (set(_document()["sanity"]) - set(_SANITY))
+    assert not unknown, f"{_FILE}: keys that nothing reads: {sorted(unknown)}"

@@ -1,0 +1,305 @@
+"""The device 'cpu': detected, profiled once by micro-benchmarks, and kept in the user's cache folder.
+
+The profile is keyed by CPU model, cores, SIMD and version of the benchmarks.  A file that cannot be read is
+measured again; without a compiler the numbers are estimates, and the spec and `cpu_report` say why.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from roller_tvm.device.cpu_bench import SOURCE, CannotProfile, NativeRunner, Runner
+from roller_tvm.device.cpu_data import Simd, estimate
+from roller_tvm.device.cpu_detect import CpuFacts, detect_cpu
+from roller_tvm.device.cpu_measure import (
+    CpuProfile,
+    check_profile,
+    estimated_profile,
+    levels_of,
+    measure_cpu,
+)
+from roller_tvm.device.spec import DeviceSpec, FrozenMap, Limits, MemoryLevel
+
+FORMAT_VERSION = 1
+#: A median this far below the best means that others used the machine meanwhile.
+BUSY_SPREAD = 0.4
+
+
+@dataclass(frozen=True)
+class CpuReport:
+    """The device, and how its numbers came about.
+
+    `reason` says why there are estimates instead of measurements ("" if measured); `path` is the cache file,
+    `cached` whether it was read from there, `seconds` how long measuring took.
+    """
+
+    spec: DeviceSpec
+    facts: CpuFacts
+    profile: CpuProfile
+    reason: str
+    path: Path
+    cached: bool
+    seconds: float
+
+
+def cache_folder() -> Path:
+    """Where profiles are kept: $XDG_CACHE_HOME/roller_tvm, by default ~/.cache/roller_tvm."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "roller_tvm"
+
+
+def cache_path(facts: CpuFacts) -> Path:
+    """The profile of this CPU; another model, share of it or version of the benchmarks is another file."""
+    code = hashlib.sha256(SOURCE.read_bytes()).hexdigest() if SOURCE.is_file() else ""
+    key = [FORMAT_VERSION, facts.model, facts.machine, facts.simd.name, facts.machine_logical, facts.logical]
+    text = json.dumps([*key, facts.cores, [(c.level, c.bytes, c.shared_by) for c in facts.caches], code])
+    return cache_folder() / f"cpu-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+
+
+def cpu_device(profile: bool = True, refresh: bool = False) -> DeviceSpec:
+    """This machine's CPU as a device.
+
+    Parameters
+    ----------
+    profile : bool
+        Measure if there is no profile in the cache (some seconds, once a machine).  Without, a cached profile
+        is used if there is one, estimates otherwise.
+    refresh : bool
+        Measure even if there is a profile.
+
+    Examples
+    --------
+    >>> cpu = cpu_device(profile=False)
+    >>> cpu.kind, cpu.level("l1").scope
+    ('cpu', 'unit')
+    """
+    return cpu_report(profile=profile, refresh=refresh).spec
+
+
+_remembered: dict[Path, CpuReport] = {}
+
+
+def cpu_report(
+    profile: bool = True,
+    refresh: bool = False,
+    *,
+    facts: CpuFacts | None = None,
+    runner: Callable[[int, Sequence[int]], contextlib.AbstractContextManager[Runner]] = NativeRunner,
+) -> CpuReport:
+    """Like `cpu_device`, with everything that `doctor` and the profiling script tell about it."""
+    facts = facts or detected()
+    path = cache_path(facts)
+    if not refresh and path in _remembered and path.is_file():
+        return _remembered[path]
+    notes: list[str] = list(facts.notes)
+    stored = None if refresh else _load(path, facts, notes)
+    if stored is not None:
+        report = _report(facts, stored, "", path, True, 0.0, notes)
+        _remembered[path] = report
+        return report
+    if not profile:
+        reason = "not profiled yet (python python/profile_cpu.py does it)"
+        return _report(facts, estimated_profile(facts), reason, path, False, 0.0, notes)
+    start = time.perf_counter()
+    try:
+        with runner(facts.simd.vector_bytes, facts.cpus) as run:
+            measured = measure_cpu(facts, run)
+    except CannotProfile as err:
+        taken = time.perf_counter() - start
+        return _report(facts, estimated_profile(facts), str(err), path, False, taken, notes)
+    problem = _store(path, facts, measured)
+    if problem:
+        notes.append(f"the profile is not kept: {problem}")
+    report = _report(facts, measured, "", path, False, time.perf_counter() - start, notes)
+    _remembered[path] = report
+    return report
+
+
+@functools.lru_cache(maxsize=1)
+def detected() -> CpuFacts:
+    """`detect_cpu()` of this process, once."""
+    return detect_cpu()
+
+
+def _load(path: Path, facts: CpuFacts, notes: list[str]) -> CpuProfile | None:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if data["format"] != FORMAT_VERSION:
+            raise ValueError(f"format {data['format']!r}")
+        profile = CpuProfile.from_dict(data["profile"])
+        problems = check_profile(facts, profile)
+        if problems:
+            raise ValueError("; ".join(problems))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as err:
+        notes.append(f"cache file {path.name} could not be used ({err}), measured again")
+        return None
+    return profile
+
+
+def _store(path: Path, facts: CpuFacts, profile: CpuProfile) -> str:
+    """Write atomically; what went wrong, or ''."""
+    data = {
+        "format": FORMAT_VERSION,
+        "cpu": facts.model,
+        "simd": facts.simd.name,
+        "logical": facts.logical,
+        "cores": facts.cores,
+        "measured": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "profile": profile.to_dict(),
+    }
+    temporary = ""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(data, file, indent=1)
+        os.replace(temporary, path)
+    except OSError as err:
+        if temporary:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+        return str(err)
+    return ""
+
+
+def _report(
+    facts: CpuFacts,
+    profile: CpuProfile,
+    reason: str,
+    path: Path,
+    cached: bool,
+    seconds: float,
+    notes: list[str],
+) -> CpuReport:
+    if reason:
+        notes.append(f"estimated, not measured: {reason}")
+    busy = [key for key, share in profile.spread.items() if share > BUSY_SPREAD]
+    if busy:
+        notes.append(f"the machine was busy while {', '.join(busy)} was measured; the best repeat counts")
+    spec = cpu_spec(facts, profile, "estimated" if reason else "profiled", tuple(notes))
+    return CpuReport(spec, facts, profile, reason, path, cached, seconds)
+
+
+def cpu_spec(
+    facts: CpuFacts,
+    profile: CpuProfile,
+    source: str = "profiled",
+    notes: tuple[str, ...] = (),
+    *,
+    threads: int | None = None,
+    simd: Simd | None = None,
+) -> DeviceSpec:
+    """The device that these facts and this profile make.
+
+    Parameters
+    ----------
+    threads : int, optional
+        Use that many threads, if fewer than scale (a target's -num-cores).
+    simd : Simd, optional
+        Use only that instruction set, if narrower than the machine's (a target's -mcpu).
+    """
+    full = facts.simd
+    if simd is None or simd.machine != full.machine or simd.vector_bytes >= full.vector_bytes:
+        simd = full
+    narrow = simd.vector_bytes / full.vector_bytes
+    slower = narrow * (0.5 if full.fma and not simd.fma else 1.0)
+    units = max(1, min(threads or profile.units, profile.units))
+    vector = simd.vector_bytes
+
+    def told(key: str, kind: str) -> str:
+        if source == "estimated":
+            return "estimated from detection and data/_cpu.toml"
+        spread = profile.spread.get(key)
+        return f"measured, {kind}" + (f", median {spread:.0%} below the best" if spread is not None else "")
+
+    sources: dict[str, str] = {}
+    peak = {}
+    for dtype in profile.peak:
+        peak[dtype] = profile.rate(profile.peak, dtype, units) * slower
+        sources[f"peak.{dtype}"] = told(dtype, f"{units} threads")
+    far_to_near = []
+    for name in reversed(levels_of(facts)):
+        bandwidth = profile.rate(profile.bandwidth, name, units) * (narrow if name == "l1" else 1.0)
+        if name == "dram":
+            capacity, line, scope = facts.memory_bytes, facts.caches[-1].line, "device"
+        else:
+            cache = facts.cache(int(name[1]))
+            assert cache is not None
+            # A cache of several cores below the last level (Apple's L2) counts as a share for each.
+            scope = "device" if name == "l3" else "unit"
+            capacity = cache.bytes if scope == "device" else cache.bytes // max(1, cache.shared_by)
+            line = cache.line
+        far_to_near.append(
+            MemoryLevel(
+                name=name,
+                scope=scope,
+                capacity_bytes=capacity,
+                bandwidth_gbps=bandwidth,
+                transaction_bytes=min(vector, line) if name == "l1" else line,
+                line_bytes=line,
+                latency_ns=profile.latency_ns[name],
+            )
+        )
+        sources[f"level.{name}.bandwidth"] = told(name, f"{units} threads")
+        sources[f"level.{name}.capacity"] = "detected"
+    # An FMA reads three operands; wide narrowing can bring an unchanged L2 above a halved L1.
+    far_to_near = _monotone(far_to_near)
+    registers = MemoryLevel(
+        name="register",
+        scope="thread",
+        capacity_bytes=simd.registers * vector,
+        bandwidth_gbps=max(far_to_near[-1].bandwidth_gbps, 3 * 4 * peak["float32"] / 2),
+        transaction_bytes=vector,
+        line_bytes=vector,
+    )
+    ways = {
+        f"{c}_ways": (cache.ways if cache else None)
+        for c in ("l1", "l2", "l3")
+        for cache in [facts.cache(int(c[1]))]
+    }
+    limits = Limits(
+        vector_registers=simd.registers,
+        fma_latency_cycles=profile.fma_latency_cycles,
+        fma_per_cycle=profile.fma_per_cycle,
+        **ways,
+    )
+    sources |= {
+        "units": f"float32 GFLOP/s by threads {profile.scaling}",
+        "vector_load": f"detected: {simd.name}",
+    }
+    return DeviceSpec(
+        name="cpu",
+        title=facts.model,
+        kind="cpu",
+        arch=facts.machine,
+        units=units,
+        vector_width=vector // 4,
+        vector_bytes=vector,
+        levels=(*far_to_near, registers),
+        limits=limits,
+        peak_gflops=FrozenMap(peak),
+        tensor_gflops=FrozenMap(),
+        clock_ghz=profile.clock_ghz,
+        launch_overhead_us=estimate("launch_overhead"),
+        source=source,
+        sources=FrozenMap(sources),
+        notes=notes,
+    )
+
+
+def _monotone(levels: list[MemoryLevel]) -> list[MemoryLevel]:
+    out = levels[:1]
+    for level in levels[1:]:
+        out.append(replace(level, bandwidth_gbps=max(level.bandwidth_gbps, out[-1].bandwidth_gbps)))
+    return out

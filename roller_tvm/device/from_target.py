@@ -1,0 +1,351 @@
+"""The device that a TVM target names, without TVM and without looking at what card is number 0."""
+
+from __future__ import annotations
+
+import functools
+import json
+import platform
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from roller_tvm.device.cpu_data import Simd, simd_of_mcpu, simd_table
+from roller_tvm.device.cpu_profile import cpu_report, cpu_spec
+from roller_tvm.device.load import SpecFile, load_device, read_shipped, shipped_files
+from roller_tvm.device.quantity import read_quantity
+from roller_tvm.device.spec import DeviceSpec, FrozenMap
+from roller_tvm.errors import TargetError
+
+_SPEC_FILE = "or name the device itself: --device NAME, or a spec file of your own"
+_ARCH_LIMITS = {
+    "shared_per_unit": "size",
+    "shared_per_block_optin": "size",
+    "shared_reserved": "size",
+    "max_threads_per_unit": "threads",
+    "max_blocks_per_unit": "blocks",
+    "registers_per_unit": "registers",
+}
+
+
+@dataclass(frozen=True)
+class ParsedTarget:
+    """Kind and attributes of a target, host left out.
+
+    Examples
+    --------
+    >>> parse_target("cuda -arch=sm_90 -model=h200").attrs["model"]
+    'h200'
+    """
+
+    kind: str
+    attrs: FrozenMap[str]
+
+    def __str__(self) -> str:
+        return " ".join([self.kind, *(f"-{k}={v}" for k, v in self.attrs.items())])
+
+
+def parse_target(target: str | Mapping[str, Any] | Any) -> ParsedTarget:
+    """Read a target: TVM's words ("cuda -arch=sm_90"), JSON, a mapping, a tag, a `tvm.target.Target`."""
+    if not isinstance(target, (str, Mapping)):
+        target = str(target)
+    if isinstance(target, str):
+        text = target.strip()
+        if text.startswith("{"):
+            try:
+                target = json.loads(text)
+            except json.JSONDecodeError as err:
+                raise TargetError(
+                    f"target is not JSON: {err}",
+                    where="target",
+                    remedy='write {"kind": "cuda", "arch": "sm_90"}',
+                ) from err
+    if isinstance(target, Mapping):
+        kind = target.get("kind", target.get("tag", ""))
+        if isinstance(kind, Mapping):  # some versions export {"kind": {"name": ...}}
+            kind = kind.get("name", "")
+        attrs = {}
+        for key, value in target.items():
+            if key in ("kind", "host"):
+                continue
+            attrs[str(key)] = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+        if not kind:
+            raise TargetError(
+                f"target {dict(target)!r} has no kind", where="target", remedy='give "kind": "cuda"'
+            )
+        return ParsedTarget(str(kind), FrozenMap(attrs))
+    # "cuda -arch=sm_90, llvm": what follows the comma is the host.
+    first = re.split(r",\s+", str(target).strip(), maxsplit=1)[0]
+    try:
+        words = shlex.split(first)
+    except ValueError as err:
+        raise TargetError(f"target {first!r}: {err}", where="target", remedy="close the quotes") from err
+    if not words or words[0].startswith("-"):
+        raise TargetError(
+            f"target {target!r} names no kind",
+            where="target",
+            remedy='begin with it, e.g. "cuda -arch=sm_90"',
+        )
+    attrs = {}
+    position = 1
+    while position < len(words):
+        key, equals, value = words[position].lstrip("-").partition("=")
+        position += 1
+        if not equals:
+            following = words[position : position + 1]
+            if following and not following[0].startswith("-"):
+                value = following[0]
+                position += 1
+            else:
+                value = "1"
+        attrs[key] = value
+    attrs.pop("host", None)
+    return ParsedTarget(words[0], FrozenMap(attrs))
+
+
+def device_for_target(target: str | Mapping[str, Any] | Any) -> DeviceSpec:
+    """The device of a target.
+
+    Parameters
+    ----------
+    target : str, mapping or tvm.target.Target
+        "cuda -arch=sm_90", "cuda -arch=sm_90 -model=h200", "llvm -mcpu=skylake-avx512 -num-cores=2",
+        "rocm -mcpu=gfx906", {"kind": "cuda", "arch": "sm_80"}, "nvidia/nvidia-a100".
+
+    Raises
+    ------
+    TargetError
+        The target does not say enough (cuda without -arch), contradicts itself, or is of a kind that no
+        device answers to.
+
+    Examples
+    --------
+    >>> device_for_target("cuda -arch=sm_90 -model=h200").name
+    'h200'
+    >>> device_for_target("cuda -arch=sm_86").limits.shared_per_block_optin_bytes // 1024
+    99
+    """
+    parsed = parse_target(target)
+    if parsed.kind in ("cuda", "nvptx"):
+        return _cuda(parsed)
+    if parsed.kind in ("rocm", "hip"):
+        return _rocm(parsed)
+    if parsed.kind in ("llvm", "c", "cpu"):
+        return _cpu(parsed)
+    tagged = _of_model(parsed.kind)
+    if tagged is not None:
+        return load_device(tagged.name)
+    raise TargetError(
+        f"no device follows from a target of kind {parsed.kind!r}",
+        where=f"target {parsed}",
+        remedy=f"give cuda with -arch, rocm with -mcpu, or llvm; {_SPEC_FILE}",
+    )
+
+
+def arch_number(arch: str) -> int:
+    """The number of an NVIDIA architecture, to compare them by: "sm_100" > "sm_90a" > "sm_9".
+
+    Examples
+    --------
+    >>> arch_number("sm_90a"), arch_number("sm_100") > arch_number("sm_90")
+    (90, True)
+    """
+    match = re.fullmatch(r"(?:sm|compute)_(\d+)[a-z]?", arch)
+    if not match:
+        raise TargetError(
+            f"{arch!r} is not an NVIDIA architecture",
+            where="target",
+            remedy="write -arch=sm_90, -arch=sm_80, ...",
+        )
+    return int(match[1])
+
+
+def _of_model(model: str) -> SpecFile | None:
+    model = model.strip().lower()
+    return next((f for f in shipped_files() if model == f.name or model in f.models), None)
+
+
+def _cuda(parsed: ParsedTarget) -> DeviceSpec:
+    arch = parsed.attrs.get("arch") or (parsed.attrs.get("mcpu") if parsed.kind == "nvptx" else None)
+    where = f"target {parsed}"
+    if not arch:
+        raise TargetError(
+            f"{parsed.kind} target without -arch: the device follows from the target, not from card 0",
+            where=where,
+            remedy=f'add it, e.g. "cuda -arch=sm_90" (H100, H200), sm_80 (A100), sm_89 (RTX 4090), '
+            f"sm_70 (V100); {_SPEC_FILE}",
+        )
+    number = arch_number(arch)
+    model = parsed.attrs.get("model", "unknown")
+    notes: list[str] = []
+    if model != "unknown":
+        named = _of_model(model)
+        if named is not None and named.kind == "gpu":
+            if not named.arch.startswith("sm_") or arch_number(named.arch) != number:
+                raise TargetError(
+                    f"-model={model} is {named.arch}, -arch says {arch}",
+                    where=where,
+                    remedy=f"write -arch={named.arch}, or leave -model out",
+                )
+            return load_device(named.name)
+        notes.append(f"model {model!r} is not known; the device follows from {arch}")
+    defaults = {arch_number(a): f for f in shipped_files() for a in f.default_for if a.startswith("sm_")}
+    lower = [n for n in defaults if n <= number]
+    if not lower:
+        raise TargetError(
+            f"{arch} is older than any device known here",
+            where=where,
+            remedy=f"sm_{min(defaults)} is the oldest; {_SPEC_FILE}",
+        )
+    nearest = max(lower)
+    spec = load_device(defaults[nearest].name)
+    if nearest == number:
+        others = [f.name for f in shipped_files() if f.arch == spec.arch and f.name != spec.name]
+        if others and not notes and model == "unknown":
+            notes.append(f"{arch} is taken to be {spec.name}; -model={others[0]} names another")
+        return replace(spec, notes=(*spec.notes, *notes)) if notes else spec
+    return _as_arch(spec, number, notes)
+
+
+@functools.lru_cache(maxsize=1)
+def _arch_limits() -> dict[int, dict[str, int]]:
+    """Limits of every compute capability that is listed, in `data/_cuda_arch.toml`."""
+    out = {}
+    for arch, rows in read_shipped("_cuda_arch").items():
+        if arch == "documents":
+            continue
+        where = f"_cuda_arch.toml: {arch}"
+        out[arch_number(arch)] = {
+            key: int(read_quantity(rows[key], f"{where}.{key}", True).canonical(dimension, where, 1.0, 1))
+            for key, dimension in _ARCH_LIMITS.items()
+        }
+    return out
+
+
+def _as_arch(spec: DeviceSpec, number: int, notes: list[str]) -> DeviceSpec:
+    """The nearest lower device with the limits of the architecture that was asked for."""
+    known = _arch_limits()
+    rows = known[max(n for n in known if n <= number)] if number >= min(known) else None
+    notes.append(
+        f"no device is known for sm_{number}: speeds are those of {spec.name} ({spec.arch}), limits those of "
+        + (f"sm_{max(n for n in known if n <= number)}" if rows else spec.arch)
+    )
+    name = f"{spec.name}-sm_{number}"
+    if rows is None:
+        return replace(spec, name=name, arch=f"sm_{number}", notes=(*spec.notes, *notes))
+    optin = rows["shared_per_block_optin"]
+    limits = replace(
+        spec.limits,
+        shared_per_block_bytes=min(spec.limits.shared_per_block_bytes or optin, optin),
+        shared_per_block_optin_bytes=optin,
+        shared_reserved_bytes=rows["shared_reserved"],
+        max_threads_per_unit=rows["max_threads_per_unit"],
+        max_blocks_per_unit=rows["max_blocks_per_unit"],
+        registers_per_unit=rows["registers_per_unit"],
+    )
+    levels = tuple(
+        replace(lv, capacity_bytes=rows["shared_per_unit"]) if lv.name == "shared" else lv
+        for lv in spec.levels
+    )
+    return replace(
+        spec, name=name, arch=f"sm_{number}", limits=limits, levels=levels, notes=(*spec.notes, *notes)
+    )
+
+
+def _gfx(arch: str) -> tuple[int, int, int] | None:
+    """'gfx90a' to (9, 0, 10): the last two digits are minor and stepping, in hexadecimal."""
+    match = re.fullmatch(r"gfx(\d+)(\d)([0-9a-f])(?::.*)?", arch)
+    return (int(match[1]), int(match[2]), int(match[3], 16)) if match else None
+
+
+def _rocm(parsed: ParsedTarget) -> DeviceSpec:
+    where = f"target {parsed}"
+    arch = parsed.attrs.get("mcpu") or parsed.attrs.get("arch")
+    if not arch:
+        raise TargetError(
+            f"{parsed.kind} target without -mcpu: the device follows from the target, not from card 0",
+            where=where,
+            remedy=f'add it, e.g. "rocm -mcpu=gfx906" (MI50); {_SPEC_FILE}',
+        )
+    version = _gfx(arch)
+    candidates = [(v, f, a) for f in shipped_files() for a in f.default_for if (v := _gfx(a)) is not None]
+    for v, file, _ in candidates:
+        if v == version:
+            return load_device(file.name)
+    # Wavefronts of one major version are of one width; of another they may not be.
+    lower = [(v, f) for v, f, _ in candidates if version and v[0] == version[0] and v <= version]
+    if not lower:
+        raise TargetError(
+            f"no device is known for {arch}",
+            where=where,
+            remedy=f"known: {', '.join(a for _, _, a in candidates)}; {_SPEC_FILE}",
+        )
+    spec = load_device(max(lower, key=lambda item: item[0])[1].name)
+    note = f"no device is known for {arch}: planned as {spec.name} ({spec.arch})"
+    return replace(spec, name=f"{spec.name}-{arch}", arch=arch, notes=(*spec.notes, note))
+
+
+def _cpu(parsed: ParsedTarget) -> DeviceSpec:
+    where = f"target {parsed}"
+    report = cpu_report()
+    facts = report.facts
+    triple = parsed.attrs.get("mtriple") or parsed.attrs.get("target") or ""
+    machine = {"x86_64": "x86-64", "amd64": "x86-64", "arm64": "aarch64"}.get(triple.split("-")[0], "")
+    if (machine or triple.split("-")[0] or facts.machine) != facts.machine:
+        raise TargetError(
+            f"-mtriple={triple} is not this machine ({platform.machine()}), whose CPU is what is profiled",
+            where=where,
+            remedy='give --device a spec file of that machine (base = "cpu" and its numbers)',
+        )
+    notes: list[str] = []
+    threads = None
+    if "num-cores" in parsed.attrs:
+        text = parsed.attrs["num-cores"]
+        if not text.isdigit() or int(text) < 1:
+            raise TargetError(
+                f"-num-cores={text} is not a number of cores",
+                where=where,
+                remedy="give a whole number from 1",
+            )
+        threads = int(text)
+        if threads > report.profile.units:
+            notes.append(f"-num-cores={threads}, but threads scale to {report.profile.units} here")
+    simd = _simd(parsed, facts.simd, notes)
+    if not notes and threads in (None, report.spec.units) and simd == facts.simd:
+        return report.spec
+    return cpu_spec(
+        facts, report.profile, report.spec.source, (*report.spec.notes, *notes), threads=threads, simd=simd
+    )
+
+
+def _simd(parsed: ParsedTarget, full: Simd, notes: list[str]) -> Simd:
+    """What SIMD the code generator will use: that of -mcpu and -mattr, or the least of the machine."""
+    mattr = parsed.attrs.get("mattr", "")
+    asked = {word[1:] for word in mattr.split(",") if word.startswith("+")}
+    by_attr = next((s for s in simd_table() if s.machine == full.machine and s.mattr in asked), None)
+    mcpu = parsed.attrs.get("mcpu", "")
+    if mcpu == "native":
+        by_cpu: Simd | None = full
+    elif mcpu:
+        by_cpu = simd_of_mcpu(mcpu)
+        if by_cpu is None or by_cpu.machine != full.machine:
+            if full.machine == "x86-64":
+                notes.append(f"-mcpu={mcpu} is not listed; its vectors are taken to be those of this machine")
+            by_cpu = full
+    else:
+        # LLVM without -mcpu generates for the least CPU of the architecture.
+        by_cpu = next(reversed([s for s in simd_table() if s.machine == full.machine]), full)
+    simd = max(filter(None, (by_attr, by_cpu)), key=lambda s: s.vector_bytes)
+    if simd.vector_bytes < full.vector_bytes:
+        notes.append(
+            f"the target uses {8 * simd.vector_bytes}-bit vectors ({simd.name}), this machine has "
+            f"{8 * full.vector_bytes}-bit ones: -mcpu={full.mcpu}"
+        )
+    elif simd.vector_bytes > full.vector_bytes:
+        notes.append(f"the target's {simd.name} is more than this machine has ({full.name})")
+        return full
+    return simd
+
+
+__all__ = ["ParsedTarget", "arch_number", "device_for_target", "parse_target"]
