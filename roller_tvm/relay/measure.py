@@ -1,0 +1,238 @@
+"""Measuring candidates of a task: built side by side, run one at a time, failures told apart by kind."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from roller_tvm.errors import MeasureError
+from roller_tvm.relay.pool import Pool, Worker
+from roller_tvm.relay.worker import CHECK, PACKED, PLAIN
+
+#: Kinds of failure, in the words that summaries use.
+KINDS = ("schedule error", "layout error", "build error", "build timeout", "run error", "run timeout",
+         "crash", "wrong answer")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long things may take, in seconds.
+
+    Parameters
+    ----------
+    build_s, run_s, reference_s : float
+        After these a candidate (the reference) is given up and its process killed.
+    repeat_s, repeats, budget_s : float
+        A repeat is as many runs as fill `repeat_s`; there are `repeats` of them, fewer where that would take
+        longer than `budget_s`.
+    give_up, tries : float, int
+        A candidate whose first `tries` runs all take `give_up` times the best one's is not measured further.
+    finalists : int
+        The best ones are measured again, in turns, so that noise does not choose.
+    """
+
+    build_s: float = 15.0
+    run_s: float = 10.0
+    reference_s: float = 60.0
+    repeat_s: float = 0.002
+    repeats: int = 6
+    budget_s: float = 0.15
+    give_up: float = 3.0
+    tries: int = 3
+    finalists: int = 3
+
+    def options(self) -> dict[str, float]:
+        names = ("repeat_s", "repeats", "budget_s", "give_up", "tries")
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a candidate: 'ok' with typical seconds (nan if only checked), or a kind of failure."""
+
+    kind: str
+    seconds: float = math.nan
+    repeats: tuple[float, ...] = ()
+    text: str = ""
+    pruned: bool = False
+    checked: bool = False
+    build_s: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        return self.kind == "ok"
+
+    def __str__(self) -> str:
+        if not self.ok:
+            return f"{self.kind}: {self.text}"
+        return f"{self.seconds * 1e6:.1f} us" + (" (given up early)" if self.pruned else "")
+
+
+@dataclass
+class TaskResult:
+    """Outcomes in the order of the candidates, and which one won (None: none works)."""
+
+    outcomes: list[Outcome]
+    winner: int | None = None
+    error: str = ""
+
+    def failures(self) -> dict[str, int]:
+        """How many candidates failed, by kind."""
+        return dict(Counter(o.kind for o in self.outcomes if not o.ok))
+
+
+@dataclass
+class Measurer:
+    """Builds, runs and checks candidates in a pool of worker processes.
+
+    Examples
+    --------
+    >>> with Pool(2, threads=2) as pool:  # doctest: +SKIP
+    ...     result = Measurer(pool).measure(task, states)
+    """
+
+    pool: Pool
+    limits: Limits = field(default_factory=Limits)
+
+    def measure(self, task: Any, states: Sequence[Any], time_them: bool = True) -> TaskResult:
+        """Measure States of a ``SearchTask``; the winner is checked against the reference.
+
+        Without `time_them` the first State, in the order given, that builds and computes what it should wins.
+
+        Raises
+        ------
+        MeasureError
+            If the task as a whole cannot be measured (no reference can be computed, no worker starts).
+        """
+        from tvm.runtime._ffi_node_api import SaveJSON
+
+        packs = packs_weights(task)
+        lines = [record_line(task, s) for s in states]
+        session = _Session(self.pool, self.limits, task.workload_key, PACKED if packs else PLAIN, lines)
+        with tempfile.TemporaryDirectory(prefix="roller-tvm-") as folder:
+            tensors = str(SaveJSON(task.compute_dag.tensors))
+            opening = ("open_task", (session.key, tensors, str(task.target), packs), self.limits.reference_s)
+            self._reference(session.key, opening, folder)
+            for worker in self.pool.workers:
+                worker.prepare([opening, ("load_reference", (session.key, folder), self.limits.reference_s)])
+            try:
+                return session.measured() if time_them else session.first_right()
+            finally:
+                for worker in self.pool.workers:
+                    worker.prepare([])
+
+    def _reference(self, key: str, opening: Any, folder: str) -> None:
+        worker = self.pool.workers[0]
+        worker.prepare([opening])
+        reply = worker.call("make_reference", (key, folder), self.limits.reference_s)
+        if not reply.ok:
+            raise MeasureError(f"no reference to check against: {reply.kind}: {reply.text}", where=key,
+                               kind="reference", remedy="leave this task to TVM's own schedule")
+
+
+@dataclass
+class _Session:
+    """One task's candidates while they are measured."""
+
+    pool: Pool
+    limits: Limits
+    key: str
+    mode: int
+    lines: list[str]
+    outcomes: list[Outcome] = field(default_factory=list)
+    built: dict[tuple[int, int], tuple[Worker, int]] = field(default_factory=dict)
+
+    def _build(self, numbers: Sequence[int], mode: int) -> None:
+        calls = [("build", (self.key, n, self.lines[n], mode), self.limits.build_s) for n in numbers]
+        for n, (worker, generation, reply) in zip(numbers, self.pool.map(calls), strict=True):
+            if reply.ok:
+                self.built[n, mode] = (worker, generation)
+                self.outcomes[n] = replace(self.outcomes[n], build_s=reply.value)
+            else:
+                self.outcomes[n] = Outcome(reply.kind, text=reply.text)
+
+    def _run(self, number: int, mode: int, best: float, timed: bool) -> Outcome:
+        """Run a candidate; it is built again if the process that had it is gone."""
+        before = self.outcomes[number]
+        worker, generation = self.built.get((number, mode), (None, 0))
+        if worker is None or worker.generation != generation or worker.process is None:
+            self._build([number], mode)
+            if not self.outcomes[number].ok:
+                return self.outcomes[number]
+            worker, _ = self.built[number, mode]
+        options = self.limits.options() if timed else {}
+        reply = worker.call("run", (self.key, number, mode, best, options), self.limits.run_s)
+        if not reply.ok:
+            return Outcome(reply.kind, text=reply.text)
+        if reply.value["wrong"]:
+            return Outcome("wrong answer", text=reply.value["wrong"])
+        repeats = (*before.repeats, *reply.value["repeats"])
+        seconds = typical(repeats) if repeats else math.nan
+        return replace(before, seconds=seconds, repeats=repeats, pruned=reply.value["pruned"],
+                       checked=before.checked or mode != PACKED)
+
+    def measured(self) -> TaskResult:
+        every = range(len(self.lines))
+        self.outcomes = [Outcome("ok") for _ in every]
+        self._build(every, self.mode)
+        best = math.inf
+        for n in every:
+            if self.outcomes[n].ok:
+                outcome = self.outcomes[n] = self._run(n, self.mode, best, timed=True)
+                best = min(best, outcome.seconds) if outcome.ok else best
+        finalists = self._ranking()[: self.limits.finalists]
+        if len(finalists) > 1:
+            for n in finalists * 2:
+                if self.outcomes[n].ok and not self.outcomes[n].pruned:
+                    self.outcomes[n] = self._run(n, self.mode, math.inf, timed=True)
+        return self._first_right_of(self._ranking())
+
+    def first_right(self) -> TaskResult:
+        self.outcomes = [Outcome("ok") for _ in self.lines]
+        return self._first_right_of(range(len(self.lines)))
+
+    def _ranking(self) -> list[int]:
+        works = [n for n, o in enumerate(self.outcomes) if o.ok]
+        return sorted(works, key=lambda n: self.outcomes[n].seconds)
+
+    def _first_right_of(self, order: Sequence[int]) -> TaskResult:
+        """The first candidate in this order whose result is right (packed ones are checked only here)."""
+        check = CHECK if self.mode == PACKED else PLAIN
+        for n in order:
+            if not self.outcomes[n].checked:
+                if self.mode == PACKED and (n, PACKED) not in self.built:
+                    self._build([n], PACKED)  # what relay.build will make of it must build too
+                if self.outcomes[n].ok:
+                    self.outcomes[n] = self._run(n, check, math.inf, timed=False)
+            if self.outcomes[n].ok:
+                return TaskResult(self.outcomes, n)
+        return TaskResult(self.outcomes)
+
+
+def typical(repeats: Sequence[float]) -> float:
+    """The lower quartile of the repeats: what else the machine does only ever adds time.
+
+    Examples
+    --------
+    >>> typical([3.0, 1.0, 9.0, 2.0, 8.0])
+    2.0
+    """
+    return sorted(repeats)[len(repeats) // 4]
+
+
+def packs_weights(task: Any) -> bool:
+    """Whether ``relay.build`` would repack an operand of this task for the State that it finds."""
+    return int(task.layout_rewrite_option) == PACKED and any(
+        "layout_free_placeholders" in (getattr(op, "attrs", None) or {}) for op in task.compute_dag.ops)
+
+
+def record_line(task: Any, state: Any) -> str:
+    """The State as a record holds it, which is what a worker and a later build get."""
+    from tvm.auto_scheduler.measure import MeasureInput, MeasureResult
+    from tvm.auto_scheduler.measure_record import dump_record_to_string
+
+    return str(dump_record_to_string(MeasureInput(task, state), MeasureResult([0.0], 0, "", 0.0, 0.0)))

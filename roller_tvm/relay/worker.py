@@ -1,0 +1,236 @@
+"""A worker process: builds candidates, runs them, compares them. Started by ``pool.Worker``, never imported.
+
+It talks over one pipe (its file descriptor is the argument): ``(function, arguments)`` in,
+``(status, value)`` out. What crashes or hangs here takes nothing with it but this process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+import traceback
+from dataclasses import dataclass, field
+from math import ceil
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+from roller_tvm.relay import reference
+from roller_tvm.tvm_env.pin import pin_calling_thread
+
+PLAIN, CHECK, PACKED = 0, 1, 2  # as tvm's LayoutRewriteOption: none, insert a transform, take packed weights
+
+
+@dataclass
+class Task:
+    dag: Any
+    target: Any
+    rewrite: bool
+    inputs: list[np.ndarray] = field(default_factory=list)
+    expected: list[np.ndarray] = field(default_factory=list)
+    terms: int = 1
+    built: dict[tuple[int, int], Any] = field(default_factory=dict)
+
+
+TASKS: dict[str, Task] = {}
+
+
+class Failed(Exception):
+    """A failure with a kind, which the summary groups by."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+def hello() -> int:
+    """Import what building needs; the time is not counted as a candidate's."""
+    from roller_tvm.tvm_env import import_relay_tvm
+
+    import_relay_tvm("measuring")
+    from tvm import auto_scheduler, relay, te, topi  # noqa: F401
+
+    return os.getpid()
+
+
+def open_task(key: str, tensors: str, target: str, rewrite: bool) -> None:
+    import tvm
+    from tvm import auto_scheduler
+
+    TASKS.clear()  # one task at a time: what is built for another is in the way
+    arrays = tvm.runtime._ffi_node_api.LoadJSON(tensors)
+    TASKS[key] = Task(auto_scheduler.ComputeDAG(list(arrays)), tvm.target.Target(target), rewrite)
+
+
+def close_task(key: str) -> None:
+    TASKS.pop(key, None)
+
+
+def make_reference(key: str, folder: str) -> float:
+    """Compute the reference once; all workers read it from the folder. Returns the seconds it took."""
+    import tvm
+    from tvm import te
+
+    task, start = TASKS[key], time.perf_counter()
+    tensors = list(task.dag.tensors)
+    ins = [t for t in tensors if isinstance(t.op, te.PlaceholderOp)]
+    outs = [t for t in tensors if not isinstance(t.op, te.PlaceholderOp)]
+    host = task.target if task.target.kind.name == "llvm" else tvm.target.Target("llvm")
+    module = tvm.build(reference.reference_schedule(outs), tensors, host)
+    for positive in (False, True):
+        inputs = reference.make_inputs(ins, positive)
+        results = [tvm.nd.empty(reference.shape_of(t), t.dtype) for t in outs]
+        module(*_arguments(tensors, [tvm.nd.array(a) for a in inputs], results))
+        expected = [r.numpy() for r in results]
+        if reference.usable(expected):
+            break
+    for kind, arrays in (("in", inputs), ("out", expected)):
+        for number, array in enumerate(arrays):
+            np.save(os.path.join(folder, f"{kind}{number}.npy"), array)
+    return time.perf_counter() - start
+
+
+def load_reference(key: str, folder: str) -> None:
+    task = TASKS[key]
+    for kind, into in (("in", task.inputs), ("out", task.expected)):
+        del into[:]
+        while os.path.exists(path := os.path.join(folder, f"{kind}{len(into)}.npy")):
+            into.append(np.load(path, mmap_mode="r"))
+    task.terms = reference.reduction_terms(task.dag.ops)
+
+
+def build(key: str, number: int, line: str, mode: int) -> float:
+    """Build candidate `number` from its record line, as ``relay.build`` will. Returns the seconds it took."""
+    import tvm
+    from tvm.auto_scheduler.measure_record import load_record_from_string
+
+    task, start = TASKS[key], time.perf_counter()
+    try:
+        state = load_record_from_string(line)[0].state
+        if mode == PACKED:
+            _check_packing(task.dag, state)
+        schedule, args = task.dag.apply_steps_from_state(state, layout_rewrite=mode)
+    except Failed:
+        raise
+    except Exception as error:
+        raise Failed("layout error" if mode else "schedule error", last_line(error)) from error
+    try:
+        with tvm.transform.PassContext(opt_level=3):
+            module = tvm.build(schedule, list(args), task.target)
+            module[module.entry_name]  # the code of an llvm module is generated at the first look-up
+    except Exception as error:
+        raise Failed("build error", last_line(error)) from error
+    task.built[number, mode] = (module, list(args))
+    return time.perf_counter() - start
+
+
+def _check_packing(dag: Any, state: Any) -> None:
+    """``relay.build`` repacks constant weights as the State's loops say; refuse what it would get wrong."""
+    new = dag.rewrite_layout_from_state(state)
+    for before, after in zip(dag.tensors, new.tensors, strict=True):
+        old, packed = np.prod(reference.shape_of(before)), np.prod(reference.shape_of(after))
+        if old != packed:
+            raise Failed("layout error", f"'{before.op.name}' of {old} elements would become {packed}")
+
+
+def run(key: str, number: int, mode: int, best: float, options: dict[str, float]) -> dict[str, Any]:
+    """Run a built candidate: compare its result if it takes the inputs as they are, then time it.
+
+    Returns
+    -------
+    dict
+        'repeats': seconds of each repeat; 'pruned'; 'wrong': why the result is not right, or ''.
+    """
+    import tvm
+    from tvm import te
+
+    task = TASKS[key]
+    module, args = task.built[number, mode]
+    device = tvm.device(task.target.kind.name, 0)
+    ins = [t for t in args if isinstance(t.op, te.PlaceholderOp)]
+    outs = [t for t in args if not isinstance(t.op, te.PlaceholderOp)]
+    values = reference.make_inputs(ins) if mode == PACKED else task.inputs
+    inputs = [tvm.nd.array(np.ascontiguousarray(a), device) for a in values]
+    results = [tvm.nd.array(_poison(t), device) for t in outs]
+    arguments = _arguments(args, inputs, results)
+    function = module[module.entry_name]
+    try:
+        function(*arguments)
+        device.sync()
+        if device.device_type == tvm.cpu().device_type:
+            pin_calling_thread()
+        wrong = ""
+        if mode != PACKED:
+            for result, expected in zip(results, task.expected, strict=True):
+                wrong = wrong or reference.difference(result.numpy(), expected, task.terms)
+        if wrong or not options:
+            return {"repeats": [], "pruned": False, "wrong": wrong}
+        once = float("inf")
+        for _ in range(int(options["tries"])):  # one slow run may be another process's fault
+            start = time.perf_counter()
+            function(*arguments)
+            device.sync()
+            once = min(once, time.perf_counter() - start)
+            if once <= best * options["give_up"]:
+                break
+        else:
+            return {"repeats": [once], "pruned": True, "wrong": ""}
+        number_of_runs = max(1, ceil(options["repeat_s"] / once))
+        repeats = int(min(options["repeats"], max(1.0, options["budget_s"] // (once * number_of_runs))))
+        timer = module.time_evaluator(module.entry_name, device, number=number_of_runs, repeat=repeats)
+        return {"repeats": list(timer(*arguments).results), "pruned": False, "wrong": ""}
+    except tvm.TVMError as error:
+        raise Failed("run error", last_line(error)) from error
+
+
+def _poison(tensor: Any) -> np.ndarray:
+    """What an output holds before the run: elements that a kernel forgets to write show."""
+    shape, dtype = reference.shape_of(tensor), str(tensor.dtype)
+    return np.full(shape, np.nan if dtype.startswith(("float", "bfloat")) else 77).astype(dtype)
+
+
+def _arguments(tensors: list[Any], inputs: list[Any], outputs: list[Any]) -> list[Any]:
+    from tvm import te
+
+    ins, outs = iter(inputs), iter(outputs)
+    return [next(ins) if isinstance(t.op, te.PlaceholderOp) else next(outs) for t in tensors]
+
+
+def last_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1][:300] if lines else type(error).__name__
+
+
+FUNCTIONS = {
+    f.__name__: f for f in (hello, open_task, close_task, make_reference, load_reference, build, run)
+}
+
+
+def serve(connection: Connection, functions: dict[str, Any]) -> None:
+    while True:
+        try:
+            name, args = connection.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            reply = ("ok", functions[name](*args))
+        except Failed as error:
+            reply = ("failed", (error.kind, str(error)))
+        except Exception as error:
+            traceback.print_exc()
+            reply = ("failed", ("run error" if name == "run" else "build error", last_line(error)))
+        connection.send(reply)
+
+
+def main(functions: dict[str, Any] | None = None) -> None:
+    connection = Connection(int(sys.argv[1]))
+    with contextlib.suppress(BrokenPipeError, KeyboardInterrupt):
+        serve(connection, functions or FUNCTIONS)
+    os._exit(0)  # TVM's threads may be stuck; there is nothing here worth an orderly end
+
+
+if __name__ == "__main__":
+    main()

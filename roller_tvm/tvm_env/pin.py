@@ -1,0 +1,40 @@
+"""Where the thread that calls a kernel runs, so that it does not share a CPU with TVM's own threads."""
+
+from __future__ import annotations
+
+import os
+
+
+def pin_calling_thread() -> int | None:
+    """Give this thread a CPU that no thread of TVM's pool is bound to.
+
+    TVM binds the threads of its pool, not the caller, which does its share of the work: on the CPU of another
+    it runs at half speed, and stays there. Call this after the first kernel, when the pool exists, or the pool
+    would be bound to this one CPU too.
+
+    Returns
+    -------
+    int or None
+        The CPU; None where nothing was changed (no pool, one thread, no other CPU, not Linux).
+
+    Examples
+    --------
+    >>> module.run(); pin_calling_thread()  # doctest: +SKIP
+    0
+    """
+    if not hasattr(os, "sched_setaffinity") or not os.path.isdir("/proc/self/task"):
+        return None
+    me, bound = os.getpid(), set()
+    for thread in os.listdir("/proc/self/task"):
+        try:
+            cpus = os.sched_getaffinity(int(thread))
+        except OSError:  # it ended meanwhile
+            continue
+        if int(thread) != me and len(cpus) == 1:
+            bound |= cpus
+    mine = os.sched_getaffinity(0)
+    free = sorted(set(mine) - bound)
+    if not bound or not free or len(mine) == 1:
+        return None
+    os.sched_setaffinity(0, {free[0]})
+    return free[0]

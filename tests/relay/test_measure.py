@@ -1,0 +1,101 @@
+"""Measuring in worker processes: candidates that crash, hang or lie cost themselves alone."""
+
+import os
+import sys
+
+import numpy as np
+import pytest
+
+tvm = pytest.importorskip("tvm")
+pytestmark = pytest.mark.tvm
+
+from tvm import auto_scheduler  # noqa: E402
+
+from roller_tvm.lower.steps import Parallel, Split  # noqa: E402
+from roller_tvm.relay.apply_state import apply_steps_state  # noqa: E402
+from roller_tvm.relay.loops import TeProgram  # noqa: E402
+from roller_tvm.relay.measure import Limits, Measurer  # noqa: E402
+from roller_tvm.relay.pool import Pool  # noqa: E402
+from roller_tvm.relay.reference import difference, make_inputs, tolerance  # noqa: E402
+
+from . import programs as P  # noqa: E402
+
+TARGET = "llvm -num-cores 2"
+
+
+@pytest.fixture(scope="module")
+def task():
+    key = auto_scheduler.workload_registry.register_workload_tensors("roller_test_matmul", P.matmul())
+    return auto_scheduler.SearchTask(workload_key=key, target=tvm.target.Target(TARGET))
+
+
+
+def states(task, tiles):
+    program = TeProgram.of_dag(task.compute_dag)
+    lists = [[Parallel("C", "i"), Split("C", "j", (tile,), ("j0", "j1"))] for tile in tiles]
+    return [apply_steps_state(task.compute_dag, program, steps) for steps in lists]
+
+
+def test_every_kind_of_failure_is_counted_and_the_rest_measured(task, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.getcwd())
+    monkeypatch.setattr(sys, "path", [os.getcwd(), *sys.path])
+    with Pool(2, threads=1, module="tests.relay.faulty_worker") as pool:
+        result = Measurer(pool, Limits(run_s=3.0)).measure(task, states(task, (2, 4, 8, 16, 32, 64)))
+    kinds = [o.kind for o in result.outcomes]
+    assert kinds == ["ok", "crash", "run timeout", "wrong answer", "ok", "build error"]
+    assert "SIGSEGV" in result.outcomes[1].text
+    assert result.failures() == {"crash": 1, "run timeout": 1, "wrong answer": 1, "build error": 1}
+    winner = result.outcomes[result.winner]
+    assert winner.checked and winner.seconds > 0
+
+
+def test_without_timing_the_first_right_one_wins(task):
+    with Pool(1, threads=1) as pool:
+        result = Measurer(pool).measure(task, states(task, (8, 16)), time_them=False)
+    assert result.winner == 0 and result.outcomes[0].checked
+    assert not result.outcomes[1].checked  # nobody needed it
+
+
+def test_workers_end_with_the_pool():
+    with Pool(1, threads=1) as pool:
+        assert pool.workers[0].call("hello", (), 60).ok
+        process = pool.workers[0].process
+    assert process.poll() is not None
+
+
+def test_the_tolerance_sees_one_lost_term_of_a_long_sum():
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((2, 64, 4608)).astype("float32")
+    expected = (a * b).sum(axis=1)
+    other_order = (a * b)[:, ::-1].astype("float64").sum(axis=1).astype("float32")
+    lost = (a * b)[:, 1:].sum(axis=1)
+    assert difference(other_order, expected, 4608) == ""
+    assert "error" in difference(lost, expected, 4608)
+
+
+@pytest.mark.parametrize("got, part", [
+    (np.array([1.0, np.nan], "float32"), "NaN or infinite in one only"),
+    (np.array([1.0, 2.1], "float32"), "error"),
+    (np.array([1.0], "float32"), "shape"),
+])
+def test_results_that_differ_say_how(got, part):
+    assert part in difference(got, np.array([1.0, 2.0], "float32"), 1)
+
+
+def test_equal_nans_and_infinities_agree():
+    values = np.array([1.0, np.nan, np.inf], "float32")
+    assert difference(values, values.copy(), 1) == ""
+    assert "infinities" in difference(np.array([1.0, np.nan, -np.inf], "float32"), values, 1)
+
+
+def test_integers_must_be_equal():
+    assert difference(np.array([1, 2]), np.array([1, 3]), 1) == "1 of 2 integers differ"
+    assert tolerance("int32", 10) == 0
+
+
+def test_inputs_are_the_same_in_every_process_and_differ_by_tensor():
+    from tvm import te
+
+    tensors = [te.placeholder((33, 17), name=n) for n in "ab"]
+    first, second = make_inputs(tensors), make_inputs(tensors)
+    assert np.array_equal(first[0], second[0]) and not np.array_equal(first[0], first[1])
