@@ -1,5 +1,115 @@
+"""The CPU recipes: an rProgram as schedule steps.
+
+Shapes of the loops (``p`` parallel chunks, ``m`` register tiles of a chunk, ``i`` inside a register tile)::
+
+    cpu.tiled    p.. -> parallel   m.. in the plan's order   i.. vectors        output
+                   S0 S1 R0 S2 R1 S3: unrolled, last axis vectors              anchor, at the last m
+    cpu.direct   outer.. -> parallel   rest   v -> vector                      output; anchor inside
+
+The anchor's loops have Ansor's multi-level shape (every spatial axis split once into four, every reduction once
+into two), because TVM's layout rewrite of constant operands, which packs them, reads that shape.
+"""
+
 from __future__ import annotations
-def lower_cpu_tiled(expression, program):
-    raise NotImplementedError
-def lower_cpu_direct(expression, program):
-    raise NotImplementedError
+
+from ..expr import Stage, TensorExpression
+from ..plan.program import RProgram
+from .loops import open_parts
+from .steps import CacheWrite, ComputeAt, Fuse, Inline, Parallel, Reorder, Split, Step, Unroll, Vectorize
+
+
+def lower_cpu_tiled(expression: TensorExpression, program: RProgram) -> list[Step]:
+    """Recipe cpu.tiled."""
+    anchor, output = expression.stage(program.anchor), expression.stage(program.output)
+    steps: list[Step] = [Inline(name) for name in program.inlined]
+    inner = anchor.name
+    if anchor is output:
+        inner = f"{anchor.name}.local"
+        steps.append(CacheWrite(anchor.name, "local", inner))
+    chunk, tile = program.tile("l2"), program.tile("register")
+    out = output.name
+    opened, loops = open_parts(out, output.spatial)
+    steps += opened
+    for axis, loop in zip(anchor.spatial, loops, strict=True):
+        lengths = (chunk[axis.name] // tile[axis.name], tile[axis.name])
+        steps.append(Split(out, loop, lengths, tuple(f"{loop}.{c}" for c in "pmi")))
+    order = program.choices_of("order")
+    ranked = sorted(
+        zip(anchor.spatial, loops, strict=True), key=lambda pair: order.get(pair[0].name, -1)
+    )  # loops with a single trip go outermost
+    middle = tuple(f"{loop}.m" for _, loop in ranked)
+    parallel = tuple(f"{loop}.p" for loop in loops)
+    steps.append(Reorder(out, (*parallel, *middle, *(f"{loop}.i" for loop in loops))))
+    whole = parallel[0]
+    if len(parallel) > 1:
+        whole = "parallel"
+        steps.append(Fuse(out, parallel, whole))
+    steps.append(Parallel(out, whole))
+    if tile[anchor.spatial[-1].name] > 1:
+        steps.append(Vectorize(out, f"{loops[-1]}.i"))
+    steps.append(ComputeAt(inner, out, middle[-1]))
+    return steps + _micro_kernel(inner, anchor, program)
+
+
+def _micro_kernel(inner: str, anchor: Stage, program: RProgram) -> list[Step]:
+    """The anchor inside one register tile: S0 S1 R0 S2 R1 S3."""
+    tile = program.tile("register")
+    opened, spatial = open_parts(inner, anchor.spatial)
+    steps: list[Step] = list(opened)
+    opened, reduce = open_parts(inner, anchor.reduce)
+    steps += opened
+    for axis, loop in zip(anchor.spatial, spatial, strict=True):
+        steps.append(Split(inner, loop, (1, 1, tile[axis.name]), tuple(f"{loop}.{n}" for n in range(4))))
+    for axis, loop in zip(anchor.reduce, reduce, strict=True):
+        steps.append(Split(inner, loop, (program.choice(f"unroll:{axis.name}", 1),), (f"{loop}.0", f"{loop}.1")))
+    s = [tuple(f"{loop}.{n}" for loop in spatial) for n in range(4)]
+    r = [tuple(f"{loop}.{n}" for loop in reduce) for n in range(2)]
+    steps.append(Reorder(inner, (*s[0], *s[1], *r[0], *s[2], *r[1], *s[3])))
+    steps += [Unroll(inner, f"{loop}.1") for axis, loop in zip(anchor.reduce, reduce, strict=True)
+              if program.choice(f"unroll:{axis.name}", 1) > 1]
+    steps += [Unroll(inner, loop) for loop in s[3][:-1]]
+    if tile[anchor.spatial[-1].name] > 1:
+        steps.append(Vectorize(inner, s[3][-1]))
+    return steps
+
+
+def lower_cpu_direct(expression: TensorExpression, program: RProgram) -> list[Step]:
+    """Recipe cpu.direct."""
+    anchor, output = expression.stage(program.anchor), expression.stage(program.output)
+    steps: list[Step] = [Inline(name) for name in program.inlined]
+    out = output.name
+    opened, loops = open_parts(out, output.spatial)
+    steps += opened
+    loops = list(loops)
+    vector, outer = program.choice("vector"), program.choice("parallel")
+    extent = anchor.spatial[-1].extent if anchor.spatial else 1
+    at = ""
+    if vector > 1:
+        last = loops[-1]
+        at = loops[-2] if len(loops) > 1 else ""
+        if vector < extent:
+            steps.append(Split(out, last, (vector,), (f"{last}.o", f"{last}.v")))
+            loops[-1:] = [f"{last}.o", f"{last}.v"]
+            at = f"{last}.o"
+    elif loops:
+        at = loops[-1]
+    if outer > 0:
+        whole = loops[0]
+        if outer > 1:
+            whole = "outer"
+            steps.append(Fuse(out, tuple(loops[:outer]), whole))
+            at = whole if at in loops[:outer] else at
+        steps.append(Parallel(out, whole))
+    if anchor is not output and at:
+        steps.append(ComputeAt(anchor.name, out, at))
+    if anchor.reduce and vector > 1:
+        opened, own = open_parts(anchor.name, anchor.spatial)
+        opened_reduce, reduce = open_parts(anchor.name, anchor.reduce)
+        if anchor is not output:
+            steps += opened + opened_reduce
+            steps.append(Reorder(anchor.name, (*own[:-1], *reduce, own[-1])))
+            steps.append(Vectorize(anchor.name, own[-1]))
+            steps.append(Vectorize(out, loops[-1]))
+    elif vector > 1:
+        steps.append(Vectorize(out, loops[-1]))
+    return steps

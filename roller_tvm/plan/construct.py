@@ -18,11 +18,13 @@ from ..model.estimate import Estimate, ProgramEstimate
 from ..model.geometry import Geometry
 from .align import Rejection
 from .candidates import Construction, RankedPlan
-from .cpu import construct_cpu
+from .cpu import construct_direct as construct_cpu_direct
+from .cpu import construct_tiled as construct_cpu_tiled
 from .gpu_direct import construct_direct, construct_reduce
-from .gpu_tiled import Search, construct_tiled
-from .partition import partition
+from .gpu_tiled import construct_tiled
+from .partition import materialise_padding, partition
 from .program import Plan, RProgram
+from .search import Search
 
 EPS = (0.0, 0.2, 0.4, 0.8, 1.6, 3.2)
 
@@ -65,7 +67,7 @@ def construct(expression: TensorExpression, device: DeviceSpec, top: int = 10) -
     plans: list[RankedPlan] = []
     for variant, splits in variants:
         per_nest: list[Ranked] = []
-        for nest in partition(variant):
+        for nest in partition(variant, materialise_padding if device.kind == "cpu" else None):
             geometry = Geometry.of(variant, nest.anchor, nest.inlined, nest.output)
             ranked: Ranked = []
             for recipe in recipes(geometry, device):
@@ -110,7 +112,9 @@ def recipes(geometry: Geometry, device: DeviceSpec) -> tuple[Recipe, ...]:
     """The recipes that fit a nest."""
     g = geometry
     if device.kind == "cpu":
-        return (Recipe(construct_cpu),)
+        if g.reduce and g.stage.combiner != "other":
+            return (Recipe(construct_cpu_tiled), Recipe(construct_cpu_direct))
+        return (Recipe(construct_cpu_direct),)
     found = []
     if len(g.operands) > 1 and g.stage.combiner == "sum" and any(g.reuse(i) for i in g.spatial):
         found.append(Recipe(construct_tiled, relaxes=True))

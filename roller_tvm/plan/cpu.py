@@ -1,3 +1,161 @@
+"""Construction for CPUs: register tiles of vectors, chunks over the cores, and the order of the loops between."""
+
 from __future__ import annotations
-def construct_cpu(search, top):
-    raise NotImplementedError
+
+from itertools import product
+from math import ceil, prod
+
+from ..device import DeviceSpec
+from ..model.cpu import CpuRates, direct_estimate, register_use, tiled_estimate
+from ..model.estimate import ProgramEstimate
+from ..model.geometry import Geometry, Tile
+from .align import aligned_extents, capacity, tensor_shape
+from .program import RProgram, RTile
+from .search import Search
+
+# Breadth of the search: register tiles kept, chunks tried for each.
+REGISTER_TILES = 10
+CHUNKS = 40
+# Parallel tasks per core beyond which finer chunks only add overhead.
+CHUNKS_PER_CORE = 64
+
+
+def vector_extents(extent: int, lanes: int, most: int) -> list[int]:
+    """Extents that the vector axis of a register tile may have: whole vectors, or the whole axis.
+
+    Examples
+    --------
+    >>> vector_extents(64, 16, 4), vector_extents(12, 16, 4), vector_extents(24, 16, 4)
+    ([16, 32, 64], [12], [8, 24])
+    """
+    whole = [e for e in aligned_extents(extent, 0.0, most=lanes * most) if e % lanes == 0]
+    if whole:
+        return whole
+    half = [e for e in aligned_extents(extent, 0.0, most=lanes * most) if e % (lanes // 2) == 0]
+    small = [extent] if extent <= lanes * most else []
+    if half or small:
+        return sorted(set(half + small))
+    return [max(aligned_extents(extent, 0.0, most=lanes))]
+
+
+def register_tiles(search: Search, rates: CpuRates) -> list[Tile]:
+    """Register tiles that fit the vector registers, by cycles per multiply-add of their inner loop."""
+    g = search.geometry
+    last = g.spatial[-1]
+    options: list[list[int]] = []
+    for i, extent in enumerate(g.extents):
+        if i in g.reduce:
+            options.append([1])
+        elif i == last:
+            options.append(vector_extents(extent, rates.lanes, rates.registers // 4))
+        else:
+            options.append(aligned_extents(extent, 0.0, most=rates.registers))
+    scored: list[tuple[float, int, Tile]] = []
+    for tile in product(*options):
+        use = register_use(g, tile, rates.lanes)
+        if use.accumulators > rates.registers:
+            continue
+        search.considered += 1
+        if search.reject(capacity("vector registers", use.registers, rates.registers, "use a smaller register tile"),
+                         f"register tile {tile}"):
+            continue
+        per_fma = max(
+            use.accumulators / rates.fma, rates.latency if g.reduce else 0.0,
+            (use.vector_loads + use.broadcasts + use.gathers) / rates.loads,
+        ) / use.accumulators  # fmt: skip
+        waste = ceil(tile[last] / rates.lanes) * rates.lanes / tile[last]
+        scored.append((per_fma * waste, -use.accumulators, tile))
+    scored.sort()
+    return [t for _, _, t in scored[:REGISTER_TILES]]
+
+
+def chunks_of(search: Search, tile: Tile, units: int) -> list[Tile]:
+    """Chunks of whole register tiles that keep all cores busy, the best balanced first."""
+    g = search.geometry
+    options = [
+        [extent] if i in g.reduce else aligned_extents(extent, 0.0, step=tile[i]) for i, extent in enumerate(g.extents)
+    ]
+    found: list[tuple[float, int, Tile]] = []
+    for chunk in product(*options):
+        count = prod(g.extents[i] // chunk[i] for i in g.spatial)
+        split = sum(1 for i in g.spatial if chunk[i] < g.extents[i])
+        if count > units * CHUNKS_PER_CORE or split > 2:
+            continue
+        idle = ceil(count / units) * units / count
+        found.append((idle, count, chunk))
+    found.sort()
+    return [c for _, _, c in found[:CHUNKS]]
+
+
+def orders_of(geometry: Geometry, chunk: Tile, tile: Tile) -> list[tuple[int, ...]]:
+    """Orders of the loops over register tiles: each operand in turn is the one that stays innermost."""
+    looped = tuple(i for i in geometry.spatial if chunk[i] > tile[i])
+    result: list[tuple[int, ...]] = []
+    for op in geometry.operands:
+        order = tuple(sorted(looped, key=lambda i: (i not in op.axes, i)))
+        if order not in result:
+            result.append(order)
+    return result or [looped]
+
+
+def construct_tiled(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
+    """Ranked candidates of recipe cpu.tiled."""
+    g, device = search.geometry, search.device
+    if not g.spatial or not g.operands:
+        return []
+    rates = CpuRates.of(device, max(op.element_bytes for op in g.operands))
+    found: list[tuple[RProgram, ProgramEstimate]] = []
+    for tile in register_tiles(search, rates):
+        for chunk in chunks_of(search, tile, device.units):
+            for order in orders_of(g, chunk, tile):
+                search.considered += 1
+                estimate = tiled_estimate(g, device, chunk, tile, order)
+                found.append((_program(search, chunk, tile, order), estimate))
+    return sorted(found, key=lambda c: c[1].seconds)[: 2 * top]
+
+
+def _program(search: Search, chunk: Tile, tile: Tile, order: tuple[int, ...]) -> RProgram:
+    g, nest = search.geometry, search.nest
+    tiles = (
+        RTile("l2", tuple(zip(g.axes, chunk, strict=True))),
+        RTile("register", tuple(zip(g.axes, tile, strict=True))),
+    )
+    choices = tuple((f"order:{g.axes[axis]}", n) for n, axis in enumerate(order))
+    return RProgram("cpu.tiled", nest.anchor, nest.output, tiles, nest.inlined, (), choices)
+
+
+def construct_direct(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
+    """Ranked candidates of recipe cpu.direct: how many outer axes run in parallel, how long the vectors are."""
+    g, device = search.geometry, search.device
+    rates = CpuRates.of(device, g.output_bytes)
+    found: list[tuple[RProgram, ProgramEstimate]] = []
+    last = g.spatial[-1] if g.spatial else -1
+    vector = 0
+    if g.spatial and not search.reject(_vectorisable(search, last)):
+        vector = vector_extents(g.extents[last], rates.lanes, 4)[-1]
+    for outer in range(len(g.spatial) + 1):
+        leading = g.spatial[:outer]
+        if outer and g.spatial[outer - 1] == last and vector:
+            break
+        chunks = prod(g.extents[i] for i in leading)
+        search.considered += 1
+        estimate = direct_estimate(g, device, chunks)
+        chunk = tuple(1 if i in leading else e for i, e in enumerate(g.extents))
+        tile = tuple(e if i in g.reduce else (vector or 1) if i == last else 1 for i, e in enumerate(g.extents))
+        tiles = (RTile("l2", tuple(zip(g.axes, chunk, strict=True))), RTile("register", tuple(zip(g.axes, tile, strict=True))))
+        choices = (("parallel", outer), ("vector", vector))
+        found.append((RProgram("cpu.direct", search.nest.anchor, search.nest.output, tiles, search.nest.inlined, (), choices),
+                      estimate))
+    # Of equal times, the fewest axes in parallel.
+    return sorted(found, key=lambda c: c[1].seconds)[: 2 * top]
+
+
+def _vectorisable(search: Search, last: int):
+    g = search.geometry
+    lanes = CpuRates.of(search.device, g.output_bytes).lanes
+    return tensor_shape(g.extents[last], min(lanes // 2, g.extents[last]), 0.0, g.axes[last]) if g.extents[last] > 4 * lanes else None
+
+
+def cpu_units(device: DeviceSpec) -> int:
+    """Cores that a plan is scaled out over."""
+    return device.units

@@ -8,8 +8,8 @@ from ..model.estimate import ProgramEstimate
 from ..model.geometry import Geometry, Tile
 from ..model.gpu import direct_estimate, reduce_estimate
 from .align import capacity, execution_unit
-from .gpu_tiled import Search
 from .program import RProgram, RTile
+from .search import Search
 
 
 def _linear_tile(geometry: Geometry, length: int) -> Tile:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from math import ceil, prod
 
 from ..device import DeviceSpec
 from ..model.estimate import ProgramEstimate
 from ..model.geometry import Geometry, Operand, Tile
 from ..model.gpu import TiledShape, registers_of, shared_bytes_of, tiled_estimate
-from .align import Rejection, aligned_extents, bank_padding, capacity, execution_unit, tensor_shape, transaction
-from .partition import NestShape
+from .align import aligned_extents, bank_padding, capacity, execution_unit, tensor_shape, transaction
 from .program import RProgram, RTile
+from .search import Search
 
 # Breadth of the search, not device facts: register tiles and block tiles kept on the way up.
 REGISTER_TILES = 24
@@ -21,25 +20,6 @@ REFINED = 48
 BRANCHES = 2
 # Multiply-adds in the fully unrolled body of a thread: enough to hide loads, small enough to compile fast.
 UNROLLED = 512
-
-
-@dataclass
-class Search:
-    """One construction at one eps: candidates by predicted time, and the rejections."""
-
-    geometry: Geometry
-    device: DeviceSpec
-    nest: NestShape
-    eps: float
-    rejections: list[Rejection] = field(default_factory=list)
-    considered: int = 0
-
-    def reject(self, rejection: Rejection | None, candidate: str = "") -> bool:
-        """Note a broken rule; True if there was one."""
-        if rejection is None:
-            return False
-        self.rejections.append(Rejection(rejection.rule, rejection.required, rejection.limit, rejection.remedy, candidate))
-        return True
 
 
 def reuse_score(geometry: Geometry, tile: Tile, larger: Tile) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..expr import Access, Stage, TensorExpression
@@ -26,7 +27,20 @@ class NestShape:
     inlined: tuple[str, ...]
 
 
-def partition(expression: TensorExpression) -> tuple[NestShape, ...]:
+def materialise_padding(expression: TensorExpression, stage: Stage) -> bool:
+    """Whether a prologue is better stored than computed in place where no fast memory is filled by hand.
+
+    True for a guarded or rearranging prologue that a reduction reads more than once an element: the guard
+    would otherwise stand in the innermost loop.
+    """
+    readers = [c for c in expression.consumers(stage.name) if c.reduce and len(c.reads) > 1 or c.reduce and c.points > stage.points]
+    rearranges = any(a.guarded or a.indices != stage.write().indices for a in stage.reads)
+    return rearranges and any(c.points > stage.points for c in readers)
+
+
+def partition(
+    expression: TensorExpression, store: Callable[[TensorExpression, Stage], bool] | None = None
+) -> tuple[NestShape, ...]:
     """Loop nests of an expression, in the order in which they run.
 
     Every reduction is the anchor of a nest. Element-wise stages after it that keep its shape are fused into
@@ -48,7 +62,7 @@ def partition(expression: TensorExpression) -> tuple[NestShape, ...]:
         claimed |= {stage.name, *chain}
         nests.append((stage.name, chain[-1] if chain else stage.name, set(chain[:-1])))
     for stage in expression.stages:
-        if stage.name in outputs and stage.name not in claimed:
+        if stage.name not in claimed and (stage.name in outputs or (store is not None and store(expression, stage))):
             claimed.add(stage.name)
             nests.append((stage.name, stage.name, set()))
     order = {s.name: i for i, s in enumerate(expression.stages)}
