@@ -8,7 +8,7 @@ import os
 def pin_calling_thread() -> int | None:
     """Give this thread a CPU that no thread of TVM's pool is bound to.
 
-    TVM binds the threads of its pool, not the caller, which does its share of the work: on the CPU of another
+    TVM binds the threads of its pool, not the caller, which does its share of the work: on another CPU
     it runs at half speed, and stays there. Call this after the first kernel, when the pool exists, or the pool
     would be bound to this one CPU too.
 

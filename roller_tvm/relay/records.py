@@ -1,0 +1,293 @@
+"""Record files: Ansor's own format, one line a record, with a comment line of ours before each.
+
+A plain TVM reads them (``auto_scheduler.ApplyHistoryBest``) and skips the comments. A record is written with one
+write and synced, so whatever interrupts a tuning leaves every earlier record intact; at worst the last line is
+half there, which is said when the file is read and mended when it is next written.
+
+ApplyHistoryBest takes the record with the lowest cost. A plan that nobody measured is written with its predicted
+time in *nanoseconds* where the format has seconds, so that a measured record of the same task, ours or Ansor's,
+wins whatever was predicted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import math
+import os
+import time
+import warnings
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from roller_tvm.errors import BadInput, DiskFull, RecordError
+from roller_tvm.version import __version__
+
+MARK = "# roller-tvm "
+#: Seconds -> what is written for a plan that was not measured.
+UNMEASURED = 1e9
+
+
+class RecordWarning(UserWarning):
+    """Part of a record file could not be read and was left out."""
+
+
+@dataclass(frozen=True)
+class Note:
+    """What we know of a record beyond what Ansor's format holds.
+
+    Parameters
+    ----------
+    plan : str
+        Digest of the plan.
+    predicted_s, measured_s : float or None
+    trials : int
+        How many candidates were measured to find it.
+    checked : bool
+        Whether its result was compared with the reference.
+    """
+
+    plan: str
+    predicted_s: float | None = None
+    measured_s: float | None = None
+    trials: int = 0
+    checked: bool = False
+    version: str = __version__
+
+    def line(self) -> str:
+        return MARK + json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def of_line(cls, line: str) -> Note | None:
+        try:
+            return cls(**json.loads(line[len(MARK) :]))
+        except (ValueError, TypeError):
+            return None
+
+
+@dataclass(frozen=True)
+class Record:
+    """One record of a file: where it stands, for what task and target, and its cost as written."""
+
+    line: str
+    number: int
+    workload_key: str
+    target: str
+    cost: float
+    error_no: int
+    note: Note | None = None
+
+    @property
+    def measured(self) -> bool:
+        return self.note is None or self.note.measured_s is not None
+
+
+def parse(line: str) -> tuple[str, str, float, int]:
+    """Workload key, target, mean cost and error number of a record line; ``ValueError`` if it is not one."""
+    data = json.loads(line)
+    try:
+        key, target = data["i"][0][:2]
+        steps, costs, error_no = data["i"][1][1], data["r"][0], data["r"][1]
+        version = data["v"]
+    except (KeyError, IndexError, TypeError) as error:
+        raise ValueError(f"not a record of auto_scheduler ({type(error).__name__}: {error})") from None
+    good = (isinstance(key, str) and isinstance(target, str) and isinstance(steps, list) and isinstance(version, str)
+            and isinstance(error_no, int) and isinstance(costs, list) and costs
+            and all(isinstance(c, (int, float)) for c in costs))  # fmt: skip
+    if not good:
+        raise ValueError("not a record of auto_scheduler (a field is of a wrong type)")
+    return key, target, math.fsum(costs) / len(costs), error_no
+
+
+def read_records(path: str | os.PathLike[str], strict: bool = True) -> list[Record]:
+    """Every record of a file, in order; an absent file has none.
+
+    A last line that is only half there is left out with a ``RecordWarning``. Anything else that is not a
+    record raises, or, with ``strict=False``, is left out with a warning too.
+
+    Raises
+    ------
+    RecordError
+        Naming file, line and remedy.
+
+    Examples
+    --------
+    >>> read_records("no_such_file.json")
+    []
+    """
+    path = Path(path)
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise BadInput(f"cannot be read: {error.strerror}", str(path), "give another file") from error
+    return list(_records(path, data, strict))
+
+
+def _records(path: Path, data: bytes, strict: bool) -> Iterator[Record]:
+    note = None
+    lines = data.split(b"\n")
+    for number, raw in enumerate(lines, 1):
+        text = raw.decode(errors="replace")
+        if text[:1] in ("", "#", " "):  # as TVM's reader does
+            if text or number < len(lines):
+                note = Note.of_line(text) if text.startswith(MARK) else None
+            continue
+        try:
+            key, target, cost, error_no = parse(text)
+        except ValueError as error:
+            where = f"{path}:{number}"
+            if number >= len(lines) - 1 and not b"".join(lines[number:]) and len(lines) > 1 or number == len(lines):
+                _warn(where, "the last line is only half there (an interrupted write?)",
+                      "left out; the next tuning mends the file")
+            elif strict:
+                raise RecordError(f"not a record of auto_scheduler: {_start(text)} ({error})", where,
+                                  "delete this line, or write to another file") from None
+            else:
+                _warn(where, f"not a record of auto_scheduler: {_start(text)}", "left out; delete this line")
+            note = None
+            continue
+        yield Record(text, number, key, target, cost, error_no, note)
+        note = None
+
+
+def _start(text: str) -> str:
+    return repr(text if len(text) <= 40 else text[:40] + "...")
+
+
+def _warn(where: str, what: str, remedy: str) -> None:
+    warnings.warn(f"{where}: {what}\n  remedy: {remedy}", RecordWarning, stacklevel=5)
+
+
+def best_notes(records: list[Record]) -> dict[tuple[str, str], Note]:
+    """Our note of the record that wins, for each (workload key, target) that has one of ours."""
+    best: dict[tuple[str, str], Record] = {}
+    for record in records:
+        task = (record.workload_key, record.target)
+        if record.error_no == 0 and (task not in best or record.cost < best[task].cost):
+            best[task] = record
+    return {task: record.note for task, record in best.items() if record.note is not None}
+
+
+def record_text(task: Any, state: Any, note: Note, seconds_spent: float = 0.0) -> str:
+    """Comment and record of a State, two lines."""
+    from tvm.auto_scheduler.measure import MeasureInput, MeasureResult
+    from tvm.auto_scheduler.measure_record import dump_record_to_string
+
+    if note.measured_s is not None:
+        cost = note.measured_s
+    elif note.predicted_s is not None:
+        cost = note.predicted_s * UNMEASURED
+    else:
+        raise ValueError("a record needs a measured or a predicted time")
+    result = MeasureResult([cost], 0, "", seconds_spent, time.time())
+    return f"{note.line()}\n{str(dump_record_to_string(MeasureInput(task, state), result)).strip()}\n"
+
+
+class RecordWriter:
+    """Appends records to a file; several processes may.
+
+    Examples
+    --------
+    >>> RecordWriter("records.json").append(record_text(task, state, note))  # doctest: +SKIP
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.written = 0
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self._open() as _:  # so that a bad path is said before an hour of tuning
+                pass
+        except OSError as error:
+            raise self._cannot(error) from error
+
+    def append(self, text: str) -> None:
+        """Write whole lines, all or nothing, and sync them.
+
+        Raises
+        ------
+        DiskFull
+            With how many records the file keeps.
+        """
+        data = text.encode()
+        try:
+            with self._open() as handle:
+                end = mend(handle)
+                try:
+                    _write_all(handle, data)
+                    os.fsync(handle)
+                except BaseException:  # Ctrl-C as well: never leave half a record if it can be helped
+                    with contextlib.suppress(OSError):
+                        os.ftruncate(handle, end)
+                    raise
+        except OSError as error:
+            raise self._cannot(error) from error
+        self.written += 1
+
+    def mend(self) -> bool:
+        """Remove a half-written last line; True if there was one."""
+        with self._open() as handle:
+            before = os.fstat(handle).st_size
+            return mend(handle) < before
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[int]:
+        handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            _lock(handle)
+            yield handle
+        finally:
+            os.close(handle)  # and with it the lock
+
+    def _cannot(self, error: OSError) -> Exception:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            return DiskFull(f"no space left to write a record; the {self.written} records written before are intact",
+                            str(self.path), "free some space and run the same command again: it resumes")
+        return BadInput(f"cannot be written: {error.strerror}", str(self.path), "give another file")
+
+
+def _lock(handle: int) -> None:
+    try:
+        import fcntl
+    except ImportError:  # not POSIX: one tuner a file
+        return
+    with contextlib.suppress(OSError):  # file systems without locks
+        fcntl.flock(handle, fcntl.LOCK_EX)
+
+
+def _write_all(handle: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(handle, data) :]
+
+
+def mend(handle: int) -> int:
+    """Make an open record file end with a whole line; returns its size."""
+    size = os.fstat(handle).st_size
+    data = os.pread(handle, size, 0) if size else b""
+    if not data or data.endswith(b"\n"):
+        return size
+    keep = data.rfind(b"\n") + 1
+    try:
+        parse(data[keep:].decode())
+    except ValueError:
+        os.ftruncate(handle, keep)
+        return keep
+    _write_all(handle, b"\n")  # the record is whole, its newline is missing
+    return size + 1
+
+
+def load_for_build(path: str | os.PathLike[str]) -> list[tuple[Any, Any]]:
+    """(MeasureInput, MeasureResult) of every readable record, for ``auto_scheduler.ApplyHistoryBest``.
+
+    ApplyHistoryBest given the file itself dies of one half line; this leaves it out with a warning.
+    """
+    from tvm.auto_scheduler.measure_record import load_record_from_string
+
+    if not Path(path).exists():
+        raise BadInput("no such record file", str(path), "tune first, or correct the path")
+    return [tuple(load_record_from_string(r.line)) for r in read_records(path, strict=False)]

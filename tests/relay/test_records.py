@@ -1,0 +1,116 @@
+"""Record files that are whole, cut, corrupt, full, shared."""
+
+import errno
+import json
+import os
+
+import pytest
+
+from roller_tvm.errors import BadInput, DiskFull, RecordError
+from roller_tvm.relay import records as R
+
+LINE = json.dumps({"i": [['["abc", [4]]', "llvm -keys=cpu", [1], "", 2, []], [[], [["PR", 1]]]],
+                   "r": [[0.5], 0, 0.1, 1700000000], "v": "v0.6"})  # fmt: skip
+NOTE = R.Note("digest", predicted_s=1e-6, measured_s=0.5, trials=10, checked=True)
+
+
+def test_note_and_record_come_back(tmp_path):
+    path = tmp_path / "r.json"
+    R.RecordWriter(path).append(f"{NOTE.line()}\n{LINE}\n")
+    (record,) = R.read_records(path)
+    assert record.note == NOTE and record.cost == 0.5 and record.number == 2
+    assert R.best_notes([record]) == {('["abc", [4]]', "llvm -keys=cpu"): NOTE}
+
+
+@pytest.mark.parametrize("cut", range(1, len(LINE), 17))
+def test_a_cut_last_line_is_told_left_out_and_mended(tmp_path, cut):
+    path = tmp_path / "r.json"
+    path.write_text(f"{LINE}\n{LINE[:cut]}")
+    with pytest.warns(R.RecordWarning, match=r"r\.json:2: the last line is only half there"):
+        assert len(R.read_records(path)) == 1
+    writer = R.RecordWriter(path)
+    writer.append(LINE + "\n")
+    assert path.read_text() == f"{LINE}\n{LINE}\n"
+
+
+def test_a_whole_last_line_without_newline_is_kept(tmp_path):
+    path = tmp_path / "r.json"
+    path.write_text(LINE)
+    R.RecordWriter(path).append(LINE + "\n")
+    assert path.read_text() == f"{LINE}\n{LINE}\n"
+
+
+@pytest.mark.parametrize("bad", ['{"i": 3}', "not json", '{"i": [["k", 2], [[], []]], "r": [[1], 0], "v": "x"}',
+                                 "\xff\xfe\x00"])  # fmt: skip
+def test_a_bad_line_is_named_with_file_and_line(tmp_path, bad):
+    path = tmp_path / "r.json"
+    path.write_text(f"{LINE}\n{bad}\n{LINE}\n", encoding="latin-1")
+    with pytest.raises(RecordError, match=r"r\.json:2: not a record") as caught:
+        R.read_records(path)
+    assert caught.value.remedy and caught.value.exit_code == 3
+    with pytest.warns(R.RecordWarning, match=":2"):
+        assert len(R.read_records(path, strict=False)) == 2
+
+
+@pytest.mark.parametrize("wrote", [0, 10, len(LINE)])
+def test_no_space_left_keeps_what_was_there(tmp_path, monkeypatch, wrote):
+    path = tmp_path / "r.json"
+    writer = R.RecordWriter(path)
+    writer.append(LINE + "\n")
+    real = os.write
+    left = [wrote]
+
+    def full(handle, data):
+        if not left[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        done = real(handle, data[: left[0]])
+        left[0] -= done
+        return done
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(DiskFull, match="1 records written before are intact") as caught:
+        writer.append(LINE + "\n")
+    monkeypatch.undo()
+    assert caught.value.exit_code == 7
+    assert path.read_text() == LINE + "\n"
+
+
+def test_a_path_that_cannot_be_written_is_said_at_once(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadInput, match="cannot be written"):
+        R.RecordWriter(tmp_path / "file" / "r.json")
+    with pytest.raises(BadInput, match="cannot be written"):
+        R.RecordWriter(tmp_path)
+
+
+def test_other_comments_and_records_of_ansor_have_no_note(tmp_path):
+    path = tmp_path / "r.json"
+    path.write_text(f"# hello\n{LINE}\n{NOTE.line()}\n# between\n{LINE}\n")
+    assert [r.note for r in R.read_records(path)] == [None, None]
+
+
+@pytest.mark.tvm
+def test_a_measured_record_wins_over_any_prediction(tmp_path):
+    tvm = pytest.importorskip("tvm")
+    from tvm import auto_scheduler
+
+    from roller_tvm.lower.steps import Parallel
+    from roller_tvm.relay.apply_state import apply_steps_state
+    from roller_tvm.relay.loops import TeProgram
+
+    from . import programs as P
+
+    key = auto_scheduler.workload_registry.register_workload_tensors("roller_test_records", P.matmul())
+    task = auto_scheduler.SearchTask(workload_key=key, target=tvm.target.Target("llvm"))
+    dag = task.compute_dag
+    states = [dag.get_init_state(), apply_steps_state(dag, TeProgram.of_dag(dag), [Parallel("C", "i")])]
+    path = tmp_path / "r.json"
+    writer = R.RecordWriter(path)
+    writer.append(R.record_text(task, states[0], R.Note("a", predicted_s=1e-6)))
+    writer.append(R.record_text(task, states[1], R.Note("b", predicted_s=2e-6, measured_s=0.9, trials=1)))
+    best, result = auto_scheduler.measure_record.load_best_record(str(path), key)
+    assert len(best.state.transform_steps) == 1 and float(result.costs[0]) == pytest.approx(0.9)
+    assert [n.plan for n in R.best_notes(R.read_records(path)).values()] == ["b"]
+    assert len(R.load_for_build(path)) == 2
+    history = auto_scheduler.ApplyHistoryBest(str(path))  # a plain TVM reads it, comments and all
+    assert history.best_by_targetkey["cpu"]
