@@ -39,7 +39,8 @@ def chains(draw):
     width = draw(st.integers(1, 6))
     parts = draw(st.booleans())
     if parts:
-        axes = (Axis("x.o", outer, part_of=("x", inner)), Axis("x.i", inner, part_of=("x", 1)), Axis("y", width))
+        halves = (Axis("x.o", outer, part_of=("x", inner)), Axis("x.i", inner, part_of=("x", 1)))
+        axes = (*halves, Axis("y", width))
         reads = (Index.axis("x.o"), Index.axis("x.i"), Index.of({"y": 2}, -1))
     else:
         axes = (Axis("x", outer * inner), Axis("y", width))

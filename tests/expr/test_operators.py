@@ -122,8 +122,9 @@ def test_flops():
 
 
 def test_text_and_numbers_are_the_same():
-    text = parse_operator("conv2d_nchw n=1 c=4 h=8 w=8 f=4 kh=3 kw=3 stride=2 padding=same bias=1".split())
-    assert text == operator("conv2d_nchw", n=1, c=4, h=8, w=8, f=4, k=3, stride=(2, 2), padding="SAME", bias=True)
+    words = "conv2d_nchw n=1 c=4 h=8 w=8 f=4 kh=3 kw=3 stride=2 padding=same bias=1"
+    values = dict(n=1, c=4, h=8, w=8, f=4, k=3, stride=(2, 2), padding="SAME", bias=True)
+    assert parse_operator(words.split(" ")) == operator("conv2d_nchw", **values)
     assert normalize("relu", {"shape": [2, 3]})["shape"] == (2, 3)
 
 

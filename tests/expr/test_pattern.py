@@ -34,9 +34,10 @@ def test_depth_multiplier_reuses_data_along_its_copies():
 
 
 def gather(tensor):
-    return Stage("g", (Axis("i", 4), Axis("j", 4), Axis("k", 9, "reduce")),
-                 (Access(tensor, (Index.whole(), Index.axis("k"))), Access("w", (Index.axis("j"), Index.axis("k")))),
-                 combiner="sum", ops=(("fma", 1),))  # fmt: skip
+    axes = (Axis("i", 4), Axis("j", 4), Axis("k", 9, "reduce"))
+    looked_up = Access(tensor, (Index.whole(), Index.axis("k")))
+    weight = Access("w", (Index.axis("j"), Index.axis("k")))
+    return Stage("g", axes, (looked_up, weight), combiner="sum", ops=(("fma", 1),))
 
 
 def test_a_gather_promises_no_reuse():

@@ -1,0 +1,119 @@
+"""Index arithmetic read from TVM, against evaluating it."""
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytestmark = pytest.mark.tvm
+te = pytest.importorskip("tvm.te")
+
+from roller_tvm.te import read_te  # noqa: E402
+
+EXTENTS = (6, 8, 4)
+
+
+def trees():
+    """Index arithmetic as nested tuples: (operator, left, right)."""
+    variable = st.tuples(st.just("var"), st.integers(0, 2))
+    leaf = st.one_of(variable, st.tuples(st.just("int"), st.integers(0, 9)))
+
+    def grow(children):
+        return st.one_of(
+            st.tuples(st.just("+"), children, children),
+            st.tuples(st.just("-"), children, children),
+            st.tuples(st.just("*"), children, st.integers(1, 8)),
+            st.tuples(st.just("//"), children, st.sampled_from([2, 3, 4, 8])),
+            st.tuples(st.just("%"), children, st.sampled_from([2, 3, 4, 8])),
+        )
+
+    return st.recursive(leaf, grow, max_leaves=5)
+
+
+def apply(tree, variables, floordiv, floormod):
+    kind, *rest = tree
+    if kind == "var":
+        return variables[rest[0]]
+    if kind == "int":
+        return rest[0]
+    left = apply(rest[0], variables, floordiv, floormod)
+    right = rest[1] if isinstance(rest[1], int) else apply(rest[1], variables, floordiv, floormod)
+    if kind == "//":
+        return floordiv(left, right)
+    if kind == "%":
+        return floormod(left, right)
+    return {"+": lambda: left + right, "-": lambda: left - right, "*": lambda: left * right}[kind]()
+
+
+def read_index(tree):
+    data = te.placeholder((10_000,), name="data")
+    return read_te(
+        te.compute(EXTENTS, lambda *v: data[apply(tree, v, te.floordiv, te.floormod)], name="out")
+    )
+
+
+def check(tree, reading):
+    """True if the index was affine; then it must agree everywhere."""
+    stage = reading.expression.output
+    (access,) = stage.reads
+    (index,) = access.indices
+    if index.opaque:
+        return False
+    parts = list(reading.axes["out"].values())
+    strides = {a.name: a.part_of[1] if a.part_of else 1 for a in stage.axes}
+    for point in itertools.product(*map(range, EXTENTS)):
+        values = {
+            name: v // strides[name] % stage.extents[name]
+            for v, names in zip(point, parts, strict=True)
+            for name in names
+        }
+        assert index.value(values) == apply(tree, point, lambda a, b: a // b, lambda a, b: a % b)
+    return True
+
+
+@settings(max_examples=150, deadline=None)
+@given(trees())
+def test_affine_forms_agree_with_the_arithmetic(tree):
+    check(tree, read_index(tree))
+
+
+A, B, C = ("var", 0), ("var", 1), ("var", 2)
+
+
+@pytest.mark.parametrize(
+    ("tree", "text"),
+    [
+        (("//", ("+", ("*", A, 8), B), 8), "i"),
+        (("%", ("+", ("*", A, 8), B), 8), "j"),
+        (("//", B, 4), "j.o"),
+        (("%", B, 4), "j.i"),
+        (("%", ("//", B, 2), 2), "j.m"),
+        (("//", ("+", ("*", A, 8), B), 4), "2*i + j.o"),
+        (("//", ("+", ("*", B, 4), C), 16), "j.o"),
+        (("-", ("int", 7), B), "-j + 7"),
+        (("//", ("+", A, ("int", 8)), 2), "i.o + 4"),
+    ],
+)
+def test_axes_are_split_where_they_are_divided(tree, text):
+    reading = read_index(tree)
+    # te names axes as it likes: put our own names in their place
+    names = {}
+    for own, parts in zip("ijk", reading.axes["out"].values(), strict=True):
+        names.update({p: own + p[p.index(".") :] if "." in p else own for p in parts})
+    (index,) = reading.expression.output.reads[0].indices
+    assert str(type(index).of({names[n]: c for n, c in index.terms}, index.const)) == text
+    assert check(tree, reading)
+
+
+@pytest.mark.parametrize("tree", [("//", A, 4), ("//", ("+", A, B), 2), ("%", ("*", B, 3), 8)])
+def test_what_is_not_affine_is_the_whole_dimension(tree):
+    (index,) = read_index(tree).expression.output.reads[0].indices
+    assert index.opaque
+
+
+def test_splits_that_clash_leave_the_later_index_opaque():
+    data = te.placeholder((10, 10), name="data")
+    out = te.compute((12,), lambda i: data[te.floordiv(i, 4), te.floordiv(i, 6)], name="out")
+    first, second = read_te(out).expression.output.reads[0].indices
+    assert not first.opaque and second.opaque

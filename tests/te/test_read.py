@@ -1,0 +1,206 @@
+"""Forms of TE that topi and Relay produce, and those that cannot be planned."""
+
+import json
+import time
+
+import pytest
+
+pytestmark = pytest.mark.tvm
+te = pytest.importorskip("tvm.te")
+
+import tvm  # noqa: E402
+from tvm import topi  # noqa: E402
+
+from roller_tvm.errors import UnsupportedOperator  # noqa: E402
+from roller_tvm.expr import TensorExpression  # noqa: E402
+from roller_tvm.expr.pattern import pattern  # noqa: E402
+from roller_tvm.te import read_te  # noqa: E402
+
+tir = tvm.tir if hasattr(tvm, "tir") else tvm.tirx
+X = te.placeholder((6, 8), name="x")
+Y = te.placeholder((6, 8), name="y")
+
+
+def reads(tensor, stage=None):
+    expression = read_te(tensor).expression
+    return [str(a) for a in (expression.stage(stage) if stage else expression.output).reads]
+
+
+def test_names_are_kept_and_made_unique():
+    out = topi.add(topi.add(topi.add(X, Y), Y), X)
+    reading = read_te([out])
+    assert list(reading.ops) == ["T_add", "T_add_1", "T_add_2"]
+    assert list(reading.tensors) == ["x", "y"]
+    assert reading.ops["T_add_2"].same_as(out.op)
+    assert reading.tensors["y"].op.same_as(Y.op)
+    assert reading.expression.stage("T_add_1").reads[0].tensor == "T_add"
+    assert sorted(reading.positions.values()) == list(range(5))
+
+
+def test_axes_with_one_name_are_told_apart():
+    import_names = te.compute((6, 8), lambda i, i_: X[i, i_], name="c")
+    reading = read_te(import_names)
+    assert list(reading.axes["c"]) == [v.var.name for v in import_names.op.axis]
+    k1, k2 = te.reduce_axis((0, 6), "k"), te.reduce_axis((0, 8), "k")
+    total = te.compute((1,), lambda i: te.sum(X[k1, k2], axis=[k1, k2]), name="total")
+    reading = read_te(total)
+    assert list(reading.axes["total"].values())[1:] == [("k",), ("k_1",)]
+    assert reads(total) == ["x[k, k_1]"]
+
+
+def test_guards():
+    padded = te.compute((8, 8), lambda i, j: tvm.te.if_then_else(i >= 2, X[i - 2, j], 0.0), name="pad")
+    assert read_te(padded).expression.output.reads[0].guarded
+    always = te.compute((6, 8), lambda i, j: tvm.te.if_then_else(i < 6, X[i, j], 0.0), name="same")
+    assert not read_te(always).expression.output.reads[0].guarded
+
+
+def test_concatenation_and_broadcast():
+    assert sorted(reads(topi.concatenate([X, Y], 0))) == ["x[ax0, ax1]?", "y[ax0 - 6, ax1]?"]
+    row = te.placeholder((1, 8), name="row")
+    assert reads(topi.multiply(X, row)) == ["x[ax0, ax1]", "row[0, ax1]"]
+
+
+def test_reshape_and_layout_transforms_are_affine():
+    assert reads(topi.reshape(X, (3, 2, 8))) == ["x[2*ax0 + ax1, ax2]"]
+    assert reads(topi.reshape(X, (48,))) == ["x[ax0.o, ax0.i]"]
+    image = te.placeholder((1, 32, 4, 4), name="image")
+    blocked = topi.layout_transform(image, "NCHW", "NCHW16c")
+    assert reads(blocked) == ["image[ax0, 16*ax1 + ax4, ax2, ax3]"]
+    reading = read_te(topi.layout_transform(blocked, "NCHW16c", "NCHW"))
+    assert reading.expression.output.shape == (1, 32, 4, 4)
+    (composed,) = reading.expression.resolve(reading.expression.output, [next(iter(reading.ops))])
+    assert str(composed) == "image[ax0, 16*ax1.o + ax1.i, ax2, ax3]"
+
+
+def test_gathers_read_their_indices_and_the_whole_dimension():
+    rows = te.placeholder((5,), name="rows", dtype="int32")
+    expression = read_te(topi.take(X, rows, axis=0)).expression
+    assert {str(a) for a in expression.output.reads} == {"rows[ax0]", "x[?, ax1]"}
+    assert pattern(expression) == "injective"
+
+
+def ops(tensor):
+    return dict(read_te(tensor).expression.output.ops)
+
+
+def test_arithmetic_is_counted_by_kind():
+    assert ops(topi.tanh(X)) == {"special": 1}
+    assert ops(topi.nn.relu(X)) == {"cmp": 1}
+    assert ops(topi.cast(X, "float16")) == {"cast": 1}
+    assert ops(te.compute((6, 8), lambda i, j: X[i, j] * 2.0 / (Y[i, j] + 1.0) - X[i, j])) == {
+        "mul": 1, "div": 1, "add": 2
+    }  # fmt: skip
+    k = te.reduce_axis((0, 8), "k")
+    product = te.compute((6, 6), lambda i, j: te.sum(X[i, k] * Y[j, k], axis=k))
+    assert ops(product) == {"fma": 1}
+    scaled = te.compute((6, 6), lambda i, j: te.sum(X[i, k] * Y[j, k] * 2.0, axis=k))
+    assert ops(scaled) == {"mul": 1, "fma": 1}
+    total = te.compute((6,), lambda i: te.sum(X[i, k], axis=k))
+    assert ops(total) == {"add": 1}
+
+
+def test_arithmetic_on_indices_is_free():
+    data = te.placeholder((1, 2, 8, 8), name="data")
+    average = topi.nn.pool2d(data, (3, 3), (1, 1), (1, 1), (1, 1, 1, 1), "avg", False, "NCHW", False)
+    assert ops(average) == {"div": 1}
+
+
+@pytest.mark.parametrize(("reduce", "combiner"), [(te.sum, "sum"), (te.max, "max"), (te.min, "min")])
+def test_combiners(reduce, combiner):
+    k = te.reduce_axis((0, 8), "k")
+    assert read_te(te.compute((6,), lambda i: reduce(X[i, k], axis=k))).expression.output.combiner == combiner
+
+
+def test_combiners_of_ones_own():
+    assert read_te(topi.argmax(X, 1)).expression.anchor.combiner == "other"
+    product = te.comm_reducer(lambda a, b: a * b, lambda t: tir.const(1, t))
+    k = te.reduce_axis((0, 8), "k")
+    stage = read_te(te.compute((6,), lambda i: product(X[i, k], axis=k))).expression.output
+    assert (stage.combiner, dict(stage.ops)) == ("prod", {"mul": 1})
+
+
+def test_several_outputs():
+    k = te.reduce_axis((0, 8), "k")
+    total = te.compute((6,), lambda i: te.sum(X[i, k], axis=k), name="total")
+    expression = read_te([X, total, topi.nn.relu(X)]).expression
+    assert [s.name for s in expression.outputs] == ["total", "compute"]
+    assert expression.anchor_name == "total"
+
+
+def test_one_computation_with_two_results():
+    both = te.compute((6, 8), lambda i, j: (X[i, j] + 1.0, X[i, j] * 2.0), name="both")
+    out = te.compute((6, 8), lambda i, j: both[0][i, j] - both[1][i, j], name="out")
+    expression = read_te(out).expression
+    assert dict(expression.stage("both").ops) == {"add": 1, "mul": 1}
+    assert [str(a) for a in expression.output.reads] == ["both[i, j]"]
+
+
+def test_float16_and_constants():
+    a, b = (te.placeholder((8, 8), "float16", name=n) for n in "ab")
+    reading = read_te(topi.nn.matmul(a, b), name="half", constants=[b])
+    assert {t.name: t.constant for t in reading.expression.inputs} == {"a": False, "b": True}
+    assert reading.expression.name == "half"
+    assert {t.dtype for t in reading.expression.tensors.values()} == {"float16"}
+    assert read_te(topi.nn.matmul(a, b), constants=["a"]).expression.inputs[0].constant
+    assert reading.layout_free == ("b",)
+
+
+def test_what_was_read_round_trips():
+    expression = read_te(topi.nn.softmax(X)).expression
+    assert TensorExpression.from_json(json.loads(json.dumps(expression.to_json()))) == expression
+    assert pattern(expression) == "softmax"
+
+
+def test_reading_is_quick():
+    out = X
+    for _ in range(30):
+        out = topi.nn.relu(topi.add(out, Y))
+    read_te(out)
+    start = time.perf_counter()
+    read_te(out)
+    assert time.perf_counter() - start < 0.2  # 60 stages; 10 ms on an idle machine
+
+
+# -- what cannot be planned ---------------------------------------------------------------------
+
+
+def dynamic():
+    n = te.var("n")
+    return topi.nn.relu(te.placeholder((n, 8), name="dyn"))
+
+
+def uneven():
+    return topi.nn.adaptive_pool(te.placeholder((1, 2, 7, 7), name="d"), (3, 3), "avg")
+
+
+def extern():
+    return te.extern((6, 8), [X], lambda ins, outs: tir.Evaluate(0), name="black_box", dtype="float32")
+
+
+def wide():
+    return topi.nn.relu(te.placeholder((4,), "float32x4", name="wide"))
+
+
+def empty():
+    return topi.nn.relu(te.placeholder((0, 4), name="none"))
+
+
+@pytest.mark.parametrize(
+    ("build", "names"),
+    [
+        (dynamic, ["dyn", "dimension 0", "n", "constant"]),
+        (uneven, ["adaptive_pool_sum", "rv0", "constant"]),
+        (extern, ["black_box", "ExternOp"]),
+        (wide, ["wide", "float32x4"]),
+        (empty, ["none", "0", ">= 1"]),
+        (lambda: X, ["nothing is computed"]),
+    ],
+)
+def test_what_cannot_be_planned_says_why(build, names):
+    tensor = build()
+    with pytest.raises(UnsupportedOperator) as caught:
+        read_te(tensor)
+    assert caught.value.remedy
+    for name in names:
+        assert name in str(caught.value)
