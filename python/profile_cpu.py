@@ -20,13 +20,14 @@ from roller_tvm.device import CpuReport, cpu_report, default_cpu_target  # noqa:
 def table(report: CpuReport) -> str:
     """The report as text."""
     facts, profile = report.facts, report.profile
+    measured = "assumed" if report.reason else "measured"
     how = "read from the cache" if report.cached else f"measured in {report.seconds:.1f} s"
     lines = [
         report.spec.describe(),
         "",
-        f"detected: {facts.machine_logical} CPUs, {facts.logical} ours, {facts.cores} cores; {facts.simd.name}; "
-        f"quota {facts.quota if facts.quota is not None else 'none'}; {facts.clock_ghz:.2f} GHz told, "
-        f"{profile.clock_ghz:.2f} GHz {'assumed' if report.reason else 'measured'}",
+        f"detected: {facts.machine_logical} CPUs, {facts.logical} ours, {facts.cores} cores; {facts.simd.name}",
+        f"quota: {facts.quota if facts.quota is not None else 'none'}",
+        f"clock: {facts.clock_ghz:.2f} GHz told, {profile.clock_ghz:.2f} GHz {measured}",
         f"FMA: {profile.fma_per_cycle:.2f} vectors a cycle, latency {profile.fma_latency_cycles:.1f} cycles",
         "",
         f"{'float32 by threads':<20} {'GFLOP/s':>9} {'of one':>7}",

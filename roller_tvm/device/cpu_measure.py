@@ -87,8 +87,9 @@ def working_set(facts: CpuFacts, level: str, threads: int) -> int:
     """Bytes a thread, so that `threads` of them live in `level` and in none nearer."""
     if level == "dram":
         last = facts.caches[-1]
-        # All of the last level, four times, but never so much that a small machine swaps.
-        total = min(max(4 * last.bytes, 64 << 20), 1 << 30, facts.memory_bytes // 8)
+        # All instances of the last level, four times, but never so much that a small machine swaps.
+        instances = -(-facts.cores // max(1, last.shared_by))
+        total = min(max(4 * last.bytes * instances, 64 << 20), 1 << 30, facts.memory_bytes // 8)
         return max(total // threads, 4 << 20) // 4096 * 4096
     cache = facts.cache(int(level[1]))
     assert cache is not None
@@ -101,8 +102,8 @@ def working_set(facts: CpuFacts, level: str, threads: int) -> int:
 
 
 def chased_set(facts: CpuFacts, level: str) -> int:
-    """Bytes to chase pointers through; few enough of L3 that the TLB covers them."""
-    size = working_set(facts, level, 1)
+    """Bytes to chase pointers through; few enough of L3 that the TLB covers them, of DRAM to be set up quickly."""
+    size = min(working_set(facts, level, 1), 256 << 20)
     nearer = facts.cache(2)
     return min(size, 4 * nearer.bytes) if level == "l3" and nearer else size
 

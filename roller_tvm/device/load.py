@@ -1,7 +1,13 @@
 """Reading device spec files: whole ones, or a base with some numbers overridden.
 
 A spec file is TOML; its keys are those of `SCALARS`, `LEVEL` and `LIMITS` here.  Whatever is not known, has
-a unit of another dimension, or cannot be, is refused with file and key.
+a unit of another dimension, or cannot be, is refused with file and key.  A file of one's own may be short:
+
+    base = "h200"
+    name = "h200-mig-half"
+    units = { value = 66, unit = "SM", source = "half of the GPU" }
+    [level.dram]
+    bandwidth = { value = 2.4, unit = "TB/s" }
 """
 
 from __future__ import annotations
