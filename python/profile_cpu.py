@@ -25,7 +25,8 @@ def table(report: CpuReport) -> str:
     lines = [
         report.spec.describe(),
         "",
-        f"detected: {facts.machine_logical} CPUs, {facts.logical} ours, {facts.cores} cores; {facts.simd.name}",
+        f"detected: {facts.machine_logical} CPUs, {facts.logical} ours, {facts.cores} cores",
+        f"vectors: {facts.simd.name}",
         f"quota: {facts.quota if facts.quota is not None else 'none'}",
         f"clock: {facts.clock_ghz:.2f} GHz told, {profile.clock_ghz:.2f} GHz {measured}",
         f"FMA: {profile.fma_per_cycle:.2f} vectors a cycle, latency {profile.fma_latency_cycles:.1f} cycles",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from roller_tvm.device.cpu_bench import CannotProfile, Rates, Request, Runner
@@ -102,7 +102,7 @@ def working_set(facts: CpuFacts, level: str, threads: int) -> int:
 
 
 def chased_set(facts: CpuFacts, level: str) -> int:
-    """Bytes to chase pointers through; few enough of L3 that the TLB covers them, of DRAM to be set up quickly."""
+    """Bytes to chase pointers through: of L3 what the TLB covers, of DRAM what is set up quickly."""
     size = min(working_set(facts, level, 1), 256 << 20)
     nearer = facts.cache(2)
     return min(size, 4 * nearer.bytes) if level == "l3" and nearer else size
@@ -263,13 +263,12 @@ def _spread(rates: Rates, request: Request) -> float:
 
 
 def _in_order(profile: CpuProfile, order: Sequence[str]) -> CpuProfile:
-    """Lift a level that noise put a little below the one farther away, as a spec must be monotone."""
-    bandwidth = dict(profile.bandwidth)
+    """Lift a level that noise put a little behind the one farther away, as a spec must be monotone."""
+    bandwidth, latency = dict(profile.bandwidth), dict(profile.latency_ns)
     for far, near in zip(order[::-1], order[-2::-1], strict=False):
         bandwidth[near] = (
             max(bandwidth[near][0], bandwidth[far][0]),
             max(bandwidth[near][1], bandwidth[far][1]),
         )
-    return CpuProfile(
-        **{**{f.name: getattr(profile, f.name) for f in fields(profile)}, "bandwidth": bandwidth}
-    )
+        latency[near] = min(latency[near], latency[far])
+    return replace(profile, bandwidth=bandwidth, latency_ns=latency)

@@ -226,9 +226,14 @@ static void *worker(void *arg) {
     /* As many rounds as fill about two milliseconds; at least one. */
     int64_t rounds = 1, took = 0;
     for (;;) {
-      int64_t t = now_ns();
-      run_kernel(rounds, buffer);
-      took = now_ns() - t;
+      /* The shortest of three: one that was interrupted would leave hardly a round. */
+      took = INT64_MAX;
+      for (int i = 0; i < 3 && took > 400000; i++) {
+        int64_t t = now_ns();
+        run_kernel(rounds, buffer);
+        t = now_ns() - t;
+        if (t < took) took = t;
+      }
       if (took > 400000 || rounds > ((int64_t)1 << 40)) break;
       rounds *= 4;
     }
