@@ -133,7 +133,7 @@ def measure_cpu(facts: CpuFacts, run: Runner) -> CpuProfile:
         lv: tuple(Request("read", n, working_set(facts, lv, n), repeats=60) for n in (1, units))
         for lv in levels_of(facts)
     }
-    chases = {lv: Request("chase", 1, chased_set(facts, lv), budget_ms=40) for lv in levels_of(facts)}
+    chases = {lv: Request("chase", 1, chased_set(facts, lv), budget_ms=80) for lv in levels_of(facts)}
     wanted = [r for pair in peaks.values() for r in pair] + [r for pair in reads.values() for r in pair]
     wanted = [r for r in dict.fromkeys([*wanted, *chases.values()]) if r not in merged]
     problems: list[str] = []
