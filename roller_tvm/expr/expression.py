@@ -79,7 +79,7 @@ class Tensor:
     def __post_init__(self) -> None:
         dtype_bytes(self.dtype)
         if any(not isinstance(e, int) or e < 1 for e in self.shape):
-            raise ValueError(f"tensor '{self.name}': every extent must be a positive integer (got {self.shape})")
+            raise ValueError(f"tensor '{self.name}': extents must be positive integers (got {self.shape})")
 
     @property
     def elements(self) -> int:
@@ -110,6 +110,13 @@ class Access:
 
     def substitute(self, inner: Mapping[str, Index]) -> Access:
         return replace(self, indices=tuple(i.substitute(inner) for i in self.indices))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"tensor": self.tensor, "indices": [i.to_json() for i in self.indices], "guarded": self.guarded}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Access:
+        return cls(data["tensor"], tuple(Index.from_json(i) for i in data["indices"]), data["guarded"])
 
 
 @dataclass(frozen=True)
@@ -148,12 +155,12 @@ class Stage:
         if kinds != sorted(kinds):
             raise ValueError(f"stage '{self.name}': spatial axes come before reduction axes")
         if any(kinds) != bool(self.combiner):
-            raise ValueError(f"stage '{self.name}': a combiner goes with reduction axes (got '{self.combiner}')")
+            raise ValueError(f"stage '{self.name}': combiner goes with reduction axes, not '{self.combiner}'")
         if self.combiner and self.combiner not in COMBINERS:
-            raise ValueError(f"stage '{self.name}': combiner must be one of {COMBINERS} (got '{self.combiner}')")
+            raise ValueError(f"stage '{self.name}': combiner '{self.combiner}' is not one of {COMBINERS}")
         for access in self.reads:
             if stray := access.axes - set(names):
-                raise ValueError(f"stage '{self.name}': {access} uses axes {sorted(stray)} that it does not have")
+                raise ValueError(f"stage '{self.name}': {access} uses axes {sorted(stray)} it does not have")
         dtype_bytes(self.dtype)
 
     @cached_property
@@ -241,13 +248,13 @@ class TensorExpression:
         if len(known) != len(self.inputs):
             raise ValueError(f"expression '{self.name}': input names must differ")
         for stage in self.stages:
+            where = f"expression '{self.name}': stage '{stage.name}'"
             for access in stage.reads:
                 if access.tensor not in known:
-                    raise ValueError(f"expression '{self.name}': stage '{stage.name}' reads '{access.tensor}', "
-                                     "which no input or earlier stage defines")
+                    raise ValueError(f"{where} reads '{access.tensor}', which no input or earlier stage is")
                 if len(access.indices) != len(known[access.tensor]):
-                    raise ValueError(f"expression '{self.name}': {access} has {len(access.indices)} indices, the "
-                                     f"tensor {len(known[access.tensor])} dimensions")
+                    raise ValueError(f"{where}: {access} has {len(access.indices)} indices, the tensor "
+                                     f"{len(known[access.tensor])} dimensions")
             if stage.name in known:
                 raise ValueError(f"expression '{self.name}': '{stage.name}' is defined twice")
             known[stage.name] = stage.shape
@@ -308,7 +315,7 @@ class TensorExpression:
     @cached_property
     def epilogues(self) -> tuple[Stage, ...]:
         """Stages that depend on the anchor."""
-        return tuple(s for s in self.stages if s.name != self.anchor_name and self.anchor_name in self._producers(s.name))
+        return tuple(s for s in self.stages if self.anchor_name in self._producers(s.name))
 
     @cached_property
     def reductions(self) -> tuple[Stage, ...]:
@@ -357,9 +364,8 @@ class TensorExpression:
             "stages": [
                 {
                     "name": s.name, "dtype": s.dtype, "combiner": s.combiner, "ops": [list(o) for o in s.ops],
-                    "axes": [[a.name, a.extent, a.kind, list(a.part_of) if a.part_of else None] for a in s.axes],
-                    "reads": [{"tensor": a.tensor, "indices": [i.to_json() for i in a.indices], "guarded": a.guarded}
-                              for a in s.reads],
+                    "axes": [[a.name, a.extent, a.kind, a.part_of and list(a.part_of)] for a in s.axes],
+                    "reads": [a.to_json() for a in s.reads],
                 }
                 for s in self.stages
             ],
@@ -367,13 +373,14 @@ class TensorExpression:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TensorExpression:
-        inputs = tuple(Tensor(t["name"], tuple(t["shape"]), t["dtype"], t["constant"]) for t in data["inputs"])
+        inputs = tuple(
+            Tensor(t["name"], tuple(t["shape"]), t["dtype"], t["constant"]) for t in data["inputs"]
+        )
         stages = tuple(
             Stage(
                 s["name"],
                 tuple(Axis(n, e, k, (p[0], p[1]) if p else None) for n, e, k, p in s["axes"]),
-                tuple(Access(a["tensor"], tuple(Index.from_json(i) for i in a["indices"]), a["guarded"])
-                      for a in s["reads"]),
+                tuple(Access.from_json(a) for a in s["reads"]),
                 s["dtype"],
                 tuple((k, n) for k, n in s["ops"]),
                 s["combiner"],
@@ -390,7 +397,7 @@ class TensorExpression:
 
 
 def _axis_values(producer: Stage, access: Access, extents: Mapping[str, int]) -> dict[str, Index]:
-    """What each spatial axis of `producer` is at the point that `access` reads; `extents` are the reader's."""
+    """What each spatial axis of `producer` is where `access` reads; `extents` are the reader's."""
     values: dict[str, Index] = {}
     for own, read in zip(producer.write().indices, access.indices, strict=True):
         if len(own.terms) == 1:
@@ -400,7 +407,9 @@ def _axis_values(producer: Stage, access: Access, extents: Mapping[str, int]) ->
     return values
 
 
-def _part_values(own: Index, read: Index, parts: Mapping[str, int], extents: Mapping[str, int]) -> dict[str, Index]:
+def _part_values(
+    own: Index, read: Index, parts: Mapping[str, int], extents: Mapping[str, int]
+) -> dict[str, Index]:
     unknown = {name: Index.whole() for name, _ in own.terms}
     if read.opaque:
         return unknown

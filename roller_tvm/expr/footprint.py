@@ -60,7 +60,9 @@ def footprint(indices: Sequence[Index], tile: Mapping[str, int], shape: Sequence
     return total
 
 
-def _count(indices: Sequence[Index], group: tuple[int, ...], tile: Mapping[str, int], bounds: Sequence[int]) -> int:
+def _count(
+    indices: Sequence[Index], group: tuple[int, ...], tile: Mapping[str, int], bounds: Sequence[int]
+) -> int:
     if len(group) == 1:
         index = indices[group[0]]
         if index.opaque:

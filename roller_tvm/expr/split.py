@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .affine import Index
-from .expression import SPATIAL, Access, Axis, Stage, TensorExpression
+from .expression import REDUCE, SPATIAL, Access, Axis, Stage, TensorExpression
 
 
-def split_reduction(expression: TensorExpression, stage_name: str, axis_name: str, parts: int) -> TensorExpression:
+def split_reduction(
+    expression: TensorExpression, stage_name: str, axis_name: str, parts: int
+) -> TensorExpression:
     """The expression with one reduction axis computed in `parts` independent parts.
 
     Stage ``C = sum_k f(k)`` becomes ``C.rf[p] = sum_ki f(p * K/parts + ki)`` followed by
@@ -20,6 +22,8 @@ def split_reduction(expression: TensorExpression, stage_name: str, axis_name: st
     stage_name, axis_name : str
     parts : int
         Must divide the axis.
+    lanes : bool
+        Interleaved parts, innermost.
 
     Examples
     --------
@@ -31,23 +35,28 @@ def split_reduction(expression: TensorExpression, stage_name: str, axis_name: st
     stage = expression.stage(stage_name)
     axis = next((a for a in stage.reduce if a.name == axis_name), None)
     if axis is None:
-        raise ValueError(f"'{axis_name}' is not a reduction axis of '{stage_name}' (has {[a.name for a in stage.reduce]})")
+        own = [a.name for a in stage.reduce]
+        raise ValueError(f"'{axis_name}' is not a reduction axis of '{stage_name}' (has {own})")
     if axis.extent % parts:
         raise ValueError(f"{parts} parts do not divide the extent {axis.extent} of '{axis_name}'")
     part, inner = f"{axis_name}.p", f"{axis_name}.i"
     length = axis.extent // parts
-    values = {axis_name: Index.of({part: length, inner: 1} if length > 1 else {part: 1})}
-    reduce = tuple(replace(a, name=inner, extent=length, part_of=None) if a.name == axis_name else a for a in stage.reduce)
+    terms = {part: 1, inner: parts} if lanes else {part: length, inner: 1}
+    values = {axis_name: Index.of(terms)}
+    reduce = tuple(shorter if a is axis else a for a in stage.reduce)
     partial = Stage(
         f"{stage_name}.rf",
-        (Axis(part, parts, SPATIAL), *stage.spatial, *reduce),
+        ((*stage.spatial, Axis(part, parts)) if lanes else (Axis(part, parts), *stage.spatial)) + reduce,
         tuple(a.substitute(values) for a in stage.reads),
         stage.dtype, stage.ops, stage.combiner,
     )  # fmt: skip
-    merge = Axis(part, parts, "reduce")
-    written = stage.write().indices
-    final = Stage(stage_name, (*stage.spatial, merge), (Access(partial.name, (Index.axis(part), *written)),),
-                  stage.dtype, (({"sum": "add", "prod": "mul"}.get(stage.combiner, "cmp"), 1),), stage.combiner)
+    merge = {"sum": "add", "prod": "mul"}.get(stage.combiner, "cmp")
+    final = Stage(
+        stage_name,
+        (*stage.spatial, Axis(part, parts, REDUCE)),
+        (Access(partial.name, (Index.axis(part), *stage.write().indices)),),
+        stage.dtype, ((merge, 1),), stage.combiner,
+    )  # fmt: skip
     stages: list[Stage] = []
     for s in expression.stages:
         stages += [partial, final] if s.name == stage_name else [s]

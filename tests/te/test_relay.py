@@ -109,6 +109,16 @@ def test_blocks_of_channels_split_the_reduction():
     assert str(kernel) == "p1[oc_chunk, ic.o, kh, kw, ic.i, oc_block]"
 
 
+def test_winograd_is_carried_by_its_batched_product():
+    layout = dict(data_layout="NHWC", kernel_layout="HWIO", kernel_size=(3, 3), channels=256)
+    x = relay.var("x", shape=(1, 14, 14, 256))
+    ((task, reading),) = tasks_of(relay.nn.conv2d(x, weight(3, 3, 256, 256), (1, 1), (1, 1), **layout))
+    if "winograd" not in task.desc:
+        pytest.skip("this TVM convolves directly")
+    assert reading.expression.anchor_name == "bgemm"
+    assert reading.layout_free == ("p1",)
+
+
 def test_half_precision_stays_half():
     for _, reading in tasks_of(attention("float16")):
         assert {t.dtype for t in reading.expression.inputs} == {"float16"}
