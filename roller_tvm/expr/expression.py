@@ -112,7 +112,8 @@ class Access:
         return replace(self, indices=tuple(i.substitute(inner) for i in self.indices))
 
     def to_json(self) -> dict[str, Any]:
-        return {"tensor": self.tensor, "indices": [i.to_json() for i in self.indices], "guarded": self.guarded}
+        indices = [i.to_json() for i in self.indices]
+        return {"tensor": self.tensor, "indices": indices, "guarded": self.guarded}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Access:
