@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .affine import Index
-from .expression import REDUCE, SPATIAL, Access, Axis, Stage, TensorExpression
+from .expression import REDUCE, Access, Axis, Stage, TensorExpression
 
 
 def split_reduction(
-    expression: TensorExpression, stage_name: str, axis_name: str, parts: int
+    expression: TensorExpression, stage_name: str, axis_name: str, parts: int, lanes: bool = False
 ) -> TensorExpression:
     """The expression with one reduction axis computed in `parts` independent parts.
 
     Stage ``C = sum_k f(k)`` becomes ``C.rf[p] = sum_ki f(p * K/parts + ki)`` followed by
-    ``C = sum_p C.rf[p]``.
+    ``C = sum_p C.rf[p]``. With `lanes` the parts are interleaved, ``f(ki * parts + p)``, and ``p`` is the
+    last dimension: the lanes of a vector.
 
     Parameters
     ----------
@@ -43,6 +44,7 @@ def split_reduction(
     length = axis.extent // parts
     terms = {part: 1, inner: parts} if lanes else {part: length, inner: 1}
     values = {axis_name: Index.of(terms)}
+    shorter = replace(axis, name=inner, extent=length, part_of=None)
     reduce = tuple(shorter if a is axis else a for a in stage.reduce)
     partial = Stage(
         f"{stage_name}.rf",
@@ -50,11 +52,13 @@ def split_reduction(
         tuple(a.substitute(values) for a in stage.reads),
         stage.dtype, stage.ops, stage.combiner,
     )  # fmt: skip
+    written = stage.write().indices
+    read = (*written, Index.axis(part)) if lanes else (Index.axis(part), *written)
     merge = {"sum": "add", "prod": "mul"}.get(stage.combiner, "cmp")
     final = Stage(
         stage_name,
         (*stage.spatial, Axis(part, parts, REDUCE)),
-        (Access(partial.name, (Index.axis(part), *stage.write().indices)),),
+        (Access(partial.name, read),),
         stage.dtype, ((merge, 1),), stage.combiner,
     )  # fmt: skip
     stages: list[Stage] = []

@@ -31,11 +31,15 @@ def lower(plan: Plan) -> tuple[Step, ...]:
     vectorize(compute, element)
     """
     steps: list[Step] = []
-    for stage, axis, parts in plan.split_reductions:
-        length = plan.expression.stage(f"{stage}.rf").extents[f"{axis}.i"]
-        steps.append(Split(stage, axis, (length,), (f"{axis}.p", f"{axis}.i")))
-        steps.append(RFactor(stage, f"{axis}.p", 0, f"{stage}.rf"))
-        assert plan.expression.stage(f"{stage}.rf").extents[f"{axis}.p"] == parts
+    for split in plan.split_reductions:
+        partial = plan.expression.stage(f"{split.stage}.rf")
+        part, inner = f"{split.axis}.p", f"{split.axis}.i"
+        if split.lanes:
+            steps.append(Split(split.stage, split.axis, (split.parts,), (inner, part)))
+        else:
+            steps.append(Split(split.stage, split.axis, (partial.extents[inner],), (part, inner)))
+        position = next(n for n, a in enumerate(partial.spatial) if a.name == part)
+        steps.append(RFactor(split.stage, part, position, partial.name))
     for program in reversed(plan.programs):
         steps += _RECIPES[program.recipe](plan.expression, program)
     return tuple(steps)

@@ -79,9 +79,9 @@ class RegisterUse:
 
 
 def register_use(geometry: Geometry, tile: Tile, lanes: int) -> RegisterUse:
-    """How a register tile uses registers: its last spatial axis is the vector axis."""
-    last = geometry.spatial[-1]
-    wide = vectors(tile[last], lanes)
+    """How a register tile uses registers: vectors along the nest's vector axis."""
+    last = geometry.vector_axis
+    wide = 1 if last is None else vectors(tile[last], lanes)
 
     def count(op: Operand) -> int:
         mine = [i for i in geometry.spatial if i in op.axes]
@@ -89,7 +89,7 @@ def register_use(geometry: Geometry, tile: Tile, lanes: int) -> RegisterUse:
 
     loads = broadcasts = gathers = 0
     for op in geometry.operands:
-        if last not in op.axes:
+        if last is None or last not in op.axes:
             broadcasts += count(op)
         elif op.stride_of(last) == 1 or op.constant:  # constants are packed at build time
             loads += count(op)
@@ -199,11 +199,12 @@ def direct_estimate(geometry: Geometry, device: DeviceSpec, chunks: int) -> Prog
     outputs = prod(g.extents[i] for i in g.spatial)
     per_point = sum(n * INSTRUCTIONS[kind] for kind, n in g.stage.ops)
     points = g.stage.points
-    vectorised = rates.lanes if not g.reduce or (g.spatial and all(op.stride_of(g.spatial[-1]) in (0, 1) for op in g.operands)) else 1
-    loads = sum(
-        points / (vectorised if g.spatial and op.stride_of(g.spatial[-1]) in (0, 1) else 1) for op in g.operands
-    )
-    cycles = points * per_point / vectorised / rates.fma + loads / rates.loads + outputs * (1 + g.epilogue_flops) / vectorised
+    last = g.vector_axis
+    contiguous = [last is not None and op.stride_of(last) in (0, 1) for op in g.operands]
+    vectorised = rates.lanes if last is not None and (not g.reduce or all(contiguous)) else 1
+    loads = sum(points / (vectorised if c else 1) for c in contiguous)
+    chain = rates.latency if g.reduce else 0.0  # one accumulator at a time
+    cycles = points / vectorised * max(per_point / rates.fma, chain) + loads / rates.loads + outputs * (1 + g.epilogue_flops) / vectorised
     moved = sum(op.source_bytes for op in g.operands) + outputs * g.output_bytes + g.epilogue_bytes
     level, rate = "dram", rates.far
     for name, capacity, _ in rates.caches:

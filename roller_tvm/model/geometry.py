@@ -179,6 +179,11 @@ class Geometry:
         ]
         return len(lacking) > 1 and sum(1 for axes in lacking if axes) > 1
 
+    @cached_property
+    def vector_axis(self) -> int | None:
+        """The last spatial axis that has more than one iteration: what a CPU vectorises."""
+        return next((i for i in reversed(self.spatial) if self.extents[i] > 1), None)
+
     def tiles(self, tile: Tile, positions: Sequence[int]) -> int:
         """Number of tiles that cover the given axes."""
         return prod(ceil(self.extents[i] / tile[i]) for i in positions)

@@ -7,13 +7,12 @@ micro-performance model* and not the first found.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from ..device import DeviceSpec
 from ..errors import UnsupportedOperator
 from ..expr import TensorExpression
-from ..expr.split import split_reduction
 from ..model.estimate import Estimate, ProgramEstimate
 from ..model.geometry import Geometry
 from .align import Rejection
@@ -22,11 +21,13 @@ from .cpu import construct_direct as construct_cpu_direct
 from .cpu import construct_tiled as construct_cpu_tiled
 from .gpu_direct import construct_direct, construct_reduce
 from .gpu_tiled import construct_tiled
-from .partition import materialise_padding, partition
-from .program import Plan, RProgram
+from .partition import NestShape, partition, store_guarded, store_rearranged
+from .program import Plan, RProgram, SplitReduction
 from .search import Search
 
 EPS = (0.0, 0.2, 0.4, 0.8, 1.6, 3.2)
+# Outputs of a register tile that keeps a thread busy.
+REGISTER_OUTPUTS = 64
 
 Ranked = list[tuple[RProgram, ProgramEstimate]]
 
@@ -61,13 +62,10 @@ def construct(expression: TensorExpression, device: DeviceSpec, top: int = 10) -
     """
     rejections: list[Rejection] = []
     considered, used_eps = 0, 0.0
-    variants: list[tuple[TensorExpression, tuple[tuple[str, str, int], ...]]] = [(expression, ())]
-    if device.kind == "gpu":
-        variants += _split_variants(expression, device)
     plans: list[RankedPlan] = []
-    for variant, splits in variants:
+    for variant, splits, nests in _variants(expression, device):
         per_nest: list[Ranked] = []
-        for nest in partition(variant, materialise_padding if device.kind == "cpu" else None):
+        for nest in nests:
             geometry = Geometry.of(variant, nest.anchor, nest.inlined, nest.output)
             ranked: Ranked = []
             for recipe in recipes(geometry, device):
@@ -124,30 +122,60 @@ def recipes(geometry: Geometry, device: DeviceSpec) -> tuple[Recipe, ...]:
     return tuple(found)
 
 
-def _split_variants(
-    expression: TensorExpression, device: DeviceSpec
-) -> list[tuple[TensorExpression, tuple[tuple[str, str, int], ...]]]:
+Variant = tuple[TensorExpression, tuple[SplitReduction, ...], tuple[NestShape, ...]]
+
+
+def _variants(expression: TensorExpression, device: DeviceSpec) -> Iterator[Variant]:
+    """Forms of the operator to plan: as written, with a reduction split, with prologues stored or in place."""
+    forms: list[tuple[TensorExpression, tuple[SplitReduction, ...]]] = [(expression, ())]
+    split = _lane_splits if device.kind == "cpu" else _part_splits
+    forms += [(s.apply(expression), (s,)) for s in split(expression, device)]
+    stores = (store_rearranged, store_guarded) if device.kind == "cpu" else (None,)
+    for form, splits in forms:
+        seen = set()
+        for store in stores:
+            nests = partition(form, store)
+            if nests not in seen:
+                seen.add(nests)
+                yield form, splits, nests
+
+
+def _part_splits(expression: TensorExpression, device: DeviceSpec) -> list[SplitReduction]:
     """Shrink for small operators: split the longest reduction where the outputs cannot fill the device."""
     anchor = expression.anchor
-    if not anchor.reduce or anchor.combiner not in ("sum", "max", "min"):
+    if anchor.combiner not in ("sum", "max", "min"):
         return []
-    outputs = anchor.output_elements
-    threads = device.units * device.vector_width
     longest = max(anchor.reduce, key=lambda a: a.extent)
     if longest.part_of:
         return []
-    result = []
-    for parts in (2, 4, 8, 16, 32):
-        # Worth it only while one register tile of outputs a thread leaves units idle.
-        if longest.extent % parts or longest.extent // parts < device.vector_width or outputs * parts > threads * 64:
-            continue
-        variant = split_reduction(expression, anchor.name, longest.name, parts)
-        result.append((variant, ((anchor.name, longest.name, parts),)))
-    return result
+    threads = device.units * device.vector_width
+    return [
+        SplitReduction(anchor.name, longest.name, parts)
+        for parts in (2, 4, 8, 16, 32)
+        # Worth it only while a register tile of outputs a thread leaves units idle.
+        if longest.extent % parts == 0
+        and longest.extent // parts >= device.vector_width
+        and anchor.output_elements * parts <= threads * REGISTER_OUTPUTS
+    ]
+
+
+def _lane_splits(expression: TensorExpression, device: DeviceSpec) -> list[SplitReduction]:
+    """The innermost reduction axis as the vector, where neighbouring outputs are not neighbours in memory."""
+    anchor = expression.anchor
+    if anchor.combiner not in ("sum", "max", "min") or anchor.reduce[-1].part_of:
+        return []
+    geometry = Geometry.of(expression, anchor.name)
+    inner, vector = geometry.reduce[-1], geometry.vector_axis
+    lanes = device.vector_bytes // geometry.output_bytes
+    contiguous = all(op.stride_of(inner) == 1 for op in geometry.operands if inner in op.axes)
+    scattered = vector is None or any(op.stride_of(vector) > 1 for op in geometry.operands)
+    if contiguous and scattered and anchor.reduce[-1].extent % lanes == 0:
+        return [SplitReduction(anchor.name, anchor.reduce[-1].name, lanes, lanes=True)]
+    return []
 
 
 def _combine(
-    expression: TensorExpression, device: DeviceSpec, splits: tuple[tuple[str, str, int], ...], per_nest: list[Ranked], top: int
+    expression: TensorExpression, device: DeviceSpec, splits: tuple[SplitReduction, ...], per_nest: list[Ranked], top: int
 ) -> list[RankedPlan]:
     """Plans of the whole operator: the heaviest nest varies, the others keep their best program."""
     heaviest = max(range(len(per_nest)), key=lambda n: per_nest[n][0][1].seconds)

@@ -41,7 +41,7 @@ def vector_extents(extent: int, lanes: int, most: int) -> list[int]:
 def register_tiles(search: Search, rates: CpuRates) -> list[Tile]:
     """Register tiles that fit the vector registers, by cycles per multiply-add of their inner loop."""
     g = search.geometry
-    last = g.spatial[-1]
+    last = g.vector_axis
     options: list[list[int]] = []
     for i, extent in enumerate(g.extents):
         if i in g.reduce:
@@ -63,7 +63,7 @@ def register_tiles(search: Search, rates: CpuRates) -> list[Tile]:
             use.accumulators / rates.fma, rates.latency if g.reduce else 0.0,
             (use.vector_loads + use.broadcasts + use.gathers) / rates.loads,
         ) / use.accumulators  # fmt: skip
-        waste = ceil(tile[last] / rates.lanes) * rates.lanes / tile[last]
+        waste = ceil(tile[last] / rates.lanes) * rates.lanes / tile[last] if last is not None else 1.0
         scored.append((per_fma * waste, -use.accumulators, tile))
     scored.sort()
     return [t for _, _, t in scored[:REGISTER_TILES]]
@@ -104,14 +104,18 @@ def construct_tiled(search: Search, top: int) -> list[tuple[RProgram, ProgramEst
     if not g.spatial or not g.operands:
         return []
     rates = CpuRates.of(device, max(op.element_bytes for op in g.operands))
-    found: list[tuple[RProgram, ProgramEstimate]] = []
+    found: list[tuple[float, Tile, Tile, tuple[int, ...], ProgramEstimate]] = []
     for tile in register_tiles(search, rates):
+        of_tile = []
         for chunk in chunks_of(search, tile, device.units):
             for order in orders_of(g, chunk, tile):
                 search.considered += 1
                 estimate = tiled_estimate(g, device, chunk, tile, order)
-                found.append((_program(search, chunk, tile, order), estimate))
-    return sorted(found, key=lambda c: c[1].seconds)[: 2 * top]
+                of_tile.append((estimate.seconds, chunk, tile, order, estimate))
+        # Several register tiles reach the measuring, not the variations of one.
+        found += sorted(of_tile, key=lambda c: c[0])[: max(2, top // 3)]
+    found.sort(key=lambda c: c[0])
+    return [(_program(search, chunk, tile, order), estimate) for _, chunk, tile, order, estimate in found[: 2 * top]]
 
 
 def _program(search: Search, chunk: Tile, tile: Tile, order: tuple[int, ...]) -> RProgram:
@@ -129,9 +133,9 @@ def construct_direct(search: Search, top: int) -> list[tuple[RProgram, ProgramEs
     g, device = search.geometry, search.device
     rates = CpuRates.of(device, g.output_bytes)
     found: list[tuple[RProgram, ProgramEstimate]] = []
-    last = g.spatial[-1] if g.spatial else -1
+    last = g.vector_axis
     vector = 0
-    if g.spatial and not search.reject(_vectorisable(search, last)):
+    if last is not None and not search.reject(_vectorisable(search, last)):
         vector = vector_extents(g.extents[last], rates.lanes, 4)[-1]
     for outer in range(len(g.spatial) + 1):
         leading = g.spatial[:outer]

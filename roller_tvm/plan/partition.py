@@ -27,15 +27,22 @@ class NestShape:
     inlined: tuple[str, ...]
 
 
-def materialise_padding(expression: TensorExpression, stage: Stage) -> bool:
-    """Whether a prologue is better stored than computed in place where no fast memory is filled by hand.
+def store_guarded(expression: TensorExpression, stage: Stage) -> bool:
+    """Whether a prologue is guarded and read more than once an element by a reduction.
 
-    True for a guarded or rearranging prologue that a reduction reads more than once an element: the guard
-    would otherwise stand in the innermost loop.
+    Computed in place, its guard would stand in the innermost loop where no fast memory is filled by hand.
     """
-    readers = [c for c in expression.consumers(stage.name) if c.reduce and len(c.reads) > 1 or c.reduce and c.points > stage.points]
-    rearranges = any(a.guarded or a.indices != stage.write().indices for a in stage.reads)
-    return rearranges and any(c.points > stage.points for c in readers)
+    return any(a.guarded for a in stage.reads) and _reread(expression, stage)
+
+
+def store_rearranged(expression: TensorExpression, stage: Stage) -> bool:
+    """As ``store_guarded``, and prologues that rearrange what they read (packing)."""
+    moves = any(a.guarded or a.indices != stage.write().indices for a in stage.reads)
+    return moves and _reread(expression, stage)
+
+
+def _reread(expression: TensorExpression, stage: Stage) -> bool:
+    return any(c.reduce and c.points > stage.points for c in expression.consumers(stage.name))
 
 
 def partition(

@@ -16,6 +16,7 @@ from math import ceil, prod
 from typing import Any
 
 from ..expr import Stage, TensorExpression, box, dtype_bytes, footprint
+from ..expr.split import split_reduction
 
 PLAN_VERSION = 1
 
@@ -190,17 +191,36 @@ class RProgram:
 
 
 @dataclass(frozen=True)
+class SplitReduction:
+    """A reduction axis computed in parts: `parts` blocks of it, or the `lanes` of a vector."""
+
+    stage: str
+    axis: str
+    parts: int
+    lanes: bool = False
+
+    def __str__(self) -> str:
+        return f"split {self.stage}.{self.axis} in {self.parts} {'lanes' if self.lanes else 'parts'}"
+
+    def apply(self, expression: TensorExpression) -> TensorExpression:
+        return split_reduction(expression, self.stage, self.axis, self.parts, self.lanes)
+
+    def to_json(self) -> list[Any]:
+        return [self.stage, self.axis, self.parts, self.lanes]
+
+
+@dataclass(frozen=True)
 class Plan:
     """How one operator runs on one device: its rPrograms in order, and nothing about time.
 
     ``expression`` is the operator as planned: where a reduction was split, the partial stage is part of
-    it (``split_reductions`` names stage, axis and number of parts; see ``expr.split``).
+    it (see ``expr.split``).
     """
 
     expression: TensorExpression
     device: str
     programs: tuple[RProgram, ...]
-    split_reductions: tuple[tuple[str, str, int], ...] = ()
+    split_reductions: tuple[SplitReduction, ...] = ()
     version: int = field(default=PLAN_VERSION)
 
     def __post_init__(self) -> None:
@@ -215,12 +235,12 @@ class Plan:
     def __str__(self) -> str:
         head = f"{self.expression.name} on {self.device}"
         if self.split_reductions:
-            head += " " + " ".join(f"split {s}.{a} in {n}" for s, a, n in self.split_reductions)
+            head += " " + " ".join(map(str, self.split_reductions))
         return "\n".join([head, *(str(p) for p in self.programs)])
 
     def to_json(self) -> dict[str, Any]:
         return {"version": self.version, "device": self.device, "expression": self.expression.to_json(),
-                "split_reductions": [list(s) for s in self.split_reductions],
+                "split_reductions": [s.to_json() for s in self.split_reductions],
                 "programs": [p.to_json() for p in self.programs]}
 
     @classmethod
@@ -230,7 +250,7 @@ class Plan:
                              "plan the operator again")
         return cls(TensorExpression.from_json(data["expression"]), data["device"],
                    tuple(map(RProgram.from_json, data["programs"])),
-                   tuple((s, a, int(n)) for s, a, n in data["split_reductions"]))
+                   tuple(SplitReduction(*s) for s in data["split_reductions"]))
 
     def digest(self) -> str:
         """A stable hash of the plan (device, expression, programs; not the operator's name)."""

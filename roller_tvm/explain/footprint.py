@@ -1,0 +1,118 @@
+"""What each memory level holds under an rProgram, against its capacity, and the storage padding of rule 3."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import ceil, prod
+
+from ..device import DeviceSpec
+from ..lower.staging import storage_alignment
+from ..model.cpu import CpuRates
+from ..model.estimate import ProgramEstimate
+from ..model.geometry import Geometry, Operand
+from ..model.storage import storage_elements
+from ..plan.align import bank_padding
+from ..plan.program import RProgram
+from .words import capacity, count, share
+
+
+def held_lines(
+    program: RProgram, estimate: ProgramEstimate, geometry: Geometry, device: DeviceSpec
+) -> list[str]:
+    """One line a level: what is kept there, against what fits."""
+    if program.recipe.startswith("cpu"):
+        return list(_cpu(program, estimate, geometry, device))
+    return list(_gpu(program, estimate, geometry, device))
+
+
+def _of(used: float, limit: float) -> str:
+    return f"{capacity(used)} of {capacity(limit)} ({share(used / limit)})"
+
+
+def _gpu(program: RProgram, estimate: ProgramEstimate, g: Geometry, device: DeviceSpec) -> Iterator[str]:
+    limits = device.limits
+    if program.staged:
+        block = tuple(program.tile("shared")[a] for a in g.axes)
+        padding = dict(program.tile("shared").padding)
+        aligned = storage_alignment(g, program)
+        parts = []
+        for op in g.operands:
+            box = op.box(block)
+            size = storage_elements(box, aligned[op.name]) * op.element_bytes
+            pad = f"+{padding[op.name]}" if padding.get(op.name) else ""
+            parts.append(f"{op.name} {'x'.join(map(str, box))}{pad} {capacity(size)}")
+        most = limits.shared_per_block_bytes or device.level("shared").capacity_bytes
+        yield f"shared    {_of(estimate.shared_bytes, most)} a block: {', '.join(parts)}"
+    elif estimate.shared_bytes:
+        most = limits.shared_per_block_bytes or device.level("shared").capacity_bytes
+        yield f"shared    {_of(estimate.shared_bytes, most)} a block: partial results of its threads"
+    thread = program.tile("register")
+    outputs = prod(thread[g.axes[i]] for i in g.spatial)
+    limit = limits.max_registers_per_thread or 255
+    yield (
+        f"register  {estimate.registers} of {limit} ({share(estimate.registers / limit)}) a thread, predicted: "
+        f"{count(outputs, 'accumulator')}, {max(0, estimate.registers - outputs)} for operands and addresses"
+    )
+
+
+def _cpu(program: RProgram, estimate: ProgramEstimate, g: Geometry, device: DeviceSpec) -> Iterator[str]:
+    rates = CpuRates.of(device, g.output_bytes)
+    spatial = {g.axes[i] for i in g.spatial}
+    for tile, what in (
+        (program.tile("l2"), "one chunk"),
+        (program.tile("register"), "one register tile, whole reduction"),
+    ):
+        extents = tuple(tile[a] if a in spatial else e for a, e in zip(g.axes, g.extents, strict=True))
+        inputs, outputs = g.input_bytes(extents), prod(tile[a] for a in spatial) * g.output_bytes
+        fits = next((n for n, size, _ in rates.caches if inputs + outputs <= size), device.far.name)
+        level = device.level(fits)
+        yield (
+            f"{fits:<9} {_of(inputs + outputs, level.capacity_bytes)}: {what}, "
+            f"inputs {capacity(inputs)}, outputs {capacity(outputs)}"
+        )
+    if estimate.registers:
+        limit = device.limits.vector_registers or 16
+        tile = program.tile("register")
+        last = g.axes[g.spatial[-1]] if g.spatial else ""
+        sums = prod(ceil(tile[a] / rates.lanes) if a == last else tile[a] for a in spatial)
+        yield (
+            f"register  {estimate.registers} of {limit} vectors of {device.vector_bytes} B: {count(sums, 'accumulator')}, "
+            f"{estimate.registers - sums} for operands"
+        )
+
+
+def padding_lines(program: RProgram, geometry: Geometry, device: DeviceSpec) -> list[str]:
+    """Rule 3 with its numbers for every staged tensor."""
+    if not program.staged or not device.has("shared") or not device.level("shared").banks:
+        return []
+    shared = device.level("shared")
+    tile = program.tile("shared")
+    block = tuple(tile[a] for a in geometry.axes)
+    padding = dict(tile.padding)
+    lines = []
+    for op in geometry.operands:
+        pad = padding.get(op.name, 0)
+        row = op.box(block)[-1] if op.dims else 1
+        width = max(1, shared.bank_bytes // op.element_bytes)
+        if pad:
+            n, b = 1, shared.banks
+            assert bank_padding(row, n, b, width) == pad
+            lines.append(
+                f"{op.name}: rows of N={row}, read n={n} at a time, B={b} banks of L={width}: "
+                f"({b}*{width} + {width}*ceil({n}/{width}) - {row} mod {b * width}) mod {b * width} = "
+                f"{pad} elements a row"
+            )
+        else:
+            lines.append(f"{op.name}: none, {_why_none(op, geometry, row, shared.banks * width)}")
+    return lines
+
+
+def _why_none(op: Operand, geometry: Geometry, row: int, width: int) -> str:
+    last = geometry.spatial[-1]
+    name = geometry.axes[last]
+    walked = [d for d, dim in enumerate(op.dims) if any(a == last for a, _ in dim)]
+    if not walked:
+        return f"'{name}' does not occur in it: neighbouring threads read one element"
+    if walked[-1] == len(op.dims) - 1:
+        return f"neighbouring threads read neighbours along '{name}'"
+    return f"rows of {row} elements already start in different banks (mod {width})"

@@ -1,0 +1,74 @@
+"""What an operator asks of a device at the least: arithmetic, compulsory traffic, roofline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..device import DeviceSpec
+from ..expr import TensorExpression
+from .words import amount, seconds
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """The least time that an operator can take: all arithmetic at the peak, every tensor moved once.
+
+    Examples
+    --------
+    >>> from roller_tvm.device import load_device
+    >>> from roller_tvm.expr.operators import matmul
+    >>> roofline(matmul(m=1024, n=1024, k=1024), load_device("v100")).bound
+    'compute'
+    """
+
+    flops: int
+    bytes: int
+    compute_seconds: float
+    memory_seconds: float
+    far: str
+
+    @property
+    def seconds(self) -> float:
+        return max(self.compute_seconds, self.memory_seconds)
+
+    @property
+    def bound(self) -> str:
+        return "compute" if self.compute_seconds >= self.memory_seconds else self.far
+
+    @property
+    def intensity(self) -> float:
+        return self.flops / max(1, self.bytes)
+
+
+def roofline(expression: TensorExpression, device: DeviceSpec) -> Roofline:
+    """Roofline of a fused operator."""
+    flops, moved = expression.flops, expression.io_bytes
+    return Roofline(
+        flops,
+        moved,
+        flops / (device.peak(expression.anchor.dtype) * 1e9),
+        moved / (device.far.bandwidth_gbps * 1e9),
+        device.far.name,
+    )
+
+
+def operator_lines(expression: TensorExpression, device: DeviceSpec) -> list[str]:
+    """The operator, and what the device could make of it at best."""
+    anchor, roof = expression.anchor, roofline(expression, device)
+    dtype = anchor.dtype
+    fused = [
+        f"{', '.join(s.name for s in stages)} {where}"
+        for stages, where in ((expression.prologues, "before"), (expression.epilogues, "after"))
+        if stages
+    ]
+    balance = device.machine_balance(device.far.name, dtype)
+    side = "above" if roof.intensity >= balance else "below"
+    lines = [
+        f"operator {expression.name}: {anchor}" + (f"; fused: {'; '.join(fused)}" if fused else ""),
+        f"  {amount(roof.flops, 'FLOP')}, compulsory traffic {amount(roof.bytes, 'B')}: intensity "
+        f"{roof.intensity:.1f} FLOP/B, {side} the machine balance of {balance:.1f} FLOP/B ({device.far.name}, {dtype})",
+        f"  roofline: compute {seconds(roof.compute_seconds)} at {amount(device.peak(dtype) * 1e9, 'FLOP/s')}, "
+        f"{device.far.name} {seconds(roof.memory_seconds)} at {amount(device.far.bandwidth_gbps * 1e9, 'B/s')}: "
+        f"{seconds(roof.seconds)} at best, {roof.bound} bound",
+    ]
+    return lines
