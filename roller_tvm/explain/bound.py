@@ -12,17 +12,16 @@ from .words import count, share
 
 _GPU = {
     "compute": "the arithmetic units are the slowest part; only less idling of units would help",
-    "issue": "the schedulers issue one instruction a cycle: fetches and addresses cost slots that arithmetic would use; "
-    "wider vectors or a larger register tile would help",
-    "shared": "operands are read from shared memory faster than it delivers; a larger register tile would help",
+    "issue": "fetches and addresses cost instruction slots; wider vectors or larger register tiles help",
+    "shared": "operands are read faster than shared memory delivers; larger register tiles would help",
     "l2": "blocks load the same data again and again; a larger block tile would help",
     "dram": "every byte is moved about as seldom as it can be; fusing with neighbours would help",
-    "latency": "a block waits for its own chain load - synchronise - compute; more resident warps or fewer steps would help",
+    "latency": "a block waits for its own load - synchronise - compute; more warps or fewer steps help",
 }
 _CPU = {
     "compute": "the multiply-add units are the slowest part",
-    "load": "vector loads and broadcasts take longer than the multiply-adds; a squarer register tile would help",
-    "dram": "every byte is moved about as seldom as it can be; fusing with neighbours would help",
+    "load": "loads and broadcasts take longer than the multiply-adds; a squarer register tile would help",
+    "dram": _GPU["dram"],
 }
 
 
@@ -41,10 +40,9 @@ def parallel_lines(program: RProgram, estimate: ProgramEstimate, device: DeviceS
     """How the device is filled: occupancy and its limiter, waves and idle units."""
     idle = max(0.0, 1 - estimate.utilisation)
     if device.kind == "cpu":
-        return [
-            f"{count(estimate.blocks, 'chunk')} on {count(device.units, 'core')}: {count(estimate.waves, 'round')}, "
-            f"cores idle {share(idle)} of the time"
-        ]
+        chunks, cores = count(estimate.blocks, "chunk"), count(device.units, "core")
+        rounds = count(estimate.waves, "round")
+        return [f"{chunks} on {cores}: {rounds}, cores idle {share(idle)} of the time"]
     fits, limiter = occupancy(device, estimate.threads, estimate.registers, estimate.shared_bytes)
     warps = ceil(estimate.threads / device.vector_width) * estimate.occupancy
     text = f"{estimate.occupancy} of {fits} possible blocks of {estimate.threads} threads on a unit"

@@ -49,9 +49,10 @@ def _gpu(program: RProgram, estimate: ProgramEstimate, g: Geometry, device: Devi
     thread = program.tile("register")
     outputs = prod(thread[g.axes[i]] for i in g.spatial)
     limit = limits.max_registers_per_thread or 255
+    rest = max(0, estimate.registers - outputs)
     yield (
-        f"register  {estimate.registers} of {limit} ({share(estimate.registers / limit)}) a thread, predicted: "
-        f"{count(outputs, 'accumulator')}, {max(0, estimate.registers - outputs)} for operands and addresses"
+        f"register  {estimate.registers} of {limit} ({share(estimate.registers / limit)}) a thread, "
+        f"predicted: {count(outputs, 'accumulator')}, {rest} for operands and addresses"
     )
 
 
@@ -73,12 +74,10 @@ def _cpu(program: RProgram, estimate: ProgramEstimate, g: Geometry, device: Devi
     if estimate.registers:
         limit = device.limits.vector_registers or 16
         tile = program.tile("register")
-        last = g.axes[g.spatial[-1]] if g.spatial else ""
+        last = "" if g.vector_axis is None else g.axes[g.vector_axis]
         sums = prod(ceil(tile[a] / rates.lanes) if a == last else tile[a] for a in spatial)
-        yield (
-            f"register  {estimate.registers} of {limit} vectors of {device.vector_bytes} B: {count(sums, 'accumulator')}, "
-            f"{estimate.registers - sums} for operands"
-        )
+        what = f"{count(sums, 'accumulator')}, {estimate.registers - sums} for operands"
+        yield f"register  {estimate.registers} of {limit} vectors of {device.vector_bytes} B: {what}"
 
 
 def padding_lines(program: RProgram, geometry: Geometry, device: DeviceSpec) -> list[str]:

@@ -61,14 +61,14 @@ def operator_lines(expression: TensorExpression, device: DeviceSpec) -> list[str
         for stages, where in ((expression.prologues, "before"), (expression.epilogues, "after"))
         if stages
     ]
-    balance = device.machine_balance(device.far.name, dtype)
+    far, peak = device.far, amount(device.peak(dtype) * 1e9, "FLOP/s")
+    balance = device.machine_balance(far.name, dtype)
     side = "above" if roof.intensity >= balance else "below"
-    lines = [
+    return [
         f"operator {expression.name}: {anchor}" + (f"; fused: {'; '.join(fused)}" if fused else ""),
         f"  {amount(roof.flops, 'FLOP')}, compulsory traffic {amount(roof.bytes, 'B')}: intensity "
-        f"{roof.intensity:.1f} FLOP/B, {side} the machine balance of {balance:.1f} FLOP/B ({device.far.name}, {dtype})",
-        f"  roofline: compute {seconds(roof.compute_seconds)} at {amount(device.peak(dtype) * 1e9, 'FLOP/s')}, "
-        f"{device.far.name} {seconds(roof.memory_seconds)} at {amount(device.far.bandwidth_gbps * 1e9, 'B/s')}: "
+        f"{roof.intensity:.1f} FLOP/B, {side} the machine balance of {balance:.1f} ({far.name}, {dtype})",
+        f"  roofline: compute {seconds(roof.compute_seconds)} at {peak}, {far.name} "
+        f"{seconds(roof.memory_seconds)} at {amount(far.bandwidth_gbps * 1e9, 'B/s')}: "
         f"{seconds(roof.seconds)} at best, {roof.bound} bound",
     ]
-    return lines

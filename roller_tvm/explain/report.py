@@ -54,11 +54,7 @@ def explain(
         f"{title}: {seconds(best.seconds)} predicted, {amount(best.estimate.gflops * 1e9, 'FLOP/s')}, "
         f"{share(reached)} of the roofline, {best.estimate.bound} bound",
     ]
-    for stage, axis, parts in best.plan.split_reductions:
-        lines.append(
-            f"  reduction '{axis}' of {stage} split in {parts}, as too few outputs would leave units idle; "
-            "a second nest adds the parts"
-        )
+    lines += [f"  {line}" for line in _splits(best)]
     for program, estimate in zip(best.plan.programs, best.estimate.programs, strict=True):
         lines += program_lines(expression, program, estimate, device)
     if isinstance(subject, Construction):
@@ -67,6 +63,17 @@ def explain(
     if steps:
         lines += ["", "schedule steps", *(f"  {line}" for line in explain_steps(best).splitlines())]
     return "\n".join(lines) + "\n"
+
+
+def _splits(ranked: RankedPlan) -> list[str]:
+    lines = []
+    for split in ranked.plan.split_reductions:
+        what = f"reduction '{split.axis}' of {split.stage} split in {split.parts}"
+        if split.lanes:
+            lines.append(f"{what} lanes: neighbours along it fill a vector, a second nest adds the lanes")
+        else:
+            lines.append(f"{what}: too few outputs would leave units idle; a second nest adds the parts")
+    return lines
 
 
 def explain_steps(ranked: RankedPlan) -> str:
@@ -83,9 +90,8 @@ def rejection_lines(construction: Construction) -> list[str]:
     ]
     for rule, number in Counter(r.rule for r in rejections).most_common():
         example = next(r for r in rejections if r.rule == rule)
-        lines.append(
-            f"  {number:5d} {rule}: {example.candidate or 'e.g.'} needs {example.required}, limit {example.limit}"
-        )
+        needs = f"needs {example.required}, limit {example.limit}"
+        lines.append(f"  {number:5d} {rule}: {example.candidate or 'e.g.'} {needs}")
         for remedy in dict.fromkeys(r.remedy for r in rejections if r.rule == rule and r.remedy):
             lines.append(f"        remedy: {remedy}")
     return lines

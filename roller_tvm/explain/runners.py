@@ -47,7 +47,8 @@ def why_slower(best: RankedPlan, other: RankedPlan, device: DeviceSpec) -> str:
     if other.seconds - best.seconds <= EQUAL * best.seconds:
         return "predicted to be equal"
     if a.recipe != b.recipe:
-        return f"recipe {b.recipe} instead of {a.recipe}: {b.anchor} takes {seconds(after.seconds)}, not {seconds(before.seconds)}"
+        took = f"{b.anchor} takes {seconds(after.seconds)}, not {seconds(before.seconds)}"
+        return f"recipe {b.recipe} instead of {a.recipe}: {took}"
     return max(_differences(before, after, device), key=lambda d: d.seconds).text
 
 
@@ -84,32 +85,21 @@ def _differences(before: ProgramEstimate, after: ProgramEstimate, device: Device
     if after.compute_seconds > 1.01 * before.compute_seconds:
         ratio = after.compute_seconds / before.compute_seconds
         how = "padding" if device.kind == "gpu" else "partly filled vectors, short multiply-add chains"
-        weight = after.compute_seconds - before.compute_seconds
-        found.append(
-            Difference(
-                weight + after.seconds * (after.bound == "compute"), f"{times(ratio)} the arithmetic ({how})"
-            )
-        )
+        weight = after.compute_seconds - before.compute_seconds + after.seconds * (after.bound == "compute")
+        found.append(Difference(weight, f"{times(ratio)} the arithmetic ({how})"))
     lost = after.seconds * (1 - after.utilisation) - before.seconds * (1 - before.utilisation)
     if after.utilisation < before.utilisation - 0.005:
         what = "chunk" if device.kind == "cpu" else "block"
-        found.append(
-            Difference(
-                lost,
-                f"units idle {share(1 - after.utilisation)} instead of "
-                f"{share(max(0.0, 1 - before.utilisation))} ({count(after.blocks, what)} on {device.units} units)",
-            )
+        idle = (
+            f"units idle {share(1 - after.utilisation)} instead of {share(max(0.0, 1 - before.utilisation))}"
         )
+        found.append(Difference(lost, f"{idle} ({count(after.blocks, what)} on {device.units} units)"))
     rest = max(
         0.0, after.seconds - before.seconds - sum(d.seconds for d in found if d.seconds < after.seconds)
     )
     warps, had = _warps(after, device), _warps(before, device)
     if after.bound == "latency" and warps < had:
-        found.append(
-            Difference(
-                rest, f"{warps} warps on a unit instead of {had}: less to do while a load is on its way"
-            )
-        )
+        found.append(Difference(rest, f"{warps} warps on a unit instead of {had}: loads are hidden less"))
     elif after.bound == "latency":
         found.append(Difference(rest, "more, or longer, steps of load - synchronise - compute"))
     elif after.bound == "issue":

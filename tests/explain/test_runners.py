@@ -1,0 +1,75 @@
+"""Why a plan loses: the largest difference between two estimates is the one that is named."""
+
+from dataclasses import replace
+
+import pytest
+
+from roller_tvm.device import load_device
+from roller_tvm.explain import explain, why_slower
+from roller_tvm.expr.operators import operator, parse_operator
+from roller_tvm.model.estimate import Estimate, LevelTime
+from roller_tvm.plan import construct
+
+V100 = load_device("v100")
+
+
+@pytest.fixture(scope="module")
+def best():
+    return construct(operator("matmul", m=512, n=512, k=512), V100, top=1).best
+
+
+def changed(ranked, **fields):
+    program = ranked.estimate.programs[0]
+    return replace(ranked, estimate=Estimate((replace(program, seconds=1.2 * program.seconds, **fields),)))
+
+
+def with_traffic(ranked, name, factor):
+    levels = ranked.estimate.programs[0].levels
+    return tuple(
+        LevelTime(e.level, e.bytes * factor, e.seconds * factor) if e.level == name else e for e in levels
+    )
+
+
+@pytest.mark.parametrize("level", ["dram", "l2", "shared"])
+def test_traffic(best, level):
+    slower = changed(best, levels=with_traffic(best, level, 1.5), bound=level)
+    assert why_slower(best, slower, V100) == f"1.50x the {level} traffic"
+
+
+def test_the_bound_outweighs_what_hides_behind_it(best):
+    factors = {"dram": 3.0, "l2": 1.1, "shared": 1.1}
+    levels = tuple(LevelTime(e.level, factors[e.level] * e.bytes, factors[e.level] * e.seconds)
+                   for e in best.estimate.programs[0].levels)  # fmt: skip
+    assert "shared traffic" in why_slower(best, changed(best, levels=levels, bound="shared"), V100)
+
+
+def test_idle_units(best):
+    used = best.estimate.programs[0].utilisation
+    text = why_slower(best, changed(best, utilisation=used * 0.6, blocks=81), V100)
+    assert text.startswith("units idle") and "81 blocks on 80 units" in text
+
+
+def test_fewer_warps_when_latency_bound(best):
+    slower = changed(best, bound="latency", occupancy=1, threads=32)
+    assert "1 warps on a unit instead of" in why_slower(best, slower, V100)
+
+
+def test_split_is_named():
+    device = load_device("h200")
+    plans = construct(operator("matmul", m=4, n=1000, k=2048), device).plans
+    split = next(p for p in plans if p.plan.split_reductions)
+    whole = replace(split, plan=replace(split.plan, split_reductions=()))
+    parts = split.plan.split_reductions[0].parts
+    assert f"no reduction split instead of k split in {parts}" in why_slower(split, whole, device)
+
+
+@pytest.mark.parametrize("name", ["v100", "k80", "mi50", "a100", "rtx4090", "h100"])
+def test_every_device_has_words_for_its_plans(name):
+    device = load_device(name)
+    for words in ("conv2d_nchw n=8 c=32 h=17 w=17 f=40 k=3 stride=2 relu=1", "reduce_sum shape=64x100 axis=1",
+                  "relu shape=1000"):  # fmt: skip
+        construction = construct(parse_operator(words.split()), device, top=3)
+        text = explain(construction, device, steps=True)
+        assert f"{construction.best.estimate.bound} bound" in text and "schedule steps" in text
+        for program in construction.best.plan.programs:
+            assert all(line in text for line in str(program.tiles[-1]).splitlines())
