@@ -56,7 +56,7 @@ def _split(best: RankedPlan, other: RankedPlan) -> str:
     def parts(plan: RankedPlan) -> str:
         splits = plan.plan.split_reductions
         return (
-            " and ".join(f"{axis} split in {n}" for _, axis, n in splits) if splits else "no reduction split"
+            " and ".join(f"{s.axis} split in {s.parts}" for s in splits) if splits else "no reduction split"
         )
 
     waves = {p: p.estimate.programs[0] for p in (best, other)}

@@ -1,0 +1,183 @@
+"""``roller-tvm plan``: candidates for one operator, or for a list of them. Imports no TVM."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from roller_tvm.device import DeviceSpec, device_for_target, known_devices, load_device
+from roller_tvm.errors import BadInput, RollerError, UsageError
+from roller_tvm.explain import explain, explain_steps
+from roller_tvm.explain.runners import why_slower
+from roller_tvm.explain.words import amount, seconds, table
+from roller_tvm.expr import TensorExpression
+from roller_tvm.expr.operators import lookup, operator, operator_names, parse_operator, parse_params
+from roller_tvm.plan import construct
+from roller_tvm.plan.candidates import Construction
+
+COLUMNS = ("id", "operator", "params")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the verb."""
+    parser.add_argument(
+        "words", nargs="*", metavar="OPERATOR [NAME=VALUE ...]",
+        help="an operator and its parameters, e.g. matmul m=1024 n=1024 k=1024; the operator alone tells them",
+    )  # fmt: skip
+    every = f"plan every row of a CSV file with the columns {', '.join(COLUMNS)}"
+    parser.add_argument("--operators", type=Path, metavar="FILE.csv", help=every)
+    where = parser.add_mutually_exclusive_group()
+    devices = f"{', '.join(known_devices())}, or a spec file (.toml); default cpu"
+    where.add_argument("--device", default="cpu", help=devices)
+    where.add_argument("--target", help='take the device from a TVM target, e.g. "cuda -arch=sm_90"')
+    parser.add_argument("--top", type=int, default=10, metavar="K", help="how many plans; default 10")
+    parser.add_argument("--explain", action="store_true", help="why the best is the best, in full")
+    parser.add_argument("--steps", action="store_true", help="print the schedule steps of the best plan")
+    parser.add_argument("--json", action="store_true", help="print plans and estimates as JSON")
+    parser.epilog = f"operators: {', '.join(operator_names())}"
+
+
+def run(args: argparse.Namespace) -> int:
+    """Plan and print; 0 if everything got a plan."""
+    if args.top < 1:
+        raise UsageError(f"--top must be 1 or more (got {args.top})", remedy="leave it out for 10")
+    if bool(args.words) == bool(args.operators):
+        raise UsageError("give one operator, or --operators FILE.csv",
+                         remedy=f"operators: {', '.join(operator_names())}")  # fmt: skip
+    device = device_for_target(args.target) if args.target else load_device(args.device)
+    if args.operators:
+        return _plan_file(args, device)
+    if len(args.words) == 1 and (missing := lookup(args.words[0]).usage).count("=..."):
+        raise UsageError("parameters are missing", args.words[0], f"roller-tvm plan {missing}")
+    expression = parse_operator(args.words)
+    construction, milliseconds = _timed(expression, device, args.top)
+    if args.json:
+        print(json.dumps(_json(construction, device, milliseconds), indent=1))
+        return 0
+    if args.explain:
+        print(explain(construction, device, runners_up=min(args.top, 10) - 1, steps=args.steps), end="")
+        return 0
+    print(_text(expression, construction, device, milliseconds))
+    if args.steps:
+        print(f"\nschedule steps of #1\n{explain_steps(construction.best)}")
+    return 0
+
+
+def _timed(expression: TensorExpression, device: DeviceSpec, top: int) -> tuple[Construction, float]:
+    start = time.perf_counter()
+    construction = construct(expression, device, top)
+    return construction, (time.perf_counter() - start) * 1e3
+
+
+def _json(construction: Construction, device: DeviceSpec, milliseconds: float) -> dict[str, Any]:
+    return {
+        "operator": construction.best.plan.expression.name,
+        "device": device.name,
+        "plan_ms": round(milliseconds, 3),
+        "considered": construction.considered,
+        "eps": construction.eps,
+        "rejected": dict(Counter(r.rule for r in construction.rejections).most_common()),
+        "plans": [p.to_json() for p in construction.plans],
+    }
+
+
+def _tiles(construction: Construction, rank: int) -> str:
+    """Tiles of the slowest program, axes with one iteration left out."""
+    ranked = construction.plans[rank]
+    pairs = zip(ranked.plan.programs, ranked.estimate.programs, strict=True)
+    program, _ = max(pairs, key=lambda p: p[1].seconds)
+    tiles = (
+        f"{t.level}({' '.join(f'{a}={e}' for a, e in t.extents if e > 1) or '1'})" for t in program.tiles
+    )
+    split = [str(s) for s in ranked.plan.split_reductions]
+    return " ".join([program.recipe, *tiles, *split])
+
+
+def _text(
+    expression: TensorExpression, construction: Construction, device: DeviceSpec, milliseconds: float
+) -> str:
+    rejected = len(construction.rejections)
+    lines = [
+        f"{expression.name} on {device}",
+        f"{len(construction.plans)} plans of {construction.considered} candidates in {milliseconds:.0f} ms, "
+        f"{rejected} times a rule was broken" + (f", eps {construction.eps:g}" if construction.eps else ""),
+    ]
+    rows = [["rank", "predicted", "FLOP/s", "bound", "", "plan"]]
+    best = construction.best
+    for rank, ranked in enumerate(construction.plans):
+        more = f"+{100 * (ranked.seconds / best.seconds - 1):.1f}%" if rank else ""
+        rate = amount(ranked.estimate.gflops * 1e9, "") if ranked.estimate.flops else "-"
+        rows.append([f"#{rank + 1}", seconds(ranked.seconds), rate.strip(), ranked.estimate.bound, more,
+                     _tiles(construction, rank)])  # fmt: skip
+    lines += _aligned(rows)
+    last = construction.plans[-1]
+    if len(construction.plans) > 1 and last.seconds > best.seconds:
+        lines.append(f"#{len(construction.plans)} is slower: {why_slower(best, last, device)}")
+    return "\n".join([*lines, "--explain tells why; --steps prints the schedule"])
+
+
+def _aligned(rows: list[list[str]]) -> list[str]:
+    """Like ``table``, the last column to the left."""
+    front = table([row[:-1] for row in rows], indent="  ")
+    width = max(map(len, front))
+    return [f"{line:<{width}}  {row[-1]}".rstrip() for line, row in zip(front, rows, strict=True)]
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            rows = list(reader)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise BadInput(f"cannot be read: {error}", str(path), "give a CSV file") from error
+    lacking = [c for c in COLUMNS if c not in (reader.fieldnames or ())]
+    if lacking:
+        raise BadInput(f"has no column {', '.join(lacking)}", str(path),
+                       f"its first line must name the columns {', '.join(COLUMNS)}")  # fmt: skip
+    return rows
+
+
+def _plan_file(args: argparse.Namespace, device: DeviceSpec) -> int:
+    rows = _rows(args.operators)
+    results: list[dict[str, Any]] = []
+    failed = 0
+    heading = ["id", "operator", "plan ms", "predicted", "FLOP/s", "bound", "plan"]
+    if not args.json:
+        print(f"{args.operators} on {device}\n{_line(heading)}")
+    for number, row in enumerate(rows, 1):
+        if sys.stderr.isatty():
+            print(f"\r{number}/{len(rows)} {row['id']} ", end="\r", file=sys.stderr, flush=True)
+        try:
+            expression = operator(row["operator"], **parse_params(row["params"] or ""))
+            construction, milliseconds = _timed(expression, device, args.top)
+        except RollerError as error:
+            failed += 1
+            results.append({"id": row["id"], "error": str(error)})
+            if not args.json:
+                print(f"{row['id']:<8}  no plan: {error}")
+            continue
+        best = construction.best
+        results.append({"id": row["id"]} | _json(construction, device, milliseconds))
+        if not args.json:
+            rate = amount(best.estimate.gflops * 1e9, "") if best.estimate.flops else "-"
+            print(_line([row["id"], expression.name, f"{milliseconds:.0f}", seconds(best.seconds), rate.strip(),
+                         best.estimate.bound, _tiles(construction, 0)]))  # fmt: skip
+    if args.json:
+        print(json.dumps(results, indent=1))
+    else:
+        times = sorted(r["plan_ms"] for r in results if "plan_ms" in r)
+        print(f"{len(rows) - failed} of {len(rows)} operators planned")
+        if times:
+            print(f"planning one: median {times[len(times) // 2]:.0f} ms, at most {times[-1]:.0f} ms")
+    return 1 if failed else 0
+
+
+def _line(cells: list[str]) -> str:
+    identity, name, plan_ms, predicted, rate, bound, plan = cells
+    return f"{identity:<8}  {name:<22}  {plan_ms:>8}  {predicted:>10}  {rate:>8}  {bound:<8}  {plan}"

@@ -1,0 +1,98 @@
+"""``roller-tvm plan``: what it prints, its JSON, its exit codes, and that it needs no TVM."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from roller_tvm import cli
+from roller_tvm.plan.candidates import RankedPlan
+
+CONV = ["conv2d_nchw", "n=1", "c=64", "h=56", "w=56", "f=64", "kh=3", "kw=3", "stride=1", "padding=1"]
+
+
+def plan(capsys, *words):
+    code = cli.main(["plan", *words])
+    out = capsys.readouterr()
+    return code, out.out, out.err
+
+
+def test_table_has_the_best_first(capsys):
+    code, out, _ = plan(capsys, *CONV, "--device", "h200", "--top", "5")
+    assert code == 0
+    rows = [line.split() for line in out.splitlines() if line.lstrip().startswith("#")]
+    times = [float(r[1]) for r in rows[:5]]
+    assert [r[0] for r in rows[:5]] == ["#1", "#2", "#3", "#4", "#5"] and times == sorted(times)
+    assert "is slower:" in out
+
+
+def test_json_is_ranked_plans(capsys):
+    code, out, _ = plan(capsys, *CONV, "--device", "v100", "--top", "3", "--json")
+    data = json.loads(out)
+    assert code == 0 and data["device"] == "v100" and len(data["plans"]) == 3
+    for written in data["plans"]:
+        ranked = RankedPlan.from_json(written)
+        assert json.loads(json.dumps(ranked.to_json())) == written
+        assert RankedPlan.from_json(ranked.to_json()) == ranked
+
+
+def test_explain_and_steps(capsys):
+    code, out, _ = plan(capsys, *CONV, "--device", "h200", "--explain", "--steps")
+    assert code == 0
+    for part in ("roofline", "Load ", "rule 3", "why the runners-up lost", "remedy:", "cache_read("):
+        assert part in out
+
+
+def test_needs_no_tvm():
+    block = "import sys; sys.modules['tvm'] = None; from roller_tvm.cli import main; sys.exit(main())"
+    words = ["plan", "matmul", "m=64", "n=64", "k=64", "--device", "v100", "--explain", "--steps"]
+    done = subprocess.run([sys.executable, "-c", block, *words], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "roofline" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ([], 2, "give one operator"),
+        (["conv3d", "n=1"], 2, "did you mean conv2d"),
+        (["conv2d_nchw"], 2, "roller-tvm plan conv2d_nchw n=..."),
+        (["matmul", "m=4", "n=4", "k=0"], 3, "'k'"),
+        (["matmul", "m=4", "n=4", "q=4"], 2, "unknown parameter 'q'"),
+        ([*CONV, "--device", "h201"], 3, "did you mean 'h200'"),
+        ([*CONV, "--device", "no.toml"], 3, "no spec file"),
+        ([*CONV, "--target", "cuda"], 3, "-arch=sm_90"),
+        ([*CONV, "--top", "0"], 2, "--top must be 1"),
+        (["--operators", "no_such.csv"], 3, "no_such.csv"),
+    ],
+)
+def test_mistakes(capsys, words, code, said):
+    got, _, err = plan(capsys, *words)
+    assert got == code and said in err and "remedy:" in err and "Traceback" not in err
+
+
+def test_spec_file_with_a_wrong_unit(capsys, tmp_path):
+    spec = tmp_path / "mine.toml"
+    spec.write_text('base = "v100"\n[level.shared]\ncapacity = { value = 96, unit = "GB/s" }\n')
+    code, _, err = plan(capsys, *CONV, "--device", str(spec))
+    assert code == 3 and "capacity" in err and "GB/s" in err and str(spec) in err
+
+
+def test_csv(capsys, tmp_path):
+    file = tmp_path / "two.csv"
+    file.write_text("id,operator,params\nA,matmul,m=64 n=64 k=64\nB,nonsense,m=1\nC,relu,shape=64x64\n")
+    code, out, _ = plan(capsys, "--operators", str(file), "--device", "v100", "--top", "2")
+    assert code == 1  # B got no plan
+    assert "B         no plan: unknown operator 'nonsense'" in out and "2 of 3 operators planned" in out
+    code, out, _ = plan(capsys, "--operators", str(file), "--device", "v100", "--top", "2", "--json")
+    data = json.loads(out)
+    assert [d["id"] for d in data] == ["A", "B", "C"] and "error" in data[1]
+    assert RankedPlan.from_json(data[2]["plans"][0]).plan.device == "v100"
+
+
+def test_csv_without_the_columns(capsys, tmp_path):
+    file = tmp_path / "bad.csv"
+    file.write_text("name,what\na,b\n")
+    code, _, err = plan(capsys, "--operators", str(file), "--device", "v100")
+    assert code == 3 and "has no column id, operator, params" in err
