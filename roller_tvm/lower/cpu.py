@@ -4,6 +4,7 @@ Shapes of the loops (``p`` parallel chunks, ``m`` register tiles of a chunk, ``i
 
     cpu.tiled    p.. -> parallel   m.. in the plan's order   i.. vectors        output
                    S0 S1 R0 S2 R1 S3: unrolled, last axis vectors              anchor, at the last m
+                 copy: vectors                                                 staged operands, at p
     cpu.direct   outer.. -> parallel   rest   v -> vector                      output; anchor inside
 
 The anchor's loops have Ansor's multi-level shape (every spatial axis split once into four, every reduction once
@@ -15,7 +16,7 @@ from __future__ import annotations
 from ..expr import Stage, TensorExpression
 from ..plan.program import RProgram
 from .loops import open_parts
-from .steps import CacheWrite, ComputeAt, Fuse, Inline, Parallel, Reorder, Split, Step, Unroll, Vectorize
+from .steps import CacheRead, CacheWrite, ComputeAt, Fuse, Inline, Parallel, Reorder, Split, Step, Unroll, Vectorize
 
 
 def lower_cpu_tiled(expression: TensorExpression, program: RProgram) -> list[Step]:
@@ -49,7 +50,17 @@ def lower_cpu_tiled(expression: TensorExpression, program: RProgram) -> list[Ste
     if tile[_vector_name(anchor)] > 1:
         steps.append(Vectorize(out, inside[-1]))
     steps.append(ComputeAt(inner, out, middle[-1]))
-    return steps + _micro_kernel(inner, anchor, program)
+    steps += _micro_kernel(inner, anchor, program)
+    for name in program.staged:
+        packed, last = f"{name}.packed", len(expression.tensors[name].shape) - 1
+        steps += [CacheRead(name, "global", (inner,), packed), ComputeAt(packed, out, whole)]
+        steps += _copy(packed, f"d{last}", tile[_vector_name(anchor)])
+    return steps
+
+
+def _copy(packed: str, row: str, vector: int) -> list[Step]:
+    """Vectors along the rows of a copied operand."""
+    return [Split(packed, row, (vector,), ("piece", "vector")), Vectorize(packed, "vector")]
 
 
 def _micro_kernel(inner: str, anchor: Stage, program: RProgram) -> list[Step]:

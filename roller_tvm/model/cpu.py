@@ -19,6 +19,14 @@ from .geometry import Geometry, Operand, Tile
 TILE_OVERHEAD = 30
 # Share of a cache that one nest can count on: the rest is the output, the stack, other operands' lines.
 CACHE_SHARE = 0.75
+# Load slots that one element behind a bounds check costs.
+GUARDED_LOADS = 4
+# Share of a cache level's time that prefetching does not hide behind arithmetic.
+EXPOSED = 0.3
+# A row of a large matrix is a page of its own: cycles that the translation of one more page costs in the inner loop
+# (measured: 1024^3 product, 8x2 vectors in registers, 183 GFLOP/s as is and 256 with the operand copied together).
+PAGE_BYTES = 4096
+PAGE_CYCLES = 4.0
 INSTRUCTIONS = {"fma": 1.0, "mul": 1.0, "add": 1.0, "cmp": 1.0, "cast": 1.0, "div": 8.0, "special": 20.0}
 
 
@@ -89,17 +97,32 @@ def register_use(geometry: Geometry, tile: Tile, lanes: int) -> RegisterUse:
 
     loads = broadcasts = gathers = 0
     for op in geometry.operands:
+        number = count(op)
+        if op.guarded:  # a branch a load, a load a lane where the check depends on the vector axis
+            gathers += number * (GUARDED_LOADS * (lanes if last in op.guard_axes else 1) - 1)
         if last is None or last not in op.axes:
-            broadcasts += count(op)
+            broadcasts += number
         elif op.stride_of(last) == 1 or op.constant:  # constants are packed at build time
-            loads += count(op)
+            loads += number
         else:
-            gathers += count(op) * lanes
+            gathers += number * lanes
     accumulators = prod(wide if i == last else tile[i] for i in geometry.spatial)
     return RegisterUse(accumulators, loads, broadcasts, gathers)
 
 
-def tiled_estimate(geometry: Geometry, device: DeviceSpec, chunk: Tile, tile: Tile, order: tuple[int, ...]) -> ProgramEstimate:
+def scattered(geometry: Geometry, operand: Operand) -> bool:
+    """Whether every step of the reduction reads its vectors from another page: worth copying together."""
+    last = geometry.vector_axis
+    if last is None or operand.constant or operand.guarded or operand.stride_of(last) != 1:
+        return False
+    return any(
+        i in operand.axes and operand.stride_of(i) * operand.element_bytes >= PAGE_BYTES for i in geometry.reduce
+    )
+
+
+def tiled_estimate(
+    geometry: Geometry, device: DeviceSpec, chunk: Tile, tile: Tile, order: tuple[int, ...], packed: frozenset[str] = frozenset()
+) -> ProgramEstimate:
     """Predicted time of recipe cpu.tiled.
 
     Parameters
@@ -110,6 +133,8 @@ def tiled_estimate(geometry: Geometry, device: DeviceSpec, chunk: Tile, tile: Ti
         Register tile (reductions 1).
     order : tuple of int
         Axis positions of the loops over register tiles inside a chunk, outermost first.
+    packed : frozenset of str
+        Operands copied together once a chunk.
     """
     g = geometry
     rates = CpuRates.of(device, g.operands[0].element_bytes if g.operands else 4)
@@ -121,78 +146,71 @@ def tiled_estimate(geometry: Geometry, device: DeviceSpec, chunk: Tile, tile: Ti
     loads = points * (use.vector_loads + use.broadcasts + use.gathers) / rates.loads
     spilled = max(0, use.registers - rates.registers)
     loads += points * 2 * spilled / rates.loads
+    pages = sum(1 for op in g.operands if op.name not in packed and scattered(g, op))
     epilogue = use.accumulators * (2 + g.epilogue_flops) / rates.fma + TILE_OVERHEAD
     tiles = prod(ceil(chunk[i] / tile[i]) for i in g.spatial)
     chunks = prod(ceil(g.extents[i] / chunk[i]) for i in g.spatial)
 
     whole = tuple(g.extents[i] if i in g.reduce else tile[i] for i in range(len(tile)))
-    core = tiles * (max(arithmetic, loads) + epilogue)
+    whole_chunk = tuple(g.extents[i] if i in g.reduce else chunk[i] for i in range(len(chunk)))
+    copies = sum(op.elements(whole_chunk) * op.element_bytes for op in g.operands if op.name in packed)
+    core = tiles * (max(arithmetic, loads) + points * pages * PAGE_CYCLES + epilogue) + copies / rates.caches[-1][2]
     levels: list[LevelTime] = []
     worst, bound = core, "compute" if arithmetic >= loads else "load"
     busiest = ceil(chunks / device.units)
-    below = "register"
+    below, exposed = "register", 0.0
     for name, capacity, rate in rates.caches:
-        moved = _through(g, below, levels, whole, chunk, order, tile, rates, chunks) if below != "register" else tiles * points * (
-            use.vector_loads * rates.lanes * 4.0 + use.broadcasts * 4.0
-        )
+        if below == "register":
+            moved = tiles * points * (use.vector_loads * device.vector_bytes + use.broadcasts * float(g.output_bytes))
+        else:
+            moved = _through(g, below, whole, chunk, order, rates)
         cycles = moved / rate
         levels.append(LevelTime(name, moved * chunks, moved * chunks / device.units / rate * rates.cycle))
-        if below != "register" and cycles > worst:
-            worst, bound = cycles, name
+        if below != "register":
+            exposed += EXPOSED * cycles
+            if cycles > worst:
+                worst, bound = cycles, name
         below = name
-    compulsory = (sum(op.source_bytes for op in g.operands) + g.epilogue_bytes) / max(1, chunks)
-    stored = prod(chunk[i] for i in g.spatial) * g.output_bytes
-    del compulsory
-    seconds = busiest * (worst + _exposed(worst, levels, core)) * rates.cycle + device.launch_overhead_us * 1e-6
+    seconds = busiest * max(worst, core + exposed) * rates.cycle + device.launch_overhead_us * 1e-6
     outputs = prod(g.extents[i] for i in g.spatial)
     levels.reverse()
     return ProgramEstimate(
         seconds, core * chunks / device.units * rates.cycle, tuple(levels), bound,
         g.stage.flops + g.epilogue_flops * outputs, chunks, busiest, 1, "", 1, use.registers,
-        int(sum(op.elements(whole) * op.element_bytes for op in g.operands) + stored * 0), chunks / (busiest * device.units),
+        g.input_bytes(whole), chunks / (busiest * device.units),
     )  # fmt: skip
 
 
-def _exposed(worst: float, levels: list[LevelTime], core: float) -> float:
-    return 0.0
+def _through(g: Geometry, below: str, tile: Tile, chunk: Tile, order: tuple[int, ...], rates: CpuRates) -> float:
+    """Bytes that one chunk moves into cache level `below` from the next one.
 
-
-def _through(g: Geometry, below: str, levels: list[LevelTime], whole: Tile, chunk: Tile, order: tuple[int, ...], tile: Tile,
-             rates: CpuRates, chunks: int) -> float:
-    """Bytes that one chunk moves into cache level `below` from the next one."""
+    From the register tile outwards, the loops whose working set still fits into the cache are free; outside
+    them an operand comes again with every loop that it depends on, and with the loops outside that one.
+    """
     capacity = next(c for n, c, _ in rates.caches if n == below)
-    # Find the outermost loop whose whole working set fits into the cache; grow from the register tile outwards.
-    current = list(whole)
     outer = list(order)
-    fits = g.input_bytes(tuple(current)) <= capacity
-    if not fits:  # even one register tile's operands stream through
-        return prod(ceil(chunk[i] / tile[i]) for i in g.spatial) * float(g.input_bytes(tuple(current)))
+    current = tile
     while outer:
         axis = outer[-1]
-        grown = list(current)
-        grown[axis] = chunk[axis]
-        if g.input_bytes(tuple(grown)) > capacity:
+        grown = (*current[:axis], chunk[axis], *current[axis + 1:])
+        if g.input_bytes(grown) > capacity:
             break
         current = grown
         outer.pop()
     trips = {i: ceil(chunk[i] / current[i]) for i in outer}
+    fits = g.input_bytes(current) <= capacity
     total = 0.0
-    box = tuple(current)
     for op in g.operands:
-        # An operand that the loop just outside does not index stays while that loop runs, if it fits beside a
-        # tile of the others.
-        repeat = 1
-        resident = True
+        repeat, stays = 1, fits
         for axis in reversed(outer):
-            if axis in op.axes:
-                resident = False
-            if not (resident and axis not in op.axes):
+            stays = stays and axis not in op.axes
+            if not stays:
                 repeat *= trips[axis]
-        total += repeat * op.elements(box) * op.element_bytes
+        total += repeat * op.elements(current) * op.element_bytes
     return total
 
 
-def direct_estimate(geometry: Geometry, device: DeviceSpec, chunks: int) -> ProgramEstimate:
+def direct_estimate(geometry: Geometry, device: DeviceSpec, chunks: int, vector: int = 0) -> ProgramEstimate:
     """Predicted time of recipe cpu.direct: rows of vectors, memory traffic once."""
     g = geometry
     rates = CpuRates.of(device, g.output_bytes)
@@ -201,10 +219,11 @@ def direct_estimate(geometry: Geometry, device: DeviceSpec, chunks: int) -> Prog
     points = g.stage.points
     last = g.vector_axis
     contiguous = [last is not None and op.stride_of(last) in (0, 1) for op in g.operands]
-    vectorised = rates.lanes if last is not None and (not g.reduce or all(contiguous)) else 1
+    vectorised = max(1, min(vector, rates.lanes)) if last is not None and (not g.reduce or all(contiguous)) else 1
     loads = sum(points / (vectorised if c else 1) for c in contiguous)
     chain = rates.latency if g.reduce else 0.0  # one accumulator at a time
-    cycles = points / vectorised * max(per_point / rates.fma, chain) + loads / rates.loads + outputs * (1 + g.epilogue_flops) / vectorised
+    guards = sum(GUARDED_LOADS * points / (1 if last in op.guard_axes else vectorised) for op in g.operands if op.guarded)
+    cycles = guards + points / vectorised * max(per_point / rates.fma, chain) + loads / rates.loads + outputs * (1 + g.epilogue_flops) / vectorised
     moved = sum(op.source_bytes for op in g.operands) + outputs * g.output_bytes + g.epilogue_bytes
     level, rate = "dram", rates.far
     for name, capacity, _ in rates.caches:

@@ -44,6 +44,7 @@ class Operand:
     guarded: bool
     constant: bool
     arithmetic: int  # operations a prologue spends on one element
+    guard_axes: frozenset[int] = frozenset()  # axes that its bounds check depends on
 
     @property
     def name(self) -> str:
@@ -201,16 +202,26 @@ def _operand(expression: TensorExpression, access: Access, position: dict[str, i
     sources: tuple[Access, ...] = (access,)
     arithmetic = 0
     guarded = access.guarded
+    # Dimensions that are shifted, or longer than what they are read from, are what the check is about.
+    checked = [d for d, index in enumerate(access.indices) if index.const or index.opaque] if guarded else []
     if expression.is_stage(access.tensor) and access.tensor in inlined:
         producer = expression.stage(access.tensor)
         sources = expression.resolve(producer, inlined)
         guarded = guarded or any(s.guarded for s in sources)
         arithmetic = producer.flops_per_point
+        dimension = {a: d for d, index in enumerate(producer.write().indices) for a in index.axes}
+        for source in sources:
+            if source.guarded:
+                shifted = [index for index in source.indices if index.const or index.opaque]
+                checked += [dimension[a] for index in shifted for a in index.axes]
+                if any(index.opaque for index in shifted):
+                    checked = list(range(len(tensor.shape)))
+    guard_axes = frozenset(position[n] for d in checked for n in access.indices[d].axes)
     return Operand(
         access, tensor.shape, dtype_bytes(tensor.dtype),
         tuple(tuple((position[n], abs(c)) for n, c in index.terms) for index in access.indices),
         tuple(index.opaque for index in access.indices),
         sources,
         sum(expression.tensors[s.tensor].bytes for s in sources),
-        guarded, tensor.constant, arithmetic,
+        guarded, tensor.constant, arithmetic, guard_axes,
     )  # fmt: skip

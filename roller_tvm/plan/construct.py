@@ -130,7 +130,7 @@ def _variants(expression: TensorExpression, device: DeviceSpec) -> Iterator[Vari
     forms: list[tuple[TensorExpression, tuple[SplitReduction, ...]]] = [(expression, ())]
     split = _lane_splits if device.kind == "cpu" else _part_splits
     forms += [(s.apply(expression), (s,)) for s in split(expression, device)]
-    stores = (store_rearranged, store_guarded) if device.kind == "cpu" else (None,)
+    stores = (store_rearranged, store_guarded, None) if device.kind == "cpu" else (None,)
     for form, splits in forms:
         seen = set()
         for store in stores:

@@ -6,7 +6,7 @@ from itertools import product
 from math import ceil, prod
 
 from ..device import DeviceSpec
-from ..model.cpu import CpuRates, direct_estimate, register_use, tiled_estimate
+from ..model.cpu import CpuRates, direct_estimate, register_use, scattered, tiled_estimate
 from ..model.estimate import ProgramEstimate
 from ..model.geometry import Geometry, Tile
 from .align import aligned_extents, capacity, tensor_shape
@@ -18,6 +18,16 @@ REGISTER_TILES = 10
 CHUNKS = 40
 # Parallel tasks per core beyond which finer chunks only add overhead.
 CHUNKS_PER_CORE = 64
+# Longest window that is unrolled.
+WINDOW = 7
+
+
+def window_axes(geometry: Geometry) -> list[int]:
+    """Reduction axes that slide over an operand: they share a dimension with a spatial axis."""
+    return [
+        i for i in geometry.reduce
+        if any(len(dim) > 1 and any(a == i for a, _ in dim) for op in geometry.operands for dim in op.dims)
+    ]
 
 
 def vector_extents(extent: int, lanes: int, most: int) -> list[int]:
@@ -104,28 +114,33 @@ def construct_tiled(search: Search, top: int) -> list[tuple[RProgram, ProgramEst
     if not g.spatial or not g.operands:
         return []
     rates = CpuRates.of(device, max(op.element_bytes for op in g.operands))
-    found: list[tuple[float, Tile, Tile, tuple[int, ...], ProgramEstimate]] = []
+    packings = [frozenset[str]()]
+    if spread := frozenset(op.name for op in g.operands if scattered(g, op)):
+        packings.append(spread)
+    found: list[tuple[float, Tile, Tile, tuple[int, ...], frozenset[str], ProgramEstimate]] = []
     for tile in register_tiles(search, rates):
         of_tile = []
-        for chunk in chunks_of(search, tile, device.units):
+        for chunk, packed in product(chunks_of(search, tile, device.units), packings):
             for order in orders_of(g, chunk, tile):
                 search.considered += 1
-                estimate = tiled_estimate(g, device, chunk, tile, order)
-                of_tile.append((estimate.seconds, chunk, tile, order, estimate))
+                estimate = tiled_estimate(g, device, chunk, tile, order, packed)
+                of_tile.append((estimate.seconds, chunk, tile, order, packed, estimate))
         # Several register tiles reach the measuring, not the variations of one.
         found += sorted(of_tile, key=lambda c: c[0])[: max(2, top // 3)]
     found.sort(key=lambda c: c[0])
-    return [(_program(search, chunk, tile, order), estimate) for _, chunk, tile, order, estimate in found[: 2 * top]]
+    return [(_program(search, *form), estimate) for _, *form, estimate in found[: 2 * top]]
 
 
-def _program(search: Search, chunk: Tile, tile: Tile, order: tuple[int, ...]) -> RProgram:
+def _program(search: Search, chunk: Tile, tile: Tile, order: tuple[int, ...], packed: frozenset[str]) -> RProgram:
     g, nest = search.geometry, search.nest
     tiles = (
         RTile("l2", tuple(zip(g.axes, chunk, strict=True))),
         RTile("register", tuple(zip(g.axes, tile, strict=True))),
     )
     choices = tuple((f"order:{g.axes[axis]}", n) for n, axis in enumerate(order))
-    return RProgram("cpu.tiled", nest.anchor, nest.output, tiles, nest.inlined, (), choices)
+    if any(op.guarded for op in g.operands):  # with the window unrolled, one check serves a whole row of it
+        choices += tuple((f"unroll:{g.axes[i]}", g.extents[i]) for i in window_axes(g) if g.extents[i] <= WINDOW)
+    return RProgram("cpu.tiled", nest.anchor, nest.output, tiles, nest.inlined, tuple(sorted(packed)), choices)
 
 
 def construct_direct(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
@@ -134,22 +149,28 @@ def construct_direct(search: Search, top: int) -> list[tuple[RProgram, ProgramEs
     rates = CpuRates.of(device, g.output_bytes)
     found: list[tuple[RProgram, ProgramEstimate]] = []
     last = g.vector_axis
-    vector = 0
+    vectors = [0]
     if last is not None and not search.reject(_vectorisable(search, last)):
-        vector = vector_extents(g.extents[last], rates.lanes, 4)[-1]
+        longest = vector_extents(g.extents[last], rates.lanes, 4)[-1]
+        # Shorter ones too: TVM takes vectors apart that straddle blocks of a layout.
+        vectors = [v for v in (longest, 16, 8, 4) if v <= longest and g.extents[last] % v == 0]
+        vectors = list(dict.fromkeys(vectors))
     for outer in range(len(g.spatial) + 1):
-        leading = g.spatial[:outer]
-        if outer and g.spatial[outer - 1] == last and vector:
+        leading = [i for i in g.spatial if i != last][:outer] if last is not None else list(g.spatial[:outer])
+        if len(leading) < outer:
             break
         chunks = prod(g.extents[i] for i in leading)
-        search.considered += 1
-        estimate = direct_estimate(g, device, chunks)
-        chunk = tuple(1 if i in leading else e for i, e in enumerate(g.extents))
-        tile = tuple(e if i in g.reduce else (vector or 1) if i == last else 1 for i, e in enumerate(g.extents))
-        tiles = (RTile("l2", tuple(zip(g.axes, chunk, strict=True))), RTile("register", tuple(zip(g.axes, tile, strict=True))))
-        choices = (("parallel", outer), ("vector", vector))
-        found.append((RProgram("cpu.direct", search.nest.anchor, search.nest.output, tiles, search.nest.inlined, (), choices),
-                      estimate))
+        if outer and g.extents[leading[-1]] == 1:
+            continue
+        for vector in vectors:
+            search.considered += 1
+            estimate = direct_estimate(g, device, chunks, vector)
+            chunk = tuple(1 if i in leading else e for i, e in enumerate(g.extents))
+            tile = tuple(e if i in g.reduce else (vector or 1) if i == last else 1 for i, e in enumerate(g.extents))
+            tiles = (RTile("l2", tuple(zip(g.axes, chunk, strict=True))), RTile("register", tuple(zip(g.axes, tile, strict=True))))
+            choices = (("parallel", outer), ("vector", vector))
+            found.append((RProgram("cpu.direct", search.nest.anchor, search.nest.output, tiles, search.nest.inlined, (),
+                                   choices), estimate))
     # Of equal times, the fewest axes in parallel.
     return sorted(found, key=lambda c: c[1].seconds)[: 2 * top]
 
@@ -159,7 +180,3 @@ def _vectorisable(search: Search, last: int):
     lanes = CpuRates.of(search.device, g.output_bytes).lanes
     return tensor_shape(g.extents[last], min(lanes // 2, g.extents[last]), 0.0, g.axes[last]) if g.extents[last] > 4 * lanes else None
 
-
-def cpu_units(device: DeviceSpec) -> int:
-    """Cores that a plan is scaled out over."""
-    return device.units
