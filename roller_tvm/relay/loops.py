@@ -99,8 +99,12 @@ class StepApplier:
                 raise self._error(f"step {number} '{step}' refused by the {self.what}: {first}") from error
 
     def _error(self, what: str) -> MeasureError:
-        return MeasureError(what, where="schedule steps", kind="schedule error",
-                            remedy="report this plan: a recipe wrote a step that does not apply")
+        return MeasureError(
+            what,
+            where="schedule steps",
+            kind="schedule error",
+            remedy="report this plan: a recipe wrote a step that does not apply",
+        )
 
     def at(self, stage: str, axis: str) -> int:
         """Position of loop `axis` of `stage`."""

@@ -18,6 +18,9 @@ KINDS = ("schedule error", "layout error", "build error", "build timeout", "run 
          "crash", "wrong answer")  # fmt: skip
 
 
+HOW = ("time", "check", "build")
+
+
 @dataclass(frozen=True)
 class Limits:
     """How long things may take, in seconds.
@@ -98,10 +101,17 @@ class Measurer:
     pool: Pool
     limits: Limits = field(default_factory=Limits)
 
-    def measure(self, task: Any, states: Sequence[Any], time_them: bool = True) -> TaskResult:
-        """Measure States of a ``SearchTask``; the winner is checked against the reference.
+    def measure(self, task: Any, states: Sequence[Any], how: str = "time") -> TaskResult:
+        """Choose among States of a ``SearchTask``.
 
-        Without `time_them` the first State, in the order given, that builds and computes what it should wins.
+        Parameters
+        ----------
+        task : auto_scheduler.SearchTask
+        states : sequence of State
+            Best first by prediction.
+        how : {'time', 'check', 'build'}
+            'time': the fastest wins that computes what the reference does. 'check': the first that does.
+            'build': the first that builds (where no device is there to run it).
 
         Raises
         ------
@@ -110,17 +120,24 @@ class Measurer:
         """
         from tvm.runtime._ffi_node_api import SaveJSON
 
+        if how not in HOW:
+            raise ValueError(f"'how' must be one of {', '.join(HOW)} (got '{how}')")
         packs = packs_weights(task)
         lines = [record_line(task, s) for s in states]
         session = _Session(self.pool, self.limits, task.workload_key, PACKED if packs else PLAIN, lines)
         with tempfile.TemporaryDirectory(prefix="roller-tvm-") as folder:
             tensors = str(SaveJSON(task.compute_dag.tensors))
             opening = ("open_task", (session.key, tensors, str(task.target), packs), self.limits.reference_s)
-            self._reference(session.key, opening, folder)
+            calls = [opening]
+            if how != "build":
+                self._reference(session.key, opening, folder)
+                calls.append(("load_reference", (session.key, folder), self.limits.reference_s))
             for worker in self.pool.workers:
-                worker.prepare([opening, ("load_reference", (session.key, folder), self.limits.reference_s)])
+                worker.prepare(calls)
             try:
-                return session.measured() if time_them else session.first_right()
+                if how == "build":
+                    return session.first_built()
+                return session.measured() if how == "time" else session.first_right()
             finally:
                 for worker in self.pool.workers:
                     worker.prepare([])
@@ -130,8 +147,12 @@ class Measurer:
         worker.prepare([opening])
         reply = worker.call("make_reference", (key, folder), self.limits.reference_s)
         if not reply.ok:
-            raise MeasureError(f"no reference to check against: {reply.kind}: {reply.text}", where=key,
-                               kind="reference", remedy="leave this task to TVM's own schedule")
+            raise MeasureError(
+                f"no reference to check against: {reply.kind}: {reply.text}",
+                where=key,
+                kind="reference",
+                remedy="leave this task to TVM's own schedule",
+            )
 
 
 @dataclass
@@ -172,8 +193,13 @@ class _Session:
             return Outcome("wrong answer", text=reply.value["wrong"])
         repeats = (*before.repeats, *reply.value["repeats"])
         seconds = typical(repeats) if repeats else math.nan
-        return replace(before, seconds=seconds, repeats=repeats, pruned=reply.value["pruned"],
-                       checked=before.checked or mode != PACKED)
+        return replace(
+            before,
+            seconds=seconds,
+            repeats=repeats,
+            pruned=reply.value["pruned"],
+            checked=before.checked or mode != PACKED,
+        )
 
     def measured(self) -> TaskResult:
         every = range(len(self.lines))
@@ -194,6 +220,14 @@ class _Session:
     def first_right(self) -> TaskResult:
         self.outcomes = [Outcome("ok") for _ in self.lines]
         return self._first_right_of(range(len(self.lines)))
+
+    def first_built(self) -> TaskResult:
+        self.outcomes = [Outcome("ok") for _ in self.lines]
+        for n in range(len(self.lines)):
+            self._build([n], self.mode)
+            if self.outcomes[n].ok:
+                return TaskResult(self.outcomes, n)
+        return TaskResult(self.outcomes)
 
     def _ranking(self) -> list[int]:
         works = [n for n, o in enumerate(self.outcomes) if o.ok]
@@ -227,7 +261,8 @@ def typical(repeats: Sequence[float]) -> float:
 def packs_weights(task: Any) -> bool:
     """Whether ``relay.build`` would repack an operand of this task for the State that it finds."""
     return int(task.layout_rewrite_option) == PACKED and any(
-        "layout_free_placeholders" in (getattr(op, "attrs", None) or {}) for op in task.compute_dag.ops)
+        "layout_free_placeholders" in (getattr(op, "attrs", None) or {}) for op in task.compute_dag.ops
+    )
 
 
 def record_line(task: Any, state: Any) -> str:

@@ -84,8 +84,12 @@ class Worker:
         if not self._greeted:
             reply = self._receive(START_S, "start")
             if not reply.ok:
-                raise MeasureError(f"a worker process cannot start: {reply.text}", where=sys.executable,
-                                   remedy="run 'roller-tvm doctor'", kind="worker")
+                raise MeasureError(
+                    f"a worker process cannot start: {reply.text}",
+                    where=sys.executable,
+                    remedy="run 'roller-tvm doctor'",
+                    kind="worker",
+                )
             self._greeted = True
         if not self._is_set_up:
             self._is_set_up = True
@@ -93,8 +97,11 @@ class Worker:
                 self._send(own, own_args, own_limit)
                 reply = self.receive()
                 if not reply.ok:
-                    raise MeasureError(f"a worker process fails at '{own}': {reply.text}", kind=reply.kind,
-                                       remedy="leave this task to TVM's own schedule")
+                    raise MeasureError(
+                        f"a worker process fails at '{own}': {reply.text}",
+                        kind=reply.kind,
+                        remedy="leave this task to TVM's own schedule",
+                    )
         self._send(function, args, limit_s)
 
     def _send(self, function: str, args: Sequence[Any], limit_s: float) -> None:

@@ -1,12 +1,12 @@
 """Record files: Ansor's own format, one line a record, with a comment line of ours before each.
 
-A plain TVM reads them (``auto_scheduler.ApplyHistoryBest``) and skips the comments. A record is written with one
-write and synced, so whatever interrupts a tuning leaves every earlier record intact; at worst the last line is
-half there, which is said when the file is read and mended when it is next written.
+A plain TVM reads them (``auto_scheduler.ApplyHistoryBest``) and skips the comments. A record is written with
+one write and synced, so whatever interrupts a tuning leaves every earlier record intact; at worst the last
+line is half there, which is said when the file is read and mended when it is next written.
 
-ApplyHistoryBest takes the record with the lowest cost. A plan that nobody measured is written with its predicted
-time in *nanoseconds* where the format has seconds, so that a measured record of the same task, ours or Ansor's,
-wins whatever was predicted.
+ApplyHistoryBest takes the record with the lowest cost. A plan that nobody measured is written with its
+predicted time in *nanoseconds* where the format has seconds, so that a measured record of the same task, ours
+or Ansor's, wins whatever was predicted.
 """
 
 from __future__ import annotations
@@ -94,10 +94,9 @@ def parse(line: str) -> tuple[str, str, float, int]:
         version = data["v"]
     except (KeyError, IndexError, TypeError) as error:
         raise ValueError(f"not a record of auto_scheduler ({type(error).__name__}: {error})") from None
-    good = (isinstance(key, str) and isinstance(target, str) and isinstance(steps, list) and isinstance(version, str)
-            and isinstance(error_no, int) and isinstance(costs, list) and costs
-            and all(isinstance(c, (int, float)) for c in costs))  # fmt: skip
-    if not good:
+    types = ((key, str), (target, str), (steps, list), (version, str), (error_no, int), (costs, list))
+    good = all(isinstance(value, kind) for value, kind in types) and len(costs) > 0
+    if not good or not all(isinstance(c, (int, float)) for c in costs):
         raise ValueError("not a record of auto_scheduler (a field is of a wrong type)")
     return key, target, math.fsum(costs) / len(costs), error_no
 
@@ -141,12 +140,18 @@ def _records(path: Path, data: bytes, strict: bool) -> Iterator[Record]:
             key, target, cost, error_no = parse(text)
         except ValueError as error:
             where = f"{path}:{number}"
-            if number >= len(lines) - 1 and not b"".join(lines[number:]) and len(lines) > 1 or number == len(lines):
-                _warn(where, "the last line is only half there (an interrupted write?)",
-                      "left out; the next tuning mends the file")
+            if number == len(lines):  # no newline after it
+                _warn(
+                    where,
+                    "the last line is only half there (an interrupted write?)",
+                    "left out; the next tuning mends the file",
+                )
             elif strict:
-                raise RecordError(f"not a record of auto_scheduler: {_start(text)} ({error})", where,
-                                  "delete this line, or write to another file") from None
+                raise RecordError(
+                    f"not a record of auto_scheduler: {_start(text)} ({error})",
+                    where,
+                    "delete this line, or write to another file",
+                ) from None
             else:
                 _warn(where, f"not a record of auto_scheduler: {_start(text)}", "left out; delete this line")
             note = None
@@ -246,8 +251,9 @@ class RecordWriter:
 
     def _cannot(self, error: OSError) -> Exception:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            return DiskFull(f"no space left to write a record; the {self.written} records written before are intact",
-                            str(self.path), "free some space and run the same command again: it resumes")
+            return DiskFull(
+                f"no space left to write a record; the {self.written} records written before are intact",
+                str(self.path), "free some space and run the same command again: it resumes")  # fmt: skip
         return BadInput(f"cannot be written: {error.strerror}", str(self.path), "give another file")
 
 

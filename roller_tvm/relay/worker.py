@@ -61,8 +61,33 @@ def open_task(key: str, tensors: str, target: str, rewrite: bool) -> None:
     from tvm import auto_scheduler
 
     TASKS.clear()  # one task at a time: what is built for another is in the way
+    if tvm.target.Target(target).kind.name == "cuda":
+        _cuda_compiler()
     arrays = tvm.runtime._ffi_node_api.LoadJSON(tensors)
     TASKS[key] = Task(auto_scheduler.ComputeDAG(list(arrays)), tvm.target.Target(target), rewrite)
+
+
+def _cuda_compiler() -> None:
+    """Compile CUDA with what is here; with nothing, generating the source has to do."""
+    import tvm
+
+    from roller_tvm.relay.cuda import use_toolchain
+    from roller_tvm.toolchain import find_compilers
+
+    if find_compilers():
+        use_toolchain()
+    else:
+        tvm.register_func("tvm_callback_cuda_compile", lambda code, target=None: "", override=True)
+
+
+def device_present(kind: str) -> bool:
+    """Whether TVM can run kernels for this kind of target here."""
+    import tvm
+
+    try:
+        return bool(tvm.device(kind, 0).exist)
+    except (ValueError, tvm.TVMError):
+        return False
 
 
 def close_task(key: str) -> None:
@@ -205,7 +230,17 @@ def last_line(error: BaseException) -> str:
 
 
 FUNCTIONS = {
-    f.__name__: f for f in (hello, open_task, close_task, make_reference, load_reference, build, run)
+    f.__name__: f
+    for f in (
+        hello,
+        device_present,
+        open_task,
+        close_task,
+        make_reference,
+        load_reference,
+        build,
+        run,
+    )
 }
 
 

@@ -38,11 +38,14 @@ def test_te_and_state_give_the_same_program(case):
     tvm.ir.assert_structural_equal(by_te, by_state)
 
 
-@pytest.mark.parametrize("case, words", [
-    ("cuda matmul", ['"shared"', "threadIdx_x // 8 * 128", "C_local_1[14:16]"]),
-    ("cuda split k", ["C_rf"]),
-    ("cuda conv", ["pad_temp_shared", "T.if_then_else"]),
-])
+@pytest.mark.parametrize(
+    "case, words",
+    [
+        ("cuda matmul", ['"shared"', "threadIdx_x // 8 * 128", "C_local_1[14:16]"]),
+        ("cuda split k", ["C_rf"]),
+        ("cuda conv", ["pad_temp_shared", "T.if_then_else"]),
+    ],
+)
 def test_what_was_asked_is_in_the_program(case, words):
     by_te, _, _ = lowered(case)
     text = by_te.script()
@@ -62,11 +65,14 @@ def test_storage_align_pads_the_rows():
         assert "A_shared = T.allocate([384]" in mod.script()
 
 
-@pytest.mark.parametrize("step, part", [
-    (Split("D", "i", (4,), ("a", "b")), "no stage 'D'"),
-    (Vectorize("C", "z"), "no loop 'z' (has i, j, k)"),
-    (Fuse("C", ("i", "k"), "f"), "must be adjacent"),
-])
+@pytest.mark.parametrize(
+    "step, part",
+    [
+        (Split("D", "i", (4,), ("a", "b")), "no stage 'D'"),
+        (Vectorize("C", "z"), "no loop 'z' (has i, j, k)"),
+        (Fuse("C", ("i", "k"), "f"), "must be adjacent"),
+    ],
+)
 def test_a_step_that_does_not_apply_is_named(step, part):
     dag = tvm.auto_scheduler.ComputeDAG(P.matmul())
     with pytest.raises(MeasureError) as caught:
@@ -77,8 +83,10 @@ def test_a_step_that_does_not_apply_is_named(step, part):
 def test_cache_write_after_a_split_is_refused():
     dag = tvm.auto_scheduler.ComputeDAG(P.matmul())
     steps = [Split("C", "i", (4,), ("a", "b")), CacheWrite("C", "local", "L")]
-    for apply in (lambda: apply_steps_state(dag, TeProgram.of_dag(dag), steps),
-                  lambda: apply_steps_te(TeProgram.of_dag(dag), steps)):
+    for apply in (
+        lambda: apply_steps_state(dag, TeProgram.of_dag(dag), steps),
+        lambda: apply_steps_te(TeProgram.of_dag(dag), steps),
+    ):
         with pytest.raises(MeasureError, match="must come before"):
             apply()
 

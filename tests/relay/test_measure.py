@@ -29,7 +29,6 @@ def task():
     return auto_scheduler.SearchTask(workload_key=key, target=tvm.target.Target(TARGET))
 
 
-
 def states(task, tiles):
     program = TeProgram.of_dag(task.compute_dag)
     lists = [[Parallel("C", "i"), Split("C", "j", (tile,), ("j0", "j1"))] for tile in tiles]
@@ -51,7 +50,7 @@ def test_every_kind_of_failure_is_counted_and_the_rest_measured(task, monkeypatc
 
 def test_without_timing_the_first_right_one_wins(task):
     with Pool(1, threads=1) as pool:
-        result = Measurer(pool).measure(task, states(task, (8, 16)), time_them=False)
+        result = Measurer(pool).measure(task, states(task, (8, 16)), how="check")
     assert result.winner == 0 and result.outcomes[0].checked
     assert not result.outcomes[1].checked  # nobody needed it
 
@@ -73,11 +72,14 @@ def test_the_tolerance_sees_one_lost_term_of_a_long_sum():
     assert "error" in difference(lost, expected, 4608)
 
 
-@pytest.mark.parametrize("got, part", [
-    (np.array([1.0, np.nan], "float32"), "NaN or infinite in one only"),
-    (np.array([1.0, 2.1], "float32"), "error"),
-    (np.array([1.0], "float32"), "shape"),
-])
+@pytest.mark.parametrize(
+    "got, part",
+    [
+        (np.array([1.0, np.nan], "float32"), "NaN or infinite in one only"),
+        (np.array([1.0, 2.1], "float32"), "error"),
+        (np.array([1.0], "float32"), "shape"),
+    ],
+)
 def test_results_that_differ_say_how(got, part):
     assert part in difference(got, np.array([1.0, 2.0], "float32"), 1)
 

@@ -40,7 +40,8 @@ def test_a_whole_last_line_without_newline_is_kept(tmp_path):
     assert path.read_text() == f"{LINE}\n{LINE}\n"
 
 
-@pytest.mark.parametrize("bad", ['{"i": 3}', "not json", '{"i": [["k", 2], [[], []]], "r": [[1], 0], "v": "x"}',
+@pytest.mark.parametrize("bad", ['{"i": 3}', "not json",
+                                 '{"i": [["k", 2], [[], []]], "r": [[1], 0], "v": "x"}',
                                  "\xff\xfe\x00"])  # fmt: skip
 def test_a_bad_line_is_named_with_file_and_line(tmp_path, bad):
     path = tmp_path / "r.json"

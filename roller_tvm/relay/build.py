@@ -1,0 +1,45 @@
+"""Building a model with the records of a tuning."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from roller_tvm.relay.folding import shared_constant_kernels
+from roller_tvm.relay.records import load_for_build
+from roller_tvm.relay.tasks import make_target
+from roller_tvm.relay.tune import find_device
+from roller_tvm.tvm_env import import_relay_tvm, set_threads
+
+
+def build(
+    mod: Any, params: Any = None, target: Any = "llvm", log_file: str | os.PathLike[str] | None = None
+) -> Any:
+    """``relay.build`` with the records of a file; without a file, TVM's own schedules.
+
+    A convenience: plain ``ApplyHistoryBest`` + ``relay.build`` with ``relay.backend.use_auto_scheduler``
+    gives the same kernels. This one also leaves out half-written records, compiles CUDA without nvcc, sets
+    the number of threads, and takes less time over constant folding.
+
+    Examples
+    --------
+    >>> lib = build(mod, params, "llvm -mcpu=skylake-avx512", "records.json")  # doctest: +SKIP
+    """
+    tvm = import_relay_tvm("building a Relay model")
+    from tvm import auto_scheduler, relay
+    from tvm.relay.backend import te_compiler
+
+    made = make_target(target)
+    if made.kind.name == "cuda":
+        from roller_tvm.relay.cuda import use_toolchain
+
+        use_toolchain()
+    elif made.kind.name == "llvm":
+        set_threads(find_device(made, True).units)
+    te_compiler.get().clear()
+    config = {"relay.backend.use_auto_scheduler": log_file is not None}
+    with shared_constant_kernels(), tvm.transform.PassContext(opt_level=3, config=config):
+        if log_file is None:
+            return relay.build(mod, target=made, params=params)
+        with auto_scheduler.ApplyHistoryBest(load_for_build(log_file)):
+            return relay.build(mod, target=made, params=params)

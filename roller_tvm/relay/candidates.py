@@ -1,0 +1,111 @@
+"""From a task to candidates: the operator read, planned, lowered, as States that a record can hold."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from roller_tvm.device import DeviceSpec
+from roller_tvm.errors import MeasureError, UnsupportedOperator
+from roller_tvm.lower.steps import Reorder, Split, Step
+from roller_tvm.relay.apply_state import apply_steps_state
+from roller_tvm.relay.loops import TeProgram
+from roller_tvm.relay.measure import packs_weights
+from roller_tvm.relay.packing import keep_layout, layout_free
+from roller_tvm.relay.tasks import Task
+
+
+@dataclass
+class Candidates:
+    """Plans of one task by predicted time, and the States made of them.
+
+    Parameters
+    ----------
+    plans : list of RankedPlan
+    states : list of (State, index of its plan)
+    steps : list of the steps of each State
+    failures : list of str
+        Plans whose steps did not apply.
+    reason : str
+        Why there is no plan, or ''.
+    plan_ms : float
+        Milliseconds of reading and construction.
+    """
+
+    plans: list[Any] = field(default_factory=list)
+    states: list[tuple[Any, int]] = field(default_factory=list)
+    steps: list[tuple[Step, ...]] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    reason: str = ""
+    plan_ms: float = 0.0
+    flops: float = 0.0
+
+
+def make_candidates(task: Task, device: DeviceSpec, top: int) -> Candidates:
+    """Plan a task. Nothing that goes wrong with one operator is raised: its reason is in the result."""
+    from roller_tvm import plan as planning
+    from roller_tvm.lower import lower
+    from roller_tvm.te.read import read_te
+
+    result = Candidates(flops=task.flops)
+    dag = task.search_task.compute_dag
+    start = time.perf_counter()
+    try:
+        reading = read_te(dag, name=task.name)
+        result.flops = float(reading.expression.flops) or task.flops
+        result.plans = list(planning.construct(reading.expression, device, top=top).plans)
+    except UnsupportedOperator as error:
+        result.reason = f"{error.what}" + (f" ({error.where})" if error.where else "")
+        return result
+    except Exception as error:  # a defect of the planner must not stop the other operators
+        result.reason = f"planner error: {type(error).__name__}: {str(error)[:200]}"
+        return result
+    finally:
+        result.plan_ms = (time.perf_counter() - start) * 1e3
+    program = TeProgram.of_reading(reading, list(dag.tensors))
+    packs = packs_weights(task.search_task)
+    for number, ranked in enumerate(result.plans):
+        try:
+            steps = tuple(lower(ranked.plan))
+            variants = [steps]
+            if packs:
+                variants = [
+                    *([steps] if packable(program, steps) else []),
+                    keep_layout(dict(program.ops), steps),
+                ]
+            for variant in variants:
+                result.states.append((apply_steps_state(dag, program, variant), number))
+                result.steps.append(variant)
+        except MeasureError as error:
+            result.failures.append(error.what)
+        except Exception as error:  # a defect of one recipe must not stop the other plans
+            result.failures.append(f"lowering: {type(error).__name__}: {str(error)[:200]}")
+    if not result.states:
+        result.reason = f"no plan could be lowered: {result.failures[0] if result.failures else 'none made'}"
+    return result
+
+
+def packable(program: TeProgram, steps: Sequence[Step]) -> bool:
+    """Whether ``relay.build`` can repack the constant operand for these steps.
+
+    It takes the order of the anchor's loops, and understands each spatial axis split once in four, each
+    reduction axis once in two, ordered S S R S R S, and axis names without digits.
+    """
+    for _, stage in layout_free(dict(program.ops)):
+        op = program.ops[stage]
+        if any(c.isdigit() for a in (*op.axis, *op.reduce_axis) for c in a.var.name):
+            return False
+        splits = {s.axis: s for s in steps if isinstance(s, Split) and s.stage == stage}
+        order = next((s.axes for s in steps if isinstance(s, Reorder) and s.stage == stage), ())
+        names = program.loops[stage]
+        spatial, reduce = names[: len(op.axis)], names[len(op.axis) :]
+        if set(splits) != set(names):
+            return False
+        if any(len(splits[a].names) != 4 for a in spatial) or any(len(splits[a].names) != 2 for a in reduce):
+            return False
+        bands = [(spatial, 0), (spatial, 1), (reduce, 0), (spatial, 2), (reduce, 1), (spatial, 3)]
+        if order != tuple(splits[a].names[level] for axes, level in bands for a in axes):
+            return False
+    return True

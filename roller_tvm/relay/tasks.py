@@ -1,0 +1,201 @@
+"""The tuning tasks of a Relay model, under the keys by which ``relay.build`` will look for their records."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from roller_tvm.device import DeviceSpec
+from roller_tvm.errors import BadInput, TargetError, UnsupportedOperator, UsageError
+from roller_tvm.relay.folding import shared_constant_kernels
+
+#: What a target must say for its kernels to run where they are meant to.
+ARCH_REQUIRED = ("cuda", "nvptx")
+# Ansor's own constants for NVIDIA GPUs, where it cannot ask one (tvm's hardware_params.cc).
+GPU_VECTOR_UNIT_BYTES, GPU_CACHE_LINE_BYTES, GPU_MAX_VTHREAD = 16, 64, 8
+NO_LIMIT = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Task:
+    """One distinct operator of a model.
+
+    Parameters
+    ----------
+    id : int
+    name : str
+        Relay's name of the fused function, without its decoration.
+    weight : int
+        How many times the model calls it.
+    search_task : auto_scheduler.SearchTask
+    flops : float
+    """
+
+    id: int
+    name: str
+    weight: int
+    search_task: Any
+    flops: float
+
+    @property
+    def key(self) -> str:
+        return str(self.search_task.workload_key)
+
+    @property
+    def target(self) -> str:
+        return str(self.search_task.target)
+
+
+def make_target(target: Any) -> Any:
+    """A ``tvm.target.Target`` with its host, from what a user gives.
+
+    Raises
+    ------
+    TargetError
+        TVM does not know it, or it is for CUDA and does not say which architecture.
+    """
+    import tvm
+
+    text = target if isinstance(target, str) else str(target)
+    kind = re.split(r"[\s,]", text.strip(), maxsplit=1)[0]
+    if kind in ARCH_REQUIRED and "arch" not in text:
+        # TVM would ask whichever card is number 0, or take sm_50.
+        raise TargetError(
+            f"a target for {kind} needs its architecture",
+            f"target '{text}'",
+            f"write '{kind} -arch=sm_90' (H100, H200), sm_80 (A100), sm_70 (V100)",
+        )
+    try:
+        made = tvm.target.Target(target)
+        if made.host is None and made.kind.name != "llvm":
+            made = tvm.target.Target(made, host="llvm")
+        return made
+    except (tvm.TVMError, ValueError, TypeError) as error:
+        lines = [line for line in str(error).splitlines() if line.strip()]
+        raise TargetError(
+            f"TVM does not know it: {lines[-1].strip()}",
+            f"target '{text}'",
+            "give for example 'llvm -mcpu=skylake-avx512' or 'cuda -arch=sm_90'",
+        ) from error
+
+
+def hardware_params(target: Any, device: DeviceSpec) -> Any:
+    """What Ansor would ask a GPU for; None for a CPU, of which it asks nothing that is not in the target."""
+    from tvm import auto_scheduler
+
+    if device.kind != "gpu":
+        return None
+    return auto_scheduler.HardwareParams(
+        num_cores=-1, vector_unit_bytes=GPU_VECTOR_UNIT_BYTES, cache_line_bytes=GPU_CACHE_LINE_BYTES,
+        max_shared_memory_per_block=device.limits.shared_per_block_bytes or 0,
+        max_local_memory_per_block=NO_LIMIT,
+        max_threads_per_block=device.limits.max_threads_per_block or 0, max_vthread_extent=GPU_MAX_VTHREAD,
+        warp_size=device.vector_width)  # fmt: skip
+
+
+def check_shapes(mod: Any) -> None:
+    """Refuse inputs of dynamic shape, naming them."""
+    import tvm
+    from tvm import relay
+
+    for var in mod["main"].params:
+        kind = var.type_annotation
+        if kind is None or not isinstance(kind, relay.TensorType):
+            continue
+        if any(not isinstance(e, tvm.tir.IntImm) for e in kind.shape):
+            shape = ", ".join(str(int(e)) if isinstance(e, tvm.tir.IntImm) else "?" for e in kind.shape)
+            name = var.name_hint
+            raise BadInput(
+                f"input '{name}' has a dynamic shape ({shape})",
+                "model",
+                f"give it a shape: --input-shapes {name}:1,3,224,224 (or import the model with it)",
+            )
+
+
+def extract_tasks(mod: Any, params: Any, target: Any, device: DeviceSpec) -> list[Task]:
+    """Every distinct operator of a model, also those without a reduction.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+    params : dict of str to array, or None
+        The same as for ``relay.build``: the keys of the tasks depend on which parameters are bound.
+    target : tvm.target.Target
+    device : DeviceSpec
+
+    Raises
+    ------
+    UnsupportedOperator
+        Relay itself cannot lower the model for this target.
+    """
+    import tvm
+    from tvm import auto_scheduler
+    from tvm.relay.backend import te_compiler
+
+    check_shapes(mod)
+    te_compiler.get().clear()  # what an earlier build cached would not be seen
+    try:
+        with shared_constant_kernels():
+            found, weights = auto_scheduler.extract_tasks(
+                mod,
+                params,
+                target,
+                hardware_params=hardware_params(target, device),
+                include_simple_tasks=True,
+            )
+    except tvm.TVMError as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        raise UnsupportedOperator(
+            f"Relay cannot lower this model: {lines[-1]}",
+            f"target '{target}'",
+            "build it with relay.build alone to see which operator it is",
+        ) from error
+    tasks = []
+    for number, (task, weight) in enumerate(zip(found, weights, strict=True)):
+        tasks.append(
+            Task(number, short_name(task.desc), int(weight), task, max(0.0, float(task.compute_dag.flop_ct)))
+        )
+    return tasks
+
+
+def short_name(description: str) -> str:
+    """The shortest of a task's function names, undecorated.
+
+    Examples
+    --------
+    >>> short_name("vm_mod_fused_nn_conv2d_add_3,vm_mod_fused_nn_conv2d_add")
+    'nn_conv2d_add'
+    """
+    names = sorted(description.split(","), key=lambda n: (len(n), n))
+    return re.sub(r"^(vm_mod_|tvmgen_default_|default_)?(fused_)?", "", names[0]) or description
+
+
+def select(tasks: str | Iterable[int], count: int) -> list[int]:
+    """Numbers of the tasks that a user asks for: 'all', '0,2,3-5', or numbers.
+
+    Examples
+    --------
+    >>> select("0,2,3-5", 8)
+    [0, 2, 3, 4, 5]
+    """
+    if isinstance(tasks, str):
+        if tasks.strip().lower() == "all":
+            return list(range(count))
+        chosen: list[int] = []
+        for part in tasks.split(","):
+            match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
+            if match is None:
+                raise UsageError(
+                    f"'{part.strip()}' is not a task number or range",
+                    "tasks",
+                    "write 'all', or numbers and ranges such as 0,2,3-5",
+                )
+            chosen += range(int(match[1]), int(match[2] or match[1]) + 1)
+    else:
+        chosen = [int(t) for t in tasks]
+    for number in chosen:
+        if not 0 <= number < count:
+            raise UsageError(f"no task {number}: there are {count}, from 0", "tasks", "see --tasks list")
+    return sorted(set(chosen))

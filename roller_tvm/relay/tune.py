@@ -1,0 +1,298 @@
+"""Tuning a Relay model: tasks, plans, measuring, records."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from roller_tvm.device import DeviceSpec, load_device
+from roller_tvm.errors import BadInput, MeasureError, NothingTuned, must_be
+from roller_tvm.relay.candidates import Candidates, make_candidates
+from roller_tvm.relay.measure import Limits, Measurer, Outcome, TaskResult
+from roller_tvm.relay.pool import WORKER, Pool
+from roller_tvm.relay.records import Note, RecordWriter, best_notes, read_records, record_text
+from roller_tvm.relay.tasks import Task, extract_tasks, make_target, select
+from roller_tvm.tvm_env import import_relay_tvm, set_threads
+
+STATUSES = ("measured", "planned", "resumed", "fallback")
+
+
+@dataclass
+class TunedTask:
+    """What became of one task.
+
+    Parameters
+    ----------
+    status : str
+        'measured': a record with its measured time was written. 'planned': with its predicted time.
+        'resumed': the record file had it already. 'fallback': no record, TVM's own schedule, for `reason`.
+    plan : RankedPlan or None
+        The winner.
+    seconds : float
+        Measured, else predicted, else nan.
+    """
+
+    task: Task
+    status: str
+    candidates: Candidates = field(default_factory=Candidates)
+    outcomes: list[Outcome] = field(default_factory=list)
+    plan: Any = None
+    seconds: float = math.nan
+    predicted_s: float = math.nan
+    checked: bool = False
+    reason: str = ""
+
+    @property
+    def gflops(self) -> float:
+        flops = self.candidates.flops or self.task.flops
+        return flops / self.seconds / 1e9 if self.seconds and not math.isnan(self.seconds) else math.nan
+
+    @property
+    def failures(self) -> dict[str, int]:
+        """How many candidates failed, by kind."""
+        kinds = Counter(o.kind for o in self.outcomes if not o.ok)
+        if self.candidates.failures:
+            kinds["schedule error"] += len(self.candidates.failures)
+        return dict(kinds)
+
+
+@dataclass
+class TuneResult:
+    """All tasks of a model after tuning."""
+
+    tasks: list[TunedTask]
+    device: DeviceSpec
+    target: str
+    log_file: str | None
+    trials: int
+    threads: int
+    seconds: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def failures(self) -> dict[str, int]:
+        total: Counter[str] = Counter()
+        for tuned in self.tasks:
+            total.update(tuned.failures)
+        return dict(total)
+
+    @property
+    def fallbacks(self) -> list[TunedTask]:
+        return [t for t in self.tasks if t.status == "fallback"]
+
+    @property
+    def latency_s(self) -> float:
+        """Sum over the tasks of time and weight; what has no time counts nothing."""
+        return sum(t.seconds * t.task.weight for t in self.tasks if not math.isnan(t.seconds))
+
+    def __str__(self) -> str:
+        from roller_tvm.relay.table import summary
+
+        return summary(self)
+
+
+Progress = Callable[[TunedTask, int], None]
+
+
+def tune(
+    mod: Any,
+    params: Any = None,
+    target: Any = "llvm",
+    log_file: str | os.PathLike[str] | None = None,
+    trials: int = 10,
+    device: DeviceSpec | str | None = None,
+    tasks: str | Iterable[int] = "all",
+    top: int = 10,
+    progress: Progress | None = None,
+    limits: Limits | None = None,
+    worker: str = WORKER,
+) -> TuneResult:
+    """Plan every operator of a model, measure the best plans, and write records.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+    params : dict of str to array, optional
+        The same as for ``relay.build``.
+    target : str or tvm.target.Target
+    log_file : path, optional
+        Records are appended; tasks that it has already are not tuned again.
+    trials : int
+        How many of the best plans to measure, each operator; 0 plans without measuring.
+    device : DeviceSpec or str, optional
+        A device, its name or its spec file; by default the one that the target names.
+    tasks : 'all', '0,2,3-5' or numbers
+    top : int
+        Plans to construct, at least `trials`.
+    progress : function of (TunedTask, number of tasks), optional
+        Called as each task is done.
+
+    Returns
+    -------
+    TuneResult
+
+    Raises
+    ------
+    NothingTuned
+        Not one task got a working plan; failures by kind are in the message.
+    BadInput, TargetError, RecordError, DiskFull
+        Bad arguments or files. Records written before are intact, also after Ctrl-C.
+
+    Examples
+    --------
+    >>> result = tune(mod, params, "llvm -mcpu=skylake-avx512", log_file="records.json")  # doctest: +SKIP
+    >>> print(result)  # doctest: +SKIP
+    >>> with auto_scheduler.ApplyHistoryBest("records.json"):  # doctest: +SKIP
+    ...     with PassContext(opt_level=3, config={"relay.backend.use_auto_scheduler": True}):
+    ...         lib = relay.build(mod, target, params=params)
+    """
+    if isinstance(trials, bool) or not isinstance(trials, int) or trials < 0:
+        raise BadInput(must_be("trials", "an int >= 0", trials), remedy="0 plans without measuring")
+    import_relay_tvm("tuning a Relay model")
+    start = time.perf_counter()
+    made_target = make_target(target)
+    spec = find_device(made_target if device is None else device, device is None)
+    threads = set_threads(spec.units) if spec.kind == "cpu" else (os.cpu_count() or 1)
+    # The file first: a bad one should not cost a minute of extraction.
+    writer = RecordWriter(log_file) if log_file is not None else None
+    known = best_notes(read_records(log_file)) if log_file is not None else {}
+    if writer is not None:
+        writer.mend()
+    result = TuneResult(
+        [], spec, str(made_target), str(Path(log_file)) if log_file else None, trials, threads
+    )
+    with Pool(threads, threads, worker) as pool:
+        pool.start()  # they import TVM while the model is taken apart
+        found = extract_tasks(mod, params, made_target, spec)
+        chosen = [found[n] for n in select(tasks, len(found))]
+        result.seconds["extract"] = time.perf_counter() - start
+        how = _how(pool, made_target, trials, result)
+        tuner = _Tuner(
+            Measurer(pool, limits or Limits()), spec, how, trials, max(top, trials), writer, known, result
+        )
+        for task in chosen:
+            tuned = tuner.tune(task)
+            result.tasks.append(tuned)
+            if progress is not None:
+                progress(tuned, len(chosen))
+    result.seconds["total"] = time.perf_counter() - start
+    if chosen and len(result.fallbacks) == len(chosen):
+        raise _nothing(result)
+    return result
+
+
+def find_device(source: Any, is_target: bool) -> DeviceSpec:
+    """A DeviceSpec from one, a name, a spec file, or a target."""
+    from roller_tvm.device.from_target import device_for_target
+
+    if isinstance(source, DeviceSpec):
+        return source
+    return device_for_target(source) if is_target else load_device(source)
+
+
+def _how(pool: Pool, target: Any, trials: int, result: TuneResult) -> str:
+    """How winners are chosen: by time, by a check of the result, or (no such device here) by building."""
+    reply = pool.workers[0].call("device_present", (target.kind.name,), 60.0)
+    if reply.ok and reply.value:
+        return "time" if trials else "check"
+    result.notes.append(
+        f"no {target.kind.name} device here: plans are chosen by prediction and built, neither "
+        "measured nor checked"
+    )
+    return "build"
+
+
+def _nothing(result: TuneResult) -> NothingTuned:
+    kinds = (
+        ", ".join(f"{n} {kind}" for kind, n in sorted(result.failures.items()))
+        or "no candidate failed to run"
+    )
+    reasons = Counter(t.reason for t in result.tasks).most_common(3)
+    told = "; ".join(f"{n} x {reason}" for reason, n in reasons)
+    return NothingTuned(
+        f"none of {len(result.tasks)} tasks got a working plan ({kinds}): {told}",
+        result.target,
+        "run 'roller-tvm doctor', and check that the target is this machine's",
+    )
+
+
+@dataclass
+class _Tuner:
+    """One task after the other."""
+
+    measurer: Measurer
+    device: DeviceSpec
+    how: str
+    trials: int
+    top: int
+    writer: RecordWriter | None
+    known: dict[tuple[str, str], Note]
+    result: TuneResult
+
+    def tune(self, task: Task) -> TunedTask:
+        note = self.known.get((task.key, task.target))
+        if note is not None and (self.how != "time" or note.trials >= self.trials):
+            predicted = math.nan if note.predicted_s is None else note.predicted_s
+            seconds = predicted if note.measured_s is None else note.measured_s
+            return TunedTask(task, "resumed", seconds=seconds, predicted_s=predicted, checked=note.checked)
+        candidates = self._timed("plan", lambda: make_candidates(task, self.device, self.top))
+        if candidates.reason:
+            return TunedTask(task, "fallback", candidates, reason=candidates.reason)
+        if self.how == "time":  # N plans; one may be there in two forms
+            candidates.states = [s for s in candidates.states if s[1] < self.trials]
+        began = time.perf_counter()
+        try:
+            states = [state for state, _ in candidates.states]
+            measured = self._timed(
+                "measure", lambda: self.measurer.measure(task.search_task, states, self.how)
+            )
+        except MeasureError as error:
+            return TunedTask(task, "fallback", candidates, reason=f"{error.kind}: {error.what}")
+        return self._finish(task, candidates, measured, time.perf_counter() - began)
+
+    def _finish(self, task: Task, candidates: Candidates, measured: TaskResult, spent: float) -> TunedTask:
+        if measured.winner is None:
+            kinds = ", ".join(f"{n} {kind}" for kind, n in measured.failures().items())
+            first = next((o.text for o in measured.outcomes if not o.ok and o.text), "")
+            return TunedTask(
+                task,
+                "fallback",
+                candidates,
+                measured.outcomes,
+                reason=f"no candidate works ({kinds}): {first}",
+            )
+        state, number = candidates.states[measured.winner]
+        plan, outcome = candidates.plans[number], measured.outcomes[measured.winner]
+        timed = self.how == "time"
+        note = Note(
+            plan.plan.digest(),
+            plan.estimate.seconds,
+            outcome.seconds if timed else None,
+            self.trials if timed else 0,
+            outcome.checked,
+        )
+        if self.writer is not None:
+            self.writer.append(record_text(task.search_task, state, note, spent))
+        return TunedTask(
+            task,
+            "measured" if timed else "planned",
+            candidates,
+            measured.outcomes,
+            plan,
+            outcome.seconds if timed else plan.estimate.seconds,
+            plan.estimate.seconds,
+            outcome.checked,
+        )
+
+    def _timed(self, phase: str, act: Callable[[], Any]) -> Any:
+        start = time.perf_counter()
+        try:
+            return act()
+        finally:
+            self.result.seconds[phase] = self.result.seconds.get(phase, 0.0) + time.perf_counter() - start
