@@ -1,6 +1,23 @@
 """The Relay line's edge: operators of a Relay model planned, measured, recorded, built (TVM when used)."""
 
-from roller_tvm.relay.build import build
-from roller_tvm.relay.tune import TunedTask, TuneResult, tune
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from roller_tvm.relay.building import build
+    from roller_tvm.relay.tuning import TunedTask, TuneResult, tune
 
 __all__ = ["TuneResult", "TunedTask", "build", "tune"]
+
+# Looked up when used: worker processes need nothing of the planner, and start sooner without it.
+_HOME = {"build": "building", "tune": "tuning", "TuneResult": "tuning", "TunedTask": "tuning"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value

@@ -1,9 +1,9 @@
 """Keeping ``relay.build`` from repacking an operand for a schedule that does not want it.
 
-On CPUs ``relay.build`` repacks constant operands of some operators ("layout free" ones) in the order
-of the loops of the State that it finds. It understands loops split as Ansor splits them (each spatial axis
-once in four, each reduction axis once in two); of others it makes a wrong layout or stops the user's build,
-and of ``dense``, whose axes are called i0 and i1, always. It leaves alone what is not read directly: an inlined
+On CPUs ``relay.build`` repacks constant operands of some operators ("layout free" ones) in the order of the
+loops of the State that it finds. It understands loops split as Ansor splits them (each spatial axis once in
+four, each reduction axis once in two); of others it makes a wrong layout or stops the user's build, and of
+``dense``, whose axes are called i0 and i1, always. It leaves alone what is not read directly: an inlined
 copy of the operand says "keep the layout" and costs nothing.
 """
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 
 
 def pin_calling_thread() -> int | None:
@@ -38,3 +40,24 @@ def pin_calling_thread() -> int | None:
         return None
     os.sched_setaffinity(0, {free[0]})
     return free[0]
+
+
+@contextlib.contextmanager
+def pinned_calling_thread() -> Iterator[int | None]:
+    """``pin_calling_thread`` for a while; the thread may then go where it might before.
+
+    Threads that others start inherit the CPUs of their parent: make their pools (onnxruntime's session, say)
+    outside of it.
+
+    Examples
+    --------
+    >>> with pinned_calling_thread():  # doctest: +SKIP
+    ...     module.benchmark(tvm.cpu(), repeat=10)
+    """
+    before = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+    cpu = pin_calling_thread()
+    try:
+        yield cpu
+    finally:
+        if cpu is not None and before is not None:
+            os.sched_setaffinity(0, before)

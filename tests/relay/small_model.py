@@ -1,4 +1,4 @@
-"""A convolution, pooling, a dense layer and softmax; also imported by scripts that know nothing of roller_tvm."""
+"""A small model of four operators; also imported by scripts that know nothing of roller_tvm."""
 
 import numpy as np
 import tvm

@@ -8,7 +8,7 @@ from typing import Any
 from roller_tvm.relay.folding import shared_constant_kernels
 from roller_tvm.relay.records import load_for_build
 from roller_tvm.relay.tasks import make_target
-from roller_tvm.relay.tune import find_device
+from roller_tvm.relay.tuning import find_device
 from roller_tvm.tvm_env import import_relay_tvm, set_threads
 
 
