@@ -6,7 +6,7 @@ from itertools import product
 from math import ceil, prod
 
 from ..device import DeviceSpec
-from ..model.cpu import CpuRates, direct_estimate, register_use, scattered, tiled_estimate
+from ..model.cpu import OVERLAP, CpuRates, direct_estimate, register_use, scattered, tiled_estimate
 from ..model.estimate import ProgramEstimate
 from ..model.geometry import Geometry, Tile
 from .align import aligned_extents, capacity, tensor_shape
@@ -60,6 +60,7 @@ def register_tiles(search: Search, rates: CpuRates) -> list[Tile]:
             options.append(vector_extents(extent, rates.lanes, rates.registers // 4))
         else:
             options.append(aligned_extents(extent, 0.0, most=rates.registers))
+        options[-1] = [e for e in options[-1] if g.stage.axes[i].is_box(e)] or [1]
     scored: list[tuple[float, int, Tile]] = []
     for tile in product(*options):
         use = register_use(g, tile, rates.lanes)
@@ -70,7 +71,7 @@ def register_tiles(search: Search, rates: CpuRates) -> list[Tile]:
                          f"register tile {tile}"):
             continue
         per_fma = max(
-            use.accumulators / rates.fma, rates.latency if g.reduce else 0.0,
+            ((use.accumulators / rates.fma) ** OVERLAP + (rates.latency if g.reduce else 0.0) ** OVERLAP) ** (1 / OVERLAP),
             (use.vector_loads + use.broadcasts + use.gathers) / rates.loads,
         ) / use.accumulators  # fmt: skip
         waste = ceil(tile[last] / rates.lanes) * rates.lanes / tile[last] if last is not None else 1.0
@@ -83,7 +84,9 @@ def chunks_of(search: Search, tile: Tile, units: int) -> list[Tile]:
     """Chunks of whole register tiles that keep all cores busy, the best balanced first."""
     g = search.geometry
     options = [
-        [extent] if i in g.reduce else aligned_extents(extent, 0.0, step=tile[i]) for i, extent in enumerate(g.extents)
+        [extent] if i in g.reduce
+        else [e for e in aligned_extents(extent, 0.0, step=tile[i]) if g.stage.axes[i].is_box(e)]
+        for i, extent in enumerate(g.extents)
     ]
     found: list[tuple[float, int, Tile]] = []
     for chunk in product(*options):
@@ -154,18 +157,18 @@ def construct_direct(search: Search, top: int) -> list[tuple[RProgram, ProgramEs
         longest = vector_extents(g.extents[last], rates.lanes, 4)[-1]
         # Shorter ones too: TVM takes vectors apart that straddle blocks of a layout.
         vectors = [v for v in (longest, 16, 8, 4) if v <= longest and g.extents[last] % v == 0]
-        vectors = list(dict.fromkeys(vectors))
+        alone = search.nest.output == search.nest.anchor  # else a region is computed inside a vector's loop
+        vectors = [v for v in dict.fromkeys(vectors) if alone or g.stage.axes[last].is_box(v)] or [0]
     for outer in range(len(g.spatial) + 1):
-        leading = [i for i in g.spatial if i != last][:outer] if last is not None else list(g.spatial[:outer])
-        if len(leading) < outer:
-            break
-        chunks = prod(g.extents[i] for i in leading)
-        if outer and g.extents[leading[-1]] == 1:
-            continue
         for vector in vectors:
+            # The loops that run in parallel, in order; the vectors of the last axis are one of them.
+            leading = [i for i in g.spatial if i != last or 1 < vector < g.extents[last]][:outer]
+            if len(leading) < outer or (outer and g.extents[leading[-1]] == 1):
+                continue
             search.considered += 1
+            chunk = tuple((vector if i == last else 1) if i in leading else e for i, e in enumerate(g.extents))
+            chunks = prod(g.extents[i] // chunk[i] for i in leading)
             estimate = direct_estimate(g, device, chunks, vector)
-            chunk = tuple(1 if i in leading else e for i, e in enumerate(g.extents))
             tile = tuple(e if i in g.reduce else (vector or 1) if i == last else 1 for i, e in enumerate(g.extents))
             tiles = (RTile("l2", tuple(zip(g.axes, chunk, strict=True))), RTile("register", tuple(zip(g.axes, tile, strict=True))))
             choices = (("parallel", outer), ("vector", vector))
