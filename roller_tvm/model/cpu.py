@@ -212,6 +212,17 @@ def _through(g: Geometry, below: str, tile: Tile, chunk: Tile, order: tuple[int,
     return total
 
 
+def block(extent: int) -> int:
+    """Longest vectors that do not straddle the blocks of another layout: the power of two in an extent.
+
+    Examples
+    --------
+    >>> block(12), block(16), block(80)
+    (4, 16, 16)
+    """
+    return extent & -extent
+
+
 def direct_estimate(geometry: Geometry, device: DeviceSpec, chunks: int, vector: int = 0) -> ProgramEstimate:
     """Predicted time of recipe cpu.direct: rows of vectors, memory traffic once."""
     g = geometry
@@ -220,8 +231,11 @@ def direct_estimate(geometry: Geometry, device: DeviceSpec, chunks: int, vector:
     per_point = sum(n * INSTRUCTIONS[kind] for kind, n in g.stage.ops)
     points = g.stage.points
     last = g.vector_axis
-    contiguous = [last is not None and op.stride_of(last) in (0, 1) for op in g.operands]
-    vectorised = max(1, min(vector, rates.lanes)) if last is not None and (not g.reduce or all(contiguous)) else 1
+    contiguous = [
+        last is not None and op.stride_of(last) in (0, 1) and not (any(op.opaque) and vector > block(g.extents[last]))
+        for op in g.operands
+    ]
+    vectorised = max(1, min(vector, rates.lanes)) if last is not None and all(contiguous) else 1
     loads = sum(points / (vectorised if c else 1) for c in contiguous)
     chain = rates.latency if g.reduce else 0.0  # one accumulator at a time
     guards = sum(GUARDED_LOADS * points / (1 if last in op.guard_axes else vectorised) for op in g.operands if op.guarded)
@@ -234,6 +248,7 @@ def direct_estimate(geometry: Geometry, device: DeviceSpec, chunks: int, vector:
             rate = next(r for n, _, r in rates.caches if n == name)
             break
     units = min(device.units, chunks)
+    cycles += chunks * TILE_OVERHEAD
     busiest = ceil(chunks / device.units) / chunks
     memory = moved * busiest / rate
     core = cycles * busiest
