@@ -67,8 +67,9 @@ def main(argv: list[str] | None = None) -> int:
         }
         if not args.json:
             s = summary[name]
-            print(f"{name}: {s['operators']} operators, top-{args.top}, one core: median {s['median_ms']} ms, "
-                  f"mean {s['mean_ms']} ms, p95 {s['p95_ms']} ms, max {s['max_ms']} ms ({slowest[0]})")  # fmt: skip
+            print(f"{name}: {s['operators']} operators, top-{args.top}, one core: "
+                  f"median {s['median_ms']} ms, mean {s['mean_ms']} ms, "
+                  f"p95 {s['p95_ms']} ms, max {s['max_ms']} ms ({slowest[0]})")  # fmt: skip
             if s["fewer_plans"]:
                 print(f"  fewer than {args.top} legal plans: {', '.join(s['fewer_plans'])}")
     if args.json:

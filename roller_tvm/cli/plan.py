@@ -27,9 +27,11 @@ COLUMNS = ("id", "operator", "params")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the verb."""
     parser.add_argument(
-        "words", nargs="*", metavar="OPERATOR [NAME=VALUE ...]",
-        help="an operator and its parameters, e.g. matmul m=1024 n=1024 k=1024; the operator alone tells them",
-    )  # fmt: skip
+        "words",
+        nargs="*",
+        metavar="OPERATOR [NAME=VALUE ...]",
+        help="an operator and its parameters, e.g. matmul m=64 n=64 k=64; its name alone tells them",
+    )
     every = f"plan every row of a CSV file with the columns {', '.join(COLUMNS)}"
     parser.add_argument("--operators", type=Path, metavar="FILE.csv", help=every)
     where = parser.add_mutually_exclusive_group()
@@ -48,8 +50,9 @@ def run(args: argparse.Namespace) -> int:
     if args.top < 1:
         raise UsageError(f"--top must be 1 or more (got {args.top})", remedy="leave it out for 10")
     if bool(args.words) == bool(args.operators):
-        raise UsageError("give one operator, or --operators FILE.csv",
-                         remedy=f"operators: {', '.join(operator_names())}")  # fmt: skip
+        raise UsageError(
+            "give one operator, or --operators FILE.csv", remedy=f"operators: {', '.join(operator_names())}"
+        )
     device = device_for_target(args.target) if args.target else load_device(args.device)
     if args.operators:
         return _plan_file(args, device)
@@ -113,8 +116,16 @@ def _text(
     for rank, ranked in enumerate(construction.plans):
         more = f"+{100 * (ranked.seconds / best.seconds - 1):.1f}%" if rank else ""
         rate = amount(ranked.estimate.gflops * 1e9, "") if ranked.estimate.flops else "-"
-        rows.append([f"#{rank + 1}", seconds(ranked.seconds), rate.strip(), ranked.estimate.bound, more,
-                     _tiles(construction, rank)])  # fmt: skip
+        rows.append(
+            [
+                f"#{rank + 1}",
+                seconds(ranked.seconds),
+                rate.strip(),
+                ranked.estimate.bound,
+                more,
+                _tiles(construction, rank),
+            ]
+        )
     lines += _aligned(rows)
     last = construction.plans[-1]
     if len(construction.plans) > 1 and last.seconds > best.seconds:
@@ -138,8 +149,11 @@ def _rows(path: Path) -> list[dict[str, str]]:
         raise BadInput(f"cannot be read: {error}", str(path), "give a CSV file") from error
     lacking = [c for c in COLUMNS if c not in (reader.fieldnames or ())]
     if lacking:
-        raise BadInput(f"has no column {', '.join(lacking)}", str(path),
-                       f"its first line must name the columns {', '.join(COLUMNS)}")  # fmt: skip
+        raise BadInput(
+            f"has no column {', '.join(lacking)}",
+            str(path),
+            f"its first line must name the columns {', '.join(COLUMNS)}",
+        )
     return rows
 
 
@@ -166,8 +180,19 @@ def _plan_file(args: argparse.Namespace, device: DeviceSpec) -> int:
         results.append({"id": row["id"]} | _json(construction, device, milliseconds))
         if not args.json:
             rate = amount(best.estimate.gflops * 1e9, "") if best.estimate.flops else "-"
-            print(_line([row["id"], expression.name, f"{milliseconds:.0f}", seconds(best.seconds), rate.strip(),
-                         best.estimate.bound, _tiles(construction, 0)]))  # fmt: skip
+            print(
+                _line(
+                    [
+                        row["id"],
+                        expression.name,
+                        f"{milliseconds:.0f}",
+                        seconds(best.seconds),
+                        rate.strip(),
+                        best.estimate.bound,
+                        _tiles(construction, 0),
+                    ]
+                )
+            )
     if args.json:
         print(json.dumps(results, indent=1))
     else:

@@ -1,0 +1,76 @@
+"""``roller-tvm compile``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+from roller_tvm.cli.model import add_model_arguments, read_model, say, target_of
+from roller_tvm.errors import BadInput
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the verb."""
+    add_model_arguments(parser)
+    parser.add_argument(
+        "--tuning-records",
+        type=Path,
+        metavar="RECORDS",
+        help="what 'roller-tvm tune' wrote; without it, TVM's own schedules",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        default=Path("module.tar"),
+        help="package as TVMC writes it (.tar), or library (.so); default module.tar",
+    )
+    parser.add_argument("--json", action="store_true", help="print what was built as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Build and write the model."""
+    from roller_tvm.device import device_for_target
+    from roller_tvm.relay.package import check_output, save_model
+    from roller_tvm.relay.records import read_records
+
+    check_output(args.output)
+    target = target_of(args)
+    device_for_target(target)
+    records = args.tuning_records
+    if records is not None:
+        if not records.is_file():
+            raise BadInput(
+                "no such record file", str(records), f"roller-tvm tune {args.FILE} --output {records}"
+            )
+        if not read_records(records):
+            raise BadInput(
+                "holds no records", str(records), f"roller-tvm tune {args.FILE} --output {records}"
+            )
+    model = read_model(args)
+    from roller_tvm.relay import build
+
+    start = time.perf_counter()
+    library = build(model.mod, model.params, target, records)
+    save_model(library, args.output)
+    seconds, size = time.perf_counter() - start, args.output.stat().st_size
+    if args.json:
+        print(
+            json.dumps(
+                {
+                    "output": str(args.output),
+                    "bytes": size,
+                    "target": target,
+                    "seconds": seconds,
+                    "tuning_records": str(records) if records else None,
+                },
+                indent=1,
+            )
+        )
+    else:
+        how = f"with the records of {records}" if records else "with TVM's own schedules"
+        print(f"{args.output}: {size / 1e6:.1f} MB, built in {seconds:.1f} s {how}")
+        say(f"next: roller-tvm run {args.output} --print-time")
+    return 0

@@ -1,0 +1,170 @@
+"""``roller-tvm run``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from roller_tvm.cli.model import say
+from roller_tvm.errors import BadInput, UsageError
+
+SEED = 0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the verb."""
+    parser.add_argument("PATH", type=Path, help="what 'roller-tvm compile', or tvmc, wrote (.tar, .so)")
+    parser.add_argument(
+        "-i", "--inputs", default="random", help=".npz file; what it lacks is filled; default random"
+    )
+    parser.add_argument(
+        "--fill-mode",
+        choices=["random", "zeros", "ones"],
+        default="random",
+        help="values of the inputs that are not given (random ones are seeded)",
+    )
+    parser.add_argument(
+        "-o", "--outputs", type=Path, help="write the outputs to this .npz file (output_0, ...)"
+    )
+    parser.add_argument("--device", choices=["cpu", "cuda"], help="default: what the model was built for")
+    parser.add_argument("--print-time", action="store_true", help="measure and print the execution times")
+    parser.add_argument(
+        "--print-top", type=int, metavar="N", help="print the N largest values and their indices"
+    )
+    parser.add_argument("--repeat", type=int, default=10, help="repeats of the measurement; default 10")
+    parser.add_argument("--number", type=int, default=10, help="runs in each repeat; default 10")
+    parser.add_argument("--threads", type=int, help="default: what this CPU scales to")
+    parser.add_argument("--json", action="store_true", help="print outputs' statistics and times as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the model once, and measure it if asked."""
+    for name in ("repeat", "number", "print_top", "threads"):
+        value = getattr(args, name)
+        if value is not None and value < 1:
+            raise UsageError(
+                f"--{name.replace('_', '-')} must be 1 or more (got {value})", remedy="leave it out"
+            )
+    from roller_tvm.device import cpu_device
+    from roller_tvm.relay.package import LoadedModel
+    from roller_tvm.tvm_env import set_threads
+    from roller_tvm.tvm_env.pin import pinned_calling_thread
+
+    threads = set_threads(args.threads or cpu_device().units)
+    model = LoadedModel(args.PATH, args.device or "")
+    outputs = model.run(_inputs(args, model.inputs))
+    if args.outputs is not None:
+        _write(args.outputs, outputs)
+    times: list[float] = []
+    if args.print_time:
+        with pinned_calling_thread():
+            measured = model.module.benchmark(model.device, number=args.number, repeat=args.repeat)
+        times = [float(t) for t in measured.results]
+    if args.json:
+        print(
+            json.dumps(
+                {
+                    "outputs": [_statistics(o) for o in outputs],
+                    "times_s": times,
+                    "device": model.kind,
+                    "threads": threads,
+                },
+                indent=1,
+            )
+        )
+        return 0
+    for number, output in enumerate(outputs):
+        s = _statistics(output)
+        print(
+            f"output_{number}: {s['shape']} {s['dtype']}, mean {s['mean']:.6g}, std {s['std']:.6g}, "
+            f"min {s['min']:.6g}, max {s['max']:.6g}"
+        )
+        if args.print_top:
+            _print_top(output, args.print_top)
+    if times:
+        say(f"{model.kind}, {threads} threads, {args.repeat} repeats of {args.number} runs")
+        print(_summary(times))
+    return 0
+
+
+def _inputs(args: argparse.Namespace, wanted: dict[str, tuple[tuple[int, ...], str]]) -> dict[str, Any]:
+    given = {} if args.inputs == "random" else _read(Path(args.inputs))
+    rng = np.random.default_rng(SEED)
+    result = {}
+    for name in given:
+        if name not in wanted:
+            raise BadInput(
+                f"the model has no input '{name}'", args.inputs, f"its inputs are {', '.join(wanted)}"
+            )
+    for name, (shape, dtype) in wanted.items():
+        if name in given:
+            if given[name].shape != shape:
+                raise BadInput(
+                    f"'{name}' is {list(given[name].shape)}, the model takes {list(shape)}",
+                    args.inputs,
+                    "give an array of that shape",
+                )
+            result[name] = given[name].astype(dtype)
+        elif args.fill_mode == "random" and np.issubdtype(np.dtype(dtype), np.floating):
+            result[name] = rng.random(shape).astype(dtype)
+        else:
+            fill = {"zeros": np.zeros, "ones": np.ones}.get(args.fill_mode)
+            result[name] = fill(shape, dtype) if fill else rng.integers(0, 2, shape).astype(dtype)
+    return result
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise BadInput(
+            "no such file", str(path), "give an .npz file, or leave --inputs out for random values"
+        )
+    try:
+        with np.load(path) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except (ValueError, OSError, zipfile.BadZipFile, AttributeError) as error:
+        raise BadInput(
+            f"is not an .npz file: {error}", str(path), "write it with numpy.savez(file, input_name=array)"
+        ) from error
+
+
+def _write(path: Path, outputs: list[Any]) -> None:
+    if not path.resolve().parent.is_dir():
+        raise BadInput("no such folder", str(path.parent), f"mkdir -p {path.parent}")
+    with path.open("wb") as file:  # savez would append .npz to another ending
+        np.savez(file, **{f"output_{n}": o for n, o in enumerate(outputs)})
+
+
+def _statistics(array: Any) -> dict[str, Any]:
+    values = array.astype(np.float64) if array.size else np.zeros(1)
+    return {
+        "shape": list(array.shape),
+        "dtype": str(array.dtype),
+        "mean": float(values.mean()),
+        "std": float(values.std()),
+        "min": float(values.min()),
+        "max": float(values.max()),
+    }
+
+
+def _print_top(array: Any, count: int) -> None:
+    flat = array.reshape(-1)
+    order = np.argsort(flat)[::-1][:count]
+    print(f"  indices {order.tolist()}\n  values  {[float(f'{v:.6g}') for v in flat[order]]}")
+
+
+def _summary(times: list[float]) -> str:
+    """In TVMC's form."""
+    ms = np.array(times) * 1e3
+    head = ("mean (ms)", "median (ms)", "max (ms)", "min (ms)", "std (ms)")
+    values = (ms.mean(), np.median(ms), ms.max(), ms.min(), ms.std())
+    return (
+        "Execution time summary:\n"
+        + " ".join(f"{h:^12}" for h in head)
+        + "\n"
+        + " ".join(f"{v:^12.4f}" for v in values)
+    ).rstrip()

@@ -1,0 +1,181 @@
+"""Built models on disk: a package as TVMC writes and runs it (.tar), or one shared library (.so)."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from roller_tvm.errors import BadInput, DiskFull, ToolchainError, UsageError
+from roller_tvm.tvm_env import import_relay_tvm
+
+# What is inside a package, in TVMC's names.
+LIBRARY, GRAPH, PARAMS = "mod.so", "mod.json", "mod.params"
+SUFFIXES = (".tar", ".so")
+
+
+def check_output(path: str | os.PathLike[str]) -> Path:
+    """A path that a model can be written to, found out before it is built."""
+    path = Path(path)
+    if path.suffix not in SUFFIXES:
+        raise UsageError(
+            f"'{path}' ends in neither .tar nor .so",
+            "--output",
+            "model.tar is a package as TVMC writes it, model.so one library",
+        )
+    if not path.parent.is_dir():
+        raise BadInput("no such folder", str(path.parent), f"mkdir -p {path.parent}")
+    if not os.access(path.parent, os.W_OK):
+        raise BadInput("the folder cannot be written to", str(path.parent), "give another --output")
+    return path
+
+
+def save_model(library: Any, path: str | os.PathLike[str]) -> Path:
+    """Write what ``relay.build`` returned; the file is there whole or not at all.
+
+    Examples
+    --------
+    >>> save_model(build(mod, params, target, "records.json"), "model.tar")  # doctest: +SKIP
+    """
+    path = check_output(path)
+    from tvm import relay
+
+    with tempfile.TemporaryDirectory(prefix=".roller-tvm-", dir=path.parent) as folder:
+        try:
+            made = Path(folder, path.name)
+            if path.suffix == ".so":
+                library.export_library(str(made))
+            else:
+                library.get_lib().export_library(str(Path(folder, LIBRARY)))
+                Path(folder, GRAPH).write_text(library.get_graph_json())
+                Path(folder, PARAMS).write_bytes(relay.save_param_dict(library.get_params()))
+                with tarfile.open(made, "w") as tar:
+                    for name in (LIBRARY, GRAPH, PARAMS):
+                        tar.add(Path(folder, name), name)
+            os.replace(made, path)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise _full(path) from error
+            raise BadInput(
+                f"cannot be written: {error.strerror or error}", str(path), "give another --output"
+            ) from error
+        except RuntimeError as error:  # the C++ compiler that links the library
+            if "No space left" in str(error):
+                raise _full(path) from error
+            lines = [line for line in str(error).splitlines() if line.strip()]
+            raise ToolchainError(
+                f"the library cannot be linked: {lines[-1] if lines else error}",
+                str(path),
+                "run 'roller-tvm doctor': a C++ compiler is needed",
+            ) from error
+    return path
+
+
+def _full(path: Path) -> DiskFull:
+    return DiskFull(
+        "no space left to write the model; nothing was written",
+        str(path),
+        "free some space, or give another --output",
+    )
+
+
+class LoadedModel:
+    """A built model, ready to run on a device.
+
+    Examples
+    --------
+    >>> model = LoadedModel("model.tar")  # doctest: +SKIP
+    >>> outputs = model.run({"x": array})  # doctest: +SKIP
+    """
+
+    def __init__(self, path: str | os.PathLike[str], device: str = "") -> None:
+        path = Path(path)
+        if not path.is_file():
+            raise BadInput("no such file", str(path), "give what 'roller-tvm compile' wrote (.tar or .so)")
+        tvm = import_relay_tvm("running a model")
+        from tvm.contrib import graph_executor
+
+        remedy = "give what 'roller-tvm compile', or tvmc, wrote (.tar or .so)"
+        weights: set[str] = set()
+        try:
+            if tarfile.is_tarfile(path):
+                with tempfile.TemporaryDirectory(prefix="roller-tvm-") as folder:
+                    graph, params = _unpack(path, folder, remedy)
+                    library = tvm.runtime.load_module(str(Path(folder, LIBRARY)))
+                self.kind = device or _kind(library)
+                self.device = self._device(tvm, path)
+                self.module = graph_executor.create(graph, library, self.device)
+                self.module.load_params(params)
+            else:
+                library = tvm.runtime.load_module(str(path))
+                self.kind = device or _kind(library)
+                self.device = self._device(tvm, path)
+                self.module = graph_executor.GraphModule(library["default"](self.device))
+                weights = _weights(library)
+        except (tvm.TVMError, RuntimeError, AttributeError, OSError) as error:
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            raise BadInput(
+                f"is not a built model: {lines[-1] if lines else error}", str(path), remedy
+            ) from error
+        shapes, dtypes = self.module.get_input_info()
+        self.inputs = {
+            str(n): (tuple(int(e) for e in shapes[n]), str(dtypes[n]))
+            for n in shapes
+            if str(n) not in weights
+        }
+
+    def _device(self, tvm: Any, path: Path) -> Any:
+        device = tvm.device(self.kind, 0)
+        if not device.exist:
+            raise BadInput(
+                f"needs a {self.kind} device, there is none here",
+                str(path),
+                "run it where there is one, or compile it with --target llvm",
+            )
+        return device
+
+    def run(self, inputs: dict[str, Any]) -> list[Any]:
+        """Outputs as numpy arrays."""
+        self.module.set_input(**inputs)
+        self.module.run()
+        self.device.sync()
+        return [self.module.get_output(i).numpy() for i in range(self.module.get_num_outputs())]
+
+
+def _weights(library: Any) -> set[str]:
+    """Inputs of the graph that are weights, which the library holds itself."""
+    try:
+        return {str(name) for name in library["get_graph_params"]()}
+    except AttributeError:  # an older TVM
+        graph = json.loads(library["get_graph_json"]())
+        names = [graph["nodes"][n]["name"] for n in graph["arg_nodes"]]
+        return {name for name in names if re.fullmatch(r"p\d+", name)}  # relay.build calls them so
+
+
+def _unpack(path: Path, folder: str, remedy: str) -> tuple[str, bytearray]:
+    with tarfile.open(path) as tar:
+        names = set(tar.getnames())
+        lacking = [n for n in (LIBRARY, GRAPH, PARAMS) if n not in names]
+        if lacking:
+            raise BadInput(f"holds no {', '.join(lacking)}", str(path), remedy)
+        for name in (LIBRARY, GRAPH, PARAMS):
+            member = tar.extractfile(name)
+            assert member is not None
+            Path(folder, name).write_bytes(member.read())
+    return Path(folder, GRAPH).read_text(), bytearray(Path(folder, PARAMS).read_bytes())
+
+
+def _kind(library: Any) -> str:
+    """The device that a library's kernels need."""
+    todo = [library]
+    while todo:
+        module = todo.pop()
+        if module.type_key in ("cuda", "rocm", "opencl", "vulkan", "metal"):
+            return str(module.type_key)
+        todo += module.imported_modules
+    return "cpu"
