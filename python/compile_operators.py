@@ -1,10 +1,11 @@
-"""Compile every plan of a list of operators to a cubin, and hold the resources against the prediction.
+"""Compile every plan of a list of operators to cubins, and hold the resources against the prediction.
 
-Each plan is lowered through TE schedule primitives to CUDA source and compiled (NVRTC or nvcc); no GPU is
-needed. One JSON line a plan is appended to the output file: a run that was interrupted goes on where it was.
+Each plan is lowered through TE schedule primitives to CUDA source once and compiled for every architecture (NVRTC
+or nvcc); no GPU is needed. One JSON line a plan is appended to the output file: a run that was interrupted goes on
+where it was.
 
-    python python/compile_operators.py --operators operators.csv --device h200 --arch sm_90 --out h200.jsonl
-    python python/compile_operators.py --summary h200.jsonl
+    python python/compile_operators.py --device h200 --archs sm_80,sm_90 --out h200.jsonl
+    python python/compile_operators.py --summary h200.jsonl a100.jsonl
 
 The CSV has the columns id, operator, params.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import gzip
 import json
 import statistics
 import sys
@@ -21,109 +23,138 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from roller_tvm.device import load_device
-from roller_tvm.errors import RollerError
-from roller_tvm.expr.operators import operator, parse_params
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from roller_tvm.device import load_device  # noqa: E402
+from roller_tvm.errors import RollerError  # noqa: E402
+from roller_tvm.expr.operators import parse_params  # noqa: E402
+
+OPERATORS = Path(__file__).with_name("roller_osdi22_operators.csv")
 
 
-def compile_operator(row: dict[str, str], device: Any, arch: str, top: int, done: set[tuple[str, int]]) -> list[dict[str, Any]]:
+def compile_operator(
+    row: dict[str, str], device: Any, archs: list[str], top: int, compiler: str, dtype: str, done: set[tuple[str, int]]
+) -> list[dict[str, Any]]:
     """Plan one operator and compile each of its plans; a result a plan."""
-    from roller_tvm.lower import lower
     from roller_tvm.plan import construct
-    from roller_tvm.relay.apply_te import apply_steps_te
-    from roller_tvm.relay.cuda import cuda_source
+    from roller_tvm.plan.align import Rejection
+    from roller_tvm.relay.cuda import ResourcesDiffer, check_resources
     from roller_tvm.relay.loops import TeProgram
     from roller_tvm.te import read_te, te_operator
-    from roller_tvm.toolchain import compile_cuda, kernel_resources
 
     params = parse_params(row["params"])
-    started = time.perf_counter()
-    try:
-        construction = construct(operator(row["operator"], **params), device, top)
-    except RollerError as error:
-        return [{"id": row["id"], "rank": -1, "arch": arch, "status": "not planned", "error": str(error)}]
-    plan_ms = (time.perf_counter() - started) * 1e3
+    if dtype:
+        params["dtype"] = dtype
     tensors = te_operator(row["operator"], **params)
-    reading = read_te(tensors)
-    construction = construct(reading.expression, device, top)
+    base = {"id": row["id"], "device": device.name, "dtype": dtype or "float32"}
+    try:
+        reading = read_te(tensors)
+        started = time.perf_counter()
+        construction = construct(reading.expression, device, top)
+    except RollerError as error:
+        return [{**base, "rank": 0, "status": "fallback", "error": str(error)}]
+    plan_ms = (time.perf_counter() - started) * 1e3
+    program = TeProgram.of_reading(reading, tensors)
     results = []
     for rank, ranked in enumerate(construction.plans):
         if (row["id"], rank) in done:
             continue
-        result: dict[str, Any] = {"id": row["id"], "rank": rank, "arch": arch, "device": device.name,
-                                  "recipe": [p.recipe for p in ranked.plan.programs], "plan_ms": round(plan_ms, 1),
-                                  "seconds": ranked.seconds, "plan": ranked.plan.digest()}  # fmt: skip
+        result: dict[str, Any] = {
+            **base, "rank": rank, "recipe": [p.recipe for p in ranked.plan.programs], "plan_ms": round(plan_ms, 1),
+            "microseconds": round(ranked.seconds * 1e6, 2), "plan": ranked.plan.digest(),
+        }  # fmt: skip
         started = time.perf_counter()
         try:
-            schedule, args = apply_steps_te(TeProgram.of_reading(reading, tensors), lower(ranked.plan))
-            source = cuda_source(schedule, args, arch)
-            result["lower_s"] = round(time.perf_counter() - started, 3)
-            kernels = kernel_resources(compile_cuda(source, arch))
-            result["compile_s"] = round(time.perf_counter() - started - result["lower_s"], 3)
-            predicted = [p for p in ranked.estimate.programs]
-            result["status"] = "ok"
-            result["kernels"] = [
-                {"registers": k.registers, "local": k.local_bytes, "shared": k.shared_bytes,
-                 "predicted_registers": p.registers, "predicted_shared": p.shared_bytes, "threads": p.threads}
-                for k, p in zip(kernels.values(), predicted, strict=True)
-            ]  # fmt: skip
+            checked = check_resources(ranked.plan, ranked.estimate, program, archs, compiler)
+        except ResourcesDiffer as error:
+            results.append(result | {"status": "differs", "error": str(error)})
+            continue
         except (RollerError, ValueError) as error:
-            result |= {"status": "failed", "error": f"{type(error).__name__}: {error}"[:400]}
+            results.append(result | {"status": "failed", "error": f"{type(error).__name__}: {error}"[:600]})
+            continue
+        result["build_s"] = round(time.perf_counter() - started, 3)
+        if isinstance(checked, Rejection):
+            results.append(result | {"status": "spills", "error": str(checked)})
+            continue
+        result |= {"status": "ok", "variant": checked.variant}
+        result["kernels"] = [
+            {"predicted_registers": p.registers, "predicted_shared": p.shared_bytes, "threads": p.threads,
+             **{arch: [k.registers, k.local_bytes, k.shared_bytes] for arch, k in zip(archs, kernels, strict=True)}}
+            for p, *kernels in zip(ranked.estimate.programs, *(checked.kernels(a) for a in archs), strict=True)
+        ]  # fmt: skip
         results.append(result)
     return results
 
 
-def summary(path: Path) -> str:
-    """Totals of a result file, as text."""
-    results = [json.loads(line) for line in path.read_text().splitlines()]
-    kernels = [(r, k) for r in results if r["status"] == "ok" for k in r["kernels"]]
-    lines = [f"{len(results)} plans of {len({r['id'] for r in results})} operators: "
-             + ", ".join(f"{n} {s}" for s, n in Counter(r["status"] for r in results).most_common())]
-    spilled = [(r, k) for r, k in kernels if k["local"]]
-    lines.append(f"kernels {len(kernels)}, with local memory (spills) {len(spilled)}"
-                 + "".join(f"\n  {r['id']}#{r['rank']} {k}" for r, k in spilled[:10]))
-    wrong = [(r, k) for r, k in kernels if k["shared"] != k["predicted_shared"]]
-    lines.append(f"shared memory as predicted: {len(kernels) - len(wrong)} of {len(kernels)}"
-                 + "".join(f"\n  {r['id']}#{r['rank']} {r['recipe']} {k}" for r, k in wrong[:10]))
-    if kernels:
-        ratio = sorted(k["predicted_registers"] / k["registers"] for _, k in kernels)
-        at = [ratio[int(q * (len(ratio) - 1))] for q in (0, 0.05, 0.5, 0.95, 1)]
-        lines.append("registers predicted / actual: min {:.2f}, 5% {:.2f}, median {:.2f}, 95% {:.2f}, max {:.2f}".format(*at))
-        lines.append(f"seconds a plan, median: lower {statistics.median(r['lower_s'] for r, _ in kernels):.2f}, "
-                     f"compile {statistics.median(r['compile_s'] for r, _ in kernels):.2f}")
-    lines += [f"  {r['id']}#{r['rank']} {r['status']}: {r['error'][:300]}" for r in results if r["status"] != "ok"][:10]
+def read_results(path: Path) -> list[dict[str, Any]]:
+    """The lines of a result file, compressed or not."""
+    text = gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else path.read_text()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def summary(results: list[dict[str, Any]]) -> str:
+    """Totals, as text."""
+    ok = [r for r in results if r["status"] == "ok"]
+    archs = [a for a in ok[0]["kernels"][0] if a.startswith("sm_")] if ok else []
+    lines = [f"{len(results)} plans of {len({r['id'] for r in results})} operators, planned for {results[0]['device']}, "
+             f"{results[0]['dtype']}: " + ", ".join(f"{n} {s}" for s, n in Counter(r["status"] for r in results).most_common())]
+    changed = Counter(r["variant"] for r in ok if r["variant"])
+    if changed:
+        lines.append("  a variant of the plan was taken because the compiler spilled: "
+                     + ", ".join(f"{n} {v}" for v, n in changed.most_common()))
+    for r in results:
+        if r["status"] != "ok":
+            lines.append(f"  {r['id']}#{r['rank']} {r['status']}: " + r["error"].splitlines()[0][:160])
+    lost = {r["id"] for r in results} - {r["id"] for r in ok}
+    lines.append(f"  fallbacks to TVM's default schedule: {len(lost)}" + "".join(f" {i}" for i in sorted(lost)))
+    for arch in archs:
+        kernels = [(k, k[arch]) for r in ok for k in r["kernels"]]
+        spilled = sum(1 for _, (_, local, _) in kernels if local)
+        exact = sum(1 for k, (_, _, shared) in kernels if k["predicted_shared"] == shared)
+        ratio = sorted(k["predicted_registers"] / registers for k, (registers, _, _) in kernels)
+        at = [ratio[round(q * (len(ratio) - 1))] for q in (0, 0.05, 0.5, 0.95, 1)]
+        close = sum(1 for q in ratio if q >= 0.75)
+        lines.append(f"  {arch}: {len(kernels)} kernels, with local memory {spilled}, shared memory as predicted {exact}; "
+                     "registers predicted / actual: min {:.2f}, 5% {:.2f}, median {:.2f}, 95% {:.2f}, max {:.2f}; ".format(*at)
+                     + f"within 25% or above: {close}")
+    if ok:
+        lines.append(f"  seconds to lower and compile a plan for {len(archs)} architectures: "
+                     f"median {statistics.median(r['build_s'] for r in ok):.2f}, max {max(r['build_s'] for r in ok):.2f}")
     return "\n".join(lines)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--operators", type=Path, help="CSV with the columns id, operator, params")
-    parser.add_argument("--device", default="h200")
-    parser.add_argument("--arch", default="sm_90")
+    parser.add_argument("--operators", type=Path, default=OPERATORS, help="CSV with the columns id, operator, params")
+    parser.add_argument("--device", default="h200", help="what the plans are made for")
+    parser.add_argument("--archs", default="sm_80,sm_90", help="what they are compiled for")
+    parser.add_argument("--compiler", default="auto", choices=("auto", "nvrtc", "nvcc"))
+    parser.add_argument("--dtype", default="", help="instead of each operator's own")
     parser.add_argument("--top", type=int, default=10)
-    parser.add_argument("--only", default="", help="ids that start so")
+    parser.add_argument("--only", default="", help="ids that start so, with commas")
     parser.add_argument("--out", type=Path, default=Path("compiled.jsonl"))
-    parser.add_argument("--summary", type=Path, help="only print the totals of a result file")
+    parser.add_argument("--summary", type=Path, nargs="+", help="only print the totals of result files")
     args = parser.parse_args()
     if args.summary:
-        print(summary(args.summary))
+        print("\n".join(summary(read_results(path)) for path in args.summary))
         return 0
-    if not args.operators:
-        parser.error("--operators is needed")
     device = load_device(args.device)
     done: set[tuple[str, int]] = set()
     if args.out.exists():
-        done = {(r["id"], r["rank"]) for r in map(json.loads, args.out.read_text().splitlines())}
+        done = {(r["id"], r["rank"]) for r in read_results(args.out)}
+    starts = tuple(args.only.split(","))
     with args.operators.open() as rows, args.out.open("a") as out:
         for row in csv.DictReader(rows):
-            if not row["id"].startswith(args.only) or all((row["id"], n) in done for n in range(args.top)):
+            if not row["id"].startswith(starts) or all((row["id"], n) in done for n in range(args.top)):
                 continue
-            for result in compile_operator(row, device, args.arch, args.top, done):
+            for result in compile_operator(row, device, args.archs.split(","), args.top, args.compiler, args.dtype, done):
                 out.write(json.dumps(result) + "\n")
                 out.flush()
             print(row["id"], end=" ", flush=True, file=sys.stderr)
-    print(summary(args.out))
-    return 0
+    print(file=sys.stderr)
+    results = read_results(args.out)
+    print(summary(results))
+    return 0 if all(r["status"] in ("ok", "spills") for r in results) else 1
 
 
 if __name__ == "__main__":

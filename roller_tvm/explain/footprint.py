@@ -11,7 +11,6 @@ from ..model.cpu import CpuRates
 from ..model.estimate import ProgramEstimate
 from ..model.geometry import Geometry, Operand
 from ..model.storage import storage_elements
-from ..plan.align import bank_padding
 from ..plan.program import RProgram
 from .words import capacity, count, share
 
@@ -94,12 +93,9 @@ def padding_lines(program: RProgram, geometry: Geometry, device: DeviceSpec) -> 
         row = op.box(block)[-1] if op.dims else 1
         width = max(1, shared.bank_bytes // op.element_bytes)
         if pad:
-            n, b = 1, shared.banks
-            assert bank_padding(row, n, b, width) == pad
             lines.append(
-                f"{op.name}: rows of N={row}, read n={n} at a time, B={b} banks of L={width}: "
-                f"({b}*{width} + {width}*ceil({n}/{width}) - {row} mod {b * width}) mod {b * width} = "
-                f"{pad} elements a row"
+                f"{op.name}: rows of {row} + {pad} elements, so that neighbouring rows start in different ones of "
+                f"the {shared.banks} banks of {shared.bank_bytes} B"
             )
         else:
             lines.append(f"{op.name}: none, {_why_none(op, geometry, row, shared.banks * width)}")

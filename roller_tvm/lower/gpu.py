@@ -18,7 +18,7 @@ from ..expr import Stage, TensorExpression
 from ..model.geometry import Geometry
 from ..plan.program import RProgram
 from .loops import open_parts
-from .staging import storage_alignment, store_vector
+from .staging import storage_alignment
 from .steps import (
     Bind,
     CacheRead,
@@ -65,7 +65,7 @@ def lower_tiled(expression: TensorExpression, program: RProgram) -> list[Step]:
     steps.append(Reorder(out, groups["b"] + groups["v"] + groups["t"] + groups["i"]))
     for c, name, place in (("b", "block", "blockIdx.x"), ("v", "virtual", "vthread"), ("t", "thread", "threadIdx.x")):
         steps += [Fuse(out, groups[c], name), Bind(out, name, place)]
-    width = store_vector(geometry, program)
+    width = program.choice("store", 1)
     own_loops = list(groups["i"])
     if width > 1:
         last = own_loops.pop()
@@ -78,13 +78,14 @@ def lower_tiled(expression: TensorExpression, program: RProgram) -> list[Step]:
     steps += opened
     opened, reduce = open_parts(inner, anchor.reduce)
     steps += opened
-    unrolled = unroll_lengths(program, anchor)
     for axis, loop in zip(anchor.reduce, reduce, strict=True):
-        step, u = block[axis.name], unrolled[axis.name]
+        step, u = block[axis.name], program.choice(f"unroll:{axis.name}", 1)
         steps.append(Split(inner, loop, (step // u, u), tuple(f"{loop}.{n}" for n in (0, 1, 2))))
     order = [f"{loop}.{n}" for n in (0, 1, 2) for loop in reduce]
     steps.append(Reorder(inner, (*order, *spatial)))
-    steps += [Unroll(inner, loop) for loop in (*order[2 * len(reduce):], *spatial)]
+    # Expanded by TVM, not by the compiler: accumulators are then indexed by constants and live in registers.
+    expanded = (*order[2 * len(reduce):], *(spatial if program.choice("unroll_tile", 1) else ()))
+    steps += [Unroll(inner, loop) for loop in expanded]
 
     stage_loop = order[len(reduce) - 1]
     align = storage_alignment(geometry, program)
@@ -108,19 +109,6 @@ def _fetch(staged: str, dims: tuple[str, ...], threads: int, vector: int) -> lis
     if vector > 1:
         steps.append(Vectorize(staged, "elements"))
     return steps
-
-
-def unroll_lengths(program: RProgram, anchor: Stage) -> dict[str, int]:
-    """Per reduction axis, how many of a step's iterations are unrolled (innermost axes first)."""
-    budget = program.choice("unroll", 1)
-    tile = program.tile("shared")
-    result: dict[str, int] = {}
-    for axis in reversed(anchor.reduce):
-        step = tile[axis.name]
-        length = max(d for d in range(1, step + 1) if step % d == 0 and d <= budget)
-        result[axis.name] = length
-        budget //= length
-    return result
 
 
 def lower_direct(expression: TensorExpression, program: RProgram) -> list[Step]:

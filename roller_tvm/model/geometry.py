@@ -54,6 +54,16 @@ class Operand:
     def axes(self) -> frozenset[int]:
         return frozenset(a for dim in self.dims for a, _ in dim)
 
+    @cached_property
+    def elements_whole(self) -> int:
+        return prod(self.shape)
+
+    @cached_property
+    def stored_share(self) -> float:
+        """Share of the tensor that memory holds: a guarded prologue (padding) makes up the rest."""
+        whole = self.elements_whole * self.element_bytes
+        return min(1.0, self.source_bytes / whole) if self.guarded and whole else 1.0
+
     def box(self, tile: Tile) -> list[int]:
         """Bounding extents of the tile of this operand (see ``expr.box``)."""
         return [
@@ -147,6 +157,15 @@ class Geometry:
     @cached_property
     def reduce(self) -> tuple[int, ...]:
         return tuple(i for i, a in enumerate(self.stage.axes) if a.is_reduce)
+
+    @cached_property
+    def spatial_set(self) -> frozenset[int]:
+        return frozenset(self.spatial)
+
+    @cached_property
+    def accumulator_bytes(self) -> int:
+        """Of one output of the anchor, before the epilogue."""
+        return dtype_bytes(self.stage.dtype)
 
     @cached_property
     def _bytes(self) -> dict[Tile, int]:

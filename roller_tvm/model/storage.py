@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+# Bytes that a vector access must be aligned to; TVM declares shared arrays one after the other with no alignment.
+VECTOR_ALIGNMENT = 16
+
 
 def alignments(box: Sequence[int], padding: int, quantum: int) -> list[tuple[int, int]]:
     """Stride alignments that give a buffer its bank padding and whole vectors.

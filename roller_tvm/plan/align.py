@@ -65,6 +65,10 @@ def transaction(run: int, full: bool, transaction_elements: int, eps: float, ten
 def bank_padding(row: int, fetched: int, banks: int, bank_elements: int) -> int:
     """Rule 3: elements to add to a row of `row` elements so that rows start in different banks.
 
+    The paper pads to the next row length that is `fetched` more than a multiple of all banks. Any odd multiple of
+    what is fetched at a time spreads rows over the banks as well (their number is a power of two); the smallest
+    is taken, which costs less memory.
+
     Parameters
     ----------
     row : int
@@ -74,20 +78,20 @@ def bank_padding(row: int, fetched: int, banks: int, bank_elements: int) -> int:
     banks, bank_elements : int
         B banks of L elements.
 
-    Returns
-    -------
-    int
-        ``(B*L + L*ceil(n/L) - N mod B*L) mod B*L``
-
     Examples
     --------
     >>> bank_padding(row=32, fetched=1, banks=32, bank_elements=1)
     1
     >>> bank_padding(row=33, fetched=1, banks=32, bank_elements=1)
     0
+    >>> bank_padding(row=16, fetched=4, banks=32, bank_elements=1)
+    4
     """
-    width = banks * bank_elements
-    return (width + bank_elements * ceil(fetched / bank_elements) - row % width) % width
+    quantum = bank_elements * ceil(fetched / bank_elements)
+    if quantum >= banks * bank_elements:
+        return 0
+    groups = ceil(row / quantum)
+    return (groups + (groups % 2 == 0)) * quantum - row
 
 
 def tensor_shape(extent: int, tile: int, eps: float, axis: str) -> Rejection | None:

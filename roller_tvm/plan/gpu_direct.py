@@ -6,7 +6,7 @@ from math import ceil, prod
 
 from ..model.estimate import ProgramEstimate
 from ..model.geometry import Geometry, Tile
-from ..model.gpu import direct_estimate, reduce_estimate
+from ..model.gpu_direct import direct_estimate, reduce_estimate
 from .align import capacity, execution_unit
 from .program import RProgram, RTile
 from .search import Search
@@ -63,7 +63,7 @@ def construct_direct(search: Search, top: int) -> list[tuple[RProgram, ProgramEs
                 if search.reject(execution_unit(threads_now, device.vector_width), label):
                     continue
                 thread = _linear_tile(g, vector)
-                estimate = direct_estimate(g, device, _linear_tile(g, length), thread, threads_now, vector)
+                estimate = direct_estimate(g, device, _linear_tile(g, length), thread, threads_now, items, vector)
                 if estimate is None:
                     continue
                 blocks = ceil(outputs / length)
@@ -91,7 +91,7 @@ def construct_reduce(search: Search, top: int) -> list[tuple[RProgram, ProgramEs
         rows = 1
         while rows * lanes <= most and rows < 2 * outputs:
             search.considered += 1
-            estimate = reduce_estimate(g, device, rows, lanes, 1)
+            estimate = reduce_estimate(g, device, rows, lanes)
             if estimate is not None:
                 block = tuple(e if i in g.reduce else 1 for i, e in enumerate(g.extents))
                 block = _linear_tile(g, rows) if rows > 1 else block

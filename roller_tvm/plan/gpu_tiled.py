@@ -9,7 +9,16 @@ from math import ceil, prod
 from ..device import DeviceSpec
 from ..model.estimate import ProgramEstimate
 from ..model.geometry import Geometry, Operand, Tile
-from ..model.gpu import TiledShape, registers_of, shared_bytes_of, tiled_estimate
+from ..model.gpu_tiled import TiledShape, shared_bytes_of, tiled_estimate
+from ..model.registers import (
+    ACCUMULATORS,
+    FETCHES,
+    accumulators,
+    needed_registers,
+    unrolled_steps,
+    usable_registers,
+)
+from ..model.storage import VECTOR_ALIGNMENT
 from .align import aligned_extents, bank_padding, capacity, execution_unit, tensor_shape, transaction
 from .program import RProgram, RTile
 from .search import Search
@@ -18,8 +27,6 @@ from .search import Search
 REGISTER_TILES = 24
 REFINED = 48
 BRANCHES = 2
-# Multiply-adds in the fully unrolled body of a thread: enough to hide loads, small enough to compile fast.
-UNROLLED = 512
 
 
 def reuse_score(geometry: Geometry, tile: Tile, larger: Tile) -> float:
@@ -39,7 +46,7 @@ def grow(tile: Tile, options: list[list[int]], positions: tuple[int, ...]) -> It
 def register_tiles(search: Search) -> list[Tile]:
     """Register tiles on the growth paths of best data reuse, until the register file is full."""
     g, device = search.geometry, search.device
-    limit = device.limits.max_registers_per_thread or 255
+    limit = usable_registers(device, device.vector_width)
     options = [aligned_extents(e, 0.0, most=32) if i in g.spatial else [1] for i, e in enumerate(g.extents)]
     start = tuple(1 for _ in g.extents)
     seen, frontier, result = {start}, [start], [start]
@@ -52,8 +59,11 @@ def register_tiles(search: Search) -> list[Tile]:
                 if larger in seen:
                     continue
                 seen.add(larger)
-                needed = registers_of(g, larger, {})
-                if search.reject(capacity("registers", needed, limit, "use a smaller register tile"), f"register tile {larger}"):
+                label = f"register tile {larger}"
+                if search.reject(capacity("accumulators", accumulators(g, larger), ACCUMULATORS), label):
+                    continue
+                needed = needed_registers(g, device, larger)
+                if limit is not None and search.reject(capacity("registers", needed, limit), label):
                     continue
                 following.append((score, larger))
         frontier = [t for _, t in heapq.nlargest(6, following)]
@@ -88,21 +98,41 @@ def reduction_steps(geometry: Geometry, device: DeviceSpec) -> list[Tile]:
     return results
 
 
-def fetch_vector(operand: Operand, block: Tile, device: DeviceSpec, padding: int) -> int:
-    """Elements that one fetch instruction can move: aligned, contiguous, not guarded."""
-    if operand.guarded or operand.arithmetic or not operand.shape or operand.opaque[-1]:
+def fetch_vector(geometry: Geometry, operand: Operand, block: Tile, device: DeviceSpec, padding: int) -> int:
+    """Elements that one fetch instruction can move: contiguous in both memories, aligned in both, not guarded."""
+    if operand.guarded or operand.arithmetic or not operand.shape or any(operand.opaque) or len(operand.shape) < 2:
         return 1
     if len(operand.sources) != 1 or operand.sources[0].indices != operand.access.indices:
         return 1
-    row = operand.box(block)[-1]
-    for width in (device.vector_bytes // operand.element_bytes, 2):
-        aligned = all(c % width == 0 or block[a] % width == 0 or block[a] == 1 for a, c in operand.dims[-1])
-        if width > 1 and row % width == 0 and operand.shape[-1] % width == 0 and (row + padding) % width == 0 and aligned:
+    box = operand.box(block)
+    # Trailing dimensions that the box covers whole are one run with the dimension before them, unless rows are padded.
+    first, below = len(box) - 1, 1
+    while first > 0 and box[first] == operand.shape[first] and not padding:
+        below *= box[first]
+        first -= 1
+    run, row = box[first] * below, operand.shape[first] * below
+    for width in (device.vector_bytes // operand.element_bytes, device.vector_bytes // operand.element_bytes // 2):
+        if width < 2:
+            break
+        starts = all(c * block[a] * below % width == 0 or block[a] >= geometry.extents[a] for a, c in operand.dims[first])
+        const = operand.access.indices[first].const * below % width == 0
+        if starts and const and run % width == 0 and row % width == 0 and (run + padding) % width == 0:
             return width
     return 1
 
 
-def storage_padding(geometry: Geometry, operand: Operand, block: Tile, device: DeviceSpec) -> int:
+def store_vector(geometry: Geometry, thread: Tile, vthreads: Tile) -> int:
+    """Outputs that a thread stores in one instruction."""
+    last = geometry.spatial[-1]
+    own = thread[last] // vthreads[last]
+    # The store walks the output's own row: parts of an axis (a split one) are not its last dimension.
+    for width in (VECTOR_ALIGNMENT // geometry.output_bytes, VECTOR_ALIGNMENT // 2 // geometry.output_bytes):
+        if width > 1 and own % width == 0 and geometry.extents[last] % width == 0:
+            return width
+    return 1
+
+
+def storage_padding(geometry: Geometry, operand: Operand, block: Tile, unrolled: Tile, device: DeviceSpec) -> int:
     """Rule 3, for operands whose rows are walked by neighbouring threads."""
     shared = device.level("shared")
     if not shared.banks or not operand.shape or not geometry.spatial:
@@ -113,7 +143,10 @@ def storage_padding(geometry: Geometry, operand: Operand, block: Tile, device: D
         return 0  # neighbours read neighbours, or one element for all
     row = operand.box(block)[-1]
     elements = max(1, shared.bank_bytes // operand.element_bytes)
-    return bank_padding(row, 1, shared.banks, elements)
+    # Rows that a thread walks along are read in vectors, and fetched so.
+    wide = device.vector_bytes // operand.element_bytes
+    along = all(unrolled[a] % wide == 0 and c == 1 for a, c in operand.dims[-1])
+    return bank_padding(row, wide if along and row % wide == 0 else 1, shared.banks, elements)
 
 
 def virtual_threads(geometry: Geometry, thread: Tile, device: DeviceSpec) -> Tile:
@@ -142,20 +175,28 @@ def complete(search: Search, block: Tile, thread: Tile) -> tuple[TiledShape, int
         return None
     if search.reject(capacity("threads per block", threads, limits.max_threads_per_block or threads), label):
         return None
-    padding = tuple(storage_padding(g, op, block, device) for op in g.operands)
-    vectors = tuple(fetch_vector(op, block, device, p) for op, p in zip(g.operands, padding, strict=True))
+    unrolled = unrolled_steps(g, thread, block)
+    padding = tuple(storage_padding(g, op, block, unrolled, device) for op in g.operands)
+    vectors = tuple(fetch_vector(g, op, block, device, p) for op, p in zip(g.operands, padding, strict=True))
     if any(len(op.shape) < 2 for op in g.operands):
         vectors = tuple(1 for _ in vectors)  # the stride of a one-dimensional buffer cannot be aligned
-    shape = TiledShape(block, thread, virtual_threads(g, thread, device), vectors, padding)
+    for op, width in zip(g.operands, vectors, strict=True):
+        fetches = ceil(op.elements(block) / (width * threads))
+        if search.reject(capacity("fetches per thread", fetches, FETCHES, "use more threads or a shorter step"), label):
+            return None
+    virtual = virtual_threads(g, thread, device)
+    shape = TiledShape(block, thread, virtual, unrolled, vectors, store_vector(g, thread, virtual), padding)
     shared = shared_bytes_of(g, shape)
     most = limits.shared_per_block_bytes or device.level("shared").capacity_bytes
     if search.reject(capacity("shared memory of a block", shared, most), label):
         return None
-    registers = registers_of(g, thread, {str(i): v for i, v in enumerate(vectors)})
-    file_limit = min(limits.max_registers_per_thread or 255, (limits.registers_per_unit or 1 << 30) // threads)
-    if search.reject(capacity("registers", registers, file_limit, "use a smaller register tile or fewer threads"), label):
+    limit = usable_registers(device, threads)
+    needed = needed_registers(g, device, thread)
+    if limit is not None and search.reject(
+        capacity("registers", needed, limit, "use a smaller register tile or fewer threads"), label
+    ):
         return None
-    estimate = tiled_estimate(g, device, shape, threads)
+    estimate = tiled_estimate(g, device, shape, threads, shared)
     if estimate is None:
         return None
     return shape, threads, estimate
@@ -258,8 +299,9 @@ def program(search: Search, shape: TiledShape, threads: int) -> RProgram:
     block = RTile("shared", tuple(zip(g.axes, shape.block, strict=True)), tuple(padding.items()))
     thread = RTile("register", tuple(zip(g.axes, shape.thread, strict=True)))
     choices: dict[str, int] = {"threads": threads}
-    choices["unroll"] = max(1, UNROLLED // prod(shape.thread[i] for i in g.spatial))
+    choices.update({f"unroll:{g.axes[i]}": shape.unrolled[i] for i in g.reduce if shape.unrolled[i] > 1})
     choices.update({f"vthread:{a}": v for a, v in zip(g.axes, shape.vthreads, strict=True) if v > 1})
     choices.update({f"vector:{op.name}": v for op, v in zip(g.operands, shape.vectors, strict=True)})
+    choices["store"] = shape.store
     return RProgram("gpu.tiled", nest.anchor, nest.output, (block, thread), nest.inlined,
                     tuple(dict.fromkeys(op.name for op in g.operands)), tuple(choices.items()))

@@ -1,11 +1,22 @@
-"""CUDA source of a schedule, and a CUDA compiler for TVM on a machine that has no nvcc and no GPU."""
+"""CUDA source of a schedule, a CUDA compiler for TVM on a machine without nvcc, and the check of what kernels take."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
-from roller_tvm.toolchain import compile_cuda
+from roller_tvm.errors import RollerError
+from roller_tvm.lower import lower
+from roller_tvm.model.estimate import Estimate
+from roller_tvm.plan.align import Rejection
+from roller_tvm.plan.gpu_variants import variants
+from roller_tvm.plan.program import Plan
+from roller_tvm.relay.apply_te import apply_steps_te
+from roller_tvm.relay.loops import TeProgram
+from roller_tvm.toolchain import KernelResources, compile_cuda, kernel_resources
 
 
 def cuda_source(schedule: Any, args: Sequence[Any], arch: str) -> str:
@@ -34,6 +45,106 @@ def cuda_source(schedule: Any, args: Sequence[Any], arch: str) -> str:
         if previous is not None:
             tvm.register_func("tvm_callback_cuda_compile", previous, override=True)
     return seen[-1]
+
+
+@dataclass(frozen=True)
+class CompiledPlan:
+    """A plan whose kernels were compiled and keep within the prediction.
+
+    Attributes
+    ----------
+    plan : Plan
+        As given, or the variant of it that does not spill.
+    variant : str
+        What was changed; empty for the plan as given.
+    source : str
+        CUDA C++.
+    resources : tuple of (arch, tuple of KernelResources)
+        In the order in which the kernels run.
+    """
+
+    plan: Plan
+    variant: str
+    source: str
+    resources: tuple[tuple[str, tuple[KernelResources, ...]], ...]
+
+    def kernels(self, arch: str) -> tuple[KernelResources, ...]:
+        return dict(self.resources)[arch]
+
+
+def check_resources(
+    plan: Plan, estimate: Estimate, program: TeProgram, archs: Sequence[str], compiler: str = "auto"
+) -> CompiledPlan | Rejection:
+    """Lower a plan once and compile it for every architecture; where it spills, take a variant that does not.
+
+    Parameters
+    ----------
+    plan, estimate
+        A constructed plan and what the model said of it.
+    program : TeProgram
+        The tensors that the plan was made for.
+    archs : sequence of str
+        Such as ('sm_80', 'sm_90').
+
+    Returns
+    -------
+    CompiledPlan or Rejection
+        The rejection names what the last variant took.
+
+    Raises
+    ------
+    ToolchainError
+        No compiler, or it refused the source.
+
+    Examples
+    --------
+    >>> checked = check_resources(ranked.plan, ranked.estimate, program, ("sm_90",))  # doctest: +SKIP
+    >>> print(checked.kernels("sm_90")[0])  # doctest: +SKIP
+    64 registers, 0 B local, 8192 B shared
+    """
+    spilled = 0
+    for choice in _variants(plan):
+        names = [name for name, _ in choice if name]
+        changed = replace(plan, programs=tuple(p for _, p in choice)) if names else plan
+        schedule, args = apply_steps_te(program, lower(changed))
+        source = cuda_source(schedule, args, archs[0])
+        found = []
+        for arch in archs:
+            kernels = kernel_resources(compile_cuda(source, arch, compiler))
+            ordered = tuple(kernels[name] for name in sorted(kernels, key=_launch_order))
+            found.append((arch, ordered))
+            spilled = max((k.local_bytes for k in ordered), default=0)
+            if spilled:
+                break
+        else:
+            _hold(found, estimate, plan)
+            return CompiledPlan(changed, "; ".join(names), source, tuple(found))
+    return Rejection("registers", f"{spilled} B of local memory a thread", "0", "use a smaller register tile", str(plan))
+
+
+def _variants(plan: Plan) -> list[tuple[tuple[str, Any], ...]]:
+    """The plan, then its programs changed; the program as constructed comes first in each."""
+    return list(product(*(tuple(variants(p)) for p in plan.programs)))
+
+
+def _launch_order(name: str) -> tuple[int, ...]:
+    """TVM numbers the kernels of a function in the order in which they run: kernel_kernel, kernel_kernel_1, ..."""
+    return tuple(int(n) for n in re.findall(r"_(\d+)$", name)) or (0,)
+
+
+class ResourcesDiffer(RollerError):
+    """Compiled kernels take what the model did not predict: a mistake in the model or in lowering."""
+
+
+def _hold(found: list[tuple[str, tuple[KernelResources, ...]]], estimate: Estimate, plan: Plan) -> None:
+    for arch, kernels in found:
+        predicted = [p.shared_bytes for p in estimate.programs]
+        actual = [k.shared_bytes for k in kernels]
+        if predicted != actual:
+            raise ResourcesDiffer(
+                f"shared memory of {actual} B, predicted {predicted} B", where=f"{plan.expression.name} for {arch}",
+                remedy=f"report this plan:\n{plan}",
+            )  # fmt: skip
 
 
 def use_toolchain() -> None:

@@ -1,0 +1,157 @@
+"""Micro-performance models of the GPU recipes that stage nothing: gpu.direct and gpu.reduce."""
+
+from __future__ import annotations
+
+from math import ceil, prod
+
+from ..device import DeviceSpec
+from .estimate import LevelTime, ProgramEstimate
+from .geometry import Geometry, Operand, Tile
+from .gpu import IN_FLIGHT, GpuRates, busiest_unit, far_traffic, instructions, sectors
+from .occupancy import occupancy
+from .registers import BASE
+
+# Issue slots of an output's own address, and of one load's; a padding guard's share of comparisons per load once
+# the window is unrolled.
+OUTPUT_OVERHEAD = 20
+LOAD_OVERHEAD = 1
+GUARD_OVERHEAD = 3
+# Threads that share a reduction meet in a tree of shuffles; a step is a shuffle and an operation.
+TREE_SLOTS = 2
+
+
+def direct_estimate(geometry: Geometry, device: DeviceSpec, block: Tile, thread: Tile, threads: int,
+                    items: int, vector: int) -> ProgramEstimate | None:
+    """Predicted time of recipe gpu.direct: every thread computes its outputs from global memory.
+
+    Parameters
+    ----------
+    block, thread : Tile
+        The boxes around the outputs of a block, and of one item of a thread.
+    threads, items, vector : int
+        A block computes ``threads * items * vector`` consecutive outputs.
+    """
+    rates = GpuRates.of(device, geometry.stage.dtype)
+    extents, spatial = geometry.extents, geometry.spatial
+    warps = ceil(threads / device.vector_width)
+    reduction = prod(extents[i] for i in geometry.reduce)
+    arithmetic = instructions(geometry)
+    registers = min(BASE + 8 * vector + 2 * len(geometry.operands), device.limits.max_registers_per_thread or 255)
+    resident, limit = occupancy(device, threads, registers, 0)
+    if resident == 0:
+        return None
+    outputs = prod(extents[i] for i in spatial)
+    blocks = ceil(outputs / (threads * items * vector))
+    resident = min(resident, ceil(blocks / device.units))
+    busiest, waves = busiest_unit(device, blocks, resident)
+    whole = tuple(extents[i] if i in geometry.reduce else block[i] for i in range(len(extents)))
+    per_box = [sectors(op, op.box(whole), rates.sector) for op in geometry.operands]
+    far = far_traffic(geometry, device, whole, device.units * resident, per_box)
+    near = sum(per_box) * geometry.tiles(block, spatial) / blocks
+
+    # One item of a thread: `vector` outputs.
+    own = tuple(extents[i] if i in geometry.reduce else thread[i] for i in range(len(extents)))
+    loads = slots = wavefronts = 0.0
+    for op in geometry.operands:
+        count = prod(op.box(own))
+        wide = vector if vector > 1 and _contiguous(geometry, op) else 1
+        loads += count / wide
+        slots += count / wide * (1 + LOAD_OVERHEAD) + count * (GUARD_OVERHEAD * op.guarded + op.arithmetic)
+        wavefronts += count / wide * _wavefronts(geometry, op, thread, wide, rates)
+    slots += vector * (reduction * arithmetic + geometry.epilogue_flops) + OUTPUT_OVERHEAD
+    compute = items * vector * reduction * arithmetic * threads / rates.lanes
+    issue = items * slots * warps / rates.issue
+    l1 = items * (wavefronts + vector) * warps * rates.line / rates.shared
+    store_bytes = outputs * geometry.output_bytes + geometry.epilogue_bytes
+    dram = (far + store_bytes) / blocks / rates.dram
+    l2 = (near + store_bytes / blocks) / rates.l2
+    throughput = max(compute, issue, dram, l2, l1)
+    rounds = max(1.0, items * loads / min(max(1.0, items * loads), float(IN_FLIGHT)))
+    chain = rates.dram_latency * rounds + issue * rates.issue / min(warps, rates.issue)
+    cycles = busiest * max(throughput, chain / resident) + rates.dram_latency
+    seconds = cycles * rates.cycle + device.launch_overhead_us * 1e-6
+    terms = {"compute": compute, "issue": issue, "dram": dram, "l2": l2, "shared": l1}
+    bound = max(terms, key=lambda k: terms[k]) if chain / resident <= throughput else "latency"
+    scale = blocks / device.units * rates.cycle
+    levels = (
+        LevelTime(device.far.name, far + store_bytes, dram * scale),
+        *([LevelTime("l2", near * blocks + store_bytes, l2 * scale)] if device.has("l2") else []),
+    )
+    return ProgramEstimate(
+        seconds, compute * scale, levels, bound, geometry.stage.flops + geometry.epilogue_flops * outputs, blocks,
+        waves, resident, limit, threads, registers, 0, blocks / max(1, busiest * device.units),
+    )  # fmt: skip
+
+
+def _contiguous(geometry: Geometry, operand: Operand) -> bool:
+    """Whether neighbouring outputs read neighbouring elements."""
+    return bool(geometry.spatial) and operand.stride_of(geometry.spatial[-1]) == 1 and not operand.guarded
+
+
+def _wavefronts(geometry: Geometry, operand: Operand, thread: Tile, wide: int, rates: GpuRates) -> float:
+    """Cycles that one load instruction of a warp takes at L1: lines touched, one where all lanes read the same."""
+    if not geometry.spatial:
+        return 1.0
+    step = operand.stride_of(geometry.spatial[-1])
+    if step == 0:
+        return float(wide)
+    lines = min(float(rates.line // rates.sector * 4), wide * step * max(1, thread[geometry.spatial[-1]] // wide)
+                * operand.element_bytes / 4)
+    windowed = any(len(dim) > 1 for dim in operand.dims)  # starts anywhere in a line
+    return max(1.0, lines) + (0.5 if windowed else 0.0)
+
+
+def reduce_shared_bytes(geometry: Geometry, device: DeviceSpec, rows: int, lanes: int) -> int:
+    """Shared memory of a reduction over threads: none within a warp, else a partial of each warp and a result.
+
+    As TVM's cross-thread reduction allocates it; checked against compiled kernels for 11 (lanes, rows).
+    """
+    warp = device.vector_width
+    return 0 if lanes <= warp else geometry.accumulator_bytes * rows * (1 + lanes // warp)
+
+
+def reduce_estimate(geometry: Geometry, device: DeviceSpec, rows: int, lanes: int) -> ProgramEstimate | None:
+    """Predicted time of recipe gpu.reduce: `lanes` threads share a reduction, a block has `rows` of them."""
+    rates = GpuRates.of(device, geometry.stage.dtype)
+    threads = rows * lanes
+    registers = BASE + 4
+    shared_bytes = reduce_shared_bytes(geometry, device, rows, lanes)
+    resident, limit = occupancy(device, threads, registers, shared_bytes)
+    if resident == 0:
+        return None
+    outputs = prod(geometry.extents[i] for i in geometry.spatial)
+    length = prod(geometry.extents[i] for i in geometry.reduce)
+    blocks = ceil(outputs / rows)
+    resident = min(resident, ceil(blocks / device.units))
+    busiest, waves = busiest_unit(device, blocks, resident)
+    rounds = ceil(length / lanes)
+    warps = ceil(threads / device.vector_width)
+    store_bytes = outputs * geometry.output_bytes + geometry.epilogue_bytes
+    far = (sum(op.source_bytes for op in geometry.operands)) * _reduce_waste(geometry, lanes, rates.sector) + store_bytes
+    dram = far / blocks / rates.dram
+    doublings = lanes.bit_length() - 1
+    issue = (rounds * (instructions(geometry) + 1 + LOAD_OVERHEAD) + TREE_SLOTS * doublings) * warps / rates.issue
+    chain = rates.dram_latency * max(1.0, rounds / IN_FLIGHT) + doublings * rates.shared_latency
+    per_block = max(issue, dram, chain / resident)
+    seconds = (busiest * per_block + rates.dram_latency) * rates.cycle + device.launch_overhead_us * 1e-6
+    terms = {"issue": issue, device.far.name: dram, "latency": chain / resident}
+    scale = blocks / device.units * rates.cycle
+    return ProgramEstimate(
+        seconds, rounds * threads * instructions(geometry) / rates.lanes * scale,
+        (LevelTime(device.far.name, far, dram * scale),), max(terms, key=lambda k: terms[k]),
+        geometry.stage.flops + geometry.epilogue_flops * outputs, blocks, waves, resident, limit, threads,
+        registers, shared_bytes, blocks / max(1, busiest * device.units),
+    )  # fmt: skip
+
+
+def _reduce_waste(geometry: Geometry, lanes: int, sector: int) -> float:
+    """Bytes moved per byte used when `lanes` neighbours walk along the innermost reduction axis."""
+    last, worst = geometry.reduce[-1], 1.0
+    for op in geometry.operands:
+        step = op.stride_of(last)
+        if step > 1:
+            worst = max(worst, min(sector, step * op.element_bytes) / op.element_bytes)
+        elif step == 1:
+            run = min(lanes, geometry.extents[last]) * op.element_bytes
+            worst = max(worst, ceil(run / sector) * sector / run)
+    return worst

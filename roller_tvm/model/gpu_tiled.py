@@ -1,0 +1,182 @@
+"""Micro-performance model of recipe gpu.tiled: footprint, traffic and time per level, occupancy, waves.
+
+Everything is counted for *aligned* tiles (Roller, section 3.3): a block's step loads its input tiles from
+global into shared memory, its threads load operands from shared memory into registers and compute.
+Throughput of a unit with several resident blocks and the latency of one block's own chain of
+load - synchronise - compute are both evaluated; the slower one is the time of a step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, prod
+
+from ..device import DeviceSpec
+from .estimate import LevelTime, ProgramEstimate
+from .geometry import Geometry, Operand, Tile
+from .gpu import GpuRates, busiest_unit, far_traffic, instructions, sectors, spread
+from .occupancy import occupancy
+from .registers import predicted_registers
+from .storage import VECTOR_ALIGNMENT, alignments, storage_elements
+
+# Issue slots that one fetched vector costs beside its load and store: its coordinates in the tile (divisions by
+# constants); a padding guard adds comparisons.
+FETCH_OVERHEAD = 2
+GUARD_OVERHEAD = 8
+
+
+@dataclass(frozen=True)
+class TiledShape:
+    """A candidate of recipe gpu.tiled: extents per axis position."""
+
+    block: Tile  # spatial: the block's tile; reduction: one step
+    thread: Tile  # a thread's register tile; reduction: 1
+    vthreads: Tile  # virtual threads per axis
+    unrolled: Tile  # reduction: iterations of a step that are unrolled
+    vectors: tuple[int, ...]  # elements a fetch instruction moves, per operand
+    store: int  # elements a store instruction moves
+    padding: tuple[int, ...]  # per operand, elements
+
+
+def vector_quantum(operand: Operand, vectors: tuple[int, ...]) -> int:
+    """Elements that a staged buffer must be a multiple of, so that vectors into the next one are aligned."""
+    return max(1, VECTOR_ALIGNMENT // operand.element_bytes) if max(vectors, default=1) > 1 else 1
+
+
+def shared_bytes_of(geometry: Geometry, shape: TiledShape) -> int:
+    """Shared memory of a block: exactly what TVM allocates for the staged operands."""
+    total = 0
+    for op, padding in zip(geometry.operands, shape.padding, strict=True):
+        box = op.box(shape.block)
+        total += storage_elements(box, alignments(box, padding, vector_quantum(op, shape.vectors))) * op.element_bytes
+    return total
+
+
+def tiled_estimate(geometry: Geometry, device: DeviceSpec, shape: TiledShape, threads: int,
+                   shared_bytes: int | None = None) -> ProgramEstimate | None:
+    """Predicted time of a staged contraction; None if not even one block fits on a unit.
+
+    Parameters
+    ----------
+    geometry : Geometry
+    device : DeviceSpec
+    shape : TiledShape
+    threads : int
+        Per block.
+    shared_bytes : int, optional
+        ``shared_bytes_of(geometry, shape)`` where it is known.
+    """
+    rates = GpuRates.of(device, geometry.stage.dtype)
+    block, thread = shape.block, shape.thread
+    extents, spatial, reduce = geometry.extents, geometry.spatial, geometry.reduce
+    warp = device.vector_width
+    warps = ceil(threads / warp)
+
+    if shared_bytes is None:
+        shared_bytes = shared_bytes_of(geometry, shape)
+    registers = predicted_registers(geometry, device, thread, shape.unrolled, threads)
+    resident, limit = occupancy(device, threads, registers, shared_bytes)
+    if resident == 0:
+        return None
+    blocks = prod(ceil(extents[i] / block[i]) for i in spatial)
+    resident = min(resident, ceil(blocks / device.units))
+    steps = prod(ceil(extents[i] / block[i]) for i in reduce)
+
+    # One block, one step.
+    inner = prod(block[i] for i in reduce)
+    points = prod(thread[i] for i in spatial) * inner  # per thread
+    arithmetic = instructions(geometry)
+    compute = points * arithmetic * threads / rates.lanes
+    load_slots, wavefronts = shared_reads(geometry, shape, warp)
+    shared_read = wavefronts * inner * warps * rates.line / rates.shared
+    boxes = [op.box(block) for op in geometry.operands]
+    bytes_step = [sectors(op, box, rates.sector) for op, box in zip(geometry.operands, boxes, strict=True)]
+    fetch_slots = sum(
+        ceil(prod(box) / (v * threads)) * (2 + FETCH_OVERHEAD + GUARD_OVERHEAD * op.guarded + op.arithmetic * v)
+        for op, box, v in zip(geometry.operands, boxes, shape.vectors, strict=True)
+    )
+    issue = ((points * arithmetic + load_slots * inner) + fetch_slots) * warps / rates.issue
+    staged = sum(prod(box) * op.element_bytes for op, box in zip(geometry.operands, boxes, strict=True)) / rates.shared
+    global_load = sum(bytes_step)
+
+    # The whole grid: how many blocks the busiest unit runs, and how many are there at a time.
+    busiest, waves = busiest_unit(device, blocks, resident)
+    far = far_traffic(geometry, device, block, device.units * resident, [b * steps for b in bytes_step])
+    l2_time = global_load / rates.l2
+    dram_time = far / (blocks * steps) / rates.dram  # what misses L2
+    shared_time = shared_read + staged
+    throughput = max(compute, issue, shared_time, l2_time, dram_time)
+    sync = 2 * rates.shared_latency
+    alone = max(compute, issue, shared_read) / min(1.0, warps / rates.issue)
+    chain = rates.dram_latency + sync + max(l2_time, dram_time) / resident + alone
+    cycles = busiest * steps * max(throughput, chain / resident)
+
+    # Store and epilogue.
+    outputs = prod(extents[i] for i in spatial)
+    waste = 1.0
+    if spatial and block[spatial[-1]] < extents[spatial[-1]]:
+        run = block[spatial[-1]] * geometry.output_bytes
+        waste = ceil(run / rates.sector) * rates.sector / run
+    store_bytes = outputs * geometry.output_bytes * waste + geometry.epilogue_bytes
+    store = store_bytes / (rates.dram * device.units) + rates.dram_latency
+    seconds = (cycles + store) * rates.cycle + device.launch_overhead_us * 1e-6
+
+    terms = {"compute": compute, "issue": issue, "shared": shared_time, "l2": l2_time, "dram": dram_time}
+    bound = max(terms, key=lambda k: terms[k])
+    if chain / resident > throughput:
+        bound = "latency"
+    total_steps = blocks * steps
+    unit_seconds = total_steps / device.units * rates.cycle
+    levels = (
+        LevelTime(device.far.name, far + store_bytes, (far + store_bytes) / (device.far.bandwidth_gbps * 1e9)),
+        *([LevelTime("l2", global_load * total_steps, l2_time * unit_seconds)] if device.has("l2") else []),
+        LevelTime("shared", wavefronts * inner * warps * rates.line * total_steps, shared_time * unit_seconds),
+    )
+    return ProgramEstimate(
+        seconds, compute * unit_seconds, levels, bound, geometry.stage.flops + geometry.epilogue_flops * outputs,
+        blocks, waves, resident, limit, threads, registers, shared_bytes, blocks / (busiest * device.units),
+    )  # fmt: skip
+
+
+def shared_reads(geometry: Geometry, shape: TiledShape, warp: int) -> tuple[float, float]:
+    """Per point of the reduction: load instructions of a thread, and cycles-wide wavefronts of a warp.
+
+    What a thread reads twice in the unrolled part of a step (a sliding window) is loaded once; rows that are
+    contiguous and aligned are loaded as vectors.
+    """
+    spatial = geometry.spatial
+    covered = dict(zip(spatial, spread([ceil(shape.block[i] / shape.thread[i]) for i in spatial], warp), strict=True))
+    unrolled = shape.unrolled
+    own = tuple(unrolled[i] if i not in covered else e for i, e in enumerate(shape.thread))
+    last = spatial[-1] if spatial else -1
+    slots = wavefronts = 0.0
+    for op, padding in zip(geometry.operands, shape.padding, strict=True):
+        box = op.box(own)
+        vector = 1
+        if op.dims and len(op.dims[-1]) == 1 and op.dims[-1][0][1] == 1:
+            axis = op.dims[-1][0][0]
+            row = op.box(shape.block)[-1] + padding
+            length = shape.thread[axis] // shape.vthreads[axis] if axis in covered else unrolled[axis]
+            for width in (4, 2):
+                if length % width == 0 and row % width == 0:
+                    vector = width
+                    break
+        distinct = 1
+        for dim, extent, full in zip(op.dims, box, op.shape, strict=True):
+            # A window that no neighbour overlaps (stride as wide as the tile) is read only where it is needed.
+            count = 1
+            for a, _ in dim:
+                count *= own[a]
+            distinct *= min(extent, count, full)
+        loads = distinct / vector
+        unique = distinct * op.element_bytes
+        for i in spatial:
+            if i in op.axes:
+                unique *= covered[i]
+        conflict = 1.0
+        if last in op.axes and op.dims[-1] and any(a == last for a, _ in op.dims[-1]):
+            conflict = min(4.0, float(max(1, op.stride_of(last))))
+        slots += loads
+        wavefronts += max(loads, unique / 128 * conflict)
+    points = prod(unrolled[i] for i in geometry.reduce)
+    return slots / points, wavefronts / points

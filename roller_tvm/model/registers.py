@@ -1,0 +1,124 @@
+"""Registers of a register tile: whether it fits without spilling, and how many the compiler will take.
+
+The numbers below describe the compiler, not a device: they are fitted once on the kernels of 380 random plans of
+matrix products and convolutions (``benchmarks/register_fit.csv``; ``python/fit_registers.py`` prints the fit),
+compiled by NVRTC 12.9 for sm_80 and sm_90. A device's limits come from its spec.
+"""
+
+from __future__ import annotations
+
+from math import ceil, prod
+
+from ..device import DeviceSpec
+from .geometry import Geometry, Tile
+
+# Addresses, loop counters and predicates beside accumulators and fragments. With less than this, 18 of 18 plans
+# spilled.
+ADDRESSES = 24
+# Share of the register file that a plan may need: ptxas aims below the cap for occupancy. 7 of 126 plans
+# spilled at 0.9 (loop-invariant addresses, a few bytes), 21 of 362 at 1.
+USABLE = 0.9
+# The median of what the compiler takes: it holds both fragments of a step, loads part of the next ones early.
+BASE = 26
+PREFETCHED = 0.2
+PREFETCHED_MOST = 64
+# ptxas hands out registers by eights (the rounding of its targets for occupancy).
+ROUNDED_TO = 8
+# Multiply-adds in the unrolled body of a thread; beyond it lowering and compiling take seconds.
+STATEMENTS = 1024
+# Accumulators of a thread, and vectors it fetches of one operand at a time: beyond these the share of spills grows.
+ACCUMULATORS = 128
+FETCHES = 16
+
+
+def _words(count: int, element_bytes: int) -> int:
+    """Registers for elements of a type; a half takes a whole one unless the compiler pairs it."""
+    return count * max(1, element_bytes // 4)
+
+
+def accumulators(geometry: Geometry, thread: Tile) -> int:
+    """Registers that hold a thread's outputs."""
+    return _words(prod(thread[i] for i in geometry.spatial), geometry.accumulator_bytes)
+
+
+def fragments(geometry: Geometry, thread: Tile) -> list[int]:
+    """Registers of each operand that a thread reads in one step of the reduction."""
+    return [
+        _words(prod(thread[i] for i in op.axes if i in geometry.spatial_set), op.element_bytes) for op in geometry.operands
+    ]
+
+
+def register_cap(device: DeviceSpec, threads: int) -> int | None:
+    """Registers a thread can have so that a block of `threads` still fits; None where no limit is known.
+
+    Warps are dealt out to the schedulers of a unit, each with its own part of the register file.
+
+    Examples
+    --------
+    >>> from roller_tvm.device import load_device
+    >>> [register_cap(load_device("a100"), t) for t in (256, 448, 640, 784)]
+    [255, 128, 96, 72]
+    """
+    limits = device.limits
+    file = limits.max_registers_per_block or limits.registers_per_unit
+    if not file:
+        return limits.max_registers_per_thread
+    schedulers = limits.schedulers_per_unit or 1
+    warps = ceil(ceil(threads / device.vector_width) / schedulers) * schedulers
+    granularity = max(1, (limits.register_granularity or 1) // device.vector_width)
+    share = file // (warps * device.vector_width) // granularity * granularity
+    return min(share, limits.max_registers_per_thread or share)
+
+
+def usable_registers(device: DeviceSpec, threads: int) -> int | None:
+    """What ``needed_registers`` may be at most."""
+    cap = register_cap(device, threads)
+    return None if cap is None else int(USABLE * cap)
+
+
+def needed_registers(geometry: Geometry, device: DeviceSpec, thread: Tile) -> int:
+    """Registers without which a register tile spills.
+
+    The arithmetic registers of an IPU's workers hold no addresses.
+    """
+    addresses = ADDRESSES if device.kind == "gpu" else 0
+    return accumulators(geometry, thread) + sum(fragments(geometry, thread)) + addresses
+
+
+def predicted_registers(geometry: Geometry, device: DeviceSpec, thread: Tile, unrolled: Tile, threads: int) -> int:
+    """Registers that the compiler is expected to take, for occupancy.
+
+    Parameters
+    ----------
+    unrolled : Tile
+        Per reduction axis, the iterations of a step that are unrolled; other positions are not looked at.
+    """
+    parts = fragments(geometry, thread)
+    ahead = 0.0
+    for op in geometry.operands:
+        own = [unrolled[i] if i in geometry.reduce else thread[i] for i in range(len(thread))]
+        ahead += min(_words(prod(op.box(tuple(own))), op.element_bytes), PREFETCHED_MOST)
+    base = BASE if device.kind == "gpu" else 0
+    smaller = sum(parts) - max(parts, default=0)
+    raw = base + accumulators(geometry, thread) + 2 * smaller + (PREFETCHED * ahead if base else 0)
+    rounded = ceil(raw / ROUNDED_TO) * ROUNDED_TO
+    cap = register_cap(device, threads)
+    return rounded if cap is None else min(rounded, cap)
+
+
+def unrolled_steps(geometry: Geometry, thread: Tile, step: Tile, statements: int = STATEMENTS) -> Tile:
+    """Per axis, how many of a step's reduction iterations are unrolled: innermost axes first, dividing the step.
+
+    Examples
+    --------
+    >>> from roller_tvm.expr.operators import matmul
+    >>> g = Geometry.of(matmul(m=1024, n=1024, k=1024), "matmul")
+    >>> unrolled_steps(g, (8, 8, 1), (64, 64, 32))
+    (1, 1, 16)
+    """
+    result = [1] * len(thread)
+    budget = max(1, statements // prod(thread[i] for i in geometry.spatial))
+    for i in reversed(geometry.reduce):
+        result[i] = max(d for d in range(1, min(step[i], budget) + 1) if step[i] % d == 0)
+        budget //= result[i]
+    return tuple(result)

@@ -1,0 +1,39 @@
+"""Variants of a staged GPU program, for where the compiler spills a few addresses in spite of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from .program import RProgram
+
+
+def variants(program: RProgram) -> Iterator[tuple[str, RProgram]]:
+    """The program itself, then the same tiles with less for the compiler to keep at a time.
+
+    In the order in which they helped on compiled kernels: a shorter unrolled body first, then scalar stores, then the
+    whole step unrolled (no inner loop, so no loop-invariant addresses), last the register tile left as loops.
+
+    Yields
+    ------
+    (str, RProgram)
+        A name ('' for the program itself), and the program.
+    """
+    yield "", program
+    if program.recipe != "gpu.tiled":
+        return
+    unrolled = program.choices_of("unroll")
+    rolled = {f"unroll:{a}": 1 for a in unrolled}
+    if unrolled:
+        yield "reduction not unrolled", _choose(program, rolled)
+    if program.choice("store", 1) > 1:
+        yield "scalar stores", _choose(program, {"store": 1})
+        if unrolled:
+            yield "reduction not unrolled, scalar stores", _choose(program, {**rolled, "store": 1})
+    yield "register tile not unrolled", _choose(program, {"unroll_tile": 0})
+    if unrolled:
+        yield "nothing unrolled", _choose(program, {**rolled, "unroll_tile": 0})
+
+
+def _choose(program: RProgram, changes: dict[str, int]) -> RProgram:
+    return replace(program, choices=tuple({**dict(program.choices), **changes}.items()))
