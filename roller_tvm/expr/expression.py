@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
@@ -46,12 +46,15 @@ class Axis:
     part_of : tuple (source axis, stride) or None
         Set where the axis is a part of an axis of the source program: ``source = sum(part * stride)``.
         An access such as ``data[ic // 16, ic % 16]`` becomes affine over the parts of ``ic``.
+    fused_of : tuple of (source axis, extent)
+        Set where the axis is several neighbouring axes of the source program, outermost first.
     """
 
     name: str
     extent: int
     kind: str = SPATIAL
     part_of: tuple[str, int] | None = None
+    fused_of: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
         if self.kind not in (SPATIAL, REDUCE):
@@ -59,9 +62,39 @@ class Axis:
         if not isinstance(self.extent, int) or self.extent < 1:
             raise ValueError(f"axis '{self.name}': extent must be a positive integer (got {self.extent!r})")
 
+        if self.fused_of and (self.part_of or prod(e for _, e in self.fused_of) != self.extent):
+            raise ValueError(f"axis '{self.name}': {self.extent} iterations are not {self.fused_of} fused")
+
     @property
     def is_reduce(self) -> bool:
         return self.kind == REDUCE
+
+    def is_box(self, extent: int) -> bool:
+        """Whether tiles of `extent` are boxes of the axes that were fused: one point, or whole rows.
+
+        TVM cannot tell the region of another tile, although a part of one row is a box too.
+
+        Examples
+        --------
+        >>> fused = Axis("h*w", 48, fused_of=(("h", 6), ("w", 8)))
+        >>> [e for e in (1, 4, 6, 8, 12, 16, 24, 48) if fused.is_box(e)]
+        [1, 8, 16, 24, 48]
+        """
+        for _, length in reversed(self.fused_of[1:]):
+            if extent == 1 or extent % length:
+                return extent == 1
+            extent //= length
+        return True
+
+    def to_json(self) -> list[Any]:
+        data: list[Any] = [self.name, self.extent, self.kind, self.part_of and list(self.part_of)]
+        return [*data, [list(loop) for loop in self.fused_of]] if self.fused_of else data
+
+    @classmethod
+    def from_json(cls, data: Sequence[Any]) -> Axis:
+        name, extent, kind, part, *fused = data
+        loops = tuple((n, e) for n, e in fused[0]) if fused else ()
+        return cls(name, extent, kind, (part[0], part[1]) if part else None, loops)
 
     def __str__(self) -> str:
         return f"{self.name}:{self.extent}" + ("r" if self.is_reduce else "")
@@ -365,7 +398,7 @@ class TensorExpression:
             "stages": [
                 {
                     "name": s.name, "dtype": s.dtype, "combiner": s.combiner, "ops": [list(o) for o in s.ops],
-                    "axes": [[a.name, a.extent, a.kind, a.part_of and list(a.part_of)] for a in s.axes],
+                    "axes": [a.to_json() for a in s.axes],
                     "reads": [a.to_json() for a in s.reads],
                 }
                 for s in self.stages
@@ -380,7 +413,7 @@ class TensorExpression:
         stages = tuple(
             Stage(
                 s["name"],
-                tuple(Axis(n, e, k, (p[0], p[1]) if p else None) for n, e, k, p in s["axes"]),
+                tuple(map(Axis.from_json, s["axes"])),
                 tuple(Access.from_json(a) for a in s["reads"]),
                 s["dtype"],
                 tuple((k, n) for k, n in s["ops"]),

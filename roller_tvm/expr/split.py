@@ -44,7 +44,7 @@ def split_reduction(
     length = axis.extent // parts
     terms = {part: 1, inner: parts} if lanes else {part: length, inner: 1}
     values = {axis_name: Index.of(terms)}
-    shorter = replace(axis, name=inner, extent=length, part_of=None)
+    shorter = replace(axis, name=inner, extent=length, part_of=None, fused_of=())
     reduce = tuple(shorter if a is axis else a for a in stage.reduce)
     partial = Stage(
         f"{stage_name}.rf",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from ..plan.program import Plan
 from .cpu import lower_cpu_direct, lower_cpu_tiled
 from .gpu import lower_direct, lower_reduce, lower_tiled
-from .steps import RFactor, Split, Step, render, step_from_json
+from .loops import source_loops
+from .steps import Fuse, RFactor, Split, Step, render, step_from_json
 
 _RECIPES = {
     "gpu.tiled": lower_tiled,
@@ -34,11 +35,13 @@ def lower(plan: Plan) -> tuple[Step, ...]:
     for split in plan.split_reductions:
         partial = plan.expression.stage(f"{split.stage}.rf")
         part, inner = f"{split.axis}.p", f"{split.axis}.i"
+        if split.loops:
+            steps.append(Fuse(split.stage, split.loops, split.axis))
         if split.lanes:
             steps.append(Split(split.stage, split.axis, (split.parts,), (inner, part)))
         else:
             steps.append(Split(split.stage, split.axis, (partial.extents[inner],), (part, inner)))
-        position = next(n for n, a in enumerate(partial.spatial) if a.name == part)
+        position = source_loops(partial.spatial).index(part)
         steps.append(RFactor(split.stage, part, position, partial.name))
     for program in reversed(plan.programs):
         steps += _RECIPES[program.recipe](plan.expression, program)

@@ -1,4 +1,4 @@
-"""Loops that a stage starts with: its source axes, opened into the parts that the expression names."""
+"""Loops that a stage starts with: source axes, fused or split into the axes that the expression names."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from math import prod
 
 from ..expr import Axis
-from .steps import Split, Step
+from .steps import Fuse, Split, Step
 
 
 def open_parts(stage: str, axes: Sequence[Axis]) -> tuple[list[Step], list[str]]:
-    """Split source axes into their parts.
+    """Make the axes of the expression from the loops of the source: fuse them, split them into their parts.
 
     Parameters
     ----------
@@ -22,15 +22,17 @@ def open_parts(stage: str, axes: Sequence[Axis]) -> tuple[list[Step], list[str]]
     Returns
     -------
     (list of Step, list of str)
-        The splits, and the name of one loop per axis.
+        Fusions and splits, and the name of one loop per axis.
 
     Examples
     --------
     >>> steps, loops = open_parts("C", [Axis("ic.o", 4, "reduce", ("ic", 16)), Axis("ic.i", 16, "reduce", ("ic", 1))])
     >>> print(steps[0], loops)
     split(C, ic, [16], [ic.o, ic.i]) ['ic.o', 'ic.i']
+    >>> print(open_parts("C", [Axis("n*c", 12, fused_of=(("n", 3), ("c", 4)))])[0][0])
+    fuse(C, [n, c], n*c)
     """
-    steps: list[Step] = []
+    steps: list[Step] = [Fuse(stage, tuple(n for n, _ in a.fused_of), a.name) for a in axes if a.fused_of]
     at = 0
     while at < len(axes):
         if axes[at].part_of is None:
@@ -43,3 +45,20 @@ def open_parts(stage: str, axes: Sequence[Axis]) -> tuple[list[Step], list[str]]
             steps.append(Split(stage, source[0], tuple(a.extent for a in group[1:]), tuple(a.name for a in group)))
         at += len(group)
     return steps, [a.name for a in axes]
+
+
+def source_loops(axes: Sequence[Axis]) -> list[str]:
+    """The loops of the source that the axes are made of, in order.
+
+    Examples
+    --------
+    >>> source_loops([Axis("n*c", 12, fused_of=(("n", 3), ("c", 4))), Axis("h", 5)])
+    ['n', 'c', 'h']
+    """
+    names: list[str] = []
+    for axis in axes:
+        if axis.part_of:
+            names.append(axis.part_of[0])
+        else:
+            names += [n for n, _ in axis.fused_of] or [axis.name]
+    return list(dict.fromkeys(names))

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from ..device import DeviceSpec
 from ..errors import UnsupportedOperator
 from ..expr import TensorExpression
+from ..expr.fuse import fuse_axes
+from ..expr.pattern import is_product
 from ..model.estimate import Estimate, ProgramEstimate
 from ..model.geometry import Geometry
 from .align import Rejection
@@ -127,6 +129,9 @@ Variant = tuple[TensorExpression, tuple[SplitReduction, ...], tuple[NestShape, .
 
 def _variants(expression: TensorExpression, device: DeviceSpec) -> Iterator[Variant]:
     """Forms of the operator to plan: as written, with a reduction split, with prologues stored or in place."""
+    # Tiles of a product are staged: in such a region TVM infers too much of axes that were fused.
+    if not any(is_product(s) for s in expression.stages):
+        expression = fuse_axes(expression)
     forms: list[tuple[TensorExpression, tuple[SplitReduction, ...]]] = [(expression, ())]
     split = _lane_splits if device.kind == "cpu" else _part_splits
     forms += [(s.apply(expression), (s,)) for s in split(expression, device)]
@@ -150,7 +155,7 @@ def _part_splits(expression: TensorExpression, device: DeviceSpec) -> list[Split
         return []
     threads = device.units * device.vector_width
     return [
-        SplitReduction(anchor.name, longest.name, parts)
+        SplitReduction(anchor.name, longest.name, parts, loops=tuple(n for n, _ in longest.fused_of))
         for parts in (2, 4, 8, 16, 32)
         # Worth it only while a register tile of outputs a thread leaves units idle.
         if longest.extent % parts == 0
@@ -170,7 +175,8 @@ def _lane_splits(expression: TensorExpression, device: DeviceSpec) -> list[Split
     contiguous = all(op.stride_of(inner) == 1 for op in geometry.operands if inner in op.axes)
     scattered = vector is None or any(op.stride_of(vector) > 1 for op in geometry.operands)
     if contiguous and scattered and anchor.reduce[-1].extent % lanes == 0:
-        return [SplitReduction(anchor.name, anchor.reduce[-1].name, lanes, lanes=True)]
+        last = anchor.reduce[-1]
+        return [SplitReduction(anchor.name, last.name, lanes, True, tuple(n for n, _ in last.fused_of))]
     return []
 
 

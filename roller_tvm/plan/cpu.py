@@ -9,7 +9,7 @@ from ..device import DeviceSpec
 from ..model.cpu import OVERLAP, CpuRates, direct_estimate, register_use, scattered, tiled_estimate
 from ..model.estimate import ProgramEstimate
 from ..model.geometry import Geometry, Tile
-from .align import aligned_extents, capacity, tensor_shape
+from .align import Rejection, aligned_extents, capacity
 from .program import RProgram, RTile
 from .search import Search
 
@@ -45,7 +45,12 @@ def vector_extents(extent: int, lanes: int, most: int) -> list[int]:
     small = [extent] if extent <= lanes * most else []
     if half or small:
         return sorted(set(half + small))
-    return [max(aligned_extents(extent, 0.0, most=lanes))]
+    return [max(aligned_extents(extent, 0.0, most=lanes * most), key=lambda e: (filled(e, lanes), e))]
+
+
+def filled(extent: int, lanes: int) -> float:
+    """Share of the lanes that are used by `extent` elements."""
+    return extent / (ceil(extent / lanes) * lanes)
 
 
 def register_tiles(search: Search, rates: CpuRates) -> list[Tile]:
@@ -84,9 +89,7 @@ def chunks_of(search: Search, tile: Tile, units: int) -> list[Tile]:
     """Chunks of whole register tiles that keep all cores busy, the best balanced first."""
     g = search.geometry
     options = [
-        [extent] if i in g.reduce
-        else [e for e in aligned_extents(extent, 0.0, step=tile[i]) if g.stage.axes[i].is_box(e)]
-        for i, extent in enumerate(g.extents)
+        [extent] if i in g.reduce else aligned_extents(extent, 0.0, step=tile[i]) for i, extent in enumerate(g.extents)
     ]
     found: list[tuple[float, int, Tile]] = []
     for chunk in product(*options):
@@ -124,6 +127,8 @@ def construct_tiled(search: Search, top: int) -> list[tuple[RProgram, ProgramEst
     for tile in register_tiles(search, rates):
         of_tile = []
         for chunk, packed in product(chunks_of(search, tile, device.units), packings):
+            if packed and not all(a.is_box(e) for a, e in zip(g.stage.axes, chunk, strict=True)):
+                continue
             for order in orders_of(g, chunk, tile):
                 search.considered += 1
                 estimate = tiled_estimate(g, device, chunk, tile, order, packed)
@@ -178,8 +183,12 @@ def construct_direct(search: Search, top: int) -> list[tuple[RProgram, ProgramEs
     return sorted(found, key=lambda c: c[1].seconds)[: 2 * top]
 
 
-def _vectorisable(search: Search, last: int):
+def _vectorisable(search: Search, last: int) -> Rejection | None:
+    """Rule 1 on a CPU: an axis whose longest vector leaves more than half of the lanes idle is not worth it."""
     g = search.geometry
     lanes = CpuRates.of(search.device, g.output_bytes).lanes
-    return tensor_shape(g.extents[last], min(lanes // 2, g.extents[last]), 0.0, g.axes[last]) if g.extents[last] > 4 * lanes else None
-
+    longest = vector_extents(g.extents[last], lanes, 4)[-1]
+    if longest == g.extents[last] or 2 * filled(longest, lanes) >= 1:
+        return None
+    return Rejection("execution unit", f"vectors of {lanes // 2} elements of '{g.axes[last]}'", str(longest),
+                     "pad the axis to a length with a larger divisor")

@@ -192,12 +192,19 @@ class RProgram:
 
 @dataclass(frozen=True)
 class SplitReduction:
-    """A reduction axis computed in parts: `parts` blocks of it, or the `lanes` of a vector."""
+    """A reduction axis computed in parts: `parts` blocks of it, or the `lanes` of a vector.
+
+    ``loops`` are the source's where the axis is several of them fused.
+    """
 
     stage: str
     axis: str
     parts: int
     lanes: bool = False
+    loops: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "loops", tuple(self.loops))
 
     def __str__(self) -> str:
         return f"split {self.stage}.{self.axis} in {self.parts} {'lanes' if self.lanes else 'parts'}"
@@ -206,7 +213,7 @@ class SplitReduction:
         return split_reduction(expression, self.stage, self.axis, self.parts, self.lanes)
 
     def to_json(self) -> list[Any]:
-        return [self.stage, self.axis, self.parts, self.lanes]
+        return [self.stage, self.axis, self.parts, self.lanes, *([list(self.loops)] if self.loops else [])]
 
 
 @dataclass(frozen=True)

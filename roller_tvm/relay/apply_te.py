@@ -63,7 +63,7 @@ class TeApplier(StepApplier):
         return len(tensor.shape)
 
     def cache_write(self, stage: str, scope: str, name: str) -> None:
-        op = self.stages[stage].op
+        op = self.stages[stage].origin_op  # the schedule finds no stage by an operation that rfactor put there
         outputs = [op.output(i) for i in range(op.num_outputs)]
         copies = self.schedule.cache_write(outputs, scope)
         self.stages[name] = self.schedule[copies[0]]

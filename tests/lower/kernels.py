@@ -1,0 +1,72 @@
+"""TE programs planned, lowered to schedule steps, built for llvm and run beside TVM's own schedule."""
+
+import numpy as np
+
+from roller_tvm.lower import lower
+from roller_tvm.plan import construct
+from roller_tvm.relay.apply_state import apply_steps_state
+from roller_tvm.relay.apply_te import apply_steps_te
+from roller_tvm.relay.loops import TeProgram
+from roller_tvm.relay.packing import keep_layout
+from roller_tvm.te import read_te
+
+from ..plan.devices import device
+
+
+def reading_of(tensors, name="op"):
+    import tvm
+
+    return read_te(tvm.auto_scheduler.ComputeDAG(tensors), name)
+
+
+def inputs_of(tensors, seed=0):
+    import tvm
+
+    rng = np.random.default_rng(seed)
+    result = []
+    for t in tensors:
+        if isinstance(t.op, tvm.te.PlaceholderOp):
+            result.append(rng.standard_normal([int(e) for e in t.shape]).astype(t.dtype))
+    return result
+
+
+def run(module, arrays, outputs):
+    import tvm
+
+    given = [tvm.nd.array(a) for a in arrays]
+    empty = [tvm.nd.empty([int(e) for e in t.shape], t.dtype) for t in outputs]
+    # Outputs that are not written at all must not look right by chance.
+    for e in empty:
+        e.copyfrom(np.full(e.shape, 77, e.dtype))
+    module(*given, *empty)
+    return [e.numpy() for e in empty]
+
+
+def check(tensors, on="avx2", top=4, plans=None, state=True):
+    """Every one of the `top` plans computes what TVM's default schedule does; returns the plans."""
+    import tvm
+
+    tensors = list(tensors)
+    outputs = [t for t in tensors if not isinstance(t.op, tvm.te.PlaceholderOp)]
+    arrays = inputs_of(tensors)
+    plain = tvm.te.create_schedule([t.op for t in outputs])
+    expected = run(tvm.build(plain, tensors, "llvm"), arrays, outputs)
+    dag = tvm.auto_scheduler.ComputeDAG(tensors)
+    reading = read_te(dag, "op")
+    if plans is None:
+        plans = [p.plan for p in construct(reading.expression, device(on), top=top).plans]
+    for plan in plans:
+        steps = lower(plan)
+        program = TeProgram.of_reading(reading, tensors)
+        schedule, args = apply_steps_te(program, steps)
+        got = run(tvm.build(schedule, args, "llvm"), arrays, outputs)
+        half = any(str(t.dtype) == "float16" for t in tensors)
+        for mine, theirs in zip(got, expected, strict=True):
+            tolerance = dict(rtol=2e-2, atol=2e-2) if half else dict(rtol=1e-4, atol=1e-4)
+            np.testing.assert_allclose(mine, theirs, err_msg=str(plan), **tolerance)
+        if state:  # the same program as an Ansor State, which is what records hold
+            program = TeProgram.of_reading(reading, dag.tensors)
+            steps = keep_layout(program.ops, steps)
+            schedule, args = dag.apply_steps_from_state(apply_steps_state(dag, program, steps))
+            tvm.lower(schedule, args)
+    return plans

@@ -1,0 +1,99 @@
+"""GPU plans executed without a GPU: their OpenCL source on PoCL against TVM's own schedule.
+
+Needs pyopencl and a PoCL platform (Debian: pocl-opencl-icd).
+"""
+
+import pytest
+
+tvm = pytest.importorskip("tvm")
+pytest.importorskip("pyopencl", reason="pyopencl is not installed")
+pytestmark = pytest.mark.tvm
+
+from roller_tvm.device import load_device  # noqa: E402
+from roller_tvm.lower import lower  # noqa: E402
+from roller_tvm.plan import construct  # noqa: E402
+from roller_tvm.plan.gpu_variants import variants  # noqa: E402
+from roller_tvm.plan.program import Plan  # noqa: E402
+from roller_tvm.relay.apply_te import apply_steps_te  # noqa: E402
+from roller_tvm.relay.loops import TeProgram  # noqa: E402
+from roller_tvm.relay.reference import difference, make_inputs, reduction_terms  # noqa: E402
+from roller_tvm.te import read_te, te_operator  # noqa: E402
+
+from . import on_pocl  # noqa: E402
+
+OPERATORS = {
+    "matmul": ("matmul", dict(m=128, n=96, k=64)),
+    "matmul nt bias relu": ("matmul", dict(m=64, n=128, k=48, layout="NT", bias=True, relu=True)),
+    "matmul tn": ("matmul", dict(m=96, n=64, k=40, layout="TN")),
+    "matmul odd": ("matmul", dict(m=83, n=50, k=27)),
+    "matmul split": ("matmul", dict(m=4, n=64, k=2048)),
+    "matmul split bias relu": ("matmul", dict(m=2, n=32, k=1024, bias=True, relu=True)),
+    "batch matmul": ("batch_matmul", dict(b=3, m=32, n=40, k=24)),
+    "conv": ("conv2d_nchw", dict(n=2, c=8, h=14, w=14, f=16, kh=3, kw=3, stride=1, padding=1, bias=True, relu=True)),
+    "conv strided": ("conv2d_nchw", dict(n=1, c=6, h=15, w=15, f=8, kh=3, kw=3, stride=2, padding=1)),
+    "conv 1x1": ("conv2d_nchw", dict(n=2, c=32, h=14, w=14, f=64, kh=1, kw=1, stride=1, padding=0)),
+    "conv dilated": ("conv2d_nchw", dict(n=1, c=4, h=16, w=16, f=8, kh=3, kw=3, stride=1, padding=2, dilation=2)),
+    "conv nhwc": ("conv2d_nhwc", dict(n=1, c=16, h=12, w=12, f=32, kh=3, kw=3, stride=1, padding=1)),
+    "depthwise": ("depthwise_conv2d_nchw", dict(n=2, c=8, h=21, w=21, k=5, stride=1, padding=2)),
+    "depthwise strided": ("depthwise_conv2d_nchw", dict(n=1, c=8, h=20, w=20, k=3, stride=2, padding=1)),
+    "max pool": ("pool2d", dict(kind="max", n=2, c=4, h=15, w=15, k=3, stride=2, padding=1)),
+    "relu": ("relu", dict(shape=(2, 8, 7, 7))),
+    "reduce rows": ("reduce", dict(kind="sum", shape=(64, 1000), axes=(1,))),
+    "reduce planes": ("reduce", dict(kind="max", shape=(2, 16, 7, 7), axes=(2, 3))),
+    "softmax": ("softmax", dict(shape=(32, 100))),
+}
+
+
+@pytest.fixture(scope="module")
+def queue():
+    found = on_pocl.queue()
+    if found is None:
+        pytest.skip("no PoCL platform: install pocl-opencl-icd")
+    return found
+
+
+def expected_of(tensors, feeds):
+    from tvm import te
+
+    f = tvm.build(te.create_schedule(tensors[-1].op), tensors, "llvm")
+    out = tvm.nd.empty([int(e) for e in tensors[-1].shape], tensors[-1].dtype)
+    f(*(tvm.nd.array(x) for x in feeds), out)
+    return out.numpy()
+
+
+def spread(plans, most):
+    """Plans that differ as much as possible: the first of each set of recipes and choices, then the best others."""
+    seen, first, rest = set(), [], []
+    for plan in plans:
+        kind = tuple((p.recipe, tuple(k for k, v in p.choices if v > 1)) for p in plan.programs)
+        (rest if kind in seen else first).append(plan)
+        seen.add(kind)
+    return (first + rest)[:most]
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_results(queue, name):
+    operator, params = OPERATORS[name]
+    tensors = te_operator(operator, **params)
+    reading = read_te(tensors)
+    feeds = make_inputs(tensors[:-1])
+    expected = expected_of(tensors, feeds)
+    for plan in spread([r.plan for r in construct(reading.expression, load_device("v100"), top=10).plans], 3):
+        schedule, args = apply_steps_te(TeProgram.of_reading(reading, tensors), lower(plan))
+        got = on_pocl.run(queue, schedule, args, feeds)
+        wrong = difference(got, expected, reduction_terms([tensors[-1].op]))
+        assert not wrong, f"{wrong}\n{plan}"
+
+
+def test_variants_compute_the_same(queue):
+    operator, params = OPERATORS["conv"]
+    tensors = te_operator(operator, **params)
+    reading = read_te(tensors)
+    feeds = make_inputs(tensors[:-1])
+    expected = expected_of(tensors, feeds)
+    plan = construct(reading.expression, load_device("v100"), top=1).best.plan
+    for name, program in variants(plan.programs[0]):
+        changed = Plan(plan.expression, plan.device, (program,))
+        schedule, args = apply_steps_te(TeProgram.of_reading(reading, tensors), lower(changed))
+        wrong = difference(on_pocl.run(queue, schedule, args, feeds), expected, 72)
+        assert not wrong, f"{name}: {wrong}\n{changed}"

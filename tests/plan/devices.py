@@ -1,0 +1,27 @@
+"""Devices of the planning tests: every shipped one that is planned for, and CPUs as detected without measuring."""
+
+from dataclasses import replace
+from functools import cache
+
+from roller_tvm.device import DeviceSpec, load_device
+from roller_tvm.device.cpu_data import simd_named
+from roller_tvm.device.cpu_detect import Cache, CpuFacts
+from roller_tvm.device.cpu_measure import estimated_profile
+from roller_tvm.device.cpu_profile import cpu_spec
+
+GPUS = ("a100", "h100", "h200", "k80", "mi50", "rtx4090", "v100")
+CPUS = ("avx2", "avx512")
+
+
+@cache
+def device(name: str) -> DeviceSpec:
+    """A shipped device, or four cores with the named vectors."""
+    if name not in CPUS:
+        return load_device(name)
+    facts = CpuFacts(
+        model="Test CPU", machine="x86-64", simd=simd_named(name), logical=4, cores=4, machine_logical=4,
+        quota=None, clock_ghz=3.0,
+        caches=(Cache(1, 32 << 10, 64, 8, 1), Cache(2, 1 << 20, 64, 8, 1), Cache(3, 16 << 20, 64, 16, 4)),
+        memory_bytes=16 << 30, flags=frozenset({"avx2", "fma"}), cpus=(0, 1, 2, 3),
+    )  # fmt: skip
+    return replace(cpu_spec(facts, estimated_profile(facts), "estimated"), name="cpu")
