@@ -36,10 +36,10 @@ OPERATORS = {
     "conv nhwc": ("conv2d_nhwc", dict(n=1, c=16, h=12, w=12, f=32, kh=3, kw=3, stride=1, padding=1)),
     "depthwise": ("depthwise_conv2d_nchw", dict(n=2, c=8, h=21, w=21, k=5, stride=1, padding=2)),
     "depthwise strided": ("depthwise_conv2d_nchw", dict(n=1, c=8, h=20, w=20, k=3, stride=2, padding=1)),
-    "max pool": ("pool2d", dict(kind="max", n=2, c=4, h=15, w=15, k=3, stride=2, padding=1)),
+    "max pool": ("max_pool2d_nchw", dict(n=2, c=4, h=15, w=15, k=3, stride=2, padding=1)),
     "relu": ("relu", dict(shape=(2, 8, 7, 7))),
-    "reduce rows": ("reduce", dict(kind="sum", shape=(64, 1000), axes=(1,))),
-    "reduce planes": ("reduce", dict(kind="max", shape=(2, 16, 7, 7), axes=(2, 3))),
+    "reduce rows": ("reduce_sum", dict(shape=(64, 1000), axis=(1,))),
+    "reduce planes": ("reduce_max", dict(shape=(2, 16, 7, 7), axis=(2, 3))),
     "softmax": ("softmax", dict(shape=(32, 100))),
 }
 
