@@ -1,9 +1,13 @@
 import numpy as np
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from roller_tvm.expr.operators import operator
 from roller_tvm.expr.split import split_reduction
 
+from . import interpret
+from .strategies import convolutions, pointwise, pools, products
 from .test_operators import evaluate, random_inputs
 
 
@@ -33,3 +37,29 @@ def test_refusals():
         split_reduction(whole, "matmul", "k", 4)
     with pytest.raises(ValueError, match="'m' is not a reduction axis"):
         split_reduction(whole, "matmul", "m", 3)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.one_of(pointwise(), pools(), products(), convolutions()), st.booleans(), st.data())
+def test_a_split_changes_nothing_but_the_order_of_the_sum(whole, lanes, data):
+    stages = [s for s in whole.reductions if any(a.extent > 1 for a in s.reduce)]
+    assume(stages)
+    stage = data.draw(st.sampled_from(stages))
+    axis = data.draw(st.sampled_from([a for a in stage.reduce if a.extent > 1]))
+    parts = data.draw(st.sampled_from([p for p in range(2, axis.extent + 1) if axis.extent % p == 0]))
+    split = split_reduction(whole, stage.name, axis.name, parts, lanes)
+    arrays = interpret.random_arrays(whole)
+    before, after = interpret.evaluate(whole, arrays), interpret.evaluate(split, arrays)
+    for s in whole.stages:
+        np.testing.assert_allclose(after[s.name], before[s.name], atol=1e-9)
+    partial = split.stage(f"{stage.name}.rf")
+    # Each partial sum is over a part of its own: together they do the work once, and the merge a little more.
+    assert partial.points == stage.points
+    assert [a.name for a in partial.spatial][-1 if lanes else 0] == f"{axis.name}.p"
+
+
+def test_lanes_are_neighbours_in_memory_and_parts_are_not():
+    whole = operator("matmul", m=3, n=4, k=6, layout="NT")
+    for lanes, step in ((True, 1), (False, 2)):
+        partial = split_reduction(whole, "matmul", "k", 3, lanes).anchor
+        assert {access.indices[-1].coefficient("k.p") for access in partial.reads} == {step}
