@@ -78,12 +78,29 @@ def compile_operator(
             continue
         result |= {"status": "ok", "variant": checked.variant}
         result["kernels"] = [
-            {"predicted_registers": p.registers, "predicted_shared": p.shared_bytes, "threads": p.threads,
+            {**register_features(checked.plan.expression, q), "predicted_registers": p.registers, "predicted_shared": p.shared_bytes, "threads": p.threads,
              **{arch: [k.registers, k.local_bytes, k.shared_bytes] for arch, k in zip(archs, kernels, strict=True)}}
-            for p, *kernels in zip(ranked.estimate.programs, *(checked.kernels(a) for a in archs), strict=True)
+            for q, p, *kernels in zip(checked.plan.programs, ranked.estimate.programs, *(checked.kernels(a) for a in archs), strict=True)
         ]  # fmt: skip
         results.append(result)
     return results
+
+
+def register_features(expression: Any, program: Any) -> dict[str, Any]:
+    """What the register estimate looks at, so that it can be fitted again (python/fit_registers.py)."""
+    from roller_tvm.model.geometry import Geometry
+    from roller_tvm.model.registers import accumulators, fragments, prefetched
+
+    if program.recipe != "gpu.tiled":
+        return {}
+    geometry = Geometry.of(expression, program.anchor, program.inlined, program.output)
+    block, thread = (tuple(program.tile(level)[a] for a in geometry.axes) for level in ("shared", "register"))
+    unrolled = tuple(program.choice(f"unroll:{a}", 1) for a in geometry.axes)
+    fetches = [-(-op.elements(block) // (program.choice("threads") * program.choice(f"vector:{op.name}", 1)))
+               for op in geometry.operands]
+    return {"accumulators": accumulators(geometry, thread), "fragments": fragments(geometry, thread),
+            "prefetched": prefetched(geometry, thread, unrolled), "fetches": fetches,
+            "unrolled": unrolled, "vectors": list(program.choices_of("vector").values())}
 
 
 def read_results(path: Path) -> list[dict[str, Any]]:

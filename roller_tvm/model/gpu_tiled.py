@@ -84,18 +84,19 @@ def tiled_estimate(geometry: Geometry, device: DeviceSpec, shape: TiledShape, th
 
     # One block, one step.
     inner = prod(block[i] for i in reduce)
-    points = prod(thread[i] for i in spatial) * inner  # per thread
+    rounds = ceil(prod(ceil(block[i] / thread[i]) for i in spatial) / threads)  # register tiles of a thread
+    points = prod(thread[i] for i in spatial) * inner * rounds  # per thread
     arithmetic = instructions(geometry)
     compute = points * arithmetic * threads / rates.lanes
     load_slots, wavefronts = shared_reads(geometry, shape, warp)
-    shared_read = wavefronts * inner * warps * rates.line / rates.shared
+    shared_read = wavefronts * inner * rounds * warps * rates.line / rates.shared
     boxes = [op.box(block) for op in geometry.operands]
     bytes_step = [sectors(op, box, rates.sector) for op, box in zip(geometry.operands, boxes, strict=True)]
     fetch_slots = sum(
         ceil(prod(box) / (v * threads)) * (2 + FETCH_OVERHEAD + GUARD_OVERHEAD * op.guarded + op.arithmetic * v)
         for op, box, v in zip(geometry.operands, boxes, shape.vectors, strict=True)
     )
-    issue = ((points * arithmetic + load_slots * inner) + fetch_slots) * warps / rates.issue
+    issue = ((points * arithmetic + load_slots * inner * rounds) + fetch_slots) * warps / rates.issue
     staged = sum(prod(box) * op.element_bytes for op, box in zip(geometry.operands, boxes, strict=True)) / rates.shared
     global_load = sum(bytes_step)
 
@@ -130,7 +131,7 @@ def tiled_estimate(geometry: Geometry, device: DeviceSpec, shape: TiledShape, th
     levels = (
         LevelTime(device.far.name, far + store_bytes, (far + store_bytes) / (device.far.bandwidth_gbps * 1e9)),
         *([LevelTime("l2", global_load * total_steps, l2_time * unit_seconds)] if device.has("l2") else []),
-        LevelTime("shared", wavefronts * inner * warps * rates.line * total_steps, shared_time * unit_seconds),
+        LevelTime("shared", wavefronts * inner * rounds * warps * rates.line * total_steps, shared_time * unit_seconds),
     )
     return ProgramEstimate(
         seconds, compute * unit_seconds, levels, bound, geometry.stage.flops + geometry.epilogue_flops * outputs,

@@ -85,6 +85,12 @@ def needed_registers(geometry: Geometry, device: DeviceSpec, thread: Tile) -> in
     return accumulators(geometry, thread) + sum(fragments(geometry, thread)) + addresses
 
 
+def prefetched(geometry: Geometry, thread: Tile, unrolled: Tile) -> list[int]:
+    """Registers of each operand that a thread reads in the unrolled part of a step."""
+    own = tuple(unrolled[i] if i in geometry.reduce else e for i, e in enumerate(thread))
+    return [_words(op.elements(own), op.element_bytes) for op in geometry.operands]
+
+
 def predicted_registers(geometry: Geometry, device: DeviceSpec, thread: Tile, unrolled: Tile, threads: int) -> int:
     """Registers that the compiler is expected to take, for occupancy.
 
@@ -94,10 +100,7 @@ def predicted_registers(geometry: Geometry, device: DeviceSpec, thread: Tile, un
         Per reduction axis, the iterations of a step that are unrolled; other positions are not looked at.
     """
     parts = fragments(geometry, thread)
-    ahead = 0.0
-    for op in geometry.operands:
-        own = [unrolled[i] if i in geometry.reduce else thread[i] for i in range(len(thread))]
-        ahead += min(_words(prod(op.box(tuple(own))), op.element_bytes), PREFETCHED_MOST)
+    ahead = sum(min(n, PREFETCHED_MOST) for n in prefetched(geometry, thread, unrolled))
     base = BASE if device.kind == "gpu" else 0
     smaller = sum(parts) - max(parts, default=0)
     raw = base + accumulators(geometry, thread) + 2 * smaller + (PREFETCHED * ahead if base else 0)

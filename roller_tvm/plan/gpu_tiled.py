@@ -79,7 +79,7 @@ def reduction_steps(geometry: Geometry, device: DeviceSpec) -> list[Tile]:
     if not reduce:
         return [tuple(1 for _ in geometry.extents)]
     longest = max(reduce, key=lambda i: geometry.extents[i])
-    sector = device.level("dram").transaction_bytes
+    sector = device.far.transaction_bytes
     element = min(op.element_bytes for op in geometry.operands)
     base = sector // element
     results: list[Tile] = []
@@ -164,12 +164,19 @@ def virtual_threads(geometry: Geometry, thread: Tile, device: DeviceSpec) -> Til
     return tuple(result)
 
 
+def loops_over_tiles(device: DeviceSpec) -> bool:
+    """Whether a thread computes many register tiles of a block in turn: the few workers of an IPU's tile do."""
+    return device.kind == "ipu"
+
+
 def complete(search: Search, block: Tile, thread: Tile) -> tuple[TiledShape, int, ProgramEstimate] | None:
     """Fill in padding, vectors and virtual threads; check every rule; estimate."""
     g, device = search.geometry, search.device
     search.considered += 1
     limits = device.limits
     threads = prod(ceil(block[i] / thread[i]) for i in g.spatial)
+    if loops_over_tiles(device):
+        threads = min(threads, limits.max_threads_per_block or threads)
     label = f"block {block} thread {thread}"
     if search.reject(execution_unit(threads, device.vector_width, search.eps), label):
         return None
@@ -181,6 +188,8 @@ def complete(search: Search, block: Tile, thread: Tile) -> tuple[TiledShape, int
     if any(len(op.shape) < 2 for op in g.operands):
         vectors = tuple(1 for _ in vectors)  # the stride of a one-dimensional buffer cannot be aligned
     for op, width in zip(g.operands, vectors, strict=True):
+        if device.kind != "gpu":
+            break  # a limit of compilers for GPUs, which hold all that a thread fetches in registers
         fetches = ceil(op.elements(block) / (width * threads))
         if search.reject(capacity("fetches per thread", fetches, FETCHES, "use more threads or a shorter step"), label):
             return None
@@ -208,7 +217,7 @@ def aligned(search: Search, block: Tile) -> bool:
     for i in g.spatial:
         if search.reject(tensor_shape(g.extents[i], block[i], 0.0, g.axes[i]), f"block {block}"):
             return False
-    sector = search.device.level("dram").transaction_bytes
+    sector = search.device.far.transaction_bytes
     for op in g.operands:
         box = op.box(block)
         full = not box or box[-1] >= op.shape[-1]
@@ -223,7 +232,7 @@ def aligned(search: Search, block: Tile) -> bool:
 def transaction_tile(search: Search, options: list[list[int]], tile: Tile) -> Tile:
     """The smallest tile above `tile` whose rows are whole memory transactions (rule 2), or whole rows."""
     g = search.geometry
-    sector = search.device.level("dram").transaction_bytes
+    sector = search.device.far.transaction_bytes
     grown = list(tile)
     for i in g.innermost & set(g.spatial):
         enough = sector // min(op.element_bytes for op in g.operands)
@@ -234,7 +243,9 @@ def transaction_tile(search: Search, options: list[list[int]], tile: Tile) -> Ti
 def block_tiles(search: Search, thread: Tile, step: Tile) -> list[Tile]:
     """Block tiles on the growth path above one register tile: threads are added along the axis of most reuse."""
     g, device = search.geometry, search.device
-    most_threads = device.limits.max_threads_per_block or 1024
+    most_threads = device.limits.max_threads_per_block or device.vector_width
+    if loops_over_tiles(device):
+        most_threads = prod(g.extents)
     most_shared = device.limits.shared_per_block_bytes or device.level("shared").capacity_bytes
     options = [
         aligned_extents(e, 0.0, step=thread[i]) if i in g.spatial else [step[i]] for i, e in enumerate(g.extents)
