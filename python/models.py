@@ -1,0 +1,167 @@
+"""Models and inputs for the demo and the benchmarks: real files from PyPI packages, and what they are run on.
+
+The "light" networks of the ``onnx`` package come with constant weights, with which every output is the same
+number whatever the kernels compute. ``light`` gives them seeded random ones, scaled so that activations neither
+die nor explode. Text detection has its real weights and is shown a picture with text.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+SEED = 20220711
+#: What a residual branch adds, as a share of its input's magnitude.
+RESIDUAL = 0.5
+TEXT = ("ROLLER", "rTile 64 x 64", "Hello, world!", "tuned in seconds", "OSDI 2022")
+# PP-OCR's own normalisation, on channels in the order blue, green, red.
+MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A model file with the input it is run on."""
+
+    title: str
+    path: Path
+    inputs: dict[str, np.ndarray]
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: tuple(array.shape) for name, array in self.inputs.items()}
+
+
+def package_folder(package: str) -> Path:
+    """Where a package is installed; it is not imported (its own dependencies may be missing)."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        name = package.replace("_", "-")
+        raise SystemExit(f"the package {name} is not installed\n  remedy: pip install --no-deps {name}")
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def light(network: str, folder: Path) -> Prepared:
+    """A light network of the onnx package ('resnet50', 'squeezenet', 'vgg19', ...) with random weights."""
+    import onnx
+
+    source = package_folder("onnx") / "backend/test/data/light" / f"light_{network}.onnx"
+    if not source.is_file():
+        known = sorted(p.stem.removeprefix("light_") for p in source.parent.glob("light_*.onnx"))
+        raise SystemExit(f"the onnx package has no network {network!r}\n  remedy: one of {', '.join(known)}")
+    model = onnx.load(str(source))
+    randomise(model)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{network}.onnx"
+    onnx.save(model, str(path))
+    rng = np.random.default_rng(SEED + 1)
+    inputs = {
+        value.name: rng.standard_normal([d.dim_value for d in value.type.tensor_type.shape.dim], np.float32)
+        for value in model.graph.input
+    }
+    return Prepared(f"light {network}", path, inputs)
+
+
+def text_detection(folder: Path, size: int = 320) -> Prepared:
+    """PP-OCR's text detection with its real weights, on a picture with text (kept in the folder)."""
+    models = package_folder("rapidocr_onnxruntime") / "models"
+    found = sorted(models.glob("*det*.onnx"))
+    if not found:
+        raise SystemExit(f"no detection model in {models}\n  remedy: pip install rapidocr-onnxruntime==1.4.4")
+    folder.mkdir(parents=True, exist_ok=True)
+    picture = draw_text(size)
+    picture.save(folder / "text.png")
+    return Prepared("PP-OCR detection", found[-1], {"x": normalised(picture)})
+
+
+def draw_text(size: int) -> Any:
+    """A white picture with lines of text."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    picture = Image.new("RGB", (size, size), "white")
+    pen = ImageDraw.Draw(picture)
+    step = size // (len(TEXT) + 1)
+    for number, line in enumerate(TEXT):
+        at = (size // 12, step // 2 + number * step)
+        pen.text(at, line, fill="black", font=ImageFont.load_default(step // 2))
+    return picture
+
+
+def normalised(picture: Any) -> np.ndarray:
+    """A picture as PP-OCR takes it: 1 x 3 x height x width."""
+    pixels = np.asarray(picture, np.float32)[:, :, ::-1] / 255.0
+    pixels = (pixels - np.array(MEAN, np.float32)) / np.array(DEVIATION, np.float32)
+    return np.ascontiguousarray(pixels.transpose(2, 0, 1)[None])
+
+
+def text_lines(probability: np.ndarray, threshold: float = 0.3) -> int:
+    """How many lines of text a map of probabilities shows: bands of rows that contain some."""
+    rows = (probability.reshape(probability.shape[-2:]) > threshold).any(axis=1)
+    return int(np.count_nonzero(np.diff(rows.astype(np.int8), prepend=0) == 1))
+
+
+def randomise(model: Any, seed: int = SEED) -> None:
+    """Replace the constant weights of an ONNX model, by what each is used for."""
+    from onnx import numpy_helper
+
+    graph = model.graph
+    rng = np.random.default_rng(seed)
+    constants = {i.name: numpy_helper.to_array(i) for i in graph.initializer}
+    made_by = {n.output[0]: n for n in graph.node if n.op_type == "ConstantOfShape"}
+    shapes = {name: list(a.shape) for name, a in constants.items()}
+    for name, node in made_by.items():
+        if node.input[0] in constants:
+            shapes[name] = constants[node.input[0]].astype(int).tolist()
+    readers: dict[str, list[Any]] = {}
+    for node in graph.node:
+        for name in node.input:
+            readers.setdefault(name, []).append(node)
+
+    new: dict[str, np.ndarray] = {}
+    for node in graph.node:
+        for position, name in enumerate(node.input):
+            if name in shapes and name not in new:
+                values = _weights(node, position, shapes[name], _residual(node, readers), rng)
+                if values is not None:
+                    new[name] = values.astype(np.float32)
+    kept = [n for n in graph.node if n.output[0] not in new]
+    still_read = {name for n in kept for name in n.input}
+    rest = [i for i in graph.initializer if i.name not in new and i.name in still_read]
+    weights = {i.name for i in graph.initializer} | set(new)
+    inputs = [v for v in graph.input if v.name not in weights]
+    for field, values in (("node", kept), ("input", inputs),
+                          ("initializer", [*rest, *(numpy_helper.from_array(a, n) for n, a in new.items())])):
+        del getattr(graph, field)[:]
+        getattr(graph, field).extend(values)
+
+
+def _residual(node: Any, readers: dict[str, list[Any]]) -> bool:
+    """Whether a convolution's result is added to something else (through a batch normalisation)."""
+    name = node.output[0]
+    while len(readers.get(name, ())) == 1:
+        reader = readers[name][0]
+        if reader.op_type in ("Add", "Sum"):
+            return True
+        if reader.op_type != "BatchNormalization":
+            return False
+        name = reader.output[0]
+    return False
+
+
+def _weights(node: Any, position: int, shape: list[int], residual: bool, rng: Any) -> np.ndarray | None:
+    """Random values for one constant operand; None where the constant is no weight (a shape, say)."""
+    if node.op_type in ("Conv", "Gemm", "MatMul") and position == 1:
+        transposed = node.op_type == "Gemm" and any(a.name == "transB" and a.i for a in node.attribute)
+        inputs = math.prod(shape[1:]) if node.op_type == "Conv" or transposed else shape[0]
+        gain = 2.0 if node.op_type == "Conv" else 1.0  # half of what ReLU is given is lost
+        return rng.standard_normal(shape) * math.sqrt(gain / inputs) * (RESIDUAL if residual else 1.0)
+    if node.op_type in ("Conv", "Gemm") and position == 2:
+        return rng.standard_normal(shape) * 0.05
+    if node.op_type == "BatchNormalization":
+        # scale, shift, mean, variance
+        return rng.uniform(0.8, 1.2, shape) if position in (1, 4) else rng.standard_normal(shape) * 0.05
+    return None

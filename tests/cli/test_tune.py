@@ -1,0 +1,176 @@
+"""``roller-tvm tune``, ``compile`` and ``run`` on a small model, and what they say to mistakes."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from roller_tvm import cli
+from roller_tvm.relay.records import read_records
+
+from ..relay.onnx_models import convolution, expected
+
+pytestmark = pytest.mark.tvm
+
+
+def main(capsys, *words):
+    code = cli.main([str(w) for w in words])
+    out = capsys.readouterr()
+    return code, out.out, out.err
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory):
+    """A model and its records."""
+    folder = tmp_path_factory.mktemp("tuned")
+    model = convolution(folder / "small.onnx")
+    records = folder / "records.json"
+    assert cli.main(["tune", str(model), "--output", str(records), "--trials", "2"]) == 0
+    return model, records
+
+
+def test_records_are_there_and_are_not_made_twice(tuned, capsys):
+    model, path = tuned
+    records = read_records(path)
+    assert records and all(r.measured and r.note.checked for r in records)
+    before = path.read_bytes()
+    code, out, _ = main(capsys, "tune", model, "--output", path, "--trials", "2", "--json")
+    data = json.loads(out)
+    assert code == 0 and {t["status"] for t in data["tasks"]} == {"resumed"}
+    assert path.read_bytes() == before
+
+
+def test_list(tuned, capsys):
+    code, out, _ = main(capsys, "tune", tuned[0], "--tasks", "list", "--json")
+    data = json.loads(out)
+    assert code == 0 and any("conv2d" in t["name"] for t in data)
+    code, out, _ = main(capsys, "tune", tuned[0], "--tasks", "list")
+    assert f"{len(data)} tasks" in out
+
+
+@pytest.mark.parametrize("name", ["m.tar", "m.so"])
+def test_compile_and_run_agree_with_onnxruntime(tuned, tmp_path, capsys, name):
+    model, records = tuned
+    code, out, _ = main(capsys, "compile", model, "--tuning-records", records, "-o", tmp_path / name)
+    assert code == 0 and f"with the records of {records}" in out
+    x = np.random.default_rng(1).standard_normal((1, 3, 16, 16), np.float32)
+    np.savez(tmp_path / "in.npz", x=x)
+    code, out, _ = main(capsys, "run", tmp_path / name, "--inputs", tmp_path / "in.npz",
+                        "--outputs", tmp_path / "out.npz", "--print-time", "--repeat", "2",
+                        "--print-top", "3")  # fmt: skip
+    assert code == 0 and "Execution time summary:\n mean (ms) " in out
+    with np.load(tmp_path / "out.npz") as outputs:
+        np.testing.assert_allclose(outputs["output_0"], expected(model, {"x": x})[0], rtol=1e-3, atol=1e-3)
+
+
+def test_tvmc_reads_the_package(tuned, tmp_path, capsys):
+    from tvm.driver.tvmc.model import TVMCPackage
+
+    main(capsys, "compile", tuned[0], "--tuning-records", tuned[1], "-o", tmp_path / "m.tar")
+    package = TVMCPackage(str(tmp_path / "m.tar"))
+    assert package.type == "classic" and json.loads(package.graph)["nodes"]
+
+
+def test_half_a_record_is_mended(tuned, tmp_path, capsys):
+    model, records = tuned
+    torn = tmp_path / "torn.json"
+    torn.write_bytes(records.read_bytes()[:-40])
+    with pytest.warns(UserWarning, match="half there"):
+        code, out, _ = main(capsys, "tune", model, "--output", torn, "--trials", "2", "--json")
+    states = [t["status"] for t in json.loads(out)["tasks"]]
+    assert code == 0 and states.count("measured") == 1 and states.count("resumed") == len(states) - 1
+    assert len(read_records(torn)) == len(read_records(records))
+
+
+def test_corrupt_records_are_refused_and_left_alone(tuned, tmp_path, capsys):
+    model, records = tuned
+    bad = tmp_path / "bad.json"
+    bad.write_text("this is no record\n" + records.read_text())
+    before = bad.read_bytes()
+    code, _, err = main(capsys, "tune", model, "--output", bad)
+    assert code == 3 and f"{bad}:1" in err and "remedy:" in err and bad.read_bytes() == before
+
+
+def test_no_space_left(tuned, tmp_path, capsys, monkeypatch):
+    from roller_tvm.relay import records
+
+    def full(handle, data):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(records, "_write_all", full)
+    code, _, err = main(capsys, "tune", tuned[0], "--output", tmp_path / "r.json", "--trials", "1")
+    assert code == 7 and "no space left" in err and "resumes" in err
+
+
+def test_no_space_left_for_the_model(tuned, tmp_path, capsys, monkeypatch):
+    from roller_tvm.relay import package
+
+    def full(*args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(package.os, "replace", full)
+    code, _, err = main(capsys, "compile", tuned[0], "-o", tmp_path / "m.tar")
+    assert code == 7 and "nothing was written" in err and not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_ctrl_c_keeps_the_records_and_resumes(tuned, tmp_path, capsys):
+    path = tmp_path / "r.json"
+    words = ["tune", str(tuned[0]), "--output", str(path), "--trials", "2"]
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
+    process = subprocess.Popen([sys.executable, "-u", "-m", "roller_tvm.cli", *words], env=environment,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
+    for line in process.stdout:
+        if line.split()[:1] == ["0"]:  # the first task's row
+            process.send_signal(signal.SIGINT)
+            break
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "are intact" in err and "run the same command again" in err and "Traceback" not in err
+    kept = read_records(path)
+    assert kept
+    code, out, _ = main(capsys, *words, "--json")
+    assert code == 0 and [t["status"] for t in json.loads(out)["tasks"]].count("resumed") == len(kept)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["tune", "MODEL"], 2, "--output records.json"),
+        (["tune", "MODEL", "-o", "R", "--trials", "-1"], 2, "--trials must be 0 or more"),
+        (["tune", "MODEL", "-o", "R", "--tasks", "one"], 2, "'one' is not a task number or range"),
+        (["tune", "MODEL", "-o", "R", "--tasks", "99"], 2, "no task 99"),
+        (["tune", "MODEL", "-o", "R", "--device", "h2000"], 3, "did you mean"),
+        (["tune", "MODEL", "-o", "R", "--target", "cuda"], 3, "-arch=sm_90"),
+        (["tune", "MODEL", "-o", "R", "--target", "gpu"], 3, "gpu"),
+        (["tune", "MODEL", "-o", "R", "--timeout", "0"], 2, "--timeout must be above 0"),
+        (["tune", "MODEL", "-o", "R", "--input-shapes", "x"], 2, "is not a list of shapes"),
+        (["tune", "missing.onnx", "-o", "R"], 3, "no such file"),
+        (["tune", "MODEL", "-o", "/no/such/folder/r.json"], 3, "mkdir -p"),
+        (["compile", "MODEL", "-o", "m.zip"], 2, "neither .tar nor .so"),
+        (["compile", "MODEL", "--tuning-records", "none.json", "-o", "M"], 3, "no such record file"),
+        (["run", "missing.tar"], 3, "no such file"),
+        (["run", "MODEL"], 3, "is not a built model"),
+        (["run", "MODEL", "--repeat", "0"], 2, "--repeat must be 1 or more"),
+    ],
+)
+def test_mistakes(tuned, tmp_path, capsys, words, code, said):
+    names = {"MODEL": tuned[0], "R": tmp_path / "r.json", "M": tmp_path / "m.tar"}
+    got, _, err = main(capsys, *(names.get(w, w) for w in words))
+    assert got == code and said in err and "remedy:" in err and "Traceback" not in err
+
+
+def test_inputs_that_do_not_fit(tuned, tmp_path, capsys):
+    main(capsys, "compile", tuned[0], "--tuning-records", tuned[1], "-o", tmp_path / "m.tar")
+    np.savez(tmp_path / "shape.npz", x=np.zeros((1, 3, 8, 8), "float32"))
+    np.savez(tmp_path / "name.npz", q=np.zeros(3, "float32"))
+    (tmp_path / "text.npz").write_text("no")
+    for name, said in (("shape", "is [1, 3, 8, 8], the model takes"), ("name", "no input 'q'"),
+                       ("text", "is not an .npz file"), ("none", "no such file")):  # fmt: skip
+        code, _, err = main(capsys, "run", tmp_path / "m.tar", "--inputs", tmp_path / f"{name}.npz")
+        assert code == 3 and said in err

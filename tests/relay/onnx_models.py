@@ -1,0 +1,34 @@
+"""Small ONNX models for tests."""
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+
+def convolution(path, shape=(1, 3, 16, 16), operator="Relu"):
+    """Convolution, an activation, a matrix product: four tasks in half a second."""
+    rng = np.random.default_rng(0)
+    weights = [
+        numpy_helper.from_array(rng.standard_normal((8, 3, 3, 3), np.float32), "w"),
+        numpy_helper.from_array(rng.standard_normal((8 * 16 * 16, 10), np.float32), "f"),
+    ]
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], name="conv1", pads=[1, 1, 1, 1]),
+        helper.make_node(operator, ["c"], ["r"], name="act1"),
+        helper.make_node("Flatten", ["r"], ["l"]),
+        helper.make_node("MatMul", ["l", "f"], ["y"]),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 10])
+    graph = helper.make_graph(nodes, "small", [x], [y], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)])
+    model.ir_version = 8
+    onnx.save(model, str(path))
+    return path
+
+
+def expected(path, inputs):
+    """What onnxruntime computes."""
+    import onnxruntime
+
+    return onnxruntime.InferenceSession(str(path)).run(None, inputs)

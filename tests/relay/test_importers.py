@@ -1,0 +1,127 @@
+"""Models from files: what is imported, and what is refused with its name and the remedy."""
+
+import pytest
+
+from roller_tvm.errors import BadInput, UnsupportedOperator, UsageError
+from roller_tvm.relay.importers import load_model, parse_shapes
+
+from .onnx_models import convolution
+
+
+@pytest.mark.parametrize(
+    ("text", "shapes"),
+    [
+        ("x:[1,3,320,320]", {"x": (1, 3, 320, 320)}),
+        ("x:1,3,320,320", {"x": (1, 3, 320, 320)}),
+        ("gpu_0/data_0:[1, 3] other.name:0:[2,4]", {"gpu_0/data_0": (1, 3), "other.name:0": (2, 4)}),
+    ],
+)
+def test_shapes(text, shapes):
+    assert parse_shapes(text) == shapes
+
+
+@pytest.mark.parametrize("text", ["", "x", "x:[]", "x:[1,-1]", "x:[1,a]", "x:[1,2] y", "x:[1,0]"])
+def test_shapes_that_are_none(text):
+    with pytest.raises(UsageError):
+        parse_shapes(text)
+
+
+@pytest.mark.tvm
+class TestOnnx:
+    def test_inputs_are_those_that_are_not_weights(self, tmp_path):
+        model = load_model(convolution(tmp_path / "m.onnx"))
+        assert model.inputs == {"x": ((1, 3, 16, 16), "float32")}
+        assert "nn.conv2d" in model.mod.astext(show_meta_data=False)
+
+    def test_dynamic_shape_and_its_remedy(self, tmp_path):
+        path = convolution(tmp_path / "m.onnx", shape=("N", 3, 16, 16))
+        with pytest.raises(BadInput) as error:
+            load_model(path)
+        assert "'x' [N, 3, 16, 16]" in error.value.what
+        assert '--input-shapes "x:[1,3,16,16]"' in error.value.remedy
+        assert load_model(path, parse_shapes("x:[1,3,16,16]")).inputs["x"][0] == (1, 3, 16, 16)
+
+    @pytest.mark.parametrize(
+        ("shapes", "said"),
+        [({"y": (1,)}, "no input is called 'y'"), ({"x": (1, 3)}, "has 4 dimensions, [1, 3] has 2")],
+    )
+    def test_wrong_shapes(self, tmp_path, shapes, said):
+        with pytest.raises(BadInput) as error:
+            load_model(convolution(tmp_path / "m.onnx"), shapes)
+        assert said in error.value.what
+
+    def test_unsupported_operator_is_named_with_its_node(self, tmp_path):
+        with pytest.raises(UnsupportedOperator) as error:
+            load_model(convolution(tmp_path / "m.onnx", operator="Frobnicate"))
+        assert error.value.what == "unsupported operators: Frobnicate (1x, first at 'act1')"
+
+    @pytest.mark.parametrize("content", [b"", b"hello, I am a text", b"\x00" * 64, b"PK\x03\x04 zip"])
+    def test_not_onnx(self, tmp_path, content):
+        path = tmp_path / "m.onnx"
+        path.write_bytes(content)
+        with pytest.raises(BadInput) as error:
+            load_model(path)
+        assert error.value.what == "is not an ONNX model" and error.value.where == str(path)
+
+    def test_half_a_file(self, tmp_path):
+        path = convolution(tmp_path / "m.onnx")
+        path.write_bytes(path.read_bytes()[:2000])
+        with pytest.raises(BadInput):
+            load_model(path)
+
+    @pytest.mark.parametrize("name", ["missing.onnx", "."])
+    def test_no_file(self, tmp_path, name):
+        with pytest.raises(BadInput):
+            load_model(tmp_path / name)
+
+    def test_layout(self, tmp_path):
+        text = load_model(convolution(tmp_path / "m.onnx"), layout="NHWC").mod.astext(show_meta_data=False)
+        assert 'data_layout="NHWC"' in text
+
+
+@pytest.mark.tvm
+class TestRelay:
+    def test_json_and_text_give_the_module_back(self, tmp_path):
+        import tvm
+
+        model = load_model(convolution(tmp_path / "m.onnx"))
+        (tmp_path / "m.json").write_text(tvm.ir.save_json(model.mod))
+        (tmp_path / "m.relay").write_text(model.mod.astext())
+        for name in ("m.json", "m.relay"):
+            again = load_model(tmp_path / name)
+            assert again.inputs == model.inputs
+            assert tvm.ir.structural_equal(again.mod, model.mod), name
+
+    def test_weights_beside_it(self, tmp_path):
+        import numpy as np
+        import tvm
+        from tvm import relay
+
+        x, w = relay.var("x", shape=(1, 8)), relay.var("w", shape=(4, 8))
+        mod = tvm.IRModule.from_expr(relay.Function([x, w], relay.nn.dense(x, w)))
+        (tmp_path / "d.json").write_text(tvm.ir.save_json(mod))
+        assert set(load_model(tmp_path / "d.json").inputs) == {"x", "w"}
+        (tmp_path / "d.params").write_bytes(relay.save_param_dict({"w": np.ones((4, 8), "float32")}))
+        model = load_model(tmp_path / "d.json")
+        assert set(model.inputs) == {"x"} and set(model.params) == {"w"}
+        with pytest.raises(BadInput, match="is \\[1, 8\\], not \\[2, 8\\]"):
+            load_model(tmp_path / "d.json", {"x": (2, 8)})
+
+    @pytest.mark.parametrize(
+        ("name", "content"),
+        [("a.json", "{}"), ("b.json", "no"), ("c.relay", "def @f("), ("d.json", "[1, 2]")],
+    )
+    def test_not_relay(self, tmp_path, name, content):
+        (tmp_path / name).write_text(content)
+        with pytest.raises(BadInput) as error:
+            load_model(tmp_path / name)
+        assert error.value.remedy and error.value.where.endswith(name)
+
+    def test_dynamic_input(self, tmp_path):
+        import tvm
+        from tvm import relay
+
+        x = relay.var("x", shape=(relay.Any(), 8))
+        (tmp_path / "d.json").write_text(tvm.ir.save_json(tvm.IRModule.from_expr(relay.Function([x], x))))
+        with pytest.raises(BadInput, match="'x' has a dynamic shape \\[\\?, 8\\]"):
+            load_model(tmp_path / "d.json")
