@@ -42,8 +42,27 @@ def run(module, arrays, outputs):
     return [e.numpy() for e in empty]
 
 
-def check(tensors, on="avx2", top=4, plans=None, state=True):
-    """Every one of the `top` plans computes what TVM's default schedule does; returns the plans."""
+def kind_of(plan):
+    """What tells plans apart beside the sizes of their tiles."""
+    programs = tuple(
+        (p.recipe, p.anchor, p.staged, p.inlined, min(2, p.choice("parallel")), p.choice("vector") > 1,
+         len(p.choices_of("order")) > 1, bool(p.choices_of("unroll")))
+        for p in plan.programs
+    )  # fmt: skip
+    return programs, plan.split_reductions
+
+
+def varied(plans, most):
+    """Up to `most` plans, the best of each kind."""
+    return list({kind_of(p.plan): p.plan for p in reversed(plans)}.values())[::-1][:most]
+
+
+def plans_of(tensors, on="avx2", most=4):
+    return varied(construct(reading_of(tensors).expression, device(on), top=40).plans, most)
+
+
+def check(tensors, on="avx2", most=4):
+    """Plans of each kind compute what TVM's default schedule does; returns them."""
     import tvm
 
     tensors = list(tensors)
@@ -53,8 +72,7 @@ def check(tensors, on="avx2", top=4, plans=None, state=True):
     expected = run(tvm.build(plain, tensors, "llvm"), arrays, outputs)
     dag = tvm.auto_scheduler.ComputeDAG(tensors)
     reading = read_te(dag, "op")
-    if plans is None:
-        plans = [p.plan for p in construct(reading.expression, device(on), top=top).plans]
+    plans = plans_of(tensors, on, most)
     for plan in plans:
         steps = lower(plan)
         program = TeProgram.of_reading(reading, tensors)
@@ -64,9 +82,9 @@ def check(tensors, on="avx2", top=4, plans=None, state=True):
         for mine, theirs in zip(got, expected, strict=True):
             tolerance = dict(rtol=2e-2, atol=2e-2) if half else dict(rtol=1e-4, atol=1e-4)
             np.testing.assert_allclose(mine, theirs, err_msg=str(plan), **tolerance)
-        if state:  # the same program as an Ansor State, which is what records hold
-            program = TeProgram.of_reading(reading, dag.tensors)
-            steps = keep_layout(program.ops, steps)
-            schedule, args = dag.apply_steps_from_state(apply_steps_state(dag, program, steps))
-            tvm.lower(schedule, args)
+        # The same steps make an Ansor State, which is what records hold.
+        program = TeProgram.of_reading(reading, dag.tensors)
+        steps = keep_layout(program.ops, steps)
+        schedule, args = dag.apply_steps_from_state(apply_steps_state(dag, program, steps))
+        tvm.lower(schedule, args)
     return plans

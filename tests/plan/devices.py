@@ -1,4 +1,4 @@
-"""Devices of the planning tests: every shipped one that is planned for, and CPUs as detected without measuring."""
+"""Devices of the planning tests: every shipped GPU, and CPUs as detected without measuring."""
 
 from dataclasses import replace
 from functools import cache

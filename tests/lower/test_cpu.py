@@ -1,0 +1,149 @@
+"""CPU recipes on llvm: every plan computes what TVM's default schedule does."""
+
+import pytest
+
+tvm = pytest.importorskip("tvm")
+pytestmark = pytest.mark.tvm
+
+from tvm import te, topi  # noqa: E402
+
+from .kernels import check, plans_of  # noqa: E402
+
+
+def tensor(*shape, name="x", dtype="float32"):
+    return te.placeholder(shape, name=name, dtype=dtype)
+
+
+def conv_nchw(c=16, f=24, h=9, k=3, stride=1, pad=1, groups=1, dilation=1):
+    x, w = tensor(2, c, h, h), tensor(f, c // groups, k, k, name="w")
+    if groups > 1:
+        return [x, w, topi.nn.group_conv2d_nchw(x, w, stride, pad, dilation, groups)]
+    return [x, w, topi.nn.conv2d_nchw(x, w, stride, pad, dilation)]
+
+
+def conv_nhwc(c=16, f=24, h=8, k=3, stride=1, pad=1):
+    x, w = tensor(1, h, h, c), tensor(k, k, c, f, name="w")
+    return [x, w, topi.nn.conv2d_nhwc(x, w, stride, pad, 1)]
+
+
+def conv_nchwc(c=16, f=32, h=8, k=3, pad=1, inner=8):
+    x, w = tensor(1, c // inner, h, h, inner), tensor(f // inner, c // inner, k, k, inner, inner, name="w")
+    layout = f"NCHW{inner}c"
+    with tvm.target.Target("llvm"):  # it picks the type of the sums by the target
+        return [x, w, topi.nn.conv2d_NCHWc(x, w, 1, pad, 1, layout, layout)]
+
+
+def depthwise(c=16, h=9, k=3, stride=2):
+    x, w = tensor(1, c, h, h), tensor(c, 1, k, k, name="w")
+    return [x, w, topi.nn.depthwise_conv2d_nchw(x, w, stride, 1, 1)]
+
+
+def depthwise_nhwc(c=24, h=9, k=3):
+    x, w = tensor(1, h, h, c), tensor(k, k, c, 1, name="w")
+    return [x, w, topi.nn.depthwise_conv2d_nhwc(x, w, 1, 1, 1)]
+
+
+def dense(m=6, n=40, k=32, dtype="float32"):
+    x, w = tensor(m, k, dtype=dtype), tensor(n, k, name="w", dtype=dtype)
+    return [x, w, topi.nn.dense(x, w)]
+
+
+def batch_matmul(b=3, m=12, n=20, k=16, dtype="float32"):
+    x, y = tensor(b, m, k, dtype=dtype), tensor(b, n, k, name="y", dtype=dtype)
+    return [x, y, topi.nn.batch_matmul(x, y)]
+
+
+def matmul_of_long_rows(m=12, n=1024, k=16):
+    x, y = tensor(m, k), tensor(k, n, name="y")
+    return [x, y, topi.matmul(x, y)]
+
+
+def with_epilogue(tensors):
+    *inputs, out = tensors
+    bias = tensor(*[e if d == 1 else 1 for d, e in enumerate(out.shape)], name="bias", dtype=out.dtype)
+    skip = tensor(*out.shape, name="skip", dtype=out.dtype)
+    return [*inputs, bias, skip, topi.nn.relu(topi.add(topi.add(out, bias), skip))]
+
+
+def pool(kind, h=9, c=6):
+    x = tensor(2, c, h, h)
+    return [x, topi.nn.pool2d(x, (3, 3), (2, 2), (1, 1), (1, 1, 1, 1), kind)]
+
+
+def unary(function, *shape, dtype="float32"):
+    x = tensor(*shape, dtype=dtype)
+    return [x, function(x)]
+
+
+def concat(axis):
+    x, y = tensor(2, 6, 5, 8), tensor(2, 6, 5, 8, name="y")
+    return [x, y, topi.nn.relu(topi.concatenate([x, y], axis))]
+
+
+PROGRAMS = {
+    "conv nchw": conv_nchw,
+    "conv nchw strided": lambda: conv_nchw(c=4, f=6, stride=2),
+    "conv nchw 1x1": lambda: conv_nchw(k=1, pad=0, h=7),
+    "conv nchw dilated": lambda: conv_nchw(dilation=2, pad=2),
+    "conv nchw grouped": lambda: conv_nchw(f=8, groups=4),
+    "conv nchw epilogue": lambda: with_epilogue(conv_nchw()),
+    "conv nhwc": conv_nhwc,
+    "conv nhwc epilogue": lambda: with_epilogue(conv_nhwc(stride=2)),
+    "conv nchwc": conv_nchwc,
+    "depthwise nchw": lambda: depthwise(c=3),
+    "depthwise nhwc": depthwise_nhwc,
+    "dense": dense,
+    "dense of one row": lambda: dense(m=1, k=64),
+    "dense of primes": lambda: dense(m=7, n=13, k=11),
+    "dense epilogue": lambda: with_epilogue(dense()),
+    "dense float16": lambda: dense(dtype="float16"),
+    "batch_matmul": batch_matmul,
+    "batch_matmul float16": lambda: batch_matmul(dtype="float16"),
+    "matmul of long rows": matmul_of_long_rows,
+    "max pool": lambda: pool("max"),
+    "avg pool": lambda: pool("avg"),
+    "pool wide": lambda: pool("max", h=33, c=8),
+    "global pool": lambda: unary(lambda x: topi.nn.relu(topi.nn.global_pool(x, "avg")), 2, 16, 8, 8),
+    "softmax": lambda: unary(topi.nn.softmax, 4, 6, 40),
+    "softmax inner axis": lambda: unary(lambda x: topi.nn.softmax(x, 1), 4, 16, 40),
+    "sum of rows": lambda: unary(lambda x: topi.sum(x, 1), 24, 64),
+    "sum of columns": lambda: unary(lambda x: topi.nn.relu(topi.sum(x, 0)), 24, 64),
+    "sum of leading and trailing": lambda: unary(lambda x: topi.sum(x, (0, 2)), 6, 32, 32),
+    "sum of images": lambda: unary(lambda x: topi.sum(x, 1), 2, 8, 32, 40),
+    "sum of all": lambda: unary(topi.sum, 8, 6, 16),
+    "mean of an image": lambda: unary(lambda x: topi.divide(topi.sum(x, (2, 3), True), 49.0), 2, 24, 7, 7),
+    "relu": lambda: unary(topi.nn.relu, 2, 12, 9, 9),
+    "relu float16": lambda: unary(topi.nn.relu, 2, 12, 9, 9, dtype="float16"),
+    "sigmoid of a prime": lambda: unary(topi.sigmoid, 1009),
+    "transpose": lambda: unary(lambda x: topi.transpose(x, (0, 2, 3, 1)), 2, 12, 9, 9),
+    "transpose blocks": lambda: unary(lambda x: topi.transpose(x, (2, 3, 0, 1)), 4, 6, 8, 9),
+    "concat channels": lambda: concat(1),
+    "concat rows": lambda: concat(3),
+    "scalar": lambda: unary(topi.nn.relu),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_plan_computes_the_same(name):
+    assert check(PROGRAMS[name]())
+
+
+# Vectors of half a row, lanes of half precision, splits in sixteen lanes.
+@pytest.mark.parametrize("name", ["dense float16", "conv nchw", "softmax", "mean of an image"])
+def test_with_wider_vectors(name):
+    assert check(PROGRAMS[name](), "avx512")
+
+
+def test_each_kind_of_plan_is_among_those():
+    kinds = set()
+    for name in ("conv nchw", "sum of rows", "relu", "max pool", "matmul of long rows"):
+        for plan in plans_of(PROGRAMS[name]()):
+            kinds |= {p.recipe for p in plan.programs}
+            kinds |= {"lanes" for s in plan.split_reductions if s.lanes}
+            kinds |= {"packed" for p in plan.programs if p.staged}
+            kinds |= {"stored prologue" for p in plan.programs if p.anchor == "pad_temp"}
+            kinds |= {"prologue in place" for p in plan.programs if "pad_temp" in p.inlined}
+            kinds |= {"fused" for s in plan.expression.stages for a in s.axes if a.fused_of}
+    assert kinds == {
+        "cpu.tiled", "cpu.direct", "lanes", "packed", "stored prologue", "prologue in place", "fused",
+    }  # fmt: skip
