@@ -74,7 +74,9 @@ def tiled_estimate(geometry: Geometry, device: DeviceSpec, shape: TiledShape, th
 
     if shared_bytes is None:
         shared_bytes = shared_bytes_of(geometry, shape)
-    registers = predicted_registers(geometry, device, thread, shape.unrolled, threads)
+    boxes = [op.box(block) for op in geometry.operands]
+    fetches = [ceil(prod(box) / (v * threads)) for box, v in zip(boxes, shape.vectors, strict=True)]
+    registers = predicted_registers(geometry, device, thread, shape.unrolled, threads, sum(fetches))
     resident, limit = occupancy(device, threads, registers, shared_bytes)
     if resident == 0:
         return None
@@ -90,11 +92,10 @@ def tiled_estimate(geometry: Geometry, device: DeviceSpec, shape: TiledShape, th
     compute = points * arithmetic * threads / rates.lanes
     load_slots, wavefronts = shared_reads(geometry, shape, warp)
     shared_read = wavefronts * inner * rounds * warps * rates.line / rates.shared
-    boxes = [op.box(block) for op in geometry.operands]
     bytes_step = [sectors(op, box, rates.sector) for op, box in zip(geometry.operands, boxes, strict=True)]
     fetch_slots = sum(
-        ceil(prod(box) / (v * threads)) * (2 + FETCH_OVERHEAD + GUARD_OVERHEAD * op.guarded + op.arithmetic * v)
-        for op, box, v in zip(geometry.operands, boxes, shape.vectors, strict=True)
+        n * (2 + FETCH_OVERHEAD + GUARD_OVERHEAD * op.guarded + op.arithmetic * v)
+        for op, n, v in zip(geometry.operands, fetches, shape.vectors, strict=True)
     )
     issue = ((points * arithmetic + load_slots * inner * rounds) + fetch_slots) * warps / rates.issue
     staged = sum(prod(box) * op.element_bytes for op, box in zip(geometry.operands, boxes, strict=True)) / rates.shared

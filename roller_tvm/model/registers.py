@@ -18,10 +18,14 @@ ADDRESSES = 24
 # Share of the register file that a plan may need: ptxas aims below the cap for occupancy. 7 of 126 plans
 # spilled at 0.9 (loop-invariant addresses, a few bytes), 21 of 362 at 1.
 USABLE = 0.9
-# The median of what the compiler takes: it holds both fragments of a step, loads part of the next ones early.
+# What the compiler takes (quantile regression at 0.7): accumulators, both fragments of a step, part of what the
+# unrolled steps read, part of what is fetched, addresses.
 BASE = 26
-PREFETCHED = 0.2
-PREFETCHED_MOST = 64
+PER_ACCUMULATOR = 1.15
+PER_FRAGMENT = 1.9
+PER_PREFETCHED = 0.29
+PREFETCHED_MOST = 128
+PER_FETCH = 0.1
 # ptxas hands out registers by eights (the rounding of its targets for occupancy).
 ROUNDED_TO = 8
 # Multiply-adds in the unrolled body of a thread; beyond it lowering and compiling take seconds.
@@ -91,22 +95,29 @@ def prefetched(geometry: Geometry, thread: Tile, unrolled: Tile) -> list[int]:
     return [_words(op.elements(own), op.element_bytes) for op in geometry.operands]
 
 
-def predicted_registers(geometry: Geometry, device: DeviceSpec, thread: Tile, unrolled: Tile, threads: int) -> int:
+def predicted_registers(
+    geometry: Geometry, device: DeviceSpec, thread: Tile, unrolled: Tile, threads: int, fetches: int = 0
+) -> int:
     """Registers that the compiler is expected to take, for occupancy.
 
     Parameters
     ----------
     unrolled : Tile
         Per reduction axis, the iterations of a step that are unrolled; other positions are not looked at.
+    fetches : int
+        Vectors that a thread fetches in a step.
     """
     parts = fragments(geometry, thread)
-    ahead = sum(min(n, PREFETCHED_MOST) for n in prefetched(geometry, thread, unrolled))
-    base = BASE if device.kind == "gpu" else 0
+    held = accumulators(geometry, thread)
     smaller = sum(parts) - max(parts, default=0)
-    raw = base + accumulators(geometry, thread) + 2 * smaller + (PREFETCHED * ahead if base else 0)
-    rounded = ceil(raw / ROUNDED_TO) * ROUNDED_TO
+    if device.kind == "gpu":
+        ahead = sum(min(n, PREFETCHED_MOST) for n in prefetched(geometry, thread, unrolled))
+        raw = (BASE + PER_ACCUMULATOR * held + PER_FRAGMENT * smaller + PER_PREFETCHED * ahead + PER_FETCH * fetches)
+        raw = ceil(raw / ROUNDED_TO) * ROUNDED_TO
+    else:
+        raw = held + sum(parts)
     cap = register_cap(device, threads)
-    return rounded if cap is None else min(rounded, cap)
+    return raw if cap is None else min(raw, cap)
 
 
 def unrolled_steps(geometry: Geometry, thread: Tile, step: Tile, statements: int = STATEMENTS) -> Tile:

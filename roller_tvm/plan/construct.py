@@ -153,8 +153,8 @@ def _part_splits(expression: TensorExpression, device: DeviceSpec) -> list[Split
     longest = max(anchor.reduce, key=lambda a: a.extent)
     if longest.part_of:
         return []
-    threads = device.units * device.vector_width
-    return [
+    threads = device.units * device.vector_width * (device.limits.schedulers_per_unit or 1)
+    splits = [
         SplitReduction(anchor.name, longest.name, parts, loops=tuple(n for n, _ in longest.fused_of))
         for parts in (2, 4, 8, 16, 32)
         # Worth it only while a register tile of outputs a thread leaves units idle.
@@ -162,6 +162,7 @@ def _part_splits(expression: TensorExpression, device: DeviceSpec) -> list[Split
         and longest.extent // parts >= device.vector_width
         and anchor.output_elements * parts <= threads * REGISTER_OUTPUTS
     ]
+    return splits[-2:]  # the finest that still fill the registers, and the one before it
 
 
 def _lane_splits(expression: TensorExpression, device: DeviceSpec) -> list[SplitReduction]:

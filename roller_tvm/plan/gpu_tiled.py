@@ -229,12 +229,21 @@ def aligned(search: Search, block: Tile) -> bool:
     return True
 
 
+def neighbouring(geometry: Geometry, sector: int) -> set[int]:
+    """Spatial axes along which neighbours share a memory transaction, in an operand or in the output."""
+    found = {geometry.spatial[-1]}
+    for op in geometry.operands:
+        if op.dims:
+            found |= {a for a, c in op.dims[-1] if a in geometry.spatial_set and c * op.element_bytes < sector}
+    return found
+
+
 def transaction_tile(search: Search, options: list[list[int]], tile: Tile) -> Tile:
     """The smallest tile above `tile` whose rows are whole memory transactions (rule 2), or whole rows."""
     g = search.geometry
     sector = search.device.far.transaction_bytes
     grown = list(tile)
-    for i in g.innermost & set(g.spatial):
+    for i in neighbouring(g, sector):
         enough = sector // min(op.element_bytes for op in g.operands)
         grown[i] = next((e for e in options[i] if e >= max(tile[i], enough)), options[i][-1] if options[i] else tile[i])
     return tuple(grown)
