@@ -24,6 +24,9 @@ GUARDED_LOADS = 4
 # How sharply throughput and latency of the multiply-adds change over: the exponent of their norm (measured: 7 or 8
 # accumulators reach 80% of the peak, 14 to 16 reach 97%, at a latency of 4 cycles and 2 a cycle).
 OVERLAP = 4
+# From this share of the vector registers on, each further one costs some cycles a step (measured, LLVM 10: 23, 24 and
+# 26 of 32 registers reach 265, 245 and 254 GFLOP/s of 285).
+CROWDED_FROM, CROWDED_CYCLES = 0.72, 0.15
 # Share of a cache level's time that prefetching does not hide behind arithmetic.
 EXPOSED = 0.15
 # A row of a large matrix is a page of its own: cycles that the translation of one more page costs in the inner loop
@@ -89,6 +92,11 @@ class RegisterUse:
         return self.accumulators + self.vector_loads + (1 if folded else self.broadcasts)
 
 
+def crowding(use: RegisterUse, rates: CpuRates) -> float:
+    """Cycles that the compiler's moves cost a point of the reduction where the register file is nearly full."""
+    return CROWDED_CYCLES * max(0.0, use.registers - CROWDED_FROM * rates.registers)
+
+
 def register_use(geometry: Geometry, tile: Tile, lanes: int) -> RegisterUse:
     """How a register tile uses registers: vectors along the nest's vector axis."""
     last = geometry.vector_axis
@@ -147,6 +155,7 @@ def tiled_estimate(
     # Few accumulators leave gaps between dependent multiply-adds well before the latency itself is the limit.
     busy = use.accumulators * per_point / rates.fma
     arithmetic = points * (busy**OVERLAP + chain**OVERLAP) ** (1 / OVERLAP)
+    arithmetic += points * crowding(use, rates)
     loads = points * (use.vector_loads + use.broadcasts + use.gathers) / rates.loads
     pages = sum(1 for op in g.operands if op.name not in packed and scattered(g, op))
     epilogue = use.accumulators * (2 + g.epilogue_flops) / rates.fma + TILE_OVERHEAD

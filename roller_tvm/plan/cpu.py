@@ -6,7 +6,7 @@ from itertools import product
 from math import ceil, prod
 
 from ..device import DeviceSpec
-from ..model.cpu import OVERLAP, CpuRates, direct_estimate, register_use, scattered, tiled_estimate
+from ..model.cpu import OVERLAP, CpuRates, crowding, direct_estimate, register_use, scattered, tiled_estimate
 from ..model.estimate import ProgramEstimate
 from ..model.geometry import Geometry, Tile
 from .align import Rejection, aligned_extents, capacity
@@ -75,8 +75,9 @@ def register_tiles(search: Search, rates: CpuRates) -> list[Tile]:
         if search.reject(capacity("vector registers", use.registers, rates.registers, "use a smaller register tile"),
                          f"register tile {tile}"):
             continue
+        chain = rates.latency if g.reduce else 0.0
         per_fma = max(
-            ((use.accumulators / rates.fma) ** OVERLAP + (rates.latency if g.reduce else 0.0) ** OVERLAP) ** (1 / OVERLAP),
+            ((use.accumulators / rates.fma) ** OVERLAP + chain**OVERLAP) ** (1 / OVERLAP) + crowding(use, rates),
             (use.vector_loads + use.broadcasts + use.gathers) / rates.loads,
         ) / use.accumulators  # fmt: skip
         waste = ceil(tile[last] / rates.lanes) * rates.lanes / tile[last] if last is not None else 1.0
