@@ -16,7 +16,15 @@ from typing import Any
 from roller_tvm.device import cpu_device, default_cpu_target
 
 # ResNet-50's 3x3 convolutions at batch 1: channels, image, stride.
-CONVOLUTIONS = ((64, 56, 1), (128, 56, 2), (128, 28, 1), (256, 28, 2), (256, 14, 1), (512, 14, 2), (512, 7, 1))
+CONVOLUTIONS = (
+    (64, 56, 1),
+    (128, 56, 2),
+    (128, 28, 1),
+    (256, 28, 2),
+    (256, 14, 1),
+    (512, 14, 2),
+    (512, 7, 1),
+)
 
 
 def matmul(n: int) -> tuple[Any, dict[str, Any]]:
@@ -39,13 +47,17 @@ def convolution(channels: int, image: int, stride: int) -> tuple[Any, dict[str, 
     y = relay.nn.conv2d(x, w, kernel_size=(3, 3), channels=channels, padding=(1, 1), strides=(stride, stride))
     y = relay.nn.relu(relay.nn.bias_add(y, b))
     rng = np.random.default_rng(0)
-    params = {"w": tvm.nd.array((rng.standard_normal((channels, channels, 3, 3)) * 0.05).astype("float32")),
-              "b": tvm.nd.array(rng.standard_normal(channels).astype("float32"))}
+    params = {
+        "w": tvm.nd.array((rng.standard_normal((channels, channels, 3, 3)) * 0.05).astype("float32")),
+        "b": tvm.nd.array(rng.standard_normal(channels).astype("float32")),
+    }
     return tvm.IRModule.from_expr(relay.Function([x, w, b], y)), params
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--trials", type=int, default=10)
     parser.add_argument("--only", default="", help="operators whose name contains this")
     args = parser.parse_args()
@@ -56,7 +68,9 @@ def main() -> int:
     target = default_cpu_target(threads=before.units)
     cases = {"matmul 1024^3": lambda: matmul(1024)}
     for c, image, stride in CONVOLUTIONS:
-        cases[f"conv 3x3 {c}x{image}x{image} /{stride}"] = lambda c=c, image=image, stride=stride: convolution(c, image, stride)
+        cases[f"conv 3x3 {c}x{image}x{image} /{stride}"] = lambda c=c, image=image, stride=stride: (
+            convolution(c, image, stride)
+        )
     rates: dict[str, float] = {}
     for name, build in cases.items():
         if args.only not in name:
@@ -65,10 +79,15 @@ def main() -> int:
         result = tune(mod, params, target, trials=args.trials, device=before)
         heavy = max(result.tasks, key=lambda t: t.task.flops)
         rates[name] = heavy.gflops
-        print(f"{name:<28} {heavy.seconds * 1e6:9.1f} us {heavy.gflops:7.1f} GFLOP/s  checked {heavy.checked}", flush=True)
+        print(
+            f"{name:<28} {heavy.seconds * 1e6:9.1f} us {heavy.gflops:7.1f} GFLOP/s  checked {heavy.checked}",
+            flush=True,
+        )
     after = cpu_device(refresh=True)
     peak = max(before.peak("float32"), after.peak("float32"))
-    print(f"\nFMA peak {before.peak('float32'):.0f} before, {after.peak('float32'):.0f} after, GFLOP/s on {before.units} cores")
+    print(
+        f"\nFMA peak {before.peak('float32'):.0f} before, {after.peak('float32'):.0f} after, GFLOP/s on {before.units} cores"
+    )
     for name, rate in rates.items():
         print(f"{name:<28} {rate / peak:6.1%}")
     share = math.exp(statistics.mean(math.log(rate / peak) for rate in rates.values()))

@@ -40,7 +40,9 @@ def network():
     x = relay.var("x", shape=(1, 3, 64, 64))
     y = relay.nn.conv2d(x, weight("w1", 32, 3, 3, 3), kernel_size=(3, 3), channels=32, padding=(1, 1))
     y = relay.nn.relu(relay.nn.bias_add(y, weight("b1", 32)))
-    y = relay.nn.conv2d(y, weight("w2", 64, 32, 3, 3), kernel_size=(3, 3), channels=64, padding=(1, 1), strides=(2, 2))
+    y = relay.nn.conv2d(
+        y, weight("w2", 64, 32, 3, 3), kernel_size=(3, 3), channels=64, padding=(1, 1), strides=(2, 2)
+    )
     y = relay.nn.relu(relay.nn.bias_add(y, weight("b2", 64)))
     y = relay.nn.batch_flatten(relay.nn.global_avg_pool2d(y))
     y = relay.nn.dense(y, weight("w3", 16, 64))
@@ -82,8 +84,9 @@ print(explain(heaviest.plan, device))
 # --------------------------
 # The records are Ansor's own, so that Ansor's context applies them.
 
-with auto_scheduler.ApplyHistoryBest(str(records)), tvm.transform.PassContext(
-    opt_level=3, config={"relay.backend.use_auto_scheduler": True}
+with (
+    auto_scheduler.ApplyHistoryBest(str(records)),
+    tvm.transform.PassContext(opt_level=3, config={"relay.backend.use_auto_scheduler": True}),
 ):
     tuned = relay.build(mod, target=target, params=params)
 with tvm.transform.PassContext(opt_level=3):

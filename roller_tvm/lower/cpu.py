@@ -16,7 +16,19 @@ from __future__ import annotations
 from ..expr import Stage, TensorExpression
 from ..plan.program import RProgram
 from .loops import open_parts
-from .steps import CacheRead, CacheWrite, ComputeAt, Fuse, Inline, Parallel, Reorder, Split, Step, Unroll, Vectorize
+from .steps import (
+    CacheRead,
+    CacheWrite,
+    ComputeAt,
+    Fuse,
+    Inline,
+    Parallel,
+    Reorder,
+    Split,
+    Step,
+    Unroll,
+    Vectorize,
+)
 
 
 def lower_cpu_tiled(expression: TensorExpression, program: RProgram) -> list[Step]:
@@ -73,13 +85,18 @@ def _micro_kernel(inner: str, anchor: Stage, program: RProgram) -> list[Step]:
     for axis, loop in zip(anchor.spatial, spatial, strict=True):
         steps.append(Split(inner, loop, (1, 1, tile[axis.name]), tuple(f"{loop}.{n}" for n in range(4))))
     for axis, loop in zip(anchor.reduce, reduce, strict=True):
-        steps.append(Split(inner, loop, (program.choice(f"unroll:{axis.name}", 1),), (f"{loop}.0", f"{loop}.1")))
+        steps.append(
+            Split(inner, loop, (program.choice(f"unroll:{axis.name}", 1),), (f"{loop}.0", f"{loop}.1"))
+        )
     s = [[f"{loop}.{n}" for loop in spatial] for n in range(4)]
     s[3] = _vector_last(s[3], anchor)
     r = [tuple(f"{loop}.{n}" for loop in reduce) for n in range(2)]
     steps.append(Reorder(inner, (*s[0], *s[1], *r[0], *s[2], *r[1], *s[3])))
-    steps += [Unroll(inner, f"{loop}.1") for axis, loop in zip(anchor.reduce, reduce, strict=True)
-              if program.choice(f"unroll:{axis.name}", 1) > 1]
+    steps += [
+        Unroll(inner, f"{loop}.1")
+        for axis, loop in zip(anchor.reduce, reduce, strict=True)
+        if program.choice(f"unroll:{axis.name}", 1) > 1
+    ]
     steps += [Unroll(inner, loop) for loop in s[3][:-1]]
     if tile[_vector_name(anchor)] > 1:
         steps.append(Vectorize(inner, s[3][-1]))
@@ -94,7 +111,7 @@ def _vector_name(anchor: Stage) -> str:
 def _vector_last(loops: list[str], anchor: Stage) -> list[str]:
     """The loops of the spatial axes in order, that of the vector axis last."""
     at = next(n for n, a in enumerate(anchor.spatial) if a.name == _vector_name(anchor))
-    return [*loops[:at], *loops[at + 1:], loops[at]]
+    return [*loops[:at], *loops[at + 1 :], loops[at]]
 
 
 def lower_cpu_direct(expression: TensorExpression, program: RProgram) -> list[Step]:
@@ -107,7 +124,7 @@ def lower_cpu_direct(expression: TensorExpression, program: RProgram) -> list[St
     if not loops:
         return steps
     at = next(n for n, a in enumerate(anchor.spatial) if a.name == _vector_name(anchor))
-    rest, last = [*loops[:at], *loops[at + 1:]], loops[at]
+    rest, last = [*loops[:at], *loops[at + 1 :]], loops[at]
     # The loop just outside the vectors; reductions are computed there.
     if vector > 1 and vector < anchor.spatial[at].extent:
         steps.append(Split(out, last, (vector,), (f"{last}.o", f"{last}.v")))

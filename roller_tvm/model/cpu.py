@@ -47,7 +47,9 @@ class CpuRates:
     loads: float  # vector loads
     registers: int
     line: int
-    caches: tuple[tuple[str, float, float], ...]  # near to far: name, bytes a core can count on, bytes per cycle into the level before
+    caches: tuple[
+        tuple[str, float, float], ...
+    ]  # near to far: name, bytes a core can count on, bytes per cycle into the level before
     far: float  # bytes per cycle and core from memory
 
     @classmethod
@@ -131,7 +133,12 @@ def scattered(geometry: Geometry, operand: Operand) -> bool:
 
 
 def tiled_estimate(
-    geometry: Geometry, device: DeviceSpec, chunk: Tile, tile: Tile, order: tuple[int, ...], packed: frozenset[str] = frozenset()
+    geometry: Geometry,
+    device: DeviceSpec,
+    chunk: Tile,
+    tile: Tile,
+    order: tuple[int, ...],
+    packed: frozenset[str] = frozenset(),
 ) -> ProgramEstimate:
     """Predicted time of recipe cpu.tiled.
 
@@ -165,14 +172,21 @@ def tiled_estimate(
     whole = tuple(g.extents[i] if i in g.reduce else tile[i] for i in range(len(tile)))
     whole_chunk = tuple(g.extents[i] if i in g.reduce else chunk[i] for i in range(len(chunk)))
     copies = sum(op.elements(whole_chunk) * op.element_bytes for op in g.operands if op.name in packed)
-    core = tiles * (max(arithmetic, loads) + points * pages * PAGE_CYCLES + epilogue) + copies / rates.caches[-1][2]
+    core = (
+        tiles * (max(arithmetic, loads) + points * pages * PAGE_CYCLES + epilogue)
+        + copies / rates.caches[-1][2]
+    )
     levels: list[LevelTime] = []
     worst, bound = core, "compute" if arithmetic >= loads else "load"
     busiest = ceil(chunks / device.units)
     below, exposed = "register", 0.0
     for name, capacity, rate in rates.caches:
         if below == "register":
-            moved = tiles * points * (use.vector_loads * device.vector_bytes + use.broadcasts * float(g.output_bytes))
+            moved = (
+                tiles
+                * points
+                * (use.vector_loads * device.vector_bytes + use.broadcasts * float(g.output_bytes))
+            )
         else:
             moved = _through(g, below, whole, chunk, order, rates)
         cycles = moved / rate
@@ -192,7 +206,9 @@ def tiled_estimate(
     )  # fmt: skip
 
 
-def _through(g: Geometry, below: str, tile: Tile, chunk: Tile, order: tuple[int, ...], rates: CpuRates) -> float:
+def _through(
+    g: Geometry, below: str, tile: Tile, chunk: Tile, order: tuple[int, ...], rates: CpuRates
+) -> float:
     """Bytes that one chunk moves into cache level `below` from the next one.
 
     From the register tile outwards, the loops whose working set still fits into the cache are free; outside
@@ -203,7 +219,7 @@ def _through(g: Geometry, below: str, tile: Tile, chunk: Tile, order: tuple[int,
     current = tile
     while outer:
         axis = outer[-1]
-        grown = (*current[:axis], chunk[axis], *current[axis + 1:])
+        grown = (*current[:axis], chunk[axis], *current[axis + 1 :])
         if g.input_bytes(grown) > capacity:
             break
         current = grown
@@ -241,14 +257,25 @@ def direct_estimate(geometry: Geometry, device: DeviceSpec, chunks: int, vector:
     points = g.stage.points
     last = g.vector_axis
     contiguous = [
-        last is not None and op.stride_of(last) in (0, 1) and not (any(op.opaque) and vector > block(g.extents[last]))
+        last is not None
+        and op.stride_of(last) in (0, 1)
+        and not (any(op.opaque) and vector > block(g.extents[last]))
         for op in g.operands
     ]
     vectorised = max(1, min(vector, rates.lanes)) if last is not None and all(contiguous) else 1
     loads = sum(points / (vectorised if c else 1) for c in contiguous)
     chain = rates.latency if g.reduce else 0.0  # one accumulator at a time
-    guards = sum(GUARDED_LOADS * points / (1 if last in op.guard_axes else vectorised) for op in g.operands if op.guarded)
-    cycles = guards + points / vectorised * max(per_point / rates.fma, chain) + loads / rates.loads + outputs * (1 + g.epilogue_flops) / vectorised
+    guards = sum(
+        GUARDED_LOADS * points / (1 if last in op.guard_axes else vectorised)
+        for op in g.operands
+        if op.guarded
+    )
+    cycles = (
+        guards
+        + points / vectorised * max(per_point / rates.fma, chain)
+        + loads / rates.loads
+        + outputs * (1 + g.epilogue_flops) / vectorised
+    )
     moved = sum(op.source_bytes for op in g.operands) + outputs * g.output_bytes + g.epilogue_bytes
     level, rate = "dram", rates.far
     for name, capacity, _ in rates.caches:

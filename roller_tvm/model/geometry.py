@@ -109,8 +109,13 @@ class Geometry:
     output_bytes: int  # per output element
 
     @classmethod
-    def of(cls, expression: TensorExpression, stage_name: str, inlined: Sequence[str] = (),
-           output: str | None = None) -> Geometry:
+    def of(
+        cls,
+        expression: TensorExpression,
+        stage_name: str,
+        inlined: Sequence[str] = (),
+        output: str | None = None,
+    ) -> Geometry:
         """Prepare one nest.
 
         Parameters
@@ -195,7 +200,9 @@ class Geometry:
     def is_contraction(self) -> bool:
         """Whether two operands each are reused along an axis of their own: a matrix product in disguise."""
         lacking = [
-            {i for i in self.spatial if i not in op.axes and self.extents[i] > 1} for op in self.operands if op.axes
+            {i for i in self.spatial if i not in op.axes and self.extents[i] > 1}
+            for op in self.operands
+            if op.axes
         ]
         return len(lacking) > 1 and sum(1 for axes in lacking if axes) > 1
 
@@ -216,7 +223,9 @@ class Geometry:
         )
 
 
-def _operand(expression: TensorExpression, access: Access, position: dict[str, int], inlined: Sequence[str]) -> Operand:
+def _operand(
+    expression: TensorExpression, access: Access, position: dict[str, int], inlined: Sequence[str]
+) -> Operand:
     tensor = expression.tensors[access.tensor]
     sources: tuple[Access, ...] = (access,)
     arithmetic = 0

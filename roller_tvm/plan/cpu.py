@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import product
 from math import ceil, prod
 
-from ..device import DeviceSpec
 from ..model.cpu import OVERLAP, CpuRates, crowding, direct_estimate, register_use, scattered, tiled_estimate
 from ..model.estimate import ProgramEstimate
 from ..model.geometry import Geometry, Tile
@@ -25,7 +24,8 @@ WINDOW = 7
 def window_axes(geometry: Geometry) -> list[int]:
     """Reduction axes that slide over an operand: they share a dimension with a spatial axis."""
     return [
-        i for i in geometry.reduce
+        i
+        for i in geometry.reduce
         if any(len(dim) > 1 and any(a == i for a, _ in dim) for op in geometry.operands for dim in op.dims)
     ]
 
@@ -72,8 +72,10 @@ def register_tiles(search: Search, rates: CpuRates) -> list[Tile]:
         if use.accumulators > rates.registers:
             continue
         search.considered += 1
-        if search.reject(capacity("vector registers", use.registers, rates.registers, "use a smaller register tile"),
-                         f"register tile {tile}"):
+        if search.reject(
+            capacity("vector registers", use.registers, rates.registers, "use a smaller register tile"),
+            f"register tile {tile}",
+        ):
             continue
         chain = rates.latency if g.reduce else 0.0
         per_fma = max(
@@ -90,7 +92,8 @@ def chunks_of(search: Search, tile: Tile, units: int) -> list[Tile]:
     """Chunks of whole register tiles that keep all cores busy, the best balanced first."""
     g = search.geometry
     options = [
-        [extent] if i in g.reduce else aligned_extents(extent, 0.0, step=tile[i]) for i, extent in enumerate(g.extents)
+        [extent] if i in g.reduce else aligned_extents(extent, 0.0, step=tile[i])
+        for i, extent in enumerate(g.extents)
     ]
     found: list[tuple[float, int, Tile]] = []
     for chunk in product(*options):
@@ -140,7 +143,9 @@ def construct_tiled(search: Search, top: int) -> list[tuple[RProgram, ProgramEst
     return [(_program(search, *form), estimate) for _, *form, estimate in found[: 2 * top]]
 
 
-def _program(search: Search, chunk: Tile, tile: Tile, order: tuple[int, ...], packed: frozenset[str]) -> RProgram:
+def _program(
+    search: Search, chunk: Tile, tile: Tile, order: tuple[int, ...], packed: frozenset[str]
+) -> RProgram:
     g, nest = search.geometry, search.nest
     tiles = (
         RTile("l2", tuple(zip(g.axes, chunk, strict=True))),
@@ -148,8 +153,12 @@ def _program(search: Search, chunk: Tile, tile: Tile, order: tuple[int, ...], pa
     )
     choices = tuple((f"order:{g.axes[axis]}", n) for n, axis in enumerate(order))
     if any(op.guarded for op in g.operands):  # with the window unrolled, one check serves a whole row of it
-        choices += tuple((f"unroll:{g.axes[i]}", g.extents[i]) for i in window_axes(g) if g.extents[i] <= WINDOW)
-    return RProgram("cpu.tiled", nest.anchor, nest.output, tiles, nest.inlined, tuple(sorted(packed)), choices)
+        choices += tuple(
+            (f"unroll:{g.axes[i]}", g.extents[i]) for i in window_axes(g) if g.extents[i] <= WINDOW
+        )
+    return RProgram(
+        "cpu.tiled", nest.anchor, nest.output, tiles, nest.inlined, tuple(sorted(packed)), choices
+    )
 
 
 def construct_direct(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
@@ -172,14 +181,33 @@ def construct_direct(search: Search, top: int) -> list[tuple[RProgram, ProgramEs
             if len(leading) < outer or (outer and g.extents[leading[-1]] == 1):
                 continue
             search.considered += 1
-            chunk = tuple((vector if i == last else 1) if i in leading else e for i, e in enumerate(g.extents))
+            chunk = tuple(
+                (vector if i == last else 1) if i in leading else e for i, e in enumerate(g.extents)
+            )
             chunks = prod(g.extents[i] // chunk[i] for i in leading)
             estimate = direct_estimate(g, device, chunks, vector)
-            tile = tuple(e if i in g.reduce else (vector or 1) if i == last else 1 for i, e in enumerate(g.extents))
-            tiles = (RTile("l2", tuple(zip(g.axes, chunk, strict=True))), RTile("register", tuple(zip(g.axes, tile, strict=True))))
+            tile = tuple(
+                e if i in g.reduce else (vector or 1) if i == last else 1 for i, e in enumerate(g.extents)
+            )
+            tiles = (
+                RTile("l2", tuple(zip(g.axes, chunk, strict=True))),
+                RTile("register", tuple(zip(g.axes, tile, strict=True))),
+            )
             choices = (("parallel", outer), ("vector", vector))
-            found.append((RProgram("cpu.direct", search.nest.anchor, search.nest.output, tiles, search.nest.inlined, (),
-                                   choices), estimate))
+            found.append(
+                (
+                    RProgram(
+                        "cpu.direct",
+                        search.nest.anchor,
+                        search.nest.output,
+                        tiles,
+                        search.nest.inlined,
+                        (),
+                        choices,
+                    ),
+                    estimate,
+                )
+            )
     # Of equal times, the fewest axes in parallel.
     return sorted(found, key=lambda c: c[1].seconds)[: 2 * top]
 
@@ -191,5 +219,9 @@ def _vectorisable(search: Search, last: int) -> Rejection | None:
     longest = vector_extents(g.extents[last], lanes, 4)[-1]
     if longest == g.extents[last] or 2 * filled(longest, lanes) >= 1:
         return None
-    return Rejection("execution unit", f"vectors of {lanes // 2} elements of '{g.axes[last]}'", str(longest),
-                     "pad the axis to a length with a larger divisor")
+    return Rejection(
+        "execution unit",
+        f"vectors of {lanes // 2} elements of '{g.axes[last]}'",
+        str(longest),
+        "pad the axis to a length with a larger divisor",
+    )

@@ -69,7 +69,9 @@ def partition(
         claimed |= {stage.name, *chain}
         nests.append((stage.name, chain[-1] if chain else stage.name, set(chain[:-1])))
     for stage in expression.stages:
-        if stage.name not in claimed and (stage.name in outputs or (store is not None and store(expression, stage))):
+        if stage.name not in claimed and (
+            stage.name in outputs or (store is not None and store(expression, stage))
+        ):
             claimed.add(stage.name)
             nests.append((stage.name, stage.name, set()))
     order = {s.name: i for i, s in enumerate(expression.stages)}
@@ -117,5 +119,6 @@ def _single_sink(expression: TensorExpression, included: list[str]) -> bool:
     """Whether only the last stage is seen from outside."""
     outputs = {s.name for s in expression.outputs}
     return all(
-        name not in outputs and all(c.name in included for c in expression.consumers(name)) for name in included[:-1]
+        name not in outputs and all(c.name in included for c in expression.consumers(name))
+        for name in included[:-1]
     )
