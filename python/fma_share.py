@@ -86,7 +86,8 @@ def main() -> int:
     after = cpu_device(refresh=True)
     peak = max(before.peak("float32"), after.peak("float32"))
     print(
-        f"\nFMA peak {before.peak('float32'):.0f} before, {after.peak('float32'):.0f} after, GFLOP/s on {before.units} cores"
+        f"\nFMA peak {before.peak('float32'):.0f} before, {after.peak('float32'):.0f} after,"
+        f" GFLOP/s on {before.units} cores"
     )
     for name, rate in rates.items():
         print(f"{name:<28} {rate / peak:6.1%}")

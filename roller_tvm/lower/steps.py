@@ -8,7 +8,7 @@ source axes (``Axis.part_of`` names the source where an axis is a part); a cache
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
@@ -169,7 +169,8 @@ def step_from_json(data: Sequence[Any]) -> Step:
     op, *args = data
     if op not in STEPS:
         raise ValueError(f"unknown schedule step '{op}' (known: {', '.join(STEPS)})")
-    return STEPS[op](*(tuple(a) if isinstance(a, list) else a for a in args))
+    make: Callable[..., Step] = STEPS[op]
+    return make(*(tuple(a) if isinstance(a, list) else a for a in args))
 
 
 def render(steps: Sequence[Step]) -> str:

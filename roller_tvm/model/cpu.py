@@ -180,7 +180,7 @@ def tiled_estimate(
     worst, bound = core, "compute" if arithmetic >= loads else "load"
     busiest = ceil(chunks / device.units)
     below, exposed = "register", 0.0
-    for name, capacity, rate in rates.caches:
+    for name, _, rate in rates.caches:
         if below == "register":
             moved = (
                 tiles
@@ -292,6 +292,6 @@ def direct_estimate(geometry: Geometry, device: DeviceSpec, chunks: int, vector:
     seconds = max(memory, core) * rates.cycle + overhead
     return ProgramEstimate(
         seconds, core * rates.cycle, (LevelTime(level, moved, moved / (rate * units) * rates.cycle),),
-        level if memory > core else "compute", g.stage.flops + g.epilogue_flops * outputs, chunks, ceil(chunks / device.units),
-        registers=0, utilisation=1 / (busiest * device.units),
+        level if memory > core else "compute", g.stage.flops + g.epilogue_flops * outputs, chunks,
+        ceil(chunks / device.units), registers=0, utilisation=1 / (busiest * device.units),
     )  # fmt: skip

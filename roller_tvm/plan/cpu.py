@@ -140,7 +140,10 @@ def construct_tiled(search: Search, top: int) -> list[tuple[RProgram, ProgramEst
         # Several register tiles reach the measuring, not the variations of one.
         found += sorted(of_tile, key=lambda c: c[0])[: max(2, top // 3)]
     found.sort(key=lambda c: c[0])
-    return [(_program(search, *form), estimate) for _, *form, estimate in found[: 2 * top]]
+    return [
+        (_program(search, chunk, tile, order, packed), estimate)
+        for _, chunk, tile, order, packed, estimate in found[: 2 * top]
+    ]
 
 
 def _program(
