@@ -16,7 +16,9 @@ BLOCK, PAUSE_S = 8, 0.015
 
 
 def interleaved(
-    functions: Mapping[str, Callable[[], object]], seconds: float, pinned: Callable[[str], bool] = lambda name: True
+    functions: Mapping[str, Callable[[], object]],
+    seconds: float,
+    pinned: Callable[[str], bool] = lambda name: True,
 ) -> dict[str, list[float]]:
     """Times of each function, called in turns in blocks.
 
