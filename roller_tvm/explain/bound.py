@@ -29,6 +29,8 @@ def bound_line(estimate: ProgramEstimate, device: DeviceSpec) -> str:
     """The bound and its meaning."""
     if device.launch_overhead_us * 1e-6 > estimate.seconds / 2:
         return "launch bound: starting it takes longer than running it; fusing with neighbours would help"
+    if estimate.bound == "compute" and not estimate.flops:
+        return "compute bound: copying and its conditions take longer than the memory traffic"
     told = (_CPU if device.kind == "cpu" else _GPU).get(
         estimate.bound,
         f"traffic from {estimate.bound} takes longer than the arithmetic; a larger tile would help",

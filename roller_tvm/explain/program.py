@@ -86,7 +86,8 @@ def _time_rows(estimate: ProgramEstimate, g: Geometry, device: DeviceSpec) -> li
             level.seconds,
         )
     launch = device.launch_overhead_us * 1e-6
-    row("launch", "", "", "", min(launch, estimate.seconds))
+    if launch:
+        row("launch", "", "", "", min(launch, estimate.seconds))
     rate = amount(estimate.flops / estimate.seconds, "FLOP/s") if estimate.flops else ""
     rows.append(["predicted", "", rate, "", seconds(estimate.seconds), share(1.0)])
     return rows

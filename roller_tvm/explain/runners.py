@@ -41,7 +41,7 @@ def why_slower(best: RankedPlan, other: RankedPlan, device: DeviceSpec) -> str:
     if best.plan.split_reductions != other.plan.split_reductions:
         return _split(best, other)
     if [p.anchor for p in first] != [p.anchor for p in second]:
-        return f"{len(second)} loop nests instead of {len(first)}"
+        return _other_nests(best, other)
     pairs = list(zip(first, second, best.estimate.programs, other.estimate.programs, strict=True))
     a, b, before, after = max(pairs, key=lambda p: p[3].seconds - p[2].seconds)
     if other.seconds - best.seconds <= EQUAL * best.seconds:
@@ -64,6 +64,19 @@ def _split(best: RankedPlan, other: RankedPlan) -> str:
     one, two = waves[best], waves[other]
     if two.blocks != one.blocks:
         text += f": {two.blocks} blocks instead of {one.blocks}"
+    return text
+
+
+def _other_nests(best: RankedPlan, other: RankedPlan) -> str:
+    """Stages that one plan stores and the other computes in place, and where the time goes then."""
+    times = {p.anchor: e.seconds for p, e in zip(best.plan.programs, best.estimate.programs, strict=True)}
+    theirs = {p.anchor: e.seconds for p, e in zip(other.plan.programs, other.estimate.programs, strict=True)}
+    told = [f"{name} in place instead of stored" for name in times if name not in theirs]
+    told += [f"{name} stored instead of in place" for name in theirs if name not in times]
+    text = ", ".join(told) or f"{len(theirs)} loop nests instead of {len(times)}"
+    slower = max((n for n in theirs if n in times), key=lambda n: theirs[n] - times[n], default="")
+    if slower and theirs[slower] > times[slower]:
+        text += f": {slower} takes {seconds(theirs[slower])}, not {seconds(times[slower])}"
     return text
 
 

@@ -73,3 +73,16 @@ def test_every_device_has_words_for_its_plans(name):
         assert f"{construction.best.estimate.bound} bound" in text and "schedule steps" in text
         for program in construction.best.plan.programs:
             assert all(line in text for line in str(program.tiles[-1]).splitlines())
+
+
+def test_a_stage_stored_or_in_place_is_named():
+    from roller_tvm.expr.operators import conv2d_nchw
+
+    device = load_device("v100")
+    ranked = construct(conv2d_nchw(n=1, c=16, h=16, w=16, f=16, k=3, padding=1), device, top=1).best
+    program, estimate = ranked.plan.programs[0], ranked.estimate.programs[0]
+    stored = replace(program, anchor="pad", output="pad", tiles=(), inlined=())
+    plan = replace(ranked.plan, programs=(stored, program))
+    two = replace(ranked, plan=plan, estimate=Estimate((estimate, replace(estimate, seconds=2 * estimate.seconds))))
+    text = why_slower(ranked, two, device)
+    assert text.startswith("pad stored instead of in place: conv2d takes ")
