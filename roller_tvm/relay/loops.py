@@ -174,7 +174,8 @@ class StepApplier:
         at = self.at(stage, step.axis)
         self.rfactor(stage, at, step.position, step.name)
         # The new stage computes the partial results over a further spatial loop; the old one merges them.
-        rest = [a for a in loops if a not in spatial and a != step.axis]
+        # TVM lists the reduction axes that were not split first, whatever their order was.
+        rest = [a for a in reduce if a in loops] + [a for a in loops if a not in (*spatial, *reduce, step.axis)]
         self._start(step.name, [*spatial[: step.position], step.axis, *spatial[step.position :]], rest)
         self._start(stage, spatial, [step.axis])
 

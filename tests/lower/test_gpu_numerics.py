@@ -30,6 +30,7 @@ OPERATORS = {
     "matmul split bias relu": ("matmul", dict(m=2, n=32, k=1024, bias=True, relu=True)),
     "batch matmul": ("batch_matmul", dict(b=3, m=32, n=40, k=24)),
     "conv": ("conv2d_nchw", dict(n=2, c=8, h=14, w=14, f=16, kh=3, kw=3, stride=1, padding=1, bias=True, relu=True)),
+    "conv split": ("conv2d_nchw", dict(n=1, c=64, h=7, w=7, f=16, kh=3, kw=3, stride=1, padding=1, relu=True)),
     "conv strided": ("conv2d_nchw", dict(n=1, c=6, h=15, w=15, f=8, kh=3, kw=3, stride=2, padding=1)),
     "conv 1x1": ("conv2d_nchw", dict(n=2, c=32, h=14, w=14, f=64, kh=1, kw=1, stride=1, padding=0)),
     "conv dilated": ("conv2d_nchw", dict(n=1, c=4, h=16, w=16, f=8, kh=3, kw=3, stride=1, padding=2, dilation=2)),
