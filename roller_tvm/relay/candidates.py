@@ -76,6 +76,8 @@ def make_candidates(task: Task, device: DeviceSpec, top: int) -> Candidates:
                     keep_layout(dict(program.ops), steps),
                 ]
             for variant in variants:
+                if variant in result.steps:  # another plan comes to the same kernel
+                    continue
                 result.states.append((apply_steps_state(dag, program, variant), number))
                 result.steps.append(variant)
         except MeasureError as error:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import tempfile
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -36,6 +38,8 @@ class Limits:
         A candidate whose first `tries` runs all take `give_up` times the best one's is not measured further.
     finalists : int
         The best ones are measured again, in turns, so that noise does not choose.
+    margin : float
+        TVM's own kernel stays only where it is faster by this share.
     """
 
     build_s: float = 15.0
@@ -47,6 +51,7 @@ class Limits:
     give_up: float = 3.0
     tries: int = 3
     finalists: int = 3
+    margin: float = 0.03
 
     def options(self) -> dict[str, float]:
         names = ("repeat_s", "repeats", "budget_s", "give_up", "tries")
@@ -77,11 +82,12 @@ class Outcome:
 
 @dataclass
 class TaskResult:
-    """Outcomes in the order of the candidates, and which one won (None: none works)."""
+    """Outcomes in the order of the candidates, and which one won (None: none works, or TVM's own is faster)."""
 
     outcomes: list[Outcome]
     winner: int | None = None
-    error: str = ""
+    default: Outcome | None = None
+    default_wins: bool = False
 
     def failures(self) -> dict[str, int]:
         """How many candidates failed, by kind."""
@@ -100,8 +106,9 @@ class Measurer:
 
     pool: Pool
     limits: Limits = field(default_factory=Limits)
+    seconds: dict[str, float] = field(default_factory=dict)
 
-    def measure(self, task: Any, states: Sequence[Any], how: str = "time") -> TaskResult:
+    def measure(self, task: Any, states: Sequence[Any], how: str = "time", default: str = "") -> TaskResult:
         """Choose among States of a ``SearchTask``.
 
         Parameters
@@ -112,6 +119,8 @@ class Measurer:
         how : {'time', 'check', 'build'}
             'time': the fastest wins that computes what the reference does. 'check': the first that does.
             'build': the first that builds (where no device is there to run it).
+        default : str
+            TVM's own kernel as JSON of lowered TIR, to be measured beside them.
 
         Raises
         ------
@@ -124,7 +133,8 @@ class Measurer:
             raise ValueError(f"'how' must be one of {', '.join(HOW)} (got '{how}')")
         packs = packs_weights(task)
         lines = [record_line(task, s) for s in states]
-        session = _Session(self.pool, self.limits, task.workload_key, PACKED if packs else PLAIN, lines)
+        mode = PACKED if packs else PLAIN
+        session = _Session(self.pool, self.limits, self.seconds, task.workload_key, mode, lines)
         with tempfile.TemporaryDirectory(prefix="roller-tvm-") as folder:
             tensors = str(SaveJSON(task.compute_dag.tensors))
             opening = ("open_task", (session.key, tensors, str(task.target), packs), self.limits.reference_s)
@@ -137,7 +147,7 @@ class Measurer:
             try:
                 if how == "build":
                     return session.first_built()
-                return session.measured() if how == "time" else session.first_right()
+                return session.measured(default) if how == "time" else session.first_right()
             finally:
                 for worker in self.pool.workers:
                     worker.prepare([])
@@ -145,7 +155,8 @@ class Measurer:
     def _reference(self, key: str, opening: Any, folder: str) -> None:
         worker = self.pool.workers[0]
         worker.prepare([opening])
-        reply = worker.call("make_reference", (key, folder), self.limits.reference_s)
+        with timed(self.seconds, "reference"):
+            reply = worker.call("make_reference", (key, folder), self.limits.reference_s)
         if not reply.ok:
             raise MeasureError(
                 f"no reference to check against: {reply.kind}: {reply.text}",
@@ -161,22 +172,34 @@ class _Session:
 
     pool: Pool
     limits: Limits
+    seconds: dict[str, float]
     key: str
     mode: int
     lines: list[str]
     outcomes: list[Outcome] = field(default_factory=list)
     built: dict[tuple[int, int], tuple[Worker, int]] = field(default_factory=dict)
+    default: int = -1
 
-    def _build(self, numbers: Sequence[int], mode: int) -> None:
-        calls = [("build", (self.key, n, self.lines[n], mode), self.limits.build_s) for n in numbers]
-        for n, (worker, generation, reply) in zip(numbers, self.pool.map(calls), strict=True):
+    def _mode(self, number: int) -> int:
+        return PLAIN if number == self.default else self.mode
+
+    def _build(self, numbers: Sequence[int], mode: int | None = None) -> None:
+        calls = []
+        for n in numbers:
+            function = "build_default" if n == self.default else "build"
+            chosen = self._mode(n) if mode is None else mode
+            calls.append((function, (self.key, n, self.lines[n], chosen), self.limits.build_s))
+        with timed(self.seconds, "build"):
+            replies = self.pool.map(calls)
+        for n, call, (worker, generation, reply) in zip(numbers, calls, replies, strict=True):
+            mode = call[1][3]
             if reply.ok:
                 self.built[n, mode] = (worker, generation)
                 self.outcomes[n] = replace(self.outcomes[n], build_s=reply.value)
             else:
                 self.outcomes[n] = Outcome(reply.kind, text=reply.text)
 
-    def _run(self, number: int, mode: int, best: float, timed: bool) -> Outcome:
+    def _run(self, number: int, mode: int, best: float, for_time: bool) -> Outcome:
         """Run a candidate; it is built again if the process that had it is gone."""
         before = self.outcomes[number]
         worker, generation = self.built.get((number, mode), (None, 0))
@@ -185,8 +208,9 @@ class _Session:
             if not self.outcomes[number].ok:
                 return self.outcomes[number]
             worker, _ = self.built[number, mode]
-        options = self.limits.options() if timed else {}
-        reply = worker.call("run", (self.key, number, mode, best, options), self.limits.run_s)
+        options = self.limits.options() if for_time else {}
+        with timed(self.seconds, "run"):
+            reply = worker.call("run", (self.key, number, mode, best, options), self.limits.run_s)
         if not reply.ok:
             return Outcome(reply.kind, text=reply.text)
         if reply.value["wrong"]:
@@ -201,21 +225,33 @@ class _Session:
             checked=before.checked or mode != PACKED,
         )
 
-    def measured(self) -> TaskResult:
+    def measured(self, default: str) -> TaskResult:
+        if default:
+            self.default = len(self.lines)
+            self.lines = [*self.lines, default]
         every = range(len(self.lines))
         self.outcomes = [Outcome("ok") for _ in every]
-        self._build(every, self.mode)
+        self._build(every)
         best = math.inf
         for n in every:
             if self.outcomes[n].ok:
-                outcome = self.outcomes[n] = self._run(n, self.mode, best, timed=True)
+                outcome = self.outcomes[n] = self._run(n, self._mode(n), best, for_time=True)
                 best = min(best, outcome.seconds) if outcome.ok else best
         finalists = self._ranking()[: self.limits.finalists]
         if len(finalists) > 1:
             for n in finalists * 2:
                 if self.outcomes[n].ok and not self.outcomes[n].pruned:
-                    self.outcomes[n] = self._run(n, self.mode, math.inf, timed=True)
-        return self._first_right_of(self._ranking())
+                    self.outcomes[n] = self._run(n, self._mode(n), math.inf, for_time=True)
+        result = self._first_right_of([n for n in self._ranking() if n != self.default])
+        return self._against_default(result) if default else result
+
+    def _against_default(self, result: TaskResult) -> TaskResult:
+        """Our winner only where TVM's own kernel, if it works, is not clearly faster."""
+        own = self.outcomes[self.default]
+        ours = [o for n, o in enumerate(self.outcomes) if n != self.default]
+        wins = own.ok and result.winner is not None
+        wins = wins and own.seconds < (1 - self.limits.margin) * self.outcomes[result.winner or 0].seconds
+        return TaskResult(ours, None if wins else result.winner, own, wins)
 
     def first_right(self) -> TaskResult:
         self.outcomes = [Outcome("ok") for _ in self.lines]
@@ -241,10 +277,20 @@ class _Session:
                 if self.mode == PACKED and (n, PACKED) not in self.built:
                     self._build([n], PACKED)  # what relay.build will make of it must build too
                 if self.outcomes[n].ok:
-                    self.outcomes[n] = self._run(n, check, math.inf, timed=False)
+                    self.outcomes[n] = self._run(n, check, math.inf, for_time=False)
             if self.outcomes[n].ok:
                 return TaskResult(self.outcomes, n)
         return TaskResult(self.outcomes)
+
+
+@contextlib.contextmanager
+def timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
+    """Add the time spent inside to `seconds[phase]`."""
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        seconds[phase] = seconds.get(phase, 0.0) + time.perf_counter() - start
 
 
 def typical(repeats: Sequence[float]) -> float:

@@ -27,6 +27,8 @@ from roller_tvm.errors import BadInput, DiskFull, RecordError
 from roller_tvm.version import __version__
 
 MARK = "# roller-tvm "
+#: A task that has no record because TVM's own kernel was measured to be faster.
+KEPT = "# roller-tvm-kept "
 #: Seconds -> what is written for a plan that was not measured.
 UNMEASURED = 1e9
 
@@ -125,6 +127,23 @@ def read_records(path: str | os.PathLike[str], strict: bool = True) -> list[Reco
     except OSError as error:
         raise BadInput(f"cannot be read: {error.strerror}", str(path), "give another file") from error
     return list(_records(path, data, strict))
+
+
+def kept_line(workload_key: str, target: str, reason: str, trials: int) -> str:
+    """The comment that says, for resuming, that a task stays with TVM's own schedule."""
+    return KEPT + json.dumps({"key": workload_key, "target": target, "reason": reason, "trials": trials}) + "\n"
+
+
+def read_kept(path: str | os.PathLike[str]) -> dict[tuple[str, str], tuple[str, int]]:
+    """(workload key, target) -> (reason, trials) of tasks that stay with TVM's own schedule."""
+    kept: dict[tuple[str, str], tuple[str, int]] = {}
+    with contextlib.suppress(FileNotFoundError):
+        for raw in Path(path).read_bytes().split(b"\n"):
+            if raw.startswith(KEPT.encode()):
+                with contextlib.suppress(ValueError, KeyError):
+                    data = json.loads(raw[len(KEPT) :])
+                    kept[data["key"], data["target"]] = (str(data["reason"]), int(data["trials"]))
+    return kept
 
 
 def _records(path: Path, data: bytes, strict: bool) -> Iterator[Record]:

@@ -56,9 +56,7 @@ def row(tuned: TunedTask) -> str:
         latency = "~" + latency
     gflops = "-" if math.isnan(tuned.gflops) or not tuned.gflops else f"{tuned.gflops:.1f}"
     tried = len([o for o in tuned.outcomes if o.repeats])
-    measured = {"resumed": "resumed", "planned": "planned"}.get(
-        tuned.status, f"{tried}/{len(tuned.outcomes)}"
-    )
+    measured = {"resumed": "resumed", "planned": "planned"}.get(tuned.status, f"{tried}/{len(tuned.outcomes)}")
     flops = tuned.candidates.flops or tuned.task.flops
     line = (f"{tuned.task.id:>3}  {name:<{NAME_WIDTH}} {si(flops):>9} {tuned.task.weight:>6} {gflops:>8} "
             f"{latency:>11} {tuned.candidates.plan_ms:>8.0f} {measured:>8}")  # fmt: skip
@@ -86,14 +84,12 @@ def table(result: TuneResult) -> str:
 def summary(result: TuneResult) -> str:
     """The table, what failed by kind, what stays with TVM's own schedules, where the time went."""
     lines = [table(result), ""]
-    states = {
-        s: sum(t.status == s for t in result.tasks) for s in ("measured", "planned", "resumed", "fallback")
-    }
-    lines.append(
-        f"{len(result.tasks)} tasks: "
-        + ", ".join(f"{n} {s}" for s, n in states.items() if n)
-        + f"; {duration(result.latency_s)} a run in these kernels, {result.threads} threads"
-    )
+    states = {s: sum(t.status == s for t in result.tasks) for s in ("measured", "planned", "resumed", "fallback")}
+    counted = ", ".join(f"{n} {s}" for s, n in states.items() if n)
+    latency = f"{duration(result.latency_s)} a run in these kernels"
+    if not math.isnan(result.default_latency_s):
+        latency += f" ({duration(result.default_latency_s)} with TVM's own)"
+    lines.append(f"{len(result.tasks)} tasks: {counted}; {latency}, {result.threads} threads")
     if result.failures:
         lines.append(f"failed candidates: {counts(result.failures)}")
     lines += [f"note: {note}" for note in result.notes]
@@ -117,7 +113,7 @@ def to_json(result: TuneResult) -> dict[str, Any]:
             {
                 "id": t.task.id, "name": t.task.name, "workload_key": t.task.key, "weight": t.task.weight,
                 "flop": t.candidates.flops or t.task.flops, "status": t.status, "reason": t.reason,
-                "seconds": number(t.seconds), "predicted_s": number(t.predicted_s),
+                "seconds": number(t.seconds), "default_s": number(t.default_s), "predicted_s": number(t.predicted_s),
                 "gflops": number(t.gflops), "plan_ms": t.candidates.plan_ms, "checked": t.checked,
                 "failures": t.failures,
                 "measured": len([o for o in t.outcomes if o.repeats]),

@@ -31,6 +31,8 @@ class Task:
         How many times the model calls it.
     search_task : auto_scheduler.SearchTask
     flops : float
+    default : str
+        The kernel that TVM makes of it untuned, as JSON of lowered TIR; '' if it is not known.
     """
 
     id: int
@@ -38,6 +40,7 @@ class Task:
     weight: int
     search_task: Any
     flops: float
+    default: str = ""
 
     @property
     def key(self) -> str:
@@ -132,32 +135,66 @@ def extract_tasks(mod: Any, params: Any, target: Any, device: DeviceSpec) -> lis
     """
     import tvm
     from tvm import auto_scheduler
-    from tvm.relay.backend import te_compiler
 
     check_shapes(mod)
-    te_compiler.get().clear()  # what an earlier build cached would not be seen
     try:
-        with shared_constant_kernels():
-            found, weights = auto_scheduler.extract_tasks(
-                mod,
-                params,
-                target,
-                hardware_params=hardware_params(target, device),
-                include_simple_tasks=True,
-            )
+        traced, kernels = _trace(mod, params, target)
     except tvm.TVMError as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise UnsupportedOperator(
-            f"Relay cannot lower this model: {lines[-1]}",
-            f"target '{target}'",
-            "build it with relay.build alone to see which operator it is",
-        ) from error
+            f"Relay cannot lower this model: {lines[-1]}", f"target '{target}'",
+            "build it with relay.build alone to see which operator it is") from error  # fmt: skip
+    rewrite = auto_scheduler.LayoutRewriteOption.get_target_default(target, True)
+    parameters = hardware_params(target, device)
     tasks = []
-    for number, (task, weight) in enumerate(zip(found, weights, strict=True)):
-        tasks.append(
-            Task(number, short_name(task.desc), int(weight), task, max(0.0, float(task.compute_dag.flop_ct)))
-        )
+    for number, (key, (weight, names)) in enumerate(traced.items()):
+        task = auto_scheduler.SearchTask(
+            workload_key=key, target=target, hardware_params=parameters, layout_rewrite_option=rewrite,
+            desc=",".join(sorted(names)))  # fmt: skip
+        lowered = next((kernels[n] for n in sorted(names) if n in kernels), None)
+        default = "" if lowered is None else str(tvm.ir.save_json(tvm.IRModule({"default_function": lowered})))
+        flops = max(0.0, float(task.compute_dag.flop_ct))
+        tasks.append(Task(number, short_name(task.desc), int(weight), task, flops, default))
     return tasks
+
+
+def _trace(mod: Any, params: Any, target: Any) -> tuple[dict[str, tuple[int, set[str]]], dict[str, Any]]:
+    """Lower the model once: workload keys with weight and function names; TVM's own kernels by function name.
+
+    What ``auto_scheduler.extract_tasks`` does, in this thread (so that Ctrl-C ends it), keeping the kernels.
+    """
+    import tvm
+    from tvm import autotvm, relay
+    from tvm.auto_scheduler.dispatcher import FallbackContext
+    from tvm.auto_scheduler.relay_integration import TracingEnvironment, TracingMode
+    from tvm.relay.backend import te_compiler
+
+    kernels: dict[str, Any] = {}
+
+    @tvm.tir.transform.prim_func_pass(opt_level=0)
+    def keep(function: Any, _mod: Any, _context: Any) -> Any:
+        name = function.attrs["global_symbol"] if function.attrs and "global_symbol" in function.attrs else ""
+        kernels[str(name)] = function
+        return function
+
+    # Phase 3 comes after all passes of lowering.
+    config = {"relay.backend.use_auto_scheduler": True, "tir.add_lower_pass": [(3, keep)]}
+    context = tvm.transform.PassContext(
+        opt_level=3, config=config, disabled_pass={"AutoSchedulerLayoutRewrite"})  # fmt: skip
+    tracing = TracingEnvironment(TracingMode.EXTRACT_TASK)
+    untuned = FallbackContext()  # records that the caller applies are not to be seen here
+    untuned.verbose = 0
+    silent, autotvm.GLOBAL_SCOPE.silent = autotvm.GLOBAL_SCOPE.silent, True
+    te_compiler.get().clear()  # what an earlier build cached would not be seen
+    try:
+        with shared_constant_kernels(), untuned, tracing, context:
+            compiler = relay.vm.VMCompiler()
+            if params:
+                compiler.set_params(params)
+            compiler.lower(mod, target)
+    finally:
+        autotvm.GLOBAL_SCOPE.silent = silent
+    return tracing.wkl_key_to_weight, kernels
 
 
 def short_name(description: str) -> str:

@@ -14,9 +14,18 @@ from typing import Any
 from roller_tvm.device import DeviceSpec, load_device
 from roller_tvm.errors import BadInput, MeasureError, NothingTuned, must_be
 from roller_tvm.relay.candidates import Candidates, make_candidates
-from roller_tvm.relay.measure import Limits, Measurer, Outcome, TaskResult
+from roller_tvm.relay.measure import Limits, Measurer, Outcome, TaskResult, timed
 from roller_tvm.relay.pool import WORKER, Pool
-from roller_tvm.relay.records import Note, RecordWriter, best_notes, read_records, record_text
+from roller_tvm.relay.records import (
+    Note,
+    RecordWriter,
+    best_notes,
+    kept_line,
+    read_kept,
+    read_records,
+    record_text,
+)
+from roller_tvm.relay.table import duration
 from roller_tvm.relay.tasks import Task, extract_tasks, make_target, select
 from roller_tvm.tvm_env import import_relay_tvm, set_threads
 
@@ -36,6 +45,8 @@ class TunedTask:
         The winner.
     seconds : float
         Measured, else predicted, else nan.
+    default_s : float
+        Of TVM's own kernel, measured beside ours; nan if it was not.
     """
 
     task: Task
@@ -45,6 +56,7 @@ class TunedTask:
     plan: Any = None
     seconds: float = math.nan
     predicted_s: float = math.nan
+    default_s: float = math.nan
     checked: bool = False
     reason: str = ""
 
@@ -90,6 +102,11 @@ class TuneResult:
     def latency_s(self) -> float:
         """Sum over the tasks of time and weight; what has no time counts nothing."""
         return sum(t.seconds * t.task.weight for t in self.tasks if not math.isnan(t.seconds))
+
+    @property
+    def default_latency_s(self) -> float:
+        """The same tasks with TVM's own kernels; nan unless each was measured."""
+        return sum(t.default_s * t.task.weight for t in self.tasks)
 
     def __str__(self) -> str:
         from roller_tvm.relay.table import summary
@@ -162,20 +179,19 @@ def tune(
     # The file first: a bad one should not cost a minute of extraction.
     writer = RecordWriter(log_file) if log_file is not None else None
     known = best_notes(read_records(log_file)) if log_file is not None else {}
+    kept = read_kept(log_file) if log_file is not None else {}
     if writer is not None:
         writer.mend()
-    result = TuneResult(
-        [], spec, str(made_target), str(Path(log_file)) if log_file else None, trials, threads
-    )
-    with Pool(threads, threads, worker) as pool:
+    result = TuneResult([], spec, str(made_target), str(Path(log_file)) if log_file else None, trials, threads)
+    # Each worker is a process with a TVM of its own: no more of them than there are candidates to build.
+    with Pool(min(threads, max(1, trials)), threads, worker) as pool:
         pool.start()  # they import TVM while the model is taken apart
         found = extract_tasks(mod, params, made_target, spec)
         chosen = [found[n] for n in select(tasks, len(found))]
         result.seconds["extract"] = time.perf_counter() - start
         how = _how(pool, made_target, trials, result)
-        tuner = _Tuner(
-            Measurer(pool, limits or Limits()), spec, how, trials, max(top, trials), writer, known, result
-        )
+        measurer = Measurer(pool, limits or Limits(), result.seconds)
+        tuner = _Tuner(measurer, spec, how, trials, max(top, trials), writer, known, kept, result)
         for task in chosen:
             tuned = tuner.tune(task)
             result.tasks.append(tuned)
@@ -202,17 +218,13 @@ def _how(pool: Pool, target: Any, trials: int, result: TuneResult) -> str:
     if reply.ok and reply.value:
         return "time" if trials else "check"
     result.notes.append(
-        f"no {target.kind.name} device here: plans are chosen by prediction and built, neither "
-        "measured nor checked"
+        f"no {target.kind.name} device here: plans are chosen by prediction and built, neither measured nor checked"
     )
     return "build"
 
 
 def _nothing(result: TuneResult) -> NothingTuned:
-    kinds = (
-        ", ".join(f"{n} {kind}" for kind, n in sorted(result.failures.items()))
-        or "no candidate failed to run"
-    )
+    kinds = ", ".join(f"{n} {kind}" for kind, n in sorted(result.failures.items())) or "no candidate failed to run"
     reasons = Counter(t.reason for t in result.tasks).most_common(3)
     told = "; ".join(f"{n} x {reason}" for reason, n in reasons)
     return NothingTuned(
@@ -233,6 +245,7 @@ class _Tuner:
     top: int
     writer: RecordWriter | None
     known: dict[tuple[str, str], Note]
+    kept: dict[tuple[str, str], tuple[str, int]]
     result: TuneResult
 
     def tune(self, task: Task) -> TunedTask:
@@ -241,58 +254,51 @@ class _Tuner:
             predicted = math.nan if note.predicted_s is None else note.predicted_s
             seconds = predicted if note.measured_s is None else note.measured_s
             return TunedTask(task, "resumed", seconds=seconds, predicted_s=predicted, checked=note.checked)
-        candidates = self._timed("plan", lambda: make_candidates(task, self.device, self.top))
+        reason, trials = self.kept.get((task.key, task.target), ("", -1))
+        if reason and (self.how != "time" or trials >= self.trials):
+            return TunedTask(task, "fallback", reason=reason)
+        with timed(self.result.seconds, "plan"):
+            candidates = make_candidates(task, self.device, self.top)
         if candidates.reason:
             return TunedTask(task, "fallback", candidates, reason=candidates.reason)
         if self.how == "time":  # N plans; one may be there in two forms
-            candidates.states = [s for s in candidates.states if s[1] < self.trials]
+            best = list(dict.fromkeys(number for _, number in candidates.states))[: self.trials]
+            candidates.states = [s for s in candidates.states if s[1] in best]
         began = time.perf_counter()
+        states = [state for state, _ in candidates.states]
         try:
-            states = [state for state, _ in candidates.states]
-            measured = self._timed(
-                "measure", lambda: self.measurer.measure(task.search_task, states, self.how)
-            )
+            measured = self.measurer.measure(task.search_task, states, self.how, task.default)
         except MeasureError as error:
             return TunedTask(task, "fallback", candidates, reason=f"{error.kind}: {error.what}")
-        return self._finish(task, candidates, measured, time.perf_counter() - began)
+        tuned = self._judge(task, candidates, measured)
+        if self.writer is not None and measured.winner is not None:
+            state, _ = candidates.states[measured.winner]
+            self.writer.append(record_text(task.search_task, state, self._note(tuned), time.perf_counter() - began))
+        elif self.writer is not None and measured.default_wins:
+            self.writer.append(kept_line(task.key, task.target, tuned.reason, self.trials))
+        return tuned
 
-    def _finish(self, task: Task, candidates: Candidates, measured: TaskResult, spent: float) -> TunedTask:
-        if measured.winner is None:
+    def _judge(self, task: Task, candidates: Candidates, measured: TaskResult) -> TunedTask:
+        outcomes = measured.outcomes
+        default_s = measured.default.seconds if measured.default and measured.default.ok else math.nan
+        tuned = TunedTask(task, "fallback", candidates, outcomes, default_s=default_s)
+        if measured.default_wins:
+            ours = min(o.seconds for o in outcomes if o.ok)
+            tuned.seconds = default_s
+            tuned.reason = f"it is faster: {duration(default_s)}, our best {duration(ours)}"
+        elif measured.winner is None:
             kinds = ", ".join(f"{n} {kind}" for kind, n in measured.failures().items())
-            first = next((o.text for o in measured.outcomes if not o.ok and o.text), "")
-            return TunedTask(
-                task,
-                "fallback",
-                candidates,
-                measured.outcomes,
-                reason=f"no candidate works ({kinds}): {first}",
-            )
-        state, number = candidates.states[measured.winner]
-        plan, outcome = candidates.plans[number], measured.outcomes[measured.winner]
-        timed = self.how == "time"
-        note = Note(
-            plan.plan.digest(),
-            plan.estimate.seconds,
-            outcome.seconds if timed else None,
-            self.trials if timed else 0,
-            outcome.checked,
-        )
-        if self.writer is not None:
-            self.writer.append(record_text(task.search_task, state, note, spent))
-        return TunedTask(
-            task,
-            "measured" if timed else "planned",
-            candidates,
-            measured.outcomes,
-            plan,
-            outcome.seconds if timed else plan.estimate.seconds,
-            plan.estimate.seconds,
-            outcome.checked,
-        )
+            first = next((o.text for o in outcomes if not o.ok and o.text), "")
+            tuned.reason = f"no candidate works ({kinds}): {first}"
+        else:
+            outcome = outcomes[measured.winner]
+            tuned.plan = candidates.plans[candidates.states[measured.winner][1]]
+            tuned.predicted_s, tuned.checked = tuned.plan.estimate.seconds, outcome.checked
+            tuned.status = "measured" if self.how == "time" else "planned"
+            tuned.seconds = outcome.seconds if self.how == "time" else tuned.predicted_s
+        return tuned
 
-    def _timed(self, phase: str, act: Callable[[], Any]) -> Any:
-        start = time.perf_counter()
-        try:
-            return act()
-        finally:
-            self.result.seconds[phase] = self.result.seconds.get(phase, 0.0) + time.perf_counter() - start
+    def _note(self, tuned: TunedTask) -> Note:
+        timed_it = tuned.status == "measured"
+        return Note(tuned.plan.plan.digest(), tuned.predicted_s, tuned.seconds if timed_it else None,
+                    self.trials if timed_it else 0, tuned.checked)  # fmt: skip

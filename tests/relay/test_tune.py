@@ -15,7 +15,7 @@ pytestmark = pytest.mark.tvm
 from tvm import relay  # noqa: E402
 
 from roller_tvm.errors import BadInput, NothingTuned, RecordError, TargetError, UsageError  # noqa: E402
-from roller_tvm.relay import build, table, tune  # noqa: E402
+from roller_tvm.relay import build, candidates, table, tune  # noqa: E402
 from roller_tvm.relay.measure import Limits  # noqa: E402
 from roller_tvm.relay.records import read_records  # noqa: E402
 from roller_tvm.relay.tasks import select  # noqa: E402
@@ -79,6 +79,29 @@ def test_the_summary_names_what_matters(tuned):
     assert "conv2d" in text and "tasks:" in text and str(log) in text and "2 threads" not in text[:50]
     data = json.loads(json.dumps(table.to_json(result)))
     assert data["tasks"][0]["status"] in ("measured", "fallback")
+
+
+def test_tvms_own_kernel_is_measured_beside_ours_and_stays_where_it_is_faster(tmp_path, monkeypatch):
+    real = candidates.make_candidates
+
+    def slow(*args):
+        found = real(*args)
+        state = args[0].search_task.compute_dag.get_init_state()  # loops as written, nothing parallel
+        found.states = [(state, 0)]
+        return found
+
+    monkeypatch.setattr("roller_tvm.relay.tuning.make_candidates", slow)
+    x, w = relay.var("x", shape=(1, 32, 28, 28)), relay.var("w", shape=(32, 32, 3, 3))
+    y = relay.nn.conv2d(x, w, channels=32, kernel_size=(3, 3), padding=(1, 1))
+    mod = tvm.IRModule.from_expr(relay.Function([x, w], y))
+    params = {"w": tvm.nd.array(np.ones((32, 32, 3, 3), "float32"))}
+    log = tmp_path / "r.json"
+    result = tune(mod, params, TARGET, log, trials=1)
+    conv = next(t for t in result.tasks if "conv2d" in t.task.name)
+    assert conv.status == "fallback" and "it is faster" in conv.reason and conv.default_s == conv.seconds
+    assert conv.task.key not in {r.workload_key for r in read_records(log)}
+    again = tune(mod, params, TARGET, log, trials=1)
+    assert next(t for t in again.tasks if "conv2d" in t.task.name).reason == conv.reason
 
 
 def test_a_plain_tvm_in_a_fresh_process_gets_our_kernels(tuned, expected, tmp_path):
