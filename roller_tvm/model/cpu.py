@@ -198,6 +198,12 @@ def tiled_estimate(
         below = name
     seconds = busiest * max(worst, core + exposed) * rates.cycle + device.launch_overhead_us * 1e-6
     outputs = prod(g.extents[i] for i in g.spatial)
+    everything = sum(op.source_bytes for op in g.operands) + outputs * g.output_bytes + g.epilogue_bytes
+    if everything > rates.caches[-1][1] * device.units:  # comes from memory, however the loops are ordered
+        streamed = everything / (rates.far * device.units) * rates.cycle
+        levels.append(LevelTime(device.far.name, everything, streamed))
+        if streamed > seconds:
+            seconds, bound = streamed + device.launch_overhead_us * 1e-6, device.far.name
     levels.reverse()
     return ProgramEstimate(
         seconds, core * chunks / device.units * rates.cycle, tuple(levels), bound,

@@ -1,0 +1,179 @@
+"""Predictions hold to what is certain: no faster than the device, and more work never takes less time."""
+
+from math import ceil, prod
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from roller_tvm.expr.operators import operator, parse_operator
+from roller_tvm.model import cpu
+from roller_tvm.model.geometry import Geometry
+from roller_tvm.model.gpu_direct import direct_estimate, reduce_estimate
+from roller_tvm.plan import construct
+from roller_tvm.plan.gpu_direct import _linear_tile
+from roller_tvm.plan.gpu_tiled import complete
+from roller_tvm.plan.partition import partition
+from roller_tvm.plan.search import Search
+
+from ..plan.devices import CPUS, GPUS, device
+
+gpus, cpus = st.sampled_from(GPUS), st.sampled_from(CPUS)
+counts = st.integers(1, 12)
+
+
+def geometry_of(name, **params):
+    expression = operator(name, **params)
+    nest = partition(expression)[-1]
+    return Geometry.of(expression, nest.anchor, nest.inlined, nest.output), nest
+
+
+# -- one tile, more of them -------------------------------------------------------------------------
+
+
+def tiled_seconds(name, m, n, k):
+    """A matrix product in blocks of 64 x 64 x 16 and threads of 8 x 4."""
+    geometry, nest = geometry_of("matmul", m=64 * m, n=64 * n, k=16 * k)
+    found = complete(Search(geometry, device(name), nest, 0.0), (64, 64, 16), (8, 4, 1))
+    assume(found is not None)
+    return found[2].seconds
+
+
+@settings(max_examples=100, deadline=None)
+@given(gpus, counts, counts, counts)
+def test_more_steps_take_no_less_time(name, m, n, k):
+    assert tiled_seconds(name, m, n, k + 1) >= tiled_seconds(name, m, n, k) * 0.9999
+
+
+@settings(max_examples=100, deadline=None)
+@given(gpus, st.integers(5, 40), st.integers(1, 40), st.sampled_from("mn"))
+def test_more_blocks_on_a_full_device_take_no_less_time(name, waves, n, axis):
+    m = ceil(device(name).units * waves / n)
+    more = {"m": m, "n": n}
+    more[axis] += 1
+    assert tiled_seconds(name, **more, k=16) >= tiled_seconds(name, m, n, 16) * 0.9999
+
+
+def rows_seconds(name, recipe, rows, length):
+    geometry, _ = geometry_of("reduce_sum", shape=(rows, length)) if recipe == "reduce" else geometry_of(
+        "relu", shape=(rows, length))  # fmt: skip
+    if recipe == "reduce":
+        return reduce_estimate(geometry, device(name), 4, 64).seconds
+    block, thread = _linear_tile(geometry, 256), _linear_tile(geometry, 1)
+    return direct_estimate(geometry, device(name), block, thread, 256, 1, 1).seconds
+
+
+@settings(max_examples=150, deadline=None)
+@given(gpus, st.sampled_from(["reduce", "direct"]), counts, counts, st.booleans())
+def test_more_rows_or_longer_rows_take_no_less_time(name, recipe, rows, length, longer):
+    before = rows_seconds(name, recipe, 64 * rows, 256 * length)
+    after = rows_seconds(name, recipe, 64 * (rows + (not longer)), 256 * (length + longer))
+    assert after >= before * 0.9999
+
+
+def cpu_seconds(name, m, n, k, order):
+    geometry, _ = geometry_of("matmul", m=24 * m, n=64 * n, k=16 * k)
+    chunk, tile = (24, geometry.extents[1], geometry.extents[2]), (6, 16, 1)
+    return cpu.tiled_estimate(geometry, device(name), chunk, tile, order).seconds
+
+
+@settings(max_examples=150, deadline=None)
+@given(cpus, counts, counts, counts, st.sampled_from("mnk"), st.permutations([0, 1]))
+def test_more_of_a_product_takes_a_cpu_no_less_time(name, m, n, k, axis, order):
+    more = {"m": m, "n": n, "k": k}
+    more[axis] += 1
+    assert cpu_seconds(name, **more, order=tuple(order)) >= cpu_seconds(name, m, n, k, tuple(order)) * 0.9999
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_one_block_more_than_a_full_wave_costs_another(name):
+    spec = device(name)
+    geometry, nest = geometry_of("matmul", m=64 * 16 * spec.units, n=64, k=4096)
+    resident = complete(Search(geometry, spec, nest, 0.0), (64, 64, 16), (8, 4, 1))[2].occupancy
+    full = spec.units * resident
+
+    def seconds(blocks):
+        geometry, nest = geometry_of("matmul", m=64 * blocks, n=64, k=4096)
+        return complete(Search(geometry, spec, nest, 0.0), (64, 64, 16), (8, 4, 1))[2]
+
+    wave, more, two = seconds(full), seconds(full + 1), seconds(2 * full)
+    assert wave.waves == 1 and more.waves == two.waves == 2
+    assert wave.utilisation == pytest.approx(1.0) and more.utilisation < 0.99
+    assert wave.seconds < more.seconds <= two.seconds * 1.0001
+
+
+# -- bounds of the device ---------------------------------------------------------------------------
+
+CASES = [
+    "matmul m=1024 n=1024 k=1024",
+    "matmul m=1024 n=1000 k=512 layout=NT bias=1",
+    "batch_matmul b=16 m=256 n=256 k=64",
+    "conv2d_nchw n=16 c=64 h=56 w=56 f=64 k=3 padding=1 relu=1",
+    "conv2d_nhwc n=16 c=64 h=28 w=28 f=128 k=1",
+    "depthwise_conv2d_nchw n=16 c=128 h=28 w=28 k=3 padding=1",
+    "max_pool2d n=16 c=64 h=56 w=56 k=2 stride=2",
+    "reduce_sum shape=4096x4096",
+    "softmax shape=4096x1024",
+    "relu shape=4096x4096",
+    "transpose shape=2048x4096",
+]
+
+
+@pytest.mark.parametrize("name", ["h200", "k80", "mi50", "avx512"])
+@pytest.mark.parametrize("words", CASES)
+def test_nothing_is_faster_than_the_device(words, name):
+    spec, expression = device(name), parse_operator(words.split())
+    caches = sum(level.capacity_bytes for level in spec.levels[1:] if level.scope == "device")
+    for ranked in construct(expression, spec, top=5).plans:
+        fma = ranked.plan.expression.anchor.ops_of("fma")
+        if fma:
+            assert ranked.seconds >= ranked.plan.expression.anchor.flops / (spec.peak() * 1e9)
+        # What does not stay in a cache between two runs has to be moved.
+        moved = max(0, expression.io_bytes - caches)
+        assert ranked.seconds >= 0.999 * moved / (spec.far.bandwidth_gbps * 1e9)
+        if spec.kind == "gpu":
+            assert ranked.seconds >= spec.launch_overhead_us * 1e-6 * len(ranked.plan.programs)
+        for estimate in ranked.estimate.programs:
+            assert estimate.seconds >= 0.999 * estimate.compute_seconds
+
+
+@pytest.mark.parametrize("words", CASES)
+def test_traffic_is_at_least_what_is_read_and_written(words):
+    expression = parse_operator(words.split())
+    for ranked in construct(expression, device("v100"), top=3).plans:
+        moved = sum(p.level("dram").bytes for p in ranked.estimate.programs)
+        assert moved >= 0.999 * expression.io_bytes
+
+
+@pytest.mark.parametrize("name", ["h200", "v100", "avx2"])
+@pytest.mark.parametrize("words", [
+    "matmul m={} n=256 k=256", "matmul m=256 n=256 k={}", "conv2d_nchw n={} c=64 h=14 w=14 f=64 k=3 padding=1",
+    "relu shape={}x1024", "reduce_sum shape={}x1024", "softmax shape={}x256",
+    "max_pool2d n={} c=64 h=28 w=28 k=2 stride=2",
+])  # fmt: skip
+def test_eight_times_the_work_is_never_planned_to_be_faster(words, name):
+    times = [construct(parse_operator(words.format(x).split()), device(name)).best.seconds for x in (64, 512, 4096)]
+    # Kernels that only launch and wait for memory differ by what their tiles happen to be.
+    assert times[0] <= 1.02 * times[1] and times[1] <= times[2]
+    assert times[2] > 1.01 * times[0]
+
+
+# -- registers of a CPU's tile --------------------------------------------------------------------
+
+
+def test_register_use_of_known_tiles():
+    geometry, _ = geometry_of("matmul", m=64, n=64, k=64)
+    # 6 x 2 vectors of 8: 12 sums, 2 loads of B, 6 broadcasts of A.
+    use = cpu.register_use(geometry, (6, 16, 1), 8)
+    assert (use.accumulators, use.vector_loads, use.broadcasts, use.gathers) == (12, 2, 6, 0)
+    # Without a vector of B to share, each broadcast folds into its multiply-add.
+    assert cpu.register_use(geometry, (4, 8, 1), 8).registers <= 4 + 1 + 4
+    transposed, _ = geometry_of("matmul", m=64, n=64, k=64, layout="NT")
+    assert cpu.register_use(transposed, (6, 16, 1), 8).gathers == 16
+
+
+def test_a_ragged_vector_takes_a_whole_register():
+    geometry, _ = geometry_of("matmul", m=64, n=60, k=64)
+    for columns in (4, 12, 20, 60):
+        use = cpu.register_use(geometry, (2, columns, 1), 8)
+        assert use.accumulators == 2 * ceil(columns / 8) == prod((2, use.vector_loads))
