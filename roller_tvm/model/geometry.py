@@ -168,6 +168,15 @@ class Geometry:
         return frozenset(self.spatial)
 
     @cached_property
+    def window(self) -> frozenset[int]:
+        """Reduction axes of sliding windows: windows of neighbouring outputs overlap along them."""
+        return frozenset(
+            a for op in self.operands for dim in op.dims for a, c in dim
+            if a not in self.spatial_set
+            and any(b in self.spatial_set and step < c * self.extents[a] for b, step in dim)
+        )
+
+    @cached_property
     def accumulator_bytes(self) -> int:
         """Of one output of the anchor, before the epilogue."""
         return dtype_bytes(self.stage.dtype)

@@ -28,8 +28,10 @@ PREFETCHED_MOST = 128
 PER_FETCH = 0.1
 # ptxas hands out registers by eights (the rounding of its targets for occupancy).
 ROUNDED_TO = 8
-# Multiply-adds in the unrolled body of a thread; beyond it lowering and compiling take seconds.
-STATEMENTS = 1024
+# Multiply-adds in the unrolled body of a thread: enough for vector loads and to hide the loop, and for a whole window
+# up to the second number. Beyond it lowering and compiling take seconds, and ptxas spills what it hoists.
+STATEMENTS = 512
+WINDOW_STATEMENTS = 1024
 # Accumulators of a thread, and vectors it fetches of one operand at a time: beyond these the share of spills grows.
 ACCUMULATORS = 128
 FETCHES = 16
@@ -120,7 +122,7 @@ def predicted_registers(
     return raw if cap is None else min(raw, cap)
 
 
-def unrolled_steps(geometry: Geometry, thread: Tile, step: Tile, statements: int = STATEMENTS) -> Tile:
+def unrolled_steps(geometry: Geometry, thread: Tile, step: Tile) -> Tile:
     """Per axis, how many of a step's reduction iterations are unrolled: innermost axes first, dividing the step.
 
     Examples
@@ -128,11 +130,12 @@ def unrolled_steps(geometry: Geometry, thread: Tile, step: Tile, statements: int
     >>> from roller_tvm.expr.operators import matmul
     >>> g = Geometry.of(matmul(m=1024, n=1024, k=1024), "matmul")
     >>> unrolled_steps(g, (8, 8, 1), (64, 64, 32))
-    (1, 1, 16)
+    (1, 1, 8)
     """
     result = [1] * len(thread)
-    budget = max(1, statements // prod(thread[i] for i in geometry.spatial))
+    body = prod(thread[i] for i in geometry.spatial)
     for i in reversed(geometry.reduce):
-        result[i] = max(d for d in range(1, min(step[i], budget) + 1) if step[i] % d == 0)
-        budget //= result[i]
+        most = WINDOW_STATEMENTS if i in geometry.window else STATEMENTS
+        result[i] = max(d for d in range(1, step[i] + 1) if step[i] % d == 0 and (d == 1 or body * d <= most))
+        body *= result[i]
     return tuple(result)
