@@ -6,7 +6,7 @@ from ..plan.program import Plan
 from .cpu import lower_cpu_direct, lower_cpu_tiled
 from .gpu import lower_direct, lower_reduce, lower_tiled
 from .loops import source_loops
-from .steps import Fuse, RFactor, Split, Step, render, step_from_json
+from .steps import Fuse, Inline, RFactor, Split, Step, render, step_from_json
 
 _RECIPES = {
     "gpu.tiled": lower_tiled,
@@ -44,7 +44,9 @@ def lower(plan: Plan) -> tuple[Step, ...]:
         position = source_loops(partial.spatial).index(part)
         steps.append(RFactor(split.stage, part, position, partial.name))
     for program in reversed(plan.programs):
-        steps += _RECIPES[program.recipe](plan.expression, program)
+        more = _RECIPES[program.recipe](plan.expression, program)
+        # A stage that several nests compute in place is inlined once.
+        steps += [step for step in more if not (isinstance(step, Inline) and step in steps)]
     return tuple(steps)
 
 

@@ -1,0 +1,130 @@
+"""Plans written by hand, so that a change of the model does not change the texts that are compared."""
+
+from roller_tvm.expr.fuse import fuse_axes
+from roller_tvm.expr.operators import parse_operator
+from roller_tvm.plan import Plan, RProgram, RTile
+from roller_tvm.plan.program import SplitReduction
+
+
+def of(words):
+    return parse_operator(words.split())
+
+
+def tile(level, text, **padding):
+    """``tile("l2", "m=4 n=8")``."""
+    extents = tuple((a, int(e)) for a, e in (word.split("=") for word in text.split()))
+    return RTile(level, extents, tuple(padding.items()))
+
+
+def matmul_gpu():
+    choices = {"threads": 64, "unroll:k": 4, "vthread:n": 2, "vector:A": 4, "vector:B": 1, "store": 4}
+    program = RProgram(
+        "gpu.tiled", "matmul", "relu",
+        (tile("shared", "m=64 n=64 k=16", B=1), tile("register", "m=8 n=8 k=1")),
+        ("bias_add",), ("A", "B"), tuple(choices.items()),
+    )  # fmt: skip
+    expression = of("matmul m=256 n=256 k=64 layout=NT bias=1 relu=1")
+    return Plan(expression, "v100", (program,))
+
+
+def conv_gpu():
+    choices = {"threads": 64, "unroll:kw": 3, "vector:pad": 1, "vector:weight": 1, "store": 1}
+    program = RProgram(
+        "gpu.tiled", "conv2d", "relu",
+        (tile("shared", "n=1 f=16 oh=4 ow=8 c=4 kh=3 kw=3"), tile("register", "n=1 f=4 oh=1 ow=2 c=1 kh=1 kw=1")),
+        ("pad",), ("pad", "weight"), tuple(choices.items()),
+    )  # fmt: skip
+    return Plan(of("conv2d_nchw n=1 c=8 h=8 w=8 f=32 k=3 padding=1 relu=1"), "h200", (program,))
+
+
+def split_gpu():
+    split = SplitReduction("matmul", "k", 8)
+    expression = split.apply(of("matmul m=16 n=32 k=1024"))
+    parts = RProgram(
+        "gpu.tiled", "matmul.rf", "matmul.rf",
+        (tile("shared", "k.p=1 m=16 n=32 k.i=16"), tile("register", "k.p=1 m=4 n=4 k.i=1")),
+        (), ("A", "B"), (("threads", 32), ("vector:A", 1), ("vector:B", 4), ("store", 4)),
+    )  # fmt: skip
+    merge = RProgram(
+        "gpu.direct", "matmul", "matmul",
+        (tile("shared", "m=2 n=32 k.p=8"), tile("register", "m=1 n=1 k.p=8")),
+        (), (), (("threads", 64), ("items", 1), ("vector", 1), ("blocks", 8)),
+    )  # fmt: skip
+    return Plan(expression, "a100", (parts, merge), (split,))
+
+
+def relu_gpu():
+    expression = fuse_axes(of("relu shape=8x16x14x14"))
+    program = RProgram(
+        "gpu.direct", "relu", "relu",
+        (tile("shared", "i0*i1*i2*i3=256"), tile("register", "i0*i1*i2*i3=4")),
+        (), (), (("threads", 64), ("items", 1), ("vector", 4), ("blocks", 98)),
+    )  # fmt: skip
+    return Plan(expression, "rtx4090", (program,))
+
+
+def softmax_gpu():
+    expression = fuse_axes(of("softmax shape=4x8x512"))
+    rows = (tile("shared", "i0*i1=2 k=512"), tile("register", "i0*i1=1 k=1"))
+    reduction = (("threads", 128), ("lanes", 64), ("rows", 2))
+    programs = (
+        RProgram("gpu.reduce", "max", "max", rows, (), (), reduction),
+        RProgram("gpu.reduce", "sum", "sum", rows, ("exp",), (), reduction),
+        RProgram(
+            "gpu.direct", "norm", "norm",
+            (tile("shared", "i0*i1=1 i2=256"), tile("register", "i0*i1=1 i2=1")),
+            ("exp",), (), (("threads", 256), ("items", 1), ("vector", 1), ("blocks", 64)),
+        ),
+    )  # fmt: skip
+    return Plan(expression, "h100", programs)
+
+
+def conv_cpu():
+    program = RProgram(
+        "cpu.tiled", "conv2d", "relu",
+        (tile("l2", "n=1 f=16 oh=8 ow=16 c=8 kh=3 kw=3"), tile("register", "n=1 f=4 oh=1 ow=16 c=1 kh=1 kw=1")),
+        ("pad", "bias_add"), (), (("order:f", 0), ("order:oh", 1), ("unroll:kh", 3), ("unroll:kw", 3)),
+    )  # fmt: skip
+    words = "conv2d_nchw n=1 c=8 h=16 w=16 f=32 k=3 padding=1 bias=1 relu=1"
+    return Plan(of(words), "cpu", (program,))
+
+
+def packed_cpu():
+    program = RProgram(
+        "cpu.tiled", "matmul", "matmul",
+        (tile("l2", "m=24 n=64 k=512"), tile("register", "m=6 n=32 k=1")),
+        (), ("B",), (("order:n", 0), ("order:m", 1)),
+    )  # fmt: skip
+    return Plan(of("matmul m=48 n=2048 k=512"), "cpu", (program,))
+
+
+def pool_cpu():
+    expression = fuse_axes(of("avg_pool2d n=4 c=16 h=16 w=16 k=2 stride=2"))
+    program = RProgram(
+        "cpu.direct", "pool_sum", "pool_avg",
+        (tile("l2", "n*c=1 oh=1 ow=8 kh=2 kw=2"), tile("register", "n*c=1 oh=1 ow=8 kh=2 kw=2")),
+        (), (), (("parallel", 2), ("vector", 8)),
+    )  # fmt: skip
+    return Plan(expression, "cpu", (program,))
+
+
+def lanes_cpu():
+    whole = fuse_axes(of("reduce_sum shape=6x8x4x32 axis=2,3"))
+    split = SplitReduction("reduce_sum", "r2*r3", 16, True, ("r2", "r3"))
+    rows = RProgram(
+        "cpu.direct", "reduce_sum.rf", "reduce_sum.rf",
+        (tile("l2", "i0*i1=1 r2*r3.p=16 r2*r3.i=8"), tile("register", "i0*i1=1 r2*r3.p=16 r2*r3.i=8")),
+        (), (), (("parallel", 1), ("vector", 16)),
+    )  # fmt: skip
+    merge = RProgram(
+        "cpu.direct", "reduce_sum", "reduce_sum",
+        (tile("l2", "i0*i1=48 r2*r3.p=16"), tile("register", "i0*i1=1 r2*r3.p=16")),
+        (), (), (("parallel", 0), ("vector", 0)),
+    )  # fmt: skip
+    return Plan(split.apply(whole), "cpu", (rows, merge), (split,))
+
+
+EXAMPLES = {
+    f.__name__: f
+    for f in (matmul_gpu, conv_gpu, split_gpu, relu_gpu, softmax_gpu, conv_cpu, packed_cpu, pool_cpu, lanes_cpu)
+}
