@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Any
 
@@ -12,9 +13,7 @@ from roller_tvm.relay.tuning import find_device
 from roller_tvm.tvm_env import import_relay_tvm, set_threads
 
 
-def build(
-    mod: Any, params: Any = None, target: Any = "llvm", log_file: str | os.PathLike[str] | None = None
-) -> Any:
+def build(mod: Any, params: Any = None, target: Any = "llvm", log_file: str | os.PathLike[str] | None = None) -> Any:
     """``relay.build`` with the records of a file; without a file, TVM's own schedules.
 
     A convenience: plain ``ApplyHistoryBest`` + ``relay.build`` with ``relay.backend.use_auto_scheduler``
@@ -26,7 +25,8 @@ def build(
     >>> lib = build(mod, params, "llvm -mcpu=skylake-avx512", "records.json")  # doctest: +SKIP
     """
     tvm = import_relay_tvm("building a Relay model")
-    from tvm import auto_scheduler, relay
+    from tvm import auto_scheduler, autotvm, relay
+    from tvm.auto_scheduler.dispatcher import FallbackContext
     from tvm.relay.backend import te_compiler
 
     made = make_target(target)
@@ -38,8 +38,16 @@ def build(
         set_threads(find_device(made, True).units)
     te_compiler.get().clear()
     config = {"relay.backend.use_auto_scheduler": log_file is not None}
-    with shared_constant_kernels(), tvm.transform.PassContext(opt_level=3, config=config):
-        if log_file is None:
+    untuned = FallbackContext()
+    untuned.verbose = 0  # it would print the whole computation of each operator without a record
+    silent, autotvm.GLOBAL_SCOPE.silent = autotvm.GLOBAL_SCOPE.silent, True
+    try:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(untuned)
+            if log_file is not None:
+                stack.enter_context(auto_scheduler.ApplyHistoryBest(load_for_build(log_file)))
+            stack.enter_context(shared_constant_kernels())
+            stack.enter_context(tvm.transform.PassContext(opt_level=3, config=config))
             return relay.build(mod, target=made, params=params)
-        with auto_scheduler.ApplyHistoryBest(load_for_build(log_file)):
-            return relay.build(mod, target=made, params=params)
+    finally:
+        autotvm.GLOBAL_SCOPE.silent = silent

@@ -36,8 +36,8 @@ class Limits:
         longer than `budget_s`.
     give_up, tries : float, int
         A candidate whose first `tries` runs all take `give_up` times the best one's is not measured further.
-    finalists : int
-        The best ones are measured again, in turns, so that noise does not choose.
+    finalists, rounds : int
+        The best ones, and TVM's own kernel, are measured again, in turns, so that noise does not choose.
     margin : float
         TVM's own kernel stays only where it is faster by this share.
     """
@@ -51,6 +51,7 @@ class Limits:
     give_up: float = 3.0
     tries: int = 3
     finalists: int = 3
+    rounds: int = 2
     margin: float = 0.03
 
     def options(self) -> dict[str, float]:
@@ -215,7 +216,8 @@ class _Session:
             return Outcome(reply.kind, text=reply.text)
         if reply.value["wrong"]:
             return Outcome("wrong answer", text=reply.value["wrong"])
-        repeats = (*before.repeats, *reply.value["repeats"])
+        earlier = () if before.pruned else before.repeats  # a single run weighs too much beside long ones
+        repeats = (*earlier, *reply.value["repeats"])
         seconds = typical(repeats) if repeats else math.nan
         return replace(
             before,
@@ -237,13 +239,23 @@ class _Session:
             if self.outcomes[n].ok:
                 outcome = self.outcomes[n] = self._run(n, self._mode(n), best, for_time=True)
                 best = min(best, outcome.seconds) if outcome.ok else best
-        finalists = self._ranking()[: self.limits.finalists]
-        if len(finalists) > 1:
-            for n in finalists * 2:
-                if self.outcomes[n].ok and not self.outcomes[n].pruned:
-                    self.outcomes[n] = self._run(n, self._mode(n), math.inf, for_time=True)
+        self._in_turns()
+        if default and self._ranking()[:1] == [self.default]:
+            self._in_turns()  # once more before ours are given up: another process may have slowed them down
         result = self._first_right_of([n for n in self._ranking() if n != self.default])
         return self._against_default(result) if default else result
+
+    def _in_turns(self) -> None:
+        """Measure the best candidates and TVM's own kernel again, one after the other, some rounds."""
+        finalists = [n for n in self._ranking() if n != self.default][: self.limits.finalists]
+        if self.default >= 0 and self.outcomes[self.default].ok:
+            finalists.append(self.default)
+        if len(finalists) < 2:
+            return
+        for n in finalists * self.limits.rounds:
+            # Those given up early stay out, unless nothing else of ours is left.
+            if self.outcomes[n].ok and (not self.outcomes[n].pruned or n in (finalists[0], self.default)):
+                self.outcomes[n] = self._run(n, self._mode(n), math.inf, for_time=True)
 
     def _against_default(self, result: TaskResult) -> TaskResult:
         """Our winner only where TVM's own kernel, if it works, is not clearly faster."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import time
@@ -198,9 +199,20 @@ def tune(
             if progress is not None:
                 progress(tuned, len(chosen))
     result.seconds["total"] = time.perf_counter() - start
+    if how == "time":
+        result.notes += busy(threads)
     if chosen and len(result.fallbacks) == len(chosen):
         raise _nothing(result)
     return result
+
+
+def busy(threads: int) -> list[str]:
+    """A note if other processes ran here: timings are then not to be trusted."""
+    with contextlib.suppress(OSError, AttributeError):
+        load, cpus = os.getloadavg()[0], os.cpu_count() or 1
+        if load > max(cpus, threads) + 1:  # our own workers make one process a thread
+            return [f"this machine was busy (load {load:.1f} on {cpus} CPUs): times here are not to be trusted"]
+    return []
 
 
 def find_device(source: Any, is_target: bool) -> DeviceSpec:
