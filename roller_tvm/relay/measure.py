@@ -20,7 +20,7 @@ KINDS = ("schedule error", "layout error", "build error", "build timeout", "run 
          "crash", "wrong answer")  # fmt: skip
 
 
-HOW = ("time", "check", "build")
+HOW = ("time", "check")
 
 
 @dataclass(frozen=True)
@@ -117,9 +117,8 @@ class Measurer:
         task : auto_scheduler.SearchTask
         states : sequence of State
             Best first by prediction.
-        how : {'time', 'check', 'build'}
+        how : {'time', 'check'}
             'time': the fastest wins that computes what the reference does. 'check': the first that does.
-            'build': the first that builds (where no device is there to run it).
         default : str
             TVM's own kernel as JSON of lowered TIR, to be measured beside them.
 
@@ -139,19 +138,39 @@ class Measurer:
         with tempfile.TemporaryDirectory(prefix="roller-tvm-") as folder:
             tensors = str(SaveJSON(task.compute_dag.tensors))
             opening = ("open_task", (session.key, tensors, str(task.target), packs), self.limits.reference_s)
-            calls = [opening]
-            if how != "build":
-                self._reference(session.key, opening, folder)
-                calls.append(("load_reference", (session.key, folder), self.limits.reference_s))
+            self._reference(session.key, opening, folder)
+            loading = ("load_reference", (session.key, folder), self.limits.reference_s)
             for worker in self.pool.workers:
-                worker.prepare(calls)
+                worker.prepare([opening, loading])
             try:
-                if how == "build":
-                    return session.first_built()
                 return session.measured(default) if how == "time" else session.first_right()
             finally:
                 for worker in self.pool.workers:
                     worker.prepare([])
+
+    def first_built(self, tasks: Sequence[tuple[Any, Sequence[Any]]]) -> list[TaskResult]:
+        """For each (task, States) the first State that builds: all that can be told without a device."""
+        from tvm.runtime._ffi_node_api import SaveJSON
+
+        results = [TaskResult([]) for _ in tasks]
+        todo = [n for n, (_, states) in enumerate(tasks) if states]
+        while todo:
+            calls = []
+            for n in todo:
+                task, states = tasks[n]
+                line = record_line(task, states[len(results[n].outcomes)])
+                tensors = str(SaveJSON(task.compute_dag.tensors))
+                args = (task.workload_key, tensors, str(task.target), line)
+                calls.append(("build_alone", args, self.limits.build_s))
+            with timed(self.seconds, "build"):
+                replies = self.pool.map(calls)
+            for n, (_, _, reply) in zip(todo, replies, strict=True):
+                outcomes = results[n].outcomes
+                outcomes.append(Outcome(reply.kind, text=reply.text, build_s=reply.value if reply.ok else 0.0))
+                if reply.ok:
+                    results[n].winner = len(outcomes) - 1
+            todo = [n for n in todo if results[n].winner is None and len(results[n].outcomes) < len(tasks[n][1])]
+        return results
 
     def _reference(self, key: str, opening: Any, folder: str) -> None:
         worker = self.pool.workers[0]
@@ -268,14 +287,6 @@ class _Session:
     def first_right(self) -> TaskResult:
         self.outcomes = [Outcome("ok") for _ in self.lines]
         return self._first_right_of(range(len(self.lines)))
-
-    def first_built(self) -> TaskResult:
-        self.outcomes = [Outcome("ok") for _ in self.lines]
-        for n in range(len(self.lines)):
-            self._build([n], self.mode)
-            if self.outcomes[n].ok:
-                return TaskResult(self.outcomes, n)
-        return TaskResult(self.outcomes)
 
     def _ranking(self) -> list[int]:
         works = [n for n, o in enumerate(self.outcomes) if o.ok]

@@ -7,7 +7,7 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,8 @@ from roller_tvm.relay.tasks import Task, extract_tasks, make_target, select
 from roller_tvm.tvm_env import import_relay_tvm, set_threads
 
 STATUSES = ("measured", "planned", "resumed", "fallback")
+#: Tasks a worker, at a time, where plans are only built: records come in steps of that many.
+BATCH = 4
 
 
 @dataclass
@@ -184,8 +186,9 @@ def tune(
     if writer is not None:
         writer.mend()
     result = TuneResult([], spec, str(made_target), str(Path(log_file)) if log_file else None, trials, threads)
-    # Each worker is a process with a TVM of its own: no more of them than there are candidates to build.
-    with Pool(min(threads, max(1, trials)), threads, worker) as pool:
+    # Each worker is a process with a TVM of its own: no more of them than there are candidates at a time.
+    count = min(threads, max(1, trials)) if spec.kind == "cpu" else threads
+    with Pool(count, threads, worker) as pool:
         pool.start()  # they import TVM while the model is taken apart
         found = extract_tasks(mod, params, made_target, spec)
         chosen = [found[n] for n in select(tasks, len(found))]
@@ -193,8 +196,7 @@ def tune(
         how = _how(pool, made_target, trials, result)
         measurer = Measurer(pool, limits or Limits(), result.seconds)
         tuner = _Tuner(measurer, spec, how, trials, max(top, trials), writer, known, kept, result)
-        for task in chosen:
-            tuned = tuner.tune(task)
+        for tuned in tuner.build_all(chosen) if how == "build" else map(tuner.tune, chosen):
             result.tasks.append(tuned)
             if progress is not None:
                 progress(tuned, len(chosen))
@@ -260,7 +262,41 @@ class _Tuner:
     kept: dict[tuple[str, str], tuple[str, int]]
     result: TuneResult
 
+    def build_all(self, tasks: Sequence[Task]) -> Iterator[TunedTask]:
+        """Without a device: every task's first plan that builds, some tasks at a time."""
+        size = len(self.measurer.pool.workers) * BATCH
+        for first in range(0, len(tasks), size):
+            batch = tasks[first : first + size]
+            ready = [self._prepared(task) for task in batch]
+            jobs = [(t.task.search_task, [] if t.status else [s for s, _ in t.candidates.states]) for t in ready]
+            try:
+                built = self.measurer.first_built(jobs)
+            except MeasureError as error:
+                built = [TaskResult([]) for _ in jobs]
+                self.result.notes.append(f"{error.kind}: {error.what}")
+            for tuned, outcome in zip(ready, built, strict=True):
+                yield tuned if tuned.status else self._finish(tuned, outcome, sum(o.build_s for o in outcome.outcomes))
+
     def tune(self, task: Task) -> TunedTask:
+        """One task measured, or (without trials) its first plan that computes what it should."""
+        tuned = self._prepared(task)
+        if tuned.status:
+            return tuned
+        candidates = tuned.candidates
+        if self.how == "time":  # N plans; one may be there in two forms
+            best = list(dict.fromkeys(number for _, number in candidates.states))[: self.trials]
+            candidates.states = [s for s in candidates.states if s[1] in best]
+        began = time.perf_counter()
+        try:
+            states = [state for state, _ in candidates.states]
+            measured = self.measurer.measure(task.search_task, states, self.how, task.default)
+        except MeasureError as error:
+            tuned.status, tuned.reason = "fallback", f"{error.kind}: {error.what}"
+            return tuned
+        return self._finish(tuned, measured, time.perf_counter() - began)
+
+    def _prepared(self, task: Task) -> TunedTask:
+        """The task with its candidates and no status, or already done: resumed, or without a plan."""
         note = self.known.get((task.key, task.target))
         if note is not None and (self.how != "time" or note.trials >= self.trials):
             predicted = math.nan if note.predicted_s is None else note.predicted_s
@@ -271,29 +307,23 @@ class _Tuner:
             return TunedTask(task, "fallback", reason=reason)
         with timed(self.result.seconds, "plan"):
             candidates = make_candidates(task, self.device, self.top)
-        if candidates.reason:
-            return TunedTask(task, "fallback", candidates, reason=candidates.reason)
-        if self.how == "time":  # N plans; one may be there in two forms
-            best = list(dict.fromkeys(number for _, number in candidates.states))[: self.trials]
-            candidates.states = [s for s in candidates.states if s[1] in best]
-        began = time.perf_counter()
-        states = [state for state, _ in candidates.states]
-        try:
-            measured = self.measurer.measure(task.search_task, states, self.how, task.default)
-        except MeasureError as error:
-            return TunedTask(task, "fallback", candidates, reason=f"{error.kind}: {error.what}")
-        tuned = self._judge(task, candidates, measured)
+        return TunedTask(task, "fallback" if candidates.reason else "", candidates, reason=candidates.reason)
+
+    def _finish(self, tuned: TunedTask, measured: TaskResult, spent: float) -> TunedTask:
+        """Judge the outcomes and write what there is to write."""
+        task = tuned.task
+        self._judge(tuned, measured)
         if self.writer is not None and measured.winner is not None:
-            state, _ = candidates.states[measured.winner]
-            self.writer.append(record_text(task.search_task, state, self._note(tuned), time.perf_counter() - began))
+            state, _ = tuned.candidates.states[measured.winner]
+            self.writer.append(record_text(task.search_task, state, self._note(tuned), spent))
         elif self.writer is not None and measured.default_wins:
             self.writer.append(kept_line(task.key, task.target, tuned.reason, self.trials))
         return tuned
 
-    def _judge(self, task: Task, candidates: Candidates, measured: TaskResult) -> TunedTask:
-        outcomes = measured.outcomes
+    def _judge(self, tuned: TunedTask, measured: TaskResult) -> None:
+        outcomes = tuned.outcomes = measured.outcomes
         default_s = measured.default.seconds if measured.default and measured.default.ok else math.nan
-        tuned = TunedTask(task, "fallback", candidates, outcomes, default_s=default_s)
+        tuned.status, tuned.default_s = "fallback", default_s
         if measured.default_wins:
             ours = min(o.seconds for o in outcomes if o.ok)
             tuned.seconds = default_s
@@ -304,11 +334,10 @@ class _Tuner:
             tuned.reason = f"no candidate works ({kinds}): {first}"
         else:
             outcome = outcomes[measured.winner]
-            tuned.plan = candidates.plans[candidates.states[measured.winner][1]]
+            tuned.plan = tuned.candidates.plans[tuned.candidates.states[measured.winner][1]]
             tuned.predicted_s, tuned.checked = tuned.plan.estimate.seconds, outcome.checked
             tuned.status = "measured" if self.how == "time" else "planned"
             tuned.seconds = outcome.seconds if self.how == "time" else tuned.predicted_s
-        return tuned
 
     def _note(self, tuned: TunedTask) -> Note:
         timed_it = tuned.status == "measured"

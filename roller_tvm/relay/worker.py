@@ -152,6 +152,15 @@ def build(key: str, number: int, line: str, mode: int) -> float:
     return time.perf_counter() - start
 
 
+def build_alone(key: str, tensors: str, target: str, line: str) -> float:
+    """Whether a candidate builds, of a task that is not open; nothing is kept. Returns the seconds it took."""
+    open_task(key, tensors, target, False)
+    try:
+        return build(key, 0, line, PLAIN)
+    finally:
+        close_task(key)
+
+
 def build_default(key: str, number: int, text: str, mode: int) -> float:
     """Build TVM's own kernel of the task, which comes as lowered TIR. Returns the seconds it took."""
     import tvm
@@ -262,6 +271,7 @@ FUNCTIONS = {
         load_reference,
         build,
         build_default,
+        build_alone,
         run,
     )
 }
