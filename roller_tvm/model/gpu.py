@@ -11,6 +11,11 @@ from .geometry import Geometry, Operand, Tile
 
 # Issue slots of the arithmetic: 'special' functions run on a quarter of the lanes, a division is a handful.
 INSTRUCTIONS = {"fma": 1, "mul": 1, "add": 1, "cmp": 1, "cast": 1, "div": 8, "special": 4}
+# Share of the time of the pipes that are not the bottleneck which is not hidden behind it: of two plans with one
+# bottleneck, the one with less of everything else is ahead.
+OVERLAP_LOSS = 0.05
+# Cycles of a unit that starting and retiring a block take.
+BLOCK_CYCLES = 25
 # Loads a thread has in flight before it needs the first.
 IN_FLIGHT = 8
 
@@ -126,3 +131,9 @@ def busiest_unit(device: DeviceSpec, blocks: int, resident: int) -> tuple[int, i
     """
     full, rest = divmod(blocks, device.units * resident)
     return full * resident + ceil(rest / device.units), full + (rest > 0)
+
+
+def overlapped(terms: list[float]) -> float:
+    """Time of pipes that work at once: the slowest, and a little of the others."""
+    most = max(terms)
+    return most + OVERLAP_LOSS * (sum(terms) - most)

@@ -7,7 +7,7 @@ from math import ceil, prod
 from ..device import DeviceSpec
 from .estimate import LevelTime, ProgramEstimate
 from .geometry import Geometry, Operand, Tile
-from .gpu import IN_FLIGHT, GpuRates, busiest_unit, far_traffic, instructions, sectors
+from .gpu import BLOCK_CYCLES, IN_FLIGHT, GpuRates, busiest_unit, far_traffic, instructions, overlapped, sectors
 from .occupancy import occupancy
 from .registers import BASE
 
@@ -15,7 +15,9 @@ from .registers import BASE
 # the window is unrolled.
 OUTPUT_OVERHEAD = 20
 LOAD_OVERHEAD = 1
-GUARD_OVERHEAD = 3
+GUARD_OVERHEAD = 5
+# Registers of a thread without a reduction; what a reduction takes beside BASE is its loads in flight.
+POINTWISE = 10
 # Threads that share a reduction meet in a tree of shuffles; a step is a shuffle and an operation.
 TREE_SLOTS = 2
 
@@ -36,7 +38,8 @@ def direct_estimate(geometry: Geometry, device: DeviceSpec, block: Tile, thread:
     warps = ceil(threads / device.vector_width)
     reduction = prod(extents[i] for i in geometry.reduce)
     arithmetic = instructions(geometry)
-    registers = min(BASE + 8 * vector + 2 * len(geometry.operands), device.limits.max_registers_per_thread or 255)
+    held = BASE if geometry.reduce else POINTWISE
+    registers = min(held + vector * (1 + len(geometry.operands)), device.limits.max_registers_per_thread or held)
     resident, limit = occupancy(device, threads, registers, 0)
     if resident == 0:
         return None
@@ -45,7 +48,7 @@ def direct_estimate(geometry: Geometry, device: DeviceSpec, block: Tile, thread:
     resident = min(resident, ceil(blocks / device.units))
     busiest, waves = busiest_unit(device, blocks, resident)
     whole = tuple(extents[i] if i in geometry.reduce else block[i] for i in range(len(extents)))
-    per_box = [sectors(op, op.box(whole), rates.sector) for op in geometry.operands]
+    per_box = [int(sectors(op, op.box(whole), rates.sector) * _rows_read(op, whole)) for op in geometry.operands]
     far = far_traffic(geometry, device, whole, device.units * resident, per_box)
     near = sum(per_box) * geometry.tiles(block, spatial) / blocks
 
@@ -65,10 +68,10 @@ def direct_estimate(geometry: Geometry, device: DeviceSpec, block: Tile, thread:
     store_bytes = outputs * geometry.output_bytes + geometry.epilogue_bytes
     dram = (far + store_bytes) / blocks / rates.dram
     l2 = (near + store_bytes / blocks) / rates.l2
-    throughput = max(compute, issue, dram, l2, l1)
+    throughput = overlapped([compute, issue, dram, l2, l1])
     rounds = max(1.0, items * loads / min(max(1.0, items * loads), float(IN_FLIGHT)))
     chain = rates.dram_latency * rounds + issue * rates.issue / min(warps, rates.issue)
-    cycles = busiest * max(throughput, chain / resident) + rates.dram_latency
+    cycles = busiest * (max(throughput, chain / resident) + BLOCK_CYCLES) + rates.dram_latency
     seconds = cycles * rates.cycle + device.launch_overhead_us * 1e-6
     terms = {"compute": compute, "issue": issue, "dram": dram, "l2": l2, "shared": l1}
     bound = max(terms, key=lambda k: terms[k]) if chain / resident <= throughput else "latency"
@@ -81,6 +84,15 @@ def direct_estimate(geometry: Geometry, device: DeviceSpec, block: Tile, thread:
         seconds, compute * scale, levels, bound, geometry.stage.flops + geometry.epilogue_flops * outputs, blocks,
         waves, resident, limit, threads, registers, 0, blocks / max(1, busiest * device.units),
     )  # fmt: skip
+
+
+def _rows_read(operand: Operand, tile: Tile) -> float:
+    """Share of a box's rows that are read: strides wider than the window skip some."""
+    share = 1.0
+    for dim, extent in list(zip(operand.dims, operand.box(tile), strict=True))[:-1]:
+        if dim:
+            share *= min(1.0, prod(tile[a] for a, _ in dim) / extent)
+    return share
 
 
 def _contiguous(geometry: Geometry, operand: Operand) -> bool:
@@ -114,7 +126,7 @@ def reduce_estimate(geometry: Geometry, device: DeviceSpec, rows: int, lanes: in
     """Predicted time of recipe gpu.reduce: `lanes` threads share a reduction, a block has `rows` of them."""
     rates = GpuRates.of(device, geometry.stage.dtype)
     threads = rows * lanes
-    registers = BASE + 4
+    registers = min(BASE + IN_FLIGHT, device.limits.max_registers_per_thread or BASE)
     shared_bytes = reduce_shared_bytes(geometry, device, rows, lanes)
     resident, limit = occupancy(device, threads, registers, shared_bytes)
     if resident == 0:
@@ -132,7 +144,7 @@ def reduce_estimate(geometry: Geometry, device: DeviceSpec, rows: int, lanes: in
     doublings = lanes.bit_length() - 1
     issue = (rounds * (instructions(geometry) + 1 + LOAD_OVERHEAD) + TREE_SLOTS * doublings) * warps / rates.issue
     chain = rates.dram_latency * max(1.0, rounds / IN_FLIGHT) + doublings * rates.shared_latency
-    per_block = max(issue, dram, chain / resident)
+    per_block = max(overlapped([issue, dram]), chain / resident) + BLOCK_CYCLES
     seconds = (busiest * per_block + rates.dram_latency) * rates.cycle + device.launch_overhead_us * 1e-6
     terms = {"issue": issue, device.far.name: dram, "latency": chain / resident}
     scale = blocks / device.units * rates.cycle

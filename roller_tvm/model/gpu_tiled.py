@@ -14,15 +14,15 @@ from math import ceil, prod
 from ..device import DeviceSpec
 from .estimate import LevelTime, ProgramEstimate
 from .geometry import Geometry, Operand, Tile
-from .gpu import GpuRates, busiest_unit, far_traffic, instructions, sectors, spread
+from .gpu import BLOCK_CYCLES, GpuRates, busiest_unit, far_traffic, instructions, overlapped, sectors, spread
 from .occupancy import occupancy
 from .registers import predicted_registers
 from .storage import VECTOR_ALIGNMENT, alignments, storage_elements
 
-# Issue slots that one fetched vector costs beside its load and store: its coordinates in the tile (divisions by
-# constants); a padding guard adds comparisons.
-FETCH_OVERHEAD = 2
-GUARD_OVERHEAD = 8
+# Issue slots that one fetched vector costs beside its load and store: its coordinates in the tile, divisions by
+# constants. A padding guard adds comparisons and a branch. Counted in the main loops of ten compiled plans (sm_80).
+FETCH_OVERHEAD = 5
+GUARD_OVERHEAD = 18
 
 
 @dataclass(frozen=True)
@@ -107,11 +107,11 @@ def tiled_estimate(geometry: Geometry, device: DeviceSpec, shape: TiledShape, th
     l2_time = global_load / rates.l2
     dram_time = far / (blocks * steps) / rates.dram  # what misses L2
     shared_time = shared_read + staged
-    throughput = max(compute, issue, shared_time, l2_time, dram_time)
+    throughput = overlapped([compute, issue, shared_time, l2_time, dram_time])
     sync = 2 * rates.shared_latency
     alone = max(compute, issue, shared_read) / min(1.0, warps / rates.issue)
     chain = rates.dram_latency + sync + max(l2_time, dram_time) / resident + alone
-    cycles = busiest * steps * max(throughput, chain / resident)
+    cycles = busiest * (steps * max(throughput, chain / resident) + BLOCK_CYCLES)
 
     # Store and epilogue.
     outputs = prod(extents[i] for i in spatial)
@@ -154,15 +154,7 @@ def shared_reads(geometry: Geometry, shape: TiledShape, warp: int) -> tuple[floa
     slots = wavefronts = 0.0
     for op, padding in zip(geometry.operands, shape.padding, strict=True):
         box = op.box(own)
-        vector = 1
-        if op.dims and len(op.dims[-1]) == 1 and op.dims[-1][0][1] == 1:
-            axis = op.dims[-1][0][0]
-            row = op.box(shape.block)[-1] + padding
-            length = shape.thread[axis] // shape.vthreads[axis] if axis in covered else unrolled[axis]
-            for width in (4, 2):
-                if length % width == 0 and row % width == 0:
-                    vector = width
-                    break
+        vector = _read_vector(op, op.box(shape.block), box, shape, covered, padding)
         distinct = 1
         for dim, extent, full in zip(op.dims, box, op.shape, strict=True):
             # A window that no neighbour overlaps (stride as wide as the tile) is read only where it is needed.
@@ -182,3 +174,23 @@ def shared_reads(geometry: Geometry, shape: TiledShape, warp: int) -> tuple[floa
         wavefronts += max(loads, unique / 128 * conflict)
     points = prod(unrolled[i] for i in geometry.reduce)
     return slots / points, wavefronts / points
+
+
+def _read_vector(operand: Operand, block: list[int], own: list[int], shape: TiledShape, spatial: dict[int, int],
+                 padding: int) -> int:
+    """Elements of a shared-memory read: trailing dimensions that a thread reads whole are one run."""
+    first, below = len(block) - 1, 1
+    while first > 0 and own[first] == block[first] and not padding:
+        below *= block[first]
+        first -= 1
+    if first < 0:
+        return 1
+    dim = operand.dims[first]
+    length, row = below, block[first] * below + (padding if below == 1 else 0)
+    if len(dim) == 1 and dim[0][1] == 1:
+        axis = dim[0][0]
+        length *= shape.thread[axis] // shape.vthreads[axis] if axis in spatial else shape.unrolled[axis]
+    for width in (4, 2):
+        if length % width == 0 and row % width == 0:
+            return width
+    return 1

@@ -73,6 +73,20 @@ def register_tiles(search: Search) -> list[Tile]:
     return result[:REGISTER_TILES]
 
 
+def near_divisor(extent: int, length: int) -> int:
+    """The divisor of `extent` nearest to `length`; `length` itself (the last step is guarded) if none is near.
+
+    Examples
+    --------
+    >>> near_divisor(1024, 16), near_divisor(42, 16), near_divisor(30522, 16), near_divisor(3, 16)
+    (16, 14, 16, 3)
+    """
+    if length >= extent:
+        return extent
+    near = [d for d in range(ceil(length / 2), 3 * length // 2 + 1) if extent % d == 0]
+    return min(near, key=lambda d: abs(d - length), default=length)
+
+
 def reduction_steps(geometry: Geometry, device: DeviceSpec) -> list[Tile]:
     """Reduction extents that a block stages at a time: whole small windows, transactions of the long axis."""
     reduce = geometry.reduce
@@ -89,7 +103,7 @@ def reduction_steps(geometry: Geometry, device: DeviceSpec) -> list[Tile]:
             if i != longest and window:
                 step[i] = geometry.extents[i]
         for length in (base // 4, base // 2, base, 2 * base, 4 * base):
-            length = max(1, min(length, geometry.extents[longest]))
+            length = near_divisor(geometry.extents[longest], max(1, length))
             candidate = tuple(length if i == longest else s for i, s in enumerate(step))
             if prod(candidate) <= 16 * base and candidate not in results:
                 results.append(candidate)
