@@ -11,6 +11,8 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+from roller_tvm.relay.interrupt import deferred_interrupt, stop_if_interrupted
+
 BUILD = "relay.backend.build"
 
 
@@ -34,6 +36,7 @@ def shared_constant_kernels() -> Iterator[dict[str, int]]:
     made: dict[tuple[int, str], list[tuple[Any, Any]]] = {}
 
     def build(mod: Any, target: Any, target_host: Any = None) -> Any:
+        stop_if_interrupted()
         counts["asked"] += 1
         # Modules of equal hash are compared, so that a collision costs nothing but time.
         known = made.setdefault((tvm.ir.structural_hash(mod, True), str(target)), [])
@@ -52,7 +55,8 @@ def shared_constant_kernels() -> Iterator[dict[str, int]]:
         constant = dict(flags())
         te_compiler.libinfo = lambda: constant
     try:
-        yield counts
+        with deferred_interrupt():
+            yield counts
     finally:
         tvm.register_func(BUILD, compile_module, override=True)
         if flags is not None:

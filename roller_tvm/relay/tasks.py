@@ -10,6 +10,7 @@ from typing import Any
 from roller_tvm.device import DeviceSpec
 from roller_tvm.errors import BadInput, TargetError, UnsupportedOperator, UsageError
 from roller_tvm.relay.folding import shared_constant_kernels
+from roller_tvm.relay.interrupt import stop_if_interrupted
 
 #: What a target must say for its kernels to run where they are meant to.
 ARCH_REQUIRED = ("cuda", "nvptx")
@@ -174,6 +175,7 @@ def _trace(mod: Any, params: Any, target: Any) -> tuple[dict[str, tuple[int, set
     @tvm.tir.transform.prim_func_pass(opt_level=0)
     def keep(function: Any, _mod: Any, _context: Any) -> Any:
         name = function.attrs["global_symbol"] if function.attrs and "global_symbol" in function.attrs else ""
+        stop_if_interrupted()
         kernels[str(name)] = function
         return function
 
