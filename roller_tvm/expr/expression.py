@@ -217,6 +217,28 @@ class Stage:
     def output_elements(self) -> int:
         return prod(a.extent for a in self.spatial)
 
+    def is_box(self, tile: Sequence[int]) -> bool:
+        """Whether TVM finds the region of a tile exactly, in the loops of the source.
+
+        Fused axes need whole rows (``Axis.is_box``); of the parts of an axis, those after one that is tiled
+        must be whole, or the tile has gaps.
+
+        Examples
+        --------
+        >>> halves = (Axis("c.o", 4, part_of=("c", 8)), Axis("c.i", 8, part_of=("c", 1)))
+        >>> stage = Stage("s", halves, ())
+        >>> stage.is_box((1, 4)), stage.is_box((2, 8)), stage.is_box((2, 4))
+        (True, True, False)
+        """
+        tiled: str | None = None  # the source of which a part before was tiled
+        for axis, extent in zip(self.axes, tile, strict=True):
+            source = axis.part_of[0] if axis.part_of else None
+            if not axis.is_box(extent) or (source is not None and source == tiled and extent < axis.extent):
+                return False
+            if source != tiled or source is None:
+                tiled = source if extent > 1 else None
+        return True
+
     def ops_of(self, kind: str) -> int:
         return dict(self.ops).get(kind, 0)
 

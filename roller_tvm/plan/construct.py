@@ -14,10 +14,11 @@ from ..device import DeviceSpec
 from ..errors import UnsupportedOperator
 from ..expr import TensorExpression
 from ..expr.fuse import fuse_axes
+from ..expr.parts import share_parts
 from ..expr.pattern import is_product
 from ..model.estimate import Estimate, ProgramEstimate
 from ..model.geometry import Geometry
-from .align import Rejection
+from .align import Rejection, summarise
 from .candidates import Construction, RankedPlan
 from .cpu import construct_direct as construct_cpu_direct
 from .cpu import construct_tiled as construct_cpu_tiled
@@ -90,9 +91,10 @@ def construct(expression: TensorExpression, device: DeviceSpec, top: int = 10) -
     plans.sort(key=lambda p: p.seconds)
     if not plans:
         raise UnsupportedOperator(
-            "no legal plan", where=f"{expression.name} on {device.name}",
-            remedy="TVM's default schedule is used; rules that stood in the way:\n" + "\n".join(map(str, rejections[:5])),
-        )  # fmt: skip
+            "no legal plan",
+            where=f"{expression.name} on {device.name}",
+            remedy="TVM's default schedule is used; rules that stood in the way:\n" + summarise(rejections),
+        )
     return Construction(tuple(plans[:top]), tuple(rejections), used_eps, considered)
 
 
@@ -129,6 +131,7 @@ Variant = tuple[TensorExpression, tuple[SplitReduction, ...], tuple[NestShape, .
 
 def _variants(expression: TensorExpression, device: DeviceSpec) -> Iterator[Variant]:
     """Forms of the operator to plan: as written, with a reduction split, with prologues stored or in place."""
+    expression = share_parts(expression)
     # Tiles of a product are staged: in such a region TVM infers too much of axes that were fused.
     if not any(is_product(s) for s in expression.stages):
         expression = fuse_axes(expression)
@@ -182,7 +185,11 @@ def _lane_splits(expression: TensorExpression, device: DeviceSpec) -> list[Split
 
 
 def _combine(
-    expression: TensorExpression, device: DeviceSpec, splits: tuple[SplitReduction, ...], per_nest: list[Ranked], top: int
+    expression: TensorExpression,
+    device: DeviceSpec,
+    splits: tuple[SplitReduction, ...],
+    per_nest: list[Ranked],
+    top: int,
 ) -> list[RankedPlan]:
     """Plans of the whole operator: the heaviest nest varies, the others keep their best program."""
     heaviest = max(range(len(per_nest)), key=lambda n: per_nest[n][0][1].seconds)

@@ -17,6 +17,7 @@ REGISTER_TILES = 10
 CHUNKS = 40
 # Parallel tasks per core beyond which finer chunks only add overhead.
 CHUNKS_PER_CORE = 64
+PARTS = Rejection("region", "the parts of an axis after a tiled one whole", "gaps", "tile the outermost part alone")
 # Longest window that is unrolled.
 WINDOW = 7
 
@@ -68,6 +69,8 @@ def register_tiles(search: Search, rates: CpuRates) -> list[Tile]:
         options[-1] = [e for e in options[-1] if g.stage.axes[i].is_box(e)] or [1]
     scored: list[tuple[float, int, Tile]] = []
     for tile in product(*options):
+        if search.reject(None if g.stage.is_box(tile) else PARTS, f"register tile {tile}"):
+            continue
         use = register_use(g, tile, rates.lanes)
         if use.accumulators > rates.registers:
             continue
@@ -131,7 +134,7 @@ def construct_tiled(search: Search, top: int) -> list[tuple[RProgram, ProgramEst
     for tile in register_tiles(search, rates):
         of_tile = []
         for chunk, packed in product(chunks_of(search, tile, device.units), packings):
-            if packed and not all(a.is_box(e) for a, e in zip(g.stage.axes, chunk, strict=True)):
+            if packed and not g.stage.is_box(chunk):
                 continue
             for order in orders_of(g, chunk, tile):
                 search.considered += 1

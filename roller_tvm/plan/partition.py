@@ -100,7 +100,8 @@ def fused_epilogue(expression: TensorExpression, anchor: Stage, claimed: set[str
         if any(a.tensor in tainted for a in stage.reads):
             tainted.add(stage.name)
         elif mine:
-            fits = not stage.reduce and stage.shape == anchor.shape and stage.name not in claimed
+            same = [a.extent for a in stage.spatial] == [a.extent for a in anchor.spatial]
+            fits = not stage.reduce and same and stage.name not in claimed
             if fits and all(is_identity(a, stage) for a in mine):
                 included.append(stage.name)
             else:

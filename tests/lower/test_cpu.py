@@ -7,6 +7,9 @@ pytestmark = pytest.mark.tvm
 
 from tvm import te, topi  # noqa: E402
 
+from roller_tvm.te import te_operator  # noqa: E402
+
+from ..expr.examples import EXAMPLES  # noqa: E402
 from .kernels import check, plans_of  # noqa: E402
 
 
@@ -86,6 +89,7 @@ PROGRAMS = {
     "conv nchw 1x1": lambda: conv_nchw(k=1, pad=0, h=7),
     "conv nchw dilated": lambda: conv_nchw(dilation=2, pad=2),
     "conv nchw grouped": lambda: conv_nchw(f=8, groups=4),
+    "conv nchw grouped epilogue": lambda: with_epilogue(conv_nchw(f=8, groups=2)),
     "conv nchw epilogue": lambda: with_epilogue(conv_nchw()),
     "conv nhwc": conv_nhwc,
     "conv nhwc epilogue": lambda: with_epilogue(conv_nhwc(stride=2)),
@@ -147,3 +151,8 @@ def test_each_kind_of_plan_is_among_those():
     assert kinds == {
         "cpu.tiled", "cpu.direct", "lanes", "packed", "stored prologue", "prologue in place", "fused",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("words", EXAMPLES, ids=lambda w: f"{w[0]} {' '.join(f'{k}={v}' for k, v in w[1].items())}")
+def test_named_operators_of_awkward_sizes(words):
+    assert check(te_operator(words[0], **words[1]), most=2)
