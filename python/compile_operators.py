@@ -54,7 +54,7 @@ def compile_operator(
     except RollerError as error:
         return [{**base, "rank": 0, "status": "fallback", "error": str(error)}]
     plan_ms = (time.perf_counter() - started) * 1e3
-    program = TeProgram.of_reading(reading, tensors)
+    te_program = TeProgram.of_reading(reading, tensors)
     results = []
     for rank, ranked in enumerate(construction.plans):
         if (row["id"], rank) in done:
@@ -65,7 +65,7 @@ def compile_operator(
         }  # fmt: skip
         started = time.perf_counter()
         try:
-            checked = check_resources(ranked.plan, ranked.estimate, program, archs, compiler)
+            checked = check_resources(ranked.plan, ranked.estimate, te_program, archs, compiler)
         except ResourcesDiffer as error:
             results.append(result | {"status": "differs", "error": str(error)})
             continue
@@ -78,9 +78,14 @@ def compile_operator(
             continue
         result |= {"status": "ok", "variant": checked.variant}
         result["kernels"] = [
-            {**register_features(checked.plan.expression, q), "predicted_registers": p.registers, "predicted_shared": p.shared_bytes, "threads": p.threads,
-             **{arch: [k.registers, k.local_bytes, k.shared_bytes] for arch, k in zip(archs, kernels, strict=True)}}
-            for q, p, *kernels in zip(checked.plan.programs, ranked.estimate.programs, *(checked.kernels(a) for a in archs), strict=True)
+            {
+                **register_features(checked.plan.expression, program),
+                "predicted_registers": p.registers, "predicted_shared": p.shared_bytes, "threads": p.threads,
+                **{a: [k.registers, k.local_bytes, k.shared_bytes] for a, k in zip(archs, kernels, strict=True)},
+            }
+            for program, p, *kernels in zip(
+                checked.plan.programs, ranked.estimate.programs, *map(checked.kernels, archs), strict=True
+            )
         ]  # fmt: skip
         results.append(result)
     return results
@@ -113,8 +118,9 @@ def summary(results: list[dict[str, Any]]) -> str:
     """Totals, as text."""
     ok = [r for r in results if r["status"] == "ok"]
     archs = [a for a in ok[0]["kernels"][0] if a.startswith("sm_")] if ok else []
-    lines = [f"{len(results)} plans of {len({r['id'] for r in results})} operators, planned for {results[0]['device']}, "
-             f"{results[0]['dtype']}: " + ", ".join(f"{n} {s}" for s, n in Counter(r["status"] for r in results).most_common())]
+    states = Counter(r["status"] for r in results).most_common()
+    lines = [f"{len(results)} plans of {len({r['id'] for r in results})} operators, planned for "
+             f"{results[0]['device']}, {results[0]['dtype']}: " + ", ".join(f"{n} {s}" for s, n in states)]
     changed = Counter(r["variant"] for r in ok if r["variant"])
     if changed:
         lines.append("  a variant of the plan was taken because the compiler spilled: "
@@ -131,12 +137,14 @@ def summary(results: list[dict[str, Any]]) -> str:
         ratio = sorted(k["predicted_registers"] / registers for k, (registers, _, _) in kernels)
         at = [ratio[round(q * (len(ratio) - 1))] for q in (0, 0.05, 0.5, 0.95, 1)]
         close = sum(1 for q in ratio if q >= 0.75)
-        lines.append(f"  {arch}: {len(kernels)} kernels, with local memory {spilled}, shared memory as predicted {exact}; "
-                     "registers predicted / actual: min {:.2f}, 5% {:.2f}, median {:.2f}, 95% {:.2f}, max {:.2f}; ".format(*at)
-                     + f"within 25% or above: {close}")
+        lines.append(f"  {arch}: {len(kernels)} kernels, with local memory {spilled}, "
+                     f"shared memory as predicted {exact}")
+        shares = "min {:.2f}, 5% {:.2f}, median {:.2f}, 95% {:.2f}, max {:.2f}".format(*at)
+        lines.append(f"    registers predicted / actual: {shares}; within 25% or above: {close}")
     if ok:
+        seconds = [r["build_s"] for r in ok]
         lines.append(f"  seconds to lower and compile a plan for {len(archs)} architectures: "
-                     f"median {statistics.median(r['build_s'] for r in ok):.2f}, max {max(r['build_s'] for r in ok):.2f}")
+                     f"median {statistics.median(seconds):.2f}, max {max(seconds):.2f}")
     return "\n".join(lines)
 
 
@@ -155,7 +163,7 @@ def main() -> int:
     if args.summary:
         print("\n".join(summary(read_results(path)) for path in args.summary))
         return 0
-    device = load_device(args.device)
+    device, archs = load_device(args.device), args.archs.split(",")
     done: set[tuple[str, int]] = set()
     if args.out.exists():
         done = {(r["id"], r["rank"]) for r in read_results(args.out)}
@@ -164,7 +172,7 @@ def main() -> int:
         for row in csv.DictReader(rows):
             if not row["id"].startswith(starts) or all((row["id"], n) in done for n in range(args.top)):
                 continue
-            for result in compile_operator(row, device, args.archs.split(","), args.top, args.compiler, args.dtype, done):
+            for result in compile_operator(row, device, archs, args.top, args.compiler, args.dtype, done):
                 out.write(json.dumps(result) + "\n")
                 out.flush()
             print(row["id"], end=" ", flush=True, file=sys.stderr)

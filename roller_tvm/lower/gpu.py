@@ -105,7 +105,8 @@ def _fetch(staged: str, dims: tuple[str, ...], threads: int, vector: int) -> lis
     if len(dims) > 1:
         whole = "whole"
         steps.append(Fuse(staged, dims, whole))
-    steps += [Split(staged, whole, (threads, vector), ("round", "fetch", "elements")), Bind(staged, "fetch", "threadIdx.x")]
+    steps.append(Split(staged, whole, (threads, vector), ("round", "fetch", "elements")))
+    steps.append(Bind(staged, "fetch", "threadIdx.x"))
     if vector > 1:
         steps.append(Vectorize(staged, "elements"))
     return steps

@@ -15,5 +15,6 @@ def storage_alignment(geometry: Geometry, program: RProgram) -> dict[str, list[t
     vectors = tuple(program.choices_of("vector").values())
     padding = dict(tile.padding)
     return {
-        op.name: alignments(op.box(block), padding.get(op.name, 0), vector_quantum(op, vectors)) for op in geometry.operands
+        op.name: alignments(op.box(block), padding.get(op.name, 0), vector_quantum(op, vectors))
+        for op in geometry.operands
     }

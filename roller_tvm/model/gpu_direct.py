@@ -139,7 +139,8 @@ def reduce_estimate(geometry: Geometry, device: DeviceSpec, rows: int, lanes: in
     rounds = ceil(length / lanes)
     warps = ceil(threads / device.vector_width)
     store_bytes = outputs * geometry.output_bytes + geometry.epilogue_bytes
-    far = (sum(op.source_bytes for op in geometry.operands)) * _reduce_waste(geometry, lanes, rates.sector) + store_bytes
+    read_bytes = sum(op.source_bytes for op in geometry.operands)
+    far = read_bytes * _reduce_waste(geometry, lanes, rates.sector) + store_bytes
     dram = far / blocks / rates.dram
     doublings = lanes.bit_length() - 1
     issue = (rounds * (instructions(geometry) + 1 + LOAD_OVERHEAD) + TREE_SLOTS * doublings) * warps / rates.issue

@@ -50,7 +50,8 @@ def accumulators(geometry: Geometry, thread: Tile) -> int:
 def fragments(geometry: Geometry, thread: Tile) -> list[int]:
     """Registers of each operand that a thread reads in one step of the reduction."""
     return [
-        _words(prod(thread[i] for i in op.axes if i in geometry.spatial_set), op.element_bytes) for op in geometry.operands
+        _words(prod(thread[i] for i in op.axes if i in geometry.spatial_set), op.element_bytes)
+        for op in geometry.operands
     ]
 
 

@@ -128,7 +128,9 @@ def fetch_vector(geometry: Geometry, operand: Operand, block: Tile, device: Devi
     for width in (device.vector_bytes // operand.element_bytes, device.vector_bytes // operand.element_bytes // 2):
         if width < 2:
             break
-        starts = all(c * block[a] * below % width == 0 or block[a] >= geometry.extents[a] for a, c in operand.dims[first])
+        starts = all(
+            c * block[a] * below % width == 0 or block[a] >= geometry.extents[a] for a, c in operand.dims[first]
+        )
         const = operand.access.indices[first].const * below % width == 0
         if starts and const and run % width == 0 and row % width == 0 and (run + padding) % width == 0:
             return width
@@ -146,7 +148,9 @@ def store_vector(geometry: Geometry, thread: Tile, vthreads: Tile) -> int:
     return 1
 
 
-def storage_padding(geometry: Geometry, operand: Operand, block: Tile, unrolled: Tile, device: DeviceSpec) -> int:
+def storage_padding(
+    geometry: Geometry, operand: Operand, block: Tile, unrolled: Tile, device: DeviceSpec
+) -> int:
     """Rule 3, for operands whose rows are walked by neighbouring threads."""
     shared = device.level("shared")
     if not shared.banks or not operand.shape or not geometry.spatial:
@@ -169,7 +173,8 @@ def virtual_threads(geometry: Geometry, thread: Tile, device: DeviceSpec) -> Til
     if geometry.spatial:
         last = geometry.spatial[-1]
         plain = all(
-            len(dim) == 1 and dim[0][1] == 1 for op in geometry.operands for dim in op.dims if any(a == last for a, _ in dim)
+            len(dim) == 1 and dim[0][1] == 1
+            for op in geometry.operands for dim in op.dims if any(a == last for a, _ in dim)
         )
         width = min(thread[last], max(1, device.vector_bytes // geometry.output_bytes)) if plain else 1
         while thread[last] % width:
@@ -237,8 +242,8 @@ def aligned(search: Search, block: Tile) -> bool:
         full = not box or box[-1] >= op.shape[-1]
         run = op.run(box)
         # Beyond eps, half a sector is tolerated: strided and windowed rows never align.
-        if search.reject(transaction(run, full, max(1, sector // op.element_bytes // 2), max(search.eps, 0.25), op.name),
-                         f"block {block}"):
+        moved = max(1, sector // op.element_bytes // 2)
+        if search.reject(transaction(run, full, moved, max(search.eps, 0.25), op.name), f"block {block}"):
             return False
     return True
 
@@ -273,7 +278,8 @@ def block_tiles(search: Search, thread: Tile, step: Tile) -> list[Tile]:
     options = [
         aligned_extents(e, 0.0, step=thread[i]) if i in g.spatial else [step[i]] for i, e in enumerate(g.extents)
     ]
-    tile = transaction_tile(search, options, tuple(thread[i] if i in g.spatial else step[i] for i in range(len(thread))))
+    start = tuple(thread[i] if i in g.spatial else step[i] for i in range(len(thread)))
+    tile = transaction_tile(search, options, start)
     result: list[Tile] = []
     seen = {tile}
     frontier = [tile]

@@ -119,7 +119,8 @@ def check_resources(
         else:
             _hold(found, estimate, plan)
             return CompiledPlan(changed, "; ".join(names), source, tuple(found))
-    return Rejection("registers", f"{spilled} B of local memory a thread", "0", "use a smaller register tile", str(plan))
+    taken = f"{spilled} B of local memory a thread"
+    return Rejection("registers", taken, "0", "use a smaller register tile", str(plan))
 
 
 def _variants(plan: Plan) -> list[tuple[tuple[str, Any], ...]]:
