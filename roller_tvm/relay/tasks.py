@@ -52,6 +52,15 @@ class Task:
         return str(self.search_task.target)
 
 
+class Tasks(list[Task]):
+    """The tasks of a model; ``left`` names its functions of which TVM makes no task.
+
+    Their computation is not plain TE (concatenation, sorting, a library call) or their shapes are dynamic.
+    """
+
+    left: tuple[str, ...] = ()
+
+
 def make_target(target: Any) -> Any:
     """A ``tvm.target.Target`` with its host, from what a user gives.
 
@@ -118,7 +127,7 @@ def check_shapes(mod: Any) -> None:
             )
 
 
-def extract_tasks(mod: Any, params: Any, target: Any, device: DeviceSpec) -> list[Task]:
+def extract_tasks(mod: Any, params: Any, target: Any, device: DeviceSpec) -> Tasks:
     """Every distinct operator of a model, also those without a reduction.
 
     Parameters
@@ -147,7 +156,10 @@ def extract_tasks(mod: Any, params: Any, target: Any, device: DeviceSpec) -> lis
             "build it with relay.build alone to see which operator it is") from error  # fmt: skip
     rewrite = auto_scheduler.LayoutRewriteOption.get_target_default(target, True)
     parameters = hardware_params(target, device)
-    tasks = []
+    tasks = Tasks()
+    tasked = {name for _, names in traced.values() for name in names}
+    # What is lowered to do something with shapes or memory only has no name of an operator.
+    tasks.left = tuple(sorted(short_name(n) for n in kernels if "fused_" in n and n not in tasked))
     for number, (key, (weight, names)) in enumerate(traced.items()):
         task = auto_scheduler.SearchTask(
             workload_key=key, target=target, hardware_params=parameters, layout_rewrite_option=rewrite,

@@ -50,6 +50,8 @@ class TunedTask:
         Measured, else predicted, else nan.
     default_s : float
         Of TVM's own kernel, measured beside ours; nan if it was not.
+    kept : bool
+        A fallback because TVM's own kernel is faster.
     """
 
     task: Task
@@ -62,6 +64,7 @@ class TunedTask:
     default_s: float = math.nan
     checked: bool = False
     reason: str = ""
+    kept: bool = False
 
     @property
     def gflops(self) -> float:
@@ -191,6 +194,8 @@ def tune(
     with Pool(count, threads, worker) as pool:
         pool.start()  # they import TVM while the model is taken apart
         found = extract_tasks(mod, params, made_target, spec)
+        if found.left:
+            result.notes.append(f"TVM makes no task of {', '.join(found.left)}: TVM's own schedule")
         chosen = [found[n] for n in select(tasks, len(found))]
         result.seconds["extract"] = time.perf_counter() - start
         how = _how(pool, made_target, trials, result)
@@ -203,7 +208,7 @@ def tune(
     result.seconds["total"] = time.perf_counter() - start
     if how == "time":
         result.notes += busy(threads)
-    if chosen and len(result.fallbacks) == len(chosen):
+    if chosen and all(t.status == "fallback" and not t.kept for t in result.tasks):
         raise _nothing(result)
     return result
 
@@ -304,7 +309,7 @@ class _Tuner:
             return TunedTask(task, "resumed", seconds=seconds, predicted_s=predicted, checked=note.checked)
         reason, trials = self.kept.get((task.key, task.target), ("", -1))
         if reason and (self.how != "time" or trials >= self.trials):
-            return TunedTask(task, "fallback", reason=reason)
+            return TunedTask(task, "fallback", reason=reason, kept=True)
         with timed(self.result.seconds, "plan"):
             candidates = make_candidates(task, self.device, self.top)
         return TunedTask(task, "fallback" if candidates.reason else "", candidates, reason=candidates.reason)
@@ -326,7 +331,7 @@ class _Tuner:
         tuned.status, tuned.default_s = "fallback", default_s
         if measured.default_wins:
             ours = min(o.seconds for o in outcomes if o.ok)
-            tuned.seconds = default_s
+            tuned.seconds, tuned.kept = default_s, True
             tuned.reason = f"it is faster: {duration(default_s)}, our best {duration(ours)}"
         elif measured.winner is None:
             kinds = ", ".join(f"{n} {kind}" for kind, n in measured.failures().items())

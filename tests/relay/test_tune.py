@@ -209,6 +209,13 @@ def test_bad_arguments_and_files(tmp_path):
         tune(tvm.IRModule.from_expr(relay.Function([x], relay.nn.relu(x))), None, TARGET)
 
 
+def test_what_tvm_makes_no_task_of_is_named():
+    x = relay.var("x", shape=(1, 4, 8, 8))
+    y = relay.concatenate([x, relay.sqrt(x)], axis=1)
+    result = tune(tvm.IRModule.from_expr(relay.Function([x], relay.nn.max_pool2d(y, (2, 2)))), None, TARGET, trials=1)
+    assert any("concatenate" in note for note in result.notes), result.notes
+
+
 @pytest.mark.parametrize("text, part", [("9", "no task 9"), ("x", "not a task number"), ("1-", "not a task")])
 def test_selections_that_make_no_sense(text, part):
     with pytest.raises(UsageError, match=part):
