@@ -45,6 +45,8 @@ class Operand:
     constant: bool
     arithmetic: int  # operations a prologue spends on one element
     guard_axes: frozenset[int] = frozenset()  # axes that its bounds check depends on
+    calls: int = 0  # special functions (exp, tanh) that a prologue spends on one element
+    as_stored: bool = True  # in memory element for element: no prologue rearranges what is read
 
     @property
     def name(self) -> str:
@@ -107,6 +109,7 @@ class Geometry:
     epilogue_bytes: int  # read by the epilogue, whole tensors
     epilogue_flops: int  # per output element
     output_bytes: int  # per output element
+    epilogue_calls: int = 0  # special functions per output element
 
     @classmethod
     def of(
@@ -136,15 +139,20 @@ class Geometry:
             key = access.tensor if access.tensor not in operands else f"{access.tensor}#{len(operands)}"
             operands[key] = _operand(expression, access, position, inlined)
         end = output or stage_name
-        after = [s for s in expression.epilogues if s.name in inlined or s.name == end]
-        before_epilogue = {stage_name} | {s.name for s in after}
-        read_after = {a.tensor for s in after for a in s.reads if a.tensor not in before_epilogue}
+        after: list[Stage] = []
+        computed = {stage_name}
+        for later in expression.stages:
+            if (later.name in inlined or later.name == end) and any(a.tensor in computed for a in later.reads):
+                after.append(later)
+                computed.add(later.name)
+        read_after = {a.tensor for s in after for a in s.reads if a.tensor not in computed}
         points = stage.output_elements
         return cls(
             expression, stage, tuple(operands.values()),
             sum(expression.tensors[t].bytes for t in read_after),
-            sum(s.flops for s in after if s.name != stage_name) // max(1, points),
+            sum(s.flops for s in after) // max(1, points),
             dtype_bytes(expression.tensors[end].dtype),
+            sum(s.ops_of("special") for s in after),
         )  # fmt: skip
 
     @cached_property
@@ -238,6 +246,7 @@ def _operand(
     tensor = expression.tensors[access.tensor]
     sources: tuple[Access, ...] = (access,)
     arithmetic = 0
+    as_stored = True
     guarded = access.guarded
     # Dimensions that are shifted, or longer than what they are read from, are what the check is about.
     checked = [d for d, index in enumerate(access.indices) if index.const or index.opaque] if guarded else []
@@ -246,6 +255,8 @@ def _operand(
         sources = expression.resolve(producer, inlined)
         guarded = guarded or any(s.guarded for s in sources)
         arithmetic = producer.flops_per_point
+        as_stored = [s.indices for s in sources] == [producer.write().indices]
+        as_stored = as_stored and expression.tensors[sources[0].tensor].shape == tensor.shape
         dimension = {a: d for d, index in enumerate(producer.write().indices) for a in index.axes}
         for source in sources:
             if source.guarded:
@@ -260,5 +271,5 @@ def _operand(
         tuple(index.opaque for index in access.indices),
         sources,
         sum(expression.tensors[s.tensor].bytes for s in sources),
-        guarded, tensor.constant, arithmetic, guard_axes,
+        guarded, tensor.constant, arithmetic, guard_axes, as_stored,
     )  # fmt: skip

@@ -185,7 +185,7 @@ def _read_vector(operand: Operand, block: list[int], own: list[int], shape: Tile
         first -= 1
     if first < 0:
         return 1
-    dim = operand.dims[first]
+    dim = [(a, c) for a, c in operand.dims[first] if shape.block[a] > 1]
     length, row = below, block[first] * below + (padding if below == 1 else 0)
     if len(dim) == 1 and dim[0][1] == 1:
         axis = dim[0][0]

@@ -114,9 +114,9 @@ def reduction_steps(geometry: Geometry, device: DeviceSpec) -> list[Tile]:
 
 def fetch_vector(geometry: Geometry, operand: Operand, block: Tile, device: DeviceSpec, padding: int) -> int:
     """Elements that one fetch instruction can move: contiguous in both memories, aligned in both, not guarded."""
-    if operand.guarded or operand.arithmetic or not operand.shape or any(operand.opaque) or len(operand.shape) < 2:
+    if operand.guarded or operand.arithmetic or any(operand.opaque) or len(operand.shape) < 2:
         return 1
-    if len(operand.sources) != 1 or operand.sources[0].indices != operand.access.indices:
+    if not operand.as_stored:
         return 1
     box = operand.box(block)
     # Trailing dimensions that the box covers whole are one run with the dimension before them, unless rows are padded.
