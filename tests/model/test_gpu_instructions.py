@@ -1,0 +1,50 @@
+"""Shared-memory loads as the model counts them against those in the machine code of compiled plans.
+
+The counts on the right were read from the main loops of NVRTC 12.9's code for sm_80 (one unrolled body).
+"""
+
+import pytest
+
+from roller_tvm.expr.operators import operator
+from roller_tvm.model.geometry import Geometry
+from roller_tvm.model.gpu_tiled import TiledShape, shared_reads
+from roller_tvm.plan.partition import partition
+
+
+def conv(n, c, h, f, k):
+    return operator("conv2d_nchw", n=n, c=c, h=h, w=h, f=f, kh=k, kw=k, stride=1, padding=k // 2)
+
+
+CASES = {
+    # expression, block, thread, virtual threads, unrolled, vectors: FFMA, LDS
+    "matmul 16x8": (
+        operator("matmul", m=65536, n=1024, k=1024), (128, 64, 8), (16, 8, 1), (1, 2, 1), (1, 1, 4), (512, 24)),
+    "conv 1x1, planes whole": (
+        conv(128, 256, 14, 1024, 1), (2, 128, 2, 14, 32, 1, 1), (2, 8, 2, 1, 1, 1, 1), (1,) * 7,
+        (1, 1, 1, 1, 16, 1, 1), (512, 96)),
+    "conv 1x1, one row": (
+        conv(128, 168, 42, 168, 1), (8, 84, 1, 21, 8, 1, 1), (8, 12, 1, 1, 1, 1, 1), (1,) * 7,
+        (1, 1, 1, 1, 4, 1, 1), (384, 44)),
+    "conv 3x3": (
+        conv(128, 128, 28, 128, 3), (2, 32, 7, 28, 4, 3, 3), (2, 4, 7, 1, 1, 1, 1), (1,) * 7,
+        (1, 1, 1, 1, 1, 3, 3), (504, 90)),
+    "depthwise 7x7, part of the window": (
+        operator("depthwise_conv2d_nchw", n=128, c=336, h=21, w=21, k=7, stride=1, padding="SAME"),
+        (32, 1, 7, 21, 4, 7), (1, 1, 7, 1, 1, 1), (1,) * 6, (1, 1, 1, 1, 4, 7), (196, 77)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_loads_are_those_of_the_machine_code(name):
+    expression, block, thread, vthreads, unrolled, (multiply_adds, loads) = CASES[name]
+    nest = partition(expression)[-1]
+    geometry = Geometry.of(expression, nest.anchor, nest.inlined, nest.output)
+    shape = TiledShape(block, thread, vthreads, unrolled, (1, 1), 1, (0, 0))
+    slots, _ = shared_reads(geometry, shape, 32)
+    points = 1
+    for i in geometry.reduce:
+        points *= unrolled[i]
+    outputs = 1
+    for i in geometry.spatial:
+        outputs *= thread[i]
+    assert (outputs * points, slots * points) == pytest.approx((multiply_adds, loads))

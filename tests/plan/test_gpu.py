@@ -1,0 +1,122 @@
+"""Choices of staged GPU plans: vectors only where both memories are aligned, rows in different banks, whole steps."""
+
+from math import prod
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roller_tvm.expr.operators import operator
+from roller_tvm.model.geometry import Geometry
+from roller_tvm.model.gpu_tiled import TiledShape, shared_bytes_of
+from roller_tvm.plan import construct
+from roller_tvm.plan.gpu_tiled import fetch_vector, near_divisor
+from roller_tvm.plan.partition import partition
+
+from .devices import device
+
+
+def geometry_of(name, **params):
+    expression = operator(name, **params)
+    nest = partition(expression)[-1]
+    return Geometry.of(expression, nest.anchor, nest.inlined, nest.output)
+
+
+def addresses(operand, extents, block, width):
+    """First elements, in row-major memory, of every vector of every block's box along one operand."""
+    strides = [1] * len(operand.shape)
+    for d in range(len(strides) - 2, -1, -1):
+        strides[d] = strides[d + 1] * operand.shape[d + 1]
+    box = operand.box(block)
+    starts = [0]
+    for axis in sorted(operand.axes):
+        step = operand.stride_of(axis) * block[axis]
+        starts = [s + n * step for s in starts for n in range(min(3, -(-extents[axis] // block[axis])))]
+    inside = [0]
+    for extent, stride in zip(box, strides, strict=True):
+        inside = [i + n * stride for i in inside for n in range(extent)]
+    for start in starts:
+        for at in range(0, len(inside) - width + 1, width):
+            yield start, inside[at : at + width]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.sampled_from(["NN", "NT", "TN"]), st.integers(1, 40), st.integers(1, 40), st.integers(1, 40),
+    st.tuples(*(st.integers(1, 12) for _ in range(3))),
+)
+def test_vectors_of_products_are_contiguous_and_aligned(layout, m, n, k, block):
+    geometry = geometry_of("matmul", m=m, n=n, k=k, layout=layout)
+    block = tuple(min(b, e) for b, e in zip(block, geometry.extents, strict=True))
+    check_vectors(geometry, block)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.integers(1, 6), st.sampled_from([5, 6, 7, 8, 12, 14]), st.integers(1, 6), st.sampled_from([1, 3]), st.integers(1, 2),
+    st.tuples(*(st.integers(1, 8) for _ in range(5))),
+)  # fmt: skip
+def test_vectors_of_convolutions_are_contiguous_and_aligned(c, h, f, k, stride, tile):
+    geometry = geometry_of("conv2d_nchw", n=1, c=c, h=h, w=h, f=f, kh=k, kw=k, stride=stride, padding=0)
+    block = tuple(min(b, e) for b, e in zip((1, *tile, k), geometry.extents, strict=True))
+    check_vectors(geometry, block)
+
+
+def check_vectors(geometry, block):
+    for operand in geometry.operands:
+        width = fetch_vector(geometry, operand, block, device("a100"), padding=0)
+        if width == 1:
+            continue
+        assert prod(operand.box(block)) % width == 0
+        for start, vector in addresses(operand, geometry.extents, block, width):
+            assert (start + vector[0]) % width == 0, "a vector that is not aligned"
+            assert vector == list(range(vector[0], vector[0] + width)), "a vector over a gap"
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 64), st.integers(1, 64), st.integers(1, 32), st.sampled_from([(4, 4), (4, 1), (1, 1)]),
+       st.tuples(st.integers(0, 33), st.integers(0, 33)))
+def test_buffers_before_vectors_are_whole_vectors(m, n, k, vectors, padding):
+    geometry = geometry_of("matmul", m=64, n=64, k=32)
+    shape = TiledShape((m, n, k), (1, 1, 1), (1, 1, 1), (1, 1, 1), vectors, 1, padding)
+    least = 4 * (m * (k + padding[0]) + k * (n + padding[1]) - padding[0] - padding[1])
+    total = shared_bytes_of(geometry, shape)
+    assert total >= least
+    assert max(vectors) == 1 or total % 16 == 0
+
+
+def test_rows_walked_by_neighbours_start_in_different_banks():
+    best = construct(operator("matmul", m=1024, n=1024, k=1024, layout="NT"), device("h200"), top=1).best
+    tile = best.plan.programs[0].tile("shared")
+    row = tile["k"] + dict(tile.padding)["B"]
+    fetched = best.plan.programs[0].choices_of("vector")["B"]
+    banks = {(lane * row + word) % 32 // fetched for lane in range(32 // fetched) for word in range(fetched)}
+    assert len(banks) == 32 // fetched
+
+
+@given(st.integers(1, 100_000), st.integers(1, 64))
+def test_steps_divide_where_a_divisor_is_near(extent, length):
+    step = near_divisor(extent, length)
+    assert 1 <= step <= extent
+    near = [d for d in range(-(-length // 2), 3 * length // 2 + 1) if extent % d == 0]
+    assert extent % step == 0 or (step == length and not near)
+
+
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("matmul", dict(m=1024, n=1024, k=1024)),
+        ("conv2d_nchw", dict(n=1, c=64, h=56, w=56, f=64, kh=3, kw=3, stride=1, padding=1)),
+        ("relu", dict(shape=(1, 64, 56, 56))),
+    ],
+)
+def test_a_device_without_warps_or_dram_is_planned(name, params):
+    spec = device("ipu_mk1")
+    found = construct(operator(name, **params), spec, top=5)
+    assert len(found.plans) == 5
+    for ranked in found.plans:
+        for estimate in ranked.estimate.programs:
+            assert 1 <= estimate.threads <= spec.limits.max_threads_per_block
+            assert estimate.shared_bytes <= spec.level("shared").capacity_bytes
+            assert estimate.registers <= spec.limits.max_registers_per_thread
+            assert estimate.levels[0].level == "exchange"
