@@ -53,7 +53,8 @@ def test_vectors_of_products_are_contiguous_and_aligned(layout, m, n, k, block):
 
 @settings(max_examples=200, deadline=None)
 @given(
-    st.integers(1, 6), st.sampled_from([5, 6, 7, 8, 12, 14]), st.integers(1, 6), st.sampled_from([1, 3]), st.integers(1, 2),
+    st.integers(1, 6), st.sampled_from([5, 6, 7, 8, 12, 14]), st.integers(1, 6), st.sampled_from([1, 3]),
+    st.integers(1, 2),
     st.tuples(*(st.integers(1, 8) for _ in range(5))),
 )  # fmt: skip
 def test_vectors_of_convolutions_are_contiguous_and_aligned(c, h, f, k, stride, tile):
