@@ -80,7 +80,8 @@ class Axis:
         >>> [e for e in (1, 4, 6, 8, 12, 16, 24, 48) if fused.is_box(e)]
         [1, 8, 16, 24, 48]
         """
-        for _, length in reversed(self.fused_of[1:]):
+        lengths = [length for _, length in self.fused_of if length > 1]
+        for length in reversed(lengths[1:]):
             if extent == 1 or extent % length:
                 return extent == 1
             extent //= length

@@ -45,8 +45,8 @@ class Operand:
     constant: bool
     arithmetic: int  # operations a prologue spends on one element
     guard_axes: frozenset[int] = frozenset()  # axes that its bounds check depends on
-    calls: int = 0  # special functions (exp, tanh) that a prologue spends on one element
     as_stored: bool = True  # in memory element for element: no prologue rearranges what is read
+    calls: int = 0  # special functions (exp, tanh) that a prologue spends on one element
 
     @property
     def name(self) -> str:
@@ -272,4 +272,13 @@ def _operand(
         sources,
         sum(expression.tensors[s.tensor].bytes for s in sources),
         guarded, tensor.constant, arithmetic, guard_axes, as_stored,
+        _calls(expression, access.tensor, inlined),
     )  # fmt: skip
+
+
+def _calls(expression: TensorExpression, name: str, inlined: Sequence[str]) -> int:
+    """Special functions that one element of a tensor costs where it is computed in place."""
+    if not expression.is_stage(name) or name not in inlined:
+        return 0
+    stage = expression.stage(name)
+    return stage.ops_of("special") + sum(_calls(expression, a.tensor, inlined) for a in stage.reads)
