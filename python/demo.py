@@ -212,12 +212,12 @@ def h200_table(result: Any, resources: dict[str, Any]) -> str:
     lines.append(f"a run: {total * 1e6:.0f} us predicted, {flops / total / 1e12:.2f} TFLOP/s; operators left to TVM: "
                  f"{len(result.fallbacks)}")  # fmt: skip
     lines += [f"  {n}: {why}" for why, n in Counter(t.reason for t in result.fallbacks).most_common()]
-    kernels = sorted(resources.items(), key=lambda k: -k[1].registers)
+    kernels = sorted(resources.items(), key=lambda k: (-k[1].local_bytes, -k[1].registers))
     spills = [name for name, k in kernels if k.spills]
     head = f"{'kernel':<64} {'registers':>9} {'shared B':>9} {'local B':>8}"
     lines += ["", f"{len(kernels)} kernels compiled for sm_90; register spills in {len(spills)}"]
     lines += [head, "-" * len(head)]
-    for name, k in kernels[:8]:
+    for name, k in kernels[: max(8, len(spills))]:
         own = name.removeprefix("tvmgen_default_")[:64]
         lines.append(f"{own:<64} {k.registers:>9} {k.shared_bytes:>9} {k.local_bytes:>8}")
     return "\n".join(lines)

@@ -109,10 +109,29 @@ def load_model(
     else:
         mod, weights = _onnx(tvm, path, dict(shapes or {}))
     mod = _inferred(tvm, mod, path)
+    if path.suffix not in (*RELAY_JSON, *RELAY_TEXT):
+        mod = folded(mod)
     model = Model(mod, weights, _inputs(tvm, mod, weights, path))
     if path.suffix in (*RELAY_JSON, *RELAY_TEXT) and shapes:
         _same_shapes(model, shapes, path)
     return converted(model, layout) if layout else model
+
+
+def folded(mod: Any) -> Any:
+    """The module with its batch normalisations and other constants folded, once.
+
+    ``relay.build`` and the extraction of tasks do this themselves, each time again, and find nothing left to do
+    here: the keys of the tasks are the same with and without it.
+    """
+    tvm = import_relay_tvm("folding constants")
+    from tvm import relay
+
+    from roller_tvm.relay.folding import shared_constant_kernels
+
+    fold, passes = relay.transform.FoldConstant(), relay.transform
+    steps = [passes.InferType(), passes.SimplifyInference(), fold, passes.FoldScaleAxis(), fold]
+    with shared_constant_kernels(), tvm.transform.PassContext(opt_level=3):
+        return tvm.transform.Sequential(steps)(mod)
 
 
 def converted(model: Model, layout: str) -> Model:

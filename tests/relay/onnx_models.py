@@ -27,6 +27,32 @@ def convolution(path, shape=(1, 3, 16, 16), operator="Relu"):
     return path
 
 
+def normalised(path):
+    """Two convolutions, each with a batch normalisation after it."""
+    rng = np.random.default_rng(1)
+
+    def weight(name, *shape):
+        return numpy_helper.from_array(rng.uniform(0.5, 1.5, shape).astype("float32"), name)
+
+    nodes, weights, last, channels = [], [], "x", 3
+    for n in (1, 2):
+        names = [f"{kind}{n}" for kind in ("scale", "shift", "mean", "variance")]
+        weights += [weight(f"w{n}", 8, channels, 3, 3), *(weight(name, 8) for name in names)]
+        nodes += [
+            helper.make_node("Conv", [last, f"w{n}"], [f"c{n}"], pads=[1, 1, 1, 1]),
+            helper.make_node("BatchNormalization", [f"c{n}", *names], [f"b{n}"]),
+            helper.make_node("Relu", [f"b{n}"], [f"r{n}"]),
+        ]
+        last, channels = f"r{n}", 8
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 3, 16, 16))
+    y = helper.make_tensor_value_info(last, TensorProto.FLOAT, (1, 8, 16, 16))
+    graph = helper.make_graph(nodes, "normalised", [x], [y], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)])
+    model.ir_version = 8
+    onnx.save(model, str(path))
+    return path
+
+
 def expected(path, inputs):
     """What onnxruntime computes."""
     import onnxruntime

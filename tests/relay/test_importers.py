@@ -5,7 +5,7 @@ import pytest
 from roller_tvm.errors import BadInput, UnsupportedOperator, UsageError
 from roller_tvm.relay.importers import load_model, parse_shapes
 
-from .onnx_models import convolution
+from .onnx_models import convolution, normalised
 
 
 @pytest.mark.parametrize(
@@ -73,6 +73,25 @@ class TestOnnx:
     def test_no_file(self, tmp_path, name):
         with pytest.raises(BadInput):
             load_model(tmp_path / name)
+
+    def test_folding_leaves_the_keys_of_the_tasks(self, tmp_path):
+        """Records of a folded module are found by a build of the module as the importer made it."""
+        import onnx
+        from tvm import relay
+
+        from roller_tvm.device import device_for_target
+        from roller_tvm.relay.tasks import extract_tasks, make_target
+
+        path = normalised(tmp_path / "m.onnx")
+        plain, params = relay.frontend.from_onnx(onnx.load(str(path)), {"x": (1, 3, 16, 16)}, freeze_params=True)
+        model = load_model(path)
+        assert "batch_norm" in plain.astext(show_meta_data=False)
+        assert "batch_norm" not in model.mod.astext(show_meta_data=False)
+        for target in ("llvm -mcpu=core-avx2", "cuda -arch=sm_80"):
+            device = device_for_target(target)
+            keys = [{t.key for t in extract_tasks(m, p, make_target(target), device)}
+                    for m, p in ((plain, params), (model.mod, model.params))]  # fmt: skip
+            assert keys[0] == keys[1]
 
     def test_layout(self, tmp_path):
         text = load_model(convolution(tmp_path / "m.onnx"), layout="NHWC").mod.astext(show_meta_data=False)
