@@ -1,0 +1,54 @@
+"""What TVM infers for the stages computed inside others is the plan's tile, and nothing more."""
+
+from math import prod
+
+import pytest
+
+tvm = pytest.importorskip("tvm")
+pytestmark = pytest.mark.tvm
+
+from roller_tvm.lower import lower  # noqa: E402
+from roller_tvm.relay.apply_te import apply_steps_te  # noqa: E402
+from roller_tvm.relay.loops import TeProgram  # noqa: E402
+
+from .kernels import plans_of, reading_of  # noqa: E402
+from .test_cpu import PROGRAMS  # noqa: E402
+
+
+def allocated(stmt):
+    """Elements of every buffer that the kernel allocates."""
+    sizes = []
+
+    def visit(node):
+        if isinstance(node, tvm.tir.Allocate):
+            sizes.append(prod(int(e) for e in node.extents))
+
+    tvm.tir.stmt_functor.post_order_visit(stmt, visit)
+    return sizes
+
+
+@pytest.mark.parametrize("name", [
+    "max pool", "pool wide", "global pool", "softmax", "sum of columns", "sum of images", "mean of an image",
+    "sum of leading and trailing", "conv nchw grouped epilogue", "conv nchw epilogue", "conv nchwc", "batch_matmul",
+    "matmul of long rows",
+])  # fmt: skip
+def test_buffers_are_tiles(name):
+    tensors = PROGRAMS[name]()
+    reading = reading_of(tensors)
+    seen = 0
+    for plan in plans_of(tensors, most=6):
+        schedule, args = apply_steps_te(TeProgram.of_reading(reading, tensors), lower(plan))
+        sizes = allocated(tvm.lower(schedule, args)["main"].body)
+        for program in plan.programs:
+            stage = plan.expression.stage(program.anchor)
+            if program.recipe == "cpu.direct":
+                if program.output != program.anchor and program.choice("vector") > 1:
+                    assert program.choice("vector") in sizes, f"{program}: {sizes}"
+                    seen += 1
+                continue
+            seen += 1
+            tile, chunk = program.tile("register"), program.tile("l2")
+            assert prod(tile[a.name] for a in stage.spatial) in sizes, f"{program}: {sizes}"
+            for staged in program.staged:
+                assert prod(chunk.storage(staged, stage, plan.expression)) in sizes, f"{program}: {sizes}"
+    assert seen
