@@ -5,12 +5,14 @@ from math import prod
 import pytest
 
 tvm = pytest.importorskip("tvm")
+pytest.importorskip("tvm.auto_scheduler")
 pytestmark = pytest.mark.tvm
 
 from roller_tvm.device import load_device  # noqa: E402
 from roller_tvm.expr import dtype_bytes  # noqa: E402
 from roller_tvm.lower import lower  # noqa: E402
 from roller_tvm.plan import construct  # noqa: E402
+from roller_tvm.relay.apply_state import apply_steps_state  # noqa: E402
 from roller_tvm.relay.apply_te import apply_steps_te  # noqa: E402
 from roller_tvm.relay.loops import TeProgram  # noqa: E402
 from roller_tvm.te import read_te, te_operator  # noqa: E402
@@ -106,3 +108,19 @@ def test_kernels_are_as_planned(name, device):
                 assert kernel.vectors.get(f"{tensor}.shared", 1) == width, (tensor, program, kernel.vectors)
             if max(kernel.vectors.values(), default=1) > 1:
                 assert all(size % 16 == 0 for size in kernel.shared.values()), "a vector would start unaligned"
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_an_ansor_state_gives_the_same_kernels(name):
+    """What a record file can hold is what was planned."""
+    operator, params = OPERATORS[name]
+    tensors = te_operator(operator, **params)
+    reading = read_te(tensors)
+    plan = construct(reading.expression, load_device("h200"), top=1).best.plan
+    program, steps = TeProgram.of_reading(reading, tensors), lower(plan)
+    dag = tvm.auto_scheduler.ComputeDAG(tensors)
+    state = apply_steps_state(dag, program, steps)
+    ours = tvm.lower(*apply_steps_te(program, steps))
+    theirs = tvm.lower(*dag.apply_steps_from_state(state))
+    if not tvm.ir.structural_equal(ours, theirs, map_free_vars=True):
+        assert [vars(k) for k in kernels(ours)] == [vars(k) for k in kernels(theirs)]
