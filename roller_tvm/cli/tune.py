@@ -73,8 +73,13 @@ def _device(args: argparse.Namespace, target: str) -> Any:
     """The device, before the model is imported: a mistake in it should not cost that time."""
     from roller_tvm.device import device_for_target, load_device
 
-    own = device_for_target(target)
-    return load_device(args.device) if args.device else own
+    device = device_for_target(target)
+    if args.device:
+        device = load_device(args.device)
+    say(f"device: {device}")
+    for note in device.notes if device.source != "data sheet" or not args.device else ():
+        say(f"  note: {note}")
+    return device
 
 
 def _check_tasks(text: str) -> None:
