@@ -33,7 +33,7 @@ class Limits:
         After these a candidate (the reference) is given up and its process killed.
     repeat_s, repeats, budget_s : float
         A repeat is as many runs as fill `repeat_s`; there are `repeats` of them, fewer where that would take
-        longer than `budget_s`.
+        longer than `budget_s`. Many short repeats find the moments in which nothing else runs.
     give_up, tries : float, int
         A candidate whose first `tries` runs all take `give_up` times the best one's is not measured further.
     finalists, rounds : int
@@ -45,8 +45,8 @@ class Limits:
     build_s: float = 15.0
     run_s: float = 10.0
     reference_s: float = 60.0
-    repeat_s: float = 0.002
-    repeats: int = 6
+    repeat_s: float = 0.0005
+    repeats: int = 24
     budget_s: float = 0.15
     give_up: float = 3.0
     tries: int = 3
@@ -317,14 +317,14 @@ def timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
 
 
 def typical(repeats: Sequence[float]) -> float:
-    """The lower quartile of the repeats: what else the machine does only ever adds time.
+    """The lower octile of the repeats: what else the machine does only ever adds time.
 
     Examples
     --------
-    >>> typical([3.0, 1.0, 9.0, 2.0, 8.0])
+    >>> typical([3.0, 1.0, 9.0, 2.0, 8.0, 2.5, 7.0, 4.0])
     2.0
     """
-    return sorted(repeats)[len(repeats) // 4]
+    return sorted(repeats)[len(repeats) // 8]
 
 
 def packs_weights(task: Any) -> bool:
