@@ -133,6 +133,7 @@ def randomise(model: Any, seed: int = SEED) -> None:
     rest = [i for i in graph.initializer if i.name not in new and i.name in still_read]
     weights = {i.name for i in graph.initializer} | set(new)
     inputs = [v for v in graph.input if v.name not in weights]
+    model.ir_version = max(model.ir_version, 4)  # before, weights had to be among the inputs
     for field, values in (("node", kept), ("input", inputs),
                           ("initializer", [*rest, *(numpy_helper.from_array(a, n) for n, a in new.items())])):
         del getattr(graph, field)[:]

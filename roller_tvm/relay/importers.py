@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -191,7 +192,9 @@ def _onnx(tvm: Any, path: Path, shapes: dict[str, tuple[int, ...]]) -> tuple[Any
         raise not_onnx
     wanted = _onnx_shapes(model, shapes, path)
     try:
-        mod, params = relay.frontend.from_onnx(model, wanted, freeze_params=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the importer to itself: deprecated calls, a checker that is stricter
+            mod, params = relay.frontend.from_onnx(model, wanted, freeze_params=True)
     except tvm.error.OpNotImplemented as error:
         raise UnsupportedOperator(
             _unsupported(str(error), model), str(path), "replace them in the model, or cut it before them"
