@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from roller_tvm.device import load_device
+from roller_tvm.device.load import known_devices
 from roller_tvm.errors import UnsupportedOperator
 from roller_tvm.expr import Access, Axis, Index, Stage, Tensor, TensorExpression
 from roller_tvm.expr.operators import operator, parse_operator
@@ -24,12 +25,13 @@ from ..expr.strategies import operators
 from .devices import CPUS, GPUS, device
 
 names = st.sampled_from([*GPUS, *CPUS])
+planned_for = st.sampled_from([*GPUS, *CPUS, "ipu_mk1"])
 extents = st.sampled_from([1, 2, 3, 7, 8, 16, 31, 48, 64])
 thorough = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
-def planned(data):
-    spec, expression = device(data.draw(names)), data.draw(operators(extents))
+def planned(data, on=planned_for):
+    spec, expression = device(data.draw(on)), data.draw(operators(extents))
     return construct(expression, spec, top=6), spec, expression
 
 
@@ -127,7 +129,7 @@ def geometry_of(plan, program):
 @thorough
 @given(st.data())
 def test_every_plan_is_legal(data):
-    construction, spec, _ = planned(data)
+    construction, spec, _ = planned(data, names)
     for ranked in construction.plans:
         plan = ranked.plan
         assert len(plan.programs) == len(ranked.estimate.programs)
@@ -296,3 +298,7 @@ def test_without_a_plan_the_rules_are_named():
     with pytest.raises(UnsupportedOperator) as caught:
         construct(operator("matmul", m=512, n=512, k=512), tiny)
     assert "no legal plan" in str(caught.value) and "registers" in caught.value.remedy
+
+
+def test_every_shipped_device_is_among_those_above():
+    assert {*GPUS, "ipu_mk1", "cpu"} == {*known_devices(), "cpu"}
