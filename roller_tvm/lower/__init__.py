@@ -28,8 +28,8 @@ def lower(plan: Plan) -> tuple[Step, ...]:
     >>> from roller_tvm.expr.operators import operator
     >>> from roller_tvm.plan import construct
     >>> plan = construct(operator("relu", shape=(64, 64)), load_device("v100"), top=1).best.plan
-    >>> print(render(lower(plan)).splitlines()[-1])
-    vectorize(compute, element)
+    >>> print(render(lower(plan)).splitlines()[0])
+    fuse(relu, [i0, i1], i0*i1)
     """
     steps: list[Step] = []
     for split in plan.split_reductions:

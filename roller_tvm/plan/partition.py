@@ -57,7 +57,7 @@ def partition(
     --------
     >>> from roller_tvm.expr.operators import softmax
     >>> [n.anchor for n in partition(softmax(shape=(64, 1000)))]
-    ['T_softmax_maxelem', 'T_softmax_expsum', 'T_softmax_norm']
+    ['max', 'sum', 'norm']
     """
     outputs = {s.name for s in expression.outputs}
     nests: list[tuple[str, str, set[str]]] = []  # anchor, output, fused epilogues in between
