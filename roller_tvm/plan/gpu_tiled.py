@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
+from itertools import product
 from math import ceil, prod
 
 from ..device import DeviceSpec
@@ -19,7 +20,7 @@ from ..model.registers import (
     usable_registers,
 )
 from ..model.storage import VECTOR_ALIGNMENT
-from .align import aligned_extents, bank_padding, capacity, execution_unit, tensor_shape, transaction
+from .align import Rejection, aligned_extents, bank_padding, capacity, execution_unit, tensor_shape, transaction
 from .program import RProgram, RTile
 from .search import Search
 
@@ -27,6 +28,8 @@ from .search import Search
 REGISTER_TILES = 24
 REFINED = 48
 BRANCHES = 2
+# Extents of a register tile along one axis: what reuse needs at least, what registers hold at most.
+REGISTER_LEAST, REGISTER_MOST = 4, 32
 
 
 def reuse_score(geometry: Geometry, tile: Tile, larger: Tile) -> float:
@@ -43,11 +46,37 @@ def grow(tile: Tile, options: list[list[int]], positions: tuple[int, ...]) -> It
             yield i, (*tile[:i], larger, *tile[i + 1:])
 
 
+def awkward(geometry: Geometry, axis: int) -> bool:
+    """Whether no register extent worth having divides an axis: a large prime, or twice one."""
+    extent = geometry.extents[axis]
+    return extent > REGISTER_MOST and all(extent % d for d in range(REGISTER_LEAST, REGISTER_MOST + 1))
+
+
+def shape_eps(search: Search, axis: int) -> float:
+    """Rule 4's share of padding for an axis: only where no tile divides it, since guards cost time of their own."""
+    return search.eps if awkward(search.geometry, axis) else 0.0
+
+
+def overhanging(geometry: Geometry, tile: Tile) -> list[int]:
+    """Spatial axes whose last tile stands over."""
+    return [i for i in geometry.spatial if geometry.extents[i] % tile[i]]
+
+
+def one_overhang(axes: list[int]) -> Rejection | None:
+    """TVM guards what stands over; compilers keep guarded loads wide and together along one axis, not along two."""
+    if len(axes) < 2:
+        return None
+    return Rejection("tensor shape", f"{len(axes)} axes padded", "1", "use a tile that divides all axes but one")
+
+
 def register_tiles(search: Search) -> list[Tile]:
     """Register tiles on the growth paths of best data reuse, until the register file is full."""
     g, device = search.geometry, search.device
     limit = usable_registers(device, device.vector_width)
-    options = [aligned_extents(e, 0.0, most=32) if i in g.spatial else [1] for i, e in enumerate(g.extents)]
+    options = [
+        aligned_extents(e, shape_eps(search, i), most=REGISTER_MOST) if i in g.spatial else [1]
+        for i, e in enumerate(g.extents)
+    ]
     start = tuple(1 for _ in g.extents)
     seen, frontier, result = {start}, [start], [start]
     while frontier and len(result) < REGISTER_TILES * 4:
@@ -60,6 +89,8 @@ def register_tiles(search: Search) -> list[Tile]:
                     continue
                 seen.add(larger)
                 label = f"register tile {larger}"
+                if search.reject(one_overhang(overhanging(g, larger)), label):
+                    continue
                 if search.reject(capacity("accumulators", accumulators(g, larger), ACCUMULATORS), label):
                     continue
                 needed = needed_registers(g, device, larger)
@@ -121,7 +152,8 @@ def fetch_vector(geometry: Geometry, operand: Operand, block: Tile, device: Devi
     box = operand.box(block)
     # Trailing dimensions that the box covers whole are one run with the dimension before them, unless rows are padded.
     first, below = len(box) - 1, 1
-    while first > 0 and box[first] == operand.shape[first] and not padding:
+    guarded = any(a in operand.axes for a in overhanging(geometry, block))
+    while first > 0 and box[first] == operand.shape[first] and not padding and not guarded:
         below *= box[first]
         first -= 1
     run, row = box[first] * below, operand.shape[first] * below
@@ -132,15 +164,18 @@ def fetch_vector(geometry: Geometry, operand: Operand, block: Tile, device: Devi
             c * block[a] * below % width == 0 or block[a] >= geometry.extents[a] for a, c in operand.dims[first]
         )
         const = operand.access.indices[first].const * below % width == 0
+        starts = starts and not any(geometry.extents[a] % block[a] for a, _ in operand.dims[first] if block[a] > 1)
         if starts and const and run % width == 0 and row % width == 0 and (run + padding) % width == 0:
             return width
     return 1
 
 
-def store_vector(geometry: Geometry, thread: Tile, vthreads: Tile) -> int:
+def store_vector(geometry: Geometry, block: Tile, thread: Tile, vthreads: Tile) -> int:
     """Outputs that a thread stores in one instruction."""
     last = geometry.spatial[-1]
     own = thread[last] // vthreads[last]
+    if geometry.extents[last] % block[last]:
+        return 1
     # The store walks the output's own row: parts of an axis (a split one) are not its last dimension.
     for width in (VECTOR_ALIGNMENT // geometry.output_bytes, VECTOR_ALIGNMENT // 2 // geometry.output_bytes):
         if width > 1 and own % width == 0 and geometry.extents[last] % width == 0:
@@ -167,10 +202,10 @@ def storage_padding(
     return bank_padding(row, wide if along and row % wide == 0 else 1, shared.banks, elements)
 
 
-def virtual_threads(geometry: Geometry, thread: Tile, device: DeviceSpec) -> Tile:
+def virtual_threads(geometry: Geometry, block: Tile, thread: Tile, device: DeviceSpec) -> Tile:
     """Split the innermost register extent so that the lanes of a warp touch contiguous vectors."""
     result = [1] * len(thread)
-    if geometry.spatial:
+    if geometry.spatial and not geometry.extents[geometry.spatial[-1]] % block[geometry.spatial[-1]]:
         last = geometry.spatial[-1]
         plain = all(
             len(dim) == 1 and dim[0][1] == 1
@@ -212,8 +247,8 @@ def complete(search: Search, block: Tile, thread: Tile) -> tuple[TiledShape, int
         fetches = ceil(op.elements(block) / (width * threads))
         if search.reject(capacity("fetches per thread", fetches, FETCHES, "use more threads or a shorter step"), label):
             return None
-    virtual = virtual_threads(g, thread, device)
-    shape = TiledShape(block, thread, virtual, unrolled, vectors, store_vector(g, thread, virtual), padding)
+    virtual = virtual_threads(g, block, thread, device)
+    shape = TiledShape(block, thread, virtual, unrolled, vectors, store_vector(g, block, thread, virtual), padding)
     shared = shared_bytes_of(g, shape)
     most = limits.shared_per_block_bytes or device.level("shared").capacity_bytes
     if search.reject(capacity("shared memory of a block", shared, most), label):
@@ -234,8 +269,10 @@ def aligned(search: Search, block: Tile) -> bool:
     """Rules 2 and 4 for a block tile."""
     g = search.geometry
     for i in g.spatial:
-        if search.reject(tensor_shape(g.extents[i], block[i], 0.0, g.axes[i]), f"block {block}"):
+        if search.reject(tensor_shape(g.extents[i], block[i], shape_eps(search, i), g.axes[i]), f"block {block}"):
             return False
+    if search.reject(one_overhang(overhanging(g, block)), f"block {block}"):
+        return False
     sector = search.device.far.transaction_bytes
     for op in g.operands:
         box = op.box(block)
@@ -275,9 +312,14 @@ def block_tiles(search: Search, thread: Tile, step: Tile) -> list[Tile]:
     if loops_over_tiles(device):
         most_threads = prod(g.extents)
     most_shared = device.limits.shared_per_block_bytes or device.level("shared").capacity_bytes
-    options = [
-        aligned_extents(e, 0.0, step=thread[i]) if i in g.spatial else [step[i]] for i, e in enumerate(g.extents)
-    ]
+    options = []
+    for i, extent in enumerate(g.extents):
+        if i not in g.spatial_set:
+            options.append([step[i]])
+        elif extent % thread[i]:
+            options.append([thread[i]])  # a tile that stands over is one thread's: its guards do not differ in a warp
+        else:
+            options.append(aligned_extents(extent, shape_eps(search, i), step=thread[i]))
     start = tuple(thread[i] if i in g.spatial else step[i] for i in range(len(thread)))
     tile = transaction_tile(search, options, start)
     result: list[Tile] = []
@@ -306,14 +348,22 @@ def construct_tiled(search: Search, top: int) -> list[tuple[RProgram, ProgramEst
     g, device = search.geometry, search.device
     if not g.spatial or not g.reduce or not g.operands:
         return []
+    lacking = [i for i in g.spatial if awkward(g, i)]
+    if lacking and search.eps == 0.0:
+        for i in lacking:
+            need = f"a divisor of '{g.axes[i]}' from {REGISTER_LEAST} to {REGISTER_MOST}"
+            search.reject(Rejection("tensor shape", need, str(g.extents[i]), "relax eps"))
+        return []
     steps = reduction_steps(g, device)
     # Coarse pass with one step: rows along the reduction as long as they can be, about 16 points.
     along = [op for op in g.operands if op.dims and all(a in g.reduce for a, _ in op.dims[-1])]
     first = min(steps, key=lambda s: (-min((min(op.run(op.box(s)), 8) for op in along), default=0), abs(prod(s) - 16)))
     coarse: list[tuple[float, Tile, Tile]] = []
     done: set[tuple[Tile, Tile]] = set()
-    for thread in register_tiles(search):
-        for block in block_tiles(search, thread, first):
+    # Where tiles are whole axes there may be room for a short step only.
+    shorter = [min(steps, key=lambda s: abs(prod(s) - 4))] if lacking else []
+    for thread, step in product(register_tiles(search), [first, *shorter]):
+        for block in block_tiles(search, thread, step):
             if (block, thread) in done or not aligned(search, block):
                 continue
             done.add((block, thread))

@@ -23,6 +23,7 @@ OPERATORS = {
     "matmul split": ("matmul", dict(m=16, n=256, k=4096)),
     "conv": ("conv2d_nchw", dict(n=8, c=64, h=28, w=28, f=64, kh=3, kw=3, stride=1, padding=1, bias=True, relu=True)),
     "conv prime": ("conv2d_nchw", dict(n=16, c=42, h=83, w=83, f=42, kh=1, kw=1, stride=1, padding=0)),
+    "matmul prime": ("matmul", dict(m=1021, n=768, k=768)),
     "conv split": ("conv2d_nchw", dict(n=1, c=512, h=7, w=7, f=512, kh=3, kw=3, stride=1, padding=1)),
     "depthwise": ("depthwise_conv2d_nchw", dict(n=16, c=84, h=42, w=42, k=5, stride=1, padding=2)),
     "max pool": ("max_pool2d", dict(n=8, c=64, h=56, w=56, k=3, stride=2, padding=1)),
@@ -66,6 +67,12 @@ class Kernel:
         return prod(e for tag, e in self.extents.items() if tag.startswith("blockIdx"))
 
 
+def overhangs(program, expression):
+    axes = program.tiles[0].extents
+    stage = expression.stage(program.anchor) if program.anchor in expression.tensors else None
+    return stage is not None and any(stage.extents[a] % e for a, e in axes)
+
+
 def scope(store):
     return store.buffer.data.type_annotation.storage_scope
 
@@ -103,7 +110,7 @@ def test_kernels_are_as_planned(name, device):
                 continue
             assert sum(kernel.shared.values()) == estimate.shared_bytes, program
             assert len(kernel.shared) == len(program.staged)
-            assert kernel.guarded_sums == 0, program
+            assert kernel.guarded_sums == 0 or overhangs(program, reading.expression), program
             for tensor, width in program.choices_of("vector").items():
                 assert kernel.vectors.get(f"{tensor}.shared", 1) == width, (tensor, program, kernel.vectors)
             if max(kernel.vectors.values(), default=1) > 1:
