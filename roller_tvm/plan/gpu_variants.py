@@ -8,11 +8,15 @@ from dataclasses import replace
 from .program import RProgram
 
 
+# Reduction steps that one shared-memory load can cover.
+VECTOR = 4
+
+
 def variants(program: RProgram) -> Iterator[tuple[str, RProgram]]:
     """The program itself, then the same tiles with less for the compiler to keep at a time.
 
-    In the order in which they helped on compiled kernels: a shorter unrolled body first, then scalar stores, then the
-    whole step unrolled (no inner loop, so no loop-invariant addresses), last the register tile left as loops.
+    In the order in which they helped on compiled kernels, those that cost least first: a shorter unrolled body (at
+    least a vector of the reduction), none, scalar stores, last the register tile left as loops.
 
     Yields
     ------
@@ -24,6 +28,9 @@ def variants(program: RProgram) -> Iterator[tuple[str, RProgram]]:
         return
     unrolled = program.choices_of("unroll")
     rolled = {f"unroll:{a}": 1 for a in unrolled}
+    shorter = {f"unroll:{a}": VECTOR for a, u in unrolled.items() if u > VECTOR and u % VECTOR == 0}
+    if shorter:
+        yield "reduction unrolled less", _choose(program, shorter)
     if unrolled:
         yield "reduction not unrolled", _choose(program, rolled)
     if program.choice("store", 1) > 1:
