@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from .program import RProgram
 
-
 # Reduction steps that one shared-memory load can cover.
 VECTOR = 4
 
