@@ -116,7 +116,7 @@ def tune_on_cpu(model: Prepared, imported: Any, import_s: float, threads: int, f
         told = ", ".join(f"{n} {s}" for s, n in states.items() if n)
         say(f"{name}: {len(result.tasks)} operators ({told}) tuned in {tune_s:.1f} s, built in {build_s:.1f} s; "
             f"from ONNX file to built model {import_s + tune_s + build_s:.0f} s; records {records}")
-        for reason, number in Counter(t.reason for t in result.fallbacks).most_common():
+        for reason, number in Counter(t.reason.split(":")[0] for t in result.fallbacks).most_common():
             say(f"  TVM's own schedule for {number}: {reason}")
         if result.failures:
             say("  failed candidates: " + ", ".join(f"{n} {kind}" for kind, n in result.failures.items()))
@@ -211,7 +211,7 @@ def h200_table(result: Any, resources: dict[str, Any]) -> str:
         lines.append(f"and {len(rest)} more operators, {together * 1e6:.1f} us together")
     lines.append(f"a run: {total * 1e6:.0f} us predicted, {flops / total / 1e12:.2f} TFLOP/s; operators left to TVM: "
                  f"{len(result.fallbacks)}")  # fmt: skip
-    lines += [f"  {n}: {why}" for why, n in Counter(t.reason for t in result.fallbacks).most_common()]
+    lines += [f"  {n}: {why}" for why, n in Counter(t.reason.split(":")[0] for t in result.fallbacks).most_common()]
     kernels = sorted(resources.items(), key=lambda k: (-k[1].local_bytes, -k[1].registers))
     spills = [name for name, k in kernels if k.spills]
     head = f"{'kernel':<64} {'registers':>9} {'shared B':>9} {'local B':>8}"
