@@ -18,6 +18,8 @@ CHUNKS = 40
 # Parallel tasks per core beyond which finer chunks only add overhead.
 CHUNKS_PER_CORE = 64
 PARTS = Rejection("region", "the parts of an axis after a tiled one whole", "gaps", "tile the outermost part alone")
+# Predicted times that the model cannot tell apart.
+ALIKE = 0.01
 # Longest window that is unrolled.
 WINDOW = 7
 
@@ -111,10 +113,10 @@ def chunks_of(search: Search, tile: Tile, units: int) -> list[Tile]:
 
 
 def orders_of(geometry: Geometry, chunk: Tile, tile: Tile) -> list[tuple[int, ...]]:
-    """Orders of the loops over register tiles: each operand in turn is the one that stays innermost."""
+    """Orders of the loops over register tiles: each operand in turn is outermost, the largest first."""
     looped = tuple(i for i in geometry.spatial if chunk[i] > tile[i])
     result: list[tuple[int, ...]] = []
-    for op in geometry.operands:
+    for op in sorted(geometry.operands, key=lambda op: -op.source_bytes):
         order = tuple(sorted(looped, key=lambda i: (i not in op.axes, i)))
         if order not in result:
             result.append(order)
@@ -136,10 +138,14 @@ def construct_tiled(search: Search, top: int) -> list[tuple[RProgram, ProgramEst
         for chunk, packed in product(chunks_of(search, tile, device.units), packings):
             if packed and not g.stage.is_box(chunk):
                 continue
+            estimates = []
             for order in orders_of(g, chunk, tile):
                 search.considered += 1
-                estimate = tiled_estimate(g, device, chunk, tile, order, packed)
-                of_tile.append((estimate.seconds, chunk, tile, order, packed, estimate))
+                estimates.append((tiled_estimate(g, device, chunk, tile, order, packed), order))
+            estimate, order = min(estimates, key=lambda e: e[0].seconds)
+            # Of orders as good, the first: the largest operand, which a network reads cold, streams through once.
+            estimate, order = next(e for e in estimates if e[0].seconds <= estimate.seconds * (1 + ALIKE))
+            of_tile.append((estimate.seconds, chunk, tile, order, packed, estimate))
         # Several register tiles reach the measuring, not the variations of one.
         found += sorted(of_tile, key=lambda c: c[0])[: max(2, top // 3)]
     found.sort(key=lambda c: c[0])
