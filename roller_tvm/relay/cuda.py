@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -148,15 +148,23 @@ def _hold(found: list[tuple[str, tuple[KernelResources, ...]]], estimate: Estima
             )  # fmt: skip
 
 
-def use_toolchain() -> None:
+def use_toolchain(seen: Callable[[Mapping[str, KernelResources]], object] | None = None) -> None:
     """Let TVM compile CUDA with whichever compiler is here (NVRTC from PyPI, or nvcc).
 
     TVM alone calls nvcc. After this, ``relay.build`` for cuda works wherever ``roller-tvm doctor`` finds one.
+
+    Parameters
+    ----------
+    seen : function of {kernel: KernelResources}, optional
+        Told what each compiled source takes.
     """
     import tvm
 
     def compile_source(code: str, target: Any = None) -> bytearray:
         current = target if target is not None else tvm.target.Target.current(allow_none=False)
-        return bytearray(compile_cuda(code, str(current.arch)).data)
+        cubin = compile_cuda(code, str(current.arch))
+        if seen is not None:
+            seen(kernel_resources(cubin))
+        return bytearray(cubin.data)
 
     tvm.register_func("tvm_callback_cuda_compile", compile_source, override=True)

@@ -36,6 +36,7 @@ class Task:
 
 
 TASKS: dict[str, Task] = {}
+SPILLED: list[int] = []  # bytes of local memory, of the kernels compiled last
 
 
 class Failed(Exception):
@@ -75,7 +76,7 @@ def _cuda_compiler() -> None:
     from roller_tvm.toolchain import find_compilers
 
     if find_compilers():
-        use_toolchain()
+        use_toolchain(lambda kernels: SPILLED.extend(k.local_bytes for k in kernels.values() if k.spills))
     else:
         tvm.register_func("tvm_callback_cuda_compile", lambda code, target=None: "", override=True)
 
@@ -153,12 +154,19 @@ def build(key: str, number: int, line: str, mode: int) -> float:
 
 
 def build_alone(key: str, tensors: str, target: str, line: str) -> float:
-    """Whether a candidate builds, of a task that is not open; nothing is kept. Returns the seconds it took."""
+    """Whether a candidate builds, of a task that is not open; nothing is kept. Returns the seconds it took.
+
+    Where a CUDA compiler is here, a kernel that spills registers to local memory is a failure too.
+    """
     open_task(key, tensors, target, False)
+    SPILLED.clear()
     try:
-        return build(key, 0, line, PLAIN)
+        seconds = build(key, 0, line, PLAIN)
     finally:
         close_task(key)
+    if SPILLED:
+        raise Failed("register spills", f"{max(SPILLED)} B of local memory a thread")
+    return seconds
 
 
 def build_default(key: str, number: int, text: str, mode: int) -> float:
