@@ -22,6 +22,8 @@ PARTS = Rejection("region", "the parts of an axis after a tiled one whole", "gap
 ALIKE = 0.01
 # Longest window that is unrolled.
 WINDOW = 7
+# Guarded loads in an unrolled body: beyond, LLVM takes seconds.
+UNROLLED_LOADS = 400
 
 
 def window_axes(geometry: Geometry) -> list[int]:
@@ -163,14 +165,30 @@ def _program(
         RTile("l2", tuple(zip(g.axes, chunk, strict=True))),
         RTile("register", tuple(zip(g.axes, tile, strict=True))),
     )
-    choices = tuple((f"order:{g.axes[axis]}", n) for n, axis in enumerate(order))
-    if any(op.guarded for op in g.operands):  # with the window unrolled, one check serves a whole row of it
-        choices += tuple(
-            (f"unroll:{g.axes[i]}", g.extents[i]) for i in window_axes(g) if g.extents[i] <= WINDOW
-        )
+    choices = tuple((f"order:{g.axes[axis]}", n) for n, axis in enumerate(order)) + _unrolled_window(search, tile)
     return RProgram(
         "cpu.tiled", nest.anchor, nest.output, tiles, nest.inlined, tuple(sorted(packed)), choices
     )
+
+
+def _unrolled_window(search: Search, tile: Tile) -> tuple[tuple[str, int], ...]:
+    """Window axes to unroll (innermost first) where bounds are checked: a check then serves a row of the window.
+
+    An element that is loaded alone behind its check is a branch; their number bounds what the compiler is given.
+    """
+    g = search.geometry
+    if not any(op.guarded for op in g.operands):
+        return ()
+    lanes = CpuRates.of(search.device, g.output_bytes).lanes
+    alone = any(g.vector_axis in op.guard_axes for op in g.operands)
+    size = prod(tile[i] for i in g.spatial) // (1 if alone else lanes)
+    chosen: list[tuple[str, int]] = []
+    for i in reversed(window_axes(g)):
+        size *= g.extents[i]
+        if g.extents[i] > WINDOW or size > UNROLLED_LOADS:
+            break
+        chosen.append((f"unroll:{g.axes[i]}", g.extents[i]))
+    return tuple(chosen)
 
 
 def construct_direct(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
