@@ -76,7 +76,8 @@ print(result)
 # Why that plan
 # -------------
 
-heaviest = max(result.tasks, key=lambda t: t.task.flops)
+planned = [t for t in result.tasks if t.plan is not None]
+heaviest = max(planned, key=lambda t: t.task.flops)
 print(explain(heaviest.plan, device))
 
 # %%

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from roller_tvm.cli.model import add_model_arguments, read_model, say, target_of
-from roller_tvm.errors import BadInput
+from roller_tvm.errors import BadInput, RecordError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,8 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Build and write the model."""
     from roller_tvm.device import device_for_target
+    from roller_tvm.device.from_target import parse_target
     from roller_tvm.relay.package import check_output, save_model
-    from roller_tvm.relay.records import read_records
+    from roller_tvm.relay.records import read_kept, read_records
 
     check_output(args.output)
     target = target_of(args)
@@ -45,9 +46,17 @@ def run(args: argparse.Namespace) -> int:
             raise BadInput(
                 "no such record file", str(records), f"roller-tvm tune {args.FILE} --output {records}"
             )
-        if not read_records(records):
+        known = read_records(records)
+        if not known and not read_kept(records):
             raise BadInput(
                 "holds no records", str(records), f"roller-tvm tune {args.FILE} --output {records}"
+            )
+        kinds = sorted({parse_target(r.target).kind for r in known})
+        if kinds and (kind := parse_target(target).kind) not in kinds:
+            raise RecordError(
+                f"its records are for {', '.join(kinds)}, the target is {kind}",
+                str(records),
+                f'roller-tvm tune {args.FILE} --target "{target}" --output OTHER.json',
             )
     model = read_model(args)
     from roller_tvm.relay import build

@@ -73,9 +73,15 @@ def _device(args: argparse.Namespace, target: str) -> Any:
     """The device, before the model is imported: a mistake in it should not cost that time."""
     from roller_tvm.device import device_for_target, load_device
 
-    device = device_for_target(target)
     if args.device:
+        from roller_tvm.relay.tasks import check_device, make_target
+        from roller_tvm.tvm_env import import_relay_tvm
+
+        import_relay_tvm("tuning a Relay model")
         device = load_device(args.device)
+        check_device(device, make_target(target))
+    else:
+        device = device_for_target(target)
     say(f"device: {device}")
     for note in device.notes if device.source != "data sheet" or not args.device else ():
         say(f"  note: {note}")
@@ -94,6 +100,8 @@ def _check_records(path: Path) -> None:
 
     if not path.parent.is_dir():
         raise BadInput("no such folder", str(path.parent), f"mkdir -p {path.parent}")
+    if path.exists() and not path.is_file():  # a device, a pipe
+        raise BadInput("is not a regular file", str(path), "give another file")
     read_records(path)
 
 

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from .expression import Access, Stage, TensorExpression
 
-PATTERNS = ("contraction", "depthwise", "pooling", "reduction", "softmax", "injective")
-
 
 def _absent(stage: Stage, access: Access) -> frozenset[str]:
     """Spatial axes that do not move the access: along them the same elements are used again."""

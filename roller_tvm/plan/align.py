@@ -39,12 +39,13 @@ def execution_unit(threads: int, vector_width: int, eps: float = 0.0) -> Rejecti
     Examples
     --------
     >>> print(execution_unit(48, 32))
-    execution unit: needs a multiple of 32 threads, limit 48 (grow a spatial axis to the next multiple)
+    execution unit: needs 64 lanes for 48 threads, limit 48 * (1 + 0) (use a multiple of 32 threads)
     """
-    if ceil(threads / vector_width) * vector_width <= threads * (1 + eps):
+    lanes = ceil(threads / vector_width) * vector_width
+    if lanes <= threads * (1 + eps):
         return None
-    return Rejection("execution unit", f"a multiple of {vector_width} threads", str(threads),
-                     "grow a spatial axis to the next multiple")
+    return Rejection("execution unit", f"{lanes} lanes for {threads} threads", f"{threads} * (1 + {eps:g})",
+                     f"use a multiple of {vector_width} threads")
 
 
 def transaction(run: int, full: bool, transaction_elements: int, eps: float, tensor: str) -> Rejection | None:

@@ -5,17 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..model.estimate import Estimate, ProgramEstimate
+from ..model.estimate import Estimate
 from .align import Rejection, summarise
-from .program import Plan, RProgram
-
-
-@dataclass(frozen=True)
-class RankedProgram:
-    """One rProgram with its predicted time."""
-
-    program: RProgram
-    estimate: ProgramEstimate
+from .program import Plan
 
 
 @dataclass(frozen=True)

@@ -111,6 +111,8 @@ class LoadedModel:
                 self.device = self._device(tvm, path)
                 self.module = graph_executor.create(graph, library, self.device)
                 self.module.load_params(params)
+            elif path.suffix != ".so":
+                raise BadInput("is not a built model", str(path), remedy)
             else:
                 library = tvm.runtime.load_module(str(path))
                 self.kind = device or _kind(library)

@@ -87,9 +87,12 @@ def summary(result: TuneResult) -> str:
     states = {s: sum(t.status == s for t in result.tasks) for s in ("measured", "planned", "resumed", "fallback")}
     counted = ", ".join(f"{n} {s}" for s, n in states.items() if n)
     latency = f"{duration(result.latency_s)} a run in these kernels"
+    if states["planned"]:
+        latency = f"~{latency}, as predicted"
     if not math.isnan(result.default_latency_s):
         latency += f" ({duration(result.default_latency_s)} with TVM's own)"
-    lines.append(f"{len(result.tasks)} tasks: {counted}; {latency}, {result.threads} threads")
+    threads = f", {result.threads} threads" if result.device.kind == "cpu" else ""
+    lines.append(f"{len(result.tasks)} tasks: {counted}; {latency}" + threads)
     if result.failures:
         lines.append(f"failed candidates: {counts(result.failures)}")
     lines += [f"note: {note}" for note in result.notes]

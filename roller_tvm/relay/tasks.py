@@ -94,6 +94,23 @@ def make_target(target: Any) -> Any:
         ) from error
 
 
+def check_device(device: DeviceSpec, target: Any) -> None:
+    """Refuse a device that the target's code cannot run on.
+
+    Raises
+    ------
+    TargetError
+    """
+    wanted = "cpu" if target.kind.name in ("llvm", "c") else "gpu"
+    if device.kind != wanted:
+        fits = "is for planning only" if device.kind == "ipu" else f"is a {device.kind} ({device.arch})"
+        raise TargetError(
+            f"device '{device.name}' {fits}, the target's code is for a {wanted}",
+            f"target '{target}'",
+            "leave the device out, or give the target of that device",
+        )
+
+
 def hardware_params(target: Any, device: DeviceSpec) -> Any:
     """What Ansor would ask a GPU for; None for a CPU, of which it asks nothing that is not in the target."""
     from tvm import auto_scheduler
@@ -243,7 +260,10 @@ def select(tasks: str | Iterable[int], count: int) -> list[int]:
                     "tasks",
                     "write 'all', or numbers and ranges such as 0,2,3-5",
                 )
-            chosen += range(int(match[1]), int(match[2] or match[1]) + 1)
+            first, last = int(match[1]), int(match[2] or match[1])
+            if last < first:
+                raise UsageError(f"'{part.strip()}' is a range without a task", "tasks", f"write {last}-{first}")
+            chosen += range(first, last + 1)
     else:
         chosen = [int(t) for t in tasks]
     for number in chosen:

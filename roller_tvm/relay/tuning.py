@@ -27,10 +27,9 @@ from roller_tvm.relay.records import (
     record_text,
 )
 from roller_tvm.relay.table import duration
-from roller_tvm.relay.tasks import Task, extract_tasks, make_target, select
+from roller_tvm.relay.tasks import Task, check_device, extract_tasks, make_target, select
 from roller_tvm.tvm_env import import_relay_tvm, set_threads
 
-STATUSES = ("measured", "planned", "resumed", "fallback")
 #: Tasks a worker, at a time, where plans are only built: records come in steps of that many.
 BATCH = 4
 
@@ -181,6 +180,7 @@ def tune(
     start = time.perf_counter()
     made_target = make_target(target)
     spec = find_device(made_target if device is None else device, device is None)
+    check_device(spec, made_target)
     threads = set_threads(spec.units) if spec.kind == "cpu" else (os.cpu_count() or 1)
     # The file first: a bad one should not cost a minute of extraction.
     writer = RecordWriter(log_file) if log_file is not None else None

@@ -145,7 +145,12 @@ def test_ctrl_c_keeps_the_records_and_resumes(tuned, tmp_path, capsys):
         (["tune", "MODEL", "-o", "R", "--trials", "-1"], 2, "--trials must be 0 or more"),
         (["tune", "MODEL", "-o", "R", "--tasks", "one"], 2, "'one' is not a task number or range"),
         (["tune", "MODEL", "-o", "R", "--tasks", "99"], 2, "no task 99"),
+        (["tune", "MODEL", "-o", "R", "--tasks", "3-1"], 2, "write 1-3"),
+        (["tune", "MODEL", "-o", "/dev/full"], 3, "is not a regular file"),
         (["tune", "MODEL", "-o", "R", "--device", "h2000"], 3, "did you mean"),
+        (["tune", "MODEL", "-o", "R", "--device", "h200"], 3, "the target's code is for a cpu"),
+        (["tune", "MODEL", "-o", "R", "--device", "ipu_mk1"], 3, "is for planning only"),
+        (["tune", "MODEL", "-o", "R", "--target", "cuda", "--device", "h200"], 3, "-arch=sm_90"),
         (["tune", "MODEL", "-o", "R", "--target", "cuda"], 3, "-arch=sm_90"),
         (["tune", "MODEL", "-o", "R", "--target", "gpu"], 3, "gpu"),
         (["tune", "MODEL", "-o", "R", "--timeout", "0"], 2, "--timeout must be above 0"),
@@ -154,13 +159,15 @@ def test_ctrl_c_keeps_the_records_and_resumes(tuned, tmp_path, capsys):
         (["tune", "MODEL", "-o", "/no/such/folder/r.json"], 3, "mkdir -p"),
         (["compile", "MODEL", "-o", "m.zip"], 2, "neither .tar nor .so"),
         (["compile", "MODEL", "--tuning-records", "none.json", "-o", "M"], 3, "no such record file"),
+        (["compile", "MODEL", "--target", "cuda -arch=sm_90", "--tuning-records", "LOG", "-o", "M"], 3,
+         "its records are for llvm"),
         (["run", "missing.tar"], 3, "no such file"),
         (["run", "MODEL"], 3, "is not a built model"),
         (["run", "MODEL", "--repeat", "0"], 2, "--repeat must be 1 or more"),
     ],
 )
 def test_mistakes(tuned, tmp_path, capsys, words, code, said):
-    names = {"MODEL": tuned[0], "R": tmp_path / "r.json", "M": tmp_path / "m.tar"}
+    names = {"MODEL": tuned[0], "LOG": tuned[1], "R": tmp_path / "r.json", "M": tmp_path / "m.tar"}
     got, _, err = main(capsys, *(names.get(w, w) for w in words))
     assert got == code and said in err and "remedy:" in err and "Traceback" not in err
 
