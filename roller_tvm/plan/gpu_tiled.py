@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
+from functools import cache
 from itertools import product
 from math import ceil, prod
 
@@ -25,9 +26,12 @@ from .program import RProgram, RTile
 from .search import Search
 
 # Breadth of the search, not device facts: register tiles and block tiles kept on the way up.
-REGISTER_TILES = 24
-REFINED = 48
-BRANCHES = 2
+REGISTER_BEAM, BLOCK_BEAM, BRANCHES = 6, 3, 2
+REGISTER_TILES = 6
+REFINED = 24
+# Share of lanes that may idle in a block's last warp whatever eps is: rows of 21 or 83 fill whole warps only in
+# blocks of hundreds of threads, which have few registers each. The model counts what idles.
+IDLE_LANES = 0.2
 # Extents of a register tile along one axis: what reuse needs at least, what registers hold at most.
 REGISTER_LEAST, REGISTER_MOST = 4, 32
 
@@ -38,23 +42,31 @@ def reuse_score(geometry: Geometry, tile: Tile, larger: Tile) -> float:
     return saved / max(1, geometry.footprint_bytes(larger) - geometry.footprint_bytes(tile))
 
 
-def grow(tile: Tile, options: list[list[int]], positions: tuple[int, ...]) -> Iterator[tuple[int, Tile]]:
-    """The tiles one aligned step larger, one per axis."""
-    for i in positions:
-        larger = next((e for e in options[i] if e > tile[i]), None)
+def grow(geometry: Geometry, tile: Tile, options: list[list[int]]) -> Iterator[Tile]:
+    """The tiles one aligned step larger, one per spatial axis; past one that stands over, others grow whole."""
+    over = {i for i in geometry.spatial if geometry.extents[i] % tile[i]}
+    for i in geometry.spatial:
+        extent, alone = geometry.extents[i], not over - {i}
+        larger = next((e for e in options[i] if e > tile[i] and (alone or extent % e == 0)), None)
         if larger is not None:
-            yield i, (*tile[:i], larger, *tile[i + 1:])
+            yield (*tile[:i], larger, *tile[i + 1:])
 
 
-def awkward(geometry: Geometry, axis: int) -> bool:
-    """Whether no register extent worth having divides an axis: a large prime, or twice one."""
-    extent = geometry.extents[axis]
+@cache
+def awkward(extent: int) -> bool:
+    """Whether no register extent worth having divides an axis: a large prime, or twice one.
+
+    Examples
+    --------
+    >>> [e for e in (31, 56, 83, 127, 194, 1000) if awkward(e)]
+    [83, 127, 194]
+    """
     return extent > REGISTER_MOST and all(extent % d for d in range(REGISTER_LEAST, REGISTER_MOST + 1))
 
 
 def shape_eps(search: Search, axis: int) -> float:
     """Rule 4's share of padding for an axis: only where no tile divides it, since guards cost time of their own."""
-    return search.eps if awkward(search.geometry, axis) else 0.0
+    return search.eps if awkward(search.geometry.extents[axis]) else 0.0
 
 
 def overhanging(geometry: Geometry, tile: Tile) -> list[int]:
@@ -79,11 +91,10 @@ def register_tiles(search: Search) -> list[Tile]:
     ]
     start = tuple(1 for _ in g.extents)
     seen, frontier, result = {start}, [start], [start]
-    while frontier and len(result) < REGISTER_TILES * 4:
+    while frontier:
         following: list[tuple[float, Tile]] = []
         for tile in frontier:
-            steps = sorted(((reuse_score(g, tile, larger), larger) for _, larger in grow(tile, options, g.spatial)),
-                           reverse=True)
+            steps = sorted(((reuse_score(g, tile, larger), larger) for larger in grow(g, tile, options)), reverse=True)
             for score, larger in steps[:BRANCHES]:
                 if larger in seen:
                     continue
@@ -97,11 +108,9 @@ def register_tiles(search: Search) -> list[Tile]:
                 if limit is not None and search.reject(capacity("registers", needed, limit), label):
                     continue
                 following.append((score, larger))
-        frontier = [t for _, t in heapq.nlargest(6, following)]
+        frontier = [t for _, t in heapq.nlargest(REGISTER_BEAM, following)]
         result += frontier
-    # Largest reuse last; keep a spread from small (parallelism) to large (reuse).
-    result.sort(key=lambda t: g.traffic(t))
-    return result[:REGISTER_TILES]
+    return result
 
 
 def near_divisor(extent: int, length: int) -> int:
@@ -232,7 +241,7 @@ def complete(search: Search, block: Tile, thread: Tile) -> tuple[TiledShape, int
     if loops_over_tiles(device):
         threads = min(threads, limits.max_threads_per_block or threads)
     label = f"block {block} thread {thread}"
-    if search.reject(execution_unit(threads, device.vector_width, search.eps), label):
+    if search.reject(execution_unit(threads, device.vector_width, max(search.eps, IDLE_LANES)), label):
         return None
     if search.reject(capacity("threads per block", threads, limits.max_threads_per_block or threads), label):
         return None
@@ -305,8 +314,8 @@ def transaction_tile(search: Search, options: list[list[int]], tile: Tile) -> Ti
     return tuple(grown)
 
 
-def block_tiles(search: Search, thread: Tile, step: Tile) -> list[Tile]:
-    """Block tiles on the growth path above one register tile: threads are added along the axis of most reuse."""
+def block_tiles(search: Search, thread: Tile, step: Tile, beam: int) -> list[Tile]:
+    """Block tiles on the `beam` best growth paths above one register tile: threads are added where reuse is."""
     g, device = search.geometry, search.device
     most_threads = device.limits.max_threads_per_block or device.vector_width
     if loops_over_tiles(device):
@@ -319,7 +328,7 @@ def block_tiles(search: Search, thread: Tile, step: Tile) -> list[Tile]:
         elif extent % thread[i]:
             options.append([thread[i]])  # a tile that stands over is one thread's: its guards do not differ in a warp
         else:
-            options.append(aligned_extents(extent, shape_eps(search, i), step=thread[i]))
+            options.append(aligned_extents(extent, shape_eps(search, i), step=thread[i], most=extent))
     start = tuple(thread[i] if i in g.spatial else step[i] for i in range(len(thread)))
     tile = transaction_tile(search, options, start)
     result: list[Tile] = []
@@ -328,9 +337,8 @@ def block_tiles(search: Search, thread: Tile, step: Tile) -> list[Tile]:
     while frontier:
         following: list[tuple[float, Tile]] = []
         for tile in frontier:
-            ranked = sorted(((reuse_score(g, tile, larger), larger) for _, larger in grow(tile, options, g.spatial)),
-                            reverse=True)
-            for score, larger in ranked[:BRANCHES]:
+            ranked = sorted(((reuse_score(g, tile, larger), larger) for larger in grow(g, tile, options)), reverse=True)
+            for score, larger in ranked[: min(beam, BRANCHES)]:
                 threads = prod(ceil(larger[i] / thread[i]) for i in g.spatial)
                 if larger in seen or threads > most_threads:
                     continue
@@ -338,7 +346,7 @@ def block_tiles(search: Search, thread: Tile, step: Tile) -> list[Tile]:
                 if g.input_bytes(larger) > most_shared:
                     continue
                 following.append((score, larger))
-        frontier = [t for _, t in heapq.nlargest(3, following)]
+        frontier = [t for _, t in heapq.nlargest(beam, following)]
         result += frontier
     return result
 
@@ -348,7 +356,7 @@ def construct_tiled(search: Search, top: int) -> list[tuple[RProgram, ProgramEst
     g, device = search.geometry, search.device
     if not g.spatial or not g.reduce or not g.operands:
         return []
-    lacking = [i for i in g.spatial if awkward(g, i)]
+    lacking = [i for i in g.spatial if awkward(g.extents[i])]
     if lacking and search.eps == 0.0:
         for i in lacking:
             need = f"a divisor of '{g.axes[i]}' from {REGISTER_LEAST} to {REGISTER_MOST}"
@@ -362,15 +370,19 @@ def construct_tiled(search: Search, top: int) -> list[tuple[RProgram, ProgramEst
     done: set[tuple[Tile, Tile]] = set()
     # Where tiles are whole axes there may be room for a short step only.
     shorter = [min(steps, key=lambda s: abs(prod(s) - 4))] if lacking else []
-    for thread, step in product(register_tiles(search), [first, *shorter]):
-        for block in block_tiles(search, thread, step):
-            if (block, thread) in done or not aligned(search, block):
-                continue
-            done.add((block, thread))
-            outcome = complete(search, block, thread)
-            if outcome:
-                coarse.append((outcome[2].seconds, block, thread))
-    coarse.sort(key=lambda c: c[0])
+    threads = register_tiles(search)
+    # The path of most reuse for every register tile, then more paths for the best of them.
+    for beam in (1, BLOCK_BEAM):
+        for thread, step in product(threads, [first, *shorter]):
+            for block in block_tiles(search, thread, step, beam):
+                if (block, thread) in done or not aligned(search, block):
+                    continue
+                done.add((block, thread))
+                outcome = complete(search, block, thread)
+                if outcome:
+                    coarse.append((outcome[2].seconds, block, thread))
+        coarse.sort(key=lambda c: c[0])
+        threads = list(dict.fromkeys(thread for _, _, thread in coarse))[:REGISTER_TILES]
     fine: dict[tuple[Tile, Tile], tuple[TiledShape, int, ProgramEstimate]] = {}
     for _, block, thread in coarse[:REFINED]:
         for step in steps:
