@@ -67,11 +67,21 @@ class Operand:
         return min(1.0, self.source_bytes / whole) if self.guarded and whole else 1.0
 
     def box(self, tile: Tile) -> list[int]:
-        """Bounding extents of the tile of this operand (see ``expr.box``)."""
-        return [
-            full if opaque else min(full, 1 + sum(c * (tile[a] - 1) for a, c in dim))
-            for dim, full, opaque in zip(self.dims, self.shape, self.opaque, strict=True)
-        ]
+        """Bounding extents of the tile of this operand (see ``expr.box``; remembered, not to be changed)."""
+        known = self._boxes.get(tile)
+        if known is None:
+            known = []
+            for dim, full, opaque in zip(self.dims, self.shape, self.opaque, strict=True):
+                extent = 1
+                for a, c in dim:
+                    extent += c * (tile[a] - 1)
+                known.append(full if opaque or extent > full else extent)
+            self._boxes[tile] = known
+        return known
+
+    @cached_property
+    def _boxes(self) -> dict[Tile, list[int]]:
+        return {}
 
     def elements(self, tile: Tile) -> int:
         """Elements of the bounding box."""
