@@ -38,7 +38,7 @@ lint: venv
 	$(RELAY)/bin/mypy
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
+	rm -rf .venv demo-out .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
 
 .venv/%/.ready: export PIP_CONSTRAINT = $(CURDIR)/requirements/$*.txt
 .venv/%/.ready: requirements/%.txt $(SETUP)

@@ -24,6 +24,11 @@ VERBS = {
     "install-tvm": "install the Relay-line TVM that PyPI has into this environment",
 }
 INTERRUPTED = 130
+# Those of roller_tvm.errors.
+EXIT_CODES = (
+    "exit codes: 0 done, 1 failed, 2 wrong command line, 3 bad input, 4 no usable TVM, 5 nothing could be tuned, "
+    "6 a kernel gave wrong answers, 7 no space left, 130 interrupted"
+)
 
 
 def _module_name(verb: str) -> str:
@@ -32,7 +37,7 @@ def _module_name(verb: str) -> str:
 
 def make_parser(chosen: str | None) -> argparse.ArgumentParser:
     """Parser of the whole command; only the `chosen` verb's own arguments are filled in."""
-    parser = argparse.ArgumentParser(prog="roller-tvm", description="Tuned models in seconds.")
+    parser = argparse.ArgumentParser(prog="roller-tvm", description="Tuned models in seconds.", epilog=EXIT_CODES)
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="COMMAND", required=True)
     for verb, help_line in VERBS.items():

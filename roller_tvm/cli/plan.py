@@ -14,6 +14,7 @@ from typing import Any
 from roller_tvm.device import DeviceSpec, device_for_target, known_devices, load_device
 from roller_tvm.errors import BadInput, RollerError, UsageError
 from roller_tvm.explain import explain, explain_steps
+from roller_tvm.explain.bound import bound_of
 from roller_tvm.explain.runners import why_slower
 from roller_tvm.explain.words import amount, seconds, table
 from roller_tvm.expr import TensorExpression
@@ -121,7 +122,7 @@ def _text(
                 f"#{rank + 1}",
                 seconds(ranked.seconds),
                 rate.strip(),
-                ranked.estimate.bound,
+                bound_of(ranked.estimate, device),
                 more,
                 _tiles(construction, rank),
             ]

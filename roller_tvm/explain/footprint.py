@@ -76,6 +76,9 @@ def _cpu(program: RProgram, estimate: ProgramEstimate, g: Geometry, device: Devi
         last = "" if g.vector_axis is None else g.axes[g.vector_axis]
         sums = prod(ceil(tile[a] / rates.lanes) if a == last else tile[a] for a in spatial)
         what = f"{count(sums, 'accumulator')}, {estimate.registers - sums} for operands"
+        if last and tile[last] % rates.lanes:
+            lanes = ceil(tile[last] / rates.lanes) * rates.lanes
+            what += f"; {tile[last]} of {lanes} lanes along '{last}' used ({share(tile[last] / lanes)})"
         yield f"register  {estimate.registers} of {limit} vectors of {device.vector_bytes} B: {what}"
 
 

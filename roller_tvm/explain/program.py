@@ -13,6 +13,8 @@ from .bound import bound_line, parallel_lines
 from .footprint import held_lines, padding_lines
 from .words import amount, count, seconds, share, table
 
+_IPU = "each tile takes its inputs from the exchange into its memory, its workers keep a register tile"
+
 
 def program_lines(
     expression: TensorExpression, program: RProgram, estimate: ProgramEstimate, device: DeviceSpec
@@ -22,7 +24,7 @@ def program_lines(
     lines = [
         f"  rProgram {program.anchor}"
         + (f" -> {program.output}" if program.output != program.anchor else "")
-        + f", {program.recipe}: {RECIPES[program.recipe]}"
+        + f", {program.recipe}: {_IPU if device.kind == 'ipu' and program.staged else RECIPES[program.recipe]}"
     ]
     lines += [f"    {line}" for line in _load_compute_store(program, expression, device)]
     if program.inlined:
@@ -36,7 +38,7 @@ def program_lines(
         lines += ["   padding (rule 3)", *(f"    {line}" for line in padding)]
     lines += ["   time", *table(_time_rows(estimate, g, device), left=1)]
     lines += ["   runs", *(f"    {line}" for line in parallel_lines(program, estimate, device))]
-    lines.append(f"    {bound_line(estimate, device)}")
+    lines.append(f"    {bound_line(program, estimate, g, device)}")
     return lines
 
 
@@ -75,7 +77,8 @@ def _time_rows(estimate: ProgramEstimate, g: Geometry, device: DeviceSpec) -> li
         rows.append([name, what, rate, intensity, seconds(value), share(value / estimate.seconds)])
 
     peak = device.peak(g.stage.dtype) * 1e9
-    row("compute", amount(estimate.flops, "FLOP"), amount(peak, "FLOP/s"), "", estimate.compute_seconds)
+    arithmetic = amount(peak, "FLOP/s") if estimate.flops else ""  # what only moves data still takes instructions
+    row("compute", amount(estimate.flops, "FLOP"), arithmetic, "", estimate.compute_seconds)
     for level in estimate.levels:
         rate = amount(device.bandwidth(level.level) * 1e9, "B/s") if device.has(level.level) else ""
         row(

@@ -9,6 +9,7 @@ from ..device import DeviceSpec
 from ..lower import lower, render
 from ..plan.align import Rejection
 from ..plan.candidates import Construction, RankedPlan
+from .bound import bound_of
 from .operator import operator_lines, roofline
 from .program import program_lines
 from .runners import runner_lines
@@ -52,7 +53,7 @@ def explain(
     lines += [
         "",
         f"{title}: {seconds(best.seconds)} predicted, {amount(best.estimate.gflops * 1e9, 'FLOP/s')}, "
-        f"{share(reached)} of the roofline, {best.estimate.bound} bound",
+        f"{share(reached)} of the roofline, {bound_of(best.estimate, device)} bound",
     ]
     lines += [f"  {line}" for line in _splits(best)]
     for program, estimate in zip(best.plan.programs, best.estimate.programs, strict=True):

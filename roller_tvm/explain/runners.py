@@ -49,7 +49,7 @@ def why_slower(best: RankedPlan, other: RankedPlan, device: DeviceSpec) -> str:
     if a.recipe != b.recipe:
         took = f"{b.anchor} takes {seconds(after.seconds)}, not {seconds(before.seconds)}"
         return f"recipe {b.recipe} instead of {a.recipe}: {took}"
-    return max(_differences(before, after, device), key=lambda d: d.seconds).text
+    return max(_differences(b, before, after, device), key=lambda d: d.seconds).text
 
 
 def _split(best: RankedPlan, other: RankedPlan) -> str:
@@ -80,7 +80,9 @@ def _other_nests(best: RankedPlan, other: RankedPlan) -> str:
     return text
 
 
-def _differences(before: ProgramEstimate, after: ProgramEstimate, device: DeviceSpec) -> list[Difference]:
+def _differences(
+    program: RProgram, before: ProgramEstimate, after: ProgramEstimate, device: DeviceSpec
+) -> list[Difference]:
     """Every difference that costs time, a field of the estimates each."""
     found = []
     known = {level.level: level for level in before.levels}
@@ -114,7 +116,8 @@ def _differences(before: ProgramEstimate, after: ProgramEstimate, device: Device
     if after.bound == "latency" and warps < had:
         found.append(Difference(rest, f"{warps} warps on a unit instead of {had}: loads are hidden less"))
     elif after.bound == "latency":
-        found.append(Difference(rest, "more, or longer, steps of load - synchronise - compute"))
+        staged = "more, or longer, steps of load - synchronise - compute"
+        found.append(Difference(rest, staged if program.staged else "loads are hidden less"))
     elif after.bound == "issue":
         found.append(Difference(rest, "more instructions beside the arithmetic (fetches, addresses)"))
     elif device.kind == "cpu":

@@ -6,6 +6,7 @@ import pytest
 
 from roller_tvm.device import load_device
 from roller_tvm.explain import explain, why_slower
+from roller_tvm.explain.bound import bound_of
 from roller_tvm.expr.operators import operator, parse_operator
 from roller_tvm.model.estimate import Estimate, LevelTime
 from roller_tvm.plan import construct
@@ -70,7 +71,8 @@ def test_every_device_has_words_for_its_plans(name):
                   "relu shape=1000"):  # fmt: skip
         construction = construct(parse_operator(words.split()), device, top=3)
         text = explain(construction, device, steps=True)
-        assert f"{construction.best.estimate.bound} bound" in text and "schedule steps" in text
+        title = next(line for line in text.splitlines() if line.startswith("plan "))
+        assert title.endswith(f"{bound_of(construction.best.estimate, device)} bound") and "schedule steps" in text
         for program in construction.best.plan.programs:
             assert all(line in text for line in str(program.tiles[-1]).splitlines())
 
@@ -86,3 +88,19 @@ def test_a_stage_stored_or_in_place_is_named():
     two = replace(ranked, plan=plan, estimate=Estimate((estimate, replace(estimate, seconds=2 * estimate.seconds))))
     text = why_slower(ranked, two, device)
     assert text.startswith("pad stored instead of in place: conv2d takes ")
+
+
+def test_far_traffic_that_comes_again_is_said():
+    device = load_device("v100")
+    best = construct(operator("matmul", m=512, n=512, k=512), device, top=1).best
+    for times, said in ((1, "about as seldom as it can be"), (4, "is moved 4.0 times on average")):
+        moved = times * 3 * 512 * 512 * 4
+        estimate = replace(best.estimate.programs[0], bound="dram", levels=(LevelTime("dram", moved, 1e-5),))
+        assert said in explain(replace(best, estimate=Estimate((estimate,))), device)
+
+
+def test_an_ipu_is_told_in_its_own_words():
+    device = load_device("ipu_mk1")
+    text = explain(construct(operator("matmul", m=512, n=512, k=512), device, top=2), device)
+    assert "exchange" in text and " tiles: " in text
+    assert "warp" not in text and "shared memory" not in text
