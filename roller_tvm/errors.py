@@ -103,22 +103,6 @@ class TvmLineError(NoTvm):
     """The TVM found is of a version or line that cannot do what was asked."""
 
 
-class PlanRejected(RollerError):
-    """A candidate plan breaks a rule: which one, what it would take, what there is.
-
-    Examples
-    --------
-    >>> str(PlanRejected("shared memory", 65536, 49152, "use a smaller tile"))
-    'shared memory: needs 65536, limit 49152\\n  remedy: use a smaller tile'
-    """
-
-    def __init__(self, rule: str, required: object, limit: object, remedy: str = "", where: str = "") -> None:
-        super().__init__(f"{rule}: needs {required}, limit {limit}", where, remedy)
-        self.rule = rule
-        self.required = required
-        self.limit = limit
-
-
 class MeasureError(RollerError):
     """A candidate could not be built or measured; ``kind`` groups failures in the summary."""
 

@@ -6,7 +6,7 @@ import pickle
 import pytest
 
 from roller_tvm import errors
-from roller_tvm.errors import MeasureError, PlanRejected, RollerError, must_be
+from roller_tvm.errors import DiskFull, MeasureError, RollerError, must_be
 
 CLASSES = [c for _, c in inspect.getmembers(errors, inspect.isclass) if issubclass(c, RollerError)]
 
@@ -14,7 +14,7 @@ CLASSES = [c for _, c in inspect.getmembers(errors, inspect.isclass) if issubcla
 @pytest.mark.parametrize(
     "error",
     [
-        PlanRejected("registers", 300, 255, "use a smaller thread tile", where="C"),
+        DiskFull("no space left to write a record", "records.json", "free some space"),
         MeasureError("no answer within 10 s", "task 3", "raise --timeout", kind="timeout"),
         RollerError("broken"),
     ],
@@ -23,12 +23,6 @@ def test_errors_cross_processes_whole(error):
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is type(error)
     assert str(again) == str(error) and vars(again) == vars(error)
-
-
-def test_rejection_carries_the_numbers():
-    error = PlanRejected("registers", 300, 255, "use a smaller thread tile")
-    assert (error.rule, error.required, error.limit) == ("registers", 300, 255)
-    assert str(error) == "registers: needs 300, limit 255\n  remedy: use a smaller thread tile"
 
 
 def test_message_says_where_what_remedy_in_that_order():

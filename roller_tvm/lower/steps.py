@@ -8,7 +8,7 @@ source axes (``Axis.part_of`` names the source where an axis is a part); a cache
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
@@ -183,11 +183,3 @@ def render(steps: Sequence[Step]) -> str:
     parallel(C, i.0)
     """
     return "\n".join(map(str, steps))
-
-
-def steps_of(steps: Sequence[Step]) -> Mapping[str, list[Step]]:
-    """Steps grouped by stage, in order."""
-    grouped: dict[str, list[Step]] = {}
-    for step in steps:
-        grouped.setdefault(step.stage, []).append(step)
-    return grouped

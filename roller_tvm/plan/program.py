@@ -15,7 +15,7 @@ from functools import cached_property
 from math import ceil, prod
 from typing import Any
 
-from ..expr import Stage, TensorExpression, box, dtype_bytes, footprint
+from ..expr import Stage, TensorExpression, box, footprint
 from ..expr.split import split_reduction
 
 PLAN_VERSION = 1
@@ -264,9 +264,3 @@ class Plan:
         data = self.to_json()
         del data["expression"]["name"]
         return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def tile_bytes(tile: RTile, stage: Stage, expression: TensorExpression) -> int:
-    """Bytes of the staged buffers of a tile, padding included."""
-    return sum(prod(tile.storage(t, stage, expression)) * dtype_bytes(expression.tensors[t].dtype)
-               for t in dict.fromkeys(a.tensor for a in stage.reads))

@@ -52,7 +52,7 @@ def row(tuned: TunedTask) -> str:
     if len(name) > NAME_WIDTH:
         name = name[: NAME_WIDTH - 3] + "..."
     latency = duration(tuned.seconds)
-    if tuned.status == "planned":
+    if tuned.seconds == tuned.predicted_s:  # not measured, now or when it was recorded
         latency = "~" + latency
     gflops = "-" if math.isnan(tuned.gflops) or not tuned.gflops else f"{tuned.gflops:.1f}"
     tried = len([o for o in tuned.outcomes if o.repeats])
@@ -87,7 +87,7 @@ def summary(result: TuneResult) -> str:
     states = {s: sum(t.status == s for t in result.tasks) for s in ("measured", "planned", "resumed", "fallback")}
     counted = ", ".join(f"{n} {s}" for s, n in states.items() if n)
     latency = f"{duration(result.latency_s)} a run in these kernels"
-    if states["planned"]:
+    if any(t.seconds == t.predicted_s for t in result.tasks):
         latency = f"~{latency}, as predicted"
     if not math.isnan(result.default_latency_s):
         latency += f" ({duration(result.default_latency_s)} with TVM's own)"

@@ -9,7 +9,7 @@ from roller_tvm.errors import MeasureError
 from roller_tvm.expr import Axis
 from roller_tvm.lower import lower, render, step_from_json
 from roller_tvm.lower.loops import open_parts, source_loops
-from roller_tvm.lower.steps import STEPS, Split, steps_of
+from roller_tvm.lower.steps import STEPS, Split
 from roller_tvm.relay.loops import StepApplier, TeProgram
 
 from ..plan.examples import EXAMPLES
@@ -78,13 +78,6 @@ def test_a_split_needs_a_name_for_each_loop():
         Split("C", "i", (4, 8), ("a", "b"))
     with pytest.raises(ValueError, match="0 lengths need 1 names"):
         Split("C", "i", (), ("a",))
-
-
-def test_steps_by_stage():
-    steps = lower(EXAMPLES["matmul_gpu"]())
-    grouped = steps_of(steps)
-    assert set(grouped) == {"relu", "matmul", "bias_add", "A", "B", "A.shared", "B.shared"}
-    assert sum(map(len, grouped.values())) == len(steps)
 
 
 def test_parts_and_fused_axes_are_opened():

@@ -7,7 +7,7 @@ import pytest
 
 from roller_tvm.expr.operators import operator
 from roller_tvm.plan import Plan, RProgram, RTile
-from roller_tvm.plan.program import SplitReduction, tile_bytes
+from roller_tvm.plan.program import SplitReduction
 
 from .examples import EXAMPLES, conv_gpu, lanes_cpu, matmul_gpu, tile
 
@@ -44,7 +44,6 @@ def test_footprint_of_a_convolutions_tile():
     # 4 channels of (4 + 2) x (8 + 2) rows, 16 filters of 4 x 3 x 3.
     assert block.input_elements(stage, plan.expression) == {"pad": 240, "weight": 576}
     assert block.storage("pad", stage, plan.expression) == (1, 4, 6, 10)
-    assert tile_bytes(block, stage, plan.expression) == 4 * (240 + 576)
     padded = replace(block, padding=(("pad", 3),))
     assert padded.storage("pad", stage, plan.expression) == (1, 4, 6, 13)
     assert plan.programs[0].blocks(stage) == 2 * 2
