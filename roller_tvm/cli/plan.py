@@ -16,7 +16,7 @@ from roller_tvm.errors import BadInput, RollerError, UsageError
 from roller_tvm.explain import explain, explain_steps
 from roller_tvm.explain.bound import bound_of
 from roller_tvm.explain.runners import why_slower
-from roller_tvm.explain.words import amount, seconds, table
+from roller_tvm.explain.words import amount, count, seconds, table
 from roller_tvm.expr import TensorExpression
 from roller_tvm.expr.operators import lookup, operator, operator_names, parse_operator, parse_params
 from roller_tvm.plan import construct
@@ -109,7 +109,7 @@ def _text(
     rejected = len(construction.rejections)
     lines = [
         f"{expression.name} on {device}",
-        f"{len(construction.plans)} plans of {construction.considered} candidates in {milliseconds:.0f} ms, "
+        f"{count(len(construction.plans), 'plan')} of {construction.considered} candidates in {milliseconds:.0f} ms, "
         f"{rejected} times a rule was broken" + (f", eps {construction.eps:g}" if construction.eps else ""),
     ]
     rows = [["rank", "predicted", "FLOP/s", "bound", "", "plan"]]
