@@ -206,7 +206,7 @@ def tune(
             if progress is not None:
                 progress(tuned, len(chosen))
     result.seconds["total"] = time.perf_counter() - start
-    if how == "time":
+    if any(t.status == "measured" for t in result.tasks):
         result.notes += busy(threads)
     if chosen and all(t.status == "fallback" and not t.kept for t in result.tasks):
         raise _nothing(result)

@@ -41,7 +41,8 @@ def test_records_are_there_and_are_not_made_twice(tuned, capsys):
     before = path.read_bytes()
     code, out, _ = main(capsys, "tune", model, "--output", path, "--trials", "2", "--json")
     data = json.loads(out)
-    assert code == 0 and {t["status"] for t in data["tasks"]} == {"resumed"}
+    # Where TVM's own kernel won, that is remembered too.
+    assert code == 0 and "resumed" in {t["status"] for t in data["tasks"]} <= {"resumed", "fallback"}
     assert path.read_bytes() == before
 
 
@@ -83,8 +84,11 @@ def test_half_a_record_is_mended(tuned, tmp_path, capsys):
     with pytest.warns(UserWarning, match="half there"):
         code, out, _ = main(capsys, "tune", model, "--output", torn, "--trials", "2", "--json")
     states = [t["status"] for t in json.loads(out)["tasks"]]
-    assert code == 0 and states.count("measured") == 1 and states.count("resumed") == len(states) - 1
-    assert len(read_records(torn)) == len(read_records(records))
+    kept = len(read_records(records))
+    assert code == 0 and states.count("resumed") == kept - 1
+    # The torn one is tuned again, unless TVM's own kernel wins this time.
+    assert len(states) - states.count("resumed") - states.count("measured") == states.count("fallback")
+    assert kept - 1 <= len(read_records(torn)) <= kept
 
 
 def test_corrupt_records_are_refused_and_left_alone(tuned, tmp_path, capsys):
