@@ -29,13 +29,16 @@ from roller_tvm.device import load_device  # noqa: E402
 from roller_tvm.errors import RollerError  # noqa: E402
 from roller_tvm.expr.operators import parse_params  # noqa: E402
 
+# Plans beyond the wanted ones, for those that the compile check drops.
+SPARE = 4
 OPERATORS = Path(__file__).with_name("roller_osdi22_operators.csv")
 
 
 def compile_operator(
-    row: dict[str, str], device: Any, archs: list[str], top: int, compiler: str, dtype: str, done: set[tuple[str, int]]
-) -> list[dict[str, Any]]:
-    """Plan one operator and compile each of its plans; a result a plan."""
+    row: dict[str, str], device: Any, archs: list[str], top: int, compiler: str, dtype: str,
+    done: dict[tuple[str, int], str],
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Plan one operator and compile plans until `top` of them are accepted; a result a plan."""
     from roller_tvm.plan import construct
     from roller_tvm.plan.align import Rejection
     from roller_tvm.relay.cuda import ResourcesDiffer, check_resources
@@ -54,10 +57,16 @@ def compile_operator(
     except RollerError as error:
         return [{**base, "rank": 0, "status": "fallback", "error": str(error)}]
     plan_ms = (time.perf_counter() - started) * 1e3
+    known = {ranked.plan for ranked in construction.plans}
+    more = construct(reading.expression, device, top + SPARE).plans
+    plans = [*construction.plans, *(r for r in more if r.plan not in known)]
     te_program = TeProgram.of_reading(reading, tensors)
-    results = []
-    for rank, ranked in enumerate(construction.plans):
-        if (row["id"], rank) in done:
+    results: list[dict[str, Any]] = []
+    for rank, ranked in enumerate(plans):
+        # A plan that spills is dropped, and the next one takes its place.
+        spilled = [done.get((row["id"], n)) for n in range(rank)].count("spills")
+        spilled += sum(r["status"] == "spills" for r in results)
+        if (row["id"], rank) in done or rank >= top + spilled:
             continue
         result: dict[str, Any] = {
             **base, "rank": rank, "recipe": [p.recipe for p in ranked.plan.programs], "plan_ms": round(plan_ms, 1),
@@ -164,13 +173,14 @@ def main() -> int:
         print("\n".join(summary(read_results(path)) for path in args.summary))
         return 0
     device, archs = load_device(args.device), args.archs.split(",")
-    done: set[tuple[str, int]] = set()
+    done: dict[tuple[str, int], str] = {}
     if args.out.exists():
-        done = {(r["id"], r["rank"]) for r in read_results(args.out)}
+        done = {(r["id"], r["rank"]): r["status"] for r in read_results(args.out)}
     starts = tuple(args.only.split(","))
     with args.operators.open() as rows, args.out.open("a") as out:
         for row in csv.DictReader(rows):
-            if not row["id"].startswith(starts) or all((row["id"], n) in done for n in range(args.top)):
+            kept = sum(i == row["id"] and status != "spills" for (i, _), status in done.items())
+            if not row["id"].startswith(starts) or kept >= args.top:
                 continue
             for result in compile_operator(row, device, archs, args.top, args.compiler, args.dtype, done):
                 out.write(json.dumps(result) + "\n")
