@@ -72,12 +72,12 @@ def onnxruntime_variant(model: Prepared, threads: int) -> Variant:
     return Variant(f"onnxruntime {onnxruntime.__version__}", run, run)
 
 
-def tvm_variant(name: str, library: Any, model: Prepared, tune_s: float | None, build_s: float) -> Variant:
-    """A built Relay module."""
+def tvm_variant(name: str, library: Path, model: Prepared, tune_s: float | None, build_s: float) -> Variant:
+    """A built Relay module, loaded from its file as a deployment does (code kept in memory runs slower)."""
     import tvm
     from tvm.contrib import graph_executor
 
-    module = graph_executor.GraphModule(library["default"](tvm.cpu()))
+    module = graph_executor.GraphModule(tvm.runtime.load_module(str(library))["default"](tvm.cpu()))
     module.set_input(**model.inputs)
 
     def run() -> list[np.ndarray]:
@@ -102,15 +102,22 @@ def tune_on_cpu(model: Prepared, imported: Any, import_s: float, threads: int, f
     target = default_cpu_target(threads)
     variants = []
     autotvm.GLOBAL_SCOPE.silent = True  # it would say that untuned is untuned
-    library, build_s = timed(lambda: build(imported.mod, imported.params, target))
+
+    def built(name: str, records: Path | None = None) -> Path:
+        path = folder / f"{model.path.stem}.{name}.so"
+        build(imported.mod, imported.params, target, records).export_library(str(path))
+        return path
+
+    library, build_s = timed(lambda: built("untuned"))
     variants.append(tvm_variant("untuned TVM", library, model, None, build_s))
     say(f"untuned TVM built in {build_s:.1f} s")
     for name, trials in (("Roller top-1", 0), ("Roller top-10", 10)):
-        records = folder / f"{model.path.stem}.top{max(1, trials)}.json"
+        form = f"top{max(1, trials)}"
+        records = folder / f"{model.path.stem}.{form}.json"
         records.unlink(missing_ok=True)
         arguments = (imported.mod, imported.params, target, records)
         result, tune_s = timed(lambda a=arguments, t=trials: tune(*a, trials=t))
-        library, build_s = timed(lambda a=arguments: build(*a))
+        library, build_s = timed(lambda n=form, r=records: built(n, r))
         variants.append(tvm_variant(name, library, model, tune_s, build_s))
         states = {s: sum(t.status == s for t in result.tasks) for s in ("measured", "planned", "fallback")}
         told = ", ".join(f"{n} {s}" for s, n in states.items() if n)
