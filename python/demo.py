@@ -10,7 +10,9 @@ Every output is compared with onnxruntime's on the same input; all run on the sa
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -24,7 +26,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import numpy as np  # noqa: E402
 from models import Prepared, light, text_detection, text_lines  # noqa: E402
-from timing import interleaved  # noqa: E402
 
 from roller_tvm.errors import RollerError, WrongAnswer  # noqa: E402
 
@@ -46,7 +47,7 @@ class Variant:
 
     name: str
     run: Callable[[], list[np.ndarray]]
-    call: Callable[[], object]
+    library: Path | None = None
     tune_s: float | None = None
     build_s: float | None = None
     times: list[float] = field(default_factory=list)
@@ -69,7 +70,7 @@ def onnxruntime_variant(model: Prepared, threads: int) -> Variant:
     def run() -> list[np.ndarray]:
         return list(session.run(None, model.inputs))
 
-    return Variant(f"onnxruntime {onnxruntime.__version__}", run, run)
+    return Variant(f"onnxruntime {onnxruntime.__version__}", run)
 
 
 def tvm_variant(name: str, library: Path, model: Prepared, tune_s: float | None, build_s: float) -> Variant:
@@ -84,7 +85,7 @@ def tvm_variant(name: str, library: Path, model: Prepared, tune_s: float | None,
         module.run()
         return [module.get_output(i).numpy() for i in range(module.get_num_outputs())]
 
-    return Variant(name, run, module.run, tune_s, build_s)
+    return Variant(name, run, library, tune_s, build_s)
 
 
 def timed(action: Callable[[], Any]) -> tuple[Any, float]:
@@ -146,6 +147,20 @@ def compare(model: Prepared, variants: list[Variant], reference: Variant) -> Non
         if not variant.error <= TOLERANCE:
             what = f"{variant.name} differs from onnxruntime by {variant.error:.3g} (allowed {TOLERANCE:g})"
             raise WrongAnswer(what, model.title, "report it with the record file")
+
+
+def measure(model: Prepared, variants: list[Variant], threads: int, folder: Path) -> None:
+    """Latencies, taken in turns by a process of its own (see latency.py)."""
+    inputs = folder / f"{model.path.stem}.inputs.npz"
+    np.savez(inputs, **model.inputs)
+    libraries = [str(v.library) for v in variants if v.library]
+    script = Path(__file__).with_name("latency.py")
+    command = [sys.executable, str(script), str(model.path), *libraries, "--inputs", str(inputs), "--threads",
+               str(threads), "--seconds", str(MEASURE_S), "--json"]  # fmt: skip
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    times = json.loads(done.stdout.splitlines()[-1])
+    for v in variants:
+        v.times = times[v.library.name if v.library else "onnxruntime"]
 
 
 def table(results: list[tuple[Prepared, list[Variant]]], threads: int) -> str:
@@ -267,10 +282,7 @@ def demonstrate(args: argparse.Namespace) -> int:
         variants = tune_on_cpu(model, imported, import_s, threads, args.folder)
         compare(model, variants, reference)
         variants.append(reference)
-        calls = {v.name: v.call for v in variants}
-        times = interleaved(calls, MEASURE_S, pinned=lambda name, r=reference: name != r.name)
-        for v in variants:
-            v.times = times[v.name]
+        measure(model, variants, threads, args.folder)
         results.append((model, variants))
     text = ""
     if not args.quick:
