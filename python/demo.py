@@ -74,7 +74,7 @@ def onnxruntime_variant(model: Prepared, threads: int) -> Variant:
 
 
 def tvm_variant(name: str, library: Path, model: Prepared, tune_s: float | None, build_s: float) -> Variant:
-    """A built Relay module, loaded from its file as a deployment does (code kept in memory runs slower)."""
+    """A built Relay module, loaded from its file as a deployment does."""
     import tvm
     from tvm.contrib import graph_executor
 

@@ -3,8 +3,8 @@
 
     python python/latency.py model.onnx untuned.so tuned.so --inputs inputs.npz --threads 2
 
-A process that has compiled and tuned runs everything slower (heap and page tables are worn), which is why
-`demo.py` measures through this script. Prints medians and the ratios to onnxruntime.
+`demo.py` measures through this script too, so that nothing of its tuning is left in the process that is timed. Prints
+medians and the ratios to onnxruntime.
 """
 
 from __future__ import annotations
