@@ -101,6 +101,17 @@ def crowding(use: RegisterUse, rates: CpuRates) -> float:
     return CROWDED_CYCLES * max(0.0, use.registers - CROWDED_FROM * rates.registers)
 
 
+def inner_cycles(
+    use: RegisterUse, rates: CpuRates, points: int, reduces: bool, per_point: float = 1.0
+) -> tuple[float, float]:
+    """Cycles of arithmetic and of load instructions of a register tile over `points` of the reduction."""
+    # Few accumulators leave gaps between dependent multiply-adds well before the latency itself is the limit.
+    chain = rates.latency if reduces else 0.0
+    busy = use.accumulators * per_point / rates.fma
+    arithmetic = points * (busy**OVERLAP + chain**OVERLAP) ** (1 / OVERLAP) + points * crowding(use, rates)
+    return arithmetic, points * (use.vector_loads + use.broadcasts + use.gathers) / rates.loads
+
+
 def register_use(geometry: Geometry, tile: Tile, lanes: int) -> RegisterUse:
     """How a register tile uses registers: vectors along the nest's vector axis."""
     last = geometry.vector_axis
@@ -160,12 +171,7 @@ def tiled_estimate(
     use = register_use(g, tile, rates.lanes)
     points = prod(g.extents[i] for i in g.reduce)
     per_point = sum(n * INSTRUCTIONS[kind] for kind, n in g.stage.ops) or 1.0
-    chain = rates.latency if g.reduce else 0.0
-    # Few accumulators leave gaps between dependent multiply-adds well before the latency itself is the limit.
-    busy = use.accumulators * per_point / rates.fma
-    arithmetic = points * (busy**OVERLAP + chain**OVERLAP) ** (1 / OVERLAP)
-    arithmetic += points * crowding(use, rates)
-    loads = points * (use.vector_loads + use.broadcasts + use.gathers) / rates.loads
+    arithmetic, loads = inner_cycles(use, rates, points, bool(g.reduce), per_point)
     pages = sum(1 for op in g.operands if op.name not in packed and scattered(g, op))
     epilogue = use.accumulators * (2 + g.epilogue_flops) / rates.fma + TILE_OVERHEAD
     tiles = prod(ceil(chunk[i] / tile[i]) for i in g.spatial)
@@ -292,10 +298,9 @@ def direct_estimate(geometry: Geometry, device: DeviceSpec, chunks: int, vector:
     )
     moved = sum(op.source_bytes for op in g.operands) + outputs * g.output_bytes + g.epilogue_bytes
     level, rate = "dram", rates.far
-    for name, capacity, _ in rates.caches:
+    for cache, capacity, cache_rate in rates.caches:
         if moved / device.units <= capacity:
-            level = name
-            rate = next(r for n, _, r in rates.caches if n == name)
+            level, rate = cache, cache_rate
             break
     units = min(device.units, chunks)
     cycles += chunks * TILE_OVERHEAD

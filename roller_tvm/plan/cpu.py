@@ -5,11 +5,11 @@ from __future__ import annotations
 from itertools import product
 from math import ceil, prod
 
-from ..model.cpu import OVERLAP, CpuRates, crowding, direct_estimate, register_use, scattered, tiled_estimate
+from ..model.cpu import CpuRates, direct_estimate, inner_cycles, register_use, scattered, tiled_estimate
 from ..model.estimate import ProgramEstimate
 from ..model.geometry import Geometry, Tile
 from .align import Rejection, aligned_extents, capacity
-from .program import RProgram, RTile
+from .program import RProgram
 from .search import Search
 
 # Breadth of the search: register tiles kept, chunks tried for each.
@@ -84,13 +84,9 @@ def register_tiles(search: Search, rates: CpuRates) -> list[Tile]:
             f"register tile {tile}",
         ):
             continue
-        chain = rates.latency if g.reduce else 0.0
-        per_fma = max(
-            ((use.accumulators / rates.fma) ** OVERLAP + chain**OVERLAP) ** (1 / OVERLAP) + crowding(use, rates),
-            (use.vector_loads + use.broadcasts + use.gathers) / rates.loads,
-        ) / use.accumulators  # fmt: skip
-        waste = ceil(tile[last] / rates.lanes) * rates.lanes / tile[last] if last is not None else 1.0
-        scored.append((per_fma * waste, -use.accumulators, tile))
+        per_fma = max(inner_cycles(use, rates, 1, bool(g.reduce))) / use.accumulators
+        used = filled(tile[last], rates.lanes) if last is not None else 1.0
+        scored.append((per_fma / used, -use.accumulators, tile))
     scored.sort()
     return [t for _, _, t in scored[:REGISTER_TILES]]
 
@@ -144,9 +140,9 @@ def construct_tiled(search: Search, top: int) -> list[tuple[RProgram, ProgramEst
             for order in orders_of(g, chunk, tile):
                 search.considered += 1
                 estimates.append((tiled_estimate(g, device, chunk, tile, order, packed), order))
-            estimate, order = min(estimates, key=lambda e: e[0].seconds)
+            least = min(e.seconds for e, _ in estimates)
             # Of orders as good, the first: the largest operand, which a network reads cold, streams through once.
-            estimate, order = next(e for e in estimates if e[0].seconds <= estimate.seconds * (1 + ALIKE))
+            estimate, order = next(e for e in estimates if e[0].seconds <= least * (1 + ALIKE))
             of_tile.append((estimate.seconds, chunk, tile, order, packed, estimate))
         # Several register tiles reach the measuring, not the variations of one.
         found += sorted(of_tile, key=lambda c: c[0])[: max(2, top // 3)]
@@ -160,15 +156,10 @@ def construct_tiled(search: Search, top: int) -> list[tuple[RProgram, ProgramEst
 def _program(
     search: Search, chunk: Tile, tile: Tile, order: tuple[int, ...], packed: frozenset[str]
 ) -> RProgram:
-    g, nest = search.geometry, search.nest
-    tiles = (
-        RTile("l2", tuple(zip(g.axes, chunk, strict=True))),
-        RTile("register", tuple(zip(g.axes, tile, strict=True))),
-    )
-    choices = tuple((f"order:{g.axes[axis]}", n) for n, axis in enumerate(order)) + _unrolled_window(search, tile)
-    return RProgram(
-        "cpu.tiled", nest.anchor, nest.output, tiles, nest.inlined, tuple(sorted(packed)), choices
-    )
+    tiles = (search.rtile("l2", chunk), search.rtile("register", tile))
+    choices = tuple((f"order:{search.geometry.axes[axis]}", n) for n, axis in enumerate(order))
+    choices += _unrolled_window(search, tile)
+    return search.program("cpu.tiled", tiles, choices, tuple(sorted(packed)))
 
 
 def _unrolled_window(search: Search, tile: Tile) -> tuple[tuple[str, int], ...]:
@@ -219,25 +210,9 @@ def construct_direct(search: Search, top: int) -> list[tuple[RProgram, ProgramEs
             tile = tuple(
                 e if i in g.reduce else (vector or 1) if i == last else 1 for i, e in enumerate(g.extents)
             )
-            tiles = (
-                RTile("l2", tuple(zip(g.axes, chunk, strict=True))),
-                RTile("register", tuple(zip(g.axes, tile, strict=True))),
-            )
-            choices = (("parallel", outer), ("vector", vector))
-            found.append(
-                (
-                    RProgram(
-                        "cpu.direct",
-                        search.nest.anchor,
-                        search.nest.output,
-                        tiles,
-                        search.nest.inlined,
-                        (),
-                        choices,
-                    ),
-                    estimate,
-                )
-            )
+            tiles = (search.rtile("l2", chunk), search.rtile("register", tile))
+            program = search.program("cpu.direct", tiles, (("parallel", outer), ("vector", vector)))
+            found.append((program, estimate))
     # Of equal times, the fewest axes in parallel.
     return sorted(found, key=lambda c: c[1].seconds)[: 2 * top]
 

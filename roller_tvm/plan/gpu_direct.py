@@ -8,7 +8,7 @@ from ..model.estimate import ProgramEstimate
 from ..model.geometry import Geometry, Tile
 from ..model.gpu_direct import direct_estimate, reduce_estimate
 from .align import capacity, execution_unit
-from .program import RProgram, RTile
+from .program import RProgram
 from .search import Search
 
 
@@ -68,12 +68,11 @@ def construct_direct(search: Search, top: int) -> list[tuple[RProgram, ProgramEs
                     continue
                 blocks = ceil(outputs / length)
                 tiles = (
-                    RTile("shared", tuple(zip(g.axes, _linear_tile(g, length), strict=True))),
-                    RTile("register", tuple(zip(g.axes, thread, strict=True))),
+                    search.rtile("shared", _linear_tile(g, length)),
+                    search.rtile("register", thread),
                 )
                 choices = (("threads", threads_now), ("items", items), ("vector", vector), ("blocks", blocks))
-                found.append((RProgram("gpu.direct", search.nest.anchor, search.nest.output, tiles, search.nest.inlined,
-                                       (), choices), estimate))
+                found.append((search.program("gpu.direct", tiles, choices), estimate))
     return sorted(found, key=lambda c: c[1].seconds)[: 2 * top]
 
 
@@ -97,12 +96,11 @@ def construct_reduce(search: Search, top: int) -> list[tuple[RProgram, ProgramEs
                 block = _linear_tile(g, rows) if rows > 1 else block
                 thread = tuple(1 for _ in g.extents)
                 tiles = (
-                    RTile("shared", tuple(zip(g.axes, block, strict=True))),
-                    RTile("register", tuple(zip(g.axes, thread, strict=True))),
+                    search.rtile("shared", block),
+                    search.rtile("register", thread),
                 )
                 choices = (("threads", rows * lanes), ("lanes", lanes), ("rows", rows))
-                found.append((RProgram("gpu.reduce", search.nest.anchor, search.nest.output, tiles, search.nest.inlined,
-                                       (), choices), estimate))
+                found.append((search.program("gpu.reduce", tiles, choices), estimate))
             rows *= 2
         lanes *= 2
     return sorted(found, key=lambda c: c[1].seconds)[: 2 * top]

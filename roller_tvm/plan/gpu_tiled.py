@@ -22,7 +22,7 @@ from ..model.registers import (
 )
 from ..model.storage import VECTOR_ALIGNMENT
 from .align import Rejection, aligned_extents, bank_padding, capacity, execution_unit, tensor_shape, transaction
-from .program import RProgram, RTile
+from .program import RProgram
 from .search import Search
 
 # Breadth of the search, not device facts: register tiles and block tiles kept on the way up.
@@ -396,14 +396,14 @@ def construct_tiled(search: Search, top: int) -> list[tuple[RProgram, ProgramEst
 
 def program(search: Search, shape: TiledShape, threads: int) -> RProgram:
     """The candidate as an rProgram."""
-    g, nest = search.geometry, search.nest
+    g = search.geometry
     padding = {op.name: p for op, p in zip(g.operands, shape.padding, strict=True) if p}
-    block = RTile("shared", tuple(zip(g.axes, shape.block, strict=True)), tuple(padding.items()))
-    thread = RTile("register", tuple(zip(g.axes, shape.thread, strict=True)))
+    block = search.rtile("shared", shape.block, padding)
+    thread = search.rtile("register", shape.thread)
     choices: dict[str, int] = {"threads": threads}
     choices.update({f"unroll:{g.axes[i]}": shape.unrolled[i] for i in g.reduce if shape.unrolled[i] > 1})
     choices.update({f"vthread:{a}": v for a, v in zip(g.axes, shape.vthreads, strict=True) if v > 1})
     choices.update({f"vector:{op.name}": v for op, v in zip(g.operands, shape.vectors, strict=True)})
     choices["store"] = shape.store
-    return RProgram("gpu.tiled", nest.anchor, nest.output, (block, thread), nest.inlined,
-                    tuple(dict.fromkeys(op.name for op in g.operands)), tuple(choices.items()))
+    staged = tuple(dict.fromkeys(op.name for op in g.operands))
+    return search.program("gpu.tiled", (block, thread), tuple(choices.items()), staged)

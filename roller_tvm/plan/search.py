@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from ..device import DeviceSpec
-from ..model.geometry import Geometry
+from ..model.geometry import Geometry, Tile
 from .align import Rejection
 from .partition import NestShape
+from .program import RProgram, RTile
 
 
 @dataclass
@@ -27,3 +29,14 @@ class Search:
             return False
         self.rejections.append(replace(rejection, candidate=candidate))
         return True
+
+    def rtile(self, level: str, tile: Tile, padding: Mapping[str, int] | None = None) -> RTile:
+        """Extents by axis position as an rTile."""
+        return RTile(level, tuple(zip(self.geometry.axes, tile, strict=True)), tuple((padding or {}).items()))
+
+    def program(
+        self, recipe: str, tiles: tuple[RTile, ...], choices: tuple[tuple[str, int], ...], staged: tuple[str, ...] = ()
+    ) -> RProgram:
+        """An rProgram of this nest."""
+        nest = self.nest
+        return RProgram(recipe, nest.anchor, nest.output, tiles, nest.inlined, staged, choices)
