@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ..plan.program import Plan
-from .cpu import lower_cpu_direct, lower_cpu_tiled
+from .cpu import lower_cpu_tiled
+from .cpu_direct import lower_cpu_direct
 from .gpu import lower_direct, lower_reduce, lower_tiled
 from .loops import source_loops
 from .steps import Fuse, Inline, RFactor, Split, Step, render, step_from_json

@@ -1,11 +1,10 @@
-"""The CPU recipes: an rProgram as schedule steps.
+"""Recipe cpu.tiled: an rProgram as schedule steps.
 
 Shapes of the loops (``p`` parallel chunks, ``m`` register tiles of a chunk, ``i`` inside a register tile)::
 
     cpu.tiled    p.. -> parallel   m.. in the plan's order   i.. vectors        output
                    S0 S1 R0 S2 R1 S3: unrolled, last axis vectors              anchor, at the last m
                  copy: vectors                                                 staged operands, at p
-    cpu.direct   outer.. -> parallel   rest   v -> vector                      output; anchor inside
 
 The anchor's loops have Ansor's multi-level shape (every spatial axis split once into four, every reduction once
 into two), because TVM's layout rewrite of constant operands, which packs them, reads that shape.
@@ -52,21 +51,21 @@ def lower_cpu_tiled(expression: TensorExpression, program: RProgram) -> list[Ste
     )  # loops with a single trip go outermost
     middle = tuple(f"{loop}.m" for _, loop in ranked)
     parallel = tuple(f"{loop}.p" for loop in loops)
-    inside = _vector_last([f"{loop}.i" for loop in loops], anchor)
+    inside = vector_last([f"{loop}.i" for loop in loops], anchor)
     steps.append(Reorder(out, (*parallel, *middle, *inside)))
     whole = parallel[0]
     if len(parallel) > 1:
         whole = "parallel"
         steps.append(Fuse(out, parallel, whole))
     steps.append(Parallel(out, whole))
-    if tile[_vector_name(anchor)] > 1:
+    if tile[vector_name(anchor)] > 1:
         steps.append(Vectorize(out, inside[-1]))
     steps.append(ComputeAt(inner, out, middle[-1]))
     steps += _micro_kernel(inner, anchor, program)
     for name in program.staged:
         packed, last = f"{name}.packed", len(expression.tensors[name].shape) - 1
         steps += [CacheRead(name, "global", (inner,), packed), ComputeAt(packed, out, whole)]
-        steps += _copy(packed, f"d{last}", tile[_vector_name(anchor)])
+        steps += _copy(packed, f"d{last}", tile[vector_name(anchor)])
     return steps
 
 
@@ -89,7 +88,7 @@ def _micro_kernel(inner: str, anchor: Stage, program: RProgram) -> list[Step]:
             Split(inner, loop, (program.choice(f"unroll:{axis.name}", 1),), (f"{loop}.0", f"{loop}.1"))
         )
     s = [[f"{loop}.{n}" for loop in spatial] for n in range(4)]
-    s[3] = _vector_last(s[3], anchor)
+    s[3] = vector_last(s[3], anchor)
     r = [tuple(f"{loop}.{n}" for loop in reduce) for n in range(2)]
     steps.append(Reorder(inner, (*s[0], *s[1], *r[0], *s[2], *r[1], *s[3])))
     steps += [
@@ -98,58 +97,17 @@ def _micro_kernel(inner: str, anchor: Stage, program: RProgram) -> list[Step]:
         if program.choice(f"unroll:{axis.name}", 1) > 1
     ]
     steps += [Unroll(inner, loop) for loop in s[3][:-1]]
-    if tile[_vector_name(anchor)] > 1:
+    if tile[vector_name(anchor)] > 1:
         steps.append(Vectorize(inner, s[3][-1]))
     return steps
 
 
-def _vector_name(anchor: Stage) -> str:
+def vector_name(anchor: Stage) -> str:
     """The axis that is vectorised: the last one with more than one iteration."""
     return next((a.name for a in reversed(anchor.spatial) if a.extent > 1), anchor.spatial[-1].name)
 
 
-def _vector_last(loops: list[str], anchor: Stage) -> list[str]:
+def vector_last(loops: list[str], anchor: Stage) -> list[str]:
     """The loops of the spatial axes in order, that of the vector axis last."""
-    at = next(n for n, a in enumerate(anchor.spatial) if a.name == _vector_name(anchor))
+    at = next(n for n, a in enumerate(anchor.spatial) if a.name == vector_name(anchor))
     return [*loops[:at], *loops[at + 1 :], loops[at]]
-
-
-def lower_cpu_direct(expression: TensorExpression, program: RProgram) -> list[Step]:
-    """Recipe cpu.direct."""
-    anchor, output = expression.stage(program.anchor), expression.stage(program.output)
-    steps: list[Step] = [Inline(name) for name in program.inlined]
-    out, vector, outer = output.name, program.choice("vector"), program.choice("parallel")
-    opened, loops = open_parts(out, output.spatial)
-    steps += opened
-    if not loops:
-        return steps
-    at = next(n for n, a in enumerate(anchor.spatial) if a.name == _vector_name(anchor))
-    rest, last = [*loops[:at], *loops[at + 1 :]], loops[at]
-    # The loop just outside the vectors; reductions are computed there.
-    if vector > 1 and vector < anchor.spatial[at].extent:
-        steps.append(Split(out, last, (vector,), (f"{last}.o", f"{last}.v")))
-        rest, last = [*rest[:at], f"{last}.o", *rest[at:]], f"{last}.v"
-    reduce: list[str] = []
-    if anchor is output:
-        opened, reduce = open_parts(out, anchor.reduce)
-        steps += opened
-    steps.append(Reorder(out, (*rest, *reduce, last) if vector > 1 else (*rest, last, *reduce)))
-    inside = rest[-1] if rest else ""
-    if outer > 0:
-        whole = rest[0] if rest else last
-        if outer > 1:
-            whole = "outer"
-            steps.append(Fuse(out, tuple(rest[:outer]), whole))
-            inside = whole if outer >= len(rest) else inside
-        steps.append(Parallel(out, whole))
-    if vector > 1:
-        steps.append(Vectorize(out, last))
-    if anchor is not output and inside:
-        steps.append(ComputeAt(anchor.name, out, inside))
-        if anchor.reduce and vector > 1:
-            opened, own = open_parts(anchor.name, anchor.spatial)
-            opened_reduce, reduce = open_parts(anchor.name, anchor.reduce)
-            own = _vector_last(own, anchor)
-            steps += [*opened, *opened_reduce, Reorder(anchor.name, (*own[:-1], *reduce, own[-1]))]
-            steps.append(Vectorize(anchor.name, own[-1]))
-    return steps

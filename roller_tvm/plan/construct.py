@@ -20,8 +20,8 @@ from ..model.estimate import Estimate, ProgramEstimate
 from ..model.geometry import Geometry
 from .align import Rejection, summarise
 from .candidates import Construction, RankedPlan
-from .cpu import construct_direct as construct_cpu_direct
 from .cpu import construct_tiled as construct_cpu_tiled
+from .cpu_direct import construct_direct as construct_cpu_direct
 from .gpu_direct import construct_direct, construct_reduce
 from .gpu_tiled import construct_tiled
 from .partition import NestShape, partition, store_guarded, store_rearranged

@@ -1,0 +1,71 @@
+"""Micro-performance model of recipe cpu.direct: rows of vectors, memory traffic once."""
+
+from __future__ import annotations
+
+from math import ceil, prod
+
+from ..device import DeviceSpec
+from .cpu import CALL, GUARDED_LOADS, INSTRUCTIONS, TILE_OVERHEAD, CpuRates
+from .estimate import LevelTime, ProgramEstimate
+from .geometry import Geometry
+
+
+def block(extent: int) -> int:
+    """Longest vectors that do not straddle the blocks of another layout: the power of two in an extent.
+
+    Examples
+    --------
+    >>> block(12), block(16), block(80)
+    (4, 16, 16)
+    """
+    return extent & -extent
+
+
+def direct_estimate(geometry: Geometry, device: DeviceSpec, chunks: int, vector: int = 0) -> ProgramEstimate:
+    """Predicted time of recipe cpu.direct: rows of vectors, memory traffic once."""
+    g = geometry
+    rates = CpuRates.of(device, g.output_bytes)
+    outputs = prod(g.extents[i] for i in g.spatial)
+    per_point = sum(n * INSTRUCTIONS[kind] for kind, n in g.stage.ops)
+    points = g.stage.points
+    last = g.vector_axis
+    contiguous = [
+        last is not None
+        and op.stride_of(last) in (0, 1)
+        and not (any(op.opaque) and vector > block(g.extents[last]))
+        for op in g.operands
+    ]
+    vectorised = max(1, min(vector, rates.lanes)) if last is not None and all(contiguous) else 1
+    loads = sum(points / (vectorised if c else 1) for c in contiguous)
+    chain = rates.latency if g.reduce else 0.0  # one accumulator at a time
+    guards = sum(
+        GUARDED_LOADS * points / (1 if last in op.guard_axes else vectorised)
+        for op in g.operands
+        if op.guarded
+    )
+    calls = points * (g.stage.ops_of("special") + sum(op.calls for op in g.operands)) + outputs * g.epilogue_calls
+    cycles = (
+        guards
+        + calls * CALL
+        + points / vectorised * max(per_point / rates.fma, chain)
+        + loads / rates.loads
+        + outputs * (1 + g.epilogue_flops) / vectorised
+    )
+    moved = sum(op.source_bytes for op in g.operands) + outputs * g.output_bytes + g.epilogue_bytes
+    level, rate = "dram", rates.far
+    for cache, capacity, cache_rate in rates.caches:
+        if moved / device.units <= capacity:
+            level, rate = cache, cache_rate
+            break
+    units = min(device.units, chunks)
+    cycles += chunks * TILE_OVERHEAD
+    busiest = ceil(chunks / device.units) / chunks
+    memory = moved * busiest / rate
+    core = cycles * busiest
+    overhead = device.launch_overhead_us * 1e-6 if chunks > 1 else 0.2e-6
+    seconds = max(memory, core) * rates.cycle + overhead
+    return ProgramEstimate(
+        seconds, core * rates.cycle, (LevelTime(level, moved, moved / (rate * units) * rates.cycle),),
+        level if memory > core else "compute", g.stage.flops + g.epilogue_flops * outputs, chunks,
+        ceil(chunks / device.units), registers=0, utilisation=1 / (busiest * device.units),
+    )  # fmt: skip
