@@ -10,28 +10,29 @@ Every output is compared with onnxruntime's on the same input; all run on the sa
 from __future__ import annotations
 
 import argparse
-import json
-import statistics
-import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import numpy as np  # noqa: E402
 from models import Prepared, light, text_detection, text_lines  # noqa: E402
+from side_by_side import (  # noqa: E402
+    Variant,
+    compare,
+    measure,
+    onnxruntime_variant,
+    table,
+    timed,
+    tvm_variant,
+)
 
-from roller_tvm.errors import RollerError, WrongAnswer  # noqa: E402
+from roller_tvm.errors import RollerError  # noqa: E402
 
 H200 = "cuda -arch=sm_90 -model=h200"
-#: Largest error allowed, relative to the largest magnitude of onnxruntime's output.
-TOLERANCE = 1e-3
 MEASURE_S = 10.0
 STARTED = time.perf_counter()
 
@@ -39,58 +40,6 @@ STARTED = time.perf_counter()
 def say(text: str = "") -> None:
     """A line with the time since the start."""
     print(f"[{time.perf_counter() - STARTED:5.0f} s] {text}" if text else "", flush=True)
-
-
-@dataclass
-class Variant:
-    """One way to run a model, and what it took to get there."""
-
-    name: str
-    run: Callable[[], list[np.ndarray]]
-    library: Path | None = None
-    tune_s: float | None = None
-    build_s: float | None = None
-    times: list[float] = field(default_factory=list)
-    error: float = 0.0
-
-    @property
-    def latency(self) -> float:
-        return statistics.median(self.times)
-
-
-def onnxruntime_variant(model: Prepared, threads: int) -> Variant:
-    """onnxruntime's session; also the reference. Made before any thread is pinned."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(str(model.path), options, providers=["CPUExecutionProvider"])
-
-    def run() -> list[np.ndarray]:
-        return list(session.run(None, model.inputs))
-
-    return Variant(f"onnxruntime {onnxruntime.__version__}", run)
-
-
-def tvm_variant(name: str, library: Path, model: Prepared, tune_s: float | None, build_s: float) -> Variant:
-    """A built Relay module, loaded from its file as a deployment does."""
-    import tvm
-    from tvm.contrib import graph_executor
-
-    module = graph_executor.GraphModule(tvm.runtime.load_module(str(library))["default"](tvm.cpu()))
-    module.set_input(**model.inputs)
-
-    def run() -> list[np.ndarray]:
-        module.run()
-        return [module.get_output(i).numpy() for i in range(module.get_num_outputs())]
-
-    return Variant(name, run, library, tune_s, build_s)
-
-
-def timed(action: Callable[[], Any]) -> tuple[Any, float]:
-    start = time.perf_counter()
-    return action(), time.perf_counter() - start
 
 
 def tune_on_cpu(model: Prepared, imported: Any, import_s: float, threads: int, folder: Path) -> list[Variant]:
@@ -131,55 +80,10 @@ def tune_on_cpu(model: Prepared, imported: Any, import_s: float, threads: int, f
     return variants
 
 
-def compare(model: Prepared, variants: list[Variant], reference: Variant) -> None:
-    """Every output against onnxruntime's; stop at the first wrong one."""
-    expected = reference.run()
-    scales = [float(np.abs(e).max()) for e in expected]
-    say(f"{reference.name}: output " + ", ".join(f"{list(e.shape)} of magnitude {s:.3g}"
-                                                 for e, s in zip(expected, scales, strict=True)))  # fmt: skip
-    if model.title.startswith("PP-OCR"):
-        lines = [text_lines(v.run()[0]) for v in [reference, *variants]]
-        say(f"lines of text found in the picture: {lines[0]} by onnxruntime, {lines[1:]} by the others")
-    for variant in variants:
-        got = variant.run()
-        pairs = zip(got, expected, scales, strict=True)
-        variant.error = max(float(np.abs(g - e).max()) / scale for g, e, scale in pairs)
-        if not variant.error <= TOLERANCE:
-            what = f"{variant.name} differs from onnxruntime by {variant.error:.3g} (allowed {TOLERANCE:g})"
-            raise WrongAnswer(what, model.title, "report it with the record file")
-
-
-def measure(model: Prepared, variants: list[Variant], threads: int, folder: Path) -> None:
-    """Latencies, taken in turns by a process of its own (see latency.py)."""
-    inputs = folder / f"{model.path.stem}.inputs.npz"
-    np.savez(inputs, **model.inputs)
-    libraries = [str(v.library) for v in variants if v.library]
-    script = Path(__file__).with_name("latency.py")
-    command = [sys.executable, str(script), str(model.path), *libraries, "--inputs", str(inputs), "--threads",
-               str(threads), "--seconds", str(MEASURE_S), "--json"]  # fmt: skip
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    times = json.loads(done.stdout.splitlines()[-1])
-    for v in variants:
-        v.times = times[v.library.name if v.library else "onnxruntime"]
-
-
-def table(results: list[tuple[Prepared, list[Variant]]], threads: int) -> str:
-    """One table of everything, ratios side by side."""
-    head = (f"{'model':<18} {'implementation':<20} {'tune s':>7} {'build s':>8} {'latency ms':>11} "
-            f"{'untuned/this':>13} {'ort/this':>9} {'max error':>10}")  # fmt: skip
-    told = (f"latency: median of runs in turns, {threads} threads each; ratios above 1 are faster; "
-            "error relative to onnxruntime's largest output")  # fmt: skip
-    lines = [told, "", head, "-" * len(head)]
-    for model, variants in results:
-        untuned, reference = variants[0].latency, variants[-1].latency
-        for v in variants:
-            tune_s = "-" if v.tune_s is None else f"{v.tune_s:.1f}"
-            build_s = "-" if v.build_s is None else f"{v.build_s:.1f}"
-            error = "-" if v is variants[-1] else f"{v.error:.1e}"
-            lines.append(f"{model.title:<18} {v.name:<20} {tune_s:>7} {build_s:>8} {v.latency * 1e3:>11.2f} "
-                         f"{untuned / v.latency:>12.2f}x {reference / v.latency:>8.2f}x {error:>10}")  # fmt: skip
-        lines.append("")
-    return "\n".join(lines)
+def text_found(variants: list[Variant]) -> str:
+    """What text detection finds, onnxruntime first."""
+    lines = [text_lines(v.run()[0]) for v in variants]
+    return f"lines of text found in the picture: {lines[0]} by onnxruntime, {lines[1:]} by the others"
 
 
 def plan_for_h200(model: Prepared, imported: Any, folder: Path) -> str:
@@ -280,9 +184,14 @@ def demonstrate(args: argparse.Namespace) -> int:
         reference = onnxruntime_variant(model, threads)
         imported, import_s = timed(lambda m=model: load_model(m.path, m.shapes))
         variants = tune_on_cpu(model, imported, import_s, threads, args.folder)
-        compare(model, variants, reference)
+        expected = reference.run()
+        told = (f"{list(e.shape)} of magnitude {float(abs(e).max()):.3g}" for e in expected)
+        say(f"{reference.name}: output " + ", ".join(told))
+        if model.title.startswith("PP-OCR"):
+            say(text_found([reference, *variants]))
+        compare(model, variants, expected)
         variants.append(reference)
-        measure(model, variants, threads, args.folder)
+        measure(model, variants, threads, args.folder, MEASURE_S)
         results.append((model, variants))
     text = ""
     if not args.quick:

@@ -1,0 +1,163 @@
+#!/usr/bin/env python3
+"""Whole models on this CPU: tuned by Roller, untuned TVM and onnxruntime, side by side.
+
+    python python/end_to_end.py                            # light ResNet-50, MobileNet v2, PP-OCR text detection
+    python python/end_to_end.py --models bert_base,squeezenet,vgg19 --out ""
+    python python/end_to_end.py --rounds 5                 # another five processes of measuring
+
+Each model is imported, tuned (unless the record file in the folder has its operators already), built through plain
+``ApplyHistoryBest`` + ``relay.build`` as a user builds it, compared with onnxruntime, and timed in turns by fresh
+processes, one a round. A built library is used again while it is newer than the records.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from models import Prepared, light, text_detection  # noqa: E402
+from networks import bert_base, mobilenet_v2  # noqa: E402
+from side_by_side import Variant, compare, measure, onnxruntime_variant, timed, tvm_variant  # noqa: E402
+
+from roller_tvm.errors import RollerError  # noqa: E402
+
+MODELS: dict[str, Callable[[Path], Prepared]] = {
+    "resnet50": lambda folder: light("resnet50", folder),
+    "mobilenet_v2": mobilenet_v2,
+    "detection": text_detection,
+    "bert_base": bert_base,
+}
+FIGURE = ("resnet50", "mobilenet_v2", "detection")
+OURS, UNTUNED = "Roller", "untuned TVM"
+
+
+def prepared(name: str, folder: Path) -> Prepared:
+    """A model by name; other names are those of the onnx package's light networks."""
+    return MODELS[name](folder) if name in MODELS else light(name, folder)
+
+
+def plain_build(imported: Any, target: str, records: Path | None, path: Path) -> Path:
+    """What a user's script does, no more."""
+    import tvm
+    from tvm import auto_scheduler, autotvm, relay
+    from tvm.relay.backend import te_compiler
+
+    te_compiler.get().clear()
+    autotvm.GLOBAL_SCOPE.silent = True  # it would say that untuned is untuned
+    if records is None:
+        with tvm.transform.PassContext(opt_level=3):
+            built = relay.build(imported.mod, target=target, params=imported.params)
+    else:
+        config = {"relay.backend.use_auto_scheduler": True}
+        history = auto_scheduler.ApplyHistoryBest(str(records))
+        history.verbose = 0
+        with history, tvm.transform.PassContext(opt_level=3, config=config):
+            built = relay.build(imported.mod, target=target, params=imported.params)
+    built.export_library(str(path))
+    return path
+
+
+def variants_of(model: Prepared, args: argparse.Namespace, threads: int) -> list[Variant]:
+    """Untuned TVM and ours, tuned and built where the folder does not have them."""
+    from roller_tvm.device import default_cpu_target
+    from roller_tvm.relay import tune
+    from roller_tvm.relay.importers import load_model
+
+    target = default_cpu_target(threads)
+    stem = args.folder / model.path.stem
+    records, own, plain = (stem.with_suffix(s) for s in (".records.json", ".roller.so", ".untuned.so"))
+    imported = None if args.measure else load_model(model.path, model.shapes)
+    tune_s = build_s = untuned_s = None
+    if not args.measure:
+        result, tune_s = timed(lambda: tune(imported.mod, imported.params, target, records, trials=args.trials))
+        tuned = [t for t in result.tasks if t.outcomes]
+        spent = ", ".join(f"{phase} {seconds:.1f}" for phase, seconds in result.seconds.items())
+        brief = f"{model.title}: {len(result.tasks)} operators, {len(tuned)} of them tuned now: {spent}"
+        print(result if args.verbose else brief, flush=True)
+        tune_s = tune_s if tuned else None
+        if not own.is_file() or own.stat().st_mtime < records.stat().st_mtime or args.rebuild:
+            _, build_s = timed(lambda: plain_build(imported, target, records, own))
+        if not plain.is_file() or args.rebuild:
+            _, untuned_s = timed(lambda: plain_build(imported, target, None, plain))
+    return [tvm_variant(UNTUNED, plain, model, None, untuned_s), tvm_variant(OURS, own, model, tune_s, build_s)]
+
+
+def table(results: Sequence[tuple[Prepared, Sequence[Variant], list[dict[str, float]]]], threads: int) -> str:
+    """Medians over the rounds with their ranges; ratios are taken round by round."""
+    head = (f"{'model':<34} {'tune s':>7} {'build s':>7} {'ours ms':>8} {'untuned ms':>10} {'ort ms':>8} "
+            f"{'untuned/ours':>18} {'ort/ours':>18} {'error':>8}")  # fmt: skip
+    lines = [f"latency: medians, {threads} threads each; ratios above 1: ours is faster; (range over processes)",
+             "", head, "-" * len(head)]  # fmt: skip
+    told: dict[str, list[float]] = {UNTUNED: [], "ort": []}
+
+    def ratio(rounds: list[dict[str, float]], other: str) -> str:
+        values = [r[other] / r[OURS] for r in rounds]
+        told[other].append(statistics.median(values))
+        return f"{told[other][-1]:.2f} ({min(values):.2f} to {max(values):.2f})"
+
+    for model, (_, own), rounds in results:
+        middle = {name: statistics.median(r[name] for r in rounds) for name in rounds[0]}
+        tune_s, build_s = (f"{s:.1f}" if s else "-" for s in (own.tune_s, own.build_s))
+        lines.append(f"{model.title[:34]:<34} {tune_s:>7} {build_s:>7} {middle[OURS] * 1e3:>8.2f} "
+                     f"{middle[UNTUNED] * 1e3:>10.2f} {middle['ort'] * 1e3:>8.2f} {ratio(rounds, UNTUNED):>18} "
+                     f"{ratio(rounds, 'ort'):>18} {own.error:>8.1e}")  # fmt: skip
+    lines += ["", *(f"geomean {name}/ours: {statistics.geometric_mean(v):.3f}" for name, v in told.items())]
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point; 0 if every output is right."""
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
+    parser.add_argument("--models", default=",".join(FIGURE), help=f"{', '.join(MODELS)}, or a light network")
+    parser.add_argument("--folder", type=Path, default=Path("end-to-end"), help="models, records, libraries")
+    parser.add_argument("--trials", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=3, help="processes that measure, each model")
+    parser.add_argument("--seconds", type=float, default=8.0, help="of measuring, each process")
+    parser.add_argument("--rebuild", action="store_true", help="build also where nothing changed")
+    parser.add_argument("--measure", action="store_true", help="take the libraries as they are")
+    parser.add_argument("--verbose", action="store_true", help="every operator of the tuning")
+    parser.add_argument("--out", default="", help="also write the table here (benchmarks/end_to_end.txt)")
+    args = parser.parse_args(argv)
+    try:
+        return end_to_end(args)
+    except RollerError as error:
+        print(f"end_to_end: error: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+def end_to_end(args: argparse.Namespace) -> int:
+    from roller_tvm.device import cpu_device
+    from roller_tvm.tvm_env import find_tvm, set_threads
+
+    device = cpu_device()
+    threads, found = set_threads(device.units), find_tvm()
+    results = []
+    for name in args.models.split(","):
+        model = prepared(name, args.folder)
+        reference = onnxruntime_variant(model, threads)
+        variants = variants_of(model, args, threads)
+        compare(model, variants, reference.run())
+        rounds = []
+        for _ in range(args.rounds):
+            measure(model, [*variants, reference], threads, args.folder, args.seconds)
+            rounds.append({"ort" if v is reference else v.name: v.latency for v in (*variants, reference)})
+        results.append((model, variants, rounds))
+        print(table(results[-1:], threads), flush=True)
+    head = f"{device}; TVM {found.version if found else '?'}; {reference.name}; python/end_to_end.py"
+    text = f"{head}\n{table(results, threads)}\n"
+    print(f"\n{text}")
+    if args.out:
+        Path(args.out).write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,125 @@
+"""One model as several implementations run it: built, compared with onnxruntime, timed in turns, in one table."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from models import Prepared
+
+from roller_tvm.errors import WrongAnswer
+
+#: Largest error allowed, relative to the largest magnitude of onnxruntime's output.
+TOLERANCE = 1e-3
+
+
+@dataclass
+class Variant:
+    """One way to run a model, and what it took to get there."""
+
+    name: str
+    run: Callable[[], list[np.ndarray]]
+    library: Path | None = None
+    tune_s: float | None = None
+    build_s: float | None = None
+    times: list[float] = field(default_factory=list)
+    error: float = 0.0
+
+    @property
+    def latency(self) -> float:
+        return statistics.median(self.times)
+
+
+def timed(action: Callable[[], Any]) -> tuple[Any, float]:
+    """What an action returns, and the seconds it took."""
+    start = time.perf_counter()
+    return action(), time.perf_counter() - start
+
+
+def onnxruntime_variant(model: Prepared, threads: int) -> Variant:
+    """onnxruntime's session; also the reference. Made before any thread is pinned."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(str(model.path), options, providers=["CPUExecutionProvider"])
+
+    def run() -> list[np.ndarray]:
+        return list(session.run(None, model.inputs))
+
+    return Variant(f"onnxruntime {onnxruntime.__version__}", run)
+
+
+def tvm_variant(
+    name: str, library: Path, model: Prepared, tune_s: float | None = None, build_s: float | None = None
+) -> Variant:
+    """A built Relay module, loaded from its file as a deployment does."""
+    import tvm
+    from tvm.contrib import graph_executor
+
+    module = graph_executor.GraphModule(tvm.runtime.load_module(str(library))["default"](tvm.cpu()))
+    module.set_input(**model.inputs)
+
+    def run() -> list[np.ndarray]:
+        module.run()
+        return [module.get_output(i).numpy() for i in range(module.get_num_outputs())]
+
+    return Variant(name, run, library, tune_s, build_s)
+
+
+def compare(model: Prepared, variants: Sequence[Variant], expected: Sequence[np.ndarray]) -> None:
+    """Every output against onnxruntime's; stop at the first wrong one.
+
+    Raises
+    ------
+    WrongAnswer
+    """
+    scales = [float(np.abs(e).max()) for e in expected]
+    for variant in variants:
+        pairs = zip(variant.run(), expected, scales, strict=True)
+        variant.error = max(float(np.abs(g - e).max()) / scale for g, e, scale in pairs)
+        if not variant.error <= TOLERANCE:
+            what = f"{variant.name} differs from onnxruntime by {variant.error:.3g} (allowed {TOLERANCE:g})"
+            raise WrongAnswer(what, model.title, "report it with the record file")
+
+
+def measure(model: Prepared, variants: Sequence[Variant], threads: int, folder: Path, seconds: float) -> None:
+    """Latencies, taken in turns by a process of its own (see latency.py)."""
+    inputs = folder / f"{model.path.stem}.inputs.npz"
+    np.savez(inputs, **model.inputs)
+    libraries = [str(v.library) for v in variants if v.library]
+    script = Path(__file__).with_name("latency.py")
+    command = [sys.executable, str(script), str(model.path), *libraries, "--inputs", str(inputs), "--threads",
+               str(threads), "--seconds", str(seconds), "--json"]  # fmt: skip
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    times = json.loads(done.stdout.splitlines()[-1])
+    for v in variants:
+        v.times = times[v.library.name if v.library else "onnxruntime"]
+
+
+def table(results: Sequence[tuple[Prepared, Sequence[Variant]]], threads: int) -> str:
+    """One table of everything, ratios side by side; of each model untuned TVM is first and onnxruntime last."""
+    head = (f"{'model':<18} {'implementation':<20} {'tune s':>7} {'build s':>8} {'latency ms':>11} "
+            f"{'untuned/this':>13} {'ort/this':>9} {'max error':>10}")  # fmt: skip
+    told = (f"latency: median of runs in turns, {threads} threads each; ratios above 1 are faster; "
+            "error relative to onnxruntime's largest output")  # fmt: skip
+    lines = [told, "", head, "-" * len(head)]
+    for model, variants in results:
+        untuned, reference = variants[0].latency, variants[-1].latency
+        for v in variants:
+            tune_s = "-" if v.tune_s is None else f"{v.tune_s:.1f}"
+            build_s = "-" if v.build_s is None else f"{v.build_s:.1f}"
+            error = "-" if v is variants[-1] else f"{v.error:.1e}"
+            lines.append(f"{model.title:<18} {v.name:<20} {tune_s:>7} {build_s:>8} {v.latency * 1e3:>11.2f} "
+                         f"{untuned / v.latency:>12.2f}x {reference / v.latency:>8.2f}x {error:>10}")  # fmt: skip
+        lines.append("")
+    return "\n".join(lines)
