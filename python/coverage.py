@@ -1,0 +1,247 @@
+#!/usr/bin/env python3
+"""How much of real models is planned: every task of every model, planned and its State applied.
+
+    python python/coverage.py --out benchmarks/coverage.jsonl                              # plan for this CPU
+    python python/coverage.py --out benchmarks/coverage.jsonl --target "cuda -arch=sm_80"  # plan for a GPU
+    python python/coverage.py --out benchmarks/coverage.jsonl --verify                     # and compare the results
+    python python/coverage.py --out benchmarks/coverage.jsonl --table
+
+With --verify each kernel is compared with TVM's own schedule by the workers of ``tune(trials=0)``, and the whole
+model, built with the records, with TVM's default build and (ONNX) onnxruntime on random input. One JSON line a
+model, target and mode is appended to the file and is not done again; each model runs in a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+sys.path.insert(0, str(HERE))
+
+import numpy as np  # noqa: E402
+from coverage_models import Subject, subjects  # noqa: E402
+
+#: Plans made of each task; the States of all of them are applied.
+TOP = 2
+#: Largest error of a whole model, as a share of its largest output, by the narrowest type that it computes in.
+TOLERANCE = {"float32": 1e-3, "float16": 3e-2}
+#: What --table claims (issue 3).
+LEAST_FLOPS, LEAST_TASKS = 0.98, 0.90
+
+
+def planned(subject: Subject, target: str) -> dict[str, Any]:
+    """Every task planned, nothing built."""
+    from roller_tvm.relay.candidates import make_candidates
+    from roller_tvm.relay.tasks import extract_tasks, make_target
+    from roller_tvm.relay.tuning import find_device
+
+    made = make_target(target)
+    device = find_device(made, True)
+    tasks = extract_tasks(subject.mod, subject.params, made, device)
+    rows, started = [], time.perf_counter()
+    for task in tasks:
+        found = make_candidates(task, device, TOP)
+        failed = f"{len(found.failures)} plans not applied: {found.failures[0]}" if found.failures else ""
+        rows.append((task.name, task.weight, max(found.flops, 0.0), found.reason or failed))
+    return summarised(rows, list(tasks.left)) | {"plan_s": round(time.perf_counter() - started, 2)}
+
+
+def verified(subject: Subject, target: str) -> dict[str, Any]:
+    """Every task planned and its kernel compared; then the whole model."""
+    from roller_tvm.relay import build, tune
+
+    with tempfile.TemporaryDirectory() as folder:
+        records = Path(folder) / "records.json"
+        result = tune(subject.mod, subject.params, target, records, trials=0)
+        rows = [(t.task.name, t.task.weight, t.candidates.flops or t.task.flops, t.reason) for t in result.tasks]
+        left = [n for note in result.notes for n in _left(note)]
+        row = summarised(rows, left) | {"failures": result.failures, "tune_s": round(result.seconds["total"], 1)}
+        ours = run(build(subject.mod, subject.params, target, records), subject)
+    own = run(build(subject.mod, subject.params, target), subject)
+    kinds = str(subject.mod)
+    allowed = TOLERANCE["float16" if "float16" in kinds else "float32"]
+    row |= {"difference": difference(ours, own), "allowed": allowed, "spread": min(map(_spread, own))}
+    if subject.onnx is not None:
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(str(subject.onnx), providers=["CPUExecutionProvider"])
+        row["onnxruntime"] = difference(ours, session.run(None, subject.inputs))
+    row["right"] = max(row["difference"], row.get("onnxruntime", 0.0)) <= allowed
+    return row
+
+
+def _left(note: str) -> list[str]:
+    head, tail = "TVM makes no task of ", ": TVM's own schedule"
+    return note.removeprefix(head).removesuffix(tail).split(", ") if note.startswith(head) else []
+
+
+def summarised(tasks: list[tuple[str, int, float, str]], left: list[str]) -> dict[str, Any]:
+    """Counts and reasons from (name, weight, FLOPs, reason or '') of each task."""
+    reasons: dict[str, list[str]] = {}
+    for name, _, _, reason in tasks:
+        if reason:
+            reasons.setdefault(reason, []).append(name)
+    if left:
+        reasons["TVM makes no task of it (not TE: a library call, an extern operation, or a dynamic shape)"] = left
+    return {
+        "tasks": len(tasks) + len(left),
+        "planned": sum(not reason for *_, reason in tasks),
+        "flops": sum(w * f for _, w, f, _ in tasks),
+        "flops_planned": sum(w * f for _, w, f, reason in tasks if not reason),
+        "reasons": reasons,
+    }
+
+
+def run(library: Any, subject: Subject) -> list[np.ndarray]:
+    """All outputs of a built model."""
+    import tvm
+    from tvm.contrib import graph_executor
+
+    module = graph_executor.GraphModule(library["default"](tvm.cpu()))
+    module.set_input(**subject.inputs)
+    module.run()
+    return [module.get_output(n).numpy() for n in range(module.get_num_outputs())]
+
+
+def difference(got: list[np.ndarray], expected: list[np.ndarray]) -> float:
+    """Largest error over all outputs, as a share of the output's largest value; inf where one is not finite."""
+    worst = 0.0
+    for g, e in zip(got, expected, strict=True):
+        if g.shape != e.shape or not (np.isfinite(g).all() and np.isfinite(e).all()):
+            return float("inf")
+        error = np.abs(g.astype(np.float64) - e.astype(np.float64)).max(initial=0.0)
+        worst = max(worst, float(error / max(np.abs(e.astype(np.float64)).max(initial=0.0), 1e-30)))
+    return worst
+
+
+def _spread(output: np.ndarray) -> float:
+    """How much an output's values differ among themselves: where they do not, a comparison says little."""
+    values = output.astype(np.float64)
+    return float(values.std() / max(np.abs(values).max(initial=0.0), 1e-30)) if values.size > 1 else 1.0
+
+
+def one(name: str, target: str, verify: bool) -> dict[str, Any]:
+    """The row of one model; what goes wrong is in the row."""
+    base = {"model": name, "target": target, "verify": verify}
+    folder = Path(tempfile.gettempdir()) / "roller-tvm-coverage"
+    folder.mkdir(exist_ok=True)
+    try:
+        subject = subjects()[name](folder)
+        return base | (verified if verify else planned)(subject, target)
+    except Exception as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+        return base | {"error": f"{type(error).__name__}: {lines[0][:300]}"}
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """One table a target and mode, with the sums below."""
+    parts = []
+    kinds = dict.fromkeys((r["target"], r["verify"]) for r in rows)
+    for target, verify in kinds:
+        mine = [r for r in rows if (r["target"], r["verify"]) == (target, verify)]
+        done = [r for r in mine if "error" not in r]
+        head = f"{'model':<22} {'tasks':>5} {'planned':>7} {'of GFLOPs':>10} {'planned':>8}"
+        head += f" {'error':>8} {'to ORT':>8}" if verify else ""
+        lines = [f"{target}: tasks planned" + (", every kernel and the whole model compared" if verify else ""), head]
+        for r in mine:
+            if "error" in r:
+                lines.append(f"{r['model']:<22} {r['error']}")
+                continue
+            share = r["flops_planned"] / r["flops"] if r["flops"] else 1.0
+            line = f"{r['model']:<22} {r['tasks']:>5} {r['planned']:>7} {r['flops'] / 1e9:>10.3f} {share:>8.2%}"
+            if verify:
+                ort = f"{r['onnxruntime']:.1e}" if "onnxruntime" in r else "-"
+                line += f" {r['difference']:>8.1e} {ort:>8}" + ("" if r["right"] else "  WRONG")
+            lines.append(line)
+        tasks, plans = sum(r["tasks"] for r in done), sum(r["planned"] for r in done)
+        flops, flops_planned = sum(r["flops"] for r in done), sum(r["flops_planned"] for r in done)
+        if done:
+            lines.append(f"{'all':<22} {tasks:>5} {plans:>7} {flops / 1e9:>10.3f} {flops_planned / flops:>8.2%}"
+                         f"   {plans / tasks:.1%} of the tasks (at least {LEAST_TASKS:.0%}, and {LEAST_FLOPS:.0%} "
+                         "of the FLOPs, are wanted)")  # fmt: skip
+        reasons: Counter[str] = Counter()
+        examples: dict[str, str] = {}
+        for r in done:
+            for reason, names in r["reasons"].items():
+                reasons[reason] += len(names)
+                examples.setdefault(reason, names[0])
+        lines += ["fallen back:"] if reasons else []
+        lines += [f"  {n:>4} {reason} (such as {examples[reason]})" for reason, n in reasons.most_common()]
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts) + "\n"
+
+
+def main(argv: list[str] | None = None) -> int:
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
+    parser.add_argument("models", nargs="*", help="names; by default all")
+    parser.add_argument("--out", type=Path, required=True, help="JSON lines, read and appended to")
+    parser.add_argument("--target", default="", help="by default this CPU")
+    parser.add_argument("--verify", action="store_true", help="build, run and compare (CPU)")
+    parser.add_argument("--table", action="store_true", help="print the table of what is in the file, do nothing else")
+    parser.add_argument("--again", action="store_true", help="also what is in the file already")
+    parser.add_argument("--limit", type=float, default=3600.0, help="seconds a model may take")
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args(argv)
+    if args.child:
+        print(json.dumps(one(args.models[0], args.target, args.verify)))
+        return 0
+    rows = read(args.out)
+    if args.table:
+        print(table(rows), end="")
+        return 0
+    from roller_tvm.device import default_cpu_target
+
+    target = args.target or default_cpu_target()
+    names = args.models or list(subjects())
+    if unknown := set(names) - set(subjects()):
+        raise SystemExit(f"no model {sorted(unknown)}\n  remedy: one of {', '.join(subjects())}")
+    done = {(r["model"], r["target"], r["verify"]) for r in rows if "error" not in r}
+    for name in names:
+        if (name, target, args.verify) in done and not args.again:
+            continue
+        row = in_process(name, target, args.verify, args.limit)
+        with args.out.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        print(f"{name}: {row.get('error') or told(row)}", flush=True)
+    return 0
+
+
+def told(row: dict[str, Any]) -> str:
+    text = f"{row['planned']} of {row['tasks']} planned"
+    return text + (f", error {row['difference']:.1e}, {'right' if row['right'] else 'WRONG'}" if row["verify"] else "")
+
+
+def in_process(name: str, target: str, verify: bool, limit: float) -> dict[str, Any]:
+    """The row of one model from a process of its own: a crash there ends nothing here."""
+    command = [sys.executable, __file__, name, "--child", "--out", "-", "--target", target]
+    base = {"model": name, "target": target, "verify": verify}
+    try:
+        done = subprocess.run(command + ["--verify"] * verify, stdout=subprocess.PIPE, text=True, timeout=limit)
+        return dict(json.loads(done.stdout.strip().splitlines()[-1]))
+    except subprocess.TimeoutExpired:
+        return base | {"error": f"took longer than {limit:.0f} s"}
+    except (IndexError, ValueError):
+        return base | {"error": f"its process ended with {done.returncode}"}
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """Rows of the file, the last one of each model, target and mode."""
+    rows = {}
+    for line in path.read_text().splitlines() if path.exists() else []:
+        row = json.loads(line)
+        rows[row["target"], row["verify"], row["model"]] = row
+    return list(rows.values())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
