@@ -12,7 +12,7 @@ from roller_tvm.errors import MeasureError, UnsupportedOperator
 from roller_tvm.lower.steps import Reorder, Split, Step
 from roller_tvm.relay.apply_state import apply_steps_state
 from roller_tvm.relay.loops import TeProgram
-from roller_tvm.relay.measure import packs_weights
+from roller_tvm.relay.measure import layout_mode
 from roller_tvm.relay.packing import keep_layout, layout_free
 from roller_tvm.relay.tasks import Task
 
@@ -65,7 +65,7 @@ def make_candidates(task: Task, device: DeviceSpec, top: int) -> Candidates:
     finally:
         result.plan_ms = (time.perf_counter() - start) * 1e3
     program = TeProgram.of_reading(reading, list(dag.tensors))
-    packs = packs_weights(task.search_task)
+    packs = layout_mode(task.search_task)
     for number, ranked in enumerate(result.plans):
         try:
             steps = tuple(lower(ranked.plan))

@@ -20,7 +20,7 @@ KINDS = ("schedule error", "layout error", "build error", "build timeout", "run 
          "crash", "wrong answer", "register spills")  # fmt: skip
 
 
-HOW = ("time", "check")
+HOW = ("time", "check", "each")
 
 
 @dataclass(frozen=True)
@@ -117,8 +117,9 @@ class Measurer:
         task : auto_scheduler.SearchTask
         states : sequence of State
             Best first by prediction.
-        how : {'time', 'check'}
+        how : {'time', 'check', 'each'}
             'time': the fastest wins that computes what the reference does. 'check': the first that does.
+            'each': every one is checked, none is timed, the first right one is called the winner.
         default : str
             TVM's own kernel as JSON of lowered TIR, to be measured beside them.
 
@@ -131,18 +132,19 @@ class Measurer:
 
         if how not in HOW:
             raise ValueError(f"'how' must be one of {', '.join(HOW)} (got '{how}')")
-        packs = packs_weights(task)
+        mode = layout_mode(task)
         lines = [record_line(task, s) for s in states]
-        mode = PACKED if packs else PLAIN
         session = _Session(self.pool, self.limits, self.seconds, task.workload_key, mode, lines)
         with tempfile.TemporaryDirectory(prefix="roller-tvm-") as folder:
             tensors = str(SaveJSON(task.compute_dag.tensors))
-            opening = ("open_task", (session.key, tensors, str(task.target), packs), self.limits.reference_s)
+            opening = ("open_task", (session.key, tensors, str(task.target), mode == PACKED), self.limits.reference_s)
             self._reference(session.key, opening, folder)
             loading = ("load_reference", (session.key, folder), self.limits.reference_s)
             for worker in self.pool.workers:
                 worker.prepare([opening, loading])
             try:
+                if how == "each":
+                    return session.each_checked()
                 return session.measured(default) if how == "time" else session.first_right()
             finally:
                 for worker in self.pool.workers:
@@ -292,13 +294,24 @@ class _Session:
         self.outcomes = [Outcome("ok") for _ in self.lines]
         return self._first_right_of(range(len(self.lines)))
 
+    def each_checked(self) -> TaskResult:
+        """Build every candidate and compare its result with the reference."""
+        self.outcomes = [Outcome("ok") for _ in self.lines]
+        mode = CHECK if self.mode == PACKED else self.mode
+        self._build(range(len(self.lines)), mode)
+        if self.mode == PACKED:  # what relay.build will make of it must build too
+            self._build(self._ranking(), PACKED)
+        for n in self._ranking():
+            self.outcomes[n] = self._run(n, mode, math.inf, for_time=False)
+        return TaskResult(self.outcomes, next(iter(self._ranking()), None))
+
     def _ranking(self) -> list[int]:
         works = [n for n, o in enumerate(self.outcomes) if o.ok]
         return sorted(works, key=lambda n: self.outcomes[n].seconds)
 
     def _first_right_of(self, order: Sequence[int]) -> TaskResult:
         """The first candidate in this order whose result is right (packed ones are checked only here)."""
-        check = CHECK if self.mode == PACKED else PLAIN
+        check = CHECK if self.mode == PACKED else self.mode
         for n in order:
             if not self.outcomes[n].checked:
                 if self.mode == PACKED and (n, PACKED) not in self.built:
@@ -331,11 +344,15 @@ def typical(repeats: Sequence[float]) -> float:
     return sorted(repeats)[len(repeats) // 8]
 
 
+def layout_mode(task: Any) -> int:
+    """What becomes of an operand whose layout is free: PLAIN, CHECK (a transform is inserted), PACKED (beforehand)."""
+    free = any("layout_free_placeholders" in (getattr(op, "attrs", None) or {}) for op in task.compute_dag.ops)
+    return int(task.layout_rewrite_option) if free else PLAIN
+
+
 def packs_weights(task: Any) -> bool:
     """Whether ``relay.build`` would repack an operand of this task for the State that it finds."""
-    return int(task.layout_rewrite_option) == PACKED and any(
-        "layout_free_placeholders" in (getattr(op, "attrs", None) or {}) for op in task.compute_dag.ops
-    )
+    return layout_mode(task) == PACKED
 
 
 def record_line(task: Any, state: Any) -> str:
