@@ -1,0 +1,341 @@
+#!/usr/bin/env python3
+"""Roller's kernels beside Ansor's, task by task, and what tuning them took.
+
+    python python/ansor_tasks.py benchmarks/ansor_64.json                                # Ansor's records, once: hours
+    python python/against_ansor.py benchmarks/ansor_64.json --output benchmarks/against_ansor.txt
+
+Every task that Ansor's record file has is tuned with Roller (10 plans measured), both records are built as
+``relay.build`` would (constant weights packed where it packs them), both answers are checked against TVM's default
+schedule, and both kernels are timed in one process, in turns. Each step is kept in ``--work``: an interrupted run goes
+on, and only what changed is done again. ``--forget`` tunes ours anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import math
+import pickle
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import ansor_tasks  # noqa: E402
+import numpy as np  # noqa: E402
+from ansor_tasks import NamedTask  # noqa: E402
+
+from roller_tvm.tvm_env.pin import pinned_calling_thread  # noqa: E402
+
+TRIALS = 10
+#: One time is a mean over as many runs as fill this.
+RUN_S = 0.004
+#: Rounds in which either kernel is timed, and times a round.
+ROUNDS, TIMES = 8, 3
+
+
+def records(path: Path) -> dict[str, str]:
+    """The line of the fastest record of each workload."""
+    best: dict[str, tuple[float, str]] = {}
+    for line in path.read_text().splitlines() if path.exists() else []:
+        if line.startswith("{"):
+            record = json.loads(line)
+            key, (costs, error) = record["i"][0][0], record["r"][:2]
+            cost = sum(costs) / len(costs)
+            if error == 0 and cost < best.get(key, (math.inf, ""))[0]:
+                best[key] = (cost, line)
+    return {key: line for key, (_, line) in best.items()}
+
+
+def kind(task: Any) -> str:
+    """What sort of operator a task is, by its computations."""
+    ops = {str(op.name): op for op in task.compute_dag.ops}
+    names = " ".join(ops).lower()
+    if "winograd" in names:
+        return "Winograd"
+    if "depthwise" in names:
+        return "depthwise"
+    for name, op in ops.items():
+        if name.startswith("conv2d"):
+            window = [int(a.dom.extent) for a in op.reduce_axis]
+            return "conv 1x1" if window[0] == window[1] == 1 else "conv KxK"
+    for part, label in (("batch_matmul", "batch_matmul"), ("matmul", "dense")):
+        if part in names:
+            return label
+    return "other"
+
+
+def load_tasks(models: str, folder: Path, work: Path, target: Any) -> list[NamedTask]:
+    """The tasks, extracted once."""
+    kept = work / f"tasks-{hashlib.sha256(f'{models} {target}'.encode()).hexdigest()[:8]}.pkl"
+    if kept.exists():
+        return [NamedTask(*parts) for parts in pickle.loads(kept.read_bytes())]
+    tasks = ansor_tasks.extract(models.split(","), target, folder)
+    kept.write_bytes(pickle.dumps([(t.model, t.number, t.weight, t.task) for t in tasks]))
+    return tasks
+
+
+def rewritten(named: NamedTask) -> Any:
+    """The task as ``extract_tasks`` gives it, with the layout rewriting that ``relay.build`` applies."""
+    from tvm import auto_scheduler
+
+    option = auto_scheduler.LayoutRewriteOption.get_target_default(named.task.target, True)
+    return auto_scheduler.SearchTask(
+        workload_key=named.key, target=named.task.target, desc=named.task.desc, layout_rewrite_option=option
+    )
+
+
+# -- tuning ours ----------------------------------------------------------------------------------------------
+
+
+def tune(tasks: list[NamedTask], log: Path, trials: int, device: Any, until: float) -> bool:
+    """Roller on every task that the log has not; False if time was up before the end."""
+    from roller_tvm.relay.measure import Limits, Measurer
+    from roller_tvm.relay.pool import Pool
+    from roller_tvm.relay.records import RecordWriter
+    from roller_tvm.relay.tasks import Task
+    from roller_tvm.relay.tuning import TuneResult, _Tuner
+
+    have = records(log)
+    seconds = log.with_suffix(".seconds.json")
+    spent = json.loads(seconds.read_text()) if seconds.exists() else {}
+    missing = [(n, named) for n, named in enumerate(tasks) if named.key not in have and named.key not in spent]
+    if not missing:
+        return True
+    result = TuneResult([], device, str(missing[0][1].task.target), str(log), trials, device.units)
+    with Pool(device.units, device.units) as pool:
+        tuner = _Tuner(
+            Measurer(pool, Limits(), result.seconds), device, "time", trials, trials, RecordWriter(log), {}, {}, result
+        )
+        for done, (number, named) in enumerate(missing):
+            if time.monotonic() > until:
+                print(f"{len(missing) - done} tasks are left to tune", flush=True)
+                return False
+            start = time.perf_counter()
+            tuned = tuner.tune(Task(number, named.name, named.weight, rewritten(named), named.task.compute_dag.flop_ct))
+            spent[named.key] = time.perf_counter() - start
+            seconds.write_text(json.dumps(spent, indent=0))
+            print(f"{number} {named.model} {named.name}: {tuned.status} {tuned.seconds * 1e6:.1f} us, predicted"
+                  f" {tuned.predicted_s * 1e6:.1f}, {spent[named.key]:.1f} s {tuned.reason}", flush=True)  # fmt: skip
+    return True
+
+
+# -- building and checking both ---------------------------------------------------------------------------------
+
+
+def kernel(folder: Path, line: str) -> Path:
+    """Where the kernel of a record is kept."""
+    return folder / f"{hashlib.sha256(line.encode()).hexdigest()[:16]}.so"
+
+
+def build(named: NamedTask, task: Any, line: str, folder: Path) -> str:
+    """Build a record's kernel beside the shapes of its arguments; why its answer is wrong, or ''."""
+    from roller_tvm.relay import worker
+    from roller_tvm.relay.measure import packs_weights
+
+    path, packs = kernel(folder, line), packs_weights(task)
+    if path.exists():
+        return str(json.loads(path.with_suffix(".json").read_text())["wrong"])
+    reference = folder / hashlib.sha256(named.key.encode()).hexdigest()[:16]
+    if named.key not in worker.TASKS:
+        from tvm.runtime._ffi_node_api import SaveJSON
+
+        worker.open_task(named.key, str(SaveJSON(task.compute_dag.tensors)), str(task.target), packs)
+        if not reference.exists():
+            reference.mkdir()
+            worker.make_reference(named.key, str(reference))
+        worker.load_reference(named.key, str(reference))
+    check = worker.CHECK if packs else worker.PLAIN
+    worker.build(named.key, 0, line, check)
+    wrong = str(worker.run(named.key, 0, check, math.inf, {})["wrong"])
+    worker.build(named.key, 1, line, worker.PACKED if packs else worker.PLAIN)
+    module, args = worker.TASKS[named.key].built[1, worker.PACKED if packs else worker.PLAIN]
+    module.export_library(str(path))
+    shapes = [([int(e) for e in t.shape], str(t.dtype)) for t in args]
+    path.with_suffix(".json").write_text(json.dumps({"wrong": wrong, "args": shapes}))
+    return wrong
+
+
+# -- timing -----------------------------------------------------------------------------------------------------
+
+
+def side_by_side(paths: list[Path]) -> list[float]:
+    """Typical seconds of kernels that compute the same, timed in turns."""
+    import tvm
+
+    device, timers = tvm.cpu(), []
+    for path in paths:
+        module = tvm.runtime.load_module(str(path))
+        rng = np.random.default_rng(0)
+        shapes = json.loads(path.with_suffix(".json").read_text())["args"]
+        args = [tvm.nd.array((rng.random(shape) + 0.5).astype(dtype), device) for shape, dtype in shapes]
+        function = module[module.entry_name]
+        function(*args)
+        start = time.perf_counter()
+        function(*args)
+        number = max(1, math.ceil(RUN_S / (time.perf_counter() - start)))
+        timers.append((module, module.time_evaluator(module.entry_name, device, number=number, repeat=TIMES), args))
+    times: list[list[float]] = [[] for _ in paths]
+    for _ in range(ROUNDS):
+        for taken, (_, timer, args) in zip(times, timers, strict=True):
+            with pinned_calling_thread():
+                timer(*args)
+                taken += timer(*args).results
+    return [statistics.median(t) for t in times]
+
+
+def measure(jobs: list[tuple[str, str]], results: Path, until: float) -> bool:
+    """Time pairs of kernels that `results` has not; False if time was up before the end."""
+    done = {(a, b) for a, b, *_ in map(json.loads, results.read_text().splitlines() if results.exists() else [])}
+    for left, (theirs, ours) in enumerate(jobs):
+        if (theirs, ours) in done:
+            continue
+        if time.monotonic() > until:
+            print(f"{len(jobs) - left} pairs are left to time", flush=True)
+            return False
+        taken = side_by_side([Path(theirs), Path(ours)])
+        with results.open("a") as file:
+            file.write(json.dumps([theirs, ours, *taken]) + "\n")
+    return True
+
+
+# -- the table ----------------------------------------------------------------------------------------------------
+
+
+def geomean(values: list[float]) -> float:
+    return math.exp(statistics.mean(map(math.log, values))) if values else math.nan
+
+
+def report(rows: list[dict[str, Any]], peak: float, tasks: int, device: str) -> str:
+    """The comparison as text, the task that loses most first."""
+    lines = [
+        f"Roller ({TRIALS} plans measured) beside Ansor (64 trials), {device}; FMA peak {peak:.0f} GFLOP/s",
+        f"{len(rows)} of {tasks} tasks have a record of Ansor's", "",
+        f"{'model':<13} {'#':>3} {'kind':<12} {'task':<46} {'Ansor us':>9} {'ours us':>9} {'ratio':>6}"
+        f" {'Ansor':>6} {'ours':>6} {'of peak':>7} {'Ansor s':>8} {'ours s':>7}",
+    ]  # fmt: skip
+    for row in sorted(rows, key=lambda r: float(r["ratio"])):
+        rates = [row["flops"] / row[who] / 1e9 if row["flops"] > 0 else math.nan for who in ("theirs", "ours")]
+        lines.append(
+            f"{row['model']:<13} {row['number']:>3} {row['kind']:<12} {row['name'][:46]:<46}"
+            f" {row['theirs'] * 1e6:9.1f} {row['ours'] * 1e6:9.1f} {row['ratio']:6.2f} {rates[0]:6.0f} {rates[1]:6.0f}"
+            f" {rates[1] / peak:7.0%} {row['theirs_s']:8.1f} {row['ours_s']:7.1f}{row['wrong']}"
+        )
+    lines += ["", "Geometric means of Ansor's time over ours"]
+    groups = {"all": rows}
+    for field in ("model", "kind"):
+        for value in sorted({str(r[field]) for r in rows}):
+            groups[value] = [r for r in rows if r[field] == value]
+    for name, group in groups.items():
+        ratios = [float(r["ratio"]) for r in group]
+        lines.append(f"  {name:<14} {geomean(ratios):5.2f}   least {min(ratios):5.2f}   {len(ratios)} tasks")
+    products = [r["flops"] / r["ours"] / 1e9 / peak for r in rows if r["kind"] == "conv KxK"]
+    lines += ["", f"Share of the FMA peak of direct convolutions with a window: {geomean(products):.0%}"]
+    both = [(r["theirs_s"], r["ours_s"]) for r in rows if r["theirs_s"] > 0 and r["ours_s"] > 0]
+    theirs, ours = (sum(column) for column in zip(*both, strict=True)) if both else (math.nan, math.nan)
+    lines.append(f"Tuning {len(both)} tasks: Ansor {theirs:.0f} s, Roller {ours:.0f} s, {theirs / ours:.0f} times less")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("log", type=Path, help="Ansor's records")
+    parser.add_argument("--models", default=",".join(ansor_tasks.MODELS))
+    parser.add_argument("--folder", type=Path, default=Path("demo-out/models"), help="where the models are kept")
+    parser.add_argument("--work", type=Path, default=Path("demo-out/against_ansor"))
+    parser.add_argument("--only", default="", help="tasks of this kind or name, or numbers with commas")
+    parser.add_argument("--phase", choices=("tune", "build", "measure", "all"), default="all")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="start nothing after so long")
+    parser.add_argument("--forget", action="store_true", help="tune the chosen tasks again")
+    parser.add_argument("--output", type=Path, help="write the table here too")
+    args = parser.parse_args()
+    until = time.monotonic() + args.seconds
+
+    from roller_tvm.device import cpu_device, default_cpu_target
+    from roller_tvm.tvm_env import import_relay_tvm, set_threads
+
+    device = cpu_device()
+    threads = set_threads(device.units)
+    import_relay_tvm("comparing with Ansor")
+    from roller_tvm.relay.tasks import make_target
+
+    args.work.mkdir(parents=True, exist_ok=True)
+    log, results, libraries = args.work / "ours.json", args.work / "times.jsonl", args.work / "kernels"
+    libraries.mkdir(exist_ok=True)
+    jobs_file = args.work / "jobs.json"
+    if args.phase == "measure":  # a process of its own, in which nothing was tuned or built
+        return 0 if measure(json.loads(jobs_file.read_text()), results, until) else 3
+    every = load_tasks(args.models, args.folder, args.work, make_target(default_cpu_target(threads=threads)))
+    theirs = records(args.log)
+    numbers = {int(n) for n in args.only.split(",")} if args.only.replace(",", "").isdigit() else set()
+    chosen = [
+        named for n, named in enumerate(every)
+        if named.key in theirs and (n in numbers or (not numbers and args.only in f"{kind(named.task)} {named.name}"))
+    ]  # fmt: skip
+    if args.forget:
+        forget(log, {named.key for named in chosen})
+    if args.phase in ("tune", "all") and not tune(chosen, log, TRIALS, device, until):
+        return 3
+    if args.phase == "tune":
+        return 0
+    ours, wrong = records(log), {}
+    pairs = [named for named in chosen if named.key in ours]
+    for named in pairs:
+        if time.monotonic() > until:
+            return 3
+        for who, task, line in (
+            ("Ansor", named.task, theirs[named.key]), ("ours", rewritten(named), ours[named.key])
+        ):  # fmt: skip
+            if message := build(named, task, line, libraries):
+                wrong[named.key] = f"{wrong.get(named.key, '')}  {who} WRONG: {message}"
+    jobs = [[str(kernel(libraries, theirs[n.key])), str(kernel(libraries, ours[n.key]))] for n in pairs]
+    jobs_file.write_text(json.dumps(jobs))
+    if args.phase == "build":
+        return 0
+    left = [] if math.isinf(args.seconds) else ["--seconds", str(max(1.0, until - time.monotonic()))]
+    command = [sys.executable, __file__, str(args.log), "--work", str(args.work), "--phase", "measure", *left]
+    code = subprocess.run(command, check=False).returncode
+    times = {(a, b): (s, t) for a, b, s, t in map(json.loads, results.read_text().splitlines())}
+    spent = [json.loads(p.with_suffix(".seconds.json").read_text()) for p in (args.log, log)]
+    rows = []
+    for named, pair in zip(pairs, jobs, strict=True):
+        if (measured := times.get((pair[0], pair[1]))) is None:
+            continue
+        rows.append({
+            "model": named.model, "number": every.index(named), "kind": kind(named.task), "name": named.name,
+            "theirs": measured[0], "ours": measured[1], "ratio": measured[0] / measured[1],
+            "flops": float(named.task.compute_dag.flop_ct), "wrong": wrong.get(named.key, ""),
+            "theirs_s": spent[0].get(named.key, 0.0), "ours_s": spent[1].get(named.key, 0.0),
+        })  # fmt: skip
+    if not rows:
+        raise SystemExit("nothing to compare: no task has a record in both files")
+    text = report(rows, device.peak("float32"), len(every), f"{device.name}, {threads} threads")
+    without = [n for n in chosen if n.key not in ours]
+    text += "".join(f"No record of ours: {n.model} {n.name}\n" for n in without)
+    print(text, end="")
+    if args.output is not None:
+        args.output.write_text(text)
+    return code
+
+
+def forget(log: Path, keys: set[str]) -> None:
+    """Take records and seconds of these workloads out of the log."""
+    if log.exists():
+        lines = log.read_text().splitlines(keepends=True)
+        kept = [i for i, line in enumerate(lines) if line.startswith("{") and json.loads(line)["i"][0][0] not in keys]
+        # The comment before a record belongs to it.
+        log.write_text("".join(lines[n] for i in kept for n in (i - 1, i) if n == i or lines[n][:1] == "#"))
+    seconds = log.with_suffix(".seconds.json")
+    if seconds.exists():
+        spent = json.loads(seconds.read_text())
+        seconds.write_text(json.dumps({k: s for k, s in spent.items() if k not in keys}, indent=0))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
