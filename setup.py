@@ -29,7 +29,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.10",
     packages=find_packages(include=["roller_tvm", "roller_tvm.*"]),
-    package_data={"roller_tvm.device": ["data/*.toml", "*.c"], "roller_tvm.tvm_env": ["*.txt"]},
+    package_data={"roller_tvm.device": ["data/*.toml", "*.c", "*.cu"], "roller_tvm.tvm_env": ["*.txt"]},
     install_requires=["numpy", 'tomli>=2; python_version < "3.11"'],
     extras_require={
         "relay": RELAY,

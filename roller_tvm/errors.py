@@ -81,6 +81,10 @@ class SpecError(BadInput):
     """A device specification has an unknown key, a wrong unit or an impossible value."""
 
 
+class ProfileError(RollerError):
+    """A device could not be profiled: no compiler, benchmarks that do not run, numbers that cannot be true."""
+
+
 class TargetError(BadInput):
     """A compilation target is incomplete or contradicts the device."""
 

@@ -6,37 +6,17 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
+
+from roller_tvm.device.rates import Rates, Request
+from roller_tvm.errors import ProfileError
 
 SOURCE = Path(__file__).with_name("cpu_profile.c")
 #: -march=native is what x86 compilers understand, -mcpu=native what Arm ones do.
 FLAGS = (("-O3", "-march=native"), ("-O3", "-mcpu=native"))
-
-
-class CannotProfile(Exception):
-    """The benchmarks could not be compiled or run, or gave nonsense; the text says why."""
-
-
-@dataclass(frozen=True)
-class Request:
-    """One measurement: `kind` as in cpu_profile.c, on `threads` threads that each hold `bytes`."""
-
-    kind: str
-    threads: int = 1
-    bytes: int = 0
-    budget_ms: int = 100
-    repeats: int = 40
-
-    def line(self) -> str:
-        """The request as the program reads it."""
-        return f"{self.kind} {self.threads} {self.bytes} {self.budget_ms} {self.repeats}\n"
-
-
-#: Work per nanosecond (GFLOP/s, GB/s, steps/ns) of every repeat of every request; empty for an unknown kind.
-Rates = dict[Request, list[float]]
-Runner = Callable[[Sequence[Request]], Rates]
+WHERE = "profile of the CPU"
+REPORT = "report this, with the CPU's model"
 
 
 def find_compiler() -> str | None:
@@ -49,10 +29,10 @@ def find_compiler() -> str | None:
 
 
 def compile_benchmarks(folder: Path, vector_bytes: int, compiler: str | None = None) -> Path:
-    """Build the program into `folder`; CannotProfile with the compiler's words if that fails."""
+    """Build the program into `folder`; ProfileError with the compiler's words if that fails."""
     compiler = compiler or find_compiler()
     if compiler is None:
-        raise CannotProfile("no C compiler found (apt install gcc, or set CC)")
+        raise ProfileError("no C compiler found", WHERE, "apt install gcc, or set CC")
     program = folder / "cpu_profile"
     said = ""
     for flags in FLAGS:
@@ -68,25 +48,27 @@ def compile_benchmarks(folder: Path, vector_bytes: int, compiler: str | None = N
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         except (OSError, subprocess.TimeoutExpired) as err:
-            raise CannotProfile(f"{compiler} did not run: {err}") from err
+            raise ProfileError(f"{compiler} did not run: {err}", WHERE, "set CC to a working C compiler") from err
         if done.returncode == 0:
             return program
         said = (done.stderr.strip().splitlines() or ["no message"])[0]
-    raise CannotProfile(f"{compiler} could not compile the benchmarks: {said}")
+    remedy = "set CC to a compiler that makes code for this CPU"
+    raise ProfileError(f"{compiler} could not compile the benchmarks: {said}", WHERE, remedy)
 
 
 def parse_output(text: str, requests: Sequence[Request]) -> Rates:
-    """Rates from the lines that the program printed."""
-    rates: Rates = {request: [] for request in requests}
+    """Rates from the lines that the program printed, disturbed repeats left out; nothing of an unknown kind."""
+    rates: Rates = {}
     for line in text.splitlines():
         words = line.split()
         try:
-            number, work, nanoseconds = int(words[0]), float(words[1]), float(words[2])
+            number, work, nanoseconds, disturbed = int(words[0]), float(words[1]), float(words[2]), int(words[3])
             request = requests[number]
         except (IndexError, ValueError) as err:
-            raise CannotProfile(f"the benchmarks printed {line!r}") from err
-        if nanoseconds > 0:
-            rates[request].append(work / nanoseconds)
+            raise ProfileError(f"the benchmarks printed {line!r}", WHERE, REPORT) from err
+        repeats = rates.setdefault(request, [])
+        if nanoseconds > 0 and not disturbed:
+            repeats.append(work / nanoseconds)
     return rates
 
 
@@ -125,9 +107,10 @@ class NativeRunner:
                 check=False,
             )
         except subprocess.TimeoutExpired as err:
-            raise CannotProfile(f"the benchmarks took more than {limit:.0f} s") from err
+            remedy = "profile when fewer other programs run"
+            raise ProfileError(f"the benchmarks took more than {limit:.0f} s", WHERE, remedy) from err
         except OSError as err:
-            raise CannotProfile(f"the benchmarks did not run: {err}") from err
+            raise ProfileError(f"the benchmarks did not run: {err}", WHERE, "let TMPDIR allow programs") from err
         if done.returncode != 0:
-            raise CannotProfile(f"the benchmarks ended with code {done.returncode}")
+            raise ProfileError(f"the benchmarks ended with code {done.returncode}", WHERE, REPORT)
         return parse_output(done.stdout, requests)

@@ -23,6 +23,7 @@ _ESTIMATES = {
     "l3_latency": "cycles",
     "dram_latency": "time_ns",
     "launch_overhead": "time_us",
+    "launch_software": "time_us",
     "l1_capacity": "size",
     "l2_capacity": "size",
     "memory": "size",
@@ -34,6 +35,7 @@ _SANITY = {
     "clock_min": "frequency",
     "clock_max": "frequency",
     "loads_per_cycle_max": "loads",
+    "launch_max": "time_us",
 }
 
 

@@ -1,20 +1,27 @@
-"""What is measured of a CPU, and what a measurement must look like to be believed.
-
-Other programs only ever slow a repeat down, so the best of many short repeats is the machine's rate; how far
-the median lies below it (`spread`) tells how busy the machine was.
-"""
+"""What is measured of a CPU, and what a measurement must look like to be believed."""
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from roller_tvm.device.cpu_bench import CannotProfile, Rates, Request, Runner
+from roller_tvm.device.cpu_bench import WHERE
 from roller_tvm.device.cpu_data import estimate, sanity
 from roller_tvm.device.cpu_detect import CpuFacts
+from roller_tvm.device.rates import (
+    Rates,
+    Request,
+    Runner,
+    best,
+    clock_change,
+    disorder,
+    noise,
+    positive,
+    settle,
+    spread,
+)
+from roller_tvm.errors import ProfileError
 
 LEVELS = ("l1", "l2", "l3", "dram")
 DTYPES = {"float32": "fma32", "float64": "fma64", "float16": "fma16"}
@@ -22,7 +29,8 @@ DTYPES = {"float32": "fma32", "float64": "fma64", "float16": "fma16"}
 SCALING_SHARE = 0.92
 #: Fewer of the cores at work than this share, and phase one is tried again: more likely noise than hardware.
 SCALING_EXPECTED = 0.85
-ATTEMPTS = 3
+#: Memory this near to DRAM in latency was not where it was thought to be: others filled the cache.
+FAR_SHARE = 0.6
 
 
 @dataclass(frozen=True)
@@ -30,7 +38,8 @@ class CpuProfile:
     """Measured rates of this machine's CPU.
 
     `scaling` is float32 GFLOP/s by number of threads; `peak` and `bandwidth` hold (one thread, `units`
-    threads) in GFLOP/s and GB/s; `latency_ns` is that of dependent loads; `spread` is by measurement the
+    threads) in GFLOP/s and GB/s; `latency_ns` is that of dependent loads; `launch_us` is what a parallel region
+    costs on `units` threads that spin for it, as TVM's do between operators; `spread` is by measurement the
     share by which the median of its repeats lies below the best.
     """
 
@@ -42,6 +51,7 @@ class CpuProfile:
     peak: dict[str, tuple[float, float]]
     bandwidth: dict[str, tuple[float, float]]
     latency_ns: dict[str, float]
+    launch_us: float
     spread: dict[str, float]
 
     def to_dict(self) -> dict[str, Any]:
@@ -58,7 +68,7 @@ class CpuProfile:
                 values[key] = {k: (float(v[0]), float(v[1])) for k, v in values[key].items()}
             for key in ("latency_ns", "spread"):
                 values[key] = {k: float(v) for k, v in values[key].items()}
-            for key in ("clock_ghz", "fma_latency_cycles", "fma_per_cycle"):
+            for key in ("clock_ghz", "fma_latency_cycles", "fma_per_cycle", "launch_us"):
                 values[key] = float(values[key])
             values["units"] = int(values["units"])
         except (KeyError, TypeError, AttributeError, IndexError) as err:
@@ -114,90 +124,124 @@ def levels_of(facts: CpuFacts) -> tuple[str, ...]:
 
 
 def measure_cpu(facts: CpuFacts, run: Runner) -> CpuProfile:
-    """Measure; CannotProfile if what comes out cannot be true, even at a second and third try."""
-    merged: Rates = {}
-    speed = [Request("clock", budget_ms=40), Request("latency32", budget_ms=40)]
+    """Measure; ProfileError if what comes out cannot be true, however often it is tried."""
+    rates: Rates = {}
+    clock = Request("clock", budget_ms=40)
+    before: Rates = {}
+    settle(run, before, [clock])
     scaling = {n: Request("fma32", n) for n in thread_counts(facts)}
-    for _ in range(ATTEMPTS):
-        _merge(merged, run([*speed, *scaling.values()]))
-        one = _best(merged, scaling[1])
-        if all(
-            _best(merged, r) >= SCALING_EXPECTED * n * one for n, r in scaling.items() if n <= facts.cores
-        ):
-            break
-    rates = {n: _best(merged, r) for n, r in scaling.items()}
-    units = min(n for n, rate in rates.items() if rate >= SCALING_SHARE * max(rates.values()))
 
-    peaks = {k: (Request(k, 1), Request(k, units)) for k in DTYPES.values()}
-    reads = {
-        lv: tuple(Request("read", n, working_set(facts, lv, n), repeats=60) for n in (1, units))
-        for lv in levels_of(facts)
-    }
-    chases = {lv: Request("chase", 1, chased_set(facts, lv), budget_ms=80) for lv in levels_of(facts)}
-    wanted = [r for pair in peaks.values() for r in pair] + [r for pair in reads.values() for r in pair]
-    wanted = [r for r in dict.fromkeys([*wanted, *chases.values()]) if r not in merged]
-    problems: list[str] = []
-    for _ in range(ATTEMPTS):
-        _merge(merged, run(wanted))
-        profile = _profile(facts, merged, speed, rates, units, peaks, reads, chases)
-        problems = check_profile(facts, profile)
-        if not problems and not _disturbed(facts, profile):
-            break
-    if not problems:
-        return _in_order(profile, levels_of(facts))
-    raise CannotProfile("measured numbers that cannot be true: " + "; ".join(problems))
+    def not_scaling() -> list[Request]:
+        one = best(rates, scaling[1])
+        return [r for n, r in scaling.items() if n <= facts.cores and best(rates, r) < SCALING_EXPECTED * n * one]
+
+    settle(run, rates, [*scaling.values()], not_scaling)
+    reached = {n: best(rates, r) for n, r in scaling.items()}
+    units = min(n for n, rate in reached.items() if rate >= SCALING_SHARE * max(reached.values()))
+
+    plan = _Plan.of(facts, units)
+
+    def suspects() -> list[Request]:
+        return plan.disturbed(facts, _profile(facts, rates, plan, before, reached))
+
+    settle(run, rates, [r for r in plan.requests() if r not in rates], suspects)
+    after: Rates = {}
+    settle(run, after, [clock])
+    profile = _profile(facts, rates, plan, before, reached)
+    problems = check_profile(facts, profile)
+    problems += noise({**rates, **before}, [clock, *scaling.values(), *plan.requests()])
+    problems += clock_change(best(before, clock), best(after, clock))
+    if problems:
+        raise ProfileError(
+            f"measured numbers that cannot be believed: {'; '.join(problems)}",
+            WHERE,
+            "stop other programs (or wait until they end) and run 'roller-tvm profile --refresh'",
+        )
+    return _in_order(profile, levels_of(facts))
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The requests that make up a profile, by what they are for; pairs are (one thread, all that scale)."""
+
+    units: int
+    latency: Request
+    launch: Request
+    peaks: dict[str, tuple[Request, Request]]
+    reads: dict[str, tuple[Request, Request]]
+    chases: dict[str, Request]
+
+    @classmethod
+    def of(cls, facts: CpuFacts, units: int) -> _Plan:
+        def read(level: str, threads: int) -> Request:
+            return Request("read", threads, working_set(facts, level, threads), repeats=60)
+
+        levels = levels_of(facts)
+        return cls(
+            units=units,
+            latency=Request("latency32", budget_ms=40),
+            launch=Request("launch", units),
+            peaks={dtype: (Request(kind, 1), Request(kind, units)) for dtype, kind in DTYPES.items()},
+            reads={lv: (read(lv, 1), read(lv, units)) for lv in levels},
+            chases={lv: Request("chase", 1, chased_set(facts, lv), budget_ms=80) for lv in levels},
+        )
+
+    def requests(self) -> list[Request]:
+        pairs = [*self.peaks.values(), *self.reads.values()]
+        flat = [r for pair in pairs for r in pair]
+        return list(dict.fromkeys([self.latency, self.launch, *flat, *self.chases.values()]))
+
+    def disturbed(self, facts: CpuFacts, profile: CpuProfile) -> list[Request]:
+        """What other programs seem to have slowed down throughout: it scaled or compared worse than it should."""
+        expected = SCALING_EXPECTED * profile.scaling[profile.units] / profile.scaling[1]
+        own = {lv: pair for lv, pair in self.reads.items() if lv in ("l1", "l2")}
+        out: list[Request] = []
+        for pairs, measured in ((self.peaks, profile.peak), (own, profile.bandwidth)):
+            for key, (one, full) in pairs.items():
+                if key in measured and measured[key][1] < expected * measured[key][0]:
+                    out += [one, full]
+        far = profile.latency_ns["dram"]
+        out += [r for lv, r in self.chases.items() if lv != "dram" and profile.latency_ns[lv] > FAR_SHARE * far]
+        return out
 
 
 def _profile(
-    facts: CpuFacts,
-    merged: Rates,
-    speed: Sequence[Request],
-    rates: dict[int, float],
-    units: int,
-    peaks: Mapping[str, tuple[Request, Request]],
-    reads: Mapping[str, tuple[Request, ...]],
-    chases: Mapping[str, Request],
+    facts: CpuFacts, rates: Rates, plan: _Plan, clock_rates: Rates, scaling: dict[int, float]
 ) -> CpuProfile:
-    clock = _best(merged, speed[0])
-    latency = clock / _best(merged, speed[1]) if _best(merged, speed[1]) else 0.0
+    """The profile that these rates make; zeros where there is none."""
+    clock = max((v for repeats in clock_rates.values() for v in repeats), default=0.0)
+
+    def inverse(request: Request) -> float:
+        return 1 / best(rates, request) if best(rates, request) else 0.0
+
     peak = {
-        dtype: (_best(merged, peaks[kind][0]), _best(merged, peaks[kind][1]))
-        for dtype, kind in DTYPES.items()
-        if merged.get(peaks[kind][0])
+        dtype: (best(rates, one), best(rates, full)) for dtype, (one, full) in plan.peaks.items() if best(rates, one)
     }
     lanes = facts.simd.vector_bytes // 4
-    per_cycle = rates[1] / (2 * lanes * clock) if clock else 0.0
-    spread = {"clock": _spread(merged, speed[0])}
-    spread |= {dtype: _spread(merged, peaks[DTYPES[dtype]][1]) for dtype in peak}
-    spread |= {lv: _spread(merged, pair[1]) for lv, pair in reads.items()}
+    shares = {"clock": spread(clock_rates, Request("clock", budget_ms=40)), "launch": spread(rates, plan.launch)}
+    shares |= {dtype: spread(rates, plan.peaks[dtype][1]) for dtype in peak}
+    shares |= {lv: spread(rates, pair[1]) for lv, pair in plan.reads.items()}
     return CpuProfile(
         clock_ghz=clock,
-        fma_latency_cycles=latency,
-        fma_per_cycle=per_cycle,
-        units=units,
-        scaling=rates,
+        fma_latency_cycles=clock * inverse(plan.latency),
+        fma_per_cycle=scaling[1] / (2 * lanes * clock) if clock else 0.0,
+        units=plan.units,
+        scaling=scaling,
         peak=peak,
-        bandwidth={lv: (_best(merged, pair[0]), _best(merged, pair[1])) for lv, pair in reads.items()},
-        latency_ns={lv: 1 / _best(merged, r) if _best(merged, r) else 0.0 for lv, r in chases.items()},
-        spread=spread,
+        bandwidth={lv: (best(rates, one), best(rates, full)) for lv, (one, full) in plan.reads.items()},
+        latency_ns={lv: inverse(r) for lv, r in plan.chases.items()},
+        launch_us=inverse(plan.launch) / 1e3 + estimate("launch_software") if inverse(plan.launch) else 0.0,
+        spread=shares,
     )
-
-
-def _disturbed(facts: CpuFacts, profile: CpuProfile) -> bool:
-    """Whether what each core has for itself scaled worse than float32 FMA did: others were at work."""
-    expected = SCALING_EXPECTED * profile.scaling[profile.units] / profile.scaling[1]
-    own = [lv for lv in levels_of(facts) if lv in ("l1", "l2")]
-    pairs = [*profile.peak.values(), *(profile.bandwidth[lv] for lv in own)]
-    return any(full < expected * one for one, full in pairs)
 
 
 def check_profile(facts: CpuFacts, profile: CpuProfile) -> list[str]:
     """Why these numbers cannot be true; empty if they can."""
     bad: list[str] = []
-    numbers = [profile.clock_ghz, profile.fma_latency_cycles, *profile.scaling.values()]
+    numbers = [profile.clock_ghz, profile.fma_latency_cycles, profile.launch_us, *profile.scaling.values()]
     numbers += [v for pair in (*profile.peak.values(), *profile.bandwidth.values()) for v in pair]
     numbers += profile.latency_ns.values()
-    if not all(math.isfinite(v) and v > 0 for v in numbers):
+    if not positive(numbers):
         return ["a rate is zero or not a number"]
     if set(profile.bandwidth) != set(levels_of(facts)):
         return [
@@ -219,11 +263,12 @@ def check_profile(facts: CpuFacts, profile: CpuProfile) -> list[str]:
     loads = facts.simd.vector_bytes * profile.clock_ghz * sanity("loads_per_cycle_max") * profile.units
     if profile.bandwidth["l1"][1] > loads:
         bad.append(f"{profile.bandwidth['l1'][1]:.0f} GB/s from L1, above {loads:.0f}")
+    if profile.launch_us > sanity("launch_max"):
+        bad.append(f"{profile.launch_us:.0f} us to start threads that spin")
     order = levels_of(facts)
-    for near, far in zip(order, order[1:], strict=False):
-        if profile.bandwidth[near][1] < 0.9 * profile.bandwidth[far][1]:
-            bad.append(f"{near} slower than {far}")
-    return bad
+    return bad + disorder(
+        {lv: profile.bandwidth[lv][1] for lv in order}, {lv: profile.latency_ns[lv] for lv in order}
+    )
 
 
 def estimated_profile(facts: CpuFacts) -> CpuProfile:
@@ -244,22 +289,9 @@ def estimated_profile(facts: CpuFacts) -> CpuProfile:
         peak={"float32": (core, core * units), "float64": (core / 2, core * units / 2)},
         bandwidth={lv: (bw, dram if lv == "dram" else bw * units) for lv, bw in bandwidth.items()},
         latency_ns={lv: estimate(f"{lv}_latency", clock) for lv in levels_of(facts)},
+        launch_us=estimate("launch_overhead"),
         spread={},
     )
-
-
-def _merge(into: Rates, more: Rates) -> None:
-    for request, rates in more.items():
-        into.setdefault(request, []).extend(rates)
-
-
-def _best(rates: Rates, request: Request) -> float:
-    return max(rates.get(request, ()), default=0.0)
-
-
-def _spread(rates: Rates, request: Request) -> float:
-    values = rates.get(request, ())
-    return 1 - statistics.median(values) / max(values) if values else 0.0
 
 
 def _in_order(profile: CpuProfile, order: Sequence[str]) -> CpuProfile:

@@ -4,9 +4,10 @@
  * different cores first.  Reads one request a line from stdin:
  *     <kind> <threads> <bytes a thread> <budget in ms> <most repeats>
  * and answers with lines
- *     <request number> <work> <nanoseconds>
- * where work is FLOP (fma*), bytes (read), dependent steps (clock, latency*, chase).  Repeats are short, so that on a
- * machine that others use too some of them run undisturbed.
+ *     <request number> <work> <nanoseconds> <1 if the repeat was disturbed, else 0>
+ * where work is FLOP (fma*), bytes (read), dependent steps (clock, latency*, chase), parallel regions (launch).  Repeats
+ * are short, so that on a machine that others use too some of them run undisturbed: a repeat is disturbed if one of its
+ * threads had the CPU for less than all of the time, or began much later than another.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -22,6 +23,8 @@
 #define VECTOR_BYTES 16
 #endif
 #define MAX_THREADS 1024
+#define REPEAT_NS 0.5e6 /* short beside a time slice of the scheduler, long beside reading a clock */
+#define DISTURBED 0.05  /* share of a repeat */
 
 typedef float v32 __attribute__((vector_size(VECTOR_BYTES)));
 typedef double v64 __attribute__((vector_size(VECTOR_BYTES)));
@@ -47,11 +50,14 @@ typedef _Float16 v16 __attribute__((vector_size(VECTOR_BYTES)));
 
 static volatile double sink;
 
-static int64_t now_ns(void) {
+static int64_t read_clock(clockid_t clock) {
   struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
+  clock_gettime(clock, &t);
   return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
+
+static int64_t now_ns(void) { return read_clock(CLOCK_MONOTONIC); }
+static int64_t cpu_ns(void) { return read_clock(CLOCK_THREAD_CPUTIME_ID); }
 
 #define CHAIN_START(i) c##i = a * (i + 1);
 #define CHAIN_STEP(i) c##i = c##i * a + b;
@@ -96,11 +102,18 @@ static double clock_chain(int64_t rounds) {
 #define READ_NAME(i) , s##i = zero
 #define READ_SUM(i) zero ^= s##i;
 
-static double read_buffer(int64_t passes, const void *buffer, size_t bytes) {
+/* A round reads a buffer whole, or the next part of one that a repeat would be too long for. */
+#define PART ((size_t)4 << 20)
+static size_t part_of(size_t bytes) { return bytes < PART ? bytes : PART; }
+static _Thread_local size_t next_part;
+
+static double read_buffer(int64_t rounds, const char *buffer, size_t bytes) {
   vint zero = {0};
   vint first = zero EACH8(READ_NAME);
-  for (int64_t pass = 0; pass < passes; pass++) {
-    const vint *p = buffer, *end = p + bytes / sizeof(vint) / STREAMS * STREAMS;
+  for (int64_t r = 0; r < rounds; r++) {
+    if (next_part + part_of(bytes) > bytes) next_part = 0;
+    const vint *p = (const vint *)(buffer + next_part), *end = p + part_of(bytes) / sizeof(vint) / STREAMS * STREAMS;
+    next_part += part_of(bytes);
     for (; p < end; p += STREAMS) {
       EACH8(READ_STEP)
     }
@@ -141,13 +154,52 @@ static void make_cycle(char *buffer, size_t bytes, size_t line) {
   free(order);
 }
 
+/* A parallel region of threads that spin for work, as TVM's pool has them between the operators of a network: for each
+ * a queue of its own (task, its two ends and a count, a cache line each), and one count of those that are not done. */
+#define LAUNCH_ROUNDS 500
+#define POLLS 20000
+#define LINE _Alignas(128)
+typedef struct { LINE long long task[4]; LINE atomic_llong head; LINE atomic_llong tail; LINE atomic_llong pending; } queue;
+static queue queues[MAX_THREADS];
+static LINE atomic_llong unfinished;
+
+static void spin_until(atomic_llong *word, int wanted) {
+  for (int64_t polls = 0; (atomic_load(word) > 0) != wanted; polls++)
+    if (polls > POLLS) sched_yield(); /* more threads than CPUs left to us */
+}
+
+static double launches(int64_t rounds, int id, int threads) {
+  long long sum = 0;
+  for (int64_t r = 0; r < rounds; r++) {
+    if (id) {
+      queue *own = &queues[id];
+      spin_until(&own->pending, 1);
+      atomic_fetch_sub(&own->pending, 1);
+      if (atomic_load(&own->tail) > atomic_load(&own->head)) sum += own->task[0] + own->task[3];
+      atomic_fetch_add(&own->head, 1);
+      atomic_fetch_sub(&unfinished, 1);
+    } else {
+      atomic_store(&unfinished, threads - 1);
+      for (int i = 1; i < threads; i++) {
+        queue *one = &queues[i];
+        sum += atomic_load(&one->head);
+        one->task[0] = one->task[3] = r;
+        atomic_fetch_add(&one->tail, 1);
+        atomic_fetch_add(&one->pending, 1);
+      }
+      spin_until(&unfinished, 0);
+    }
+  }
+  return (double)sum;
+}
+
 struct request { char kind[16]; int threads; size_t bytes; int budget_ms; int repeats; };
 
 static struct request req;
 static int number;
 static atomic_int arrived, generation;
 static atomic_int stop;
-static int64_t starts[MAX_THREADS], ends[MAX_THREADS], rounds_of;
+static int64_t starts[MAX_THREADS], ends[MAX_THREADS], had_cpu[MAX_THREADS], rounds_of;
 
 static void barrier(int threads) {
   int mine = atomic_load(&generation);
@@ -162,7 +214,7 @@ static void barrier(int threads) {
 
 static int is(const char *kind) { return strcmp(req.kind, kind) == 0; }
 
-static void run_kernel(int64_t rounds, char *buffer) {
+static void run_kernel(int64_t rounds, char *buffer, int id) {
   float f[2] = {0.999999f, 0.5f};
   double d[2] = {0.999999, 0.5};
   if (is("fma32")) sink = fma32(rounds, f);
@@ -174,6 +226,7 @@ static void run_kernel(int64_t rounds, char *buffer) {
   else if (is("clock")) sink = clock_chain(rounds);
   else if (is("read")) sink = read_buffer(rounds, buffer, req.bytes);
   else if (is("chase")) sink = chase(rounds * 8);
+  else if (is("launch")) sink = launches(rounds, id, req.threads);
 }
 
 /* Work of one round of one thread; 0 for a kind that this build does not have. */
@@ -185,8 +238,9 @@ static double work_of_round(void) {
 #endif
   if (is("latency32")) return 1;
   if (is("clock")) return CLOCK_STEPS;
-  if (is("read")) return (double)(req.bytes / VECTOR_BYTES / STREAMS * STREAMS) * VECTOR_BYTES;
+  if (is("read")) return (double)(part_of(req.bytes) / VECTOR_BYTES / STREAMS * STREAMS) * VECTOR_BYTES;
   if (is("chase")) return 8;
+  if (is("launch")) return 1.0 / req.threads; /* a region is of all threads */
   return 0;
 }
 
@@ -212,6 +266,7 @@ static void pin(int id) {
 static void *worker(void *arg) {
   int id = (int)(intptr_t)arg;
   pin(id);
+  next_part = 0;
   char *buffer = NULL;
   if (req.bytes) {
     if (posix_memalign((void **)&buffer, 4096, req.bytes)) exit(3);
@@ -220,43 +275,54 @@ static void *worker(void *arg) {
       make_cycle(buffer, req.bytes, 64);
       chase_at = (void **)buffer;
     }
-    run_kernel(1, buffer);
+    run_kernel(1, buffer, id);
   }
-  if (id == 0) {
-    /* As many rounds as fill about two milliseconds; at least one. */
+  if (id == 0 && is("launch")) {
+    rounds_of = LAUNCH_ROUNDS; /* all threads must take part: no trying out alone */
+    atomic_store(&stop, 0);
+  } else if (id == 0) {
+    /* As many rounds as fill a repeat; at least one. */
     int64_t rounds = 1, took = 0;
     for (;;) {
       /* The shortest of three: one that was interrupted would leave hardly a round. */
       took = INT64_MAX;
-      for (int i = 0; i < 3 && took > 400000; i++) {
+      for (int i = 0; i < 3 && took > REPEAT_NS / 5; i++) {
         int64_t t = now_ns();
-        run_kernel(rounds, buffer);
+        run_kernel(rounds, buffer, id);
         t = now_ns() - t;
         if (t < took) took = t;
       }
-      if (took > 400000 || rounds > ((int64_t)1 << 40)) break;
+      if (took > REPEAT_NS / 5 || rounds > ((int64_t)1 << 40)) break;
       rounds *= 4;
     }
-    rounds = (int64_t)((double)rounds * 2.0e6 / (double)(took > 0 ? took : 1));
+    rounds = (int64_t)((double)rounds * REPEAT_NS / (double)(took > 0 ? took : 1));
     rounds_of = rounds < 1 ? 1 : rounds;
     atomic_store(&stop, 0);
   }
+  int quiet = 0;
   int64_t deadline = now_ns() + (int64_t)req.budget_ms * 1000000;
   for (int r = 0;; r++) {
     barrier(req.threads);
     if (atomic_load(&stop)) break;
     starts[id] = now_ns();
-    run_kernel(rounds_of, buffer);
+    had_cpu[id] = cpu_ns();
+    run_kernel(rounds_of, buffer, id);
+    had_cpu[id] = cpu_ns() - had_cpu[id];
     ends[id] = now_ns();
     barrier(req.threads);
     if (id == 0) {
-      int64_t first = starts[0], last = ends[0];
+      int64_t first = starts[0], last = ends[0], latest = starts[0];
       for (int i = 1; i < req.threads; i++) {
         if (starts[i] < first) first = starts[i];
+        if (starts[i] > latest) latest = starts[i];
         if (ends[i] > last) last = ends[i];
       }
-      printf("%d %.17g %lld\n", number, work_of_round() * (double)rounds_of * req.threads, (long long)(last - first));
-      if (r + 1 >= req.repeats || (now_ns() > deadline && r >= 2)) atomic_store(&stop, 1);
+      double all = (double)(last - first), allowed = DISTURBED * all + 1000;
+      int disturbed = (double)(latest - first) > allowed;
+      for (int i = 0; i < req.threads; i++) disturbed |= (double)(ends[i] - starts[i] - had_cpu[i]) > allowed;
+      printf("%d %.17g %.0f %d\n", number, work_of_round() * (double)rounds_of * req.threads, all, disturbed);
+      quiet += !disturbed;
+      if (quiet >= req.repeats || (now_ns() > deadline && r >= 2)) atomic_store(&stop, 1);
     }
   }
   free(buffer);

@@ -1,7 +1,8 @@
 """The device 'cpu': detected, profiled once by micro-benchmarks, and kept in the user's cache folder.
 
 The profile is keyed by CPU model, cores, SIMD and version of the benchmarks.  A file that cannot be read is
-measured again; without a compiler the numbers are estimates, and the spec and `cpu_report` say why.
+measured again; without a compiler, or where too much else runs, the numbers are estimates, and the spec and
+`cpu_report` say why.  Numbers that cannot be believed are never kept.
 """
 
 from __future__ import annotations
@@ -10,15 +11,14 @@ import contextlib
 import functools
 import hashlib
 import json
-import os
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from roller_tvm.device.cpu_bench import SOURCE, CannotProfile, NativeRunner, Runner
-from roller_tvm.device.cpu_data import Simd, estimate
+from roller_tvm.device.cache import cache_folder, write_whole
+from roller_tvm.device.cpu_bench import SOURCE, NativeRunner
+from roller_tvm.device.cpu_data import Simd
 from roller_tvm.device.cpu_detect import CpuFacts, detect_cpu
 from roller_tvm.device.cpu_measure import (
     CpuProfile,
@@ -27,9 +27,11 @@ from roller_tvm.device.cpu_measure import (
     levels_of,
     measure_cpu,
 )
+from roller_tvm.device.rates import Runner
 from roller_tvm.device.spec import DeviceSpec, FrozenMap, Limits, MemoryLevel
+from roller_tvm.errors import ProfileError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 #: A median this far below the best means that others used the machine meanwhile.
 BUSY_SPREAD = 0.4
 
@@ -38,8 +40,9 @@ BUSY_SPREAD = 0.4
 class CpuReport:
     """The device, and how its numbers came about.
 
-    `reason` says why there are estimates instead of measurements ("" if measured); `path` is the cache file,
-    `cached` whether it was read from there, `seconds` how long measuring took.
+    `reason` says why there are estimates instead of measurements ("" if measured); `refused` is why a new
+    measurement was not believed or not possible (the earlier profile, or estimates, stand); `path` is the cache
+    file, `cached` whether it was read from there, `seconds` how long measuring took.
     """
 
     spec: DeviceSpec
@@ -49,12 +52,7 @@ class CpuReport:
     path: Path
     cached: bool
     seconds: float
-
-
-def cache_folder() -> Path:
-    """Where profiles are kept: $XDG_CACHE_HOME/roller_tvm, by default ~/.cache/roller_tvm."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "roller_tvm"
+    refused: ProfileError | None = None
 
 
 def cache_path(facts: CpuFacts) -> Path:
@@ -74,7 +72,7 @@ def cpu_device(profile: bool = True, refresh: bool = False) -> DeviceSpec:
         Measure if there is no profile in the cache (some seconds, once a machine).  Without, a cached profile
         is used if there is one, estimates otherwise.
     refresh : bool
-        Measure even if there is a profile.
+        Measure even if there is a profile, which stays where the new numbers cannot be believed.
 
     Examples
     --------
@@ -107,15 +105,21 @@ def cpu_report(
         _remembered[path] = report
         return report
     if not profile:
-        reason = "not profiled yet (python python/profile_cpu.py does it)"
+        reason = "not profiled yet ('roller-tvm profile' does it)"
         return _report(facts, estimated_profile(facts), reason, path, False, 0.0, notes)
     start = time.perf_counter()
     try:
         with runner(facts.simd.vector_bytes, facts.cpus) as run:
             measured = measure_cpu(facts, run)
-    except CannotProfile as err:
+    except ProfileError as err:
         taken = time.perf_counter() - start
-        return _report(facts, estimated_profile(facts), str(err), path, False, taken, notes)
+        kept = _load(path, facts, notes) if refresh else None
+        if kept is not None:
+            notes.append(f"the earlier profile is kept: {err.what}")
+            report = _report(facts, kept, "", path, True, taken, notes)
+        else:
+            report = _report(facts, estimated_profile(facts), f"{err.what} ({err.remedy})", path, False, taken, notes)
+        return replace(report, refused=err)
     problem = _store(path, facts, measured)
     if problem:
         notes.append(f"the profile is not kept: {problem}")
@@ -158,19 +162,7 @@ def _store(path: Path, facts: CpuFacts, profile: CpuProfile) -> str:
         "measured": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "profile": profile.to_dict(),
     }
-    temporary = ""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(data, file, indent=1)
-        os.replace(temporary, path)
-    except OSError as err:
-        if temporary:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-        return str(err)
-    return ""
+    return write_whole(path, json.dumps(data, indent=1))
 
 
 def _report(
@@ -277,6 +269,7 @@ def cpu_spec(
     sources |= {
         "units": f"float32 GFLOP/s by threads {profile.scaling}",
         "vector_load": f"detected: {simd.name}",
+        "launch_overhead": told("launch", f"a parallel region of {profile.units} threads"),
     }
     return DeviceSpec(
         name="cpu",
@@ -291,7 +284,7 @@ def cpu_spec(
         peak_gflops=FrozenMap(peak),
         tensor_gflops=FrozenMap(),
         clock_ghz=profile.clock_ghz,
-        launch_overhead_us=estimate("launch_overhead"),
+        launch_overhead_us=profile.launch_us if units > 1 else 0.0,
         source=source,
         sources=FrozenMap(sources),
         notes=notes,

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import pytest
 
 from roller_tvm.device import cpu_profile
-from roller_tvm.device.cpu_bench import Rates, Request
 from roller_tvm.device.cpu_data import simd_named
 from roller_tvm.device.cpu_detect import Cache, CpuFacts
+from roller_tvm.device.rates import Rates, Request
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +45,7 @@ def facts() -> CpuFacts:
 
 
 class FakeMachine:
-    """Answers requests as a 3 GHz machine would; `change` may spoil the rates of a request."""
+    """Answers requests as a 3 GHz machine would; `change` may spoil the rate, or give the repeats, of a request."""
 
     def __init__(self, facts: CpuFacts, change=None) -> None:
         self.facts, self.change, self.calls = facts, change, 0
@@ -55,13 +55,15 @@ class FakeMachine:
 
     def run(self, requests: Sequence[Request]) -> Rates:
         self.calls += 1
-        return {r: self._repeats(r) for r in requests}
+        return {r: self._repeats(r) for r in requests if r.kind != "fma16"}  # no such unit
 
     def _repeats(self, r: Request) -> list[float]:
         rate = self._rate(r)
         if self.change is not None:
             rate = self.change(r, rate, self.calls)
-        return [rate * f for f in (0.9, 1.0, 0.95)] if rate else []
+        if isinstance(rate, list):
+            return rate
+        return [rate * f for f in (0.9, 1.0, 0.95, 0.7)] if rate else []
 
     def _rate(self, r: Request) -> float:
         lanes = self.facts.simd.vector_bytes // 4
@@ -75,6 +77,8 @@ class FakeMachine:
             return min(10.0 * cores, 20.0)
         if r.kind == "chase":
             return 1 / (1 + r.bytes / (1 << 20))
+        if r.kind == "launch":
+            return 1 / 400
         return {"clock": 3.0, "latency32": 0.75, "fma32": core * cores, "fma64": core * cores / 2}.get(
             r.kind, 0.0
         )

@@ -1,0 +1,31 @@
+"""Where profiles are kept: the user's cache folder, files written all or nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+
+
+def cache_folder() -> Path:
+    """$XDG_CACHE_HOME/roller_tvm, by default ~/.cache/roller_tvm."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "roller_tvm"
+
+
+def write_whole(path: Path, text: str) -> str:
+    """Write a file atomically, its folder made if need be; what went wrong, or ''."""
+    temporary = ""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(temporary, path)
+    except OSError as err:
+        if temporary:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+        return str(err)
+    return ""

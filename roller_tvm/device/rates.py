@@ -1,0 +1,133 @@
+"""Repeats of micro-benchmarks and how they are judged, on CPUs and GPUs alike.
+
+Other programs only ever slow a repeat down, so the best of many short repeats is the device's rate, if others come
+near it: one lucky or mistaken clock reading is none. `spread` tells how busy the device was.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+#: A rate counts once this many repeats ...
+WITNESSES = 3
+#: ... lie within this share of the best.
+SETTLED_SHARE = 0.2
+#: A level may seem this much slower than the one farther away before that is nonsense rather than noise.
+ORDER_SHARE = 0.1
+#: A clock that changes by more while everything else is measured makes rates that do not belong together.
+CLOCK_SHARE = 0.1
+ATTEMPTS = 5
+
+
+@dataclass(frozen=True)
+class Request:
+    """One measurement: `kind` as in cpu_profile.c or cuda_profile.cu, on `threads` threads of `bytes` each."""
+
+    kind: str
+    threads: int = 1
+    bytes: int = 0
+    budget_ms: int = 100
+    repeats: int = 40
+
+    def line(self) -> str:
+        """The request as the program reads it."""
+        return f"{self.kind} {self.threads} {self.bytes} {self.budget_ms} {self.repeats}\n"
+
+
+#: Work per nanosecond (GFLOP/s, GB/s, steps/ns) of the undisturbed repeats of every request that could be made.
+Rates = dict[Request, list[float]]
+Runner = Callable[[Sequence[Request]], Rates]
+
+
+def merge(into: Rates, more: Mapping[Request, Sequence[float]]) -> None:
+    """Add the repeats of another run."""
+    for request, rates in more.items():
+        into.setdefault(request, []).extend(rates)
+
+
+def best(rates: Rates, request: Request) -> float:
+    """The rate of a request, 0.0 if there is no repeat."""
+    return max(rates.get(request, ()), default=0.0)
+
+
+def spread(rates: Rates, request: Request) -> float:
+    """The share by which the median repeat lies below the best.
+
+    Examples
+    --------
+    >>> spread({Request("read"): [50.0, 100.0, 90.0]}, Request("read"))
+    0.1
+    """
+    values = rates.get(request, ())
+    return round(1 - statistics.median(values) / max(values), 6) if values else 0.0
+
+
+def distance(rates: Rates, request: Request) -> float:
+    """The share by which the least of the `WITNESSES` best repeats lies below the best; 1.0 if there are fewer."""
+    values = sorted(rates.get(request, ()), reverse=True)[:WITNESSES]
+    return 1 - values[-1] / values[0] if len(values) == WITNESSES and values[0] > 0 else 1.0
+
+
+def unsettled(rates: Rates, requests: Iterable[Request]) -> list[Request]:
+    """Requests whose best repeat no others come near."""
+    return [r for r in requests if distance(rates, r) > SETTLED_SHARE]
+
+
+def noise(rates: Rates, requests: Iterable[Request]) -> list[str]:
+    """What is too noisy to be believed, in words."""
+    out = []
+    for r in unsettled(rates, [r for r in requests if r in rates]):
+        where = f" on {r.threads} threads" if r.threads > 1 else ""
+        where += f" of {r.bytes >> 10} KiB" if r.bytes else ""
+        count = len(rates.get(r, ()))
+        if count < WITNESSES:
+            out.append(f"{r.kind}{where}: {count} undisturbed repeats")
+        else:
+            out.append(f"{r.kind}{where}: the best {WITNESSES} of {count} repeats differ by {distance(rates, r):.0%}")
+    return out
+
+
+def settle(
+    run: Runner, rates: Rates, wanted: Sequence[Request], suspect: Callable[[], Iterable[Request]] = tuple
+) -> None:
+    """Measure into `rates` until every wanted request is settled and none is suspect; at most `ATTEMPTS` runs.
+
+    Parameters
+    ----------
+    suspect : function
+        Requests to measure again though they are settled, seeing what came out so far.
+    """
+    todo = list(wanted)
+    for _ in range(ATTEMPTS):
+        if not todo:
+            return
+        merge(rates, run(todo))
+        again = {*unsettled(rates, wanted), *suspect()}
+        todo = [r for r in wanted if r in again and r in rates]  # what the device has no such unit for stays out
+
+
+def disorder(bandwidth: Mapping[str, float], latency_ns: Mapping[str, float]) -> list[str]:
+    """What cannot be of levels named near to far: a near one that is slower than the next."""
+    bad = []
+    for table, sign, word in ((bandwidth, 1, "bandwidth"), (latency_ns, -1, "latency")):
+        names = list(table)
+        for near, far in zip(names, names[1:], strict=False):
+            if sign * table[near] < sign * table[far] * (1 - sign * ORDER_SHARE):
+                bad.append(f"{near} slower than {far} ({word} {table[near]:.4g}, {table[far]:.4g})")
+    return bad
+
+
+def clock_change(before_ghz: float, after_ghz: float) -> list[str]:
+    """Whether the clock changed too much between two measurements of it."""
+    low, high = sorted((before_ghz, after_ghz))
+    if low <= 0 or 1 - low / high <= CLOCK_SHARE:
+        return []
+    return [f"the clock changed from {before_ghz:.2f} to {after_ghz:.2f} GHz meanwhile"]
+
+
+def positive(values: Iterable[float]) -> bool:
+    """Whether all are finite and above 0."""
+    return all(math.isfinite(v) and v > 0 for v in values)
