@@ -14,23 +14,19 @@ from __future__ import annotations
 
 import argparse
 import csv
-import gzip
 import json
-import statistics
 import sys
-import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from compiling import compile_plans, read_results, summary  # noqa: E402
+
 from roller_tvm.device import load_device  # noqa: E402
 from roller_tvm.errors import RollerError  # noqa: E402
 from roller_tvm.expr.operators import parse_params  # noqa: E402
 
-# Plans beyond the wanted ones, for those that the compile check drops.
-SPARE = 4
 OPERATORS = Path(__file__).with_name("roller_osdi22_operators.csv")
 
 
@@ -39,9 +35,6 @@ def compile_operator(
     done: dict[tuple[str, int], str],
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Plan one operator and compile plans until `top` of them are accepted; a result a plan."""
-    from roller_tvm.plan import construct
-    from roller_tvm.plan.align import Rejection
-    from roller_tvm.relay.cuda import ResourcesDiffer, check_resources
     from roller_tvm.relay.loops import TeProgram
     from roller_tvm.te import read_te, te_operator
 
@@ -52,109 +45,10 @@ def compile_operator(
     base = {"id": row["id"], "device": device.name, "dtype": dtype or "float32"}
     try:
         reading = read_te(tensors)
-        started = time.perf_counter()
-        construction = construct(reading.expression, device, top)
     except RollerError as error:
         return [{**base, "rank": 0, "status": "fallback", "error": str(error)}]
-    plan_ms = (time.perf_counter() - started) * 1e3
-    known = {ranked.plan for ranked in construction.plans}
-    more = construct(reading.expression, device, top + SPARE).plans
-    plans = [*construction.plans, *(r for r in more if r.plan not in known)]
-    te_program = TeProgram.of_reading(reading, tensors)
-    results: list[dict[str, Any]] = []
-    for rank, ranked in enumerate(plans):
-        # A plan that spills is dropped, and the next one takes its place.
-        spilled = [done.get((row["id"], n)) for n in range(rank)].count("spills")
-        spilled += sum(r["status"] == "spills" for r in results)
-        if (row["id"], rank) in done or rank >= top + spilled:
-            continue
-        result: dict[str, Any] = {
-            **base, "rank": rank, "recipe": [p.recipe for p in ranked.plan.programs], "plan_ms": round(plan_ms, 1),
-            "microseconds": round(ranked.seconds * 1e6, 2), "plan": ranked.plan.digest(),
-        }  # fmt: skip
-        started = time.perf_counter()
-        try:
-            checked = check_resources(ranked.plan, ranked.estimate, te_program, archs, compiler)
-        except ResourcesDiffer as error:
-            results.append(result | {"status": "differs", "error": str(error)})
-            continue
-        except (RollerError, ValueError) as error:
-            results.append(result | {"status": "failed", "error": f"{type(error).__name__}: {error}"[:600]})
-            continue
-        result["build_s"] = round(time.perf_counter() - started, 3)
-        if isinstance(checked, Rejection):
-            results.append(result | {"status": "spills", "error": str(checked)})
-            continue
-        result |= {"status": "ok", "variant": checked.variant}
-        result["kernels"] = [
-            {
-                **register_features(checked.plan.expression, program),
-                "predicted_registers": p.registers, "predicted_shared": p.shared_bytes, "threads": p.threads,
-                **{a: [k.registers, k.local_bytes, k.shared_bytes] for a, k in zip(archs, kernels, strict=True)},
-            }
-            for program, p, *kernels in zip(
-                checked.plan.programs, ranked.estimate.programs, *map(checked.kernels, archs), strict=True
-            )
-        ]  # fmt: skip
-        results.append(result)
-    return results
-
-
-def register_features(expression: Any, program: Any) -> dict[str, Any]:
-    """What the register estimate looks at, so that it can be fitted again (python/fit_registers.py)."""
-    from roller_tvm.model.geometry import Geometry
-    from roller_tvm.model.registers import accumulators, fragments, prefetched
-
-    if program.recipe != "gpu.tiled":
-        return {}
-    geometry = Geometry.of(expression, program.anchor, program.inlined, program.output)
-    block, thread = (tuple(program.tile(level)[a] for a in geometry.axes) for level in ("shared", "register"))
-    unrolled = tuple(program.choice(f"unroll:{a}", 1) for a in geometry.axes)
-    fetches = [-(-op.elements(block) // (program.choice("threads") * program.choice(f"vector:{op.name}", 1)))
-               for op in geometry.operands]
-    return {"accumulators": accumulators(geometry, thread), "fragments": fragments(geometry, thread),
-            "prefetched": prefetched(geometry, thread, unrolled), "fetches": fetches,
-            "unrolled": unrolled, "vectors": list(program.choices_of("vector").values())}
-
-
-def read_results(path: Path) -> list[dict[str, Any]]:
-    """The lines of a result file, compressed or not."""
-    text = gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else path.read_text()
-    return [json.loads(line) for line in text.splitlines()]
-
-
-def summary(results: list[dict[str, Any]]) -> str:
-    """Totals, as text."""
-    ok = [r for r in results if r["status"] == "ok"]
-    archs = [a for a in ok[0]["kernels"][0] if a.startswith("sm_")] if ok else []
-    states = Counter(r["status"] for r in results).most_common()
-    lines = [f"{len(results)} plans of {len({r['id'] for r in results})} operators, planned for "
-             f"{results[0]['device']}, {results[0]['dtype']}: " + ", ".join(f"{n} {s}" for s, n in states)]
-    changed = Counter(r["variant"] for r in ok if r["variant"])
-    if changed:
-        lines.append("  a variant of the plan was taken because the compiler spilled: "
-                     + ", ".join(f"{n} {v}" for v, n in changed.most_common()))
-    for r in results:
-        if r["status"] != "ok":
-            lines.append(f"  {r['id']}#{r['rank']} {r['status']}: " + r["error"].splitlines()[0][:160])
-    lost = {r["id"] for r in results} - {r["id"] for r in ok}
-    lines.append(f"  fallbacks to TVM's default schedule: {len(lost)}" + "".join(f" {i}" for i in sorted(lost)))
-    for arch in archs:
-        kernels = [(k, k[arch]) for r in ok for k in r["kernels"]]
-        spilled = sum(1 for _, (_, local, _) in kernels if local)
-        exact = sum(1 for k, (_, _, shared) in kernels if k["predicted_shared"] == shared)
-        ratio = sorted(k["predicted_registers"] / registers for k, (registers, _, _) in kernels)
-        at = [ratio[round(q * (len(ratio) - 1))] for q in (0, 0.05, 0.5, 0.95, 1)]
-        close = sum(1 for q in ratio if q >= 0.75)
-        lines.append(f"  {arch}: {len(kernels)} kernels, with local memory {spilled}, "
-                     f"shared memory as predicted {exact}")
-        shares = "min {:.2f}, 5% {:.2f}, median {:.2f}, 95% {:.2f}, max {:.2f}".format(*at)
-        lines.append(f"    registers predicted / actual: {shares}; within 25% or above: {close}")
-    if ok:
-        seconds = [r["build_s"] for r in ok]
-        lines.append(f"  seconds to lower and compile a plan for {len(archs)} architectures: "
-                     f"median {statistics.median(seconds):.2f}, max {max(seconds):.2f}")
-    return "\n".join(lines)
+    program = TeProgram.of_reading(reading, tensors)
+    return compile_plans(base, reading, program, device, archs, top, compiler, done)
 
 
 def main() -> int:

@@ -19,7 +19,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from compile_operators import read_results  # noqa: E402
+from compiling import read_results  # noqa: E402
 
 from roller_tvm.device import load_device  # noqa: E402
 from roller_tvm.model import registers as r  # noqa: E402

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Any
 
 from roller_tvm.errors import RollerError
@@ -14,6 +13,7 @@ from roller_tvm.model.estimate import Estimate
 from roller_tvm.plan.align import Rejection
 from roller_tvm.plan.gpu_variants import variants
 from roller_tvm.plan.program import Plan
+from roller_tvm.relay.apply_state import apply_steps_state
 from roller_tvm.relay.apply_te import apply_steps_te
 from roller_tvm.relay.loops import TeProgram
 from roller_tvm.toolchain import KernelResources, compile_cuda, kernel_resources
@@ -73,9 +73,9 @@ class CompiledPlan:
 
 
 def check_resources(
-    plan: Plan, estimate: Estimate, program: TeProgram, archs: Sequence[str], compiler: str = "auto"
+    plan: Plan, estimate: Estimate, program: TeProgram, archs: Sequence[str], compiler: str = "auto", dag: Any = None
 ) -> CompiledPlan | Rejection:
-    """Lower a plan once and compile it for every architecture; where it spills, take a variant that does not.
+    """Lower a plan and compile it for every architecture; a kernel that spills is replaced by a variant that does not.
 
     Parameters
     ----------
@@ -85,6 +85,8 @@ def check_resources(
         The tensors that the plan was made for.
     archs : sequence of str
         Such as ('sm_80', 'sm_90').
+    dag : ComputeDAG, optional
+        The schedule is made through its State, as a record's is; through TE schedule primitives otherwise.
 
     Returns
     -------
@@ -102,30 +104,40 @@ def check_resources(
     >>> print(checked.kernels("sm_90")[0])  # doctest: +SKIP
     64 registers, 0 B local, 8192 B shared
     """
-    spilled = 0
-    for choice in _variants(plan):
-        names = [name for name, _ in choice if name]
-        changed = replace(plan, programs=tuple(p for _, p in choice)) if names else plan
-        schedule, args = apply_steps_te(program, lower(changed))
+    options = [list(variants(p)) for p in plan.programs]
+    chosen = [0] * len(options)
+    while True:
+        choice = [of[n] for of, n in zip(options, chosen, strict=True)]
+        changed = replace(plan, programs=tuple(p for _, p in choice)) if any(chosen) else plan
+        schedule, args = _schedule(changed, program, dag)
         source = cuda_source(schedule, args, archs[0])
-        found = []
+        found: list[tuple[str, tuple[KernelResources, ...]]] = []
+        spilled: dict[int, int] = {}
         for arch in archs:
             kernels = kernel_resources(compile_cuda(source, arch, compiler))
-            ordered = tuple(kernels[name] for name in sorted(kernels, key=_launch_order))
-            found.append((arch, ordered))
-            spilled = max((k.local_bytes for k in ordered), default=0)
+            found.append((arch, tuple(kernels[name] for name in sorted(kernels, key=_launch_order))))
+            for number, kernel in enumerate(found[-1][1]):
+                if kernel.local_bytes:
+                    spilled[number] = max(spilled.get(number, 0), kernel.local_bytes)
             if spilled:
                 break
-        else:
+        if not spilled:
             _hold(found, estimate, plan)
-            return CompiledPlan(changed, "; ".join(names), source, tuple(found))
-    taken = f"{spilled} B of local memory a thread"
-    return Rejection("registers", taken, "0", "use a smaller register tile", str(plan))
+            return CompiledPlan(changed, "; ".join(name for name, _ in choice if name), source, tuple(found))
+        # Only kernels that spill are changed: the others keep what the model chose.
+        for number in spilled:
+            chosen[number] += 1
+        if any(n >= len(of) for of, n in zip(options, chosen, strict=True)):
+            taken = f"{max(spilled.values())} B of local memory a thread"
+            return Rejection("registers", taken, "0", "use a smaller register tile", str(plan))
 
 
-def _variants(plan: Plan) -> list[tuple[tuple[str, Any], ...]]:
-    """The plan, then its programs changed; the program as constructed comes first in each."""
-    return list(product(*(tuple(variants(p)) for p in plan.programs)))
+def _schedule(plan: Plan, program: TeProgram, dag: Any) -> tuple[Any, Sequence[Any]]:
+    """The plan's te.Schedule and arguments, through a State of `dag` where there is one."""
+    if dag is None:
+        return apply_steps_te(program, lower(plan))
+    schedule, args = dag.apply_steps_from_state(apply_steps_state(dag, program, lower(plan)))
+    return schedule, list(args)
 
 
 def _launch_order(name: str) -> tuple[int, ...]:

@@ -81,7 +81,7 @@ def test_architectures_compare_as_numbers():
     ("arch", "base", "optin", "threads"),
     [
         ("sm_86", "a100", 99, 1536),  # never the 163 KiB of A100
-        ("sm_75", "v100", 64, 1024),
+        ("sm_72", "v100", 96, 2048),
         ("sm_61", "k80", 48, 2048),
         ("sm_100", "h100", 227, 2048),
         ("sm_120", "h100", 99, 1536),

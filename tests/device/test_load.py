@@ -14,7 +14,7 @@ SHIPPED = [name for name in known_devices() if name != "cpu"]
 
 
 def test_the_promised_devices_are_there():
-    assert set(SHIPPED) == {"v100", "k80", "a100", "h100", "h200", "rtx4090", "mi50", "ipu_mk1"}
+    assert set(SHIPPED) == {"v100", "k80", "t4", "a100", "h100", "h200", "rtx4090", "mi50", "ipu_mk1"}
 
 
 @pytest.mark.parametrize("name", SHIPPED)

@@ -9,7 +9,7 @@ from roller_tvm.device.cpu_detect import Cache, CpuFacts
 from roller_tvm.device.cpu_measure import estimated_profile
 from roller_tvm.device.cpu_profile import cpu_spec
 
-GPUS = ("a100", "h100", "h200", "k80", "mi50", "rtx4090", "v100")
+GPUS = ("a100", "h100", "h200", "k80", "mi50", "rtx4090", "t4", "v100")
 CPUS = ("avx2", "avx512")
 
 

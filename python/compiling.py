@@ -1,0 +1,158 @@
+"""Plans compiled to cubins and held against the prediction: shared by compile_operators.py and compile_tasks.py."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import statistics
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+# Plans beyond the wanted ones, for those that the compile check drops.
+SPARE = 4
+#: A prediction of registers that is held to be right: at most this share below what the compiler took.
+CLOSE = 0.75
+
+
+def compile_plans(
+    base: dict[str, Any], reading: Any, program: Any, device: Any, archs: list[str], top: int, compiler: str = "auto",
+    done: dict[tuple[str, int], str] | None = None, dag: Any = None,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Plan one operator and compile plans until `top` of them are accepted; a result a plan.
+
+    Parameters
+    ----------
+    base : dict
+        What every result begins with; its 'id' tells operators apart.
+    reading, program : TeReading, TeProgram
+    done : dict of (id, rank) -> status, optional
+        Results of an earlier run, which are not made again.
+    dag : ComputeDAG, optional
+        Schedules are made through its States, as records hold them.
+    """
+    from roller_tvm.errors import RollerError
+    from roller_tvm.plan import construct
+    from roller_tvm.plan.align import Rejection
+    from roller_tvm.relay.cuda import ResourcesDiffer, check_resources
+
+    done, own = done or {}, base["id"]
+    started = time.perf_counter()
+    try:
+        construction = construct(reading.expression, device, top)
+    except RollerError as error:
+        return [{**base, "rank": 0, "status": "fallback", "error": str(error)}]
+    plan_ms = (time.perf_counter() - started) * 1e3
+    plans = list(construction.plans)
+    results: list[dict[str, Any]] = []
+    for rank in range(top + SPARE):
+        # A plan that spills is dropped, and the next one takes its place.
+        spilled = [done.get((own, n)) for n in range(rank)].count("spills")
+        spilled += sum(r["status"] == "spills" for r in results)
+        if (own, rank) in done or rank >= top + spilled:
+            continue
+        if rank >= len(plans) and spilled:
+            known = {ranked.plan for ranked in plans}
+            more = construct(reading.expression, device, top + SPARE).plans
+            plans += [r for r in more if r.plan not in known]
+        if rank >= len(plans):
+            break
+        ranked = plans[rank]
+        result: dict[str, Any] = {
+            **base, "rank": rank, "recipe": [p.recipe for p in ranked.plan.programs], "plan_ms": round(plan_ms, 1),
+            "microseconds": round(ranked.seconds * 1e6, 2), "plan": ranked.plan.digest(),
+        }  # fmt: skip
+        started = time.perf_counter()
+        try:
+            checked = check_resources(ranked.plan, ranked.estimate, program, archs, compiler, dag=dag)
+        except ResourcesDiffer as error:
+            results.append(result | {"status": "differs", "error": str(error)})
+            continue
+        except (RollerError, ValueError) as error:
+            results.append(result | {"status": "failed", "error": f"{type(error).__name__}: {error}"[:600]})
+            continue
+        result["build_s"] = round(time.perf_counter() - started, 3)
+        if isinstance(checked, Rejection):
+            results.append(result | {"status": "spills", "error": str(checked)})
+            continue
+        result |= {"status": "ok", "variant": checked.variant}
+        result["kernels"] = [
+            {
+                **register_features(checked.plan.expression, program),
+                "recipe": program.recipe,
+                "predicted_registers": p.registers, "predicted_shared": p.shared_bytes, "threads": p.threads,
+                **{a: [k.registers, k.local_bytes, k.shared_bytes] for a, k in zip(archs, kernels, strict=True)},
+            }
+            for program, p, *kernels in zip(
+                checked.plan.programs, ranked.estimate.programs, *map(checked.kernels, archs), strict=True
+            )
+        ]  # fmt: skip
+        results.append(result)
+    return results
+
+
+def register_features(expression: Any, program: Any) -> dict[str, Any]:
+    """What the register estimate looks at, so that it can be fitted again (python/fit_registers.py)."""
+    from roller_tvm.model.geometry import Geometry
+    from roller_tvm.model.registers import accumulators, fragments, prefetched
+
+    if program.recipe != "gpu.tiled":
+        return {}
+    geometry = Geometry.of(expression, program.anchor, program.inlined, program.output)
+    block, thread = (tuple(program.tile(level)[a] for a in geometry.axes) for level in ("shared", "register"))
+    unrolled = tuple(program.choice(f"unroll:{a}", 1) for a in geometry.axes)
+    fetches = [-(-op.elements(block) // (program.choice("threads") * program.choice(f"vector:{op.name}", 1)))
+               for op in geometry.operands]
+    return {"accumulators": accumulators(geometry, thread), "fragments": fragments(geometry, thread),
+            "prefetched": prefetched(geometry, thread, unrolled), "fetches": fetches,
+            "unrolled": unrolled, "vectors": list(program.choices_of("vector").values())}
+
+
+def read_results(path: Path) -> list[dict[str, Any]]:
+    """The lines of a result file, compressed or not."""
+    text = gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else path.read_text()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def kernels_for(results: Sequence[dict[str, Any]], arch: str) -> list[tuple[dict[str, Any], list[int]]]:
+    """(prediction, [registers, local bytes, shared bytes]) of every accepted kernel compiled for `arch`."""
+    return [(k, k[arch]) for r in results if r["status"] == "ok" for k in r["kernels"] if arch in k]
+
+
+def summary(results: list[dict[str, Any]], what: str = "operators") -> str:
+    """Totals, as text."""
+    ok = [r for r in results if r["status"] == "ok"]
+    archs = sorted({a for r in ok for k in r["kernels"] for a in k if a.startswith("sm_")})
+    states = Counter(r["status"] for r in results).most_common()
+    devices = "/".join(sorted({r["device"] for r in results}))
+    lines = [f"{len(results)} plans of {len({r['id'] for r in results})} {what}, planned for "
+             f"{devices}, {results[0]['dtype']}: " + ", ".join(f"{n} {s}" for s, n in states)]
+    recipes = Counter("+".join(r["recipe"]) for r in ok).most_common()
+    lines.append("  recipes: " + ", ".join(f"{n} {r}" for r, n in recipes))
+    changed = Counter(r["variant"] for r in ok if r["variant"])
+    if changed:
+        lines.append("  a variant of the plan was taken because the compiler spilled: "
+                     + ", ".join(f"{n} {v}" for v, n in changed.most_common()))
+    for r in results:
+        if r["status"] != "ok":
+            lines.append(f"  {r['id']}#{r['rank']} {r['status']}: " + r["error"].splitlines()[0][:160])
+    lost = {r["id"] for r in results} - {r["id"] for r in ok}
+    lines.append(f"  fallbacks to TVM's default schedule: {len(lost)}" + "".join(f" {i}" for i in sorted(lost)))
+    for arch in archs:
+        kernels = kernels_for(results, arch)
+        spilled = sum(1 for _, (_, local, _) in kernels if local)
+        exact = sum(1 for k, (_, _, shared) in kernels if k["predicted_shared"] == shared)
+        ratio = sorted(k["predicted_registers"] / registers for k, (registers, _, _) in kernels)
+        at = [ratio[round(q * (len(ratio) - 1))] for q in (0, 0.05, 0.5, 0.95, 1)]
+        close = sum(1 for q in ratio if q >= CLOSE)
+        lines.append(f"  {arch}: {len(kernels)} kernels, with local memory {spilled}, "
+                     f"shared memory as predicted {exact}")
+        shares = "min {:.2f}, 5% {:.2f}, median {:.2f}, 95% {:.2f}, max {:.2f}".format(*at)
+        lines.append(f"    registers predicted / actual: {shares}; within 25% or above: {close}")
+    if ok:
+        seconds = [r["build_s"] for r in ok]
+        lines.append(f"  seconds to lower and compile a plan: "
+                     f"median {statistics.median(seconds):.2f}, max {max(seconds):.2f}")
+    return "\n".join(lines)
