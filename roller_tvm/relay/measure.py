@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from roller_tvm.errors import MeasureError
+from roller_tvm.relay.cold import ColdWeights
 from roller_tvm.relay.pool import Pool, Worker
 from roller_tvm.relay.worker import CHECK, PACKED, PLAIN
 
@@ -54,7 +55,7 @@ class Limits:
     rounds: int = 2
     margin: float = 0.03
 
-    def options(self) -> dict[str, float]:
+    def options(self) -> dict[str, Any]:
         names = ("repeat_s", "repeats", "budget_s", "give_up", "tries")
         return {name: getattr(self, name) for name in names}
 
@@ -99,6 +100,11 @@ class TaskResult:
 class Measurer:
     """Builds, runs and checks candidates in a pool of worker processes.
 
+    Parameters
+    ----------
+    cold : ColdWeights, optional
+        Of the model that the tasks are of, on a CPU: candidates are then timed with their weights out of the caches.
+
     Examples
     --------
     >>> with Pool(2, threads=2) as pool:  # doctest: +SKIP
@@ -108,6 +114,7 @@ class Measurer:
     pool: Pool
     limits: Limits = field(default_factory=Limits)
     seconds: dict[str, float] = field(default_factory=dict)
+    cold: ColdWeights | None = None
 
     def measure(self, task: Any, states: Sequence[Any], how: str = "time", default: str = "") -> TaskResult:
         """Choose among States of a ``SearchTask``.
@@ -134,7 +141,10 @@ class Measurer:
             raise ValueError(f"'how' must be one of {', '.join(HOW)} (got '{how}')")
         mode = layout_mode(task)
         lines = [record_line(task, s) for s in states]
-        session = _Session(self.pool, self.limits, self.seconds, task.workload_key, mode, lines)
+        options = self.limits.options()
+        if self.cold is not None:
+            options.update(self.cold.options(task.compute_dag.tensors))
+        session = _Session(self.pool, self.limits, self.seconds, task.workload_key, mode, lines, options)
         with tempfile.TemporaryDirectory(prefix="roller-tvm-") as folder:
             tensors = str(SaveJSON(task.compute_dag.tensors))
             opening = ("open_task", (session.key, tensors, str(task.target), mode == PACKED), self.limits.reference_s)
@@ -202,6 +212,7 @@ class _Session:
     key: str
     mode: int
     lines: list[str]
+    options: dict[str, Any]
     outcomes: list[Outcome] = field(default_factory=list)
     built: dict[tuple[int, int], tuple[Worker, int]] = field(default_factory=dict)
     default: int = -1
@@ -234,7 +245,7 @@ class _Session:
             if not self.outcomes[number].ok:
                 return self.outcomes[number]
             worker, _ = self.built[number, mode]
-        options = self.limits.options() if for_time else {}
+        options = self.options if for_time else {}
         with timed(self.seconds, "run"):
             reply = worker.call("run", (self.key, number, mode, best, options), self.limits.run_s)
         if not reply.ok:

@@ -15,6 +15,7 @@ from typing import Any
 from roller_tvm.device import DeviceSpec, load_device
 from roller_tvm.errors import BadInput, MeasureError, NothingTuned, must_be
 from roller_tvm.relay.candidates import Candidates, make_candidates
+from roller_tvm.relay.cold import ColdWeights
 from roller_tvm.relay.measure import Limits, Measurer, Outcome, TaskResult, timed
 from roller_tvm.relay.pool import WORKER, Pool
 from roller_tvm.relay.records import (
@@ -199,7 +200,8 @@ def tune(
         chosen = [found[n] for n in select(tasks, len(found))]
         result.seconds["extract"] = time.perf_counter() - start
         how = _how(pool, made_target, trials, result)
-        measurer = Measurer(pool, limits or Limits(), result.seconds)
+        cold = ColdWeights.of_model(mod, params, spec) if spec.kind == "cpu" else None
+        measurer = Measurer(pool, limits or Limits(), result.seconds, cold)
         tuner = _Tuner(measurer, spec, how, trials, max(top, trials), writer, known, kept, result)
         for tuned in tuner.build_all(chosen) if how == "build" else map(tuner.tune, chosen):
             result.tasks.append(tuned)
