@@ -1,0 +1,121 @@
+"""Candidates built and compared with the reference in our own worker processes, before the user's runner sees them."""
+
+from __future__ import annotations
+
+import os
+import platform
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+from roller_tvm.device import DeviceSpec
+from roller_tvm.errors import MeasureError
+from roller_tvm.relay.measure import Limits, Measurer, Outcome, TaskResult
+from roller_tvm.relay.pool import WORKER, Pool
+from roller_tvm.tvm_env.threads import ENVIRONMENT, set_threads
+
+#: Kinds of failure that tell of the machine as well as of the candidate.
+RUNNING = ("run error", "run timeout", "crash")
+#: Names that one architecture goes by.
+ALIASES = {"amd64": "x86_64", "arm64": "aarch64"}
+
+
+class Workers:
+    """Worker processes, started when first used, ended with the last user's reference to them.
+
+    Examples
+    --------
+    >>> Workers.shared(task.target, device).outcomes(task, states)  # doctest: +SKIP
+    """
+
+    _shared: weakref.WeakValueDictionary[tuple[str, int], Workers] = weakref.WeakValueDictionary()
+
+    def __init__(self, kind: str, threads: int, worker: str = WORKER) -> None:
+        self.kind = kind
+        self.pool = Pool(threads, threads, worker)
+        self.measurer = Measurer(self.pool, Limits())
+        self._present: bool | None = None
+        weakref.finalize(self, self.pool.close)
+
+    @classmethod
+    def shared(cls, target: Any, device: DeviceSpec) -> Workers:
+        """Those that other tasks for this kind of target use too."""
+        kind = target.kind.name
+        is_cpu = device.kind == "cpu" and same_machine(target)
+        threads = use_threads(device) if is_cpu else (os.cpu_count() or 1)
+        found = cls._shared.get((kind, threads))
+        if found is None:
+            found = cls._shared[kind, threads] = cls(kind, threads)
+        return found
+
+    def runs_here(self, target: Any) -> bool:
+        """Whether this machine has a device that the target's code is for, as far as the target says."""
+        if self._present is None:
+            reply = self.pool.workers[0].call("device_present", (self.kind,), 60.0)
+            self._present = bool(reply.ok and reply.value)
+        return self._present and same_machine(target)
+
+    def outcomes(self, task: Any, states: Sequence[Any]) -> list[Outcome]:
+        """What becomes of each State: right, wrong, or a failure with its kind."""
+        return self.measurer.measure(task, states, "each").outcomes
+
+    def first_working(self, jobs: Sequence[tuple[Any, Sequence[Any]]]) -> list[TaskResult]:
+        """For each (task, States) the first State that computes what it should, or, not run here, that builds."""
+        results: dict[int, TaskResult] = {}
+        here = {n: self.runs_here(task.target) for n, (task, states) in enumerate(jobs) if states}
+        elsewhere = [n for n, runs in here.items() if not runs]
+        for n, found in zip(elsewhere, self.measurer.first_built([jobs[n] for n in elsewhere]), strict=True):
+            results[n] = found
+        for n, runs in here.items():
+            if runs:
+                try:
+                    results[n] = self.measurer.measure(*jobs[n], "check")
+                except MeasureError as error:
+                    results[n] = TaskResult([Outcome(error.kind, text=error.what)])
+        return [results.get(n, TaskResult([])) for n in range(len(jobs))]
+
+
+def check(workers: Workers, task: Any, states: Sequence[Any], is_local: bool) -> list[Outcome]:
+    """What becomes of each State here: only those that are ok may be measured.
+
+    Parameters
+    ----------
+    is_local : bool
+        Whether they will be measured on this machine. If not, that none can run here proves nothing.
+
+    Raises
+    ------
+    MeasureError
+        No reference can be computed.
+    """
+    unknown = [Outcome("ok") for _ in states]
+    if not workers.runs_here(task.target):
+        return unknown
+    try:
+        outcomes = workers.outcomes(task, states)
+    except MeasureError:
+        if is_local:
+            raise
+        return unknown
+    return unknown if not is_local and all(o.kind in RUNNING for o in outcomes) else outcomes
+
+
+def same_machine(target: Any) -> bool:
+    """Whether a target for CPUs is for one like this.
+
+    Examples
+    --------
+    >>> same_machine(tvm.target.Target("llvm -mtriple=riscv64-linux-gnu"))  # doctest: +SKIP
+    False
+    """
+    triple = str(target.attrs.get("mtriple", "")) if target.kind.name in ("llvm", "c") else ""
+    if not triple:
+        return True
+    names = (triple.split("-")[0].lower(), platform.machine().lower())
+    return ALIASES.get(names[0], names[0]) == ALIASES.get(names[1], names[1])
+
+
+def use_threads(device: DeviceSpec) -> int:
+    """The threads that kernels get, here and in the runner's processes: the user's word, else the device's units."""
+    said = os.environ.get(ENVIRONMENT, "")
+    return int(said) if said.isdigit() and int(said) else set_threads(device.units)

@@ -1,0 +1,56 @@
+"""The three things changed in TVM's own classes, so that a ``RollerPolicy`` works there too.
+
+``SearchTask.tune`` hands its policy to C++, which knows policies written in C++ only: one with a Python
+``search`` is asked for it. ``ProgramMeasurer`` and ``PreloadMeasuredStates`` are opaque: the Python objects
+remember what they were made with. Everything else passes through unchanged.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from tvm.auto_scheduler import measure, search_policy, search_task
+
+#: Attribute of the Python object under which its arguments are remembered.
+MADE_WITH = "_roller_made_with"
+
+
+def made_with(thing: Any) -> tuple[Any, ...] | None:
+    """The arguments of an object of a class in ``REMEMBERED``; None if it was made before ``install``."""
+    found = vars(thing).get(MADE_WITH)
+    return found if isinstance(found, tuple) else None
+
+
+def install() -> None:
+    """Change TVM's classes; once."""
+    if getattr(search_task.SearchTask.tune, MADE_WITH, None) is None:
+        search_task.SearchTask.tune = _dispatching(search_task.SearchTask.tune)
+        measure.ProgramMeasurer.__init__ = _remembering(measure.ProgramMeasurer.__init__)
+        search_policy.PreloadMeasuredStates.__init__ = _remembering(search_policy.PreloadMeasuredStates.__init__)
+
+
+def _dispatching(original: Any) -> Any:
+    @functools.wraps(original)
+    def tune(self: Any, tuning_options: Any, search_policy: Any = None, *args: Any, **kwargs: Any) -> Any:
+        from roller_tvm.auto_scheduler.search_policy import RollerPolicy
+        from roller_tvm.auto_scheduler.search_task import TuningOptions
+
+        if search_policy is None and isinstance(tuning_options, TuningOptions):
+            search_policy = RollerPolicy(self)  # TVM's task, but who made the options meant Roller
+        if callable(getattr(type(search_policy), "search", None)):
+            search_policy.search(tuning_options)
+            return None
+        return original(self, tuning_options, search_policy, *args, **kwargs)
+
+    setattr(tune, MADE_WITH, (original,))
+    return tune
+
+
+def _remembering(original: Any) -> Any:
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        setattr(self, MADE_WITH, (*args, *kwargs.values()))
+
+    return init

@@ -1,0 +1,124 @@
+"""The plans of one task in the order in which they are measured."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from roller_tvm.auto_scheduler.history import History, steps_of_state
+from roller_tvm.device import DeviceSpec
+from roller_tvm.errors import RollerError
+from roller_tvm.relay.candidates import Candidates, make_candidates
+from roller_tvm.relay.tasks import Task
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A State with the plan that it was made of.
+
+    Parameters
+    ----------
+    state : State
+    plan : RankedPlan
+    number : int
+        Of the plan, 0 is the best by prediction.
+    steps : str
+        As a record writes them.
+    """
+
+    state: Any
+    plan: Any
+    number: int
+    steps: str
+
+    @property
+    def seconds(self) -> float:
+        return float(self.plan.estimate.seconds)
+
+
+@dataclass
+class Queue:
+    """Candidates yet to be tried: every plan's first State, then the others.
+
+    Parameters
+    ----------
+    device : DeviceSpec or None
+    reason : str
+        Why there are none, or ''.
+    """
+
+    device: DeviceSpec | None = None
+    reason: str = ""
+    todo: deque[Candidate] = field(default_factory=deque)
+    others: dict[int, list[Candidate]] = field(default_factory=dict)
+    planned: list[Candidate] = field(default_factory=list)
+
+    @classmethod
+    def of_task(cls, task: Any, device: DeviceSpec | str | None, plans: int, history: History) -> Queue:
+        """Plan a task; what stands in the way is told in ``reason``."""
+        try:
+            spec = device_for(device, task.target)
+        except RollerError as error:
+            return cls(reason=f"{error.what}; {error.remedy}")
+        found = make_candidates(Task(0, name_of(task), 1, task, float(task.compute_dag.flop_ct)), spec, plans)
+        queue = cls(spec, found.reason)
+        queue._fill(task, found, history)
+        return queue
+
+    def _fill(self, task: Any, found: Candidates, history: History) -> None:
+        seen: set[int] = set()
+        for state, number in found.states:
+            candidate = Candidate(state, found.plans[number], number, steps_of_state(task, state))
+            self.planned.append(candidate)
+            if candidate.steps in history.costs:
+                seen.add(number)
+            elif number in seen:
+                self.others.setdefault(number, []).append(candidate)
+            else:
+                seen.add(number)
+                self.todo.append(candidate)
+
+    def take(self, count: int) -> list[Candidate]:
+        """The next ones to try."""
+        taken: list[Candidate] = []
+        while len(taken) < count and (self.todo or self.others):
+            if not self.todo:
+                self.todo.extend(c for number in sorted(self.others) for c in self.others[number])
+                self.others.clear()
+            taken.append(self.todo.popleft())
+        return taken
+
+    def failed(self, candidate: Candidate) -> None:
+        """The plan's other States, if it has more, come next."""
+        self.todo.extendleft(reversed(self.others.pop(candidate.number, [])))
+
+
+def name_of(task: Any) -> str:
+    """What to call a task: its description, else the function of its workload."""
+    if str(task.desc):
+        return str(task.desc)
+    try:
+        return str(json.loads(str(task.workload_key))[0])
+    except (ValueError, IndexError, TypeError):
+        return str(task.workload_key)[:40]
+
+
+def device_for(device: DeviceSpec | str | None, target: Any) -> DeviceSpec:
+    """The device that a user names, else the one that the target names.
+
+    Raises
+    ------
+    RollerError
+        There is no such device; the remedy says how to describe it.
+    """
+    return device if isinstance(device, DeviceSpec) else _device(device or str(target), not device)
+
+
+@functools.cache
+def _device(source: str, is_target: bool) -> DeviceSpec:
+    from roller_tvm.relay.tuning import find_device
+
+    return find_device(source, is_target)

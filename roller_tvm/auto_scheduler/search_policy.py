@@ -1,0 +1,359 @@
+"""Search policies: TVM's, and ``RollerPolicy``, which plans instead of searching."""
+
+# ruff: noqa: F403
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from tvm.auto_scheduler import search_policy as _ansor
+from tvm.auto_scheduler.search_policy import *
+
+from roller_tvm.auto_scheduler.checking import Workers, check
+from roller_tvm.auto_scheduler.history import History
+from roller_tvm.auto_scheduler.hooks import made_with
+from roller_tvm.auto_scheduler.measuring import Means, cost_of, failure, planned_result
+from roller_tvm.auto_scheduler.plans import Candidate, Queue, name_of
+from roller_tvm.device import DeviceSpec
+from roller_tvm.errors import MeasureError, UsageError, must_be
+from roller_tvm.relay.table import counts, duration
+
+FALLBACKS = ("default", "ansor")
+
+
+class RollerWarning(UserWarning):
+    """A task could not be planned or measured as asked; what was done instead is in the message."""
+
+
+@dataclass(frozen=True)
+class Params:
+    """What ``RollerPolicy`` may do.
+
+    Parameters
+    ----------
+    plans : int
+        At most so many plans of a task are constructed, and so many trials made, whatever the options ask for.
+    round : int
+        States handed to the builder at a time, at most; a task's first round are its best by prediction.
+    gain : float
+        Share by which a further round must improve a task for ``TaskScheduler`` to give it another.
+    fallback : {'default', 'ansor'}
+        What becomes of a task that Roller cannot plan: nothing (TVM's own schedule), or Ansor's search.
+    device : DeviceSpec or str, optional
+        A device, its name, or its spec file; by default the one that the task's target names.
+
+    Examples
+    --------
+    >>> Params(plans=16, fallback="ansor").round
+    10
+    """
+
+    plans: int = 64
+    round: int = 10
+    gain: float = 0.01
+    fallback: str = "default"
+    device: DeviceSpec | str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("plans", "round"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise UsageError(must_be(name, "an int >= 1", value), "RollerPolicy", "leave it out for the default")
+        if not 0 <= self.gain < 1:
+            raise UsageError(must_be("gain", "a share from 0 to 1", self.gain), "RollerPolicy", "0.01 is one percent")
+        if self.fallback not in FALLBACKS:
+            raise UsageError(must_be("fallback", f"one of {', '.join(FALLBACKS)}", self.fallback), "RollerPolicy",
+                             "'ansor' searches, 'default' leaves the task to TVM's own schedule")  # fmt: skip
+
+    @classmethod
+    def of(cls, params: Mapping[str, Any] | Params | None) -> Params:
+        """From a dictionary; parameters of Ansor's ``SketchPolicy`` in it are left out, unknown ones refused."""
+        if isinstance(params, Params):
+            return params
+        known = {f.name for f in fields(cls)}
+        given = {k: v for k, v in (params or {}).items() if k not in _ansor.SketchPolicy.DEFAULT_PARAMS}
+        unknown = sorted(set(given) - known)
+        if unknown:
+            raise UsageError(f"no parameter '{unknown[0]}'", "RollerPolicy", f"there are {', '.join(sorted(known))}")
+        return cls(**given)
+
+
+class PreloadMeasuredStates(_ansor.PreloadMeasuredStates):  # type: ignore[misc]
+    """States of a record file count as measured. An absent file has none."""
+
+
+class RollerPolicy(_ansor.EmptyPolicy):  # type: ignore[misc]
+    """Roller as a search policy, for the tasks and the scheduler here and for TVM's own.
+
+    Parameters
+    ----------
+    task : SearchTask
+    params : dict or Params, optional
+    verbose : int
+        0 says nothing but what goes wrong.
+    init_search_callbacks : list of PreloadMeasuredStates, optional
+        Record files to resume from.
+
+    Examples
+    --------
+    >>> from tvm import auto_scheduler as ansor  # doctest: +SKIP
+    >>> task = ansor.SearchTask(func=matmul, args=(512, 512, 512), target="llvm")  # doctest: +SKIP
+    >>> task.tune(options, search_policy=RollerPolicy(task))  # doctest: +SKIP
+    >>> tuner = ansor.TaskScheduler(tasks, weights)  # doctest: +SKIP
+    >>> tuner.tune(options, search_policy=[RollerPolicy(t) for t in tasks])  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        task: Any,
+        params: Mapping[str, Any] | Params | None = None,
+        verbose: int = 1,
+        init_search_callbacks: Sequence[Any] | None = None,
+    ) -> None:
+        super().__init__(task)
+        self.set_verbose(int(verbose))
+        self.task = task
+        self.params = Params.of(params)
+        self.history = History()
+        for callback in init_search_callbacks or ():
+            self._preload(callback)
+        self.best_s, self.best = self.history.best_s, None
+        self.trials = len(self.history.costs)
+        #: Trials of this task since its last gain, failures included.
+        self.since_gain = 0
+        self.rejected: list[str] = []
+        self._queue: Queue | None = None
+        self._workers: Workers | None = None
+        self._instead: Any = None
+        self._finished = False
+        self._replay_history()
+
+    def _preload(self, callback: Any) -> None:
+        arguments = made_with(callback) if isinstance(callback, _ansor.PreloadMeasuredStates) else None
+        if not arguments:
+            raise UsageError(
+                f"a {type(callback).__name__} means nothing to Roller",
+                "RollerPolicy(init_search_callbacks=...)",
+                "give it to auto_scheduler.SketchPolicy, and that policy to tune",
+            )
+        read = History.read(arguments[0], self.task)
+        self.history.costs.update(read.costs)
+        self.history.planned |= read.planned
+        if read.best_s < self.history.best_s:
+            self.history.best_s, self.history.best_line = read.best_s, read.best_line
+
+    def _replay_history(self) -> None:
+        """Where an earlier run stopped because nothing was gained any more, this one need not try again."""
+        best = math.inf
+        for seconds in self.history.costs.values():
+            best = self._weigh(seconds, best)
+        self._judge_round()
+
+    def _weigh(self, seconds: float, best: float) -> float:
+        gained = seconds < best * (1 - self.params.gain)
+        self.since_gain = 0 if gained else self.since_gain + 1
+        return min(seconds, best)
+
+    def _judge_round(self) -> None:
+        """Done with when a round after the first brought nothing."""
+        self._finished = self.trials >= 2 * self.params.round and self.since_gain >= self.params.round
+
+    @property
+    def queue(self) -> Queue:
+        """The plans, made when first asked for."""
+        if self._queue is None:
+            self._queue = Queue.of_task(self.task, self.params.device, self.params.plans, self.history)
+        return self._queue
+
+    @property
+    def workers(self) -> Workers:
+        if self._workers is None:
+            assert self.queue.device is not None
+            self._workers = Workers.shared(self.task.target, self.queue.device)
+        return self._workers
+
+    def close(self) -> None:
+        """Let go of the worker processes; the last policy that does ends them."""
+        self._workers = None
+
+    # What TVM's SearchTask.tune (see hooks.py) and TaskScheduler call.
+
+    def search(self, tuning_options: Any) -> Any:
+        """Tune the task as the options say. Returns the best State, or None if nothing works."""
+        if self._gives_up():
+            return self._ansors_search(tuning_options)
+        means = Means.of_options(tuning_options)
+        wanted, patience = int(tuning_options.num_measure_trials), int(tuning_options.early_stopping)
+        done = 0
+        try:
+            if wanted <= 0:
+                return self.plan_only(means)
+            while done < wanted:
+                size = min(int(tuning_options.num_measures_per_round), self.params.round, wanted - done)
+                inputs, _ = self.measure_round(size, means)
+                done += len(inputs)
+                if not inputs:
+                    break
+                if 0 < patience <= self.since_gain:
+                    means.say(f"Stop early since no performance improvement in the last {patience} measurement trials.")
+                    break
+            if math.isinf(self.best_s):
+                return self.plan_only(means)
+            means.say(f"{name_of(self.task)}: {duration(self.best_s)} after {done} trials")
+        finally:
+            self.close()
+        return self.best or self.history.state(self.task)
+
+    def continue_search_one_round(self, num_measure: int, measurer: Any) -> tuple[list[Any], list[Any]]:
+        """Measure the next plans; nothing more once a whole round brought no gain.
+
+        Returns
+        -------
+        inputs, results : list of MeasureInput, list of MeasureResult
+        """
+        if self._gives_up():
+            if self._instead is not None:
+                return self._instead.continue_search_one_round(num_measure, measurer)
+            return [], []
+        means = Means.of_measurer(measurer)
+        if self._finished:
+            self.close()
+            return [], []
+        inputs, results = self.measure_round(min(int(num_measure), self.params.round), means)
+        self._judge_round()
+        if not inputs:
+            self._finished = True
+            if math.isinf(self.best_s):
+                return self._planned(means)
+        return inputs, results
+
+    def measure_round(self, count: int, means: Means) -> tuple[list[Any], list[Any]]:
+        """Measure up to `count` more plans whose results are right, and call the callbacks."""
+        if means.local and not self.workers.runs_here(self.task.target):
+            self._warn(
+                f"no device here runs code for '{self.task.target}', and the runner is a LocalRunner: plans are "
+                "chosen by prediction and built, not measured; an RPCRunner would measure them"
+            )
+            return [], []
+        chosen = self._right_ones(min(count, self.params.plans - self.trials), means)
+        if not chosen:
+            return [], []
+        states = [c.state for c in chosen]
+        inputs, results = means.measure(self.task, states)
+        means.deliver(self.task, states, results)
+        for candidate, result in zip(chosen, results, strict=True):
+            seconds = cost_of(result)
+            if seconds < self.best_s:
+                self.best = candidate.state
+            self.best_s = self._weigh(seconds, self.best_s)
+            self.trials += 1
+        failures = [failure(r) for r in results]
+        if all(failures):
+            self._warn(f"all {len(failures)} trials failed, e.g. {failures[0]}")
+        return inputs, results
+
+    def _right_ones(self, count: int, means: Means) -> list[Candidate]:
+        """The next candidates that compute what they should."""
+        chosen: list[Candidate] = []
+        while len(chosen) < count:
+            tried = self.queue.take(count - len(chosen))
+            if not tried:
+                break
+            try:
+                outcomes = check(self.workers, self.task, [c.state for c in tried], means.local)
+            except MeasureError as error:
+                self._warn(f"{error.kind}: {error.what}")
+                break
+            for candidate, outcome in zip(tried, outcomes, strict=True):
+                if outcome.ok:
+                    chosen.append(candidate)
+                else:
+                    self.rejected.append(outcome.kind)
+                    self.queue.failed(candidate)
+        if self.rejected and not chosen and math.isinf(self.best_s):
+            self._warn(f"no plan works: {counts({k: self.rejected.count(k) for k in self.rejected})}")
+        return chosen
+
+    # Without measuring.
+
+    def plan_only(self, means: Means) -> Any:
+        """Hand the best plan that works to the callbacks, with its predicted time. Returns its State, or None."""
+        if self.history.best_line:
+            return self.history.state(self.task)
+        planned_only([self], means)
+        return self.best
+
+    def _planned(self, means: Means) -> tuple[list[Any], list[Any]]:
+        """For a scheduler: the plan, with its predicted time as if it had been measured."""
+        from tvm.auto_scheduler.measure import MeasureInput, MeasureResult
+
+        if self.plan_only(means) is None:
+            return [], []
+        return [MeasureInput(self.task, self.best)], [MeasureResult([self.best_s], 0, "", 0.0, 0.0)]
+
+    def take_plan(self, number: int | None, failures: Mapping[str, int], means: Means) -> None:
+        """What ``planned_only`` found: the number of the candidate that works, and what the others failed at."""
+        if number is None:
+            self._warn(f"no plan works: {counts(dict(failures)) or 'none was made'}")
+            return
+        found = self.queue.planned[number]
+        self.best, self.best_s = found.state, found.seconds
+        if found.steps not in self.history.planned:
+            means.deliver(self.task, [found.state], [planned_result(found.seconds)])
+        means.say(f"{name_of(self.task)}: ~{duration(found.seconds)} as predicted, not measured")
+
+    # What Roller cannot plan.
+
+    def _gives_up(self) -> bool:
+        """Whether there is no plan; says so the first time."""
+        if not self.queue.reason:
+            return False
+        if self.params.fallback == "ansor" and self._instead is None:
+            self._instead = ansors_policy(self.task, int(self.verbose))
+            self._warn(f"{self.queue.reason}; Ansor's search instead")
+        elif self.params.fallback == "default" and not self._finished:
+            self._finished = True
+            self._warn(f"{self.queue.reason}; it keeps TVM's own schedule (fallback='ansor' would search for one)")
+        return True
+
+    def _ansors_search(self, tuning_options: Any) -> Any:
+        from tvm.auto_scheduler import _ffi_api
+
+        if self._instead is not None:
+            _ffi_api.AutoSchedule(self._instead, tuning_options)
+        return None
+
+    def _warn(self, text: str) -> None:
+        warnings.warn(f"{name_of(self.task)}: {text}", RollerWarning, stacklevel=2)
+
+
+def planned_only(policies: Sequence[RollerPolicy], means: Means) -> None:
+    """The best working plan of every task, recorded with its predicted time; built side by side where not run."""
+    able = [p for p in policies if not p._gives_up()]
+    by_workers: dict[int, list[RollerPolicy]] = {}
+    for policy in able:
+        by_workers.setdefault(id(policy.workers), []).append(policy)
+    for group in by_workers.values():
+        jobs = [(p.task, [c.state for c in p.queue.planned]) for p in group]
+        for policy, found in zip(group, group[0].workers.first_working(jobs), strict=True):
+            policy.take_plan(found.winner, found.failures(), means)
+
+
+def ansors_policy(task: Any, verbose: int) -> Any:
+    """Ansor's own: with its learned cost model where xgboost is here."""
+    from tvm.auto_scheduler import RandomModel, SketchPolicy, XGBModel
+
+    try:
+        import xgboost  # noqa: F401
+
+        model = XGBModel()
+    except ImportError:
+        model = RandomModel()
+    return SketchPolicy(task, model, verbose=verbose)
+
+
+def __getattr__(name: str) -> Any:
+    return getattr(_ansor, name)

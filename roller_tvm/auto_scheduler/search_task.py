@@ -1,0 +1,158 @@
+"""``SearchTask`` and what goes with it: TVM's own, tuned by Roller."""
+
+# ruff: noqa: F403
+from __future__ import annotations
+
+import functools
+import warnings
+from typing import Any
+
+from tvm.auto_scheduler import search_task as _ansor
+from tvm.auto_scheduler.search_task import *
+from tvm.target import Target
+
+from roller_tvm.auto_scheduler.search_policy import RollerPolicy, RollerWarning
+
+
+class TuningOptions(_ansor.TuningOptions):  # type: ignore[misc]
+    """How to tune; parameters as TVM's.
+
+    Parameters
+    ----------
+    num_measure_trials : int
+        0 plans without measuring: the callbacks get one record a task, with its predicted time. More measures
+        so many of the best plans, at most those there are (see ``search_policy.Params``).
+    early_stopping : int, optional
+        Stop after so many trials without an improvement.
+    num_measures_per_round : int
+        At most so many States go to the builder at a time.
+    verbose : int
+    builder, runner : ProgramBuilder, ProgramRunner or 'local'
+    measure_callbacks : list of MeasureCallback, optional
+
+    Examples
+    --------
+    >>> TuningOptions(10, measure_callbacks=[RecordToFile("records.json")])  # doctest: +SKIP
+    """
+
+
+class SearchTask(_ansor.SearchTask):  # type: ignore[misc]
+    """A task as TVM's own, which it is: same workload keys, same records. Roller tunes it.
+
+    Examples
+    --------
+    >>> task = SearchTask(func=matmul, args=(1024, 1024, 1024), target="llvm -mcpu=core-avx2")  # doctest: +SKIP
+    >>> task.tune(TuningOptions(10, measure_callbacks=[RecordToFile("records.json")]))  # doctest: +SKIP
+    >>> schedule, args = task.apply_best("records.json")  # doctest: +SKIP
+    """
+
+    @functools.wraps(_ansor.SearchTask.__init__)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*_with_hardware_params(args, kwargs), **kwargs)
+
+    @classmethod
+    def of(cls, task: Any) -> SearchTask:
+        """The same task as one of ours."""
+        made = cls.__new__(cls)
+        made.__setstate__(task.__getstate__())
+        return made
+
+    def tune(self, tuning_options: Any, search_policy: Any = None, adaptive_training: bool = False) -> None:
+        """Plan, measure and record; with a policy of Ansor's given, search as Ansor does."""
+        if search_policy is None:
+            search_policy = RollerPolicy(self, verbose=int(tuning_options.verbose))
+        super().tune(tuning_options, search_policy, adaptive_training)
+
+    def apply_best(
+        self, log_file: str, include_compatible: bool = False, layout_rewrite_option: Any = None
+    ) -> tuple[Any, Any]:
+        """The best recorded schedule and its arguments; without a record, a schedule that runs, with a warning."""
+        try:
+            return super().apply_best(log_file, include_compatible, layout_rewrite_option)
+        except RuntimeError as error:
+            warnings.warn(f"{str(error).splitlines()[-1]}: an untuned schedule instead", RollerWarning, stacklevel=2)
+            return untuned(self)
+
+
+def untuned(task: Any) -> tuple[Any, Any]:
+    """A schedule of a task that nobody tuned, and its arguments."""
+    import tvm
+    from tvm import te
+    from tvm.auto_scheduler import RandomModel, SketchPolicy
+
+    from roller_tvm.relay.reference import reference_schedule
+
+    tensors = list(task.compute_dag.tensors)
+    if task.target.kind.name in ("llvm", "c"):
+        return reference_schedule([t for t in tensors if not isinstance(t.op, te.PlaceholderOp)]), tensors
+    # Loops must be bound to threads: what Ansor would try first.
+    auto_schedule = tvm.get_global_func("auto_scheduler.AutoSchedule")
+    schedule, args = auto_schedule(SketchPolicy(task, RandomModel(), verbose=0), TuningOptions(0, verbose=0))
+    return schedule, list(args)
+
+
+def create_task(
+    func: Any, args: Any, target: Any, target_host: Any = None, hardware_params: Any = None
+) -> SearchTask:
+    """A task of a registered function. TVM gave this up for ``SearchTask``; scripts that call it still run.
+
+    Examples
+    --------
+    >>> task = create_task(matmul, (512, 512, 512), "llvm")  # doctest: +SKIP
+    """
+    return SearchTask(func=func, args=args, target=target, target_host=target_host, hardware_params=hardware_params)
+
+
+def auto_schedule(task: Any, search_policy: Any = None, tuning_options: Any = None) -> tuple[Any, Any]:
+    """Tune a task and give its best schedule and arguments. TVM gave this up for ``SearchTask.tune``.
+
+    Examples
+    --------
+    >>> schedule, args = auto_schedule(task, tuning_options=TuningOptions(10))  # doctest: +SKIP
+    >>> kernel = tvm.build(schedule, args, task.target)  # doctest: +SKIP
+    """
+    from tvm.auto_scheduler import _ffi_api
+
+    options = TuningOptions() if tuning_options is None else tuning_options
+    policy = RollerPolicy(task, verbose=int(options.verbose)) if search_policy is None else search_policy
+    if not isinstance(policy, RollerPolicy):
+        schedule, args = _ffi_api.AutoSchedule(policy, options)
+        return schedule, list(args)
+    state = policy.search(options)
+    if state is None:
+        return untuned(task)
+    return task.compute_dag.apply_steps_from_state(state, task.layout_rewrite_option)
+
+
+def hardware_params_for(target: Any) -> Any:
+    """Ansor's parameters of a GPU that is not here, which it could not ask; else None: it asks."""
+    import tvm
+
+    from roller_tvm.auto_scheduler.plans import device_for
+    from roller_tvm.errors import RollerError
+    from roller_tvm.relay.tasks import hardware_params
+
+    if target.kind.name in ("llvm", "c"):
+        return None
+    try:
+        if tvm.device(target.kind.name, 0).exist:
+            return None
+        return hardware_params(target, device_for(None, target))
+    except (RollerError, ValueError, tvm.TVMError):
+        return None  # TVM's own error says what it needs
+
+
+def _with_hardware_params(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """Positional arguments; `kwargs` gets what is missing."""
+    given = dict(zip(("func", "args", "compute_dag", "workload_key", "target", "target_host", "hardware_params"), args,
+                     strict=False), **kwargs)  # fmt: skip
+    if given.get("target") is not None and given.get("hardware_params") is None and len(args) < 7:
+        target = Target.canon_target_and_host(given["target"], given.get("target_host"))[0]
+        kwargs["hardware_params"] = hardware_params_for(target)
+    return args
+
+
+def __getattr__(name: str) -> Any:
+    return getattr(_ansor, name)
+
+
