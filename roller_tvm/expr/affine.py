@@ -1,14 +1,15 @@
-"""Affine index expressions over iteration axes."""
+"""Index expressions over iteration axes: affine, divided, clamped."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import gcd
 
 
 @dataclass(frozen=True)
 class Index:
-    """One dimension of an access: ``const + sum(coefficient * axis)``.
+    """One dimension of an access: ``floor((const + sum(coefficient * axis)) / divisor)``.
 
     Parameters
     ----------
@@ -17,18 +18,25 @@ class Index:
     const : int
         Constant offset (negative for padding).
     opaque : bool
-        True where the index is not affine in the axes (a gather, a resize): the whole dimension
-        is then taken to be touched.
+        True where nothing is known of the index (a gather): the whole dimension is then taken to be touched.
+    divisor : int
+        Above 1 where the index is a floor quotient: a dilated tensor, nearest-neighbour resizing.
+    clamped : bool
+        True where the index follows the formula in the interior alone: clamped, mirrored or wrapped at a border.
 
     Examples
     --------
     >>> Index.of({"oh": 2, "kh": 1}, -1)
     Index(2*oh + kh - 1)
+    >>> Index.of({"h": 1}, 1, divisor=2)
+    Index((h + 1)//2)
     """
 
     terms: tuple[tuple[str, int], ...] = ()
     const: int = 0
     opaque: bool = False
+    divisor: int = 1
+    clamped: bool = False
 
     def __post_init__(self) -> None:
         names = [name for name, _ in self.terms]
@@ -36,13 +44,19 @@ class Index:
             raise ValueError(f"an axis occurs twice in the index {self.terms}")
         if any(coefficient == 0 for _, coefficient in self.terms):
             raise ValueError(f"a coefficient of 0 in the index {self.terms}")
-        if self.opaque and (self.terms or self.const):
+        if self.divisor < 1:
+            raise ValueError(f"the divisor of an index must be >= 1 (got {self.divisor})")
+        if self.opaque and (self.terms or self.const or self.divisor > 1 or self.clamped):
             raise ValueError("an opaque index carries no terms")
 
     @classmethod
-    def of(cls, terms: Mapping[str, int] | None = None, const: int = 0) -> Index:
-        """An index from a mapping axis -> coefficient; zero coefficients are dropped."""
-        return cls(tuple((n, c) for n, c in (terms or {}).items() if c), const)
+    def of(
+        cls, terms: Mapping[str, int] | None = None, const: int = 0, divisor: int = 1, clamped: bool = False
+    ) -> Index:
+        """An index from a mapping axis -> coefficient; zero coefficients are dropped, the quotient is reduced."""
+        kept = tuple((n, c) for n, c in (terms or {}).items() if c)
+        common = gcd(divisor, *(c for _, c in kept))
+        return cls(tuple((n, c // common) for n, c in kept), const // common, False, divisor // common, clamped)
 
     @classmethod
     def axis(cls, name: str) -> Index:
@@ -51,35 +65,67 @@ class Index:
 
     @classmethod
     def whole(cls) -> Index:
-        """An index that no affine map describes: the whole dimension."""
+        """An index of which nothing is known: the whole dimension."""
         return cls(opaque=True)
 
     @property
     def axes(self) -> tuple[str, ...]:
         return tuple(name for name, _ in self.terms)
 
+    @property
+    def is_affine(self) -> bool:
+        """Whether the index is the sum itself, everywhere."""
+        return not self.opaque and self.divisor == 1 and not self.clamped
+
     def coefficient(self, axis: str) -> int:
         """The coefficient of one axis, 0 if it does not occur."""
         return dict(self.terms).get(axis, 0)
 
     def value(self, point: Mapping[str, int]) -> int:
-        """The index at one iteration point."""
-        return self.const + sum(c * point[n] for n, c in self.terms)
+        """The index at one iteration point (in the interior)."""
+        return (self.const + sum(c * point[n] for n, c in self.terms)) // self.divisor
+
+    def extent(self, tile: Mapping[str, int]) -> int:
+        """Distance from the first to the last element that a tile touches, both counted.
+
+        Of a quotient the largest over the positions of aligned tiles.
+
+        Examples
+        --------
+        >>> Index.of({"h": 2, "kh": 1}).extent({"h": 4, "kh": 3})
+        9
+        >>> Index.of({"h": 1, "kh": 1}, -1, divisor=2).extent({"h": 4, "kh": 3})
+        4
+        """
+        span = sum(abs(c) * (tile[n] - 1) for n, c in self.terms)
+        return 1 + (span + (self.phases(tile)[-1] if self.divisor > 1 else 0)) // self.divisor
+
+    def phases(self, tile: Mapping[str, int]) -> range:
+        """Remainders that the first element of an aligned tile may have by the divisor."""
+        step = gcd(self.divisor, *(c * tile[n] for n, c in self.terms))
+        first = self.const + sum(c * (tile[n] - 1) for n, c in self.terms if c < 0)
+        return range(first % step, self.divisor, step)
 
     def substitute(self, inner: Mapping[str, Index]) -> Index:
         """Replace axes by indices over other axes (composition of access maps)."""
         if self.opaque:
             return self
+        used = [inner.get(name, Index.axis(name)) for name in self.axes]
+        divided = [(c, i) for (_, c), i in zip(self.terms, used, strict=True) if i.divisor > 1]
+        # floor((floor(n / e) + r) / d) is floor((n + e*r) / (d*e)); a multiple of a quotient is no quotient.
+        if any(i.opaque for i in used) or len(divided) > 1 or any(abs(c) != 1 for c, _ in divided):
+            return Index.whole()
+        scale = divided[0][1].divisor if divided else 1
         total: dict[str, int] = {}
-        const = self.const
-        for name, coefficient in self.terms:
-            replacement = inner.get(name, Index.axis(name))
-            if replacement.opaque:
-                return Index.whole()
-            const += coefficient * replacement.const
+        const = self.const * scale
+        for (_, coefficient), replacement in zip(self.terms, used, strict=True):
+            factor = coefficient * (scale // replacement.divisor)
+            # -floor(n / e) is floor((-n + e - 1) / e).
+            const += factor * replacement.const + (replacement.divisor - 1 if factor < 0 else 0)
             for axis, c in replacement.terms:
-                total[axis] = total.get(axis, 0) + coefficient * c
-        return Index.of(total, const)
+                total[axis] = total.get(axis, 0) + factor * c
+        clamped = self.clamped or any(i.clamped for i in used)
+        return Index.of(total, const, self.divisor * scale, clamped)
 
     def __str__(self) -> str:
         if self.opaque:
@@ -92,17 +138,31 @@ class Index:
         if self.const or not text:
             sign = " - " if self.const < 0 else " + "
             text += f"{sign}{abs(self.const)}" if text else str(self.const)
-        return text
+        if self.divisor > 1:
+            text = f"({text})//{self.divisor}" if " " in text or "*" in text else f"{text}//{self.divisor}"
+        return f"clamp({text})" if self.clamped else text
 
     def __repr__(self) -> str:
         return f"Index({self})"
 
     def to_json(self) -> dict | str:
-        return "?" if self.opaque else {"terms": [list(t) for t in self.terms], "const": self.const}
+        if self.opaque:
+            return "?"
+        data: dict = {"terms": [list(t) for t in self.terms], "const": self.const}
+        if self.divisor > 1:
+            data["divisor"] = self.divisor
+        return {**data, "clamped": True} if self.clamped else data
 
     @classmethod
     def from_json(cls, data: dict | str) -> Index:
         if data == "?":
             return cls.whole()
         assert isinstance(data, dict)
-        return cls(tuple((str(n), int(c)) for n, c in data["terms"]), int(data["const"]))
+        terms = tuple((str(n), int(c)) for n, c in data["terms"])
+        return cls(terms, int(data["const"]), False, int(data.get("divisor", 1)), bool(data.get("clamped", False)))
+
+    def without(self, axes: frozenset[str]) -> Index:
+        """The index where these axes are 0."""
+        if self.opaque or not axes & set(self.axes):
+            return self
+        return replace(self, terms=tuple(t for t in self.terms if t[0] not in axes))

@@ -129,7 +129,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Access:
-    """A read of a tensor at affine indices, one per dimension; ``guarded`` if under a bounds condition."""
+    """A read of a tensor at one index per dimension; ``guarded`` if under a bounds condition."""
 
     tensor: str
     indices: tuple[Index, ...]
@@ -468,7 +468,7 @@ def _part_values(
     own: Index, read: Index, parts: Mapping[str, int], extents: Mapping[str, int]
 ) -> dict[str, Index]:
     unknown = {name: Index.whole() for name, _ in own.terms}
-    if read.opaque:
+    if not read.is_affine:
         return unknown
     rest, const, result = list(read.terms), read.const, {}
     for name, stride in sorted(own.terms, key=lambda t: -t[1]):

@@ -34,20 +34,22 @@ def box(indices: Sequence[Index], tile: Mapping[str, int], shape: Sequence[int])
     (9,)
     """
     return tuple(
-        extent
-        if index.opaque
-        else min(extent, 1 + sum(abs(c) * (tile[name] - 1) for name, c in index.terms))
+        extent if index.opaque else min(extent, index.extent(tile))
         for index, extent in zip(indices, shape, strict=True)
     )
 
 
 def footprint(indices: Sequence[Index], tile: Mapping[str, int], shape: Sequence[int]) -> int:
-    """Number of distinct elements touched by a tile (in the interior of the tensor).
+    """Number of distinct elements touched by an aligned tile, in the interior of the tensor.
+
+    Of quotients it is the largest number over the tiles' positions.
 
     Examples
     --------
     >>> footprint([Index.of({"h": 4, "kh": 1})], {"h": 5, "kh": 3}, [100])
     15
+    >>> footprint([Index.of({"h": 3}, divisor=2)], {"h": 5}, [100])
+    5
     """
     total = 1
     for group in _coupled(tuple(indices)):
@@ -67,7 +69,13 @@ def _count(
         index = indices[group[0]]
         if index.opaque:
             return bounds[0]
-        return distinct_sums(tuple((abs(c), tile[n]) for n, c in index.terms))
+        sums = tuple((abs(c), tile[n]) for n, c in index.terms)
+        return distinct_sums(sums) if index.divisor == 1 else _distinct_quotients(sums, index, tile)
+    product = 1
+    for b in bounds:
+        product *= b
+    if any(indices[d].divisor > 1 for d in group):
+        return product
     # Several dimensions share an axis: lay the dimensions out in one mixed-radix position, so that
     # distinct elements are distinct positions.
     spans = [1 + sum(abs(c) * (tile[n] - 1) for n, c in indices[d].terms) for d in group]
@@ -78,9 +86,6 @@ def _count(
             flat[name] = flat.get(name, 0) + c * radix
         radix *= 2 * span  # twice the span: coefficients of either sign cannot alias
     if radix > _EXACT_POSITIONS:
-        product = 1
-        for b in bounds:
-            product *= b
         return product
     return distinct_sums(tuple((abs(c), tile[n]) for n, c in flat.items() if c))
 
@@ -125,7 +130,26 @@ def distinct_sums(steps: tuple[tuple[int, int], ...]) -> int:
     return count
 
 
+def _distinct_quotients(sums: tuple[tuple[int, int], ...], index: Index, tile: Mapping[str, int]) -> int:
+    """Distinct values of a floor quotient of sums, the most over the tile's positions."""
+    d, span, whole = index.divisor, 0, True
+    for c, e in sorted(sums):
+        whole = whole and (e == 1 or c <= span + d)  # no gap is wider than the divisor: every quotient occurs
+        span += c * (e - 1)
+    if whole:
+        return index.extent(tile)
+    if span > _EXACT_POSITIONS // d:
+        return min(index.extent(tile), distinct_sums(sums))
+    bits = _reachable(sums)
+    values = [v for v in range(span + 1) if bits >> v & 1]
+    return max(len({(v + phase) // d for v in values}) for phase in index.phases(tile))
+
+
 def _distinct_by_bits(steps: tuple[tuple[int, int], ...]) -> int:
+    return _reachable(steps).bit_count()
+
+
+def _reachable(steps: tuple[tuple[int, int], ...]) -> int:
     """The set of reachable sums as the bits of one integer."""
     bits = 1
     for c, e in steps:
@@ -135,4 +159,4 @@ def _distinct_by_bits(steps: tuple[tuple[int, int], ...]) -> int:
             copies |= copies << (c * take)
             have += take
         bits = copies
-    return bits.bit_count()
+    return bits

@@ -118,10 +118,7 @@ def _reads_of(expression: TensorExpression, name: str) -> Iterator[tuple[Stage, 
 
 def _value(stage: Stage, index: Index) -> Index:
     """The index without axes of a single iteration, which are 0."""
-    if index.opaque:
-        return index
-    extents = stage.extents
-    return Index(tuple(t for t in index.terms if extents[t[0]] > 1), index.const)
+    return index.without(frozenset(a.name for a in stage.axes if a.extent == 1))
 
 
 def _fixed_dims(expression: TensorExpression, name: str) -> set[int]:

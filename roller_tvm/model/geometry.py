@@ -52,6 +52,11 @@ class Operand:
     def name(self) -> str:
         return self.access.tensor
 
+    @property
+    def computed(self) -> bool:
+        """Whether its values follow from their indices alone: a constant matrix, of which nothing is read."""
+        return not self.sources
+
     @cached_property
     def axes(self) -> frozenset[int]:
         return frozenset(a for dim in self.dims for a, _ in dim)
@@ -71,10 +76,12 @@ class Operand:
         known = self._boxes.get(tile)
         if known is None:
             known = []
-            for dim, full, opaque in zip(self.dims, self.shape, self.opaque, strict=True):
+            for d, (dim, full, opaque) in enumerate(zip(self.dims, self.shape, self.opaque, strict=True)):
                 extent = 1
                 for a, c in dim:
                     extent += c * (tile[a] - 1)
+                if d in self.divided:
+                    extent = self._quotient_extent(d, tile)
                 known.append(full if opaque or extent > full else extent)
             self._boxes[tile] = known
         return known
@@ -82,6 +89,15 @@ class Operand:
     @cached_property
     def _boxes(self) -> dict[Tile, list[int]]:
         return {}
+
+    @cached_property
+    def divided(self) -> frozenset[int]:
+        """Dimensions whose index is a floor quotient: neighbours along an axis share elements there."""
+        return frozenset(d for d, index in enumerate(self.access.indices) if index.divisor > 1)
+
+    def _quotient_extent(self, d: int, tile: Tile) -> int:
+        index = self.access.indices[d]
+        return index.extent({n: tile[a] for n, (a, _) in zip(index.axes, self.dims[d], strict=True)})
 
     def elements(self, tile: Tile) -> int:
         """Elements of the bounding box."""
@@ -101,10 +117,16 @@ class Operand:
         return length
 
     def stride_of(self, axis: int) -> int:
-        """Elements between neighbours along an axis, in the row-major tensor; 0 if the axis is absent."""
+        """Elements between neighbours along an axis, in the row-major tensor; 0 if the axis is absent.
+
+        Above 1 along a quotient: its neighbours are no run, even where they share elements.
+        """
         stride, total = 1, 0
-        for dim, full in zip(reversed(self.dims), reversed(self.shape), strict=True):
-            total += stride * sum(c for a, c in dim if a == axis)
+        for d, full in zip(range(len(self.dims) - 1, -1, -1), reversed(self.shape), strict=True):
+            step = sum(c for a, c in self.dims[d] if a == axis)
+            if step and d in self.divided:
+                step = max(2, ceil(step / self.access.indices[d].divisor))
+            total += stride * step
             stride *= full
         return total
 

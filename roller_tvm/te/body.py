@@ -10,6 +10,7 @@ from ..errors import UnsupportedOperator
 from ..expr.affine import Index
 from ..expr.expression import DTYPE_BYTES, Access, Axis, Stage
 from .affine import Affine, Splits, affine, constant
+from .quotient import Quotient, quotient
 
 REMEDY = "leave this operator to TVM's own schedule"
 _ARITHMETIC = {
@@ -71,6 +72,10 @@ def dtype_of(dtype: Any, where: str) -> str:
     return text
 
 
+#: What is known of an index: over digits of axes, over whole axes; None where it is neither.
+Form = tuple[Affine | None, Quotient | None]
+
+
 @dataclass
 class StageReader:
     """Reads one ComputeOp: its axes, its reads, its arithmetic."""
@@ -79,7 +84,7 @@ class StageReader:
     name: str
     names: dict[Any, str]
     counts: dict[str, int] = field(default_factory=dict)
-    loads: list[tuple[str, list[Affine | None], bool]] = field(default_factory=list)
+    loads: list[tuple[str, list[Form], bool]] = field(default_factory=list)
 
     def read(self) -> tuple[Stage, dict[str, tuple[str, ...]]]:
         iters = [*self.op.axis, *self.op.reduce_axis]
@@ -203,14 +208,18 @@ class StageReader:
         return reads
 
     def _load(self, tensor: Any, indices: Iterable[Any], guarded: bool) -> None:
-        forms: list[Affine | None] = []
+        forms: list[Form] = []
         for index in indices:
-            form = affine(index, self._axis_of)
+            form, other = affine(index, self._axis_of), None
+            if form is not None and any((lo, hi) != (1, self.extents[v]) for v, lo, hi in form.terms):
+                other = quotient(index, self._axis_of)
             if form is None:
-                form = affine(_canonical(index, self.variables, self.lows, self.extents), self._axis_of)
-            if form is None:
+                simple = _canonical(index, self.variables, self.lows, self.extents)
+                form, other = affine(simple, self._axis_of), quotient(simple, self._axis_of)
+                other = other or quotient(index, self._axis_of)
+            if form is None and other is None:
                 self._inner_loads(index, guarded)
-            forms.append(form)
+            forms.append((form, other))
         self.loads.append((self.names[tensor.op], forms, guarded))
 
     def _inner_loads(self, index: Any, guarded: bool) -> None:
@@ -221,8 +230,9 @@ class StageReader:
 
     def _stage(self, combiner: str) -> tuple[Stage, dict[str, tuple[str, ...]]]:
         splits = Splits(self.extents)
+        whole = self._over_whole_axes(bool(combiner))
         loads = [
-            (tensor, [f if f is not None and splits.accept(f.terms) else None for f in forms], guarded)
+            (tensor, [_chosen(form, splits, whole) for form in forms], guarded)
             for tensor, forms, guarded in self.loads
         ]
         parts: list[tuple[Axis, ...]] = [
@@ -232,7 +242,7 @@ class StageReader:
         names = [tuple(a.name for a in p) for p in parts]
         reads: dict[Access, None] = {}
         for tensor, forms, guarded in loads:
-            indices = tuple(Index.whole() if f is None else splits.index(f, names) for f in forms)
+            indices = tuple(_index(form, splits, names) for form in forms)
             reads[Access(tensor, indices, guarded)] = None
         ops = tuple((k, n) for k, n in self.counts.items() if n)
         try:
@@ -247,6 +257,32 @@ class StageReader:
         except ValueError as error:
             raise UnsupportedOperator(str(error), self.name, REMEDY) from error
         return stage, dict(zip(self.axis_names, names, strict=True))
+
+
+    def _over_whole_axes(self, reduces: bool) -> bool:
+        """Whether quotients are better than parts of axes: no index needs a remainder, which parts alone give.
+
+        Tiles of a reduction are exact over parts.
+        """
+        forms = [form for _, forms, _ in self.loads for form, _ in forms if form is not None]
+        return not reduces and all(hi == self.extents[var] for form in forms for var, _, hi in form.terms)
+
+
+def _chosen(form: Form, splits: Splits, whole: bool) -> Affine | Quotient | None:
+    """An index over whole axes where that is wanted or digits do not go together, else over digits."""
+    digits, over_axes = form
+    if whole and over_axes is not None and not over_axes.clamped:
+        return over_axes
+    return digits if digits is not None and splits.accept(digits.terms) else over_axes
+
+
+def _index(form: Affine | Quotient | None, splits: Splits, names: list[tuple[str, ...]]) -> Index:
+    if form is None:
+        return Index.whole()
+    if isinstance(form, Affine):
+        return splits.index(form, names)
+    over = splits.index(form.form, names)
+    return Index.of(dict(over.terms), over.const, form.divisor, form.clamped)
 
 
 def _low(iv: Any, where: str) -> int:

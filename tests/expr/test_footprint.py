@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from roller_tvm.expr import Index, box, distinct_sums, footprint
 from roller_tvm.expr.operators import operator
 
-from .strategies import AXES, interior, maps, tiles
+from .strategies import AXES, indices, interior, maps, tiles
 
 isl = pytest.importorskip("islpy")
 
@@ -93,3 +93,28 @@ def test_footprint_of_a_whole_operator_is_its_input():
     for access in expression.anchor.reads:
         tensor = expression.tensors[access.tensor]
         assert footprint(access.indices, expression.anchor.extents, tensor.shape) == tensor.elements
+
+
+@settings(max_examples=150, deadline=None)
+@given(indices(), tiles(4), st.integers(2, 5))
+def test_quotients_against_enumeration_over_the_positions_of_a_tile(index, tile, divisor):
+    index = Index.of(dict(index.terms), index.const, divisor)
+    counts, spans = [1], [1]
+    for position in itertools.product(range(divisor), repeat=len(index.axes)):
+        ranges = [range(p * tile[a], (p + 1) * tile[a]) for a, p in zip(index.axes, position, strict=True)]
+        values = {index.value(dict(zip(index.axes, point, strict=True))) for point in itertools.product(*ranges)}
+        counts.append(len(values))
+        spans.append(max(values) - min(values) + 1)
+    assert footprint([index], tile, [10_000]) == max(counts)
+    assert box([index], tile, [10_000]) == (max(spans),)
+
+
+@settings(max_examples=100, deadline=None)
+@given(indices(), st.integers(1, 4), tiles(4))
+def test_a_quotient_of_one_position_against_isl(index, divisor, tile):
+    index = Index.of(dict(index.terms), index.const, divisor)
+    total = " + ".join([f"{c}*{name}" for name, c in index.terms] + [str(index.const)])
+    bounds = " and ".join(f"0 <= {a} < {tile[a]}" for a in AXES)
+    touched = isl.Set(f"{{ [o] : exists {', '.join(AXES)} : o = floor(({total})/{index.divisor}) and {bounds} }}")
+    points = itertools.product(*(range(tile[a]) for a in index.axes))
+    assert count(touched) == len({index.value(dict(zip(index.axes, p, strict=True))) for p in points})

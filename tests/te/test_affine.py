@@ -2,12 +2,14 @@
 
 import itertools
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pytestmark = pytest.mark.tvm
-te = pytest.importorskip("tvm.te")
+tvm = pytest.importorskip("tvm")
+from tvm import te  # noqa: E402
 
 from roller_tvm.te import read_te  # noqa: E402
 
@@ -54,11 +56,11 @@ def read_index(tree):
 
 
 def check(tree, reading):
-    """True if the index was affine; then it must agree everywhere."""
+    """True if the index is known everywhere; then it must agree everywhere."""
     stage = reading.expression.output
     (access,) = stage.reads
     (index,) = access.indices
-    if index.opaque:
+    if index.opaque or index.clamped:
         return False
     parts = list(reading.axes["out"].values())
     strides = {a.name: a.part_of[1] if a.part_of else 1 for a in stage.axes}
@@ -86,34 +88,59 @@ A, B, C = ("var", 0), ("var", 1), ("var", 2)
     [
         (("//", ("+", ("*", A, 8), B), 8), "i"),
         (("%", ("+", ("*", A, 8), B), 8), "j"),
-        (("//", B, 4), "j.o"),
+        (("//", B, 4), "j//4"),
         (("%", B, 4), "j.i"),
         (("%", ("//", B, 2), 2), "j.m"),
-        (("//", ("+", ("*", A, 8), B), 4), "2*i + j.o"),
-        (("//", ("+", ("*", B, 4), C), 16), "j.o"),
+        (("//", ("+", ("*", A, 8), B), 4), "(8*i + j)//4"),
+        (("//", ("+", ("*", B, 4), C), 16), "(4*j + k)//16"),
         (("-", ("int", 7), B), "-j + 7"),
-        (("//", ("+", A, ("int", 8)), 2), "i.o + 4"),
+        (("//", ("+", A, ("int", 8)), 2), "(i + 8)//2"),
+        (("//", A, 4), "i//4"),
+        (("//", ("+", A, B), 2), "(i + j)//2"),
+        (("-", ("int", 3), ("//", B, 3)), "(-j + 11)//3"),
     ],
 )
-def test_axes_are_split_where_they_are_divided(tree, text):
+def test_axes_are_split_where_remainders_are_taken(tree, text):
     reading = read_index(tree)
     # te names axes as it likes: put our own names in their place
     names = {}
     for own, parts in zip("ijk", reading.axes["out"].values(), strict=True):
         names.update({p: own + p[p.index(".") :] if "." in p else own for p in parts})
     (index,) = reading.expression.output.reads[0].indices
-    assert str(type(index).of({names[n]: c for n, c in index.terms}, index.const)) == text
+    assert str(type(index).of({names[n]: c for n, c in index.terms}, index.const, index.divisor)) == text
     assert check(tree, reading)
 
 
-@pytest.mark.parametrize("tree", [("//", A, 4), ("//", ("+", A, B), 2), ("%", ("*", B, 3), 8)])
-def test_what_is_not_affine_is_the_whole_dimension(tree):
+@pytest.mark.parametrize("tree", [("%", ("//", B, 3), 2), ("+", ("//", A, 4), ("//", B, 3)), ("*", ("//", A, 4), 3)])
+def test_what_is_neither_is_clamped_or_the_whole_dimension(tree):
     (index,) = read_index(tree).expression.output.reads[0].indices
-    assert index.opaque
+    assert index.opaque or index.clamped
 
 
-def test_splits_that_clash_leave_the_later_index_opaque():
-    data = te.placeholder((10, 10), name="data")
-    out = te.compute((12,), lambda i: data[te.floordiv(i, 4), te.floordiv(i, 6)], name="out")
-    first, second = read_te(out).expression.output.reads[0].indices
-    assert not first.opaque and second.opaque
+def test_splits_that_clash_leave_the_later_index_a_quotient():
+    data = te.placeholder((10, 10, 10), name="data")
+    out = te.compute((12,), lambda i: data[te.floormod(i, 4), te.floordiv(i, 4), te.floordiv(i, 6)], name="out")
+    assert [str(x) for x in read_te(out).expression.output.reads[0].indices] == ["i.i", "i.o", "(4*i.o + i.i)//6"]
+
+
+def indices(body, *extents):
+    data = te.placeholder((8,) * len(extents), name="data")
+    out = te.compute(extents, lambda *i: data(*body(*i)), name="out")
+    return [str(x) for x in read_te(out).expression.output.reads[0].indices]
+
+
+def test_borders_follow_the_interior():
+    assert indices(lambda i: [te.max(te.min(i - 1, 7), 0)], 10) == ["clamp(i0 - 1)"]
+    assert indices(lambda i: [te.max(te.min(te.floordiv(i, 2), 7), 0)], 16) == ["i0//2"]  # never out of bounds
+    mirrored = tvm.tir.if_then_else  # as topi.nn.mirror_pad writes it
+    assert indices(lambda i: [mirrored(i >= 9, 14 - (i - 1), mirrored(i < 1, 1 - i, i - 1))], 10) == ["clamp(i0 - 1)"]
+
+
+@pytest.mark.parametrize("scale", [0.5, 0.3, 8 / 13, 1.7])
+def test_indices_in_floating_point_are_read_by_their_values(scale):
+    expected = np.floor(np.float32(scale) * (np.arange(12, dtype=np.float32) + np.float32(0.5)))
+    data = te.placeholder((64,), name="data")
+    half, by = tvm.tir.const(0.5, "float32"), tvm.tir.const(scale, "float32")
+    out = te.compute((12,), lambda i: data[te.floor(by * (i.astype("float32") + half)).astype("int32")], name="out")
+    (index,) = read_te(out).expression.output.reads[0].indices
+    assert [index.value({"i": x}) for x in range(12)] == list(expected)
