@@ -246,7 +246,7 @@ class _Session:
                 return self.outcomes[number]
             worker, _ = self.built[number, mode]
         options = self.options if for_time else {}
-        with timed(self.seconds, "run"):
+        with timed(self.seconds, "run"), self.pool.alone(worker):
             reply = worker.call("run", (self.key, number, mode, best, options), self.limits.run_s)
         if not reply.ok:
             return Outcome(reply.kind, text=reply.text)

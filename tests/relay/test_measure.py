@@ -101,3 +101,14 @@ def test_inputs_are_the_same_in_every_process_and_differ_by_tensor():
     tensors = [te.placeholder((33, 17), name=n) for n in "ab"]
     first, second = make_inputs(tensors), make_inputs(tensors)
     assert np.array_equal(first[0], second[0]) and not np.array_equal(first[0], first[1])
+
+
+def test_other_workers_stand_still_while_one_measures():
+    with Pool(2, threads=1) as pool:
+        first, second = pool.workers
+        pids = [w.call("hello", (), 60).value for w in pool.workers]
+        with pool.alone(first):
+            assert first.call("hello", (), 60).ok
+            status = open(f"/proc/{pids[1]}/status").read()
+            assert "State:\tT" in status
+        assert second.call("hello", (), 60).value == pids[1]
