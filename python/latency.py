@@ -4,10 +4,10 @@
     python python/latency.py model.onnx untuned.so tuned.so --inputs inputs.npz --threads 2
 
 A process each, stopped while another has its turn: in one process they disturb one another. TVM's idle threads spin on
-for a tenth of a second on a CPU that the next one needs; and after TVM's calling thread had been given a CPU of its own,
-onnxruntime's two threads shared one CPU for its next runs (8 ms where it takes 2). `demo.py` and `end_to_end.py` measure
-through this script too, so that nothing of their tuning is left in what is timed. Prints medians and the ratios to
-onnxruntime.
+for a tenth of a second on a CPU that the next one needs; and after TVM's calling thread had been given its own CPU,
+onnxruntime's two threads shared one CPU for its next runs (8 ms where it takes 2). `demo.py` and `end_to_end.py`
+measure through this script too, so that nothing of their tuning is left in what is timed. Prints medians and the ratios
+to onnxruntime.
 """
 
 from __future__ import annotations
