@@ -20,6 +20,7 @@ VERBS = {
     "compile": "build a model with the records of a tuning",
     "run": "run a compiled model",
     "plan": "plan one operator and print the candidates (needs no TVM)",
+    "profile": "measure this machine's CPU, or a CUDA card, once; other commands use the profile",
     "doctor": "tell which TVM was found, what it can do, what is missing",
     "install-tvm": "install the Relay-line TVM that PyPI has into this environment",
 }

@@ -1,13 +1,17 @@
 """Devices as data: what the planner and the model may ask of one, and where its numbers come from."""
 
+from roller_tvm.device.arch import arch_number
 from roller_tvm.device.cpu_detect import default_cpu_target, detect_cpu
 from roller_tvm.device.cpu_profile import CpuReport, cpu_device, cpu_report
-from roller_tvm.device.from_target import arch_number, device_for_target, parse_target
+from roller_tvm.device.cuda_profile import CudaReport, cuda_report
+from roller_tvm.device.from_target import device_for_target, parse_target
 from roller_tvm.device.load import known_devices, load_device, load_file
 from roller_tvm.device.spec import DeviceSpec, FrozenMap, Limits, MemoryLevel
+from roller_tvm.device.write import spec_text
 
 __all__ = [
     "CpuReport",
+    "CudaReport",
     "DeviceSpec",
     "FrozenMap",
     "Limits",
@@ -15,6 +19,7 @@ __all__ = [
     "arch_number",
     "cpu_device",
     "cpu_report",
+    "cuda_report",
     "default_cpu_target",
     "detect_cpu",
     "device_for_target",
@@ -22,4 +27,5 @@ __all__ = [
     "load_device",
     "load_file",
     "parse_target",
+    "spec_text",
 ]

@@ -20,6 +20,7 @@ from roller_tvm.device.rates import (
     positive,
     settle,
     spread,
+    usual,
 )
 from roller_tvm.errors import ProfileError
 
@@ -229,7 +230,7 @@ def _profile(
         scaling=scaling,
         peak=peak,
         bandwidth={lv: (best(rates, one), best(rates, full)) for lv, (one, full) in plan.reads.items()},
-        latency_ns={lv: inverse(r) for lv, r in plan.chases.items()},
+        latency_ns={lv: 1 / rate if (rate := usual(rates, r)) else 0.0 for lv, r in plan.chases.items()},
         launch_us=inverse(plan.launch) / 1e3 + estimate("launch_software") if inverse(plan.launch) else 0.0,
         spread=shares,
     )

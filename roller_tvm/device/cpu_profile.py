@@ -244,7 +244,8 @@ def cpu_spec(
             )
         )
         sources[f"level.{name}.bandwidth"] = told(name, f"{units} threads")
-        sources[f"level.{name}.capacity"] = "detected"
+        sources |= {f"level.{name}.{key}": "detected" for key in ("capacity", "transaction", "line")}
+        sources[f"level.{name}.latency"] = told(f"{name} latency", "dependent loads")
     # An FMA reads three operands; wide narrowing can bring an unchanged L2 above a halved L1.
     far_to_near = _monotone(far_to_near)
     registers = MemoryLevel(
@@ -266,8 +267,11 @@ def cpu_spec(
         fma_per_cycle=profile.fma_per_cycle,
         **ways,
     )
+    scaling = ", ".join(f"{n} {rate:.0f}" for n, rate in profile.scaling.items())
     sources |= {
-        "units": f"float32 GFLOP/s by threads {profile.scaling}",
+        "clock": told("clock", "dependent adds"),
+        "vector_width": f"detected: {simd.name}",
+        "units": f"as far as threads scale, float32 GFLOP/s: {scaling}",
         "vector_load": f"detected: {simd.name}",
         "launch_overhead": told("launch", f"a parallel region of {profile.units} threads"),
     }

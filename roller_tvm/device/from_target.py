@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import platform
 import re
@@ -11,22 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from roller_tvm.device.arch import NAME_THE_DEVICE, arch_number, device_of_arch, file_of_model
 from roller_tvm.device.cpu_data import Simd, simd_of_mcpu, simd_table
 from roller_tvm.device.cpu_profile import cpu_report, cpu_spec
-from roller_tvm.device.load import SpecFile, load_device, read_shipped, shipped_files
-from roller_tvm.device.quantity import read_quantity
+from roller_tvm.device.cuda_profile import profiled_card
+from roller_tvm.device.load import load_device, shipped_files
 from roller_tvm.device.spec import DeviceSpec, FrozenMap
 from roller_tvm.errors import TargetError
-
-_SPEC_FILE = "or name the device itself: --device NAME, or a spec file of your own"
-_ARCH_LIMITS = {
-    "shared_per_unit": "size",
-    "shared_per_block_optin": "size",
-    "shared_reserved": "size",
-    "max_threads_per_unit": "threads",
-    "max_blocks_per_unit": "blocks",
-    "registers_per_unit": "registers",
-}
 
 
 @dataclass(frozen=True)
@@ -133,124 +123,48 @@ def device_for_target(target: str | Mapping[str, Any] | Any) -> DeviceSpec:
         return _rocm(parsed)
     if parsed.kind in ("llvm", "c", "cpu"):
         return _cpu(parsed)
-    tagged = _of_model(parsed.kind)
+    tagged = file_of_model(parsed.kind)
     if tagged is not None:
         return load_device(tagged.name)
     raise TargetError(
         f"no device follows from a target of kind {parsed.kind!r}",
         where=f"target {parsed}",
-        remedy=f"give cuda with -arch, rocm with -mcpu, or llvm; {_SPEC_FILE}",
+        remedy=f"give cuda with -arch, rocm with -mcpu, or llvm; {NAME_THE_DEVICE}",
     )
 
 
-def arch_number(arch: str) -> int:
-    """The number of an NVIDIA architecture, to compare them by: "sm_100" > "sm_90a" > "sm_9".
-
-    Examples
-    --------
-    >>> arch_number("sm_90a"), arch_number("sm_100") > arch_number("sm_90")
-    (90, True)
-    """
-    match = re.fullmatch(r"(?:sm|compute)_(\d+)[a-z]?", arch)
-    if not match:
+def _asked(parsed: ParsedTarget, option: str, value: str | None, example: str) -> str:
+    """The value of an option that a target must have."""
+    if not value:
         raise TargetError(
-            f"{arch!r} is not an NVIDIA architecture",
-            where="target",
-            remedy="write -arch=sm_90, -arch=sm_80, ...",
+            f"{parsed.kind} target without -{option}: the device follows from the target, not from card 0",
+            where=f"target {parsed}",
+            remedy=f"add it, e.g. {example}; {NAME_THE_DEVICE}",
         )
-    return int(match[1])
-
-
-def _of_model(model: str) -> SpecFile | None:
-    model = model.strip().lower()
-    return next((f for f in shipped_files() if model == f.name or model in f.models), None)
+    return value
 
 
 def _cuda(parsed: ParsedTarget) -> DeviceSpec:
-    arch = parsed.attrs.get("arch") or (parsed.attrs.get("mcpu") if parsed.kind == "nvptx" else None)
-    where = f"target {parsed}"
-    if not arch:
+    told = parsed.attrs.get("arch") or (parsed.attrs.get("mcpu") if parsed.kind == "nvptx" else None)
+    examples = '"cuda -arch=sm_90" (H100, H200), sm_80 (A100), sm_89 (RTX 4090), sm_75 (T4), sm_70 (V100)'
+    arch = _asked(parsed, "arch", told, examples)
+    number, model, where = arch_number(arch), parsed.attrs.get("model", "unknown"), f"target {parsed}"
+    profiled = profiled_card(number, "" if model == "unknown" else model)
+    if profiled is not None:
+        return profiled
+    if model == "unknown":
+        return device_of_arch(number, where)
+    named = file_of_model(model)
+    if named is None or named.kind != "gpu":
+        note = f"model {model!r} is not known; the device follows from {arch}"
+        return device_of_arch(number, where, (note,), others=False)
+    if not named.arch.startswith("sm_") or arch_number(named.arch) != number:
         raise TargetError(
-            f"{parsed.kind} target without -arch: the device follows from the target, not from card 0",
+            f"-model={model} is {named.arch}, -arch says {arch}",
             where=where,
-            remedy=f'add it, e.g. "cuda -arch=sm_90" (H100, H200), sm_80 (A100), sm_89 (RTX 4090), '
-            f"sm_70 (V100); {_SPEC_FILE}",
+            remedy=f"write -arch={named.arch}, or leave -model out",
         )
-    number = arch_number(arch)
-    model = parsed.attrs.get("model", "unknown")
-    notes: list[str] = []
-    if model != "unknown":
-        named = _of_model(model)
-        if named is not None and named.kind == "gpu":
-            if not named.arch.startswith("sm_") or arch_number(named.arch) != number:
-                raise TargetError(
-                    f"-model={model} is {named.arch}, -arch says {arch}",
-                    where=where,
-                    remedy=f"write -arch={named.arch}, or leave -model out",
-                )
-            return load_device(named.name)
-        notes.append(f"model {model!r} is not known; the device follows from {arch}")
-    defaults = {arch_number(a): f for f in shipped_files() for a in f.default_for if a.startswith("sm_")}
-    lower = [n for n in defaults if n <= number]
-    if not lower:
-        raise TargetError(
-            f"{arch} is older than any device known here",
-            where=where,
-            remedy=f"sm_{min(defaults)} is the oldest; {_SPEC_FILE}",
-        )
-    nearest = max(lower)
-    spec = load_device(defaults[nearest].name)
-    if nearest == number:
-        others = [f.name for f in shipped_files() if f.arch == spec.arch and f.name != spec.name]
-        if others and not notes and model == "unknown":
-            notes.append(f"{arch} is taken to be {spec.name}; -model={others[0]} names another")
-        return replace(spec, notes=(*spec.notes, *notes)) if notes else spec
-    return _as_arch(spec, number, notes)
-
-
-@functools.lru_cache(maxsize=1)
-def _arch_limits() -> dict[int, dict[str, int]]:
-    """Limits of every compute capability that is listed, in `data/_cuda_arch.toml`."""
-    out = {}
-    for arch, rows in read_shipped("_cuda_arch").items():
-        if arch == "documents":
-            continue
-        where = f"_cuda_arch.toml: {arch}"
-        out[arch_number(arch)] = {
-            key: int(read_quantity(rows[key], f"{where}.{key}", True).canonical(dimension, where, 1.0, 1))
-            for key, dimension in _ARCH_LIMITS.items()
-        }
-    return out
-
-
-def _as_arch(spec: DeviceSpec, number: int, notes: list[str]) -> DeviceSpec:
-    """The nearest lower device with the limits of the architecture that was asked for."""
-    known = _arch_limits()
-    rows = known[max(n for n in known if n <= number)] if number >= min(known) else None
-    notes.append(
-        f"no device is known for sm_{number}: speeds are those of {spec.name} ({spec.arch}), limits those of "
-        + (f"sm_{max(n for n in known if n <= number)}" if rows else spec.arch)
-    )
-    name = f"{spec.name}-sm_{number}"
-    if rows is None:
-        return replace(spec, name=name, arch=f"sm_{number}", notes=(*spec.notes, *notes))
-    optin = rows["shared_per_block_optin"]
-    limits = replace(
-        spec.limits,
-        shared_per_block_bytes=min(spec.limits.shared_per_block_bytes or optin, optin),
-        shared_per_block_optin_bytes=optin,
-        shared_reserved_bytes=rows["shared_reserved"],
-        max_threads_per_unit=rows["max_threads_per_unit"],
-        max_blocks_per_unit=rows["max_blocks_per_unit"],
-        registers_per_unit=rows["registers_per_unit"],
-    )
-    levels = tuple(
-        replace(lv, capacity_bytes=rows["shared_per_unit"]) if lv.name == "shared" else lv
-        for lv in spec.levels
-    )
-    return replace(
-        spec, name=name, arch=f"sm_{number}", limits=limits, levels=levels, notes=(*spec.notes, *notes)
-    )
+    return load_device(named.name)
 
 
 def _gfx(arch: str) -> tuple[int, int, int] | None:
@@ -261,13 +175,8 @@ def _gfx(arch: str) -> tuple[int, int, int] | None:
 
 def _rocm(parsed: ParsedTarget) -> DeviceSpec:
     where = f"target {parsed}"
-    arch = parsed.attrs.get("mcpu") or parsed.attrs.get("arch")
-    if not arch:
-        raise TargetError(
-            f"{parsed.kind} target without -mcpu: the device follows from the target, not from card 0",
-            where=where,
-            remedy=f'add it, e.g. "rocm -mcpu=gfx906" (MI50); {_SPEC_FILE}',
-        )
+    told = parsed.attrs.get("mcpu") or parsed.attrs.get("arch")
+    arch = _asked(parsed, "mcpu", told, '"rocm -mcpu=gfx906" (MI50)')
     version = _gfx(arch)
     candidates = [(v, f, a) for f in shipped_files() for a in f.default_for if (v := _gfx(a)) is not None]
     for v, file, _ in candidates:
@@ -279,7 +188,7 @@ def _rocm(parsed: ParsedTarget) -> DeviceSpec:
         raise TargetError(
             f"no device is known for {arch}",
             where=where,
-            remedy=f"known: {', '.join(a for _, _, a in candidates)}; {_SPEC_FILE}",
+            remedy=f"known: {', '.join(a for _, _, a in candidates)}; {NAME_THE_DEVICE}",
         )
     spec = load_device(max(lower, key=lambda item: item[0])[1].name)
     note = f"no device is known for {arch}: planned as {spec.name} ({spec.arch})"

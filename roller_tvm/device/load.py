@@ -34,7 +34,7 @@ else:
 
 FORMAT_VERSION = 1
 
-TEXTS = ("name", "title", "kind", "arch", "base")
+TEXTS = ("name", "title", "kind", "arch", "base", "origin")
 LISTS = ("default_for", "models", "notes")
 TABLES = ("documents", "level", "limits", "peak", "tensor_peak")
 #: key -> dimension of its unit
@@ -104,12 +104,14 @@ def load_device(device: str | os.PathLike[str]) -> DeviceSpec:
     Parameters
     ----------
     device : str or path
-        A shipped device ('v100', 'h200', ...), 'cpu' (this machine, profiled once), or a TOML file.
+        A shipped device ('v100', 'h200', ...), 'cpu' or 'cuda:0' (of this machine, profiled once), or a TOML file.
 
     Raises
     ------
     UnknownDevice
         No such device or file; the message lists the known ones.
+    ProfileError
+        There is no such card.
     SpecError
         The file has an unknown key, a wrong unit or an impossible value.
 
@@ -126,6 +128,10 @@ def load_device(device: str | os.PathLike[str]) -> DeviceSpec:
         return cpu_device()
     if name in known_devices():
         return _shipped(name)
+    if card := re.fullmatch(r"cuda(?::(\d+))?", name):
+        from roller_tvm.device.cuda_profile import cuda_report
+
+        return cuda_report(int(card[1] or 0)).spec
     path = Path(text)
     if path.suffix == ".toml" or path.is_file():
         return load_file(path)
@@ -421,7 +427,7 @@ def _build(
         tensor_gflops=FrozenMap(tensor),
         clock_ghz=clock,
         launch_overhead_us=float(scalar("launch_overhead", base.launch_overhead_us if base else None)),
-        source="data sheet" if shipped else "user",
+        source="data sheet" if shipped else text("origin", "user"),
         sources=FrozenMap(sources),
         notes=(*(base.notes if base else ()), *doc.get("notes", ())),
     )

@@ -31,6 +31,8 @@ UNITS: dict[str, dict[str, float]] = {
     "cycles": {"cycles": 1.0},
     "fma": {"FMA/cycle": 1.0},
     "loads": {"vectors/cycle": 1.0},
+    "ratio": {"ratio": 1.0},
+    "bytes_per_cycle": {"B/cycle": 1.0},
     "units": dict.fromkeys(("units", "SM", "CU", "cores", "tiles"), 1.0),
     "threads": dict.fromkeys(("threads", "lanes"), 1.0),
     "blocks": dict.fromkeys(("blocks", "workgroups"), 1.0),

@@ -53,6 +53,12 @@ def best(rates: Rates, request: Request) -> float:
     return max(rates.get(request, ()), default=0.0)
 
 
+def usual(rates: Rates, request: Request) -> float:
+    """The upper quartile of the repeats, for what luck can make faster too: a chase that meets lines in a cache."""
+    values = sorted(rates.get(request, ()), reverse=True)
+    return values[len(values) // 4] if values else 0.0
+
+
 def spread(rates: Rates, request: Request) -> float:
     """The share by which the median repeat lies below the best.
 

@@ -278,7 +278,7 @@ class DeviceSpec:
         peak = _si(self.peak_gflops["float32"] * 1e9, "FLOP/s")
         word = {"gpu": "units", "cpu": "cores", "ipu": "tiles"}[self.kind]
         return (
-            f"{self.name} ({self.arch}): {self.units} {word} at {self.clock_ghz:g} GHz, float32 {peak}, "
+            f"{self.name} ({self.arch}): {self.units} {word} at {self.clock_ghz:.4g} GHz, float32 {peak}, "
             f"{self.far.name} {_si(self.far.bandwidth_gbps * 1e9, 'B/s')}"
         )
 
@@ -294,7 +294,7 @@ class DeviceSpec:
         lines = [f"{self.name}  {self.title or self.kind}  ({self.arch}, {self.source})"]
         lines.append(
             f"  {self.units} units, vector {self.vector_width} x, vector load {self.vector_bytes} B, "
-            f"clock {self.clock_ghz:.2f} GHz, launch {self.launch_overhead_us:g} us"
+            f"clock {self.clock_ghz:.2f} GHz, launch {self.launch_overhead_us:.3g} us"
         )
         lines.append(
             f"  {'level':<9} {'scope':<7} {'capacity':>10} {'bandwidth':>11} {'transaction':>12}"
@@ -313,7 +313,7 @@ class DeviceSpec:
                 rates = ", ".join(f"{k} {_si(v * 1e9, 'FLOP/s')}" for k, v in table.items())
                 lines.append(f"  {word}: {rates}")
         limits = {f.name: getattr(self.limits, f.name) for f in fields(self.limits)}
-        lines.append("  limits: " + ", ".join(f"{k} {v:g}" for k, v in limits.items() if v is not None))
+        lines.append("  limits: " + ", ".join(f"{k} {_plain(v)}" for k, v in limits.items() if v is not None))
         lines += [f"  note: {note}" for note in self.notes]
         if sources:
             lines += [f"  {key}: {text}" for key, text in self.sources.items()]
@@ -325,6 +325,10 @@ def _si(value: float, unit: str) -> str:
         if value >= factor:
             return f"{value / factor:.4g} {prefix}{unit}"
     return f"{value:.4g} {unit}"
+
+
+def _plain(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:.4g}"
 
 
 def _bytes(value: int) -> str:

@@ -137,13 +137,14 @@ def test_a_clock_that_changes_is_refused(facts):
 
 
 def test_a_cache_full_of_others_is_measured_again(facts):
-    """L3 once as slow as DRAM: the best of all tries counts."""
+    """L3 once as slow as DRAM: tried again."""
 
     def others(r, rate, call):
         return 1 / 60.0 if r.kind == "chase" and r.bytes < 8 << 20 and call <= 3 else rate
 
-    latency = cpu_report(facts=facts, runner=FakeMachine(facts, others)).profile.latency_ns
-    assert latency == cpu_report(facts=facts, runner=FakeMachine(facts), refresh=True).profile.latency_ns
+    disturbed = cpu_report(facts=facts, runner=FakeMachine(facts, others)).profile
+    quiet = cpu_report(facts=facts, runner=FakeMachine(facts), refresh=True).profile
+    assert disturbed.latency_ns == pytest.approx(quiet.latency_ns, rel=0.1)
 
 
 def test_numbers_that_cannot_be_believed_leave_the_earlier_profile(facts, fake, monkeypatch):

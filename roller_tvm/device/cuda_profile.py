@@ -1,0 +1,311 @@
+"""CUDA cards of this machine: queried, profiled once by micro-benchmarks, and kept as spec files in the user's cache.
+
+A profiled card answers from then on to the targets of its architecture (`device_for_target`).  Where it cannot be
+profiled its numbers are those of the nearest shipped device, with the limits that its driver tells.
+
+Not yet run on a card.  Compiled for sm_50 to sm_120; judged in tests by cards that are made up.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from pathlib import Path
+from typing import Protocol
+
+from roller_tvm.device.arch import arch_number, device_of_arch
+from roller_tvm.device.cache import cache_folder, write_whole
+from roller_tvm.device.cuda_bench import SOURCE, WHERE, CudaRunner
+from roller_tvm.device.cuda_driver import LIBRARIES, CudaFacts
+from roller_tvm.device.cuda_measure import CudaProfile, lanes, measure_cuda
+from roller_tvm.device.load import load_file
+from roller_tvm.device.rates import Rates, Request
+from roller_tvm.device.spec import DeviceSpec, FrozenMap, MemoryLevel
+from roller_tvm.device.write import spec_text
+from roller_tvm.errors import ProfileError, SpecError, TargetError
+
+#: Limits that the driver tells, by the name that a spec has for them.
+QUERIED = {
+    "max_threads_per_block": "max_threads_per_block",
+    "max_threads_per_unit": "max_threads_per_unit",
+    "max_blocks_per_unit": "max_blocks_per_unit",
+    "registers_per_unit": "registers_per_unit",
+    "max_registers_per_block": "registers_per_block",
+    "shared_per_block_bytes": "shared_per_block",
+    "shared_per_block_optin_bytes": "shared_per_block_optin",
+    "shared_reserved_bytes": "shared_reserved",
+}
+
+
+class CardRunner(Protocol):
+    """Runs micro-benchmarks on one card, and knows what its driver tells."""
+
+    def __call__(self, requests: Sequence[Request], /) -> Rates:
+        """Rates of the requests."""
+
+    def facts(self) -> CudaFacts:
+        """What the driver tells."""
+
+
+@dataclass(frozen=True)
+class CudaReport:
+    """A card's device, and how its numbers came about; `refused` is why it could not be profiled (again)."""
+
+    spec: DeviceSpec
+    facts: CudaFacts
+    path: Path
+    cached: bool
+    seconds: float
+    profile: CudaProfile | None = None
+    refused: ProfileError | None = None
+
+
+def cuda_report(ordinal: int = 0, refresh: bool = False, *, runner: CardRunner | None = None) -> CudaReport:
+    """Card `ordinal` as a device: from the cache, else profiled now (some seconds, once a card).
+
+    Raises
+    ------
+    ProfileError
+        There is no driver, or no such card.  A card that is there and cannot be profiled is no error: see `refused`.
+
+    Examples
+    --------
+    >>> print(cuda_report(0).spec.describe())  # doctest: +SKIP
+    """
+    run = runner or CudaRunner(ordinal)
+    facts = run.facts()
+    path = cache_path(facts)
+    stored = _load(path)
+    if stored is not None and not refresh:
+        return CudaReport(stored, facts, path, True, 0.0)
+    start = time.perf_counter()
+    try:
+        profile = measure_cuda(facts, run)
+    except ProfileError as err:
+        spent = time.perf_counter() - start
+        if stored is not None:
+            kept = replace(stored, notes=(*stored.notes, f"the earlier profile is kept: {err.what}"))
+            return CudaReport(kept, facts, path, True, spent, refused=err)
+        spec = cuda_spec(facts, None, (f"not measured: {err.what}",))
+        return CudaReport(spec, facts, path, False, spent, refused=err)
+    when = time.strftime("%Y-%m-%d", time.gmtime())
+    read = ", ".join(f"{size >> 20} MiB {rate:.0f}" for size, rate in profile.by_size.items())
+    driver = f"CUDA driver {facts.driver // 1000}.{facts.driver % 1000 // 10}"
+    spec = cuda_spec(facts, profile, (f"profiled on {when}, {driver}", f"GB/s read: {read}"))
+    problem = write_whole(path, spec_text(spec))
+    if problem:
+        spec = replace(spec, notes=(*spec.notes, f"the profile is not kept: {problem}"))
+    return CudaReport(spec, facts, path, False, time.perf_counter() - start, profile)
+
+
+def profiled_card(
+    number: int, model: str = "", *, cards: Callable[[], list[CudaFacts]] | None = None
+) -> DeviceSpec | None:
+    """The card of this machine that a target means, profiled if it never was; None if there is none.
+
+    Parameters
+    ----------
+    number : int
+        Of the architecture.
+    model : str
+        The target's -model; '' takes any card of the architecture.
+    """
+    present = present_models()
+    found = [s for s in _stored() if arch_number(s.arch) == number and means(model, s.title)]
+    found = [s for s in found if not present or s.title in present]
+    if found:
+        rest = sorted({s.title for s in found} - {found[0].title})
+        more = (f"also profiled: {', '.join(rest)}; -model names one",) if rest else ()
+        return replace(found[0], notes=(*found[0].notes, *more)) if more else found[0]
+    if cards is None and not _driver_here():
+        return None
+    for facts in (cards or _cards)():
+        if int(f"{facts.major}{facts.minor}") == number and means(model, facts.name):
+            return _profiled_now(facts.ordinal)
+    return None
+
+
+def means(model: str, title: str) -> bool:
+    """Whether a target's -model can be this card: 'h100', 'nvidia-h100', 'rtx4090', 'nvidia/geforce-rtx-4090'.
+
+    Examples
+    --------
+    >>> means("rtx4090", "NVIDIA GeForce RTX 4090"), means("a10", "NVIDIA A100-SXM4-80GB"), means("", "any")
+    (True, False, True)
+    """
+    words = re.findall(r"[a-z0-9]+", title.lower())
+    runs = {"".join(words[first:end]) for first, end in combinations(range(len(words) + 1), 2)}
+    return not model or re.sub(r"[^a-z0-9]", "", model.lower().removeprefix("nvidia/")) in runs
+
+
+def present_models(root: str = "/") -> set[str]:
+    """Names of the cards that the Linux driver lists, without asking it; empty where it lists none."""
+    folder = Path(root, "proc/driver/nvidia/gpus")
+    texts = [_text(path) for path in folder.glob("*/information")] if folder.is_dir() else []
+    return {match[1].strip() for text in texts if (match := re.search(r"^Model:\s*(.+)$", text, re.MULTILINE))}
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _driver_here() -> bool:
+    for name in LIBRARIES:
+        try:
+            return hasattr(ctypes.CDLL(name), "cuInit")
+        except OSError:
+            continue
+    return False
+
+
+@functools.lru_cache(maxsize=1)
+def _cards() -> list[CudaFacts]:
+    """Cards of this machine, asked once a process."""
+    try:
+        return CudaRunner().cards()
+    except ProfileError:
+        return []
+
+
+@functools.lru_cache(maxsize=16)
+def _profiled_now(ordinal: int) -> DeviceSpec | None:
+    """Profiled once a process, whatever comes out."""
+    try:
+        return cuda_report(ordinal).spec
+    except ProfileError:  # a card older than any that is known
+        return None
+
+
+# The cache --------------------------------------------------------------------------------------------
+
+
+def _version() -> str:
+    return hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:8]
+
+
+def cache_path(facts: CudaFacts) -> Path:
+    """The spec file of a card; one of another name, size (MIG) or version of the benchmarks is another file."""
+    name = re.sub(r"[^a-z0-9]+", "-", facts.name.lower()).strip("-")
+    key = f"cuda-{name}-{facts.arch}-{facts.units}sm-{facts.memory_bytes >> 30}gib"
+    return cache_folder() / f"{key}-{_version()}.toml"
+
+
+def _stored() -> list[DeviceSpec]:
+    """Profiled cards in the cache, the last profiled first."""
+    folder = cache_folder()
+    paths = [p for p in folder.glob(f"cuda-*-{_version()}.toml") if p.is_file()] if folder.is_dir() else []
+    specs = [_load(p) for p in sorted(paths, key=lambda p: (-p.stat().st_mtime, p.name))]
+    return [s for s in specs if s is not None]
+
+
+def _load(path: Path) -> DeviceSpec | None:
+    """A stored spec; None if there is none or it cannot be read, which profiling mends."""
+    try:
+        return load_file(path) if path.is_file() else None
+    except SpecError:
+        return None
+
+
+# The device -------------------------------------------------------------------------------------------
+
+
+def cuda_spec(facts: CudaFacts, profile: CudaProfile | None, notes: tuple[str, ...] = ()) -> DeviceSpec:
+    """The device that these facts and this profile make; speeds follow units and clock where there is no profile.
+
+    What neither tells (transactions, lines, banks, granularities, tensor cores) is that of the nearest shipped device.
+    """
+    try:
+        base = device_of_arch(int(f"{facts.major}{facts.minor}"), WHERE, others=False)
+    except TargetError as err:
+        remedy = "write a spec file for it: --device FILE.toml"
+        raise ProfileError(err.what, f"{WHERE} {facts.ordinal}", remedy) from err
+    told_clock = facts.clock_khz / 1e6 or base.clock_ghz
+    clock = profile.clock_ghz if profile else told_clock
+    scale = facts.units * clock / (base.units * base.clock_ghz)
+    sources = dict(base.sources)
+
+    def queried(key: str, what: str) -> None:
+        sources[key] = f"queried: {what}"
+
+    def taken(key: str, what: str, name: str) -> None:
+        share = profile.spread.get(name) if profile else None
+        told = f"measured: {what}" + (f", median {share:.0%} below the best" if share is not None else "")
+        sources[key] = told if profile else f"{base.name}'s, by units and clock"
+
+    peaks = {dtype: rate * scale for dtype, rate in base.peak_gflops.items()} | (profile.peak if profile else {})
+    for dtype in peaks:
+        if profile and dtype in profile.peak:
+            taken(f"peak.{dtype}", "16 chains a thread", dtype)
+        else:
+            sources[f"peak.{dtype}"] = f"{base.name}'s, by units and clock"
+    sources |= {f"tensor_peak.{dtype}": f"{base.name}'s, by units and clock" for dtype in base.tensor_gflops}
+
+    limits = {own: getattr(facts, fact) for own, fact in QUERIED.items() if getattr(facts, fact)}
+    if limits.get("shared_per_block_optin_bytes", 0) < limits.get("shared_per_block_bytes", 0):
+        limits["shared_per_block_optin_bytes"] = limits["shared_per_block_bytes"]
+    for own in limits:
+        queried(f"limits.{own.removesuffix('_bytes')}", "limits that the driver tells")
+    spec_limits = replace(base.limits, **limits)
+    if profile is not None:
+        per_cycle = lanes(facts, profile) / facts.warp
+        spec_limits = replace(spec_limits, fma_latency_cycles=profile.fma_latency_cycles, fma_per_cycle=per_cycle)
+        taken("limits.fma_latency", "one chain", "")
+        taken("limits.fma_per_cycle", "peak by units, clock and warp", "float32")
+
+    capacity = {"dram": facts.memory_bytes, "l2": facts.l2_bytes, "shared": facts.shared_per_unit}
+    levels: list[MemoryLevel] = []
+    for level in base.levels:
+        name = level.name
+        rate = level.bandwidth_gbps * scale
+        if profile and name in profile.bandwidth:
+            rate = profile.bandwidth[name]
+            taken(f"level.{name}.bandwidth", "read, whole device", name)
+        elif name == base.near.name:
+            rate = 3 * 4 * peaks["float32"] / 2
+            sources[f"level.{name}.bandwidth"] = "three 4 B operands for each float32 multiply-add"
+        else:
+            sources[f"level.{name}.bandwidth"] = f"{base.name}'s, by units and clock"
+        latency = profile.latency_ns.get(name, level.latency_ns) if profile else level.latency_ns
+        if profile and name in profile.latency_ns:
+            taken(f"level.{name}.latency", "dependent loads", "")
+        if capacity.get(name):
+            queried(f"level.{name}.capacity", "memory that the driver tells")
+        near = levels[-1].bandwidth_gbps if levels else 0.0
+        levels.append(
+            replace(
+                level,
+                capacity_bytes=capacity.get(name) or level.capacity_bytes,
+                bandwidth_gbps=max(rate, near),
+                latency_ns=latency,
+            )
+        )
+    queried("units", "multiprocessors")
+    queried("vector_width", "warp")
+    taken("clock", "cycles by time, all units at work", "clock")
+    taken("launch_overhead", "empty kernels, one after the other", "launch")
+    return replace(
+        base,
+        name=re.sub(r"[^a-z0-9]+", "-", facts.name.lower()).strip("-") or "cuda",
+        title=facts.name,
+        arch=facts.arch,
+        units=facts.units,
+        vector_width=facts.warp,
+        levels=tuple(levels),
+        limits=spec_limits,
+        peak_gflops=FrozenMap(peaks),
+        tensor_gflops=FrozenMap({dtype: rate * scale for dtype, rate in base.tensor_gflops.items()}),
+        clock_ghz=clock,
+        launch_overhead_us=profile.launch_us if profile else base.launch_overhead_us,
+        source="profiled" if profile else "estimated",
+        sources=FrozenMap(sources),
+        notes=(*notes, f"what no query or benchmark tells is that of {base.name} ({base.arch})"),
+    )
