@@ -12,6 +12,8 @@ into two), because TVM's layout rewrite of constant operands, which packs them, 
 
 from __future__ import annotations
 
+from math import prod
+
 from ..expr import Stage, TensorExpression
 from ..plan.program import RProgram
 from .loops import open_parts
@@ -61,7 +63,7 @@ def lower_cpu_tiled(expression: TensorExpression, program: RProgram) -> list[Ste
     if tile[vector_name(anchor)] > 1:
         steps.append(Vectorize(out, inside[-1]))
     steps.append(ComputeAt(inner, out, middle[-1]))
-    steps += _micro_kernel(inner, anchor, program)
+    steps += _micro_kernel(inner, anchor, program, expression)
     for name in program.staged:
         packed, last = f"{name}.packed", len(expression.tensors[name].shape) - 1
         steps += [CacheRead(name, "global", (inner,), packed), ComputeAt(packed, out, whole)]
@@ -74,7 +76,7 @@ def _copy(packed: str, row: str, vector: int) -> list[Step]:
     return [Split(packed, row, (vector,), ("piece", "vector")), Vectorize(packed, "vector")]
 
 
-def _micro_kernel(inner: str, anchor: Stage, program: RProgram) -> list[Step]:
+def _micro_kernel(inner: str, anchor: Stage, program: RProgram, expression: TensorExpression) -> list[Step]:
     """The anchor inside one register tile: S0 S1 R0 S2 R1 S3."""
     tile = program.tile("register")
     opened, spatial = open_parts(inner, anchor.spatial)
@@ -89,7 +91,7 @@ def _micro_kernel(inner: str, anchor: Stage, program: RProgram) -> list[Step]:
         )
     s = [[f"{loop}.{n}" for loop in spatial] for n in range(4)]
     s[3] = vector_last(s[3], anchor)
-    r = [tuple(f"{loop}.{n}" for loop in reduce) for n in range(2)]
+    r = [tuple(f"{loop}.{n}" for loop in _streamed(expression, anchor, reduce)) for n in range(2)]
     steps.append(Reorder(inner, (*s[0], *s[1], *r[0], *s[2], *r[1], *s[3])))
     steps += [
         Unroll(inner, f"{loop}.1")
@@ -100,6 +102,26 @@ def _micro_kernel(inner: str, anchor: Stage, program: RProgram) -> list[Step]:
     if tile[vector_name(anchor)] > 1:
         steps.append(Vectorize(inner, s[3][-1]))
     return steps
+
+
+def _streamed(expression: TensorExpression, anchor: Stage, loops: list[str]) -> list[str]:
+    """The loops of the reduction in the order in which the operand that is read in vectors lies in memory.
+
+    Nothing of it is used twice in a register tile: it passes through, and prefetchers follow it only if it is read
+    from front to back.
+    """
+    vector = vector_name(anchor)
+    names = [a.name for a in anchor.reduce]
+    read = [access for access in anchor.reads if vector in access.axes]
+    if not read:
+        return loops
+    access = max(read, key=lambda a: len(a.axes.intersection(names)))
+    shape = expression.tensors[access.tensor].shape
+    strides = {
+        name: sum(index.coefficient(name) * prod(shape[d + 1 :]) for d, index in enumerate(access.indices))
+        for name in names
+    }
+    return [loop for _, loop in sorted(zip(names, loops, strict=True), key=lambda pair: -strides[pair[0]])]
 
 
 def vector_name(anchor: Stage) -> str:

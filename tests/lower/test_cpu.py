@@ -78,6 +78,16 @@ def unary(function, *shape, dtype="float32"):
     return [x, function(x)]
 
 
+def layer_norm(rows=6, width=40):
+    x, gamma, beta = tensor(2, rows, width), tensor(width, name="gamma"), tensor(width, name="beta")
+    return [x, gamma, beta, topi.nn.layer_norm(x, gamma, beta, (2,))]
+
+
+def variance(x):
+    distance = topi.subtract(x, topi.divide(topi.sum(x, -1, True), 48.0))
+    return topi.divide(topi.sum(topi.multiply(distance, distance), -1, True), 48.0)
+
+
 def concat(axis):
     x, y = tensor(2, 6, 5, 8), tensor(2, 6, 5, 8, name="y")
     return [x, y, topi.nn.relu(topi.concatenate([x, y], axis))]
@@ -109,6 +119,10 @@ PROGRAMS = {
     "pool wide": lambda: pool("max", h=33, c=8),
     "global pool": lambda: unary(lambda x: topi.nn.relu(topi.nn.global_pool(x, "avg")), 2, 16, 8, 8),
     "softmax": lambda: unary(topi.nn.softmax, 4, 6, 40),
+    "softmax of one row": lambda: unary(topi.nn.softmax, 1, 44),
+    "log softmax": lambda: unary(topi.nn.log_softmax, 6, 40),
+    "layer norm": layer_norm,
+    "variance": lambda: unary(variance, 3, 12, 48),
     "softmax inner axis": lambda: unary(lambda x: topi.nn.softmax(x, 1), 4, 16, 40),
     "sum of rows": lambda: unary(lambda x: topi.sum(x, 1), 24, 64),
     "sum of columns": lambda: unary(lambda x: topi.nn.relu(topi.sum(x, 0)), 24, 64),
@@ -140,19 +154,34 @@ def test_with_wider_vectors(name):
 
 def test_each_kind_of_plan_is_among_those():
     kinds = set()
-    for name in ("conv nchw", "sum of rows", "relu", "max pool", "matmul of long rows"):
+    for name in ("conv nchw", "sum of rows", "relu", "max pool", "softmax", "matmul of long rows"):
         for plan in plans_of(PROGRAMS[name]()):
             kinds |= {p.recipe for p in plan.programs}
             kinds |= {"lanes" for s in plan.split_reductions if s.lanes}
-            kinds |= {"packed" for p in plan.programs if p.staged}
+            kinds |= {"packed" for p in plan.programs if p.staged and p.recipe == "cpu.tiled"}
             kinds |= {"stored prologue" for p in plan.programs if p.anchor == "pad_temp"}
             kinds |= {"prologue in place" for p in plan.programs if "pad_temp" in p.inlined}
             kinds |= {"fused" for s in plan.expression.stages for a in s.axes if a.fused_of}
     assert kinds == {
-        "cpu.tiled", "cpu.direct", "lanes", "packed", "stored prologue", "prologue in place", "fused",
+        "cpu.tiled", "cpu.direct", "cpu.rows", "lanes", "packed", "stored prologue", "prologue in place", "fused",
     }  # fmt: skip
 
 
 @pytest.mark.parametrize("words", EXAMPLES, ids=lambda w: f"{w[0]} {' '.join(f'{k}={v}' for k, v in w[1].items())}")
 def test_named_operators_of_awkward_sizes(words):
     assert check(te_operator(words[0], **words[1]), most=2)
+
+
+def test_weights_are_read_from_front_to_back():
+    from roller_tvm.lower import lower
+    from roller_tvm.lower.steps import Reorder
+
+    names = ("ic", "kh", "kw")
+    for plan in plans_of(conv_nchwc(c=32), most=2):
+        if plan.programs[-1].recipe != "cpu.tiled":
+            continue
+        orders = [step.axes for step in lower(plan) if isinstance(step, Reorder)]
+        loops = next(axes for axes in orders if any(axis.startswith(names) for axis in axes))
+        outer = [axis.removesuffix(".0") for axis in loops if axis.startswith(names) and axis.endswith(".0")]
+        # The weights are [oc.o][ic.o][kh][kw][ic.i][oc.i]; TVM declares ic, kh, kw.
+        assert outer == ["ic.o", "kh", "kw", "ic.i"]
