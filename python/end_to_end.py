@@ -119,7 +119,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--models", default=",".join(FIGURE), help=f"{', '.join(MODELS)}, or a light network")
     parser.add_argument("--folder", type=Path, default=Path("end-to-end"), help="models, records, libraries")
     parser.add_argument("--trials", type=int, default=10)
-    parser.add_argument("--rounds", type=int, default=3, help="processes that measure, each model")
+    parser.add_argument("--rounds", type=int, default=3, help="of measuring, each model; 0 tunes, builds and compares only")
     parser.add_argument("--seconds", type=float, default=8.0, help="of measuring, each process")
     parser.add_argument("--rebuild", action="store_true", help="build also where nothing changed")
     parser.add_argument("--measure", action="store_true", help="take the libraries as they are")
@@ -145,12 +145,15 @@ def end_to_end(args: argparse.Namespace) -> int:
         reference = onnxruntime_variant(model, threads)
         variants = variants_of(model, args, threads)
         compare(model, variants, reference.run())
-        rounds = []
+        rounds: list[dict[str, float]] = []
         for _ in range(args.rounds):
             measure(model, [*variants, reference], threads, args.folder, args.seconds)
             rounds.append({"ort" if v is reference else v.name: v.latency for v in (*variants, reference)})
-        results.append((model, variants, rounds))
-        print(table(results[-1:], threads), flush=True)
+        if rounds:
+            results.append((model, variants, rounds))
+            print(table(results[-1:], threads), flush=True)
+    if not results:
+        return 0
     head = f"{device}; TVM {found.version if found else '?'}; {reference.name}; python/end_to_end.py"
     text = f"{head}\n{table(results, threads)}\n"
     print(f"\n{text}")
