@@ -119,7 +119,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--models", default=",".join(FIGURE), help=f"{', '.join(MODELS)}, or a light network")
     parser.add_argument("--folder", type=Path, default=Path("end-to-end"), help="models, records, libraries")
     parser.add_argument("--trials", type=int, default=10)
-    parser.add_argument("--rounds", type=int, default=3, help="of measuring, each model; 0 tunes, builds and compares only")
+    parser.add_argument("--rounds", type=int, default=3, help="of measuring; 0 tunes, builds and compares only")
     parser.add_argument("--seconds", type=float, default=8.0, help="of measuring, each process")
     parser.add_argument("--rebuild", action="store_true", help="build also where nothing changed")
     parser.add_argument("--measure", action="store_true", help="take the libraries as they are")
