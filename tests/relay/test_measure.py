@@ -2,6 +2,7 @@
 
 import os
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -109,6 +110,5 @@ def test_other_workers_stand_still_while_one_measures():
         pids = [w.call("hello", (), 60).value for w in pool.workers]
         with pool.alone(first):
             assert first.call("hello", (), 60).ok
-            status = open(f"/proc/{pids[1]}/status").read()
-            assert "State:\tT" in status
+            assert "State:\tT" in Path(f"/proc/{pids[1]}/status").read_text()
         assert second.call("hello", (), 60).value == pids[1]
