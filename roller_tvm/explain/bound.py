@@ -33,6 +33,7 @@ _IPU = {
 _CPU = {
     "compute": "the multiply-add units are the slowest part",
     "load": "loads and broadcasts take longer than the multiply-adds; a squarer register tile would help",
+    "call": "exp, log and the like, one element a call, are the slowest part",
     "dram": _GPU["dram"],
 }
 

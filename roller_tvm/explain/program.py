@@ -29,6 +29,8 @@ def program_lines(
     lines += [f"    {line}" for line in _load_compute_store(program, expression, device)]
     if program.inlined:
         lines.append(f"    in place: {', '.join(program.inlined)}")
+    if program.recipe == "cpu.rows":
+        lines.append(f"    kept for a row: {', '.join(program.staged)}")
     if program.choices:
         lines.append(f"    choices: {' '.join(f'{k}={v}' for k, v in program.choices)}")
     lines += ["   tiles", *table(_tile_rows(program, g, device), left=1)]

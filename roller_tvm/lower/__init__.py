@@ -5,7 +5,10 @@ from __future__ import annotations
 from ..plan.program import Plan
 from .cpu import lower_cpu_tiled
 from .cpu_direct import lower_cpu_direct
+from .cpu_rows import lower_cpu_rows
 from .gpu import lower_direct, lower_reduce, lower_tiled
+from .gpu_rows import lower_rows
+from .gpu_unrolled import lower_unrolled
 from .loops import source_loops
 from .steps import Fuse, Inline, RFactor, Split, Step, render, step_from_json
 
@@ -13,8 +16,11 @@ _RECIPES = {
     "gpu.tiled": lower_tiled,
     "gpu.direct": lower_direct,
     "gpu.reduce": lower_reduce,
+    "gpu.unrolled": lower_unrolled,
+    "gpu.rows": lower_rows,
     "cpu.tiled": lower_cpu_tiled,
     "cpu.direct": lower_cpu_direct,
+    "cpu.rows": lower_cpu_rows,
 }
 
 
@@ -33,7 +39,7 @@ def lower(plan: Plan) -> tuple[Step, ...]:
     fuse(relu, [i0, i1], i0*i1)
     """
     steps: list[Step] = []
-    for split in plan.split_reductions:
+    for split in reversed(plan.split_reductions):  # TE loses the operations that follow one
         partial = plan.expression.stage(f"{split.stage}.rf")
         part, inner = f"{split.axis}.p", f"{split.axis}.i"
         if split.loops:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from math import ceil, prod
 
 from ..device import DeviceSpec
 from .cpu import CALL, GUARDED_LOADS, INSTRUCTIONS, TILE_OVERHEAD, CpuRates
 from .estimate import LevelTime, ProgramEstimate
 from .geometry import Geometry
+
+# Seconds to enter a function that runs on the calling thread alone.
+SERIAL_LAUNCH = 0.2e-6
 
 
 def block(extent: int) -> int:
@@ -21,10 +26,27 @@ def block(extent: int) -> int:
     return extent & -extent
 
 
-def direct_estimate(geometry: Geometry, device: DeviceSpec, chunks: int, vector: int = 0) -> ProgramEstimate:
-    """Predicted time of recipe cpu.direct: rows of vectors, memory traffic once."""
+@dataclass(frozen=True)
+class Cycles:
+    """Cycles of one core: of instructions, and of calls, which the instructions around them hide behind."""
+
+    instructions: float
+    calls: float = 0.0
+
+    @property
+    def total(self) -> float:
+        return max(self.instructions, self.calls)
+
+
+def stage_cycles(geometry: Geometry, rates: CpuRates, vector: int) -> Cycles:
+    """What a whole nest takes in vectors of its last axis, operands in the nearest cache.
+
+    Parameters
+    ----------
+    vector : int
+        Neighbours along the vector axis that are computed at a time; up to 1: one by one.
+    """
     g = geometry
-    rates = CpuRates.of(device, g.output_bytes)
     outputs = prod(g.extents[i] for i in g.spatial)
     per_point = sum(n * INSTRUCTIONS[kind] for kind, n in g.stage.ops)
     points = g.stage.points
@@ -44,28 +66,44 @@ def direct_estimate(geometry: Geometry, device: DeviceSpec, chunks: int, vector:
         if op.guarded
     )
     calls = points * (g.stage.ops_of("special") + sum(op.calls for op in g.operands)) + outputs * g.epilogue_calls
-    cycles = (
+    return Cycles(
         guards
-        + calls * CALL
         + points / vectorised * max(per_point / rates.fma, chain)
         + loads / rates.loads
-        + outputs * (1 + g.epilogue_flops) / vectorised
+        + outputs * (1 + g.epilogue_flops) / vectorised,
+        calls * CALL,
     )
-    moved = sum(op.source_bytes for op in g.operands) + outputs * g.output_bytes + g.epilogue_bytes
-    level, rate = "dram", rates.far
+
+
+def streamed(
+    device: DeviceSpec, rates: CpuRates, stages: Sequence[Cycles], moved: float, chunks: int, flops: int
+) -> ProgramEstimate:
+    """A program of stages whose chunks move `moved` bytes once, from the level that holds them."""
+    level, rate = device.far.name, rates.far
     for cache, capacity, cache_rate in rates.caches:
         if moved / device.units <= capacity:
             level, rate = cache, cache_rate
             break
     units = min(device.units, chunks)
-    cycles += chunks * TILE_OVERHEAD
+    calls = sum(s.calls for s in stages)
+    cycles = sum(s.total for s in stages) + chunks * len(stages) * TILE_OVERHEAD
     busiest = ceil(chunks / device.units) / chunks
     memory = moved * busiest / rate
     core = cycles * busiest
-    overhead = device.launch_overhead_us * 1e-6 if chunks > 1 else 0.2e-6
+    overhead = device.launch_overhead_us * 1e-6 if chunks > 1 else SERIAL_LAUNCH
     seconds = max(memory, core) * rates.cycle + overhead
     return ProgramEstimate(
         seconds, core * rates.cycle, (LevelTime(level, moved, moved / (rate * units) * rates.cycle),),
-        level if memory > core else "compute", g.stage.flops + g.epilogue_flops * outputs, chunks,
+        level if memory > core else "call" if 2 * calls > cycles else "compute", flops, chunks,
         ceil(chunks / device.units), registers=0, utilisation=1 / (busiest * device.units),
     )  # fmt: skip
+
+
+def direct_estimate(geometry: Geometry, device: DeviceSpec, chunks: int, vector: int = 0) -> ProgramEstimate:
+    """Predicted time of recipe cpu.direct: rows of vectors, memory traffic once."""
+    g = geometry
+    rates = CpuRates.of(device, g.output_bytes)
+    outputs = prod(g.extents[i] for i in g.spatial)
+    moved = sum(op.source_bytes for op in g.operands) + outputs * g.output_bytes + g.epilogue_bytes
+    flops = g.stage.flops + g.epilogue_flops * outputs
+    return streamed(device, rates, [stage_cycles(g, rates, vector)], moved, chunks, flops)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import reduce
 
 from ..device import DeviceSpec
 from ..errors import UnsupportedOperator
@@ -22,10 +23,15 @@ from .align import Rejection, summarise
 from .candidates import Construction, RankedPlan
 from .cpu import construct_tiled as construct_cpu_tiled
 from .cpu_direct import construct_direct as construct_cpu_direct
+from .cpu_rows import construct_rows
 from .gpu_direct import construct_direct, construct_reduce
+from .gpu_rows import construct_rows as construct_gpu_rows
 from .gpu_tiled import construct_tiled
+from .gpu_unrolled import construct_unrolled, multiplies_constants
+from .lanes import lane_splits
 from .partition import NestShape, partition, store_guarded, store_rearranged
 from .program import Plan, RProgram, SplitReduction
+from .rows import RowNest, row_nest
 from .search import Search
 
 EPS = (0.0, 0.2, 0.4, 0.8, 1.6, 3.2)
@@ -71,7 +77,7 @@ def construct(expression: TensorExpression, device: DeviceSpec, top: int = 10) -
         for nest in nests:
             geometry = Geometry.of(variant, nest.anchor, nest.inlined, nest.output)
             ranked: Ranked = []
-            for recipe in recipes(geometry, device):
+            for recipe in recipes(geometry, device, nest):
                 if ranked and recipe.last_resort:
                     break
                 for eps in EPS:
@@ -110,15 +116,20 @@ class Recipe:
     last_resort: bool = False
 
 
-def recipes(geometry: Geometry, device: DeviceSpec) -> tuple[Recipe, ...]:
+def recipes(geometry: Geometry, device: DeviceSpec, nest: NestShape) -> tuple[Recipe, ...]:
     """The recipes that fit a nest."""
     g = geometry
+    if isinstance(nest, RowNest):
+        return (Recipe(construct_rows if device.kind == "cpu" else construct_gpu_rows),)
     if device.kind == "cpu":
         if g.reduce and g.stage.combiner != "other":
             return (Recipe(construct_cpu_tiled), Recipe(construct_cpu_direct))
         return (Recipe(construct_cpu_direct),)
+    if multiplies_constants(g):
+        return (Recipe(construct_unrolled), Recipe(construct_direct, last_resort=True))
     found = []
-    if len(g.operands) > 1 and g.stage.combiner == "sum" and any(g.reuse(i) for i in g.spatial):
+    distinct = len({op.name for op in g.operands}) == len(g.operands)  # a tensor read twice has one staged tile
+    if distinct and len(g.operands) > 1 and g.stage.combiner == "sum" and any(g.reuse(i) for i in g.spatial):
         found.append(Recipe(construct_tiled, relaxes=True))
     found.append(Recipe(construct_direct, last_resort=g.is_contraction()))
     if g.reduce and len(g.operands) == 1:
@@ -136,8 +147,11 @@ def _variants(expression: TensorExpression, device: DeviceSpec) -> Iterator[Vari
     if not any(is_product(s) for s in expression.stages):
         expression = fuse_axes(expression)
     forms: list[tuple[TensorExpression, tuple[SplitReduction, ...]]] = [(expression, ())]
-    split = _lane_splits if device.kind == "cpu" else _part_splits
-    forms += [(s.apply(expression), (s,)) for s in split(expression, device)]
+    if device.kind == "cpu":
+        if lanes := lane_splits(expression, device):
+            forms.append((reduce(lambda e, s: s.apply(e), lanes, expression), lanes))
+    else:
+        forms += [(s.apply(expression), (s,)) for s in _part_splits(expression, device)]
     stores = (store_rearranged, store_guarded, None) if device.kind == "cpu" else (None,)
     for form, splits in forms:
         seen = set()
@@ -146,6 +160,8 @@ def _variants(expression: TensorExpression, device: DeviceSpec) -> Iterator[Vari
             if nests not in seen:
                 seen.add(nests)
                 yield form, splits, nests
+        if device.kind != "ipu" and (rows := row_nest(form)) is not None:
+            yield form, splits, (rows,)
 
 
 def _part_splits(expression: TensorExpression, device: DeviceSpec) -> list[SplitReduction]:
@@ -166,22 +182,6 @@ def _part_splits(expression: TensorExpression, device: DeviceSpec) -> list[Split
         and anchor.output_elements * parts <= threads * REGISTER_OUTPUTS
     ]
     return splits[-2:]  # the finest that still fill the registers, and the one before it
-
-
-def _lane_splits(expression: TensorExpression, device: DeviceSpec) -> list[SplitReduction]:
-    """The innermost reduction axis as the vector, where neighbouring outputs are not neighbours in memory."""
-    anchor = expression.anchor
-    if anchor.combiner not in ("sum", "max", "min") or anchor.reduce[-1].part_of:
-        return []
-    geometry = Geometry.of(expression, anchor.name)
-    inner, vector = geometry.reduce[-1], geometry.vector_axis
-    lanes = device.vector_bytes // geometry.output_bytes
-    contiguous = all(op.stride_of(inner) == 1 for op in geometry.operands if inner in op.axes)
-    scattered = vector is None or any(op.stride_of(vector) > 1 for op in geometry.operands)
-    if contiguous and scattered and anchor.reduce[-1].extent % lanes == 0:
-        last = anchor.reduce[-1]
-        return [SplitReduction(anchor.name, last.name, lanes, True, tuple(n for n, _ in last.fused_of))]
-    return []
 
 
 def _combine(

@@ -24,9 +24,12 @@ PLAN_VERSION = 1
 RECIPES = {
     "gpu.tiled": "blocks stage input tiles in shared memory, threads keep a register tile",
     "gpu.direct": "each thread computes its outputs straight from global memory",
+    "gpu.unrolled": "a thread computes a product with constant matrices, unrolled",
+    "gpu.rows": "the threads of a block walk rows together, every stage while the row is in fast memory",
     "gpu.reduce": "the threads of a block share one reduction",
     "cpu.tiled": "register tile of vectors inside cache tiles, outer tiles in parallel",
     "cpu.direct": "vectorised rows, outer rows in parallel",
+    "cpu.rows": "each row goes through every stage while a cache holds it, rows in parallel",
 }
 
 

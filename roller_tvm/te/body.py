@@ -41,6 +41,15 @@ def unique(name: str, used: set[str]) -> str:
     return result
 
 
+def _literal(node: Any) -> float | None:
+    """The number that an expression is, read from a tensor without dimensions or not."""
+    producer = getattr(getattr(node, "producer", None), "op", None)
+    if producer is not None and not len(node.indices) and len(getattr(producer, "body", ())) == 1:
+        node = producer.body[0]
+    value = getattr(node, "value", None)
+    return float(value) if isinstance(value, (int, float)) else None
+
+
 def extent_of(node: Any, where: str, what: str) -> int:
     """A constant extent; refuses dynamic and empty ones."""
     value = constant(node)
@@ -202,7 +211,9 @@ class StageReader:
         reads = False
         for argument in node.args:
             reads |= self._walk(argument, guarded)
-        cost = _CALLS.get(callee, "special")
+        # Compilers make a product of a square, whatever they may do to other powers.
+        square = callee == "pow" and _literal(node.args[1]) == 2
+        cost = "mul" if square else _CALLS.get(callee, "special")
         if reads and cost:
             self._count(cost)
         return reads

@@ -1,0 +1,45 @@
+"""Which stages share rows, which are kept for a row, and when that is the better plan."""
+
+from dataclasses import replace
+
+import pytest
+
+from roller_tvm.expr.operators import matmul, operator, softmax
+from roller_tvm.plan import construct
+from roller_tvm.plan.lanes import lane_splits
+from roller_tvm.plan.rows import row_nest
+
+from .devices import device
+
+
+def test_softmax_keeps_what_is_read_again():
+    nest = row_nest(softmax(shape=(6, 4, 40)))
+    assert (nest.kept, nest.output, nest.rows, nest.inlined) == (("max", "exp", "sum"), "norm", 2, ())
+
+
+def test_stages_that_call_nothing_are_computed_in_place():
+    expression = softmax(shape=(6, 40))
+    cheap = tuple(replace(s, ops=(("add", 1),)) if s.name == "exp" else s for s in expression.stages)
+    nest = row_nest(replace(expression, stages=cheap))
+    assert nest.kept == ("max", "sum") and nest.inlined == ("exp",)
+
+
+def test_a_softmax_over_the_first_axis_is_one_row():
+    assert row_nest(softmax(shape=(6, 40), axis=(0,))).rows == 0
+
+
+@pytest.mark.parametrize("expression", [matmul(m=8, n=8, k=8), operator("relu", shape=(4, 4))], ids=str)
+def test_products_and_elementwise_operators_have_no_rows(expression):
+    assert row_nest(expression) is None
+
+
+@pytest.mark.parametrize("width, lanes", [(1024, 16), (1000, 8), (20, 4), (17, None), (16, 8)])
+def test_lanes_divide_the_row(width, lanes):
+    found = {s.stage: s.parts for s in lane_splits(softmax(shape=(64, width)), device("avx512"))}
+    assert found == ({} if lanes is None else {"max": lanes, "sum": lanes})
+
+
+def test_many_rows_run_in_parallel_and_a_short_one_on_the_calling_thread():
+    for shape, parallel in (((1024, 128), 1), ((1, 1000), 0)):
+        program = construct(softmax(shape=shape), device("avx512")).best.plan.programs[0]
+        assert program.recipe == "cpu.rows" and program.choice("parallel") == parallel
