@@ -35,7 +35,7 @@ from .steps import (
 )
 
 
-def _begin(expression: TensorExpression, program: RProgram) -> tuple[list[Step], Stage, Stage, str]:
+def begin(expression: TensorExpression, program: RProgram) -> tuple[list[Step], Stage, Stage, str]:
     """Inline what is inlined; give the anchor a stage of its own where it would be the output itself."""
     steps: list[Step] = [Inline(name) for name in program.inlined]
     anchor, output = expression.stage(program.anchor), expression.stage(program.output)
@@ -48,7 +48,7 @@ def _begin(expression: TensorExpression, program: RProgram) -> tuple[list[Step],
 
 def lower_tiled(expression: TensorExpression, program: RProgram) -> list[Step]:
     """Recipe gpu.tiled."""
-    steps, anchor, output, inner = _begin(expression, program)
+    steps, anchor, output, inner = begin(expression, program)
     geometry = Geometry.of(expression, program.anchor, program.inlined, program.output)
     block, thread = program.tile("shared"), program.tile("register")
     virtual = program.choices_of("vthread")
@@ -114,11 +114,11 @@ def _fetch(staged: str, dims: tuple[str, ...], threads: int, vector: int) -> lis
 
 def lower_direct(expression: TensorExpression, program: RProgram) -> list[Step]:
     """Recipe gpu.direct."""
-    steps, anchor, output, inner = _begin(expression, program)
+    steps, anchor, output, inner = begin(expression, program)
     out = output.name
     opened, loops = open_parts(out, output.spatial)
     steps += opened
-    whole = _fuse(steps, out, loops, "whole")
+    whole = fuse(steps, out, loops, "whole")
     items, threads, vector = program.choice("items", 1), program.choice("threads"), program.choice("vector", 1)
     steps.append(Split(out, whole, (items, threads, vector), ("block", "item", "thread", "element")))
     steps.append(Reorder(out, ("block", "thread", "item", "element")))
@@ -144,7 +144,7 @@ def lower_reduce(expression: TensorExpression, program: RProgram) -> list[Step]:
     opened, loops = open_parts(out, output.spatial)
     steps += opened
     if loops:
-        whole = _fuse(steps, out, loops, "whole")
+        whole = fuse(steps, out, loops, "whole")
         if anchor is output:
             opened, reduce = open_parts(inner, anchor.reduce)
             steps += opened
@@ -155,12 +155,12 @@ def lower_reduce(expression: TensorExpression, program: RProgram) -> list[Step]:
     if anchor is not output or not loops:
         opened, reduce = open_parts(inner, anchor.reduce)
         steps += opened
-    summed = _fuse(steps, inner, reduce, "reduction")
+    summed = fuse(steps, inner, reduce, "reduction")
     steps += [Split(inner, summed, (lanes,), ("serial", "lane")), Bind(inner, "lane", "threadIdx.x")]
     return steps
 
 
-def _fuse(steps: list[Step], stage: str, loops: Sequence[str], name: str) -> str:
+def fuse(steps: list[Step], stage: str, loops: Sequence[str], name: str) -> str:
     """Fuse several loops (a single one keeps its name)."""
     if len(loops) == 1:
         return loops[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import ceil, prod
 
 from ..model.estimate import ProgramEstimate
@@ -12,10 +13,13 @@ from .program import RProgram
 from .search import Search
 
 
-def _linear_tile(geometry: Geometry, length: int) -> Tile:
-    """The box of axes that `length` consecutive outputs cover (innermost axes first); reductions whole."""
+def linear_tile(geometry: Geometry, length: int, axes: Sequence[int] | None = None) -> Tile:
+    """The box of axes that `length` consecutive outputs cover (innermost first); reductions whole.
+
+    ``axes`` are those to cover, all spatial ones by default.
+    """
     tile = list(geometry.extents)
-    for i in reversed(geometry.spatial):
+    for i in reversed(geometry.spatial if axes is None else axes):
         tile[i] = max(1, min(geometry.extents[i], length))
         length = ceil(length / geometry.extents[i])
     return tuple(tile)
@@ -62,13 +66,13 @@ def construct_direct(search: Search, top: int) -> list[tuple[RProgram, ProgramEs
                     continue
                 if search.reject(execution_unit(threads_now, device.vector_width), label):
                     continue
-                thread = _linear_tile(g, vector)
-                estimate = direct_estimate(g, device, _linear_tile(g, length), thread, threads_now, items, vector)
+                thread = linear_tile(g, vector)
+                estimate = direct_estimate(g, device, linear_tile(g, length), thread, threads_now, items, vector)
                 if estimate is None:
                     continue
                 blocks = ceil(outputs / length)
                 tiles = (
-                    search.rtile("shared", _linear_tile(g, length)),
+                    search.rtile("block", linear_tile(g, length)),
                     search.rtile("register", thread),
                 )
                 choices = (("threads", threads_now), ("items", items), ("vector", vector), ("blocks", blocks))
@@ -93,10 +97,10 @@ def construct_reduce(search: Search, top: int) -> list[tuple[RProgram, ProgramEs
             estimate = reduce_estimate(g, device, rows, lanes)
             if estimate is not None:
                 block = tuple(e if i in g.reduce else 1 for i, e in enumerate(g.extents))
-                block = _linear_tile(g, rows) if rows > 1 else block
+                block = linear_tile(g, rows) if rows > 1 else block
                 thread = tuple(1 for _ in g.extents)
                 tiles = (
-                    search.rtile("shared", block),
+                    search.rtile("block", block),
                     search.rtile("register", thread),
                 )
                 choices = (("threads", rows * lanes), ("lanes", lanes), ("rows", rows))

@@ -11,7 +11,7 @@ from roller_tvm.model import cpu
 from roller_tvm.model.geometry import Geometry
 from roller_tvm.model.gpu_direct import direct_estimate, reduce_estimate
 from roller_tvm.plan import construct
-from roller_tvm.plan.gpu_direct import _linear_tile
+from roller_tvm.plan.gpu_direct import linear_tile
 from roller_tvm.plan.gpu_tiled import complete
 from roller_tvm.plan.partition import partition
 from roller_tvm.plan.search import Search
@@ -59,7 +59,7 @@ def rows_seconds(name, recipe, rows, length):
         "relu", shape=(rows, length))  # fmt: skip
     if recipe == "reduce":
         return reduce_estimate(geometry, device(name), 4, 64).seconds
-    block, thread = _linear_tile(geometry, 256), _linear_tile(geometry, 1)
+    block, thread = linear_tile(geometry, 256), linear_tile(geometry, 1)
     return direct_estimate(geometry, device(name), block, thread, 256, 1, 1).seconds
 
 

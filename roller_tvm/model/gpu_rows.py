@@ -1,0 +1,143 @@
+"""Micro-performance model of recipe gpu.rows: the lanes of a block walk rows together, stage after stage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Protocol
+
+from ..device import DeviceSpec
+from ..expr import TensorExpression
+from .estimate import LevelTime, ProgramEstimate
+from .geometry import Geometry
+from .gpu import BLOCK_CYCLES, IN_FLIGHT, INSTRUCTIONS, GpuRates, busiest_unit, instructions, overlapped
+from .gpu_direct import LOAD_OVERHEAD, TREE_SLOTS
+from .occupancy import occupancy
+from .registers import register_cap
+
+# Registers of a thread, as compiled for sm_75 and sm_90 (40 candidates of five softmaxes): a lane's walk along the row is
+# unrolled by the compiler, which loads ahead.
+ROW_REGISTERS, PER_ELEMENT, IN_REGISTERS = 21, 1.2, 96
+
+
+class Rows(Protocol):
+    """What the model asks of a nest over rows."""
+
+    @property
+    def kept(self) -> tuple[str, ...]: ...
+    @property
+    def output(self) -> str: ...
+    @property
+    def inlined(self) -> tuple[str, ...]: ...
+
+
+@dataclass(frozen=True)
+class RowShape:
+    """A candidate of recipe gpu.rows."""
+
+    rows: int  # of a block
+    lanes: int  # threads that share a row
+    vector: int  # elements that a lane moves at a time
+    own: int  # elements of a row that a lane computes
+    count: int  # rows of the operator
+    length: int  # elements of a row
+
+    @property
+    def threads(self) -> int:
+        return self.rows * self.lanes
+
+
+def rows_shared_bytes(
+    expression: TensorExpression, kept: Sequence[str], read: Sequence[str], device: DeviceSpec, shape: RowShape
+) -> int:  # fmt: skip
+    """Shared memory of a block: rows of inputs, and what each reduction over threads takes (``reduce_shared_bytes``).
+
+    Parameters
+    ----------
+    kept : sequence of str
+        Stages of the nest before the output.
+    read : sequence of str
+        Inputs whose rows are kept.
+    """
+    def element(name: str) -> int:
+        tensor = expression.tensors[name]
+        return tensor.bytes // tensor.elements
+
+    warp = device.vector_width
+    total = sum(element(name) * shape.rows * shape.length for name in read)
+    for name in kept:
+        if expression.stage(name).reduce and shape.lanes > warp:
+            total += element(name) * shape.rows * (1 + shape.lanes // warp)
+    return total
+
+
+def rows_estimate(
+    expression: TensorExpression, device: DeviceSpec, nest: Rows, read: Sequence[str], shape: RowShape
+) -> ProgramEstimate | None:
+    """Predicted time of recipe gpu.rows.
+
+    Parameters
+    ----------
+    nest : RowNest
+    read : sequence of str
+        Inputs whose rows are kept in shared memory: they are loaded once.
+    """
+    rates = GpuRates.of(device, expression.tensors[nest.output].dtype)
+    nests = [Geometry.of(expression, name, nest.inlined) for name in (*nest.kept, nest.output)]
+    registers = ceil(ROW_REGISTERS + PER_ELEMENT * min(shape.own, IN_REGISTERS)) + shape.vector
+    registers = min(registers, register_cap(device, shape.threads) or registers)
+    shared = rows_shared_bytes(expression, nest.kept, read, device, shape)
+    resident, limit = occupancy(device, shape.threads, registers, shared)
+    if resident == 0:
+        return None
+    blocks = ceil(shape.count / shape.rows)
+    resident = min(resident, ceil(blocks / device.units))
+    busiest, waves = busiest_unit(device, blocks, resident)
+
+    mine = set(nest.kept) | {nest.output}
+    slots = loaded = staged = 0.0
+    for g in nests:
+        slots += instructions(g) * shape.own
+        for op in g.operands:
+            slots += (op.arithmetic + op.calls * INSTRUCTIONS["special"]) * shape.own
+            if op.elements_whole < shape.length:
+                continue
+            loaded += shape.own * any(a.tensor not in mine and a.tensor not in read for a in op.sources)
+            staged += shape.own * any(a.tensor in read for a in op.sources)
+    fetched = len(read) * shape.own
+    slots += loaded * (1 + LOAD_OVERHEAD) + staged + (2 * fetched + shape.own) / shape.vector
+    reductions = [g for g in nests if g.stage.reduce]
+    doublings = shape.lanes.bit_length() - 1
+    slots += TREE_SLOTS * doublings * len(reductions)
+
+    warps = ceil(shape.threads / device.vector_width)
+    output = expression.tensors[nest.output]
+    outside_bytes = {a.tensor: expression.tensors[a.tensor].bytes
+                     for g in nests for op in g.operands for a in op.sources if a.tensor not in mine}
+    element = output.bytes // output.elements
+    far = float(sum(outside_bytes.values()) + output.bytes)
+    near = (loaded + fetched) * element * shape.threads + output.bytes / blocks
+    wavefronts = (staged + fetched) * element * shape.threads / rates.shared
+    issue = slots * warps / rates.issue
+    dram, l2 = far / blocks / rates.dram, near / rates.l2
+    throughput = overlapped([issue, dram, l2, wavefronts])
+    rounds = max(1.0, shape.own / shape.vector / IN_FLIGHT)
+    if not read:  # every stage waits for the row again
+        rounds *= len(nests)
+    trees = len(reductions) * (doublings + 2 * (shape.lanes > device.vector_width)) * rates.shared_latency
+    chain = rates.dram_latency * rounds + trees + issue * rates.issue / min(warps, rates.issue)
+    cycles = busiest * (max(throughput, chain / resident) + BLOCK_CYCLES) + rates.dram_latency
+    terms = {"issue": issue, device.far.name: dram, "l2": l2, "shared": wavefronts}
+    bound = max(terms, key=lambda k: terms[k]) if chain / resident <= throughput else "latency"
+    scale = blocks / device.units * rates.cycle
+    levels = (
+        LevelTime(device.far.name, far, dram * scale),
+        *([LevelTime("l2", near * blocks, l2 * scale)] if device.has("l2") else []),
+    )
+    flops = sum(g.stage.flops for g in nests)
+    return ProgramEstimate(
+        cycles * rates.cycle + device.launch_overhead_us * 1e-6, flops / (device.peak(output.dtype) or 1.0), levels,
+        bound, flops, blocks, waves, resident, limit, shape.threads, registers, shared,
+        blocks / max(1, busiest * device.units),
+    )  # fmt: skip

@@ -1,0 +1,56 @@
+"""Products with constant matrices: Winograd's transforms, unrolled in a thread."""
+
+import pytest
+
+tvm = pytest.importorskip("tvm")
+pytestmark = pytest.mark.tvm
+
+from roller_tvm.lower import lower  # noqa: E402
+from roller_tvm.relay.apply_te import apply_steps_te  # noqa: E402
+from roller_tvm.relay.cuda import cuda_source  # noqa: E402
+from roller_tvm.relay.loops import TeProgram  # noqa: E402
+
+from . import gpu_check  # noqa: E402
+
+
+def winograd(size, channels=8, filters=8, batch=1, relu=False):
+    """Relay's choice for 3x3 convolutions in NHWC with weights transformed beforehand."""
+    from tvm import te, topi
+
+    edge = 6 if size % 8 == 0 else 4
+    data = te.placeholder((batch, size, size, channels), name="data")
+    weight = te.placeholder((edge, edge, filters, channels), name="weight")
+    with tvm.target.Target("cuda -arch=sm_80"):
+        out = topi.nn.conv2d_winograd_nhwc_without_weight_transform(data, weight, 1, 1, 1, "float32")
+    if relu:
+        out = topi.nn.relu(out)
+    return [data, weight, out]
+
+
+@pytest.mark.parametrize(
+    "params", [dict(size=8), dict(size=7, batch=2), dict(size=10, channels=3, relu=True)], ids=str
+)
+def test_results(params):
+    plans = gpu_check.check(gpu_check.queue_or_skip(), winograd(**params), "gpu.unrolled", most=1)
+    assert [p.recipe for p in plans[0].programs].count("gpu.unrolled") == 2
+
+
+def test_constants_are_in_the_code():
+    """No table is read, no index decides which constant it is."""
+    tensors = winograd(8)
+    (plan, *_), reading = gpu_check.plans_with(tensors, "gpu.unrolled")
+    source = cuda_source(*apply_steps_te(TeProgram.of_reading(reading, tensors), lower(plan)), "sm_80")
+    assert "5.000000e-01f" in source or "2.500000e-01f" in source
+    assert "* 0.0" not in source and "* 1.0" not in source and "% 6) ==" not in source
+    assert gpu_check.same_through_a_state(tensors, plan, reading)
+
+
+def test_a_tensor_read_twice_is_not_staged_twice():
+    """One staged tile would have to hold both; its bytes would be wrong."""
+    from tvm import te
+
+    a = te.placeholder((64, 32), name="A")
+    k = te.reduce_axis((0, 32), name="k")
+    gram = te.compute((64, 64), lambda i, j: te.sum(a[i, k] * a[j, k], axis=k), name="gram")
+    plans = gpu_check.check(gpu_check.queue_or_skip(), [a, gram], most=1)
+    assert all(p.recipe != "gpu.tiled" for p in plans[0].programs)
