@@ -16,9 +16,11 @@ from .gpu_direct import LOAD_OVERHEAD, TREE_SLOTS
 from .occupancy import occupancy
 from .registers import register_cap
 
-# Registers of a thread, as compiled for sm_75 and sm_90 (40 candidates of five softmaxes): a lane's walk along the row is
-# unrolled by the compiler, which loads ahead.
-ROW_REGISTERS, PER_ELEMENT, IN_REGISTERS = 21, 1.2, 96
+# Registers of a thread, as compiled for sm_75 and sm_90 (40 candidates of five softmaxes): a lane's walk along the
+# row is unrolled by the compiler, which loads ahead. How far is not known of longer walks.
+ROW_REGISTERS, PER_ELEMENT = 21, 1.2
+#: Elements of a row that a lane walks.
+WALK = 96
 
 
 class Rows(Protocol):
@@ -85,7 +87,7 @@ def rows_estimate(
     """
     rates = GpuRates.of(device, expression.tensors[nest.output].dtype)
     nests = [Geometry.of(expression, name, nest.inlined) for name in (*nest.kept, nest.output)]
-    registers = ceil(ROW_REGISTERS + PER_ELEMENT * min(shape.own, IN_REGISTERS)) + shape.vector
+    registers = ceil(ROW_REGISTERS + PER_ELEMENT * shape.own) + shape.vector
     registers = min(registers, register_cap(device, shape.threads) or registers)
     shared = rows_shared_bytes(expression, nest.kept, read, device, shape)
     resident, limit = occupancy(device, shape.threads, registers, shared)
@@ -126,7 +128,8 @@ def rows_estimate(
     if not read:  # every stage waits for the row again
         rounds *= len(nests)
     trees = len(reductions) * (doublings + 2 * (shape.lanes > device.vector_width)) * rates.shared_latency
-    chain = rates.dram_latency * rounds + trees + issue * rates.issue / min(warps, rates.issue)
+    # A block alone does one after the other: the row comes, is walked, and goes.
+    chain = rates.dram_latency * rounds + max(dram, l2) + trees + issue * rates.issue / min(warps, rates.issue)
     cycles = busiest * (max(throughput, chain / resident) + BLOCK_CYCLES) + rates.dram_latency
     terms = {"issue": issue, device.far.name: dram, "l2": l2, "shared": wavefronts}
     bound = max(terms, key=lambda k: terms[k]) if chain / resident <= throughput else "latency"

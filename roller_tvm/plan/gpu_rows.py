@@ -9,7 +9,7 @@ from math import ceil, prod
 from ..device import DeviceSpec
 from ..expr import Access, Axis, Index, Stage, TensorExpression
 from ..model.estimate import ProgramEstimate
-from ..model.gpu_rows import RowShape, rows_estimate, rows_shared_bytes
+from ..model.gpu_rows import WALK, RowShape, rows_estimate, rows_shared_bytes
 from ..model.storage import VECTOR_ALIGNMENT
 from .align import capacity
 from .gpu_direct import linear_tile
@@ -54,6 +54,8 @@ def _candidate(
     if read and not _found_by_tvm(g.expression.stage(nest.output).spatial[: nest.rows], shape.rows):
         return None
     label = f"{shape.lanes} lanes x {shape.rows} rows x {shape.vector}"
+    if search.reject(capacity("elements of a row for a lane", shape.own, WALK, "use more lanes"), label):
+        return None
     shared = rows_shared_bytes(g.expression, nest.kept, read, device, shape)
     most = device.limits.shared_per_block_bytes or device.level("shared").capacity_bytes
     if search.reject(capacity("shared memory of a block", shared, most, "use fewer rows"), label):
