@@ -44,30 +44,39 @@ def lower_cpu_tiled(expression: TensorExpression, program: RProgram) -> list[Ste
     out = output.name
     opened, loops = open_parts(out, output.spatial)
     steps += opened
+    last = vector_name(anchor)
+    vector = program.choice("vector", tile[last])
+    row = ""  # the loop over the vectors of a register tile's row
     for axis, loop in zip(anchor.spatial, loops, strict=True):
-        lengths = (chunk[axis.name] // tile[axis.name], tile[axis.name])
-        steps.append(Split(out, loop, lengths, tuple(f"{loop}.{c}" for c in "pmi")))
+        lengths, names = (chunk[axis.name] // tile[axis.name], tile[axis.name]), "pmi"
+        if axis.name == last and vector < tile[last]:
+            lengths, names, row = (lengths[0], tile[last] // vector, vector), "pmni", f"{loop}.n"
+        steps.append(Split(out, loop, lengths, tuple(f"{loop}.{c}" for c in names)))
     order = program.choices_of("order")
     ranked = sorted(
-        zip(anchor.spatial, loops, strict=True), key=lambda pair: order.get(pair[0].name, -1)
+        enumerate(loops), key=lambda pair: order.get(anchor.spatial[pair[0]].name, -1)
     )  # loops with a single trip go outermost
     middle = tuple(f"{loop}.m" for _, loop in ranked)
     parallel = tuple(f"{loop}.p" for loop in loops)
     inside = vector_last([f"{loop}.i" for loop in loops], anchor)
+    if row:
+        inside.insert(-1, row)
     steps.append(Reorder(out, (*parallel, *middle, *inside)))
     whole = parallel[0]
     if len(parallel) > 1:
         whole = "parallel"
         steps.append(Fuse(out, parallel, whole))
     steps.append(Parallel(out, whole))
-    if tile[vector_name(anchor)] > 1:
+    if row:
+        steps.append(Unroll(out, row))
+    if tile[last] > 1:
         steps.append(Vectorize(out, inside[-1]))
     steps.append(ComputeAt(inner, out, middle[-1]))
-    steps += _micro_kernel(inner, anchor, program, expression)
+    steps += _micro_kernel(inner, anchor, program, expression, [at for at, _ in ranked])
     for name in program.staged:
-        packed, last = f"{name}.packed", len(expression.tensors[name].shape) - 1
+        packed, dimension = f"{name}.packed", len(expression.tensors[name].shape) - 1
         steps += [CacheRead(name, "global", (inner,), packed), ComputeAt(packed, out, whole)]
-        steps += _copy(packed, f"d{last}", tile[vector_name(anchor)])
+        steps += _copy(packed, f"d{dimension}", vector)
     return steps
 
 
@@ -76,15 +85,23 @@ def _copy(packed: str, row: str, vector: int) -> list[Step]:
     return [Split(packed, row, (vector,), ("piece", "vector")), Vectorize(packed, "vector")]
 
 
-def _micro_kernel(inner: str, anchor: Stage, program: RProgram, expression: TensorExpression) -> list[Step]:
-    """The anchor inside one register tile: S0 S1 R0 S2 R1 S3."""
-    tile = program.tile("register")
+def _micro_kernel(
+    inner: str, anchor: Stage, program: RProgram, expression: TensorExpression, order: list[int]
+) -> list[Step]:
+    """The anchor inside one register tile: S0 S1 R0 S2 R1 S3.
+
+    S0 and S1 have one trip each. They stand in the order of the output's p and m loops (`order`: positions of the
+    axes), because TVM's layout rewrite takes them for those.
+    """
+    tile, last = program.tile("register"), vector_name(anchor)
+    vector = program.choice("vector", tile[last])
     opened, spatial = open_parts(inner, anchor.spatial)
     steps: list[Step] = list(opened)
     opened, reduce = open_parts(inner, anchor.reduce)
     steps += opened
     for axis, loop in zip(anchor.spatial, spatial, strict=True):
-        steps.append(Split(inner, loop, (1, 1, tile[axis.name]), tuple(f"{loop}.{n}" for n in range(4))))
+        lengths = (1, tile[last] // vector, vector) if axis.name == last else (1, 1, tile[axis.name])
+        steps.append(Split(inner, loop, lengths, tuple(f"{loop}.{n}" for n in range(4))))
     for axis, loop in zip(anchor.reduce, reduce, strict=True):
         steps.append(
             Split(inner, loop, (program.choice(f"unroll:{axis.name}", 1),), (f"{loop}.0", f"{loop}.1"))
@@ -92,14 +109,17 @@ def _micro_kernel(inner: str, anchor: Stage, program: RProgram, expression: Tens
     s = [[f"{loop}.{n}" for loop in spatial] for n in range(4)]
     s[3] = vector_last(s[3], anchor)
     r = [tuple(f"{loop}.{n}" for loop in _streamed(expression, anchor, reduce)) for n in range(2)]
+    s[1] = [s[1][at] for at in order]
     steps.append(Reorder(inner, (*s[0], *s[1], *r[0], *s[2], *r[1], *s[3])))
     steps += [
         Unroll(inner, f"{loop}.1")
         for axis, loop in zip(anchor.reduce, reduce, strict=True)
         if program.choice(f"unroll:{axis.name}", 1) > 1
     ]
+    if vector < tile[last]:
+        steps += [Unroll(inner, f"{loop}.2") for a, loop in zip(anchor.spatial, spatial, strict=True) if a.name == last]
     steps += [Unroll(inner, loop) for loop in s[3][:-1]]
-    if tile[vector_name(anchor)] > 1:
+    if tile[last] > 1:
         steps.append(Vectorize(inner, s[3][-1]))
     return steps
 

@@ -75,9 +75,30 @@ def _rates(device: DeviceSpec, element_bytes: int) -> CpuRates:
     )  # fmt: skip
 
 
+def vector_of(extent: int, lanes: int) -> int:
+    """Elements of each of the equal vectors that a register tile's row of `extent` elements is made of.
+
+    LLVM keeps vectors in registers whose length is a register's or less; of 24 elements it makes a copy in memory.
+    A row that only short vectors divide stays one vector.
+
+    Examples
+    --------
+    >>> vector_of(64, 16), vector_of(48, 16), vector_of(24, 16), vector_of(7, 16), vector_of(17, 16)
+    (16, 16, 12, 7, 17)
+    """
+    longest = max(d for d in range(1, min(extent, lanes) + 1) if extent % d == 0)
+    return longest if longest >= lanes // 4 else extent
+
+
 def vectors(extent: int, lanes: int) -> int:
     """Vector registers that `extent` neighbouring elements take."""
-    return ceil(extent / lanes)
+    vector = vector_of(extent, lanes)
+    return extent // vector * ceil(vector / lanes)
+
+
+def lanes_filled(extent: int, lanes: int) -> float:
+    """Share of the lanes that are used by a register tile's row of `extent` elements."""
+    return extent / (vectors(extent, lanes) * lanes)
 
 
 @dataclass(frozen=True)

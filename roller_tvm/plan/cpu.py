@@ -5,7 +5,16 @@ from __future__ import annotations
 from itertools import product
 from math import ceil, prod
 
-from ..model.cpu import CpuRates, inner_cycles, register_use, scattered, tiled_estimate
+from ..model.cpu import (
+    CpuRates,
+    inner_cycles,
+    lanes_filled,
+    register_use,
+    scattered,
+    tiled_estimate,
+    vector_of,
+    vectors,
+)
 from ..model.estimate import ProgramEstimate
 from ..model.geometry import Geometry, Tile
 from .align import Rejection, aligned_extents, capacity
@@ -53,6 +62,19 @@ def vector_extents(extent: int, lanes: int, most: int) -> list[int]:
     return [max(aligned_extents(extent, 0.0, most=lanes * most), key=lambda e: (filled(e, lanes), e))]
 
 
+def vector_tiles(extent: int, lanes: int, most: int) -> list[int]:
+    """Extents of a register tile along the vector axis: up to `most` equal vectors, those that fill registers best.
+
+    Examples
+    --------
+    >>> vector_tiles(64, 16, 4), vector_tiles(24, 16, 4), vector_tiles(1000, 16, 4)
+    ([16, 32, 64], [12, 24], [10, 20, 40])
+    """
+    sizes = [e for e in aligned_extents(extent, 0.0, most=lanes * most) if vectors(e, lanes) <= most]
+    best = max(lanes_filled(e, lanes) for e in sizes)
+    return [e for e in sizes if lanes_filled(e, lanes) == best]
+
+
 def filled(extent: int, lanes: int) -> float:
     """Share of the lanes that are used by `extent` elements."""
     return extent / (ceil(extent / lanes) * lanes)
@@ -67,7 +89,7 @@ def register_tiles(search: Search, rates: CpuRates) -> list[Tile]:
         if i in g.reduce:
             options.append([1])
         elif i == last:
-            options.append(vector_extents(extent, rates.lanes, rates.registers // 4))
+            options.append(vector_tiles(extent, rates.lanes, rates.registers // 4))
         else:
             options.append(aligned_extents(extent, 0.0, most=rates.registers))
         options[-1] = [e for e in options[-1] if g.stage.axes[i].is_box(e)] or [1]
@@ -85,7 +107,7 @@ def register_tiles(search: Search, rates: CpuRates) -> list[Tile]:
         ):
             continue
         per_fma = max(inner_cycles(use, rates, 1, bool(g.reduce))) / use.accumulators
-        used = filled(tile[last], rates.lanes) if last is not None else 1.0
+        used = lanes_filled(tile[last], rates.lanes) if last is not None else 1.0
         scored.append((per_fma / used, -use.accumulators, tile))
     scored.sort()
     return [t for _, _, t in scored[:REGISTER_TILES]]
@@ -158,6 +180,11 @@ def _program(
 ) -> RProgram:
     tiles = (search.rtile("l2", chunk), search.rtile("register", tile))
     choices = tuple((f"order:{search.geometry.axes[axis]}", n) for n, axis in enumerate(order))
+    last = search.geometry.vector_axis
+    if last is not None:
+        lanes = CpuRates.of(search.device, search.geometry.output_bytes).lanes
+        if (vector := vector_of(tile[last], lanes)) < tile[last]:
+            choices += (("vector", vector),)
     choices += _unrolled_window(search, tile)
     return search.program("cpu.tiled", tiles, choices, tuple(sorted(packed)))
 

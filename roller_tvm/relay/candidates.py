@@ -9,7 +9,7 @@ from typing import Any
 
 from roller_tvm.device import DeviceSpec
 from roller_tvm.errors import MeasureError, UnsupportedOperator
-from roller_tvm.lower.steps import Reorder, Split, Step
+from roller_tvm.lower.steps import CacheWrite, Reorder, Split, Step
 from roller_tvm.relay.apply_state import apply_steps_state
 from roller_tvm.relay.loops import TeProgram
 from roller_tvm.relay.measure import layout_mode
@@ -93,21 +93,26 @@ def packable(program: TeProgram, steps: Sequence[Step]) -> bool:
     """Whether ``relay.build`` can repack the constant operand for these steps.
 
     It takes the order of the anchor's loops, and understands each spatial axis split once in four, each
-    reduction axis once in two, ordered S S R S R S, and axis names without digits.
+    reduction axis once in two, ordered S S R S R S (within each of these, any order), and axis names without digits.
     """
-    for _, stage in layout_free(dict(program.ops)):
-        op = program.ops[stage]
+    computes = {s.stage: s.name for s in steps if isinstance(s, CacheWrite)}
+    for _, own in layout_free(dict(program.ops)):
+        op, stage = program.ops[own], computes.get(own, own)
         if any(c.isdigit() for a in (*op.axis, *op.reduce_axis) for c in a.var.name):
             return False
         splits = {s.axis: s for s in steps if isinstance(s, Split) and s.stage == stage}
         order = next((s.axes for s in steps if isinstance(s, Reorder) and s.stage == stage), ())
-        names = program.loops[stage]
+        names = program.loops[own]
         spatial, reduce = names[: len(op.axis)], names[len(op.axis) :]
         if set(splits) != set(names):
             return False
         if any(len(splits[a].names) != 4 for a in spatial) or any(len(splits[a].names) != 2 for a in reduce):
             return False
         bands = [(spatial, 0), (spatial, 1), (reduce, 0), (spatial, 2), (reduce, 1), (spatial, 3)]
-        if order != tuple(splits[a].names[level] for axes, level in bands for a in axes):
-            return False
+        start = 0
+        for axes, level in bands:
+            band = order[start : start + len(axes)]
+            if sorted(band) != sorted(splits[a].names[level] for a in axes):
+                return False
+            start += len(axes)
     return True

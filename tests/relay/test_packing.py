@@ -7,12 +7,17 @@ pytestmark = pytest.mark.tvm
 
 from tvm import auto_scheduler, te  # noqa: E402
 
+from roller_tvm.device import load_device  # noqa: E402
+from roller_tvm.lower import lower  # noqa: E402
 from roller_tvm.lower.steps import Fuse, Parallel, Reorder, Split, Vectorize  # noqa: E402
+from roller_tvm.plan import construct  # noqa: E402
 from roller_tvm.relay.apply_state import apply_steps_state  # noqa: E402
+from roller_tvm.relay.candidates import packable  # noqa: E402
 from roller_tvm.relay.loops import TeProgram  # noqa: E402
 from roller_tvm.relay.measure import Measurer, packs_weights  # noqa: E402
 from roller_tvm.relay.packing import keep_layout  # noqa: E402
 from roller_tvm.relay.pool import Pool  # noqa: E402
+from roller_tvm.te import read_te  # noqa: E402
 
 PACK = auto_scheduler.LayoutRewriteOption.REWRITE_FOR_PRE_TRANSFORMED
 
@@ -59,3 +64,36 @@ def test_axis_names_with_digits_cannot_be_packed_but_kept(axes, packs):
         assert shapes[1] != (48, 64)
     else:
         assert packed.kind == "layout error"
+
+
+def conv(channels):
+    x, w = te.placeholder((1, 7, 7, 16), name="x"), te.placeholder((3, 3, 16, channels), name="w")
+    pad = te.compute(
+        (1, 9, 9, 16),
+        lambda n, h, w, c: te.if_then_else(te.all(h > 0, h < 8, w > 0, w < 8), x[n, h - 1, w - 1, c], 0.0),
+        name="pad",
+    )
+    rc, ry, rx = (te.reduce_axis((0, e), n) for e, n in ((16, "rc"), (3, "ry"), (3, "rx")))
+    body = lambda nn, yy, xx, ff: te.sum(pad[nn, yy + ry, xx + rx, rc] * w[ry, rx, rc, ff], axis=[ry, rx, rc])  # noqa: E731
+    return [x, w, te.compute((1, 7, 7, channels), body, name="conv", attrs={"layout_free_placeholders": [w]})]
+
+
+def test_weights_are_packed_whatever_the_order_of_the_loops():
+    key = auto_scheduler.workload_registry.register_workload_tensors("roller_test_conv", conv(96))
+    target = tvm.target.Target("llvm -num-cores 2")
+    task = auto_scheduler.SearchTask(workload_key=key, target=target, layout_rewrite_option=PACK)
+    reading = read_te(task.compute_dag)
+    program = TeProgram.of_reading(reading, list(task.compute_dag.tensors))
+    plans = construct(reading.expression, load_device("cpu"), top=10).plans
+    outermost, states = set(), []
+    for ranked in plans:
+        steps = lower(ranked.plan)
+        order = ranked.plan.programs[-1].choices_of("order")
+        assert packable(program, steps)
+        if order and min(order, key=order.get) not in outermost:
+            outermost.add(min(order, key=order.get))
+            states.append(apply_steps_state(task.compute_dag, program, steps))
+    assert len(outermost) > 1
+    with Pool(1, threads=1) as pool:
+        outcomes = Measurer(pool).measure(task, states).outcomes
+    assert [o.kind for o in outcomes] == ["ok"] * len(states)
