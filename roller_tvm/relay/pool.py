@@ -61,6 +61,15 @@ class Worker:
         """Start the process without waiting for it."""
         if self.process is not None:
             return
+        try:
+            self._start()
+        except OSError as error:  # no memory, too many files or processes
+            raise MeasureError(
+                f"a worker process cannot start: {error.strerror}", sys.executable,
+                "free memory, files or processes", "worker",
+            ) from error  # fmt: skip
+
+    def _start(self) -> None:
         ours, theirs = socket.socketpair()
         env = dict(os.environ)
         env["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(os.path.abspath(p) for p in sys.path))
@@ -69,13 +78,15 @@ class Worker:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (kill closes it)
         # A session of its own: Ctrl-C is for the parent to handle, and killing it kills what it started.
         self.process = subprocess.Popen(
-            [sys.executable, "-m", self.module, str(theirs.fileno())], pass_fds=[theirs.fileno()], env=env,
-            stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, start_new_session=True)  # fmt: skip
+            [sys.executable, "-m", self.module, str(theirs.fileno()), str(os.getpid())],
+            pass_fds=[theirs.fileno()], env=env, stdin=subprocess.DEVNULL,
+            stdout=self._log, stderr=self._log, start_new_session=True)  # fmt: skip
         theirs.close()
         self._connection = Connection(ours.detach())
         self.generation += 1
         self._greeted = self._is_set_up = False
-        self._connection.send(("hello", ()))
+        with contextlib.suppress(OSError):  # it died just now: the first call says so
+            self._connection.send(("hello", ()))
 
     def send(self, function: str, args: Sequence[Any], limit_s: float) -> None:
         """Start a call; ``receive`` gives its reply."""
@@ -130,6 +141,9 @@ class Worker:
             status, value = self._connection.recv()
         except (EOFError, OSError):
             return Reply("crash", text=self._obituary())
+        except Exception as error:  # a candidate wrote over the reply, or into the pipe
+            self.kill()
+            return Reply("crash", text=f"a reply that makes no sense ({type(error).__name__})")
         return Reply("ok", value) if status == "ok" else Reply(value[0], text=value[1])
 
     def _obituary(self) -> str:
@@ -204,6 +218,21 @@ class Pool:
         results: list[tuple[Worker, int, Reply] | None] = [None] * len(calls)
         todo = list(reversed(range(len(calls))))
         busy: dict[int, tuple[int, Worker]] = {}
+        try:
+            self._map(calls, todo, busy, results)
+        except BaseException:
+            for _, worker in busy.values():  # a reply that nobody waits for would be taken for another's
+                worker.kill()
+            raise
+        return [r for r in results if r is not None]
+
+    def _map(
+        self,
+        calls: Sequence[Call],
+        todo: list[int],
+        busy: dict[int, tuple[int, Worker]],
+        results: list[tuple[Worker, int, Reply] | None],
+    ) -> None:
         while todo or busy:
             for number, worker in enumerate(self.workers):
                 if todo and number not in busy:
@@ -217,7 +246,6 @@ class Pool:
                     generation = worker.generation
                     results[job] = (worker, generation, worker.receive())
                     del busy[number]
-        return [r for r in results if r is not None]
 
     @contextlib.contextmanager
     def alone(self, worker: Worker) -> Iterator[None]:

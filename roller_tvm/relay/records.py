@@ -1,8 +1,9 @@
 """Record files: Ansor's own format, one line a record, with a comment line of ours before each.
 
-A plain TVM reads them (``auto_scheduler.ApplyHistoryBest``) and skips the comments. A record is written with
-one write and synced, so whatever interrupts a tuning leaves every earlier record intact; at worst the last
-line is half there, which is said when the file is read and mended when it is next written.
+A plain TVM reads them (``auto_scheduler.ApplyHistoryBest``) and skips the comments. A record is written as a
+comment, synced, and then made a record by its first byte: whatever ends a tuning at whatever point leaves every
+record whole and a file that any TVM reads. Files that others left with half a last line are mended when they are
+next written.
 
 ApplyHistoryBest takes the record with the lowest cost. A plan that nobody measured is written with its
 predicted time in *nanoseconds* where the format has seconds, so that a measured record of the same task, ours
@@ -19,7 +20,7 @@ import os
 import time
 import warnings
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,8 @@ class Note:
         How many candidates were measured to find it.
     checked : bool
         Whether its result was compared with the reference.
+    flops : float or None
+        As the plan counts them.
     """
 
     plan: str
@@ -57,6 +60,7 @@ class Note:
     measured_s: float | None = None
     trials: int = 0
     checked: bool = False
+    flops: float | None = None
     version: str = __version__
 
     def line(self) -> str:
@@ -65,7 +69,8 @@ class Note:
     @classmethod
     def of_line(cls, line: str) -> Note | None:
         try:
-            return cls(**json.loads(line[len(MARK) :]))
+            data = json.loads(line[len(MARK) :])
+            return cls(**{f.name: data[f.name] for f in fields(cls) if f.name in data})  # later versions may add some
         except (ValueError, TypeError):
             return None
 
@@ -223,6 +228,7 @@ class RecordWriter:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self.written = 0
+        self._size = -1
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self._open() as _:  # so that a bad path is said before an hour of tuning
@@ -240,18 +246,41 @@ class RecordWriter:
         """
         data = text.encode()
         try:
-            with self._open() as handle:
-                end = mend(handle)
-                try:
-                    _write_all(handle, data)
-                    os.fsync(handle)
-                except BaseException:  # Ctrl-C as well: never leave half a record if it can be helped
-                    with contextlib.suppress(OSError):
-                        os.ftruncate(handle, end)
-                    raise
+            while not self._append(data):  # deleted or replaced just now: the same record goes to the new file
+                pass
         except OSError as error:
             raise self._cannot(error) from error
         self.written += 1
+
+    def _append(self, data: bytes) -> bool:
+        """Write and sync; False if the file that was written is not at its path any more."""
+        hidden, firsts = _hidden(data)
+        with self._open() as handle:
+            end = mend(handle)
+            try:
+                _write_all(handle, hidden)
+                os.fsync(handle)
+                _reveal(handle, os.lseek(handle, 0, os.SEEK_CUR) - len(hidden), firsts)
+                os.fsync(handle)
+            except BaseException:  # Ctrl-C as well: leave nothing that nobody reads
+                with contextlib.suppress(OSError):
+                    os.ftruncate(handle, end)
+                raise
+            written = os.fstat(handle)
+            if end == self._size:  # else others have written what `grew` is to tell
+                self._size = written.st_size
+            with contextlib.suppress(OSError):
+                return os.path.samestat(written, os.stat(self.path))
+            return False
+
+    def grew(self) -> bool:
+        """Whether another process has written since this one last wrote, or asked."""
+        try:
+            size = os.stat(self.path).st_size
+        except OSError:  # deleted meanwhile: the next record makes it anew
+            size = 0
+        before, self._size = self._size, size
+        return size != before
 
     def mend(self) -> bool:
         """Remove a half-written last line; True if there was one."""
@@ -285,6 +314,28 @@ def _lock(handle: int) -> None:
         fcntl.flock(handle, fcntl.LOCK_EX)
 
 
+def _hidden(data: bytes) -> tuple[bytes, dict[int, bytes]]:
+    """The lines with every record made a comment, and the first bytes that make them records."""
+    hidden: bytearray = bytearray(data)
+    firsts: dict[int, bytes] = {}
+    start = 0
+    for line in data.splitlines(keepends=True):
+        if line[:1] not in (b"#", b" ", b"\n"):
+            firsts[start], hidden[start] = line[:1], ord("#")
+        start += len(line)
+    return bytes(hidden), firsts
+
+
+def _reveal(handle: int, start: int, firsts: dict[int, bytes]) -> None:
+    """Make records of the comments written at `start`, each by one byte."""
+    import fcntl
+
+    # A file open for appending ignores where one wants to write.
+    fcntl.fcntl(handle, fcntl.F_SETFL, fcntl.fcntl(handle, fcntl.F_GETFL) & ~os.O_APPEND)
+    for place, first in firsts.items():
+        os.pwrite(handle, first, start + place)
+
+
 def _write_all(handle: int, data: bytes) -> None:
     while data:
         data = data[os.write(handle, data) :]
@@ -293,9 +344,9 @@ def _write_all(handle: int, data: bytes) -> None:
 def mend(handle: int) -> int:
     """Make an open record file end with a whole line; returns its size."""
     size = os.fstat(handle).st_size
-    data = os.pread(handle, size, 0) if size else b""
-    if not data or data.endswith(b"\n"):
+    if not size or os.pread(handle, 1, size - 1) == b"\n":
         return size
+    data = os.pread(handle, size, 0)
     keep = data.rfind(b"\n") + 1
     try:
         parse(data[keep:].decode())

@@ -15,6 +15,7 @@ from typing import Any
 from roller_tvm.device import DeviceSpec, load_device
 from roller_tvm.errors import BadInput, MeasureError, NothingTuned, must_be
 from roller_tvm.relay.candidates import Candidates, make_candidates
+from roller_tvm.relay.claims import WAIT_S, Claims
 from roller_tvm.relay.cold import ColdWeights
 from roller_tvm.relay.measure import Limits, Measurer, Outcome, TaskResult, timed
 from roller_tvm.relay.pool import WORKER, Pool
@@ -203,7 +204,7 @@ def tune(
         cold = ColdWeights.of_model(mod, params, spec) if spec.kind == "cpu" else None
         measurer = Measurer(pool, limits or Limits(), result.seconds, cold)
         tuner = _Tuner(measurer, spec, how, trials, max(top, trials), writer, known, kept, result)
-        for tuned in tuner.build_all(chosen) if how == "build" else map(tuner.tune, chosen):
+        for tuned in tuner.build_all(chosen) if how == "build" else tuner.tune_all(chosen):
             result.tasks.append(tuned)
             if progress is not None:
                 progress(tuned, len(chosen))
@@ -284,6 +285,23 @@ class _Tuner:
             for tuned, outcome in zip(ready, built, strict=True):
                 yield tuned if tuned.status else self._finish(tuned, outcome, sum(o.build_s for o in outcome.outcomes))
 
+    def tune_all(self, tasks: Sequence[Task]) -> Iterator[TunedTask]:
+        """One after the other; those that another process is at come last, when it will have recorded them."""
+        claims = Claims(self.writer.path if self.writer is not None else None)
+        try:
+            later = []
+            for wait_s, some in ((0.0, tasks), (WAIT_S, later)):
+                for task in some:
+                    name = f"{task.key} {task.target}"
+                    if not claims.take(name, wait_s) and some is not later:
+                        later.append(task)
+                        continue
+                    tuned = self.tune(task)
+                    claims.release(name)
+                    yield tuned
+        finally:
+            claims.close()
+
     def tune(self, task: Task) -> TunedTask:
         """One task measured, or (without trials) its first plan that computes what it should."""
         tuned = self._prepared(task)
@@ -304,11 +322,15 @@ class _Tuner:
 
     def _prepared(self, task: Task) -> TunedTask:
         """The task with its candidates and no status, or already done: resumed, or without a plan."""
+        if self.writer is not None and self.writer.grew():  # another tuner of this file
+            self.known = {**self.known, **best_notes(read_records(self.writer.path))}
+            self.kept = {**self.kept, **read_kept(self.writer.path)}
         note = self.known.get((task.key, task.target))
         if note is not None and (self.how != "time" or note.trials >= self.trials):
             predicted = math.nan if note.predicted_s is None else note.predicted_s
             seconds = predicted if note.measured_s is None else note.measured_s
-            return TunedTask(task, "resumed", seconds=seconds, predicted_s=predicted, checked=note.checked)
+            counted = Candidates(flops=note.flops or 0)
+            return TunedTask(task, "resumed", counted, seconds=seconds, predicted_s=predicted, checked=note.checked)
         reason, trials = self.kept.get((task.key, task.target), ("", -1))
         if reason and (self.how != "time" or trials >= self.trials):
             return TunedTask(task, "fallback", reason=reason, kept=True)
@@ -349,4 +371,4 @@ class _Tuner:
     def _note(self, tuned: TunedTask) -> Note:
         timed_it = tuned.status == "measured"
         return Note(tuned.plan.plan.digest(), tuned.predicted_s, tuned.seconds if timed_it else None,
-                    self.trials if timed_it else 0, tuned.checked)  # fmt: skip
+                    self.trials if timed_it else 0, tuned.checked, tuned.candidates.flops or None)  # fmt: skip

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from roller_tvm.relay import reference
-from roller_tvm.relay.lifeline import tie_to_parent
 from roller_tvm.relay.cold import SHARE, Rotation
+from roller_tvm.relay.lifeline import tie_to_parent
 from roller_tvm.tvm_env.pin import pin_calling_thread
 
 #: Runs on cold weights, for each repeat that would be made otherwise: a run is noisier than a repeat of many.

@@ -1,0 +1,77 @@
+"""Which tasks of a record file another process is at: two tuners of one file share the work instead of doing it twice.
+
+A claim is a lock on one byte of a file in the temporary folder; it goes when its process does, however that ends. It is
+advice: where there are no such locks (another machine, not POSIX) tasks are tuned twice, and the better record wins.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import hashlib
+import os
+import tempfile
+import time
+from pathlib import Path
+
+#: A process that is at one task for longer than all of its limits together is waited for no more.
+WAIT_S = 300.0
+_POLL_S = 0.2
+
+
+class Claims:
+    """Claims on the tasks of a record file; None claims everything at once.
+
+    Examples
+    --------
+    >>> claims = Claims(None)
+    >>> claims.take("conv2d"), claims.release("conv2d")
+    (True, None)
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._handle = -1
+        if path is None:
+            return
+        with contextlib.suppress(OSError, ImportError, KeyError):
+            import fcntl  # noqa: F401  (POSIX alone has it)
+
+            name = hashlib.sha256(f"{getpass.getuser()} {path.resolve()}".encode()).hexdigest()[:16]
+            place = Path(tempfile.gettempdir(), f"roller-tvm-{name}.claims")
+            self._handle = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def take(self, key: str, wait_s: float = 0.0) -> bool:
+        """Claim a task; False if another process has it, and has it still after `wait_s`."""
+        if self._handle < 0:
+            return True
+        import fcntl
+
+        end = time.monotonic() + wait_s
+        while True:
+            try:
+                fcntl.lockf(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _place(key))
+                return True
+            except (BlockingIOError, PermissionError):
+                if time.monotonic() >= end:
+                    return False
+                time.sleep(_POLL_S)
+            except OSError:  # a file system without locks
+                return True
+
+    def release(self, key: str) -> None:
+        """Give a claim up."""
+        if self._handle >= 0:
+            import fcntl
+
+            with contextlib.suppress(OSError):
+                fcntl.lockf(self._handle, fcntl.LOCK_UN, 1, _place(key))
+
+    def close(self) -> None:
+        """Give all claims up."""
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
+
+
+def _place(key: str) -> int:
+    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:6], "big")

@@ -1,0 +1,16 @@
+"""A worker that knows no TVM: what is asked of it shows what becomes of the process."""
+
+import os
+import time
+
+from roller_tvm.relay import worker
+
+FUNCTIONS = {
+    "hello": os.getpid,
+    "echo": lambda value, seconds=0.0: (time.sleep(seconds), value)[1],
+    "score": lambda: int(open("/proc/self/oom_score_adj").read()),
+    "fail": lambda: 1 / 0,
+}
+
+if __name__ == "__main__":
+    worker.main(FUNCTIONS)

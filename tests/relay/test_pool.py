@@ -1,0 +1,105 @@
+"""Worker processes: what they leave behind, and what a fault of one does to the others' calls. No TVM."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from roller_tvm.errors import MeasureError
+from roller_tvm.relay.pool import Pool, Worker
+
+MODULE = "tests.relay.plain_worker"
+
+#: Starts two workers, tells their numbers, stops one, leaves the other in a call that never ends.
+PARENT = f"""
+import signal, sys, time
+from roller_tvm.relay.pool import Pool
+pool = Pool(2, 1, {MODULE!r})
+pids = [w.call("hello", (), 60).value for w in pool.workers]
+pool.workers[0].send("echo", ("late", 600.0), 600)
+pool.workers[1].signal(signal.SIGSTOP)
+print(*pids, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture(autouse=True)
+def path(monkeypatch):
+    monkeypatch.setattr(sys, "path", [os.getcwd(), *sys.path])
+
+
+def alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux ties processes to their parent")
+def test_no_worker_outlives_a_tuner_that_was_killed():
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True, env=environment)
+    pids = [int(word) for word in parent.stdout.readline().split()]
+    assert len(pids) == 2 and all(map(alive, pids))
+    parent.kill()
+    parent.wait()
+    end = time.monotonic() + 20
+    while any(map(alive, pids)) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not any(map(alive, pids)), "one in a call without end, one stopped"
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/oom_score_adj"), reason="Linux")
+def test_a_worker_goes_first_where_memory_runs_out():
+    with Pool(1, 1, MODULE) as pool:
+        assert pool.workers[0].call("score", (), 60).value == 1000
+
+
+def test_a_failing_worker_leaves_no_reply_that_another_call_would_take():
+    with Pool(2, 1, MODULE) as pool:
+        slow, broken = pool.workers
+        broken.prepare([("fail", (), 60.0)])
+        with pytest.raises(MeasureError, match="fails at 'fail'"):
+            pool.map([("echo", ("old", 1.0), 60.0), ("echo", ("never",), 60.0)])
+        assert slow.call("echo", ("new",), 60).value == "new"
+
+
+def test_a_wall_clock_that_jumps_is_not_looked_at(monkeypatch):
+    jumps = iter(range(10**9, 0, -(10**6)))
+    monkeypatch.setattr(time, "time", lambda: float(next(jumps)))
+    with Pool(2, 1, MODULE) as pool:
+        replies = pool.map([("echo", (n, 0.05), 30.0) for n in range(6)])
+    assert [r.value for _, _, r in replies] == list(range(6))
+
+
+def test_a_process_that_cannot_start_says_why(monkeypatch):
+    def none_left(*args, **kwargs):
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    worker = Worker(1, MODULE)
+    monkeypatch.setattr(subprocess, "Popen", none_left)
+    with pytest.raises(MeasureError, match="Cannot allocate memory") as caught:
+        worker.call("hello", (), 60)
+    assert caught.value.kind == "worker" and caught.value.remedy
+    monkeypatch.undo()
+    monkeypatch.setattr(sys, "path", [os.getcwd(), *sys.path])
+    try:
+        assert worker.call("hello", (), 60).ok, "and it is tried again"
+    finally:
+        worker.kill()
+
+
+def test_a_crash_gives_the_signal_and_the_next_call_a_new_process():
+    with Pool(1, 1, MODULE) as pool:
+        (worker,) = pool.workers
+        pid = worker.call("hello", (), 60).value
+        worker.send("echo", ("x", 30.0), 60)
+        os.kill(pid, signal.SIGKILL)
+        reply = worker.receive()
+        assert reply.kind == "crash" and "SIGKILL" in reply.text
+        assert worker.call("hello", (), 60).value != pid and worker.generation == 2
