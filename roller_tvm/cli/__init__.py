@@ -7,10 +7,12 @@ import errno
 import importlib
 import importlib.util
 import os
+import re
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
-from roller_tvm.errors import DiskFull, RollerError
+from roller_tvm.errors import DiskFull, RollerError, UsageError
 from roller_tvm.version import __version__
 
 # Verb -> one line of help. The module is roller_tvm/cli/<verb>.py, dashes as underscores; it is imported only
@@ -20,31 +22,55 @@ VERBS = {
     "compile": "build a model with the records of a tuning",
     "run": "run a compiled model",
     "plan": "plan one operator and print the candidates (needs no TVM)",
-    "profile": "measure this machine's CPU, or a CUDA card, once; other commands use the profile",
+    "profile": "measure this machine's CPU or a CUDA card, for the other commands",
     "doctor": "tell which TVM was found, what it can do, what is missing",
-    "install-tvm": "install the Relay-line TVM that PyPI has into this environment",
+    "install-tvm": "install a TVM with Relay from PyPI into this environment",
 }
 INTERRUPTED = 130
 # Those of roller_tvm.errors.
-EXIT_CODES = (
-    "exit codes: 0 done, 1 failed, 2 wrong command line, 3 bad input, 4 no usable TVM, 5 nothing could be tuned, "
-    "6 a kernel gave wrong answers, 7 no space left, 130 interrupted"
-)
+EXIT_CODES = """exit codes: 0 done, 1 failed, 2 wrong command line, 3 bad input, 4 no usable TVM,
+5 nothing could be tuned, 6 a kernel gave wrong answers, 7 no space left, 130 interrupted"""
+EXAMPLES = """from a model to its outputs:
+  roller-tvm doctor                                        is all there?
+  roller-tvm tune model.onnx --output records.json         plan, measure the best, record
+  roller-tvm compile model.onnx --tuning-records records.json --output model.tar
+  roller-tvm run model.tar --print-time
+
+one operator, without any TVM:
+  roller-tvm plan matmul m=1024 n=1024 k=1024 --device h200 --explain
+
+each command tells its options: roller-tvm COMMAND --help"""
 
 
 def _module_name(verb: str) -> str:
     return f"{__name__}.{verb.replace('-', '_')}"
 
 
+class _Parser(argparse.ArgumentParser):
+    """Mistakes on the command line come out as every other error: what, where, remedy."""
+
+    def error(self, message: str) -> NoReturn:
+        remedy = f"{self.prog} --help"
+        if match := re.search(r"unrecognized arguments: .*?(-\w+)=", message):
+            remedy = f'a target of several words stands in quotes: --target "llvm {match[1]}=..."'
+        raise UsageError(message, self.prog.removeprefix("roller-tvm").strip(), remedy)
+
+
 def make_parser(chosen: str | None) -> argparse.ArgumentParser:
     """Parser of the whole command; only the `chosen` verb's own arguments are filled in."""
-    parser = argparse.ArgumentParser(prog="roller-tvm", description="Tuned models in seconds.", epilog=EXIT_CODES)
+    parser = _Parser(
+        prog="roller-tvm",
+        description="Tuned models in seconds: kernels constructed for the device, not searched for.",
+        epilog=f"{EXAMPLES}\n\n{EXIT_CODES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="COMMAND", required=True)
     for verb, help_line in VERBS.items():
         if importlib.util.find_spec(_module_name(verb)) is None:
             continue
-        sub = verbs.add_parser(verb, help=help_line, description=help_line[0].upper() + help_line[1:] + ".")
+        told = help_line[0].upper() + help_line[1:] + "."
+        sub = verbs.add_parser(verb, help=help_line, description=told, formatter_class=parser.formatter_class)
         if verb == chosen:
             module = importlib.import_module(_module_name(verb))
             module.add_arguments(sub)

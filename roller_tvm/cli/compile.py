@@ -25,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output",
         type=Path,
         default=Path("module.tar"),
+        metavar="FILE",
         help="package as TVMC writes it (.tar), or library (.so); default module.tar",
     )
     parser.add_argument("--json", action="store_true", help="print what was built as JSON")

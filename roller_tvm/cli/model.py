@@ -25,7 +25,8 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         help="shapes of the inputs that the model leaves open",
     )
     parser.add_argument("--desired-layout", choices=list(LAYOUTS), help="convert convolutions to this layout")
-    parser.add_argument("--params", type=Path, help="weights of a Relay module; default: FILE with .params")
+    weights = "weights of a Relay module; default: FILE with .params"
+    parser.add_argument("--params", type=Path, metavar="FILE.params", help=weights)
 
 
 def read_model(args: argparse.Namespace) -> Model:

@@ -6,6 +6,7 @@ import argparse
 import csv
 import json
 import sys
+import textwrap
 import time
 from collections import Counter
 from pathlib import Path
@@ -22,6 +23,11 @@ from roller_tvm.expr.operators import lookup, operator, operator_names, parse_op
 from roller_tvm.plan import construct
 from roller_tvm.plan.candidates import Construction
 
+EXAMPLES = """examples:
+  roller-tvm plan conv2d_nchw                         which parameters it takes
+  roller-tvm plan conv2d_nchw n=1 c=64 h=56 w=56 f=64 kh=3 kw=3 padding=1 --device v100
+  roller-tvm plan matmul m=512 n=512 k=512 --target "cuda -arch=sm_80" --explain
+"""
 COLUMNS = ("id", "operator", "params")
 
 
@@ -30,20 +36,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "words",
         nargs="*",
-        metavar="OPERATOR [NAME=VALUE ...]",
-        help="an operator and its parameters, e.g. matmul m=64 n=64 k=64; its name alone tells them",
+        metavar="OPERATOR NAME=VALUE",
+        help="an operator and its parameters; the name alone tells which it takes",
     )
     every = f"plan every row of a CSV file with the columns {', '.join(COLUMNS)}"
     parser.add_argument("--operators", type=Path, metavar="FILE.csv", help=every)
     where = parser.add_mutually_exclusive_group()
-    devices = f"{', '.join(known_devices())}, or a spec file (.toml); default cpu"
+    devices = f"{', '.join(known_devices())}, cuda:0 (a card here), or a spec file (.toml); default cpu"
     where.add_argument("--device", default="cpu", help=devices)
     where.add_argument("--target", help='take the device from a TVM target, e.g. "cuda -arch=sm_90"')
     parser.add_argument("--top", type=int, default=10, metavar="K", help="how many plans; default 10")
     parser.add_argument("--explain", action="store_true", help="why the best is the best, in full")
     parser.add_argument("--steps", action="store_true", help="print the schedule steps of the best plan")
     parser.add_argument("--json", action="store_true", help="print plans and estimates as JSON")
-    parser.epilog = f"operators: {', '.join(operator_names())}"
+    parser.usage = "%(prog)s OPERATOR NAME=VALUE ... [options]\n       %(prog)s --operators FILE.csv [options]"
+    names = textwrap.fill(f"operators: {', '.join(operator_names())}", 80, subsequent_indent="  ")
+    parser.epilog = f"{EXAMPLES}\n\n{names}"
 
 
 def run(args: argparse.Namespace) -> int:

@@ -21,7 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o", "--out", type=Path, metavar="FILE.toml", help="write a spec file too, for --device of other commands"
     )
     parser.add_argument("--json", action="store_true", help="print the device as JSON")
-    parser.epilog = "The profile is kept in the user's cache folder; plan, tune and compile use it from then on."
+    parser.epilog = "The profile is kept in the user's cache folder; plan, tune and compile use it from then on.\n"
+    parser.epilog += "The CPU is profiled by itself where it is first needed."
 
 
 def run(args: argparse.Namespace) -> int:

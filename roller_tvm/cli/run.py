@@ -20,7 +20,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the verb."""
     parser.add_argument("PATH", type=Path, help="what 'roller-tvm compile', or tvmc, wrote (.tar, .so)")
     parser.add_argument(
-        "-i", "--inputs", default="random", help=".npz file; what it lacks is filled; default random"
+        "-i",
+        "--inputs",
+        default="random",
+        metavar="FILE.npz",
+        help="arrays by input name; what it lacks is filled; default: random values",
     )
     parser.add_argument(
         "--fill-mode",
@@ -29,16 +33,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="values of the inputs that are not given (random ones are seeded)",
     )
     parser.add_argument(
-        "-o", "--outputs", type=Path, help="write the outputs to this .npz file (output_0, ...)"
+        "-o", "--outputs", type=Path, metavar="FILE.npz", help="write the outputs to this .npz file (output_0, ...)"
     )
     parser.add_argument("--device", choices=["cpu", "cuda"], help="default: what the model was built for")
     parser.add_argument("--print-time", action="store_true", help="measure and print the execution times")
     parser.add_argument(
         "--print-top", type=int, metavar="N", help="print the N largest values and their indices"
     )
-    parser.add_argument("--repeat", type=int, default=10, help="repeats of the measurement; default 10")
-    parser.add_argument("--number", type=int, default=10, help="runs in each repeat; default 10")
-    parser.add_argument("--threads", type=int, help="default: what this CPU scales to")
+    parser.add_argument("--repeat", type=int, default=10, metavar="N", help="repeats of the measurement; default 10")
+    parser.add_argument("--number", type=int, default=10, metavar="N", help="runs in each repeat; default 10")
+    parser.add_argument("--threads", type=int, metavar="N", help="default: what this CPU scales to")
     parser.add_argument("--json", action="store_true", help="print outputs' statistics and times as JSON")
 
 

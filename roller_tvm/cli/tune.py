@@ -32,9 +32,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="measure the N best plans of each task; 0 plans without measuring; default 10",
     )
-    parser.add_argument("--tasks", default="all", help="list, all, or numbers and ranges: 0,2,3-5")
     parser.add_argument(
-        "--device", metavar="NAME|SPEC.toml", help="plan for this device; default: the target's"
+        "--tasks", default="all", help="list (print them and stop), all, or numbers and ranges: 0,2,3-5; default all"
+    )
+    parser.add_argument(
+        "--device",
+        metavar="DEVICE",
+        help="plan for this device, a name or a spec file (.toml), where the target does not say enough",
     )
     parser.add_argument(
         "--timeout",

@@ -113,13 +113,3 @@ def sanity(key: str) -> float:
     where = f"{_FILE}: sanity.{key}"
     quantity = read_quantity(_document()["sanity"][key], where, True)
     return float(quantity.canonical(_SANITY[key], where, 1.0, 1))
-
-
-def check_data() -> None:
-    """Read every number once; tests call it, so that no key of the file is dead or missing."""
-    for key in _ESTIMATES:
-        estimate(key, 1.0)
-    for key in _SANITY:
-        sanity(key)
-    unknown = (set(_document()["estimate"]) - set(_ESTIMATES)) | (set(_document()["sanity"]) - set(_SANITY))
-    assert not unknown, f"{_FILE}: keys that nothing reads: {sorted(unknown)}"

@@ -127,8 +127,3 @@ class Limits:
                 f"the opt-in limit {optin} B is below the default limit {default} B",
                 "limits.shared_per_block_optin_bytes",
             )
-
-    @property
-    def shared_max_bytes(self) -> int:
-        """The most shared memory one block can have, opt-in included; 0 where there is none."""
-        return self.shared_per_block_optin_bytes or self.shared_per_block_bytes or 0

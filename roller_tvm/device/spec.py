@@ -179,10 +179,6 @@ class DeviceSpec:
         """Bandwidth of a level in GB/s, whole device."""
         return self.level(name).bandwidth_gbps
 
-    def unit_bandwidth(self, name: str) -> float:
-        """Bandwidth that one unit has when all units load at once, in GB/s."""
-        return self.level(name).bandwidth_gbps / self.units
-
     def machine_balance(self, name: str, dtype: str = "float32", tensor: bool = False) -> float:
         """FLOP per byte of level `name` above which compute, not that level, is the limit.
 

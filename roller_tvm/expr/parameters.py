@@ -76,6 +76,8 @@ class Window:
 
 
 def _error(operator: str, name: str, expected: str, got: object, remedy: str) -> BadInput:
+    if isinstance(got, str):  # from a command line or a file: everything is text there
+        return BadInput(f"{name!r} must be {expected} (got {got})", operator, remedy)
     return BadInput(must_be(name, expected, got), operator, remedy)
 
 

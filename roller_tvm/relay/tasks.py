@@ -9,6 +9,7 @@ from typing import Any
 
 from roller_tvm.device import DeviceSpec
 from roller_tvm.errors import BadInput, TargetError, UnsupportedOperator, UsageError
+from roller_tvm.relay.cpu_names import check_cpu
 from roller_tvm.relay.folding import shared_constant_kernels
 from roller_tvm.relay.interrupt import stop_if_interrupted
 
@@ -67,7 +68,7 @@ def make_target(target: Any) -> Any:
     Raises
     ------
     TargetError
-        TVM does not know it, or it is for CUDA and does not say which architecture.
+        TVM does not know it, LLVM does not know its CPU, or it is for CUDA and does not say which architecture.
     """
     import tvm
 
@@ -84,7 +85,6 @@ def make_target(target: Any) -> Any:
         made = tvm.target.Target(target)
         if made.host is None and made.kind.name != "llvm":
             made = tvm.target.Target(made, host="llvm")
-        return made
     except (tvm.TVMError, ValueError, TypeError) as error:
         lines = [line for line in str(error).splitlines() if line.strip()]
         raise TargetError(
@@ -92,6 +92,10 @@ def make_target(target: Any) -> Any:
             f"target '{text}'",
             "give for example 'llvm -mcpu=skylake-avx512' or 'cuda -arch=sm_90'",
         ) from error
+    for part in (made, made.host):
+        if part is not None:
+            check_cpu(part)
+    return made
 
 
 def check_device(device: DeviceSpec, target: Any) -> None:

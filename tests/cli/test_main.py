@@ -57,7 +57,33 @@ def test_other_os_errors_are_not_swallowed(verb):
 
 def test_verbs_without_a_module_are_not_offered(monkeypatch, capsys):
     monkeypatch.setitem(cli.VERBS, "teleport", "not written")
+    assert cli.main(["teleport"]) == 2
+    err = capsys.readouterr().err
+    assert "invalid choice: 'teleport'" in err and "remedy: roller-tvm --help" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["plan", "relu", "shape=4", "--target", "llvm", "-mcpu=skylake"], 'in quotes: --target "llvm -mcpu=..."'),
+        (["plan", "--top", "many"], "argument --top: invalid int value: 'many'\n  remedy: roller-tvm plan --help"),
+        (["plan", "relu", "--devise", "v100"], "unrecognized arguments: --devise"),
+        ([], "COMMAND"),
+    ],
+)
+def test_a_wrong_command_line_is_an_error_like_any_other(capsys, words, said):
+    assert cli.main(words) == 2
+    err = capsys.readouterr().err
+    assert said in err and err.startswith("roller-tvm: error: ") and "remedy: " in err
+
+
+def test_help_shows_the_way(capsys):
     with pytest.raises(SystemExit) as stop:
-        cli.main(["teleport"])
-    assert stop.value.code == 2
-    assert "invalid choice: 'teleport'" in capsys.readouterr().err
+        cli.main(["--help"])
+    assert stop.value.code == 0
+    out = capsys.readouterr().out
+    assert all(verb in out for verb in cli.VERBS) and "exit codes: 0 done" in out
+    for verb in ("plan", "profile", "doctor"):
+        with pytest.raises(SystemExit):
+            cli.main([verb, "--help"])
+        assert max(map(len, capsys.readouterr().out.splitlines())) <= 100

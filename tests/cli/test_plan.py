@@ -58,7 +58,7 @@ def test_needs_no_tvm():
         ([], 2, "give one operator"),
         (["conv3d", "n=1"], 2, "did you mean conv2d"),
         (["conv2d_nchw"], 2, "roller-tvm plan conv2d_nchw n=..."),
-        (["matmul", "m=4", "n=4", "k=0"], 3, "'k'"),
+        (["matmul", "m=4", "n=4", "k=0"], 3, "'k' must be an int >= 1 (got 0)"),
         (["matmul", "m=4", "n=4", "q=4"], 2, "unknown parameter 'q'"),
         ([*CONV, "--device", "h201"], 3, "did you mean 'h200'"),
         ([*CONV, "--device", "no.toml"], 3, "no spec file"),

@@ -157,6 +157,8 @@ def test_ctrl_c_keeps_the_records_and_resumes(tuned, tmp_path, capsys):
         (["tune", "MODEL", "-o", "R", "--target", "cuda", "--device", "h200"], 3, "-arch=sm_90"),
         (["tune", "MODEL", "-o", "R", "--target", "cuda"], 3, "-arch=sm_90"),
         (["tune", "MODEL", "-o", "R", "--target", "gpu"], 3, "gpu"),
+        (["tune", "MODEL", "-o", "R", "--target", "llvm -mcpu=znver99"], 3, "known: "),
+        (["compile", "MODEL", "--target", "llvm -mcpu=foo", "-o", "M"], 3, "for this machine: 'llvm "),
         (["tune", "MODEL", "-o", "R", "--timeout", "0"], 2, "--timeout must be above 0"),
         (["tune", "MODEL", "-o", "R", "--input-shapes", "x"], 2, "is not a list of shapes"),
         (["tune", "missing.onnx", "-o", "R"], 3, "no such file"),

@@ -94,7 +94,7 @@ def test_an_architecture_between_takes_speeds_from_below_and_its_own_limits(arch
     assert spec.limits.shared_per_block_optin_bytes == optin * 1024
     assert spec.limits.max_threads_per_unit == threads
     assert spec.limits.registers_per_unit == 65536
-    assert spec.limits.shared_max_bytes <= spec.level("shared").capacity_bytes
+    assert spec.limits.shared_per_block_optin_bytes <= spec.level("shared").capacity_bytes
     assert spec.peak() == lower.peak()
     assert base in spec.notes[-1] and arch in spec.notes[-1]
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from roller_tvm.device import DeviceSpec, known_devices, load_device, load_file
-from roller_tvm.device.cpu_data import check_data
+from roller_tvm.device import DeviceSpec, cpu_data, cuda_data, known_devices, load_device, load_file
 from roller_tvm.device.load import read_shipped, shipped_files
 from roller_tvm.device.quantity import read_quantity
 from roller_tvm.errors import SpecError, UnknownDevice
@@ -44,7 +43,8 @@ def test_gpu_numbers_that_must_agree_with_each_other(name):
     spec = load_device(name)
     shared, limits = spec.level("shared"), spec.limits
     assert shared.banks * shared.bank_bytes == shared.line_bytes
-    assert limits.shared_max_bytes + limits.shared_reserved_bytes <= shared.capacity_bytes
+    most = limits.shared_per_block_optin_bytes or limits.shared_per_block_bytes
+    assert most + limits.shared_reserved_bytes <= shared.capacity_bytes
     assert limits.max_threads_per_unit % spec.vector_width == 0
     assert limits.max_registers_per_thread * 4 == spec.level("register").capacity_bytes
     assert limits.register_granularity % spec.vector_width == 0
@@ -54,7 +54,7 @@ def test_h200_is_an_h100_with_other_memory():
     h100, h200 = load_device("h100"), load_device("H200")
     assert h200.level("dram").bandwidth_gbps == 4800 and h100.level("dram").bandwidth_gbps == 3352
     assert h200.levels[1:] == h100.levels[1:] and h200.limits == h100.limits
-    assert h200.limits.shared_max_bytes == 227 * 1024
+    assert h200.limits.shared_per_block_optin_bytes == 227 * 1024
 
 
 def test_default_for_is_unambiguous():
@@ -62,8 +62,14 @@ def test_default_for_is_unambiguous():
     assert len(archs) == len(set(archs))
 
 
-def test_cpu_data_is_read_whole():
-    check_data()
+def test_no_number_of_the_cpu_and_cuda_data_is_dead_or_missing():
+    for name, tables in (
+        ("_cpu", {"estimate": (cpu_data._ESTIMATES, cpu_data.estimate), "sanity": (cpu_data._SANITY, cpu_data.sanity)}),
+        ("_cuda", {"sanity": (cuda_data._SANITY, cuda_data.sanity)}),
+    ):
+        for table, (known, read) in tables.items():
+            assert set(read_shipped(name)[table]) == set(known)
+            assert all(read(key) > 0 for key in known)
 
 
 def test_arch_limits_have_sources():

@@ -115,7 +115,6 @@ def test_rates():
     assert V100.peak("float16", tensor=True) == 125e3 and V100.peak("float32", tensor=True) == 0
     assert V100.peak("int8") == V100.peak("int32")  # no figure of its own: the rate of int32
     assert load_device("k80").peak("float16") == load_device("k80").peak("float32")
-    assert V100.unit_bandwidth("dram") * 80 == pytest.approx(900)
 
 
 @pytest.mark.parametrize(
