@@ -20,6 +20,7 @@ _RECIPES = {
     "gpu.rows": lower_rows,
     "cpu.tiled": lower_cpu_tiled,
     "cpu.direct": lower_cpu_direct,
+    "cpu.window": lower_cpu_tiled,  # the same loops, the windows unrolled
     "cpu.rows": lower_cpu_rows,
 }
 

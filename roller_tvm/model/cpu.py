@@ -221,7 +221,7 @@ def tiled_estimate(
                 * (use.vector_loads * device.vector_bytes + use.broadcasts * float(g.output_bytes))
             )
         else:
-            moved = _through(g, below, whole, chunk, order, rates)
+            moved = through(g, below, whole, chunk, order, rates)
         cycles = moved / rate
         levels.append(LevelTime(name, moved * chunks, moved * chunks / device.units / rate * rates.cycle))
         if below != "register":
@@ -245,7 +245,7 @@ def tiled_estimate(
     )  # fmt: skip
 
 
-def _through(
+def through(
     g: Geometry, below: str, tile: Tile, chunk: Tile, order: tuple[int, ...], rates: CpuRates
 ) -> float:
     """Bytes that one chunk moves into cache level `below` from the next one.

@@ -24,6 +24,7 @@ from .candidates import Construction, RankedPlan
 from .cpu import construct_tiled as construct_cpu_tiled
 from .cpu_direct import construct_direct as construct_cpu_direct
 from .cpu_rows import construct_rows
+from .cpu_window import construct_window, slides_only
 from .gpu_direct import construct_direct, construct_reduce
 from .gpu_rows import construct_rows as construct_gpu_rows
 from .gpu_tiled import construct_tiled
@@ -123,6 +124,9 @@ def recipes(geometry: Geometry, device: DeviceSpec, nest: NestShape) -> tuple[Re
         return (Recipe(construct_rows if device.kind == "cpu" else construct_gpu_rows),)
     if device.kind == "cpu":
         if g.reduce and g.stage.combiner != "other":
+            if slides_only(g):
+                tiled = Recipe(construct_cpu_tiled, last_resort=True)
+                return (Recipe(construct_window), Recipe(construct_cpu_direct), tiled)
             return (Recipe(construct_cpu_tiled), Recipe(construct_cpu_direct))
         return (Recipe(construct_cpu_direct),)
     if multiplies_constants(g):

@@ -29,6 +29,7 @@ RECIPES = {
     "gpu.reduce": "the threads of a block share one reduction",
     "cpu.tiled": "register tile of vectors inside cache tiles, outer tiles in parallel",
     "cpu.direct": "vectorised rows, outer rows in parallel",
+    "cpu.window": "register tile of vectors whose sliding windows are unrolled, outer tiles in parallel",
     "cpu.rows": "each row goes through every stage while a cache holds it, rows in parallel",
 }
 

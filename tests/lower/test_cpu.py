@@ -163,7 +163,8 @@ def test_each_kind_of_plan_is_among_those():
             kinds |= {"prologue in place" for p in plan.programs if "pad_temp" in p.inlined}
             kinds |= {"fused" for s in plan.expression.stages for a in s.axes if a.fused_of}
     assert kinds == {
-        "cpu.tiled", "cpu.direct", "cpu.rows", "lanes", "packed", "stored prologue", "prologue in place", "fused",
+        "cpu.tiled", "cpu.direct", "cpu.rows", "cpu.window", "lanes", "packed", "stored prologue", "prologue in place",
+        "fused",
     }  # fmt: skip
 
 

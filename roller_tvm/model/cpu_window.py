@@ -1,0 +1,129 @@
+"""Micro-performance model of recipe cpu.window: a register tile whose sliding windows are unrolled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, prod
+
+from ..device import DeviceSpec
+from .cpu import EXPOSED, GUARDED_LOADS, INSTRUCTIONS, TILE_OVERHEAD, CpuRates, through, vectors
+from .estimate import LevelTime, ProgramEstimate
+from .geometry import Geometry, Operand, Tile
+
+# Cycles of one vector more than the registers hold: written, read again, and in the way of what runs beside it
+# (measured, 3x3 depthwise: tiles of 2x4, 1x8, 2x7, 4x4 vectors take 7.5, 8.6, 16 and 16 cycles a vector).
+SPILLED = 3.0
+# Bytes that the start of a contiguous run costs beside its own: prefetchers have to find it (measured on 40 tiles each
+# of 23 convolutions).
+RUN_START = 192
+
+
+@dataclass(frozen=True)
+class WindowUse:
+    """Vectors of one register tile over its whole window.
+
+    Parameters
+    ----------
+    sums : int
+        Outputs.
+    loads : int
+        Load instructions, each element of the tile's window once.
+    live : int
+        Vectors that the compiler keeps: the sums, and the inputs of all windows, which overlap.
+    """
+
+    sums: int
+    loads: int
+    live: int
+
+
+def window_use(geometry: Geometry, tile: Tile, lanes: int) -> WindowUse:
+    """What a register tile loads and keeps."""
+    g, last = geometry, geometry.vector_axis
+    wide = 1 if last is None else vectors(tile[last], lanes)
+    whole = tuple(e if i in g.reduce else tile[i] for i, e in enumerate(g.extents))
+    sums = prod(wide if i == last else tile[i] for i in g.spatial)
+    loads, kept = 0, 0
+    for op in g.operands:
+        number = _vectors_of(op, g, whole, wide)
+        sliding = any(len(dim) > 1 for dim in op.dims)
+        alone = last is not None and last in op.axes and op.stride_of(last) != 1 and not op.constant
+        alone = alone or last in op.guard_axes
+        loads += number * ((lanes if alone else 1) * (GUARDED_LOADS if last in op.guard_axes else 1))
+        kept = max(kept, number if sliding else 0)
+    return WindowUse(sums, loads, sums + kept)
+
+
+def _vectors_of(op: Operand, g: Geometry, whole: Tile, wide: int) -> int:
+    """Distinct vectors of an operand: along the vector axis every shift of a window is one of its own."""
+    number = 1
+    for dim, extent in zip(op.dims, op.box(whole), strict=True):
+        if any(a == g.vector_axis for a, _ in dim):
+            extent = wide * prod(g.extents[a] for a, _ in dim if a not in g.spatial_set)
+        number *= extent
+    return number
+
+
+def tile_cycles(geometry: Geometry, use: WindowUse, rates: CpuRates) -> tuple[float, float]:
+    """Cycles of a register tile's arithmetic and of its loads; one after the other, as checks are branches."""
+    g = geometry
+    points = prod(g.extents[i] for i in g.reduce)
+    per_point = sum(n * INSTRUCTIONS[kind] for kind, n in g.stage.ops) or 1.0
+    arithmetic = use.sums * (points * per_point + 1 + g.epilogue_flops) / rates.fma
+    return arithmetic, use.loads / rates.loads + SPILLED * max(0, use.live - rates.registers)
+
+
+def window_estimate(
+    geometry: Geometry, device: DeviceSpec, chunk: Tile, tile: Tile, order: tuple[int, ...]
+) -> ProgramEstimate:
+    """Predicted time of recipe cpu.window.
+
+    Parameters
+    ----------
+    chunk, tile : tuple of int
+        Extents of a parallel task and of a register tile.
+    order : tuple of int
+        Axis positions of the loops over register tiles inside a chunk, outermost first.
+    """
+    g = geometry
+    rates = CpuRates.of(device, g.operands[0].element_bytes)
+    use = window_use(g, tile, rates.lanes)
+    arithmetic, loads = tile_cycles(g, use, rates)
+    tiles = prod(ceil(chunk[i] / tile[i]) for i in g.spatial)
+    chunks = prod(ceil(g.extents[i] / chunk[i]) for i in g.spatial)
+    core = tiles * (arithmetic + loads) + TILE_OVERHEAD
+    bound = "compute" if arithmetic >= loads else "load"
+    whole = tuple(e if i in g.reduce else tile[i] for i, e in enumerate(g.extents))
+    busiest = ceil(chunks / device.units)
+    stored = prod(chunk[i] for i in g.spatial) * g.output_bytes
+    last = g.vector_axis
+    together = 1 if last is None else chunk[last] if order and order[-1] == last else tile[last]
+    run = together * g.output_bytes
+    levels: list[LevelTime] = []
+    worst, exposed, below = core, 0.0, ""
+    for name, _, rate in rates.caches:
+        if below:
+            moved = through(g, below, whole, chunk, order, rates) + stored
+            cycles = moved * (run + RUN_START) / run / rate
+            exposed += EXPOSED * cycles
+            if cycles > worst:
+                worst, bound = cycles, name
+        else:
+            moved = float(tiles * use.loads * device.vector_bytes)
+        levels.append(LevelTime(name, moved * chunks, moved * chunks / device.units / rate * rates.cycle))
+        below = name
+    launch = device.launch_overhead_us * 1e-6
+    seconds = busiest * max(worst, core + exposed) * rates.cycle + launch
+    outputs = prod(g.extents[i] for i in g.spatial)
+    everything = sum(op.source_bytes for op in g.operands) + outputs * g.output_bytes + g.epilogue_bytes
+    if everything > rates.caches[-1][1] * device.units:
+        streamed = everything / (rates.far * device.units) * rates.cycle
+        levels.append(LevelTime(device.far.name, everything, streamed))
+        if streamed + launch > seconds:
+            seconds, bound = streamed + launch, device.far.name
+    levels.reverse()
+    return ProgramEstimate(
+        seconds, core * chunks / device.units * rates.cycle, tuple(levels), bound,
+        g.stage.flops + g.epilogue_flops * outputs, chunks, busiest, registers=min(use.live, rates.registers),
+        shared_bytes=g.input_bytes(whole), utilisation=chunks / (busiest * device.units),
+    )  # fmt: skip
