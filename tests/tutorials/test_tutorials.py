@@ -12,9 +12,16 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.tvm
-@pytest.mark.slow
-@pytest.mark.parametrize("tutorial", sorted(p.name for p in (ROOT / "tutorials").glob("*.py")))
+def tutorials() -> list[object]:
+    """Those that tune take half a minute and need TVM, the others seconds and nothing."""
+    found = []
+    for path in sorted((ROOT / "tutorials").glob("*.py")):
+        tunes = "tvm import" in path.read_text().replace("roller_tvm import", "")
+        found.append(pytest.param(path.name, marks=[pytest.mark.tvm, pytest.mark.slow] if tunes else []))
+    return found
+
+
+@pytest.mark.parametrize("tutorial", tutorials())
 def test_tutorial_runs(tutorial: str, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
     script = ROOT / "tutorials" / tutorial
