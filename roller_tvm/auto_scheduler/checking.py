@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import os
-import platform
 import weakref
 from collections.abc import Sequence
 from typing import Any
 
 from roller_tvm.device import DeviceSpec
 from roller_tvm.errors import MeasureError
+from roller_tvm.relay.machine import same_machine
 from roller_tvm.relay.measure import Limits, Measurer, Outcome, TaskResult
 from roller_tvm.relay.pool import WORKER, Pool
 from roller_tvm.tvm_env.threads import ENVIRONMENT, set_threads
 
 #: Kinds of failure that tell of the machine as well as of the candidate.
 RUNNING = ("run error", "run timeout", "crash")
-#: Names that one architecture goes by.
-ALIASES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
 class Workers:
@@ -98,21 +96,6 @@ def check(workers: Workers, task: Any, states: Sequence[Any], is_local: bool) ->
             raise
         return unknown
     return unknown if not is_local and all(o.kind in RUNNING for o in outcomes) else outcomes
-
-
-def same_machine(target: Any) -> bool:
-    """Whether a target for CPUs is for one like this.
-
-    Examples
-    --------
-    >>> same_machine(tvm.target.Target("llvm -mtriple=riscv64-linux-gnu"))  # doctest: +SKIP
-    False
-    """
-    triple = str(target.attrs.get("mtriple", "")) if target.kind.name in ("llvm", "c") else ""
-    if not triple:
-        return True
-    names = (triple.split("-")[0].lower(), platform.machine().lower())
-    return ALIASES.get(names[0], names[0]) == ALIASES.get(names[1], names[1])
 
 
 def use_threads(device: DeviceSpec) -> int:

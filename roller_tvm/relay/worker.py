@@ -21,6 +21,7 @@ import numpy as np
 from roller_tvm.relay import reference
 from roller_tvm.relay.cold import SHARE, Rotation
 from roller_tvm.relay.lifeline import tie_to_parent
+from roller_tvm.relay.machine import same_machine
 from roller_tvm.tvm_env.pin import pin_calling_thread
 
 #: Runs on cold weights, for each repeat that would be made otherwise: a run is noisier than a repeat of many.
@@ -153,7 +154,10 @@ def build(key: str, number: int, line: str, mode: int) -> float:
     try:
         with tvm.transform.PassContext(opt_level=3):
             module = tvm.build(schedule, list(args), task.target)
-            module[module.entry_name]  # the code of an llvm module is generated at the first look-up
+            if same_machine(task.target):
+                module[module.entry_name]  # the code of an llvm module is generated at the first look-up
+            else:
+                module.get_source("asm")
     except Exception as error:
         raise Failed("build error", last_line(error)) from error
     task.built[number, mode] = (module, list(args))
