@@ -8,6 +8,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -98,9 +99,13 @@ def register_features(expression: Any, program: Any) -> dict[str, Any]:
     from roller_tvm.model.geometry import Geometry
     from roller_tvm.model.registers import accumulators, fragments, prefetched
 
-    if program.recipe != "gpu.tiled":
-        return {}
     geometry = Geometry.of(expression, program.anchor, program.inlined, program.output)
+    if program.recipe != "gpu.tiled":
+        return {
+            "operands": len(geometry.operands), "guarded": sum(op.guarded for op in geometry.operands),
+            "reduction": prod(geometry.extents[i] for i in geometry.reduce),
+            "choices": {k: program.choice(k) for k in ("items", "vector", "lanes", "rows")},
+        }  # fmt: skip
     block, thread = (tuple(program.tile(level)[a] for a in geometry.axes) for level in ("shared", "register"))
     unrolled = tuple(program.choice(f"unroll:{a}", 1) for a in geometry.axes)
     fetches = [-(-op.elements(block) // (program.choice("threads") * program.choice(f"vector:{op.name}", 1)))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from ..plan.program import Plan
 from .cpu import lower_cpu_tiled
+from .cpu_dilated import lower_cpu_dilated
 from .cpu_direct import lower_cpu_direct
 from .cpu_rows import lower_cpu_rows
 from .gpu import lower_direct, lower_reduce, lower_tiled
 from .gpu_rows import lower_rows
+from .gpu_transpose import lower_transpose
 from .gpu_unrolled import lower_unrolled
 from .loops import source_loops
 from .steps import Fuse, Inline, RFactor, Split, Step, render, step_from_json
@@ -18,9 +20,11 @@ _RECIPES = {
     "gpu.reduce": lower_reduce,
     "gpu.unrolled": lower_unrolled,
     "gpu.rows": lower_rows,
+    "gpu.transpose": lower_transpose,
     "cpu.tiled": lower_cpu_tiled,
     "cpu.direct": lower_cpu_direct,
     "cpu.window": lower_cpu_tiled,  # the same loops, the windows unrolled
+    "cpu.dilated": lower_cpu_dilated,
     "cpu.rows": lower_cpu_rows,
 }
 

@@ -94,11 +94,11 @@ def lower_tiled(expression: TensorExpression, program: RProgram) -> list[Step]:
         dims = tuple(f"d{n}" for n in range(len(expression.tensors[name].shape)))
         steps += [CacheRead(name, "shared", (inner,), staged), ComputeAt(staged, inner, stage_loop)]
         steps += [StorageAlign(staged, f"d{dim}", factor, 0) for dim, factor in align[name]]
-        steps += _fetch(staged, dims, program.choice("threads"), program.choice(f"vector:{name}", 1))
+        steps += fetch(staged, dims, program.choice("threads"), program.choice(f"vector:{name}", 1))
     return steps
 
 
-def _fetch(staged: str, dims: tuple[str, ...], threads: int, vector: int) -> list[Step]:
+def fetch(staged: str, dims: tuple[str, ...], threads: int, vector: int) -> list[Step]:
     """Cooperative fetch: all threads of the block move the tile, `vector` elements each at a time."""
     whole = dims[0]
     steps: list[Step] = []
@@ -130,8 +130,9 @@ def lower_direct(expression: TensorExpression, program: RProgram) -> list[Step]:
         opened, reduce = open_parts(inner, anchor.reduce)
         opened_spatial, spatial = open_parts(inner, anchor.spatial)
         steps += opened_spatial + opened
-        steps.append(Reorder(inner, (*reduce, *spatial)))
-        if prod(a.extent for a in anchor.reduce) <= program.choice("unroll", 64):
+        # A reduction whose length depends on an output axis stands inside of it, as a loop.
+        steps.append(Reorder(inner, (*spatial, *reduce) if anchor.uneven else (*reduce, *spatial)))
+        if not anchor.uneven and prod(a.extent for a in anchor.reduce) <= program.choice("unroll", 64):
             steps += [Unroll(inner, loop) for loop in reduce]
     return steps
 

@@ -7,7 +7,7 @@ order of the anchor's axes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil, prod
 from operator import truediv
@@ -169,7 +169,7 @@ class Geometry:
             if access.tensor in operands and operands[access.tensor].access == access:
                 continue
             key = access.tensor if access.tensor not in operands else f"{access.tensor}#{len(operands)}"
-            operands[key] = _operand(expression, access, position, inlined)
+            operands[key] = operand_of(expression, access, position, inlined)
         end = output or stage_name
         after: list[Stage] = []
         computed = {stage_name}
@@ -272,7 +272,19 @@ class Geometry:
         )
 
 
-def _operand(
+def in_memory(geometry: Geometry, inlined: Sequence[str]) -> Geometry:
+    """A nest without reduction as memory sees it: stages computed in place are looked through to what they read."""
+    expression, position = geometry.expression, {a: i for i, a in enumerate(geometry.axes)}
+    operands = [operand_of(expression, a, position, ()) for a in expression.resolve(geometry.stage, inlined)]
+    if not operands:
+        return geometry
+    work = sum(op.arithmetic for op in geometry.operands)
+    calls = sum(op.calls for op in geometry.operands)
+    operands[0] = replace(operands[0], arithmetic=work, calls=calls)
+    return replace(geometry, operands=tuple(operands))
+
+
+def operand_of(
     expression: TensorExpression, access: Access, position: dict[str, int], inlined: Sequence[str]
 ) -> Operand:
     tensor = expression.tensors[access.tensor]

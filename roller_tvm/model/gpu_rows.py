@@ -139,8 +139,8 @@ def rows_estimate(
         *([LevelTime("l2", near * blocks, l2 * scale)] if device.has("l2") else []),
     )
     flops = sum(g.stage.flops for g in nests)
+    compute = flops / 2 / (rates.lanes * device.units) * rates.cycle
     return ProgramEstimate(
-        cycles * rates.cycle + device.launch_overhead_us * 1e-6, flops / (device.peak(output.dtype) or 1.0), levels,
-        bound, flops, blocks, waves, resident, limit, shape.threads, registers, shared,
-        blocks / max(1, busiest * device.units),
+        cycles * rates.cycle + device.launch_overhead_us * 1e-6, compute, levels, bound, flops, blocks, waves, resident,
+        limit, shape.threads, registers, shared, blocks / max(1, busiest * device.units),
     )  # fmt: skip

@@ -28,6 +28,7 @@ from .cpu_window import construct_window, slides_only
 from .gpu_direct import construct_direct, construct_reduce
 from .gpu_rows import construct_rows as construct_gpu_rows
 from .gpu_tiled import construct_tiled
+from .gpu_transpose import construct_transpose, turns
 from .gpu_unrolled import construct_unrolled, multiplies_constants
 from .lanes import lane_splits
 from .partition import NestShape, partition, store_guarded, store_rearranged
@@ -138,6 +139,8 @@ def recipes(geometry: Geometry, device: DeviceSpec, nest: NestShape) -> tuple[Re
     found.append(Recipe(construct_direct, last_resort=g.is_contraction()))
     if g.reduce and len(g.operands) == 1:
         found.append(Recipe(construct_reduce))
+    if device.kind == "gpu" and not g.reduce:
+        found.append(Recipe(construct_transpose))
     return tuple(found)
 
 
@@ -146,7 +149,7 @@ Variant = tuple[TensorExpression, tuple[SplitReduction, ...], tuple[NestShape, .
 
 def _variants(expression: TensorExpression, device: DeviceSpec) -> Iterator[Variant]:
     """Forms of the operator to plan: as written, with a reduction split, with prologues stored or in place."""
-    expression = share_parts(expression)
+    expression = plain = share_parts(expression)
     # Tiles of a product are staged: in such a region TVM infers too much of axes that were fused.
     if not any(is_product(s) for s in expression.stages):
         expression = fuse_axes(expression)
@@ -156,6 +159,9 @@ def _variants(expression: TensorExpression, device: DeviceSpec) -> Iterator[Vari
             forms.append((reduce(lambda e, s: s.apply(e), lanes, expression), lanes))
     else:
         forms += [(s.apply(expression), (s,)) for s in _part_splits(expression, device)]
+    # Turning a tile asks for a box of the axes as they are, which fused ones are not.
+    if device.kind == "gpu" and plain is not expression and any(turns(plain, nest) for nest in partition(plain)):
+        forms.append((plain, ()))
     stores = (store_rearranged, store_guarded, None) if device.kind == "cpu" else (None,)
     for form, splits in forms:
         seen = set()

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from math import ceil, prod
 
 from ..model.estimate import ProgramEstimate
-from ..model.geometry import Geometry, Tile
+from ..model.geometry import Geometry, Tile, in_memory
 from ..model.gpu_direct import direct_estimate, reduce_estimate
-from .align import capacity, execution_unit
+from .align import Rejection, capacity, execution_unit
 from .program import RProgram
 from .search import Search
+
+NO_LOOP = Rejection("execution unit", "an output axis to give to threads", "none", "keep a dimension of one element")
 
 
 def linear_tile(geometry: Geometry, length: int, axes: Sequence[int] | None = None) -> Tile:
@@ -46,12 +48,24 @@ def _vector_widths(geometry: Geometry, most: int) -> list[int]:
     return widths
 
 
+def _own_stage(search: Search) -> Rejection | None:
+    """A thread's sums need a stage of their own beside the one that is stored."""
+    stage = search.geometry.stage
+    if not stage.reduce or stage.results == 1 or search.nest.output != search.nest.anchor:
+        return None
+    limit = f"none for {stage.results} results that are stored themselves"
+    return Rejection("execution unit", "a stage of its own for a thread's sums", limit, "share them among threads")
+
+
 def construct_direct(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
     """Ranked candidates of recipe gpu.direct: threads per block, outputs per thread, vector width."""
     g, device = search.geometry, search.device
     outputs = prod(g.extents[i] for i in g.spatial)
     most = device.limits.max_threads_per_block or 1024
+    seen = g if g.reduce else in_memory(g, search.nest.inlined)
     found: list[tuple[RProgram, ProgramEstimate]] = []
+    if search.reject(None if g.spatial else NO_LOOP) or search.reject(_own_stage(search)):
+        return found
     for vector in _vector_widths(g, max(1, device.vector_bytes // g.output_bytes)):
         for items in (1, 2, 4):
             threads = device.vector_width
@@ -67,7 +81,7 @@ def construct_direct(search: Search, top: int) -> list[tuple[RProgram, ProgramEs
                 if search.reject(execution_unit(threads_now, device.vector_width), label):
                     continue
                 thread = linear_tile(g, vector)
-                estimate = direct_estimate(g, device, linear_tile(g, length), thread, threads_now, items, vector)
+                estimate = direct_estimate(seen, device, linear_tile(g, length), thread, threads_now, items, vector)
                 if estimate is None:
                     continue
                 blocks = ceil(outputs / length)
@@ -83,14 +97,16 @@ def construct_direct(search: Search, top: int) -> list[tuple[RProgram, ProgramEs
 def construct_reduce(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
     """Ranked candidates of recipe gpu.reduce: lanes that share a reduction, rows of them in a block."""
     g, device = search.geometry, search.device
-    if not g.reduce or g.stage.combiner == "other":
+    if not g.reduce or g.stage.indivisible or (g.stage.combiner == "other" and g.stage.results == 1):
         return []
     length = prod(g.extents[i] for i in g.reduce)
     outputs = prod(g.extents[i] for i in g.spatial)
     most = device.limits.max_threads_per_block or 1024
     found: list[tuple[RProgram, ProgramEstimate]] = []
     lanes = device.vector_width
-    while lanes <= most and lanes < 2 * length:
+    # Where gpu.direct cannot go, even a reduction shorter than a warp is shared.
+    longest = 2 * length if g.spatial and g.stage.results == 1 else max(2 * length, lanes + 1)
+    while lanes <= most and lanes < longest:
         rows = 1
         while rows * lanes <= most and rows < 2 * outputs:
             search.considered += 1

@@ -26,10 +26,12 @@ RECIPES = {
     "gpu.direct": "each thread computes its outputs straight from global memory",
     "gpu.unrolled": "a thread computes a product with constant matrices, unrolled",
     "gpu.rows": "the threads of a block walk rows together, every stage while the row is in fast memory",
+    "gpu.transpose": "blocks turn tiles in shared memory: read along the input's rows, stored along the output's",
     "gpu.reduce": "the threads of a block share one reduction",
     "cpu.tiled": "register tile of vectors inside cache tiles, outer tiles in parallel",
     "cpu.direct": "vectorised rows, outer rows in parallel",
     "cpu.window": "register tile of vectors whose sliding windows are unrolled, outer tiles in parallel",
+    "cpu.dilated": "register tile as long as the elements are apart, windows unrolled: products with zeros left out",
     "cpu.rows": "each row goes through every stage while a cache holds it, rows in parallel",
 }
 

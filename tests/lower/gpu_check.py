@@ -44,7 +44,7 @@ def spread(plans, most):
     return (first + rest)[:most]
 
 
-def plans_with(tensors, recipe="", device="v100", top=20):
+def plans_with(tensors, recipe="", device="v100", top=60):
     """(plans that have a program of the recipe, the reading)."""
     reading = read_te(tensors)
     plans = [r.plan for r in construct(reading.expression, load_device(device), top=top).plans]

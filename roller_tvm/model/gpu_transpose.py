@@ -1,0 +1,100 @@
+"""Micro-performance model of recipe gpu.transpose: tiles turned in shared memory, both ways in whole transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, prod
+
+from ..device import DeviceSpec
+from .estimate import LevelTime, ProgramEstimate
+from .geometry import Geometry, Operand, Tile
+from .gpu import BLOCK_CYCLES, IN_FLIGHT, GpuRates, busiest_unit, far_traffic, overlapped, sectors
+from .gpu_direct import LOAD_OVERHEAD
+from .gpu_tiled import FETCH_OVERHEAD
+from .occupancy import occupancy
+from .registers import register_cap
+from .storage import alignments, storage_elements
+
+# Registers of a thread, and of each element that it has in flight (compiled for sm_75 and sm_90).
+TURN_REGISTERS, PER_ITEM = 20, 2
+
+
+@dataclass(frozen=True)
+class TurnedShape:
+    """A candidate of recipe gpu.transpose: extents per axis position."""
+
+    tile: Tile
+    threads: int
+    padding: tuple[int, ...]  # per staged operand, elements added to a row
+
+
+def turned_shared_bytes(staged: Sequence[Operand], shape: TurnedShape) -> int:
+    """Shared memory of a block: the staged boxes with their rows padded."""
+    total = 0
+    for op, padding in zip(staged, shape.padding, strict=True):
+        box = op.box(shape.tile)
+        total += storage_elements(box, alignments(box, padding, 1)) * op.element_bytes
+    return total
+
+
+def transpose_estimate(
+    geometry: Geometry, device: DeviceSpec, staged: Sequence[Operand], others: Sequence[Operand], shape: TurnedShape
+) -> ProgramEstimate | None:
+    """Predicted time of recipe gpu.transpose.
+
+    Parameters
+    ----------
+    staged, others : sequence of Operand
+        What is read from memory, as the output's axes see it: turned in shared memory, and read in place.
+    """
+    rates = GpuRates.of(device, geometry.stage.dtype)
+    tile, threads = shape.tile, shape.threads
+    elements, outputs = prod(tile), prod(geometry.extents)
+    items = ceil(elements / threads)
+    registers = TURN_REGISTERS + PER_ITEM * min(items, IN_FLIGHT) + len(others)
+    registers = min(registers, register_cap(device, threads) or registers)
+    shared = turned_shared_bytes(staged, shape)
+    resident, limit = occupancy(device, threads, registers, shared)
+    if resident == 0:
+        return None
+    blocks = geometry.tiles(tile, geometry.spatial)
+    resident = min(resident, ceil(blocks / device.units))
+    busiest, waves = busiest_unit(device, blocks, resident)
+
+    read = [*staged, *others]
+    boxes = [op.box(tile) for op in read]
+    moved = [sectors(op, box, rates.sector) for op, box in zip(read, boxes, strict=True)]
+    seen = Geometry(geometry.expression, geometry.stage, tuple(read), 0, 0, geometry.output_bytes)
+    far = far_traffic(seen, device, tile, device.units * resident, moved)
+    last = geometry.vector_axis
+    run = (tile[last] if last is not None else 1) * geometry.output_bytes
+    waste = ceil(run / rates.sector) * rates.sector / run
+    store_bytes = outputs * geometry.output_bytes * waste
+    fetched = sum(prod(box) for box in boxes[: len(staged)])
+    arithmetic = geometry.stage.flops_per_point + geometry.epilogue_flops
+    arithmetic += sum(op.arithmetic for op in geometry.operands)
+    warps = ceil(threads / device.vector_width)
+    slots = fetched / threads * (2 + FETCH_OVERHEAD) + items * (2 + FETCH_OVERHEAD + arithmetic)
+    slots += items * len(others) * (1 + LOAD_OVERHEAD)
+    issue = slots * warps / rates.issue
+    bank_time = (fetched + elements * len(staged)) * geometry.output_bytes / rates.shared
+    near = float(sum(moved))
+    dram = (far + store_bytes) / blocks / rates.dram
+    l2 = (near + store_bytes / blocks) / rates.l2
+    throughput = overlapped([issue, dram, l2, bank_time])
+    alone = rates.dram_latency * max(1.0, items / IN_FLIGHT) + 2 * rates.shared_latency + max(dram, l2)
+    alone += issue * rates.issue / min(warps, rates.issue)
+    cycles = busiest * (max(throughput, alone / resident) + BLOCK_CYCLES) + rates.dram_latency
+    terms = {"issue": issue, device.far.name: dram, "l2": l2, "shared": bank_time}
+    bound = max(terms, key=lambda k: terms[k]) if alone / resident <= throughput else "latency"
+    scale = blocks / device.units * rates.cycle
+    levels = (
+        LevelTime(device.far.name, far + store_bytes, dram * scale),
+        *([LevelTime("l2", near * blocks + store_bytes, l2 * scale)] if device.has("l2") else []),
+        LevelTime("shared", (fetched + elements) * geometry.output_bytes * blocks, bank_time * scale),
+    )
+    return ProgramEstimate(
+        cycles * rates.cycle + device.launch_overhead_us * 1e-6, 0.0, levels, bound, int(arithmetic * outputs), blocks,
+        waves, resident, limit, threads, registers, shared, blocks / max(1, busiest * device.units),
+    )  # fmt: skip
