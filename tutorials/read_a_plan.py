@@ -123,7 +123,7 @@ def bars(estimate, width=40):
 
 
 bars(estimate)
-print(f"{estimate.blocks} blocks over {v100.units} units, {estimate.occupancy} at a time on one, waves: {estimate.waves}")
+print(f"{estimate.blocks} blocks on {v100.units} units, {estimate.occupancy} at a time on one, waves: {estimate.waves}")
 print(f"{estimate.threads} threads a block, {estimate.registers} registers a thread")
 
 # %%

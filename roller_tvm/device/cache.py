@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -12,6 +13,19 @@ def cache_folder() -> Path:
     """$XDG_CACHE_HOME/roller_tvm, by default ~/.cache/roller_tvm."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "roller_tvm"
+
+
+@contextlib.contextmanager
+def one_at_a_time(path: Path) -> Iterator[None]:
+    """Held by one process of this user: two that measure at once would measure each other."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError, ImportError):  # nowhere to write, or not POSIX
+            import fcntl
+
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(open(path.parent / ".profiling", "w", encoding="ascii"))
+            fcntl.flock(file, fcntl.LOCK_EX)  # goes with the file, and with the process
+        yield
 
 
 def write_whole(path: Path, text: str) -> str:

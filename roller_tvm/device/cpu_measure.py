@@ -138,6 +138,8 @@ def measure_cpu(facts: CpuFacts, run: Runner) -> CpuProfile:
 
     settle(run, rates, [*scaling.values()], not_scaling)
     reached = {n: best(rates, r) for n, r in scaling.items()}
+    if not positive([best(before, clock), reached[1]]):
+        raise _refused(["not one repeat on one thread was left alone"])
     units = min(n for n, rate in reached.items() if rate >= SCALING_SHARE * max(reached.values()))
 
     plan = _Plan.of(facts, units)
@@ -153,12 +155,16 @@ def measure_cpu(facts: CpuFacts, run: Runner) -> CpuProfile:
     problems += noise({**rates, **before}, [clock, *scaling.values(), *plan.requests()])
     problems += clock_change(best(before, clock), best(after, clock))
     if problems:
-        raise ProfileError(
-            f"measured numbers that cannot be believed: {'; '.join(problems)}",
-            WHERE,
-            "stop other programs (or wait until they end) and run 'roller-tvm profile --refresh'",
-        )
+        raise _refused(problems)
     return _in_order(profile, levels_of(facts))
+
+
+def _refused(problems: list[str]) -> ProfileError:
+    return ProfileError(
+        f"measured numbers that cannot be believed: {'; '.join(problems)}",
+        WHERE,
+        "stop other programs (or wait until they end) and run 'roller-tvm profile --refresh'",
+    )
 
 
 @dataclass(frozen=True)

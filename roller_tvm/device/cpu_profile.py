@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from roller_tvm.device.cache import cache_folder, write_whole
+from roller_tvm.device.cache import cache_folder, one_at_a_time, write_whole
 from roller_tvm.device.cpu_bench import SOURCE, NativeRunner
 from roller_tvm.device.cpu_data import Simd
 from roller_tvm.device.cpu_detect import CpuFacts, detect_cpu
@@ -93,20 +93,40 @@ def cpu_report(
     facts: CpuFacts | None = None,
     runner: Callable[[int, Sequence[int]], contextlib.AbstractContextManager[Runner]] = NativeRunner,
 ) -> CpuReport:
-    """Like `cpu_device`, with everything that `doctor` and the profiling script tell about it."""
+    """Like `cpu_device`, with everything that `roller-tvm profile` tells about it."""
     facts = facts or detected()
     path = cache_path(facts)
-    if not refresh and path in _remembered and path.is_file():
-        return _remembered[path]
-    notes: list[str] = list(facts.notes)
-    stored = None if refresh else _load(path, facts, notes)
-    if stored is not None:
-        report = _report(facts, stored, "", path, True, 0.0, notes)
-        _remembered[path] = report
-        return report
-    if not profile:
+    known = _remembered.get(path)
+    if known is not None and not refresh and (path.is_file() or known.refused):
+        return known  # once a process, also where measuring failed
+    report = None if refresh else _stored(path, facts)
+    if report is None and not profile:
         reason = "not profiled yet ('roller-tvm profile' does it)"
-        return _report(facts, estimated_profile(facts), reason, path, False, 0.0, notes)
+        return _report(facts, estimated_profile(facts), reason, path, False, 0.0, list(facts.notes))
+    if report is None:
+        with one_at_a_time(path):
+            # Another process may have measured meanwhile.
+            report = (None if refresh else _stored(path, facts)) or _measured(path, facts, refresh, runner)
+    if report.refused is None or known is None:
+        _remembered[path] = report
+    return report
+
+
+def _stored(path: Path, facts: CpuFacts) -> CpuReport | None:
+    notes = list(facts.notes)
+    stored = _load(path, facts, notes)
+    return _report(facts, stored, "", path, True, 0.0, notes) if stored is not None else None
+
+
+def _measured(
+    path: Path,
+    facts: CpuFacts,
+    refresh: bool,
+    runner: Callable[[int, Sequence[int]], contextlib.AbstractContextManager[Runner]],
+) -> CpuReport:
+    notes = list(facts.notes)
+    if not refresh:
+        _load(path, facts, notes)  # why what is there cannot be used
     start = time.perf_counter()
     try:
         with runner(facts.simd.vector_bytes, facts.cpus) as run:
@@ -123,9 +143,7 @@ def cpu_report(
     problem = _store(path, facts, measured)
     if problem:
         notes.append(f"the profile is not kept: {problem}")
-    report = _report(facts, measured, "", path, False, time.perf_counter() - start, notes)
-    _remembered[path] = report
-    return report
+    return _report(facts, measured, "", path, False, time.perf_counter() - start, notes)
 
 
 @functools.lru_cache(maxsize=1)

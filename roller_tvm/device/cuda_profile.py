@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Protocol
 
 from roller_tvm.device.arch import arch_number, device_of_arch
-from roller_tvm.device.cache import cache_folder, write_whole
+from roller_tvm.device.cache import cache_folder, one_at_a_time, write_whole
 from roller_tvm.device.cuda_bench import SOURCE, WHERE, CudaRunner
 from roller_tvm.device.cuda_driver import LIBRARIES, CudaFacts
 from roller_tvm.device.cuda_measure import CudaProfile, lanes, measure_cuda
@@ -84,6 +84,14 @@ def cuda_report(ordinal: int = 0, refresh: bool = False, *, runner: CardRunner |
     stored = _load(path)
     if stored is not None and not refresh:
         return CudaReport(stored, facts, path, True, 0.0)
+    with one_at_a_time(path):
+        again = _load(path)
+        if again is not None and not refresh:  # another process has measured meanwhile
+            return CudaReport(again, facts, path, True, 0.0)
+        return _measured(path, facts, run, stored)
+
+
+def _measured(path: Path, facts: CudaFacts, run: CardRunner, stored: DeviceSpec | None) -> CudaReport:
     start = time.perf_counter()
     try:
         profile = measure_cuda(facts, run)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from random import Random
 
 import pytest
@@ -73,7 +74,7 @@ def test_threads_that_never_scale_are_believed(facts):
         ("fma32", 10.0, "vector FMA a cycle"),
         ("fma32", 0.01, "vector FMA a cycle"),
         ("clock", 10.0, "clock"),
-        ("clock", 0.0, "zero"),
+        ("clock", 0.0, "not one repeat on one thread was left alone"),
         ("chase", 0.0, "zero"),
         ("fma64", float("inf"), "zero or not a number"),
     ],
@@ -158,6 +159,35 @@ def test_numbers_that_cannot_be_believed_leave_the_earlier_profile(facts, fake, 
     assert cpu_report(facts=facts, runner=noisy).spec == good.spec  # remembered as it was
 
 
+def test_a_machine_that_cannot_be_measured_is_tried_once_a_process(facts):
+    never = FakeMachine(facts, lambda r, rate, call: [])
+    assert cpu_report(facts=facts, runner=never).refused
+    calls = never.calls
+    assert cpu_report(facts=facts, runner=never).refused and never.calls == calls
+    assert cpu_report(facts=facts, runner=FakeMachine(facts), refresh=True).spec.source == "profiled"
+
+
+def test_two_processes_do_not_measure_each_other(facts, monkeypatch):
+    """The second waits, then takes what the first has measured."""
+    import threading
+
+    started, second = threading.Event(), FakeMachine(facts)
+
+    def slow(r, rate, call):
+        started.set()
+        time.sleep(0.001)
+        return rate
+
+    first = FakeMachine(facts, slow)
+    reports = []
+    run = threading.Thread(target=lambda: reports.append(cpu_report(facts=facts, runner=first)))
+    run.start()
+    started.wait(10)
+    assert cpu_report(facts=facts, runner=second).spec.source == "profiled" and second.calls == 0
+    run.join()
+    assert reports[0].cached is False
+
+
 @pytest.mark.parametrize(("load", "source"), [(0.3, "profiled"), (0.9, "estimated")])
 def test_a_busy_machine_gives_its_rates_or_none(facts, load, source):
     """Repeats slowed down at random: right to a few percent where enough are left alone, refused where not."""
@@ -186,7 +216,7 @@ def test_measured_once_then_read(facts, fake, monkeypatch):
     assert again.spec == first.spec and again.spec.digest() == first.spec.digest()
     assert cpu_report(facts=facts, runner=fake, refresh=True).cached is False
     assert fake.calls > calls
-    assert [p.name for p in first.path.parent.iterdir()] == [first.path.name]  # no temporary left
+    assert [p for p in first.path.parent.iterdir() if p.name != ".profiling"] == [first.path]  # no temporary left
 
 
 def test_cache_lies_in_the_users_folder(facts, tmp_path, monkeypatch):
@@ -239,7 +269,7 @@ def test_no_space_leaves_no_half_file(facts, fake, monkeypatch):
     monkeypatch.setattr(os, "replace", full)
     report = cpu_report(facts=facts, runner=fake)
     assert any("No space left" in n for n in report.spec.notes)
-    assert list(report.path.parent.iterdir()) == []
+    assert [p.name for p in report.path.parent.iterdir()] == [".profiling"]
 
 
 def test_without_profiling_estimates_until_there_is_a_profile(facts, fake):
