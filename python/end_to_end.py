@@ -72,18 +72,21 @@ def variants_of(model: Prepared, args: argparse.Namespace, threads: int) -> list
 
     target = default_cpu_target(threads)
     stem = args.folder / model.path.stem
-    records, own, plain = (stem.with_suffix(s) for s in (".records.json", ".roller.so", ".untuned.so"))
+    mark = f".{args.layout.lower()}" if args.layout else ""
+    records, own = (stem.with_suffix(mark + s) for s in (".records.json", ".roller.so"))
+    plain = stem.with_suffix(".untuned.so")
     imported = None if args.measure else load_model(model.path, model.shapes)
+    converted = load_model(model.path, model.shapes, args.layout) if args.layout and imported else imported
     tune_s = build_s = untuned_s = None
     if not args.measure:
-        result, tune_s = timed(lambda: tune(imported.mod, imported.params, target, records, trials=args.trials))
+        result, tune_s = timed(lambda: tune(converted.mod, converted.params, target, records, trials=args.trials))
         tuned = [t for t in result.tasks if t.outcomes]
         spent = ", ".join(f"{phase} {seconds:.1f}" for phase, seconds in result.seconds.items())
         brief = f"{model.title}: {len(result.tasks)} operators, {len(tuned)} of them tuned now: {spent}"
         print(result if args.verbose else brief, flush=True)
         tune_s = tune_s if tuned else None
         if not own.is_file() or own.stat().st_mtime < records.stat().st_mtime or args.rebuild:
-            _, build_s = timed(lambda: plain_build(imported, target, records, own))
+            _, build_s = timed(lambda: plain_build(converted, target, records, own))
         if not plain.is_file() or args.rebuild:
             _, untuned_s = timed(lambda: plain_build(imported, target, None, plain))
     return [tvm_variant(UNTUNED, plain, model, None, untuned_s), tvm_variant(OURS, own, model, tune_s, build_s)]
@@ -123,6 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=8.0, help="of measuring, each process")
     parser.add_argument("--rebuild", action="store_true", help="build also where nothing changed")
     parser.add_argument("--measure", action="store_true", help="take the libraries as they are")
+    parser.add_argument("--layout", choices=("NCHW", "NHWC"), help="convert ours; by default it stays as imported")
     parser.add_argument("--verbose", action="store_true", help="every operator of the tuning")
     parser.add_argument("--out", default="", help="also write the table here (benchmarks/end_to_end.txt)")
     args = parser.parse_args(argv)
