@@ -33,6 +33,8 @@ from roller_tvm.relay.interrupt import deferred_interrupt
 ERRORS = {
     getattr(MeasureErrorNo, name): name.lower().replace("_", " ") for name in vars(MeasureErrorNo) if name.isupper()
 }
+#: What a runner says where there is no device, or none that takes the code.
+DEVICE_ERRORS = (MeasureErrorNo.COMPILE_DEVICE, MeasureErrorNo.RUNTIME_DEVICE)
 BUILD, RUN = "auto_scheduler.local_builder.build", "auto_scheduler.local_runner.run"
 REPLAYED = "roller_tvm.replayed"
 
@@ -50,6 +52,8 @@ class Means:
     trials : int
         Measured so far.
     best_flops : dict of workload key to float
+    broken : str
+        Why no trial works with these means, once a whole round of the first task failed on the device.
 
     Examples
     --------
@@ -62,6 +66,7 @@ class Means:
     verbose: int
     trials: int = 0
     best_flops: dict[str, float] = field(default_factory=dict)
+    broken: str = ""
 
     @classmethod
     def of_options(cls, options: Any) -> Means:
@@ -100,6 +105,8 @@ class Means:
         sys.stdout.flush()
         for state, result in zip(states, results, strict=True):
             self._tell(task, state, result)
+        if not any(self.best_flops.values()) and all(int(r.error_no) in DEVICE_ERRORS for r in results):
+            self.broken = failure(results[0])
         self.say(f"Time elapsed for measurement: {time.perf_counter() - start:.2f} s")
         return inputs, results
 

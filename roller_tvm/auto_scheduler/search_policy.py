@@ -22,6 +22,7 @@ from roller_tvm.errors import MeasureError, UsageError, must_be
 from roller_tvm.relay.table import counts, duration
 
 FALLBACKS = ("default", "ansor")
+UNMEASURED = "plans are chosen by prediction and built, not measured"
 
 
 class RollerWarning(UserWarning):
@@ -232,17 +233,19 @@ class RollerPolicy(_ansor.EmptyPolicy):  # type: ignore[misc]
 
     def measure_round(self, count: int, means: Means) -> tuple[list[Any], list[Any]]:
         """Measure up to `count` more plans whose results are right, and call the callbacks."""
-        if means.local and not self.workers.runs_here(self.task.target):
-            self._warn(
-                f"no device here runs code for '{self.task.target}', and the runner is a LocalRunner: plans are "
-                "chosen by prediction and built, not measured; an RPCRunner would measure them"
-            )
+        if not means.broken and means.local and not self.workers.runs_here(self.task.target):
+            means.broken = f"no device here runs code for '{self.task.target}', and the runner is a LocalRunner"
+            self._warn(f"{means.broken}: {UNMEASURED}; an RPCRunner would measure them")
+        if means.broken:
             return [], []
         chosen = self._right_ones(min(count, self.params.plans - self.trials), means)
         if not chosen:
             return [], []
         states = [c.state for c in chosen]
         inputs, results = means.measure(self.task, states)
+        if means.broken:
+            self._warn(f"all {len(results)} trials failed ({means.broken}): {UNMEASURED}")
+            return [], []
         means.deliver(self.task, states, results)
         for candidate, result in zip(chosen, results, strict=True):
             seconds = cost_of(result)
@@ -251,7 +254,7 @@ class RollerPolicy(_ansor.EmptyPolicy):  # type: ignore[misc]
             self.best_s = self._weigh(seconds, self.best_s)
             self.trials += 1
         failures = [failure(r) for r in results]
-        if all(failures):
+        if all(failures):  # of this task only
             self._warn(f"all {len(failures)} trials failed, e.g. {failures[0]}")
         return inputs, results
 

@@ -1,0 +1,135 @@
+"""What goes wrong: candidates that crash, hang or lie, devices that are not here, operators that cannot be planned."""
+
+import os
+import sys
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+tvm = pytest.importorskip("tvm")
+pytestmark = pytest.mark.tvm
+
+from tvm import auto_scheduler as ansor  # noqa: E402
+
+from roller_tvm import auto_scheduler  # noqa: E402
+from roller_tvm.auto_scheduler import checking, measuring  # noqa: E402
+from roller_tvm.auto_scheduler.search_policy import RollerWarning  # noqa: E402
+from roller_tvm.device import load_device  # noqa: E402
+
+from .test_scheduler import keys, options, records  # noqa: E402
+from .workloads import TARGET, check_product, looked_up, product_task  # noqa: E402
+
+
+@pytest.fixture
+def faulty(monkeypatch, tmp_path):
+    """Worker processes in which the first three candidates do not work."""
+    monkeypatch.setenv("FAULTY_MARKS", str(tmp_path))
+    monkeypatch.setattr(sys, "path", [os.getcwd(), *sys.path])
+    workers = checking.Workers("llvm", 2, "tests.auto_scheduler.faulty")
+    workers.measurer.limits = replace(workers.measurer.limits, run_s=3.0)
+    monkeypatch.setattr(checking.Workers, "shared", lambda *args: workers)
+    yield workers
+    workers.pool.close()
+
+
+def quickly(monkeypatch, error_no=0):
+    """A runner that answers at once."""
+
+    def answer(self, task, states):
+        given = [auto_scheduler.MeasureResult([0.001 + n / 1e6], error_no, "", 0.1, 1.0) for n in range(len(states))]
+        return [auto_scheduler.MeasureInput(task, s) for s in states], given
+
+    monkeypatch.setattr(measuring.Means, "measure", answer)
+
+
+def test_what_crashes_hangs_or_answers_wrongly_is_never_recorded(faulty, monkeypatch, tmp_path):
+    quickly(monkeypatch)
+    task, log = product_task(), tmp_path / "records.json"
+    policy = auto_scheduler.RollerPolicy(task, verbose=0)
+    first = [c.steps for c in list(policy.queue.todo)[:3]]
+    task.tune(options(4, log), policy)
+    assert sorted(policy.rejected[:3]) == ["crash", "run timeout", "wrong answer"]
+    from roller_tvm.auto_scheduler.history import steps_of
+
+    found = [steps_of(line) for line in log.read_text().splitlines()]
+    assert len(found) == 4 and not set(first) & set(found)
+
+
+def test_trials_that_fail_are_told_and_the_best_plan_recorded(monkeypatch, tmp_path):
+    quickly(monkeypatch, error_no=6)
+    task, log = product_task(), tmp_path / "records.json"
+    with pytest.warns(RollerWarning, match="all 2 trials failed, e.g. build timeout"):
+        task.tune(options(2, log))
+    assert [r["r"][1] for r in records(log)] == [6, 6, 0] and records(log)[-1]["r"][2] == 0
+    check_product(*task.apply_best(str(log)))
+
+
+def test_a_gpu_that_is_not_here_is_planned_for(tmp_path, recwarn):
+    if tvm.cuda(0).exist:
+        pytest.skip("there is a GPU here")
+    log = tmp_path / "records.json"
+    tasks = [product_task(n=n, target="cuda -arch=sm_80") for n in (64, 96)]
+    tuner = auto_scheduler.TaskScheduler(tasks, callbacks=[])
+    tuner.tune(options(100, log))
+    told = [w for w in recwarn if issubclass(w.category, RollerWarning)]
+    assert len(told) == 1 and "no device here runs code for 'cuda" in str(told[0].message)
+    assert keys(log) == [t.workload_key for t in tasks] and all(r["r"][2] == 0 for r in records(log))
+    schedule, args = tasks[0].apply_best(str(log))
+    assert "threadIdx.x" in str(tvm.lower(schedule, args))
+
+
+def test_what_cannot_be_planned_keeps_tvms_own_schedule(tmp_path):
+    log = tmp_path / "records.json"
+    lengths, a = np.arange(8, dtype="int32"), np.random.default_rng(0).standard_normal((8, 16)).astype("float32")
+    task = auto_scheduler.SearchTask(func=looked_up, args=(8, 16), target=TARGET)
+    with pytest.warns(RollerWarning, match="it keeps TVM's own schedule"):
+        task.tune(options(4, log))
+    with pytest.warns(RollerWarning, match="an untuned schedule instead"):
+        schedule, args = task.apply_best(str(log))
+    out = tvm.nd.empty((8,))
+    tvm.build(schedule, args, TARGET)(tvm.nd.array(lengths), tvm.nd.array(a), out)
+    np.testing.assert_allclose(out.numpy(), [a[n, :n].sum() for n in lengths], rtol=1e-5, atol=1e-5)
+    tuner = auto_scheduler.TaskScheduler([task, product_task()], callbacks=[])
+    with pytest.warns(RollerWarning, match="looked_up"):
+        tuner.tune(options(4, log))
+    assert len(records(log)) == 4 and set(keys(log)) == {product_task().workload_key}
+
+
+def test_ansor_searches_where_the_user_lets_it(monkeypatch):
+    asked = []
+    monkeypatch.setattr(ansor._ffi_api, "AutoSchedule", lambda *a: asked.append(a), raising=False)
+    task = auto_scheduler.SearchTask(func=looked_up, args=(8, 16), target=TARGET)
+    with pytest.warns(RollerWarning, match="Ansor's search instead"):
+        task.tune(options(4), auto_scheduler.RollerPolicy(task, {"fallback": "ansor"}, verbose=0))
+    assert isinstance(asked[0][0], ansor.SketchPolicy)
+
+
+def test_a_cpu_of_another_kind_needs_its_description(tmp_path):
+    log, target = tmp_path / "records.json", "llvm -mtriple=aarch64-linux-gnu"
+    task = product_task(target=target)
+    assert not checking.same_machine(task.target) and checking.same_machine(tvm.target.Target(TARGET))
+    with pytest.warns(RollerWarning, match="is not this machine"):
+        task.tune(options(0, log))
+    assert not records(log)
+    described = load_device("cpu")
+    task.tune(options(0, log), auto_scheduler.RollerPolicy(task, {"device": described}, verbose=0))
+    assert len(records(log)) == 1 and records(log)[0]["i"][0][1] == str(task.target)
+
+
+def test_ctrl_c_while_the_runner_is_at_work_ends_the_tuning(monkeypatch, tmp_path):
+    import signal
+
+    log = tmp_path / "records.json"
+
+    class Stop(ansor.measure.PythonBasedMeasureCallback):
+        def callback(self, policy, inputs, results):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    given = options(4, log)
+    given = auto_scheduler.TuningOptions(4, num_measures_per_round=1, verbose=0, runner=given.runner,
+                                         measure_callbacks=[auto_scheduler.RecordToFile(log), Stop()])  # fmt: skip
+    with warnings.catch_warnings(), pytest.raises(KeyboardInterrupt):
+        product_task().tune(given)
+    assert len(records(log)) == 1 and not checking.Workers._shared
