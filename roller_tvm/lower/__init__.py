@@ -7,12 +7,13 @@ from .cpu import lower_cpu_tiled
 from .cpu_dilated import lower_cpu_dilated
 from .cpu_direct import lower_cpu_direct
 from .cpu_rows import lower_cpu_rows
+from .cpu_unrolled import lower_cpu_unrolled
 from .gpu import lower_direct, lower_reduce, lower_tiled
 from .gpu_rows import lower_rows
 from .gpu_transpose import lower_transpose
 from .gpu_unrolled import lower_unrolled
 from .loops import source_loops
-from .steps import Fuse, Inline, RFactor, Split, Step, render, step_from_json
+from .steps import CacheWrite, Fuse, Inline, RFactor, Split, Step, render, step_from_json
 
 _RECIPES = {
     "gpu.tiled": lower_tiled,
@@ -26,6 +27,7 @@ _RECIPES = {
     "cpu.window": lower_cpu_tiled,  # the same loops, the windows unrolled
     "cpu.dilated": lower_cpu_dilated,
     "cpu.rows": lower_cpu_rows,
+    "cpu.unrolled": lower_cpu_unrolled,
 }
 
 
@@ -55,10 +57,16 @@ def lower(plan: Plan) -> tuple[Step, ...]:
             steps.append(Split(split.stage, split.axis, (partial.extents[inner],), (part, inner)))
         position = source_loops(partial.spatial).index(part)
         steps.append(RFactor(split.stage, part, position, partial.name))
+    start = len(steps)
     for program in reversed(plan.programs):
         more = _RECIPES[program.recipe](plan.expression, program)
         # A stage that several nests compute in place is inlined once.
         steps += [step for step in more if not (isinstance(step, Inline) and step in steps)]
+    if len(plan.programs) > 1 and plan.programs[0].recipe.startswith("cpu."):
+        # From the first to the last: a record's steps say stages by number, and what inserts a stage among those
+        # before it (TVM does, to repack a weight) finds each step by its stage's final number.
+        own = [step for step in steps[start:] if isinstance(step, CacheWrite)]
+        steps[start:] = [*reversed(own), *(step for step in steps[start:] if step not in own)]
     return tuple(steps)
 
 

@@ -24,6 +24,7 @@ from .candidates import Construction, RankedPlan
 from .cpu import construct_tiled as construct_cpu_tiled
 from .cpu_direct import construct_direct as construct_cpu_direct
 from .cpu_rows import construct_rows
+from .cpu_unrolled import construct_unrolled as construct_cpu_unrolled
 from .cpu_window import construct_window, slides_only
 from .gpu_direct import construct_direct, construct_reduce
 from .gpu_rows import construct_rows as construct_gpu_rows
@@ -125,6 +126,8 @@ def recipes(geometry: Geometry, device: DeviceSpec, nest: NestShape) -> tuple[Re
         return (Recipe(construct_rows if device.kind == "cpu" else construct_gpu_rows),)
     if device.kind == "cpu":
         if g.reduce and g.stage.combiner != "other":
+            if multiplies_constants(g):
+                return (Recipe(construct_cpu_unrolled), Recipe(construct_cpu_tiled))
             if slides_only(g):
                 tiled = Recipe(construct_cpu_tiled, last_resort=True)
                 return (Recipe(construct_window), Recipe(construct_cpu_direct), tiled)

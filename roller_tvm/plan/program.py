@@ -32,6 +32,7 @@ RECIPES = {
     "cpu.direct": "vectorised rows, outer rows in parallel",
     "cpu.window": "register tile of vectors whose sliding windows are unrolled, outer tiles in parallel",
     "cpu.dilated": "register tile as long as the elements are apart, windows unrolled: products with zeros left out",
+    "cpu.unrolled": "a product with constant matrices, unrolled for one vector",
     "cpu.rows": "each row goes through every stage while a cache holds it, rows in parallel",
 }
 

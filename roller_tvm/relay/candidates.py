@@ -51,9 +51,10 @@ def make_candidates(task: Task, device: DeviceSpec, top: int) -> Candidates:
 
     result = Candidates(flops=task.flops)
     dag = task.search_task.compute_dag
+    packs = layout_mode(task.search_task)
     start = time.perf_counter()
     try:
-        reading = read_te(dag, name=task.name)
+        reading = read_te(dag, name=task.name, constants=packed_operands(dag) if packs else ())
         result.flops = float(reading.expression.flops) or task.flops
         result.plans = list(planning.construct(reading.expression, device, top=top).plans)
     except UnsupportedOperator as error:
@@ -65,16 +66,14 @@ def make_candidates(task: Task, device: DeviceSpec, top: int) -> Candidates:
     finally:
         result.plan_ms = (time.perf_counter() - start) * 1e3
     program = TeProgram.of_reading(reading, list(dag.tensors))
-    packs = layout_mode(task.search_task)
     for number, ranked in enumerate(result.plans):
         try:
             steps = tuple(lower(ranked.plan))
             variants = [steps]
             if packs:
-                variants = [
-                    *([steps] if packable(program, steps) else []),
-                    keep_layout(dict(program.ops), steps),
-                ]
+                packed, kept = packable(program, steps), keep_layout(dict(program.ops), steps)
+                # The best plan in both forms, should TVM refuse to pack.
+                variants = [*([steps] if packed else []), *([] if packed and number else [kept])]
             for variant in variants:
                 if variant in result.steps:  # another plan comes to the same kernel
                     continue
@@ -87,6 +86,16 @@ def make_candidates(task: Task, device: DeviceSpec, top: int) -> Candidates:
     if not result.states:
         result.reason = f"no plan could be lowered: {result.failures[0] if result.failures else 'none made'}"
     return result
+
+
+def packed_operands(dag: Any) -> list[Any]:
+    """Tensors whose layout ``relay.build`` takes from the schedule; it fails where names of axes have digits."""
+    return [
+        tensor
+        for op in dag.ops
+        for tensor in (getattr(op, "attrs", None) or {}).get("layout_free_placeholders", ())
+        if not any(c.isdigit() for a in (*op.axis, *op.reduce_axis) for c in a.var.name)
+    ]
 
 
 def packable(program: TeProgram, steps: Sequence[Step]) -> bool:

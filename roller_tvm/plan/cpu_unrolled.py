@@ -1,0 +1,36 @@
+"""Construction of products with constant matrices on a CPU (the transforms of Winograd's algorithm).
+
+For one vector of the other axes everything is unrolled: TVM then puts the constants' values in, and products with 0
+and 1 are gone.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from ..model.cpu import CpuRates, vector_of
+from ..model.cpu_unrolled import unrolled_estimate
+from ..model.estimate import ProgramEstimate
+from ..model.gpu_unrolled import own_tile
+from .align import capacity
+from .cpu import vector_tiles
+from .gpu_unrolled import STATEMENTS
+from .program import RProgram
+from .search import Search
+
+
+def construct_unrolled(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
+    """The candidate of recipe cpu.unrolled; none where the vector axis is one of the constant matrices'."""
+    g, device = search.geometry, search.device
+    own, last = own_tile(g), g.vector_axis
+    if last is None or own[last] > 1:
+        return []
+    if search.reject(capacity("unrolled statements", prod(own), STATEMENTS), "cpu.unrolled"):
+        return []
+    search.considered += 1
+    lanes = CpuRates.of(device, g.output_bytes).lanes
+    vector = vector_of(vector_tiles(g.extents[last], lanes, 1)[-1], lanes)
+    tile = tuple(vector if i == last else e for i, e in enumerate(own))
+    tiles = (search.rtile("l2", tile), search.rtile("register", tile))
+    program = search.program("cpu.unrolled", tiles, (("vector", vector),))
+    return [(program, unrolled_estimate(g, device, vector))]
