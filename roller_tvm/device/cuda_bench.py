@@ -1,7 +1,7 @@
 """Runs the micro-benchmarks of `cuda_profile.cu` on a card: requests in, rates of every repeat out.
 
-They run in a process of their own (`python -m roller_tvm.device.cuda_bench`), so that a driver that hangs or crashes
-takes nothing with it, and this process makes no CUDA context, which a process could then not fork with.
+They run in a process of their own, so that a driver that hangs or crashes takes nothing with it, and this process makes
+no CUDA context, which it could then not fork with.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class CudaRunner:
 
     def __init__(self, ordinal: int = 0, command: Sequence[str] = (), limit_s: float = LIMIT_S) -> None:
         self.ordinal = ordinal
-        self._command = list(command) or [sys.executable, "-m", "roller_tvm.device.cuda_bench"]
+        self._command = list(command) or [sys.executable, "-c", f"from {__name__} import main; main()"]
         self._limit_s = limit_s
 
     def __call__(self, requests: Sequence[Request]) -> Rates:
@@ -211,5 +211,6 @@ def answer(question: dict[str, Any], driver: Callable[[], Driver] = Driver) -> d
         return {"error": [err.what, err.where, err.remedy]}
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """The child process."""
     print(json.dumps(answer(json.load(sys.stdin))))

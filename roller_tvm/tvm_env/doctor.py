@@ -101,7 +101,7 @@ def examine() -> Report:
             checks.append(Check("import tvm", False, failure, True, _import_remedy(found)))
         else:
             checks += _capabilities(found, seen)
-    checks += [_compiler(), _nvcc(), _nvrtc(seen), _gpu(seen), *_packages(), _threads(seen)]
+    checks += [_compiler(), _nvcc(), _nvrtc(seen), _gpu(seen), *_packages(), _threads(seen), _profile()]
     return Report(found, tuple(checks))
 
 
@@ -240,6 +240,17 @@ def _threads(seen: dict[str, Any]) -> Check:
         detail += f"; TVM's pool takes {seen['pool']} unless {ENVIRONMENT} says otherwise"
         detail += " (tuning sets it itself)" if seen["pool"] != cpus else ""
     return Check("threads", True, detail)
+
+
+def _profile() -> Check:
+    """What plans for this CPU rest on. Measures nothing."""
+    from roller_tvm.device.cpu_profile import cpu_report
+
+    report = cpu_report(profile=False)
+    peak, far = report.spec.peak(), report.spec.far
+    told = f"{peak:.0f} GFLOP/s on {report.spec.units} threads, {far.name} {far.bandwidth_gbps:.0f} GB/s"
+    how = f"measured, {report.path}" if not report.reason else "assumed until it is measured, at the first tuning"
+    return Check("CPU profile", not report.reason, f"{told}, {how}", False, "roller-tvm profile")
 
 
 def _python() -> str:

@@ -27,6 +27,13 @@ from roller_tvm.toolchain.compilers import include_folders
 from .made_up_card import FACTS, MadeUpCard, MadeUpRunner, facts
 
 
+def _has_driver():
+    try:
+        return hasattr(ctypes.CDLL("libcuda.so.1"), "cuInit")
+    except OSError:
+        return False
+
+
 @pytest.fixture(autouse=True)
 def no_card_of_this_machine(monkeypatch):
     monkeypatch.setattr(cuda_profile, "present_models", lambda: set())
@@ -279,6 +286,20 @@ def test_the_stand_in_that_lets_tvm_load_is_no_driver(tmp_path):
 
 def child(text: str) -> list[str]:
     return [sys.executable, "-c", text]
+
+
+@pytest.mark.skipif(_has_driver(), reason="there is a driver here")
+def test_the_real_child_finds_no_driver():
+    with pytest.raises(ProfileError, match="no CUDA driver") as caught:
+        CudaRunner().facts()
+    assert "--device h200" in caught.value.remedy
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not _has_driver(), reason="no driver here")
+def test_a_real_card():
+    report = cuda_report(0, runner=CudaRunner(0))
+    assert report.refused is None and report.spec.source == "profiled", report.refused
 
 
 def test_the_child_is_asked_and_believed():

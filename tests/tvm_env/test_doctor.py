@@ -59,3 +59,13 @@ def test_real_environment(capsys):
     assert report["healthy"] and report["tvm"]["line"] == "relay"
     found = {check["name"] for check in report["checks"] if check["found"]}
     assert {"llvm", "Relay", "TE schedules", "auto_scheduler", "C compiler"} <= found
+
+
+def test_an_unmeasured_cpu_is_told_with_the_command_and_no_failure(monkeypatch, tmp_path):
+    from roller_tvm.device import cpu_profile
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(cpu_profile, "_remembered", {})
+    check = doctor._profile()
+    assert not check.found and not check.needed and check.remedy == "roller-tvm profile"
+    assert "GFLOP/s" in check.detail and not list(tmp_path.rglob("*.json")), "looking measures nothing"
