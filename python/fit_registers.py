@@ -25,8 +25,8 @@ from roller_tvm.device import load_device  # noqa: E402
 from roller_tvm.model import registers as r  # noqa: E402
 
 RANDOM = Path(__file__).resolve().parent.parent / "benchmarks" / "register_fit.csv"
-ARCHS = ("sm_80", "sm_90")
-QUANTILE = 0.7
+ARCHS = ("sm_75", "sm_80", "sm_90")
+QUANTILE = 0.9
 
 
 def random_plans() -> list[dict[str, Any]]:
@@ -37,7 +37,7 @@ def random_plans() -> list[dict[str, Any]]:
         pairs = {k: [numbers[f"{k}_a"], numbers[f"{k}_b"]] for k in ("fragments", "prefetched", "fetches")}
         rows += [
             {"accumulators": numbers["accumulators"], "threads": numbers["threads"], **pairs, "registers": numbers[a]}
-            for a in ARCHS if not numbers[f"{a}_local"]
+            for a in ARCHS if a in numbers and not numbers[f"{a}_local"]
         ]  # fmt: skip
     return rows
 
@@ -51,7 +51,8 @@ def real_plans(paths: list[Path]) -> list[dict[str, Any]]:
 def features(row: dict[str, Any]) -> list[float]:
     smaller = sum(row["fragments"]) - max(row["fragments"])
     ahead = sum(min(n, r.PREFETCHED_MOST) for n in row["prefetched"])
-    return [1, row["accumulators"], smaller, ahead, sum(row["fetches"])]
+    fetched = sum(n * v for n, v in zip(row["fetches"], row.get("vectors") or [1, 1], strict=True))
+    return [1, row["accumulators"], smaller, ahead, sum(row["fetches"]), fetched]
 
 
 def expected(row: dict[str, Any], weights: Any, device: Any) -> int:
@@ -74,8 +75,8 @@ def fit(rows: list[dict[str, Any]], device: Any) -> Any:
 def main() -> int:
     device = load_device("a100")
     sources = {"random plans": random_plans(), "constructed plans": real_plans([Path(p) for p in sys.argv[1:]])}
-    used = [r.BASE, r.PER_ACCUMULATOR, r.PER_FRAGMENT, r.PER_PREFETCHED, r.PER_FETCH]
-    print("                     base  accumulator  fragment  prefetched  fetch")
+    used = [r.BASE, r.PER_ACCUMULATOR, r.PER_FRAGMENT, r.PER_PREFETCHED, r.PER_FETCH, r.PER_FETCHED]
+    print("                     base  accumulator  fragment  prefetched  fetch  fetched")
     print("in use               " + "  ".join(f"{w:.2f}" for w in used))
     fitted = fit([row for rows in sources.values() for row in rows], device)
     print(f"fitted, quantile {QUANTILE} " + "  ".join(f"{w:.2f}" for w in fitted))

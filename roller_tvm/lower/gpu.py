@@ -16,6 +16,7 @@ from math import prod
 
 from ..expr import Stage, TensorExpression
 from ..model.geometry import Geometry
+from ..model.gpu_direct import UNROLL_MOST
 from ..plan.program import RProgram
 from .loops import open_parts
 from .staging import storage_alignment
@@ -132,7 +133,7 @@ def lower_direct(expression: TensorExpression, program: RProgram) -> list[Step]:
         steps += opened_spatial + opened
         # A reduction whose length depends on an output axis stands inside of it, as a loop.
         steps.append(Reorder(inner, (*spatial, *reduce) if anchor.uneven else (*reduce, *spatial)))
-        if not anchor.uneven and prod(a.extent for a in anchor.reduce) <= program.choice("unroll", 64):
+        if not anchor.uneven and prod(a.extent for a in anchor.reduce) <= program.choice("unroll", UNROLL_MOST):
             steps += [Unroll(inner, loop) for loop in reduce]
     return steps
 

@@ -9,15 +9,19 @@ from .estimate import LevelTime, ProgramEstimate
 from .geometry import Geometry, Operand, Tile
 from .gpu import BLOCK_CYCLES, IN_FLIGHT, GpuRates, busiest_unit, far_traffic, instructions, overlapped, sectors
 from .occupancy import occupancy
-from .registers import BASE
+from .registers import register_cap
 
 # Issue slots of an output's own address, and of one load's; a padding guard's share of comparisons per load once
 # the window is unrolled.
 OUTPUT_OVERHEAD = 20
 LOAD_OVERHEAD = 1
 GUARD_OVERHEAD = 5
-# Registers of a thread without a reduction; what a reduction takes beside BASE is its loads in flight.
-POINTWISE = 10
+#: Iterations of a reduction that gpu.direct unrolls.
+UNROLL_MOST = 64
+# Registers of a thread (compiled for sm_75 to sm_90): without a reduction, with one that is unrolled and loads all of
+# it ahead, guards and all, and with a loop.
+POINTWISE, UNROLLED, LOOP = 10, 14, 26
+PER_GUARD = 1.8
 # Threads that share a reduction meet in a tree of shuffles; a step is a shuffle and an operation.
 TREE_SLOTS = 2
 
@@ -38,8 +42,8 @@ def direct_estimate(geometry: Geometry, device: DeviceSpec, block: Tile, thread:
     warps = ceil(threads / device.vector_width)
     reduction = prod(extents[i] for i in geometry.reduce)
     arithmetic = instructions(geometry)
-    held = BASE if geometry.reduce else POINTWISE
-    registers = min(held + vector * (1 + len(geometry.operands)), device.limits.max_registers_per_thread or held)
+    registers = direct_registers(geometry, thread, items, vector)
+    registers = min(registers, register_cap(device, threads) or registers)
     resident, limit = occupancy(device, threads, registers, 0)
     if resident == 0:
         return None
@@ -86,6 +90,17 @@ def direct_estimate(geometry: Geometry, device: DeviceSpec, block: Tile, thread:
     )  # fmt: skip
 
 
+def direct_registers(geometry: Geometry, thread: Tile, items: int, vector: int) -> int:
+    """Registers of a thread of recipe gpu.direct (see ``direct_estimate``)."""
+    if not geometry.reduce:
+        return POINTWISE + vector * (1 + len(geometry.operands) * items)
+    if prod(geometry.extents[i] for i in geometry.reduce) > UNROLL_MOST:
+        return LOOP + vector * (1 + len(geometry.operands))
+    own = tuple(e if i in geometry.reduce else thread[i] for i, e in enumerate(geometry.extents))
+    loads = [op.elements(own) * (1 + PER_GUARD * op.guarded) for op in geometry.operands]
+    return UNROLLED + vector + ceil(sum(loads))
+
+
 def _rows_read(operand: Operand, tile: Tile) -> float:
     """Share of a box's rows that are read: strides wider than the window skip some."""
     share = 1.0
@@ -126,7 +141,7 @@ def reduce_estimate(geometry: Geometry, device: DeviceSpec, rows: int, lanes: in
     """Predicted time of recipe gpu.reduce: `lanes` threads share a reduction, a block has `rows` of them."""
     rates = GpuRates.of(device, geometry.stage.dtype)
     threads = rows * lanes
-    registers = min(BASE + IN_FLIGHT, device.limits.max_registers_per_thread or BASE)
+    registers = min(LOOP + IN_FLIGHT, device.limits.max_registers_per_thread or LOOP)
     shared_bytes = reduce_shared_bytes(geometry, device, rows, lanes)
     resident, limit = occupancy(device, threads, registers, shared_bytes)
     if resident == 0:

@@ -76,7 +76,7 @@ def tiled_estimate(geometry: Geometry, device: DeviceSpec, shape: TiledShape, th
         shared_bytes = shared_bytes_of(geometry, shape)
     boxes = [op.box(block) for op in geometry.operands]
     fetches = [ceil(prod(box) / (v * threads)) for box, v in zip(boxes, shape.vectors, strict=True)]
-    registers = predicted_registers(geometry, device, thread, shape.unrolled, threads, sum(fetches))
+    registers = predicted_registers(geometry, device, thread, shape.unrolled, threads, fetches, shape.vectors)
     resident, limit = occupancy(device, threads, registers, shared_bytes)
     if resident == 0:
         return None
@@ -110,7 +110,7 @@ def tiled_estimate(geometry: Geometry, device: DeviceSpec, shape: TiledShape, th
     throughput = overlapped([compute, issue, shared_time, l2_time, dram_time])
     sync = 2 * rates.shared_latency
     alone = max(compute, issue, shared_read) / min(1.0, warps / rates.issue)
-    chain = rates.dram_latency + sync + max(l2_time, dram_time) / resident + alone
+    chain = rates.dram_latency + sync + max(l2_time, dram_time) + alone
     cycles = busiest * (steps * max(throughput, chain / resident) + BLOCK_CYCLES)
 
     # Store and epilogue.

@@ -8,9 +8,8 @@ from ..device import DeviceSpec
 from .estimate import LevelTime, ProgramEstimate
 from .geometry import Geometry, Tile
 from .gpu import BLOCK_CYCLES, GpuRates, busiest_unit, far_traffic, instructions, overlapped, sectors
-from .gpu_direct import GUARD_OVERHEAD, LOAD_OVERHEAD, OUTPUT_OVERHEAD
+from .gpu_direct import GUARD_OVERHEAD, LOAD_OVERHEAD, LOOP, OUTPUT_OVERHEAD
 from .occupancy import occupancy
-from .registers import BASE
 
 
 def own_tile(geometry: Geometry) -> Tile:
@@ -30,7 +29,7 @@ def unrolled_registers(geometry: Geometry) -> int:
     """Registers of a thread: its inputs, its outputs, addresses."""
     own = own_tile(geometry)
     held = sum(op.elements(own) for op in geometry.operands if not op.computed)
-    return BASE + held + prod(own[i] for i in geometry.spatial)
+    return LOOP + held + prod(own[i] for i in geometry.spatial)
 
 
 def unrolled_estimate(geometry: Geometry, device: DeviceSpec, block: Tile, threads: int) -> ProgramEstimate | None:

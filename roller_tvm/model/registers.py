@@ -1,12 +1,14 @@
 """Registers of a register tile: whether it fits without spilling, and how many the compiler will take.
 
 The numbers below describe the compiler, not a device: they are fitted once on the kernels of 380 random plans of
-matrix products and convolutions (``benchmarks/register_fit.csv``; ``python/fit_registers.py`` prints the fit),
-compiled by NVRTC 12.9 for sm_80 and sm_90. A device's limits come from its spec.
+matrix products and convolutions (``benchmarks/register_fit.csv``) and of 2400 constructed ones
+(``python/fit_registers.py`` prints the fit), compiled by NVRTC 12.9 for sm_75 to sm_90. A device's limits come from
+its spec.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import ceil, prod
 
 from ..device import DeviceSpec
@@ -18,14 +20,17 @@ ADDRESSES = 24
 # Share of the cap that a plan may need: ptxas aims below it for occupancy. Of constructed plans that needed more
 # than this, 15 of 60 spilled (loop-invariant addresses, a few bytes), of the others 18 of 408.
 USABLE = 0.75
-# What the compiler takes (quantile regression at 0.7): accumulators, both fragments of a step, part of what the
-# unrolled steps read, part of what is fetched, addresses.
-BASE = 26
-PER_ACCUMULATOR = 1.15
-PER_FRAGMENT = 1.9
-PER_PREFETCHED = 0.29
+# What the compiler takes (quantile regression at 0.9, so that few kernels take more): accumulators, both fragments of a
+# step, part of what the unrolled steps read, what is fetched and where from, addresses.
+BASE = 36
+PER_ACCUMULATOR = 1.4
+PER_FRAGMENT = 2.0
+PER_PREFETCHED = 0.12
 PREFETCHED_MOST = 128
-PER_FETCH = 0.1
+PER_FETCH = 1.0
+PER_FETCHED = 0.35
+# Guarded fetches are all prepared (addresses, predicates) before the first is made, however small the tile.
+PER_GUARDED_FETCH = 5
 # ptxas hands out registers by eights (the rounding of its targets for occupancy).
 ROUNDED_TO = 8
 # Multiply-adds in the unrolled body of a thread: enough for vector loads and to hide the loop, and for a whole window
@@ -99,23 +104,27 @@ def prefetched(geometry: Geometry, thread: Tile, unrolled: Tile) -> list[int]:
 
 
 def predicted_registers(
-    geometry: Geometry, device: DeviceSpec, thread: Tile, unrolled: Tile, threads: int, fetches: int = 0
-) -> int:
+    geometry: Geometry, device: DeviceSpec, thread: Tile, unrolled: Tile, threads: int,
+    fetches: Sequence[int] = (), vectors: Sequence[int] = (),
+) -> int:  # fmt: skip
     """Registers that the compiler is expected to take, for occupancy.
 
     Parameters
     ----------
     unrolled : Tile
         Per reduction axis, the iterations of a step that are unrolled; other positions are not looked at.
-    fetches : int
-        Vectors that a thread fetches in a step.
+    fetches, vectors : sequence of int
+        Per operand, what a thread fetches in a step, and the elements of each.
     """
     parts = fragments(geometry, thread)
     held = accumulators(geometry, thread)
     smaller = sum(parts) - max(parts, default=0)
     if device.kind == "gpu":
         ahead = sum(min(n, PREFETCHED_MOST) for n in prefetched(geometry, thread, unrolled))
-        raw = (BASE + PER_ACCUMULATOR * held + PER_FRAGMENT * smaller + PER_PREFETCHED * ahead + PER_FETCH * fetches)
+        fetched = sum(n * v for n, v in zip(fetches, vectors, strict=True))
+        guarded = sum(n for n, op in zip(fetches, geometry.operands, strict=False) if op.guarded)
+        raw = BASE + PER_ACCUMULATOR * held + PER_FRAGMENT * smaller + PER_PREFETCHED * ahead
+        raw = max(raw + PER_FETCH * sum(fetches) + PER_FETCHED * fetched, BASE + PER_GUARDED_FETCH * guarded)
         raw = ceil(raw / ROUNDED_TO) * ROUNDED_TO
     else:
         raw = held + sum(parts)
