@@ -163,6 +163,12 @@ def test_a_target_gets_the_profiled_card_of_its_architecture():
     assert latest.title == other.title and "also profiled: NVIDIA Toy 100" in latest.notes[-1]
 
 
+def test_a_card_has_a_name_as_shipped_devices_have(monkeypatch):
+    monkeypatch.setattr(cuda_profile, "CudaRunner", lambda ordinal: MadeUpRunner(MadeUpCard(facts(ordinal=ordinal))))
+    assert load_device("cuda:1") == load_device("cuda:1") == cuda_report(1).spec
+    assert load_device("CUDA").source == "profiled"
+
+
 def test_a_card_that_is_here_and_was_never_profiled_is_profiled(monkeypatch):
     monkeypatch.setattr(cuda_profile, "_profiled_now", lambda n: cuda_report(n, runner=MadeUpRunner()).spec)
     assert profiled_card(80, cards=lambda: [FACTS]) is None

@@ -98,6 +98,21 @@ def test_no_candidate_stops_the_others_or_is_believed(task, monkeypatch):  # noq
     assert kinds[result.winner] == "ok" and result.outcomes[result.winner].checked
 
 
+@pytest.mark.parametrize("trials", [0, 2])
+def test_nothing_that_is_wrong_is_recorded(tmp_path, monkeypatch, trials):
+    from roller_tvm.errors import NothingTuned
+    from roller_tvm.relay import tune
+
+    from .small_model import model
+
+    monkeypatch.setattr(sys, "path", [os.getcwd(), *sys.path])
+    log = tmp_path / "r.json"
+    mod, params = model()
+    with pytest.raises(NothingTuned, match="wrong answer") as caught:
+        tune(mod, params, "llvm -num-cores 2", log, trials, tasks=[0, 2], top=2, worker="tests.relay.lying_worker")
+    assert read_records(log) == [] and not read_kept(log) and "doctor" in caught.value.remedy
+
+
 def test_no_space_for_the_reference_is_a_reason(task, monkeypatch, tmp_path):  # noqa: F811
     from roller_tvm.errors import MeasureError
 
