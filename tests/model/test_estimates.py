@@ -172,6 +172,16 @@ def test_register_use_of_known_tiles():
     assert cpu.register_use(transposed, (6, 16, 1), 8).gathers == 16
 
 
+def test_rows_a_page_apart_push_each_other_out_of_the_nearest_cache():
+    rates = cpu.CpuRates.of(device("cpu"), 4)
+    many = rates.ways + 4
+    geometry, _ = geometry_of("matmul", m=64, n=64, k=1024)
+    assert cpu.conflicts(geometry, (many, 16, 1), rates) == many
+    assert cpu.conflicts(geometry, (rates.ways, 16, 1), rates) == 0
+    geometry, _ = geometry_of("matmul", m=64, n=64, k=1000)  # a row is not a multiple of a way: other lines
+    assert cpu.conflicts(geometry, (many, 16, 1), rates) == 0
+
+
 def test_a_ragged_vector_takes_a_whole_register():
     geometry, _ = geometry_of("matmul", m=64, n=60, k=64)
     # In equal vectors of at most 8: 12 = 2 x 6, 20 = 4 x 5.
