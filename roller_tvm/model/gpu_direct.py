@@ -22,6 +22,8 @@ UNROLL_MOST = 64
 # it ahead, guards and all, and with a loop.
 POINTWISE, UNROLLED, LOOP = 10, 14, 26
 PER_GUARD = 1.8
+# Of a product whose terms threads share: the compiler unrolls a thread's rounds and loads ahead.
+STREAMS, PER_ROUND = 20, 1.7
 # Threads that share a reduction meet in a tree of shuffles; a step is a shuffle and an operation.
 TREE_SLOTS = 2
 
@@ -141,28 +143,36 @@ def reduce_estimate(geometry: Geometry, device: DeviceSpec, rows: int, lanes: in
     """Predicted time of recipe gpu.reduce: `lanes` threads share a reduction, a block has `rows` of them."""
     rates = GpuRates.of(device, geometry.stage.dtype)
     threads = rows * lanes
-    registers = min(LOOP + IN_FLIGHT, device.limits.max_registers_per_thread or LOOP)
+    length = prod(geometry.extents[i] for i in geometry.reduce)
+    rounds = ceil(length / lanes)
+    registers = LOOP + IN_FLIGHT
+    if len(geometry.operands) > 1:
+        registers = ceil(STREAMS + PER_ROUND * min(rounds, UNROLL_MOST))
+    registers = min(registers, register_cap(device, threads) or registers)
     shared_bytes = reduce_shared_bytes(geometry, device, rows, lanes)
     resident, limit = occupancy(device, threads, registers, shared_bytes)
     if resident == 0:
         return None
     outputs = prod(geometry.extents[i] for i in geometry.spatial)
-    length = prod(geometry.extents[i] for i in geometry.reduce)
     blocks = ceil(outputs / rows)
     resident = min(resident, ceil(blocks / device.units))
     busiest, waves = busiest_unit(device, blocks, resident)
-    rounds = ceil(length / lanes)
     warps = ceil(threads / device.vector_width)
     store_bytes = outputs * geometry.output_bytes + geometry.epilogue_bytes
-    read_bytes = sum(op.source_bytes for op in geometry.operands)
-    far = read_bytes * _reduce_waste(geometry, lanes, rates.sector) + store_bytes
-    dram = far / blocks / rates.dram
+    waste = _reduce_waste(geometry, lanes, rates.sector)
+    far = sum(op.source_bytes for op in geometry.operands) * waste + store_bytes
+    # What does not depend on the row is read by all of a block's rows from the nearest cache.
+    near = waste * length * sum(
+        op.element_bytes * (outputs if op.axes & geometry.spatial_set else blocks) for op in geometry.operands
+    )
+    dram, l2 = far / blocks / rates.dram, near / blocks / rates.l2
     doublings = lanes.bit_length() - 1
-    issue = (rounds * (instructions(geometry) + 1 + LOAD_OVERHEAD) + TREE_SLOTS * doublings) * warps / rates.issue
+    loads = len(geometry.operands) * (1 + LOAD_OVERHEAD)
+    issue = (rounds * (instructions(geometry) + loads) + TREE_SLOTS * doublings) * warps / rates.issue
     chain = rates.dram_latency * max(1.0, rounds / IN_FLIGHT) + doublings * rates.shared_latency
-    per_block = max(overlapped([issue, dram]), chain / resident) + BLOCK_CYCLES
+    per_block = max(overlapped([issue, dram, l2]), chain / resident) + BLOCK_CYCLES
     seconds = (busiest * per_block + rates.dram_latency) * rates.cycle + device.launch_overhead_us * 1e-6
-    terms = {"issue": issue, device.far.name: dram, "latency": chain / resident}
+    terms = {"issue": issue, device.far.name: dram, "l2": l2, "latency": chain / resident}
     scale = blocks / device.units * rates.cycle
     return ProgramEstimate(
         seconds, rounds * threads * instructions(geometry) / rates.lanes * scale,

@@ -26,7 +26,7 @@ from .cpu_direct import construct_direct as construct_cpu_direct
 from .cpu_rows import construct_rows
 from .cpu_unrolled import construct_unrolled as construct_cpu_unrolled
 from .cpu_window import construct_window, slides_only
-from .gpu_direct import construct_direct, construct_reduce
+from .gpu_direct import construct_direct, construct_reduce, streams
 from .gpu_rows import construct_rows as construct_gpu_rows
 from .gpu_tiled import construct_tiled
 from .gpu_transpose import construct_transpose, turns
@@ -140,7 +140,7 @@ def recipes(geometry: Geometry, device: DeviceSpec, nest: NestShape) -> tuple[Re
     if distinct and len(g.operands) > 1 and g.stage.combiner == "sum" and any(g.reuse(i) for i in g.spatial):
         found.append(Recipe(construct_tiled, relaxes=True))
     found.append(Recipe(construct_direct, last_resort=g.is_contraction()))
-    if g.reduce and len(g.operands) == 1:
+    if g.reduce and (len(g.operands) == 1 or streams(g)):
         found.append(Recipe(construct_reduce))
     if device.kind == "gpu" and not g.reduce:
         found.append(Recipe(construct_transpose))

@@ -94,6 +94,19 @@ def construct_direct(search: Search, top: int) -> list[tuple[RProgram, ProgramEs
     return sorted(found, key=lambda c: c[1].seconds)[: 2 * top]
 
 
+def streams(geometry: Geometry) -> bool:
+    """Whether each element of an operand is used once: a product of a matrix and a vector, bound by memory.
+
+    Examples
+    --------
+    >>> from roller_tvm.expr.operators import matmul
+    >>> [streams(Geometry.of(matmul(m=m, n=1000, k=2048), "matmul")) for m in (1, 64)]
+    [True, False]
+    """
+    every = {i for i, e in enumerate(geometry.extents) if e > 1}
+    return any(every <= op.axes for op in geometry.operands)
+
+
 def construct_reduce(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
     """Ranked candidates of recipe gpu.reduce: lanes that share a reduction, rows of them in a block."""
     g, device = search.geometry, search.device

@@ -30,6 +30,8 @@ OPERATORS = {
     "matmul prime columns": ("matmul", dict(m=64, n=37, k=50, bias=True)),
     "matmul primes": ("matmul", dict(m=41, n=37, k=43)),
     "conv prime": ("conv2d_nchw", dict(n=1, c=8, h=37, w=37, f=8, kh=3, kw=3, stride=1, padding=1)),
+    "matrix and vector": ("matmul", dict(m=1, n=50, k=96, layout="NT", bias=True, relu=True)),
+    "matrix and vector, long": ("matmul", dict(m=1, n=7, k=3000, layout="NT")),
     "matmul split": ("matmul", dict(m=4, n=64, k=2048)),
     "matmul split bias relu": ("matmul", dict(m=2, n=32, k=1024, bias=True, relu=True)),
     "batch matmul": ("batch_matmul", dict(b=3, m=32, n=40, k=24)),
