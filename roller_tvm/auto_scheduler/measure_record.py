@@ -1,4 +1,4 @@
-"""Records: TVM's, with a file that an interrupted run left half a line in mended before it is written again."""
+"""Records: TVM's, in a file that survives whatever ends the run, and that several runs may write to."""
 
 # ruff: noqa: F403
 from __future__ import annotations
@@ -7,18 +7,21 @@ import os
 from typing import Any
 
 from tvm.auto_scheduler import measure_record as _ansor
+from tvm.auto_scheduler.measure import PythonBasedMeasureCallback
 from tvm.auto_scheduler.measure_record import *
 
+from roller_tvm.relay.interrupt import Stopped
 from roller_tvm.relay.records import RecordWriter
 
 
-class RecordToFile(_ansor.RecordToFile):  # type: ignore[misc]
+class RecordToFile(PythonBasedMeasureCallback):  # type: ignore[misc]
     """Writes every measured State to a file, in Ansor's format.
 
     Parameters
     ----------
     filename : path
-        Appended to; half a line at its end, which an earlier run left when it was killed, is removed.
+        Appended to, a batch of records at a time, all or nothing; half a line at its end, which another program left
+        when it was killed, is removed.
 
     Examples
     --------
@@ -26,8 +29,18 @@ class RecordToFile(_ansor.RecordToFile):  # type: ignore[misc]
     """
 
     def __init__(self, filename: str | os.PathLike[str]) -> None:
-        RecordWriter(filename).mend()
-        super().__init__(os.fspath(filename))
+        self._writer = RecordWriter(filename)
+        self._writer.mend()
+        super().__init__()
+
+    def callback(self, policy: Any, inputs: Any, results: Any) -> None:
+        """Called by TVM after each batch."""
+        pairs = zip(inputs, results, strict=True)
+        lines = [str(_ansor.dump_record_to_string(i, r)).strip() + "\n" for i, r in pairs]
+        try:
+            self._writer.append("".join(lines))
+        except KeyboardInterrupt as error:  # TVM passes on exceptions, but not this one
+            raise Stopped("interrupted") from error
 
 
 def __getattr__(name: str) -> Any:

@@ -53,7 +53,7 @@ class Means:
         Measured so far.
     best_flops : dict of workload key to float
     broken : str
-        Why no trial works with these means, once a whole round of the first task failed on the device.
+        Why no trial works with these means, once the whole first round failed, some of it on the device.
 
     Examples
     --------
@@ -90,6 +90,11 @@ class Means:
         """Whether programs run on this machine, as far as can be told."""
         return isinstance(self.runner, LocalRunner)
 
+    @property
+    def proven(self) -> bool:
+        """Whether any trial has worked."""
+        return any(self.best_flops.values())
+
     def say(self, text: str, level: int = 1) -> None:
         if self.verbose >= level:
             print(text, flush=True)
@@ -105,8 +110,8 @@ class Means:
         sys.stdout.flush()
         for state, result in zip(states, results, strict=True):
             self._tell(task, state, result)
-        if not any(self.best_flops.values()) and all(int(r.error_no) in DEVICE_ERRORS for r in results):
-            self.broken = failure(results[0])
+        if not self.proven:
+            self.broken = next((failure(r) for r in results if int(r.error_no) in DEVICE_ERRORS), "")
         self.say(f"Time elapsed for measurement: {time.perf_counter() - start:.2f} s")
         return inputs, results
 

@@ -238,6 +238,8 @@ class RollerPolicy(_ansor.EmptyPolicy):  # type: ignore[misc]
             self._warn(f"{means.broken}: {UNMEASURED}; an RPCRunner would measure them")
         if means.broken:
             return [], []
+        if not means.proven and not self.workers.runs_here(self.task.target):
+            count = 1  # if the device far away is not there either, one trial tells
         chosen = self._right_ones(min(count, self.params.plans - self.trials), means)
         if not chosen:
             return [], []

@@ -2,6 +2,11 @@
 
 import json
 import math
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -112,6 +117,36 @@ def test_early_stopping_counts_trials_without_a_gain(tasks, monkeypatch):
     seen.clear()
     tasks[0].tune(options(5, num_measures_per_round=2))
     assert len(seen) == 5
+
+
+KILLED = """
+import sys
+sys.path.insert(0, sys.argv[2])
+from tests.auto_scheduler.test_scheduler import options, product_task
+from roller_tvm import auto_scheduler
+from pathlib import Path
+tuner = auto_scheduler.TaskScheduler([product_task(n=64), product_task(n=48)], callbacks=[])
+tuner.tune(options(1000, Path(sys.argv[1])), search_policy_params={"round": 1, "gain": 0.0})
+"""
+
+
+def test_a_killed_run_is_resumed(tasks, tmp_path):
+    log = tmp_path / "records.json"
+    root = str(Path(__file__).resolve().parents[2])
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([root, *sys.path])}
+    with subprocess.Popen([sys.executable, "-c", KILLED, str(log), root], env=env) as run:
+        deadline = time.time() + 100
+        while len(records(log)) < 2 and run.poll() is None and time.time() < deadline:
+            time.sleep(0.05)
+        run.kill()
+    before = log.read_text()
+    assert len(records(log)) >= 2
+    with log.open("a") as file:
+        file.write(before.splitlines()[0][:40])
+    tuner = auto_scheduler.TaskScheduler(tasks, load_log_file=str(log), callbacks=[])
+    tuner.tune(options(2, log), search_policy_params={"round": 1})
+    assert log.read_text().startswith(before) and len(records(log)) > len(before.splitlines())
+    assert len({json.dumps(r["i"]) for r in records(log)}) == len(records(log))
 
 
 def network():
