@@ -173,6 +173,14 @@ class Stage:
         'cast'. A multiply that feeds the reduction's add is one 'fma'.
     combiner : str
         '' for a stage without reduction, else one of 'sum', 'max', 'min', 'prod', 'other'.
+    results : int
+        Tensors that it produces at once (argmax with its maximum, sum and sum of squares). They have one name
+        here, and the dtype of the first.
+    initial : bool
+        The reduction starts from a value that the operator gives: it must not be computed in parts.
+    uneven : tuple of str
+        Output axes on which the length of the reduction depends (adaptive pooling). Its axes have the largest length
+        here, and stay loops of their own inside of those.
     """
 
     name: str
@@ -181,6 +189,9 @@ class Stage:
     dtype: str = "float32"
     ops: tuple[tuple[str, int], ...] = ()
     combiner: str = ""
+    results: int = 1
+    initial: bool = False
+    uneven: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         names = [a.name for a in self.axes]
@@ -193,6 +204,8 @@ class Stage:
             raise ValueError(f"stage '{self.name}': combiner goes with reduction axes, not '{self.combiner}'")
         if self.combiner and self.combiner not in COMBINERS:
             raise ValueError(f"stage '{self.name}': combiner '{self.combiner}' is not one of {COMBINERS}")
+        if self.results < 1:
+            raise ValueError(f"stage '{self.name}': it must produce at least one result (got {self.results})")
         for access in self.reads:
             if stray := access.axes - set(names):
                 raise ValueError(f"stage '{self.name}': {access} uses axes {sorted(stray)} it does not have")
@@ -205,6 +218,11 @@ class Stage:
     @cached_property
     def reduce(self) -> tuple[Axis, ...]:
         return tuple(a for a in self.axes if a.is_reduce)
+
+    @property
+    def indivisible(self) -> bool:
+        """Whether the reduction must not be computed in parts that are combined, by TVM's rules."""
+        return self.initial or bool(self.uneven)
 
     @cached_property
     def extents(self) -> dict[str, int]:
@@ -279,12 +297,15 @@ class Stage:
         ops = " ".join(f"{n}*{k}" for k, n in self.ops)
         reads = ", ".join(map(str, self.reads))
         how = f"{self.combiner} " if self.combiner else ""
-        return f"{self.name}({', '.join(map(str, self.axes))}) {self.dtype} = {how}{{{ops}}} of {reads}"
+        several = f" x {self.results}" if self.results > 1 else ""
+        return f"{self.name}({', '.join(map(str, self.axes))}) {self.dtype}{several} = {how}{{{ops}}} of {reads}"
 
 
 @dataclass(frozen=True)
 class TensorExpression:
     """A fused operator: inputs, stages in topological order, and which stage is the anchor.
+
+    ``stored`` names stages that are outputs although other stages read them.
 
     Examples
     --------
@@ -299,6 +320,7 @@ class TensorExpression:
     stages: tuple[Stage, ...]
     anchor_name: str
     tags: tuple[str, ...] = field(default=(), compare=False)
+    stored: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         known = {t.name: t.shape for t in self.inputs}
@@ -315,6 +337,8 @@ class TensorExpression:
             if stage.name in known:
                 raise ValueError(f"expression '{self.name}': '{stage.name}' is defined twice")
             known[stage.name] = stage.shape
+        if stray := set(self.stored) - {s.name for s in self.stages}:
+            raise ValueError(f"expression '{self.name}': stored outputs {sorted(stray)} are not stages")
         if self.anchor_name not in {s.name for s in self.stages}:
             raise ValueError(f"expression '{self.name}': the anchor '{self.anchor_name}' is not a stage")
 
@@ -346,8 +370,8 @@ class TensorExpression:
 
     @cached_property
     def outputs(self) -> tuple[Stage, ...]:
-        """Stages that no other stage reads."""
-        read = {a.tensor for s in self.stages for a in s.reads}
+        """Stages that no other stage reads, and those that are stored all the same."""
+        read = {a.tensor for s in self.stages for a in s.reads} - set(self.stored)
         return tuple(s for s in self.stages if s.name not in read)
 
     def consumers(self, name: str) -> tuple[Stage, ...]:
@@ -413,7 +437,8 @@ class TensorExpression:
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready dictionary; ``from_json`` gives the same expression back."""
-        return {
+        stored = {"stored": list(self.stored)} if self.stored else {}
+        return stored | {
             "name": self.name,
             "anchor": self.anchor_name,
             "inputs": [{"name": t.name, "shape": list(t.shape), "dtype": t.dtype, "constant": t.constant}
@@ -423,6 +448,9 @@ class TensorExpression:
                     "name": s.name, "dtype": s.dtype, "combiner": s.combiner, "ops": [list(o) for o in s.ops],
                     "axes": [a.to_json() for a in s.axes],
                     "reads": [a.to_json() for a in s.reads],
+                    **({"results": s.results} if s.results > 1 else {}),
+                    **({"initial": True} if s.initial else {}),
+                    **({"uneven": list(s.uneven)} if s.uneven else {}),
                 }
                 for s in self.stages
             ],
@@ -441,10 +469,13 @@ class TensorExpression:
                 s["dtype"],
                 tuple((k, n) for k, n in s["ops"]),
                 s["combiner"],
+                s.get("results", 1),
+                s.get("initial", False),
+                tuple(s.get("uneven", ())),
             )
             for s in data["stages"]
         )
-        return cls(data["name"], inputs, stages, data["anchor"])
+        return cls(data["name"], inputs, stages, data["anchor"], stored=tuple(data.get("stored", ())))
 
     def digest(self) -> str:
         """A stable hash of what is computed; the name does not count."""

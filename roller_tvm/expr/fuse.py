@@ -73,7 +73,7 @@ class _Fusion:
         lengths = {s.name: tuple(a.extent for a in s.axes) for s in expression.stages}
         axis_runs = {
             s.name: _runs(
-                [a.part_of is None and (a.is_reduce or _dim_of(s, a) not in fixed[s.name]) for a in s.axes],
+                [_free(s, a, fixed[s.name]) for a in s.axes],
                 [a.is_reduce for a in s.axes],
             )
             for s in expression.stages
@@ -102,6 +102,15 @@ class _Fusion:
             {n: _groups(lengths[n], runs, axis_pairs[n]) for n, runs in axis_runs.items()},
             {n: _groups(shapes[n], runs, dim_pairs[n]) for n, runs in dim_runs.items()},
         )
+
+
+def _free(stage: Stage, axis: Axis, fixed: set[int]) -> bool:
+    """Whether an axis may be fused at all."""
+    if axis.part_of is not None:
+        return False
+    if stage.uneven and (axis.is_reduce or axis.name in stage.uneven):
+        return False
+    return axis.is_reduce or _dim_of(stage, axis) not in fixed
 
 
 def _dim_of(stage: Stage, axis: Axis) -> int:

@@ -124,6 +124,8 @@ def recipes(geometry: Geometry, device: DeviceSpec, nest: NestShape) -> tuple[Re
     g = geometry
     if isinstance(nest, RowNest):
         return (Recipe(construct_rows if device.kind == "cpu" else construct_gpu_rows),)
+    if g.stage.uneven:  # its loops stay as they are
+        return (Recipe(construct_cpu_direct if device.kind == "cpu" else construct_direct),)
     if device.kind == "cpu":
         if g.reduce and g.stage.combiner != "other":
             if multiplies_constants(g):
@@ -140,7 +142,7 @@ def recipes(geometry: Geometry, device: DeviceSpec, nest: NestShape) -> tuple[Re
     if distinct and len(g.operands) > 1 and g.stage.combiner == "sum" and any(g.reuse(i) for i in g.spatial):
         found.append(Recipe(construct_tiled, relaxes=True))
     found.append(Recipe(construct_direct, last_resort=g.is_contraction()))
-    if g.reduce and (len(g.operands) == 1 or streams(g)):
+    if g.reduce and (len(g.operands) == 1 or g.stage.results > 1 or streams(g)):
         found.append(Recipe(construct_reduce))
     if device.kind == "gpu" and not g.reduce:
         found.append(Recipe(construct_transpose))
@@ -180,7 +182,7 @@ def _variants(expression: TensorExpression, device: DeviceSpec) -> Iterator[Vari
 def _part_splits(expression: TensorExpression, device: DeviceSpec) -> list[SplitReduction]:
     """Shrink for small operators: split the longest reduction where the outputs cannot fill the device."""
     anchor = expression.anchor
-    if anchor.combiner not in ("sum", "max", "min"):
+    if anchor.combiner not in ("sum", "max", "min") or anchor.indivisible:
         return []
     longest = max(anchor.reduce, key=lambda a: a.extent)
     if longest.part_of:

@@ -20,7 +20,8 @@ def construct_direct(search: Search, top: int) -> list[tuple[RProgram, ProgramEs
     found: list[tuple[RProgram, ProgramEstimate]] = []
     last = g.vector_axis
     vectors = [0]
-    if last is not None and not search.reject(_vectorisable(search, last)):
+    uneven = last is not None and g.axes[last] in g.stage.uneven
+    if last is not None and not uneven and not search.reject(_vectorisable(search, last)):
         longest = vector_extents(g.extents[last], rates.lanes, 4)[-1]
         # Shorter ones too: TVM takes vectors apart that straddle blocks of a layout.
         vectors = [v for v in (longest, 16, 8, 4) if v <= longest and g.extents[last] % v == 0]

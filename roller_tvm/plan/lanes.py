@@ -26,7 +26,7 @@ def lane_splits(expression: TensorExpression, device: DeviceSpec) -> tuple[Split
 
 def _split(expression: TensorExpression, stage: Stage, device: DeviceSpec) -> SplitReduction | None:
     last = stage.reduce[-1]
-    if stage.combiner not in ("sum", "max", "min") or last.part_of:
+    if stage.combiner not in ("sum", "max", "min") or stage.indivisible or last.part_of:
         return None
     geometry = Geometry.of(expression, stage.name)
     inner, vector = geometry.reduce[-1], geometry.vector_axis

@@ -51,7 +51,8 @@ def partition(
     """Loop nests of an expression, in the order in which they run.
 
     Every reduction is the anchor of a nest. Element-wise stages after it that keep its shape are fused into
-    the nest; stages without a reduction are computed in place where they are read, unless they are an output.
+    the nest; stages without a reduction are computed in place where they are read, unless they are an output or
+    have several results (TVM computes only one result in place).
 
     Examples
     --------
@@ -70,7 +71,7 @@ def partition(
         nests.append((stage.name, chain[-1] if chain else stage.name, set(chain[:-1])))
     for stage in expression.stages:
         if stage.name not in claimed and (
-            stage.name in outputs or (store is not None and store(expression, stage))
+            stage.name in outputs or stage.results > 1 or (store is not None and store(expression, stage))
         ):
             claimed.add(stage.name)
             nests.append((stage.name, stage.name, set()))
@@ -101,7 +102,7 @@ def fused_epilogue(expression: TensorExpression, anchor: Stage, claimed: set[str
             tainted.add(stage.name)
         elif mine:
             same = [a.extent for a in stage.spatial] == [a.extent for a in anchor.spatial]
-            fits = not stage.reduce and same and stage.name not in claimed
+            fits = not stage.reduce and same and stage.results == 1 and stage.name not in claimed
             if fits and all(is_identity(a, stage) for a in mine):
                 included.append(stage.name)
             else:

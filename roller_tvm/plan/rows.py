@@ -36,7 +36,9 @@ def row_nest(expression: TensorExpression) -> RowNest | None:
     >>> nest.kept, nest.output, nest.rows
     (('max', 'exp', 'sum'), 'norm', 1)
     """
-    if len(expression.outputs) != 1 or any(is_product(s) or s.combiner == "other" for s in expression.stages):
+    if len(expression.outputs) != 1 or any(
+        is_product(s) or s.combiner == "other" or s.indivisible for s in expression.stages
+    ):
         return None
     output = expression.outputs[0]
     kept = [s for s in expression.stages if s is not output and (s.reduce or _worth_keeping(expression, s))]

@@ -94,6 +94,8 @@ class StageReader:
     names: dict[Any, str]
     counts: dict[str, int] = field(default_factory=dict)
     loads: list[tuple[str, list[Form], bool]] = field(default_factory=list)
+    uneven: list[str] = field(default_factory=list)
+    initial: bool = False
 
     def read(self) -> tuple[Stage, dict[str, tuple[str, ...]]]:
         iters = [*self.op.axis, *self.op.reduce_axis]
@@ -104,12 +106,27 @@ class StageReader:
         self.axis_names = [unique(n, used) for n in plain]
         self.lows = [_low(iv, self.name) for iv in iters]
         self.extents = [
-            extent_of(iv.dom.extent, self.name, f"axis '{n}'")
-            for iv, n in zip(iters, self.axis_names, strict=True)
+            extent_of(iv.dom.extent, self.name, f"axis '{n}'") if kind == "spatial" else self._length(iv, n)
+            for iv, n, kind in zip(iters, self.axis_names, self.kinds, strict=True)
         ]
         self.by_name = {n: [i for i, p in enumerate(plain) if p == n] for n in plain}
         combiner = self._body(list(self.op.body))
         return self._stage(combiner)
+
+    def _length(self, iv: Any, name: str) -> int:
+        """The length of a reduction axis; the largest, where it depends on an output axis."""
+        length = _analyzer().simplify(iv.dom.extent)
+        if constant(length) is not None:
+            return extent_of(length, self.name, f"axis '{name}'")
+        for axis, own in zip(self.op.axis, self.axis_names, strict=False):
+            extent = extent_of(axis.dom.extent, self.name, f"axis '{own}'")
+            lengths = [_at(length, axis.var, value) for value in range(extent)]
+            if None not in lengths:
+                self.uneven.append(own)
+                return extent_of(max(lengths), self.name, f"axis '{name}'")
+        raise UnsupportedOperator(
+            f"axis '{name}' has the extent {length}, which is neither constant nor follows from one output axis",
+            self.name, "fix the shape when importing the model, or " + REMEDY)  # fmt: skip
 
     def _axis_of(self, var: Any) -> tuple[int, int, int] | None:
         found = self.by_name.get(str(var.name), [])
@@ -124,7 +141,7 @@ class StageReader:
                 self._walk(body, False)
             return ""
         combiner = _combiner(first.combiner)
-        condition = first.condition
+        condition, self.initial = first.condition, bool(list(first.init))
         guarded = not self._always(condition)
         for initial in first.init:
             self._walk(initial, False)
@@ -264,6 +281,9 @@ class StageReader:
                 dtype_of(self.op.output(0).dtype, self.name),
                 ops,
                 combiner,
+                len(self.op.body),
+                self.initial,
+                tuple(dict.fromkeys(self.uneven)),
             )
         except ValueError as error:
             raise UnsupportedOperator(str(error), self.name, REMEDY) from error
@@ -294,6 +314,15 @@ def _index(form: Affine | Quotient | None, splits: Splits, names: list[tuple[str
         return splits.index(form, names)
     over = splits.index(form.form, names)
     return Index.of(dict(over.terms), over.const, form.divisor, form.clamped)
+
+
+def _at(node: Any, variable: Any, value: int) -> int | None:
+    """An expression where a variable has a value, if it is constant then."""
+    import tvm
+
+    analyzer = _analyzer()
+    analyzer.bind(variable, tvm.ir.Range(value, value + 1))
+    return constant(analyzer.simplify(node))
 
 
 def _low(iv: Any, where: str) -> int:

@@ -102,19 +102,32 @@ def read_te(source: Any, name: str | None = None, constants: Collection[Any] = (
         )
     try:
         expression = TensorExpression(
-            name or stages[-1].name, tuple(inputs), tuple(stages), choose_anchor(stages)
-        )
+            name or stages[-1].name, tuple(inputs), tuple(stages), choose_anchor(stages),
+            stored=_stored(source, names, stages),
+        )  # fmt: skip
     except ValueError as error:
         raise UnsupportedOperator(str(error), name or stages[-1].name, REMEDY) from error
     return TeReading(expression, **reading, layout_free=tuple(dict.fromkeys(free)))
 
 
+def _stored(source: Any, names: dict[Any, str], stages: list[Stage]) -> tuple[str, ...]:
+    """Stages that are asked for although other stages read them."""
+    asked = {names[t.op] for t in _tensors(source)}
+    read = {a.tensor for s in stages for a in s.reads}
+    return tuple(s.name for s in stages if s.name in asked and s.name in read)
+
+
+def _tensors(source: Any) -> list[Any]:
+    """The tensors that a DAG was made of, or that were given."""
+    if hasattr(source, "ops") and hasattr(source, "tensors"):
+        return list(source.tensors)
+    return list(source) if isinstance(source, list | tuple) or type(source).__name__ == "Array" else [source]
+
+
 def _operations(source: Any) -> list[Any]:
     if hasattr(source, "ops") and hasattr(source, "tensors"):
         return list(source.ops)
-    tensors = (
-        list(source) if isinstance(source, list | tuple) or type(source).__name__ == "Array" else [source]
-    )
+    tensors = _tensors(source)
     order: dict[Any, None] = {}
     for tensor in tensors:
         _visit(tensor.op, order)
