@@ -5,9 +5,9 @@
     python python/end_to_end.py --models bert_base,squeezenet,vgg19 --out ""
     python python/end_to_end.py --rounds 5                 # another five processes of measuring
 
-Each model is imported, tuned (unless the record file in the folder has its operators already), built through plain
-``ApplyHistoryBest`` + ``relay.build`` as a user builds it, compared with onnxruntime, and timed in turns by fresh
-processes, one a round. A built library is used again while it is newer than the records.
+Each model is imported (and converted to NHWC, as Ansor's tutorials do), tuned (unless the record file in the folder has
+its operators already), built through plain ``ApplyHistoryBest`` + ``relay.build`` as a user builds it, compared with
+onnxruntime, and timed in turns with it. A built library is used again while it is newer than the records.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MODELS: dict[str, Callable[[Path], Prepared]] = {
     "bert_base": bert_base,
 }
 FIGURE = ("resnet50", "mobilenet_v2", "detection")
-OURS, UNTUNED = "Roller", "untuned TVM"
+IMPORTED, UNTUNED, ORT = "imported", "untuned TVM", "ort"
 
 
 def prepared(name: str, folder: Path) -> Prepared:
@@ -65,53 +65,66 @@ def plain_build(imported: Any, target: str, records: Path | None, path: Path) ->
 
 
 def variants_of(model: Prepared, args: argparse.Namespace, threads: int) -> list[Variant]:
-    """Untuned TVM and ours, tuned and built where the folder does not have them."""
+    """Untuned TVM, and ours in each layout: tuned and built where the folder does not have them."""
     from roller_tvm.device import default_cpu_target
+    from roller_tvm.relay.importers import load_model
+
+    target, plain = default_cpu_target(threads), args.folder / f"{model.path.stem}.untuned.so"
+    untuned_s = None
+    if not args.measure and (args.rebuild or not plain.is_file()):
+        imported = load_model(model.path, model.shapes)
+        _, untuned_s = timed(lambda: plain_build(imported, target, None, plain))
+    ours = [tuned(model, layout, target, args) for layout in args.layouts.split(",")]
+    return [tvm_variant(UNTUNED, plain, model, None, untuned_s), *ours]
+
+
+def tuned(model: Prepared, layout: str, target: str, args: argparse.Namespace) -> Variant:
+    """Ours in one layout."""
     from roller_tvm.relay import tune
     from roller_tvm.relay.importers import load_model
 
-    target = default_cpu_target(threads)
-    stem = args.folder / model.path.stem
-    mark = f".{args.layout.lower()}" if args.layout else ""
-    records, own = (stem.with_suffix(mark + s) for s in (".records.json", ".roller.so"))
-    plain = stem.with_suffix(".untuned.so")
-    imported = None if args.measure else load_model(model.path, model.shapes)
-    converted = load_model(model.path, model.shapes, args.layout) if args.layout and imported else imported
-    tune_s = build_s = untuned_s = None
+    stem = f"{model.path.stem}.{layout.lower()}"
+    records, library = args.folder / f"{stem}.records.json", args.folder / f"{stem}.roller.so"
+    tune_s = build_s = None
     if not args.measure:
-        result, tune_s = timed(lambda: tune(converted.mod, converted.params, target, records, trials=args.trials))
-        tuned = [t for t in result.tasks if t.outcomes]
+        imported = load_model(model.path, model.shapes, None if layout == IMPORTED else layout)
+        result, tune_s = timed(lambda: tune(imported.mod, imported.params, target, records, trials=args.trials))
+        now = sum(bool(t.outcomes) for t in result.tasks)
         spent = ", ".join(f"{phase} {seconds:.1f}" for phase, seconds in result.seconds.items())
-        brief = f"{model.title}: {len(result.tasks)} operators, {len(tuned)} of them tuned now: {spent}"
+        brief = f"{model.title}, {layout}: {len(result.tasks)} operators, {now} of them tuned now: {spent}"
         print(result if args.verbose else brief, flush=True)
-        tune_s = tune_s if tuned else None
-        if not own.is_file() or own.stat().st_mtime < records.stat().st_mtime or args.rebuild:
-            _, build_s = timed(lambda: plain_build(converted, target, records, own))
-        if not plain.is_file() or args.rebuild:
-            _, untuned_s = timed(lambda: plain_build(imported, target, None, plain))
-    return [tvm_variant(UNTUNED, plain, model, None, untuned_s), tvm_variant(OURS, own, model, tune_s, build_s)]
+        tune_s = tune_s if now else None
+        if args.rebuild or not library.is_file() or library.stat().st_mtime < records.stat().st_mtime:
+            _, build_s = timed(lambda: plain_build(imported, target, records, library))
+    return tvm_variant(layout, library, model, tune_s, build_s)
 
 
-def table(results: Sequence[tuple[Prepared, Sequence[Variant], list[dict[str, float]]]], threads: int) -> str:
+Rounds = list[dict[str, float]]
+
+
+def table(results: Sequence[tuple[Prepared, Sequence[Variant], Rounds]], threads: int) -> str:
     """Medians over the rounds with their ranges; ratios are taken round by round."""
-    head = (f"{'model':<34} {'tune s':>7} {'build s':>7} {'ours ms':>8} {'untuned ms':>10} {'ort ms':>8} "
-            f"{'untuned/ours':>18} {'ort/ours':>18} {'error':>8}")  # fmt: skip
-    lines = [f"latency: medians, {threads} threads each; ratios above 1: ours is faster; (range over processes)",
+    head = (f"{'model':<30} {'layout':<9} {'tune s':>7} {'build s':>7} {'ours ms':>8} {'untuned ms':>10} {'ort ms':>8} "
+            f"{'untuned/ours':>20} {'ort/ours':>20} {'error':>8}")  # fmt: skip
+    lines = [f"latency: medians, {threads} threads each; ratios above 1: ours is faster (range over processes)",
              "", head, "-" * len(head)]  # fmt: skip
-    told: dict[str, list[float]] = {UNTUNED: [], "ort": []}
+    ratios: dict[tuple[str, str], list[float]] = {}
 
-    def ratio(rounds: list[dict[str, float]], other: str) -> str:
-        values = [r[other] / r[OURS] for r in rounds]
-        told[other].append(statistics.median(values))
-        return f"{told[other][-1]:.2f} ({min(values):.2f} to {max(values):.2f})"
-
-    for model, (_, own), rounds in results:
-        middle = {name: statistics.median(r[name] for r in rounds) for name in rounds[0]}
-        tune_s, build_s = (f"{s:.1f}" if s else "-" for s in (own.tune_s, own.build_s))
-        lines.append(f"{model.title[:34]:<34} {tune_s:>7} {build_s:>7} {middle[OURS] * 1e3:>8.2f} "
-                     f"{middle[UNTUNED] * 1e3:>10.2f} {middle['ort'] * 1e3:>8.2f} {ratio(rounds, UNTUNED):>18} "
-                     f"{ratio(rounds, 'ort'):>18} {own.error:>8.1e}")  # fmt: skip
-    lines += ["", *(f"geomean {name}/ours: {statistics.geometric_mean(v):.3f}" for name, v in told.items())]
+    for model, variants, rounds in results:
+        middle = {name: statistics.median(r[name] for r in rounds) * 1e3 for name in rounds[0]}
+        for own in variants[1:]:
+            tune_s, build_s = (f"{s:.1f}" if s else "-" for s in (own.tune_s, own.build_s))
+            told = []
+            for other in (UNTUNED, ORT):
+                values = [r[other] / r[own.name] for r in rounds]
+                ratios.setdefault((own.name, other), []).append(statistics.median(values))
+                told.append(f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})")
+            lines.append(f"{model.title[:30]:<30} {own.name:<9} {tune_s:>7} {build_s:>7} {middle[own.name]:>8.2f} "
+                         f"{middle[UNTUNED]:>10.2f} {middle[ORT]:>8.2f} {told[0]:>20} {told[1]:>20} "
+                         f"{own.error:>8.1e}")  # fmt: skip
+    lines.append("")
+    for (own, other), values in ratios.items():
+        lines.append(f"geomean {other}/ours, {own}: {statistics.geometric_mean(values):.3f}")
     return "\n".join(lines)
 
 
@@ -126,7 +139,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=8.0, help="of measuring, each process")
     parser.add_argument("--rebuild", action="store_true", help="build also where nothing changed")
     parser.add_argument("--measure", action="store_true", help="take the libraries as they are")
-    parser.add_argument("--layout", choices=("NCHW", "NHWC"), help="convert ours; by default it stays as imported")
+    parser.add_argument("--layouts", default=f"{IMPORTED},NHWC", help="of ours: as imported, or converted to NHWC")
     parser.add_argument("--verbose", action="store_true", help="every operator of the tuning")
     parser.add_argument("--out", default="", help="also write the table here (benchmarks/end_to_end.txt)")
     args = parser.parse_args(argv)
@@ -152,7 +165,7 @@ def end_to_end(args: argparse.Namespace) -> int:
         rounds: list[dict[str, float]] = []
         for _ in range(args.rounds):
             measure(model, [*variants, reference], threads, args.folder, args.seconds)
-            rounds.append({"ort" if v is reference else v.name: v.latency for v in (*variants, reference)})
+            rounds.append({ORT if v is reference else v.name: v.latency for v in (*variants, reference)})
         if rounds:
             results.append((model, variants, rounds))
             print(table(results[-1:], threads), flush=True)

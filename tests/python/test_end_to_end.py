@@ -12,7 +12,7 @@ from roller_tvm.errors import WrongAnswer  # noqa: E402
 
 from ..relay.onnx_models import convolution  # noqa: E402
 
-ARGUMENTS = ["--models", "small", "--trials", "2", "--rounds", "1", "--seconds", "0.1"]
+ARGUMENTS = ["--models", "small", "--layouts", "imported", "--trials", "2", "--rounds", "1", "--seconds", "0.1"]
 
 
 @pytest.fixture
@@ -31,10 +31,10 @@ def test_a_model_is_tuned_once_and_its_table_written(small, tmp_path, capsys):
     assert end_to_end.main([*arguments, "--out", str(out)]) == 0
     assert "4 operators, 4 of them tuned now" in capsys.readouterr().out
     table = out.read_text()
-    assert "geomean ort/ours: " in table
+    assert "geomean ort/ours, imported: " in table
     row = next(line for line in table.splitlines() if line.startswith("small"))
     assert float(row.split()[-1]) < 1e-5  # the error
-    library = tmp_path / "work" / "small.roller.so"
+    library = tmp_path / "work" / "small.imported.roller.so"
     built = library.stat().st_mtime_ns
     assert end_to_end.main(arguments) == 0
     assert "0 of them tuned now" in capsys.readouterr().out
