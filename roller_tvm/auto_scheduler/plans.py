@@ -11,7 +11,7 @@ from typing import Any
 from roller_tvm.auto_scheduler.history import History, steps_of_state
 from roller_tvm.device import DeviceSpec
 from roller_tvm.errors import RollerError
-from roller_tvm.relay.candidates import Candidates, make_candidates
+from roller_tvm.relay.candidates import make_candidates
 from roller_tvm.relay.tasks import Task
 
 
@@ -24,7 +24,7 @@ class Candidate:
     state : State
     plan : RankedPlan
     number : int
-        Of the plan, 0 is the best by prediction.
+        Of its plan among those of the task.
     steps : str
         As a record writes them.
     """
@@ -45,11 +45,20 @@ class Queue:
 
     Parameters
     ----------
+    task : SearchTask
+    history : History
+        What was measured is not tried again.
+    first, limit : int
+        Plans made at once, and at most, once those are used up.
     device : DeviceSpec or None
     reason : str
         Why there are none, or ''.
     """
 
+    task: Any
+    history: History
+    first: int
+    limit: int
     device: DeviceSpec | None = None
     reason: str = ""
     todo: deque[Candidate] = field(default_factory=deque)
@@ -57,38 +66,57 @@ class Queue:
     planned: list[Candidate] = field(default_factory=list)
 
     @classmethod
-    def of_task(cls, task: Any, device: DeviceSpec | str | None, plans: int, history: History) -> Queue:
+    def of_task(cls, task: Any, device: DeviceSpec | str | None, first: int, limit: int, history: History) -> Queue:
         """Plan a task; what stands in the way is told in ``reason``."""
+        queue = cls(task, history, min(first, limit), limit)
         try:
-            spec = device_for(device, task.target)
+            queue.device = device_for(device, task.target)
         except RollerError as error:
-            return cls(reason=f"{error.what}; {error.remedy}")
-        found = make_candidates(Task(0, name_of(task), 1, task, float(task.compute_dag.flop_ct)), spec, plans)
-        queue = cls(spec, found.reason)
-        queue._fill(task, found, history)
+            queue.reason = f"{error.what}; {error.remedy}"
+            return queue
+        queue._plan(queue.first)
         return queue
 
-    def _fill(self, task: Any, found: Candidates, history: History) -> None:
+    def _plan(self, count: int) -> None:
+        assert self.device is not None
+        task = Task(0, name_of(self.task), 1, self.task, float(self.task.compute_dag.flop_ct))
+        found = make_candidates(task, self.device, count)
+        known = {c.steps for c in self.planned}
+        if not known:
+            self.reason = found.reason
         seen: set[int] = set()
         for state, number in found.states:
-            candidate = Candidate(state, found.plans[number], number, steps_of_state(task, state))
+            candidate = Candidate(state, found.plans[number], len(known) + number, steps_of_state(self.task, state))
+            if candidate.steps in known:
+                continue
             self.planned.append(candidate)
-            if candidate.steps in history.costs:
+            if candidate.steps in self.history.costs:
                 seen.add(number)
             elif number in seen:
-                self.others.setdefault(number, []).append(candidate)
+                self.others.setdefault(candidate.number, []).append(candidate)
             else:
                 seen.add(number)
                 self.todo.append(candidate)
 
+    def extend(self) -> bool:
+        """Make all plans instead of the first ones; False if that was done."""
+        if self.first >= self.limit or self.device is None:
+            return False
+        self.first = self.limit
+        self._plan(self.limit)
+        return True
+
     def take(self, count: int) -> list[Candidate]:
         """The next ones to try."""
         taken: list[Candidate] = []
-        while len(taken) < count and (self.todo or self.others):
-            if not self.todo:
+        while len(taken) < count:
+            if self.todo:
+                taken.append(self.todo.popleft())
+            elif not self.extend():
+                if not self.others:
+                    break
                 self.todo.extend(c for number in sorted(self.others) for c in self.others[number])
                 self.others.clear()
-            taken.append(self.todo.popleft())
         return taken
 
     def failed(self, candidate: Candidate) -> None:

@@ -166,7 +166,8 @@ class RollerPolicy(_ansor.EmptyPolicy):  # type: ignore[misc]
     def queue(self) -> Queue:
         """The plans, made when first asked for."""
         if self._queue is None:
-            self._queue = Queue.of_task(self.task, self.params.device, self.params.plans, self.history)
+            sizes = (self.params.round, self.params.plans)
+            self._queue = Queue.of_task(self.task, self.params.device, *sizes, self.history)
         return self._queue
 
     @property
@@ -299,12 +300,11 @@ class RollerPolicy(_ansor.EmptyPolicy):  # type: ignore[misc]
             return [], []
         return [MeasureInput(self.task, self.best)], [MeasureResult([self.best_s], 0, "", 0.0, 0.0)]
 
-    def take_plan(self, number: int | None, failures: Mapping[str, int], means: Means) -> None:
-        """What ``planned_only`` found: the number of the candidate that works, and what the others failed at."""
-        if number is None:
+    def take_plan(self, found: Candidate | None, failures: Mapping[str, int], means: Means) -> None:
+        """What ``planned_only`` found: the candidate that works, and what the last ones tried failed at."""
+        if found is None:
             self._warn(f"no plan works: {counts(dict(failures)) or 'none was made'}")
             return
-        found = self.queue.planned[number]
         self.best, self.best_s = found.state, found.seconds
         if found.steps not in self.history.planned:
             means.deliver(self.task, [found.state], [planned_result(found.seconds)])
@@ -342,9 +342,19 @@ def planned_only(policies: Sequence[RollerPolicy], means: Means) -> None:
     for policy in able:
         by_workers.setdefault(id(policy.workers), []).append(policy)
     for group in by_workers.values():
-        jobs = [(p.task, [c.state for c in p.queue.planned]) for p in group]
-        for policy, found in zip(group, group[0].workers.first_working(jobs), strict=True):
-            policy.take_plan(found.winner, found.failures(), means)
+        todo = [(p, p.queue.planned) for p in group]
+        while todo:
+            jobs = [(p.task, [c.state for c in candidates]) for p, candidates in todo]
+            found = group[0].workers.first_working(jobs)
+            again = []
+            for (policy, candidates), result in zip(todo, found, strict=True):
+                tried = len(policy.queue.planned)
+                if result.winner is None and policy.queue.extend():  # none of the first ones: the others
+                    again.append((policy, policy.queue.planned[tried:]))
+                else:
+                    winner = None if result.winner is None else candidates[result.winner]
+                    policy.take_plan(winner, result.failures(), means)
+            todo = again
 
 
 def ansors_policy(task: Any, verbose: int) -> Any:

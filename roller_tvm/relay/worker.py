@@ -144,7 +144,7 @@ def build(key: str, number: int, line: str, mode: int) -> float:
     task, start = TASKS[key], time.perf_counter()
     try:
         state = load_record_from_string(line)[0].state
-        if mode == PACKED:
+        if mode != PLAIN:
             _check_packing(task.dag, state)
         schedule, args = task.dag.apply_steps_from_state(state, layout_rewrite=mode)
     except Failed:
