@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..plan.program import Plan
 from .cpu import lower_cpu_tiled
+from .cpu_dilated import lower_cpu_dilated
 from .cpu_direct import lower_cpu_direct
 from .cpu_rows import lower_cpu_rows
 from .cpu_unrolled import lower_cpu_unrolled
@@ -24,6 +25,7 @@ _RECIPES = {
     "cpu.tiled": lower_cpu_tiled,
     "cpu.direct": lower_cpu_direct,
     "cpu.window": lower_cpu_tiled,  # the same loops, the windows unrolled
+    "cpu.dilated": lower_cpu_dilated,
     "cpu.rows": lower_cpu_rows,
     "cpu.unrolled": lower_cpu_unrolled,
 }

@@ -22,6 +22,7 @@ from ..model.geometry import Geometry
 from .align import Rejection, summarise
 from .candidates import Construction, RankedPlan
 from .cpu import construct_tiled as construct_cpu_tiled
+from .cpu_dilated import TurnedNest, construct_dilated, dilated, divides, turned
 from .cpu_direct import construct_direct as construct_cpu_direct
 from .cpu_rows import construct_rows
 from .cpu_unrolled import construct_unrolled as construct_cpu_unrolled
@@ -32,7 +33,7 @@ from .gpu_tiled import construct_tiled
 from .gpu_transpose import construct_transpose, turns
 from .gpu_unrolled import construct_unrolled, multiplies_constants
 from .lanes import lane_splits
-from .partition import NestShape, partition, store_guarded, store_rearranged
+from .partition import NestShape, partition, store_guarded, store_packed, store_rearranged
 from .program import Plan, RProgram, SplitReduction
 from .rows import RowNest, row_nest
 from .search import Search
@@ -130,6 +131,10 @@ def recipes(geometry: Geometry, device: DeviceSpec, nest: NestShape) -> tuple[Re
         if g.reduce and g.stage.combiner != "other":
             if multiplies_constants(g):
                 return (Recipe(construct_cpu_unrolled), Recipe(construct_cpu_tiled))
+            if isinstance(nest, TurnedNest):
+                return (Recipe(construct_dilated),) if dilated(g, nest.inlined) else ()
+            if dilated(g, nest.inlined):
+                return (Recipe(construct_dilated), Recipe(construct_cpu_tiled, last_resort=True))
             if slides_only(g):
                 tiled = Recipe(construct_cpu_tiled, last_resort=True)
                 return (Recipe(construct_window), Recipe(construct_cpu_direct), tiled)
@@ -168,6 +173,8 @@ def _variants(expression: TensorExpression, device: DeviceSpec) -> Iterator[Vari
     if device.kind == "gpu" and plain is not expression and any(turns(plain, nest) for nest in partition(plain)):
         forms.append((plain, ()))
     stores = (store_rearranged, store_guarded, None) if device.kind == "cpu" else (None,)
+    if device.kind == "cpu" and divides(expression):
+        stores = (*stores, store_packed)
     for form, splits in forms:
         seen = set()
         for store in stores:
@@ -175,6 +182,8 @@ def _variants(expression: TensorExpression, device: DeviceSpec) -> Iterator[Vari
             if nests not in seen:
                 seen.add(nests)
                 yield form, splits, nests
+            if store is store_packed and (fused := turned(form, nests)) is not None:
+                yield form, splits, fused
         if device.kind != "ipu" and (rows := row_nest(form)) is not None:
             yield form, splits, (rows,)
 

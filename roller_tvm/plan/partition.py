@@ -41,6 +41,13 @@ def store_rearranged(expression: TensorExpression, stage: Stage) -> bool:
     return moves and _reread(expression, stage)
 
 
+def store_packed(expression: TensorExpression, stage: Stage) -> bool:
+    """Prologues that rearrange what they read, unless a guard lies behind them, which is then known in place."""
+    prologues = [s.name for s in expression.stages if not s.reduce]
+    guarded = any(a.guarded for a in expression.resolve(stage, prologues))
+    return store_rearranged(expression, stage) and not guarded
+
+
 def _reread(expression: TensorExpression, stage: Stage) -> bool:
     return any(c.reduce and c.points > stage.points for c in expression.consumers(stage.name))
 

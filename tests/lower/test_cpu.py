@@ -46,6 +46,13 @@ def depthwise_nhwc(c=24, h=9, k=3):
     return [x, w, topi.nn.depthwise_conv2d_nhwc(x, w, 1, 1, 1)]
 
 
+def transposed(c=12, f=12, h=6, k=2, stride=2, pad=0, packed=True):
+    x, w = tensor(1, c, h, h), tensor(c, f, k, k, name="w")
+    function = topi.x86.conv2d_transpose_nchw if packed else topi.nn.conv2d_transpose_nchw
+    with tvm.target.Target("llvm"):
+        return [x, w, function(x, w, (stride, stride), (pad,) * 4, "float32", (0, 0))]
+
+
 def dense(m=6, n=40, k=32, dtype="float32"):
     x, w = tensor(m, k, dtype=dtype), tensor(n, k, name="w", dtype=dtype)
     return [x, w, topi.nn.dense(x, w)]
@@ -106,6 +113,11 @@ PROGRAMS = {
     "conv nchwc": conv_nchwc,
     "depthwise nchw": lambda: depthwise(c=3),
     "depthwise nhwc": depthwise_nhwc,
+    "transposed": transposed,
+    "transposed of one channel": lambda: with_epilogue(transposed(f=1)),
+    "transposed with overlap": lambda: with_epilogue(transposed(k=4, pad=1, h=7)),
+    "transposed in threes": lambda: transposed(k=3, stride=3, packed=False),
+    "transposed of an odd size": lambda: transposed(k=3, pad=1),
     "dense": dense,
     "dense of one row": lambda: dense(m=1, k=64),
     "dense of primes": lambda: dense(m=7, n=13, k=11),
@@ -154,7 +166,7 @@ def test_with_wider_vectors(name):
 
 def test_each_kind_of_plan_is_among_those():
     kinds = set()
-    for name in ("conv nchw", "sum of rows", "relu", "max pool", "softmax", "matmul of long rows"):
+    for name in ("conv nchw", "sum of rows", "relu", "max pool", "softmax", "transposed", "matmul of long rows"):
         for plan in plans_of(PROGRAMS[name]()):
             kinds |= {p.recipe for p in plan.programs}
             kinds |= {"lanes" for s in plan.split_reductions if s.lanes}
@@ -164,7 +176,7 @@ def test_each_kind_of_plan_is_among_those():
             kinds |= {"fused" for s in plan.expression.stages for a in s.axes if a.fused_of}
     assert kinds == {
         "cpu.tiled", "cpu.direct", "cpu.rows", "cpu.window", "lanes", "packed", "stored prologue", "prologue in place",
-        "fused",
+        "fused", "cpu.dilated",
     }  # fmt: skip
 
 

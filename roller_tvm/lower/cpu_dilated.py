@@ -1,0 +1,94 @@
+"""Recipe cpu.dilated: an rProgram as schedule steps.
+
+Shape of the loops (``p`` parallel chunks, ``o`` register tiles of a chunk, ``u`` unrolled)::
+
+    cpu.dilated  p.. -> parallel   i..  v -> vector                        output, in the order of its axes
+                   o..  reduction  reduction's u..  u..  v -> vector       anchor, at p: with a last axis for vectors
+                   reduction  o..  reduction's u..  u..                    without: LLVM's vectors run over the last o
+
+What is unrolled lets the compiler see which products meet a zero.
+"""
+
+from __future__ import annotations
+
+from ..expr import TensorExpression
+from ..plan.program import RProgram
+from .cpu import vector_last
+from .loops import open_parts
+from .steps import CacheWrite, ComputeAt, Fuse, Inline, Parallel, Reorder, Split, Step, Unroll, Vectorize
+
+
+def lower_cpu_dilated(expression: TensorExpression, program: RProgram) -> list[Step]:
+    """Recipe cpu.dilated."""
+    anchor, output = expression.stage(program.anchor), expression.stage(program.output)
+    chunk = program.tile("l2")
+    steps: list[Step] = [Inline(name) for name in program.inlined]
+    inner = anchor.name
+    if anchor is output:
+        inner = f"{anchor.name}.local"
+        steps.append(CacheWrite(anchor.name, "local", inner))
+    out = output.name
+    opened, loops = open_parts(out, output.spatial)
+    steps += opened
+    taken = {axis: chunk[name] for name, axis in output_axes(expression, program).items()}
+    for axis, loop in zip(output.spatial, loops, strict=True):
+        steps.append(Split(out, loop, (taken.get(axis.name, axis.extent),), (f"{loop}.p", f"{loop}.i")))
+    outer, rest = tuple(f"{loop}.p" for loop in loops), [f"{loop}.i" for loop in loops]
+    vector = program.choice("vector")
+    if vector > 1:
+        steps.append(Split(out, rest[-1], (vector,), (f"{loops[-1]}.o", f"{loops[-1]}.v")))
+        rest[-1:] = [f"{loops[-1]}.o", f"{loops[-1]}.v"]
+    steps.append(Reorder(out, (*outer, *rest)))
+    whole = outer[0]
+    if len(outer) > 1:
+        whole = "parallel"
+        steps.append(Fuse(out, outer, whole))
+    steps.append(Parallel(out, whole))
+    if vector > 1:
+        steps.append(Vectorize(out, rest[-1]))
+    steps.append(ComputeAt(inner, out, whole))
+    return steps + _tiles(expression, program, inner)
+
+
+def _tiles(expression: TensorExpression, program: RProgram, inner: str) -> list[Step]:
+    """The anchor inside a chunk."""
+    anchor, tile = expression.stage(program.anchor), program.tile("register")
+    steps, spatial = open_parts(inner, anchor.spatial)
+    opened, reduce = open_parts(inner, anchor.reduce)
+    steps += opened
+    lengths = [tile[a.name] for a in anchor.spatial]
+    lengths += [program.choice(f"unroll:{a.name}", 1) for a in anchor.reduce]
+    for loop, length in zip([*spatial, *reduce], lengths, strict=True):
+        steps.append(Split(inner, loop, (length,), (f"{loop}.o", f"{loop}.u")))
+    tiles, sums = [f"{loop}.o" for loop in spatial], [f"{loop}.o" for loop in reduce]
+    unrolled, last = [f"{loop}.u" for loop in (*reduce, *spatial)], ""
+    if not program.choice("columns"):
+        last = vector_last([f"{loop}.u" for loop in spatial], anchor)[-1]
+        unrolled.remove(last)
+    order = [*tiles, *sums] if last else [*sums, *tiles]
+    steps.append(Reorder(inner, (*order, *unrolled, *([last] if last else []))))
+    steps += [Unroll(inner, loop) for loop in unrolled]
+    if last:
+        steps.append(Vectorize(inner, last))
+    return steps
+
+
+def output_axes(expression: TensorExpression, program: RProgram) -> dict[str, str]:
+    """The axis of the output that each axis of the anchor becomes.
+
+    Examples
+    --------
+    >>> from roller_tvm.expr.operators import operator
+    >>> conv = operator("conv2d_nchw", n=1, c=8, h=8, w=8, f=8, k=3)
+    >>> output_axes(conv, RProgram("cpu.direct", "conv2d", "conv2d", ()))["oh"]
+    'oh'
+    """
+    anchor, output = expression.stage(program.anchor), expression.stage(program.output)
+    if anchor is output:
+        return {a.name: a.name for a in anchor.spatial}
+    reads = [a for a in expression.resolve(output, program.inlined) if a.tensor == anchor.name]
+    return {
+        own.terms[0][0]: read.terms[0][0]
+        for own, read in zip(anchor.write().indices, reads[0].indices, strict=True)
+        if read.terms
+    }
