@@ -1,6 +1,7 @@
 """Tuning that is killed, doubled, or given candidates from hell: what was recorded stands, what is wrong never is."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -132,3 +133,23 @@ def test_no_space_for_the_reference_is_a_reason(task, monkeypatch, tmp_path):  #
     with Pool(1, threads=1) as pool, pytest.raises(MeasureError, match="no reference to check against") as caught:
         measure(pool)
     assert caught.value.remedy
+
+
+def test_the_drop_in_s_records_survive_as_ours_do(task, tmp_path):  # noqa: F811
+    """Killed between the two steps of a write, as test_records_killed does to ours."""
+    from roller_tvm import auto_scheduler as ours
+    from roller_tvm.relay import records
+
+    log = tmp_path / "r.json"
+    pairs = [(ours.MeasureInput(task, s), ours.MeasureResult([0.5], 0, "", 0.1, 17)) for s in states(task, (4, 8))]
+    write = ours.RecordToFile(str(log))
+    write.callback(None, *zip(*pairs, strict=True))
+    process = os.fork()
+    if not process:
+        records._reveal = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        write.callback(None, *zip(*pairs, strict=True))
+        os._exit(0)
+    assert os.WTERMSIG(os.waitpid(process, 0)[1]) == signal.SIGKILL
+    assert len(list(auto_scheduler.RecordReader(str(log)))) == len(read_records(log)) == 2
+    write.callback(None, *zip(*pairs, strict=True))
+    assert len(list(auto_scheduler.RecordReader(str(log)))) == 4
