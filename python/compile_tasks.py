@@ -71,33 +71,34 @@ MODELS: dict[str, Model] = {
 
 
 def compile_model(
-    name: str, batch: int, arch: str, folder: Path, top: int, compiler: str, done: dict[tuple[str, int], str],
+    name: str, batch: int, archs: list[str], folder: Path, top: int, compiler: str, done: dict[tuple[str, int], str],
     only: set[str],
 ) -> Any:  # fmt: skip
-    """Results of one model for one architecture, task by task."""
+    """Results of one model, task by task; the tasks are the same whatever the architecture."""
     from roller_tvm.device import device_for_target
     from roller_tvm.errors import RollerError
     from roller_tvm.relay.loops import TeProgram
     from roller_tvm.relay.tasks import extract_tasks, make_target
     from roller_tvm.te import read_te
 
-    target = make_target(f"cuda -arch={arch}")
-    device = device_for_target(target)
-    for task in extract_tasks(*MODELS[name](batch, folder), target, device):
+    targets = {arch: make_target(f"cuda -arch={arch}") for arch in archs}
+    devices = {arch: device_for_target(target) for arch, target in targets.items()}
+    for task in extract_tasks(*MODELS[name](batch, folder), targets[archs[0]], devices[archs[0]]):
         own = f"{name}_b{batch}:{task.id}"
         if only and own not in only and task.name not in only:
             continue
-        base = {"id": f"{own}@{arch}", "name": task.name, "device": device.name, "dtype": "float32"}
-        if any((base["id"], rank) in done for rank in range(top)):
-            continue
-        dag = task.search_task.compute_dag
-        try:
-            reading = read_te(dag, name=task.name)
-        except RollerError as error:
-            yield {**base, "rank": 0, "status": "fallback", "error": str(error)}
-            continue
-        program = TeProgram.of_reading(reading, list(dag.tensors))
-        yield from compile_plans(base, reading, program, device, [arch], top, compiler, done, dag)
+        for arch, device in devices.items():
+            base = {"id": f"{own}@{arch}", "name": task.name, "device": device.name, "dtype": "float32"}
+            if any((base["id"], rank) in done for rank in range(top)):
+                continue
+            dag = task.search_task.compute_dag
+            try:
+                reading = read_te(dag, name=task.name)
+            except RollerError as error:
+                yield {**base, "rank": 0, "status": "fallback", "error": str(error)}
+                continue
+            program = TeProgram.of_reading(reading, list(dag.tensors))
+            yield from compile_plans(base, reading, program, device, [arch], top, compiler, done, dag)
 
 
 def main() -> int:
@@ -120,13 +121,13 @@ def main() -> int:
         done = {(r["id"], r["rank"]): r["status"] for r in read_results(args.out)}
     only = set(filter(None, args.only.split(",")))
     with args.out.open("a") as out:
-        for arch in args.archs.split(","):
-            for name in args.models.split(","):
-                for batch in map(int, args.batches.split(",")):
-                    for result in compile_model(name, batch, arch, args.folder, args.top, args.compiler, done, only):
-                        out.write(json.dumps(result) + "\n")
-                        out.flush()
-                        print(result["id"], result["status"], result["name"], file=sys.stderr, flush=True)
+        for name in args.models.split(","):
+            for batch in map(int, args.batches.split(",")):
+                archs = args.archs.split(",")
+                for result in compile_model(name, batch, archs, args.folder, args.top, args.compiler, done, only):
+                    out.write(json.dumps(result) + "\n")
+                    out.flush()
+                    print(result["id"], result["status"], result["name"], file=sys.stderr, flush=True)
     results = read_results(args.out)
     print(summary(results, "tasks"))
     return 0 if all(r["status"] in ("ok", "spills") for r in results) else 1

@@ -136,16 +136,21 @@ def reduction_steps(geometry: Geometry, device: DeviceSpec) -> list[Tile]:
     sector = device.far.transaction_bytes
     element = min(op.element_bytes for op in geometry.operands)
     base = sector // element
+    # A thread that computes many register tiles a step pays for the step once: there memory alone is the limit.
+    longer = loops_over_tiles(device)
+    lengths = [max(1, base // 4) << n for n in range(5)]
+    while longer and lengths[-1] < geometry.extents[longest]:
+        lengths.append(2 * lengths[-1])
     results: list[Tile] = []
     for window in (True, False):
         step = [1] * len(geometry.extents)
         for i in reduce:
             if i != longest and window:
                 step[i] = geometry.extents[i]
-        for length in (base // 4, base // 2, base, 2 * base, 4 * base):
-            length = near_divisor(geometry.extents[longest], max(1, length))
+        for length in lengths:
+            length = near_divisor(geometry.extents[longest], length)
             candidate = tuple(length if i == longest else s for i, s in enumerate(step))
-            if prod(candidate) <= 16 * base and candidate not in results:
+            if (longer or prod(candidate) <= 16 * base) and candidate not in results:
                 results.append(candidate)
     if not results:
         results.append(tuple(1 for _ in geometry.extents))

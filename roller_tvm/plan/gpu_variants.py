@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from .candidates import RankedPlan
 from .program import RProgram
 
 # Reduction steps that one shared-memory load can cover.
@@ -39,6 +40,28 @@ def variants(program: RProgram) -> Iterator[tuple[str, RProgram]]:
     yield "register tile not unrolled", _choose(program, {"unroll_tile": 0})
     if unrolled:
         yield "nothing unrolled", _choose(program, {**rolled, "unroll_tile": 0})
+
+
+def plan_variants(ranked: RankedPlan) -> list[RankedPlan]:
+    """A plan with one of its programs changed at a time: what is built where the plan itself spills.
+
+    Examples
+    --------
+    >>> from roller_tvm.device import load_device
+    >>> from roller_tvm.expr.operators import matmul
+    >>> from roller_tvm.plan import construct
+    >>> best = construct(matmul(m=1024, n=1024, k=1024), load_device("v100"), top=1).best
+    >>> len(plan_variants(best)) > 2 and best not in plan_variants(best)
+    True
+    """
+    found = []
+    programs = ranked.plan.programs
+    for n, program in enumerate(programs):
+        for name, changed in variants(program):
+            if name:
+                plan = replace(ranked.plan, programs=(*programs[:n], changed, *programs[n + 1 :]))
+                found.append(replace(ranked, plan=plan))
+    return found
 
 
 def _choose(program: RProgram, changes: dict[str, int]) -> RProgram:
