@@ -76,9 +76,13 @@ def construct(expression: TensorExpression, device: DeviceSpec, top: int = 10) -
     rejections: list[Rejection] = []
     considered, used_eps = 0, 0.0
     plans: list[RankedPlan] = []
+    known: dict[tuple[int, NestShape], Ranked] = {}  # what is stored beside a nest does not change it
     for variant, splits, nests in _variants(expression, device):
         per_nest: list[Ranked] = []
         for nest in nests:
+            if (id(variant), nest) in known:
+                per_nest.append(known[id(variant), nest])
+                continue
             geometry = Geometry.of(variant, nest.anchor, nest.inlined, nest.output)
             ranked: Ranked = []
             for recipe in recipes(geometry, device, nest):
@@ -95,6 +99,7 @@ def construct(expression: TensorExpression, device: DeviceSpec, top: int = 10) -
                 ranked = sorted([*ranked, *found], key=lambda c: c[1].seconds)[: 2 * top]
             if not ranked:
                 break
+            known[id(variant), nest] = ranked
             per_nest.append(ranked)
         else:
             plans += _combine(variant, device, splits, per_nest, top)
@@ -130,7 +135,7 @@ def recipes(geometry: Geometry, device: DeviceSpec, nest: NestShape) -> tuple[Re
     if device.kind == "cpu":
         if g.reduce and g.stage.combiner != "other":
             if multiplies_constants(g):
-                return (Recipe(construct_cpu_unrolled), Recipe(construct_cpu_tiled))
+                return (Recipe(construct_cpu_unrolled), Recipe(construct_cpu_tiled, last_resort=True))
             if isinstance(nest, TurnedNest):
                 return (Recipe(construct_dilated),) if dilated(g, nest.inlined) else ()
             if dilated(g, nest.inlined):
