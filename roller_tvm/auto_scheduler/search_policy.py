@@ -245,7 +245,8 @@ class RollerPolicy(_ansor.EmptyPolicy):  # type: ignore[misc]
         if not chosen:
             return [], []
         states = [c.state for c in chosen]
-        inputs, results = means.measure(self.task, states)
+        with self.workers.pool.alone(None):
+            inputs, results = means.measure(self.task, states)
         if means.broken:
             self._warn(f"all {len(results)} trials failed ({means.broken}): {UNMEASURED}")
             return [], []

@@ -15,6 +15,7 @@ from roller_tvm.relay.loops import TeProgram
 from roller_tvm.relay.measure import layout_mode
 from roller_tvm.relay.packing import keep_layout, layout_free
 from roller_tvm.relay.tasks import Task
+from roller_tvm.relay.worker import CHECK, PACKED
 
 
 @dataclass
@@ -52,7 +53,8 @@ def make_candidates(task: Task, device: DeviceSpec, top: int) -> Candidates:
 
     result = Candidates(flops=task.flops)
     dag = task.search_task.compute_dag
-    packs = layout_mode(task.search_task)
+    mode = layout_mode(task.search_task)
+    packs = mode == PACKED
     start = time.perf_counter()
     try:
         reading = read_te(dag, name=task.name, constants=packed_operands(dag) if packs else ())
@@ -77,6 +79,8 @@ def make_candidates(task: Task, device: DeviceSpec, top: int) -> Candidates:
                 packed, kept = packable(program, steps), keep_layout(dict(program.ops), steps)
                 # The best plan in both forms, should TVM refuse to pack.
                 variants = [*([steps] if packed else []), *([] if packed and number else [kept])]
+            elif mode == CHECK:  # TVM would transform the operand in each run, one element after the other
+                variants = [keep_layout(dict(program.ops), steps)]
             for variant in variants:
                 if variant in result.steps:  # another plan comes to the same kernel
                     continue

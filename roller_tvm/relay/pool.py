@@ -248,8 +248,8 @@ class Pool:
                     del busy[number]
 
     @contextlib.contextmanager
-    def alone(self, worker: Worker) -> Iterator[None]:
-        """While this worker measures, the others stand still: TVM's idle threads spin on for a tenth of a second."""
+    def alone(self, worker: Worker | None) -> Iterator[None]:
+        """While this worker, or something else, measures, the others stand still: TVM's idle threads spin for 0.1 s."""
         others = [w for w in self.workers if w is not worker]
         for other in others:
             other.signal(signal.SIGSTOP)
