@@ -2,13 +2,14 @@
 
 import os
 import time
+from pathlib import Path
 
 from roller_tvm.relay import worker
 
 FUNCTIONS = {
     "hello": os.getpid,
     "echo": lambda value, seconds=0.0: (time.sleep(seconds), value)[1],
-    "score": lambda: int(open("/proc/self/oom_score_adj").read()),
+    "score": lambda: int(Path("/proc/self/oom_score_adj").read_text()),
     "fail": lambda: 1 / 0,
 }
 
