@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import reduce
+from math import ceil
 
 from ..device import DeviceSpec
 from ..errors import UnsupportedOperator
@@ -29,7 +30,7 @@ from .cpu_unrolled import construct_unrolled as construct_cpu_unrolled
 from .cpu_window import construct_window, slides_only
 from .gpu_direct import construct_direct, construct_reduce, streams
 from .gpu_rows import construct_rows as construct_gpu_rows
-from .gpu_tiled import construct_tiled
+from .gpu_tiled import construct_tiled, near_divisor
 from .gpu_transpose import construct_transpose, turns
 from .gpu_unrolled import construct_unrolled, multiplies_constants
 from .lanes import lane_splits
@@ -41,6 +42,8 @@ from .search import Search
 EPS = (0.0, 0.2, 0.4, 0.8, 1.6, 3.2)
 # Outputs of a register tile that keeps a thread busy.
 REGISTER_OUTPUTS = 64
+# Blocks of a split reduction on a unit: one is enough to use it, a few hide each other's latency.
+BLOCKS_PER_UNIT = 4
 
 Ranked = list[tuple[RProgram, ProgramEstimate]]
 
@@ -202,11 +205,18 @@ def _part_splits(expression: TensorExpression, device: DeviceSpec) -> list[Split
     if longest.part_of:
         return []
     threads = device.units * device.vector_width * (device.limits.schedulers_per_unit or 1)
+    counts = {2, 4, 8, 16, 32}
+    if device.kind == "gpu" and not is_product(anchor):
+        # An output is a block's at most, a thread's where neighbouring terms lie apart: some for every unit.
+        geometry = Geometry.of(expression, anchor.name)
+        apart = any(op.stride_of(geometry.reduce[-1]) > 1 for op in geometry.operands)
+        fill = threads if apart else device.units
+        counts = {near_divisor(longest.extent, ceil(n * fill / anchor.output_elements)) for n in (1, BLOCKS_PER_UNIT)}
     splits = [
         SplitReduction(anchor.name, longest.name, parts, loops=tuple(n for n, _ in longest.fused_of))
-        for parts in (2, 4, 8, 16, 32)
+        for parts in sorted(counts)
         # Worth it only while a register tile of outputs a thread leaves units idle.
-        if longest.extent % parts == 0
+        if parts > 1 and longest.extent % parts == 0
         and longest.extent // parts >= device.vector_width
         and anchor.output_elements * parts <= threads * REGISTER_OUTPUTS
     ]

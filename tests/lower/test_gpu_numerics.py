@@ -46,6 +46,8 @@ OPERATORS = {
     "max pool": ("max_pool2d_nchw", dict(n=2, c=4, h=15, w=15, k=3, stride=2, padding=1)),
     "relu": ("relu", dict(shape=(2, 8, 7, 7))),
     "reduce rows": ("reduce_sum", dict(shape=(64, 1000), axis=(1,))),
+    "reduce all": ("reduce_sum", dict(shape=(8, 20480), axis=(0, 1))),
+    "reduce columns": ("reduce_max", dict(shape=(6400, 8), axis=(0,))),
     "reduce planes": ("reduce_max", dict(shape=(2, 16, 7, 7), axis=(2, 3))),
     "softmax": ("softmax", dict(shape=(32, 100))),
 }

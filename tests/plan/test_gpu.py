@@ -121,3 +121,15 @@ def test_a_device_without_warps_or_dram_is_planned(name, params):
             assert estimate.shared_bytes <= spec.level("shared").capacity_bytes
             assert estimate.registers <= spec.limits.max_registers_per_thread
             assert estimate.levels[0].level == "exchange"
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((1 << 24,), (0,)), ((4, 1_000_000), (1,)), ((1_000_000, 64), (0,))], ids=str
+)
+def test_a_long_reduction_of_few_outputs_keeps_every_unit_busy(shape, axis):
+    """Two stages: parts for every unit, then their sum; one stage would leave all but a few units idle."""
+    spec = device("h200")
+    best = construct(operator("reduce_sum", shape=shape, axis=axis), spec, top=1).best
+    (split,) = best.plan.split_reductions
+    assert best.estimate.programs[0].blocks >= 0.9 * spec.units and split.parts > 1
+    assert best.seconds < 3 * best.plan.expression.io_bytes / (spec.far.bandwidth_gbps * 1e9)
