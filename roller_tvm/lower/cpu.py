@@ -48,7 +48,8 @@ def lower_cpu_tiled(expression: TensorExpression, program: RProgram) -> list[Ste
     vector = program.choice("vector", tile[last])
     row = ""  # the loop over the vectors of a register tile's row
     for axis, loop in zip(anchor.spatial, loops, strict=True):
-        lengths, names = (chunk[axis.name] // tile[axis.name], tile[axis.name]), "pmi"
+        lengths: tuple[int, ...] = (chunk[axis.name] // tile[axis.name], tile[axis.name])
+        names = "pmi"
         if axis.name == last and vector < tile[last]:
             lengths, names, row = (lengths[0], tile[last] // vector, vector), "pmni", f"{loop}.n"
         steps.append(Split(out, loop, lengths, tuple(f"{loop}.{c}" for c in names)))
