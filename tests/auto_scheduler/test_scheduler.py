@@ -20,7 +20,7 @@ from tvm.contrib import graph_executor  # noqa: E402
 
 from roller_tvm import auto_scheduler  # noqa: E402
 
-from .workloads import QUICK, TARGET, product_task  # noqa: E402
+from .workloads import PATIENT, QUICK, TARGET, product_task  # noqa: E402
 
 #: Small sizes of rounds, so that a test needs few trials.
 SMALL = {"round": 2}
@@ -29,8 +29,8 @@ SMALL = {"round": 2}
 def options(trials, log=None, module=auto_scheduler, **more):
     callbacks = [module.RecordToFile(str(log))] if log else []
     return module.TuningOptions(
-        trials, runner=module.LocalRunner(**QUICK), measure_callbacks=callbacks, verbose=more.pop("verbose", 0), **more
-    )
+        trials, builder=module.LocalBuilder(timeout=PATIENT), runner=module.LocalRunner(timeout=PATIENT, **QUICK),
+        measure_callbacks=callbacks, verbose=more.pop("verbose", 0), **more)  # fmt: skip
 
 
 def records(log):

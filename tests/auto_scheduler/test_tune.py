@@ -11,13 +11,15 @@ from tvm import auto_scheduler as ansor  # noqa: E402
 
 from roller_tvm import auto_scheduler  # noqa: E402
 
-from .workloads import QUICK, check_product, product_task  # noqa: E402
+from .workloads import PATIENT, QUICK, check_product, product_task  # noqa: E402
 
 
 def options(trials, log=None, module=auto_scheduler, callbacks=(), **more):
     found = [*callbacks, *([module.RecordToFile(str(log))] if log else [])]
     more.setdefault("verbose", 0)
-    return module.TuningOptions(trials, runner=module.LocalRunner(**QUICK), measure_callbacks=found, **more)
+    return module.TuningOptions(
+        trials, builder=module.LocalBuilder(timeout=PATIENT), runner=module.LocalRunner(timeout=PATIENT, **QUICK),
+        measure_callbacks=found, **more)  # fmt: skip
 
 
 def records(log):

@@ -8,6 +8,8 @@ from roller_tvm import auto_scheduler
 TARGET = "llvm -num-cores 2"
 #: A runner that does not take long over it.
 QUICK = {"number": 1, "repeat": 1, "min_repeat_ms": 1}
+#: Seconds until a trial is given up: a busy machine must not fail a test.
+PATIENT = 120
 
 
 @auto_scheduler.register_workload
