@@ -22,7 +22,7 @@ UNROLL_MOST = 64
 # it ahead, guards and all, and with a loop.
 POINTWISE, UNROLLED, LOOP = 10, 14, 26
 PER_GUARD = 1.8
-# Of a product whose terms threads share: the compiler unrolls a thread's rounds and loads ahead.
+# Of a reduction whose terms threads share: the compiler unrolls a thread's rounds and loads ahead.
 STREAMS, PER_ROUND = 20, 1.7
 # Threads that share a reduction meet in a tree of shuffles; a step is a shuffle and an operation.
 TREE_SLOTS = 2
@@ -100,7 +100,7 @@ def direct_registers(geometry: Geometry, thread: Tile, items: int, vector: int) 
         return LOOP + vector * (1 + len(geometry.operands))
     own = tuple(e if i in geometry.reduce else thread[i] for i, e in enumerate(geometry.extents))
     loads = [op.elements(own) * (1 + PER_GUARD * op.guarded) for op in geometry.operands]
-    return UNROLLED + vector + ceil(sum(loads))
+    return max(LOOP, UNROLLED + vector + ceil(sum(loads)))
 
 
 def _rows_read(operand: Operand, tile: Tile) -> float:
@@ -145,9 +145,7 @@ def reduce_estimate(geometry: Geometry, device: DeviceSpec, rows: int, lanes: in
     threads = rows * lanes
     length = prod(geometry.extents[i] for i in geometry.reduce)
     rounds = ceil(length / lanes)
-    registers = LOOP + IN_FLIGHT
-    if len(geometry.operands) > 1:
-        registers = ceil(STREAMS + PER_ROUND * min(rounds, UNROLL_MOST))
+    registers = ceil(STREAMS + PER_ROUND * min(rounds, UNROLL_MOST))
     registers = min(registers, register_cap(device, threads) or registers)
     shared_bytes = reduce_shared_bytes(geometry, device, rows, lanes)
     resident, limit = occupancy(device, threads, registers, shared_bytes)
