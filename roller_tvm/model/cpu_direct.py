@@ -60,10 +60,8 @@ def stage_cycles(geometry: Geometry, rates: CpuRates, vector: int) -> Cycles:
     vectorised = max(1, min(vector, rates.lanes)) if last is not None and all(contiguous) else 1
     loads = sum(points / (vectorised if c else 1) for c in contiguous)
     chain = rates.latency if g.reduce else 0.0  # one accumulator at a time
-    guards = sum(
-        GUARDED_LOADS * points / (1 if last in op.guard_axes else vectorised)
-        for op in g.operands
-        if op.guarded
+    guards = sum(  # one check a vector, or one an element that is loaded alone
+        points if last in op.guard_axes else GUARDED_LOADS * points / vectorised for op in g.operands if op.guarded
     )
     calls = points * (g.stage.ops_of("special") + sum(op.calls for op in g.operands)) + outputs * g.epilogue_calls
     return Cycles(
