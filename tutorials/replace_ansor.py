@@ -32,7 +32,7 @@ target = tvm.target.Target("llvm -num-cores 2")
 # One operator
 # ------------
 # A product of matrices with a bias, registered as Ansor wants it. ``num_measure_trials`` counts plans: they come
-# best first by prediction, so that ten do what a thousand random ones would. With 0 the best plan is recorded with
+# best first by prediction, so that few are enough. With 0 the best plan is recorded with
 # its predicted time; it is built and its result checked, and nothing is measured.
 
 
