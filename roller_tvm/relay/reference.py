@@ -54,11 +54,18 @@ def reference_schedule(outputs: Sequence[Any]) -> Any:
         if not isinstance(op, te.ComputeOp) or not len(op.axis):
             continue
         spatial, reduce = list(op.axis), list(op.reduce_axis)
-        if reduce and len(spatial) > 1:
+        # Adaptive pooling's windows have lengths that depend on the output: they stay inside.
+        if reduce and len(spatial) > 1 and all(_constant(axis) for axis in reduce):
             stage.reorder(*spatial[:-1], *reduce, spatial[-1])
         outer = spatial[:-1] or spatial
         stage.parallel(stage.fuse(*outer) if len(outer) > 1 else outer[0])
     return schedule
+
+
+def _constant(axis: Any) -> bool:
+    import tvm
+
+    return isinstance(tvm.arith.Analyzer().simplify(axis.dom.extent), tvm.tir.IntImm)
 
 
 def reduction_terms(ops: Sequence[Any]) -> int:

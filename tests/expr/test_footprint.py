@@ -67,6 +67,7 @@ def test_footprint_fits_its_box_and_its_tensor(accesses, tile, extent):
     assert 1 <= footprint(accesses, tile, shape) <= size
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 7)), max_size=4))
 def test_distinct_sums_against_enumeration(steps):
     ranges = [range(extent) for _, extent in steps]
