@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from roller_tvm.relay.building import build
     from roller_tvm.relay.tuning import TunedTask, TuneResult, tune
+    from roller_tvm.relay.winograd import use_winograd
 
-__all__ = ["TuneResult", "TunedTask", "build", "tune"]
+__all__ = ["TuneResult", "TunedTask", "build", "tune", "use_winograd"]
 
 # Looked up when used: worker processes need nothing of the planner, and start sooner without it.
-_HOME = {"build": "building", "tune": "tuning", "TuneResult": "tuning", "TunedTask": "tuning"}
+_HOME = {"build": "building", "tune": "tuning", "TuneResult": "tuning", "TunedTask": "tuning", "use_winograd": "winograd"}
 
 
 def __getattr__(name: str) -> Any:
