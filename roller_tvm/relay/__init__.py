@@ -13,7 +13,13 @@ if TYPE_CHECKING:
 __all__ = ["TuneResult", "TunedTask", "build", "tune", "use_winograd"]
 
 # Looked up when used: worker processes need nothing of the planner, and start sooner without it.
-_HOME = {"build": "building", "tune": "tuning", "TuneResult": "tuning", "TunedTask": "tuning", "use_winograd": "winograd"}
+_HOME = {
+    "build": "building",
+    "tune": "tuning",
+    "TuneResult": "tuning",
+    "TunedTask": "tuning",
+    "use_winograd": "winograd",
+}
 
 
 def __getattr__(name: str) -> Any:
