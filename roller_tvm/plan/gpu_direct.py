@@ -112,6 +112,9 @@ def construct_reduce(search: Search, top: int) -> list[tuple[RProgram, ProgramEs
     g, device = search.geometry, search.device
     if not g.reduce or g.stage.indivisible or (g.stage.combiner == "other" and g.stage.results == 1):
         return []
+    # What is computed after the reduction would have no loop either, and be left to the host.
+    if search.reject(None if g.spatial or search.nest.output == search.nest.anchor else NO_LOOP, search.nest.output):
+        return []
     length = prod(g.extents[i] for i in g.reduce)
     outputs = prod(g.extents[i] for i in g.spatial)
     most = device.limits.max_threads_per_block or 1024

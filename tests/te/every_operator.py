@@ -431,4 +431,4 @@ FAMILIES = {
 #: Operators whose inputs must be positive to mean something (a number of an image among them).
 POSITIVE = {"roi align", "crop and resize", "mean and variance"}
 #: What no kernel of a GPU can be made of, with the reason.
-NOT_ON_A_GPU = dict.fromkeys(("scalar", "einsum trace"), "an output axis to give to threads")
+NOT_ON_A_GPU = dict.fromkeys(("scalar", "einsum trace", "argmax all"), "an output axis to give to threads")
