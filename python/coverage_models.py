@@ -30,7 +30,6 @@ TESTING: dict[str, tuple[str, dict[str, Any]]] = {
     "vgg-11": ("vgg", {"batch_size": 1, "num_layers": 11}),
     "vgg-16 bn": ("vgg", {"batch_size": 1, "num_layers": 16, "batch_norm": True}),
     "dcgan": ("dcgan", {"batch_size": 1}),
-    "dcgan NHWC": ("dcgan", {"batch_size": 1, "layout": "NHWC", "oshape": (64, 64, 3)}),
     "dqn": ("dqn", {"batch_size": 1}),
     "dqn NHWC": ("dqn", {"batch_size": 1, "layout": "NHWC", "image_shape": (84, 84, 4)}),
     "mlp": ("mlp", {"batch_size": 1}),
