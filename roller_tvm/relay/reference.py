@@ -18,6 +18,9 @@ PERIOD = 1_000_003
 #: Error allowed, in units of eps * sqrt(terms summed) * largest magnitude of the result. Rounding in another
 #: order stays near 1; one term of a sum left out is far above for every reduction met in practice.
 SLACK = 16.0
+#: Of the largest magnitude, an error whatever the type and the sum. Of 25088 terms float16 itself is off by 0.04, of
+#: 4608 bfloat16 by 0.13, while a ninth of a 3x3 window's terms left out is 0.33 and a result of zeros 1.
+MOST = 0.25
 #: numpy has no bfloat16; its values are compared as the float32 they convert to.
 EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
@@ -33,10 +36,12 @@ def make_inputs(tensors: Sequence[Any], positive: bool = False) -> list[np.ndarr
     if positive:
         block = rng.random(PERIOD, dtype=np.float32) + np.float32(0.5)
     bits = rng.integers(0, 2, PERIOD, dtype=np.int8)  # also valid as indices wherever there are two rows
+    # Bytes are data: of bits a requantized sum is 0 nearly everywhere, whatever is wrong with it.
+    whole = rng.integers(-128, 128, PERIOD, dtype=np.int8)
     result = []
     for number, tensor in enumerate(tensors):
         shape, dtype = shape_of(tensor), str(tensor.dtype)
-        source = block if dtype.startswith(("float", "bfloat")) else bits
+        source = block if dtype.startswith(("float", "bfloat")) else whole if dtype in ("int8", "uint8") else bits
         size = prod(shape)
         # Another start for each tensor, or equal shapes would get equal values.
         values = np.resize(np.roll(source, 7919 * number), size) if size else np.zeros(0, source.dtype)
@@ -69,16 +74,18 @@ def _constant(axis: Any) -> bool:
 
 
 def reduction_terms(ops: Sequence[Any]) -> int:
-    """How many values are summed into one, stages in a row counted together."""
+    """Terms of the one sum that rounds as much as all reductions in a row: their errors add up, each with its root."""
     import tvm
 
-    terms = 1
+    roots = 0.0
     for op in ops:
+        terms = 1
         for axis in getattr(op, "reduce_axis", ()):
             # Adaptive pooling writes extents such as (i + 1) * 7 - i * 7.
             extent = tvm.arith.Analyzer().simplify(axis.dom.extent)
             terms *= int(extent) if isinstance(extent, tvm.tir.IntImm) else 1
-    return terms
+        roots += sqrt(terms) if terms > 1 else 0.0
+    return max(1, round(roots**2))
 
 
 def tolerance(dtype: str, terms: int) -> float:
@@ -89,7 +96,7 @@ def tolerance(dtype: str, terms: int) -> float:
     >>> f"{tolerance('float32', 576):.1e}"
     '4.6e-05'
     """
-    return SLACK * EPSILON[dtype] * sqrt(max(1, terms)) if dtype in EPSILON else 0.0
+    return min(MOST, SLACK * EPSILON[dtype] * sqrt(max(1, terms))) if dtype in EPSILON else 0.0
 
 
 def difference(got: np.ndarray, expected: np.ndarray, terms: int) -> str:

@@ -17,7 +17,7 @@ from roller_tvm.relay.apply_state import apply_steps_state  # noqa: E402
 from roller_tvm.relay.loops import TeProgram  # noqa: E402
 from roller_tvm.relay.measure import Limits, Measurer  # noqa: E402
 from roller_tvm.relay.pool import Pool  # noqa: E402
-from roller_tvm.relay.reference import difference, make_inputs, tolerance  # noqa: E402
+from roller_tvm.relay.reference import difference, make_inputs, reduction_terms, tolerance  # noqa: E402
 
 from . import programs as P  # noqa: E402
 
@@ -71,6 +71,33 @@ def test_the_tolerance_sees_one_lost_term_of_a_long_sum():
     lost = (a * b)[:, 1:].sum(axis=1)
     assert difference(other_order, expected, 4608) == ""
     assert "error" in difference(lost, expected, 4608)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_no_sum_is_so_long_that_a_kernel_that_writes_zeros_is_right(dtype):
+    expected = np.random.default_rng(0).standard_normal(64).astype("float32")
+    assert tolerance(dtype, 4608) < 1
+    if dtype == "float16":
+        assert "error" in difference(np.zeros(64, dtype), expected.astype(dtype), 4608)
+
+
+def test_errors_of_reductions_in_a_row_add_up_and_do_not_multiply():
+    from tvm import te
+
+    a = te.placeholder((8, 512, 512), name="a")
+    r, q = (te.reduce_axis((0, 512), name=n) for n in "rq")
+    rows = te.compute((8, 512), lambda i, j: te.sum(a[i, j, r], r), name="rows")
+    total = te.compute((8,), lambda i: te.sum(rows[i, q], q), name="total")
+    assert reduction_terms([rows.op, total.op]) == 4 * 512  # not 512 * 512
+    assert reduction_terms([a.op]) == 1
+
+
+def test_bytes_are_given_all_their_values_and_indices_stay_within_two_rows():
+    from tvm import te
+
+    kinds = ("int8", "uint8", "int32", "bool")
+    values = make_inputs([te.placeholder((4096,), name=f"x{n}", dtype=d) for n, d in enumerate(kinds)])
+    assert [(int(v.min()), int(v.max())) for v in values] == [(-128, 127), (0, 255), (0, 1), (0, 1)]
 
 
 @pytest.mark.parametrize(
