@@ -15,17 +15,17 @@ from roller_tvm.relay.winograd import use_winograd  # noqa: E402
 TARGET = "llvm -num-cores 2"
 
 
-def network(sizes, window=3, stride=1, layout="NHWC"):
+def network(sizes, window=3, stride=1, layout="NHWC", dtype="float32"):
     """Convolutions of (channels, filters) with weights as parameters."""
     rng = np.random.default_rng(0)
     channels = sizes[0][0]
     shape = (1, 16, 16, channels) if layout == "NHWC" else (1, channels, 16, 16)
-    out = data = relay.var("data", shape=shape)
+    out = data = relay.var("data", shape=shape, dtype=dtype)
     params, names = {}, [data]
     for n, (c, f) in enumerate(sizes):
         form = (window, window, c, f) if layout == "NHWC" else (f, c, window, window)
-        weight = relay.var(f"w{n}", shape=form)
-        params[f"w{n}"] = tvm.nd.array((rng.standard_normal(form) / np.sqrt(9 * c)).astype("float32"))
+        weight = relay.var(f"w{n}", shape=form, dtype=dtype)
+        params[f"w{n}"] = tvm.nd.array((rng.standard_normal(form) / np.sqrt(9 * c)).astype(dtype))
         out = relay.nn.conv2d(
             out, weight, (stride, stride), (window // 2,) * 2, channels=f, kernel_size=(window, window),
             data_layout=layout, kernel_layout="HWIO" if layout == "NHWC" else "OIHW",
@@ -56,7 +56,10 @@ def test_only_where_a_gain_is_predicted_and_the_answer_stays():
     np.testing.assert_allclose(output(rewritten, params), output(mod, params), rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("kind", [dict(window=1), dict(window=5), dict(stride=2), dict(layout="NCHW")], ids=str)
+NO_CANDIDATES = [dict(window=1), dict(window=5), dict(stride=2), dict(layout="NCHW"), dict(dtype="float16")]
+
+
+@pytest.mark.parametrize("kind", NO_CANDIDATES, ids=str)
 def test_what_the_algorithm_cannot_compute_is_no_candidate(kind):
     mod, params = network([(16, 16)], **kind)
     rewritten, choices = use_winograd(mod, params, load_device("cpu"), TARGET, gain=0.0)
@@ -66,3 +69,12 @@ def test_what_the_algorithm_cannot_compute_is_no_candidate(kind):
 def test_weights_that_are_inputs_stay():
     mod, _ = network([(64, 64)])
     assert not use_winograd(mod, None, load_device("cpu"), TARGET, gain=0.0)[1]
+
+
+def test_other_functions_of_the_module_stay():
+    mod, params = network([(16, 16)])
+    x = relay.var("x", shape=(2,))
+    mod["other"] = relay.Function([x], relay.exp(x))
+    rewritten, choices = use_winograd(mod, params, load_device("cpu"), TARGET, gain=0.0)
+    assert choices[0].chosen and "winograd" in str(rewritten["main"])
+    assert {v.name_hint for v in rewritten.get_global_vars()} == {"main", "other"}
