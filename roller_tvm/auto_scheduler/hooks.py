@@ -8,6 +8,7 @@ remember what they were made with. Everything else passes through unchanged.
 from __future__ import annotations
 
 import functools
+import inspect
 from typing import Any
 
 from tvm.auto_scheduler import measure, search_policy, search_task
@@ -48,9 +49,13 @@ def _dispatching(original: Any) -> Any:
 
 
 def _remembering(original: Any) -> Any:
+    signature = inspect.signature(original)
+
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        setattr(self, MADE_WITH, (*args, *kwargs.values()))
+        given = signature.bind(self, *args, **kwargs)
+        given.apply_defaults()
+        setattr(self, MADE_WITH, given.args[1:])
 
     return init

@@ -133,3 +133,34 @@ def test_ctrl_c_while_the_runner_is_at_work_ends_the_tuning(monkeypatch, tmp_pat
     with warnings.catch_warnings(), pytest.raises(KeyboardInterrupt):
         product_task().tune(given)
     assert len(records(log)) == 1 and not checking.Workers._shared
+
+
+def test_a_trial_without_flops_proves_that_the_device_is_there():
+    """One of a transpose's candidates fails on the device, the other works: nothing is wrong with the runner."""
+    from tvm import te
+
+    a = te.placeholder((4, 8), name="A")
+    dag = ansor.ComputeDAG([a, te.compute((8, 4), lambda i, j: a[j, i], name="out")])
+    assert dag.flop_ct == 0
+    task = auto_scheduler.SearchTask(compute_dag=dag, workload_key="turned", target=TARGET)
+    given = [ansor.MeasureResult([1e-6], 0, "", 0.1, 1.0),
+             ansor.MeasureResult([1e10], ansor.measure.MeasureErrorNo.RUNTIME_DEVICE, "no", 0.1, 1.0)]  # fmt: skip
+
+    class Answering:
+        def build(self, inputs, verbose):
+            return []
+
+        def run(self, inputs, built, verbose):
+            return given
+
+    means = measuring.Means(Answering(), Answering(), [], 0)
+    means.measure(task, [dag.get_init_state()] * 2)
+    assert means.proven and not means.broken
+
+
+def test_arguments_are_remembered_in_their_order_however_they_are_given():
+    from roller_tvm.auto_scheduler.hooks import made_with
+
+    builder, runner = auto_scheduler.LocalBuilder(), auto_scheduler.LocalRunner()
+    measurer = ansor.measure.ProgramMeasurer(verbose=0, callbacks=[], runner=runner, builder=builder)
+    assert made_with(measurer)[:4] == (builder, runner, [], 0)
