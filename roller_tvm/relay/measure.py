@@ -240,7 +240,7 @@ class _Session:
         """Run a candidate; it is built again if the process that had it is gone."""
         before = self.outcomes[number]
         worker, generation = self.built.get((number, mode), (None, 0))
-        if worker is None or worker.generation != generation or worker.process is None:
+        if worker is None or worker.generation != generation or not worker.alive:
             self._build([number], mode)
             if not self.outcomes[number].ok:
                 return self.outcomes[number]

@@ -58,9 +58,11 @@ class Worker:
         self._setup, self._is_set_up = list(calls), False
 
     def start(self) -> None:
-        """Start the process without waiting for it."""
+        """Start the process without waiting for it; anew if it ended while it had nothing to do."""
         if self.process is not None:
-            return
+            if self._pending is not None or self.alive:
+                return
+            self.kill()  # as it dies with the thread that started it (see ``lifeline``)
         try:
             self._start()
         except OSError as error:  # no memory, too many files or processes
@@ -161,6 +163,11 @@ class Worker:
         said = self._log.read().decode(errors="replace").strip().splitlines()[-1:]
         self.kill()
         return " ".join([how, *said])[:300]
+
+    @property
+    def alive(self) -> bool:
+        """Whether there is a process, and it has not ended."""
+        return self.process is not None and self.process.poll() is None
 
     def signal(self, number: int) -> None:
         """Send a signal to the process, if there is one."""

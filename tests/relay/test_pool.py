@@ -103,3 +103,20 @@ def test_a_crash_gives_the_signal_and_the_next_call_a_new_process():
         reply = worker.receive()
         assert reply.kind == "crash" and "SIGKILL" in reply.text
         assert worker.call("hello", (), 60).value != pid and worker.generation == 2
+
+
+def test_a_worker_that_ended_while_idle_is_started_anew():
+    """The kernel ends it with the thread that started it, though the process lives on."""
+    import threading
+
+    with Pool(1, threads=1, module="tests.relay.plain_worker") as pool:
+        worker = pool.workers[0]
+        replies = []
+        thread = threading.Thread(target=lambda: replies.append(worker.call("hello", (), 60)))
+        thread.start()
+        thread.join()
+        if worker.process is not None:
+            worker.process.kill()  # where the kernel does not
+            worker.process.wait()
+        assert replies[0].ok and not worker.alive
+        assert worker.call("hello", (), 60).ok and worker.generation == 2
