@@ -68,6 +68,7 @@ class Means:
     best_flops: dict[str, float] = field(default_factory=dict)
     broken: str = ""
     proven: bool = False  # whether any trial has worked
+    said: set[str] = field(default_factory=set)
 
     @classmethod
     def of_options(cls, options: Any) -> Means:
@@ -94,6 +95,11 @@ class Means:
     def say(self, text: str, level: int = 1) -> None:
         if self.verbose >= level:
             print(text, flush=True)
+
+    def say_once(self, text: str) -> None:
+        if text not in self.said:
+            self.said.add(text)
+            self.say(text)
 
     def measure(self, task: Any, states: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """Build and run States of one task, side by side as the builder does it. Callbacks are not called."""

@@ -239,8 +239,10 @@ class RollerPolicy(_ansor.EmptyPolicy):  # type: ignore[misc]
             self._warn(f"{means.broken}: {UNMEASURED}; an RPCRunner would measure them")
         if means.broken:
             return [], []
-        if not means.proven and not self.workers.runs_here(self.task.target):
-            count = 1  # if the device far away is not there either, one trial tells
+        if not self.workers.runs_here(self.task.target):
+            means.say_once(f"Nothing here runs code for '{self.task.target}': answers are not compared, as in Ansor.")
+            if not means.proven:
+                count = 1  # if the device far away is not there either, one trial tells
         chosen = self._right_ones(min(count, self.params.plans - self.trials), means)
         if not chosen:
             return [], []

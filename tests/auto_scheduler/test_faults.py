@@ -164,3 +164,14 @@ def test_arguments_are_remembered_in_their_order_however_they_are_given():
     builder, runner = auto_scheduler.LocalBuilder(), auto_scheduler.LocalRunner()
     measurer = ansor.measure.ProgramMeasurer(verbose=0, callbacks=[], runner=runner, builder=builder)
     assert made_with(measurer)[:4] == (builder, runner, [], 0)
+
+
+def test_that_answers_from_far_away_are_not_compared_is_said_once(monkeypatch, capfd):
+    quickly(monkeypatch)
+    task = product_task(target="llvm -mtriple=aarch64-linux-gnu")
+    policy = auto_scheduler.RollerPolicy(task, {"device": load_device("cpu")}, verbose=0)
+    means = measuring.Means(None, None, [], 1)
+    for _ in range(2):
+        assert policy.measure_round(1, means)[1]
+    policy.close()
+    assert capfd.readouterr().out.count("answers are not compared") == 1
