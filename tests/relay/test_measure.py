@@ -12,6 +12,7 @@ pytestmark = pytest.mark.tvm
 
 from tvm import auto_scheduler  # noqa: E402
 
+from roller_tvm.errors import MeasureError  # noqa: E402
 from roller_tvm.lower.steps import Parallel, Split  # noqa: E402
 from roller_tvm.relay.apply_state import apply_steps_state  # noqa: E402
 from roller_tvm.relay.loops import TeProgram  # noqa: E402
@@ -139,3 +140,14 @@ def test_other_workers_stand_still_while_one_measures():
             assert first.call("hello", (), 60).ok
             assert "State:\tT" in Path(f"/proc/{pids[1]}/status").read_text()
         assert second.call("hello", (), 60).value == pids[1]
+
+
+def test_a_reference_without_numbers_proves_nothing():
+    from tvm import te
+
+    a = te.placeholder((16, 16), name="a")
+    tensors = [a, te.compute((16, 16), lambda i, j: te.sqrt(-1.0 - te.abs(a[i, j])), name="never")]
+    key = auto_scheduler.workload_registry.register_workload_tensors("roller_test_nan", tensors)
+    task = auto_scheduler.SearchTask(workload_key=key, target=tvm.target.Target(TARGET))
+    with Pool(1, threads=1) as pool, pytest.raises(MeasureError, match="NaN everywhere"):
+        Measurer(pool).measure(task, [task.compute_dag.get_init_state()], "check")
