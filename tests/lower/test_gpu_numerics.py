@@ -20,6 +20,7 @@ from roller_tvm.relay.reference import difference, make_inputs, reduction_terms 
 from roller_tvm.te import read_te, te_operator  # noqa: E402
 
 from . import on_pocl  # noqa: E402
+from .gpu_check import expected_of, queue_or_skip, spread  # noqa: E402
 
 OPERATORS = {
     "matmul": ("matmul", dict(m=128, n=96, k=64)),
@@ -55,29 +56,7 @@ OPERATORS = {
 
 @pytest.fixture(scope="module")
 def queue():
-    found = on_pocl.queue()
-    if found is None:
-        pytest.skip("no PoCL platform: install pocl-opencl-icd")
-    return found
-
-
-def expected_of(tensors, feeds):
-    from tvm import te
-
-    f = tvm.build(te.create_schedule(tensors[-1].op), tensors, "llvm")
-    out = tvm.nd.empty([int(e) for e in tensors[-1].shape], tensors[-1].dtype)
-    f(*(tvm.nd.array(x) for x in feeds), out)
-    return out.numpy()
-
-
-def spread(plans, most):
-    """Plans that differ as much as possible: the first of each set of recipes and choices, then the best others."""
-    seen, first, rest = set(), [], []
-    for plan in plans:
-        kind = tuple((p.recipe, tuple(k for k, v in p.choices if v > 1)) for p in plan.programs)
-        (rest if kind in seen else first).append(plan)
-        seen.add(kind)
-    return (first + rest)[:most]
+    return queue_or_skip()
 
 
 @pytest.mark.parametrize("name", OPERATORS)
