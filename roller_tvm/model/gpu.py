@@ -137,3 +137,23 @@ def overlapped(terms: list[float]) -> float:
     """Time of pipes that work at once: the slowest, and a little of the others."""
     most = max(terms)
     return most + OVERLAP_LOSS * (sum(terms) - most)
+
+
+def in_waves(
+    device: DeviceSpec, rates: GpuRates, pipes: dict[str, float], chain: float, resident: int, busiest: int
+) -> tuple[float, str]:
+    """Seconds of a kernel, launch included, and what bounds it: a pipe, or 'latency'.
+
+    Parameters
+    ----------
+    pipes : dict
+        Cycles of a block in each pipe that works beside the others.
+    chain : float
+        Cycles of a block that is alone on its unit: what waits for one another in it.
+    resident, busiest : int
+        Blocks that are on a unit at a time, and that the busiest unit computes.
+    """
+    throughput = overlapped(list(pipes.values()))
+    cycles = busiest * (max(throughput, chain / resident) + BLOCK_CYCLES) + rates.dram_latency
+    bound = max(pipes, key=lambda pipe: pipes[pipe]) if chain / resident <= throughput else "latency"
+    return cycles * rates.cycle + device.launch_overhead_us * 1e-6, bound

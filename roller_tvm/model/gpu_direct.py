@@ -7,7 +7,17 @@ from math import ceil, prod
 from ..device import DeviceSpec
 from .estimate import LevelTime, ProgramEstimate
 from .geometry import Geometry, Operand, Tile
-from .gpu import BLOCK_CYCLES, IN_FLIGHT, GpuRates, busiest_unit, far_traffic, instructions, overlapped, sectors
+from .gpu import (
+    BLOCK_CYCLES,
+    IN_FLIGHT,
+    GpuRates,
+    busiest_unit,
+    far_traffic,
+    in_waves,
+    instructions,
+    overlapped,
+    sectors,
+)
 from .occupancy import occupancy
 from .registers import register_cap
 
@@ -74,13 +84,10 @@ def direct_estimate(geometry: Geometry, device: DeviceSpec, block: Tile, thread:
     store_bytes = outputs * geometry.output_bytes + geometry.epilogue_bytes
     dram = (far + store_bytes) / blocks / rates.dram
     l2 = (near + store_bytes / blocks) / rates.l2
-    throughput = overlapped([compute, issue, dram, l2, l1])
     rounds = max(1.0, items * loads / min(max(1.0, items * loads), float(IN_FLIGHT)))
     chain = rates.dram_latency * rounds + issue * rates.issue / min(warps, rates.issue)
-    cycles = busiest * (max(throughput, chain / resident) + BLOCK_CYCLES) + rates.dram_latency
-    seconds = cycles * rates.cycle + device.launch_overhead_us * 1e-6
     terms = {"compute": compute, "issue": issue, "dram": dram, "l2": l2, "shared": l1}
-    bound = max(terms, key=lambda k: terms[k]) if chain / resident <= throughput else "latency"
+    seconds, bound = in_waves(device, rates, terms, chain, resident, busiest)
     scale = blocks / device.units * rates.cycle
     levels = (
         LevelTime(device.far.name, far + store_bytes, dram * scale),

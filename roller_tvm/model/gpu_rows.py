@@ -11,7 +11,7 @@ from ..device import DeviceSpec
 from ..expr import TensorExpression
 from .estimate import LevelTime, ProgramEstimate
 from .geometry import Geometry
-from .gpu import BLOCK_CYCLES, IN_FLIGHT, INSTRUCTIONS, GpuRates, busiest_unit, instructions, overlapped
+from .gpu import IN_FLIGHT, INSTRUCTIONS, GpuRates, busiest_unit, in_waves, instructions
 from .gpu_direct import LOAD_OVERHEAD, TREE_SLOTS
 from .occupancy import occupancy
 from .registers import register_cap
@@ -123,16 +123,14 @@ def rows_estimate(
     wavefronts = (staged + fetched) * element * shape.threads / rates.shared
     issue = slots * warps / rates.issue
     dram, l2 = far / blocks / rates.dram, near / rates.l2
-    throughput = overlapped([issue, dram, l2, wavefronts])
     rounds = max(1.0, shape.own / shape.vector / IN_FLIGHT)
     if not read:  # every stage waits for the row again
         rounds *= len(nests)
     trees = len(reductions) * (doublings + 2 * (shape.lanes > device.vector_width)) * rates.shared_latency
     # A block alone does one after the other: the row comes, is walked, and goes.
     chain = rates.dram_latency * rounds + max(dram, l2) + trees + issue * rates.issue / min(warps, rates.issue)
-    cycles = busiest * (max(throughput, chain / resident) + BLOCK_CYCLES) + rates.dram_latency
     terms = {"issue": issue, device.far.name: dram, "l2": l2, "shared": wavefronts}
-    bound = max(terms, key=lambda k: terms[k]) if chain / resident <= throughput else "latency"
+    seconds, bound = in_waves(device, rates, terms, chain, resident, busiest)
     scale = blocks / device.units * rates.cycle
     levels = (
         LevelTime(device.far.name, far, dram * scale),
@@ -141,6 +139,6 @@ def rows_estimate(
     flops = sum(g.stage.flops for g in nests)
     compute = flops / 2 / (rates.lanes * device.units) * rates.cycle
     return ProgramEstimate(
-        cycles * rates.cycle + device.launch_overhead_us * 1e-6, compute, levels, bound, flops, blocks, waves, resident,
+        seconds, compute, levels, bound, flops, blocks, waves, resident,
         limit, shape.threads, registers, shared, blocks / max(1, busiest * device.units),
     )  # fmt: skip

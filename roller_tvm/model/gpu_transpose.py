@@ -9,7 +9,7 @@ from math import ceil, prod
 from ..device import DeviceSpec
 from .estimate import LevelTime, ProgramEstimate
 from .geometry import Geometry, Operand, Tile
-from .gpu import BLOCK_CYCLES, IN_FLIGHT, GpuRates, busiest_unit, far_traffic, overlapped, sectors
+from .gpu import IN_FLIGHT, GpuRates, busiest_unit, far_traffic, in_waves, sectors
 from .gpu_direct import LOAD_OVERHEAD
 from .gpu_tiled import FETCH_OVERHEAD
 from .occupancy import occupancy
@@ -82,12 +82,10 @@ def transpose_estimate(
     near = float(sum(moved))
     dram = (far + store_bytes) / blocks / rates.dram
     l2 = (near + store_bytes / blocks) / rates.l2
-    throughput = overlapped([issue, dram, l2, bank_time])
     alone = rates.dram_latency * max(1.0, items / IN_FLIGHT) + 2 * rates.shared_latency + max(dram, l2)
     alone += issue * rates.issue / min(warps, rates.issue)
-    cycles = busiest * (max(throughput, alone / resident) + BLOCK_CYCLES) + rates.dram_latency
     terms = {"issue": issue, device.far.name: dram, "l2": l2, "shared": bank_time}
-    bound = max(terms, key=lambda k: terms[k]) if alone / resident <= throughput else "latency"
+    seconds, bound = in_waves(device, rates, terms, alone, resident, busiest)
     scale = blocks / device.units * rates.cycle
     levels = (
         LevelTime(device.far.name, far + store_bytes, dram * scale),
@@ -95,6 +93,6 @@ def transpose_estimate(
         LevelTime("shared", (fetched + elements) * geometry.output_bytes * blocks, bank_time * scale),
     )
     return ProgramEstimate(
-        cycles * rates.cycle + device.launch_overhead_us * 1e-6, 0.0, levels, bound, int(arithmetic * outputs), blocks,
+        seconds, 0.0, levels, bound, int(arithmetic * outputs), blocks,
         waves, resident, limit, threads, registers, shared, blocks / max(1, busiest * device.units),
     )  # fmt: skip

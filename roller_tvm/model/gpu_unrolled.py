@@ -7,7 +7,7 @@ from math import ceil, prod
 from ..device import DeviceSpec
 from .estimate import LevelTime, ProgramEstimate
 from .geometry import Geometry, Tile
-from .gpu import BLOCK_CYCLES, GpuRates, busiest_unit, far_traffic, instructions, overlapped, sectors
+from .gpu import GpuRates, busiest_unit, far_traffic, in_waves, instructions, sectors
 from .gpu_direct import GUARD_OVERHEAD, LOAD_OVERHEAD, LOOP, OUTPUT_OVERHEAD
 from .occupancy import occupancy
 
@@ -69,18 +69,16 @@ def unrolled_estimate(geometry: Geometry, device: DeviceSpec, block: Tile, threa
     store_bytes = outputs * geometry.output_bytes + geometry.epilogue_bytes
     dram = (far + store_bytes) / blocks / rates.dram
     l2 = (near + store_bytes / blocks) / rates.l2
-    throughput = overlapped([compute, issue, dram, l2, l1])
     chain = rates.dram_latency + issue * rates.issue / min(warps, rates.issue)
-    cycles = busiest * (max(throughput, chain / resident) + BLOCK_CYCLES) + rates.dram_latency
     terms = {"compute": compute, "issue": issue, "dram": dram, "l2": l2, "shared": l1}
-    bound = max(terms, key=lambda k: terms[k]) if chain / resident <= throughput else "latency"
+    seconds, bound = in_waves(device, rates, terms, chain, resident, busiest)
     scale = blocks / device.units * rates.cycle
     levels = (
         LevelTime(device.far.name, far + store_bytes, dram * scale),
         *([LevelTime("l2", near * blocks + store_bytes, l2 * scale)] if device.has("l2") else []),
     )
     return ProgramEstimate(
-        cycles * rates.cycle + device.launch_overhead_us * 1e-6, compute * scale, levels, bound,
+        seconds, compute * scale, levels, bound,
         geometry.stage.flops + geometry.epilogue_flops * outputs, blocks, waves, resident, limit, threads,
         registers, 0, blocks / max(1, busiest * device.units),
     )  # fmt: skip
