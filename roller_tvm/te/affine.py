@@ -67,6 +67,12 @@ def constant(node: Any) -> int | None:
     return int(node.value) if type(node).__name__ == "IntImm" else None
 
 
+def type_of(node: Any) -> str:
+    """The dtype of an expression as text; "" for what is none. The Relax line calls it ``ty``."""
+    found = getattr(node, "dtype", None) or getattr(node, "ty", None)
+    return "" if found is None else str(found)
+
+
 def affine(node: Any, axis_of: Callable[[Any], tuple[int, int, int] | None]) -> Affine | None:
     """The affine form of an index expression, or None.
 
@@ -83,7 +89,7 @@ def affine(node: Any, axis_of: Callable[[Any], tuple[int, int, int] | None]) -> 
         found = axis_of(node)
         return None if found is None else Affine({(found[0], 1, found[2]): 1}, found[1])
     if kind == "Cast":
-        return affine(node.value, axis_of) if "int" in str(node.dtype) else None
+        return affine(node.value, axis_of) if "int" in type_of(node) else None
     if kind not in ("Add", "Sub", "Mul", "FloorDiv", "FloorMod", "Div", "Mod"):
         return None
     a, b = affine(node.a, axis_of), affine(node.b, axis_of)

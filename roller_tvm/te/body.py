@@ -41,11 +41,25 @@ def unique(name: str, used: set[str]) -> str:
     return result
 
 
+def _read_by(node: Any) -> tuple[Any, list[Any]] | None:
+    """Tensor and indices, if the expression reads one: a ProducerLoad, on the Relax line a call."""
+    if type(node).__name__ == "ProducerLoad":
+        return node.producer, list(node.indices)
+    if type(node).__name__ == "Call" and callee_of(node) == "tensor_load":
+        return node.args[0], list(node.args)[1:]
+    return None
+
+
+def callee_of(call: Any) -> str:
+    """What a call calls, without the namespace, which differs between TVM's versions."""
+    return str(getattr(call.op, "name", call.op)).rsplit(".", 1)[-1]
+
+
 def _literal(node: Any) -> float | None:
     """The number that an expression is, read from a tensor without dimensions or not."""
-    producer = getattr(getattr(node, "producer", None), "op", None)
-    if producer is not None and not len(node.indices) and len(getattr(producer, "body", ())) == 1:
-        node = producer.body[0]
+    tensor, indices = _read_by(node) or (None, ())
+    if tensor is not None and not indices and len(getattr(tensor.op, "body", ())) == 1:
+        node = tensor.op.body[0]
     value = getattr(node, "value", None)
     return float(value) if isinstance(value, (int, float)) else None
 
@@ -103,7 +117,7 @@ class StageReader:
         used: set[str] = set()
         self.variables = [iv.var for iv in iters]
         plain = [str(v.name) for v in self.variables]
-        self.axis_names = [unique(n, used) for n in plain]
+        self.axis_names = [unique(getattr(iv, "label", n), used) for iv, n in zip(iters, plain, strict=True)]
         self.lows = [_low(iv, self.name) for iv in iters]
         self.extents = [
             extent_of(iv.dom.extent, self.name, f"axis '{n}'") if kind == "spatial" else self._length(iv, n)
@@ -169,8 +183,8 @@ class StageReader:
         kind = type(node).__name__
         if kind in ("Var", "IntImm", "FloatImm", "SizeVar", "StringImm"):
             return False
-        if kind == "ProducerLoad":
-            self._load(node.producer, node.indices, guarded)
+        if (load := self._access(node)) is not None:
+            self._load(*load, guarded)
             return True
         if kind in _ARITHMETIC:
             reads = self._walk(node.value, guarded) if kind == "Cast" else self._both(node, guarded)
@@ -217,11 +231,7 @@ class StageReader:
         return {"LT": high < 0, "LE": high <= 0, "GT": low > 0, "GE": low >= 0}[kind]
 
     def _call(self, node: Any, guarded: bool) -> bool:
-        callee = str(getattr(node.op, "name", node.op)).rsplit(".", 1)[-1]
-        if callee == "tensor_load":  # what the Relax line makes of a ProducerLoad
-            tensor, *indices = node.args
-            self._load(tensor, indices, guarded)
-            return True
+        callee = callee_of(node)
         if callee == "if_then_else":
             condition, yes, no = node.args
             return self._choice(condition, yes, no, guarded)
@@ -235,7 +245,12 @@ class StageReader:
             self._count(cost)
         return reads
 
-    def _load(self, tensor: Any, indices: Iterable[Any], guarded: bool) -> None:
+    def _access(self, node: Any) -> tuple[str, list[Any]] | None:
+        """The tensor that an expression reads, by our name, and its indices."""
+        found = _read_by(node)
+        return None if found is None else (self.names[found[0].op], found[1])
+
+    def _load(self, tensor: str, indices: Iterable[Any], guarded: bool) -> None:
         forms: list[Form] = []
         for index in indices:
             form, other = affine(index, self._axis_of), None
@@ -248,7 +263,7 @@ class StageReader:
             if form is None and other is None:
                 self._inner_loads(index, guarded)
             forms.append((form, other))
-        self.loads.append((self.names[tensor.op], forms, guarded))
+        self.loads.append((tensor, forms, guarded))
 
     def _inner_loads(self, index: Any, guarded: bool) -> None:
         """A gather: what the index itself reads."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .affine import Affine, affine, constant
+from .affine import Affine, affine, constant, type_of
 
 #: Variable -> (position of its axis, least value, extent), or None if it is no axis.
 AxisOf = Callable[[Any], tuple[int, int, int] | None]
@@ -71,8 +71,8 @@ def quotient(node: Any, axis_of: AxisOf) -> Quotient | None:
         return _either(node.true_value, node.false_value, axis_of)
     if kind == "Call" and str(getattr(node.op, "name", "")).endswith("if_then_else"):
         return _either(node.args[1], node.args[2], axis_of)
-    if kind == "Cast" and "int" in str(node.dtype):
-        return quotient(node.value, axis_of) if "int" in str(node.value.dtype) else _sampled(node, axis_of)
+    if kind == "Cast" and "int" in type_of(node):
+        return quotient(node.value, axis_of) if "int" in type_of(node.value) else _sampled(node, axis_of)
     return None
 
 
@@ -162,14 +162,14 @@ def _evaluate(node: Any, values: np.ndarray) -> Any:
     if kind in ("Var", "SizeVar"):
         return values
     if kind in ("IntImm", "FloatImm"):
-        return np.array(node.value).astype(str(node.dtype))
+        return np.array(node.value).astype(type_of(node))
     if kind == "Cast":
         inner = _evaluate(node.value, values)
-        return None if inner is None else inner.astype(str(node.dtype))
+        return None if inner is None else inner.astype(type_of(node))
     if kind == "Call" and str(getattr(node.op, "name", "")).rsplit(".", 1)[-1] in _ROUND:
         inner = _evaluate(node.args[0], values)
         return None if inner is None else _ROUND[str(node.op.name).rsplit(".", 1)[-1]](inner)
-    if kind in _BINARY or (kind == "Div" and "float" in str(node.dtype)):
+    if kind in _BINARY or (kind == "Div" and "float" in type_of(node)):
         a, b = _evaluate(node.a, values), _evaluate(node.b, values)
         return None if a is None or b is None else _BINARY.get(kind, np.divide)(a, b)
     return None
@@ -185,7 +185,12 @@ def _variables(node: Any) -> list[Any]:
             found.append(one)
         for field in ("a", "b", "value", "condition", "true_value", "false_value"):
             child = getattr(one, field, None)
-            if hasattr(child, "dtype"):
+            if _typed(child):
                 todo.append(child)
-        todo += [c for c in (*getattr(one, "args", ()), *getattr(one, "indices", ())) if hasattr(c, "dtype")]
+        todo += [c for c in (*getattr(one, "args", ()), *getattr(one, "indices", ())) if _typed(c)]
     return found
+
+
+def _typed(node: Any) -> bool:
+    """True for an expression: on either line it has a type, under another name."""
+    return hasattr(node, "dtype") or hasattr(node, "ty")
