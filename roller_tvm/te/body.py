@@ -19,6 +19,8 @@ _ARITHMETIC = {
     **dict.fromkeys(("Min", "Max", "EQ", "NE", "LT", "LE", "GT", "GE"), "cmp"),
     "Mul": "mul",
     "Cast": "cast",
+    # Calls on the Relay line, nodes on the other.
+    **dict.fromkeys(("LShift", "RShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor"), "add"),
 }
 # Calls that are not among the special functions (exp, tanh, ...), which everything else counts as.
 _CALLS = {
@@ -198,8 +200,11 @@ class StageReader:
         if kind == "Let":
             reads = self._walk(node.value, guarded)
             return self._walk(node.body, guarded) or reads
-        if kind == "Not":
-            return self._walk(node.a, guarded)
+        if kind in ("Not", "BitwiseNot"):
+            reads = self._walk(node.a, guarded)
+            if reads and kind == "BitwiseNot":
+                self._count("add")
+            return reads
         if kind in ("And", "Or"):
             return self._both(node, guarded)
         raise UnsupportedOperator(f"'{kind}' in its body cannot be planned", self.name, REMEDY)
@@ -356,7 +361,10 @@ def _canonical(index: Any, variables: list[Any], lows: list[int], extents: list[
     analyzer = _analyzer()
     for var, low, extent in zip(variables, lows, extents, strict=True):
         analyzer.bind(var, tvm.ir.Range(low, low + extent))
-    return analyzer.simplify(index)
+    try:
+        return analyzer.simplify(index)
+    except TypeError:  # the Relax line's cannot compare conditions that read a tensor
+        return index
 
 
 def _combiner(reducer: Any) -> str:

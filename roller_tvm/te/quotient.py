@@ -50,9 +50,8 @@ def quotient(node: Any, axis_of: AxisOf) -> Quotient | None:
     kind = type(node).__name__
     if kind in ("FloorDiv", "Div"):
         return _divided(node, axis_of)
-    if kind in ("FloorMod", "Mod"):  # wraps
-        inner, by = quotient(node.a, axis_of), constant(node.b)
-        return replace(inner, clamped=True) if inner is not None and by else None
+    if kind in ("FloorMod", "Mod"):
+        return _wrapped(quotient(node.a, axis_of), constant(node.b))
     if kind in ("Add", "Sub"):
         return _sum(node, axis_of)
     if kind == "Mul":
@@ -89,6 +88,16 @@ def _divided(node: Any, axis_of: AxisOf) -> Quotient | None:
     if type(node).__name__ == "Div" and inner.form.range()[0] < 0:  # rounds towards zero
         return None
     return replace(inner, divisor=inner.divisor * by)
+
+
+def _wrapped(inner: Quotient | None, by: int | None) -> Quotient | None:
+    """A remainder: moves like the inside where it does not wrap, and whole turns are no movement."""
+    if inner is None or not by:
+        return None
+    if inner.divisor == 1 and by > 0:
+        terms = {digit: c % by if c > 0 else c for digit, c in inner.form.terms.items()}
+        inner = Quotient(Affine({d: c for d, c in terms.items() if c}, inner.form.const))
+    return replace(inner, clamped=True)
 
 
 def _sum(node: Any, axis_of: AxisOf) -> Quotient | None:

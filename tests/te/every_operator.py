@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from tvm import te, tir, topi
+import tvm
+from tvm import te, topi
+
+tir = tvm.tir if hasattr(tvm, "tir") else tvm.tirx  # the Relax line renamed it
 
 
 def x(*shape, dtype="float32", name="x"):

@@ -13,6 +13,7 @@ from tvm import te  # noqa: E402
 
 from roller_tvm.te import read_te  # noqa: E402
 
+tir = tvm.tir if hasattr(tvm, "tir") else tvm.tirx  # the Relax line renamed it
 EXTENTS = (6, 8, 4)
 
 
@@ -132,7 +133,7 @@ def indices(body, *extents):
 def test_borders_follow_the_interior():
     assert indices(lambda i: [te.max(te.min(i - 1, 7), 0)], 10) == ["clamp(i0 - 1)"]
     assert indices(lambda i: [te.max(te.min(te.floordiv(i, 2), 7), 0)], 16) == ["i0//2"]  # never out of bounds
-    mirrored = tvm.tir.if_then_else  # as topi.nn.mirror_pad writes it
+    mirrored = tir.if_then_else  # as topi.nn.mirror_pad writes it
     assert indices(lambda i: [mirrored(i >= 9, 14 - (i - 1), mirrored(i < 1, 1 - i, i - 1))], 10) == ["clamp(i0 - 1)"]
 
 
@@ -140,7 +141,7 @@ def test_borders_follow_the_interior():
 def test_indices_in_floating_point_are_read_by_their_values(scale):
     expected = np.floor(np.float32(scale) * (np.arange(12, dtype=np.float32) + np.float32(0.5)))
     data = te.placeholder((64,), name="data")
-    half, by = tvm.tir.const(0.5, "float32"), tvm.tir.const(scale, "float32")
+    half, by = tir.const(0.5, "float32"), tir.const(scale, "float32")
     out = te.compute((12,), lambda i: data[te.floor(by * (i.astype("float32") + half)).astype("int32")], name="out")
     (index,) = read_te(out).expression.output.reads[0].indices
     assert [index.value({"i": x}) for x in range(12)] == list(expected)
