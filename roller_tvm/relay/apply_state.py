@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from roller_tvm.lower.applier import StepApplier
 from roller_tvm.lower.steps import Step
-from roller_tvm.relay.loops import StepApplier, TeProgram
+from roller_tvm.relay.loops import TeProgram
 
 
 class StateApplier(StepApplier):
     what = "Ansor State"
 
     def __init__(self, dag: Any, program: TeProgram) -> None:
-        super().__init__(program)
+        super().__init__(program.own_loops())
         self.state = dag.get_init_state()
         # Stages are addressed by number: cache stages replace the operations of all stages after them.
         # The program may have been read from other tensor objects of the same computation: order decides.

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from roller_tvm.lower.applier import StepApplier
 from roller_tvm.lower.steps import Step
-from roller_tvm.relay.loops import StepApplier, TeProgram
+from roller_tvm.relay.loops import TeProgram
 
 
 class TeApplier(StepApplier):
@@ -15,7 +16,7 @@ class TeApplier(StepApplier):
     def __init__(self, program: TeProgram) -> None:
         from tvm import te
 
-        super().__init__(program)
+        super().__init__(program.own_loops())
         self._te = te
         outputs = [t.op for t in program.tensors if isinstance(t.op, te.ComputeOp)]
         self.schedule = te.create_schedule(outputs)

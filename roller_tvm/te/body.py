@@ -156,7 +156,7 @@ class StageReader:
             for body in bodies:
                 self._walk(body, False)
             return ""
-        combiner = _combiner(first.combiner)
+        combiner = self._combined(first)
         condition, self.initial = first.condition, bool(list(first.init))
         guarded = not self._always(condition)
         for initial in first.init:
@@ -173,6 +173,9 @@ class StageReader:
         else:
             self._count({"sum": "add", "prod": "mul"}.get(combiner, "cmp"))
         return combiner
+
+    def _combined(self, reduce: Any) -> str:
+        return _combiner(reduce.combiner)
 
     def _count(self, kind: str, by: int = 1) -> None:
         self.counts[kind] = self.counts.get(kind, 0) + by

@@ -1,7 +1,6 @@
 """Schedule steps as values, and the steps of plans written by hand."""
 
 import json
-from types import SimpleNamespace
 
 import pytest
 
@@ -10,7 +9,7 @@ from roller_tvm.expr import Axis
 from roller_tvm.lower import lower, render, step_from_json
 from roller_tvm.lower.loops import open_parts, source_loops
 from roller_tvm.lower.steps import STEPS, Split
-from roller_tvm.relay.loops import StepApplier, TeProgram
+from roller_tvm.lower.applier import StepApplier
 
 from ..plan.examples import EXAMPLES
 
@@ -39,8 +38,7 @@ class Names(StepApplier):
             at = reduce.index(split.axis)
             reduce[at : at + 1] = split.loops or (split.axis,)
             before[split.stage] = ([n for n in spatial if n != f"{split.axis}.p"], reduce)
-        ops = {name: SimpleNamespace(axis=spatial) for name, (spatial, _) in before.items()}
-        super().__init__(TeProgram((), ops, {name: (*s, *r) for name, (s, r) in before.items()}))
+        super().__init__(before)
         self.ranks = {name: len(t.shape) for name, t in plan.expression.tensors.items()}
         self.steps = []
 

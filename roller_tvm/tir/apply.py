@@ -1,0 +1,214 @@
+"""Schedule steps applied to a ``tvm.s_tir.Schedule``: its trace is what MetaSchedule records and replays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..lower.applier import StepApplier
+from ..lower.steps import Step
+from .nodes import REDUCTION, buffer_of, key, parameters
+from .read import TirReading
+
+
+class TirApplier(StepApplier):
+    """Carries steps out on blocks and loops of a TensorIR schedule.
+
+    Parameters
+    ----------
+    schedule : tvm.s_tir.Schedule
+        Of the function that was read.
+    reading : TirReading
+    func_name : str
+        The function in the schedule's module.
+    """
+
+    what = "s_tir.Schedule"
+
+    def __init__(self, schedule: Any, reading: TirReading, func_name: str = "main") -> None:
+        super().__init__(reading.own_loops())
+        self.schedule, self.func_name = schedule, func_name
+        self.blocks = {
+            stage: schedule.get_sblock(block, func_name=func_name) for stage, block in reading.blocks.items()
+        }
+        params = parameters(schedule.mod[func_name])
+        order = parameters_of(reading)
+        self._inputs = {name: key(params[at]) for name, at in order.items()}
+        #: Copies out of a stage with several results, beside the first, which is in `blocks`.
+        self._more: dict[str, list[Any]] = {}
+        self._inlined: dict[str, list[str]] = {}
+
+    def _loops(self, block: Any, count: int) -> list[Any]:
+        loops = list(self.schedule.get_loops(block))
+        return loops[len(loops) - count :]
+
+    def _every(self, stage: str) -> list[Any]:
+        return [self.blocks[stage], *self._more.get(stage, ())]
+
+    def _loop(self, stage: str, at: int) -> Any:
+        return self._loops(self.blocks[stage], len(self.loops[stage]))[at]
+
+    def split(self, stage: str, at: int, lengths: Sequence[int]) -> None:
+        for block in self._every(stage):
+            self.schedule.split(self._loops(block, len(self.loops[stage]))[at], [None, *lengths])
+
+    def fuse(self, stage: str, at: Sequence[int]) -> None:
+        for block in self._every(stage):
+            loops = self._loops(block, len(self.loops[stage]))
+            if len(at) > 1:
+                self.schedule.fuse(*(loops[p] for p in at))
+
+    def reorder(self, stage: str, at: Sequence[int]) -> None:
+        for block in self._every(stage):
+            loops = self._loops(block, len(self.loops[stage]))
+            if len(at) > 1:
+                self.schedule.reorder(*(loops[p] for p in at))
+
+    def annotate(self, stage: str, at: int, how: str) -> None:
+        for block in self._every(stage):
+            getattr(self.schedule, how)(self._loops(block, len(self.loops[stage]))[at])
+
+    def bind(self, stage: str, at: int, thread: str) -> None:
+        name = "vthread.x" if thread == "vthread" else thread
+        for block in self._every(stage):
+            self.schedule.bind(self._loops(block, len(self.loops[stage]))[at], name)
+
+    def unroll_limit(self, stage: str, at: int, limit: int) -> None:
+        loop = self._loop(stage, at)
+        self.schedule.annotate(loop, "pragma_auto_unroll_max_step", limit)
+        self.schedule.annotate(loop, "pragma_unroll_explicit", 1)
+
+    def storage_align(self, stage: str, at: int, factor: int, offset: int) -> None:
+        self.schedule.storage_align(self.blocks[stage], 0, at, factor, offset)
+
+    def compute_at(self, stage: str, target: str, at: int) -> None:
+        self.schedule.compute_at(self.blocks[stage], self._loop(target, at), preserve_unit_loops=True)
+
+    def inline(self, stage: str) -> None:
+        self.schedule.compute_inline(self.blocks[stage])
+
+    def cache_read(self, stage: str, scope: str, readers: Sequence[str], name: str) -> int:
+        block = self.blocks[readers[0]]
+        wanted = self._inputs[stage] if stage in self._inputs else key(self._written(self.blocks[stage]))
+        reads = [buffer_of(region) for region in self.schedule.get(block).reads]
+        at = next((n for n, buffer in enumerate(reads) if key(buffer) == wanted), None)
+        if at is None:
+            raise self._error(f"block '{readers[0]}' does not read '{stage}' (reads {[str(b.name) for b in reads]})")
+        consumers = [self.blocks[reader] for reader in readers]
+        self.blocks[name] = self.schedule.cache_read(block, at, scope, consumer_blocks=consumers)
+        return len(reads[at].shape)
+
+    def _written(self, block: Any) -> Any:
+        return buffer_of(self.schedule.get(block).writes[0])
+
+    def cache_write(self, stage: str, scope: str, name: str) -> None:
+        block = self.blocks[stage]
+        count = len(self.schedule.get(block).writes)
+        copies = [self.schedule.cache_write(block, n, scope) for n in range(count)]
+        self.blocks[name], self.blocks[stage], self._more[stage] = block, copies[0], copies[1:]
+
+    def rfactor(self, stage: str, at: int, position: int, name: str) -> None:
+        names = self.loops[stage]
+        spatial, reduce = self._own[stage]
+        self.blocks[name] = self.schedule.rfactor(self._loop(stage, at), position)
+        # TensorIR keeps the loops in the order in which they were; te lists them by kind, the new axis at `position`.
+        rest = [a for a in reduce if a in names and a != names[at]]
+        rest += [a for a in names if a not in (*spatial, *reduce, names[at])]
+        order = [*spatial[:position], names[at], *spatial[position:], *rest]
+        loops = self._loops(self.blocks[name], len(names))
+        if order != names:
+            self.schedule.reorder(*(loops[names.index(a)] for a in order))
+
+    def finish(self) -> None:
+        """Initial values stand before the reduction, not inside of it under a condition."""
+        for stage, block in self.blocks.items():
+            if stage in self.loops and self._alive(block):
+                self._decompose(stage, block)
+
+    def _alive(self, block: Any) -> bool:
+        try:
+            self.schedule.get_loops(block)
+            return True
+        except Exception:  # it was inlined
+            return False
+
+    def _decompose(self, stage: str, block: Any) -> None:
+        statement = self.schedule.get(block)
+        if statement.init is None:
+            return
+        realize = _realize(self.schedule, self.schedule.get_sref(block))
+        used: set[int] = set()
+        for iv, value in zip(statement.iter_vars, realize.iter_values, strict=True):
+            if int(iv.iter_type) == REDUCTION:
+                used |= _variables(value)
+        loops = self._loops(block, len(self.loops[stage]))
+        mine = [loop for loop in loops if key(self.schedule.get(loop).loop_var) in used]
+        if mine and not any(self.schedule.get(loop).thread_binding is not None for loop in mine):
+            self.schedule.decompose_reduction(block, mine[0])
+
+
+def _realize(schedule: Any, sref: Any) -> Any:
+    """The realization of a block: what its axes are bound to."""
+    wanted = sref.stmt
+    node = sref.parent.stmt.body
+    stack = [node]
+    while stack:
+        node = stack.pop()
+        if hasattr(node, "iter_values"):
+            if node.block.same_as(wanted):
+                return node
+            continue
+        if hasattr(node, "seq"):
+            stack += list(node.seq)
+        elif hasattr(node, "body"):
+            stack.append(node.body)
+    raise ValueError("a block without a realization")
+
+
+def _variables(node: Any) -> set[int]:
+    if type(node).__name__ in ("Var", "SizeVar"):
+        return {key(node)}
+    found: set[int] = set()
+    for child in (getattr(node, "a", None), getattr(node, "b", None), getattr(node, "value", None)):
+        if child is not None and not isinstance(child, (int, float)):
+            found |= _variables(child)
+    return found
+
+
+def parameters_of(reading: TirReading) -> dict[str, int]:
+    """Input -> position among the function's parameters."""
+    inputs = {t.name for t in reading.expression.inputs}
+    return {name: at for at, name in enumerate(reading.arguments) if name in inputs}
+
+
+def apply_steps_tir(func: Any, reading: TirReading, steps: Sequence[Step]) -> Any:
+    """A schedule of the function with the steps applied.
+
+    Parameters
+    ----------
+    func : PrimFunc or IRModule
+        What was read; a module has it as ``main``.
+    reading : TirReading
+    steps : sequence of Step
+
+    Returns
+    -------
+    tvm.s_tir.Schedule
+        Its ``trace`` replays on the function as it was.
+
+    Raises
+    ------
+    MeasureError
+        Of kind 'schedule error', naming the step that does not apply.
+
+    Examples
+    --------
+    >>> schedule = apply_steps_tir(func, reading, lower(plan))  # doctest: +SKIP
+    >>> tvm.compile(schedule.mod, target)  # doctest: +SKIP
+    """
+    from tvm import s_tir
+
+    applier = TirApplier(s_tir.Schedule(func), reading)
+    applier.run(steps)
+    applier.finish()
+    return applier.schedule

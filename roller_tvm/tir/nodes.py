@@ -1,0 +1,178 @@
+"""Statements and expressions of TensorIR, told apart by the names of their classes: these moved between versions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import UnsupportedOperator
+from ..te.body import REMEDY
+
+#: ``IterVar.iter_type`` of an axis that may run in any order, and of a reduction.
+DATA_PARALLEL, REDUCTION = 0, 2
+
+
+class AlreadyScheduled(UnsupportedOperator):
+    """The function's loops were changed already: it is left as it is."""
+
+
+@dataclass(frozen=True)
+class Nest:
+    """A block in loops of its own.
+
+    Parameters
+    ----------
+    name : str
+    block : SBlock
+    spatial, reduce : tuple of (IterVar, str)
+        Axes of the block, each with the name of its loop.
+    stores : tuple of BufferStore
+    lets : dict
+        Variable (by ``key``) -> value, of those bound inside of the block.
+    """
+
+    name: str
+    block: Any
+    spatial: tuple[tuple[Any, str], ...]
+    reduce: tuple[tuple[Any, str], ...]
+    stores: tuple[Any, ...]
+    lets: dict[int, Any]
+
+    @property
+    def outputs(self) -> list[Any]:
+        return [store.buffer for store in self.stores]
+
+    def value_of(self, store: Any) -> Any:
+        """What is stored, also where it was given a name first."""
+        return self.lets.get(key(store.value), store.value)
+
+
+def key(node: Any) -> int:
+    """Identity of a variable or buffer, for dictionaries (``==`` makes expressions of some)."""
+    return hash(node)
+
+
+def structurally_equal(a: Any, b: Any) -> bool:
+    import tvm_ffi
+
+    return bool(tvm_ffi.structural_equal(a, b))
+
+
+def access_of(node: Any) -> tuple[Any, list[Any]] | None:
+    """Buffer and indices, if an expression reads an element."""
+    kind = type(node).__name__
+    if kind == "BufferLoad":  # until 0.26
+        return node.buffer, list(node.indices)
+    if kind == "TensorLoad":
+        return node.source, list(node.indices)
+    return None
+
+
+def buffer_of(region: Any) -> Any:
+    """The buffer of a block's read or write region."""
+    return region.buffer if hasattr(region, "buffer") else region.source
+
+
+def parameters(func: Any) -> list[Any]:
+    """The buffers that a function takes, in the order of its parameters.
+
+    Raises ``UnsupportedOperator`` where a parameter is not a buffer (symbolic shapes, scalars).
+    """
+    old = getattr(func, "buffer_map", None)
+    result = []
+    for param in func.params:
+        buffer = param if old is None else old[param] if param in old else None
+        if buffer is None or not hasattr(buffer, "shape") or not hasattr(buffer, "scope"):
+            raise UnsupportedOperator(f"parameter '{param.name}' is a scalar, not a tensor", "function", REMEDY)
+        try:
+            list(buffer.shape)
+        except Exception as error:
+            raise UnsupportedOperator(
+                f"parameter '{param.name}' is a scalar, not a tensor", "function", REMEDY
+            ) from error
+        result.append(buffer)
+    return result
+
+
+def root_of(func: Any) -> Any:
+    """The root block."""
+    body = func.body
+    if type(body).__name__ not in ("SBlockRealize", "BlockRealize"):
+        raise AlreadyScheduled(f"its body is a {type(body).__name__}, it has no blocks", "function", REMEDY)
+    return body.block
+
+
+def nests(func: Any) -> list[Nest]:
+    """The blocks of a function that was not scheduled yet, in order.
+
+    Raises
+    ------
+    AlreadyScheduled, UnsupportedOperator
+    """
+    attrs = func.attrs
+    if attrs and any(name in attrs and attrs[name] for name in ("tirx.is_scheduled", "tir.is_scheduled")):
+        raise AlreadyScheduled("it is marked as scheduled", "function", REMEDY)
+    root = root_of(func)
+    body = root.body
+    statements = list(body.seq) if type(body).__name__ == "SeqStmt" else [body]
+    return [_nest(s) for s in statements]
+
+
+def _nest(statement: Any) -> Nest:
+    loops = []
+    while type(statement).__name__ == "For":
+        if int(statement.kind) or statement.thread_binding is not None or dict(statement.annotations):
+            raise AlreadyScheduled(f"loop '{statement.loop_var.name}' is annotated", "function", REMEDY)
+        loops.append(statement)
+        statement = statement.body
+    if type(statement).__name__ not in ("SBlockRealize", "BlockRealize"):
+        kind = type(statement).__name__
+        if kind == "SeqStmt":
+            raise AlreadyScheduled("several statements share a loop", "function", REMEDY)
+        raise UnsupportedOperator(f"a {kind} stands where a block is expected", "function", REMEDY)
+    realize, block = statement, statement.block
+    name = str(block.name_hint)
+    if int(getattr(realize.predicate, "value", 0)) != 1:
+        raise AlreadyScheduled(f"block '{name}' has a predicate", "function", REMEDY)
+    if len(block.alloc_buffers) or len(block.match_buffers):
+        raise UnsupportedOperator(f"block '{name}' allocates or matches buffers of its own", name, REMEDY)
+    by_var = {key(f.loop_var): f for f in loops}
+    spatial, reduce = [], []
+    for iv, value in zip(block.iter_vars, realize.iter_values, strict=True):
+        loop = by_var.pop(key(value), None)
+        if loop is None and not _is_zero(value):
+            raise AlreadyScheduled(f"axis '{iv.var.name}' of block '{name}' is not one loop", name, REMEDY)
+        label = str(loop.loop_var.name if loop is not None else iv.var.name)
+        if int(iv.iter_type) not in (DATA_PARALLEL, REDUCTION):
+            raise UnsupportedOperator(
+                f"axis '{iv.var.name}' of block '{name}' is neither spatial nor a reduction", name, REMEDY
+            )
+        (spatial if int(iv.iter_type) == DATA_PARALLEL else reduce).append((iv, label))
+    if by_var:
+        raise AlreadyScheduled(f"block '{name}' does not use all of its loops", name, REMEDY)
+    stores, lets = _stores(block.body, name)
+    return Nest(name, block, tuple(spatial), tuple(reduce), stores, lets)
+
+
+def _is_zero(value: Any) -> bool:
+    return getattr(value, "value", None) == 0
+
+
+def _stores(body: Any, name: str) -> tuple[tuple[Any, ...], dict[int, Any]]:
+    statements = list(body.seq) if type(body).__name__ == "SeqStmt" else [body]
+    stores, lets = [], {}
+    while statements:
+        statement = statements.pop(0)
+        kind = type(statement).__name__
+        if kind == "BufferStore":
+            stores.append(statement)
+        elif kind in ("Bind", "LetStmt") or (hasattr(statement, "var") and hasattr(statement, "value")):
+            lets[key(statement.var)] = statement.value
+            inner = getattr(statement, "body", None)
+            if inner is not None:
+                statements[:0] = list(inner.seq) if type(inner).__name__ == "SeqStmt" else [inner]
+        else:
+            raise UnsupportedOperator(f"a {kind} in the body of block '{name}' cannot be planned", name, REMEDY)
+    if not stores:
+        raise UnsupportedOperator(f"block '{name}' stores nothing", name, REMEDY)
+    return tuple(stores), lets

@@ -1,0 +1,243 @@
+"""PrimFuncs as tensor expressions: each block a stage, as a TE operator of the same computation would be read."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import UnsupportedOperator
+from ..expr.expression import Stage, Tensor, TensorExpression
+from ..expr.pattern import choose_anchor
+from ..te.body import REMEDY, StageReader, dtype_of, extent_of, unique
+from .nodes import AlreadyScheduled, Nest, access_of, buffer_of, key, nests, parameters, structurally_equal
+
+#: te.compute's name of a combiner's node, by which ``StageReader`` tells reductions.
+_COMBINERS = {"Add": "sum", "Max": "max", "Min": "min", "Mul": "prod"}
+
+
+@dataclass(frozen=True)
+class TirReading:
+    """What was read from a PrimFunc, and how to find it there again.
+
+    Parameters
+    ----------
+    expression : TensorExpression
+    blocks : dict
+        Stage -> name of its block.
+    loops : dict
+        Stage -> {loop of the function -> names of the axes it became}, spatial axes first.
+    spatial : dict
+        Stage -> number of its spatial loops.
+    buffers : dict
+        Input or stage -> the buffers it has (a stage with several results has several).
+    arguments : tuple of str
+        Inputs and outputs in the order of the function's parameters.
+    """
+
+    expression: TensorExpression
+    blocks: dict[str, str]
+    loops: dict[str, dict[str, tuple[str, ...]]]
+    spatial: dict[str, int]
+    buffers: dict[str, tuple[Any, ...]]
+    arguments: tuple[str, ...]
+
+    def own_loops(self) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
+        """Each stage's spatial and reduction loops."""
+        return {
+            name: (tuple(loops)[: self.spatial[name]], tuple(loops)[self.spatial[name] :])
+            for name, loops in self.loops.items()
+        }
+
+
+def read_prim_func(func: Any, name: str | None = None, constants: Collection[str | int] = ()) -> TirReading:
+    """Read a PrimFunc that is not scheduled yet.
+
+    Parameters
+    ----------
+    func : tvm.tirx.PrimFunc
+        As ``te.create_prim_func`` and Relax's ``FuseTIR`` make them: a sequence of blocks, each in loops of its own.
+    name : str, optional
+        Of the expression; by default that of the last stage.
+    constants : collection of str or int
+        Parameters, by name or position, whose values are known at build time.
+
+    Raises
+    ------
+    UnsupportedOperator
+        If it cannot be planned: symbolic shapes, opaque blocks and the like.
+    AlreadyScheduled
+        If its loops are not the plain ones any more.
+
+    Examples
+    --------
+    >>> from tvm import te
+    >>> x = te.placeholder((8, 4), name="x")
+    >>> y = te.compute((4, 8), lambda i, j: x[j, i] + 1.0, name="y")
+    >>> str(read_prim_func(te.create_prim_func([x, y])).expression.output)
+    'y(i:4, j:8) float32 = {1*add} of x[j, i]'
+    """
+    params = parameters(func)
+    found = nests(func)
+    where = name or str(func.attrs["global_symbol"] if func.attrs and "global_symbol" in func.attrs else "function")
+    names: dict[int, str] = {}
+    used: set[str] = set()
+    made = {key(b) for nest in found for b in nest.outputs}
+    buffers: dict[str, tuple[Any, ...]] = {}
+    inputs: list[Tensor] = []
+    for position, buffer in enumerate(params):
+        if key(buffer) in made:
+            continue
+        own = unique(str(buffer.name) or "input", used)
+        names[key(buffer)] = own
+        shape = tuple(extent_of(e, own, f"dimension {d}") for d, e in enumerate(buffer.shape))
+        constant = own in constants or position in constants
+        inputs.append(Tensor(own, shape, dtype_of(buffer.dtype, own), constant))
+        buffers[own] = (buffer,)
+    stages: list[Stage] = []
+    reading: dict[str, Any] = {"blocks": {}, "loops": {}, "spatial": {}}
+    for nest in found:
+        own = unique(nest.name, used)
+        for buffer in nest.outputs:
+            if key(buffer) in names:
+                raise UnsupportedOperator(f"'{buffer.name}' is written by two blocks", where, REMEDY)
+            names[key(buffer)] = own
+        stage, axes = BlockReader(_view(nest, own), own, names).read()
+        stages.append(stage)
+        buffers[own] = tuple(nest.outputs)
+        reading["blocks"][own] = nest.name
+        reading["loops"][own] = axes
+        reading["spatial"][own] = len(nest.spatial)
+    if not stages:
+        raise UnsupportedOperator("nothing is computed in it", where, REMEDY)
+    read = {a.tensor for s in stages for a in s.reads}
+    results = {names[key(b)] for b in params if key(b) in made}
+    stored = tuple(s.name for s in stages if s.name in results and s.name in read)
+    unread = [s.name for s in stages if s.name not in read and s.name not in results]
+    if unread:
+        raise UnsupportedOperator(f"what '{unread[0]}' computes is never used", where, REMEDY)
+    try:
+        expression = TensorExpression(
+            name or stages[-1].name, tuple(inputs), tuple(stages), choose_anchor(stages), stored=stored
+        )
+    except ValueError as error:
+        raise UnsupportedOperator(str(error), where, REMEDY) from error
+    order = tuple(dict.fromkeys(names[key(b)] for b in params if key(b) in names))
+    return TirReading(expression, **reading, buffers=buffers, arguments=order)
+
+
+@dataclass(frozen=True, eq=False)
+class Iter:
+    """An axis of a block as te has it, called as its loop is."""
+
+    var: Any
+    dom: Any
+    label: str
+
+
+@dataclass(frozen=True)
+class Result:
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Compute:
+    """A block in the shape of a te.ComputeOp."""
+
+    axis: list[Iter]
+    reduce_axis: list[Iter]
+    body: list[Any]
+    dtype: str
+
+    def output(self, _number: int) -> Result:
+        return Result(self.dtype)
+
+
+@dataclass(frozen=True)
+class Combiner:
+    """What a reduction's node does: its kind, or 'other'."""
+
+    kind: str
+
+
+@dataclass(frozen=True)
+class Reduce:
+    """A block with an initial value in the shape of te's reduction."""
+
+    combiner: Combiner
+    source: list[Any]
+    own: set[int]
+    init: list[Any] = field(default_factory=list)
+    condition: int = 1
+
+
+class BlockReader(StageReader):
+    """Reads one block: what it loads are buffers."""
+
+    def _access(self, node: Any) -> tuple[str, list[Any]] | None:
+        found = access_of(node)
+        if found is None:
+            return None
+        buffer, indices = found
+        if key(buffer) not in self.names:
+            raise UnsupportedOperator(f"reads '{buffer.name}' before it is computed", self.name, REMEDY)
+        return self.names[key(buffer)], indices
+
+    def _combined(self, reduce: Any) -> str:
+        return str(reduce.combiner.kind)
+
+
+def _view(nest: Nest, name: str) -> Compute:
+    spatial = [Iter(iv.var, iv.dom, label) for iv, label in nest.spatial]
+    reduce = [Iter(iv.var, iv.dom, label) for iv, label in nest.reduce]
+    dtype = str(nest.outputs[0].dtype)
+    if not nest.reduce:
+        return Compute(spatial, reduce, [store.value for store in nest.stores], dtype)
+    own = {key(b) for b in nest.outputs}
+    values = [nest.value_of(store) for store in nest.stores]
+    combiner, sources = "other", []
+    if len(values) == 1:
+        node = values[0]
+        kind = _COMBINERS.get(type(node).__name__)
+        for mine, other in ((getattr(node, "a", None), getattr(node, "b", None)),
+                            (getattr(node, "b", None), getattr(node, "a", None))):  # fmt: skip
+            if kind and _is_own(mine, own) and not _reads_own(other, own):
+                combiner, sources = kind, [other]
+                break
+    if not sources:
+        for value in values:
+            _sources(value, own, sources)
+    if not sources:
+        raise UnsupportedOperator("its reduction reads nothing but its own result", name, REMEDY)
+    return Compute(spatial, reduce, [Reduce(Combiner(combiner), sources, own)] * len(values), dtype)
+
+
+def _is_own(node: Any, own: set[int]) -> bool:
+    found = None if node is None else access_of(node)
+    return found is not None and key(found[0]) in own
+
+
+def _children(node: Any) -> list[Any]:
+    fields = ("a", "b", "value", "condition", "true_value", "false_value", "var", "body")
+    named = [getattr(node, f) for f in fields if getattr(node, f, None) is not None]
+    listed = [*getattr(node, "args", ())]
+    return [c for c in (*named, *listed) if hasattr(c, "dtype") or hasattr(c, "ty")]
+
+
+def _reads_own(node: Any, own: set[int]) -> bool:
+    return _is_own(node, own) or any(_reads_own(c, own) for c in _children(node))
+
+
+def _sources(node: Any, own: set[int], found: list[Any]) -> None:
+    """The largest parts that do not read the result itself: what a combiner of several values is given."""
+    if _is_own(node, own):
+        return
+    if not _reads_own(node, own):
+        if not any(structurally_equal(node, other) for other in found):
+            found.append(node)
+        return
+    for child in _children(node):
+        _sources(child, own, found)
+
+
+__all__ = ["AlreadyScheduled", "TirReading", "buffer_of", "read_prim_func"]
