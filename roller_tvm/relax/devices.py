@@ -1,0 +1,45 @@
+"""The device that a Relax target means."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from ..device import DeviceSpec, load_device
+from ..device.from_target import device_for_target
+from ..errors import TargetError
+
+_REMEDY = 'give one: ScheduleWithRoller({"kind": "llvm", "num-cores": 2}), or `with tvm.target.Target(...):`'
+
+
+def find_target(target: Any = None, func: Any = None) -> Any:
+    """The tvm Target that is given, or a function's own, or that of the scope.
+
+    Raises
+    ------
+    TargetError
+        If there is none.
+    """
+    import tvm
+
+    if target is not None:
+        return tvm.target.Target(target)
+    attrs = getattr(func, "attrs", None)
+    found = attrs["target"] if attrs and "target" in attrs else tvm.target.Target.current(allow_none=True)
+    if found is None:
+        raise TargetError("no target is known", where="roller_tvm.relax", remedy=_REMEDY)
+    return found
+
+
+def device_of(device: DeviceSpec | str | None, target: Any) -> DeviceSpec:
+    """The device that is given, or the one that follows from a target."""
+    if isinstance(device, DeviceSpec):
+        return device
+    return load_device(device) if device is not None else _of_target(str(target))
+
+
+@lru_cache(maxsize=16)
+def _of_target(target: str) -> DeviceSpec:
+    import json
+
+    return device_for_target(json.loads(target) if target.lstrip().startswith("{") else target)

@@ -1,0 +1,152 @@
+"""ScheduleWithRoller: a module pass that schedules every PrimFunc left unscheduled, in seconds, without measuring."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import tvm
+
+from ..device import DeviceSpec
+from ..tir.candidates import Candidates, make_candidates
+from ..tir.nodes import structurally_equal
+from .devices import device_of, find_target
+
+SCHEDULED = "tirx.is_scheduled"
+
+
+@dataclass(frozen=True)
+class Note:
+    """What became of one PrimFunc.
+
+    Parameters
+    ----------
+    name : str
+    recipe : str
+        Recipes of its plan, or '' where it was left as it was.
+    predicted_us : float
+    reason : str
+        Why it was left.
+    """
+
+    name: str
+    recipe: str = ""
+    predicted_us: float = 0.0
+    reason: str = ""
+
+    def __str__(self) -> str:
+        if not self.recipe:
+            return f"{self.name}: left as it was, {self.reason}"
+        return f"{self.name}: {self.recipe}, predicted {self.predicted_us:.1f} us"
+
+
+@dataclass
+class Report:
+    """What the pass did: a note for each PrimFunc, and seconds spent."""
+
+    notes: list[Note] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def scheduled(self) -> list[Note]:
+        return [n for n in self.notes if n.recipe]
+
+    @property
+    def left(self) -> list[Note]:
+        return [n for n in self.notes if not n.recipe]
+
+    def __str__(self) -> str:
+        head = f"ScheduleWithRoller: {len(self.scheduled)} of {len(self.notes)} functions in {self.seconds:.1f} s"
+        return "\n".join([head, *(f"  {note}" for note in self.notes)])
+
+
+@tvm.transform.module_pass(opt_level=0, name="ScheduleWithRoller")
+class ScheduleWithRoller:
+    """Schedule every PrimFunc that is not scheduled yet with the plan that the model thinks best.
+
+    Works like ``dlight.ApplyDefaultSchedule``: put it after ``FuseTIR``, and dlight (or nothing) behind it for the
+    functions that it leaves. The module that is given is not changed.
+
+    Parameters
+    ----------
+    target : Target, dict or str, optional
+        By default the target in whose scope the pass runs, or the function's own.
+    device : DeviceSpec or str, optional
+        By default the one that follows from the target.
+    top : int
+        Plans tried where the first ones cannot be applied.
+
+    Attributes
+    ----------
+    report : Report
+        What the last run did.
+
+    Examples
+    --------
+    >>> with tvm.target.Target({"kind": "llvm", "num-cores": 2}):  # doctest: +SKIP
+    ...     mod = ScheduleWithRoller()(mod)
+    """
+
+    def __init__(self, target: Any = None, device: DeviceSpec | str | None = None, top: int = 4) -> None:
+        self.target, self.device, self.top = target, device, top
+        self.report = Report()
+
+    def transform_module(self, mod: Any, _context: Any) -> Any:
+        """The module with its functions scheduled."""
+        start = time.perf_counter()
+        report = self.report
+        report.notes.clear()
+        result = {}
+        done: list[tuple[Any, Any, Note]] = []
+        for var, func in mod.functions_items():
+            if type(func).__name__ != "PrimFunc":
+                continue
+            name = str(var.name_hint)
+            func_target = find_target(self.target, func)
+            same = next((d for d in done if structurally_equal(d[0], _bare(func))), None)
+            if same is not None:  # networks repeat themselves
+                scheduled, note = same[1], Note(name, same[2].recipe, same[2].predicted_us, same[2].reason)
+            else:
+                found = make_candidates(func, device_of(self.device, func_target), self.top, _constants(func), name)
+                scheduled, note = _best(found, name)
+                done.append((_bare(func), scheduled, note))
+            report.notes.append(note)
+            if scheduled is not None:
+                result[var] = _named(scheduled, func)
+        changed = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs, global_infos=mod.global_infos)
+        for var, func in result.items():
+            changed.update_func(var, func)
+        report.seconds = time.perf_counter() - start
+        return changed
+
+
+def _bare(func: Any) -> Any:
+    """The function without its name, so that equal ones are found to be."""
+    return func.without_attr("global_symbol") if func.attrs and "global_symbol" in func.attrs else func
+
+
+def _named(scheduled: Any, func: Any) -> Any:
+    """`scheduled` with the attributes of `func`."""
+    result = scheduled
+    for name in (result.attrs or {}).keys():
+        result = result.without_attr(name)
+    for name, value in (func.attrs or {}).items():
+        result = result.with_attr(name, value)
+    return result.with_attr(SCHEDULED, True)
+
+
+def _best(found: Candidates, name: str) -> tuple[Any, Note]:
+    for candidate, schedule in found.schedules():
+        plan = candidate.ranked.plan
+        recipes = " + ".join(dict.fromkeys(p.recipe for p in plan.programs))
+        return schedule.mod["main"], Note(name, recipes, candidate.ranked.seconds * 1e6)
+    reason = found.reason or f"no plan could be applied: {found.failures[0] if found.failures else 'none made'}"
+    return None, Note(name, reason=reason)
+
+
+def _constants(func: Any) -> Iterator[int] | tuple[int, ...]:
+    """Parameters marked by ``AttachAttrLayoutFreeBuffers``: weights whose layout is ours to choose."""
+    attrs = func.attrs or {}
+    return tuple(int(i) for i in attrs["layout_free_buffers"]) if "layout_free_buffers" in attrs else ()

@@ -1,0 +1,127 @@
+"""From a PrimFunc to candidates: read, planned, lowered, as TensorIR schedules."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..device import DeviceSpec
+from ..errors import MeasureError, RollerError, UnsupportedOperator
+from ..lower.steps import Step
+from ..plan.candidates import RankedPlan
+from .nodes import AlreadyScheduled
+from .read import TirReading
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A plan of a function and its steps; `schedule` makes the TensorIR schedule of them.
+
+    Parameters
+    ----------
+    func : PrimFunc
+    reading : TirReading
+    ranked : RankedPlan
+    steps : tuple of Step
+    """
+
+    func: Any
+    reading: TirReading
+    ranked: RankedPlan
+    steps: tuple[Step, ...]
+
+    def schedule(self) -> Any:
+        """A fresh ``s_tir.Schedule`` with the steps applied; raises ``MeasureError`` where one does not apply."""
+        from .apply import apply_steps_tir
+
+        return apply_steps_tir(self.func, self.reading, self.steps)
+
+
+@dataclass
+class Candidates:
+    """Plans of one function by predicted time.
+
+    Parameters
+    ----------
+    plans : list of Candidate
+        Best first, no two with the same steps.
+    reason : str
+        Why there is no plan, or ''.
+    scheduled : bool
+        True where the function was scheduled already, so that it is left alone.
+    failures : list of str
+        Plans whose steps did not apply, noted by `schedules`.
+    plan_ms : float
+        Milliseconds of reading and construction.
+    flops : float
+    """
+
+    plans: list[Candidate] = field(default_factory=list)
+    reason: str = ""
+    scheduled: bool = False
+    failures: list[str] = field(default_factory=list)
+    plan_ms: float = 0.0
+    flops: float = 0.0
+
+    def schedules(self) -> Iterator[tuple[Candidate, Any]]:
+        """The candidates whose steps apply, each with its schedule; the others are noted in `failures`."""
+        for plan in self.plans:
+            try:
+                yield plan, plan.schedule()
+            except RollerError as error:
+                self.failures.append(error.what)
+            except Exception as error:  # a defect of one recipe must not stop the other plans
+                self.failures.append(f"lowering: {type(error).__name__}: {str(error)[:200]}")
+
+
+def make_candidates(
+    func: Any, device: DeviceSpec, top: int = 10, constants: Collection[str | int] = (), name: str | None = None
+) -> Candidates:
+    """Plan a PrimFunc. Nothing that goes wrong with it is raised: the reason is in the result.
+
+    Parameters
+    ----------
+    func : PrimFunc
+        Not scheduled yet.
+    device : DeviceSpec
+    top : int
+        Plans wanted.
+    constants : collection of str or int
+        Parameters whose values are known at build time.
+    name : str, optional
+        Of the operator, in plans and messages.
+
+    Examples
+    --------
+    >>> found = make_candidates(func, device, top=3)  # doctest: +SKIP
+    >>> candidate, schedule = next(found.schedules())  # doctest: +SKIP
+    """
+    from ..lower import lower
+    from ..plan import construct
+    from ..plan.gpu_variants import plan_variants
+    from .read import read_prim_func
+
+    result = Candidates()
+    start = time.perf_counter()
+    try:
+        reading = read_prim_func(func, name=name, constants=constants)
+        result.flops = float(reading.expression.flops)
+        plans = list(construct(reading.expression, device, top=top).plans)
+        if device.kind == "gpu":  # last of all, for where every plan spills
+            plans += plan_variants(plans[0])
+        known: set[tuple[Step, ...]] = set()
+        for ranked in plans:
+            steps = tuple(lower(ranked.plan))
+            if steps not in known:  # two plans can come to the same kernel
+                known.add(steps)
+                result.plans.append(Candidate(func, reading, ranked, steps))
+    except AlreadyScheduled as error:
+        result.reason, result.scheduled = error.what, True
+    except (UnsupportedOperator, MeasureError) as error:
+        result.reason = error.what + (f" ({error.where})" if error.where else "")
+    except Exception as error:  # a defect of the planner must not stop the other functions
+        result.reason = f"planner error: {type(error).__name__}: {str(error)[:200]}"
+    result.plan_ms = (time.perf_counter() - start) * 1e3
+    return result
