@@ -1,8 +1,59 @@
-"""Options of the whole test run."""
+"""Options of the whole test run, and which of TVM's two lines a test needs.
 
+One process imports one TVM, so each line's tests run in an environment of their own. A module says its line
+(``pytestmark = pytest.mark.tvm``, ``relax``, ``te``), or it follows from its folder; where the TVM here is of
+another line the module is not even imported, and shows as skipped.
+"""
+
+import re
 from pathlib import Path
 
 import pytest
+
+from roller_tvm.tvm_env import line
+
+TESTS = Path(__file__).parent
+NEEDS = {
+    "tvm": ("relay", "a TVM of the Relay line: make venv, .venv/relay"),
+    "relax": ("relax", "a TVM of the Relax line: make venv, .venv/relax"),
+    "te": ("relay or relax", "a TVM, of either line"),
+}
+FOLDERS = {"tir": "relax", "relax": "relax"}
+MARK = re.compile(rf"^pytestmark = .*\bpytest\.mark\.({'|'.join(NEEDS)})\b", re.M)
+LINE = line()
+
+
+def missing(mark):
+    """Why tests with this marker cannot run here, or None."""
+    lines, what = NEEDS[mark]
+    return None if LINE in lines.split(" or ") else f"needs {what}"
+
+
+def mark_of(path):
+    """The line that a test module needs as a whole, or None: it says so itself, or its folder does."""
+    named = MARK.search(path.read_text(encoding="utf-8"))
+    return named[1] if named else FOLDERS.get(path.relative_to(TESTS).parts[0])
+
+
+class OtherLine(pytest.Module):
+    """A test module for another TVM than the one here."""
+
+    def collect(self):
+        pytest.skip(missing(mark_of(self.path)), allow_module_level=True)
+
+
+def pytest_pycollect_makemodule(module_path, parent):
+    mark = mark_of(module_path) if TESTS in module_path.parents else None
+    return OtherLine.from_parent(parent, path=module_path) if mark and missing(mark) else None
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if mark_of(item.path) == "relax" and not item.get_closest_marker("relax"):
+            item.add_marker("relax")
+        for mark in NEEDS:
+            if item.get_closest_marker(mark) and (why := missing(mark)):
+                item.add_marker(pytest.mark.skip(reason=why))
 
 
 def pytest_addoption(parser):

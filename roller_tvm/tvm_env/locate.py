@@ -11,8 +11,10 @@ from pathlib import Path
 from types import ModuleType
 
 from roller_tvm.errors import NoTvm, TvmLineError
+from roller_tvm.tvm_env.ffi import bad_pair, installed_ffi
 
 INSTALL = "roller-tvm install-tvm"
+INSTALL_RELAX = "pip install 'roller-tvm[relax]'"
 
 
 class Line(enum.Enum):
@@ -25,7 +27,8 @@ class Line(enum.Enum):
 
 # Both ends included; None is open.
 LINE_VERSIONS = {Line.RELAY: ((0, 13), (0, 19)), Line.RELAX: ((0, 25), None)}
-
+VERSION_TEXT = {Line.RELAY: "0.13 to 0.19", Line.RELAX: "0.25 or later"}
+REMEDY = {Line.RELAY: INSTALL, Line.RELAX: INSTALL_RELAX}
 
 VERSION = re.compile(r"""^(?:__version__|version)\s*(?::\s*\w+\s*)?=.*?["']([^"']+)["']""", re.M)
 
@@ -96,6 +99,20 @@ def _version(root: Path) -> str:
         return "unknown"
 
 
+def line() -> str | None:
+    """Line of the TVM that ``import tvm`` would load: "relay", "relax", or None without a usable one.
+
+    Imports nothing of TVM.
+
+    Examples
+    --------
+    >>> line() in ("relay", "relax", None)
+    True
+    """
+    found = find_tvm()
+    return None if found is None or found.line is Line.UNSUPPORTED else found.line.value
+
+
 def import_relay_tvm(what_for: str = "this") -> ModuleType:
     """Import TVM and return it, if it is of the Relay line; the error says what to do if not.
 
@@ -103,15 +120,46 @@ def import_relay_tvm(what_for: str = "this") -> ModuleType:
     --------
     >>> tvm = import_relay_tvm("tuning a Relay model")  # doctest: +SKIP
     """
-    found = find_tvm()
-    if found is None:
-        raise NoTvm(f"{what_for} needs TVM 0.13 to 0.19, and no TVM can be imported", remedy=INSTALL)
-    if found.line is not Line.RELAY:
+    return _import(_found(Line.RELAY, what_for))
+
+
+def import_relax_tvm(what_for: str = "this") -> ModuleType:
+    """Import TVM and return it, if it is of the Relax line; the error says what to do if not.
+
+    A pair of apache-tvm and apache-tvm-ffi that is known to crash is refused: a process that a segmentation fault
+    ends tells its user nothing.
+
+    Examples
+    --------
+    >>> tvm = import_relax_tvm("tuning a Relax model")  # doctest: +SKIP
+    """
+    found = _found(Line.RELAX, what_for)
+    ffi = installed_ffi()
+    if (pair := bad_pair(found.version, ffi)) is not None:
         raise TvmLineError(
-            f"{what_for} needs TVM 0.13 to 0.19 (got {found.version})",
-            where=str(found.root),
-            remedy=f"in an environment of its own: {INSTALL}",
+            f"apache-tvm {found.version} with apache-tvm-ffi {ffi}: {pair.how}", str(found.root), pair.remedy
         )
+    return _import(found)
+
+
+def refuse_other_line(wanted: Line, found: TvmFound | None, what_for: str) -> None:
+    """Raise the error that tells the TVM needed, the one found and the remedy; nothing if it is the one needed."""
+    needs = f"{what_for} needs TVM {VERSION_TEXT[wanted]}"
+    if found is None:
+        raise NoTvm(f"{needs}, and no TVM can be imported", remedy=REMEDY[wanted])
+    if found.line is not wanted:
+        remedy = f"in an environment of its own: {REMEDY[wanted]}"
+        raise TvmLineError(f"{needs} (got {found.version})", where=str(found.root), remedy=remedy)
+
+
+def _found(wanted: Line, what_for: str) -> TvmFound:
+    found = find_tvm()
+    refuse_other_line(wanted, found, what_for)
+    assert found is not None
+    return found
+
+
+def _import(found: TvmFound) -> ModuleType:
     try:
         return importlib.import_module("tvm")
     except (ImportError, OSError, RuntimeError) as error:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-pytestmark = pytest.mark.tvm
+pytestmark = pytest.mark.te
 tvm = pytest.importorskip("tvm")
 from tvm import te  # noqa: E402
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.tvm
+pytestmark = pytest.mark.te
 pytest.importorskip("tvm.te")
 
 from roller_tvm.expr.operators import OPERATORS, operator, parse_params  # noqa: E402

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-pytestmark = pytest.mark.tvm
+pytestmark = pytest.mark.te
 te = pytest.importorskip("tvm.te")
 
 import tvm  # noqa: E402

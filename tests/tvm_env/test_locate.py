@@ -4,7 +4,7 @@ import pytest
 
 from roller_tvm.errors import NoTvm, TvmLineError
 from roller_tvm.tvm_env import locate
-from roller_tvm.tvm_env.locate import Line, TvmFound, import_relay_tvm, line_of
+from roller_tvm.tvm_env.locate import Line, TvmFound, import_relax_tvm, import_relay_tvm, line, line_of
 
 WHICH = (
     "from roller_tvm.tvm_env import find_tvm; f = find_tvm();"
@@ -56,6 +56,25 @@ def test_import_refuses_the_other_line(monkeypatch, tmp_path):
     monkeypatch.setattr(locate, "find_tvm", lambda: TvmFound(tmp_path, "0.26.0", Line.RELAX, False))
     with pytest.raises(TvmLineError, match=r"got 0\.26\.0"):
         import_relay_tvm("tuning")
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [(None, r"needs TVM 0\.25 or later, and no TVM"), ("0.17.0", r"0\.25 or later \(got 0\.17\.0\)")],
+)
+def test_the_relax_line_says_what_to_install(monkeypatch, tmp_path, found, said):
+    there = found and TvmFound(tmp_path, found, line_of(found), True)
+    monkeypatch.setattr(locate, "find_tvm", lambda: there)
+    with pytest.raises(NoTvm, match=rf"{said}(.|\n)*pip install 'roller-tvm\[relax\]'"):
+        import_relax_tvm("tuning")
+
+
+@pytest.mark.parametrize(("version", "expected"), [("0.17.0", "relay"), ("0.27.0", "relax"), ("0.20.0", None)])
+def test_the_line_in_a_word(monkeypatch, tmp_path, version, expected):
+    monkeypatch.setattr(locate, "find_tvm", lambda: TvmFound(tmp_path, version, line_of(version), False))
+    assert line() == expected
+    monkeypatch.setattr(locate, "find_tvm", lambda: None)
+    assert line() is None
 
 
 def test_a_broken_tvm_is_an_error_of_ours(monkeypatch, make_tvm, tmp_path):
