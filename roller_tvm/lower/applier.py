@@ -13,6 +13,7 @@ from .steps import (
     ComputeAt,
     Fuse,
     Inline,
+    Pack,
     Parallel,
     Reorder,
     RFactor,
@@ -78,6 +79,9 @@ class StepApplier:
         if isinstance(step, CacheRead):
             rank = self.cache_read(stage, step.scope, step.readers, step.name)
             self._start(step.name, [f"d{d}" for d in range(rank)], [])
+            return
+        if isinstance(step, Pack):
+            self.pack(step)
             return
         if stage not in self.loops:
             raise self._error(f"'{step}': no stage '{stage}' (has {', '.join(self.loops)})")
@@ -176,6 +180,9 @@ class StepApplier:
 
     def cache_write(self, stage: str, scope: str, name: str) -> None:
         raise NotImplementedError
+
+    def pack(self, step: Pack) -> None:
+        """Nothing where the line's own build packs constant operands by the order of the loops (Relay's does)."""
 
     def rfactor(self, stage: str, at: int, position: int, name: str) -> None:
         raise NotImplementedError

@@ -124,6 +124,42 @@ class CacheRead(Step):
 
 
 @dataclass(frozen=True)
+class Pack(Step):
+    """Constant tensor ``stage`` is laid out anew at build time, in the order in which ``reader`` goes through it.
+
+    Dimension k of the new layout is a digit of length ``lengths[k]`` of the index along dimension ``dims[k]``; digits of
+    one dimension stand in order, the most significant first.
+
+    ``w[o, i]``  ->  ``w.packed[o // 16, i, o % 16]`` for dims (0, 1, 0), lengths (O / 16, I, 16)
+    """
+
+    op: ClassVar[str] = "pack"
+    reader: str
+    dims: tuple[int, ...]
+    lengths: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.dims) != len(self.lengths):
+            raise ValueError(f"pack of {self.stage}: {len(self.dims)} dimensions need as many lengths "
+                             f"(got {self.lengths})")
+
+    def digits(self) -> tuple[tuple[int, int, int], ...]:
+        """Of each new dimension: the old one, what its index is divided by, and the digit's length.
+
+        Examples
+        --------
+        >>> Pack("w", "C", (0, 1, 0), (4, 8, 16)).digits()
+        ((0, 16, 4), (1, 1, 8), (0, 1, 16))
+        """
+        below: dict[int, int] = {}
+        found = []
+        for dim, length in zip(reversed(self.dims), reversed(self.lengths), strict=True):
+            found.append((dim, below.get(dim, 1), length))
+            below[dim] = below.get(dim, 1) * length
+        return tuple(reversed(found))
+
+
+@dataclass(frozen=True)
 class CacheWrite(Step):
     """``name`` takes over the computation of ``stage`` in ``scope``; ``stage`` becomes the copy out."""
 
@@ -154,7 +190,7 @@ class RFactor(Step):
 
 STEPS: dict[str, type[Step]] = {
     c.op: c for c in (Split, Fuse, Reorder, Bind, Vectorize, Unroll, Parallel, UnrollLimit, ComputeAt, Inline,
-                      CacheRead, CacheWrite, StorageAlign, RFactor)
+                      CacheRead, CacheWrite, Pack, StorageAlign, RFactor)
 }  # fmt: skip
 
 
