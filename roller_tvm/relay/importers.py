@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,9 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from roller_tvm.errors import BadInput, UnsupportedOperator, UsageError
+from roller_tvm.models import (
+    Shapes,
+    existing,
+    input_shapes,
+    last_line,
+    opsets,
+    parse_shapes,
+    read_onnx,
+    unsupported,
+)
+from roller_tvm.models.onnx_file import words_of
 from roller_tvm.tvm_env import import_relay_tvm
 
-Shapes = Mapping[str, tuple[int, ...]]
+__all__ = ["LAYOUTS", "Model", "Shapes", "converted", "folded", "load_model", "parse_shapes"]
 
 RELAY_JSON, RELAY_TEXT = (".json",), (".relay", ".txt", ".ir")
 LAYOUTS = {"NCHW": ["NCHW", "default"], "NHWC": ["NHWC", "default"]}
@@ -34,33 +44,6 @@ class Model:
     mod: Any
     params: dict[str, Any]
     inputs: dict[str, tuple[tuple[int, ...], str]]
-
-
-def parse_shapes(text: str) -> dict[str, tuple[int, ...]]:
-    """Input shapes in TVMC's words; the brackets may be left out.
-
-    Examples
-    --------
-    >>> parse_shapes("x:[1,3,320,320] images/mask:[1, 10]")
-    {'x': (1, 3, 320, 320), 'images/mask': (1, 10)}
-    """
-    pattern = re.compile(r"\s*([^\s\[\],]+):\s*(?:\[([^\]]*)\]|([\d,]+))\s*")
-    shapes: dict[str, tuple[int, ...]] = {}
-    at = 0
-    while at < len(text.rstrip()):
-        found = pattern.match(text, at)
-        dims = re.split(r"[\s,]+", (found[2] or found[3] or "").strip()) if found else []
-        if found is None or not all(d.isdigit() and int(d) > 0 for d in dims):
-            raise UsageError(
-                f"{text!r} is not a list of shapes",
-                "--input-shapes",
-                'write "name:[1,3,224,224] other:[1,10]", every extent from 1',
-            )
-        shapes[found[1]] = tuple(map(int, dims))
-        at = found.end()
-    if not shapes:
-        raise UsageError("no shape is given", "--input-shapes", 'write "name:[1,3,224,224]"')
-    return shapes
 
 
 def load_model(
@@ -96,12 +79,7 @@ def load_model(
     >>> model.inputs  # doctest: +SKIP
     {'x': ((1, 3, 320, 320), 'float32')}
     """
-    path = Path(path)
-    if not path.is_file():
-        what = "is a folder" if path.is_dir() else "no such file"
-        raise BadInput(
-            what, str(path), "give the path of an ONNX model, or of a Relay module (.json, .relay)"
-        )
+    path = existing(path, "an ONNX model, or of a Relay module (.json, .relay)")
     tvm = import_relay_tvm("importing a model")
     if path.suffix in RELAY_JSON:
         mod, weights = _relay_json(tvm, path), _params(tvm, path, params)
@@ -157,7 +135,7 @@ def converted(model: Model, layout: str) -> Model:
             mod = tvm.transform.Sequential(passes)(model.mod)
     except (tvm.TVMError, ValueError, KeyError) as error:
         raise UnsupportedOperator(
-            f"cannot be converted to {layout}: {_last(error)}", "model", "leave --desired-layout out"
+            f"cannot be converted to {layout}: {last_line(error)}", "model", "leave --desired-layout out"
         ) from error
     return Model(mod, model.params, model.inputs)
 
@@ -166,104 +144,25 @@ def converted(model: Model, layout: str) -> Model:
 
 
 def _onnx(tvm: Any, path: Path, shapes: dict[str, tuple[int, ...]]) -> tuple[Any, dict[str, Any]]:
-    try:
-        import onnx
-    except ImportError as error:
-        raise BadInput(
-            "reading ONNX needs the 'onnx' package", str(path), 'pip install "onnx==1.18.0"'
-        ) from error
-    from google.protobuf.message import DecodeError
     from tvm import relay
 
-    not_onnx = BadInput(
-        "is not an ONNX model",
-        str(path),
-        "export it to ONNX; a Relay module must end in .json, .relay or .txt",
-    )
-    try:
-        model = onnx.load(str(path))
-    except (DecodeError, ValueError, UnicodeDecodeError) as error:
-        raise not_onnx from error
-    except OSError as error:
-        raise BadInput(
-            f"cannot be read: {error}", str(path), "keep the files with its weights beside it"
-        ) from error
-    if not model.graph.node or not model.opset_import:
-        raise not_onnx
-    wanted = _onnx_shapes(model, shapes, path)
+    model = read_onnx(path, 'pip install "onnx==1.18.0"', "a Relay module must end in .json, .relay or .txt")
+    wanted = input_shapes(model, shapes, path)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the importer to itself: deprecated calls, a checker that is stricter
             mod, params = relay.frontend.from_onnx(model, wanted, freeze_params=True)
     except tvm.error.OpNotImplemented as error:
-        raise UnsupportedOperator(
-            _unsupported(str(error), model), str(path), "replace them in the model, or cut it before them"
-        ) from error
+        names = words_of(str(error))
+        what = unsupported(names, model) if names else last_line(error)
+        raise UnsupportedOperator(what, str(path), "replace them in the model, or cut it before them") from error
     except Exception as error:  # the importer raises whatever its helpers raise
-        opsets = ", ".join(f"{o.domain or 'onnx'} {o.version}" for o in model.opset_import)
         raise UnsupportedOperator(
-            f"TVM {tvm.__version__} cannot import it (opset {opsets}): {_last(error)}",
+            f"TVM {tvm.__version__} cannot import it (opset {opsets(model)}): {last_line(error)}",
             str(path),
             "simplify it first (pip install onnxslim; onnxslim IN OUT), or export it with an older opset",
         ) from error
     return mod, dict(params)
-
-
-def _unsupported(text: str, model: Any) -> str:
-    """The operators that were refused, with where each is used first."""
-    names = re.findall(r"\w[\w.]*", text.split(":")[-1])
-    told = []
-    for name in dict.fromkeys(names):
-        nodes = [n for n in model.graph.node if n.op_type == name]
-        where = nodes[0].name or nodes[0].output[0] if nodes else ""
-        told.append(f"{name} ({len(nodes)}x, first at '{where}')" if nodes else name)
-    return f"unsupported operators: {', '.join(told)}" if told else _last_line(text)
-
-
-def _onnx_shapes(model: Any, given: dict[str, tuple[int, ...]], path: Path) -> dict[str, tuple[int, ...]]:
-    """The shape of every real input; all open ones are named at once."""
-    weights = {i.name for i in model.graph.initializer}
-    result: dict[str, tuple[int, ...]] = {}
-    names = [i.name for i in model.graph.input if i.name not in weights]
-    for name in given:
-        if name not in names:
-            raise BadInput(f"no input is called '{name}'", str(path), f"its inputs are {', '.join(names)}")
-    still_open: dict[str, str] = {}
-    for value in model.graph.input:
-        if value.name in weights:
-            continue
-        kind = value.type.tensor_type
-        dims = [d.dim_value if d.HasField("dim_value") else 0 for d in kind.shape.dim]
-        if value.name in given:
-            shape = given[value.name]
-            if kind.HasField("shape") and len(dims) != len(shape):
-                raise BadInput(
-                    f"input '{value.name}' has {len(dims)} dimensions, {list(shape)} has {len(shape)}",
-                    str(path),
-                    "give a shape of the same rank",
-                )
-            result[value.name] = shape
-        elif not kind.HasField("shape") or any(d < 1 for d in dims):
-            words = [
-                str(n) if n > 0 else d.dim_param or "?" for n, d in zip(dims, kind.shape.dim, strict=True)
-            ]
-            still_open[value.name] = f"[{', '.join(words)}]" if words else "of unknown rank"
-        else:
-            result[value.name] = tuple(dims)
-    if still_open:
-        told = ", ".join(f"'{name}' {shape}" for name, shape in still_open.items())
-        example = " ".join(f"{name}:{_example(shape)}" for name, shape in still_open.items())
-        raise BadInput(
-            f"has inputs of dynamic shape: {told}", str(path), f'fix them: --input-shapes "{example}"'
-        )
-    return result
-
-
-def _example(shape: str) -> str:
-    """A shape to try: open extents as 1 for the first, 3 for the second, then 224."""
-    words = re.findall(r"[^\s\[\],]+", shape) if shape.startswith("[") else []
-    guess = ["1", "3", "224", "224", "224"]
-    return "[" + ",".join(w if w.isdigit() else guess[min(n, 4)] for n, w in enumerate(words)) + "]"
 
 
 # Relay -----------------------------------------------------------------------------------------------------
@@ -274,7 +173,7 @@ def _relay_json(tvm: Any, path: Path) -> Any:
         mod = tvm.ir.load_json(path.read_text(encoding="utf-8"))
     except Exception as error:  # whatever the reader stumbles over
         raise BadInput(
-            f"is not a Relay module as JSON: {_last(error)}", str(path), "write it with tvm.ir.save_json(mod)"
+            f"is not a Relay module as JSON: {last_line(error)}", str(path), "write it with tvm.ir.save_json(mod)"
         ) from error
     return _checked(tvm, mod, path)
 
@@ -286,7 +185,7 @@ def _relay_text(tvm: Any, path: Path) -> Any:
         mod = relay.fromtext(path.read_text(encoding="utf-8"))
     except (tvm.TVMError, ValueError, UnicodeDecodeError, AttributeError) as error:
         raise BadInput(
-            f"is not Relay text: {_last(error)}",
+            f"is not Relay text: {last_line(error)}",
             str(path),
             "write it with mod.astext() (with its weights), or as JSON",
         ) from error
@@ -315,7 +214,7 @@ def _params(tvm: Any, path: Path, params: str | os.PathLike[str] | None) -> dict
         return dict(relay.load_param_dict(file.read_bytes()))
     except (OSError, tvm.TVMError, ValueError) as error:
         raise BadInput(
-            f"is not a file of parameters: {_last(error)}",
+            f"is not a file of parameters: {last_line(error)}",
             str(file),
             "write it with relay.save_param_dict(params)",
         ) from error
@@ -328,7 +227,7 @@ def _inferred(tvm: Any, mod: Any, path: Path) -> Any:
         return relay.transform.InferType()(mod)
     except tvm.TVMError as error:
         raise UnsupportedOperator(
-            f"its types do not fit together: {_last(error)}",
+            f"its types do not fit together: {last_line(error)}",
             str(path),
             "check the model, or give the shapes with --input-shapes",
         ) from error
@@ -367,12 +266,3 @@ def _same_shapes(model: Model, shapes: Shapes, path: Path) -> None:
                 str(path),
                 "a Relay module has its shapes: leave --input-shapes out",
             )
-
-
-def _last(error: BaseException) -> str:
-    return _last_line(str(error)) or type(error).__name__
-
-
-def _last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1][:300] if lines else ""

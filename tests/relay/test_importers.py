@@ -2,28 +2,10 @@
 
 import pytest
 
-from roller_tvm.errors import BadInput, UnsupportedOperator, UsageError
+from roller_tvm.errors import BadInput, UnsupportedOperator
 from roller_tvm.relay.importers import load_model, parse_shapes
 
 from .onnx_models import convolution, normalised
-
-
-@pytest.mark.parametrize(
-    ("text", "shapes"),
-    [
-        ("x:[1,3,320,320]", {"x": (1, 3, 320, 320)}),
-        ("x:1,3,320,320", {"x": (1, 3, 320, 320)}),
-        ("gpu_0/data_0:[1, 3] other.name:0:[2,4]", {"gpu_0/data_0": (1, 3), "other.name:0": (2, 4)}),
-    ],
-)
-def test_shapes(text, shapes):
-    assert parse_shapes(text) == shapes
-
-
-@pytest.mark.parametrize("text", ["", "x", "x:[]", "x:[1,-1]", "x:[1,a]", "x:[1,2] y", "x:[1,0]"])
-def test_shapes_that_are_none(text):
-    with pytest.raises(UsageError):
-        parse_shapes(text)
 
 
 @pytest.mark.tvm

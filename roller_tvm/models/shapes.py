@@ -1,0 +1,68 @@
+"""Input shapes as users write them, and the path of a model."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from ..errors import BadInput, UsageError
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def parse_shapes(text: str) -> dict[str, tuple[int, ...]]:
+    """Input shapes in TVMC's words; the brackets may be left out.
+
+    Examples
+    --------
+    >>> parse_shapes("x:[1,3,320,320] images/mask:[1, 10]")
+    {'x': (1, 3, 320, 320), 'images/mask': (1, 10)}
+    """
+    pattern = re.compile(r"\s*([^\s\[\],]+):\s*(?:\[([^\]]*)\]|([\d,]+))\s*")
+    shapes: dict[str, tuple[int, ...]] = {}
+    at = 0
+    while at < len(text.rstrip()):
+        found = pattern.match(text, at)
+        dims = re.split(r"[\s,]+", (found[2] or found[3] or "").strip()) if found else []
+        if found is None or not all(d.isdigit() and int(d) > 0 for d in dims):
+            raise UsageError(
+                f"{text!r} is not a list of shapes",
+                "--input-shapes",
+                'write "name:[1,3,224,224] other:[1,10]", every extent from 1',
+            )
+        shapes[found[1]] = tuple(map(int, dims))
+        at = found.end()
+    if not shapes:
+        raise UsageError("no shape is given", "--input-shapes", 'write "name:[1,3,224,224]"')
+    return shapes
+
+
+def existing(path: str | os.PathLike[str], what: str) -> Path:
+    """The path of a file that is there; `what` says what kind of file to give.
+
+    Examples
+    --------
+    >>> existing("nowhere.onnx", "an ONNX model")
+    Traceback (most recent call last):
+    roller_tvm.errors.BadInput: nowhere.onnx: no such file
+      remedy: give the path of an ONNX model
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise BadInput("is a folder" if file.is_dir() else "no such file", str(file), f"give the path of {what}")
+    return file
+
+
+def example(shape: str) -> str:
+    """A shape to try: open extents as 1 for the first, 3 for the second, then 224.
+
+    Examples
+    --------
+    >>> example("[N, 3, height, 640]")
+    '[1,3,224,640]'
+    """
+    words = re.findall(r"[^\s\[\],]+", shape) if shape.startswith("[") else []
+    guess = ["1", "3", "224", "224", "224"]
+    return "[" + ",".join(w if w.isdigit() else guess[min(n, 4)] for n, w in enumerate(words)) + "]"
