@@ -16,6 +16,7 @@ from math import prod
 
 from ..expr import Stage, TensorExpression
 from ..plan.program import RProgram
+from .cpu_packing import pack_constants
 from .loops import open_parts
 from .steps import (
     CacheRead,
@@ -74,6 +75,7 @@ def lower_cpu_tiled(expression: TensorExpression, program: RProgram) -> list[Ste
         steps.append(Vectorize(out, inside[-1]))
     steps.append(ComputeAt(inner, out, middle[-1]))
     steps += _micro_kernel(inner, anchor, program, expression, [at for at, _ in ranked])
+    steps += pack_constants(expression, anchor, inner, _trips(expression, anchor, program, [at for at, _ in ranked]))
     for name in program.staged:
         packed, dimension = f"{name}.packed", len(expression.tensors[name].shape) - 1
         steps += [CacheRead(name, "global", (inner,), packed), ComputeAt(packed, out, whole)]
@@ -123,6 +125,23 @@ def _micro_kernel(
     if tile[last] > 1:
         steps.append(Vectorize(inner, s[3][-1]))
     return steps
+
+
+def _trips(
+    expression: TensorExpression, anchor: Stage, program: RProgram, order: list[int]
+) -> list[tuple[str, int]]:
+    """Axis and trips of every loop around the anchor, outermost first: the parallel ones, and those of `_micro_kernel`."""
+    chunk, tile, last = program.tile("l2"), program.tile("register"), vector_name(anchor)
+    vector = program.choice("vector", tile[last])
+    spatial = [a.name for a in anchor.spatial]
+    reduce = _streamed(expression, anchor, [a.name for a in anchor.reduce])
+    unrolled = {name: program.choice(f"unroll:{name}", 1) for name in reduce}
+    found = [(a.name, a.extent // chunk[a.name]) for a in anchor.spatial]
+    found += [(spatial[at], chunk[spatial[at]] // tile[spatial[at]]) for at in order]
+    found += [(name, anchor.extents[name] // unrolled[name]) for name in reduce]
+    found += [(last, tile[last] // vector)]
+    found += [(name, unrolled[name]) for name in reduce]
+    return [*found, *((name, tile[name]) for name in spatial if name != last), (last, vector)]
 
 
 def _streamed(expression: TensorExpression, anchor: Stage, loops: list[str]) -> list[str]:

@@ -1,0 +1,77 @@
+"""Constant operands packed: laid out in the order in which the register tiles read them, so that loads run forward."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..expr import Access, Stage, TensorExpression
+from .steps import Pack
+
+
+def pack_constants(
+    expression: TensorExpression, anchor: Stage, reader: str, loops: Sequence[tuple[str, int]]
+) -> list[Pack]:
+    """A step for each constant operand that the anchor reads element by element.
+
+    Parameters
+    ----------
+    expression : TensorExpression
+    anchor : Stage
+    reader : str
+        The name of the stage that reads, once it is a copy of the anchor.
+    loops : sequence of (axis, trips)
+        The reader's loops, outermost first: an axis as often as it is split.
+
+    Examples
+    --------
+    >>> from dataclasses import replace
+    >>> from roller_tvm.expr.operators import operator
+    >>> product = operator("matmul", m=8, n=32, k=4)
+    >>> product = replace(product, inputs=tuple(replace(t, constant=t.name == "B") for t in product.inputs))
+    >>> loops = (("m", 1), ("n", 2), ("k", 4), ("m", 8), ("n", 16))
+    >>> print(*pack_constants(product, product.stages[-1], "C.local", loops))
+    pack(B, C.local, [1, 0, 1], [2, 4, 16])
+    """
+    steps = []
+    for access in anchor.reads:
+        tensor = expression.tensors[access.tensor]
+        if not tensor.constant or access.guarded or sum(a.tensor == access.tensor for a in anchor.reads) > 1:
+            continue
+        if sum(a.tensor == access.tensor for stage in expression.stages for a in stage.reads) > 1:
+            continue
+        if (found := _digits(access, tensor.shape, loops)) is not None:
+            order = [n for n, (_, length) in enumerate(found) if length > 1]
+            if order:
+                steps.append(
+                    Pack(access.tensor, reader, tuple(found[n][0] for n in order), tuple(found[n][1] for n in order))
+                )
+    return steps
+
+
+def _digits(
+    access: Access, shape: tuple[int, ...], loops: Sequence[tuple[str, int]]
+) -> list[tuple[int, int]] | None:
+    """Dimension and trips of each loop that the access depends on; None where an index is not made of their digits."""
+    dimension: dict[str, int] = {}
+    for d, index in enumerate(access.indices):
+        if not index.is_affine or index.const:
+            return None
+        for axis in index.axes:
+            if axis in dimension:
+                return None
+            dimension[axis] = d
+    found = [(axis, trips) for axis, trips in loops if axis in dimension]
+    for d, index in enumerate(access.indices):
+        # Read back to front, each loop must walk what those inside of it make up, and all of them the dimension.
+        size: dict[str, int] = {}
+        below = 1
+        for axis, trips in reversed(found):
+            if dimension[axis] != d:
+                continue
+            if trips > 1 and index.coefficient(axis) * size.get(axis, 1) != below:
+                return None
+            size[axis] = size.get(axis, 1) * trips
+            below *= trips
+        if below != shape[d]:
+            return None
+    return [(dimension[axis], trips) for axis, trips in found]
