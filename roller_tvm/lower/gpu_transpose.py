@@ -35,9 +35,8 @@ def lower_transpose(expression: TensorExpression, program: RProgram) -> list[Ste
             inner.append(f"{loop}.t")
     steps.append(Reorder(out, (*outer, *inner)))
     block = fuse(steps, out, outer, "block")
-    whole = fuse(steps, out, inner, "tile")
-    steps.append(Split(out, whole, (threads,), ("serial", "thread")))
-    steps += [Bind(out, block, "blockIdx.x"), Bind(out, "thread", "threadIdx.x")]
+    steps.append(Bind(out, block, "blockIdx.x"))
+    # Before the tile is one loop of rounds of threads: these may go past its end, and TensorIR would fetch that too.
     for op in reading(geometry, program.inlined).staged:
         staged = f"{op.name}.shared"
         dims = tuple(f"d{n}" for n in range(len(op.shape)))
@@ -48,4 +47,6 @@ def lower_transpose(expression: TensorExpression, program: RProgram) -> list[Ste
             for dim, factor in alignments(op.box(tile), padding.get(op.name, 0), 1)
         ]
         steps += fetch(staged, dims, threads, 1)
+    whole = fuse(steps, out, inner, "tile")
+    steps += [Split(out, whole, (threads,), ("serial", "thread")), Bind(out, "thread", "threadIdx.x")]
     return steps

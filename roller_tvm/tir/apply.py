@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..lower.applier import StepApplier
-from ..lower.steps import Step
+from ..lower.steps import CacheRead, Pack, Step
 from .nodes import REDUCTION, buffer_of, key, parameters
+from .packing import index_map, mark_packed
 from .read import TirReading
 
 
@@ -36,7 +37,19 @@ class TirApplier(StepApplier):
         self._inputs = {name: key(params[at]) for name, at in order.items()}
         #: Copies out of a stage with several results, beside the first, which is in `blocks`.
         self._more: dict[str, list[Any]] = {}
+        #: Stage computed in place -> where: the stages that read it.
         self._inlined: dict[str, list[str]] = {}
+        self._readers = readers_of(reading)
+        #: Stages that are still to be copied: a copy is made of what a block writes, so they are inlined after it.
+        self._to_copy: list[str] = []
+        #: Stage computed inside a loop of another -> that loop.
+        self._inside: dict[str, Any] = {}
+        #: The loops of a stage in the order of its block's axes, where that is not theirs.
+        self._iters: dict[str, list[str]] = {}
+
+    def run(self, steps: Sequence[Step]) -> None:
+        self._to_copy = [step.stage for step in steps if isinstance(step, CacheRead)]
+        super().run(steps)
 
     def _loops(self, block: Any, count: int) -> list[Any]:
         loops = list(self.schedule.get_loops(block))
@@ -82,12 +95,28 @@ class TirApplier(StepApplier):
         self.schedule.storage_align(self.blocks[stage], 0, at, factor, offset)
 
     def compute_at(self, stage: str, target: str, at: int) -> None:
-        self.schedule.compute_at(self.blocks[stage], self._loop(target, at), preserve_unit_loops=True)
+        loop = self._loop(target, at)
+        self.schedule.compute_at(self.blocks[stage], loop, preserve_unit_loops=True)
+        self._inside[stage] = loop
+        order = self.loops[stage]
+        made = self._iters.get(stage, order)
+        if made != order and sorted(made) == sorted(order):
+            loops = self._loops(self.blocks[stage], len(order))
+            self.schedule.reorder(*(loops[made.index(a)] for a in order))
 
     def inline(self, stage: str) -> None:
-        self.schedule.compute_inline(self.blocks[stage])
+        self._inlined[stage] = list(self._readers.get(stage, ()))
+        if stage not in self._to_copy:
+            self.schedule.compute_inline(self.blocks[stage])
+
+    def _homes(self, stage: str) -> list[str]:
+        """The stages in whose blocks a stage is computed."""
+        if stage not in self._inlined or stage in self._to_copy:
+            return [stage]
+        return list(dict.fromkeys(home for reader in self._inlined[stage] for home in self._homes(reader)))
 
     def cache_read(self, stage: str, scope: str, readers: Sequence[str], name: str) -> int:
+        readers = list(dict.fromkeys(home for reader in readers for home in self._homes(reader)))
         block = self.blocks[readers[0]]
         wanted = self._inputs[stage] if stage in self._inputs else key(self._written(self.blocks[stage]))
         reads = [buffer_of(region) for region in self.schedule.get(block).reads]
@@ -96,7 +125,20 @@ class TirApplier(StepApplier):
             raise self._error(f"block '{readers[0]}' does not read '{stage}' (reads {[str(b.name) for b in reads]})")
         consumers = [self.blocks[reader] for reader in readers]
         self.blocks[name] = self.schedule.cache_read(block, at, scope, consumer_blocks=consumers)
+        self._to_copy.remove(stage)
+        if stage in self._inlined and stage not in self._to_copy:
+            self.schedule.compute_inline(self.blocks[stage])
         return len(reads[at].shape)
+
+    def pack(self, step: Pack) -> None:
+        block, wanted = self.blocks[step.reader], self._inputs[step.stage]
+        reads = [key(buffer_of(region)) for region in self.schedule.get(block).reads]
+        if wanted not in reads:
+            raise self._error(f"'{step}': block '{step.reader}' does not read '{step.stage}'")
+        at = reads.index(wanted)
+        copy = self.schedule.cache_read(block, at, "global", consumer_blocks=[block])
+        self.schedule.transform_layout(block, ("read", at), index_map(step))
+        mark_packed(self.schedule, copy)
 
     def _written(self, block: Any) -> Any:
         return buffer_of(self.schedule.get(block).writes[0])
@@ -106,11 +148,16 @@ class TirApplier(StepApplier):
         count = len(self.schedule.get(block).writes)
         copies = [self.schedule.cache_write(block, n, scope) for n in range(count)]
         self.blocks[name], self.blocks[stage], self._more[stage] = block, copies[0], copies[1:]
+        if stage in self._iters:
+            self._iters[name] = self._iters.pop(stage)
 
     def rfactor(self, stage: str, at: int, position: int, name: str) -> None:
         names = self.loops[stage]
         spatial, reduce = self._own[stage]
         self.blocks[name] = self.schedule.rfactor(self._loop(stage, at), position)
+        parts = [a for a in names if a not in (*spatial, *reduce, names[at])]
+        inner = [part for a in reduce for part in ([a] if a in names else parts)]
+        self._iters[name] = [*spatial[:position], names[at], *spatial[position:], *inner]
         # TensorIR keeps the loops in the order in which they were; te lists them by kind, the new axis at `position`.
         rest = [a for a in reduce if a in names and a != names[at]]
         rest += [a for a in names if a not in (*spatial, *reduce, names[at])]
@@ -120,10 +167,26 @@ class TirApplier(StepApplier):
             self.schedule.reorder(*(loops[names.index(a)] for a in order))
 
     def finish(self) -> None:
-        """Initial values stand before the reduction, not inside of it under a condition."""
+        """What te infers: memory of what threads keep; initial values before a reduction, not behind an if in it."""
+        for stage, loop in self._inside.items():
+            scope = self._scope_inside(loop)
+            if scope and str(self._written(self.blocks[stage]).scope()) == "global":
+                count = len(self.schedule.get(self.blocks[stage]).writes)
+                for n in range(count):
+                    self.schedule.set_scope(self.blocks[stage], n, scope)
         for stage, block in self.blocks.items():
             if stage in self.loops and self._alive(block):
                 self._decompose(stage, block)
+
+    def _scope_inside(self, loop: Any) -> str:
+        """Where what is computed inside of a loop is kept: one thread's registers, the block's memory, or anywhere."""
+        sref, tags = self.schedule.get_sref(loop), set()
+        while sref is not None:
+            binding = getattr(sref.stmt, "thread_binding", None)
+            if binding is not None:
+                tags.add(str(binding.thread_tag).split(".")[0])
+            sref = sref.parent
+        return "local" if "threadIdx" in tags else "shared" if "blockIdx" in tags else ""
 
     def _alive(self, block: Any) -> bool:
         try:
@@ -144,7 +207,10 @@ class TirApplier(StepApplier):
         loops = self._loops(block, len(self.loops[stage]))
         mine = [loop for loop in loops if key(self.schedule.get(loop).loop_var) in used]
         if mine and not any(self.schedule.get(loop).thread_binding is not None for loop in mine):
-            self.schedule.decompose_reduction(block, mine[0])
+            try:
+                self.schedule.decompose_reduction(block, mine[0])
+            except Exception:  # axes that TVM cannot take apart: the value is set in the first iteration, behind an if
+                return
 
 
 def _realize(schedule: Any, sref: Any) -> Any:
@@ -179,6 +245,15 @@ def parameters_of(reading: TirReading) -> dict[str, int]:
     """Input -> position among the function's parameters."""
     inputs = {t.name for t in reading.expression.inputs}
     return {name: at for at, name in enumerate(reading.arguments) if name in inputs}
+
+
+def readers_of(reading: TirReading) -> dict[str, list[str]]:
+    """Tensor -> stages that read it."""
+    found: dict[str, list[str]] = {}
+    for stage in reading.expression.stages:
+        for tensor in dict.fromkeys(access.tensor for access in stage.reads):
+            found.setdefault(tensor, []).append(stage.name)
+    return found
 
 
 def apply_steps_tir(func: Any, reading: TirReading, steps: Sequence[Step]) -> Any:

@@ -22,6 +22,40 @@ _ARCH = re.compile(r"sm_\d{2,3}[af]?")
 _LOG_LINES = 8  # of a compiler's log quoted in an error: the first diagnostics, not the cascade
 _NVCC_LIMIT_S = 300.0
 
+# What sources of the Relax line include and the wheels of NVRTC and the runtime lack (CCCL's wheel has it): the parts
+# of the C++ standard library that they use.
+_STANDARD = {
+    "cuda/std/cstdint": """
+namespace cuda { namespace std {
+typedef signed char int8_t; typedef short int16_t; typedef int int32_t; typedef long long int64_t;
+typedef unsigned char uint8_t; typedef unsigned short uint16_t;
+typedef unsigned int uint32_t; typedef unsigned long long uint64_t;
+} }
+""",
+    "cuda/std/type_traits": """
+namespace cuda { namespace std {
+template <bool B> struct truth { static constexpr bool value = B; };
+template <class A, class B> struct is_same : truth<false> {};
+template <class A> struct is_same<A, A> : truth<true> {};
+template <class A, class B> inline constexpr bool is_same_v = is_same<A, B>::value;
+template <class T> struct is_floating_point : truth<is_same_v<T, float> || is_same_v<T, double>> {};
+template <class T> struct is_integral : truth<
+    is_same_v<T, bool> || is_same_v<T, char> || is_same_v<T, signed char> || is_same_v<T, unsigned char> ||
+    is_same_v<T, short> || is_same_v<T, unsigned short> || is_same_v<T, int> || is_same_v<T, unsigned int> ||
+    is_same_v<T, long> || is_same_v<T, unsigned long> || is_same_v<T, long long> || is_same_v<T, unsigned long long>
+> {};
+template <class T, bool = is_integral<T>::value> struct is_signed : truth<T(-1) < T(0)> {};
+template <class T> struct is_signed<T, false> : is_floating_point<T> {};
+template <class T, bool = is_integral<T>::value> struct is_unsigned : truth<!(T(-1) < T(0))> {};
+template <class T> struct is_unsigned<T, false> : truth<false> {};
+template <bool B, class T = void> struct enable_if {};
+template <class T> struct enable_if<true, T> { typedef T type; };
+template <bool B, class A, class C> struct conditional { typedef A type; };
+template <class A, class C> struct conditional<false, A, C> { typedef C type; };
+} }
+""",
+}
+
 
 @dataclass(frozen=True)
 class Cubin:
@@ -127,7 +161,12 @@ def _nvrtc(compiler: Compiler, source: str, arch: str, where: str) -> tuple[byte
     options = [f"--gpu-architecture={arch}", "-default-device", "--ptxas-options=-v"]
     options += [f"--include-path={folder}" for folder in include_folders()]
     encoded = [o.encode() for o in options]
-    code = library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernels.cu", 0, None, None)
+    given = {} if any(Path(folder, "cuda/std/cstdint").is_file() for folder in include_folders()) else _STANDARD
+    texts = (ctypes.c_char_p * len(given))(*(text.encode() for text in given.values()))
+    names = (ctypes.c_char_p * len(given))(*(name.encode() for name in given))
+    code = library.nvrtcCreateProgram(
+        ctypes.byref(program), source.encode(), b"kernels.cu", len(given), texts, names
+    )
     if code:
         raise ToolchainError(f"NVRTC could not start (error {code})", where, NVRTC_REMEDY)
     try:
