@@ -1,12 +1,16 @@
 # make test   set up and run every check      make demo   set up and run the demonstration
 # make lint   ruff and mypy alone             make venv   set up alone             make clean   remove all of it
+# make pytest-relay, pytest-relax             the tests of one of TVM's lines; PYTEST_ARGS="tests/te -x"
 
 # TVM 0.17 wants numpy 1.26, which has wheels up to Python 3.12.
 PYTHON ?= $(shell for p in python3.11 python3.10 python3.12 python3; do \
 	$$p -c pass >/dev/null 2>&1 && echo $$p && break; done)
+# TVM's two lines, each in an environment of its own: a process imports one TVM.
+LINES := relay relax
 RELAY := .venv/relay
+RELAX := .venv/relax
 # What makes a set-up stale when it changes.
-SETUP := setup.py $(addprefix roller_tvm/tvm_env/,relay-line.txt hook.py install.py stub.py)
+SETUP := setup.py $(addprefix roller_tvm/tvm_env/,relay-line.txt hook.py install.py stub.py ffi.py)
 
 # One block a TVM line: extras of ours, then what pip cannot say with extras.
 relay_EXTRAS := relay,onnx,demo,dev
@@ -18,22 +22,39 @@ define relay_STEPS
 	$(RELAY)/bin/roller-tvm doctor
 endef
 
+relax_EXTRAS := relax,relax-onnx,demo,test
+define relax_STEPS
+	$(RELAX)/bin/pip install $(QUIET) --no-deps rapidocr-onnxruntime
+	$(RELAX)/bin/roller-tvm doctor
+endef
+
 QUIET := --quiet --disable-pip-version-check
 
-.PHONY: test pytest demo venv lint clean
+.PHONY: test pytest pytest-relay pytest-relax demo demo-relay demo-relax venv lint clean
 .DELETE_ON_ERROR:
 
 test: lint pytest
 
-pytest: venv
+pytest: pytest-relay pytest-relax
+
+# What needs no TVM runs here, and there not again.
+pytest-relay: $(RELAY)/.ready
 	$(RELAY)/bin/python -m pytest $(PYTEST_ARGS)
 
-demo: venv
+pytest-relax: $(RELAX)/.ready
+	$(RELAX)/bin/python -m pytest -m "relax or te" $(PYTEST_ARGS)
+
+demo: demo-relay demo-relax
+
+demo-relay: $(RELAY)/.ready
 	$(RELAY)/bin/python python/demo.py
 
-venv: $(RELAY)/.ready
+demo-relax: $(RELAX)/.ready
+	$(RELAX)/bin/roller-tvm doctor
 
-lint: venv
+venv: $(LINES:%=.venv/%/.ready)
+
+lint: $(RELAY)/.ready
 	$(RELAY)/bin/ruff check .
 	$(RELAY)/bin/mypy
 

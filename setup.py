@@ -18,6 +18,9 @@ exec((ROOT / "roller_tvm/version.py").read_text(), scope)
 
 # What TVM from the PyPI wheel needs beside it; `roller-tvm install-tvm` installs these and the wheel itself.
 RELAY = lines("roller_tvm/tvm_env/relay-line.txt")
+# TVM as pip has it. ffi 0.1.15, which pip would take, crashes (roller_tvm/tvm_env/ffi.py); cloudpickle and psutil are
+# what MetaSchedule's builder and runner need, tornado its RPC.
+RELAX = ["apache-tvm>=0.26,<0.28", "apache-tvm-ffi==0.1.14.post1", "cloudpickle", "psutil", "tornado"]
 TEST = ["pytest>=8", "hypothesis>=6", "islpy"]
 
 setup(
@@ -32,10 +35,15 @@ setup(
     package_data={"roller_tvm.device": ["data/*.toml", "*.c", "*.cu"], "roller_tvm.tvm_env": ["*.txt"]},
     install_requires=["numpy", 'tomli>=2; python_version < "3.11"'],
     extras_require={
+        # One TVM an environment: relay or relax, each with its own reader of ONNX.
         "relay": RELAY,
+        "relax": RELAX,
         "xgboost": ["xgboost>=2"],
         # onnx 1.19 dropped onnx.mapping, which Relay's importer reads.
         "onnx": ["onnx==1.18.0", "onnxruntime"],
+        # Relax's importer takes what onnxslim leaves of an export.
+        "relax-onnx": ["onnx>=1.18", "onnxslim", "onnxruntime"],
+        "relax-torch": ["torch>=2.6"],
         "demo": ["pillow"],
         "test": TEST,
         "dev": [*TEST, "ruff", "mypy"],

@@ -28,7 +28,7 @@ def test_child_processes_inherit(monkeypatch):
     assert os.environ[ENVIRONMENT] == "3"
 
 
-@pytest.mark.tvm
+@pytest.mark.te
 @pytest.mark.parametrize(
     ("code", "shown"),
     [

@@ -1,0 +1,195 @@
+"""Targets of the Relax line: TVM wants dicts and takes what they leave out from card 0, or from the least CPU.
+
+Whoever writes ``llvm`` or ``cuda -arch=sm_90`` gets the dict that says all that TVM and MetaSchedule ask for.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ..device import DeviceSpec
+from ..device.arch import arch_number
+from ..device.from_target import device_for_target, parse_target
+from ..errors import TargetError
+from ..tvm_env import import_relax_tvm
+
+#: Kinds whose code runs on the CPU that compiles it, unless the target names another.
+CPU_KINDS = ("llvm", "c")
+_SHOWN = 5
+
+
+def target_dict(target: Any = None, device: DeviceSpec | None = None) -> dict[str, Any]:
+    """A target in full, as the dict that TVM 0.25 and later take.
+
+    Parameters
+    ----------
+    target : str, mapping or tvm.target.Target, optional
+        "llvm", "cuda -arch=sm_90", {"kind": "cuda", "arch": "sm_80"}, "nvidia/nvidia-a100"; by default this CPU.
+        What it says stays; what it leaves out is filled in.
+    device : DeviceSpec, optional
+        Where the numbers come from; by default the device that follows from the target.
+
+    Raises
+    ------
+    TargetError
+        No architecture, a CPU or an option that TVM does not know, a kind that no device answers to.
+
+    Examples
+    --------
+    >>> full = target_dict("cuda -arch=sm_90")
+    >>> full["max_shared_memory_per_block"], full["thread_warp_size"], full["host"]["kind"]
+    (232448, 32, 'llvm')
+    """
+    tvm = import_relax_tvm("a target")
+    given = _as_mapping(tvm, "llvm" if target is None else target)
+    known = device or device_for_target({k: v for k, v in given.items() if k != "host"})
+    kind = str(given["kind"])
+    if kind in CPU_KINDS:
+        full = {**given, "num-cores": given.get("num-cores", known.units)}
+        if kind == "llvm" and (mcpu := _mcpu(tvm, given)):
+            full["mcpu"] = mcpu
+        return full
+    host = given.get("host")
+    full = {**{k: v for k, v in _limits(known).items() if k in _options(tvm, kind)}, **given}
+    full["host"] = target_dict("llvm" if host is None else host)
+    return full
+
+
+def make_target(target: Any = None, device: DeviceSpec | None = None) -> Any:
+    """The ``tvm.target.Target`` of `target_dict`.
+
+    Examples
+    --------
+    >>> int(make_target("cuda -arch=sm_80").attrs["max_shared_memory_per_block"]) // 1024
+    163
+    """
+    tvm = import_relax_tvm("a target")
+    full = target_dict(target, device)
+    try:
+        return tvm.target.Target(full)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise TargetError(
+            f"TVM does not take it: {str(error).strip().splitlines()[-1]}",
+            f"target {full}",
+            'give for example {"kind": "llvm"} or {"kind": "cuda", "arch": "sm_90"}',
+        ) from error
+
+
+def local_target() -> dict[str, Any]:
+    """This machine's CPU: LLVM's own name for it, and the threads that it scales to.
+
+    Examples
+    --------
+    >>> local_target()["kind"]
+    'llvm'
+    """
+    return target_dict("llvm")
+
+
+def _as_mapping(tvm: Any, target: Any) -> dict[str, Any]:
+    """What was given, with values of the types that TVM's schema asks for."""
+    if isinstance(target, str) and re.fullmatch(r"[\w.-]+/[\w.-]+", target.strip()):  # a tag, which TVM knows
+        target = _from_tag(tvm, target.strip())
+    if isinstance(target, tvm.target.Target):
+        target = _exported(target)
+    parsed = parse_target(target)
+    if parsed.kind == "cuda" and (arch := parsed.attrs.get("arch")):
+        arch_number(arch)
+    options = _options(tvm, parsed.kind)
+    result: dict[str, Any] = {"kind": parsed.kind}
+    for key, value in parsed.attrs.items():
+        if key == "tag" and not value:
+            continue
+        result[key] = _typed(key, value, options, parsed.kind)
+    if isinstance(target, Mapping) and target.get("host") is not None:
+        result["host"] = target["host"]
+    return result
+
+
+def _from_tag(tvm: Any, tag: str) -> dict[str, Any]:
+    try:
+        found = _exported(tvm.target.Target(tag))
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise TargetError(f"TVM has no tag '{tag}'", "target", 'give {"kind": "cuda", "arch": "sm_90"}') from error
+    # TVM's tags give what a block gets without asking for more.
+    return {k: v for k, v in found.items() if k not in ("tag", "max_shared_memory_per_block")}
+
+
+def _exported(target: Any) -> dict[str, Any]:
+    """A Target as plain values."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, (str, int, bool, float)):
+            return value
+        return {str(k): plain(v) for k, v in value.items()} if hasattr(value, "items") else [plain(v) for v in value]
+
+    return {str(k): plain(v) for k, v in target.export().items()}
+
+
+def _options(tvm: Any, kind: str) -> dict[str, str]:
+    """Options of a kind and their types, as TVM says them."""
+    kinds = [str(k) for k in tvm.get_global_func("target.ListTargetKinds")()]
+    if kind not in kinds:
+        remedy = f"give llvm, or cuda with arch; TVM has {', '.join(sorted(kinds))}"
+        raise TargetError(f"TVM has no target kind '{kind}'", f"target {kind}", remedy)
+    found = tvm.get_global_func("target.ListTargetKindOptionsFromName")(kind)
+    return {str(k): str(v) for k, v in found.items()}
+
+
+def _typed(key: str, text: str, options: dict[str, str], kind: str) -> Any:
+    """An option's value in the type that TVM wants."""
+    if key not in options:
+        near = difflib.get_close_matches(key, options, 1)
+        remedy = f"did you mean '{near[0]}'?" if near else f"it has {', '.join(options)}"
+        raise TargetError(f"'{kind}' has no option '{key}'", f"target {kind}", remedy)
+    wanted = options[key]
+    if wanted == "int":
+        if not text.lstrip("-").isdigit():
+            raise TargetError(f"{key}={text} is not a whole number", f"target {kind}", f"write {key}=4")
+        return int(text)
+    if wanted == "bool":
+        return text.lower() in ("1", "true")
+    return [word for word in text.split(",") if word] if wanted.startswith("Array") else text
+
+
+def _mcpu(tvm: Any, given: Mapping[str, Any]) -> str:
+    """LLVM's name of the CPU; "" where neither the target nor LLVM has one.
+
+    Left out, or called 'native', TVM would silently make code for the least CPU of the architecture.
+    """
+    asked = str(given.get("mcpu", ""))
+    here = str(tvm.get_global_func("target.llvm_get_system_cpu")())
+    if asked in ("", "native"):
+        foreign = "mtriple" in given and str(given["mtriple"]) != _system_triple(tvm)
+        return "" if foreign or here in ("", "generic") else here
+    triple = str(given.get("mtriple", "")) or _system_triple(tvm)
+    if not tvm.get_global_func("target.llvm_is_valid_cpu")(asked, triple):
+        known = [str(n) for n in tvm.get_global_func("target.llvm_get_cpu_archlist")(tvm.target.Target("llvm"))]
+        near = difflib.get_close_matches(asked, known, _SHOWN, 0.3)
+        raise TargetError(
+            f"mcpu={asked} is no CPU that this TVM's LLVM knows: it would make code for the least CPU there is",
+            "target llvm",
+            f"for this machine: mcpu={here}" + (f"; near: {', '.join(near)}" if near else ""),
+        )
+    return asked
+
+
+def _system_triple(tvm: Any) -> str:
+    return str(tvm.get_global_func("target.llvm_get_system_triple")())
+
+
+def _limits(device: DeviceSpec) -> dict[str, int]:
+    """What a block of a GPU may use, under TVM's names; what a kernel may opt in to, not what it gets unasked."""
+    limits = device.limits
+    found = {
+        "max_threads_per_block": limits.max_threads_per_block,
+        "max_num_threads": limits.max_threads_per_block,
+        "max_shared_memory_per_block": limits.shared_per_block_optin_bytes or limits.shared_per_block_bytes,
+        "registers_per_block": limits.max_registers_per_block or limits.registers_per_unit,
+        "thread_warp_size": device.vector_width,
+        "l2_cache_size_bytes": next((v.capacity_bytes for v in device.levels if v.name == "l2"), None),
+    }
+    return {key: int(value) for key, value in found.items() if value}
