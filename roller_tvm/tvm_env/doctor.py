@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from roller_tvm.tvm_env import probe
-from roller_tvm.tvm_env.locate import INSTALL, Line, TvmFound, find_tvm
+from roller_tvm.tvm_env.ffi import PAIRS, bad_pair, installed_ffi, pair_of
+from roller_tvm.tvm_env.locate import INSTALL, REMEDY, Line, TvmFound, find_tvm
 from roller_tvm.tvm_env.threads import ENVIRONMENT
 from roller_tvm.version import __version__
 
@@ -85,39 +86,74 @@ class Report:
         return "\n".join(rows)
 
 
-def examine() -> Report:
+def examine(wanted: Line | None = None) -> Report:
     """Look at this environment. TVM is imported in a child process only.
+
+    Parameters
+    ----------
+    wanted : Line, optional
+        The line that is asked for; a TVM of the other counts as missing then.
 
     Examples
     --------
     >>> print(examine())  # doctest: +SKIP
     """
     found = find_tvm()
-    checks = [_tvm(found)]
+    line = wanted or (found.line if found else None)
+    checks = [_tvm(found, wanted)]
     seen: dict[str, Any] = {}
     if found is not None and found.line is not Line.UNSUPPORTED:
+        if found.line is Line.RELAX:
+            checks += _beside_relax(found)
         seen, failure = _run_probe()
         if failure:
             checks.append(Check("import tvm", False, failure, True, _import_remedy(found)))
         else:
             checks += _capabilities(found, seen)
-    checks += [_compiler(), _nvcc(), _nvrtc(seen), _gpu(seen), *_packages(), _threads(seen), _profile()]
+    checks += [_compiler(), _nvcc(), _nvrtc(seen), _gpu(seen), *_packages(line), _threads(seen), _profile()]
     return Report(found, tuple(checks))
 
 
-def _tvm(found: TvmFound | None) -> Check:
+def _tvm(found: TvmFound | None, wanted: Line | None) -> Check:
     if found is None:
-        return Check("TVM", False, "no TVM can be imported (planning works without)", True, INSTALL)
+        remedy = REMEDY[wanted] if wanted else f"{INSTALL} (Relay), or {REMEDY[Line.RELAX]} (Relax)"
+        return Check("TVM", False, "no TVM can be imported (planning works without)", True, remedy)
     origin = "from the PyPI wheel" if found.from_wheel else "your own"
-    supported = found.line is not Line.UNSUPPORTED
-    line = f"{found.line.value} line" if supported else "neither 0.13 to 0.19 nor 0.25 on"
+    supported = found.line is wanted if wanted else found.line is not Line.UNSUPPORTED
+    known = found.line is not Line.UNSUPPORTED
+    line = f"{found.line.value} line" if known else "neither 0.13 to 0.19 nor 0.25 on"
+    if known and not supported and wanted:
+        line += f", not the {wanted.value} line that is asked for"
     detail = f"{found.version}, {line}, {origin}, {found.root}"
-    return Check("TVM", supported, detail, True, f"in a new environment: {INSTALL}")
+    return Check("TVM", supported, detail, True, f"in a new environment: {REMEDY[wanted or Line.RELAY]}")
+
+
+def _beside_relax(found: TvmFound) -> list[Check]:
+    """What pip's TVM needs beside it, which pip does not see to."""
+    ffi = installed_ffi()
+    bad = bad_pair(found.version, ffi)
+    detail = ffi or "none: this TVM brings its own"
+    if bad is not None:
+        detail = f"{ffi} with apache-tvm {found.version}: {bad.how}"
+    elif pair_of(found.version) is None:
+        newest = ".".join(map(str, max(PAIRS)))
+        detail += f"; apache-tvm {found.version} was not tried with roller-tvm (the newest that was: {newest})"
+    checks = [Check("apache-tvm-ffi", bad is None, detail, True, bad.remedy if bad else "")]
+    for name, use, needed in (
+        ("cloudpickle", "MetaSchedule's builder and runner", True),
+        ("psutil", "MetaSchedule's builder and runner", True),
+        ("tornado", "measuring on another machine (RPC)", False),
+    ):
+        there = _distribution(name)
+        checks.append(Check(name, there is not None, there or use, needed, f"{_python()} -m pip install {name}"))
+    return checks
 
 
 def _import_remedy(found: TvmFound) -> str:
     if found.from_wheel:
         return INSTALL
+    if found.line is Line.RELAX and (pair := pair_of(found.version)) is not None:
+        return pair.remedy
     return "python -c 'import tvm' shows the whole error; mend or remove that TVM"
 
 
@@ -140,7 +176,7 @@ def _run_probe() -> tuple[dict[str, Any], str]:
 
 
 def _capabilities(found: TvmFound, seen: dict[str, Any]) -> list[Check]:
-    other = f"in a new environment: {INSTALL}"
+    other = f"in a new environment: {REMEDY[found.line]}"
     relay = found.line is Line.RELAY
     llvm = seen["info"].get("LLVM_VERSION", "")
     codegen = seen["codegen"]
@@ -158,8 +194,19 @@ def _capabilities(found: TvmFound, seen: dict[str, Any]) -> list[Check]:
             use = "records are kept in its format" if part == "auto_scheduler" else "a tuner to compare with"
             checks.append(Check(part, part in seen["parts"], use, part == "auto_scheduler", other))
     else:
-        checks.append(Check("Relax", "Relax" in seen["parts"], "whole models", True, other))
+        for part, use in (("Relax", "whole models"), ("MetaSchedule", "tuning goes into its database")):
+            checks.append(Check(part, part in seen["parts"], use, True, other))
+        checks.append(_target(seen))
     return checks
+
+
+def _target(seen: dict[str, Any]) -> Check:
+    """This CPU as the dict that the Relax line takes: what it leaves out makes code for the least CPU."""
+    from roller_tvm.device import cpu_device
+
+    cpu = seen.get("cpu", "")
+    target: dict[str, Any] = {"kind": "llvm", "mcpu": cpu, "num-cores": cpu_device(profile=False).units}
+    return Check("target", cpu not in ("", "generic"), f"this CPU: {json.dumps(target)}")
 
 
 def _compiler() -> Check:
@@ -199,12 +246,23 @@ def _gpu(seen: dict[str, Any]) -> Check:
     return Check("GPU", bool(gpu), gpu or "none TVM can use; planning and compiling for GPUs work without")
 
 
-def _packages() -> list[Check]:
-    wanted = (
-        ("onnx", "reads ONNX models", "onnx==1.18.0", "onnx.mapping"),  # Relay's importer reads onnx.mapping
-        ("onnxruntime", "what outputs and speed are compared with", "onnxruntime", "onnxruntime"),
-        ("xgboost", "cost model of Ansor and AutoTVM, to compare with", "xgboost", "xgboost"),
-    )
+def _packages(line: Line | None) -> list[Check]:
+    compare = ("onnxruntime", "what outputs and speed are compared with", "onnxruntime", "onnxruntime")
+    wanted: tuple[tuple[str, str, str, str], ...]
+    if line is Line.RELAX:
+        wanted = (
+            ("onnx", "reads ONNX models", "onnx", "onnx"),
+            ("onnxslim", "folds away the shapes that Relax's importer stumbles over", "onnxslim", "onnxslim"),
+            ("torch", "reads PyTorch's exported programs (.pt2)", "torch", "torch"),
+            compare,
+            ("xgboost", "cost model of MetaSchedule, to compare with", "xgboost", "xgboost"),
+        )
+    else:
+        wanted = (
+            ("onnx", "reads ONNX models", "onnx==1.18.0", "onnx.mapping"),  # Relay's importer reads onnx.mapping
+            compare,
+            ("xgboost", "cost model of Ansor and AutoTVM, to compare with", "xgboost", "xgboost"),
+        )
     checks = []
     for name, use, requirement, module in wanted:
         there, detail = _distribution(name), use

@@ -9,12 +9,12 @@ import json
 import sys
 
 CODE_GENERATORS = ("llvm", "cuda", "opencl", "rocm", "vulkan", "nvptx")
-PARTS = {
-    "Relay": "tvm.relay",
-    "Relax": "tvm.relax",
-    "AutoTVM": "tvm.autotvm",
-    "auto_scheduler": "tvm.auto_scheduler",
-    "MetaSchedule": "tvm.meta_schedule",
+PARTS = {  # any of the modules: some moved
+    "Relay": ("tvm.relay",),
+    "Relax": ("tvm.relax",),
+    "AutoTVM": ("tvm.autotvm",),
+    "auto_scheduler": ("tvm.auto_scheduler",),
+    "MetaSchedule": ("tvm.s_tir.meta_schedule", "tvm.meta_schedule"),
 }
 
 
@@ -51,7 +51,12 @@ def main() -> None:
     except Exception:  # noqa: BLE001 - the Relax line may drop it
         pass
     report["codegen"] = [k for k in CODE_GENERATORS if tvm.get_global_func(f"target.build.{k}", True)]
-    report["parts"] = [name for name, module in PARTS.items() if has(module)]
+    report["parts"] = [name for name, modules in PARTS.items() if any(map(has, modules))]
+    cpu = tvm.get_global_func("target.llvm_get_system_cpu", True)
+    report["cpu"] = str(cpu()) if cpu else ""
+    if not report["info"].get("LLVM_VERSION"):
+        major = tvm.get_global_func("target.llvm_version_major", True)
+        report["info"]["LLVM_VERSION"] = str(major()) if major else ""
     report["te_schedules"] = has("tvm.te") and hasattr(importlib.import_module("tvm.te"), "create_schedule")
     threads = tvm.get_global_func("runtime.NumThreads", True)
     report["pool"] = int(threads()) if threads else None

@@ -41,7 +41,7 @@ def test_missing_compiler_is_needed_and_mended(monkeypatch):
 def test_onnx_without_mapping_counts_as_missing(monkeypatch):
     monkeypatch.setattr(doctor, "_distribution", lambda name: "1.19.0")
     monkeypatch.setattr(doctor, "_importable", lambda module: module != "onnx.mapping")
-    onnx = next(check for check in doctor._packages() if check.name == "onnx")
+    onnx = next(check for check in doctor._packages(Line.RELAY) if check.name == "onnx")
     assert not onnx.found and "onnx==1.18.0" in onnx.remedy
 
 
@@ -59,6 +59,54 @@ def test_real_environment(capsys):
     assert report["healthy"] and report["tvm"]["line"] == "relay"
     found = {check["name"] for check in report["checks"] if check["found"]}
     assert {"llvm", "Relay", "TE schedules", "auto_scheduler", "C compiler"} <= found
+
+
+@pytest.mark.relax
+def test_real_environment_of_the_relax_line(capsys):
+    assert main(["doctor", "--json", "--line", "relax"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["healthy"] and report["tvm"]["line"] == "relax"
+    checks = {check["name"]: check for check in report["checks"]}
+    for name in ("llvm", "cuda", "Relax", "MetaSchedule", "apache-tvm-ffi", "cloudpickle", "psutil", "target"):
+        assert checks[name]["found"], name
+    assert '"mcpu": "' in checks["target"]["detail"] and "generic" not in checks["target"]["detail"]
+
+
+def relax_here(monkeypatch, tmp_path, version="0.27.0.post1"):
+    monkeypatch.setattr(doctor, "find_tvm", lambda: TvmFound(tmp_path, version, Line.RELAX, False))
+    monkeypatch.setattr(doctor, "_run_probe", lambda: ({}, "crashed (signal 11): Segmentation fault"))
+
+
+def test_a_pair_that_crashes_is_told_with_the_one_command(monkeypatch, tmp_path, capsys):
+    relax_here(monkeypatch, tmp_path)
+    monkeypatch.setattr(doctor, "installed_ffi", lambda: "0.1.15.post2")
+    assert main(["doctor"]) == 1
+    out = capsys.readouterr().out
+    assert "0.1.15.post2 with apache-tvm 0.27.0.post1: save_json" in out
+    assert "mend: pip install apache-tvm-ffi==0.1.14.post1" in out
+
+
+def test_a_version_that_nobody_tried_is_said_to_be_one(monkeypatch, tmp_path):
+    relax_here(monkeypatch, tmp_path, "0.29.0")
+    monkeypatch.setattr(doctor, "installed_ffi", lambda: "0.2.0")
+    check = by_name(examine())["apache-tvm-ffi"]
+    assert check.found and "0.29.0 was not tried" in check.detail
+
+
+def test_what_tuning_needs_beside_tvm(monkeypatch, tmp_path):
+    relax_here(monkeypatch, tmp_path)
+    monkeypatch.setattr(doctor, "_distribution", lambda name: None)
+    checks = by_name(examine())
+    assert [checks[n].needed for n in ("cloudpickle", "psutil", "tornado")] == [True, True, False]
+    assert checks["psutil"].remedy.endswith("pip install psutil")
+    assert checks["onnx"].remedy.endswith("pip install onnx") and "onnxslim" in checks
+
+
+def test_the_line_that_is_not_here(monkeypatch, tmp_path, capsys):
+    relax_here(monkeypatch, tmp_path)
+    assert main(["doctor", "--line", "relay"]) == 1
+    out = capsys.readouterr().out
+    assert "not the relay line that is asked for" in out and "in a new environment: roller-tvm install-tvm" in out
 
 
 def test_an_unmeasured_cpu_is_told_with_the_command_and_no_failure(monkeypatch, tmp_path):
