@@ -102,35 +102,35 @@ def _micro_kernel(
     steps: list[Step] = list(opened)
     opened, reduce = open_parts(inner, anchor.reduce)
     steps += opened
+    unrolled = {a.name: program.choice(f"unroll:{a.name}", 1) for a in anchor.reduce}
+    # The vectors of a row stand innermost: what is broadcast to them is then used up at once, and needs one register.
+    # Where a window is unrolled, a check of bounds serves a whole row of it, and the rows stand inside.
+    together = all(n == 1 for n in unrolled.values())
     for axis, loop in zip(anchor.spatial, spatial, strict=True):
-        lengths = (1, tile[last] // vector, vector) if axis.name == last else (1, 1, tile[axis.name])
+        rows = (1, tile[axis.name], 1) if together else (1, 1, tile[axis.name])
+        lengths = (1, tile[last] // vector, vector) if axis.name == last else rows
         steps.append(Split(inner, loop, lengths, tuple(f"{loop}.{n}" for n in range(4))))
     for axis, loop in zip(anchor.reduce, reduce, strict=True):
-        steps.append(
-            Split(inner, loop, (program.choice(f"unroll:{axis.name}", 1),), (f"{loop}.0", f"{loop}.1"))
-        )
+        steps.append(Split(inner, loop, (unrolled[axis.name],), (f"{loop}.0", f"{loop}.1")))
     s = [[f"{loop}.{n}" for loop in spatial] for n in range(4)]
-    s[3] = vector_last(s[3], anchor)
+    s[2:] = [vector_last(names, anchor) for names in s[2:]]
     r = [tuple(f"{loop}.{n}" for loop in _streamed(expression, anchor, reduce)) for n in range(2)]
     s[1] = [s[1][at] for at in order]
     steps.append(Reorder(inner, (*s[0], *s[1], *r[0], *s[2], *r[1], *s[3])))
-    steps += [
-        Unroll(inner, f"{loop}.1")
-        for axis, loop in zip(anchor.reduce, reduce, strict=True)
-        if program.choice(f"unroll:{axis.name}", 1) > 1
-    ]
+    steps += [Unroll(inner, f"{loop}.1") for a, loop in zip(anchor.reduce, reduce, strict=True) if unrolled[a.name] > 1]
+    if together:
+        steps += [Unroll(inner, loop) for loop in s[2][:-1]]
     if vector < tile[last]:
-        steps += [Unroll(inner, f"{loop}.2") for a, loop in zip(anchor.spatial, spatial, strict=True) if a.name == last]
-    steps += [Unroll(inner, loop) for loop in s[3][:-1]]
+        steps.append(Unroll(inner, s[2][-1]))
+    if not together:
+        steps += [Unroll(inner, loop) for loop in s[3][:-1]]
     if tile[last] > 1:
         steps.append(Vectorize(inner, s[3][-1]))
     return steps
 
 
-def _trips(
-    expression: TensorExpression, anchor: Stage, program: RProgram, order: list[int]
-) -> list[tuple[str, int]]:
-    """Axis and trips of every loop around the anchor, outermost first: the parallel ones, and those of `_micro_kernel`."""
+def _trips(expression: TensorExpression, anchor: Stage, program: RProgram, order: list[int]) -> list[tuple[str, int]]:
+    """Axis and trips of every loop around the anchor, outermost first: parallel, then as in `_micro_kernel`."""
     chunk, tile, last = program.tile("l2"), program.tile("register"), vector_name(anchor)
     vector = program.choice("vector", tile[last])
     spatial = [a.name for a in anchor.spatial]
@@ -139,9 +139,10 @@ def _trips(
     found = [(a.name, a.extent // chunk[a.name]) for a in anchor.spatial]
     found += [(spatial[at], chunk[spatial[at]] // tile[spatial[at]]) for at in order]
     found += [(name, anchor.extents[name] // unrolled[name]) for name in reduce]
-    found += [(last, tile[last] // vector)]
-    found += [(name, unrolled[name]) for name in reduce]
-    return [*found, *((name, tile[name]) for name in spatial if name != last), (last, vector)]
+    rows, wide = [(name, tile[name]) for name in spatial if name != last], (last, tile[last] // vector)
+    if all(n == 1 for n in unrolled.values()):
+        return [*found, *rows, wide, (last, vector)]
+    return [*found, wide, *((name, unrolled[name]) for name in reduce), *rows, (last, vector)]
 
 
 def _streamed(expression: TensorExpression, anchor: Stage, loops: list[str]) -> list[str]:

@@ -48,9 +48,7 @@ def pack_constants(
     return steps
 
 
-def _digits(
-    access: Access, shape: tuple[int, ...], loops: Sequence[tuple[str, int]]
-) -> list[tuple[int, int]] | None:
+def _digits(access: Access, shape: tuple[int, ...], loops: Sequence[tuple[str, int]]) -> list[tuple[int, int]] | None:
     """Dimension and trips of each loop that the access depends on; None where an index is not made of their digits."""
     dimension: dict[str, int] = {}
     for d, index in enumerate(access.indices):

@@ -127,8 +127,8 @@ class CacheRead(Step):
 class Pack(Step):
     """Constant tensor ``stage`` is laid out anew at build time, in the order in which ``reader`` goes through it.
 
-    Dimension k of the new layout is a digit of length ``lengths[k]`` of the index along dimension ``dims[k]``; digits of
-    one dimension stand in order, the most significant first.
+    Dimension k of the new layout is a digit of length ``lengths[k]`` of the index along dimension ``dims[k]``;
+    digits of one dimension stand in order, the most significant first.
 
     ``w[o, i]``  ->  ``w.packed[o // 16, i, o % 16]`` for dims (0, 1, 0), lengths (O / 16, I, 16)
     """

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from roller_tvm.lower.steps import CacheRead, Inline, Step
+from roller_tvm.lower.steps import CacheRead, Inline, Pack, Step
 
 SUFFIX = ".kept"
 
@@ -39,4 +39,4 @@ def keep_layout(ops: dict[str, Any], steps: Sequence[Step]) -> tuple[Step, ...]:
     for operand, reader in layout_free(ops):
         if operand not in copied:
             first += [CacheRead(operand, "global", (reader,), operand + SUFFIX), Inline(operand + SUFFIX)]
-    return (*first, *steps)
+    return (*first, *(s for s in steps if not isinstance(s, Pack)))

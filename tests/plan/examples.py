@@ -1,5 +1,7 @@
 """Plans written by hand, so that a change of the model does not change the texts that are compared."""
 
+from dataclasses import replace
+
 from roller_tvm.expr.fuse import fuse_axes
 from roller_tvm.expr.operators import parse_operator
 from roller_tvm.plan import Plan, RProgram, RTile
@@ -98,6 +100,17 @@ def packed_cpu():
     return Plan(of("matmul m=48 n=2048 k=512"), "cpu", (program,))
 
 
+def constant_cpu():
+    product = of("matmul m=48 n=128 k=512")
+    product = replace(product, inputs=tuple(replace(t, constant=t.name == "B") for t in product.inputs))
+    program = RProgram(
+        "cpu.tiled", "matmul", "matmul",
+        (tile("l2", "m=24 n=64 k=512"), tile("register", "m=6 n=32 k=1")),
+        (), (), (("order:n", 0), ("order:m", 1), ("vector", 16)),
+    )  # fmt: skip
+    return Plan(product, "cpu", (program,))
+
+
 def pool_cpu():
     expression = fuse_axes(of("avg_pool2d n=4 c=16 h=16 w=16 k=2 stride=2"))
     program = RProgram(
@@ -126,5 +139,7 @@ def lanes_cpu():
 
 EXAMPLES = {
     f.__name__: f
-    for f in (matmul_gpu, conv_gpu, split_gpu, relu_gpu, softmax_gpu, conv_cpu, packed_cpu, pool_cpu, lanes_cpu)
+    for f in (
+        matmul_gpu, conv_gpu, split_gpu, relu_gpu, softmax_gpu, conv_cpu, packed_cpu, constant_cpu, pool_cpu, lanes_cpu
+    )  # fmt: skip
 }
