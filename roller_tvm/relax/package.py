@@ -1,0 +1,177 @@
+"""Built models on disk: one shared library, which any TVM of the Relax line loads, and which says its inputs."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import BadInput, DiskFull, ToolchainError, UsageError
+from ..tvm_env import import_relax_tvm
+
+SUFFIX = ".so"
+#: Name and shape (an open extent by its name) and dtype of each input of ``main``.
+Inputs = Mapping[str, tuple[tuple[int | str, ...], str]]
+#: A function beside ``main`` that returns the inputs as JSON; TVM's virtual machine does not tell them.
+SIGNATURE = "roller_tvm_inputs"
+REMEDY = "give what 'roller-tvm compile' wrote on the Relax line (.so)"
+
+
+def check_output(path: str | os.PathLike[str]) -> Path:
+    """A path that a model can be written to, found out before it is built."""
+    path = Path(path)
+    if path.suffix != SUFFIX:
+        raise UsageError(f"'{path}' does not end in .so", "--output", "a model of the Relax line is one library: m.so")
+    if not path.parent.is_dir():
+        raise BadInput("no such folder", str(path.parent), f"mkdir -p {path.parent}")
+    if not os.access(path.parent, os.W_OK):
+        raise BadInput("the folder cannot be written to", str(path.parent), "give another --output")
+    return path
+
+
+def with_signature(mod: Any, inputs: Inputs) -> Any:
+    """The module with a function that tells its inputs to whoever loads what is built from it.
+
+    Examples
+    --------
+    >>> built = tvm.compile(with_signature(mod, {"x": ((1, 3), "float32")}), target)  # doctest: +SKIP
+    """
+    from tvm import relax
+
+    text = json.dumps({name: [list(shape), dtype] for name, (shape, dtype) in inputs.items()})
+    builder = relax.BlockBuilder(mod)
+    with builder.function(SIGNATURE, []):
+        builder.emit_func_output(relax.const(np.frombuffer(text.encode(), "uint8")))
+    return builder.get()
+
+
+def save_model(executable: Any, path: str | os.PathLike[str]) -> Path:
+    """Write what ``tvm.compile`` returned; the file is there whole or not at all.
+
+    Examples
+    --------
+    >>> save_model(tvm.compile(mod, target), "model.so")  # doctest: +SKIP
+    """
+    path = check_output(path)
+    with tempfile.TemporaryDirectory(prefix=".roller-tvm-", dir=path.parent) as folder:
+        try:
+            made = Path(folder, path.name)
+            executable.export_library(str(made))
+            os.replace(made, path)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise _full(path) from error
+            raise BadInput(
+                f"cannot be written: {error.strerror or error}", str(path), "give another --output"
+            ) from error
+        except RuntimeError as error:  # the C++ compiler that links the library
+            if "No space left" in str(error):
+                raise _full(path) from error
+            raise ToolchainError(
+                f"the library cannot be linked: {_last(error)}",
+                str(path),
+                "run 'roller-tvm doctor': a C++ compiler is needed",
+            ) from error
+    return path
+
+
+def _full(path: Path) -> DiskFull:
+    remedy = "free some space, or give another --output"
+    return DiskFull("no space left to write the model; nothing was written", str(path), remedy)
+
+
+def _last(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
+
+
+class LoadedModel:
+    """A built model, ready to run on a device.
+
+    Attributes
+    ----------
+    inputs : dict
+        Name -> (shape, dtype), in the order of the arguments; an open extent is the name of its variable.
+    kind : str
+        "cpu", "cuda", ...
+
+    Examples
+    --------
+    >>> model = LoadedModel("model.so")  # doctest: +SKIP
+    >>> outputs = model.run({"x": array})  # doctest: +SKIP
+    """
+
+    def __init__(self, path: str | os.PathLike[str], device: str = "") -> None:
+        path = Path(path)
+        if not path.is_file():
+            raise BadInput("no such file", str(path), REMEDY)
+        tvm = import_relax_tvm("running a model")
+        from tvm import relax
+
+        if path.suffix != SUFFIX:
+            raise BadInput("is not a model of the Relax line", str(path), REMEDY)
+        try:
+            library = tvm.runtime.load_module(str(path))
+            self.kind = device or _kind(library)
+            self.device = self._device(tvm, path)
+            # Shapes, and what else the host looks at, stay on the CPU.
+            devices = [self.device] if self.kind == "cpu" else [self.device, tvm.cpu()]
+            self.machine = relax.VirtualMachine(library, devices)
+            signature = self.machine[SIGNATURE]()
+        except (RuntimeError, AttributeError, OSError, ValueError, TypeError) as error:
+            raise BadInput(f"is not a model of the Relax line: {_last(error)}", str(path), REMEDY) from error
+        told = json.loads(signature.numpy().tobytes())
+        self.inputs: dict[str, tuple[tuple[int | str, ...], str]] = {
+            name: (tuple(shape), dtype) for name, (shape, dtype) in told.items()
+        }
+        self._tensor = tvm.runtime.tensor
+
+    def _device(self, tvm: Any, path: Path) -> Any:
+        device = tvm.device(self.kind, 0)
+        if not device.exist:
+            raise BadInput(
+                f"needs a {self.kind} device, there is none here",
+                str(path),
+                "run it where there is one, or compile it with --target llvm",
+            )
+        return device
+
+    def _arguments(self, inputs: Mapping[str, Any]) -> list[Any]:
+        return [self._tensor(np.ascontiguousarray(inputs[name]), self.device) for name in self.inputs]
+
+    def run(self, inputs: Mapping[str, Any]) -> list[Any]:
+        """Outputs as numpy arrays."""
+        made = self.machine["main"](*self._arguments(inputs))
+        self.device.sync()
+        return list(_arrays(made))
+
+    def times(self, inputs: Mapping[str, Any], number: int, repeat: int) -> list[float]:
+        """Seconds a run, `repeat` times the mean of `number` runs."""
+        clock = self.machine.time_evaluator("main", self.device, number=number, repeat=repeat)
+        return [float(t) for t in clock(*self._arguments(inputs)).results]
+
+
+def _arrays(value: Any) -> Iterator[Any]:
+    """The tensors of a result, which may be a tuple of tuples."""
+    if hasattr(value, "numpy"):
+        yield value.numpy()
+        return
+    for one in value:
+        yield from _arrays(one)
+
+
+def _kind(library: Any) -> str:
+    """The device that a library's kernels need."""
+    todo = [library]
+    while todo:
+        module = todo.pop()
+        if module.kind in ("cuda", "rocm", "opencl", "vulkan", "metal"):
+            return str(module.kind)
+        todo.extend(module.imports)
+    return "cpu"
