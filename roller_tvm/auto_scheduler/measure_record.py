@@ -10,7 +10,7 @@ from tvm.auto_scheduler import measure_record as _ansor
 from tvm.auto_scheduler.measure import PythonBasedMeasureCallback
 from tvm.auto_scheduler.measure_record import *
 
-from roller_tvm.relay.interrupt import Stopped
+from roller_tvm.measure.interrupt import Stopped
 from roller_tvm.relay.records import RecordWriter
 
 

@@ -28,7 +28,7 @@ from tvm.auto_scheduler.measure import (
 )
 
 from roller_tvm.auto_scheduler.hooks import made_with
-from roller_tvm.relay.interrupt import deferred_interrupt
+from roller_tvm.measure.interrupt import deferred_interrupt
 
 ERRORS = {
     getattr(MeasureErrorNo, name): name.lower().replace("_", " ") for name in vars(MeasureErrorNo) if name.isupper()

@@ -19,7 +19,7 @@ from roller_tvm.auto_scheduler.measuring import Means, cost_of, failure, planned
 from roller_tvm.auto_scheduler.plans import Candidate, Queue, name_of
 from roller_tvm.device import DeviceSpec
 from roller_tvm.errors import MeasureError, UsageError, must_be
-from roller_tvm.relay.table import counts, duration
+from roller_tvm.measure.table import counts, duration
 
 FALLBACKS = ("default", "ansor")
 UNMEASURED = "plans are chosen by prediction and built, not measured"

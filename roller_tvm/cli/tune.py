@@ -110,7 +110,7 @@ def _check_records(path: Path) -> None:
 
 
 def _list(args: argparse.Namespace, model: Any, target: str, device: Any) -> int:
-    from roller_tvm.relay.table import si
+    from roller_tvm.measure.table import si
     from roller_tvm.relay.tasks import extract_tasks, make_target
 
     tasks = extract_tasks(model.mod, model.params, make_target(target), device)
@@ -126,9 +126,9 @@ def _list(args: argparse.Namespace, model: Any, target: str, device: Any) -> int
 
 
 def _tune(args: argparse.Namespace, model: Any, target: str, device: Any, start: float) -> int:
+    from roller_tvm.measure.table import header, row, summary, table, to_json
     from roller_tvm.relay import tune
     from roller_tvm.relay.measure import Limits
-    from roller_tvm.relay.table import header, row, summary, table, to_json
 
     limits = Limits(build_s=args.timeout, run_s=args.timeout) if args.timeout else Limits()
     rows = sys.stderr if args.json else sys.stdout

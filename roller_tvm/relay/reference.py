@@ -1,4 +1,4 @@
-"""What a kernel is compared with: TVM's own schedule of the same computation, on seeded random inputs.
+"""What a kernel's answer is compared with: TVM's own schedule of the same computation, on seeded random inputs.
 
 The reference is built from the TE program alone (``te.create_schedule``, loops parallel and in an order that
 runs well), so no decision of ours is in it.
@@ -7,46 +7,10 @@ runs well), so no decision of ours is in it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod, sqrt
+from math import sqrt
 from typing import Any
 
-import numpy as np
-
-SEED = 20200
-#: Values repeat after this many; a prime, so that no tensor dimension is a period of them.
-PERIOD = 1_000_003
-#: Error allowed, in units of eps * sqrt(terms summed) * largest magnitude of the result. Rounding in another
-#: order stays near 1; one term of a sum left out is far above for every reduction met in practice.
-SLACK = 16.0
-#: Of the largest magnitude, an error whatever the type and the sum. Of 25088 terms float16 itself is off by 0.04, of
-#: 4608 bfloat16 by 0.13, while a ninth of a 3x3 window's terms left out is 0.33 and a result of zeros 1.
-MOST = 0.25
-#: numpy has no bfloat16; its values are compared as the float32 they convert to.
-EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
-
-
-def shape_of(tensor: Any) -> tuple[int, ...]:
-    return tuple(int(e) for e in tensor.shape)
-
-
-def make_inputs(tensors: Sequence[Any], positive: bool = False) -> list[np.ndarray]:
-    """Seeded values for each placeholder: normal (or, where roots and logarithms need it, in 0.5 to 1.5)."""
-    rng = np.random.default_rng(SEED)
-    block = rng.standard_normal(PERIOD, dtype=np.float32)
-    if positive:
-        block = rng.random(PERIOD, dtype=np.float32) + np.float32(0.5)
-    bits = rng.integers(0, 2, PERIOD, dtype=np.int8)  # also valid as indices wherever there are two rows
-    # Bytes are data: of bits a requantized sum is 0 nearly everywhere, whatever is wrong with it.
-    whole = rng.integers(-128, 128, PERIOD, dtype=np.int8)
-    result = []
-    for number, tensor in enumerate(tensors):
-        shape, dtype = shape_of(tensor), str(tensor.dtype)
-        source = block if dtype.startswith(("float", "bfloat")) else whole if dtype in ("int8", "uint8") else bits
-        size = prod(shape)
-        # Another start for each tensor, or equal shapes would get equal values.
-        values = np.resize(np.roll(source, 7919 * number), size) if size else np.zeros(0, source.dtype)
-        result.append(values.reshape(shape).astype(dtype))
-    return result
+from roller_tvm.measure.numerics import difference, make_inputs, shape_of, tolerance, usable
 
 
 def reference_schedule(outputs: Sequence[Any]) -> Any:
@@ -88,42 +52,6 @@ def reduction_terms(ops: Sequence[Any]) -> int:
     return max(1, round(roots**2))
 
 
-def tolerance(dtype: str, terms: int) -> float:
-    """Largest error allowed, relative to the largest magnitude in the result; 0 for integers.
-
-    Examples
-    --------
-    >>> f"{tolerance('float32', 576):.1e}"
-    '4.6e-05'
-    """
-    return min(MOST, SLACK * EPSILON[dtype] * sqrt(max(1, terms))) if dtype in EPSILON else 0.0
-
-
-def difference(got: np.ndarray, expected: np.ndarray, terms: int) -> str:
-    """Why two results differ, or '' if they agree."""
-    if got.shape != expected.shape:
-        return f"shape {got.shape} instead of {expected.shape}"
-    allowed = tolerance(str(expected.dtype), terms)
-    if not allowed:
-        wrong = int(np.count_nonzero(got != expected))
-        return f"{wrong} of {got.size} integers differ" if wrong else ""
-    got, expected = got.astype(np.float64), expected.astype(np.float64)
-    finite = np.isfinite(expected)
-    if not np.array_equal(finite, np.isfinite(got)):
-        odd = int(np.count_nonzero(finite != np.isfinite(got)))
-        return f"{odd} of {got.size} values are NaN or infinite in one only"
-    if not np.array_equal(got[~finite], expected[~finite], equal_nan=True):
-        return "infinities or NaNs differ"
-    if not finite.any():
-        return ""
-    error = np.abs(got[finite] - expected[finite]).max()
-    scale = max(float(np.abs(expected[finite]).max()), 1e-30)
-    if error <= allowed * scale:
-        return ""
-    return f"error {error:.3g} at magnitude {scale:.3g}, allowed {allowed * scale:.3g}"
-
-
-def usable(expected: Sequence[np.ndarray]) -> bool:
-    """Whether a reference says anything: most of its values are numbers."""
-    floats = [e for e in expected if e.size and np.issubdtype(e.dtype, np.floating)]
-    return all(np.isfinite(e).mean() > 0.5 for e in floats)
+__all__ = [
+    "difference", "make_inputs", "reduction_terms", "reference_schedule", "shape_of", "tolerance", "usable",
+]  # fmt: skip

@@ -9,9 +9,9 @@ from typing import Any
 
 from roller_tvm.device import DeviceSpec
 from roller_tvm.errors import BadInput, TargetError, UnsupportedOperator, UsageError
+from roller_tvm.measure.interrupt import stop_if_interrupted
 from roller_tvm.relay.cpu_names import check_cpu
 from roller_tvm.relay.folding import shared_constant_kernels
-from roller_tvm.relay.interrupt import stop_if_interrupted
 
 #: What a target must say for its kernels to run where they are meant to.
 ARCH_REQUIRED = ("cuda", "nvptx")

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from roller_tvm.device import DeviceSpec, load_device
-from roller_tvm.errors import BadInput, MeasureError, NothingTuned, must_be
+from roller_tvm.errors import BadInput, MeasureError, must_be
+from roller_tvm.measure.claims import WAIT_S, Claims
+from roller_tvm.measure.results import TunedTask, TuneResult, busy, judge, nothing_tuned
 from roller_tvm.relay.candidates import Candidates, make_candidates
-from roller_tvm.relay.claims import WAIT_S, Claims
 from roller_tvm.relay.cold import ColdWeights
-from roller_tvm.relay.measure import Limits, Measurer, Outcome, TaskResult, timed
+from roller_tvm.relay.measure import Limits, Measurer, TaskResult, timed
 from roller_tvm.relay.pool import WORKER, Pool
 from roller_tvm.relay.records import (
     Note,
@@ -28,97 +27,11 @@ from roller_tvm.relay.records import (
     read_records,
     record_text,
 )
-from roller_tvm.relay.table import duration
 from roller_tvm.relay.tasks import Task, check_device, extract_tasks, make_target, select
 from roller_tvm.tvm_env import import_relay_tvm, set_threads
 
 #: Tasks a worker, at a time, where plans are only built: records come in steps of that many.
 BATCH = 4
-
-
-@dataclass
-class TunedTask:
-    """What became of one task.
-
-    Parameters
-    ----------
-    status : str
-        'measured': a record with its measured time was written. 'planned': with its predicted time.
-        'resumed': the record file had it already. 'fallback': no record, TVM's own schedule, for `reason`.
-    plan : RankedPlan or None
-        The winner.
-    seconds : float
-        Measured, else predicted, else nan.
-    default_s : float
-        Of TVM's own kernel, measured beside ours; nan if it was not.
-    kept : bool
-        A fallback because TVM's own kernel is faster.
-    """
-
-    task: Task
-    status: str
-    candidates: Candidates = field(default_factory=Candidates)
-    outcomes: list[Outcome] = field(default_factory=list)
-    plan: Any = None
-    seconds: float = math.nan
-    predicted_s: float = math.nan
-    default_s: float = math.nan
-    checked: bool = False
-    reason: str = ""
-    kept: bool = False
-
-    @property
-    def gflops(self) -> float:
-        flops = self.candidates.flops or self.task.flops
-        return flops / self.seconds / 1e9 if self.seconds and not math.isnan(self.seconds) else math.nan
-
-    @property
-    def failures(self) -> dict[str, int]:
-        """How many candidates failed, by kind."""
-        kinds = Counter(o.kind for o in self.outcomes if not o.ok)
-        if self.candidates.failures:
-            kinds["schedule error"] += len(self.candidates.failures)
-        return dict(kinds)
-
-
-@dataclass
-class TuneResult:
-    """All tasks of a model after tuning."""
-
-    tasks: list[TunedTask]
-    device: DeviceSpec
-    target: str
-    log_file: str | None
-    trials: int
-    threads: int
-    seconds: dict[str, float] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def failures(self) -> dict[str, int]:
-        total: Counter[str] = Counter()
-        for tuned in self.tasks:
-            total.update(tuned.failures)
-        return dict(total)
-
-    @property
-    def fallbacks(self) -> list[TunedTask]:
-        return [t for t in self.tasks if t.status == "fallback"]
-
-    @property
-    def latency_s(self) -> float:
-        """Sum over the tasks of time and weight; what has no time counts nothing."""
-        return sum(t.seconds * t.task.weight for t in self.tasks if not math.isnan(t.seconds))
-
-    @property
-    def default_latency_s(self) -> float:
-        """The same tasks with TVM's own kernels; nan unless each was measured."""
-        return sum(t.default_s * t.task.weight for t in self.tasks)
-
-    def __str__(self) -> str:
-        from roller_tvm.relay.table import summary
-
-        return summary(self)
 
 
 Progress = Callable[[TunedTask, int], None]
@@ -212,17 +125,8 @@ def tune(
     if any(t.status == "measured" for t in result.tasks):
         result.notes += busy(threads)
     if chosen and all(t.status == "fallback" and not t.kept for t in result.tasks):
-        raise _nothing(result)
+        raise nothing_tuned(result)
     return result
-
-
-def busy(threads: int) -> list[str]:
-    """A note if other processes ran here: timings are then not to be trusted."""
-    with contextlib.suppress(OSError, AttributeError):
-        load, cpus = os.getloadavg()[0], os.cpu_count() or 1
-        if load > max(cpus, threads) + 1:  # our own workers make one process a thread
-            return [f"this machine was busy (load {load:.1f} on {cpus} CPUs): times here are not to be trusted"]
-    return []
 
 
 def find_device(source: Any, is_target: bool) -> DeviceSpec:
@@ -243,17 +147,6 @@ def _how(pool: Pool, target: Any, trials: int, result: TuneResult) -> str:
         f"no {target.kind.name} device here: plans are chosen by prediction and built, neither measured nor checked"
     )
     return "build"
-
-
-def _nothing(result: TuneResult) -> NothingTuned:
-    kinds = ", ".join(f"{n} {kind}" for kind, n in sorted(result.failures.items())) or "no candidate failed to run"
-    reasons = Counter(t.reason for t in result.tasks).most_common(3)
-    told = "; ".join(f"{n} x {reason}" for reason, n in reasons)
-    return NothingTuned(
-        f"none of {len(result.tasks)} tasks got a working plan ({kinds}): {told}",
-        result.target,
-        "run 'roller-tvm doctor', and check that the target is this machine's",
-    )
 
 
 @dataclass
@@ -333,7 +226,7 @@ class _Tuner:
             return TunedTask(task, "resumed", counted, seconds=seconds, predicted_s=predicted, checked=note.checked)
         reason, trials = self.kept.get((task.key, task.target), ("", -1))
         if reason and (self.how != "time" or trials >= self.trials):
-            return TunedTask(task, "fallback", reason=reason, kept=True)
+            return TunedTask(task, "fallback", Candidates(), reason=reason, kept=True)
         with timed(self.result.seconds, "plan"):
             candidates = make_candidates(task, self.device, self.top)
         return TunedTask(task, "fallback" if candidates.reason else "", candidates, reason=candidates.reason)
@@ -341,32 +234,14 @@ class _Tuner:
     def _finish(self, tuned: TunedTask, measured: TaskResult, spent: float) -> TunedTask:
         """Judge the outcomes and write what there is to write."""
         task = tuned.task
-        self._judge(tuned, measured)
+        plans = [tuned.candidates.plans[number] for _, number in tuned.candidates.states]
+        judge(tuned, measured, plans, self.how == "time")
         if self.writer is not None and measured.winner is not None:
             state, _ = tuned.candidates.states[measured.winner]
             self.writer.append(record_text(task.search_task, state, self._note(tuned), spent))
         elif self.writer is not None and measured.default_wins:
             self.writer.append(kept_line(task.key, task.target, tuned.reason, self.trials))
         return tuned
-
-    def _judge(self, tuned: TunedTask, measured: TaskResult) -> None:
-        outcomes = tuned.outcomes = measured.outcomes
-        default_s = measured.default.seconds if measured.default and measured.default.ok else math.nan
-        tuned.status, tuned.default_s = "fallback", default_s
-        if measured.default_wins:
-            ours = min(o.seconds for o in outcomes if o.ok)
-            tuned.seconds, tuned.kept = default_s, True
-            tuned.reason = f"it is faster: {duration(default_s)}, our best {duration(ours)}"
-        elif measured.winner is None:
-            kinds = ", ".join(f"{n} {kind}" for kind, n in measured.failures().items())
-            first = next((o.text for o in outcomes if not o.ok and o.text), "")
-            tuned.reason = f"no candidate works ({kinds}): {first}"
-        else:
-            outcome = outcomes[measured.winner]
-            tuned.plan = tuned.candidates.plans[tuned.candidates.states[measured.winner][1]]
-            tuned.predicted_s, tuned.checked = tuned.plan.estimate.seconds, outcome.checked
-            tuned.status = "measured" if self.how == "time" else "planned"
-            tuned.seconds = outcome.seconds if self.how == "time" else tuned.predicted_s
 
     def _note(self, tuned: TunedTask) -> Note:
         timed_it = tuned.status == "measured"

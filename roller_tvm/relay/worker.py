@@ -1,34 +1,22 @@
-"""A worker process: builds candidates, runs them, compares them. Started by ``pool.Worker``.
-
-It talks over one pipe (its file descriptor is the argument): ``(function, arguments)`` in,
-``(status, value)`` out. What crashes or hangs here takes nothing with it but this process.
-"""
+"""A worker process: builds candidates, runs them, compares them. Started by ``pool.Worker``."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import sys
 import time
-import traceback
 from dataclasses import dataclass, field
-from math import ceil
-from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 
+from roller_tvm.measure import serving
+from roller_tvm.measure.cold import Rotation
+from roller_tvm.measure.serving import Failed, last_line
+from roller_tvm.measure.session import PACKED, PLAIN
+from roller_tvm.measure.timing import Kernel, run_timed
 from roller_tvm.relay import reference
-from roller_tvm.relay.cold import SHARE, Rotation
-from roller_tvm.relay.lifeline import tie_to_parent
 from roller_tvm.relay.machine import same_machine
 from roller_tvm.tvm_env.pin import pin_calling_thread
-
-#: Runs on cold weights, for each repeat that would be made otherwise: a run is noisier than a repeat of many.
-COLD_RUNS = 2
-#: Calls of nothing, to know what a call costs.
-CALLS = 20
-PLAIN, CHECK, PACKED = 0, 1, 2  # as tvm's LayoutRewriteOption: none, insert a transform, take packed weights
 
 
 @dataclass
@@ -45,14 +33,6 @@ class Task:
 
 TASKS: dict[str, Task] = {}
 SPILLED: list[int] = []  # bytes of local memory, of the kernels compiled last
-
-
-class Failed(Exception):
-    """A failure with a kind, which the summary groups by."""
-
-    def __init__(self, kind: str, text: str) -> None:
-        super().__init__(text)
-        self.kind = kind
 
 
 def hello() -> int:
@@ -247,64 +227,16 @@ def run(key: str, number: int, mode: int, best: float, options: dict[str, Any]) 
                 wrong = wrong or reference.difference(result.numpy(), expected, task.terms)
         if wrong or not options:
             return {"repeats": [], "pruned": False, "wrong": wrong}
-        once = float("inf")
-        for _ in range(int(options["tries"])):  # one slow run may be another process's fault
-            start = time.perf_counter()
-            function(*arguments)
-            device.sync()
-            once = min(once, time.perf_counter() - start)
-            if once <= best * options["give_up"]:
-                break
-        else:
-            return {"repeats": [once], "pruned": True, "wrong": ""}
-        rotation = _rotation(task, args, arguments, options, once)
-        if rotation is not None:
-            return {"repeats": _timed_cold(function, rotation.lists(arguments), options, once), "pruned": False,
-                    "wrong": ""}  # fmt: skip
-        number_of_runs = max(1, ceil(options["repeat_s"] / once))
-        repeats = int(min(options["repeats"], max(1.0, options["budget_s"] // (once * number_of_runs))))
-        timer = module.time_evaluator(module.entry_name, device, number=number_of_runs, repeat=repeats)
-        return {"repeats": list(timer(*arguments).results), "pruned": False, "wrong": ""}
+        where = tuple(n for n, t in enumerate(args) if t.op.name in options.get("weights", ()))
+        nothing = tvm.get_global_func("testing.nop", allow_missing=True)
+
+        def evaluate(number: int, repeat: int) -> Any:
+            return module.time_evaluator(module.entry_name, device, number=number, repeat=repeat)(*arguments).results
+
+        kernel = Kernel(function, arguments, device.sync, evaluate, where, nothing)
+        return run_timed(kernel, best, options, task.rotations, tvm.nd.array)
     except tvm.TVMError as error:
         raise Failed("run error", last_line(error)) from error
-
-
-def _rotation(
-    task: Task, args: list[Any], arguments: list[Any], options: dict[str, Any], once: float
-) -> Rotation | None:
-    """Copies of the weights to run on, kept for the next candidates; None where they are read in no time."""
-    where = tuple(n for n, t in enumerate(args) if t.op.name in options.get("weights", ()))
-    size = sum(arguments[n].numpy().nbytes for n in where)
-    if not where or size * options["read_s_per_byte"] < SHARE * once:
-        return None
-    return task.rotations.setdefault(where, Rotation(where, options["footprint_bytes"]))
-
-
-def _timed_cold(function: Any, lists: Any, options: dict[str, Any], once: float) -> list[float]:
-    """Single runs, each on other weights, less what a call costs."""
-    taken: list[float] = []
-    call = _call_s(next(lists))
-    for _ in range(int(min(options["repeats"] * COLD_RUNS, max(1.0, options["budget_s"] // once)))):
-        arguments = next(lists)
-        start = time.perf_counter()
-        function(*arguments)
-        taken.append(max(time.perf_counter() - start - call, call))
-    return taken
-
-
-def _call_s(arguments: list[Any]) -> float:
-    """Seconds that calling any function with these arguments takes."""
-    import tvm
-
-    nothing = tvm.get_global_func("testing.nop", allow_missing=True)
-    if nothing is None:
-        return 0.0
-    taken = []
-    for _ in range(CALLS):
-        start = time.perf_counter()
-        nothing(*arguments)
-        taken.append(time.perf_counter() - start)
-    return min(taken)
 
 
 def _poison(tensor: Any) -> np.ndarray:
@@ -318,11 +250,6 @@ def _arguments(tensors: list[Any], inputs: list[Any], outputs: list[Any]) -> lis
 
     ins, outs = iter(inputs), iter(outputs)
     return [next(ins) if isinstance(t.op, te.PlaceholderOp) else next(outs) for t in tensors]
-
-
-def last_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1][:300] if lines else type(error).__name__
 
 
 FUNCTIONS = {
@@ -342,28 +269,8 @@ FUNCTIONS = {
 }
 
 
-def serve(connection: Connection, functions: dict[str, Any]) -> None:
-    while True:
-        try:
-            name, args = connection.recv()
-        except (EOFError, OSError):
-            return
-        try:
-            reply = ("ok", functions[name](*args))
-        except Failed as error:
-            reply = ("failed", (error.kind, str(error)))
-        except Exception as error:
-            traceback.print_exc()
-            reply = ("failed", ("run error" if name == "run" else "build error", last_line(error)))
-        connection.send(reply)
-
-
 def main(functions: dict[str, Any] | None = None) -> None:
-    tie_to_parent(int(sys.argv[2]))
-    connection = Connection(int(sys.argv[1]))
-    with contextlib.suppress(BrokenPipeError, KeyboardInterrupt):
-        serve(connection, functions or FUNCTIONS)
-    os._exit(0)  # TVM's threads may be stuck; there is nothing here worth an orderly end
+    serving.main(functions or FUNCTIONS)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ pytestmark = pytest.mark.tvm
 from tvm import auto_scheduler, te  # noqa: E402
 
 from roller_tvm.device import cpu_device  # noqa: E402
-from roller_tvm.relay.cold import OF_CACHE, ColdWeights, Rotation  # noqa: E402
+from roller_tvm.measure.cold import OF_CACHE, Rotation  # noqa: E402
+from roller_tvm.relay.cold import ColdWeights  # noqa: E402
 from roller_tvm.relay.measure import Measurer  # noqa: E402
 from roller_tvm.relay.pool import Pool  # noqa: E402
 
@@ -51,7 +52,7 @@ def test_no_more_copies_than_push_each_other_out():
 
 def test_a_rotation_changes_the_weights_alone_and_goes_on_where_it_was():
     activations, weights, out = (tvm.nd.array(np.full(8, n, "float32")) for n in range(3))
-    rotation = Rotation((1,), footprint_bytes=3 * 32)
+    rotation = Rotation((1,), 3 * 32, tvm.nd.array)
     lists = rotation.lists([activations, weights, out])
     four = [next(lists) for _ in range(4)]
     assert all(one[0] is activations and one[2] is out for one in four)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from roller_tvm.measure.claims import Claims
 from roller_tvm.relay import records as R
-from roller_tvm.relay.claims import Claims
 
 #: Appends records as fast as it can, telling the number of each once it is written. The steps are long, so that a write
 #: takes many pages: the system may stop a killed process between two of them.
@@ -150,7 +150,7 @@ def test_a_claim_goes_with_its_process(tmp_path):
     code = """
 import sys
 from pathlib import Path
-from roller_tvm.relay.claims import Claims
+from roller_tvm.measure.claims import Claims
 
 claims = Claims(Path(sys.argv[1]))
 print(claims.take("conv"), flush=True)

@@ -10,14 +10,14 @@ import time
 import pytest
 
 from roller_tvm.errors import MeasureError
-from roller_tvm.relay.pool import Pool, Worker
+from roller_tvm.measure.pool import Pool, Worker
 
-MODULE = "tests.relay.plain_worker"
+MODULE = "tests.measure.plain_worker"
 
 #: Starts two workers, tells their numbers, stops one, leaves the other in a call that never ends.
 PARENT = f"""
 import signal, sys, time
-from roller_tvm.relay.pool import Pool
+from roller_tvm.measure.pool import Pool
 pool = Pool(2, 1, {MODULE!r})
 pids = [w.call("hello", (), 60).value for w in pool.workers]
 pool.workers[0].send("echo", ("late", 600.0), 600)
@@ -109,7 +109,7 @@ def test_a_worker_that_ended_while_idle_is_started_anew():
     """The kernel ends it with the thread that started it, though the process lives on."""
     import threading
 
-    with Pool(1, threads=1, module="tests.relay.plain_worker") as pool:
+    with Pool(1, threads=1, module="tests.measure.plain_worker") as pool:
         worker = pool.workers[0]
         replies = []
         thread = threading.Thread(target=lambda: replies.append(worker.call("hello", (), 60)))

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from roller_tvm.relay.tuning import TunedTask, TuneResult
+    from roller_tvm.measure.results import TunedTask, TuneResult
 
 NAME_WIDTH = 44
 HEADER = (

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from roller_tvm.relay.interrupt import deferred_interrupt, stop_if_interrupted
+from roller_tvm.measure.interrupt import deferred_interrupt, stop_if_interrupted
 
 
 def interrupt():

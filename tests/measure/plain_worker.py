@@ -4,7 +4,7 @@ import os
 import time
 from pathlib import Path
 
-from roller_tvm.relay import worker
+from roller_tvm.measure import serving
 
 FUNCTIONS = {
     "hello": os.getpid,
@@ -14,4 +14,4 @@ FUNCTIONS = {
 }
 
 if __name__ == "__main__":
-    worker.main(FUNCTIONS)
+    serving.main(FUNCTIONS)

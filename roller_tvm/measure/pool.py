@@ -1,0 +1,282 @@
+"""Worker processes that may crash or hang: each call has a time limit, and a dead worker is started again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from roller_tvm.errors import MeasureError
+
+START_S = 120.0  # importing TVM on a slow or busy machine
+
+
+#: Function of the worker, its arguments, time limit in seconds.
+Call = tuple[str, tuple[Any, ...], float]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What became of a call: 'ok' with its value, or a kind of failure with its text."""
+
+    kind: str
+    value: Any = None
+    text: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.kind == "ok"
+
+
+class Worker:
+    """One worker process. ``generation`` counts its starts: what an earlier one had built is gone."""
+
+    def __init__(self, threads: int, module: str) -> None:
+        self.threads = threads
+        self.module = module
+        self.generation = 0
+        self.process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection | None = None
+        self._log: Any = None
+        self._greeted = False
+        self._pending: tuple[str, float] | None = None
+        self._setup: list[Call] = []
+        self._is_set_up = False
+
+    def prepare(self, calls: Sequence[Call]) -> None:
+        """Calls to make before the next one, and again whenever the process has to be started anew."""
+        self._setup, self._is_set_up = list(calls), False
+
+    def start(self) -> None:
+        """Start the process without waiting for it; anew if it ended while it had nothing to do."""
+        if self.process is not None:
+            if self._pending is not None or self.alive:
+                return
+            self.kill()  # as it dies with the thread that started it (see ``lifeline``)
+        try:
+            self._start()
+        except OSError as error:  # no memory, too many files or processes
+            raise MeasureError(
+                f"a worker process cannot start: {error.strerror}", sys.executable,
+                "free memory, files or processes", "worker",
+            ) from error  # fmt: skip
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair()
+        env = dict(os.environ)
+        env["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(os.path.abspath(p) for p in sys.path))
+        env["TVM_NUM_THREADS"] = str(self.threads)
+        env.setdefault("TOPHUB_LOCATION", "NONE")
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  (kill closes it)
+        # A session of its own: Ctrl-C is for the parent to handle, and killing it kills what it started.
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", self.module, str(theirs.fileno()), str(os.getpid())],
+            pass_fds=[theirs.fileno()], env=env, stdin=subprocess.DEVNULL,
+            stdout=self._log, stderr=self._log, start_new_session=True)  # fmt: skip
+        theirs.close()
+        self._connection = Connection(ours.detach())
+        self.generation += 1
+        self._greeted = self._is_set_up = False
+        with contextlib.suppress(OSError):  # it died just now: the first call says so
+            self._connection.send(("hello", ()))
+
+    def send(self, function: str, args: Sequence[Any], limit_s: float) -> None:
+        """Start a call; ``receive`` gives its reply."""
+        self.start()
+        assert self._connection is not None
+        if not self._greeted:
+            reply = self._receive(START_S, "start")
+            if not reply.ok:
+                raise MeasureError(
+                    f"a worker process cannot start: {reply.text}",
+                    where=sys.executable,
+                    remedy="run 'roller-tvm doctor'",
+                    kind="worker",
+                )
+            self._greeted = True
+        if not self._is_set_up:
+            self._is_set_up = True
+            for own, own_args, own_limit in self._setup:
+                self._send(own, own_args, own_limit)
+                reply = self.receive()
+                if not reply.ok:
+                    raise MeasureError(
+                        f"a worker process fails at '{own}': {reply.text}",
+                        kind=reply.kind,
+                        remedy="leave this task to TVM's own schedule",
+                    )
+        self._send(function, args, limit_s)
+
+    def _send(self, function: str, args: Sequence[Any], limit_s: float) -> None:
+        assert self._connection is not None
+        self._pending = (function, time.monotonic() + limit_s)
+        with contextlib.suppress(OSError):  # it died just now: receive says so
+            self._connection.send((function, tuple(args)))
+
+    def receive(self) -> Reply:
+        assert self._pending is not None
+        function, deadline = self._pending
+        self._pending = None
+        return self._receive(max(0.0, deadline - time.monotonic()), function)
+
+    def call(self, function: str, args: Sequence[Any], limit_s: float) -> Reply:
+        self.send(function, args, limit_s)
+        return self.receive()
+
+    def _receive(self, limit_s: float, function: str) -> Reply:
+        assert self._connection is not None
+        try:
+            if not self._connection.poll(limit_s):
+                self.kill()
+                kind = "run timeout" if function == "run" else "build timeout"
+                return Reply(kind, text=f"'{function}' took more than {limit_s:.1f} s")
+            status, value = self._connection.recv()
+        except (EOFError, OSError):
+            return Reply("crash", text=self._obituary())
+        except Exception as error:  # a candidate wrote over the reply, or into the pipe
+            self.kill()
+            return Reply("crash", text=f"a reply that makes no sense ({type(error).__name__})")
+        return Reply("ok", value) if status == "ok" else Reply(value[0], text=value[1])
+
+    def _obituary(self) -> str:
+        """How the process ended, with the last thing that it said."""
+        assert self.process is not None
+        try:
+            code = self.process.wait(5)
+        except subprocess.TimeoutExpired:
+            code = 0
+        how = f"exit code {code}"
+        if code < 0:
+            with contextlib.suppress(ValueError):
+                how = signal.Signals(-code).name
+        self._log.seek(0)
+        said = self._log.read().decode(errors="replace").strip().splitlines()[-1:]
+        self.kill()
+        return " ".join([how, *said])[:300]
+
+    @property
+    def alive(self) -> bool:
+        """Whether there is a process, and it has not ended."""
+        return self.process is not None and self.process.poll() is None
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the process, if there is one."""
+        if self.process is not None:
+            with contextlib.suppress(OSError):
+                self.process.send_signal(number)
+
+    def kill(self) -> None:
+        if self.process is None:
+            return
+        with contextlib.suppress(OSError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        if self._connection is not None:
+            self._connection.close()
+        self._log.close()
+        self.process = self._connection = None
+        self._pending = None
+
+    @property
+    def connection(self) -> Any:
+        return self._connection
+
+    @property
+    def deadline(self) -> float:
+        assert self._pending is not None
+        return self._pending[1]
+
+
+class Pool:
+    """Workers, each with `threads` threads in TVM's pool; use it in a ``with`` statement.
+
+    Parameters
+    ----------
+    count, threads : int
+    module : str
+        What a worker process runs; it ends in ``serving.main``.
+
+    Examples
+    --------
+    >>> with Pool(2, 2, "roller_tvm.relay.worker") as pool:  # doctest: +SKIP
+    ...     pool.workers[0].call("hello", (), 60)
+    """
+
+    def __init__(self, count: int, threads: int, module: str) -> None:
+        self.workers = [Worker(threads, module) for _ in range(max(1, count))]
+
+    def start(self) -> None:
+        """Start all of them now, so that they import TVM while the caller does something else."""
+        for worker in self.workers:
+            worker.start()
+
+    def map(self, calls: Sequence[Call]) -> list[tuple[Worker, int, Reply]]:
+        """Make all calls, each by the next worker that is free.
+
+        Returns
+        -------
+        list of (worker, generation, reply)
+            In the order of the calls; what the worker keeps from a call is lost when its generation changes.
+        """
+        results: list[tuple[Worker, int, Reply] | None] = [None] * len(calls)
+        todo = list(reversed(range(len(calls))))
+        busy: dict[int, tuple[int, Worker]] = {}
+        try:
+            self._map(calls, todo, busy, results)
+        except BaseException:
+            for _, worker in busy.values():  # a reply that nobody waits for would be taken for another's
+                worker.kill()
+            raise
+        return [r for r in results if r is not None]
+
+    def _map(
+        self,
+        calls: Sequence[Call],
+        todo: list[int],
+        busy: dict[int, tuple[int, Worker]],
+        results: list[tuple[Worker, int, Reply] | None],
+    ) -> None:
+        while todo or busy:
+            for number, worker in enumerate(self.workers):
+                if todo and number not in busy:
+                    job = todo.pop()
+                    worker.send(*calls[job])
+                    busy[number] = (job, worker)
+            limit = min(w.deadline for _, w in busy.values())
+            ready = wait([w.connection for _, w in busy.values()], max(0.0, limit - time.monotonic()))
+            for number, (job, worker) in list(busy.items()):
+                if worker.connection in ready or worker.deadline <= time.monotonic():
+                    generation = worker.generation
+                    results[job] = (worker, generation, worker.receive())
+                    del busy[number]
+
+    @contextlib.contextmanager
+    def alone(self, worker: Worker | None) -> Iterator[None]:
+        """While this worker, or something else, measures, the others stand still: TVM's idle threads spin for 0.1 s."""
+        others = [w for w in self.workers if w is not worker]
+        for other in others:
+            other.signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for other in others:
+                other.signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        for worker in self.workers:
+            worker.kill()
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

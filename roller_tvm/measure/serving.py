@@ -1,0 +1,55 @@
+"""The worker's end of ``pool``: functions called over one pipe, failures told by kind.
+
+Its file descriptor is the first argument, its parent's number the second: ``(function, arguments)`` in,
+``(status, value)`` out. What crashes or hangs here takes nothing with it but this process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import traceback
+from multiprocessing.connection import Connection
+from typing import Any
+
+from roller_tvm.measure.lifeline import tie_to_parent
+
+
+class Failed(Exception):
+    """A failure with a kind, which the summary groups by."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+def last_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1][:300] if lines else type(error).__name__
+
+
+def serve(connection: Connection, functions: dict[str, Any]) -> None:
+    """Answer calls of these functions; what they raise is a reply too."""
+    while True:
+        try:
+            name, args = connection.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            reply = ("ok", functions[name](*args))
+        except Failed as error:
+            reply = ("failed", (error.kind, str(error)))
+        except Exception as error:
+            traceback.print_exc()
+            reply = ("failed", ("run error" if name == "run" else "build error", last_line(error)))
+        connection.send(reply)
+
+
+def main(functions: dict[str, Any]) -> None:
+    """What a worker's module ends with: answer calls until there is nobody left who makes them."""
+    tie_to_parent(int(sys.argv[2]))
+    connection = Connection(int(sys.argv[1]))
+    with contextlib.suppress(BrokenPipeError, KeyboardInterrupt):
+        serve(connection, functions)
+    os._exit(0)  # TVM's threads may be stuck; there is nothing here worth an orderly end

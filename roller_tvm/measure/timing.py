@@ -1,0 +1,120 @@
+"""Timing a kernel that is built and whose arguments are there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+from roller_tvm.measure.cold import SHARE, Rotation
+
+#: Runs on cold weights, for each repeat that would be made otherwise: a run is noisier than a repeat of many.
+COLD_RUNS = 2
+#: Calls of nothing, to know what a call costs.
+CALLS = 20
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel, its arguments, and what its TVM gives to time it.
+
+    Parameters
+    ----------
+    call : function
+        Of the arguments.
+    arguments : sequence of tensor
+    sync : function
+        Waits until the device is done.
+    evaluate : function of (int, int)
+        Seconds of each of so many repeats of so many runs.
+    weights : tuple of int
+        Positions of arguments that are weights (see ``cold``).
+    nothing : function or None
+        One that does nothing, whatever its arguments.
+    """
+
+    call: Callable[..., Any]
+    arguments: Sequence[Any]
+    sync: Callable[[], Any]
+    evaluate: Callable[[int, int], Sequence[float]]
+    weights: tuple[int, ...] = ()
+    nothing: Callable[..., Any] | None = None
+
+
+def run_timed(
+    kernel: Kernel,
+    best: float,
+    options: dict[str, Any],
+    rotations: dict[tuple[int, ...], Rotation],
+    make: Callable[[Any], Any],
+    first_s: float = 0.0,
+) -> dict[str, Any]:
+    """Time a kernel, or give it up where it is far from the best so far.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    best : float
+        Seconds of the best so far.
+    options : dict
+        Of ``Limits.options``, and where weights are cold those of ``ColdWeights``.
+    rotations : dict
+        Copies of weights, kept for the next candidates.
+    make : function of array
+        A tensor of these values.
+    first_s : float
+        What its first run took, of which a cold start may be part.
+
+    Returns
+    -------
+    dict
+        'repeats': seconds of each repeat; 'pruned'; 'wrong': ''.
+    """
+    # A cold start is not that slow, and single runs of it would take longer than all else.
+    if first_s > max(best * options["give_up"] ** 2, options["budget_s"]):
+        return {"repeats": [first_s], "pruned": True, "wrong": ""}
+    once = float("inf")
+    for _ in range(int(options["tries"])):  # one slow run may be another process's fault
+        start = time.perf_counter()
+        kernel.call(*kernel.arguments)
+        kernel.sync()
+        once = min(once, time.perf_counter() - start)
+        if once <= best * options["give_up"]:
+            break
+    else:
+        return {"repeats": [once], "pruned": True, "wrong": ""}
+    where = kernel.weights
+    size = sum(kernel.arguments[n].numpy().nbytes for n in where)
+    if where and size * options["read_s_per_byte"] >= SHARE * once:
+        rotation = rotations.setdefault(where, Rotation(where, options["footprint_bytes"], make))
+        return {"repeats": _timed_cold(kernel, rotation.lists(kernel.arguments), options, once), "pruned": False,
+                "wrong": ""}  # fmt: skip
+    number = max(1, ceil(options["repeat_s"] / once))
+    repeats = int(min(options["repeats"], max(1.0, options["budget_s"] // (once * number))))
+    return {"repeats": [float(s) for s in kernel.evaluate(number, repeats)], "pruned": False, "wrong": ""}
+
+
+def _timed_cold(kernel: Kernel, lists: Iterator[list[Any]], options: dict[str, Any], once: float) -> list[float]:
+    """Single runs, each on other weights, less what a call costs."""
+    taken: list[float] = []
+    call = _call_s(kernel.nothing, next(lists))
+    for _ in range(int(min(options["repeats"] * COLD_RUNS, max(1.0, options["budget_s"] // once)))):
+        arguments = next(lists)
+        start = time.perf_counter()
+        kernel.call(*arguments)
+        taken.append(max(time.perf_counter() - start - call, call))
+    return taken
+
+
+def _call_s(nothing: Callable[..., Any] | None, arguments: list[Any]) -> float:
+    """Seconds that calling any function with these arguments takes."""
+    if nothing is None:
+        return 0.0
+    taken = []
+    for _ in range(CALLS):
+        start = time.perf_counter()
+        nothing(*arguments)
+        taken.append(time.perf_counter() - start)
+    return min(taken)
