@@ -9,6 +9,7 @@ from pathlib import Path
 
 from roller_tvm.cli.model import add_model_arguments, read_model, say, target_of
 from roller_tvm.errors import BadInput, RecordError
+from roller_tvm.tvm_env import Line
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     from roller_tvm.relay.records import read_kept, read_records
 
     check_output(args.output)
-    target = target_of(args)
+    target = target_of(args, Line.RELAY)
     device_for_target(target)
     records = args.tuning_records
     if records is not None:
@@ -59,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
                 str(records),
                 f'roller-tvm tune {args.FILE} --target "{target}" --output OTHER.json',
             )
-    model = read_model(args)
+    model = read_model(args, Line.RELAY)
     from roller_tvm.relay import build
 
     start = time.perf_counter()

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from roller_tvm.relay.importers import LAYOUTS, Model, load_model, parse_shapes
+from roller_tvm.cli.line import add_line_argument
+from roller_tvm.models import parse_shapes
+from roller_tvm.tvm_env import Line
+
+LAYOUTS = ("NCHW", "NHWC")  # those of either line's importer
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     """FILE, --target and what shapes the model."""
-    parser.add_argument("FILE", type=Path, help="ONNX model, or Relay module (.json, .relay)")
+    parser.add_argument(
+        "FILE",
+        type=Path,
+        help="ONNX model; a Relay module (.json, .relay); on the Relax line a PyTorch ExportedProgram (.pt2), a "
+        "Relax module (.json)",
+    )
     parser.add_argument(
         "--target",
         default=None,
@@ -24,23 +34,35 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         metavar='"NAME:[1,3,224,224] ..."',
         help="shapes of the inputs that the model leaves open",
     )
-    parser.add_argument("--desired-layout", choices=list(LAYOUTS), help="convert convolutions to this layout")
-    weights = "weights of a Relay module; default: FILE with .params"
+    parser.add_argument("--desired-layout", choices=LAYOUTS, help="convert convolutions to this layout")
+    weights = "weights of a Relay or Relax module; default: FILE with .params"
     parser.add_argument("--params", type=Path, metavar="FILE.params", help=weights)
+    add_line_argument(parser)
 
 
-def read_model(args: argparse.Namespace) -> Model:
+def read_model(args: argparse.Namespace, line: Line) -> Any:
     """Import the model, saying how long it took."""
     shapes = parse_shapes(args.input_shapes) if args.input_shapes else None
     start = time.perf_counter()
-    model = load_model(args.FILE, shapes, args.desired_layout, args.params)
+    if line is Line.RELAX:
+        from roller_tvm.relax.importers import load_model as load
+    else:
+        from roller_tvm.relay.importers import load_model as load
+    model = load(args.FILE, shapes, args.desired_layout, args.params)
     told = ", ".join(f"{name} {list(shape)} {dtype}" for name, (shape, dtype) in model.inputs.items())
     say(f"{args.FILE}: {told} ({time.perf_counter() - start:.1f} s to import)")
     return model
 
 
-def target_of(args: argparse.Namespace) -> str:
-    """The target asked for, or that of this machine's CPU with the threads that it scales to."""
+def target_of(args: argparse.Namespace, line: Line) -> Any:
+    """The target asked for, or that of this machine's CPU with the threads that it scales to; in the line's form."""
+    if line is Line.RELAX:
+        from roller_tvm.relax.targets import target_dict
+
+        full = target_dict(args.target)
+        if not args.target:
+            say(f"target: {json.dumps(full)}")
+        return full
     if args.target:
         return str(args.target)
     from roller_tvm.device import cpu_device, default_cpu_target

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from roller_tvm.cli.line import add_line_argument, line_of
 from roller_tvm.cli.model import say
 from roller_tvm.errors import BadInput, UsageError
 
@@ -44,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--number", type=int, default=10, metavar="N", help="runs in each repeat; default 10")
     parser.add_argument("--threads", type=int, metavar="N", help="default: what this CPU scales to")
     parser.add_argument("--json", action="store_true", help="print outputs' statistics and times as JSON")
+    add_line_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -55,20 +57,25 @@ def run(args: argparse.Namespace) -> int:
                 f"--{name.replace('_', '-')} must be 1 or more (got {value})", remedy="leave it out"
             )
     from roller_tvm.device import cpu_device
-    from roller_tvm.relay.package import LoadedModel
-    from roller_tvm.tvm_env import set_threads
+    from roller_tvm.tvm_env import Line, set_threads
     from roller_tvm.tvm_env.pin import pinned_calling_thread
 
+    line = line_of(args, "running a model")
+    model: Any
     threads = set_threads(args.threads or cpu_device().units)
-    model = LoadedModel(args.PATH, args.device or "")
-    outputs = model.run(_inputs(args, model.inputs))
+    if line is Line.RELAX:
+        from roller_tvm.relax import package as built
+    else:
+        from roller_tvm.relay import package as built
+    model = built.LoadedModel(args.PATH, args.device or "")
+    inputs = _inputs(args, model.inputs)
+    outputs = model.run(inputs)
     if args.outputs is not None:
         _write(args.outputs, outputs)
     times: list[float] = []
     if args.print_time:
         with pinned_calling_thread():
-            measured = model.module.benchmark(model.device, number=args.number, repeat=args.repeat)
-        times = [float(t) for t in measured.results]
+            times = model.times(inputs, args.number, args.repeat)
     if args.json:
         print(
             json.dumps(
@@ -96,23 +103,21 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _inputs(args: argparse.Namespace, wanted: dict[str, tuple[tuple[int, ...], str]]) -> dict[str, Any]:
+def _inputs(args: argparse.Namespace, wanted: dict[str, tuple[tuple[int | str, ...], str]]) -> dict[str, Any]:
     given = {} if args.inputs == "random" else _read(Path(args.inputs))
-    rng = np.random.default_rng(SEED)
-    result = {}
     for name in given:
         if name not in wanted:
             raise BadInput(
                 f"the model has no input '{name}'", args.inputs, f"its inputs are {', '.join(wanted)}"
             )
-    for name, (shape, dtype) in wanted.items():
+    extents: dict[str, int] = {}
+    for name, array in given.items():
+        _bind(extents, name, array.shape, wanted[name][0], args.inputs)
+    rng = np.random.default_rng(SEED)
+    result = {}
+    for name, (open_shape, dtype) in wanted.items():
+        shape = tuple(e if isinstance(e, int) else extents.get(e, 1) for e in open_shape)
         if name in given:
-            if given[name].shape != shape:
-                raise BadInput(
-                    f"'{name}' is {list(given[name].shape)}, the model takes {list(shape)}",
-                    args.inputs,
-                    "give an array of that shape",
-                )
             result[name] = given[name].astype(dtype)
         elif args.fill_mode == "random" and np.issubdtype(np.dtype(dtype), np.floating):
             result[name] = rng.random(shape).astype(dtype)
@@ -120,6 +125,18 @@ def _inputs(args: argparse.Namespace, wanted: dict[str, tuple[tuple[int, ...], s
             fill = {"zeros": np.zeros, "ones": np.ones}.get(args.fill_mode)
             result[name] = fill(shape, dtype) if fill else rng.integers(0, 2, shape).astype(dtype)
     return result
+
+
+def _bind(extents: dict[str, int], name: str, got: tuple[int, ...], shape: tuple[int | str, ...], where: str) -> None:
+    """Note what an array makes of open extents (those with a name); refuse it if it does not fit."""
+    fits = len(got) == len(shape) and all(
+        g == e if isinstance(e, int) else extents.setdefault(e, g) == g for g, e in zip(got, shape, strict=True)
+    )
+    if not fits:
+        takes = ", ".join(str(e) for e in shape)
+        known = "".join(f" with {e} = {extents[e]}" for e in shape if isinstance(e, str) and e in extents)
+        remedy = "give an array of that shape"
+        raise BadInput(f"'{name}' is {list(got)}, the model takes [{takes}]{known}", where, remedy)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from roller_tvm.cli.model import add_model_arguments, read_model, say, target_of
 from roller_tvm.errors import BadInput, UsageError
+from roller_tvm.tvm_env import Line
 
 INTERRUPTED = 130
 
@@ -61,13 +62,13 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--output is missing", remedy="give a file for the records: --output records.json")
     if args.output is not None and args.output.is_dir():
         raise BadInput("is a folder", str(args.output), f"give a file: --output {args.output}/records.json")
-    target = target_of(args)
+    target = target_of(args, Line.RELAY)
     device = _device(args, target)
     if args.tasks != "list":
         _check_tasks(args.tasks)
         _check_records(args.output)
     start = time.perf_counter()
-    model = read_model(args)
+    model = read_model(args, Line.RELAY)
     if args.tasks == "list":
         return _list(args, model, target, device)
     return _tune(args, model, target, device, start)

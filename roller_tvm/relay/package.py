@@ -148,6 +148,11 @@ class LoadedModel:
         self.device.sync()
         return [self.module.get_output(i).numpy() for i in range(self.module.get_num_outputs())]
 
+    def times(self, inputs: dict[str, Any], number: int, repeat: int) -> list[float]:
+        """Seconds a run, `repeat` times the mean of `number` runs."""
+        self.module.set_input(**inputs)
+        return [float(t) for t in self.module.benchmark(self.device, number=number, repeat=repeat).results]
+
 
 def _weights(library: Any) -> set[str]:
     """Inputs of the graph that are weights, which the library holds itself."""
