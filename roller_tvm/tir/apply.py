@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil
 from typing import Any
 
 from ..lower.applier import StepApplier
-from ..lower.steps import CacheRead, Pack, Step
+from ..lower.steps import Bind, CacheRead, Pack, Split, Step
 from .nodes import REDUCTION, buffer_of, key, parameters
 from .packing import index_map, mark_packed
 from .read import TirReading
@@ -32,6 +33,9 @@ class TirApplier(StepApplier):
         self.blocks = {
             stage: schedule.get_sblock(block, func_name=func_name) for stage, block in reading.blocks.items()
         }
+        for block in self.blocks.values():
+            if not schedule.get_loops(block):  # of one point, or none
+                schedule.add_unit_loop(block)
         params = parameters(schedule.mod[func_name])
         order = parameters_of(reading)
         self._inputs = {name: key(params[at]) for name, at in order.items()}
@@ -44,12 +48,23 @@ class TirApplier(StepApplier):
         self._to_copy: list[str] = []
         #: Stage computed inside a loop of another -> that loop.
         self._inside: dict[str, Any] = {}
+        #: Copies of tensors, the extents of what one holds, and factors that its strides are rounded to.
+        self._copies: set[str] = set()
+        self._boxes: dict[str, list[int]] = {}
+        self._aligned: dict[tuple[str, int], int] = {}
+        self._bound: set[tuple[str, str]] = set()
+        self._step: Step | None = None
         #: The loops of a stage in the order of its block's axes, where that is not theirs.
         self._iters: dict[str, list[str]] = {}
 
     def run(self, steps: Sequence[Step]) -> None:
         self._to_copy = [step.stage for step in steps if isinstance(step, CacheRead)]
+        self._bound = {(step.stage, step.axis) for step in steps if isinstance(step, Bind)}
         super().run(steps)
+
+    def _one(self, step: Step) -> None:
+        self._step = step
+        super()._one(step)
 
     def _loops(self, block: Any, count: int) -> list[Any]:
         loops = list(self.schedule.get_loops(block))
@@ -62,8 +77,21 @@ class TirApplier(StepApplier):
         return self._loops(self.blocks[stage], len(self.loops[stage]))[at]
 
     def split(self, stage: str, at: int, lengths: Sequence[int]) -> None:
+        if stage in self._inside and isinstance(self._step, Split):
+            lengths = self._clamped(stage, at, self._step)
         for block in self._every(stage):
             self.schedule.split(self._loops(block, len(self.loops[stage]))[at], [None, *lengths])
+
+    def _clamped(self, stage: str, at: int, step: Split) -> list[int]:
+        """Lengths of a split as te takes them: no longer than the loop, which may have a tile's part of an axis alone.
+
+        Loops of threads keep their length: every thread of a block has the same, whatever there is to do.
+        """
+        left, lengths = int(self.schedule.get(self._loop(stage, at)).extent), []
+        for name, length in zip(reversed(step.names[1:]), reversed(step.lengths), strict=True):
+            lengths.append(length if (stage, name) in self._bound else min(length, left))
+            left = ceil(left / lengths[-1])
+        return lengths[::-1]
 
     def fuse(self, stage: str, at: Sequence[int]) -> None:
         for block in self._every(stage):
@@ -78,8 +106,20 @@ class TirApplier(StepApplier):
                 self.schedule.reorder(*(loops[p] for p in at))
 
     def annotate(self, stage: str, at: int, how: str) -> None:
+        if how == "vectorize" and stage in self._boxes and self._breaks(stage, at):
+            how = "unroll"
         for block in self._every(stage):
             getattr(self.schedule, how)(self._loops(block, len(self.loops[stage]))[at])
+
+    def _breaks(self, stage: str, at: int) -> bool:
+        """Whether a vector of a copy may go past a row where rows are padded: TVM takes it apart badly, or not at all."""
+        box, width = self._boxes[stage], int(self.schedule.get(self._loop(stage, at)).extent)
+        stride = 1
+        for dim in range(len(box) - 1, 0, -1):
+            stride *= box[dim]
+            if stride % self._aligned.get((stage, dim - 1), 1):
+                return bool(box[-1] % width)
+        return False
 
     def bind(self, stage: str, at: int, thread: str) -> None:
         name = "vthread.x" if thread == "vthread" else thread
@@ -92,12 +132,16 @@ class TirApplier(StepApplier):
         self.schedule.annotate(loop, "pragma_unroll_explicit", 1)
 
     def storage_align(self, stage: str, at: int, factor: int, offset: int) -> None:
+        self._aligned[stage, at] = factor
         self.schedule.storage_align(self.blocks[stage], 0, at, factor, offset)
 
     def compute_at(self, stage: str, target: str, at: int) -> None:
         loop = self._loop(target, at)
         self.schedule.compute_at(self.blocks[stage], loop, preserve_unit_loops=True)
         self._inside[stage] = loop
+        if stage in self._copies:
+            loops = self._loops(self.blocks[stage], len(self.loops[stage]))
+            self._boxes[stage] = [int(self.schedule.get(own).extent) for own in loops]
         order = self.loops[stage]
         made = self._iters.get(stage, order)
         if made != order and sorted(made) == sorted(order):
@@ -125,6 +169,7 @@ class TirApplier(StepApplier):
             raise self._error(f"block '{readers[0]}' does not read '{stage}' (reads {[str(b.name) for b in reads]})")
         consumers = [self.blocks[reader] for reader in readers]
         self.blocks[name] = self.schedule.cache_read(block, at, scope, consumer_blocks=consumers)
+        self._copies.add(name)
         self._to_copy.remove(stage)
         if stage in self._inlined and stage not in self._to_copy:
             self.schedule.compute_inline(self.blocks[stage])
