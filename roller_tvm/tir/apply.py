@@ -30,9 +30,9 @@ class TirApplier(StepApplier):
     def __init__(self, schedule: Any, reading: TirReading, func_name: str = "main") -> None:
         super().__init__(reading.own_loops())
         self.schedule, self.func_name = schedule, func_name
-        self.blocks = {
-            stage: schedule.get_sblock(block, func_name=func_name) for stage, block in reading.blocks.items()
-        }
+        # By position, not by name: MetaSchedule's databases hold functions that differ in names alone for one.
+        every = schedule.get_child_blocks(schedule.get_sblock("root", func_name=func_name))
+        self.blocks = dict(zip(reading.blocks, every, strict=True))
         for block in self.blocks.values():
             if not schedule.get_loops(block):  # of one point, or none
                 schedule.add_unit_loop(block)
@@ -112,7 +112,7 @@ class TirApplier(StepApplier):
             getattr(self.schedule, how)(self._loops(block, len(self.loops[stage]))[at])
 
     def _breaks(self, stage: str, at: int) -> bool:
-        """Whether a vector of a copy may go past a row where rows are padded: TVM takes it apart badly, or not at all."""
+        """Whether a vector of a copy may go past a row where rows are padded: TVM takes it apart badly."""
         box, width = self._boxes[stage], int(self.schedule.get(self._loop(stage, at)).extent)
         stride = 1
         for dim in range(len(box) - 1, 0, -1):
