@@ -5,8 +5,19 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from ..errors import NoTvm
+from ..tvm_env import import_relax_tvm, line
+
 #: Name -> module that has it; imported when it is asked for, so that each costs only what it needs.
-_LAZY = {"ScheduleWithRoller": "schedule"}
+_LAZY = {
+    "Buckets": "dynamic",
+    "FoldScales": "folding",
+    "ScheduleWithRoller": "schedule",
+    "build": "pipeline",
+    "load_model": "importers",
+    "prepare": "pipeline",
+    "roller_pipeline": "pipeline",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -19,4 +30,31 @@ def __dir__() -> list[str]:
     return sorted([*globals(), *_LAZY])
 
 
-__all__ = ["ScheduleWithRoller"]  # noqa: F822
+def _register() -> None:
+    """``relax.get_pipeline("roller")``, whichever of TVM and this package is imported first."""
+    if line() != "relax":
+        return
+    try:
+        import_relax_tvm()
+    except NoTvm:  # whoever needs it is told
+        return
+    from tvm.relax.pipeline import PIPELINE_MAP, register_pipeline
+
+    def roller(**options: Any) -> Any:
+        return import_module(f"{__name__}.pipeline").roller_pipeline(**options)
+
+    if "roller" not in PIPELINE_MAP:
+        register_pipeline("roller")(roller)
+
+
+_register()
+
+__all__ = [  # noqa: F822
+    "Buckets",
+    "FoldScales",
+    "ScheduleWithRoller",
+    "build",
+    "load_model",
+    "prepare",
+    "roller_pipeline",
+]

@@ -1,0 +1,302 @@
+"""FoldScales: constants computed at build time, batch normalisations and scales moved into the weights before them.
+
+Importers leave ``conv2d -> add(bias) -> batch_norm``; computed as it stands, every element of the result is read and
+written for five more constants. Here that is ``conv2d(scaled weights) -> add(one constant)``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+#: Elementary operators that numpy computes as Relax does.
+_NUMPY: dict[str, Callable[..., np.ndarray]] = {
+    "relax.add": np.add,
+    "relax.subtract": np.subtract,
+    "relax.multiply": np.multiply,
+    "relax.negative": np.negative,
+    "relax.sqrt": np.sqrt,
+}
+_PRODUCTS = ("relax.nn.conv2d", "relax.nn.conv1d", "relax.matmul")
+_AFFINE = ("relax.add", "relax.subtract", "relax.multiply", "relax.divide")
+#: Types whose products keep enough digits to be folded into one constant.
+_FOLDED = ("float32", "float64")
+
+
+@dataclass(frozen=True)
+class Affine:
+    """``root * scale + shift`` along one axis of the root, not emitted yet.
+
+    Parameters
+    ----------
+    root : relax.Expr
+        A variable, or the call of a product with constant weights that nothing else uses.
+    axis : int
+    scale, shift : numpy.ndarray or None
+        Of the axis' extent; None is one, or zero.
+    """
+
+    root: Any
+    axis: int
+    scale: np.ndarray | None = None
+    shift: np.ndarray | None = None
+
+    def times(self, factor: np.ndarray) -> Affine:
+        scale = factor if self.scale is None else self.scale * factor
+        return replace(self, scale=scale, shift=None if self.shift is None else self.shift * factor)
+
+    def plus(self, term: np.ndarray) -> Affine:
+        return replace(self, shift=term if self.shift is None else self.shift + term)
+
+
+@tvm.transform.module_pass(opt_level=0, name="FoldScales")
+class FoldScales:
+    """Fold constants, batch normalisations and per-channel scales of every Relax function.
+
+    Put it before ``LegalizeOps``. Functions with branches, and half precision, are left as they are.
+
+    Examples
+    --------
+    >>> mod = FoldScales()(mod)  # doctest: +SKIP
+    """
+
+    def transform_module(self, mod: Any, _context: Any) -> Any:
+        """The module with its functions folded."""
+        result = mod
+        for var, func in mod.functions_items():
+            if isinstance(func, relax.Function) and not (func.attrs and "Primitive" in func.attrs):
+                counted = _Uses()
+                counted.visit_expr(func)
+                if not counted.branches:
+                    folded = _Folder(mod, counted).visit_expr(func)
+                    result = _updated(result, var, folded)
+        return result if result is mod else relax.transform.DeadCodeElimination()(result)
+
+
+def _updated(mod: Any, var: Any, func: Any) -> Any:
+    changed = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs, global_infos=mod.global_infos)
+    changed.update_func(var, func)
+    return changed
+
+
+@relax.expr_functor.visitor
+class _Uses(relax.PyExprVisitor):
+    """How often each variable is used, of which as ``[0]``, and whether there are branches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.uses: Counter[Any] = Counter()
+        self.firsts: Counter[Any] = Counter()
+        self.branches = False
+
+    def visit_tuple_getitem_(self, op: Any) -> None:
+        self.firsts[op.tuple_value] += int(op.index == 0)
+        self.visit_expr(op.tuple_value)
+
+    def visit_var_(self, op: Any) -> None:
+        self.uses[op] += 1
+
+    def visit_dataflow_var_(self, op: Any) -> None:
+        self.uses[op] += 1
+
+    def visit_var_def_(self, var: Any) -> None:
+        pass
+
+    def visit_dataflow_var_def_(self, var: Any) -> None:
+        pass
+
+    def visit_if_(self, op: Any) -> None:
+        self.branches = True
+
+
+@relax.expr_functor.mutator
+class _Folder(relax.PyExprMutator):
+    """Rewrites one function; what is affine in a product's result waits until something else reads it."""
+
+    def __init__(self, mod: Any, counted: _Uses) -> None:
+        super().__init__(mod)
+        self.uses, self.firsts = counted.uses, counted.firsts
+        self.constants: dict[Any, np.ndarray] = {}
+        self.waiting: dict[Any, Affine] = {}
+        self.norms: dict[Any, Any] = {}
+
+    # What a variable stands for ----------------------------------------------------------------------------
+
+    def _constant(self, node: Any) -> np.ndarray | None:
+        return self.constants.get(node) if isinstance(node, relax.Var) else array_of(node)
+
+    def _affine(self, node: Any, axis: int) -> Affine:
+        """The waiting value that a variable stands for, where nothing else reads it; else the variable itself."""
+        found = self.waiting.get(node)
+        if found is not None and found.axis == axis and self.uses[node] == 1:
+            return found
+        return Affine(self.visit_expr(node), axis)
+
+    # Bindings ----------------------------------------------------------------------------------------------
+
+    def visit_var_binding_(self, binding: Any) -> None:
+        var, value = binding.var, binding.value
+        kept = isinstance(var, relax.DataflowVar)  # others are results of their block
+        if kept and (found := self._folded(value)) is not None:
+            self.constants[var] = found
+        elif kept and (form := self._form(value)) is not None:
+            self.waiting[var] = form
+        elif kept and self.uses[var] == self.firsts[var] and self._can_be_folded(value):
+            self.norms[var] = value  # not emitted: only its first part is read, which is affine
+        else:
+            super().visit_var_binding_(binding)
+
+    def visit_dataflow_var_(self, op: Any) -> Any:
+        if op in self.constants:
+            return relax.const(self.constants[op], op.ty.dtype)
+        if op in self.waiting:
+            self.set_var_remap(op, self._emitted(self.waiting.pop(op), op.ty.dtype))
+        return super().visit_dataflow_var_(op)
+
+    def _folded(self, value: Any) -> np.ndarray | None:
+        """A call of constants, computed."""
+        if not isinstance(value, relax.Call):
+            return None
+        name = getattr(value.op, "name", "")
+        tensors = [a for a in value.args if not isinstance(a, relax.ShapeExpr)]
+        data = [d for a in tensors if (d := self._constant(a)) is not None]
+        if not data or len(data) < len(tensors):
+            return None
+        if name == "relax.reshape" and (shape := _static(value.ty)) is not None:
+            return np.asarray(data[0]).reshape(shape)
+        if name in ("relax.expand_dims", "relax.squeeze") and (shape := _static(value.ty)) is not None:
+            return np.asarray(data[0]).reshape(shape)
+        if name == "relax.permute_dims":
+            axes = value.attrs.axes
+            return np.ascontiguousarray(np.transpose(data[0], None if axes is None else [int(a) for a in axes]))
+        if name in _NUMPY and str(value.ty.dtype) in _FOLDED:
+            return np.asarray(_NUMPY[name](*data)).astype(str(value.ty.dtype))
+        if name == "relax.divide" and str(value.ty.dtype) in _FOLDED:
+            return np.asarray(np.divide(*data)).astype(str(value.ty.dtype))
+        return None
+
+    # Affine values -----------------------------------------------------------------------------------------
+
+    def _form(self, value: Any) -> Affine | None:
+        """What a binding is as an affine value, or None where it is something else."""
+        if isinstance(value, relax.TupleGetItem):
+            norm = self.norms.get(value.tuple_value)
+            return None if norm is None else self._normalised(norm)
+        if not isinstance(value, relax.Call) or str(getattr(value.ty, "dtype", "")) not in _FOLDED:
+            return None
+        name = getattr(value.op, "name", "")
+        if name in _PRODUCTS:
+            weights, axis = self._constant(value.args[1]), _weight_axis(value)
+            if weights is None or axis is None or weights.dtype.name not in _FOLDED:
+                return None
+            return Affine(relax.Call(value.op, [self.visit_expr(value.args[0]), relax.const(weights)],
+                                     value.attrs, value.ty_args), _result_axis(value))  # fmt: skip
+        return self._arithmetic(name, value) if name in _AFFINE else None
+
+    def _arithmetic(self, name: str, value: Any) -> Affine | None:
+        left, right = value.args
+        constant = self._constant(right)
+        if constant is None and name in ("relax.add", "relax.multiply"):
+            left, right = right, left
+            constant = self._constant(right)
+        shape = _static(getattr(left, "ty", None), open_as=-1)
+        if constant is None or shape is None or shape != _static(value.ty, open_as=-1):
+            return None
+        known = self.waiting.get(left)
+        axis, along = _along(constant, shape, known.axis if known else None)
+        if along is None:
+            return None
+        form = self._affine(left, axis)
+        bare = form.scale is None and form.shift is None and not isinstance(form.root, relax.Call)
+        if bare and constant.size == 1:
+            return None  # a plain scalar operation: nothing is won
+        if name == "relax.multiply":
+            return form.times(along)
+        if name == "relax.divide":
+            return form.times(1.0 / along) if np.all(along != 0) else None
+        return form.plus(along if name == "relax.add" else -along)
+
+    def _can_be_folded(self, value: Any) -> bool:
+        """Whether this is a batch normalisation of an inference, with known statistics."""
+        if not isinstance(value, relax.Call) or getattr(value.op, "name", "") != "relax.nn.batch_norm":
+            return False
+        known = all(self._constant(a) is not None for a in value.args[1:5])
+        return known and not value.attrs.training and str(value.args[0].ty.dtype) in _FOLDED
+
+    def _normalised(self, norm: Any) -> Affine:
+        attrs, parts = norm.attrs, [self._constant(a) for a in norm.args[1:5]]
+        gamma, beta, mean, variance = (np.asarray(p, np.float64) for p in parts)
+        scale = 1.0 / np.sqrt(variance + float(attrs.epsilon))
+        scale = scale * gamma if attrs.scale else scale
+        form = self._affine(norm.args[0], int(attrs.axis) % len(norm.args[0].ty.shape))
+        return form.plus(-mean).times(scale).plus(beta if attrs.center else np.zeros_like(mean))
+
+    def _emitted(self, form: Affine, dtype: Any) -> Any:
+        """A variable with an affine value."""
+        root, scale, kind = form.root, form.scale, str(dtype)
+        if isinstance(root, relax.Call):
+            if scale is not None:
+                weights = array_of(root.args[1])
+                assert weights is not None  # `_form` saw them
+                along = [1] * weights.ndim
+                along[_weight_axis(root) or 0] = -1
+                scaled = (weights * scale.reshape(along)).astype(weights.dtype)
+                root = relax.Call(root.op, [root.args[0], relax.const(scaled)], root.attrs, root.ty_args)
+            root, scale = self.builder_.emit(root), None
+        for values, op in ((scale, relax.op.multiply), (form.shift, relax.op.add)):
+            if values is not None:
+                along = [1] * len(root.ty.shape)
+                along[form.axis] = -1
+                root = self.builder_.emit(op(root, relax.const(values.reshape(along).astype(kind))))
+        return root
+
+
+def array_of(node: Any) -> np.ndarray | None:
+    """The values of a constant, or None if it is none."""
+    if isinstance(node, tvm.ir.GenericConst) and hasattr(node.value, "numpy"):
+        return np.asarray(node.value.numpy())
+    return None
+
+
+def _static(ty: Any, open_as: int | None = None) -> tuple[int, ...] | None:
+    """The extents of a tensor's type; open ones make it None, or are `open_as`."""
+    shape = getattr(ty, "shape", None)
+    if not isinstance(shape, relax.ShapeExpr):
+        return None
+    found = [int(e) if isinstance(e, tvm.tirx.IntImm) else open_as for e in shape.values]
+    return None if any(e is None for e in found) else tuple(e for e in found if e is not None)
+
+
+def _along(constant: np.ndarray, shape: tuple[int, ...], wanted: int | None) -> tuple[int, np.ndarray | None]:
+    """The axis that a constant runs along, and its values there (as float64); None if it runs along several."""
+    if constant.ndim > len(shape):
+        return 0, None
+    extents = (1,) * (len(shape) - constant.ndim) + constant.shape
+    long = [axis for axis, extent in enumerate(extents) if extent > 1]
+    if len(long) > 1:
+        return 0, None
+    axis = long[0] if long else wanted if wanted is not None else len(shape) - 1
+    if shape[axis] < 0:
+        return 0, None
+    return axis, np.broadcast_to(constant.astype(np.float64).reshape(-1), (shape[axis],))
+
+
+def _weight_axis(call: Any) -> int | None:
+    """The axis of a product's weights that is the result's channels."""
+    if call.op.name == "relax.matmul":
+        return 1 if len(call.args[1].ty.shape) == 2 and len(call.args[0].ty.shape) > 1 else None
+    at = str(call.attrs.kernel_layout).find("O")
+    return at if at >= 0 and str(call.attrs.kernel_layout).isalpha() else None
+
+
+def _result_axis(call: Any) -> int:
+    """The axis of its result."""
+    if call.op.name == "relax.matmul":
+        return max(len(call.args[0].ty.shape), 2) - 1
+    return str(call.attrs.out_layout or call.attrs.data_layout).find("C")

@@ -1,0 +1,317 @@
+"""Models from files: ONNX, PyTorch (.pt2), Relax as JSON. What cannot be imported is refused by name."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+import re
+import warnings
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..errors import BadInput, UnsupportedOperator, UsageError
+from ..models import Shapes, existing, input_shapes, last_line, opsets, read_onnx, unsupported
+from ..models.onnx_file import words_of
+from ..tvm_env import import_relax_tvm
+
+RELAX_JSON, TORCH, PICKLED = (".json",), (".pt2",), (".pt", ".pth", ".ckpt", ".bin")
+#: Layout of data and weights, by the name that the command line knows.
+LAYOUTS = {"NCHW": ["NCHW", "OIHW"], "NHWC": ["NHWC", "OHWI"]}
+FILES = "an ONNX model, a PyTorch ExportedProgram (.pt2) or a Relax module (.json)"
+OTHERS = "an ExportedProgram must end in .pt2, a Relax module in .json"
+
+__all__ = ["LAYOUTS", "Model", "load_model"]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A Relax module with its weights as constants, and what its function ``main`` is given.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+    params : dict
+        Empty: weights are constants, so that they are folded and laid out at build time.
+    inputs : dict
+        Name in the file -> (shape, dtype), in the order of the parameters of ``main``; an extent that stays open
+        is the name of its variable.
+    """
+
+    mod: Any
+    params: dict[str, Any] = field(default_factory=dict)
+    inputs: dict[str, tuple[tuple[int | str, ...], str]] = field(default_factory=dict)
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """Variables of open extents: what ``buckets`` may name."""
+        return tuple(dict.fromkeys(e for shape, _ in self.inputs.values() for e in shape if isinstance(e, str)))
+
+
+def load_model(
+    path: str | os.PathLike[str],
+    shapes: Shapes | None = None,
+    layout: str | None = None,
+    params: str | os.PathLike[str] | None = None,
+    simplify: bool | None = None,
+) -> Model:
+    """Import a model file.
+
+    Parameters
+    ----------
+    path : path
+        ONNX; PyTorch's ExportedProgram as ``torch.export.save`` wrote it (.pt2); Relax as ``tvm.ir.save_json``
+        wrote it (.json).
+    shapes : mapping of input name to shape, optional
+        For inputs whose shape the file leaves open, or (ONNX) to change them. Extents that are still open
+        afterwards stay symbolic.
+    layout : {'NCHW', 'NHWC'}, optional
+        Convert convolutions to this layout.
+    params : path, optional
+        Of a Relax file: weights as ``tvm.runtime.save_param_dict_to_file`` wrote them, by name of parameter; by
+        default the file of the same name that ends in .params, if there is one.
+    simplify : bool, optional
+        Simplify ONNX with onnxslim before the import: computed shapes become constants, which the importer needs,
+        and batch normalisation becomes part of its convolution. By default where onnxslim is installed.
+
+    Raises
+    ------
+    BadInput
+        The file is missing, empty or not what its name says; a shape is unknown or of the wrong rank.
+    UnsupportedOperator
+        Naming the operators that Relax cannot import.
+
+    Examples
+    --------
+    >>> model = load_model("model.onnx", {"x": (1, 3, 320, 320)})  # doctest: +SKIP
+    >>> model.inputs  # doctest: +SKIP
+    {'x': ((1, 3, 320, 320), 'float32')}
+    """
+    file, given = existing(path, FILES), dict(shapes or {})
+    if file.suffix in PICKLED:
+        raise BadInput(
+            "is pickled Python, which is not read (it could run anything)",
+            str(file),
+            'export it: torch.export.save(torch.export.export(model.eval(), (example,)), "model.pt2")',
+        )
+    tvm = import_relax_tvm("importing a model")
+    if file.suffix in RELAX_JSON:
+        mod, names = _relax_json(tvm, file, params), None
+    elif file.suffix in TORCH:
+        mod, names = _torch(tvm, file), None
+    else:
+        mod, names = _onnx(tvm, file, given, simplify)
+    if names is None:
+        mod = _fixed(tvm, mod, given, file)
+    mod = _inferred(tvm, mod, file)
+    if layout is not None:
+        mod = _converted(tvm, mod, layout)
+    return Model(mod, {}, _inputs(mod, names))
+
+
+# ONNX ------------------------------------------------------------------------------------------------------
+
+
+def _onnx(tvm: Any, path: Path, given: dict[str, tuple[int, ...]], simplify: bool | None) -> tuple[Any, list[str]]:
+    model = read_onnx(path, "pip install onnx onnxslim", OTHERS)
+    wanted = input_shapes(model, given, path, keep_open=True)
+    fixed = {name: shape for name, shape in wanted.items() if all(isinstance(e, int) for e in shape)}
+    slim, why = (None, "") if simplify is False else _slimmed(model, fixed, path)
+    if slim is None and simplify:
+        raise BadInput(f"cannot be simplified: {why}", str(path), "pip install onnxslim, or leave simplify out")
+    from tvm.relax.frontend.onnx import from_onnx
+
+    try:
+        with _quiet():
+            mod = from_onnx(slim or model, {n: list(s) for n, s in fixed.items()}, keep_params_in_input=False)
+    except tvm.error.OpNotImplemented as error:
+        names = words_of(str(error))
+        what = unsupported(names, model) if names else last_line(error)
+        raise UnsupportedOperator(what, str(path), "replace them in the model, or cut it before them") from error
+    except Exception as error:  # the importer raises whatever its helpers raise
+        if simplify is False:
+            remedy = "let it be simplified: leave simplify=False out"
+        elif why:
+            remedy = f"simplify it first: {why}"
+        elif len(fixed) < len(wanted):
+            remedy = "fix its open shapes with --input-shapes, or export it with an older opset"
+        else:
+            remedy = "export it with an older opset"
+        raise UnsupportedOperator(
+            f"TVM {tvm.__version__} cannot import it (opset {opsets(model)}): {last_line(error)}", str(path), remedy
+        ) from error
+    return mod, list(wanted)
+
+
+def _slimmed(model: Any, fixed: dict[str, Any], path: Path) -> tuple[Any | None, str]:
+    """The model simplified, or None with what to do about it."""
+    try:
+        import onnxslim
+    except ImportError:
+        return None, "pip install onnxslim"
+    told = [f"{name}:{','.join(map(str, shape))}" for name, shape in fixed.items()]
+    names = {value.name for value in model.graph.input}
+    try:
+        import onnx
+
+        copied = onnx.ModelProto()
+        copied.CopyFrom(model)  # onnxslim changes what it is given
+        with _quiet():
+            result = onnxslim.slim(copied, input_shapes=told or None)
+    except Exception as error:  # it raises whatever its helpers raise
+        return None, f"onnxslim failed with it ({last_line(error)})"
+    # An input that nothing reads is dropped by it; callers give every input of the file.
+    kept = names == {value.name for value in result.graph.input} | {i.name for i in model.graph.initializer} & names
+    return (result, "") if kept else (None, "onnxslim changes its inputs")
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Importers warn and print of things that are no fault of the model; what fails is told by the error."""
+    level = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
+
+
+# PyTorch ---------------------------------------------------------------------------------------------------
+
+
+def _torch(tvm: Any, path: Path) -> Any:
+    if not zipfile.is_zipfile(path):
+        raise BadInput("is not an ExportedProgram", str(path), "write it with torch.export.save(program, path)")
+    try:
+        import torch
+    except ImportError as error:
+        raise BadInput("reading an ExportedProgram needs PyTorch", str(path), "pip install torch") from error
+    try:
+        with _quiet():
+            program = torch.export.load(str(path))
+    except Exception as error:  # zip, pickle, schema: whatever is wrong with the file
+        raise BadInput(
+            f"is not an ExportedProgram that torch {torch.__version__} reads: {last_line(error)}",
+            str(path),
+            "write it with torch.export.save(program, path), by the same version of torch",
+        ) from error
+    from tvm.relax.frontend.torch import from_exported_program
+
+    try:
+        with _quiet():
+            mod = from_exported_program(program, keep_params_as_input=False)
+    except AssertionError as error:
+        names = re.findall(r"'([^']+)'", str(error))
+        what = f"unsupported operators: {', '.join(names)}" if names else last_line(error)
+        raise UnsupportedOperator(what, str(path), "replace them in the model, or cut it before them") from error
+    except Exception as error:  # the importer raises whatever its helpers raise
+        raise UnsupportedOperator(
+            f"TVM {tvm.__version__} cannot import it: {last_line(error)}", str(path), "export it to ONNX instead"
+        ) from error
+    return mod
+
+
+# Relax -----------------------------------------------------------------------------------------------------
+
+
+def _relax_json(tvm: Any, path: Path, params: str | os.PathLike[str] | None) -> Any:
+    try:
+        mod = tvm.ir.load_json(path.read_text(encoding="utf-8"))
+    except Exception as error:  # whatever the reader stumbles over
+        raise BadInput(
+            f"is not a Relax module as JSON: {last_line(error)}", str(path), "write it with tvm.ir.save_json(mod)"
+        ) from error
+    from tvm import relax
+
+    if isinstance(mod, relax.Function):
+        mod = tvm.IRModule({"main": mod})
+    if not isinstance(mod, tvm.IRModule) or "main" not in [v.name_hint for v in mod.get_global_vars()]:
+        raise BadInput("holds no Relax module with a function 'main'", str(path), "save the whole module")
+    if not isinstance(mod["main"], relax.Function):
+        raise BadInput("'main' is not a Relax function", str(path), "give the model before it was lowered")
+    file = Path(params) if params is not None else path.with_suffix(".params")
+    if params is None and not file.is_file():
+        return mod
+    try:
+        weights = dict(tvm.runtime.load_param_dict_from_file(str(file)))
+        return relax.transform.BindParams("main", weights)(mod)
+    except Exception as error:  # the reader's and the binder's
+        raise BadInput(
+            f"is not a file of parameters for it: {last_line(error)}",
+            str(file),
+            "write it with tvm.runtime.save_param_dict_to_file(params, path)",
+        ) from error
+
+
+# What all of them share ------------------------------------------------------------------------------------
+
+
+def _fixed(tvm: Any, mod: Any, given: dict[str, tuple[int, ...]], path: Path) -> Any:
+    """The module with its open extents fixed by the shapes given."""
+    from tvm import relax
+
+    own = {str(var.name): tuple(var.ty.shape) for var in mod["main"].params}
+    bound: dict[str, int] = {}
+    for name, shape in given.items():
+        if name not in own:
+            raise BadInput(f"no input is called '{name}'", str(path), f"its inputs are {', '.join(own)}")
+        here = f"[{', '.join(str(e) for e in own[name])}]"
+        if len(own[name]) != len(shape):
+            raise BadInput(
+                f"input '{name}' has {len(own[name])} dimensions, {list(shape)} has {len(shape)}",
+                str(path),
+                "give a shape of the same rank",
+            )
+        for extent, wanted in zip(own[name], shape, strict=True):
+            if isinstance(extent, tvm.tirx.Var):
+                if bound.setdefault(str(extent), wanted) != wanted:
+                    told = f"{extent} is {bound[str(extent)]} and {wanted}"
+                    raise BadInput(f"input '{name}' is {here}: {told}", str(path), "give it one extent")
+            elif not (isinstance(extent, tvm.tirx.IntImm) and int(extent) == wanted):
+                raise BadInput(
+                    f"input '{name}' is {here}, not {list(shape)}", str(path), "export it again with that shape"
+                )
+    return relax.transform.BindSymbolicVars(bound)(mod) if bound else mod
+
+
+def _inferred(tvm: Any, mod: Any, path: Path) -> Any:
+    """The module with its shapes known as far as they follow from the inputs'."""
+    from tvm import relax
+
+    try:
+        return relax.transform.CanonicalizeBindings()(relax.transform.Normalize()(mod))
+    except (tvm.error.InternalError, ValueError, TypeError, RuntimeError) as error:
+        raise UnsupportedOperator(
+            f"its types do not fit together: {last_line(error)}",
+            str(path),
+            "check the model, or give the shapes with --input-shapes",
+        ) from error
+
+
+def _converted(tvm: Any, mod: Any, layout: str) -> Any:
+    from tvm import relax
+
+    if layout not in LAYOUTS:
+        raise UsageError(f"unknown layout {layout!r}", "--desired-layout", f"one of {', '.join(LAYOUTS)}")
+    try:
+        return relax.transform.ConvertLayout({"relax.nn.conv2d": LAYOUTS[layout]})(mod)
+    except Exception as error:  # the pass raises whatever an operator's rule raises
+        raise UnsupportedOperator(
+            f"cannot be converted to {layout}: {last_line(error)}", "model", "leave --desired-layout out"
+        ) from error
+
+
+def _inputs(mod: Any, names: list[str] | None) -> dict[str, tuple[tuple[int | str, ...], str]]:
+    params = list(mod["main"].params)
+    found: dict[str, tuple[tuple[int | str, ...], str]] = {}
+    for number, var in enumerate(params):
+        name = names[number] if names is not None and len(names) == len(params) else str(var.name)
+        shape = var.ty.shape if var.ty.shape is not None else ()
+        found[name] = (tuple(int(e) if hasattr(e, "value") else str(e) for e in shape), str(var.ty.dtype))
+    return found

@@ -1,0 +1,232 @@
+"""The Relax pipeline "roller": legalize, fuse, schedule (from records, then by Roller, then by default), build.
+
+Three stages, each a pass of its own, so that a tuner can step in between:
+
+``prepare(mod, target)`` -> fused PrimFuncs, what `tune_relax` extracts tasks from
+``schedule(mod, target, database)`` -> every PrimFunc scheduled
+``lower(target)`` -> what TVM's virtual machine is built from
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from ..device import DeviceSpec
+from ..errors import BadInput, RecordError
+from ..models import last_line
+from .devices import find_target
+from .dynamic import Buckets, Sizes
+from .folding import FoldScales
+from .lowered import require_lowered
+from .schedule import Report, ScheduleWithRoller
+from .targets import make_target
+
+#: Marks a module that `prepare` made: fusing it a second time would fuse what is scheduled already.
+PREPARED = "roller_tvm.prepared"
+
+
+def prepare(mod: Any, target: Any = None, buckets: Sizes | Sequence[int] | None = None) -> Any:
+    """A Relax module legalized, folded and fused: every PrimFunc is one task.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        As an importer gives it, its weights bound.
+    target : Target, dict or str, optional
+        By default the target in scope.
+    buckets : mapping of variable to sizes, or sequence of int, optional
+        Sizes of open extents for which static functions are made (`dynamic.Buckets`).
+
+    Examples
+    --------
+    >>> fused = prepare(mod, {"kind": "llvm", "num-cores": 2})  # doctest: +SKIP
+    """
+    target, passes = _target(target), relax.transform
+    if _is_prepared(mod):
+        return mod
+    if not any(isinstance(f, relax.Function) for _, f in mod.functions_items()):
+        raise BadInput("has no Relax function", "module", "give it as the importer made it; PrimFuncs: tune_tir")
+    steps: list[Any] = [Buckets(buckets)] if buckets is not None else []
+    steps += [
+        passes.DecomposeOpsForInference(),
+        FoldScales(),
+        passes.CanonicalizeBindings(),
+        relax.backend.DispatchSampling(),  # sorting and sampling are libraries' work
+        relax.backend.DispatchSortScan(),
+        passes.LegalizeOps(),
+        passes.AnnotateTIROpPattern(),
+        passes.FoldConstant(),
+        passes.FuseOps(),
+        passes.FuseTIR(),
+        passes.RewriteDataflowReshape(),  # before scheduling: it knows a reshape by its plain loops
+        passes.DeadCodeElimination(),
+    ]
+    with target:
+        return tvm.transform.Sequential(steps)(mod).with_attr(PREPARED, True)
+
+
+def schedule(
+    mod: Any, target: Any = None, database: Any = None, device: DeviceSpec | str | None = None, top: int = 4
+) -> tuple[Any, Report]:
+    """Every PrimFunc of a prepared module scheduled, and what Roller did of it.
+
+    Parameters
+    ----------
+    database : tvm.s_tir.meta_schedule.Database or path, optional
+        Records used first, as `tune_relax` or MetaSchedule wrote them; a path is the folder of their JSON files.
+        By default the database in scope, if there is one.
+
+    Raises
+    ------
+    RecordError
+        The folder holds no records that can be read.
+    """
+    target = _target(target)
+    require_lowered(mod)
+    scheduler: Any = ScheduleWithRoller(target, device, top)
+    with target, _database(database) as records:
+        if records is not None:
+            mod = relax.transform.MetaScheduleApplyDatabase()(mod)
+        mod = scheduler(mod)
+        if target.kind.name != "llvm":  # a kernel needs its threads bound, whatever it is
+            from tvm.s_tir import dlight
+
+            gpu = dlight.gpu
+            rules = [gpu.Matmul(), gpu.GEMV(), gpu.Reduction(), gpu.GeneralReduction(), gpu.Fallback()]
+            mod = dlight.ApplyDefaultSchedule(*rules)(mod)
+    return mod, scheduler.report
+
+
+def lower(target: Any = None) -> Any:
+    """The pass from scheduled PrimFuncs to what the virtual machine is built from."""
+    passes = relax.transform
+    graphs = [passes.RewriteCUDAGraph()] if _target(target).kind.name == "cuda" else []
+    steps = [
+        passes.ToNonDataflow(), passes.RemovePurityChecking(), passes.CallTIRRewrite(),
+        passes.StaticPlanBlockMemory(), *graphs, passes.LowerAllocTensor(), passes.KillAfterLastUse(),
+        passes.LowerRuntimeBuiltin(), passes.ComputePrimValue(), passes.VMShapeLower(), passes.AttachGlobalSymbol(),
+    ]  # fmt: skip
+    return tvm.transform.Sequential(steps, name="RollerLower")
+
+
+def roller_pipeline(
+    target: Any = None,
+    database: Any = None,
+    device: DeviceSpec | str | None = None,
+    buckets: Sizes | Sequence[int] | None = None,
+    top: int = 4,
+) -> Any:
+    """The whole pipeline as one pass, for ``tvm.compile(mod, target, relax_pipeline=...)``.
+
+    Parameters
+    ----------
+    target : Target, dict or str, optional
+        By default the target in scope, which is the one that ``tvm.compile`` is given.
+    database : tvm.s_tir.meta_schedule.Database or path, optional
+        See `schedule`.
+    device : DeviceSpec or str, optional
+        By default the one that follows from the target.
+    buckets : mapping of variable to sizes, or sequence of int, optional
+        See `prepare`.
+    top : int
+        Plans tried where the first ones cannot be applied.
+
+    Examples
+    --------
+    >>> import roller_tvm.relax.pipeline  # doctest: +SKIP
+    >>> tvm.compile(mod, target, relax_pipeline=relax.get_pipeline("roller"))  # doctest: +SKIP
+    """
+
+    @tvm.transform.module_pass(opt_level=0, name="RollerPipeline")
+    def pipeline(mod: Any, _context: Any) -> Any:
+        full = _target(target)
+        scheduled, _ = schedule(prepare(mod, full, buckets), full, database, device, top)
+        with full:
+            return lower(full)(scheduled)
+
+    return pipeline
+
+
+def build(
+    mod: Any,
+    target: Any = None,
+    params: Mapping[str, Any] | None = None,
+    database: Any = None,
+    device: DeviceSpec | str | None = None,
+    buckets: Sizes | Sequence[int] | None = None,
+) -> Any:
+    """Build a Relax module for ``relax.VirtualMachine`` with Roller's schedules.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        As an importer gives it, or prepared by `prepare`.
+    target : Target, dict or str, optional
+        By default this machine's CPU.
+    params : mapping of name to array, optional
+        Weights to bind to parameters of ``main``.
+    database, device, buckets
+        See `roller_pipeline`.
+
+    Returns
+    -------
+    tvm.relax.VMExecutable
+        ``export_library(path)`` writes it.
+
+    Examples
+    --------
+    >>> executable = build(model.mod, {"kind": "llvm", "num-cores": 2})  # doctest: +SKIP
+    >>> relax.VirtualMachine(executable, tvm.cpu())["main"](x)  # doctest: +SKIP
+    """
+    if params:
+        mod = relax.transform.BindParams("main", _tensors(params))(mod)
+    full = make_target(target)
+    return tvm.compile(mod, full, relax_pipeline=roller_pipeline(full, database, device, buckets))
+
+
+def _target(target: Any) -> Any:
+    found = find_target(target)
+    # TVM's passes need a host beside a GPU, and the limits that a bare tag leaves out.
+    return found if found.kind.name == "llvm" or found.host is not None else make_target(found)
+
+
+def _is_prepared(mod: Any) -> bool:
+    return bool(mod.attrs) and PREPARED in mod.attrs
+
+
+def _tensors(params: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: p if hasattr(p, "numpy") else tvm.runtime.tensor(p) for name, p in params.items()}
+
+
+@contextlib.contextmanager
+def _database(given: Any) -> Iterator[Any]:
+    """The database in scope, entered where it is given."""
+    from tvm.s_tir import meta_schedule
+
+    if given is None:
+        yield meta_schedule.Database.current()
+        return
+    database = _read(Path(given)) if isinstance(given, (str, os.PathLike)) else given
+    with database:
+        yield database
+
+
+def _read(folder: Path) -> Any:
+    from tvm.s_tir import meta_schedule
+
+    files = [folder / "database_workload.json", folder / "database_tuning_record.json"]
+    missing = [f.name for f in files if not f.is_file()]
+    if missing:
+        raise RecordError(f"has no {' and no '.join(missing)}", str(folder), "give the folder that tune_relax wrote")
+    try:
+        return meta_schedule.database.JSONDatabase(*map(str, files))
+    except Exception as error:  # whatever the reader stumbles over
+        raise RecordError(f"cannot be read: {last_line(error)}", str(folder), "tune again into a new folder") from error
+
