@@ -1,8 +1,8 @@
 """Compile every plan of a list of operators to cubins, and hold the resources against the prediction.
 
-Each plan is lowered through TE schedule primitives to CUDA source once and compiled for every architecture (NVRTC
-or nvcc); no GPU is needed. One JSON line a plan is appended to the output file: a run that was interrupted goes on
-where it was.
+Each plan is lowered to CUDA source once, through TE schedule primitives or TensorIR, whichever the TVM here has, and
+compiled for every architecture (NVRTC or nvcc); no GPU is needed. One JSON line a plan is appended to the output
+file: a run that was interrupted goes on where it was.
 
     python python/compile_operators.py --device h200 --archs sm_80,sm_90 --out h200.jsonl
     python python/compile_operators.py --summary h200.jsonl a100.jsonl
@@ -35,8 +35,8 @@ def compile_operator(
     done: dict[tuple[str, int], str],
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Plan one operator and compile plans until `top` of them are accepted; a result a plan."""
-    from roller_tvm.relay.loops import TeProgram
-    from roller_tvm.te import read_te, te_operator
+    from roller_tvm.te import te_operator
+    from roller_tvm.tvm_env.locate import line
 
     params = parse_params(row["params"])
     if dtype:
@@ -44,11 +44,33 @@ def compile_operator(
     tensors = te_operator(row["operator"], **params)
     base = {"id": row["id"], "device": device.name, "dtype": dtype or "float32"}
     try:
-        reading = read_te(tensors)
+        reading, check = (through_tir if line() == "relax" else through_te)(tensors, device, archs, compiler)
     except RollerError as error:
         return [{**base, "rank": 0, "status": "fallback", "error": str(error)}]
+    return compile_plans(base, reading, device, archs, top, check, done)
+
+
+def through_te(tensors: Any, _device: Any, archs: list[str], compiler: str) -> tuple[Any, Any]:
+    """(reading, check of a plan), through TE schedule primitives."""
+    from roller_tvm.relay.cuda import check_resources
+    from roller_tvm.relay.loops import TeProgram
+    from roller_tvm.te import read_te
+
+    reading = read_te(tensors)
     program = TeProgram.of_reading(reading, tensors)
-    return compile_plans(base, reading, program, device, archs, top, compiler, done)
+    return reading, lambda ranked: check_resources(ranked.plan, ranked.estimate, program, archs, compiler)
+
+
+def through_tir(tensors: Any, device: Any, archs: list[str], compiler: str) -> tuple[Any, Any]:
+    """(reading, check of a plan), through TensorIR."""
+    from tvm import te
+
+    from roller_tvm.tir import read_prim_func
+    from roller_tvm.tir.cuda import check_resources
+
+    func = te.create_prim_func(tensors)
+    reading = read_prim_func(func)
+    return reading, lambda r: check_resources(r.plan, r.estimate, func, reading, archs, compiler, device)
 
 
 def main() -> int:

@@ -98,7 +98,14 @@ def compile_model(
                 yield {**base, "rank": 0, "status": "fallback", "error": str(error)}
                 continue
             program = TeProgram.of_reading(reading, list(dag.tensors))
-            yield from compile_plans(base, reading, program, device, [arch], top, compiler, done, dag)
+            yield from compile_plans(base, reading, device, [arch], top, check_of(program, arch, compiler, dag), done)
+
+
+def check_of(program: Any, arch: str, compiler: str, dag: Any) -> Any:
+    """Compiles a plan through an Ansor State, as records hold them."""
+    from roller_tvm.relay.cuda import check_resources
+
+    return lambda ranked: check_resources(ranked.plan, ranked.estimate, program, [arch], compiler, dag=dag)
 
 
 def main() -> int:

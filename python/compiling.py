@@ -7,7 +7,7 @@ import json
 import statistics
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,8 @@ CLOSE = 0.75
 
 
 def compile_plans(
-    base: dict[str, Any], reading: Any, program: Any, device: Any, archs: list[str], top: int, compiler: str = "auto",
-    done: dict[tuple[str, int], str] | None = None, dag: Any = None,
+    base: dict[str, Any], reading: Any, device: Any, archs: list[str], top: int, check: Callable[[Any], Any],
+    done: dict[tuple[str, int], str] | None = None,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Plan one operator and compile plans until `top` of them are accepted; a result a plan.
 
@@ -28,16 +28,16 @@ def compile_plans(
     ----------
     base : dict
         What every result begins with; its 'id' tells operators apart.
-    reading, program : TeReading, TeProgram
+    reading : TeReading or TirReading
+    check : function of RankedPlan -> CompiledPlan or Rejection
+        Compiles a plan, as either line does.
     done : dict of (id, rank) -> status, optional
         Results of an earlier run, which are not made again.
-    dag : ComputeDAG, optional
-        Schedules are made through its States, as records hold them.
     """
     from roller_tvm.errors import RollerError
     from roller_tvm.plan import construct
     from roller_tvm.plan.align import Rejection
-    from roller_tvm.relay.cuda import ResourcesDiffer, check_resources
+    from roller_tvm.toolchain.check import ResourcesDiffer
 
     done, own = done or {}, base["id"]
     started = time.perf_counter()
@@ -67,7 +67,7 @@ def compile_plans(
         }  # fmt: skip
         started = time.perf_counter()
         try:
-            checked = check_resources(ranked.plan, ranked.estimate, program, archs, compiler, dag=dag)
+            checked = check(ranked)
         except ResourcesDiffer as error:
             results.append(result | {"status": "differs", "error": str(error)})
             continue

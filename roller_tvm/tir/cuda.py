@@ -1,0 +1,70 @@
+"""CUDA source of a TensorIR module, and the check of what its kernels take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..device import DeviceSpec
+from ..lower import lower
+from ..model.estimate import Estimate
+from ..plan.align import Rejection
+from ..plan.program import Plan
+from ..toolchain.check import CompiledPlan, check_plan
+from .apply import apply_steps_tir
+from .read import TirReading
+
+def cuda_target(arch: str, device: DeviceSpec | None = None) -> Any:
+    """A target for CUDA with what a block may take; those that TVM names say 48 KiB of shared memory alone."""
+    import tvm
+
+    limits = device.limits if device else None
+    given = {
+        "max_threads_per_block": limits and limits.max_threads_per_block,
+        "max_shared_memory_per_block": limits
+        and (limits.shared_per_block_optin_bytes or limits.shared_per_block_bytes),
+        "thread_warp_size": device and device.vector_width,
+    }
+    stated = {name: value for name, value in given.items() if value}
+    return tvm.target.Target({"kind": "cuda", "arch": arch, **stated}).with_host("llvm")
+
+
+def cuda_source(module: Any, target: Any) -> str:
+    """CUDA C++ that TVM generates for a scheduled module; nothing is compiled, no device is asked.
+
+    Parameters
+    ----------
+    module : IRModule or PrimFunc
+    target : Target
+        Such as of ``cuda_target``.
+    """
+    import tvm
+
+    built = tvm.compile(module, target=target)
+    return str(getattr(built, "mod", built).imports[0].inspect_source())
+
+
+def check_resources(
+    plan: Plan, estimate: Estimate, func: Any, reading: TirReading, archs: Sequence[str], compiler: str = "auto",
+    device: DeviceSpec | None = None,
+) -> CompiledPlan | Rejection:  # fmt: skip
+    """Lower a plan through TensorIR and compile it (see ``toolchain.check.check_plan``).
+
+    Parameters
+    ----------
+    func, reading
+        The function that the plan was made for, and what was read from it.
+
+    Examples
+    --------
+    >>> checked = check_resources(ranked.plan, ranked.estimate, func, reading, ("sm_90",))  # doctest: +SKIP
+    """
+    target = cuda_target(archs[0], device)
+
+    def source_of(changed: Plan) -> str:
+        return cuda_source(apply_steps_tir(func, reading, lower(changed)).mod, target)
+
+    return check_plan(plan, estimate, source_of, archs, compiler)
+
+
+__all__ = ["check_resources", "cuda_source", "cuda_target"]
