@@ -7,8 +7,9 @@ import json
 import time
 from pathlib import Path
 
+from roller_tvm.cli.line import line_of
 from roller_tvm.cli.model import add_model_arguments, read_model, say, target_of
-from roller_tvm.errors import BadInput, RecordError
+from roller_tvm.errors import BadInput, RecordError, UsageError
 from roller_tvm.tvm_env import Line
 
 
@@ -19,21 +20,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tuning-records",
         type=Path,
         metavar="RECORDS",
-        help="what 'roller-tvm tune' wrote; without it, TVM's own schedules",
+        help="what 'roller-tvm tune' wrote; without it TVM's own schedules, on the Relax line Roller's plans",
     )
     parser.add_argument(
         "-o",
         "--output",
         type=Path,
-        default=Path("module.tar"),
         metavar="FILE",
-        help="package as TVMC writes it (.tar), or library (.so); default module.tar",
+        help="package as TVMC writes it (.tar), or library (.so); default module.tar; on the Relax line module.so",
+    )
+    parser.add_argument(
+        "--buckets",
+        metavar="SIZES",
+        help='Relax line: sizes of open extents to plan for, e.g. "1,8,32", or "n:1,8 m:128"',
     )
     parser.add_argument("--json", action="store_true", help="print what was built as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     """Build and write the model."""
+    if line_of(args, "compiling a model") is Line.RELAX:
+        from roller_tvm.cli.relax import compile_model
+
+        return compile_model(args)
+    if args.buckets:
+        raise UsageError("open extents are fixed at import on the Relay line", "--buckets", "use --input-shapes")
+    args.output = args.output or Path("module.tar")
     from roller_tvm.device import device_for_target
     from roller_tvm.device.from_target import parse_target
     from roller_tvm.relay.package import check_output, save_model

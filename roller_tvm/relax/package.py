@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -125,6 +126,8 @@ class LoadedModel:
             self.machine = relax.VirtualMachine(library, devices)
             signature = self.machine[SIGNATURE]()
         except (RuntimeError, AttributeError, OSError, ValueError, TypeError) as error:
+            if lacking := re.search(r"load_from_bytes\.(\w+)", str(error)):  # TVM has no runtime for it here
+                raise _no_device(lacking[1], path) from error
             raise BadInput(f"is not a model of the Relax line: {_last(error)}", str(path), REMEDY) from error
         told = json.loads(signature.numpy().tobytes())
         self.inputs: dict[str, tuple[tuple[int | str, ...], str]] = {
@@ -135,11 +138,7 @@ class LoadedModel:
     def _device(self, tvm: Any, path: Path) -> Any:
         device = tvm.device(self.kind, 0)
         if not device.exist:
-            raise BadInput(
-                f"needs a {self.kind} device, there is none here",
-                str(path),
-                "run it where there is one, or compile it with --target llvm",
-            )
+            raise _no_device(self.kind, path)
         return device
 
     def _arguments(self, inputs: Mapping[str, Any]) -> list[Any]:
@@ -155,6 +154,11 @@ class LoadedModel:
         """Seconds a run, `repeat` times the mean of `number` runs."""
         clock = self.machine.time_evaluator("main", self.device, number=number, repeat=repeat)
         return [float(t) for t in clock(*self._arguments(inputs)).results]
+
+
+def _no_device(kind: str, path: Path) -> BadInput:
+    remedy = "run it where there is one, or compile it with --target llvm"
+    return BadInput(f"needs a {kind} device, there is none here", str(path), remedy)
 
 
 def _arrays(value: Any) -> Iterator[Any]:

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+
+from roller_tvm import errors
 
 DISTRIBUTION = "apache-tvm-ffi"
 
@@ -73,3 +76,21 @@ def bad_pair(tvm: str, ffi: str | None) -> Pair | None:
     if pair is None or ffi is None or numbers(ffi) < pair.fails_from:
         return None
     return pair
+
+
+def register_errors() -> None:
+    """Let our errors stay what they are where they pass through TVM: raised in a pass written in Python, say.
+
+    Unregistered ones come back as RuntimeError, and the command would not know them.
+    """
+    from tvm_ffi import register_error  # type: ignore[import-not-found,unused-ignore]
+
+    for cls in _classes(errors.RollerError):
+        register_error(cls.__name__, cls)
+
+
+def _classes(cls: type[errors.RollerError]) -> Iterator[type[errors.RollerError]]:
+    yield cls
+    for sub in cls.__subclasses__():
+        if sub.__module__ == errors.__name__:
+            yield from _classes(sub)

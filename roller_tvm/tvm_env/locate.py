@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 from roller_tvm.errors import NoTvm, TvmLineError
-from roller_tvm.tvm_env.ffi import bad_pair, installed_ffi
+from roller_tvm.tvm_env.ffi import bad_pair, installed_ffi, register_errors
 
 INSTALL = "roller-tvm install-tvm"
 INSTALL_RELAX = "pip install 'roller-tvm[relax]'"
@@ -139,7 +139,9 @@ def import_relax_tvm(what_for: str = "this") -> ModuleType:
         raise TvmLineError(
             f"apache-tvm {found.version} with apache-tvm-ffi {ffi}: {pair.how}", str(found.root), pair.remedy
         )
-    return _import(found)
+    tvm = _import(found)
+    register_errors()
+    return tvm
 
 
 def refuse_other_line(wanted: Line, found: TvmFound | None, what_for: str) -> None:

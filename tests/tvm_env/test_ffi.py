@@ -2,7 +2,7 @@
 
 import pytest
 
-from roller_tvm.errors import TvmLineError
+from roller_tvm.errors import RecordError, TvmLineError
 from roller_tvm.tvm_env import ffi, locate
 from roller_tvm.tvm_env.ffi import bad_pair
 from roller_tvm.tvm_env.locate import Line, TvmFound, import_relax_tvm
@@ -41,3 +41,15 @@ def test_this_environment_has_a_pair_that_works():
     found = locate.find_tvm()
     assert bad_pair(found.version, ffi.installed_ffi()) is None
     assert import_relax_tvm().__version__ == found.version
+
+
+@pytest.mark.relax
+def test_our_errors_pass_through_tvm():
+    tvm = import_relax_tvm()
+
+    @tvm.transform.module_pass(opt_level=0, name="Refuses")
+    def refuses(mod, _context):
+        raise RecordError("holds no records", "db", "tune again")
+
+    with pytest.raises(RecordError, match="db: holds no records\n  remedy: tune again"):
+        refuses(tvm.IRModule({}))

@@ -1,0 +1,125 @@
+"""``compile`` and ``run`` on the Relax line, and what they say to mistakes."""
+
+import errno
+import json
+
+import numpy as np
+import pytest
+
+from roller_tvm import cli
+from roller_tvm.cli.relax import parse_buckets
+from roller_tvm.errors import UsageError
+
+pytestmark = pytest.mark.relax
+onnx = pytest.importorskip("onnx")
+from ..relay.onnx_models import convolution, expected  # noqa: E402
+
+
+def main(capsys, *words):
+    code = cli.main([str(w) for w in words])
+    out = capsys.readouterr()
+    return code, out.out, out.err
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return convolution(tmp_path_factory.mktemp("model") / "small.onnx")
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory):
+    """A product whose number of rows is open."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    weight = np.random.default_rng(2).standard_normal((16, 8)).astype("float32")
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])], "rows",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 16])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 8])],
+        [numpy_helper.from_array(weight, "w")],
+    )  # fmt: skip
+    path = tmp_path_factory.mktemp("model") / "rows.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), str(path))
+    return path, weight
+
+
+def test_compile_and_run_agree_with_onnxruntime(model, tmp_path, capsys):
+    code, out, err = main(capsys, "compile", model, "-o", tmp_path / "m.so", "--json")
+    told = json.loads(out)
+    assert code == 0 and told["target"]["kind"] == "llvm" and told["bytes"] == (tmp_path / "m.so").stat().st_size
+    assert "roller-tvm run" not in out and "target: {" in err
+    x = np.random.default_rng(1).standard_normal((1, 3, 16, 16), np.float32)
+    np.savez(tmp_path / "in.npz", x=x)
+    code, out, _ = main(capsys, "run", tmp_path / "m.so", "--inputs", tmp_path / "in.npz", "--outputs",
+                        tmp_path / "out.npz", "--print-time", "--repeat", "2", "--print-top", "3")  # fmt: skip
+    assert code == 0 and "Execution time summary:\n mean (ms) " in out
+    with np.load(tmp_path / "out.npz") as outputs:
+        np.testing.assert_allclose(outputs["output_0"], expected(model, {"x": x})[0], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("buckets", [(), ("--buckets", "2,5")])
+def test_open_extents(rows, tmp_path, capsys, buckets):
+    path, weight = rows
+    assert main(capsys, "compile", path, "-o", tmp_path / "m.so", *buckets)[0] == 0
+    for n in (2, 3):
+        x = np.random.default_rng(n).random((n, 16), "float32")
+        np.savez(tmp_path / "in.npz", x=x)
+        words = ("run", tmp_path / "m.so", "--inputs", tmp_path / "in.npz", "--outputs", tmp_path / "out.npz")
+        assert main(capsys, *words)[0] == 0
+        with np.load(tmp_path / "out.npz") as outputs:
+            np.testing.assert_allclose(outputs["output_0"], x @ weight, rtol=1e-4, atol=1e-4)
+    code, out, _ = main(capsys, "run", tmp_path / "m.so")
+    assert code == 0 and "output_0: [1, 8] float32" in out
+
+
+def test_a_gpu_model_is_compiled_here_and_runs_where_there_is_a_gpu(model, tmp_path, capsys):
+    import tvm
+
+    code, _, _ = main(capsys, "compile", model, "--target", "cuda -arch=sm_80", "-o", tmp_path / "m.so")
+    assert code == 0
+    code, _, err = main(capsys, "run", tmp_path / "m.so")
+    if not tvm.cuda(0).exist:
+        assert code == 3 and "needs a cuda device, there is none here" in err
+
+
+def test_no_space_left(model, tmp_path, capsys, monkeypatch):
+    from roller_tvm.relax import package
+
+    def full(*args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(package.os, "replace", full)
+    code, _, err = main(capsys, "compile", model, "-o", tmp_path / "m.so")
+    assert code == 7 and "nothing was written" in err and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["compile", "MODEL", "-o", "m.tar"], 2, "does not end in .so"),
+        (["compile", "MODEL", "-o", "M", "--target", "cuda"], 3, "-arch=sm_90"),
+        (["compile", "MODEL", "-o", "M", "--target", "llvm -mcpu=foo"], 3, "for this machine: mcpu="),
+        (["compile", "MODEL", "-o", "M", "--target", "gpu"], 3, "no target kind 'gpu'"),
+        (["compile", "MODEL", "-o", "M", "--tuning-records", "none"], 3, "no such folder of records"),
+        (["compile", "MODEL", "-o", "M", "--tuning-records", "MODEL"], 3, "is no folder"),
+        (["compile", "MODEL", "-o", "M", "--tuning-records", "EMPTY"], 3, "has no database_workload.json"),
+        (["compile", "MODEL", "-o", "M", "--buckets", "1,two"], 2, "is not a list of sizes"),
+        (["compile", "MODEL", "-o", "M", "--buckets", "1,2"], 3, "remedy:"),
+        (["compile", "MODEL", "-o", "M", "--input-shapes", "x"], 2, "is not a list of shapes"),
+        (["compile", "missing.onnx", "-o", "M"], 3, "no such file"),
+        (["compile", "MODEL", "--line", "relay"], 4, "needs TVM 0.13 to 0.19 (got"),
+        (["run", "missing.so"], 3, "no such file"),
+        (["run", "MODEL"], 3, "is not a model of the Relax line"),
+        (["run", "MODEL", "--repeat", "0"], 2, "--repeat must be 1 or more"),
+    ],
+)
+def test_mistakes(model, tmp_path, capsys, words, code, said):
+    names = {"MODEL": model, "M": tmp_path / "m.so", "EMPTY": tmp_path}
+    got, _, err = main(capsys, *(names.get(w, w) for w in words))
+    assert got == code and said in err and "remedy:" in err and "Traceback" not in err
+
+
+@pytest.mark.parametrize("text", ["", "n:", "n:1 n:2", "1 n:2", "0", "1;2", "n:-1"])
+def test_buckets_that_are_none(text):
+    with pytest.raises(UsageError):
+        parse_buckets(text or ",")
