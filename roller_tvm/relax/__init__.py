@@ -12,11 +12,16 @@ from ..tvm_env import import_relax_tvm, line
 _LAZY = {
     "Buckets": "dynamic",
     "FoldScales": "folding",
+    "PlanLayout": "layout",
     "ScheduleWithRoller": "schedule",
+    "SumsAsAdditions": "sums",
     "build": "pipeline",
     "load_model": "importers",
     "prepare": "pipeline",
     "roller_pipeline": "pipeline",
+    "tune": "tuning",
+    "tune_relax": "tuning",
+    "tune_tir": "tuning",
 }
 
 
@@ -52,9 +57,14 @@ _register()
 __all__ = [  # noqa: F822
     "Buckets",
     "FoldScales",
+    "PlanLayout",
     "ScheduleWithRoller",
+    "SumsAsAdditions",
     "build",
     "load_model",
     "prepare",
     "roller_pipeline",
+    "tune",
+    "tune_relax",
+    "tune_tir",
 ]

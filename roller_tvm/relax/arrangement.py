@@ -1,0 +1,173 @@
+"""Arrangements of a convolutional network's activations in memory, and the convolution in each of them.
+
+A tensor (N, C, H, W) is kept channels last, as (N, H, W, C), or with its channels in blocks of a vector, as
+(N, C/x, H, W, x): either way the lanes of a vector are channels, whatever the image's size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm import relax, te, topi
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """Channels last (`block` 0), or in blocks of `block`.
+
+    Examples
+    --------
+    >>> Arrangement(16).name, Arrangement(16).shape((1, 64, 7, 7)), Arrangement().shape((1, 64, 7, 7))
+    ('NCHW16c', (1, 4, 7, 7, 16), (1, 7, 7, 64))
+    """
+
+    block: int = 0
+
+    @property
+    def name(self) -> str:
+        return f"NCHW{self.block}c" if self.block else "NHWC"
+
+    def holds(self, channels: int) -> bool:
+        """Whether a tensor of that many channels can be kept so."""
+        return not self.block or channels % self.block == 0
+
+    def shape(self, plain: Shape) -> Shape:
+        n, c, h, w = plain
+        return (n, c // self.block, h, w, self.block) if self.block else (n, h, w, c)
+
+    def axes(self, plain: Sequence[int]) -> list[int]:
+        """Where rows and columns (2 and 3 of a plain tensor) are."""
+        return [axis - (not self.block) for axis in plain]
+
+    def array(self, values: np.ndarray) -> np.ndarray:
+        """Constant values so arranged; where there is one channel alone, the block is of one."""
+        n, c, h, w = values.shape
+        if not self.block:
+            return np.ascontiguousarray(values.transpose(0, 2, 3, 1))
+        block = 1 if c == 1 else self.block
+        return np.ascontiguousarray(values.reshape(n, c // block, block, h, w).transpose(0, 1, 3, 4, 2))
+
+    def arranged(self, value: Any, plain: Shape) -> Any:
+        """The call that arranges a plain tensor."""
+        n, c, h, w = plain
+        if c == 1 or h * w == 1:
+            x = 1 if c == 1 else self.block
+            return relax.op.reshape(value, (n, c // x, h, w, x) if self.block else (n, h, w, c))
+        if not self.block:
+            return relax.op.permute_dims(value, [0, 2, 3, 1])
+        x = self.block
+        return relax.op.layout_transform(value, lambda n, c, h, w: (n, c // x, h, w, c % x))
+
+    def plain(self, value: Any, plain: Shape) -> Any:
+        """The call that makes a plain tensor of an arranged one."""
+        n, c, h, w = plain
+        if c == 1 or h * w == 1:
+            return relax.op.reshape(value, plain)
+        if not self.block:
+            return relax.op.permute_dims(value, [0, 3, 1, 2])
+        x = self.block
+        return relax.op.layout_transform(value, lambda n, co, h, w, ci: (n, co * x + ci, h, w))
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """A two-dimensional convolution of plain tensors, as far as its loops depend on it.
+
+    Parameters
+    ----------
+    data, weights : tuple of int
+        Shapes, as NCHW and OIHW.
+    strides, padding, dilation : tuple of int
+        Padding is top, left, bottom, right.
+    groups : int
+    dtype, out_dtype : str
+    """
+
+    data: Shape
+    weights: Shape
+    strides: Shape
+    padding: Shape
+    dilation: Shape
+    groups: int
+    dtype: str
+    out_dtype: str
+
+    @property
+    def depthwise(self) -> bool:
+        return self.groups > 1 and self.groups == self.data[1] == self.weights[0]
+
+    def compute(self, arrangement: Arrangement | None) -> tuple[list[Any], Any]:
+        """Inputs (data, weights) and output as TE; the weights are constants, which each schedule packs itself."""
+        n, c, h, w = self.data
+        if arrangement is not None and arrangement.block:
+            shape = arrangement.shape(self.data) if arrangement.holds(c) else self.data
+            data = te.placeholder(shape, self.dtype, name="data")
+            weights = te.placeholder(self.weights, self.dtype, name="weights")
+            return [data, weights], blocked_convolution(data, weights, self, arrangement.block)
+        last = arrangement is not None
+        data = te.placeholder((n, h, w, c) if last else self.data, self.dtype, name="data")
+        o, i, p, q = self.weights
+        weights = te.placeholder((o, p, q, i) if last else self.weights, self.dtype, name="weights")
+        layouts = ("NHWC", "OHWI") if last else ("NCHW", "OIHW")
+        steps = (list(self.strides), list(self.padding), list(self.dilation))
+        out = topi.nn.conv(data, weights, *steps, self.groups, *layouts, self.out_dtype)
+        return [data, weights], out
+
+
+def blocked_convolution(data: Any, weights: Any, conv: Convolution, block: int) -> Any:
+    """A convolution whose result is in blocks of channels; its data are too, or plain.
+
+    Parameters
+    ----------
+    data : te.Tensor
+        (N, C/x, H, W, x) or (N, C, H, W).
+    weights : te.Tensor
+        (O, I, KH, KW): a constant, which is packed at build time.
+    """
+    (sh, sw), (dh, dw), (top, left, bottom, right) = conv.strides, conv.dilation, conv.padding
+    o, i, p, q = conv.weights
+    blocked = len(data.shape) == 5
+    if any(conv.padding):
+        before, after = ([0, 0, top, left], [0, 0, bottom, right])
+        data = topi.nn.pad(data, before + [0] * blocked, after + [0] * blocked, name="padded")
+    height = (int(data.shape[2]) - (p - 1) * dh - 1) // sh + 1
+    width = (int(data.shape[3]) - (q - 1) * dw - 1) // sw + 1
+    ry, rx = te.reduce_axis((0, p), name="ry"), te.reduce_axis((0, q), name="rx")
+    shape = (conv.data[0], o // block, height, width, block)
+    if conv.depthwise:
+
+        def lane(n: Any, c: Any, y: Any, x: Any, v: Any) -> Any:
+            value = data[n, c, y * sh + ry * dh, x * sw + rx * dw, v]
+            return te.sum(_cast(value, conv) * _cast(weights[c * block + v, 0, ry, rx], conv), axis=[ry, rx])
+
+        return te.compute(shape, lane, name="depthwise_conv2d_blocked")
+    axes = [ry, rx]
+    if blocked:
+        # Blocks outermost: in each, the window's elements are neighbours in memory.
+        ro, ri = te.reduce_axis((0, i // block), name="ro"), te.reduce_axis((0, block), name="ri")
+        axes = [ro, ry, rx, ri]
+
+        def read(n: Any, y: Any, x: Any) -> Any:
+            return data[n, ro, y * sh + ry * dh, x * sw + rx * dw, ri]
+
+        channel = ro * block + ri
+    else:
+        channel = te.reduce_axis((0, i), name="rc")
+        axes = [channel, ry, rx]
+
+        def read(n: Any, y: Any, x: Any) -> Any:
+            return data[n, channel, y * sh + ry * dh, x * sw + rx * dw]
+
+    def point(n: Any, c: Any, y: Any, x: Any, v: Any) -> Any:
+        return te.sum(_cast(read(n, y, x), conv) * _cast(weights[c * block + v, channel, ry, rx], conv), axis=axes)
+
+    return te.compute(shape, point, name="conv2d_blocked")
+
+
+def _cast(value: Any, conv: Convolution) -> Any:
+    return value if conv.dtype == conv.out_dtype else value.astype(conv.out_dtype)

@@ -1,0 +1,292 @@
+"""A Relax function rewritten so that its activations are arranged; made plain again only where something needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from .arrangement import Arrangement, Convolution, blocked_convolution
+
+#: Operators that treat every element alike.
+_ALIKE = {
+    f"relax.{name}"
+    for name in [
+        "abs",
+        "add",
+        "ceil",
+        "clip",
+        "cos",
+        "divide",
+        "erf",
+        "exp",
+        "floor",
+        "log",
+        "maximum",
+        "minimum",
+        "multiply",
+        "negative",
+        "power",
+        "round",
+        "rsqrt",
+        "sigmoid",
+        "sin",
+        "sqrt",
+        "square",
+        "subtract",
+        "tan",
+        "tanh",
+        "trunc",
+        "nn.relu",
+        "nn.relu6",
+        "nn.leakyrelu",
+        "nn.gelu",
+        "nn.gelu_tanh",
+        "nn.silu",
+        "astype",
+    ]
+}
+_POOLS = {
+    "relax.nn.max_pool2d": relax.op.nn.max_pool2d,
+    "relax.nn.avg_pool2d": relax.op.nn.avg_pool2d,
+}
+_IMAGE = [2, 3]
+
+
+def arrangeable(conv: Convolution, arrangement: Arrangement) -> bool:
+    """Whether the convolution can be computed in the arrangement.
+
+    Examples
+    --------
+    >>> first = Convolution((1, 3, 8, 8), (32, 3, 3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 1, "float32", "float32")
+    >>> arrangeable(first, Arrangement(16)), arrangeable(first, Arrangement(64))
+    (True, False)
+    """
+    if conv.groups > 1 and not conv.depthwise:
+        return False
+    return arrangement.holds(conv.weights[0])
+
+
+def convolution_of(call: Any) -> Convolution | None:
+    """The convolution that a call is, if its shapes are known, its tensors plain and its weights constant."""
+    if not isinstance(call, relax.Call) or getattr(call.op, "name", "") != "relax.nn.conv2d":
+        return None
+    attrs, (data, weights) = call.attrs, call.args
+    shapes = _shape(data), _shape(weights)
+    if shapes[0] is None or shapes[1] is None or not isinstance(weights, tvm.ir.GenericConst):
+        return None
+    if (attrs.data_layout, attrs.kernel_layout) != ("NCHW", "OIHW") or attrs.out_layout not in ("NCHW", ""):
+        return None
+    return Convolution(
+        shapes[0], shapes[1], _ints(attrs.strides), _ints(attrs.padding), _ints(attrs.dilation), int(attrs.groups),
+        str(data.ty.dtype), str(call.ty.dtype),
+    )  # fmt: skip
+
+
+def _ints(values: Any) -> tuple[int, ...]:
+    return tuple(int(v) for v in values)
+
+
+def _shape(node: Any) -> tuple[int, ...] | None:
+    """Known extents of a tensor, or None."""
+    shape = getattr(getattr(node, "ty", None), "shape", None)
+    if not isinstance(shape, relax.ShapeExpr):
+        return None
+    extents = list(shape.values)
+    return tuple(int(e) for e in extents) if all(isinstance(e, tvm.tirx.IntImm) for e in extents) else None
+
+
+@relax.expr_functor.visitor
+class Convolutions(relax.PyExprVisitor):
+    """Variable -> convolution that is bound to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: dict[Any, Convolution] = {}
+        self.branches = False
+
+    def visit_var_binding_(self, binding: Any) -> None:
+        conv = convolution_of(binding.value)
+        if conv is not None and isinstance(binding.var, relax.DataflowVar):
+            self.found[binding.var] = conv
+        super().visit_var_binding_(binding)
+
+    def visit_if_(self, op: Any) -> None:
+        self.branches = True
+
+
+@relax.expr_functor.mutator
+class Arranger(relax.PyExprMutator):
+    """Rewrites one function; what is arranged is made plain again only where something reads it so."""
+
+    def __init__(
+        self, mod: Any, arrangement: Arrangement, wanted: Collection[Any], convs: dict[Any, Convolution]
+    ) -> None:
+        super().__init__(mod)
+        self.arrangement, self.wanted, self.convs = arrangement, wanted, convs
+        #: Variable -> the variable that has it arranged.
+        self.arranged: dict[Any, Any] = {}
+        #: Of these, those that exist as plain tensors too.
+        self.as_plain: set[Any] = set()
+        #: Shapes of the tensors that are transformed, one way or the other.
+        self.transformed: list[tuple[int, ...]] = []
+        self.arranged_convs = 0
+
+    # Both forms of a variable ------------------------------------------------------------------------------
+
+    def visit_dataflow_var_(self, op: Any) -> Any:
+        if op in self.arranged and op not in self.as_plain:
+            self.as_plain.add(op)
+            shape = _shape(op) or ()
+            self.set_var_remap(op, self.builder_.emit(self.arrangement.plain(self.arranged[op], shape)))
+            self._count(shape)
+        return super().visit_dataflow_var_(op)
+
+    def _count(self, shape: tuple[int, ...]) -> None:
+        if shape[1] > 1 and shape[2] * shape[3] > 1:
+            self.transformed.append(shape)
+
+    def _form(self, node: Any) -> Any | None:
+        """A tensor of rank 4 as arranged; None where it cannot be."""
+        if isinstance(node, relax.Var) and node in self.arranged:
+            return self.arranged[node]
+        shape = _shape(node)
+        if shape is None or len(shape) != 4 or not (self.arrangement.holds(shape[1]) or shape[1] == 1):
+            return None
+        if isinstance(node, tvm.ir.GenericConst):
+            return relax.const(self.arrangement.array(node.value.numpy()), node.ty.dtype)
+        made = self.builder_.emit(self.arrangement.arranged(self.visit_expr(node), shape))
+        self._count(shape)
+        if isinstance(node, relax.Var):
+            self.arranged[node] = made
+            self.as_plain.add(node)
+        return made
+
+    def _is_arranged(self, node: Any) -> bool:
+        return isinstance(node, relax.Var) and node in self.arranged
+
+    # Bindings ----------------------------------------------------------------------------------------------
+
+    def visit_var_binding_(self, binding: Any) -> None:
+        var, value = binding.var, binding.value
+        if isinstance(var, relax.DataflowVar):
+            if self._is_arranged(value):
+                self.arranged[var] = self.arranged[value]
+                return
+            if isinstance(value, relax.Call) and (made := self._rewritten(var, value)) is not None:
+                self.arranged[var] = self.builder_.emit(made)
+                return
+        super().visit_var_binding_(binding)
+
+    def _rewritten(self, var: Any, call: Any) -> Any | None:
+        """The call on arranged tensors, or None where it stays as it is."""
+        name = getattr(call.op, "name", "")
+        if var in self.wanted:
+            return self._convolution(call, self.convs[var])
+        shape = _shape(call)
+        if shape is None or len(shape) != 4 or not self.arrangement.holds(shape[1]):
+            return None
+        if name in _ALIKE:
+            return self._alike(call, shape)
+        if name == "relax.concat":
+            return self._concat(call)
+        if not call.args or not self._is_arranged(call.args[0]):
+            return None
+        rules: dict[str, Callable[[Any], Any]] = {
+            "relax.nn.adaptive_avg_pool2d": self._adaptive,
+            "relax.mean": self._mean,
+            "relax.image.resize2d": self._resized,
+        }
+        rules |= dict.fromkeys(_POOLS, self._pooled)
+        return rules[name](call) if name in rules else None
+
+    def _convolution(self, call: Any, conv: Convolution) -> Any:
+        self.arranged_convs += 1
+        data, weights = call.args
+        if not self.arrangement.block:
+            values = np.ascontiguousarray(weights.value.numpy().transpose(0, 2, 3, 1))
+            return relax.op.nn.conv2d(
+                self._form(data), relax.const(values, weights.ty.dtype), list(conv.strides), list(conv.padding),
+                list(conv.dilation), conv.groups, "NHWC", "OHWI", "NHWC", conv.out_dtype,
+            )  # fmt: skip
+        form = self._form(data) if self.arrangement.holds(conv.data[1]) else self.visit_expr(data)
+        block = self.arrangement.block
+        return self.builder_.call_te(
+            lambda d, w: blocked_convolution(d, w, conv, block), form, weights, primfunc_name_hint="conv2d_blocked"
+        )
+
+    def _alike(self, call: Any, shape: tuple[int, ...]) -> Any | None:
+        if not any(self._is_arranged(a) for a in call.args):
+            return None
+        args = []
+        for arg in call.args:
+            extents = _shape(arg)
+            if not isinstance(getattr(arg, "ty", None), relax.TensorType):
+                args.append(self.visit_expr(arg))  # a number
+                continue
+            if extents is None or len(extents) > 4:
+                return None
+            if all(e == 1 for e in extents):
+                one = relax.const(arg.value.numpy().reshape(()), arg.ty.dtype) if _is_constant(arg) else None
+                if one is None:
+                    return None
+                args.append(one)
+                continue
+            if len(extents) < 4:
+                if not _is_constant(arg):
+                    return None
+                values = arg.value.numpy()
+                arg = relax.const(values.reshape((1,) * (4 - values.ndim) + values.shape), arg.ty.dtype)
+            form = self._form(arg)
+            if form is None:
+                return None
+            args.append(form)
+        return relax.Call(call.op, args, call.attrs, call.ty_args)
+
+    def _concat(self, call: Any) -> Any | None:
+        fields = call.args[0].fields if isinstance(call.args[0], relax.Tuple) else ()
+        if int(call.attrs.axis) != 1 or 2 * sum(map(self._is_arranged, fields)) < len(fields) or not fields:
+            return None
+        forms = [self._form(f) for f in fields]
+        if any(f is None for f in forms):
+            return None
+        return relax.op.concat(forms, axis=1 if self.arrangement.block else 3)
+
+    def _pooled(self, call: Any) -> Any:
+        a, layout = call.attrs, self.arrangement.name
+        if a.layout != "NCHW":
+            return None
+        return _POOLS[call.op.name](
+            self._form(call.args[0]), _ints(a.pool_size), _ints(a.strides), _ints(a.padding), _ints(a.dilation),
+            bool(a.ceil_mode), bool(a.count_include_pad), layout, layout,
+        )  # fmt: skip
+
+    def _adaptive(self, call: Any) -> Any:
+        if call.attrs.layout != "NCHW":
+            return None
+        size = None if call.attrs.output_size is None else _ints(call.attrs.output_size)
+        layout = self.arrangement.name
+        return relax.op.nn.adaptive_avg_pool2d(self._form(call.args[0]), size, layout, layout)
+
+    def _mean(self, call: Any) -> Any | None:
+        axes = [] if call.attrs.axis is None else sorted(int(a) % 4 for a in call.attrs.axis)
+        if axes != _IMAGE or not call.attrs.keepdims:
+            return None
+        return relax.op.mean(self._form(call.args[0]), self.arrangement.axes(_IMAGE), keepdims=True)
+
+    def _resized(self, call: Any) -> Any | None:
+        a = call.attrs
+        if a.layout != "NCHW" or self.arrangement.block:
+            return None
+        return relax.op.image.resize2d(
+            self._form(call.args[0]), call.args[1], [float(getattr(r, "value", r)) for r in a.roi], "NHWC", a.method,
+            a.coordinate_transformation_mode, a.rounding_method, a.cubic_alpha, a.cubic_exclude,
+            a.extrapolation_value, a.out_dtype or None,
+        )  # fmt: skip
+
+
+def _is_constant(node: Any) -> bool:
+    return isinstance(node, tvm.ir.GenericConst) and hasattr(node.value, "numpy")
