@@ -24,8 +24,10 @@ from ..models import last_line
 from .devices import find_target
 from .dynamic import Buckets, Sizes
 from .folding import FoldScales
+from .layout import PlanLayout
 from .lowered import require_lowered
 from .schedule import Report, ScheduleWithRoller
+from .sums import SumsAsAdditions
 from .targets import make_target
 
 #: Marks a module that `prepare` made: fusing it a second time would fuse what is scheduled already.
@@ -56,8 +58,10 @@ def prepare(mod: Any, target: Any = None, buckets: Sizes | Sequence[int] | None 
     steps: list[Any] = [Buckets(buckets)] if buckets is not None else []
     steps += [
         passes.DecomposeOpsForInference(),
+        SumsAsAdditions(),
         FoldScales(),
         passes.CanonicalizeBindings(),
+        *([PlanLayout(target)] if target.kind.name == "llvm" else []),
         relax.backend.DispatchSampling(),  # sorting and sampling are libraries' work
         relax.backend.DispatchSortScan(),
         passes.LegalizeOps(),
@@ -67,6 +71,8 @@ def prepare(mod: Any, target: Any = None, buckets: Sizes | Sequence[int] | None 
         passes.FuseTIR(),
         passes.RewriteDataflowReshape(),  # before scheduling: it knows a reshape by its plain loops
         passes.DeadCodeElimination(),
+        # On CPUs each schedule lays weights out as its register tile reads them.
+        *([passes.AttachAttrLayoutFreeBuffers()] if target.kind.name == "llvm" else []),
     ]
     with target:
         return tvm.transform.Sequential(steps)(mod).with_attr(PREPARED, True)
@@ -95,7 +101,11 @@ def schedule(
         if records is not None:
             mod = relax.transform.MetaScheduleApplyDatabase()(mod)
         mod = scheduler(mod)
-        if target.kind.name != "llvm":  # a kernel needs its threads bound, whatever it is
+        if target.kind.name == "llvm":  # weights packed for their schedules, now
+            passes = relax.transform
+            packed = [passes.SplitLayoutRewritePreproc(), passes.FoldConstant(), passes.DeadCodeElimination()]
+            mod = tvm.transform.Sequential(packed)(mod)
+        else:  # a kernel needs its threads bound, whatever it is
             from tvm.s_tir import dlight
 
             gpu = dlight.gpu
