@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil
+from math import ceil, gcd
 from typing import Any
 
 from ..lower.applier import StepApplier
 from ..lower.steps import Bind, CacheRead, Pack, Split, Step
-from .nodes import REDUCTION, buffer_of, key, parameters
+from .nodes import (
+    REDUCTION,
+    analyzer_of_tvm,
+    buffer_of,
+    key,
+    parameters,
+    range_of,
+    runs_along,
+)
 from .packing import index_map, mark_packed
 from .read import TirReading
 
@@ -106,20 +114,50 @@ class TirApplier(StepApplier):
                 self.schedule.reorder(*(loops[p] for p in at))
 
     def annotate(self, stage: str, at: int, how: str) -> None:
-        if how == "vectorize" and stage in self._boxes and self._breaks(stage, at):
-            how = "unroll"
+        if how == "vectorize" and stage in self._boxes:
+            at = self._run(stage, at)
         for block in self._every(stage):
             getattr(self.schedule, how)(self._loops(block, len(self.loops[stage]))[at])
 
-    def _breaks(self, stage: str, at: int) -> bool:
-        """Whether a vector of a copy may go past a row where rows are padded: TVM takes it apart badly."""
-        box, width = self._boxes[stage], int(self.schedule.get(self._loop(stage, at)).extent)
-        stride = 1
-        for dim in range(len(box) - 1, 0, -1):
-            stride *= box[dim]
-            if stride % self._aligned.get((stage, dim - 1), 1):
-                return bool(box[-1] % width)
-        return False
+    def _run(self, stage: str, at: int) -> int:
+        """The loop of a copy to vectorise: a part of it where TVM would not see that its elements are neighbours.
+
+        They are neighbours in a row of the tensor at least; rows after one another can be, and may or may not be seen.
+        """
+        loop = self._loop(stage, at)
+        width, row = int(self.schedule.get(loop).extent), self._boxes[stage][-1]
+        if row % width == 0 or self._seen_as_run(stage, at):
+            return at
+        outer, _inner = self.schedule.split(loop, [None, gcd(width, row)])
+        self.schedule.unroll(outer)
+        name = self.loops[stage][at]
+        self.loops[stage][at : at + 1] = [f"{name}.rows", name]
+        return at + 1
+
+    def _seen_as_run(self, stage: str, at: int) -> bool:
+        """Whether the addresses of a copy become plain ones along a loop, in the two steps in which TVM simplifies."""
+        block = self.blocks[stage]
+        # Where the copied box begins is said by the loops around its own, which start at 0.
+        analyzer, start = analyzer_of_tvm(), analyzer_of_tvm()
+        loops = [self.schedule.get(sref) for sref in self.schedule.get_loops(block)]
+        outer = len(loops) - len(self.loops[stage])
+        for n, loop in enumerate(loops):
+            analyzer.bind(loop.loop_var, range_of(loop))
+            start.bind(loop.loop_var, range_of(loop) if n < outer else range_of(loop, 1))
+        lane = self.schedule.get(self._loop(stage, at)).loop_var
+        values = list(_realize(self.schedule, self.schedule.get_sref(block)).iter_values)
+        source = buffer_of(self.schedule.get(block).reads[0]) if len(self.schedule.get(block).reads) else None
+        shape = [int(e) for e in source.shape] if source is not None else []
+        box = self._boxes[stage]
+        if len(shape) != len(values):
+            return False
+        inside = [analyzer.simplify(v - start.simplify(v)) for v in values]
+        padded = [self._aligned.get((stage, dim), 1) for dim in range(len(box))]
+        whole = [analyzer.simplify(v) for v in values]
+        return all(
+            runs_along(analyzer.simplify(flat(indices, extents, factors)), lane)
+            for indices, extents, factors in ((whole, shape, [1] * len(shape)), (inside, box, padded))
+        )
 
     def bind(self, stage: str, at: int, thread: str) -> None:
         name = "vthread.x" if thread == "vthread" else thread
@@ -284,6 +322,16 @@ def _variables(node: Any) -> set[int]:
         if child is not None and not isinstance(child, (int, float)):
             found |= _variables(child)
     return found
+
+
+def flat(indices: Sequence[Any], extents: Sequence[int], factors: Sequence[int]) -> Any:
+    """The address of an element in rows whose strides are rounded up to multiples of factors."""
+    address, stride = indices[-1], 1
+    for dim in range(len(extents) - 2, -1, -1):
+        stride *= extents[dim + 1]
+        stride += -stride % factors[dim]
+        address = address + indices[dim] * stride
+    return address
 
 
 def parameters_of(reading: TirReading) -> dict[str, int]:

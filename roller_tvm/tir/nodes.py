@@ -73,6 +73,28 @@ def buffer_of(region: Any) -> Any:
     return region.buffer if hasattr(region, "buffer") else region.source
 
 
+def analyzer_of_tvm() -> Any:
+    """TVM's simplifier."""
+    import tvm
+
+    return (tvm.sym if hasattr(tvm, "sym") else tvm.arith).Analyzer()
+
+
+def runs_along(address: Any, lane: Any) -> bool:
+    """Whether an address moves by one element at each step of a variable."""
+    import tvm
+
+    found = (tvm.sym if hasattr(tvm, "sym") else tvm.arith).detect_linear_equation(address, [lane])
+    return len(found) == 2 and getattr(found[0], "value", None) == 1
+
+
+def range_of(loop: Any, extent: int | None = None) -> Any:
+    """What a loop's variable goes through, or the first `extent` of it."""
+    import tvm
+
+    return tvm.ir.Range.from_min_extent(loop.min, loop.extent if extent is None else extent)
+
+
 def parameters(func: Any) -> list[Any]:
     """The buffers that a function takes, in the order of its parameters.
 
@@ -81,7 +103,7 @@ def parameters(func: Any) -> list[Any]:
     old = getattr(func, "buffer_map", None)
     result = []
     for param in func.params:
-        buffer = param if old is None else old[param] if param in old else None
+        buffer = param if old is None else old.get(param)
         if buffer is None or not hasattr(buffer, "shape") or not hasattr(buffer, "scope"):
             raise UnsupportedOperator(f"parameter '{param.name}' is a scalar, not a tensor", "function", REMEDY)
         try:
@@ -142,7 +164,9 @@ def _nest(statement: Any) -> Nest:
         loop = by_var.pop(key(value), None)
         if loop is None and not _is_zero(value):
             raise AlreadyScheduled(f"axis '{iv.var.name}' of block '{name}' is not one loop", name, REMEDY)
-        label = str(loop.loop_var.name if loop is not None else iv.var.name)
+        if loop is None:  # what te.create_prim_func gives a result without dimensions
+            continue
+        label = str(loop.loop_var.name)
         if int(iv.iter_type) not in (DATA_PARALLEL, REDUCTION):
             raise UnsupportedOperator(
                 f"axis '{iv.var.name}' of block '{name}' is neither spatial nor a reduction", name, REMEDY
