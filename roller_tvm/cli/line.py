@@ -1,8 +1,16 @@
-"""``--line``: which of TVM's two lines a verb works on; that of the TVM present, unless one is insisted on."""
+"""``--line``: which of TVM's two lines a verb works on; that of the TVM present, unless one is insisted on.
+
+What a verb asks of a line is in cli/relay.py and cli/relax.py, in the same words.
+"""
 
 from __future__ import annotations
 
 import argparse
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from roller_tvm.errors import NoTvm, TvmLineError
 from roller_tvm.tvm_env import Line, find_tvm
@@ -10,6 +18,35 @@ from roller_tvm.tvm_env.locate import REMEDY, VERSION_TEXT, refuse_other_line
 
 LINES = (Line.RELAY, Line.RELAX)
 EITHER = f"{REMEDY[Line.RELAX]} (Relax), or {REMEDY[Line.RELAY]} (Relay)"
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """A model about to be tuned.
+
+    Attributes
+    ----------
+    tasks : function
+        Its tasks, each with `id`, `name`, `flops`, `weight` and `key`.
+    tune : function of (progress, limits)
+        Tunes, and returns a `measure.results.TuneResult`.
+    next : str
+        The command to go on with.
+    """
+
+    tasks: Callable[[], list[Any]]
+    tune: Callable[[Any, Any], Any]
+    next: str
+
+
+@dataclass(frozen=True)
+class Built:
+    """A model about to be built: where to, for which target, how, and what it is without records."""
+
+    output: Path
+    target: Any
+    build: Callable[[], Path]
+    untuned: str
 
 
 def add_line_argument(parser: argparse.ArgumentParser) -> None:
@@ -45,3 +82,14 @@ def line_of(args: argparse.Namespace, what_for: str) -> Line:
         remedy = f"in an environment of its own: {EITHER}"
         raise TvmLineError(f"{what_for} needs TVM {versions} (got {found.version})", str(found.root), remedy)
     return found.line
+
+
+def edge_of(args: argparse.Namespace, what_for: str) -> Any:
+    """The module that does a verb's work on the line of `line_of`: `tuning` and `build`."""
+    return importlib.import_module(f"roller_tvm.cli.{line_of(args, what_for).value}")
+
+
+def add_buckets_argument(parser: argparse.ArgumentParser) -> None:
+    """--buckets."""
+    told = 'Relax line: sizes of open extents to plan for, e.g. "1,8,32", or "n:1,8 m:128"'
+    parser.add_argument("--buckets", metavar="SIZES", help=told)

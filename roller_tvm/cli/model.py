@@ -72,6 +72,13 @@ def target_of(args: argparse.Namespace, line: Line) -> Any:
     return target
 
 
+def tell_device(device: Any, named: bool) -> None:
+    """Say the device, and its notes."""
+    say(f"device: {device}")
+    for note in device.notes if device.source != "data sheet" or not named else ():
+        say(f"  note: {note}")
+
+
 def say(*words: Any) -> None:
     """Progress goes to the standard error, so that --json stays clean."""
     print(*words, file=sys.stderr, flush=True)

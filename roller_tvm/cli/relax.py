@@ -1,55 +1,118 @@
-"""``compile`` on the Relax line."""
+"""What ``tune`` and ``compile`` ask of the Relax line."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import time
 from pathlib import Path
+from typing import Any
 
-from roller_tvm.cli.model import read_model, say, target_of
-from roller_tvm.errors import BadInput, UsageError
+from roller_tvm.cli.line import Built, Tuning
+from roller_tvm.cli.model import read_model, target_of, tell_device
+from roller_tvm.errors import BadInput, RecordError, TargetError, UsageError
 from roller_tvm.tvm_env import Line, set_threads
 
 OUTPUT = Path("module.so")
 
 
-def compile_model(args: argparse.Namespace) -> int:
-    """Build and write the model."""
+def tuning(args: argparse.Namespace) -> Tuning:
+    """A model read and prepared, its target and device known; mistakes are found before the model is imported."""
+    buckets = parse_buckets(args.buckets) if args.buckets else None
+    target = target_of(args, Line.RELAX)
+    device = _device(args, target)
+    if args.tasks != "list":
+        _check_folder(args.output, target)
+    _threads(target)
+    model = read_model(args, Line.RELAX)
+    from roller_tvm.relax.pipeline import prepare
+    from roller_tvm.relax.targets import make_target
+
+    made = make_target(target)
+    mod = prepare(model.mod, made, buckets)
+
+    def tasks() -> list[Any]:
+        from roller_tvm.relax.tasks import extract_tasks
+
+        return extract_tasks(mod)
+
+    def tune(progress: Any, limits: Any) -> Any:
+        from roller_tvm.relax.tuning import tune
+
+        _, result = tune(
+            mod, None, made, args.output, max_trials_per_task=args.trials, tasks=args.tasks, device=device,
+            progress=progress, limits=limits,
+        )  # fmt: skip
+        return result
+
+    words = f"--target '{args.target}' " if args.target else ""
+    words += f"--buckets '{args.buckets}' " if args.buckets else ""
+    return Tuning(tasks, tune, f"roller-tvm compile {args.FILE} {words}--tuning-records {args.output} -o model.so")
+
+
+def build(args: argparse.Namespace) -> Built:
+    """Build and write a model."""
     from roller_tvm.relax.package import check_output, save_model, with_signature
 
     output, records = check_output(args.output or OUTPUT), args.tuning_records
     buckets = parse_buckets(args.buckets) if args.buckets else None
     target = target_of(args, Line.RELAX)
     if records is not None:
-        _check_database(records, args.FILE)
+        remedy = f"roller-tvm tune {args.FILE} --output {records}"
+        if not records.exists():
+            raise BadInput("no such folder of records", str(records), remedy)
+        _check_folder(records, target)
+    _threads(target)
+    model = read_model(args, Line.RELAX)
+
+    def build() -> Path:
+        from roller_tvm.relax.pipeline import build
+
+        mod = with_signature(model.mod, model.inputs)
+        return save_model(build(mod, target, model.params, records, buckets=buckets), output)
+
+    return Built(output, target, build, "with the plans that the model thinks best, not measured")
+
+
+def _device(args: argparse.Namespace, target: dict[str, Any]) -> Any:
+    from roller_tvm.device import device_for_target, load_device
+
+    device = load_device(args.device) if args.device else device_for_target(target)
+    wanted = "cpu" if target["kind"] in ("llvm", "c") else "gpu"
+    if device.kind != wanted:
+        fits = "is for planning only" if device.kind == "ipu" else f"is a {device.kind} ({device.arch})"
+        remedy = "leave the device out, or give the target of that device"
+        raise TargetError(f"device '{device.name}' {fits}, the target's code is for a {wanted}", "--device", remedy)
+    tell_device(device, bool(args.device))
+    return device
+
+
+def _check_folder(folder: Path, target: dict[str, Any]) -> None:
+    """Refuse what is no folder of records, or one of another target, before the model is imported."""
+    if folder.exists() and not folder.is_dir():
+        what = "is no folder: records of the Relax line are MetaSchedule's files in a folder"
+        raise BadInput(what, str(folder), "give a folder: --output records")
+    if not folder.resolve().parent.is_dir():
+        raise BadInput("no such folder", str(folder.parent), f"mkdir -p {folder.parent}")
+    from roller_tvm.relax.database import NOTES, kernels_of
+    from roller_tvm.relax.targets import make_target
+
+    try:
+        first = (folder / NOTES).read_text(encoding="utf-8").partition("\n")[0]
+        other = json.loads(first).get("target", "")
+    except (OSError, ValueError, AttributeError):  # none yet, or MetaSchedule's own; what is broken is told later
+        return
+    made = str(make_target(target))
+    if other and kernels_of(other) != kernels_of(made):
+        raise RecordError(
+            f"its records are for the target {other}, not for {made}",
+            str(folder),
+            "give that target, or tune into another folder",
+        )
+
+
+def _threads(target: dict[str, Any]) -> None:
     if target["kind"] == "llvm":
         set_threads(target["num-cores"])  # constants are folded by running kernels
-    model = read_model(args, Line.RELAX)
-    from roller_tvm.relax.pipeline import build
-
-    start = time.perf_counter()
-    built = build(with_signature(model.mod, model.inputs), target, model.params, records, buckets=buckets)
-    save_model(built, output)
-    seconds, size = time.perf_counter() - start, output.stat().st_size
-    if args.json:
-        told = {"output": str(output), "bytes": size, "target": target, "seconds": seconds,
-                "tuning_records": str(records) if records else None}  # fmt: skip
-        print(json.dumps(told, indent=1))
-        return 0
-    how = f"with the records of {records}" if records else "with the plans that the model thinks best, not measured"
-    print(f"{output}: {size / 1e6:.1f} MB, built in {seconds:.1f} s {how}")
-    say(f"next: roller-tvm run {output} --print-time")
-    return 0
-
-
-def _check_database(folder: Path, model: Path) -> None:
-    remedy = f"roller-tvm tune {model} --output {folder}"
-    if not folder.exists():
-        raise BadInput("no such folder of records", str(folder), remedy)
-    if not folder.is_dir():
-        raise BadInput("is no folder: records of the Relax line are MetaSchedule's, two files in a folder", str(folder),
-                       f"roller-tvm tune {model} --output FOLDER")  # fmt: skip
 
 
 def parse_buckets(text: str) -> dict[str, list[int]] | list[int]:

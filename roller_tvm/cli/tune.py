@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from roller_tvm.cli.model import add_model_arguments, read_model, say, target_of
-from roller_tvm.errors import BadInput, UsageError
-from roller_tvm.tvm_env import Line
+from roller_tvm.cli.line import Tuning, add_buckets_argument, edge_of
+from roller_tvm.cli.model import add_model_arguments, say
+from roller_tvm.errors import UsageError
 
 INTERRUPTED = 130
 
@@ -24,7 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output",
         type=Path,
         metavar="RECORDS",
-        help="record file, in auto_scheduler's format; tasks that it has are not tuned again",
+        help="record file, in auto_scheduler's format; on the Relax line a folder, with MetaSchedule's files; "
+        "tasks that it has are not tuned again",
     )
     parser.add_argument(
         "--trials",
@@ -47,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="give a candidate up after so long (building, and running)",
     )
+    add_buckets_argument(parser)
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
@@ -58,63 +60,28 @@ def run(args: argparse.Namespace) -> int:
         )
     if args.timeout is not None and args.timeout <= 0:
         raise UsageError(f"--timeout must be above 0 (got {args.timeout:g})", remedy="leave it out")
-    if args.tasks != "list" and args.output is None:
-        raise UsageError("--output is missing", remedy="give a file for the records: --output records.json")
-    if args.output is not None and args.output.is_dir():
-        raise BadInput("is a folder", str(args.output), f"give a file: --output {args.output}/records.json")
-    target = target_of(args, Line.RELAY)
-    device = _device(args, target)
     if args.tasks != "list":
+        if args.output is None:
+            remedy = "give a file for the records: --output records.json (Relax line: a folder)"
+            raise UsageError("--output is missing", remedy=remedy)
         _check_tasks(args.tasks)
-        _check_records(args.output)
     start = time.perf_counter()
-    model = read_model(args, Line.RELAY)
+    tuning = edge_of(args, "tuning a model").tuning(args)
     if args.tasks == "list":
-        return _list(args, model, target, device)
-    return _tune(args, model, target, device, start)
-
-
-def _device(args: argparse.Namespace, target: str) -> Any:
-    """The device, before the model is imported: a mistake in it should not cost that time."""
-    from roller_tvm.device import device_for_target, load_device
-
-    if args.device:
-        from roller_tvm.relay.tasks import check_device, make_target
-        from roller_tvm.tvm_env import import_relay_tvm
-
-        import_relay_tvm("tuning a Relay model")
-        device = load_device(args.device)
-        check_device(device, make_target(target))
-    else:
-        device = device_for_target(target)
-    say(f"device: {device}")
-    for note in device.notes if device.source != "data sheet" or not args.device else ():
-        say(f"  note: {note}")
-    return device
+        return _list(args, tuning.tasks())
+    return _tune(args, tuning, start)
 
 
 def _check_tasks(text: str) -> None:
-    from roller_tvm.relay.tasks import select
+    from roller_tvm.measure.selection import select
 
     numbers = [int(n) for n in "".join(c if c.isdigit() else " " for c in text).split()]
     select(text, max(numbers, default=0) + 1)
 
 
-def _check_records(path: Path) -> None:
-    from roller_tvm.relay.records import read_records
-
-    if not path.parent.is_dir():
-        raise BadInput("no such folder", str(path.parent), f"mkdir -p {path.parent}")
-    if path.exists() and not path.is_file():  # a device, a pipe
-        raise BadInput("is not a regular file", str(path), "give another file")
-    read_records(path)
-
-
-def _list(args: argparse.Namespace, model: Any, target: str, device: Any) -> int:
+def _list(args: argparse.Namespace, tasks: list[Any]) -> int:
     from roller_tvm.measure.table import si
-    from roller_tvm.relay.tasks import extract_tasks, make_target
 
-    tasks = extract_tasks(model.mod, model.params, make_target(target), device)
     if args.json:
         fields = ("id", "name", "flops", "weight", "key")
         print(json.dumps([{f: getattr(t, f) for f in fields} for t in tasks], indent=1))
@@ -126,10 +93,9 @@ def _list(args: argparse.Namespace, model: Any, target: str, device: Any) -> int
     return 0
 
 
-def _tune(args: argparse.Namespace, model: Any, target: str, device: Any, start: float) -> int:
+def _tune(args: argparse.Namespace, tuning: Tuning, start: float) -> int:
+    from roller_tvm.measure.session import Limits
     from roller_tvm.measure.table import header, row, summary, table, to_json
-    from roller_tvm.relay import tune
-    from roller_tvm.relay.measure import Limits
 
     limits = Limits(build_s=args.timeout, run_s=args.timeout) if args.timeout else Limits()
     rows = sys.stderr if args.json else sys.stdout
@@ -143,17 +109,7 @@ def _tune(args: argparse.Namespace, model: Any, target: str, device: Any, start:
         print(row(tuned), file=rows, flush=True)
 
     try:
-        result = tune(
-            model.mod,
-            model.params,
-            target,
-            args.output,
-            args.trials,
-            device,
-            args.tasks,
-            progress=progress,
-            limits=limits,
-        )
+        result = tuning.tune(progress, limits)
     except KeyboardInterrupt:
         kept = f"the records in {args.output} are intact" if done else "no task was done yet"
         say(f"\nroller-tvm: interrupted after {done} tasks; {kept}")
@@ -164,6 +120,5 @@ def _tune(args: argparse.Namespace, model: Any, target: str, device: Any, start:
         print(json.dumps(to_json(result), indent=1))
     else:
         print(summary(result).removeprefix(table(result)).strip())
-        words = f'{args.FILE} --target "{target}" --tuning-records {args.output}'
-        say(f"next: roller-tvm compile {words} -o model.tar")
+        say(f"next: {tuning.next}")
     return 0

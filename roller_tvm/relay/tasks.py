@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from roller_tvm.device import DeviceSpec
-from roller_tvm.errors import BadInput, TargetError, UnsupportedOperator, UsageError
+from roller_tvm.errors import BadInput, TargetError, UnsupportedOperator
 from roller_tvm.measure.interrupt import stop_if_interrupted
 from roller_tvm.relay.cpu_names import check_cpu
 from roller_tvm.relay.folding import shared_constant_kernels
@@ -242,35 +241,3 @@ def short_name(description: str) -> str:
     """
     names = sorted(description.split(","), key=lambda n: (len(n), n))
     return re.sub(r"^(vm_mod_|tvmgen_default_|default_)?(fused_)?", "", names[0]) or description
-
-
-def select(tasks: str | Iterable[int], count: int) -> list[int]:
-    """Numbers of the tasks that a user asks for: 'all', '0,2,3-5', or numbers.
-
-    Examples
-    --------
-    >>> select("0,2,3-5", 8)
-    [0, 2, 3, 4, 5]
-    """
-    if isinstance(tasks, str):
-        if tasks.strip().lower() == "all":
-            return list(range(count))
-        chosen: list[int] = []
-        for part in tasks.split(","):
-            match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
-            if match is None:
-                raise UsageError(
-                    f"'{part.strip()}' is not a task number or range",
-                    "tasks",
-                    "write 'all', or numbers and ranges such as 0,2,3-5",
-                )
-            first, last = int(match[1]), int(match[2] or match[1])
-            if last < first:
-                raise UsageError(f"'{part.strip()}' is a range without a task", "tasks", f"write {last}-{first}")
-            chosen += range(first, last + 1)
-    else:
-        chosen = [int(t) for t in tasks]
-    for number in chosen:
-        if not 0 <= number < count:
-            raise UsageError(f"no task {number}: there are {count}, from 0", "tasks", "see --tasks list")
-    return sorted(set(chosen))

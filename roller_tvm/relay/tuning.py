@@ -14,6 +14,7 @@ from roller_tvm.device import DeviceSpec, load_device
 from roller_tvm.errors import BadInput, MeasureError, must_be
 from roller_tvm.measure.claims import WAIT_S, Claims
 from roller_tvm.measure.results import TunedTask, TuneResult, busy, judge, nothing_tuned
+from roller_tvm.measure.selection import select
 from roller_tvm.relay.candidates import Candidates, make_candidates
 from roller_tvm.relay.cold import ColdWeights
 from roller_tvm.relay.measure import Limits, Measurer, TaskResult, timed
@@ -27,7 +28,7 @@ from roller_tvm.relay.records import (
     read_records,
     record_text,
 )
-from roller_tvm.relay.tasks import Task, check_device, extract_tasks, make_target, select
+from roller_tvm.relay.tasks import Task, check_device, extract_tasks, make_target
 from roller_tvm.tvm_env import import_relay_tvm, set_threads
 
 #: Tasks a worker, at a time, where plans are only built: records come in steps of that many.

@@ -17,10 +17,10 @@ from tvm import relay  # noqa: E402
 
 from roller_tvm.errors import BadInput, NothingTuned, RecordError, TargetError, UsageError  # noqa: E402
 from roller_tvm.measure import table  # noqa: E402
+from roller_tvm.measure.selection import select  # noqa: E402
 from roller_tvm.relay import build, candidates, tune  # noqa: E402
 from roller_tvm.relay.measure import Limits  # noqa: E402
 from roller_tvm.relay.records import read_records  # noqa: E402
-from roller_tvm.relay.tasks import select  # noqa: E402
 
 from .small_model import model, run  # noqa: E402
 

@@ -1,0 +1,110 @@
+"""What ``tune`` and ``compile`` ask of the Relay line."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from roller_tvm.cli.line import Built, Tuning
+from roller_tvm.cli.model import read_model, target_of, tell_device
+from roller_tvm.errors import BadInput, RecordError, UsageError
+from roller_tvm.tvm_env import Line
+
+OUTPUT = Path("module.tar")
+
+
+def tuning(args: argparse.Namespace) -> Tuning:
+    """A model read, its target and device known; mistakes are found before the model is imported."""
+    if args.buckets:
+        raise _no_buckets()
+    if args.output is not None and args.output.is_dir():
+        raise BadInput("is a folder", str(args.output), f"give a file: --output {args.output}/records.json")
+    target = target_of(args, Line.RELAY)
+    device = _device(args, target)
+    if args.tasks != "list":
+        _check_records(args.output)
+    model = read_model(args, Line.RELAY)
+
+    def tasks() -> list[Any]:
+        from roller_tvm.relay.tasks import extract_tasks, make_target
+
+        return extract_tasks(model.mod, model.params, make_target(target), device)
+
+    def tune(progress: Any, limits: Any) -> Any:
+        from roller_tvm.relay import tune
+
+        return tune(
+            model.mod, model.params, target, args.output, args.trials, device, args.tasks, progress=progress,
+            limits=limits,
+        )  # fmt: skip
+
+    words = f'{args.FILE} --target "{target}" --tuning-records {args.output} -o model.tar'
+    return Tuning(tasks, tune, f"roller-tvm compile {words}")
+
+
+def _device(args: argparse.Namespace, target: str) -> Any:
+    """The device, before the model is imported: a mistake in it should not cost that time."""
+    from roller_tvm.device import device_for_target, load_device
+
+    if args.device:
+        from roller_tvm.relay.tasks import check_device, make_target
+        from roller_tvm.tvm_env import import_relay_tvm
+
+        import_relay_tvm("tuning a Relay model")
+        device = load_device(args.device)
+        check_device(device, make_target(target))
+    else:
+        device = device_for_target(target)
+    tell_device(device, bool(args.device))
+    return device
+
+
+def _check_records(path: Path) -> None:
+    from roller_tvm.relay.records import read_records
+
+    if not path.parent.is_dir():
+        raise BadInput("no such folder", str(path.parent), f"mkdir -p {path.parent}")
+    if path.exists() and not path.is_file():  # a device, a pipe
+        raise BadInput("is not a regular file", str(path), "give another file")
+    read_records(path)
+
+
+def build(args: argparse.Namespace) -> Built:
+    """Build and write a model."""
+    from roller_tvm.device import device_for_target
+    from roller_tvm.device.from_target import parse_target
+    from roller_tvm.relay.package import check_output, save_model
+    from roller_tvm.relay.records import read_kept, read_records
+
+    if args.buckets:
+        raise _no_buckets()
+    output, records = check_output(args.output or OUTPUT), args.tuning_records
+    target = target_of(args, Line.RELAY)
+    device_for_target(target)
+    if records is not None:
+        remedy = f"roller-tvm tune {args.FILE} --output {records}"
+        if not records.is_file():
+            raise BadInput("no such record file", str(records), remedy)
+        known = read_records(records)
+        if not known and not read_kept(records):
+            raise BadInput("holds no records", str(records), remedy)
+        kinds = sorted({parse_target(r.target).kind for r in known})
+        if kinds and (kind := parse_target(target).kind) not in kinds:
+            raise RecordError(
+                f"its records are for {', '.join(kinds)}, the target is {kind}",
+                str(records),
+                f'roller-tvm tune {args.FILE} --target "{target}" --output OTHER.json',
+            )
+    model = read_model(args, Line.RELAY)
+
+    def build() -> Path:
+        from roller_tvm.relay import build
+
+        return save_model(build(model.mod, model.params, target, records), output)
+
+    return Built(output, target, build, "with TVM's own schedules")
+
+
+def _no_buckets() -> UsageError:
+    return UsageError("open extents are fixed at import on the Relay line", "--buckets", "use --input-shapes")

@@ -1,0 +1,40 @@
+"""Which tasks a user asks for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from roller_tvm.errors import UsageError
+
+
+def select(tasks: str | Iterable[int], count: int) -> list[int]:
+    """Numbers of the tasks that a user asks for: 'all', '0,2,3-5', or numbers.
+
+    Examples
+    --------
+    >>> select("0,2,3-5", 8)
+    [0, 2, 3, 4, 5]
+    """
+    if isinstance(tasks, str):
+        if tasks.strip().lower() == "all":
+            return list(range(count))
+        chosen: list[int] = []
+        for part in tasks.split(","):
+            match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
+            if match is None:
+                raise UsageError(
+                    f"'{part.strip()}' is not a task number or range",
+                    "tasks",
+                    "write 'all', or numbers and ranges such as 0,2,3-5",
+                )
+            first, last = int(match[1]), int(match[2] or match[1])
+            if last < first:
+                raise UsageError(f"'{part.strip()}' is a range without a task", "tasks", f"write {last}-{first}")
+            chosen += range(first, last + 1)
+    else:
+        chosen = [int(t) for t in tasks]
+    for number in chosen:
+        if not 0 <= number < count:
+            raise UsageError(f"no task {number}: there are {count}, from 0", "tasks", "see --tasks list")
+    return sorted(set(chosen))
