@@ -15,14 +15,21 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from ..tir.nodes import structurally_equal
+
 #: Elementary operators that numpy computes as Relax does.
 _NUMPY: dict[str, Callable[..., np.ndarray]] = {
     "relax.add": np.add,
     "relax.subtract": np.subtract,
     "relax.multiply": np.multiply,
+    "relax.divide": np.divide,
     "relax.negative": np.negative,
     "relax.sqrt": np.sqrt,
+    "relax.isnan": np.isnan,
+    "relax.where": np.where,
 }
+#: Operators that the ONNX importer leaves as TE, by the operator that they are.
+_LEFT_AS_TE = {"maximum": relax.op.maximum, "minimum": relax.op.minimum}
 _PRODUCTS = ("relax.nn.conv2d", "relax.nn.conv1d", "relax.matmul")
 _AFFINE = ("relax.add", "relax.subtract", "relax.multiply", "relax.divide")
 #: Types whose products keep enough digits to be folded into one constant.
@@ -37,13 +44,14 @@ class Affine:
     ----------
     root : relax.Expr
         A variable, or the call of a product with constant weights that nothing else uses.
-    axis : int
+    axis : int or None
+        None where it is scalars alone.
     scale, shift : numpy.ndarray or None
-        Of the axis' extent; None is one, or zero.
+        Of the axis' extent or no dimension; None is one, or zero.
     """
 
     root: Any
-    axis: int
+    axis: int | None
     scale: np.ndarray | None = None
     shift: np.ndarray | None = None
 
@@ -131,17 +139,17 @@ class _Folder(relax.PyExprMutator):
     def _constant(self, node: Any) -> np.ndarray | None:
         return self.constants.get(node) if isinstance(node, relax.Var) else array_of(node)
 
-    def _affine(self, node: Any, axis: int) -> Affine:
+    def _affine(self, node: Any, axis: int | None) -> Affine:
         """The waiting value that a variable stands for, where nothing else reads it; else the variable itself."""
         found = self.waiting.get(node)
-        if found is not None and found.axis == axis and self.uses[node] == 1:
-            return found
+        if found is not None and self.uses[node] == 1 and (axis is None or found.axis in (None, axis)):
+            return found if axis is None else replace(found, axis=axis)
         return Affine(self.visit_expr(node), axis)
 
     # Bindings ----------------------------------------------------------------------------------------------
 
     def visit_var_binding_(self, binding: Any) -> None:
-        var, value = binding.var, binding.value
+        var, value = binding.var, self._without_te(binding.value)
         kept = isinstance(var, relax.DataflowVar)  # others are results of their block
         if kept and (found := self._folded(value)) is not None:
             self.constants[var] = found
@@ -150,7 +158,7 @@ class _Folder(relax.PyExprMutator):
         elif kept and self.uses[var] == self.firsts[var] and self._can_be_folded(value):
             self.norms[var] = value  # not emitted: only its first part is read, which is affine
         else:
-            super().visit_var_binding_(binding)
+            super().visit_var_binding_(binding if value is binding.value else relax.VarBinding(var, value))
 
     def visit_dataflow_var_(self, op: Any) -> Any:
         if op in self.constants:
@@ -175,11 +183,22 @@ class _Folder(relax.PyExprMutator):
         if name == "relax.permute_dims":
             axes = value.attrs.axes
             return np.ascontiguousarray(np.transpose(data[0], None if axes is None else [int(a) for a in axes]))
-        if name in _NUMPY and str(value.ty.dtype) in _FOLDED:
+        if name in _NUMPY and str(value.ty.dtype) in (*_FOLDED, "bool"):
             return np.asarray(_NUMPY[name](*data)).astype(str(value.ty.dtype))
-        if name == "relax.divide" and str(value.ty.dtype) in _FOLDED:
-            return np.asarray(np.divide(*data)).astype(str(value.ty.dtype))
         return None
+
+    def _without_te(self, value: Any) -> Any:
+        """A call of a PrimFunc with a scalar constant as the operator that it is, which takes a number."""
+        if not isinstance(value, relax.Call) or getattr(value.op, "name", "") != "relax.call_tir":
+            return value
+        name, arguments = str(value.args[0].name_hint), list(value.args[1].fields)
+        op = next((op for kind, op in _LEFT_AS_TE.items() if name.rstrip("0123456789") == kind), None)
+        if op is None or len(arguments) != 2:
+            return value
+        scalar = self._constant(arguments[1])
+        if scalar is None or scalar.ndim or not _is_operator(self.builder_.get()[value.args[0]], op, arguments):
+            return value
+        return relax.Call(tvm.ir.Op.get(f"relax.{op.__name__}"), [arguments[0], relax.const(scalar)], None)
 
     # Affine values -----------------------------------------------------------------------------------------
 
@@ -208,14 +227,10 @@ class _Folder(relax.PyExprMutator):
         shape = _static(getattr(left, "ty", None), open_as=-1)
         if constant is None or shape is None or shape != _static(value.ty, open_as=-1):
             return None
-        known = self.waiting.get(left)
-        axis, along = _along(constant, shape, known.axis if known else None)
+        axis, along = _along(constant, shape)
         if along is None:
             return None
         form = self._affine(left, axis)
-        bare = form.scale is None and form.shift is None and not isinstance(form.root, relax.Call)
-        if bare and constant.size == 1:
-            return None  # a plain scalar operation: nothing is won
         if name == "relax.multiply":
             return form.times(along)
         if name == "relax.divide":
@@ -244,17 +259,40 @@ class _Folder(relax.PyExprMutator):
             if scale is not None:
                 weights = array_of(root.args[1])
                 assert weights is not None  # `_form` saw them
-                along = [1] * weights.ndim
-                along[_weight_axis(root) or 0] = -1
-                scaled = (weights * scale.reshape(along)).astype(weights.dtype)
-                root = relax.Call(root.op, [root.args[0], relax.const(scaled)], root.attrs, root.ty_args)
+                scaled = weights * _laid(scale, weights.ndim, _weight_axis(root))
+                root = relax.Call(root.op, [root.args[0], relax.const(scaled.astype(weights.dtype))],
+                                  root.attrs, root.ty_args)  # fmt: skip
             root, scale = self.builder_.emit(root), None
         for values, op in ((scale, relax.op.multiply), (form.shift, relax.op.add)):
             if values is not None:
-                along = [1] * len(root.ty.shape)
-                along[form.axis] = -1
-                root = self.builder_.emit(op(root, relax.const(values.reshape(along).astype(kind))))
+                laid = _laid(values, len(root.ty.shape), form.axis).astype(kind)
+                root = self.builder_.emit(op(root, relax.const(laid, kind)))
         return root
+
+
+def _laid(values: np.ndarray, ndim: int, axis: int | None) -> np.ndarray:
+    """Values along an axis of a tensor, or a scalar where they are all the same."""
+    if values.ndim == 0 or np.all(values == values[0]):
+        return np.asarray(values.flat[0])
+    assert axis is not None
+    return values.reshape([-1 if n == axis else 1 for n in range(ndim)])
+
+
+def _is_operator(func: Any, op: Any, arguments: list[Any]) -> bool:
+    """Whether a PrimFunc computes what an operator does of such arguments."""
+    builder = relax.BlockBuilder()
+    params = [relax.Var(f"p{n}", a.ty) for n, a in enumerate(arguments)]
+    with builder.function("main", params):
+        builder.emit_func_output(builder.emit(op(*params)))
+    mod = relax.transform.LegalizeOps()(builder.get())
+    own = [f for v, f in mod.functions_items() if v.name_hint != "main"]
+    return len(own) == 1 and structurally_equal(_nameless(own[0]), _nameless(func))
+
+
+def _nameless(func: Any) -> Any:
+    for name in list(func.attrs.keys() if func.attrs else ()):
+        func = func.without_attr(name)
+    return func
 
 
 def array_of(node: Any) -> np.ndarray | None:
@@ -273,18 +311,17 @@ def _static(ty: Any, open_as: int | None = None) -> tuple[int, ...] | None:
     return None if any(e is None for e in found) else tuple(e for e in found if e is not None)
 
 
-def _along(constant: np.ndarray, shape: tuple[int, ...], wanted: int | None) -> tuple[int, np.ndarray | None]:
-    """The axis that a constant runs along, and its values there (as float64); None if it runs along several."""
+def _along(constant: np.ndarray, shape: tuple[int, ...]) -> tuple[int | None, np.ndarray | None]:
+    """The axis that a constant runs along, and its values there (as float64); no values if it runs along several."""
+    if constant.size == 1:
+        return None, constant.astype(np.float64).reshape(())
     if constant.ndim > len(shape):
-        return 0, None
+        return None, None
     extents = (1,) * (len(shape) - constant.ndim) + constant.shape
     long = [axis for axis, extent in enumerate(extents) if extent > 1]
-    if len(long) > 1:
-        return 0, None
-    axis = long[0] if long else wanted if wanted is not None else len(shape) - 1
-    if shape[axis] < 0:
-        return 0, None
-    return axis, np.broadcast_to(constant.astype(np.float64).reshape(-1), (shape[axis],))
+    if len(long) > 1 or shape[long[0]] < 0:
+        return None, None
+    return long[0], constant.astype(np.float64).reshape(-1)
 
 
 def _weight_axis(call: Any) -> int | None:

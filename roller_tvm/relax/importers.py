@@ -261,7 +261,7 @@ def _fixed(tvm: Any, mod: Any, given: dict[str, tuple[int, ...]], path: Path) ->
     for name, shape in given.items():
         if name not in own:
             raise BadInput(f"no input is called '{name}'", str(path), f"its inputs are {', '.join(own)}")
-        here = f"[{', '.join(str(e) for e in own[name])}]"
+        here = f"[{', '.join(str(_extent(e)) for e in own[name])}]"
         if len(own[name]) != len(shape):
             raise BadInput(
                 f"input '{name}' has {len(own[name])} dimensions, {list(shape)} has {len(shape)}",
@@ -313,5 +313,9 @@ def _inputs(mod: Any, names: list[str] | None) -> dict[str, tuple[tuple[int | st
     for number, var in enumerate(params):
         name = names[number] if names is not None and len(names) == len(params) else str(var.name)
         shape = var.ty.shape if var.ty.shape is not None else ()
-        found[name] = (tuple(int(e) if hasattr(e, "value") else str(e) for e in shape), str(var.ty.dtype))
+        found[name] = (tuple(map(_extent, shape)), str(var.ty.dtype))
     return found
+
+
+def _extent(extent: Any) -> int | str:
+    return int(extent) if hasattr(extent, "value") else str(extent)
