@@ -1,0 +1,309 @@
+"""MetaSchedule's database files in a folder, with what we know beyond them in a file beside.
+
+``database_workload.json`` and ``database_tuning_record.json`` are MetaSchedule's own: a plain TVM reads them.
+``roller_tvm.jsonl`` names the target, which is no part of a database's key, and has a note for each task.
+
+A database returns the record with the lowest time. A plan that nobody measured is recorded with its predicted time
+in *nanoseconds* where the format has seconds, so that a measured record, ours or MetaSchedule's, wins.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from ..errors import BadInput, DiskFull, RecordError
+from ..measure.interrupt import deferred_interrupt
+from ..measure.serving import last_line
+from ..tir.nodes import structurally_equal
+from ..version import __version__
+
+WORKLOADS, RECORDS, NOTES = "database_workload.json", "database_tuning_record.json", "roller_tvm.jsonl"
+#: Seconds -> what is written for a plan that was not measured.
+UNMEASURED = 1e9
+#: What of a target does not tell kernels apart.
+_NOT_KERNELS = ("tag", "keys", "host", "model")
+OTHER = "give another 'work_dir'"
+
+
+@dataclass(frozen=True)
+class Note:
+    """What became of a task.
+
+    Parameters
+    ----------
+    key : str
+        Of the task.
+    plan : str
+        Digest of its plan; '' where TVM's own schedule stays.
+    predicted_s, measured_s, default_s : float or None
+    trials : int
+        Plans measured to find it.
+    checked : bool
+        Whether its result was compared with the reference.
+    flops : float
+    reason : str
+        Why TVM's own schedule stays.
+    """
+
+    key: str
+    plan: str = ""
+    predicted_s: float | None = None
+    measured_s: float | None = None
+    default_s: float | None = None
+    trials: int = 0
+    checked: bool = False
+    flops: float = 0.0
+    reason: str = ""
+    version: str = __version__
+
+
+class Store:
+    """A database and the notes on it.
+
+    Parameters
+    ----------
+    work_dir : path or None
+        Made if it is missing; without one the database is in memory, or one of the user's.
+    target : Target
+    database : Database, 'json' or 'memory'
+    module_equality : str
+        MetaSchedule's.
+
+    Raises
+    ------
+    RecordError
+        Files that are no database, were written for another target, or that another process is writing.
+    """
+
+    def __init__(
+        self, work_dir: str | os.PathLike[str] | None, target: Any, database: Any = "json",
+        module_equality: str = "structural",
+    ) -> None:  # fmt: skip
+        from tvm.s_tir.meta_schedule.database import Database
+
+        self.target = target
+        self.folder = Path(work_dir) if work_dir is not None and database == "json" else None
+        self.notes: dict[str, Note] = {}
+        self._lock = -1
+        if self.folder is not None:
+            self._open_folder(self.folder)
+            database = self._open_json(self.folder, module_equality)
+        elif not isinstance(database, Database):
+            database = Database.create(database, module_equality=module_equality)
+        self.database = database
+        try:
+            self._check_records()
+        except BaseException:
+            self.close()
+            raise
+
+    # -- opening ------------------------------------------------------------------------------------------------
+
+    def _open_folder(self, folder: Path) -> None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BadInput(f"no folder can be made there: {error.strerror}", str(folder), OTHER) from error
+        self._take_lock(folder)
+        lines = list(_whole_lines(folder / NOTES))
+        for number, line in enumerate(lines):
+            try:
+                data = json.loads(line)
+            except ValueError:
+                where = f"{folder / NOTES}, line {number + 1}"
+                raise RecordError("is not a line of JSON", where, "delete that line") from None
+            if "target" in data:
+                self._check_target(data["target"], str(folder))
+            else:
+                note = Note(**{f.name: data[f.name] for f in fields(Note) if f.name in data})
+                self.notes[note.key] = note
+        if not lines:
+            self._append({"target": str(self.target), "version": __version__})
+
+    def _take_lock(self, folder: Path) -> None:
+        with contextlib.suppress(ImportError):  # POSIX alone has it
+            import fcntl
+
+            self._lock = os.open(folder / NOTES, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except (BlockingIOError, PermissionError):
+                os.close(self._lock)
+                self._lock = -1
+                raise RecordError(
+                    "another process is tuning into this folder", str(folder), "wait for it, or give another 'work_dir'"
+                ) from None
+            except OSError:  # a file system without locks
+                pass
+
+    def _open_json(self, folder: Path, module_equality: str) -> Any:
+        from tvm.s_tir.meta_schedule.database import JSONDatabase
+
+        for name in (WORKLOADS, RECORDS):  # half a last line, of a process that was killed, would keep all from loading
+            mend(folder / name)
+        try:
+            return JSONDatabase(work_dir=str(folder), module_equality=module_equality)
+        except Exception as error:
+            self.close()
+            raise RecordError(f"MetaSchedule cannot read its files: {last_line(error)}", str(folder), OTHER) from error
+
+    def _check_records(self) -> None:
+        where = str(self.folder) if self.folder is not None else "database"
+        for record in self.database.get_all_tuning_records():
+            if record.target is not None:
+                self._check_target(str(record.target), where)
+
+    def _check_target(self, other: str, where: str) -> None:
+        if kernels_of(other) != kernels_of(str(self.target)):
+            raise RecordError(
+                f"it was written for the target {other}, not for {self.target}",
+                where,
+                "a database is for one target, which is no part of its key: give each target a 'work_dir' of its own",
+            )
+
+    # -- reading and writing ------------------------------------------------------------------------------------
+
+    def has_record(self, task: Any) -> bool:
+        """Whether each of the task's functions would get a schedule."""
+        return all(self._found(mod) is not None for mod in task.workloads)
+
+    def _found(self, mod: Any) -> Any:
+        if not self.database.has_workload(mod):
+            return None
+        return self.database.query_tuning_record(mod, self.target, "main")
+
+    def best_seconds(self, task: Any) -> float:
+        record = self._found(task.workloads[0])
+        times = [float(s) for s in record.run_secs or ()] if record is not None else []
+        return sum(times) / len(times) if times else float("nan")
+
+    def commit(self, task: Any, schedule: Any, repeats: Sequence[float], note: Note) -> None:
+        """Record a schedule for every function of a task, after its trace was seen to give just that.
+
+        Raises
+        ------
+        RecordError
+            If replaying the trace gives something else.
+        """
+        for mod in task.workloads:
+            check_replay(mod, schedule, self.target, task.name)
+        with deferred_interrupt(), self._writing():
+            for mod in task.workloads:
+                workload = self.database.commit_workload(mod)
+                self.database.commit_tuning_record(record_of(workload, schedule.trace, self.target, repeats))
+            self.note(note)
+
+    def note(self, note: Note) -> None:
+        """Remember what became of a task."""
+        self.notes[note.key] = note
+        if self.folder is not None:
+            self._append(asdict(note))
+
+    def _append(self, data: dict[str, Any]) -> None:
+        assert self.folder is not None
+        with self._writing(), open(self.folder / NOTES, "a", encoding="utf-8") as file:
+            file.write(json.dumps(data, sort_keys=True) + "\n")
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise DiskFull("no space left for records", str(self.folder), "free some; it has what was") from error
+            raise BadInput(f"cannot be written: {error.strerror}", str(self.folder), OTHER) from error
+
+    def close(self) -> None:
+        """Let other processes write."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def record_of(workload: Any, trace: Any, target: Any, repeats: Sequence[float]) -> Any:
+    """A MetaSchedule record of a trace on a workload."""
+    from tvm.s_tir.meta_schedule.arg_info import ArgInfo
+    from tvm.s_tir.meta_schedule.database import TuningRecord
+
+    arguments = ArgInfo.from_prim_func(workload.mod["main"])
+    return TuningRecord(trace, workload, [float(s) for s in repeats], target, arguments)
+
+
+def record_line(mod: Any, schedule: Any, target: Any) -> str:
+    """A schedule of a normalised module as a database keeps it, which is what workers and later builds get."""
+    from tvm.s_tir.meta_schedule.database import Workload
+
+    return json.dumps(record_of(Workload(mod), schedule.trace, target, [0.0]).as_json())
+
+
+def replay(mod: Any, line: str) -> Any:
+    """A schedule of the module with a record's trace applied."""
+    from tvm import s_tir
+    from tvm.s_tir.meta_schedule.database import TuningRecord, Workload
+
+    schedule = s_tir.Schedule(mod)
+    TuningRecord.from_json(json.loads(line), Workload(mod)).trace.apply_to_schedule(schedule, False)
+    return schedule
+
+
+def check_replay(mod: Any, schedule: Any, target: Any, name: str) -> None:
+    """Only the trace is recorded: it must give the module that was measured.
+
+    Raises
+    ------
+    RecordError
+    """
+    try:
+        same = structurally_equal(_body(replay(mod, record_line(mod, schedule, target)).mod), _body(schedule.mod))
+    except Exception as error:
+        raise RecordError(f"its trace does not replay: {last_line(error)}", name) from error
+    if not same:
+        raise RecordError("replaying its trace gives another module", name)
+
+
+def _body(mod: Any) -> Any:
+    from .tasks import without_names
+
+    return without_names(mod["main"])
+
+
+def kernels_of(target: str) -> dict[str, Any]:
+    """What of a target decides which kernels are right for it.
+
+    Examples
+    --------
+    >>> kernels_of('{"kind": "llvm", "tag": "", "keys": ["cpu"], "num-cores": 2}')
+    {'kind': 'llvm', 'num-cores': 2}
+    """
+    if not target.lstrip().startswith("{"):
+        return {"kind": target}
+    return {k: v for k, v in json.loads(target).items() if k not in _NOT_KERNELS}
+
+
+def mend(path: Path) -> None:
+    """Cut off half a last line, which a process that was killed left."""
+    with contextlib.suppress(FileNotFoundError):
+        data = path.read_bytes()
+        if data and not data.endswith(b"\n"):
+            keep = data.rfind(b"\n") + 1
+            with path.open("r+b") as file:
+                file.truncate(keep)
+
+
+def _whole_lines(path: Path) -> Iterator[str]:
+    mend(path)
+    with contextlib.suppress(FileNotFoundError):
+        yield from path.read_text(encoding="utf-8").splitlines()

@@ -1,0 +1,155 @@
+"""Measuring the candidates of a Relax task (see ``measure.session``)."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import MeasureError
+from ..measure.cold import footprint_of, read_s_per_byte
+from ..measure.pool import START_S, Call, Pool
+from ..measure.session import PACKED, PLAIN, Limits, Outcome, Session, TaskResult, settle_spilled, timed
+from .database import record_line
+from .reference import default_module
+from .tasks import Task
+
+WORKER = "roller_tvm.relax.worker"
+
+
+@dataclass
+class Measurer:
+    """Builds, runs and checks candidates in a pool of worker processes.
+
+    Parameters
+    ----------
+    pool : Pool
+        Of workers that run ``WORKER``.
+    target : Target
+    cold : dict
+        How far out the model's weights lie (``cold_weights``); empty where they are timed as the runs leave them.
+
+    Examples
+    --------
+    >>> with Pool(2, 2, WORKER) as pool:  # doctest: +SKIP
+    ...     result = Measurer(pool, target).measure(task, schedules)
+    """
+
+    pool: Pool
+    target: Any
+    limits: Limits = field(default_factory=Limits)
+    seconds: dict[str, float] = field(default_factory=dict)
+    cold: dict[str, Any] = field(default_factory=dict)
+
+    def measure(self, task: Task, schedules: Sequence[Any], how: str = "time") -> TaskResult:
+        """Choose among schedules of a task's function.
+
+        Parameters
+        ----------
+        task : Task
+        schedules : sequence of s_tir.Schedule
+            Best first by prediction.
+        how : {'time', 'check'}
+            'time': the fastest wins that computes what the reference does, if it is not slower than TVM's own
+            kernel, which is measured beside them. 'check': the first that does.
+
+        Raises
+        ------
+        MeasureError
+            If the task as a whole cannot be measured (no reference can be computed, no worker starts).
+        """
+        import tvm
+
+        mod = task.workloads[0]
+        lines = [record_line(mod, s, self.target) for s in schedules]
+        mode = PACKED if layout_free(task.func) else PLAIN
+        options = {**self.limits.options(), **(self.cold if task.constants else {})}
+        session = Session(self.pool, self.limits, self.seconds, task.key, mode, lines, options)
+        text, limit = str(tvm.ir.save_json(mod)), self.limits.reference_s
+        opening = ("open_task", (task.key, text, str(self.target), task.constants), limit)
+        with tempfile.TemporaryDirectory(prefix="roller-tvm-") as folder:
+            self._reference(task, opening, folder)
+            for worker in self.pool.workers:
+                worker.prepare([*self._setup(), opening, ("load_reference", (task.key, folder), limit)])
+            try:
+                if how == "check":
+                    return session.first_right()
+                return session.measured(self._default(mod))
+            finally:
+                for worker in self.pool.workers:
+                    worker.prepare([])
+
+    def first_built(self, tasks: Sequence[tuple[Task, Sequence[Any]]]) -> list[TaskResult]:
+        """For each (task, schedules) the first that builds without spills: all that can be told without a device."""
+        import tvm
+
+        results = [TaskResult([]) for _ in tasks]
+        todo = [n for n, (_, schedules) in enumerate(tasks) if schedules]
+        for worker in self.pool.workers:
+            worker.prepare(self._setup())
+        while todo:
+            calls = []
+            for n in todo:
+                mod = tasks[n][0].workloads[0]
+                line = record_line(mod, tasks[n][1][len(results[n].outcomes)], self.target)
+                args = (str(tvm.ir.save_json(mod)), str(self.target), line)
+                calls.append(("build_alone", args, self.limits.build_s))
+            with timed(self.seconds, "build"):
+                replies = self.pool.map(calls)
+            for n, (_, _, reply) in zip(todo, replies, strict=True):
+                outcomes = results[n].outcomes
+                outcomes.append(Outcome(reply.kind, text=reply.text, build_s=reply.value if reply.ok else 0.0))
+                if reply.ok:
+                    results[n].winner = len(outcomes) - 1
+            todo = [n for n in todo if results[n].winner is None and len(results[n].outcomes) < len(tasks[n][1])]
+        for result in results:
+            settle_spilled(result)
+        return results
+
+    def _setup(self) -> list[Call]:
+        return [] if self.target.kind.name == "llvm" else [("know_intrinsics", (), START_S)]
+
+    def _default(self, mod: Any) -> str:
+        import tvm
+
+        try:
+            return str(tvm.ir.save_json(default_module(mod, self.target)))
+        except Exception:  # TVM has no schedule for it
+            return ""
+
+    def _reference(self, task: Task, opening: Any, folder: str) -> None:
+        worker = self.pool.workers[0]
+        worker.prepare([*self._setup(), opening])
+        with timed(self.seconds, "reference"):
+            reply = worker.call("make_reference", (task.key, folder), self.limits.reference_s)
+        if not reply.ok:
+            raise MeasureError(
+                f"no reference to check against: {reply.kind}: {reply.text}",
+                where=task.name,
+                kind="reference",
+                remedy="leave this task to TVM's own schedule",
+            )
+
+
+def layout_free(func: Any) -> tuple[int, ...]:
+    """Parameters marked by ``AttachAttrLayoutFreeBuffers``: weights whose layout is ours to choose."""
+    attrs = func.attrs or {}
+    return tuple(int(i) for i in attrs["layout_free_buffers"]) if "layout_free_buffers" in attrs else ()
+
+
+def cold_weights(tasks: Sequence[Task], device: Any) -> dict[str, Any]:
+    """Options of the worker's ``run``: how far out the weights of a model of these tasks lie."""
+    from math import prod
+
+    from ..tir.nodes import parameters
+
+    size = 0
+    for task in tasks:
+        buffers = parameters(task.func) if task.constants else []
+        for n in task.constants:
+            bits = buffers[n].dtype.bits if hasattr(buffers[n].dtype, "bits") else 32
+            size += task.weight * prod(int(e) for e in buffers[n].shape) * max(1, bits // 8)
+    if not size:
+        return {}
+    return {"footprint_bytes": footprint_of(size, device), "read_s_per_byte": read_s_per_byte(device)}

@@ -1,0 +1,232 @@
+"""Tasks of a module: its PrimFuncs as MetaSchedule's databases know them, equal ones once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import sqrt
+from typing import Any
+
+from ..errors import BadInput
+from ..tir.nodes import key as identity
+from ..tir.nodes import nests, parameters, structurally_equal
+
+#: Attributes that tell functions apart in a database, but not what they compute or how.
+NAMES = ("global_symbol", "op_pattern")
+FUSE = (
+    "run relax.transform.LegalizeOps(), AnnotateTIROpPattern(), FoldConstant(), FuseOps(), FuseTIR() on it first,"
+    " in the target's scope"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """One computation of a module.
+
+    Parameters
+    ----------
+    id : int
+    name : str
+        Of the first function that computes it.
+    weight : int
+        How often the module calls it.
+    func : PrimFunc
+    workloads : tuple of IRModule
+        As MetaSchedule's databases take them; functions that differ in a name or a mark are several.
+    constants : tuple of int
+        Parameters that are weights wherever it is called.
+    key : str
+        The same for the same computation, in another process too.
+    flops : float
+    """
+
+    id: int
+    name: str
+    weight: int
+    func: Any
+    workloads: tuple[Any, ...]
+    constants: tuple[int, ...] = ()
+    key: str = ""
+    flops: float = 0.0
+
+
+def normalized(func: Any) -> Any:
+    """The module by which a database finds a function; ``MetaScheduleApplyDatabase`` looks for the same."""
+    from tvm.s_tir.meta_schedule.tune_context import _normalize_mod
+
+    return _normalize_mod(func)
+
+
+def extract_tasks(mod: Any, params: Any = None, op_names: Sequence[str] | None = None) -> list[Task]:
+    """The tasks of a module, in the order in which it has them.
+
+    Parameters
+    ----------
+    mod : IRModule, PrimFunc or relax.Function
+        Legalized, and fused if its operators are to be.
+    params : dict of str to tensor, optional
+        Of its function 'main', to be bound.
+    op_names : sequence of str, optional
+        Keep tasks in whose names one of these is.
+
+    Raises
+    ------
+    BadInput
+        If it has Relax operators and not one PrimFunc: it was not lowered yet.
+    """
+    mod = as_module(mod, params)
+    funcs = [(str(var.name_hint), var, f) for var, f in mod.functions_items() if type(f).__name__ == "PrimFunc"]
+    if not funcs:
+        _no_functions(mod)
+    counts, constants = _calls(mod)
+    found: list[tuple[Any, Task]] = []
+    for name, var, func in funcs:
+        bare = without_names(func)
+        weight, weights = counts.get(identity(var), 0) if counts else 1, constants.get(identity(var), ())
+        at = next((n for n, (other, _) in enumerate(found) if structurally_equal(other, bare)), None)
+        workload = normalized(func)
+        if at is None:
+            task = Task(len(found), name, weight, workload["main"], (workload,), weights, hash_of(bare))
+            found.append((bare, task))
+            continue
+        known = found[at][1]
+        others = known.workloads
+        if not any(structurally_equal(workload, other) for other in others):
+            others = (*others, workload)
+        shared = tuple(n for n in known.constants if n in weights)
+        found[at] = bare, replace(known, weight=known.weight + weight, workloads=others, constants=shared)
+    tasks = [task for _, task in found]
+    if op_names:
+        tasks = [task for task in tasks if any(name in task.name for name in op_names)]
+    return [replace(task, id=n, weight=max(1, task.weight)) for n, task in enumerate(tasks)]
+
+
+def as_module(mod: Any, params: Any = None) -> Any:
+    """A module of what MetaSchedule's entry points take."""
+    import tvm
+    from tvm import relax
+
+    if type(mod).__name__ == "PrimFunc":
+        return normalized(mod)
+    if isinstance(mod, relax.Function):
+        mod = tvm.IRModule({"main": mod})
+    if not isinstance(mod, tvm.IRModule):
+        raise BadInput(f"'mod' must be an IRModule, a PrimFunc or a relax.Function (got a {type(mod).__name__})")
+    return relax.transform.BindParams("main", params)(mod) if params else mod
+
+
+def without_names(func: Any) -> Any:
+    """The function without what tells equal ones apart."""
+    for name in NAMES:
+        if func.attrs and name in func.attrs:
+            func = func.without_attr(name)
+    return func
+
+
+def hash_of(func: Any) -> str:
+    import tvm_ffi
+
+    return f"{tvm_ffi.structural_hash(func) & (2**64 - 1):016x}"
+
+
+def _no_functions(mod: Any) -> None:
+    from tvm import relax
+
+    operators: set[str] = set()
+
+    def visit(node: Any) -> None:
+        if isinstance(node, relax.Call) and type(node.op).__name__ == "Op":
+            operators.add(str(node.op.name))
+
+    for _, func in mod.functions_items():
+        if isinstance(func, relax.Function):
+            relax.analysis.post_order_visit(func, visit)
+    if operators:
+        first = ", ".join(sorted(operators)[:3])
+        raise BadInput(f"the module has no PrimFunc, but operators such as {first}: it is not lowered yet", remedy=FUSE)
+
+
+def _calls(mod: Any) -> tuple[dict[int, int], dict[int, tuple[int, ...]]]:
+    """How often each PrimFunc is called, and which of its arguments are weights at every call.
+
+    Weights are constants, and the parameters of a function behind its inputs (``num_input``).
+    """
+    from tvm import relax
+
+    counts: dict[int, int] = {}
+    constants: dict[int, tuple[int, ...]] = {}
+    for _, func in mod.functions_items():
+        if not isinstance(func, relax.Function):
+            continue
+        inputs = int(func.attrs["num_input"]) if func.attrs and "num_input" in func.attrs else len(func.params)
+        weights = {identity(p) for p in func.params[inputs:]}
+        bound: dict[int, Any] = {}
+
+        def is_weight(node: Any, weights: set[int] = weights, bound: dict[int, Any] = bound) -> bool:
+            if type(node).__name__ == "Constant" or identity(node) in weights:
+                return True
+            made = bound.get(identity(node))  # a weight transposed at run time
+            arguments = _arguments(made) if made is not None else ()
+            return bool(arguments) and all(is_weight(a) for a in arguments)
+
+        def visit(node: Any, bound: dict[int, Any] = bound, is_weight: Any = is_weight) -> None:
+            if isinstance(node, relax.VarBinding):
+                bound[identity(node.var)] = node.value
+            if isinstance(node, relax.Call) and (arguments := _arguments(node)):
+                var = identity(node.args[0])
+                mine = tuple(n for n, a in enumerate(arguments) if is_weight(a))
+                constants[var] = tuple(n for n in constants[var] if n in mine) if var in constants else mine
+                counts[var] = counts.get(var, 0) + 1
+
+        _visit(func, visit)
+    return counts, constants
+
+
+def _visit(func: Any, visit: Any) -> None:
+    """Bindings in their order, each before the call in it is looked at."""
+    from tvm import relax
+
+    def block(body: Any) -> None:
+        for part in body.blocks:
+            for binding in part.bindings:
+                visit(binding)
+                value = getattr(binding, "value", None)
+                if isinstance(value, relax.Call):
+                    visit(value)
+                elif isinstance(value, relax.If):
+                    block(value.true_branch)
+                    block(value.false_branch)
+                elif isinstance(value, relax.Function):
+                    block(value.body)
+
+    if isinstance(func.body, relax.SeqExpr):
+        block(func.body)
+
+
+def _arguments(call: Any) -> tuple[Any, ...]:
+    """The tensors that a ``call_tir`` hands its PrimFunc."""
+    from tvm import relax
+
+    if not isinstance(call, relax.Call) or str(getattr(call.op, "name", "")) not in (
+        "relax.call_tir", "relax.call_tir_inplace",
+    ):  # fmt: skip
+        return ()
+    given = call.args[1]
+    return tuple(given.fields) if isinstance(given, relax.Tuple) else (given,)
+
+
+def output_positions(func: Any) -> tuple[int, ...]:
+    """Parameters that the function writes."""
+    made = {identity(buffer) for nest in nests(func) for buffer in nest.outputs}
+    return tuple(n for n, buffer in enumerate(parameters(func)) if identity(buffer) in made)
+
+
+def reduction_terms(func: Any) -> int:
+    """Terms of the one sum that rounds as much as all reductions in a row: their errors add up, each with its root."""
+    roots = 0.0
+    for nest in nests(func):
+        terms = 1
+        for iv, _ in nest.reduce:
+            terms *= int(iv.dom.extent)
+        roots += sqrt(terms) if terms > 1 else 0.0
+    return max(1, round(roots**2))

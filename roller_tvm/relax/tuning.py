@@ -1,0 +1,447 @@
+"""Tuning a Relax module or PrimFuncs: MetaSchedule's entry points, with Roller's plans instead of a search."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..device import DeviceSpec
+from ..errors import BadInput, MeasureError, RollerError, must_be
+from ..measure.pool import Pool
+from ..measure.results import TunedTask, TuneResult, busy, judge, nothing_tuned
+from ..measure.session import Limits, TaskResult, timed
+from ..measure.table import header, row, summary
+from ..tir.candidates import Candidates, make_candidates
+from ..tvm_env import import_relax_tvm, set_threads
+from .database import UNMEASURED, Note, Store
+from .devices import device_of
+from .measure import WORKER, Measurer, cold_weights, layout_free
+from .tasks import Task, extract_tasks
+
+#: Plans measured, each task, unless told otherwise: as many as the paper measures.
+TOP = 10
+#: Tasks a worker, at a time, where plans are only built: records come in steps of that many.
+BATCH = 4
+REPORT = "roller_tvm.txt"
+
+Progress = Callable[[TunedTask, int], None]
+
+
+def tune(
+    mod: Any,
+    params: Any = None,
+    target: Any = None,
+    work_dir: str | os.PathLike[str] | None = None,
+    max_trials_global: int | None = None,
+    *,
+    max_trials_per_task: int | None = None,
+    op_names: Sequence[str] | None = None,
+    database: Any = "json",
+    module_equality: str = "structural",
+    device: DeviceSpec | str | None = None,
+    workers: int | None = None,
+    progress: Progress | None = None,
+    limits: Limits | None = None,
+    worker: str = WORKER,
+) -> tuple[Any, TuneResult]:
+    """Plan every PrimFunc of a module, measure the best plans, and record the winners in a MetaSchedule database.
+
+    Parameters
+    ----------
+    mod : IRModule, PrimFunc or relax.Function
+        Legalized and fused. Functions that are scheduled already are left alone.
+    params : dict of str to tensor, optional
+        Bound to the function 'main'.
+    target : Target, dict or str
+        By default the one in whose scope this is called.
+    work_dir : path, optional
+        Of the database's files; made if it is missing. Tasks that it has records of are not tuned again.
+    max_trials_global : int, optional
+        Plans measured in all, spread over the tasks; by default as many as each task may have. 0 plans without
+        measuring: the best plan by prediction whose answer is right is recorded.
+    max_trials_per_task : int, optional
+        By default 10.
+    op_names : sequence of str, optional
+        Tune only functions in whose names one of these is.
+    database : Database, 'json' or 'memory'
+    device : DeviceSpec or str, optional
+        By default the one that follows from the target.
+    workers : int, optional
+        Processes that build; by default one for each core.
+    progress : function of (TunedTask, number of tasks), optional
+        Called as each task is done.
+
+    Returns
+    -------
+    (Database, TuneResult)
+
+    Raises
+    ------
+    NothingTuned
+        Not one task got a working plan; failures by kind are in the message.
+    BadInput, TargetError, RecordError, DiskFull
+        Bad arguments or files. Records written before are intact, also after Ctrl-C.
+
+    Examples
+    --------
+    >>> database, result = tune(mod, target=target, work_dir="records")  # doctest: +SKIP
+    >>> print(result)  # doctest: +SKIP
+    """
+    import_relax_tvm("tuning a Relax module")
+    from .devices import find_target
+
+    per_task = _number("max_trials_per_task", max_trials_per_task, TOP)
+    total = _number("max_trials_global", max_trials_global, None)
+    start = time.perf_counter()
+    made = find_target(target)
+    spec = device_of(device, made)
+    threads = set_threads(spec.units) if spec.kind == "cpu" else (os.cpu_count() or 1)
+    with Store(work_dir, made, database, module_equality) as store:
+        place = str(store.folder) if store.folder is not None else None
+        result = TuneResult([], spec, str(made), place, per_task, threads)
+        with Pool(workers or threads, threads, worker) as pool:
+            pool.start()  # they import TVM while the module is taken apart
+            tasks = extract_tasks(mod, params, op_names)
+            result.seconds["extract"] = time.perf_counter() - start
+            cold = cold_weights(tasks, spec) if spec.kind == "cpu" else {}
+            measurer = Measurer(pool, made, limits or Limits(), result.seconds, cold)
+            tuner = _Tuner(measurer, spec, per_task, total, store, result)
+            for tuned in tuner.run(tasks):
+                result.tasks.append(tuned)
+                if progress is not None:
+                    progress(tuned, len(tasks))
+        result.seconds["total"] = time.perf_counter() - start
+        if any(t.status == "measured" for t in result.tasks):
+            result.notes += busy(threads)
+        if store.folder is not None:
+            Path(store.folder, REPORT).write_text(summary(result) + "\n", encoding="utf-8")
+        if tasks and all(t.status == "fallback" and not t.kept for t in result.tasks):
+            raise nothing_tuned(result)
+        return store.database, result
+
+
+def _number(name: str, value: Any, default: Any) -> Any:
+    if value is None:
+        return default
+    try:
+        number = int(value)
+    except (TypeError, ValueError):
+        number = -1
+    if isinstance(value, bool) or number < 0:
+        raise BadInput(must_be(name, "an int >= 0", value), remedy="0 plans without measuring")
+    return number
+
+
+@dataclass
+class _Tuner:
+    """One task after the other."""
+
+    measurer: Measurer
+    device: DeviceSpec
+    per_task: int
+    total: int | None
+    store: Store
+    result: TuneResult
+
+    def run(self, tasks: Sequence[Task]) -> Iterator[TunedTask]:
+        """The tasks as they are done."""
+        present = self._present()
+        shares = self._shares(tasks) if present else [0] * len(tasks)
+        if present:
+            for task, trials in zip(tasks, shares, strict=True):
+                yield self.tune(task, trials)
+            return
+        size = len(self.measurer.pool.workers) * BATCH
+        for first in range(0, len(tasks), size):
+            yield from self._built(tasks[first : first + size])
+
+    def _present(self) -> bool:
+        kind = self.measurer.target.kind.name
+        reply = self.measurer.pool.workers[0].call("device_present", (kind,), 60.0)
+        if reply.ok and reply.value:
+            return True
+        self.result.notes.append(
+            f"no {kind} device here: plans are chosen by prediction and built, neither measured nor checked; their"
+            " records hold the predicted time, in nanoseconds where measured ones hold seconds"
+        )
+        return False
+
+    def _shares(self, tasks: Sequence[Task]) -> list[int]:
+        """Trials of each task; where they do not suffice for all, more for those that are called more often."""
+        if self.total is None or self.total >= self.per_task * len(tasks):
+            return [self.per_task] * len(tasks)
+        shares = [min(self.per_task, self.total // max(1, len(tasks)))] * len(tasks)
+        left = self.total - sum(shares)
+        for n in sorted(range(len(tasks)), key=lambda n: -tasks[n].weight):
+            if left > 0 and shares[n] < self.per_task:
+                shares[n], left = shares[n] + 1, left - 1
+        return shares
+
+    def tune(self, task: Task, trials: int) -> TunedTask:
+        """One task measured, or (without trials) its first plan that computes what it should."""
+        tuned, plans = self._prepared(task, trials)
+        if tuned.status:
+            return tuned
+        began = [schedule for _, schedule in plans[: trials or len(plans)]]
+        ranked = [candidate.ranked for candidate, _ in plans]
+        try:
+            measured = self.measurer.measure(task, began, "time" if trials else "check")
+        except MeasureError as error:
+            tuned.status, tuned.reason = "fallback", f"{error.kind}: {error.what}"
+            return tuned
+        return self._finish(tuned, measured, ranked, plans, trials)
+
+    def _built(self, tasks: Sequence[Task]) -> Iterator[TunedTask]:
+        """Without a device: every task's first plan that builds, some tasks at a time."""
+        ready = [self._prepared(task, 0) for task in tasks]
+        jobs = [(t.task, [] if t.status else [s for _, s in plans]) for t, plans in ready]
+        try:
+            built = self.measurer.first_built(jobs)
+        except MeasureError as error:
+            built = [TaskResult([]) for _ in jobs]
+            self.result.notes.append(f"{error.kind}: {error.what}")
+        for (tuned, plans), outcome in zip(ready, built, strict=True):
+            ranked = [candidate.ranked for candidate, _ in plans]
+            yield tuned if tuned.status else self._finish(tuned, outcome, ranked, plans, 0)
+
+    def _prepared(self, task: Task, trials: int) -> tuple[TunedTask, list[Any]]:
+        """The task with its schedules and no status, or already done: resumed, or without a plan."""
+        note = self.store.notes.get(task.key)
+        enough = note is None or note.trials >= trials
+        if self.store.has_record(task) and enough:
+            return self._resumed(task, note), []
+        if note is not None and note.reason and enough:
+            kept = Candidates(flops=note.flops)
+            seconds = math.nan if note.default_s is None else note.default_s
+            tuned = TunedTask(task, "fallback", kept, reason=note.reason, kept=True, seconds=seconds, default_s=seconds)
+            return tuned, []
+        with timed(self.result.seconds, "plan"):
+            found = make_candidates(task.func, self.device, max(TOP, trials), layout_free(task.func), task.name)
+            plans = list(found.schedules())
+        reason = found.reason
+        if not plans and not reason:
+            reason = f"no plan could be applied: {found.failures[0] if found.failures else 'none made'}"
+        return TunedTask(task, "fallback" if reason else "", found, reason=reason, kept=found.scheduled), plans
+
+    def _resumed(self, task: Task, note: Note | None) -> TunedTask:
+        if note is None:  # MetaSchedule's own
+            return TunedTask(task, "resumed", Candidates(), seconds=self.store.best_seconds(task))
+        predicted = math.nan if note.predicted_s is None else note.predicted_s
+        seconds = predicted if note.measured_s is None else note.measured_s
+        default_s = math.nan if note.default_s is None else note.default_s
+        return TunedTask(
+            task, "resumed", Candidates(flops=note.flops), seconds=seconds, predicted_s=predicted, checked=note.checked,
+            default_s=default_s,
+        )  # fmt: skip
+
+    def _finish(
+        self, tuned: TunedTask, measured: TaskResult, ranked: list[Any], plans: list[Any], trials: int
+    ) -> TunedTask:
+        """Judge the outcomes and write what there is to write."""
+        judge(tuned, measured, ranked, trials > 0)
+        note = self._note(tuned, trials)
+        if measured.winner is not None:
+            repeats = [tuned.seconds] if trials else [tuned.predicted_s * UNMEASURED]
+            try:
+                self.store.commit(tuned.task, plans[measured.winner][1], repeats, note)
+            except RollerError as error:
+                if error.exit_code != 3 or error.where != tuned.task.name:
+                    raise
+                tuned.status, tuned.reason = "fallback", error.what
+        elif measured.default_wins:
+            self.store.note(note)
+        return tuned
+
+    def _note(self, tuned: TunedTask, trials: int) -> Note:
+        def told(seconds: float) -> float | None:
+            return None if math.isnan(seconds) else seconds
+
+        timed_it = tuned.status == "measured"
+        return Note(
+            tuned.task.key, tuned.plan.plan.digest() if tuned.plan is not None else "", told(tuned.predicted_s),
+            tuned.seconds if timed_it else None, told(tuned.default_s), trials, tuned.checked,
+            tuned.candidates.flops, tuned.reason,
+        )  # fmt: skip
+
+
+# -- MetaSchedule's entry points --------------------------------------------------------------------------------
+
+#: What MetaSchedule takes and a plan has no use for: their defaults there.
+_UNUSED = {"cost_model": "xgb", "task_scheduler": "gradient", "seed": None, "post_optimization": False,
+           "special_space": None}  # fmt: skip
+_COMPONENTS = "use s_tir.meta_schedule's own function with RollerSpace() and RollerStrategy() as components"
+
+
+def tune_tir(
+    mod: Any,
+    target: Any,
+    work_dir: str | os.PathLike[str],
+    max_trials_global: int,
+    *,
+    max_trials_per_task: int | None = None,
+    num_trials_per_iter: int = 64,
+    builder: Any = "local",
+    runner: Any = "local",
+    database: Any = "json",
+    cost_model: Any = "xgb",
+    measure_callbacks: Any = "default",
+    task_scheduler: Any = "gradient",
+    space: Any = "roller",
+    strategy: Any = "roller",
+    num_tuning_cores: Any = "physical",
+    seed: int | None = None,
+    module_equality: str = "structural",
+    special_space: Any = None,
+    post_optimization: bool | None = False,
+    device: DeviceSpec | str | None = None,
+    progress: Progress | None = None,
+    verbose: bool = True,
+) -> Any:
+    """``s_tir.meta_schedule.tune_tir`` with Roller's plans: same arguments, same database, no search.
+
+    Parameters
+    ----------
+    mod : IRModule or PrimFunc
+    target : Target, dict or str
+    work_dir : path
+        Made if it is missing. A second run resumes.
+    max_trials_global, max_trials_per_task : int
+        Plans measured in all, and each task (10 unless told). 0 plans without measuring.
+    num_trials_per_iter : int
+        Plans handed to `builder` and `runner` at a time.
+    builder, runner, measure_callbacks
+        'local': processes of our own, with answers checked and TVM's own kernel measured beside. Anything else:
+        plans go through MetaSchedule's task scheduler to yours.
+    database : Database, 'json' or 'memory'
+    num_tuning_cores : 'physical', 'logical' or int
+        Processes that build.
+    cost_model, task_scheduler, seed, post_optimization, special_space
+        Taken, with a warning where given, and without effect: plans are ranked by the model.
+    device : DeviceSpec or str, optional
+        By default the one that follows from the target.
+    progress : function of (TunedTask, number of tasks), optional
+    verbose : bool
+        Print a line for each task.
+
+    Returns
+    -------
+    Database
+        ``with target, database: relax.transform.MetaScheduleApplyDatabase()(mod)`` applies it; so does a plain TVM.
+
+    Examples
+    --------
+    >>> database = tune_tir(mod, target, "records", 100)  # doctest: +SKIP
+    """
+    return _tune(
+        mod, None, target, work_dir, max_trials_global, max_trials_per_task, None, num_trials_per_iter, builder, runner,
+        database, measure_callbacks, space, strategy, num_tuning_cores, module_equality, device, progress, verbose,
+        {"cost_model": cost_model, "task_scheduler": task_scheduler, "seed": seed,
+         "post_optimization": post_optimization, "special_space": special_space},
+    )  # fmt: skip
+
+
+def tune_relax(
+    mod: Any,
+    params: Any,
+    target: Any,
+    work_dir: str | os.PathLike[str],
+    max_trials_global: int,
+    max_trials_per_task: int | None = None,
+    op_names: Sequence[str] | None = None,
+    *,
+    num_trials_per_iter: int = 64,
+    builder: Any = "local",
+    runner: Any = "local",
+    database: Any = "json",
+    cost_model: Any = "xgb",
+    measure_callbacks: Any = "default",
+    task_scheduler: Any = "gradient",
+    space: Any = "roller",
+    strategy: Any = "roller",
+    seed: int | None = None,
+    module_equality: str = "structural",
+    device: DeviceSpec | str | None = None,
+    progress: Progress | None = None,
+    verbose: bool = True,
+) -> Any:
+    """``s_tir.meta_schedule.relax_integration.tune_relax`` with Roller's plans (see ``tune_tir``).
+
+    Parameters
+    ----------
+    mod : IRModule or relax.Function
+        Legalized and fused: tasks are its PrimFuncs.
+    params : dict of str to tensor or None
+    op_names : sequence of str, optional
+        Tune only functions in whose names one of these is.
+
+    Returns
+    -------
+    Database
+
+    Examples
+    --------
+    >>> database = tune_relax(mod, None, target, "records", 1000)  # doctest: +SKIP
+    >>> with target, database:  # doctest: +SKIP
+    ...     mod = relax.transform.MetaScheduleApplyDatabase()(mod)
+    """
+    return _tune(
+        mod, params, target, work_dir, max_trials_global, max_trials_per_task, op_names, num_trials_per_iter, builder,
+        runner, database, measure_callbacks, space, strategy, None, module_equality, device, progress, verbose,
+        {"cost_model": cost_model, "task_scheduler": task_scheduler, "seed": seed},
+    )  # fmt: skip
+
+
+def _tune(
+    mod: Any, params: Any, target: Any, work_dir: Any, total: int, per_task: int | None, op_names: Any, at_a_time: int,
+    builder: Any, runner: Any, database: Any, callbacks: Any, space: Any, strategy: Any, cores: Any,
+    module_equality: str, device: Any, progress: Progress | None, verbose: bool, others: dict[str, Any],
+) -> Any:  # fmt: skip
+    for name, value in (("space", space), ("strategy", strategy)):
+        if value != "roller":
+            raise BadInput(f"{name!r} must be 'roller' here (got {value!r})", remedy=_COMPONENTS)
+    unused = [name for name, value in others.items() if value != _UNUSED.get(name)]
+    if unused:
+        warnings.warn(f"{', '.join(unused)}: without effect, plans are ranked by Roller's model", stacklevel=3)
+    if (builder, runner, callbacks) != ("local", "local", "default"):
+        from .components import tune_with
+
+        return tune_with(
+            mod, params, target, work_dir, total, per_task, op_names, at_a_time, builder, runner, database, callbacks,
+            module_equality, device, cores,
+        )  # fmt: skip
+    rows = _Printer(progress) if verbose else progress
+    made, result = tune(
+        mod, params, target, work_dir, total, max_trials_per_task=per_task, op_names=op_names, database=database,
+        module_equality=module_equality, device=device, workers=_cores(cores), progress=rows,
+    )  # fmt: skip
+    if verbose:
+        print(summary(result).split("\n\n", 1)[1], flush=True)
+    return made
+
+
+def _cores(cores: Any) -> int | None:
+    if cores in ("physical", "logical", None):
+        return None
+    return int(_number("num_tuning_cores", cores, None)) or None
+
+
+@dataclass
+class _Printer:
+    """A line of the table as each task is done."""
+
+    progress: Progress | None
+    started: bool = False
+
+    def __call__(self, tuned: TunedTask, count: int) -> None:
+        if not self.started:
+            print(header())
+            self.started = True
+        print(row(tuned), flush=True)
+        if self.progress is not None:
+            self.progress(tuned, count)
