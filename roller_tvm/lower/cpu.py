@@ -16,7 +16,7 @@ from math import prod
 
 from ..expr import Stage, TensorExpression
 from ..plan.program import RProgram
-from .cpu_packing import pack_constants
+from .cpu_packing import pack_constants, pack_copy
 from .loops import open_parts
 from .steps import (
     CacheRead,
@@ -69,17 +69,23 @@ def lower_cpu_tiled(expression: TensorExpression, program: RProgram) -> list[Ste
         whole = "parallel"
         steps.append(Fuse(out, parallel, whole))
     steps.append(Parallel(out, whole))
+    # Stored by unrolled loops, a register tile needs no memory of its own; calls would be written out as often.
+    if not any(s.ops_of("special") for s in expression.stages if s.name in (*program.inlined, out)):
+        long = {f"{loop}.i" for axis, loop in zip(anchor.spatial, loops, strict=True) if tile[axis.name] > 1}
+        steps += [Unroll(out, loop) for loop in inside[:-1] if loop in long]
     if row:
         steps.append(Unroll(out, row))
     if tile[last] > 1:
         steps.append(Vectorize(out, inside[-1]))
     steps.append(ComputeAt(inner, out, middle[-1]))
     steps += _micro_kernel(inner, anchor, program, expression, [at for at, _ in ranked])
-    steps += pack_constants(expression, anchor, inner, _trips(expression, anchor, program, [at for at, _ in ranked]))
+    trips = _trips(expression, anchor, program, [at for at, _ in ranked])
+    steps += pack_constants(expression, anchor, inner, trips)
     for name in program.staged:
         packed, dimension = f"{name}.packed", len(expression.tensors[name].shape) - 1
         steps += [CacheRead(name, "global", (inner,), packed), ComputeAt(packed, out, whole)]
         steps += _copy(packed, f"d{dimension}", vector)
+        steps += pack_copy(expression, anchor, name, packed, inner, trips)
     return steps
 
 
@@ -113,7 +119,8 @@ def _micro_kernel(
     for axis, loop in zip(anchor.reduce, reduce, strict=True):
         steps.append(Split(inner, loop, (unrolled[axis.name],), (f"{loop}.0", f"{loop}.1")))
     s = [[f"{loop}.{n}" for loop in spatial] for n in range(4)]
-    s[2:] = [vector_last(names, anchor) for names in s[2:]]
+    rows_first = _rows_first(anchor)
+    s[2:] = [[names[at] for at in rows_first] for names in s[2:]]
     r = [tuple(f"{loop}.{n}" for loop in _streamed(expression, anchor, reduce)) for n in range(2)]
     s[1] = [s[1][at] for at in order]
     steps.append(Reorder(inner, (*s[0], *s[1], *r[0], *s[2], *r[1], *s[3])))
@@ -139,21 +146,35 @@ def _trips(expression: TensorExpression, anchor: Stage, program: RProgram, order
     found = [(a.name, a.extent // chunk[a.name]) for a in anchor.spatial]
     found += [(spatial[at], chunk[spatial[at]] // tile[spatial[at]]) for at in order]
     found += [(name, anchor.extents[name] // unrolled[name]) for name in reduce]
-    rows, wide = [(name, tile[name]) for name in spatial if name != last], (last, tile[last] // vector)
+    rows = [(spatial[at], tile[spatial[at]]) for at in _rows_first(anchor)[:-1]]
+    wide = (last, tile[last] // vector)
     if all(n == 1 for n in unrolled.values()):
         return [*found, *rows, wide, (last, vector)]
     return [*found, wide, *((name, unrolled[name]) for name in reduce), *rows, (last, vector)]
+
+
+def _rows_first(anchor: Stage) -> list[int]:
+    """Positions of the spatial axes: those of what is broadcast, those of the vectors alone, the vector axis."""
+    last = vector_name(anchor)
+    broadcast = {axis for access in anchor.reads if last not in access.axes for axis in access.axes}
+    return sorted(range(len(anchor.spatial)), key=lambda at: _rank(anchor.spatial[at].name, last, broadcast))
+
+
+def _rank(axis: str, last: str, broadcast: set[str]) -> int:
+    return 2 if axis == last else 0 if axis in broadcast else 1
 
 
 def _streamed(expression: TensorExpression, anchor: Stage, loops: list[str]) -> list[str]:
     """The loops of the reduction in the order in which the operand that is read in vectors lies in memory.
 
     Nothing of it is used twice in a register tile: it passes through, and prefetchers follow it only if it is read
-    from front to back.
+    from front to back. A constant is packed in whatever order: then it is the other operand's.
     """
     vector = vector_name(anchor)
     names = [a.name for a in anchor.reduce]
     read = [access for access in anchor.reads if vector in access.axes]
+    if read and all(expression.tensors[access.tensor].constant for access in read):
+        read = [access for access in anchor.reads if vector not in access.axes] or read
     if not read:
         return loops
     access = max(read, key=lambda a: len(a.axes.intersection(names)))

@@ -1,4 +1,7 @@
-"""Constant operands packed: laid out in the order in which the register tiles read them, so that loads run forward."""
+"""Operands packed: laid out in the order in which the register tiles read them, so that loads run forward.
+
+Constants are packed when the module is built; copies of other operands, made by a parallel task, as they are written.
+"""
 
 from __future__ import annotations
 
@@ -39,13 +42,25 @@ def pack_constants(
             continue
         if sum(a.tensor == access.tensor for stage in expression.stages for a in stage.reads) > 1:
             continue
-        if (found := _digits(access, tensor.shape, loops)) is not None:
-            order = [n for n, (_, length) in enumerate(found) if length > 1]
-            if order:
-                steps.append(
-                    Pack(access.tensor, reader, tuple(found[n][0] for n in order), tuple(found[n][1] for n in order))
-                )
+        steps += _packed(access, tensor.shape, access.tensor, reader, loops)
     return steps
+
+
+def pack_copy(
+    expression: TensorExpression, anchor: Stage, operand: str, copy: str, reader: str, loops: Sequence[tuple[str, int]]
+) -> list[Pack]:
+    """The step for a copy of an operand, if the anchor reads it element by element and once."""
+    reads = [access for access in anchor.reads if access.tensor == operand]
+    if len(reads) != 1 or reads[0].guarded:
+        return []
+    return _packed(reads[0], expression.tensors[operand].shape, copy, reader, loops)
+
+
+def _packed(
+    access: Access, shape: tuple[int, ...], stage: str, reader: str, loops: Sequence[tuple[str, int]]
+) -> list[Pack]:
+    found = [digit for digit in _digits(access, shape, loops) or () if digit[1] > 1]
+    return [Pack(stage, reader, tuple(d for d, _ in found), tuple(n for _, n in found))] if found else []
 
 
 def _digits(access: Access, shape: tuple[int, ...], loops: Sequence[tuple[str, int]]) -> list[tuple[int, int]] | None:

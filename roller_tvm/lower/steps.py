@@ -125,7 +125,9 @@ class CacheRead(Step):
 
 @dataclass(frozen=True)
 class Pack(Step):
-    """Constant tensor ``stage`` is laid out anew at build time, in the order in which ``reader`` goes through it.
+    """Tensor ``stage``, a constant or a copy, is laid out in the order in which ``reader`` goes through it.
+
+    A constant is laid out anew when the module is built.
 
     Dimension k of the new layout is a digit of length ``lengths[k]`` of the index along dimension ``dims[k]``;
     digits of one dimension stand in order, the most significant first.

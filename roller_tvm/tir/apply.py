@@ -214,14 +214,16 @@ class TirApplier(StepApplier):
         return len(reads[at].shape)
 
     def pack(self, step: Pack) -> None:
-        block, wanted = self.blocks[step.reader], self._inputs[step.stage]
+        block, copied = self.blocks[step.reader], step.stage not in self._inputs
+        wanted = key(self._written(self.blocks[step.stage])) if copied else self._inputs[step.stage]
         reads = [key(buffer_of(region)) for region in self.schedule.get(block).reads]
         if wanted not in reads:
             raise self._error(f"'{step}': block '{step.reader}' does not read '{step.stage}'")
         at = reads.index(wanted)
-        copy = self.schedule.cache_read(block, at, "global", consumer_blocks=[block])
+        constant = None if copied else self.schedule.cache_read(block, at, "global", consumer_blocks=[block])
         self.schedule.transform_layout(block, ("read", at), index_map(step))
-        mark_packed(self.schedule, copy)
+        if constant is not None:
+            mark_packed(self.schedule, constant)
 
     def _written(self, block: Any) -> Any:
         return buffer_of(self.schedule.get(block).writes[0])
