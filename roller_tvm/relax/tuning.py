@@ -15,6 +15,7 @@ from ..device import DeviceSpec
 from ..errors import BadInput, MeasureError, RollerError, must_be
 from ..measure.pool import Pool
 from ..measure.results import TunedTask, TuneResult, busy, judge, nothing_tuned
+from ..measure.selection import select
 from ..measure.session import Limits, TaskResult, timed
 from ..measure.table import header, row, summary
 from ..tir.candidates import Candidates, make_candidates
@@ -42,6 +43,7 @@ def tune(
     *,
     max_trials_per_task: int | None = None,
     op_names: Sequence[str] | None = None,
+    tasks: str | Sequence[int] = "all",
     database: Any = "json",
     module_equality: str = "structural",
     device: DeviceSpec | str | None = None,
@@ -69,6 +71,8 @@ def tune(
         By default 10.
     op_names : sequence of str, optional
         Tune only functions in whose names one of these is.
+    tasks : str or sequence of int
+        Of these, tune "all", or "0,2,3-5".
     database : Database, 'json' or 'memory'
     device : DeviceSpec or str, optional
         By default the one that follows from the target.
@@ -107,21 +111,22 @@ def tune(
         result = TuneResult([], spec, str(made), place, per_task, threads)
         with Pool(workers or threads, threads, worker) as pool:
             pool.start()  # they import TVM while the module is taken apart
-            tasks = extract_tasks(mod, params, op_names)
+            found = extract_tasks(mod, params, op_names)
+            chosen = [found[n] for n in select(tasks, len(found))]
             result.seconds["extract"] = time.perf_counter() - start
-            cold = cold_weights(tasks, spec) if spec.kind == "cpu" else {}
+            cold = cold_weights(chosen, spec) if spec.kind == "cpu" else {}
             measurer = Measurer(pool, made, limits or Limits(), result.seconds, cold)
             tuner = _Tuner(measurer, spec, per_task, total, store, result)
-            for tuned in tuner.run(tasks):
+            for tuned in tuner.run(chosen):
                 result.tasks.append(tuned)
                 if progress is not None:
-                    progress(tuned, len(tasks))
+                    progress(tuned, len(chosen))
         result.seconds["total"] = time.perf_counter() - start
         if any(t.status == "measured" for t in result.tasks):
             result.notes += busy(threads)
         if store.folder is not None:
             Path(store.folder, REPORT).write_text(summary(result) + "\n", encoding="utf-8")
-        if tasks and all(t.status == "fallback" and not t.kept for t in result.tasks):
+        if chosen and all(t.status == "fallback" and not t.kept for t in result.tasks):
             raise nothing_tuned(result)
         return store.database, result
 
