@@ -32,7 +32,11 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.10",
     packages=find_packages(include=["roller_tvm", "roller_tvm.*"]),
-    package_data={"roller_tvm.device": ["data/*.toml", "*.c", "*.cu"], "roller_tvm.tvm_env": ["*.txt"]},
+    package_data={
+        "roller_tvm.device": ["data/*.toml", "*.c", "*.cu"],
+        "roller_tvm.tvm_env": ["*.txt"],
+        "roller_tvm.emulate": ["runtime/*.cc", "runtime/*.h", "runtime/include/*.h"],
+    },
     install_requires=["numpy", 'tomli>=2; python_version < "3.11"'],
     extras_require={
         # One TVM an environment: relay or relax, each with its own reader of ONNX.

@@ -1,0 +1,18 @@
+"""CUDA C++ executed on the CPU: what TVM generates for a GPU, run and checked without one.
+
+Threads of a block are fibres; barriers, warp operations, tensor-core instructions and asynchronous copies are
+emulated, and every access to memory is checked: bounds, memory nobody wrote, races between threads and blocks, copies
+nobody waited for, barriers that part of a block does not reach.
+"""
+
+from roller_tvm.emulate.errors import KernelFault, NotEmulated
+from roller_tvm.emulate.function import BufferSpec, Function, Launch
+from roller_tvm.emulate.program import DeviceArray, Program, compile_source
+from roller_tvm.emulate.source import CudaSource, Kernel, Parameter
+
+compile = compile_source
+
+__all__ = [
+    "BufferSpec", "CudaSource", "DeviceArray", "Function", "Kernel", "KernelFault", "Launch", "NotEmulated",
+    "Parameter", "Program", "compile", "compile_source",
+]  # fmt: skip

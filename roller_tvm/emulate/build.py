@@ -1,0 +1,197 @@
+"""From CUDA C++ to a library for this CPU: the emulator is built once, each source once, both kept by their hash."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from roller_tvm.device.cache import cache_folder
+from roller_tvm.emulate.errors import NotEmulated
+from roller_tvm.emulate.source import CudaSource
+from roller_tvm.errors import ToolchainError
+
+RUNTIME = Path(__file__).parent / "runtime"
+_PARTS = ("memory.cc", "blocks.cc", "warp.cc", "tensor.cc")
+_COMMON = ("-std=c++17", "-fPIC", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE", "-fno-stack-protector")
+# Checks of every access to memory go through calls that the emulator defines; the sanitizer's own library is not used.
+_CHECKED = ("-fsanitize=thread", "-fsanitize=alignment,bounds", "-g1")
+_GCC_CHECKED = ("--param=tsan-instrument-func-entry-exit=0",)
+_CLANG_CHECKED = ("-mllvm", "-tsan-instrument-func-entry-exit=0")
+_LIMIT_S = 600.0
+_LOG_LINES = 12
+
+
+@functools.lru_cache(maxsize=1)
+def compiler() -> tuple[str, ...]:
+    """A C++17 compiler: $CXX, else g++, else clang++.
+
+    Raises
+    ------
+    ToolchainError
+        There is none; says how to get one.
+    """
+    tried = []
+    for name in (os.environ.get("CXX", ""), "g++", "clang++", "c++"):
+        path = shutil.which(name) if name else None
+        if not path:
+            continue
+        probe = subprocess.run(
+            [path, "-std=c++17", "-x", "c++", "-fsyntax-only", "-"], input="#include <type_traits>\nint i;",
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if probe.returncode == 0:
+            return (path,)
+        tried.append(path)
+    found = f"{', '.join(tried)} cannot" if tried else "there is none"
+    raise ToolchainError(
+        f"emulating CUDA takes a compiler for C++17; {found}", remedy="install g++ (apt install g++), or set CXX"
+    )
+
+
+@functools.lru_cache(maxsize=1)
+def _identity() -> tuple[str, bool]:
+    """(what tells this compiler and machine from others, whether it is clang)."""
+    text = subprocess.run([*compiler(), "--version"], capture_output=True, text=True, check=False).stdout
+    return f"{text}{platform.machine()}{_native()}", "clang" in text
+
+
+@functools.lru_cache(maxsize=1)
+def _native() -> tuple[str, ...]:
+    """Instructions for half precision, where the machine has them."""
+    with contextlib.suppress(OSError):
+        if platform.machine() == "x86_64" and re.search(r"\bf16c\b", Path("/proc/cpuinfo").read_text(encoding="utf-8")):
+            return ("-mf16c",)
+    return ()
+
+
+@functools.lru_cache(maxsize=1)
+def _runtime_hash() -> str:
+    digest = hashlib.sha256()
+    for path in sorted(RUNTIME.rglob("*")):
+        if path.is_file():
+            digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _folder() -> Path:
+    folder = cache_folder() / "emulate"
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+    if os.access(folder, os.W_OK):
+        return folder
+    return _temporary()
+
+
+@functools.lru_cache(maxsize=1)
+def _temporary() -> Path:
+    return Path(tempfile.mkdtemp(prefix="roller-emulate-"))
+
+
+def _run(command: Sequence[str], what: str) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise ToolchainError(f"{what}: the C++ compiler took longer than {_LIMIT_S:g} s") from None
+    except OSError as err:
+        raise ToolchainError(f"{what}: {err}") from None
+    return "" if done.returncode == 0 else done.stderr or done.stdout or f"exit code {done.returncode}"
+
+
+def _made(key: str, commands: Sequence[Sequence[str]], sources: dict[str, str], what: str) -> Path:
+    """The library of that key: from the cache, else made by the commands ({out} in them is where it goes)."""
+    library = _folder() / f"{key}.so"
+    if library.exists():
+        return library
+    with tempfile.TemporaryDirectory(prefix="roller-emulate-") as work:
+        for name, text in sources.items():
+            (Path(work) / name).write_text(text, encoding="utf-8")
+        made = Path(tempfile.mktemp(dir=library.parent, prefix=key, suffix=".tmp"))
+        try:
+            for command in commands:
+                log = _run([c.format(work=work, out=made) for c in command], what)
+                if log:
+                    raise _refused(log, what)
+            os.replace(made, library)
+        finally:
+            with contextlib.suppress(OSError):
+                made.unlink()
+    return library
+
+
+def _refused(log: str, what: str) -> Exception:
+    lines = [line for line in log.splitlines() if "error" in line][:_LOG_LINES] or log.splitlines()[:_LOG_LINES]
+    unknown = re.search(r"['‘](\w+)['’] (?:was not declared|has not been declared|does not name a type)", log)
+    refused = re.search(r"types of (cuda_\w+\.h) are not emulated", log)
+    if refused:
+        return NotEmulated(f"{refused[1]}: its types are not emulated", where=what)
+    if unknown:
+        return NotEmulated(f"{unknown[1]!r} is not known to the emulator\n" + "\n".join(lines), where=what)
+    return NotEmulated("the C++ compiler refused the source:\n" + "\n".join(lines), where=what)
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:32]
+
+
+def runtime_library() -> Path:
+    """The emulator itself."""
+    key = "runtime-" + _digest(_identity()[0], _runtime_hash(), _COMMON)
+    sources = [str(RUNTIME / part) for part in _PARTS]
+    command = [*compiler(), *_COMMON, *_native(), "-O2", "-shared", "-Wl,-Bsymbolic", "-w", *sources, "-o", "{out}", "-ldl"]
+    return _made(key, [command], {}, "the emulator")
+
+
+def kernel_library(source: CudaSource, checked: bool = True, arch: str = "sm_90") -> Path:
+    """A library of the kernels of a source, linked with the emulator.
+
+    Parameters
+    ----------
+    source : CudaSource
+    checked : bool
+        Every access to memory is checked; without, a kernel runs several times faster and only barriers are checked.
+    arch : str
+        What ``__CUDA_ARCH__`` says.
+    """
+    runtime = runtime_library()
+    identity, clang = _identity()
+    number = re.search(r"\d+", arch)
+    flags = [*_COMMON, *_native(), "-O1", "-w", f"-D__CUDA_ARCH__={int(number.group()) * 10 if number else 900}"]
+    if checked:
+        flags += [*_CHECKED, *(_CLANG_CHECKED if clang else _GCC_CHECKED)]
+    flags += ["-include", str(RUNTIME / "include/emulated.h"), "-I", str(RUNTIME / "include")]
+    text = source.translated()
+    calls = "".join(
+        f'extern "C" void emu_call_{k.name}(void** a) {{ emu_::call(&{k.name}, a); }}\n' for k in source.kernels
+    )
+    commands = [
+        [*compiler(), *flags, "-x", "c++", "-c", "{work}/kernel.cu", "-o", "{work}/kernel.o"],
+        [*compiler(), "-shared", "-Wl,-Bsymbolic", "{work}/kernel.o", str(runtime), "-o", "{out}"],
+    ]
+    key = "kernels-" + _digest(identity, _runtime_hash(), commands, text)
+    return _made(key, commands, {"kernel.cu": f"{text}\n{calls}"}, "the kernels")
+
+
+@functools.lru_cache(maxsize=1)
+def load_runtime() -> ctypes.CDLL:
+    """The emulator, loaded."""
+    return ctypes.CDLL(str(runtime_library()))
+
+
+def line_of(library: Path, offset: int) -> int:
+    """Line of the CUDA source that an address of the library belongs to; 0 where it cannot be told."""
+    tool = shutil.which("addr2line") or shutil.which("llvm-addr2line")
+    if not tool or not offset:
+        return 0
+    done = subprocess.run([tool, "-i", "-e", str(library), hex(offset)], capture_output=True, text=True, check=False)
+    found = re.search(r"kernel\.cu:(\d+)", done.stdout)
+    return int(found.group(1)) if found else 0

@@ -1,0 +1,1 @@
+#error "types of cuda_fp6.h are not emulated"

@@ -1,0 +1,1 @@
+#error "types of cuda_fp8.h are not emulated"

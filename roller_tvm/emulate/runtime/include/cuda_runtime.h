@@ -1,0 +1,1 @@
+#pragma once  // everything is in emulated.h

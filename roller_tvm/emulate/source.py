@@ -1,0 +1,179 @@
+"""CUDA C++ as the emulator sees it: its kernels with their parameters, and the text that a C++ compiler takes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from roller_tvm.emulate.errors import NotEmulated
+from roller_tvm.emulate.ptx import translate_asm
+from roller_tvm.emulate.text import blanked, matching, split_top
+
+_KERNEL = re.compile(
+    r"\b__global__\s+(?:void\s+)?(?:__launch_bounds__\s*\((?P<bounds>[^)]*)\)\s*)?(?:void\s+)?"
+    r"(?P<name>\w+)\s*\("
+)
+_SHARED = re.compile(r"(?P<extern>\bextern\s+)?\b__shared__\b(?P<rest>[^;]*);")
+_DECLARED = re.compile(
+    r"\s*(?:(?:alignas|__align__)\s*\((?P<align>[^)]*)\)\s*)?(?P<type>.*?[\s*&>])(?P<name>\w+)\s*(?P<extents>(?:\[[^\]]*\]\s*)*)$",
+    re.S,
+)
+# Types of parameters, by the last word of what TVM writes.
+_DTYPES = {
+    "float": "float32", "double": "float64", "half": "float16", "__half": "float16", "nv_bfloat16": "bfloat16",
+    "__nv_bfloat16": "bfloat16", "bool": "bool", "void": "void",
+    "char": "int8", "signed char": "int8", "int8_t": "int8", "short": "int16", "int16_t": "int16", "int": "int32",
+    "signed int": "int32", "int32_t": "int32", "long": "int64", "long long": "int64", "int64_t": "int64",
+    "unsigned char": "uint8", "uchar": "uint8", "uint8_t": "uint8", "unsigned short": "uint16", "ushort": "uint16",
+    "uint16_t": "uint16", "unsigned int": "uint32", "unsigned": "uint32", "uint": "uint32", "uint32_t": "uint32",
+    "unsigned long": "uint64", "unsigned long long": "uint64", "uint64_t": "uint64",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a kernel.
+
+    Attributes
+    ----------
+    name : str
+    c_type : str
+        As written, without the pointer.
+    dtype : str
+        numpy's name for it, 'bfloat16' (two bytes, no numpy type), or '' where it is none of these.
+    pointer : bool
+    """
+
+    name: str
+    c_type: str
+    dtype: str
+    pointer: bool
+
+    def __str__(self) -> str:
+        return f"{self.c_type}{'*' if self.pointer else ''} {self.name}"
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A ``__global__`` function.
+
+    Attributes
+    ----------
+    name : str
+    parameters : tuple of Parameter
+    most_threads : int
+        Of a block, from ``__launch_bounds__``; 0 where it has none.
+    line : int
+    """
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    most_threads: int
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.name}({', '.join(map(str, self.parameters))})"
+
+
+@dataclass(frozen=True)
+class CudaSource:
+    """A CUDA C++ source and the kernels in it.
+
+    Parameters
+    ----------
+    text : str
+
+    Examples
+    --------
+    >>> source = CudaSource('extern "C" __global__ void __launch_bounds__(32) twice(float* A, int n) { }')
+    >>> print(source.kernels[0], source.kernels[0].most_threads)
+    twice(float* A, int n) 32
+    """
+
+    text: str
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """Every kernel that has a body, in the order of the source."""
+        plain = blanked(self.text)
+        found = []
+        for match in _KERNEL.finditer(plain):
+            opened = match.end() - 1
+            closed = matching(plain, opened)
+            if closed < 0 or not plain[closed + 1 :].lstrip().startswith("{"):
+                continue  # a declaration
+            parameters = tuple(_parameter(p) for p in split_top(self.text[opened + 1 : closed], ",") if p.strip())
+            bounds = (match["bounds"] or "").split(",")[0].strip()
+            line = self.text.count("\n", 0, match.start()) + 1
+            found.append(Kernel(match["name"], parameters, int(bounds) if bounds.isdigit() else 0, line))
+        return tuple(found)
+
+    def kernel(self, name: str) -> Kernel:
+        """The kernel of that name.
+
+        Raises
+        ------
+        NotEmulated
+            Naming those there are.
+        """
+        for kernel in self.kernels:
+            if kernel.name == name:
+                return kernel
+        names = ", ".join(k.name for k in self.kernels) or "none"
+        raise NotEmulated(f"the source has no kernel {name!r}", remedy=f"its kernels are: {names}")
+
+    def translated(self) -> str:
+        """The text for a C++ compiler: shared arrays of the block, inline PTX as calls; lines keep their numbers."""
+        return translate_asm(_shared_arrays(self.text))
+
+
+def _parameter(text: str) -> Parameter:
+    words = re.sub(r"\b(?:const|volatile|__restrict__|__restrict|__grid_constant__)\b", " ", text)
+    found = re.match(r"\s*(.*?)([\s*&]+)(\w+)\s*$", words, re.S)
+    if not found:
+        raise NotEmulated(f"a parameter {text.strip()!r} of a kernel")
+    c_type, stars, name = " ".join(found[1].split()), found[2], found[3]
+    return Parameter(name, c_type, _DTYPES.get(c_type, ""), "*" in stars)
+
+
+def _shared_arrays(text: str) -> str:
+    """``__shared__ float A[64];`` as a reference into the memory of the block that runs."""
+    plain = blanked(text)
+    result, done, number = [], 0, 0
+    for match in _SHARED.finditer(plain):
+        declared = _DECLARED.match(text[match.start("rest") : match.end("rest")])
+        line = text.count("\n", 0, match.start()) + 1
+        if not declared or "," in blanked(declared["type"]).split(">")[-1]:
+            raise NotEmulated(f"a declaration of shared memory: {match.group()!r}", where=f"line {line}")
+        kind, name, extents = declared["type"].strip(), declared["name"], declared["extents"].strip()
+        # __align__ may also stand after the type.
+        later = re.search(r"(?:alignas|__align__)\s*\(([^)]*)\)", kind)
+        align = declared["align"] or (later.group(1) if later else "1")
+        kind = re.sub(r"(?:alignas|__align__)\s*\([^)]*\)", " ", kind).strip()
+        if match["extern"]:
+            if extents != "[]":
+                raise NotEmulated(f"a declaration of dynamic shared memory: {match.group()!r}", where=f"line {line}")
+            code = f'{kind}* {name} = ({kind}*)emu_shared_dynamic("{name}");'
+        else:
+            own = f"emu_shared_{number}"
+            code = (
+                f"typedef {kind} {own}{extents}; auto& {name} = *({own}*)emu_shared("
+                f'{number}, sizeof({own}), alignof({own}) > ({align}) ? alignof({own}) : ({align}), "{name}");'
+            )
+            number += 1
+        result += [text[done : match.start()], code, "\n" * match.group().count("\n")]
+        done = match.end()
+    return "".join([*result, text[done:]])
+
+
+def dtype_bytes(dtype: str) -> int:
+    """Bytes of an element; bfloat16 is not numpy's, but has two.
+
+    Examples
+    --------
+    >>> dtype_bytes("bfloat16"), dtype_bytes("float32")
+    (2, 4)
+    """
+    return 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize

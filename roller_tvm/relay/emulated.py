@@ -1,0 +1,135 @@
+"""GPU schedules of the Relay line executed on the CPU: TVM's CUDA source, launched as its host code would."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from roller_tvm.emulate import BufferSpec, Function, Launch, NotEmulated, compile_source
+from roller_tvm.emulate.function import launch_of
+from roller_tvm.errors import RollerError
+from roller_tvm.relay.cuda import cuda_source
+
+
+def emulated_function(schedule: Any, args: Sequence[Any], arch: str = "sm_80", checked: bool = True) -> Function:
+    """The kernels of a schedule, compiled for this CPU, and their launches.
+
+    Parameters
+    ----------
+    schedule : te.Schedule
+    args : sequence of te.Tensor
+    arch : str
+    checked : bool
+        Whether accesses to memory are checked.
+
+    Raises
+    ------
+    NotEmulated
+        Host code that does more than launch kernels, or a source the emulator does not know.
+
+    Examples
+    --------
+    >>> function = emulated_function(schedule, args)  # doctest: +SKIP
+    >>> (out,) = function.run([a, b])  # doctest: +SKIP
+    """
+    import tvm
+
+    taken: list[Any] = []
+
+    @tvm.instrument.pass_instrument
+    class Take:
+        """Keeps the module in which host and device are apart and the host still has its plain parameters."""
+
+        def run_before_pass(self, module: Any, info: Any) -> None:
+            if info.name == "tir.MakePackedAPI" and not taken:
+                taken.append(module)
+
+    current = tvm.transform.PassContext.current()
+    config = {str(k): v for k, v in current.config.items()}
+    with tvm.transform.PassContext(current.opt_level, config=config, instruments=[Take()]):
+        source = cuda_source(schedule, args, arch)
+    if not taken:
+        raise RollerError("TVM's build has no pass tir.MakePackedAPI", remedy="report this with TVM's version")
+    # Launches are lowered between functions of different targets; until MakePackedAPI the host has the device's.
+    functions = {
+        var: f if _on_device(f) else f.with_attr("target", f.attrs["target"].host)
+        for var, f in taken[0].functions.items()
+    }
+    module = tvm.tir.transform.LowerDeviceKernelLaunch()(tvm.IRModule(functions))
+    hosts = {g.name_hint: f for g, f in module.functions.items() if not _on_device(f)}
+    devices = {g.name_hint: f for g, f in module.functions.items() if _on_device(f)}
+    if len(hosts) != 1:
+        raise NotEmulated(f"{len(hosts)} functions on the host")
+    (host,) = hosts.values()
+    walk = _Host(host, devices)
+    walk.visit(host.body)
+    return Function(compile_source(source, checked, arch), walk.parameters, tuple(walk.between), tuple(walk.launches))
+
+
+def _on_device(function: Any) -> bool:
+    return bool(function.attrs.get("tir.is_global_func", False))
+
+
+class _Host:
+    """Reads the host's statements: allocations and launches."""
+
+    def __init__(self, host: Any, devices: dict[str, Any]) -> None:
+        self.devices = devices
+        self.names: dict[Any, str] = {}
+        self.between: list[BufferSpec] = []
+        self.launches: list[Launch] = []
+        parameters = []
+        for var in host.params:
+            if var not in host.buffer_map:
+                raise NotEmulated(f"a parameter {var.name} that is no buffer")
+            buffer = host.buffer_map[var]
+            self.names[buffer.data] = self._fresh(buffer.name)
+            shape = tuple(_number(e) for e in buffer.shape)
+            parameters.append(BufferSpec(self.names[buffer.data], shape, str(buffer.dtype)))
+        self.parameters = tuple(parameters)
+
+    def _fresh(self, name: str) -> str:
+        taken = set(self.names.values())
+        return name if name not in taken else next(f"{name}_{n}" for n in range(1, 99) if f"{name}_{n}" not in taken)
+
+    def visit(self, stmt: Any) -> None:
+        import tvm
+
+        tir = tvm.tir
+        if isinstance(stmt, tir.SeqStmt):
+            for part in stmt.seq:
+                self.visit(part)
+        elif isinstance(stmt, tir.Allocate):
+            self.names[stmt.buffer_var] = self._fresh(stmt.buffer_var.name)
+            shape = tuple(_number(e) for e in stmt.extents)
+            self.between.append(BufferSpec(self.names[stmt.buffer_var], shape, str(stmt.dtype)))
+            self.visit(stmt.body)
+        elif isinstance(stmt, (tir.AttrStmt, tir.DeclBuffer, tir.AssertStmt)):
+            self.visit(stmt.body)
+        elif isinstance(stmt, tir.Evaluate) and isinstance(stmt.value, tir.Call):
+            self._call(stmt.value)
+        elif not isinstance(stmt, tir.Evaluate):
+            raise NotEmulated(f"host code that is no launch: {type(stmt).__name__}")
+
+    def _call(self, call: Any) -> None:
+        import tvm
+
+        name = call.args[0]
+        name = name.value if isinstance(name, tvm.tir.StringImm) else ""
+        if name not in self.devices:
+            raise NotEmulated(f"host code calls {name or call.op}")
+        kernel = self.devices[name]
+        count = len(kernel.params)
+        arguments = [self.names[a] if a in self.names else _number(a) for a in call.args[1 : 1 + count]]
+        tags = [str(t) for t in kernel.attrs["tir.kernel_launch_params"]]
+        extents = [_number(e) for e in call.args[1 + count :]]
+        self.launches.append(launch_of(str(kernel.attrs["global_symbol"] or name), arguments, tags, extents))
+
+
+def _number(expression: Any) -> int:
+    import tvm
+
+    value = tvm.arith.Analyzer().simplify(expression)
+    if not isinstance(value, tvm.tir.IntImm):
+        raise NotEmulated(f"a size known only when the function is called: {expression}")
+    return int(value)
