@@ -1,0 +1,128 @@
+"""FoldScales: what is folded, what is left, and that it computes the same."""
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.relax
+tvm = pytest.importorskip("tvm")
+
+from tvm import relax, topi  # noqa: E402
+
+from roller_tvm.relax.folding import FoldScales  # noqa: E402
+
+from .networks import classifier, default, module, operators, values  # noqa: E402
+
+OP = relax.op
+
+
+def const(*shape, **bounds):
+    return relax.const(values(*shape, **bounds))
+
+
+def check(mod, expected, *shapes):
+    """The operators that are left, and the same answers."""
+    folded = FoldScales()(mod)
+    assert operators(folded) == expected
+    inputs = [values(*shape) for shape in shapes]
+    for got, wanted in zip(default(folded, *inputs), default(mod, *inputs), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_batch_normalisation_and_bias_end_in_the_weights():
+    check(classifier(), ["nn.conv2d", "add", "nn.relu", "mean", "matmul"], (1, 3, 12, 12))
+
+
+@pytest.mark.parametrize(
+    ("layout", "kernel", "data", "weight", "constant"),
+    [
+        ("NCHW", "OIHW", (1, 4, 6, 6), (8, 4, 3, 3), (8, 1, 1)),
+        ("NHWC", "OHWI", (1, 6, 6, 4), (8, 3, 3, 4), (8,)),
+        ("NHWC", "HWIO", (1, 6, 6, 4), (3, 3, 4, 8), (1, 1, 1, 8)),
+    ],
+)
+def test_chain_of_scales_and_shifts_in_every_layout(layout, kernel, data, weight, constant):
+    def body(builder, x):
+        y = builder.emit(OP.nn.conv2d(x, const(*weight), data_layout=layout, kernel_layout=kernel))
+        for op in (OP.multiply, OP.add, OP.subtract, OP.divide):
+            y = builder.emit(op(y, const(*constant, low=0.5, high=1.5)))
+        return builder.emit(OP.divide(y, relax.const(3.0)))
+
+    check(module(body, data), ["nn.conv2d", "add"], data)
+
+
+def test_groups():
+    def body(builder, x):
+        y = builder.emit(OP.nn.conv2d(x, const(8, 1, 3, 3), groups=8))
+        return builder.emit(OP.multiply(const(1, 8, 1, 1), y))
+
+    check(module(body, (1, 8, 6, 6)), ["nn.conv2d"], (1, 8, 6, 6))
+
+
+def test_a_product_that_something_else_reads_keeps_its_weights():
+    def body(builder, x):
+        y = builder.emit(OP.matmul(x, const(4, 5)))
+        return builder.emit(relax.Tuple([y, builder.emit(OP.multiply(y, const(5)))]))
+
+    check(module(body, (3, 4)), ["matmul", "multiply"], (3, 4))
+
+
+def test_a_normalisation_without_a_product_is_two_operators():
+    parts = [relax.const(values(6, low=0.5, high=1.5)) for _ in range(4)]
+
+    def body(builder, x):
+        norm = builder.emit(OP.nn.batch_norm(x, *parts, axis=1, training=False))
+        return builder.emit(OP.nn.relu(builder.emit(relax.TupleGetItem(norm, 0))))
+
+    check(module(body, (1, 6, 4, 4)), ["multiply", "add", "nn.relu"], (1, 6, 4, 4))
+
+
+@pytest.mark.parametrize(
+    ("rows", "constant"),
+    [(4, (4, 5)), (3, (3, 1)), (1, (4, 5)), (3, (2, 3, 5))],
+    ids=["along two axes", "along the rows", "making more rows", "making more dimensions"],
+)
+def test_constants_that_are_no_scale_of_the_channels_stay(rows, constant):
+    def body(builder, x):
+        return builder.emit(OP.multiply(builder.emit(OP.matmul(x, const(4, 5))), const(*constant)))
+
+    check(module(body, (rows, 4)), ["matmul", "multiply"], (rows, 4))
+
+
+def test_division_by_zero_stays_a_division():
+    def body(builder, x):
+        return builder.emit(OP.divide(builder.emit(OP.matmul(x, const(4, 2))), relax.const(np.array([1.0, 0.0], "f4"))))
+
+    assert operators(FoldScales()(module(body, (3, 4)))) == ["matmul", "divide"]
+
+
+def test_half_precision_and_integers_are_left_alone():
+    def body(builder, x):
+        y = builder.emit(OP.matmul(x, relax.const(np.ones((4, 5), "float16"))))
+        return builder.emit(OP.multiply(y, relax.const(np.full(5, 3, "float16"))))
+
+    assert operators(FoldScales()(module(body, (3, 4), dtype="float16"))) == ["matmul", "multiply"]
+
+    def whole(builder, x):
+        return builder.emit(OP.divide(x, relax.const(2, "int32")))
+
+    assert operators(FoldScales()(module(whole, (8,), dtype="int32"))) == ["divide"]
+
+
+def test_maximum_left_as_te_becomes_an_operator_with_a_number():
+    """As the ONNX importer writes Clip; a function of that name that computes something else stays."""
+
+    def body(builder, x):
+        bound = builder.emit(OP.where(builder.emit(OP.isnan(relax.const(0.5))), relax.const(9.0), relax.const(0.5)))
+        y = builder.emit_te(topi.maximum, x, bound)
+        return builder.emit_te(lambda a, b: topi.add(a, b), y, bound, primfunc_name_hint="minimum")
+
+    check(module(body, (3, 4)), ["maximum", "call_tir"], (3, 4))
+
+
+def test_a_function_with_branches_is_left_as_it_is():
+    from roller_tvm.relax.dynamic import Buckets
+
+    mod = Buckets([2])(classifier(tvm.tirx.Var("n", "int64")))
+    folded = FoldScales()(mod)
+    assert folded["main"].script() == mod["main"].script()
+    assert "nn.batch_norm" not in operators(folded, "main_n2") + operators(folded, "main_any")

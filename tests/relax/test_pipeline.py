@@ -1,0 +1,179 @@
+"""The pipeline "roller": builds what TVM's own pipeline builds, scheduled; says what to run first; takes records."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.relax
+tvm = pytest.importorskip("tvm")
+
+from tvm import relax  # noqa: E402
+
+import roller_tvm.relax  # noqa: E402, F401
+from roller_tvm.errors import BadInput, RecordError  # noqa: E402
+from roller_tvm.relax.lowered import require_lowered  # noqa: E402
+from roller_tvm.relax.pipeline import build, prepare, schedule  # noqa: E402
+
+from .networks import LLVM, classifier, default, module, run, values  # noqa: E402
+
+
+def prim_funcs(mod):
+    """PrimFuncs by name, without the numbers that passes give."""
+    return {bare(v.name_hint): f for v, f in mod.functions_items() if type(f).__name__ == "PrimFunc"}
+
+
+def bare(name):
+    return str(name).rstrip("0123456789")
+
+
+def with_matmul(mod, func):
+    """The module with another matmul."""
+    (var,) = (v for v in mod.get_global_vars() if bare(v.name_hint) == "matmul")
+    changed = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs)
+    changed.update_func(var, func)
+    return changed
+
+
+@pytest.mark.parametrize("way", ["named", "build", "in stages", "target in scope"])
+def test_computes_what_the_default_pipeline_computes(way):
+    mod, x, target = classifier(2), values(2, 3, 12, 12), tvm.target.Target(LLVM)
+    if way == "named":
+        executable = tvm.compile(mod, target, relax_pipeline=relax.get_pipeline("roller"))
+    elif way == "build":
+        executable = build(mod, LLVM)
+    elif way == "in stages":
+        executable = build(prepare(mod, LLVM), LLVM)
+    else:
+        with target:
+            executable = tvm.compile(mod, target, relax_pipeline=relax.get_pipeline("roller", top=1))
+    np.testing.assert_allclose(run(executable, x)[0], default(mod, x)[0], rtol=1e-4, atol=1e-5)
+
+
+def test_everything_of_a_small_network_is_scheduled():
+    mod = classifier()
+    prepared = prepare(mod, LLVM)
+    assert sorted(prim_funcs(prepared)) == ["fused_conv2d_add_relu", "matmul", "mean"]
+    scheduled, report = schedule(prepared, LLVM)
+    assert [bare(n.name) for n in report.scheduled] == sorted(prim_funcs(prepared)), report
+    assert all(f.attrs["tirx.is_scheduled"] for f in prim_funcs(scheduled).values())
+
+
+def test_the_name_is_known_whichever_is_imported_first():
+    for first, second in (("roller_tvm.relax", "tvm"), ("tvm", "roller_tvm.relax")):
+        code = f"import {first}, {second}; from tvm import relax; relax.get_pipeline('roller', top=2)"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                              cwd=Path(__file__).resolve().parents[2])  # fmt: skip
+        assert done.returncode == 0, done.stderr[-500:]
+
+
+def test_views_stay_views():
+    def body(builder, x):
+        y = builder.emit(relax.op.reshape(x, (6, 4)))
+        return builder.emit(relax.op.matmul(y, relax.const(values(4, 3))))
+
+    mod = module(body, (2, 3, 4))
+    assert sorted(prim_funcs(prepare(mod, LLVM))) == ["matmul"]
+    x = values(2, 3, 4)
+    np.testing.assert_allclose(run(build(mod, LLVM), x)[0], default(mod, x)[0], rtol=1e-5)
+
+
+def test_weights_given_by_name():
+    def body(builder, x, w):
+        return builder.emit(relax.op.matmul(x, w))
+
+    weight, x = values(4, 3), values(2, 4)
+    executable = build(module(body, (2, 4), (4, 3)), LLVM, params={"x1": weight})
+    np.testing.assert_allclose(run(executable, x)[0], x @ weight, rtol=1e-5)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("batch", [1, None])
+def test_cuda_without_a_gpu(arch, batch):
+    mod = classifier(batch or tvm.tirx.Var("n", "int64"))
+    executable = build(mod, {"kind": "cuda", "arch": arch}, buckets=None if batch else [4])
+    sources, modules = [], [executable.mod]
+    while modules:
+        own = modules.pop()
+        modules += list(own.imports)
+        sources += [own.inspect_source()] if own.kind == "cuda" else []
+    assert sources and all("__global__" in s for s in sources)
+
+
+class TestWhatToRunFirst:
+    def test_an_imported_module(self):
+        with pytest.raises(BadInput) as error:
+            schedule(classifier(), LLVM)
+        assert "is not legalized: it calls relax.nn.conv2d (1x)" in error.value.what
+        assert "FuseTIR" in error.value.remedy
+
+    def test_a_module_fused_half(self):
+        passes = [relax.transform.LegalizeOps(), relax.transform.AnnotateTIROpPattern(), relax.transform.FuseOps()]
+        with tvm.target.Target(LLVM):
+            half = tvm.transform.Sequential([relax.transform.DecomposeOpsForInference(), *passes])(classifier())
+        with pytest.raises(BadInput, match="fused half"):
+            require_lowered(half)
+        with tvm.target.Target(LLVM):
+            require_lowered(relax.transform.FuseTIR()(half))
+
+    def test_no_relax_function(self):
+        only = prim_funcs(prepare(classifier(), LLVM))["matmul"]
+        with pytest.raises(BadInput, match="has no Relax function"):
+            prepare(tvm.IRModule({"matmul": only}), LLVM)
+
+    def test_prepared_twice_is_prepared_once(self):
+        once = prepare(classifier(), LLVM)
+        assert prepare(once, LLVM) is once
+        with tvm.target.Target(LLVM):
+            require_lowered(once)
+
+
+class TestRecords:
+    def test_a_function_already_scheduled_is_left_alone(self):
+        prepared = prepare(classifier(), LLVM)
+        by_hand = tvm.s_tir.Schedule(prim_funcs(prepared)["matmul"])
+        block = by_hand.get_sblock("matmul")
+        by_hand.split(by_hand.get_loops(block)[1], [None, 5])
+        prepared = with_matmul(prepared, by_hand.mod["main"])
+        scheduled, report = schedule(prepared, LLVM)
+        assert "matmul" in [bare(n.name) for n in report.left]
+        assert prim_funcs(scheduled)["matmul"].script() == prim_funcs(prepared)["matmul"].script()
+
+    def test_records_come_before_our_plans(self, tmp_path):
+        from tvm.s_tir import meta_schedule as ms
+
+        prepared = prepare(classifier(), LLVM)
+        tasks = ms.relax_integration.extract_tasks(prepared, tvm.target.Target(LLVM))
+        (task,) = (t for t in tasks if bare(t.task_name) == "matmul")
+        recorded = tvm.s_tir.Schedule(task.dispatched[0])
+        loops = recorded.get_loops(recorded.get_sblock("matmul"))
+        recorded.parallel(loops[1])
+        database = ms.database.JSONDatabase(str(tmp_path / "database_workload.json"),
+                                            str(tmp_path / "database_tuning_record.json"))  # fmt: skip
+        workload = database.commit_workload(task.dispatched[0])
+        arguments = ms.arg_info.ArgInfo.from_entry_func(task.dispatched[0])
+        record = ms.database.TuningRecord(recorded.trace, workload, [1e-6], tvm.target.Target(LLVM), arguments)
+        database.commit_tuning_record(record)
+        x = values(1, 3, 12, 12)
+        for given in (database, tmp_path, str(tmp_path)):
+            scheduled, report = schedule(prepared, LLVM, given)
+            assert "matmul" in [bare(n.name) for n in report.left], report
+            assert "T.parallel(T.int64(5))" in prim_funcs(scheduled)["matmul"].script()
+            np.testing.assert_allclose(
+                run(build(prepared, LLVM, database=given), x)[0], default(prepared, x)[0], rtol=1e-4
+            )
+
+    @pytest.mark.parametrize("files", [[], ["database_workload.json"]])
+    def test_a_folder_without_records(self, tmp_path, files):
+        for name in files:
+            (tmp_path / name).write_text("")
+        with pytest.raises(RecordError, match="has no .*database_tuning_record.json"):
+            schedule(prepare(classifier(), LLVM), LLVM, tmp_path)
+
+    def test_records_that_cannot_be_read(self, tmp_path):
+        for name in ("database_workload.json", "database_tuning_record.json"):
+            (tmp_path / name).write_text("{ no json\n")
+        with pytest.raises(RecordError, match="cannot be read"):
+            schedule(prepare(classifier(), LLVM), LLVM, tmp_path)
