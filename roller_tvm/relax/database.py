@@ -244,9 +244,26 @@ def record_of(workload: Any, trace: Any, target: Any, repeats: Sequence[float]) 
 
 def record_line(mod: Any, schedule: Any, target: Any) -> str:
     """A schedule of a normalised module as a database keeps it, which is what workers and later builds get."""
+    from tvm.s_tir.meta_schedule import _ffi_api
     from tvm.s_tir.meta_schedule.database import Workload
 
-    return json.dumps(record_of(Workload(mod), schedule.trace, target, [0.0]).as_json())
+    # TVM's own `as_json` knows no layouts in a trace; its files hold them as text.
+    return json.dumps(_plain(_ffi_api.TuningRecordAsJSON(record_of(Workload(mod), schedule.trace, target, [0.0]))))
+
+
+def _plain(value: Any) -> Any:
+    """A JSON value of TVM's in Python's types, as TVM writes it to a database's files."""
+    import tvm
+
+    if value is None or isinstance(value, (int, float)):
+        return value
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, (tvm.tirx.IntImm, tvm.tirx.FloatImm)):
+        return value.value
+    if hasattr(value, "items"):
+        return {str(k): _plain(v) for k, v in value.items()}
+    return [_plain(v) for v in value] if hasattr(value, "__len__") else str(tvm.ir.save_json(value))
 
 
 def replay(mod: Any, line: str) -> Any:
