@@ -123,3 +123,67 @@ def test_mistakes(model, tmp_path, capsys, words, code, said):
 def test_buckets_that_are_none(text):
     with pytest.raises(UsageError):
         parse_buckets(text or ",")
+
+
+@pytest.fixture(scope="module")
+def tuned(model, tmp_path_factory):
+    """The model's records."""
+    folder = tmp_path_factory.mktemp("tuned") / "records"
+    assert cli.main(["tune", str(model), "--output", str(folder), "--trials", "2"]) == 0
+    return folder
+
+
+def test_tuning_writes_metaschedules_files_and_resumes(model, tuned, capsys):
+    from tvm.s_tir.meta_schedule.database import JSONDatabase
+
+    assert len(JSONDatabase(work_dir=str(tuned)).get_all_tuning_records()) > 0
+    before = (tuned / "database_tuning_record.json").read_bytes()
+    code, out, err = main(capsys, "tune", model, "--output", tuned, "--trials", "2", "--json")
+    told = json.loads(out)
+    assert code == 0 and "resumed" in {t["status"] for t in told["tasks"]} <= {"resumed", "fallback"}
+    assert (tuned / "database_tuning_record.json").read_bytes() == before
+    assert "device: " in err
+
+
+def test_the_tasks_are_listed_and_chosen(model, tmp_path, capsys):
+    code, out, _ = main(capsys, "tune", model, "--tasks", "list", "--json")
+    tasks = json.loads(out)
+    assert code == 0 and any("conv2d" in t["name"] for t in tasks)
+    code, out, _ = main(capsys, "tune", model, "--tasks", "list")
+    assert f"{len(tasks)} tasks" in out
+    code, out, err = main(capsys, "tune", model, "-o", tmp_path / "r", "--trials", "0", "--tasks", "1", "--json")
+    assert code == 0 and [t["id"] for t in json.loads(out)["tasks"]] == [1]
+    code, _, err = main(capsys, "tune", model, "-o", tmp_path / "r", "--tasks", "99")
+    assert code == 2 and "no task 99" in err
+
+
+def test_records_are_built_with(model, tuned, tmp_path, capsys):
+    code, out, _ = main(capsys, "compile", model, "--tuning-records", tuned, "-o", tmp_path / "m.so")
+    assert code == 0 and f"with the records of {tuned}" in out
+    x = np.random.default_rng(1).standard_normal((1, 3, 16, 16), np.float32)
+    np.savez(tmp_path / "in.npz", x=x)
+    words = ("run", tmp_path / "m.so", "-i", tmp_path / "in.npz", "-o", tmp_path / "out.npz")
+    assert main(capsys, *words)[0] == 0
+    with np.load(tmp_path / "out.npz") as outputs:
+        np.testing.assert_allclose(outputs["output_0"], expected(model, {"x": x})[0], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["tune", "MODEL"], 2, "--output records.json (Relax line: a folder)"),
+        (["tune", "MODEL", "-o", "MODEL"], 3, "is no folder"),
+        (["tune", "MODEL", "-o", "/no/such/folder/r"], 3, "mkdir -p"),
+        (["tune", "MODEL", "-o", "R", "--device", "h200"], 3, "the target's code is for a cpu"),
+        (["tune", "MODEL", "-o", "R", "--device", "ipu_mk1"], 3, "is for planning only"),
+        (["tune", "MODEL", "-o", "R", "--target", "cuda"], 3, "-arch=sm_90"),
+        (["tune", "MODEL", "-o", "R", "--buckets", "x"], 2, "is not a list of sizes"),
+        (["tune", "MODEL", "-o", "TUNED", "--target", "llvm -mcpu=x86-64"], 3, "its records are for the target"),
+        (["compile", "MODEL", "-o", "M", "--target", "cuda -arch=sm_80", "--tuning-records", "TUNED"], 3,
+         "its records are for the target"),
+    ],
+)
+def test_mistakes_of_tuning(model, tuned, tmp_path, capsys, words, code, said):
+    names = {"MODEL": model, "M": tmp_path / "m.so", "R": tmp_path / "r", "TUNED": tuned}
+    got, _, err = main(capsys, *(names.get(w, w) for w in words))
+    assert got == code and said in err and "remedy:" in err and "Traceback" not in err
