@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import tvm
 
 from ..device import DeviceSpec
 from ..tir.candidates import Candidates, make_candidates
-from ..tir.nodes import structurally_equal
+from ..tir.nodes import structural_hash, structurally_equal
 from .devices import device_of, find_target
+from .lowered import require_lowered
 
 SCHEDULED = "tirx.is_scheduled"
 
@@ -95,23 +95,25 @@ class ScheduleWithRoller:
 
     def transform_module(self, mod: Any, _context: Any) -> Any:
         """The module with its functions scheduled."""
+        require_lowered(mod)
         start = time.perf_counter()
         report = self.report
         report.notes.clear()
         result = {}
-        done: list[tuple[Any, Any, Note]] = []
+        done: dict[int, list[tuple[Any, Any, Note]]] = {}
         for var, func in mod.functions_items():
             if type(func).__name__ != "PrimFunc":
                 continue
             name = str(var.name_hint)
             func_target = find_target(self.target, func)
-            same = next((d for d in done if structurally_equal(d[0], _bare(func))), None)
+            alike = done.setdefault(structural_hash(_bare(func)), [])
+            same = next((d for d in alike if structurally_equal(d[0], _bare(func))), None)
             if same is not None:  # networks repeat themselves
-                scheduled, note = same[1], Note(name, same[2].recipe, same[2].predicted_us, same[2].reason)
+                scheduled, note = same[1], replace(same[2], name=name)
             else:
                 found = make_candidates(func, device_of(self.device, func_target), self.top, _constants(func), name)
                 scheduled, note = _best(found, name)
-                done.append((_bare(func), scheduled, note))
+                alike.append((_bare(func), scheduled, note))
             report.notes.append(note)
             if scheduled is not None:
                 result[var] = _named(scheduled, func)
@@ -146,7 +148,7 @@ def _best(found: Candidates, name: str) -> tuple[Any, Note]:
     return None, Note(name, reason=reason)
 
 
-def _constants(func: Any) -> Iterator[int] | tuple[int, ...]:
+def _constants(func: Any) -> tuple[int, ...]:
     """Parameters marked by ``AttachAttrLayoutFreeBuffers``: weights whose layout is ours to choose."""
     attrs = func.attrs or {}
     return tuple(int(i) for i in attrs["layout_free_buffers"]) if "layout_free_buffers" in attrs else ()

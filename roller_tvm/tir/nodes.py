@@ -58,6 +58,12 @@ def structurally_equal(a: Any, b: Any) -> bool:
     return bool(tvm_ffi.structural_equal(a, b))
 
 
+def structural_hash(node: Any) -> int:
+    import tvm_ffi
+
+    return int(tvm_ffi.structural_hash(node))
+
+
 def access_of(node: Any) -> tuple[Any, list[Any]] | None:
     """Buffer and indices, if an expression reads an element."""
     kind = type(node).__name__
