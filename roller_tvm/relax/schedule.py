@@ -132,7 +132,7 @@ def _bare(func: Any) -> Any:
 def _named(scheduled: Any, func: Any) -> Any:
     """`scheduled` with the attributes of `func`."""
     result = scheduled
-    for name in (result.attrs or {}).keys():
+    for name, _ in (result.attrs or {}).items():
         result = result.without_attr(name)
     for name, value in (func.attrs or {}).items():
         result = result.with_attr(name, value)
