@@ -86,6 +86,9 @@ class Limits:
     `shared_per_block_bytes` is the default limit, `shared_per_block_optin_bytes` what a kernel may ask for.
     A block also costs `shared_reserved_bytes` of its unit; allocations round up to `shared_granularity_bytes`
     for shared memory and, for registers, to `register_granularity` registers a warp.
+
+    `broadcast_registers` is a fact of the code generator beside a CPU: the vector registers that it needs at a time for
+    values broadcast to several vectors; unknown, it may hold every value of a register tile that long.
     """
 
     max_threads_per_block: int | None = None
@@ -101,6 +104,7 @@ class Limits:
     shared_reserved_bytes: int | None = None
     shared_granularity_bytes: int | None = None
     vector_registers: int | None = None
+    broadcast_registers: int | None = None
     fma_latency_cycles: float | None = None
     fma_per_cycle: float | None = None
     l1_ways: int | None = None

@@ -69,6 +69,7 @@ LIMITS = {
     "shared_reserved": "size",
     "shared_granularity": "size",
     "vector_registers": "registers",
+    "broadcast_registers": "registers",
     "fma_latency": "cycles",
     "fma_per_cycle": "fma",
     "l1_ways": "ways",

@@ -56,6 +56,7 @@ class CpuRates:
     far: float  # bytes per cycle and core from memory
     ways: int  # of the nearest cache
     way_bytes: int
+    broadcasts: int | None = None  # registers that broadcast values take at a time
 
     @classmethod
     def of(cls, device: DeviceSpec, element_bytes: int = 4) -> CpuRates:
@@ -79,6 +80,7 @@ def _rates(device: DeviceSpec, element_bytes: int) -> CpuRates:
         1 / hertz, device.vector_bytes // element_bytes, device.limits.fma_per_cycle or 1.0,
         device.limits.fma_latency_cycles or 4.0, nearest / device.vector_bytes, device.limits.vector_registers or 16,
         device.far.line_bytes, tuple(caches), device.far.bandwidth_gbps * per_core, ways, held // ways,
+        device.limits.broadcast_registers,
     )  # fmt: skip
 
 
@@ -110,22 +112,29 @@ def lanes_filled(extent: int, lanes: int) -> float:
 
 @dataclass(frozen=True)
 class RegisterUse:
-    """Vector registers and instructions of one register tile, per point of the reduction."""
+    """Vector registers and instructions of one register tile, per point of the reduction.
+
+    `held` is how many broadcast values are in registers at a time, where the code generator is known to order them.
+    """
 
     accumulators: int
     vector_loads: int
     broadcasts: int
     gathers: int
+    held: int | None = None
 
     @property
     def registers(self) -> int:
         """A broadcast that feeds one multiply-add folds into it; one that feeds several needs a register."""
         folded = self.broadcasts and self.accumulators <= self.broadcasts
-        return self.accumulators + self.vector_loads + (1 if folded else self.broadcasts)
+        held = self.broadcasts if self.held is None else min(self.held, self.broadcasts)
+        return self.accumulators + self.vector_loads + (1 if folded else held)
 
 
 def crowding(use: RegisterUse, rates: CpuRates) -> float:
     """Cycles that the compiler's moves cost a point of the reduction where the register file is nearly full."""
+    if use.held is not None:  # it orders what it broadcasts so that nothing is moved
+        return 0.0
     return CROWDED_CYCLES * max(0.0, use.registers - CROWDED_FROM * rates.registers)
 
 
@@ -140,7 +149,7 @@ def inner_cycles(
     return arithmetic, points * (use.vector_loads + use.broadcasts + use.gathers) / rates.loads
 
 
-def register_use(geometry: Geometry, tile: Tile, lanes: int) -> RegisterUse:
+def register_use(geometry: Geometry, tile: Tile, lanes: int, held: int | None = None) -> RegisterUse:
     """How a register tile uses registers: vectors along the nest's vector axis."""
     last = geometry.vector_axis
     wide = 1 if last is None else vectors(tile[last], lanes)
@@ -161,7 +170,7 @@ def register_use(geometry: Geometry, tile: Tile, lanes: int) -> RegisterUse:
         else:
             gathers += number * lanes
     accumulators = prod(wide if i == last else tile[i] for i in geometry.spatial)
-    return RegisterUse(accumulators, loads, broadcasts, gathers)
+    return RegisterUse(accumulators, loads, broadcasts, gathers, held)
 
 
 def scattered(geometry: Geometry, operand: Operand) -> bool:
@@ -216,7 +225,7 @@ def tiled_estimate(
     """
     g = geometry
     rates = CpuRates.of(device, g.operands[0].element_bytes if g.operands else 4)
-    use = register_use(g, tile, rates.lanes)
+    use = register_use(g, tile, rates.lanes, rates.broadcasts)
     points = prod(g.extents[i] for i in g.reduce)
     per_point = sum(n * INSTRUCTIONS[kind] for kind, n in g.stage.ops) or 1.0
     arithmetic, loads = inner_cycles(use, rates, points, bool(g.reduce), per_point)

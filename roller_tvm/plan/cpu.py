@@ -97,7 +97,7 @@ def register_tiles(search: Search, rates: CpuRates) -> list[Tile]:
     for tile in product(*options):
         if search.reject(None if g.stage.is_box(tile) else PARTS, f"register tile {tile}"):
             continue
-        use = register_use(g, tile, rates.lanes)
+        use = register_use(g, tile, rates.lanes, rates.broadcasts)
         if use.accumulators > rates.registers:
             continue
         search.considered += 1

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 from ..device import DeviceSpec, load_device
 from ..device.from_target import device_for_target
 from ..errors import TargetError
+
+#: The LLVM of this line's TVM broadcasts a value where it is used (seen in its code for register tiles of 14 x 2 and
+#: 4 x 4 vectors; the Relay line's LLVM 10 keeps all of a tile's in registers, or in memory).
+BROADCAST_REGISTERS = 1
 
 _REMEDY = 'give one: ScheduleWithRoller({"kind": "llvm", "num-cores": 2}), or `with tvm.target.Target(...):`'
 
@@ -35,7 +40,10 @@ def device_of(device: DeviceSpec | str | None, target: Any) -> DeviceSpec:
     """The device that is given, or the one that follows from a target."""
     if isinstance(device, DeviceSpec):
         return device
-    return load_device(device) if device is not None else _of_target(str(target))
+    found = load_device(device) if device is not None else _of_target(str(target))
+    if found.kind != "cpu" or found.limits.broadcast_registers is not None:
+        return found
+    return replace(found, limits=replace(found.limits, broadcast_registers=BROADCAST_REGISTERS))
 
 
 @lru_cache(maxsize=16)
