@@ -1,0 +1,210 @@
+"""Share of the measured FMA peak that Roller's kernels reach on the Relax line: products and ResNet-50's convolutions.
+
+Every operator is one PrimFunc, in the arrangement that PlanLayout gives such a layer inside of a network, with bias and
+ReLU, weights packed as the pipeline packs them; each of the best plans is checked with numpy and timed. The peak is
+measured in the same run, before and after; the share is of the larger figure.
+
+    python python/fma_share_relax.py --kernels build/fma [--plans 6] [--only 3x3] [--layout NHWC]   # builds what is missing
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from roller_tvm.device import cpu_device, default_cpu_target  # noqa: E402
+from roller_tvm.tvm_env.pin import pinned_calling_thread  # noqa: E402
+from roller_tvm.tvm_env.threads import set_threads  # noqa: E402
+
+PRODUCTS = (512, 1024, 2048)
+#: ResNet-50's convolutions at batch 1: kernel, channels, image, outputs, stride.
+CONVOLUTIONS = (
+    (1, 64, 56, 64, 1), (3, 64, 56, 64, 1), (1, 64, 56, 256, 1), (1, 256, 56, 64, 1),
+    (1, 256, 56, 128, 2), (3, 128, 56, 128, 2), (1, 256, 56, 512, 2), (1, 128, 28, 512, 1), (1, 512, 28, 128, 1),
+    (3, 128, 28, 128, 1), (1, 512, 28, 1024, 2), (3, 256, 28, 256, 2), (1, 256, 14, 1024, 1), (1, 1024, 14, 256, 1),
+    (3, 256, 14, 256, 1), (1, 1024, 14, 2048, 2), (3, 512, 14, 512, 2), (1, 512, 7, 2048, 1), (1, 2048, 7, 512, 1),
+    (3, 512, 7, 512, 1),
+)  # fmt: skip
+#: Of the reference's largest magnitude: sums of thousands of products in float32.
+TOLERANCE = 1e-4
+ROUNDS, CALLS = 15, 4
+
+
+@dataclass(frozen=True)
+class Case:
+    """One operator: its TE tensors, which of them are constants, and the answer."""
+
+    name: str
+    tensors: list[Any]
+    constants: tuple[int, ...]
+    values: list[np.ndarray]
+    answer: np.ndarray
+    flops: float
+
+
+def cases(layout: str) -> Iterator[Case]:
+    """The operators, one after the other (their data are large)."""
+    from tvm import te, topi
+
+    rng = np.random.default_rng(0)
+    for n in PRODUCTS:
+        a, b = (te.placeholder((n, n), name=name) for name in "AB")
+        values = [rng.standard_normal((n, n), np.float32) for _ in range(2)]
+        yield Case(f"matmul {n}", [a, b, topi.matmul(a, b)], (), values, values[0] @ values[1], 2.0 * n**3)
+    for shape in CONVOLUTIONS:
+        yield convolution(*shape, layout, rng)
+
+
+def convolution(kernel: int, channels: int, image: int, outputs: int, stride: int, layout: str, rng: Any) -> Case:
+    from tvm import te, topi
+
+    from roller_tvm.relax.arrangement import Arrangement, Convolution
+
+    arrangement = {"NCHW": None, "NHWC": Arrangement(), "blocked": Arrangement(16)}[layout]
+    conv = Convolution(
+        (1, channels, image, image), (outputs, channels, kernel, kernel), (stride,) * 2, (kernel // 2,) * 4, (1, 1), 1,
+        "float32", "float32",
+    )  # fmt: skip
+    (data, weights), out = conv.compute(arrangement)
+    x = rng.standard_normal(conv.data, np.float32)
+    w = rng.standard_normal(conv.weights, np.float32) * 0.05
+    b = rng.standard_normal((1, outputs, 1, 1), np.float32)
+    stored = b if arrangement is None else arrangement.array(b)
+    bias = te.placeholder(stored.shape, name="bias")
+    answer = np.maximum(reference(x, w, stride, kernel // 2) + b, 0)
+    kept = w.transpose(0, 2, 3, 1) if layout == "NHWC" else w
+    values = [x if arrangement is None else arrangement.array(x), np.ascontiguousarray(kept), stored]
+    size = answer.shape[2]
+    return Case(
+        f"conv {kernel}x{kernel} {channels}x{image}x{image} -> {outputs}" + (f" /{stride}" if stride > 1 else ""),
+        [data, weights, bias, topi.nn.relu(topi.add(out, bias))], (1,), values,
+        answer if arrangement is None else arrangement.array(answer),
+        2.0 * outputs * size * size * channels * kernel * kernel,
+    )  # fmt: skip
+
+
+def reference(x: np.ndarray, w: np.ndarray, stride: int, padding: int) -> np.ndarray:
+    """A convolution by shifted products."""
+    padded = np.pad(x, [(0, 0), (0, 0), (padding,) * 2, (padding,) * 2])
+    size = (padded.shape[2] - w.shape[2]) // stride + 1
+    total = np.zeros((w.shape[0], size * size), np.float32)
+    for p in range(w.shape[2]):
+        for q in range(w.shape[3]):
+            rows = padded[0, :, p : p + stride * size : stride, q : q + stride * size : stride][:, :size, :size]
+            total += w[:, :, p, q] @ np.ascontiguousarray(rows).reshape(w.shape[1], -1)
+    return total.reshape(1, w.shape[0], size, size)
+
+
+def build(case: Case, folder: Path, plans: int, target: Any, device: Any) -> None:
+    """Kernels of the best plans, their arguments and the answer, as files."""
+    import tvm
+    from tvm import te
+
+    from roller_tvm.relax.kernels import split_packing
+    from roller_tvm.tir.candidates import make_candidates
+
+    folder.mkdir(parents=True, exist_ok=True)
+    func = te.create_prim_func(case.tensors, index_dtype_override="int64")
+    found = make_candidates(func, device, plans, case.constants)
+    notes = []
+    for number, (candidate, schedule) in enumerate(found.schedules()):
+        kernel, packed = split_packing(schedule.mod["main"], dict(enumerate(case.values)), target)
+        tvm.compile(tvm.IRModule({"main": kernel}), target).export_library(str(folder / f"{number}.so"))
+        np.savez(folder / f"{number}.npz", *[packed[n] for n in range(len(case.values))])
+        notes.append([number, candidate.ranked.seconds, str(candidate.ranked.plan.programs[-1])])
+    np.save(folder / "answer.npy", case.answer)
+    (folder / "case.json").write_text(json.dumps({"name": case.name, "flops": case.flops, "plans": notes}, indent=1))
+
+
+class Kernel:
+    """A built kernel with its arguments in memory."""
+
+    def __init__(self, folder: Path, number: int, answer: np.ndarray) -> None:
+        import tvm
+
+        module = tvm.runtime.load_module(str(folder / f"{number}.so"))
+        with np.load(folder / f"{number}.npz") as file:
+            values = [file[name] for name in file.files]
+        self.args = [tvm.runtime.tensor(v) for v in values] + [tvm.runtime.tensor(np.zeros_like(answer))]
+        self.run = module["main"]
+        self.run(*self.args)
+        worst = float(np.abs(self.args[-1].numpy() - answer).max() / np.abs(answer).max())
+        if not worst <= TOLERANCE:
+            raise SystemExit(f"{folder.name}, plan {number}: wrong by {worst:.1e} of the largest element")
+
+    def seconds(self) -> float:
+        start = time.perf_counter()
+        for _ in range(CALLS):
+            self.run(*self.args)
+        return (time.perf_counter() - start) / CALLS
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--kernels", type=Path, required=True, help="folder of built kernels")
+    parser.add_argument("--plans", type=int, default=6)
+    parser.add_argument("--only", default="", help="operators whose name contains this")
+    parser.add_argument("--layout", choices=["blocked", "NHWC", "NCHW"], default="blocked")
+    parser.add_argument("--build", action="store_true", help="build alone, without timing")
+    args = parser.parse_args()
+    before = cpu_device(refresh=not args.build)
+    set_threads(before.units)
+    import tvm
+
+    from roller_tvm.relax.devices import device_of
+    from roller_tvm.relax.targets import make_target
+
+    target = make_target(default_cpu_target(threads=before.units))
+    folders = []
+    for case in cases(args.layout):
+        folder = args.kernels / args.layout / case.name.replace(" ", "_").replace("/", "s").replace("->", "to")
+        if args.only in case.name:
+            folders.append(folder)
+            if not (folder / "case.json").is_file():
+                build(case, folder, args.plans, target, device_of(None, target))
+    if args.build:
+        return 0
+    print(f"TVM {tvm.__version__}, {before.units} threads, {args.layout}, medians of {ROUNDS} rounds\n")
+    shares: list[tuple[str, float, float]] = []
+    for folder in folders:
+        about = json.loads((folder / "case.json").read_text())
+        answer = np.load(folder / "answer.npy")
+        kernels = [Kernel(folder, number, answer) for number, _, _ in about["plans"]]
+        with pinned_calling_thread():
+            times = [[k.seconds() for k in kernels] for _ in range(ROUNDS)]
+        medians = [statistics.median(column) for column in zip(*times, strict=True)]
+        first, best = (about["flops"] / t / 1e9 for t in (medians[0], min(medians)))
+        shares.append((about["name"], first, best))
+        predicted = about["plans"][0][1]
+        print(
+            f"{about['name']:<32} model's plan {medians[0] * 1e6:8.1f} us ({predicted * 1e6:8.1f} predicted) "
+            f"{first:6.1f} GFLOP/s, best of {len(kernels)} {best:6.1f} (plan {medians.index(min(medians))})",
+            flush=True,
+        )
+    after = cpu_device(refresh=True)
+    peak = max(before.peak("float32"), after.peak("float32"))
+    print(f"\nFMA peak {before.peak('float32'):.0f} before, {after.peak('float32'):.0f} after, GFLOP/s")
+    for name, first, best in shares:
+        print(f"{name:<32} model's plan {first / peak:6.1%}   best {best / peak:6.1%}")
+    for what, column in (("model's plan", 1), ("best plan", 2)):
+        share = math.exp(statistics.mean(math.log(s[column] / peak) for s in shares))
+        print(f"geometric mean, {what:<16} {share:6.1%}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
