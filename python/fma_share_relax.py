@@ -4,7 +4,7 @@ Every operator is one PrimFunc, in the arrangement that PlanLayout gives such a 
 ReLU, weights packed as the pipeline packs them; each of the best plans is checked with numpy and timed. The peak is
 measured in the same run, before and after; the share is of the larger figure.
 
-    python python/fma_share_relax.py --kernels build/fma [--plans 6] [--only 3x3] [--layout NHWC]   # builds what is missing
+    python python/fma_share_relax.py --kernels build/fma [--plans 6] [--only 3x3] [--layout NHWC] 
 """
 
 from __future__ import annotations
