@@ -147,8 +147,8 @@ def runtime_library() -> Path:
     """The emulator itself."""
     key = "runtime-" + _digest(_identity()[0], _runtime_hash(), _COMMON)
     sources = [str(RUNTIME / part) for part in _PARTS]
-    command = [*compiler(), *_COMMON, *_native(), "-O2", "-shared", "-Wl,-Bsymbolic", "-w", *sources, "-o", "{out}", "-ldl"]
-    return _made(key, [command], {}, "the emulator")
+    flags = [*_COMMON, *_native(), "-O2", "-w", "-shared", "-Wl,-Bsymbolic"]
+    return _made(key, [[*compiler(), *flags, *sources, "-o", "{out}", "-ldl"]], {}, "the emulator")
 
 
 def kernel_library(source: CudaSource, checked: bool = True, arch: str = "sm_90") -> Path:

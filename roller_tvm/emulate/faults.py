@@ -106,7 +106,9 @@ def _access(e: Error, buffer: str, shape: Sequence[int], dtype: str, grid: Seque
     if kind == "out of bounds":
         return f"{access}: out of bounds"
     if kind == "uninitialised":
-        return f"{access}: nobody wrote it"
+        # Threads run one after another up to a barrier: what a later one is to write is not there yet.
+        yet = ", or a barrier is missing after the write" if e.space == _SHARED else ""
+        return f"{access}: nobody wrote it{yet}"
     if kind == "in flight":
         return f"{access}: a cp.async brings it that nobody has waited for"
     if kind == "misaligned":

@@ -40,6 +40,24 @@ def test_half_functions_conversions_and_comparisons():
     assert (c == x).all()
 
 
+def test_every_half_and_its_rounding():
+    every = np.arange(65536, dtype="uint16").view("float16")
+    values = np.concatenate([
+        np.random.default_rng(0).standard_normal(2048) * 2.0 ** np.random.default_rng(1).integers(-30, 20, 2048),
+        # Halfway between neighbours, and just beside.
+        every[1:2048].astype("f8") / 2 + every[:2047] / 2,
+        (every[1:2048].astype("f8") / 2 + every[:2047] / 2) * (1 + 1e-9),
+    ])  # fmt: skip
+    out, rounded = np.zeros(65536, "float32"), np.zeros(len(values), "float16")
+    body = """
+      for (int j = i; j < 65536; j += 64) B[j] = (float)A[j];
+      for (int j = i; j < n; j += 64) D[j] = half(C[j]);"""
+    run(body, [every, out, values, rounded, len(values)], FP16, "half* A, float* B, double* C, half* D, int n")
+    np.testing.assert_array_equal(out, every.astype("float32"))
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(rounded, values.astype("float16"))
+
+
 def test_vectors_of_halves_within_words():
     a, c = halves(3), np.zeros(64, "float16")
     body = """
