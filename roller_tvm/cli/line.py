@@ -85,7 +85,7 @@ def line_of(args: argparse.Namespace, what_for: str) -> Line:
 
 
 def edge_of(args: argparse.Namespace, what_for: str) -> Any:
-    """The module that does a verb's work on the line of `line_of`: `tuning` and `build`."""
+    """The module that does a verb's work on the line of `line_of`: `tuning`, `build` and `load`."""
     return importlib.import_module(f"roller_tvm.cli.{line_of(args, what_for).value}")
 
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from roller_tvm.cli.line import add_line_argument
 from roller_tvm.models import parse_shapes
-from roller_tvm.tvm_env import Line
 
 LAYOUTS = ("NCHW", "NHWC")  # those of either line's importer
 
@@ -40,36 +39,14 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     add_line_argument(parser)
 
 
-def read_model(args: argparse.Namespace, line: Line) -> Any:
-    """Import the model, saying how long it took."""
+def read_model(args: argparse.Namespace, load: Callable[..., Any]) -> Any:
+    """Import the model with a line's importer, saying how long it took."""
     shapes = parse_shapes(args.input_shapes) if args.input_shapes else None
     start = time.perf_counter()
-    if line is Line.RELAX:
-        from roller_tvm.relax.importers import load_model as load
-    else:
-        from roller_tvm.relay.importers import load_model as load
     model = load(args.FILE, shapes, args.desired_layout, args.params)
     told = ", ".join(f"{name} {list(shape)} {dtype}" for name, (shape, dtype) in model.inputs.items())
     say(f"{args.FILE}: {told} ({time.perf_counter() - start:.1f} s to import)")
     return model
-
-
-def target_of(args: argparse.Namespace, line: Line) -> Any:
-    """The target asked for, or that of this machine's CPU with the threads that it scales to; in the line's form."""
-    if line is Line.RELAX:
-        from roller_tvm.relax.targets import target_dict
-
-        full = target_dict(args.target)
-        if not args.target:
-            say(f"target: {json.dumps(full)}")
-        return full
-    if args.target:
-        return str(args.target)
-    from roller_tvm.device import cpu_device, default_cpu_target
-
-    target = default_cpu_target(cpu_device().units)
-    say(f"target: {target}")
-    return target
 
 
 def tell_device(device: Any, named: bool) -> None:

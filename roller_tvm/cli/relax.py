@@ -8,22 +8,24 @@ from pathlib import Path
 from typing import Any
 
 from roller_tvm.cli.line import Built, Tuning
-from roller_tvm.cli.model import read_model, target_of, tell_device
+from roller_tvm.cli.model import read_model, say, tell_device
 from roller_tvm.errors import BadInput, RecordError, TargetError, UsageError
-from roller_tvm.tvm_env import Line, set_threads
+from roller_tvm.tvm_env import set_threads
 
 OUTPUT = Path("module.so")
 
 
 def tuning(args: argparse.Namespace) -> Tuning:
     """A model read and prepared, its target and device known; mistakes are found before the model is imported."""
+    from roller_tvm.relax.importers import load_model
+
     buckets = parse_buckets(args.buckets) if args.buckets else None
-    target = target_of(args, Line.RELAX)
+    target = _target(args)
     device = _device(args, target)
     if args.tasks != "list":
         _check_folder(args.output, target)
     _threads(target)
-    model = read_model(args, Line.RELAX)
+    model = read_model(args, load_model)
     from roller_tvm.relax.pipeline import prepare
     from roller_tvm.relax.targets import make_target
 
@@ -51,18 +53,19 @@ def tuning(args: argparse.Namespace) -> Tuning:
 
 def build(args: argparse.Namespace) -> Built:
     """Build and write a model."""
+    from roller_tvm.relax.importers import load_model
     from roller_tvm.relax.package import check_output, save_model, with_signature
 
     output, records = check_output(args.output or OUTPUT), args.tuning_records
     buckets = parse_buckets(args.buckets) if args.buckets else None
-    target = target_of(args, Line.RELAX)
+    target = _target(args)
     if records is not None:
         remedy = f"roller-tvm tune {args.FILE} --output {records}"
         if not records.exists():
             raise BadInput("no such folder of records", str(records), remedy)
         _check_folder(records, target)
     _threads(target)
-    model = read_model(args, Line.RELAX)
+    model = read_model(args, load_model)
 
     def build() -> Path:
         from roller_tvm.relax.pipeline import build
@@ -71,6 +74,23 @@ def build(args: argparse.Namespace) -> Built:
         return save_model(build(mod, target, model.params, records, buckets=buckets), output)
 
     return Built(output, target, build, "with the plans that the model thinks best, not measured")
+
+
+def load(path: Path, device: str) -> Any:
+    """A built model, ready to run."""
+    from roller_tvm.relax.package import LoadedModel
+
+    return LoadedModel(path, device)
+
+
+def _target(args: argparse.Namespace) -> dict[str, Any]:
+    """The target asked for, in full, or that of this machine's CPU with the threads that it scales to."""
+    from roller_tvm.relax.targets import target_dict
+
+    full = target_dict(args.target)
+    if not args.target:
+        say(f"target: {json.dumps(full)}")
+    return full
 
 
 def _device(args: argparse.Namespace, target: dict[str, Any]) -> Any:

@@ -7,24 +7,25 @@ from pathlib import Path
 from typing import Any
 
 from roller_tvm.cli.line import Built, Tuning
-from roller_tvm.cli.model import read_model, target_of, tell_device
+from roller_tvm.cli.model import read_model, say, tell_device
 from roller_tvm.errors import BadInput, RecordError, UsageError
-from roller_tvm.tvm_env import Line
 
 OUTPUT = Path("module.tar")
 
 
 def tuning(args: argparse.Namespace) -> Tuning:
     """A model read, its target and device known; mistakes are found before the model is imported."""
+    from roller_tvm.relay.importers import load_model
+
     if args.buckets:
         raise _no_buckets()
     if args.output is not None and args.output.is_dir():
         raise BadInput("is a folder", str(args.output), f"give a file: --output {args.output}/records.json")
-    target = target_of(args, Line.RELAY)
+    target = _target(args)
     device = _device(args, target)
     if args.tasks != "list":
         _check_records(args.output)
-    model = read_model(args, Line.RELAY)
+    model = read_model(args, load_model)
 
     def tasks() -> list[Any]:
         from roller_tvm.relay.tasks import extract_tasks, make_target
@@ -74,13 +75,14 @@ def build(args: argparse.Namespace) -> Built:
     """Build and write a model."""
     from roller_tvm.device import device_for_target
     from roller_tvm.device.from_target import parse_target
+    from roller_tvm.relay.importers import load_model
     from roller_tvm.relay.package import check_output, save_model
     from roller_tvm.relay.records import read_kept, read_records
 
     if args.buckets:
         raise _no_buckets()
     output, records = check_output(args.output or OUTPUT), args.tuning_records
-    target = target_of(args, Line.RELAY)
+    target = _target(args)
     device_for_target(target)
     if records is not None:
         remedy = f"roller-tvm tune {args.FILE} --output {records}"
@@ -96,7 +98,7 @@ def build(args: argparse.Namespace) -> Built:
                 str(records),
                 f'roller-tvm tune {args.FILE} --target "{target}" --output OTHER.json',
             )
-    model = read_model(args, Line.RELAY)
+    model = read_model(args, load_model)
 
     def build() -> Path:
         from roller_tvm.relay import build
@@ -104,6 +106,24 @@ def build(args: argparse.Namespace) -> Built:
         return save_model(build(model.mod, model.params, target, records), output)
 
     return Built(output, target, build, "with TVM's own schedules")
+
+
+def load(path: Path, device: str) -> Any:
+    """A built model, ready to run."""
+    from roller_tvm.relay.package import LoadedModel
+
+    return LoadedModel(path, device)
+
+
+def _target(args: argparse.Namespace) -> str:
+    """The target asked for, or that of this machine's CPU with the threads that it scales to."""
+    if args.target:
+        return str(args.target)
+    from roller_tvm.device import cpu_device, default_cpu_target
+
+    target = default_cpu_target(cpu_device().units)
+    say(f"target: {target}")
+    return target
 
 
 def _no_buckets() -> UsageError:

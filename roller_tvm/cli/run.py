@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from roller_tvm.cli.line import add_line_argument, line_of
+from roller_tvm.cli.line import add_line_argument, edge_of
 from roller_tvm.cli.model import say
 from roller_tvm.errors import BadInput, UsageError
 
@@ -57,17 +57,12 @@ def run(args: argparse.Namespace) -> int:
                 f"--{name.replace('_', '-')} must be 1 or more (got {value})", remedy="leave it out"
             )
     from roller_tvm.device import cpu_device
-    from roller_tvm.tvm_env import Line, set_threads
+    from roller_tvm.tvm_env import set_threads
     from roller_tvm.tvm_env.pin import pinned_calling_thread
 
-    line = line_of(args, "running a model")
-    model: Any
+    edge = edge_of(args, "running a model")
     threads = set_threads(args.threads or cpu_device().units)
-    if line is Line.RELAX:
-        from roller_tvm.relax import package as built
-    else:
-        from roller_tvm.relay import package as built
-    model = built.LoadedModel(args.PATH, args.device or "")
+    model = edge.load(args.PATH, args.device or "")
     inputs = _inputs(args, model.inputs)
     outputs = model.run(inputs)
     if args.outputs is not None:
@@ -122,8 +117,8 @@ def _inputs(args: argparse.Namespace, wanted: dict[str, tuple[tuple[int | str, .
         elif args.fill_mode == "random" and np.issubdtype(np.dtype(dtype), np.floating):
             result[name] = rng.random(shape).astype(dtype)
         else:
-            fill = {"zeros": np.zeros, "ones": np.ones}.get(args.fill_mode)
-            result[name] = fill(shape, dtype) if fill else rng.integers(0, 2, shape).astype(dtype)
+            known = {"zeros": np.zeros(shape, dtype), "ones": np.ones(shape, dtype)}
+            result[name] = known.get(args.fill_mode, rng.integers(0, 2, shape).astype(dtype))
     return result
 
 

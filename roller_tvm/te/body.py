@@ -136,8 +136,8 @@ class StageReader:
             return extent_of(length, self.name, f"axis '{name}'")
         for axis, own in zip(self.op.axis, self.axis_names, strict=False):
             extent = extent_of(axis.dom.extent, self.name, f"axis '{own}'")
-            lengths = [_at(length, axis.var, value) for value in range(extent)]
-            if None not in lengths:
+            lengths = [n for value in range(extent) if (n := _at(length, axis.var, value)) is not None]
+            if len(lengths) == extent:
                 self.uneven.append(own)
                 return extent_of(max(lengths), self.name, f"axis '{name}'")
         raise UnsupportedOperator(

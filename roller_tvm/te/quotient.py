@@ -19,7 +19,9 @@ from .affine import Affine, affine, constant, type_of
 AxisOf = Callable[[Any], tuple[int, int, int] | None]
 #: Divisors tried for a slope that is written in floating point.
 LARGEST_DIVISOR = 64
-_ROUND = {"floor": np.floor, "ceil": np.ceil, "round": np.round, "nearbyint": np.round, "trunc": np.trunc}
+_ROUND: dict[str, Callable[[Any], Any]] = {
+    "floor": np.floor, "ceil": np.ceil, "round": np.round, "nearbyint": np.round, "trunc": np.trunc,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

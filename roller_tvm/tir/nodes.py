@@ -165,7 +165,8 @@ def _nest(statement: Any) -> Nest:
     if len(block.alloc_buffers) or len(block.match_buffers):
         raise UnsupportedOperator(f"block '{name}' allocates or matches buffers of its own", name, REMEDY)
     by_var = {key(f.loop_var): f for f in loops}
-    spatial, reduce = [], []
+    spatial: list[Any] = []
+    reduce: list[Any] = []
     for iv, value in zip(block.iter_vars, realize.iter_values, strict=True):
         loop = by_var.pop(key(value), None)
         if loop is None and not _is_zero(value):

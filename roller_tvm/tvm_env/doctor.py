@@ -292,12 +292,19 @@ def _importable(module: str) -> bool:
 
 
 def _threads(seen: dict[str, Any]) -> Check:
+    """TVM's pool takes half of the CPUs, unless told; then every kernel runs at half speed."""
+    from roller_tvm.device import cpu_device
+
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    units, said = cpu_device(profile=False).units, os.environ.get(ENVIRONMENT, "")
+    taken = int(said) if said.isdigit() else seen.get("pool")
     detail = f"{cpus} logical CPUs"
-    if seen.get("pool"):
-        detail += f"; TVM's pool takes {seen['pool']} unless {ENVIRONMENT} says otherwise"
-        detail += " (tuning sets it itself)" if seen["pool"] != cpus else ""
-    return Check("threads", True, detail)
+    if not taken:
+        return Check("threads", True, detail)
+    detail += f", kernels scale to {units}; TVM's pool takes {taken}" + (f" ({ENVIRONMENT})" if said else "")
+    if taken != units:
+        detail += " (roller-tvm sets it itself, other programs do not)"
+    return Check("threads", taken == units, detail, False, f"export {ENVIRONMENT}={units}")
 
 
 def _profile() -> Check:

@@ -83,7 +83,7 @@ def register_errors() -> None:
 
     Unregistered ones come back as RuntimeError, and the command would not know them.
     """
-    from tvm_ffi import register_error  # type: ignore[import-not-found,unused-ignore]
+    from tvm_ffi import register_error
 
     for cls in _classes(errors.RollerError):
         register_error(cls.__name__, cls)

@@ -1,5 +1,6 @@
 import json
 import signal
+from types import SimpleNamespace
 
 import pytest
 
@@ -107,6 +108,19 @@ def test_the_line_that_is_not_here(monkeypatch, tmp_path, capsys):
     assert main(["doctor", "--line", "relay"]) == 1
     out = capsys.readouterr().out
     assert "not the relay line that is asked for" in out and "in a new environment: roller-tvm install-tvm" in out
+
+
+def test_a_pool_of_half_the_cpus_is_told(monkeypatch):
+    from roller_tvm import device
+
+    monkeypatch.setattr(device, "cpu_device", lambda profile: SimpleNamespace(units=4))
+    monkeypatch.delenv(doctor.ENVIRONMENT, raising=False)
+    check = doctor._threads({"pool": 2})
+    assert not check.found and not check.needed and check.remedy == "export TVM_NUM_THREADS=4"
+    assert "scale to 4; TVM's pool takes 2" in check.detail
+    assert doctor._threads({"pool": 4}).found and doctor._threads({}).found
+    monkeypatch.setenv(doctor.ENVIRONMENT, "4")
+    assert doctor._threads({"pool": 2}).found
 
 
 def test_an_unmeasured_cpu_is_told_with_the_command_and_no_failure(monkeypatch, tmp_path):
