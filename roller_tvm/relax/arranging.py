@@ -179,6 +179,9 @@ class Arranger(relax.PyExprMutator):
             if isinstance(value, relax.Call) and (made := self._rewritten(var, value)) is not None:
                 self.arranged[var] = self.builder_.emit(made)
                 return
+            if isinstance(value, relax.Call) and (made := self._averaged(value)) is not None:
+                self.set_var_remap(var, self.builder_.emit(made))
+                return
         super().visit_var_binding_(binding)
 
     def _rewritten(self, var: Any, call: Any) -> Any | None:
@@ -276,6 +279,16 @@ class Arranger(relax.PyExprMutator):
         if axes != _IMAGE or not call.attrs.keepdims:
             return None
         return relax.op.mean(self._form(call.args[0]), self.arrangement.axes(_IMAGE), keepdims=True)
+
+    def _averaged(self, call: Any) -> Any | None:
+        """Means of whole images, one a channel: the same plain matrix, whatever the arrangement."""
+        if getattr(call.op, "name", "") != "relax.mean" or not self._is_arranged(call.args[0]) or call.attrs.keepdims:
+            return None
+        axes = [] if call.attrs.axis is None else sorted(int(a) % 4 for a in call.attrs.axis)
+        if axes != _IMAGE:
+            return None
+        means = relax.op.mean(self._form(call.args[0]), self.arrangement.axes(_IMAGE))
+        return relax.op.reshape(self.builder_.emit(means), _shape(call)) if self.arrangement.block else means
 
     def _resized(self, call: Any) -> Any | None:
         a = call.attrs

@@ -1,0 +1,156 @@
+"""PlanLayout: what is arranged, what is left plain, where tensors are transformed, and that it computes the same."""
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.relax
+tvm = pytest.importorskip("tvm")
+
+from tvm import relax  # noqa: E402
+
+from roller_tvm.relax.arrangement import Arrangement  # noqa: E402
+from roller_tvm.relax.arranging import Convolutions  # noqa: E402
+from roller_tvm.relax.layout import PlanLayout  # noqa: E402
+from roller_tvm.relax.layout_cost import LayoutCosts  # noqa: E402
+from roller_tvm.relax.pipeline import build  # noqa: E402
+from roller_tvm.relax.sums import SumsAsAdditions  # noqa: E402
+from roller_tvm.tir.nodes import structurally_equal  # noqa: E402
+
+from ..plan.devices import device  # noqa: E402
+from .networks import LLVM, default, module, operators, run, values  # noqa: E402
+
+OP = relax.op
+CPU = device("avx512")
+ARRANGEMENTS = ("NHWC", "blocked")
+
+
+def const(*shape):
+    return relax.const(values(*shape))
+
+
+def arranged(body, *shapes, only):
+    """The module arranged, after its answers were compared."""
+    mod, inputs = module(body, *shapes), [values(*shape) for shape in shapes]
+    plan = PlanLayout(LLVM, CPU, only)
+    result = plan(mod)
+    for got, wanted in zip(default_of(result, *inputs), default(mod, *inputs), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5 * np.abs(wanted).max())
+    return result, plan.report
+
+
+def default_of(mod, *inputs):
+    return run(relax.build(mod, tvm.target.Target("llvm")), *inputs)
+
+
+def residual(builder, x):
+    """Convolutions with everything between them that can stay arranged."""
+    emit = builder.emit
+    a = emit(OP.nn.relu(emit(OP.add(emit(OP.nn.conv2d(x, const(32, 3, 3, 3), padding=1)), const(1, 32, 1, 1)))))
+    b = emit(OP.nn.relu(emit(OP.add(emit(OP.nn.conv2d(a, const(32, 32, 3, 3), padding=1)), const(32, 1, 1)))))
+    b = emit(OP.nn.max_pool2d(emit(OP.add(a, b)), pool_size=(3, 3), strides=(2, 2), padding=(1, 1)))
+    d = emit(OP.clip(emit(OP.nn.conv2d(b, const(32, 1, 3, 3), padding=1, groups=32)), 0, 6))
+    g = emit(OP.multiply(emit(OP.concat([d, b], axis=1)), relax.const(0.5, "float32")))
+    squeezed = emit(OP.mean(g, axis=[2, 3], keepdims=True))
+    gate = emit(OP.sigmoid(emit(OP.nn.conv2d(squeezed, const(64, 64, 1, 1)))))
+    g = emit(OP.nn.avg_pool2d(emit(OP.multiply(g, gate)), pool_size=(2, 2), strides=(2, 2)))
+    f = emit(OP.nn.conv2d(g, const(16, 64, 1, 1), strides=(2, 2)))
+    return emit(OP.nn.adaptive_avg_pool2d(f, (1, 1)))
+
+
+@pytest.mark.parametrize("only", ARRANGEMENTS)
+def test_a_network_is_arranged_from_end_to_end(only):
+    mod, report = arranged(residual, (1, 3, 16, 16), only=only)
+    assert report.convolutions == 5
+    # A network's input alone is transformed; blocks are read from three plain channels.
+    assert report.transformations == (only == "NHWC")
+    left = operators(mod)
+    assert left.count("layout_transform") + left.count("permute_dims") == report.transformations
+
+
+@pytest.mark.parametrize("only", ARRANGEMENTS)
+def test_what_needs_plain_tensors_gets_them(only):
+    def body(builder, x, y):
+        emit = builder.emit
+        a = emit(OP.nn.conv2d(x, const(32, 32, 3, 3), padding=1))
+        grouped = emit(OP.nn.conv2d(a, const(32, 8, 3, 3), padding=1, groups=4))
+        wide = emit(OP.add(emit(OP.nn.conv2d(grouped, const(32, 32, 1, 1))), y))
+        return emit(OP.nn.softmax(wide, axis=3))
+
+    mod, report = arranged(body, (1, 32, 8, 8), (1, 32, 8, 8), only=only)
+    assert report.convolutions == 2
+    assert report.transformations == 5  # x, into and out of what is grouped, y, into softmax
+    assert "nn.softmax" in operators(mod)
+
+
+@pytest.mark.parametrize("only", ARRANGEMENTS)
+def test_means_of_images_are_plain(only):
+    def body(builder, x):
+        y = builder.emit(OP.nn.conv2d(x, const(32, 16, 1, 1)))
+        y = builder.emit(OP.mean(y, axis=[2, 3]))
+        return builder.emit(OP.matmul(y, const(32, 5)))
+
+    _, report = arranged(body, (2, 16, 6, 6), only=only)
+    assert report.transformations == 1
+
+
+def test_channels_that_are_no_whole_blocks_stay_plain():
+    def body(builder, x):
+        y = builder.emit(OP.nn.conv2d(x, const(24, 16, 1, 1)))
+        return builder.emit(OP.nn.conv2d(y, const(16, 24, 1, 1)))
+
+    _, report = arranged(body, (1, 16, 6, 6), only="blocked")
+    assert report.convolutions == 1  # from 24 plain channels into a block
+    _, report = arranged(body, (1, 16, 6, 6), only="NHWC")
+    assert report.convolutions == 2
+
+
+def test_the_model_decides_and_the_best_of_its_predictions_is_taken():
+    def body(builder, x):
+        for _ in range(3):
+            x = builder.emit(OP.nn.relu(builder.emit(OP.nn.conv2d(x, const(64, 64, 3, 3), padding=1))))
+        return x
+
+    _, report = arranged(body, (1, 64, 7, 7), only=None)  # rows of 7 pixels fill no vector
+    assert report.chosen != "NCHW" and report.convolutions == 3
+    assert report.predicted[report.chosen] == min(report.predicted.values())
+
+
+def test_a_convolution_that_gains_less_than_its_transformations_cost_is_left():
+    mod = module(lambda b, x: b.emit(OP.nn.conv2d(x, const(16, 16, 1, 1))), (1, 16, 64, 64))
+    plan = PlanLayout(LLVM, CPU)
+    changed = plan(mod)
+    found = Convolutions()
+    found.visit_expr(mod["main"])
+    (conv,) = found.found.values()
+    costs, blocks = LayoutCosts(CPU), Arrangement(16)
+    gain = costs.convolution(conv, None) - costs.convolution(conv, blocks)
+    moved = 2 * costs.transformation((1, 16, 64, 64), blocks)
+    assert (gain > moved) == (not structurally_equal(changed, mod)), plan.report
+
+
+@pytest.mark.parametrize("only", [*ARRANGEMENTS, None])
+def test_weights_that_are_no_constants_and_other_devices_change_nothing(only):
+    mod = module(lambda b, x, w: b.emit(OP.nn.conv2d(x, w)), (1, 16, 8, 8), (16, 16, 1, 1))
+    assert structurally_equal(PlanLayout(LLVM, CPU, only)(mod), mod)
+    mod = module(lambda b, x: b.emit(OP.nn.conv2d(x, const(16, 16, 1, 1))), (1, 16, 8, 8))
+    assert structurally_equal(PlanLayout({"kind": "cuda", "arch": "sm_80"}, "a100", only)(mod), mod)
+
+
+@pytest.mark.parametrize("only", ["NCHW", *ARRANGEMENTS])
+def test_scheduled_with_packed_weights_it_computes_the_same(only):
+    mod, x = module(residual, (1, 3, 16, 16)), values(1, 3, 16, 16)
+    np.testing.assert_allclose(
+        run(build(PlanLayout(LLVM, CPU, only)(mod), LLVM), x)[0], default(mod, x)[0], rtol=1e-4, atol=1e-4
+    )
+
+
+def test_a_sum_over_a_stack_is_additions():
+    def body(builder, x, y, z):
+        parts = [builder.emit(OP.broadcast_to(t, (1, 4, 5))) for t in (x, y, z)]
+        return builder.emit(OP.sum(builder.emit(OP.stack(parts, axis=0)), axis=[0]))
+
+    shapes = ((1, 4, 5), (1, 4, 5), (4, 1))
+    mod, inputs = module(body, *shapes), [values(*shape) for shape in shapes]
+    changed = SumsAsAdditions()(mod)
+    assert operators(changed) == ["broadcast_to", "add", "add"]
+    np.testing.assert_allclose(default(changed, *inputs)[0], sum(inputs), rtol=1e-6)
