@@ -121,7 +121,7 @@ def h200_table(result: Any, resources: dict[str, Any]) -> str:
     """Predicted times of the operators, and what the compiler made of the kernels."""
     planned = sorted((t for t in result.tasks if t.plan is not None), key=lambda t: -t.seconds * t.task.weight)
     total = sum(t.seconds * t.task.weight for t in planned)
-    flops = sum(t.task.flops * t.task.weight for t in planned)
+    flops = sum((t.candidates.flops or t.task.flops) * t.task.weight for t in planned)
     head = (f"{'operator':<46} {'times':>5} {'predicted us':>13} {'TFLOP/s':>8} {'bound':>8}  "
             "tiles of a block / a thread")  # fmt: skip
     lines = [f"predicted on {result.device}", "", head, "-" * len(head)]

@@ -44,20 +44,37 @@ def onnxruntime_run(model: Path, inputs: dict[str, np.ndarray], threads: int) ->
 
 
 def tvm_run(library: Path, inputs: dict[str, np.ndarray], threads: int) -> Callable[[], object]:
-    """A built library on these inputs, the calling thread on a CPU of its own."""
-    from roller_tvm.tvm_env import import_relay_tvm, set_threads
+    """A built library of the TVM here on these inputs, the calling thread on a CPU of its own."""
+    from roller_tvm.tvm_env import line, set_threads
     from roller_tvm.tvm_env.pin import pin_calling_thread
 
     set_threads(threads)
+    run = (_relax_run if line() == "relax" else _relay_run)(library, inputs)
+    run()  # the pool exists from here on
+    pin_calling_thread()
+    return run
+
+
+def _relay_run(library: Path, inputs: dict[str, np.ndarray]) -> Callable[[], object]:
+    from roller_tvm.tvm_env import import_relay_tvm
+
     tvm = import_relay_tvm("running a built model")
     from tvm.contrib import graph_executor
 
     module = graph_executor.GraphModule(tvm.runtime.load_module(str(library))["default"](tvm.cpu()))
     module.set_input(**inputs)
-    module.run()  # the pool exists from here on
-    pin_calling_thread()
     run: Callable[[], object] = module.run
     return run
+
+
+def _relax_run(library: Path, inputs: dict[str, np.ndarray]) -> Callable[[], object]:
+    """The virtual machine's closure, its arguments in place once, as the graph executor's are."""
+    from roller_tvm.relax.package import LoadedModel
+    from roller_tvm.tvm_env import import_relax_tvm
+
+    tvm, model = import_relax_tvm("running a built model"), LoadedModel(library)
+    model.machine.set_input("main", *(tvm.runtime.tensor(inputs[name]) for name in model.inputs))
+    return lambda: model.machine.invoke_stateful("main")
 
 
 def serve(args: argparse.Namespace) -> int:
@@ -113,7 +130,7 @@ def latencies(model: Path, libraries: list[Path], inputs: Path, threads: int, se
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path, help="the ONNX model")
-    parser.add_argument("libraries", type=Path, nargs="*", help="built with relay and exported")
+    parser.add_argument("libraries", type=Path, nargs="*", help="built for the TVM here")
     parser.add_argument("--inputs", type=Path, required=True, help=".npz with an array for each input")
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--seconds", type=float, default=10.0)

@@ -16,6 +16,7 @@ import numpy as np
 from models import Prepared
 
 from roller_tvm.errors import WrongAnswer
+from roller_tvm.tvm_env import line
 
 #: Largest error allowed, relative to the largest magnitude of onnxruntime's output.
 TOLERANCE = 1e-3
@@ -62,7 +63,12 @@ def onnxruntime_variant(model: Prepared, threads: int) -> Variant:
 def tvm_variant(
     name: str, library: Path, model: Prepared, tune_s: float | None = None, build_s: float | None = None
 ) -> Variant:
-    """A built Relay module, loaded from its file as a deployment does."""
+    """A model built for the TVM here, loaded from its file as a deployment does."""
+    run = (_relax_model if line() == "relax" else _relay_model)(library, model)
+    return Variant(name, run, library, tune_s, build_s)
+
+
+def _relay_model(library: Path, model: Prepared) -> Callable[[], list[np.ndarray]]:
     import tvm
     from tvm.contrib import graph_executor
 
@@ -73,7 +79,14 @@ def tvm_variant(
         module.run()
         return [module.get_output(i).numpy() for i in range(module.get_num_outputs())]
 
-    return Variant(name, run, library, tune_s, build_s)
+    return run
+
+
+def _relax_model(library: Path, model: Prepared) -> Callable[[], list[np.ndarray]]:
+    from roller_tvm.relax.package import LoadedModel
+
+    loaded = LoadedModel(library)
+    return lambda: loaded.run(model.inputs)
 
 
 def compare(model: Prepared, variants: Sequence[Variant], expected: Sequence[np.ndarray]) -> None:

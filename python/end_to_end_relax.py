@@ -1,0 +1,162 @@
+#!/usr/bin/env python3
+"""Whole models on this CPU with the TVM that pip installs: Roller, untuned TVM and onnxruntime, side by side.
+
+    python python/end_to_end_relax.py                          # nine light networks, two PP-OCR models
+    python python/end_to_end_relax.py --models resnet50,bert_base --trials 0
+    python python/end_to_end_relax.py --measure --rounds 5     # the libraries as they are, more rounds
+
+Each model is imported, tuned (unless the folder has records of its operators already), built with the pipeline
+"roller", compared with onnxruntime, and timed in turns with it, a process each. What is done is kept in the folder: an
+interrupted run goes on where it stopped. `--trials 0` builds without tuning: the best plan by prediction.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from coverage_models import LIGHT, OCR_SIZES, _ocr  # noqa: E402
+from demo_relax import roller_build, untuned_build  # noqa: E402
+from models import Prepared, light, text_detection  # noqa: E402
+from networks import bert_base, mobilenet_v2  # noqa: E402
+from side_by_side import Variant, compare, measure, onnxruntime_variant, timed, tvm_variant  # noqa: E402
+
+from roller_tvm.errors import RollerError  # noqa: E402
+
+MODELS: dict[str, Callable[[Path], Prepared]] = {
+    **{name: (lambda folder, name=name: light(name, folder)) for name in LIGHT},
+    **{name: (lambda _folder, name=name: _ocr(name)) for name in OCR_SIZES},
+    "det": text_detection,
+    "mobilenet_v2": mobilenet_v2,
+    "bert_base": bert_base,
+}
+#: What the figure is over: the light networks, text detection and the classifier of its direction.
+FIGURE = (*LIGHT, "det", "cls")
+OURS, UNTUNED, ORT = "Roller", "untuned TVM", "onnxruntime"
+Rounds = list[dict[str, float]]
+
+
+def variants_of(model: Prepared, args: argparse.Namespace, target: Any, spent: dict[str, float]) -> list[Variant]:
+    """Ours, and untuned TVM where it is asked for: tuned and built where the folder does not have them."""
+    from roller_tvm.relax import load_model, prepare
+    from roller_tvm.relax.tuning import tune
+
+    stem = f"{model.path.stem}.relax"
+    records, library = args.folder / f"{stem}-records", args.folder / f"{stem}-top{args.trials}.so"
+    plain = args.folder / f"{stem}-untuned.so"
+    missing = [p for p in (library, *([plain] if args.untuned else [])) if not p.is_file()]
+    if (missing or args.rebuild) and not args.measure:
+        imported, spent["import"] = timed(lambda: load_model(model.path, model.shapes))
+        if args.rebuild or not library.is_file():
+            if args.trials:
+                fused, spent["prepare"] = timed(lambda: prepare(imported.mod, target))
+                trials = args.trials
+                (_, result), seconds = timed(lambda: tune(fused, None, target, records, max_trials_per_task=trials))
+                spent["tune"] = spent.get("tune", 0.0) + seconds
+                done = sum(bool(t.outcomes) for t in result.tasks)
+                brief = f"{model.title}: {len(result.tasks)} operators, {done} of them tuned now in {seconds:.1f} s"
+                print(result if args.verbose else brief, flush=True)
+            used = records if args.trials else None
+            _, spent["build"] = timed(lambda: roller_build(imported, target, library, used))
+        if args.untuned and (args.rebuild or not plain.is_file()):
+            untuned_build(imported, target, plain)
+    ours = tvm_variant(OURS, library, model, spent.get("tune"), spent.get("build"))
+    return [ours, *([tvm_variant(UNTUNED, plain, model)] if args.untuned else [])]
+
+
+def table(results: Sequence[dict[str, Any]], threads: int) -> str:
+    """Medians over the rounds with their ranges; ratios are taken round by round."""
+    names = [n for n in (UNTUNED,) if all(n in r["rounds"][0] for r in results)]
+    head = f"{'model':<24} {'import s':>8} {'tune s':>7} {'build s':>7} {'ours ms':>8} {'ort ms':>8} " + "".join(
+        f"{n + ' ms':>15}" for n in names
+    )
+    head += f" {'ort/ours':>20} {'error':>8}"
+    lines = [f"latency: medians, {threads} threads each; ratios above 1: ours is faster (range over processes)",
+             "", head, "-" * len(head)]  # fmt: skip
+    ratios = []
+    for r in results:
+        rounds: Rounds = r["rounds"]
+        values = [one[ORT] / one[OURS] for one in rounds]
+        ratios.append(statistics.median(values))
+        middle = {name: statistics.median(one[name] for one in rounds) * 1e3 for name in rounds[0]}
+        told = [f"{r['spent'][k]:.1f}" if k in r["spent"] else "-" for k in ("import", "tune", "build")]
+        ranged = f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+        others = "".join(f"{middle[n]:>15.2f}" for n in names)
+        lines.append(f"{r['title'][:24]:<24} {told[0]:>8} {told[1]:>7} {told[2]:>7} {middle[OURS]:>8.2f} "
+                     f"{middle[ORT]:>8.2f} {others} {ranged:>20} {r['error']:>8.1e}")  # fmt: skip
+    lines += ["", f"geomean ort/ours over {len(ratios)} models: {statistics.geometric_mean(ratios):.3f}"]
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point; 0 if every output is right."""
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
+    parser.add_argument("--models", default=",".join(FIGURE), help=", ".join(MODELS))
+    parser.add_argument("--folder", type=Path, default=Path("end-to-end-relax"), help="models, records, libraries")
+    parser.add_argument("--trials", type=int, default=10, help="plans measured, each operator; 0: without measuring")
+    parser.add_argument("--rounds", type=int, default=3, help="of measuring; 0 tunes, builds and compares only")
+    parser.add_argument("--seconds", type=float, default=6.0, help="of measuring, each process")
+    parser.add_argument("--untuned", action="store_true", help="untuned TVM too (hundreds of milliseconds a run)")
+    parser.add_argument("--rebuild", action="store_true", help="build also what is there")
+    parser.add_argument("--measure", action="store_true", help="take the libraries as they are")
+    parser.add_argument("--verbose", action="store_true", help="every operator of the tuning")
+    parser.add_argument("--out", default="", help="also write the table here (benchmarks/end_to_end_relax.txt)")
+    args = parser.parse_args(argv)
+    try:
+        return end_to_end(args)
+    except RollerError as error:
+        print(f"end_to_end_relax: error: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+def end_to_end(args: argparse.Namespace) -> int:
+    from roller_tvm.device import cpu_device
+    from roller_tvm.relax.targets import local_target
+    from roller_tvm.tvm_env import find_tvm, set_threads
+
+    unknown = [name for name in args.models.split(",") if name not in MODELS]
+    if unknown:
+        raise SystemExit(f"no model {', '.join(unknown)}\n  remedy: {', '.join(MODELS)}")
+    device = cpu_device()
+    threads, found, target = set_threads(device.units), find_tvm(), local_target()
+    args.folder.mkdir(parents=True, exist_ok=True)
+    results, version = [], ORT
+    for name in args.models.split(","):
+        model, notes = MODELS[name](args.folder), args.folder / f"{name}-top{args.trials}.json"
+        kept = json.loads(notes.read_text()) if notes.is_file() and not args.rebuild else {"spent": {}}
+        reference = onnxruntime_variant(model, threads)
+        version = reference.name
+        variants = variants_of(model, args, target, kept["spent"])
+        compare(model, variants, reference.run())
+        rounds: Rounds = []
+        for _ in range(args.rounds):
+            measure(model, [*variants, reference], threads, args.folder, args.seconds)
+            rounds.append({ORT if v is reference else v.name: v.latency for v in (*variants, reference)})
+        kept |= {"title": model.title, "error": variants[0].error}
+        kept |= {"rounds": rounds} if rounds else {}
+        notes.write_text(json.dumps(kept), encoding="utf-8")
+        if kept.get("rounds"):
+            results.append(kept)
+            print(table([kept], threads), flush=True)
+    if not results:
+        return 0
+    head = (f"{device}; TVM {found.version if found else '?'}; {version}; {args.trials} plans measured an operator; "
+            "python/end_to_end_relax.py")  # fmt: skip
+    text = f"{head}\n{table(results, threads)}\n"
+    print(f"\n{text}")
+    if args.out:
+        Path(args.out).write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
