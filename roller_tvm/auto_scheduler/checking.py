@@ -9,7 +9,7 @@ from typing import Any
 
 from roller_tvm.device import DeviceSpec
 from roller_tvm.errors import MeasureError
-from roller_tvm.relay.machine import same_machine
+from roller_tvm.measure.machine import same_machine
 from roller_tvm.relay.measure import Limits, Measurer, Outcome, TaskResult
 from roller_tvm.relay.pool import WORKER, Pool
 from roller_tvm.tvm_env.threads import ENVIRONMENT, set_threads

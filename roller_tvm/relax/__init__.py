@@ -13,6 +13,8 @@ _LAZY = {
     "Buckets": "dynamic",
     "FoldScales": "folding",
     "PlanLayout": "layout",
+    "RollerSpace": "components",
+    "RollerStrategy": "components",
     "ScheduleWithRoller": "schedule",
     "SumsAsAdditions": "sums",
     "build": "pipeline",

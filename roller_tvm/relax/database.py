@@ -200,6 +200,13 @@ class Store:
                 self.database.commit_tuning_record(record_of(workload, schedule.trace, self.target, repeats))
             self.note(note)
 
+    def share(self, task: Any) -> None:
+        """Give the first function's best record to the task's other functions, which differ in a mark."""
+        record = self._found(task.workloads[0])
+        for mod in task.workloads[1:] if record is not None else ():
+            workload = self.database.commit_workload(mod)
+            self.database.commit_tuning_record(record_of(workload, record.trace, self.target, record.run_secs))
+
     def note(self, note: Note) -> None:
         """Remember what became of a task."""
         self.notes[note.key] = note

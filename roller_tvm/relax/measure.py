@@ -50,9 +50,10 @@ class Measurer:
         task : Task
         schedules : sequence of s_tir.Schedule
             Best first by prediction.
-        how : {'time', 'check'}
+        how : {'time', 'check', 'each'}
             'time': the fastest wins that computes what the reference does, if it is not slower than TVM's own
-            kernel, which is measured beside them. 'check': the first that does.
+            kernel, which is measured beside them. 'check': the first that does. 'each': every one is checked, none
+            timed.
 
         Raises
         ------
@@ -73,8 +74,8 @@ class Measurer:
             for worker in self.pool.workers:
                 worker.prepare([*self._setup(), opening, ("load_reference", (task.key, folder), limit)])
             try:
-                if how == "check":
-                    return session.first_right()
+                if how != "time":
+                    return session.first_right() if how == "check" else session.each_checked()
                 return session.measured(self._default(mod))
             finally:
                 for worker in self.pool.workers:

@@ -13,6 +13,7 @@ from typing import Any
 
 from ..device import DeviceSpec
 from ..errors import BadInput, MeasureError, RollerError, must_be
+from ..measure.machine import same_machine
 from ..measure.pool import Pool
 from ..measure.results import TunedTask, TuneResult, busy, judge, nothing_tuned
 from ..measure.selection import select
@@ -143,6 +144,25 @@ def _number(name: str, value: Any, default: Any) -> Any:
     return number
 
 
+def shares(tasks: Sequence[Task], total: int | None, per_task: int) -> list[int]:
+    """Trials of each task; where they do not suffice for all, more for those that are called more often.
+
+    Examples
+    --------
+    >>> rare, often = Task(0, "a", 1, None, ()), Task(1, "b", 5, None, ())
+    >>> shares([rare, often], 100, 10), shares([rare, often], 7, 10), shares([rare, often], 0, 10)
+    ([10, 10], [3, 4], [0, 0])
+    """
+    if total is None or total >= per_task * len(tasks):
+        return [per_task] * len(tasks)
+    counts = [min(per_task, total // max(1, len(tasks)))] * len(tasks)
+    left = total - sum(counts)
+    for n in sorted(range(len(tasks)), key=lambda n: -tasks[n].weight):
+        if left > 0 and counts[n] < per_task:
+            counts[n], left = counts[n] + 1, left - 1
+    return counts
+
+
 @dataclass
 class _Tuner:
     """One task after the other."""
@@ -157,9 +177,9 @@ class _Tuner:
     def run(self, tasks: Sequence[Task]) -> Iterator[TunedTask]:
         """The tasks as they are done."""
         present = self._present()
-        shares = self._shares(tasks) if present else [0] * len(tasks)
+        counts = shares(tasks, self.total, self.per_task) if present else [0] * len(tasks)
         if present:
-            for task, trials in zip(tasks, shares, strict=True):
+            for task, trials in zip(tasks, counts, strict=True):
                 yield self.tune(task, trials)
             return
         size = len(self.measurer.pool.workers) * BATCH
@@ -169,24 +189,13 @@ class _Tuner:
     def _present(self) -> bool:
         kind = self.measurer.target.kind.name
         reply = self.measurer.pool.workers[0].call("device_present", (kind,), 60.0)
-        if reply.ok and reply.value:
+        if reply.ok and reply.value and same_machine(self.measurer.target):
             return True
         self.result.notes.append(
             f"no {kind} device here: plans are chosen by prediction and built, neither measured nor checked; their"
             " records hold the predicted time, in nanoseconds where measured ones hold seconds"
         )
         return False
-
-    def _shares(self, tasks: Sequence[Task]) -> list[int]:
-        """Trials of each task; where they do not suffice for all, more for those that are called more often."""
-        if self.total is None or self.total >= self.per_task * len(tasks):
-            return [self.per_task] * len(tasks)
-        shares = [min(self.per_task, self.total // max(1, len(tasks)))] * len(tasks)
-        left = self.total - sum(shares)
-        for n in sorted(range(len(tasks)), key=lambda n: -tasks[n].weight):
-            if left > 0 and shares[n] < self.per_task:
-                shares[n], left = shares[n] + 1, left - 1
-        return shares
 
     def tune(self, task: Task, trials: int) -> TunedTask:
         """One task measured, or (without trials) its first plan that computes what it should."""

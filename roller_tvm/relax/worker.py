@@ -253,8 +253,8 @@ def _arguments(task: Task, inputs: list[Any], outputs: list[Any]) -> list[Any]:
 FUNCTIONS = {
     f.__name__: f
     for f in (
-        hello, know_intrinsics, device_present, open_task, close_task, make_reference, load_reference, build, build_default,
-        build_alone, run,
+        hello, know_intrinsics, device_present, open_task, close_task, make_reference, load_reference, build,
+        build_default, build_alone, run,
     )
 }  # fmt: skip
 

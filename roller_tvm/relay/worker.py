@@ -11,11 +11,11 @@ import numpy as np
 
 from roller_tvm.measure import serving
 from roller_tvm.measure.cold import Rotation
+from roller_tvm.measure.machine import same_machine
 from roller_tvm.measure.serving import Failed, last_line
 from roller_tvm.measure.session import PACKED, PLAIN
 from roller_tvm.measure.timing import Kernel, run_timed
 from roller_tvm.relay import reference
-from roller_tvm.relay.machine import same_machine
 from roller_tvm.tvm_env.pin import pin_calling_thread
 
 
