@@ -7,9 +7,9 @@ micro-performance model* and not the first found.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from math import ceil
 
 from ..device import DeviceSpec
@@ -28,13 +28,16 @@ from .cpu_direct import construct_direct as construct_cpu_direct
 from .cpu_rows import construct_rows
 from .cpu_unrolled import construct_unrolled as construct_cpu_unrolled
 from .cpu_window import construct_window, slides_only
+from .features import Features
 from .gpu_direct import construct_direct, construct_reduce, streams
 from .gpu_rows import construct_rows as construct_gpu_rows
+from .gpu_tensor import construct_tensor
 from .gpu_tiled import construct_tiled, near_divisor
 from .gpu_transpose import construct_transpose, turns
 from .gpu_unrolled import construct_unrolled, multiplies_constants
 from .lanes import lane_splits
 from .partition import NestShape, partition, store_guarded, store_packed, store_rearranged
+from .portfolio import kernel_kind, portfolio
 from .program import Plan, RProgram, SplitReduction
 from .rows import RowNest, row_nest
 from .search import Search
@@ -45,10 +48,14 @@ REGISTER_OUTPUTS = 64
 # Blocks of a split reduction on a unit: one is enough to use it, a few hide each other's latency.
 BLOCKS_PER_UNIT = 4
 
+NO_FEATURES = Features()
+
 Ranked = list[tuple[RProgram, ProgramEstimate]]
 
 
-def construct(expression: TensorExpression, device: DeviceSpec, top: int = 10) -> Construction:
+def construct(
+    expression: TensorExpression, device: DeviceSpec, top: int = 10, features: Features = NO_FEATURES
+) -> Construction:
     """The `top` best plans of an operator on a device.
 
     Parameters
@@ -57,6 +64,8 @@ def construct(expression: TensorExpression, device: DeviceSpec, top: int = 10) -
     device : DeviceSpec
     top : int
         Number of plans wanted (K); fewer are returned where fewer are legal.
+    features : Features
+        What schedules can say beside loops; without any, plans are the same on every line of TVM.
 
     Returns
     -------
@@ -88,7 +97,7 @@ def construct(expression: TensorExpression, device: DeviceSpec, top: int = 10) -
                 continue
             geometry = Geometry.of(variant, nest.anchor, nest.inlined, nest.output)
             ranked: Ranked = []
-            for recipe in recipes(geometry, device, nest):
+            for recipe in recipes(geometry, device, nest, features):
                 if ranked and recipe.last_resort:
                     break
                 for eps in EPS:
@@ -113,7 +122,15 @@ def construct(expression: TensorExpression, device: DeviceSpec, top: int = 10) -
             where=f"{expression.name} on {device.name}",
             remedy="TVM's default schedule is used; rules that stood in the way:\n" + summarise(rejections),
         )
-    return Construction(tuple(plans[:top]), tuple(rejections), used_eps, considered)
+    chosen = portfolio(plans, top, lambda p: p.seconds, _kind)
+    return Construction(tuple(chosen), tuple(rejections), used_eps, considered)
+
+
+def _kind(ranked: RankedPlan) -> Hashable:
+    """The kind of a plan's heaviest kernel."""
+    plan, estimates = ranked.plan, ranked.estimate.programs
+    heaviest = max(range(len(estimates)), key=lambda n: estimates[n].seconds)
+    return kernel_kind(plan.expression, plan.programs[heaviest])
 
 
 @dataclass(frozen=True)
@@ -128,7 +145,9 @@ class Recipe:
     last_resort: bool = False
 
 
-def recipes(geometry: Geometry, device: DeviceSpec, nest: NestShape) -> tuple[Recipe, ...]:
+def recipes(
+    geometry: Geometry, device: DeviceSpec, nest: NestShape, features: Features = NO_FEATURES
+) -> tuple[Recipe, ...]:
     """The recipes that fit a nest."""
     g = geometry
     if isinstance(nest, RowNest):
@@ -151,6 +170,8 @@ def recipes(geometry: Geometry, device: DeviceSpec, nest: NestShape) -> tuple[Re
     if multiplies_constants(g):
         return (Recipe(construct_unrolled), Recipe(construct_direct, last_resort=True))
     found = []
+    if features.tensor_cores and g.reduce:
+        found.append(Recipe(partial(construct_tensor, features=features)))
     distinct = len({op.name for op in g.operands}) == len(g.operands)  # a tensor read twice has one staged tile
     if distinct and len(g.operands) > 1 and g.stage.combiner == "sum" and any(g.reuse(i) for i in g.spatial):
         found.append(Recipe(construct_tiled, relaxes=True))
@@ -233,7 +254,8 @@ def _combine(
     """Plans of the whole operator: the heaviest nest varies, the others keep their best program."""
     heaviest = max(range(len(per_nest)), key=lambda n: per_nest[n][0][1].seconds)
     plans = []
-    for choice in per_nest[heaviest][:top]:
+    best = portfolio(per_nest[heaviest], top, lambda c: c[1].seconds, lambda c: kernel_kind(expression, c[0]))
+    for choice in best:
         chosen = [ranked[0] if n != heaviest else choice for n, ranked in enumerate(per_nest)]
         plan = Plan(expression, device.name, tuple(p for p, _ in chosen), splits)
         plans.append(RankedPlan(plan, Estimate(tuple(e for _, e in chosen))))

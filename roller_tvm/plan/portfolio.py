@@ -1,0 +1,64 @@
+"""Which K of the ranked candidates are handed on: the best by the model, and the best of other kinds beside them.
+
+Neighbours in the ranking often share one inner kernel, and what the model gets wrong about it is wrong for all of
+them: a compiler that spends instructions on its addresses, say. A third of the K is therefore kept for other kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import TypeVar
+
+from ..expr import TensorExpression
+from .program import RProgram
+
+T = TypeVar("T")
+#: Share of the K for kinds that would not be among them by time alone.
+OTHERS = 1 / 3
+#: How much slower than the best they may be thought: about the error of the model for an aligned tile.
+WITHIN = 1.25
+
+
+def portfolio(
+    ranked: Sequence[T], top: int, seconds: Callable[[T], float], kind: Callable[[T], Hashable]
+) -> list[T]:
+    """The `top` of candidates that are sorted by time.
+
+    Examples
+    --------
+    >>> ranked = [(1.0, "a"), (1.1, "a"), (1.2, "a"), (1.21, "b"), (9.0, "c")]
+    >>> portfolio(ranked, 3, lambda c: c[0], lambda c: c[1])
+    [(1.0, 'a'), (1.1, 'a'), (1.21, 'b')]
+    """
+    if len(ranked) <= top:
+        return list(ranked)
+    chosen = list(range(top))
+    seen = {kind(ranked[at]) for at in chosen}
+    spare = int(top * OTHERS)
+    for at in range(top, len(ranked)):
+        if not spare or seconds(ranked[at]) > WITHIN * seconds(ranked[0]):
+            break
+        if kind(ranked[at]) in seen:
+            continue
+        # The slowest whose kind is there more than once makes room.
+        last = next((c for c in reversed(chosen) if _often(ranked, chosen, kind, c)), None)
+        if last is None:
+            break
+        chosen.remove(last)
+        chosen.append(at)
+        seen.add(kind(ranked[at]))
+        spare -= 1
+    return [ranked[at] for at in chosen]
+
+
+def _often(ranked: Sequence[T], chosen: list[int], kind: Callable[[T], Hashable], at: int) -> bool:
+    return sum(kind(ranked[c]) == kind(ranked[at]) for c in chosen) > 1
+
+
+def kernel_kind(expression: TensorExpression, program: RProgram) -> Hashable:
+    """What tells inner kernels apart: the recipe and, on CPUs, the vectors of a register tile's row."""
+    if not program.recipe.startswith("cpu.") or not any(t.level == "register" for t in program.tiles):
+        return program.recipe
+    tile = program.tile("register")
+    axes = [a for a in expression.stage(program.anchor).spatial if a.extent > 1]
+    return program.recipe, tile[axes[-1].name] if axes else 1

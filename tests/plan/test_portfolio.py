@@ -1,0 +1,40 @@
+"""The K that are handed on."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roller_tvm.expr.operators import operator
+from roller_tvm.plan import construct
+from roller_tvm.plan.portfolio import WITHIN, kernel_kind, portfolio
+
+from .devices import device
+
+RANKED = st.lists(st.tuples(st.floats(1, 2), st.sampled_from("abcd")), min_size=1, max_size=40).map(sorted)
+
+
+def chosen(ranked, top):
+    return portfolio(ranked, top, lambda c: c[0], lambda c: c[1])
+
+
+@given(RANKED, st.integers(1, 12))
+def test_it_keeps_the_best_and_the_order_and_never_more_than_asked(ranked, top):
+    found = chosen(ranked, top)
+    assert len(found) == min(top, len(ranked)) and found == sorted(found) and found[0] == ranked[0]
+
+
+@given(RANKED, st.integers(1, 12))
+def test_no_kind_is_lost_to_make_room(ranked, top):
+    found = {kind for _, kind in chosen(ranked, top)}
+    assert found >= {kind for _, kind in ranked[:top]}
+
+
+def test_another_kind_takes_the_place_of_the_last_of_many():
+    ranked = [(1.0 + n / 100, "a") for n in range(9)] + [(1.1, "b"), (WITHIN + 0.01, "c")]
+    assert [kind for _, kind in chosen(ranked, 6)] == ["a"] * 5 + ["b"]
+
+
+def test_convolutions_are_measured_with_more_than_one_register_row():
+    conv = operator("conv2d_nhwc", n=1, c=3, h=224, w=224, f=64, kh=7, kw=7, stride=2, padding=3)
+    plans = construct(conv, device("avx512"), top=10).plans
+    kinds = {kernel_kind(p.plan.expression, p.plan.programs[-1]) for p in plans}
+    assert len(kinds) > 1
