@@ -13,11 +13,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def tutorials() -> list[object]:
-    """Those that tune take half a minute and need TVM, the others seconds and nothing."""
+    """Those that tune take half a minute and need a TVM of their line, the others seconds and nothing."""
     found = []
     for path in sorted((ROOT / "tutorials").glob("*.py")):
-        tunes = "tvm import" in path.read_text().replace("roller_tvm import", "")
-        found.append(pytest.param(path.name, marks=[pytest.mark.tvm, pytest.mark.slow] if tunes else []))
+        text = path.read_text()
+        lines = {"import_relay_tvm": pytest.mark.tvm, "import_relax_tvm": pytest.mark.relax}
+        marks = [[mark, pytest.mark.slow] for name, mark in lines.items() if name in text]
+        found.append(pytest.param(path.name, marks=marks[0] if marks else []))
     return found
 
 
