@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,9 +17,8 @@ def tutorials() -> list[object]:
     """Those that tune take half a minute and need a TVM of their line, the others seconds and nothing."""
     found = []
     for path in sorted((ROOT / "tutorials").glob("*.py")):
-        text = path.read_text()
-        lines = {"import_relay_tvm": pytest.mark.tvm, "import_relax_tvm": pytest.mark.relax}
-        marks = [[mark, pytest.mark.slow] for name, mark in lines.items() if name in text]
+        imported = re.findall(r"^from tvm import .*\b(relay|relax)\b", path.read_text(), re.M)
+        marks = [[{"relay": pytest.mark.tvm, "relax": pytest.mark.relax}[line], pytest.mark.slow] for line in imported]
         found.append(pytest.param(path.name, marks=marks[0] if marks else []))
     return found
 
