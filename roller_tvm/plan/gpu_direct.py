@@ -107,6 +107,14 @@ def streams(geometry: Geometry) -> bool:
     return any(every <= op.axes for op in geometry.operands)
 
 
+def _unguarded(search: Search, outputs: int, rows: int) -> Rejection | None:
+    """TVM stores what threads reduced together without asking whether the row exists, unless a stage follows."""
+    if outputs % rows == 0 or search.nest.output != search.nest.anchor:
+        return None
+    required = f"a guard for {rows} rows of {outputs}"
+    return Rejection("tensor shape", required, "none for sums stored as they are", "let the rows divide the outputs")
+
+
 def construct_reduce(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
     """Ranked candidates of recipe gpu.reduce: lanes that share a reduction, rows of them in a block."""
     g, device = search.geometry, search.device
@@ -127,6 +135,8 @@ def construct_reduce(search: Search, top: int) -> list[tuple[RProgram, ProgramEs
         while rows * lanes <= most and rows < 2 * outputs:
             search.considered += 1
             estimate = reduce_estimate(g, device, rows, lanes)
+            if search.reject(_unguarded(search, outputs, rows), f"{lanes} lanes x {rows} rows"):
+                estimate = None
             if estimate is not None:
                 block = tuple(e if i in g.reduce else 1 for i, e in enumerate(g.extents))
                 block = linear_tile(g, rows) if rows > 1 else block

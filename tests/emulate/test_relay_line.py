@@ -22,6 +22,7 @@ OPERATORS = {
     "conv": ("conv2d_nchw", dict(n=1, c=8, h=14, w=14, f=16, kh=3, kw=3, stride=1, padding=1, bias=True, relu=True)),
     "depthwise": ("depthwise_conv2d_nchw", dict(n=1, c=8, h=13, w=13, k=3, stride=2, padding=1)),
     "softmax, with shuffles": ("softmax", dict(shape=(16, 100))),
+    "rows that lanes share, left over": ("reduce_sum", dict(shape=(7, 300), axis=(1,))),
     "reduction in two kernels": ("reduce_sum", dict(shape=(4, 20480), axis=(1,))),
     "transpose": ("transpose", dict(shape=(37, 65), perm=(1, 0))),
 }
@@ -34,7 +35,7 @@ def test_our_plans(name):
     plans, reading = plans_with(tensors)
     feeds = make_inputs(tensors[:-1])
     expected = expected_of(tensors, feeds)
-    for plan in spread(plans, 2):
+    for plan in spread(plans, 3):
         function = emulated_function(*apply_steps_te(TeProgram.of_reading(reading, tensors), lower(plan)))
         (got,) = function.run(feeds)
         wrong = difference(got, expected, reduction_terms([tensors[-1].op]))
