@@ -9,6 +9,7 @@ from typing import Any
 from ..device import DeviceSpec, load_device
 from ..device.from_target import device_for_target
 from ..errors import TargetError
+from .targets import as_target
 
 #: The LLVM of this line's TVM broadcasts a value where it is used (seen in its code for register tiles of 14 x 2 and
 #: 4 x 4 vectors; the Relay line's LLVM 10 keeps all of a tile's in registers, or in memory).
@@ -28,7 +29,7 @@ def find_target(target: Any = None, func: Any = None) -> Any:
     import tvm
 
     if target is not None:
-        return tvm.target.Target(target)
+        return as_target(target)
     attrs = getattr(func, "attrs", None)
     found = attrs["target"] if attrs and "target" in attrs else tvm.target.Target.current(allow_none=True)
     if found is None:

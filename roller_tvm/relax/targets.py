@@ -66,8 +66,26 @@ def make_target(target: Any = None, device: DeviceSpec | None = None) -> Any:
     >>> int(make_target("cuda -arch=sm_80").attrs["max_shared_memory_per_block"]) // 1024
     163
     """
+    return _made(import_relax_tvm("a target"), target_dict(target, device))
+
+
+def as_target(target: Any) -> Any:
+    """The ``tvm.target.Target`` of what a user gives, nothing added, except to words, which TVM no longer reads.
+
+    A dict or a name stays what TVM makes of it: who plans for a target also builds for it.
+
+    Examples
+    --------
+    >>> "mcpu" in as_target({"kind": "llvm"}).attrs, str(as_target("cuda -arch=sm_80").attrs["arch"])
+    (False, 'sm_80')
+    """
     tvm = import_relax_tvm("a target")
-    full = target_dict(target, device)
+    if isinstance(target, tvm.target.Target):
+        return target
+    return make_target(target) if isinstance(target, str) and " " in target.strip() else _made(tvm, target)
+
+
+def _made(tvm: Any, full: Any) -> Any:
     try:
         return tvm.target.Target(full)
     except (ValueError, TypeError, RuntimeError) as error:

@@ -7,7 +7,7 @@ tvm = pytest.importorskip("tvm")
 
 from roller_tvm.device import cpu_device, load_device  # noqa: E402
 from roller_tvm.errors import TargetError  # noqa: E402
-from roller_tvm.relax.targets import local_target, make_target, target_dict  # noqa: E402
+from roller_tvm.relax.targets import as_target, local_target, make_target, target_dict  # noqa: E402
 
 HERE = str(tvm.get_global_func("target.llvm_get_system_cpu")())
 
@@ -67,3 +67,13 @@ def test_refused_with_a_remedy(target, said):
     with pytest.raises(TargetError) as refused:
         target_dict(target)
     assert said in str(refused.value) and refused.value.remedy
+
+
+def test_a_target_that_tvm_reads_is_left_as_it_is():
+    for target in ({"kind": "llvm", "num-cores": 2}, "llvm", {"kind": "cuda", "arch": "sm_80"}):
+        assert str(as_target(target)) == str(tvm.target.Target(target))
+    made = tvm.target.Target({"kind": "llvm"})
+    assert as_target(made) is made
+    assert str(as_target("cuda -arch=sm_80")) == str(make_target({"kind": "cuda", "arch": "sm_80"}))
+    with pytest.raises(TargetError, match="TVM does not take it"):
+        as_target("gpu")
