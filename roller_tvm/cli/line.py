@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from roller_tvm.device import DeviceSpec
 from roller_tvm.errors import NoTvm, TvmLineError
+from roller_tvm.plan.features import Features
 from roller_tvm.tvm_env import Line, find_tvm
 from roller_tvm.tvm_env.locate import REMEDY, VERSION_TEXT, refuse_other_line
 
@@ -84,8 +86,16 @@ def line_of(args: argparse.Namespace, what_for: str) -> Line:
     return found.line
 
 
+def planning_of(args: argparse.Namespace, device: DeviceSpec) -> tuple[DeviceSpec, Features]:
+    """What `plan` plans for on a line; planning needs no TVM, and without one is for any."""
+    found = find_tvm()
+    line = wanted_line(args) or (found.line if found is not None else Line.UNSUPPORTED)
+    known = line if line in LINES else Line.RELAY
+    return importlib.import_module(f"roller_tvm.cli.{known.value}").planning(device)  # type: ignore[no-any-return]
+
+
 def edge_of(args: argparse.Namespace, what_for: str) -> Any:
-    """The module that does a verb's work on the line of `line_of`: `tuning`, `build` and `load`."""
+    """The module that does a verb's work on the line of `line_of`: `tuning`, `build` and `load`; `planning` for `plan`."""
     return importlib.import_module(f"roller_tvm.cli.{line_of(args, what_for).value}")
 
 

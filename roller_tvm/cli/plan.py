@@ -12,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from roller_tvm.cli.line import add_line_argument, planning_of
 from roller_tvm.device import DeviceSpec, device_for_target, known_devices, load_device
 from roller_tvm.errors import BadInput, RollerError, UsageError
 from roller_tvm.explain import explain, explain_steps
@@ -22,6 +23,7 @@ from roller_tvm.expr import TensorExpression
 from roller_tvm.expr.operators import lookup, operator, operator_names, parse_operator, parse_params
 from roller_tvm.plan import construct
 from roller_tvm.plan.candidates import Construction
+from roller_tvm.plan.features import Features
 
 EXAMPLES = """examples:
   roller-tvm plan conv2d_nchw                         which parameters it takes
@@ -49,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--explain", action="store_true", help="why the best is the best, in full")
     parser.add_argument("--steps", action="store_true", help="print the schedule steps of the best plan")
     parser.add_argument("--json", action="store_true", help="print plans and estimates as JSON")
+    add_line_argument(parser)
     parser.usage = "%(prog)s OPERATOR NAME=VALUE ... [options]\n       %(prog)s --operators FILE.csv [options]"
     names = textwrap.fill(f"operators: {', '.join(operator_names())}", 80, subsequent_indent="  ")
     parser.epilog = f"{EXAMPLES}\n\n{names}"
@@ -63,12 +66,13 @@ def run(args: argparse.Namespace) -> int:
             "give one operator, or --operators FILE.csv", remedy=f"operators: {', '.join(operator_names())}"
         )
     device = device_for_target(args.target) if args.target else load_device(args.device)
+    device, features = planning_of(args, device)
     if args.operators:
-        return _plan_file(args, device)
+        return _plan_file(args, device, features)
     if len(args.words) == 1 and (missing := lookup(args.words[0]).usage).count("=..."):
         raise UsageError("parameters are missing", args.words[0], f"roller-tvm plan {missing}")
     expression = parse_operator(args.words)
-    construction, milliseconds = _timed(expression, device, args.top)
+    construction, milliseconds = _timed(expression, device, features, args.top)
     if args.json:
         print(json.dumps(_json(construction, device, milliseconds), indent=1))
         return 0
@@ -81,9 +85,11 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _timed(expression: TensorExpression, device: DeviceSpec, top: int) -> tuple[Construction, float]:
+def _timed(
+    expression: TensorExpression, device: DeviceSpec, features: Features, top: int
+) -> tuple[Construction, float]:
     start = time.perf_counter()
-    construction = construct(expression, device, top)
+    construction = construct(expression, device, top, features)
     return construction, (time.perf_counter() - start) * 1e3
 
 
@@ -166,7 +172,7 @@ def _rows(path: Path) -> list[dict[str, str]]:
     return rows
 
 
-def _plan_file(args: argparse.Namespace, device: DeviceSpec) -> int:
+def _plan_file(args: argparse.Namespace, device: DeviceSpec, features: Features) -> int:
     rows = _rows(args.operators)
     results: list[dict[str, Any]] = []
     failed = 0
@@ -178,7 +184,7 @@ def _plan_file(args: argparse.Namespace, device: DeviceSpec) -> int:
             print(f"\r{number}/{len(rows)} {row['id']} ", end="\r", file=sys.stderr, flush=True)
         try:
             expression = operator(row["operator"], **parse_params(row["params"] or ""))
-            construction, milliseconds = _timed(expression, device, args.top)
+            construction, milliseconds = _timed(expression, device, features, args.top)
         except RollerError as error:
             failed += 1
             results.append({"id": row["id"], "error": str(error)})

@@ -9,7 +9,9 @@ from typing import Any
 
 from roller_tvm.cli.line import Built, Tuning
 from roller_tvm.cli.model import read_model, say, tell_device
+from roller_tvm.device import DeviceSpec
 from roller_tvm.errors import BadInput, RecordError, TargetError, UsageError
+from roller_tvm.plan.features import Features
 from roller_tvm.tvm_env import set_threads
 
 OUTPUT = Path("module.so")
@@ -74,6 +76,13 @@ def build(args: argparse.Namespace) -> Built:
         return save_model(build(mod, target, model.params, records, buckets=buckets), output)
 
     return Built(output, target, build, "with the plans that the model thinks best, not measured")
+
+
+def planning(device: DeviceSpec) -> tuple[DeviceSpec, Features]:
+    """What a plan is made for: a device, and what schedules can say there beside loops."""
+    from roller_tvm.relax.devices import with_this_llvm
+
+    return with_this_llvm(device), Features.of_tensor_ir(device)
 
 
 def load(path: Path, device: str) -> Any:

@@ -8,7 +8,9 @@ from typing import Any
 
 from roller_tvm.cli.line import Built, Tuning
 from roller_tvm.cli.model import read_model, say, tell_device
+from roller_tvm.device import DeviceSpec
 from roller_tvm.errors import BadInput, RecordError, UsageError
+from roller_tvm.plan.features import Features
 
 OUTPUT = Path("module.tar")
 
@@ -106,6 +108,11 @@ def build(args: argparse.Namespace) -> Built:
         return save_model(build(model.mod, model.params, target, records), output)
 
     return Built(output, target, build, "with TVM's own schedules")
+
+
+def planning(device: DeviceSpec) -> tuple[DeviceSpec, Features]:
+    """What a plan is made for: a device, and what schedules can say there beside loops."""
+    return device, Features()
 
 
 def load(path: Path, device: str) -> Any:

@@ -41,10 +41,14 @@ def device_of(device: DeviceSpec | str | None, target: Any) -> DeviceSpec:
     """The device that is given, or the one that follows from a target."""
     if isinstance(device, DeviceSpec):
         return device
-    found = load_device(device) if device is not None else _of_target(str(target))
-    if found.kind != "cpu" or found.limits.broadcast_registers is not None:
-        return found
-    return replace(found, limits=replace(found.limits, broadcast_registers=BROADCAST_REGISTERS))
+    return with_this_llvm(load_device(device) if device is not None else _of_target(str(target)))
+
+
+def with_this_llvm(device: DeviceSpec) -> DeviceSpec:
+    """A CPU with what the LLVM of this line makes of its registers."""
+    if device.kind != "cpu" or device.limits.broadcast_registers is not None:
+        return device
+    return replace(device, limits=replace(device.limits, broadcast_registers=BROADCAST_REGISTERS))
 
 
 @lru_cache(maxsize=16)

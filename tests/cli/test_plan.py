@@ -7,7 +7,11 @@ import sys
 import pytest
 
 from roller_tvm import cli
+from roller_tvm.device import load_device
+from roller_tvm.expr.operators import operator
+from roller_tvm.plan import construct
 from roller_tvm.plan.candidates import RankedPlan
+from roller_tvm.plan.features import Features
 
 CONV = ["conv2d_nchw", "n=1", "c=64", "h=56", "w=56", "f=64", "kh=3", "kw=3", "stride=1", "padding=1"]
 
@@ -96,3 +100,13 @@ def test_csv_without_the_columns(capsys, tmp_path):
     file.write_text("name,what\na,b\n")
     code, _, err = plan(capsys, "--operators", str(file), "--device", "v100")
     assert code == 3 and "has no column id, operator, params" in err
+
+
+@pytest.mark.parametrize(("line", "on"), [("relax", "a100"), ("relay", "a100"), ("relax", "v100")])
+def test_a_line_plans_with_the_words_that_it_has(capsys, line, on):
+    device, params = load_device(on), {"m": 512, "n": 512, "k": 512, "dtype": "float16"}
+    words = [f"{k}={v}" for k, v in params.items()]
+    code, out, _ = plan(capsys, "matmul", *words, "--device", on, "--line", line, "--top", "1", "--json")
+    features = Features.of_tensor_ir(device) if line == "relax" else Features()
+    best = construct(operator("matmul", **params), device, 1, features).best
+    assert code == 0 and json.loads(out)["plans"][0]["plan"] == best.plan.to_json()
