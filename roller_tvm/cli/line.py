@@ -95,7 +95,7 @@ def planning_of(args: argparse.Namespace, device: DeviceSpec) -> tuple[DeviceSpe
 
 
 def edge_of(args: argparse.Namespace, what_for: str) -> Any:
-    """The module that does a verb's work on the line of `line_of`: `tuning`, `build` and `load`; `planning` for `plan`."""
+    """The module that does a verb's work on the line of `line_of`: `tuning`, `build`, `load`, and `planning`."""
     return importlib.import_module(f"roller_tvm.cli.{line_of(args, what_for).value}")
 
 
