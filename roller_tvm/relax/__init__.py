@@ -60,6 +60,8 @@ __all__ = [  # noqa: F822
     "Buckets",
     "FoldScales",
     "PlanLayout",
+    "RollerSpace",
+    "RollerStrategy",
     "ScheduleWithRoller",
     "SumsAsAdditions",
     "build",

@@ -72,7 +72,7 @@ class Measurer:
         with tempfile.TemporaryDirectory(prefix="roller-tvm-") as folder:
             self._reference(task, opening, folder)
             for worker in self.pool.workers:
-                worker.prepare([*self._setup(), opening, ("load_reference", (task.key, folder), limit)])
+                worker.prepare([*self._setup(lines), opening, ("load_reference", (task.key, folder), limit)])
             try:
                 if how != "time":
                     return session.first_right() if how == "check" else session.each_checked()
@@ -87,14 +87,17 @@ class Measurer:
 
         results = [TaskResult([]) for _ in tasks]
         todo = [n for n, (_, schedules) in enumerate(tasks) if schedules]
+        lines = [
+            [record_line(task.workloads[0], schedule, self.target) for schedule in schedules]
+            for task, schedules in tasks
+        ]
         for worker in self.pool.workers:
-            worker.prepare(self._setup())
+            worker.prepare(self._setup([line for some in lines for line in some]))
         while todo:
             calls = []
             for n in todo:
-                mod = tasks[n][0].workloads[0]
-                line = record_line(mod, tasks[n][1][len(results[n].outcomes)], self.target)
-                args = (str(tvm.ir.save_json(mod)), str(self.target), line)
+                text = str(tvm.ir.save_json(tasks[n][0].workloads[0]))
+                args = (text, str(self.target), lines[n][len(results[n].outcomes)])
                 calls.append(("build_alone", args, self.limits.build_s))
             with timed(self.seconds, "build"):
                 replies = self.pool.map(calls)
@@ -108,8 +111,9 @@ class Measurer:
             settle_spilled(result)
         return results
 
-    def _setup(self) -> list[Call]:
-        return [] if self.target.kind.name == "llvm" else [("know_intrinsics", (), START_S)]
+    def _setup(self, lines: Sequence[str]) -> list[Call]:
+        """Calls before any other; importing the intrinsics takes long, and only traces that name one need them."""
+        return [("know_intrinsics", (), START_S)] if any('"Tensorize"' in line for line in lines) else []
 
     def _default(self, mod: Any) -> str:
         import tvm
@@ -121,7 +125,7 @@ class Measurer:
 
     def _reference(self, task: Task, opening: Any, folder: str) -> None:
         worker = self.pool.workers[0]
-        worker.prepare([*self._setup(), opening])
+        worker.prepare([opening])
         with timed(self.seconds, "reference"):
             reply = worker.call("make_reference", (task.key, folder), self.limits.reference_s)
         if not reply.ok:

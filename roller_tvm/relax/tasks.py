@@ -163,7 +163,7 @@ def _calls(mod: Any) -> tuple[dict[int, int], dict[int, tuple[int, ...]]]:
         bound: dict[int, Any] = {}
 
         def is_weight(node: Any, weights: set[int] = weights, bound: dict[int, Any] = bound) -> bool:
-            if type(node).__name__ == "Constant" or identity(node) in weights:
+            if hasattr(getattr(node, "data", None), "numpy") or identity(node) in weights:
                 return True
             made = bound.get(identity(node))  # a weight transposed at run time
             arguments = _arguments(made) if made is not None else ()

@@ -1,0 +1,140 @@
+"""tune_tir and tune_relax: what is measured, recorded, kept and said."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.relax
+tvm = pytest.importorskip("tvm")
+from tvm import relax  # noqa: E402
+
+from roller_tvm.errors import BadInput  # noqa: E402
+from roller_tvm.measure.session import Limits  # noqa: E402
+from roller_tvm.relax import tune, tune_relax, tune_tir, tuning  # noqa: E402
+from roller_tvm.relax.tasks import Task, extract_tasks  # noqa: E402
+
+from . import modules as M  # noqa: E402
+
+#: TVM's own kernel never stays for being faster: which one is, on operators this small, is chance.
+OURS = Limits(margin=1.0)
+GPU = tvm.target.Target(
+    {"kind": "cuda", "arch": "sm_80", "max_threads_per_block": 1024, "max_shared_memory_per_block": 49152,
+     "thread_warp_size": 32}
+).with_host(M.TARGET)  # fmt: skip
+
+
+def test_the_best_is_recorded_and_a_second_run_resumes(tmp_path, monkeypatch, capsys):
+    mod = M.network()
+    kept = tuning.Limits
+    monkeypatch.setattr(tuning, "Limits", lambda: kept(margin=1.0))
+    database = tune_relax(mod, None, M.TARGET, str(tmp_path / "new" / "records"), 1000, 2)
+    said = capsys.readouterr().out
+    assert "2 measured" in said and "2/2" in said and "GFLOPS" in said
+    assert len(database) == 2
+    assert all(0 < float(r.run_secs[0]) < 0.1 for r in database.get_all_tuning_records())
+    x = np.random.default_rng(5).standard_normal((16, 24)).astype("float32")
+    with M.TARGET, database:
+        applied = relax.transform.MetaScheduleApplyDatabase()(mod)
+    np.testing.assert_allclose(M.answer(applied, x), M.answer(mod, x), rtol=1e-4, atol=1e-4)
+    assert "2 measured" in (tmp_path / "new" / "records" / tuning.REPORT).read_text()
+
+    def never(*_args, **_keywords):
+        raise AssertionError("planned again")
+
+    monkeypatch.setattr(tuning, "make_candidates", never)
+    _, again = tune(mod, target=M.TARGET, work_dir=tmp_path / "new" / "records", max_trials_per_task=2)
+    assert [t.status for t in again.tasks] == ["resumed"] * 2
+    assert all(0 < t.seconds < 0.1 and t.checked and not math.isnan(t.default_s) for t in again.tasks)
+
+
+def test_more_trials_than_were_made_tune_again(tmp_path):
+    for trials, status in ((0, "planned"), (2, "measured"), (1, "resumed"), (2, "resumed")):
+        _, result = tune(
+            M.matmul(), target=M.TARGET, work_dir=tmp_path, max_trials_per_task=trials, limits=OURS,
+            max_trials_global=trials,
+        )  # fmt: skip
+        assert [t.status for t in result.tasks] == [status], trials
+
+
+def test_where_tvm_s_own_kernel_is_faster_nothing_is_recorded_and_it_is_said(tmp_path):
+    always = Limits(margin=-1e9)  # TVM's own wins, however slow
+    database, result = tune(M.matmul(), target=M.TARGET, work_dir=tmp_path, max_trials_global=1, limits=always)
+    (task,) = result.tasks
+    assert task.kept and len(database) == 0 and "it is faster" in str(result)
+    _, again = tune(M.matmul(), target=M.TARGET, work_dir=tmp_path, max_trials_global=1)
+    assert again.tasks[0].kept and not again.tasks[0].outcomes, "and not measured again"
+
+
+def test_a_module_that_is_not_lowered_says_what_to_run(tmp_path):
+    with pytest.raises(BadInput, match="relax.matmul") as caught:
+        tune_relax(M.unfused(), None, M.TARGET, tmp_path, 1)
+    assert "LegalizeOps" in caught.value.remedy and "FuseTIR" in caught.value.remedy
+    with pytest.raises(BadInput, match="an IRModule"):
+        tune_tir(3, M.TARGET, tmp_path, 1)
+    with pytest.raises(BadInput, match="max_trials_global"):
+        tune_tir(M.matmul(), M.TARGET, tmp_path, -1)
+
+
+def test_scheduled_functions_are_left_alone_and_op_names_select(tmp_path):
+    mod = tvm.IRModule({"matmul_done": M.matmul(8).with_attr("tirx.is_scheduled", True), "matmul": M.matmul()})
+    _, result = tune(mod, target=M.TARGET, work_dir=tmp_path, max_trials_global=0)
+    assert {t.task.name: t.status for t in result.tasks} == {"matmul_done": "fallback", "matmul": "planned"}
+    assert "marked as scheduled" in str(result)
+    _, result = tune(mod, target=M.TARGET, max_trials_global=0, database="memory", op_names=["_done", "nothing"])
+    assert [t.task.name for t in result.tasks] == ["matmul_done"]
+
+
+def test_weights_are_told_from_activations():
+    by_name = {t.name: t for t in extract_tasks(M.network())}
+    assert sorted(t.weight for t in by_name.values()) == [1, 2]
+    assert all(0 not in t.constants and 1 in t.constants for t in by_name.values()), "x is no constant, weights are"
+    assert all(t.constants == () for t in extract_tasks(M.matmul())), "nothing is known of a function alone"
+
+
+@pytest.mark.parametrize("total, expected", [(None, [4, 4, 4]), (100, [4, 4, 4]), (7, [2, 3, 2]), (2, [1, 1, 0])])
+def test_trials_are_spread_over_the_tasks(total, expected):
+    tasks = [Task(n, "t", weight, None, ()) for n, weight in enumerate((2, 9, 1))]
+    assert tuning.shares(tasks, total, 4) == expected
+
+
+def test_without_a_device_plans_are_built_and_recorded_with_their_prediction(tmp_path):
+    database, result = tune(M.matmul(64, 64, 64), target=GPU, work_dir=tmp_path, max_trials_global=8)
+    (task,) = result.tasks
+    assert task.status == "planned" and not task.checked and task.outcomes[-1].ok
+    assert "no cuda device here" in str(result) and "neither measured nor checked" in str(result)
+    (record,) = database.get_all_tuning_records()
+    assert float(record.run_secs[0]) == pytest.approx(task.predicted_s * 1e9, rel=1e-5)
+
+
+INTERRUPTED = """
+import os, signal, sys
+import roller_tvm.relax.tuning as tuning
+from tests.relax import modules as M
+
+def stop(tuned, count):
+    os.kill(os.getpid(), signal.SIGINT)
+
+tuning.tune(M.network(), target=M.TARGET, work_dir=sys.argv[1], max_trials_global=0, progress=stop)
+"""
+
+
+def test_ctrl_c_keeps_what_was_recorded(tmp_path):
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, str(tmp_path)], cwd=root, capture_output=True, text=True, timeout=120,
+        env={**os.environ, "PYTHONPATH": str(root)},
+    )  # fmt: skip
+    assert done.returncode in (-2, 130), done.stderr[-500:]
+    start = time.monotonic()
+    _, result = tune(M.network(), target=M.TARGET, work_dir=tmp_path, max_trials_global=0)
+    assert [t.status for t in result.tasks] == ["resumed", "planned"]
+    assert time.monotonic() - start < 60
+    assert len((tmp_path / "roller_tvm.jsonl").read_text().splitlines()) == 3
+    assert json.loads((tmp_path / "roller_tvm.jsonl").read_text().splitlines()[0])["target"] == str(M.TARGET)
