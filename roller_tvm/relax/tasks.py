@@ -13,6 +13,8 @@ from ..tir.nodes import nests, parameters, structurally_equal
 
 #: Attributes that tell functions apart in a database, but not what they compute or how.
 NAMES = ("global_symbol", "op_pattern")
+#: Class of a constant tensor: until 0.26, and since.
+CONSTANTS = ("Constant", "GenericConst")
 FUSE = (
     "run relax.transform.LegalizeOps(), AnnotateTIROpPattern(), FoldConstant(), FuseOps(), FuseTIR() on it first,"
     " in the target's scope"
@@ -163,7 +165,7 @@ def _calls(mod: Any) -> tuple[dict[int, int], dict[int, tuple[int, ...]]]:
         bound: dict[int, Any] = {}
 
         def is_weight(node: Any, weights: set[int] = weights, bound: dict[int, Any] = bound) -> bool:
-            if hasattr(getattr(node, "data", None), "numpy") or identity(node) in weights:
+            if type(node).__name__ in CONSTANTS or identity(node) in weights:
                 return True
             made = bound.get(identity(node))  # a weight transposed at run time
             arguments = _arguments(made) if made is not None else ()
