@@ -32,9 +32,9 @@ EXIT_CODES = """exit codes: 0 done, 1 failed, 2 wrong command line, 3 bad input,
 5 nothing could be tuned, 6 a kernel gave wrong answers, 7 no space left, 130 interrupted"""
 EXAMPLES = """from a model to its outputs:
   roller-tvm doctor                                        is all there?
-  roller-tvm tune model.onnx --output records.json         plan, measure the best, record
-  roller-tvm compile model.onnx --tuning-records records.json --output model.tar
-  roller-tvm run model.tar --print-time
+  roller-tvm tune model.onnx --output records              plan, measure the best, record
+  roller-tvm compile model.onnx --tuning-records records --output model.so
+  roller-tvm run model.so --print-time
 
 one operator, without any TVM:
   roller-tvm plan matmul m=1024 n=1024 k=1024 --device h200 --explain
