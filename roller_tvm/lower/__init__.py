@@ -10,6 +10,7 @@ from .cpu_rows import lower_cpu_rows
 from .cpu_unrolled import lower_cpu_unrolled
 from .gpu import lower_direct, lower_reduce, lower_tiled
 from .gpu_rows import lower_rows
+from .gpu_tensor import lower_tensor
 from .gpu_transpose import lower_transpose
 from .gpu_unrolled import lower_unrolled
 from .loops import source_loops
@@ -17,6 +18,7 @@ from .steps import CacheWrite, Fuse, Inline, RFactor, Split, Step, render, step_
 
 _RECIPES = {
     "gpu.tiled": lower_tiled,
+    "gpu.tensor": lower_tensor,
     "gpu.direct": lower_direct,
     "gpu.reduce": lower_reduce,
     "gpu.unrolled": lower_unrolled,

@@ -20,6 +20,7 @@ from .steps import (
     Split,
     Step,
     StorageAlign,
+    TensorIrStep,
     Unroll,
     UnrollLimit,
     Vectorize,
@@ -118,6 +119,8 @@ class StepApplier:
             self.unroll_limit(stage, self.at(stage, step.axis), step.steps)
         elif isinstance(step, StorageAlign):
             self.storage_align(stage, self.at(stage, step.axis), step.factor, step.offset)
+        elif isinstance(step, TensorIrStep):
+            self.tensor_ir(step)
         else:
             raise self._error(f"'{step}' is of an unknown kind")
 
@@ -144,6 +147,15 @@ class StepApplier:
         self._own[stage] = (list(spatial), list(reduce))
         self.loops[stage] = [*spatial, *reduce]
         self._fresh.add(stage)
+
+    def tensor_ir(self, step: TensorIrStep) -> None:
+        """A step that only schedules of TensorIR can carry out."""
+        raise MeasureError(
+            f"'{step}' cannot be said by a {self.what}",
+            where="schedule steps",
+            kind="schedule error",
+            remedy="construct the plan without features (the default), or use the Relax line",
+        )
 
     # What a subclass does, on positions of loops ------------------------------------------------------
 

@@ -28,6 +28,10 @@ class Step:
         return [self.op, *(list(v) if isinstance(v := getattr(self, f.name), tuple) else v for f in fields(self))]
 
 
+class TensorIrStep(Step):
+    """Base of steps that TE schedule primitives and States have no word for (see ``tensor_steps``)."""
+
+
 @dataclass(frozen=True)
 class Split(Step):
     """``axis`` -> ``names`` (outermost first); ``lengths`` are the extents of all but the outermost.

@@ -23,6 +23,7 @@ PLAN_VERSION = 1
 #: How a nest is mapped onto a device; each name is one function in ``roller_tvm.lower``.
 RECIPES = {
     "gpu.tiled": "blocks stage input tiles in shared memory, threads keep a register tile",
+    "gpu.tensor": "blocks stage tiles of matrices in shared memory, warps multiply fragments on tensor cores",
     "gpu.direct": "each thread computes its outputs straight from global memory",
     "gpu.unrolled": "a thread computes a product with constant matrices, unrolled",
     "gpu.rows": "the threads of a block walk rows together, every stage while the row is in fast memory",

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from math import ceil, gcd
 from typing import Any
 
-from ..lower.applier import StepApplier
 from ..lower.steps import Bind, CacheRead, Pack, Split, Step
 from .nodes import (
     REDUCTION,
@@ -19,9 +18,10 @@ from .nodes import (
 )
 from .packing import index_map, mark_packed
 from .read import TirReading
+from .tensor import TensorSteps
 
 
-class TirApplier(StepApplier):
+class TirApplier(TensorSteps):
     """Carries steps out on blocks and loops of a TensorIR schedule.
 
     Parameters
@@ -200,7 +200,7 @@ class TirApplier(StepApplier):
     def cache_read(self, stage: str, scope: str, readers: Sequence[str], name: str) -> int:
         readers = list(dict.fromkeys(home for reader in readers for home in self._homes(reader)))
         block = self.blocks[readers[0]]
-        wanted = self._inputs[stage] if stage in self._inputs else key(self._written(self.blocks[stage]))
+        wanted = self._key_of(stage)
         reads = [buffer_of(region) for region in self.schedule.get(block).reads]
         at = next((n for n, buffer in enumerate(reads) if key(buffer) == wanted), None)
         if at is None:
@@ -225,8 +225,8 @@ class TirApplier(StepApplier):
         if constant is not None:
             mark_packed(self.schedule, constant)
 
-    def _written(self, block: Any) -> Any:
-        return buffer_of(self.schedule.get(block).writes[0])
+    def _key_of(self, name: str) -> int:
+        return self._inputs[name] if name in self._inputs else key(self._written(self.blocks[name]))
 
     def cache_write(self, stage: str, scope: str, name: str) -> None:
         block = self.blocks[stage]
@@ -254,6 +254,8 @@ class TirApplier(StepApplier):
     def finish(self) -> None:
         """What te infers: memory of what threads keep; initial values before a reduction, not behind an if in it."""
         for stage, loop in self._inside.items():
+            if not self._alive(self.blocks[stage]):  # an instruction took its place
+                continue
             scope = self._scope_inside(loop)
             if scope and str(self._written(self.blocks[stage]).scope()) == "global":
                 count = len(self.schedule.get(self.blocks[stage]).writes)
@@ -277,7 +279,7 @@ class TirApplier(StepApplier):
         try:
             self.schedule.get_loops(block)
             return True
-        except Exception:  # it was inlined
+        except Exception:  # it was inlined, or an instruction took its place
             return False
 
     def _decompose(self, stage: str, block: Any) -> None:

@@ -122,7 +122,7 @@ def compile_cuda(source: str, arch: str, compiler: str = "auto", where: str = ""
             f"'arch' must look like sm_80 (got {arch!r})", where, "give the target -arch=sm_80 or the like"
         )
     chosen = _choose(arch, compiler, where)
-    source = _rename_clashes(source)
+    source = _without_wmma(_rename_clashes(source))
     if chosen.name == "nvrtc":
         data, log = _nvrtc(chosen, source, arch, where)
     else:
@@ -153,6 +153,11 @@ def _rename_clashes(source: str) -> str:
     if include not in source or "htanh" not in source:
         return source
     return source.replace(include, include + "#define htanh tvm_htanh\n", 1)
+
+
+def _without_wmma(source: str) -> str:
+    # TVM includes the header for every kernel on tensor cores; NVRTC's wheels lack its parts.
+    return source if "nvcuda::" in source else source.replace("#include <mma.h>\n", "")
 
 
 def _nvrtc(compiler: Compiler, source: str, arch: str, where: str) -> tuple[bytes, str]:

@@ -1,0 +1,63 @@
+"""What a schedule can say beside loops: asked for with a construction, nothing by default.
+
+A plan made without features is the same on every TVM; one made with them is for the line whose schedules have words
+for them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..device import DeviceSpec
+
+#: First architecture with the instructions that are used, by the PTX ISA ("Target ISA notes" of mma.m16n8k16 and
+#: cp.async).
+_FIRST_ARCH = 80
+
+
+@dataclass(frozen=True)
+class Features:
+    """Words that schedules have on a line, for what the device has.
+
+    Parameters
+    ----------
+    tensor_cores : bool
+        Products of matrices by instructions of a whole warp.
+    async_copy : bool
+        Copies into shared memory that run ahead of what reads them, past the registers.
+    dynamic_shared : bool
+        Shared memory beyond the static limit, as far as the device lets a block opt in.
+
+    Examples
+    --------
+    >>> from roller_tvm.device import load_device
+    >>> Features.of_tensor_ir(load_device("a100")).tensor_cores, Features.of_tensor_ir(load_device("v100"))
+    (True, Features(tensor_cores=False, async_copy=False, dynamic_shared=False))
+    """
+
+    tensor_cores: bool = False
+    async_copy: bool = False
+    dynamic_shared: bool = False
+
+    @classmethod
+    def of_tensor_ir(cls, device: DeviceSpec) -> Features:
+        """What TensorIR can say for a device."""
+        arch = re.fullmatch(r"sm_(\d+)[a-z]?", device.arch)
+        if device.kind != "gpu" or arch is None or int(arch[1]) < _FIRST_ARCH:
+            return cls()
+        return cls(bool(device.tensor_gflops), True, bool(device.limits.shared_per_block_optin_bytes))
+
+    def shared_limit(self, device: DeviceSpec) -> int:
+        """Bytes of shared memory that a block may have."""
+        limits = device.limits
+        static = limits.shared_per_block_bytes or device.level("shared").capacity_bytes
+        return (limits.shared_per_block_optin_bytes or static) if self.dynamic_shared else static
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Features:
+        return cls(**data)
