@@ -202,6 +202,47 @@ def conflicts(geometry: Geometry, tile: Tile, rates: CpuRates) -> int:
     return found
 
 
+@dataclass(frozen=True)
+class TileCost:
+    """What a register tile costs, whatever the chunks and the order of the loops around it.
+
+    Parameters
+    ----------
+    use : RegisterUse
+    arithmetic, loads : float
+        Cycles over the whole reduction.
+    pages : frozenset of str
+        Operands that are read from another page at each step unless they are copied together.
+    other : float
+        Cycles of missed lines, special functions, the epilogue and of entering the tile.
+    """
+
+    use: RegisterUse
+    arithmetic: float
+    loads: float
+    pages: frozenset[str]
+    other: float
+
+    @classmethod
+    def of(cls, geometry: Geometry, tile: Tile, rates: CpuRates) -> TileCost:
+        g, use = geometry, register_use(geometry, tile, rates.lanes, rates.broadcasts)
+        points = prod(g.extents[i] for i in g.reduce)
+        per_point = sum(n * INSTRUCTIONS[kind] for kind, n in g.stage.ops) or 1.0
+        arithmetic, loads = inner_cycles(use, rates, points, bool(g.reduce), per_point)
+        missed = conflicts(g, tile, rates) * rates.line / rates.caches[1][2] if len(rates.caches) > 1 else 0.0
+        epilogue = use.accumulators * (2 + g.epilogue_flops) / rates.fma + TILE_OVERHEAD
+        outputs = prod(tile[i] for i in g.spatial)
+        special = g.stage.ops_of("special") * outputs
+        special += sum(op.calls * prod(tile[i] for i in op.axes if i in g.spatial_set) for op in g.operands)
+        calls = CALL * (points * special + g.epilogue_calls * outputs)
+        pages = frozenset(op.name for op in g.operands if scattered(g, op))
+        return cls(use, arithmetic, loads, pages, points * missed + epilogue + calls)
+
+    def cycles(self, points: int, packed: frozenset[str]) -> float:
+        """Of one register tile, where the operands `packed` are copied together."""
+        return max(self.arithmetic, self.loads) + points * len(self.pages - packed) * PAGE_CYCLES + self.other
+
+
 def tiled_estimate(
     geometry: Geometry,
     device: DeviceSpec,
@@ -209,6 +250,7 @@ def tiled_estimate(
     tile: Tile,
     order: tuple[int, ...],
     packed: frozenset[str] = frozenset(),
+    cost: TileCost | None = None,
 ) -> ProgramEstimate:
     """Predicted time of recipe cpu.tiled.
 
@@ -222,32 +264,23 @@ def tiled_estimate(
         Axis positions of the loops over register tiles inside a chunk, outermost first.
     packed : frozenset of str
         Operands copied together once a chunk.
+    cost : TileCost, optional
+        Of `tile`, if it is known already.
     """
     g = geometry
     rates = CpuRates.of(device, g.operands[0].element_bytes if g.operands else 4)
-    use = register_use(g, tile, rates.lanes, rates.broadcasts)
+    cost = cost or TileCost.of(g, tile, rates)
+    use = cost.use
     points = prod(g.extents[i] for i in g.reduce)
-    per_point = sum(n * INSTRUCTIONS[kind] for kind, n in g.stage.ops) or 1.0
-    arithmetic, loads = inner_cycles(use, rates, points, bool(g.reduce), per_point)
-    pages = sum(1 for op in g.operands if op.name not in packed and scattered(g, op))
-    missed = conflicts(g, tile, rates) * rates.line / rates.caches[1][2] if len(rates.caches) > 1 else 0.0
-    epilogue = use.accumulators * (2 + g.epilogue_flops) / rates.fma + TILE_OVERHEAD
     tiles = prod(ceil(chunk[i] / tile[i]) for i in g.spatial)
     chunks = prod(ceil(g.extents[i] / chunk[i]) for i in g.spatial)
 
     whole = tuple(g.extents[i] if i in g.reduce else tile[i] for i in range(len(tile)))
     whole_chunk = tuple(g.extents[i] if i in g.reduce else chunk[i] for i in range(len(chunk)))
     copies = sum(op.elements(whole_chunk) * op.element_bytes for op in g.operands if op.name in packed)
-    calls = points * CALL * (
-        g.stage.ops_of("special") * prod(tile[i] for i in g.spatial)
-        + sum(op.calls * prod(tile[i] for i in op.axes if i in g.spatial_set) for op in g.operands)
-    ) + CALL * g.epilogue_calls * prod(tile[i] for i in g.spatial)
-    core = (
-        tiles * (max(arithmetic, loads) + points * (pages * PAGE_CYCLES + missed) + epilogue + calls)
-        + copies / rates.caches[-1][2]
-    )
+    core = tiles * cost.cycles(points, packed) + copies / rates.caches[-1][2]
     levels: list[LevelTime] = []
-    worst, bound = core, "compute" if arithmetic >= loads else "load"
+    worst, bound = core, "compute" if cost.arithmetic >= cost.loads else "load"
     busiest = ceil(chunks / device.units)
     below, exposed = "register", 0.0
     for name, _, rate in rates.caches:

@@ -7,6 +7,7 @@ from math import ceil, prod
 
 from ..model.cpu import (
     CpuRates,
+    TileCost,
     inner_cycles,
     lanes_filled,
     register_use,
@@ -154,14 +155,14 @@ def construct_tiled(search: Search, top: int) -> list[tuple[RProgram, ProgramEst
         packings.append(spread)
     found: list[tuple[float, Tile, Tile, tuple[int, ...], frozenset[str], ProgramEstimate]] = []
     for tile in register_tiles(search, rates):
-        of_tile = []
+        of_tile, cost = [], TileCost.of(g, tile, rates)
         for chunk, packed in product(chunks_of(search, tile, device.units), packings):
             if packed and not g.stage.is_box(chunk):
                 continue
             estimates = []
             for order in orders_of(g, chunk, tile):
                 search.considered += 1
-                estimates.append((tiled_estimate(g, device, chunk, tile, order, packed), order))
+                estimates.append((tiled_estimate(g, device, chunk, tile, order, packed, cost), order))
             least = min(e.seconds for e, _ in estimates)
             # Of orders as good, the first: the largest operand, which a network reads cold, streams through once.
             estimate, order = next(e for e in estimates if e[0].seconds <= least * (1 + ALIKE))
