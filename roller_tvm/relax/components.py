@@ -19,10 +19,11 @@ from ..measure.machine import same_machine
 from ..measure.pool import Pool
 from ..measure.session import Limits
 from ..tir.candidates import make_candidates
+from ..tir.packing import constant_parameters
 from ..tvm_env import set_threads
 from .database import Store
 from .devices import device_of, find_target
-from .measure import WORKER, Measurer, layout_free
+from .measure import WORKER, Measurer
 from .tasks import Task, extract_tasks, hash_of, normalized, without_names
 from .tuning import TOP, shares
 
@@ -61,7 +62,7 @@ class RollerSpace(PySpaceGenerator):
         """Schedules of a task's module; none, with a warning, where it cannot be planned."""
         func = mod["main"]
         found = make_candidates(
-            func, device_of(self.device, find_target(self.target)), self.top, layout_free(func), "main"
+            func, device_of(self.device, find_target(self.target)), self.top, constant_parameters(func), "main"
         )
         spaces = [schedule for _, schedule in found.schedules()]
         if not spaces:

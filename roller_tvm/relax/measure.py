@@ -11,6 +11,7 @@ from ..errors import MeasureError
 from ..measure.cold import footprint_of, read_s_per_byte
 from ..measure.pool import START_S, Call, Pool
 from ..measure.session import PACKED, PLAIN, Limits, Outcome, Session, TaskResult, settle_spilled, timed
+from ..tir.packing import constant_parameters
 from .database import record_line
 from .reference import default_module
 from .tasks import Task
@@ -64,7 +65,7 @@ class Measurer:
 
         mod = task.workloads[0]
         lines = [record_line(mod, s, self.target) for s in schedules]
-        mode = PACKED if layout_free(task.func) else PLAIN
+        mode = PACKED if constant_parameters(task.func) else PLAIN
         options = {**self.limits.options(), **(self.cold if task.constants else {})}
         session = Session(self.pool, self.limits, self.seconds, task.key, mode, lines, options)
         text, limit = str(tvm.ir.save_json(mod)), self.limits.reference_s
@@ -135,12 +136,6 @@ class Measurer:
                 kind="reference",
                 remedy="leave this task to TVM's own schedule",
             )
-
-
-def layout_free(func: Any) -> tuple[int, ...]:
-    """Parameters marked by ``AttachAttrLayoutFreeBuffers``: weights whose layout is ours to choose."""
-    attrs = func.attrs or {}
-    return tuple(int(i) for i in attrs["layout_free_buffers"]) if "layout_free_buffers" in attrs else ()
 
 
 def cold_weights(tasks: Sequence[Task], device: Any) -> dict[str, Any]:

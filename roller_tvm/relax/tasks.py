@@ -10,15 +10,12 @@ from typing import Any
 from ..errors import BadInput
 from ..tir.nodes import key as identity
 from ..tir.nodes import nests, parameters, structurally_equal
+from .lowered import require_lowered
 
 #: Attributes that tell functions apart in a database, but not what they compute or how.
 NAMES = ("global_symbol", "op_pattern")
 #: Class of a constant tensor: until 0.26, and since.
 CONSTANTS = ("Constant", "GenericConst")
-FUSE = (
-    "run relax.transform.LegalizeOps(), AnnotateTIROpPattern(), FoldConstant(), FuseOps(), FuseTIR() on it first,"
-    " in the target's scope"
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,12 +71,11 @@ def extract_tasks(mod: Any, params: Any = None, op_names: Sequence[str] | None =
     Raises
     ------
     BadInput
-        If it has Relax operators and not one PrimFunc: it was not lowered yet.
+        Where Relax operators are left: it was not lowered yet.
     """
     mod = as_module(mod, params)
+    require_lowered(mod)
     funcs = [(str(var.name_hint), var, f) for var, f in mod.functions_items() if type(f).__name__ == "PrimFunc"]
-    if not funcs:
-        _no_functions(mod)
     counts, constants = _calls(mod)
     found: list[tuple[Any, Task]] = []
     for name, var, func in funcs:
@@ -129,23 +125,6 @@ def hash_of(func: Any) -> str:
     import tvm_ffi
 
     return f"{tvm_ffi.structural_hash(func) & (2**64 - 1):016x}"
-
-
-def _no_functions(mod: Any) -> None:
-    from tvm import relax
-
-    operators: set[str] = set()
-
-    def visit(node: Any) -> None:
-        if isinstance(node, relax.Call) and type(node.op).__name__ == "Op":
-            operators.add(str(node.op.name))
-
-    for _, func in mod.functions_items():
-        if isinstance(func, relax.Function):
-            relax.analysis.post_order_visit(func, visit)
-    if operators:
-        first = ", ".join(sorted(operators)[:3])
-        raise BadInput(f"the module has no PrimFunc, but operators such as {first}: it is not lowered yet", remedy=FUSE)
 
 
 def _calls(mod: Any) -> tuple[dict[int, int], dict[int, tuple[int, ...]]]:

@@ -20,10 +20,11 @@ from ..measure.selection import select
 from ..measure.session import Limits, TaskResult, timed
 from ..measure.table import header, row, summary
 from ..tir.candidates import Candidates, make_candidates
+from ..tir.packing import constant_parameters
 from ..tvm_env import import_relax_tvm, set_threads
 from .database import UNMEASURED, Note, Store
 from .devices import device_of
-from .measure import WORKER, Measurer, cold_weights, layout_free
+from .measure import WORKER, Measurer, cold_weights
 from .tasks import Task, extract_tasks
 
 #: Plans measured, each task, unless told otherwise: as many as the paper measures.
@@ -236,7 +237,7 @@ class _Tuner:
             tuned = TunedTask(task, "fallback", kept, reason=note.reason, kept=True, seconds=seconds, default_s=seconds)
             return tuned, []
         with timed(self.result.seconds, "plan"):
-            found = make_candidates(task.func, self.device, max(TOP, trials), layout_free(task.func), task.name)
+            found = make_candidates(task.func, self.device, max(TOP, trials), constant_parameters(task.func), task.name)
             plans = list(found.schedules())
         reason = found.reason
         if not plans and not reason:

@@ -53,4 +53,4 @@ def index_map(step: Pack) -> Callable[..., list[Any]]:
 
 def mark_packed(schedule: Any, block: Any) -> None:
     """Says that a block packs a constant, so that it can be split off and folded."""
-    schedule.annotate(block, PACKING, True)
+    schedule.annotate(block, PACKING, 1)  # True becomes 1 in a database's files

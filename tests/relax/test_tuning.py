@@ -17,7 +17,7 @@ from tvm import relax  # noqa: E402
 
 from roller_tvm.errors import BadInput  # noqa: E402
 from roller_tvm.measure.session import Limits  # noqa: E402
-from roller_tvm.relax import tune, tune_relax, tune_tir, tuning  # noqa: E402
+from roller_tvm.relax import build, prepare, tune, tune_relax, tune_tir, tuning  # noqa: E402
 from roller_tvm.relax.tasks import Task, extract_tasks  # noqa: E402
 
 from . import modules as M  # noqa: E402
@@ -138,3 +138,31 @@ def test_ctrl_c_keeps_what_was_recorded(tmp_path):
     assert time.monotonic() - start < 60
     assert len((tmp_path / "roller_tvm.jsonl").read_text().splitlines()) == 3
     assert json.loads((tmp_path / "roller_tvm.jsonl").read_text().splitlines()[0])["target"] == str(M.TARGET)
+
+
+def convolution():
+    """relu(conv2d(x, w) + b), NCHW, as importers make it."""
+    builder, rng = relax.BlockBuilder(), np.random.default_rng(2)
+    x = relax.Var("x", relax.TensorType((1, 16, 10, 10), "float32"))
+    weights, bias = (relax.const(rng.standard_normal(s).astype("float32")) for s in ((32, 16, 3, 3), (1, 32, 1, 1)))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            made = relax.op.nn.relu(relax.op.add(relax.op.nn.conv2d(x, weights, padding=1), bias))
+            out = builder.emit_output(builder.emit(made))
+        builder.emit_func_output(out)
+    return builder.get()
+
+
+def test_packed_weights_are_timed_packed_checked_and_folded_by_the_pipeline(tmp_path):
+    mod = convolution()
+    prepared = prepare(mod, M.TARGET)
+    database, result = tune(
+        prepared, target=M.TARGET, work_dir=tmp_path, max_trials_per_task=2, op_names=["conv2d"], limits=OURS
+    )
+    (task,) = result.tasks
+    assert task.status == "measured" and task.checked, str(result)
+    assert any("layout_rewrite_preproc" in str(r.trace) for r in database.get_all_tuning_records())
+    x = np.random.default_rng(5).standard_normal((1, 16, 10, 10)).astype("float32")
+    machine = relax.VirtualMachine(build(mod, M.TARGET, database=tmp_path), tvm.cpu())
+    got = machine["main"](tvm.runtime.tensor(x)).numpy()
+    np.testing.assert_allclose(got, M.answer(mod, x), rtol=1e-4, atol=1e-4)
