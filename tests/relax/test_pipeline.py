@@ -80,6 +80,31 @@ def test_views_stay_views():
     np.testing.assert_allclose(run(build(mod, LLVM), x)[0], default(mod, x)[0], rtol=1e-5)
 
 
+def mean_of_rows(builder, x):
+    mean = builder.emit(relax.op.mean(x, axis=[-1], keepdims=True))
+    return builder.emit(relax.op.subtract(x, mean))
+
+
+def pooled(builder, x):
+    return builder.emit(relax.op.mean(x, axis=[2, 3], keepdims=True))
+
+
+def soft(builder, x):
+    return builder.emit(relax.op.nn.softmax(x, axis=2))
+
+
+@pytest.mark.parametrize(
+    ("body", "shape"), [(mean_of_rows, (1, 128, 768)), (pooled, (1, 96, 40, 40)), (soft, (1, 40, 6625))]
+)
+def test_reductions_in_lanes(body, shape):
+    """A reduction split in lanes and computed inside another nest, whose blocks have their axes in another order."""
+    mod, x = module(body, shape), values(*shape, high=2.0)
+    prepared = prepare(mod, LLVM)
+    scheduled, report = schedule(prepared, LLVM)
+    assert not report.left, report
+    np.testing.assert_allclose(run(build(prepared, LLVM), x)[0], default(mod, x)[0], rtol=1e-4, atol=1e-5)
+
+
 def test_weights_given_by_name():
     def body(builder, x, w):
         return builder.emit(relax.op.matmul(x, w))
