@@ -34,6 +34,7 @@ from .steps import (
     Unroll,
     Vectorize,
 )
+from .tensor_steps import Pipeline
 
 
 def begin(expression: TensorExpression, program: RProgram) -> tuple[list[Step], Stage, Stage, str]:
@@ -82,7 +83,11 @@ def lower_tiled(expression: TensorExpression, program: RProgram) -> list[Step]:
     for axis, loop in zip(anchor.reduce, reduce, strict=True):
         step, u = block[axis.name], program.choice(f"unroll:{axis.name}", 1)
         steps.append(Split(inner, loop, (step // u, u), tuple(f"{loop}.{n}" for n in (0, 1, 2))))
-    order = [f"{loop}.{n}" for n in (0, 1, 2) for loop in reduce]
+    stages = program.choice("stages", 1)
+    outer = list(zip(reduce, anchor.reduce, strict=True))
+    if stages > 1:  # copies run ahead in the loop that they stand in: the longest
+        outer.sort(key=lambda o: -(-o[1].extent // block[o[1].name]))
+    order = [*(f"{loop}.0" for loop, _ in outer), *(f"{loop}.{n}" for n in (1, 2) for loop in reduce)]
     steps.append(Reorder(inner, (*order, *spatial)))
     # Expanded by TVM, not by the compiler: accumulators are then indexed by constants and live in registers.
     expanded = (*order[2 * len(reduce):], *(spatial if program.choice("unroll_tile", 1) else ()))
@@ -93,9 +98,12 @@ def lower_tiled(expression: TensorExpression, program: RProgram) -> list[Step]:
     for name in program.staged:
         staged = f"{name}.shared"
         dims = tuple(f"d{n}" for n in range(len(expression.tensors[name].shape)))
-        steps += [CacheRead(name, "shared", (inner,), staged), ComputeAt(staged, inner, stage_loop)]
+        scope = "shared" if stages == 1 else "shared.dyn"
+        steps += [CacheRead(name, scope, (inner,), staged), ComputeAt(staged, inner, stage_loop)]
         steps += [StorageAlign(staged, f"d{dim}", factor, 0) for dim, factor in align[name]]
         steps += fetch(staged, dims, program.choice("threads"), program.choice(f"vector:{name}", 1))
+    if stages > 1:
+        steps.append(Pipeline(inner, stage_loop, len(program.staged), stages, 1))
     return steps
 
 

@@ -36,6 +36,7 @@ class TiledShape:
     vectors: tuple[int, ...]  # elements a fetch instruction moves, per operand
     store: int  # elements a store instruction moves
     padding: tuple[int, ...]  # per operand, elements
+    stages: int = 1  # buffers of each staged tile: copies run ahead of what reads them by one less
 
 
 def vector_quantum(operand: Operand, vectors: tuple[int, ...]) -> int:
@@ -49,7 +50,7 @@ def shared_bytes_of(geometry: Geometry, shape: TiledShape) -> int:
     for op, padding in zip(geometry.operands, shape.padding, strict=True):
         box = op.box(shape.block)
         total += storage_elements(box, alignments(box, padding, vector_quantum(op, shape.vectors))) * op.element_bytes
-    return total
+    return total * shape.stages
 
 
 def tiled_estimate(geometry: Geometry, device: DeviceSpec, shape: TiledShape, threads: int,
@@ -111,6 +112,8 @@ def tiled_estimate(geometry: Geometry, device: DeviceSpec, shape: TiledShape, th
     sync = 2 * rates.shared_latency
     alone = max(compute, issue, shared_read) / min(1.0, warps / rates.issue)
     chain = rates.dram_latency + sync + max(l2_time, dram_time) + alone
+    if shape.stages > 1:  # a load has the steps that it runs ahead to arrive in
+        chain = max(alone + sync, (chain - sync) / (shape.stages - 1))
     cycles = busiest * (steps * max(throughput, chain / resident) + BLOCK_CYCLES)
 
     # Store and epilogue.

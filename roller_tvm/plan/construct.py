@@ -28,7 +28,7 @@ from .cpu_direct import construct_direct as construct_cpu_direct
 from .cpu_rows import construct_rows
 from .cpu_unrolled import construct_unrolled as construct_cpu_unrolled
 from .cpu_window import construct_window, slides_only
-from .features import Features
+from .features import NO_FEATURES, Features
 from .gpu_direct import construct_direct, construct_reduce, streams
 from .gpu_rows import construct_rows as construct_gpu_rows
 from .gpu_tensor import construct_tensor
@@ -47,8 +47,6 @@ EPS = (0.0, 0.2, 0.4, 0.8, 1.6, 3.2)
 REGISTER_OUTPUTS = 64
 # Blocks of a split reduction on a unit: one is enough to use it, a few hide each other's latency.
 BLOCKS_PER_UNIT = 4
-
-NO_FEATURES = Features()
 
 Ranked = list[tuple[RProgram, ProgramEstimate]]
 
@@ -174,7 +172,7 @@ def recipes(
         found.append(Recipe(partial(construct_tensor, features=features)))
     distinct = len({op.name for op in g.operands}) == len(g.operands)  # a tensor read twice has one staged tile
     if distinct and len(g.operands) > 1 and g.stage.combiner == "sum" and any(g.reuse(i) for i in g.spatial):
-        found.append(Recipe(construct_tiled, relaxes=True))
+        found.append(Recipe(partial(construct_tiled, features=features), relaxes=True))
     found.append(Recipe(construct_direct, last_resort=g.is_contraction()))
     if g.reduce and (len(g.operands) == 1 or g.stage.results > 1 or streams(g)):
         found.append(Recipe(construct_reduce))

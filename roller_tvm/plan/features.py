@@ -61,3 +61,6 @@ class Features:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Features:
         return cls(**data)
+
+
+NO_FEATURES = Features()

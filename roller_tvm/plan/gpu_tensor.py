@@ -26,6 +26,7 @@ from ..model.storage import VECTOR_ALIGNMENT
 from .align import Rejection, capacity
 from .features import Features
 from .gpu_direct import linear_tile
+from .gpu_tiled import COPY_LEAST
 from .program import RProgram
 from .search import Search
 
@@ -53,8 +54,6 @@ INSTRUCTIONS = {
 }  # fmt: skip
 # Breadth of the search, not device facts: tiles in fragments, buffers, bands of the raster.
 BLOCKS, WARPS, STEPS, STAGES, BANDS = (1, 2, 4, 8, 16), (1, 2, 4), (1, 2, 4), (4, 3, 2, 1), (1, 2, 4, 8, 16)
-# Bytes that the smallest cp.async moves.
-COPY_LEAST = 4
 
 
 @dataclass(frozen=True)

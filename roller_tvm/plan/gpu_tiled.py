@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from math import ceil, prod
@@ -22,6 +23,7 @@ from ..model.registers import (
 )
 from ..model.storage import VECTOR_ALIGNMENT
 from .align import Rejection, aligned_extents, bank_padding, capacity, execution_unit, tensor_shape, transaction
+from .features import NO_FEATURES, Features
 from .program import RProgram
 from .search import Search
 
@@ -32,6 +34,8 @@ REFINED = 24
 # Share of lanes that may idle in a block's last warp whatever eps is: rows of 21 or 83 fill whole warps only in
 # blocks of hundreds of threads, which have few registers each. The model counts what idles.
 IDLE_LANES = 0.2
+# Buffers of a staged tile that are looked at, and the bytes that the smallest cp.async moves (PTX ISA).
+MOST_STAGES, COPY_LEAST = 4, 4
 # Extents of a register tile along one axis: what reuse needs at least, what registers hold at most.
 REGISTER_LEAST, REGISTER_MOST = 4, 32
 
@@ -356,7 +360,9 @@ def block_tiles(search: Search, thread: Tile, step: Tile, beam: int) -> list[Til
     return result
 
 
-def construct_tiled(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
+def construct_tiled(
+    search: Search, top: int, features: Features = NO_FEATURES
+) -> list[tuple[RProgram, ProgramEstimate]]:
     """Ranked candidates of recipe gpu.tiled at one eps."""
     g, device = search.geometry, search.device
     if not g.spatial or not g.reduce or not g.operands:
@@ -396,7 +402,30 @@ def construct_tiled(search: Search, top: int) -> list[tuple[RProgram, ProgramEst
             if outcome:
                 fine[tile, thread] = outcome
     ranked = sorted(fine.values(), key=lambda o: o[2].seconds)[: 2 * top]
+    if features.async_copy:
+        ranked = sorted((staged(search, features, *o) for o in ranked), key=lambda o: o[2].seconds)
     return [(program(search, shape, threads), estimate) for shape, threads, estimate in ranked]
+
+
+def staged(
+    search: Search, features: Features, shape: TiledShape, threads: int, estimate: ProgramEstimate
+) -> tuple[TiledShape, int, ProgramEstimate]:
+    """The shape with as many buffers as its loads' latency asks for and shared memory has room for; fewest of equals."""
+    g, device = search.geometry, search.device
+    best = (shape, threads, estimate)
+    enough = all(op.element_bytes * v >= COPY_LEAST for op, v in zip(g.operands, shape.vectors, strict=True))
+    steps = max(ceil(g.extents[i] / shape.block[i]) for i in g.reduce)
+    # Copies past the registers compute nothing on the way.
+    if not enough or any(op.arithmetic or any(op.opaque) for op in g.operands):
+        return best
+    for stages in range(2, min(MOST_STAGES, steps) + 1):
+        more = replace(shape, stages=stages)
+        if shared_bytes_of(g, more) > features.shared_limit(device):
+            break
+        found = tiled_estimate(g, device, more, threads)
+        if found is not None and found.seconds < best[2].seconds:
+            best = (more, threads, found)
+    return best
 
 
 def program(search: Search, shape: TiledShape, threads: int) -> RProgram:
@@ -410,5 +439,7 @@ def program(search: Search, shape: TiledShape, threads: int) -> RProgram:
     choices.update({f"vthread:{a}": v for a, v in zip(g.axes, shape.vthreads, strict=True) if v > 1})
     choices.update({f"vector:{op.name}": v for op, v in zip(g.operands, shape.vectors, strict=True)})
     choices["store"] = shape.store
+    if shape.stages > 1:
+        choices["stages"] = shape.stages
     staged = tuple(dict.fromkeys(op.name for op in g.operands))
     return search.program("gpu.tiled", (block, thread), tuple(choices.items()), staged)
