@@ -1,0 +1,1 @@
+#pragma once  // __dp4a is in emulated_math.h

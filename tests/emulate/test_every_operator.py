@@ -1,0 +1,69 @@
+"""Every operator as the Relay line's GPU kernels, executed: its numbers those of TVM's own schedule for the CPU.
+
+One or two minutes in all, most of it the C++ compiler; a second run takes what was compiled from the cache.
+"""
+
+import pytest
+
+tvm = pytest.importorskip("tvm")
+pytest.importorskip("tvm.relay", reason="needs the Relay line")
+pytestmark = [pytest.mark.tvm, pytest.mark.slow]
+
+from tvm import te  # noqa: E402
+
+from roller_tvm.lower import lower  # noqa: E402
+from roller_tvm.plan import construct  # noqa: E402
+from roller_tvm.relay import reference  # noqa: E402
+from roller_tvm.relay.apply_te import apply_steps_te  # noqa: E402
+from roller_tvm.relay.emulated import emulated_function  # noqa: E402
+from roller_tvm.relay.loops import TeProgram  # noqa: E402
+from roller_tvm.te import read_te  # noqa: E402
+
+from ..lower.gpu_check import spread  # noqa: E402
+from ..plan.devices import device  # noqa: E402
+from ..te.every_operator import FAMILIES, NOT_ON_A_GPU, POSITIVE  # noqa: E402
+
+GPU, PLANS = "a100", 2
+# What TVM 0.17 makes wrong kernels of, or none.
+WRONG = {
+    "conv2d int8": "int32x16: 16 bytes at once, whose indices TVM computes as a vector that CUDA has no type for",
+    "depthwise int8": "a ramp of 8 lanes is not allowed in CUDA",
+    "max int8": "without shuffles for bytes TVM puts barriers where half a warp passes",
+}
+CASES = [
+    pytest.param(family, name, marks=[pytest.mark.xfail(reason=WRONG[name], strict=True)] if name in WRONG else [])
+    for family, cases in FAMILIES.items()
+    for name in cases
+    if name not in NOT_ON_A_GPU
+]
+
+
+@pytest.mark.parametrize(("family", "name"), CASES)
+def test_kernels(family, name):
+    tensors = list(FAMILIES[family][name]())
+    outputs = [t for t in tensors if not isinstance(t.op, te.PlaceholderOp)]
+    placeholders = [t for t in tensors if isinstance(t.op, te.PlaceholderOp)]
+    for positive in (True,) if name in POSITIVE else (False, True):
+        feeds = reference.make_inputs(placeholders, positive)
+        expected = own(tensors, outputs, feeds)
+        if reference.usable(expected):
+            break
+    reading = read_te(tensors, "op")
+    terms = reference.reduction_terms(tvm.auto_scheduler.ComputeDAG(tensors).ops)
+    given = iter(feeds)
+    arrays = [next(given) if isinstance(t.op, te.PlaceholderOp) else None for t in tensors]
+    for plan in spread([r.plan for r in construct(reading.expression, device(GPU), top=10).plans], PLANS):
+        schedule, args = apply_steps_te(TeProgram.of_reading(reading, tensors), lower(plan))
+        function = emulated_function(schedule, args)
+        for got, wanted in zip(function.run(arrays), expected, strict=True):
+            wrong = reference.difference(got, wanted, terms)
+            assert not wrong, f"{wrong}\n{function}\n{plan}"
+
+
+def own(tensors, outputs, feeds):
+    """What TVM's default schedule computes on the CPU."""
+    kernel = tvm.build(reference.reference_schedule(outputs), tensors, "llvm")
+    made = [tvm.nd.empty([int(e) for e in t.shape], t.dtype) for t in outputs]
+    given, results = iter(feeds), iter(made)
+    kernel(*(tvm.nd.array(next(given)) if isinstance(t.op, te.PlaceholderOp) else next(results) for t in tensors))
+    return [m.numpy() for m in made]
