@@ -410,7 +410,7 @@ def construct_tiled(
 def staged(
     search: Search, features: Features, shape: TiledShape, threads: int, estimate: ProgramEstimate
 ) -> tuple[TiledShape, int, ProgramEstimate]:
-    """The shape with as many buffers as its loads' latency asks for and shared memory has room for; fewest of equals."""
+    """The shape with as many buffers as the latency of its loads asks for and shared memory has room for."""
     g, device = search.geometry, search.device
     best = (shape, threads, estimate)
     enough = all(op.element_bytes * v >= COPY_LEAST for op, v in zip(g.operands, shape.vectors, strict=True))

@@ -76,6 +76,10 @@ class Candidates:
                 self.failures.append(f"lowering: {type(error).__name__}: {str(error)[:200]}")
 
 
+def _tensor_cores(ranked: RankedPlan) -> bool:
+    return any(program.recipe == "gpu.tensor" for program in ranked.plan.programs)
+
+
 def make_candidates(
     func: Any, device: DeviceSpec, top: int = 10, constants: Collection[str | int] = (), name: str | None = None
 ) -> Candidates:
@@ -100,6 +104,7 @@ def make_candidates(
     """
     from ..lower import lower
     from ..plan import construct
+    from ..plan.features import NO_FEATURES, Features
     from ..plan.gpu_variants import plan_variants
     from .read import read_prim_func
 
@@ -108,7 +113,10 @@ def make_candidates(
     try:
         reading = read_prim_func(func, name=name, constants=constants)
         result.flops = float(reading.expression.flops)
-        plans = list(construct(reading.expression, device, top=top).plans)
+        features = Features.of_tensor_ir(device)
+        plans = list(construct(reading.expression, device, top, features).plans)
+        if features != NO_FEATURES and all(_tensor_cores(ranked) for ranked in plans):
+            plans += construct(reading.expression, device, 1).plans  # for where TVM finds no product in the function
         if device.kind == "gpu":  # last of all, for where every plan spills
             plans += plan_variants(plans[0])
         known: set[tuple[Step, ...]] = set()

@@ -1,0 +1,129 @@
+"""Matrix products on tensor cores: when they are planned, with which tiles and buffers, and why not."""
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+from roller_tvm.device import load_device
+from roller_tvm.expr.matrices import matrix_roles
+from roller_tvm.expr.operators import parse_operator
+from roller_tvm.model.gpu_tensor import TensorShape, shared_bytes
+from roller_tvm.plan import Plan, construct
+from roller_tvm.plan.features import NO_FEATURES, Features
+from roller_tvm.plan.gpu_tensor import product_of
+
+
+def plans(words, device="a100", features=None, top=10):
+    spec = load_device(device)
+    made = Features.of_tensor_ir(spec) if features is None else features
+    return construct(parse_operator(words.split()), spec, top, made)
+
+
+def recipes(found):
+    return {p.recipe for ranked in found.plans for p in ranked.plan.programs}
+
+
+LARGE = "matmul m=2048 n=2048 k=2048 dtype=float16"
+
+
+@pytest.mark.parametrize("words", [
+    LARGE, "batch_matmul b=12 m=384 n=384 k=64 dtype=float16", "dense m=512 n=3072 k=768 bias=1 relu=1 dtype=float16",
+    "conv2d_nhwc n=32 c=64 h=56 w=56 f=64 k=3 padding=1 dtype=float16",
+])  # fmt: skip
+def test_half_products_are_planned_on_tensor_cores(words):
+    found = plans(words)
+    assert found.best.plan.programs[0].recipe == "gpu.tensor"
+    assert found.best.seconds < plans(words, features=NO_FEATURES).best.seconds / 1.5
+
+
+def test_without_features_plans_are_those_of_every_line():
+    spec, expression = load_device("a100"), parse_operator(LARGE.split())
+    assert [r.plan for r in construct(expression, spec, 5).plans] == [
+        r.plan for r in construct(expression, spec, 5, NO_FEATURES).plans
+    ]
+    assert "gpu.tensor" not in recipes(construct(expression, spec, 10))
+
+
+@pytest.mark.parametrize("device", ["v100", "t4", "mi50", "k80"])
+def test_older_devices_have_none_of_it(device):
+    assert Features.of_tensor_ir(load_device(device)) == NO_FEATURES
+
+
+@pytest.mark.parametrize(("words", "why"), [
+    ("matmul m=512 n=512 k=512", "float32 and float32"),
+    ("conv2d_nchw n=8 c=32 h=14 w=14 f=32 k=3 padding=1 dtype=int8", "int8"),
+    ("depthwise_conv2d_nchw n=8 c=32 h=14 w=14 k=3 padding=1 dtype=float16", "in other ways|no rows"),
+])  # fmt: skip
+def test_what_is_no_product_for_them_is_told(words, why):
+    found = plans(words)
+    assert "gpu.tensor" not in recipes(found)
+    reasons = {f"{r.required} {r.limit}" for r in found.rejections if r.rule == "tensor cores"}
+    assert any(re.search(why, reason) for reason in reasons), reasons
+
+
+def test_fewer_buffers_rather_than_no_tile():
+    spec = load_device("a100")
+    small = replace(spec, limits=replace(spec.limits, shared_per_block_optin_bytes=40 * 1024,
+                                         shared_per_block_bytes=40 * 1024))  # fmt: skip
+    made = Features.of_tensor_ir(small)
+    found = construct(parse_operator(LARGE.split()), small, 40, made).plans
+    assert found and all(r.estimate.programs[0].shared_bytes <= 40 * 1024 for r in found)
+    wide = {(r.plan.programs[0].choice("block_m"), r.plan.programs[0].choice("block_n")) for r in found}
+    assert any(m * n >= 64 * 128 for m, n in wide)
+    roomy = construct(parse_operator(LARGE.split()), spec, 40, made).plans
+    stages = {r.plan.programs[0].choice("stages") for r in roomy}
+    assert max(stages) >= max(r.plan.programs[0].choice("stages") for r in found)
+
+
+def test_opt_in_shared_memory_is_used_and_only_with_the_feature():
+    with_it = plans(LARGE, top=40).plans
+    static = load_device("a100").limits.shared_per_block_bytes
+    assert max(r.estimate.programs[0].shared_bytes for r in with_it) > static
+    without = plans(LARGE, features=Features(tensor_cores=True, async_copy=True), top=40).plans
+    assert all(r.estimate.programs[0].shared_bytes <= static for r in without)
+
+
+def test_buffers_hide_latency():
+    """Without copies that run ahead one buffer is what there is, and the estimate is worse."""
+    ahead = plans("matmul m=512 n=512 k=4096 dtype=float16").best
+    alone = plans("matmul m=512 n=512 k=4096 dtype=float16", features=Features(tensor_cores=True)).best
+    assert ahead.plan.programs[0].choice("stages") > 1 == max(1, alone.plan.programs[0].choice("stages", 1))
+    assert ahead.seconds < alone.seconds
+
+
+def test_blocks_walk_in_bands_where_a_wave_reads_too_much():
+    banded = {r.plan.programs[0].choice("raster") for r in plans("matmul m=8192 n=8192 k=8192 dtype=float16").plans}
+    assert max(banded) > 1
+    small = {r.plan.programs[0].choice("raster") for r in plans("matmul m=512 n=512 k=512 dtype=float16").plans}
+    assert small == {1}
+
+
+def test_a_plan_goes_through_json():
+    plan = plans(LARGE, top=1).best.plan
+    assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+
+
+def test_roles_of_convolutions():
+    nhwc = parse_operator("conv2d_nhwc n=2 c=8 h=14 w=14 f=16 k=3 dtype=float16".split()).anchor
+    roles = matrix_roles(nhwc)
+    assert [nhwc.axes[i].name for i in roles.m] == ["n", "oh", "ow"]
+    assert [nhwc.axes[i].name for i in roles.n] == ["f"]
+    assert (roles.left_turned, roles.right_turned) == (False, True)
+    nchw = parse_operator("conv2d_nchw n=2 c=8 h=14 w=14 f=16 k=3 dtype=float16".split()).anchor
+    roles = matrix_roles(nchw)
+    assert (roles.left_turned, roles.right_turned) == (True, False)
+
+
+def test_rows_are_padded_to_start_in_other_banks():
+    from roller_tvm.model.geometry import Geometry
+
+    expression = parse_operator(LARGE.split())
+    made = product_of(Geometry.of(expression, expression.anchor_name))
+    shape = TensorShape((128, 128, 32), (64, 64), 3, (8, 8))
+    for matrix in made.matrices:
+        _, row = matrix.padded_row(shape.block)
+        starts = {row * matrix.element_bytes * n % 128 for n in range(8)}
+        assert len(starts) == 8, "two rows that ldmatrix reads together start in one bank"
+    assert shared_bytes(made.matrices, shape) == 3 * sum(m.tile_bytes(shape.block) for m in made.matrices)
