@@ -251,11 +251,17 @@ def record_of(workload: Any, trace: Any, target: Any, repeats: Sequence[float]) 
 
 def record_line(mod: Any, schedule: Any, target: Any) -> str:
     """A schedule of a normalised module as a database keeps it, which is what workers and later builds get."""
-    from tvm.s_tir.meta_schedule import _ffi_api
     from tvm.s_tir.meta_schedule.database import Workload
 
+    return record_text(record_of(Workload(mod), schedule.trace, target, [0.0]))
+
+
+def record_text(record: Any) -> str:
+    """A record as a database's file has it; ``replay`` takes it."""
+    from tvm.s_tir.meta_schedule import _ffi_api
+
     # TVM's own `as_json` knows no layouts in a trace; its files hold them as text.
-    return json.dumps(_plain(_ffi_api.TuningRecordAsJSON(record_of(Workload(mod), schedule.trace, target, [0.0]))))
+    return json.dumps(_plain(_ffi_api.TuningRecordAsJSON(record)))
 
 
 def _plain(value: Any) -> Any:
