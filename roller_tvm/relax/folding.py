@@ -76,6 +76,8 @@ class FoldScales:
 
     def transform_module(self, mod: Any, _context: Any) -> Any:
         """The module with its functions folded."""
+        # Tuples taken apart again, and what is not used, must not count as uses.
+        mod = relax.transform.DeadCodeElimination()(relax.transform.CanonicalizeBindings()(mod))
         result = mod
         for var, func in mod.functions_items():
             if isinstance(func, relax.Function) and not (func.attrs and "Primitive" in func.attrs):
@@ -150,12 +152,15 @@ class _Folder(relax.PyExprMutator):
 
     def visit_var_binding_(self, binding: Any) -> None:
         var, value = binding.var, self._without_te(binding.value)
-        kept = isinstance(var, relax.DataflowVar)  # others are results of their block
-        if kept and (found := self._folded(value)) is not None:
+        local = isinstance(var, relax.DataflowVar)  # others are results of their block
+        if local and (found := self._folded(value)) is not None:
             self.constants[var] = found
-        elif kept and (form := self._form(value)) is not None:
-            self.waiting[var] = form
-        elif kept and self.uses[var] == self.firsts[var] and self._can_be_folded(value):
+        elif (form := self._form(value)) is not None:
+            if local:
+                self.waiting[var] = form
+            else:
+                super().visit_var_binding_(relax.VarBinding(var, self._emitted(form, var.ty.dtype)))
+        elif local and self.uses[var] == self.firsts[var] and self._can_be_folded(value):
             self.norms[var] = value  # not emitted: only its first part is read, which is affine
         else:
             super().visit_var_binding_(binding if value is binding.value else relax.VarBinding(var, value))

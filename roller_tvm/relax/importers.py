@@ -9,7 +9,7 @@ import os
 import re
 import warnings
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -75,8 +75,8 @@ def load_model(
         Of a Relax file: weights as ``tvm.runtime.save_param_dict_to_file`` wrote them, by name of parameter; by
         default the file of the same name that ends in .params, if there is one.
     simplify : bool, optional
-        Simplify ONNX with onnxslim before the import: computed shapes become constants, which the importer needs,
-        and batch normalisation becomes part of its convolution. By default where onnxslim is installed.
+        Simplify ONNX with onnxslim before the import. By default where the importer needs it: it refuses the file,
+        or does not know every shape (exporters compute them in the graph; simplified they are constants).
 
     Raises
     ------
@@ -120,34 +120,68 @@ def _onnx(tvm: Any, path: Path, given: dict[str, tuple[int, ...]], simplify: boo
     model = read_onnx(path, "pip install onnx onnxslim", OTHERS)
     wanted = input_shapes(model, given, path, keep_open=True)
     fixed = {name: shape for name, shape in wanted.items() if all(isinstance(e, int) for e in shape)}
-    slim, why = (None, "") if simplify is False else _slimmed(model, fixed, path)
+    mod, refusal = None, None
+    if not simplify:
+        try:
+            mod = _converted_onnx(model, fixed)
+        except Exception as error:  # the importer raises whatever its helpers raise
+            refusal = error
+        if simplify is False or (mod is not None and (len(fixed) < len(wanted) or _shapes_known(tvm, mod))):
+            if refusal is not None:
+                remedy = "let it be simplified: leave simplify=False out"
+                raise _refused(tvm, refusal, model, path, remedy) from refusal
+            return mod, list(wanted)
+    slim, why = _slimmed(model, fixed)
     if slim is None and simplify:
         raise BadInput(f"cannot be simplified: {why}", str(path), "pip install onnxslim, or leave simplify out")
+    if slim is not None:
+        try:
+            return _converted_onnx(slim, fixed), list(wanted)
+        except Exception as error:  # as above
+            refusal = refusal or error
+    if mod is not None:
+        return mod, list(wanted)
+    assert refusal is not None
+    remedy = "export it with an older opset"
+    if slim is None:
+        remedy = f"simplify it first: {why}"
+    elif len(fixed) < len(wanted):
+        remedy = f"fix its open shapes with --input-shapes, or {remedy}"
+    raise _refused(tvm, refusal, model, path, remedy) from refusal
+
+
+def _converted_onnx(model: Any, shapes: Mapping[str, Any]) -> Any:
     from tvm.relax.frontend.onnx import from_onnx
 
-    try:
-        with _quiet():
-            mod = from_onnx(slim or model, {n: list(s) for n, s in fixed.items()}, keep_params_in_input=False)
-    except tvm.error.OpNotImplemented as error:
+    with _quiet():
+        return from_onnx(model, {name: list(shape) for name, shape in shapes.items()}, keep_params_in_input=False)
+
+
+def _refused(tvm: Any, error: Exception, model: Any, path: Path, remedy: str) -> UnsupportedOperator:
+    """The importer's error in our words."""
+    if isinstance(error, tvm.error.OpNotImplemented):
         names = words_of(str(error))
         what = unsupported(names, model) if names else last_line(error)
-        raise UnsupportedOperator(what, str(path), "replace them in the model, or cut it before them") from error
-    except Exception as error:  # the importer raises whatever its helpers raise
-        if simplify is False:
-            remedy = "let it be simplified: leave simplify=False out"
-        elif why:
-            remedy = f"simplify it first: {why}"
-        elif len(fixed) < len(wanted):
-            remedy = "fix its open shapes with --input-shapes, or export it with an older opset"
-        else:
-            remedy = "export it with an older opset"
-        raise UnsupportedOperator(
-            f"TVM {tvm.__version__} cannot import it (opset {opsets(model)}): {last_line(error)}", str(path), remedy
-        ) from error
-    return mod, list(wanted)
+        return UnsupportedOperator(what, str(path), "replace them in the model, or cut it before them")
+    what = f"TVM {tvm.__version__} cannot import it (opset {opsets(model)}): {last_line(error)}"
+    return UnsupportedOperator(what, str(path), remedy)
 
 
-def _slimmed(model: Any, fixed: dict[str, Any], path: Path) -> tuple[Any | None, str]:
+def _shapes_known(tvm: Any, mod: Any) -> bool:
+    """Whether every tensor that main computes has a static shape."""
+    for block in mod["main"].body.blocks:
+        for binding in block.bindings:
+            kinds = [binding.var.ty]
+            while kinds:
+                kind = kinds.pop()
+                kinds += list(getattr(kind, "fields", ()))
+                shape = getattr(kind, "shape", ())
+                if shape is None or any(not isinstance(e, tvm.tirx.IntImm) for e in tuple(shape)):
+                    return False
+    return True
+
+
+def _slimmed(model: Any, fixed: dict[str, Any]) -> tuple[Any | None, str]:
     """The model simplified, or None with what to do about it."""
     try:
         import onnxslim
