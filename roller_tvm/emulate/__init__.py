@@ -5,6 +5,7 @@ emulated, and every access to memory is checked: bounds, memory nobody wrote, ra
 nobody waited for, barriers that part of a block does not reach.
 """
 
+from roller_tvm.emulate.check import Checked, check
 from roller_tvm.emulate.errors import KernelFault, NotEmulated
 from roller_tvm.emulate.function import BufferSpec, Function, Launch
 from roller_tvm.emulate.program import DeviceArray, Program, compile_source
@@ -13,6 +14,6 @@ from roller_tvm.emulate.source import CudaSource, Kernel, Parameter
 compile = compile_source
 
 __all__ = [
-    "BufferSpec", "CudaSource", "DeviceArray", "Function", "Kernel", "KernelFault", "Launch", "NotEmulated",
-    "Parameter", "Program", "compile", "compile_source",
+    "BufferSpec", "Checked", "CudaSource", "DeviceArray", "Function", "Kernel", "KernelFault", "Launch", "NotEmulated",
+    "Parameter", "Program", "check", "compile", "compile_source",
 ]  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -78,13 +79,21 @@ class Function:
     def __str__(self) -> str:
         return "\n".join(map(str, self.launches))
 
-    def run(self, arrays: Sequence[Any], **options: Any) -> list[np.ndarray[Any, Any]]:
+    @property
+    def blocks(self) -> int:
+        """Blocks of all launches."""
+        return sum(prod(launch.grid) for launch in self.launches)
+
+    def run(self, arrays: Sequence[Any], sample: int = 0, **options: Any) -> list[np.ndarray[Any, Any]]:
         """Run every kernel.
 
         Parameters
         ----------
         arrays : sequence
             For each parameter its array, or None for one that the kernels write; trailing Nones may be left out.
+        sample : int
+            Of a function of one kernel: run so many of its blocks, first and last among them; results are masked
+            arrays then, of which the other blocks' elements are masked. 0 runs all.
         options
             Of `Program.run`.
 
@@ -110,12 +119,32 @@ class Function:
             memory[spec.name] = DeviceArray(spec.shape, spec.dtype, spec.name, array)
         for spec in self.between:
             memory[spec.name] = DeviceArray(spec.shape, spec.dtype, spec.name)
+        if sample and len(self.launches) != 1:
+            raise UsageError("only the blocks of a single kernel can be sampled", where=str(self))
         for launch in self.launches:
+            if sample:
+                options["blocks"] = sampled(prod(launch.grid), sample)
             args = [memory[a] if isinstance(a, str) else a for a in launch.arguments]
             self.program.run(
                 launch.kernel, launch.grid, launch.block, args, dynamic_shared=launch.dynamic_shared, **options
             )
-        return [memory[s.name].numpy() for s, array in zip(self.parameters, given, strict=True) if array is None]
+        results = [memory[s.name] for s, array in zip(self.parameters, given, strict=True) if array is None]
+        if not sample:
+            return [r.numpy() for r in results]
+        return [np.ma.masked_array(r.numpy(partly=True), ~r.written()) for r in results]
+
+
+def sampled(count: int, most: int) -> list[int]:
+    """Numbers spread over 0 to count, the first and the last among them.
+
+    Examples
+    --------
+    >>> sampled(100, 4), sampled(3, 4)
+    ([0, 33, 66, 99], [0, 1, 2])
+    """
+    if most >= count:
+        return list(range(count))
+    return sorted({i * (count - 1) // max(1, most - 1) for i in range(most)})
 
 
 def launch_of(kernel: str, arguments: Sequence[Any], tags: Sequence[str], extents: Sequence[int]) -> Launch:

@@ -114,6 +114,15 @@ class DeviceArray:
             return self._view().copy()
 
 
+    def written(self) -> np.ndarray[Any, Any]:
+        """Which elements were written, as an array of bool."""
+        with _LOCK:
+            found = np.zeros(self.nbytes, np.uint8)
+            _runtime().emu_written(ctypes.c_void_p(self.address), ctypes.c_ulonglong(self.nbytes),
+                                   found.ctypes.data_as(ctypes.c_void_p))  # fmt: skip
+            return found.reshape(*self.shape, dtype_bytes(self.dtype)).all(-1)
+
+
 def _release(address: int, number: int) -> None:
     with _LOCK:
         _runtime().emu_release(address)
@@ -139,7 +148,7 @@ class Program:
     def run(
         self, kernel: str, grid: Sequence[int] | int, block: Sequence[int] | int, args: Sequence[Any],
         dynamic_shared: int = 0, shared_limit: int = 0, uninitialised: str = "fault", races: str = "fault",
-        timeout_s: float = 600.0,
+        timeout_s: float = 600.0, blocks: Sequence[int] | None = None,
     ) -> None:  # fmt: skip
         """Run a kernel; arrays are changed in place.
 
@@ -156,6 +165,8 @@ class Program:
         uninitialised, races : str
             'fault' or 'allow'.
         timeout_s : float
+        blocks : sequence of int, optional
+            Numbers of the blocks to run, x fastest; by default all.
 
         Raises
         ------
@@ -173,7 +184,7 @@ class Program:
         [0.0, 2.0, 4.0, 6.0]
         """
         found = self.source.kernel(kernel)
-        blocks, threads = _extents("grid", grid), _extents("block", block)
+        grid_extents, threads = _extents("grid", grid), _extents("block", block)
         _check_launch(found, threads)
         for name, value in (("uninitialised", uninitialised), ("races", races)):
             if value not in ("fault", "allow"):
@@ -183,11 +194,11 @@ class Program:
         if len(args) != len(found.parameters):
             raise UsageError(f"{len(args)} arguments for {len(found.parameters)} parameters", where=str(found))
         with _LOCK:
-            self._run(found, blocks, threads, args, dynamic_shared, limits)
+            self._run(found, grid_extents, threads, args, dynamic_shared, limits, blocks)
 
     def _run(
-        self, kernel: Kernel, blocks: tuple[int, ...], threads: tuple[int, ...], args: Sequence[Any],
-        dynamic_shared: int, limits: _Limits,
+        self, kernel: Kernel, grid: tuple[int, ...], threads: tuple[int, ...], args: Sequence[Any],
+        dynamic_shared: int, limits: _Limits, blocks: Sequence[int] | None,
     ) -> None:  # fmt: skip
         runtime = _runtime()
         values: list[Any] = []
@@ -213,13 +224,15 @@ class Program:
         error = Error()
         entry = ctypes.cast(getattr(library, f"emu_call_{kernel.name}"), ctypes.c_void_p)
         dims = ctypes.c_uint * 3
+        chosen = None if blocks is None else (ctypes.c_uint * len(blocks))(*blocks)
         rc = runtime.emu_launch(
-            entry, pointers, dims(*blocks), dims(*threads), dynamic_shared, ctypes.byref(limits), ctypes.byref(error)
-        )
+            entry, pointers, dims(*grid), dims(*threads), chosen, len(blocks or ()), dynamic_shared,
+            ctypes.byref(limits), ctypes.byref(error),
+        )  # fmt: skip
         if rc < 0:
             raise RollerError("no memory for the threads of a block", where=kernel.name)
         if rc:
-            raise self._fault(error, kernel, blocks, named)
+            raise self._fault(error, kernel, grid, named)
         if not self.checked:  # nothing says what was written
             for device in named.values():
                 runtime.emu_mark(device.address, device.nbytes, 1)
@@ -227,12 +240,12 @@ class Program:
             np.copyto(array, device.numpy(partly=True).view(array.dtype).reshape(array.shape))
 
     def _fault(
-        self, error: Error, kernel: Kernel, blocks: tuple[int, ...], named: Mapping[str, DeviceArray]
+        self, error: Error, kernel: Kernel, grid: tuple[int, ...], named: Mapping[str, DeviceArray]
     ) -> KernelFault:
         line = error.line or line_of(self.library, error.pc)
         buffer = error.name.decode() if error.space == 2 else DeviceArray._names.get(error.buffer, "")
         device = named.get(buffer) if error.space != 2 else None
-        text = words(error, buffer, device.shape if device else (), device.dtype if device else "", blocks)
+        text = words(error, buffer, device.shape if device else (), device.dtype if device else "", grid)
         kind = KINDS[error.kind]
         block, thread = error.block.tuple(), error.thread.tuple()
         what = f"{text} (block {block}, thread {thread})"

@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from roller_tvm.emulate import BufferSpec, Function, Launch, NotEmulated, compile_source
+from roller_tvm.emulate import BufferSpec, Checked, Function, Launch, NotEmulated, check, compile_source
 from roller_tvm.emulate.function import launch_of
 from roller_tvm.errors import RollerError
+from roller_tvm.lower import lower
+from roller_tvm.plan.program import Plan
+from roller_tvm.relay.apply_te import apply_steps_te
 from roller_tvm.relay.cuda import cuda_source
+from roller_tvm.relay.loops import TeProgram
+from roller_tvm.relay.reference import make_inputs, reduction_terms, reference_schedule, usable
+from roller_tvm.te import read_te
 
 
 def emulated_function(schedule: Any, args: Sequence[Any], arch: str = "sm_80", checked: bool = True) -> Function:
@@ -64,6 +70,52 @@ def emulated_function(schedule: Any, args: Sequence[Any], arch: str = "sm_80", c
     walk = _Host(host, devices)
     walk.visit(host.body)
     return Function(compile_source(source, checked, arch), walk.parameters, tuple(walk.between), tuple(walk.launches))
+
+
+def check_plan(plan: Plan, tensors: Sequence[Any], arch: str = "sm_80", budget_s: float = 20.0) -> Checked:
+    """Execute a plan's kernels on the CPU and compare them with TVM's own schedule.
+
+    Parameters
+    ----------
+    plan : Plan
+        For a GPU.
+    tensors : sequence of te.Tensor
+        What the plan was made for: inputs, outputs.
+    arch : str
+    budget_s : float
+        A single kernel that takes longer is run in part.
+
+    Raises
+    ------
+    KernelFault, WrongAnswer
+        What is wrong with the kernels.
+
+    Examples
+    --------
+    >>> print(check_plan(plan, te_operator("matmul", m=64, n=64, k=64)))  # doctest: +SKIP
+    executed on the CPU: 1 kernel, all blocks, all elements agree with the reference (0.1 s)
+    """
+    import tvm
+    from tvm import te
+
+    tensors = list(tensors)
+    program = TeProgram.of_reading(read_te(tensors), tensors)
+    function = emulated_function(*apply_steps_te(program, lower(plan)), arch)
+    given = [isinstance(t.op, te.PlaceholderOp) for t in tensors]
+    outputs = [t for t, is_given in zip(tensors, given, strict=True) if not is_given]
+    kernel = tvm.build(reference_schedule(outputs), tensors, "llvm")
+    for positive in (False, True):  # roots and logarithms need it
+        feeds = make_inputs([t for t, is_given in zip(tensors, given, strict=True) if is_given], positive)
+        made = [tvm.nd.empty([int(e) for e in t.shape], t.dtype) for t in outputs]
+        inputs, results = iter(feeds), iter(made)
+        kernel(*(tvm.nd.array(next(inputs)) if is_given else next(results) for is_given in given))
+        expected = [m.numpy() for m in made]
+        if usable(expected):
+            break
+    inputs = iter(feeds)
+    arrays = [next(inputs) if is_given else None for is_given in given]
+    terms = reduction_terms(tvm.auto_scheduler.ComputeDAG(tensors).ops)
+    return check(function, arrays, expected, terms, float(plan.expression.flops), budget_s)
 
 
 def _on_device(function: Any) -> bool:

@@ -9,7 +9,7 @@ pytestmark = pytest.mark.tvm
 from roller_tvm.emulate import KernelFault  # noqa: E402
 from roller_tvm.lower import lower  # noqa: E402
 from roller_tvm.relay.apply_te import apply_steps_te  # noqa: E402
-from roller_tvm.relay.emulated import emulated_function  # noqa: E402
+from roller_tvm.relay.emulated import check_plan, emulated_function  # noqa: E402
 from roller_tvm.relay.loops import TeProgram  # noqa: E402
 from roller_tvm.relay.reference import difference, make_inputs, reduction_terms  # noqa: E402
 from roller_tvm.te import te_operator  # noqa: E402
@@ -40,6 +40,16 @@ def test_our_plans(name):
         (got,) = function.run(feeds)
         wrong = difference(got, expected, reduction_terms([tensors[-1].op]))
         assert not wrong, f"{wrong}\n{function}\n{plan}"
+
+
+def test_a_plan_too_large_to_run_whole_is_run_in_part():
+    tensors = list(te_operator("matmul", m=256, n=256, k=64))
+    (plan, *_), _ = plans_with(tensors)
+    whole, part = check_plan(plan, tensors), check_plan(plan, tensors, budget_s=0.1)
+    assert whole.blocks == whole.of_blocks and whole.elements == 256 * 256
+    assert 2 <= part.blocks < part.of_blocks == whole.of_blocks
+    assert part.elements == part.blocks * 256 * 256 // part.of_blocks
+    assert f"{part.blocks} of {part.of_blocks} blocks" in str(part)
 
 
 def two_stages(columns=64):

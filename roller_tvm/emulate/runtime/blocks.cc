@@ -220,7 +220,8 @@ void emu_trap(int line, const char* text) {
 }
 
 int emu_launch(void (*kernel)(void**), void** arguments, const unsigned* grid, const unsigned* block,
-               unsigned dynamic_shared, const emu_limits* limits, emu_error* error) {
+               const unsigned* chosen, unsigned chosen_count, unsigned dynamic_shared, const emu_limits* limits,
+               emu_error* error) {
   if (!stacks) {
     void* p = mmap(nullptr, MOST_THREADS * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) return -1;
@@ -257,14 +258,13 @@ int emu_launch(void (*kernel)(void**), void** arguments, const unsigned* grid, c
   for (int i = 0; i < 4; i++) sigaction(SIGNALS[i], &action, &before[i]);
   l.running = true;
   if (!sigsetjmp(l.crash, 1)) {
-    unsigned number = 0;
-    for (unsigned z = 0; z < grid[2] && !l.failed; z++)
-      for (unsigned y = 0; y < grid[1] && !l.failed; y++)
-        for (unsigned x = 0; x < grid[0] && !l.failed; x++) {
-          emu_block_idx = {x, y, z};
-          memory_new_block(number++, dynamic_shared);
-          run_block();
-        }
+    const unsigned count = chosen ? chosen_count : grid[0] * grid[1] * grid[2];
+    for (unsigned i = 0; i < count && !l.failed; i++) {
+      const unsigned number = chosen ? chosen[i] : i;
+      emu_block_idx = {number % grid[0], number / grid[0] % grid[1], number / grid[0] / grid[1]};
+      memory_new_block(number, dynamic_shared);
+      run_block();
+    }
   }
   l.running = false;
   for (int i = 0; i < 4; i++) sigaction(SIGNALS[i], &before[i], nullptr);

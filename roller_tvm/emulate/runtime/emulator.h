@@ -61,8 +61,11 @@ void* emu_allocate(unsigned long long bytes, int buffer);
 void emu_release(void* p);
 void emu_mark(void* p, unsigned long long bytes, int initialised);
 long long emu_unwritten(const void* p, unsigned long long bytes, unsigned long long* count);
+void emu_written(const void* p, unsigned long long bytes, uint8_t* written);
+// Blocks by number, x fastest; all of them where `chosen` is null.
 int emu_launch(void (*kernel)(void**), void** arguments, const unsigned* grid, const unsigned* block,
-               unsigned dynamic_shared, const emu_limits* limits, emu_error* error);
+               const unsigned* chosen, unsigned chosen_count, unsigned dynamic_shared, const emu_limits* limits,
+               emu_error* error);
 
 // Threads of a block.
 unsigned emu_barrier(int line, int how, unsigned value);  // how: 0 plain, 1 count, 2 and, 3 or

@@ -440,6 +440,11 @@ long long emu_unwritten(const void* p, unsigned long long bytes, unsigned long l
   return first;
 }
 
+void emu_written(const void* p, unsigned long long bytes, uint8_t* written) {
+  const uint8_t* state = global_state + ((const char*)p - global_base);
+  for (unsigned long long i = 0; i < bytes; i++) written[i] = state[i] == WRITTEN;
+}
+
 void emu_fence() { fenced = true; }
 
 void* emu_shared(int id, size_t bytes, size_t align, const char* name) {
