@@ -194,13 +194,13 @@ class Session:
     def _in_turns(self) -> None:
         """Measure the best candidates and TVM's own kernel again, one after the other, some rounds."""
         finalists = [n for n in self._ranking() if n != self.default][: self.limits.finalists]
-        if self.default >= 0 and self.outcomes[self.default].ok:
+        if self.default >= 0 and self.outcomes[self.default].ok and not self.outcomes[self.default].pruned:
             finalists.append(self.default)
         if len(finalists) < 2:
             return
         for n in finalists * self.limits.rounds:
             # Those given up early stay out, unless nothing else of ours is left.
-            if self.outcomes[n].ok and (not self.outcomes[n].pruned or n in (finalists[0], self.default)):
+            if self.outcomes[n].ok and (not self.outcomes[n].pruned or n == finalists[0]):
                 self.outcomes[n] = self._run(n, self._mode(n), math.inf, for_time=True)
 
     def _against_default(self, result: TaskResult) -> TaskResult:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
-from ..errors import MeasureError
+from ..device import DeviceSpec
+from ..errors import MeasureError, UnsupportedOperator
+from ..expr.expression import DTYPE_BYTES
 from ..measure.cold import footprint_of, read_s_per_byte
 from ..measure.pool import START_S, Call, Pool
 from ..measure.session import PACKED, PLAIN, Limits, Outcome, Session, TaskResult, settle_spilled, timed
+from ..tir.nodes import parameters
 from ..tir.packing import constant_parameters
 from .database import record_line
 from .reference import default_module
@@ -138,18 +142,18 @@ class Measurer:
             )
 
 
-def cold_weights(tasks: Sequence[Task], device: Any) -> dict[str, Any]:
+def cold_weights(tasks: Sequence[Task], device: DeviceSpec) -> dict[str, Any]:
     """Options of the worker's ``run``: how far out the weights of a model of these tasks lie."""
-    from math import prod
-
-    from ..tir.nodes import parameters
-
-    size = 0
-    for task in tasks:
-        buffers = parameters(task.func) if task.constants else []
-        for n in task.constants:
-            bits = buffers[n].dtype.bits if hasattr(buffers[n].dtype, "bits") else 32
-            size += task.weight * prod(int(e) for e in buffers[n].shape) * max(1, bits // 8)
+    size = sum(task.weight * _constant_bytes(task) for task in tasks)
     if not size:
         return {}
     return {"footprint_bytes": footprint_of(size, device), "read_s_per_byte": read_s_per_byte(device)}
+
+
+def _constant_bytes(task: Task) -> int:
+    try:
+        buffers = [parameters(task.func)[n] for n in task.constants]
+    except UnsupportedOperator:  # it gets no plan either
+        return 0
+    # An extent that is not known yet counts as none.
+    return sum(prod(getattr(e, "value", 0) for e in b.shape) * DTYPE_BYTES.get(str(b.dtype), 0) for b in buffers)

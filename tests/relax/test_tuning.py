@@ -91,6 +91,23 @@ def test_scheduled_functions_are_left_alone_and_op_names_select(tmp_path):
     assert [t.task.name for t in result.tasks] == ["matmul_done"]
 
 
+def test_open_extents_leave_a_function_to_tvm_with_the_reason(tmp_path):
+    builder, n = relax.BlockBuilder(), tvm.tirx.Var("n", "int64")
+    x = relax.Var("x", relax.TensorType((n, 24), "float32"))
+    weight = relax.const(np.ones((24, 8), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            out = builder.emit_output(relax.op.matmul(x, weight))
+        builder.emit_func_output(out)
+    mod = builder.get()
+    with M.TARGET:
+        mod = tvm.transform.Sequential(M.FUSE)(mod)
+    mod["static"] = M.matmul()
+    _, result = tune(mod, target=M.TARGET, work_dir=tmp_path, max_trials_global=0)
+    assert {t.task.name: t.status for t in result.tasks} == {"matmul": "fallback", "static": "planned"}
+    assert next(t.reason for t in result.tasks if t.task.name == "matmul")
+
+
 def test_weights_are_told_from_activations():
     by_name = {t.name: t for t in extract_tasks(M.network())}
     assert sorted(t.weight for t in by_name.values()) == [1, 2]
