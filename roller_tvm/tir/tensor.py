@@ -9,6 +9,7 @@ from typing import Any
 from ..lower.applier import StepApplier
 from ..lower.steps import TensorIrStep
 from ..lower.tensor_steps import Fragment, Matrices, Pipeline, StoreAt, Tensorize, Tile
+from .intrinsics import register
 from .nodes import buffer_of, key
 
 #: A fragment of 16 x 16 elements of two bytes or more, as mma and ldmatrix spread it over a warp: eight each lane.
@@ -23,8 +24,6 @@ class TensorSteps(StepApplier):
     _inlined: dict[str, list[str]]
 
     def tensor_ir(self, step: TensorIrStep) -> None:
-        import tvm.s_tir.tensor_intrin.cuda  # noqa: F401  registers the intrinsics that steps name
-
         if isinstance(step, Matrices):
             self._matrices(step)
         elif isinstance(step, Tile):
@@ -124,6 +123,7 @@ class TensorSteps(StepApplier):
             outer, inner = self.schedule.split(rows, [None, step.rows])
             across, along = self.schedule.split(columns, [None, step.columns])
             self.schedule.reorder(outer, across, inner, along)
+            register(step.intrinsic)
             self.schedule.tensorize(inner, step.intrinsic)
 
     def _store_at(self, step: StoreAt) -> None:
@@ -137,6 +137,8 @@ class TensorSteps(StepApplier):
     def _tensorize(self, step: Tensorize) -> None:
         block, tile = self.blocks[step.stage], self.blocks[step.tile]
         axis = self._loops(block, len(self.loops[step.stage]))[self.at(step.stage, step.axis)]
+        register(step.init)
+        register(step.compute)
         cleared = self.schedule.decompose_reduction(block, axis)
         (inner,) = self.schedule.get_child_blocks(cleared)
         self.schedule.tensorize(self.schedule.get_loops(inner)[-2], step.init)
