@@ -26,6 +26,7 @@ from compiling import compile_plans, read_results, summary  # noqa: E402
 from roller_tvm.device import load_device  # noqa: E402
 from roller_tvm.errors import RollerError  # noqa: E402
 from roller_tvm.expr.operators import parse_params  # noqa: E402
+from roller_tvm.plan.features import NO_FEATURES, Features  # noqa: E402
 
 OPERATORS = Path(__file__).with_name("roller_osdi22_operators.csv")
 
@@ -44,10 +45,12 @@ def compile_operator(
     tensors = te_operator(row["operator"], **params)
     base = {"id": row["id"], "device": device.name, "dtype": dtype or "float32"}
     try:
-        reading, check = (through_tir if line() == "relax" else through_te)(tensors, device, archs, compiler)
+        relax = line() == "relax"
+        reading, check = (through_tir if relax else through_te)(tensors, device, archs, compiler)
     except RollerError as error:
         return [{**base, "rank": 0, "status": "fallback", "error": str(error)}]
-    return compile_plans(base, reading, device, archs, top, check, done)
+    features = Features.of_tensor_ir(device) if relax else NO_FEATURES
+    return compile_plans(base, reading, device, archs, top, check, done, features)
 
 
 def through_te(tensors: Any, _device: Any, archs: list[str], compiler: str) -> tuple[Any, Any]:

@@ -20,7 +20,7 @@ CLOSE = 0.75
 
 def compile_plans(
     base: dict[str, Any], reading: Any, device: Any, archs: list[str], top: int, check: Callable[[Any], Any],
-    done: dict[tuple[str, int], str] | None = None,
+    done: dict[tuple[str, int], str] | None = None, features: Any = None,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Plan one operator and compile plans until `top` of them are accepted; a result a plan.
 
@@ -33,16 +33,19 @@ def compile_plans(
         Compiles a plan, as either line does.
     done : dict of (id, rank) -> status, optional
         Results of an earlier run, which are not made again.
+    features : Features, optional
+        What schedules can say beside loops (see ``plan.features``).
     """
     from roller_tvm.errors import RollerError
     from roller_tvm.plan import construct
     from roller_tvm.plan.align import Rejection
+    from roller_tvm.plan.features import NO_FEATURES
     from roller_tvm.toolchain.check import ResourcesDiffer
 
-    done, own = done or {}, base["id"]
+    done, own, features = done or {}, base["id"], features or NO_FEATURES
     started = time.perf_counter()
     try:
-        construction = construct(reading.expression, device, top)
+        construction = construct(reading.expression, device, top, features)
     except RollerError as error:
         return [{**base, "rank": 0, "status": "fallback", "error": str(error)}]
     plan_ms = (time.perf_counter() - started) * 1e3
@@ -56,7 +59,7 @@ def compile_plans(
             continue
         if rank >= len(plans) and spilled:
             known = {ranked.plan for ranked in plans}
-            more = construct(reading.expression, device, top + SPARE).plans
+            more = construct(reading.expression, device, top + SPARE, features).plans
             plans += [r for r in more if r.plan not in known]
         if rank >= len(plans):
             break
@@ -104,7 +107,7 @@ def register_features(expression: Any, program: Any) -> dict[str, Any]:
         return {
             "operands": len(geometry.operands), "guarded": sum(op.guarded for op in geometry.operands),
             "reduction": prod(geometry.extents[i] for i in geometry.reduce),
-            "choices": {k: program.choice(k) for k in ("items", "vector", "lanes", "rows")},
+            "choices": {k: v for k, v in program.choices if ":" not in k},
         }  # fmt: skip
     block, thread = (tuple(program.tile(level)[a] for a in geometry.axes) for level in ("shared", "register"))
     unrolled = tuple(program.choice(f"unroll:{a}", 1) for a in geometry.axes)

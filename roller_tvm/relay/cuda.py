@@ -77,9 +77,9 @@ def check_resources(
     64 registers, 0 B local, 8192 B shared
     """
 
-    def source_of(changed: Plan) -> str:
+    def source_of(changed: Plan) -> tuple[str, tuple[int, ...]]:
         schedule, args = _schedule(changed, program, dag)
-        return cuda_source(schedule, args, archs[0])
+        return cuda_source(schedule, args, archs[0]), ()
 
     return check_plan(plan, estimate, source_of, archs, compiler)
 

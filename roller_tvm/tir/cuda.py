@@ -12,7 +12,9 @@ from ..plan.align import Rejection
 from ..plan.program import Plan
 from ..toolchain.check import CompiledPlan, check_plan
 from .apply import apply_steps_tir
+from .emulated import generated
 from .read import TirReading
+
 
 def cuda_target(arch: str, device: DeviceSpec | None = None) -> Any:
     """A target for CUDA with what a block may take; those that TVM names say 48 KiB of shared memory alone."""
@@ -61,8 +63,9 @@ def check_resources(
     """
     target = cuda_target(archs[0], device)
 
-    def source_of(changed: Plan) -> str:
-        return cuda_source(apply_steps_tir(func, reading, lower(changed)).mod, target)
+    def source_of(changed: Plan) -> tuple[str, tuple[int, ...]]:
+        source, host = generated(apply_steps_tir(func, reading, lower(changed)), target)
+        return source, tuple(launch.dynamic_shared for launch in host.launches)
 
     return check_plan(plan, estimate, source_of, archs, compiler)
 

@@ -48,6 +48,15 @@ def emulated_function(
     >>> function = emulated_function(schedule, "sm_90")  # doctest: +SKIP
     >>> (out,) = function.run([a, b])  # doctest: +SKIP
     """
+    source, walk = generated(scheduled, target, name, sizes)
+    compiled = compile_source(source, checked, str(_target(target).attrs["arch"]))
+    return Function(compiled, walk.parameters, tuple(walk.between), tuple(walk.launches))
+
+
+def generated(
+    scheduled: Any, target: Any = "sm_80", name: str = "", sizes: Mapping[str, int] | None = None
+) -> tuple[str, _Host]:
+    """CUDA source of a scheduled function, and what its host code does: buffers between kernels, launches."""
     import tvm
 
     module = _module(scheduled, name)
@@ -80,8 +89,7 @@ def emulated_function(
     walk = _Host(hosts[0][1], kernels, dict(sizes or {}))
     walk.visit(hosts[0][1].body)
     source = built.mod.imports[0].inspect_source() if hasattr(built, "mod") else built.imports[0].inspect_source()
-    compiled = compile_source(source, checked, str(target.attrs["arch"]))
-    return Function(compiled, walk.parameters, tuple(walk.between), tuple(walk.launches))
+    return source, walk
 
 
 def check_plan(plan: Plan, tensors: Sequence[Any], arch: str = "sm_80", budget_s: float = 20.0) -> Checked:

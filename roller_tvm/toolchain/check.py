@@ -44,16 +44,17 @@ class CompiledPlan:
 
 
 def check_plan(
-    plan: Plan, estimate: Estimate, source_of: Callable[[Plan], str], archs: Sequence[str], compiler: str = "auto"
-) -> CompiledPlan | Rejection:
+    plan: Plan, estimate: Estimate, source_of: Callable[[Plan], tuple[str, tuple[int, ...]]], archs: Sequence[str],
+    compiler: str = "auto",
+) -> CompiledPlan | Rejection:  # fmt: skip
     """Compile a plan for every architecture; a kernel that spills is replaced by a variant that does not.
 
     Parameters
     ----------
     plan, estimate
         A constructed plan and what the model said of it.
-    source_of : function of Plan -> str
-        CUDA C++ of a plan, by whichever TVM there is.
+    source_of : function of Plan -> (str, tuple of int)
+        CUDA C++ of a plan, by whichever TVM there is, and dynamic shared memory of its kernels, where they have any.
     archs : sequence of str
         Such as ('sm_80', 'sm_90').
 
@@ -74,12 +75,16 @@ def check_plan(
     while True:
         choice = [of[n] for of, n in zip(options, chosen, strict=True)]
         changed = replace(plan, programs=tuple(p for _, p in choice)) if any(chosen) else plan
-        source = source_of(changed)
+        source, dynamic = source_of(changed)
         found: list[tuple[str, tuple[KernelResources, ...]]] = []
         spilled: dict[int, int] = {}
         for arch in archs:
             kernels = kernel_resources(compile_cuda(source, arch, compiler))
-            found.append((arch, tuple(kernels[name] for name in sorted(kernels, key=_launch_order))))
+            ordered = [kernels[name] for name in sorted(kernels, key=_launch_order)]
+            asked = dynamic or (0,) * len(ordered)
+            found.append((arch, tuple(
+                replace(k, shared_bytes=k.shared_bytes + more) for k, more in zip(ordered, asked, strict=True)
+            )))
             for number, kernel in enumerate(found[-1][1]):
                 if kernel.local_bytes:
                     spilled[number] = max(spilled.get(number, 0), kernel.local_bytes)

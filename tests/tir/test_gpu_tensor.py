@@ -1,4 +1,4 @@
-"""Products on tensor cores and pipelines of copies, executed: numbers, shared memory as predicted, traces that replay."""
+"""Products on tensor cores and pipelines of copies, executed: numbers, shared memory as predicted, traces replayed."""
 
 from dataclasses import replace
 
