@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from roller_tvm.cli.line import add_line_argument, planning_of
+from roller_tvm.cli.line import add_line_argument, edge_of, planning_of
 from roller_tvm.device import DeviceSpec, device_for_target, known_devices, load_device
 from roller_tvm.errors import BadInput, RollerError, UsageError
 from roller_tvm.explain import explain, explain_steps
@@ -50,6 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top", type=int, default=10, metavar="K", help="how many plans; default 10")
     parser.add_argument("--explain", action="store_true", help="why the best is the best, in full")
     parser.add_argument("--steps", action="store_true", help="print the schedule steps of the best plan")
+    emulated = "execute the best plan's GPU kernels on this CPU, every access checked, and compare what they compute"
+    parser.add_argument("--check", action="store_true", help=f"{emulated}; needs a TVM and a C++ compiler, no GPU")
     parser.add_argument("--json", action="store_true", help="print plans and estimates as JSON")
     add_line_argument(parser)
     parser.usage = "%(prog)s OPERATOR NAME=VALUE ... [options]\n       %(prog)s --operators FILE.csv [options]"
@@ -67,12 +69,25 @@ def run(args: argparse.Namespace) -> int:
         )
     device = device_for_target(args.target) if args.target else load_device(args.device)
     device, features = planning_of(args, device)
+    if args.check and (args.operators or not device.arch.startswith("sm_")):
+        raise UsageError("--check executes one operator's kernels for an NVIDIA GPU", remedy="name one by --device")
     if args.operators:
         return _plan_file(args, device, features)
     if len(args.words) == 1 and (missing := lookup(args.words[0]).usage).count("=..."):
         raise UsageError("parameters are missing", args.words[0], f"roller-tvm plan {missing}")
     expression = parse_operator(args.words)
     construction, milliseconds = _timed(expression, device, features, args.top)
+    printed = _print(args, expression, construction, device, milliseconds)
+    if args.check:
+        checked = edge_of(args, "execute a plan's kernels").check(args.words, device, features)
+        print(f"\n#1 {checked}", file=sys.stderr if args.json else sys.stdout)
+    return printed
+
+
+def _print(
+    args: argparse.Namespace, expression: TensorExpression, construction: Construction, device: DeviceSpec,
+    milliseconds: float,
+) -> int:  # fmt: skip
     if args.json:
         print(json.dumps(_json(construction, device, milliseconds), indent=1))
         return 0

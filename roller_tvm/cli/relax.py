@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from roller_tvm.cli.line import Built, Tuning
 from roller_tvm.cli.model import read_model, say, tell_device
 from roller_tvm.device import DeviceSpec
 from roller_tvm.errors import BadInput, RecordError, TargetError, UsageError
+from roller_tvm.expr.parameters import parse_params
+from roller_tvm.plan import construct
 from roller_tvm.plan.features import Features
 from roller_tvm.tvm_env import set_threads
 
@@ -83,6 +86,20 @@ def planning(device: DeviceSpec) -> tuple[DeviceSpec, Features]:
     from roller_tvm.relax.devices import with_this_llvm
 
     return with_this_llvm(device), Features.of_tensor_ir(device)
+
+
+def check(words: Sequence[str], device: DeviceSpec, features: Features) -> Any:
+    """The best plan of a named operator, its kernels executed on the CPU: an `emulate.Checked`."""
+    from tvm import te
+
+    from roller_tvm.te import te_operator
+    from roller_tvm.tir import read_prim_func
+    from roller_tvm.tir.emulated import check_plan
+
+    tensors = te_operator(words[0], **parse_params(" ".join(words[1:])))
+    reading = read_prim_func(te.create_prim_func(tensors))
+    plan = construct(reading.expression, device, 1, features).best.plan
+    return check_plan(plan, tensors, device.arch)
 
 
 def load(path: Path, device: str) -> Any:

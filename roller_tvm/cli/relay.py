@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from roller_tvm.cli.line import Built, Tuning
 from roller_tvm.cli.model import read_model, say, tell_device
 from roller_tvm.device import DeviceSpec
 from roller_tvm.errors import BadInput, RecordError, UsageError
+from roller_tvm.expr.parameters import parse_params
+from roller_tvm.plan import construct
 from roller_tvm.plan.features import Features
 
 OUTPUT = Path("module.tar")
@@ -113,6 +116,17 @@ def build(args: argparse.Namespace) -> Built:
 def planning(device: DeviceSpec) -> tuple[DeviceSpec, Features]:
     """What a plan is made for: a device, and what schedules can say there beside loops."""
     return device, Features()
+
+
+def check(words: Sequence[str], device: DeviceSpec, features: Features) -> Any:
+    """The best plan of a named operator, its kernels executed on the CPU: an `emulate.Checked`."""
+    from roller_tvm.relay.emulated import check_plan
+    from roller_tvm.te import read_te, te_operator
+
+    tensors = te_operator(words[0], **parse_params(" ".join(words[1:])))
+    reading = read_te(tensors)
+    plan = construct(reading.expression, device, 1, features).best.plan
+    return check_plan(plan, tensors, device.arch)
 
 
 def load(path: Path, device: str) -> Any:

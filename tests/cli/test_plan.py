@@ -110,3 +110,18 @@ def test_a_line_plans_with_the_words_that_it_has(capsys, line, on):
     features = Features.of_tensor_ir(device) if line == "relax" else Features()
     best = construct(operator("matmul", **params), device, 1, features).best
     assert code == 0 and json.loads(out)["plans"][0]["plan"] == best.plan.to_json()
+
+
+@pytest.mark.parametrize(
+    "device", [pytest.param("a100", marks=pytest.mark.tvm), pytest.param("h100", marks=pytest.mark.relax)]
+)
+def test_a_checked_plan_is_executed(capsys, device):
+    pytest.importorskip("tvm")
+    code, out, _ = plan(capsys, "matmul", "m=64", "n=48", "k=40", "bias=true", "--device", device, "--check")
+    assert code == 0 and "#1 executed on the CPU: 1 kernel, all blocks, all elements agree" in out
+
+
+@pytest.mark.parametrize("words", [["--device", "cpu"], ["--device", "mi50"]])
+def test_only_kernels_for_nvidia_gpus_are_executed(capsys, words):
+    code, _, err = plan(capsys, "matmul", "m=8", "n=8", "k=8", "--check", *words)
+    assert code == 2 and "NVIDIA" in err
