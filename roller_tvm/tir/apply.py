@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil, gcd
+from math import ceil, gcd, prod
 from typing import Any
 
 from ..lower.steps import Bind, CacheRead, Pack, Split, Step
@@ -11,6 +11,7 @@ from .nodes import (
     REDUCTION,
     analyzer_of_tvm,
     buffer_of,
+    elements_kept,
     key,
     parameters,
     range_of,
@@ -62,6 +63,7 @@ class TirApplier(TensorSteps):
         self._aligned: dict[tuple[str, int], int] = {}
         self._bound: set[tuple[str, str]] = set()
         self._step: Step | None = None
+        self._remainders = False  # a reduction is cut into steps that do not divide it
         #: The loops of a stage in the order of its block's axes, where that is not theirs.
         self._iters: dict[str, list[str]] = {}
 
@@ -87,6 +89,9 @@ class TirApplier(TensorSteps):
     def split(self, stage: str, at: int, lengths: Sequence[int]) -> None:
         if stage in self._inside and isinstance(self._step, Split):
             lengths = self._clamped(stage, at, self._step)
+            if self.loops[stage][at] in self._own[stage][1]:
+                extent = int(self.schedule.get(self._loop(stage, at)).extent)
+                self._remainders = self._remainders or extent % prod(lengths) > 0
         for block in self._every(stage):
             self.schedule.split(self._loops(block, len(self.loops[stage]))[at], [None, *lengths])
 
@@ -265,6 +270,15 @@ class TirApplier(TensorSteps):
         for stage, block in self.blocks.items():
             if stage in self.loops and self._alive(block):
                 self._decompose(stage, block)
+        if self._remainders and self._boxes:
+            self._hold_tiles()
+
+    def _hold_tiles(self) -> None:
+        """TVM must not keep more of a tensor than its tile: it cannot tell where windows of a remainder end."""
+        boxes = [box for name, box in self._boxes.items() if self._alive(self.blocks[name])]
+        wanted, kept = sum(map(prod, boxes)), elements_kept(self.schedule.mod, self.func_name)
+        if kept > wanted:
+            raise self._error(f"TVM keeps {kept} elements in shared memory for tiles of {wanted}: a window is cut")
 
     def _scope_inside(self, loop: Any) -> str:
         """Where what is computed inside of a loop is kept: one thread's registers, the block's memory, or anywhere."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from ..errors import UnsupportedOperator
@@ -99,6 +100,27 @@ def range_of(loop: Any, extent: int | None = None) -> Any:
     import tvm
 
     return tvm.ir.Range.from_min_extent(loop.min, loop.extent if extent is None else extent)
+
+
+def elements_kept(module: Any, name: str) -> int:
+    """Elements of shared memory that TVM comes to when it narrows buffers to what is used of them."""
+    import tvm
+    from tvm.s_tir import transform
+
+    narrowed = tvm.transform.Sequential([
+        transform.LowerInitBlock(), transform.PlanAndUpdateBufferAllocationLocation(),
+        transform.ConvertBlocksToOpaque(), transform.LiftThreadBinding(), transform.CompactBufferAllocation(),
+    ])(module)  # fmt: skip
+    total, todo = 0, [narrowed[name].body]
+    while todo:
+        node = todo.pop()
+        if hasattr(node, "iter_values"):
+            for buffer in node.block.alloc_buffers:
+                if str(buffer.scope()).startswith("shared"):
+                    total += prod(int(extent) for extent in buffer.shape)
+            todo.append(node.block.body)
+        todo += list(getattr(node, "seq", ())) + [s for s in (getattr(node, "body", None),) if s is not None]
+    return total
 
 
 def parameters(func: Any) -> list[Any]:
