@@ -96,7 +96,8 @@ class Store:
             self._open_folder(self.folder)
             database = self._open_json(self.folder, module_equality)
         elif not isinstance(database, Database):
-            database = Database.create(database, module_equality=module_equality)
+            kind = "memory" if work_dir is None else database
+            database = Database.create(kind, module_equality=module_equality)
         self.database = database
         try:
             self._check_records()

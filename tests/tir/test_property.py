@@ -61,10 +61,10 @@ class Program:
             value = of_numpy(value)
         return tensor, value
 
-    def check(self, tensor, expected, terms):
+    def check(self, tensor, expected, terms, constants=()):
         mod = normalized(te.create_prim_func([*self.inputs, tensor], index_dtype_override="int64"))
         note(mod.script(show_meta=False))
-        found = make_candidates(mod["main"], device_of(None, TARGET), PLANS)
+        found = make_candidates(mod["main"], device_of(None, TARGET), PLANS, constants)
         assert not found.reason, found.reason
         done = list(found.schedules())
         assert done and not found.failures, found.failures
@@ -76,12 +76,14 @@ class Program:
             check_replay(mod, schedule, TARGET, "random")
 
 
+#: Whether weights are known when the module is built, so that plans may lay them out.
+constants = st.sampled_from([(), (1,)])
 chains = st.lists(st.sampled_from(sorted(POINTWISE)), max_size=2)
 
 
 @CHECKED
-@given(EXTENTS, EXTENTS, EXTENTS, st.booleans(), st.booleans(), st.booleans(), chains)
-def test_products(m, n, k, batched, flip_a, flip_b, chain):
+@given(EXTENTS, EXTENTS, EXTENTS, st.booleans(), st.booleans(), st.booleans(), chains, constants)
+def test_products(m, n, k, batched, flip_a, flip_b, chain, known):
     program = Program()
     batch = (3,) if batched else ()
     a, left = program.input(*batch, *((k, m) if flip_a else (m, k)))
@@ -96,15 +98,16 @@ def test_products(m, n, k, batched, flip_a, flip_b, chain):
 
     made = te.compute((*batch, m, n), product, name="product")
     value = (np.swapaxes(left, -1, -2) if flip_a else left) @ (np.swapaxes(right, -1, -2) if flip_b else right)
-    program.check(*program.after(made, value, chain), k)
+    program.check(*program.after(made, value, chain), k, known)
 
 
 @CHECKED
 @given(
     st.sampled_from([5, 7, 9, 12]), st.sampled_from([1, 3, 4, 16]), st.sampled_from([1, 5, 16]),
     st.sampled_from([1, 2, 3]), st.sampled_from([1, 2]), st.sampled_from([0, 1]), st.booleans(), chains,
+    constants,
 )  # fmt: skip
-def test_windows(size, channels, filters, kernel, stride, padding, depthwise, chain):
+def test_windows(size, channels, filters, kernel, stride, padding, depthwise, chain, known):
     program = Program()
     data, x = program.input(1, channels, size, size)
     weights, w = program.input(channels if depthwise else filters, 1 if depthwise else channels, kernel, kernel)
@@ -137,7 +140,8 @@ def test_windows(size, channels, filters, kernel, stride, padding, depthwise, ch
             part = x[:, :, kh : kh + out * stride : stride, kw : kw + out * stride : stride][:, :, :out, :out]
             value += part * w[:, 0, kh, kw][None, :, None, None] if depthwise else np.einsum(
                 "nchw,fc->nfhw", part, w[:, :, kh, kw])  # fmt: skip
-    program.check(*program.after(made, value, chain), kernel * kernel * (1 if depthwise else channels))
+    terms = kernel * kernel * (1 if depthwise else channels)
+    program.check(*program.after(made, value, chain), terms, known)
 
 
 @CHECKED
