@@ -10,6 +10,7 @@ import tvm
 from tvm import relax
 
 from .arrangement import Arrangement, Convolution, blocked_convolution
+from .constants import array_of, is_constant
 
 #: Operators that treat every element alike.
 _ALIKE = {
@@ -76,7 +77,7 @@ def convolution_of(call: Any) -> Convolution | None:
         return None
     attrs, (data, weights) = call.attrs, call.args
     shapes = _shape(data), _shape(weights)
-    if shapes[0] is None or shapes[1] is None or not isinstance(weights, tvm.ir.GenericConst):
+    if shapes[0] is None or shapes[1] is None or not is_constant(weights):
         return None
     if (attrs.data_layout, attrs.kernel_layout) != ("NCHW", "OIHW") or attrs.out_layout not in ("NCHW", ""):
         return None
@@ -156,8 +157,8 @@ class Arranger(relax.PyExprMutator):
         shape = _shape(node)
         if shape is None or len(shape) != 4 or not (self.arrangement.holds(shape[1]) or shape[1] == 1):
             return None
-        if isinstance(node, tvm.ir.GenericConst):
-            return relax.const(self.arrangement.array(node.value.numpy()), node.ty.dtype)
+        if (values := array_of(node)) is not None:
+            return relax.const(self.arrangement.array(values), node.ty.dtype)
         made = self.builder_.emit(self.arrangement.arranged(self.visit_expr(node), shape))
         self._count(shape)
         if isinstance(node, relax.Var):
@@ -210,7 +211,7 @@ class Arranger(relax.PyExprMutator):
         self.arranged_convs += 1
         data, weights = call.args
         if not self.arrangement.block:
-            values = np.ascontiguousarray(weights.value.numpy().transpose(0, 2, 3, 1))
+            values = np.ascontiguousarray(array_of(weights).transpose(0, 2, 3, 1))
             return relax.op.nn.conv2d(
                 self._form(data), relax.const(values, weights.ty.dtype), list(conv.strides), list(conv.padding),
                 list(conv.dilation), conv.groups, "NHWC", "OHWI", "NHWC", conv.out_dtype,
@@ -233,15 +234,15 @@ class Arranger(relax.PyExprMutator):
             if extents is None or len(extents) > 4:
                 return None
             if all(e == 1 for e in extents):
-                one = relax.const(arg.value.numpy().reshape(()), arg.ty.dtype) if _is_constant(arg) else None
+                one = relax.const(array_of(arg).reshape(()), arg.ty.dtype) if is_constant(arg) else None
                 if one is None:
                     return None
                 args.append(one)
                 continue
             if len(extents) < 4:
-                if not _is_constant(arg):
+                if not is_constant(arg):
                     return None
-                values = arg.value.numpy()
+                values = array_of(arg)
                 arg = relax.const(values.reshape((1,) * (4 - values.ndim) + values.shape), arg.ty.dtype)
             form = self._form(arg)
             if form is None:
@@ -299,7 +300,3 @@ class Arranger(relax.PyExprMutator):
             a.coordinate_transformation_mode, a.rounding_method, a.cubic_alpha, a.cubic_exclude,
             a.extrapolation_value, a.out_dtype or None,
         )  # fmt: skip
-
-
-def _is_constant(node: Any) -> bool:
-    return isinstance(node, tvm.ir.GenericConst) and hasattr(node.value, "numpy")

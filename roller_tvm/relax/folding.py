@@ -16,6 +16,7 @@ import tvm
 from tvm import relax
 
 from ..tir.nodes import structurally_equal
+from .constants import array_of
 
 #: Elementary operators that numpy computes as Relax does.
 _NUMPY: dict[str, Callable[..., np.ndarray]] = {
@@ -298,13 +299,6 @@ def _nameless(func: Any) -> Any:
     for name in list(func.attrs.keys() if func.attrs else ()):
         func = func.without_attr(name)
     return func
-
-
-def array_of(node: Any) -> np.ndarray | None:
-    """The values of a constant, or None if it is none."""
-    if isinstance(node, tvm.ir.GenericConst) and hasattr(node.value, "numpy"):
-        return np.asarray(node.value.numpy())
-    return None
 
 
 def _static(ty: Any, open_as: int | None = None) -> tuple[int, ...] | None:
