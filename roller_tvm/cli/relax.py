@@ -92,9 +92,9 @@ def check(words: Sequence[str], device: DeviceSpec, features: Features) -> Any:
     """The best plan of a named operator, its kernels executed on the CPU: an `emulate.Checked`."""
     from tvm import te
 
+    from roller_tvm.relax.emulated import check_plan
     from roller_tvm.te import te_operator
     from roller_tvm.tir import read_prim_func
-    from roller_tvm.tir.emulated import check_plan
 
     tensors = te_operator(words[0], **parse_params(" ".join(words[1:])))
     reading = read_prim_func(te.create_prim_func(tensors))

@@ -15,7 +15,7 @@ from roller_tvm.errors import WrongAnswer
 from roller_tvm.measure.numerics import difference
 
 #: Floating-point operations a second that emulation reaches at least, every access checked.
-SLOWEST_FLOPS_S = 2e7
+SLOWEST_FLOPS_S = 1e8
 
 
 @dataclass(frozen=True)

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
-from math import prod, sqrt
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-
-from roller_tvm.emulate import BufferSpec, Checked, Function, Launch, NotEmulated, check, compile_source
+from roller_tvm.emulate import BufferSpec, Function, Launch, NotEmulated, compile_source
 from roller_tvm.emulate.function import launch_of
 from roller_tvm.errors import RollerError
-from roller_tvm.lower import lower
-from roller_tvm.measure.numerics import make_inputs, usable
-from roller_tvm.plan.program import Plan
-from roller_tvm.tir.apply import apply_steps_tir
 from roller_tvm.tir.nodes import key, parameters
-from roller_tvm.tir.read import read_prim_func
 
 
 def emulated_function(
@@ -90,57 +82,6 @@ def generated(
     walk.visit(hosts[0][1].body)
     source = built.mod.imports[0].inspect_source() if hasattr(built, "mod") else built.imports[0].inspect_source()
     return source, walk
-
-
-def check_plan(plan: Plan, tensors: Sequence[Any], arch: str = "sm_80", budget_s: float = 20.0) -> Checked:
-    """Execute a plan's kernels on the CPU and compare them with the loops as they were.
-
-    Parameters
-    ----------
-    plan : Plan
-        For a GPU.
-    tensors : sequence of te.Tensor
-        What the plan was made for: inputs, outputs.
-    arch : str
-    budget_s : float
-        A single kernel that takes longer is run in part.
-
-    Raises
-    ------
-    KernelFault, WrongAnswer
-        What is wrong with the kernels.
-
-    Examples
-    --------
-    >>> print(check_plan(plan, te_operator("matmul", m=64, n=64, k=64)))  # doctest: +SKIP
-    executed on the CPU: 1 kernel, all blocks, all elements agree with the reference (0.1 s)
-    """
-    import tvm
-    from tvm import te
-
-    tensors = list(tensors)
-    func = te.create_prim_func(tensors)
-    reading = read_prim_func(func)
-    ahead = any(p.choice("stages", 1) > 1 for p in plan.programs)
-    with tvm.transform.PassContext(config={"tirx.use_async_copy": True} if ahead else {}):
-        function = emulated_function(apply_steps_tir(func, reading, lower(plan)), arch)
-    given = [isinstance(t.op, te.PlaceholderOp) for t in tensors]
-    kernel = tvm.compile(func, target="llvm")
-    for positive in (False, True):  # roots and logarithms need it
-        feeds = iter(make_inputs([t for t, is_given in zip(tensors, given, strict=True) if is_given], positive))
-        arrays = [next(feeds) if is_given else None for is_given in given]
-        shapes = [[int(e) for e in t.shape] for t in tensors]
-        memory = [
-            tvm.runtime.tensor(np.zeros(shape, str(t.dtype)) if a is None else a)
-            for a, t, shape in zip(arrays, tensors, shapes, strict=True)
-        ]
-        kernel(*memory)
-        expected = [m.numpy() for m, is_given in zip(memory, given, strict=True) if not is_given]
-        if usable(expected):
-            break
-    sums = [prod(a.extent for a in s.reduce) for s in reading.expression.stages if s.reduce]
-    terms = max(1, round(sum(sqrt(n) for n in sums) ** 2))
-    return check(function, arrays, expected, terms, float(plan.expression.flops), budget_s)
 
 
 def _module(scheduled: Any, name: str) -> Any:

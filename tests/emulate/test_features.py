@@ -10,9 +10,9 @@ from tvm import te  # noqa: E402
 
 from roller_tvm.plan import construct  # noqa: E402
 from roller_tvm.plan.features import Features  # noqa: E402
+from roller_tvm.relax.emulated import check_plan  # noqa: E402
 from roller_tvm.te import te_operator  # noqa: E402
 from roller_tvm.tir import read_prim_func  # noqa: E402
-from roller_tvm.tir.emulated import check_plan  # noqa: E402
 
 from ..lower.gpu_check import spread  # noqa: E402
 from ..plan.devices import device  # noqa: E402
