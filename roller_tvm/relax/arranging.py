@@ -171,6 +171,12 @@ class Arranger(relax.PyExprMutator):
 
     # Bindings ----------------------------------------------------------------------------------------------
 
+    def visit_dataflow_block_(self, block: Any) -> Any:
+        """One block of bindings; what is arranged in it is not known outside."""
+        self.arranged.clear()
+        self.as_plain.clear()
+        return super().visit_dataflow_block_(block)
+
     def visit_var_binding_(self, binding: Any) -> None:
         var, value = binding.var, binding.value
         if isinstance(var, relax.DataflowVar):

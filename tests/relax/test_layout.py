@@ -93,6 +93,23 @@ def test_means_of_images_are_plain(only):
     assert report.transformations == 1
 
 
+@pytest.mark.parametrize("only", ARRANGEMENTS)
+def test_what_is_arranged_stays_in_its_block_of_bindings(only):
+    builder, x = relax.BlockBuilder(), relax.Var("x", relax.TensorType((1, 16, 6, 6), "float32"))
+    with builder.function("main", [x]):
+        between = x
+        for _ in range(2):
+            with builder.dataflow():
+                y = builder.emit(OP.nn.conv2d(between, const(16, 16, 3, 3), padding=1))
+                y = builder.emit(OP.add(builder.emit(OP.nn.relu(y)), x))
+                between = builder.emit_output(builder.emit(OP.nn.relu(y)))
+        builder.emit_func_output(between)
+    mod, inputs = builder.get(), values(1, 16, 6, 6)
+    changed = PlanLayout(LLVM, CPU, only)(mod)
+    relax.analysis.well_formed(changed)  # raises
+    np.testing.assert_allclose(default_of(changed, inputs)[0], default(mod, inputs)[0], rtol=1e-4, atol=1e-4)
+
+
 def test_channels_that_are_no_whole_blocks_stay_plain():
     def body(builder, x):
         y = builder.emit(OP.nn.conv2d(x, const(24, 16, 1, 1)))
