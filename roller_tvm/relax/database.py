@@ -21,6 +21,7 @@ from typing import Any
 from ..errors import BadInput, DiskFull, RecordError
 from ..measure.interrupt import deferred_interrupt
 from ..measure.serving import last_line
+from ..tir.intrinsics import register
 from ..tir.nodes import structurally_equal
 from ..version import __version__
 
@@ -285,9 +286,23 @@ def replay(mod: Any, line: str) -> Any:
     from tvm import s_tir
     from tvm.s_tir.meta_schedule.database import TuningRecord, Workload
 
+    for name in intrinsics_of(line):
+        register(name)
     schedule = s_tir.Schedule(mod)
     TuningRecord.from_json(json.loads(line), Workload(mod)).trace.apply_to_schedule(schedule, False)
     return schedule
+
+
+def intrinsics_of(line: str) -> list[str]:
+    """Tensor intrinsics that a record's trace names.
+
+    Examples
+    --------
+    >>> intrinsics_of('[[[["Tensorize", ["l1"], ["wmma_sync", 1], []], ["Fuse", [], [], []]], []], [1.0]]')
+    ['wmma_sync']
+    """
+    (instructions, _), *_ = json.loads(line)
+    return sorted({str(attributes[0]) for kind, _, attributes, _ in instructions if kind == "Tensorize"})
 
 
 def check_replay(mod: Any, schedule: Any, target: Any, name: str) -> None:

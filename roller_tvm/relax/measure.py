@@ -12,7 +12,7 @@ from ..device import DeviceSpec
 from ..errors import MeasureError, UnsupportedOperator
 from ..expr.expression import DTYPE_BYTES
 from ..measure.cold import footprint_of, read_s_per_byte
-from ..measure.pool import START_S, Call, Pool
+from ..measure.pool import Pool
 from ..measure.session import PACKED, PLAIN, Limits, Outcome, Session, TaskResult, settle_spilled, timed
 from ..tir.nodes import parameters
 from ..tir.packing import constant_parameters
@@ -77,7 +77,7 @@ class Measurer:
         with tempfile.TemporaryDirectory(prefix="roller-tvm-") as folder:
             self._reference(task, opening, folder)
             for worker in self.pool.workers:
-                worker.prepare([*self._setup(lines), opening, ("load_reference", (task.key, folder), limit)])
+                worker.prepare([opening, ("load_reference", (task.key, folder), limit)])
             try:
                 if how != "time":
                     return session.first_right() if how == "check" else session.each_checked()
@@ -96,8 +96,6 @@ class Measurer:
             [record_line(task.workloads[0], schedule, self.target) for schedule in schedules]
             for task, schedules in tasks
         ]
-        for worker in self.pool.workers:
-            worker.prepare(self._setup([line for some in lines for line in some]))
         while todo:
             calls = []
             for n in todo:
@@ -115,10 +113,6 @@ class Measurer:
         for result in results:
             settle_spilled(result)
         return results
-
-    def _setup(self, lines: Sequence[str]) -> list[Call]:
-        """Calls before any other; importing the intrinsics takes long, and only traces that name one need them."""
-        return [("know_intrinsics", (), START_S)] if any('"Tensorize"' in line for line in lines) else []
 
     def _default(self, mod: Any) -> str:
         import tvm

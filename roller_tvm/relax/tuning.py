@@ -22,7 +22,7 @@ from ..measure.table import header, row, summary
 from ..tir.candidates import Candidates, make_candidates
 from ..tir.packing import constant_parameters
 from ..tvm_env import import_relax_tvm, set_threads
-from .database import UNMEASURED, Note, Store
+from .database import UNMEASURED, Note, Store, intrinsics_of, record_line
 from .devices import device_of
 from .measure import WORKER, Measurer, cold_weights
 from .tasks import Task, extract_tasks
@@ -32,6 +32,7 @@ TOP = 10
 #: Tasks a worker, at a time, where plans are only built: records come in steps of that many.
 BATCH = 4
 REPORT = "roller_tvm.txt"
+INTRINSICS = "records name tensor intrinsics: a plain TVM applies them after `import tvm.s_tir.tensor_intrin`"
 
 Progress = Callable[[TunedTask, int], None]
 
@@ -263,6 +264,8 @@ class _Tuner:
         note = self._note(tuned, trials)
         if measured.winner is not None:
             repeats = [tuned.seconds] if trials else [tuned.predicted_s * UNMEASURED]
+            if intrinsics_of(record_line(tuned.task.workloads[0], plans[measured.winner][1], self.measurer.target)):
+                self._say(INTRINSICS)
             try:
                 self.store.commit(tuned.task, plans[measured.winner][1], repeats, note)
             except RollerError as error:
@@ -272,6 +275,10 @@ class _Tuner:
         elif measured.default_wins:
             self.store.note(note)
         return tuned
+
+    def _say(self, note: str) -> None:
+        if note not in self.result.notes:
+            self.result.notes.append(note)
 
     def _note(self, tuned: TunedTask, trials: int) -> Note:
         def told(seconds: float) -> float | None:

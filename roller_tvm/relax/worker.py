@@ -54,11 +54,6 @@ def hello() -> int:
     return os.getpid()
 
 
-def know_intrinsics() -> None:
-    """Tensor intrinsics that GPU traces name; importing them takes many seconds, and CPU traces name none."""
-    from tvm.s_tir import tensor_intrin  # noqa: F401
-
-
 def device_present(kind: str) -> bool:
     """Whether TVM can run kernels for this kind of target here."""
     try:
@@ -258,7 +253,7 @@ def _arguments(task: Task, inputs: list[Any], outputs: list[Any]) -> list[Any]:
 FUNCTIONS = {
     f.__name__: f
     for f in (
-        hello, know_intrinsics, device_present, open_task, close_task, make_reference, load_reference, build,
+        hello, device_present, open_task, close_task, make_reference, load_reference, build,
         build_default, build_alone, run,
     )
 }  # fmt: skip

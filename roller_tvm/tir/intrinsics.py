@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import importlib.abc
+import importlib.machinery
 import sys
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 #: The module of TVM that registers them all when it is imported, and its file.
@@ -30,9 +33,22 @@ def register(name: str) -> None:
         return
     statements, names = _module()
     if name in statements:
-        exec(statements[name], names)
+        exec(statements.pop(name), names)
     else:  # it is not laid out as it was
         __import__(MODULE)
+
+
+class _Rest(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Imports ``MODULE`` by what is left of it: MetaSchedule does for every task, and nothing registers twice."""
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
+        return importlib.machinery.ModuleSpec(fullname, self) if fullname == MODULE else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        statements, names = _module()
+        while statements:
+            exec(statements.pop(next(iter(statements))), names)
+        module.__dict__.update({k: v for k, v in names.items() if not k.startswith("__")})
 
 
 @cache
@@ -53,6 +69,7 @@ def _module() -> tuple[dict[str, Any], dict[str, Any]]:
         first = statement.value.args[0]  # type: ignore[attr-defined]
         name = eval(compile(ast.Expression(first), str(path), "eval"), names)
         found[str(name)] = compile(ast.Module([statement], []), str(path), "exec")
+    sys.meta_path.insert(0, _Rest())
     return found, names
 
 
