@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod, sqrt
 from typing import Any
 
 import numpy as np
 
 from ..emulate import Checked, check
+from ..errors import RollerError
 from ..lower import lower
-from ..measure.numerics import make_inputs, usable
+from ..measure.numerics import make_inputs, shape_of, usable
 from ..plan.program import Plan
 from ..tir.apply import apply_steps_tir
 from ..tir.emulated import emulated_function
+from ..tir.nodes import parameters, structurally_equal
 from ..tir.read import read_prim_func
 from .reference import reference_module
+from .tasks import output_positions, reduction_terms
 
 
 def check_plan(plan: Plan, tensors: Sequence[Any], arch: str = "sm_80", budget_s: float = 20.0) -> Checked:
@@ -50,22 +52,88 @@ def check_plan(plan: Plan, tensors: Sequence[Any], arch: str = "sm_80", budget_s
     ahead = any(p.choice("stages", 1) > 1 for p in plan.programs)
     with tvm.transform.PassContext(config={"tirx.use_async_copy": True} if ahead else {}):
         function = emulated_function(apply_steps_tir(func, reading, lower(plan)), arch)
-    given = [isinstance(t.op, te.PlaceholderOp) for t in tensors]
+    made = {n for n, t in enumerate(tensors) if not isinstance(t.op, te.PlaceholderOp)}
+    feeds, expected = _reference(func, tensors, made)
+    arrays = [None if n in made else feeds[n] for n in range(len(tensors))]
+    return check(function, arrays, expected, reduction_terms(func), float(plan.expression.flops), budget_s)
+
+
+def check_module(
+    before: Any, after: Any, target: Any = "sm_80", budget_s: float = 5.0, names: Sequence[str] = ()
+) -> dict[str, Checked | RollerError]:
+    """Execute every GPU-scheduled function of a module and compare it with the same function before.
+
+    Parameters
+    ----------
+    before, after : IRModule
+        As `ScheduleWithRoller` takes and returns them; functions are told by name, and those it left are left out.
+    target : Target or str
+    budget_s : float
+        Of each function; a single kernel that takes longer is run in part.
+    names : sequence of str
+        Only these functions.
+
+    Returns
+    -------
+    dict of str to Checked or RollerError
+        What was found of each function: the error is a `KernelFault` or `WrongAnswer` where a kernel is wrong, of
+        another type where it could not be executed.
+
+    Examples
+    --------
+    >>> found = check_module(mod, ScheduleWithRoller(target)(mod), target)  # doctest: +SKIP
+    >>> [name for name, result in found.items() if isinstance(result, WrongAnswer)]  # doctest: +SKIP
+    []
+    """
+    import tvm
+
+    found: dict[str, Checked | RollerError] = {}
+    functions = {var.name_hint: f for var, f in after.functions_items() if isinstance(f, tvm.tirx.PrimFunc)}
+    for name, func in functions.items():
+        plain = before[name]
+        if (names and name not in names) or structurally_equal(without_name(func), without_name(plain)):
+            continue
+        try:
+            found[name] = _check_function(plain, func, target, budget_s)
+        except RollerError as error:
+            found[name] = error
+    return found
+
+
+def without_name(func: Any) -> Any:
+    """A function without the attributes that scheduling or naming leaves."""
+    for attribute in ("tirx.is_scheduled", "global_symbol"):
+        func = func.without_attr(attribute)
+    return func
+
+
+def _check_function(plain: Any, scheduled: Any, target: Any, budget_s: float) -> Checked:
+    reading = read_prim_func(plain)
+    made = set(output_positions(plain))
+    given = parameters(plain)
+    function = emulated_function(scheduled, target)
+    feeds, expected = _reference(plain, given, made)
+    arrays = [None if n in made else feeds[n] for n in range(len(given))]
+    flops = float(reading.expression.flops)
+    return check(function, arrays, expected, reduction_terms(plain), flops, budget_s)
+
+
+def _reference(func: Any, buffers: Sequence[Any], made: set[int]) -> tuple[list[Any], list[Any]]:
+    """Inputs by position, and what the function's own loops make of them on the CPU."""
+    import tvm
+
     cpu = tvm.get_global_func("target.llvm_get_system_cpu")()
     plain = reference_module(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}))
     kernel = tvm.compile(plain, target=tvm.target.Target({"kind": "llvm", "mcpu": str(cpu)}))
     for positive in (False, True):  # roots and logarithms need it
-        feeds = iter(make_inputs([t for t, is_given in zip(tensors, given, strict=True) if is_given], positive))
-        arrays = [next(feeds) if is_given else None for is_given in given]
-        shapes = [[int(e) for e in t.shape] for t in tensors]
-        memory = [
-            tvm.runtime.tensor(np.zeros(shape, str(t.dtype)) if a is None else a)
-            for a, t, shape in zip(arrays, tensors, shapes, strict=True)
+        feeds = make_inputs([b for n, b in enumerate(buffers) if n not in made], positive)
+        values = iter(feeds)
+        arrays = [
+            np.zeros(shape_of(b), str(b.dtype)) if n in made else next(values) for n, b in enumerate(buffers)
         ]
+        memory = [tvm.runtime.tensor(a) for a in arrays]
         kernel(*memory)
-        expected = [m.numpy() for m, is_given in zip(memory, given, strict=True) if not is_given]
+        expected = [memory[n].numpy() for n in sorted(made)]
         if usable(expected):
             break
-    sums = [prod(a.extent for a in s.reduce) for s in reading.expression.stages if s.reduce]
-    terms = max(1, round(sum(sqrt(n) for n in sums) ** 2))
-    return check(function, arrays, expected, terms, float(plan.expression.flops), budget_s)
+    return arrays, expected

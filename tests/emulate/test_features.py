@@ -55,3 +55,38 @@ def test_plans(name):
     for plan in spread([p for p in plans if any(q.recipe == recipe for q in p.programs)], 3):
         checked = check_plan(plan, tensors, "sm_80")
         assert checked.elements == checked.of_elements
+
+
+def test_every_function_of_a_module(monkeypatch):
+    from roller_tvm.errors import WrongAnswer
+    from roller_tvm.relax.emulated import check_module
+    from roller_tvm.relax.schedule import ScheduleWithRoller
+    from roller_tvm.relax.targets import make_target
+
+    from ..relax import modules, networks
+
+    target = make_target({"kind": "cuda", "arch": "sm_80"})
+    with target:
+        before = tvm.transform.Sequential(modules.FUSE)(networks.classifier())
+    pass_ = ScheduleWithRoller(target)
+    after = pass_(before)
+    found = check_module(before, after, target)
+    assert sorted(found) == sorted(n.name for n in pass_.report.scheduled)
+    assert all(getattr(result, "elements", 0) > 0 for result in found.values()), found
+    # A kernel that computes something else is told from the others.
+    (first, *_) = (v for v in after.functions if v.name_hint == sorted(found)[0])
+    other = next(v for v in before.functions if v.name_hint == first.name_hint)
+    wrong = tvm.IRModule({**dict(before.functions_items()), other: altered(before[other])})
+    assert isinstance(check_module(wrong, after, target, names=[first.name_hint])[first.name_hint], WrongAnswer)
+
+
+def altered(func):
+    """The function with another constant or operation in its first block."""
+    text = func.script()
+    for old, new in ((" + ", " - "), (" * ", " + "), ("T.max", "T.min")):
+        if old in text:
+            break
+    lines = text.split("\n")
+    at = next(n for n, line in enumerate(lines) if old in line and "=" in line and "[" in line)
+    lines[at] = lines[at].replace(old, new, 1)
+    return tvm.script.from_source("\n".join(lines))
