@@ -83,9 +83,7 @@ def test_every_function_of_a_module(monkeypatch):
 def altered(func):
     """The function with another constant or operation in its first block."""
     text = func.script()
-    for old, new in ((" + ", " - "), (" * ", " + "), ("T.max", "T.min")):
-        if old in text:
-            break
+    old, new = next((old, new) for old, new in ((" + ", " - "), (" * ", " + "), ("T.max", "T.min")) if old in text)
     lines = text.split("\n")
     at = next(n for n, line in enumerate(lines) if old in line and "=" in line and "[" in line)
     lines[at] = lines[at].replace(old, new, 1)
