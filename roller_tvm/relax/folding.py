@@ -244,13 +244,16 @@ class _Folder(relax.PyExprMutator):
         return form.plus(along if name == "relax.add" else -along)
 
     def _can_be_folded(self, value: Any) -> bool:
-        """Whether this is a batch normalisation of an inference, with known statistics."""
-        if not isinstance(value, relax.Call) or getattr(value.op, "name", "") != "relax.nn.batch_norm":
-            return False
+        """Whether this is a batch normalisation with known statistics, or a dropout: in an inference nothing."""
+        name = getattr(value.op, "name", "") if isinstance(value, relax.Call) else ""
+        if name != "relax.nn.batch_norm":
+            return name == "relax.nn.dropout"
         known = all(self._constant(a) is not None for a in value.args[1:5])
         return known and not value.attrs.training and str(value.args[0].ty.dtype) in _FOLDED
 
     def _normalised(self, norm: Any) -> Affine:
+        if norm.op.name == "relax.nn.dropout":
+            return self._affine(norm.args[0], None)
         attrs, parts = norm.attrs, [self._constant(a) for a in norm.args[1:5]]
         gamma, beta, mean, variance = (np.asarray(p, np.float64) for p in parts)
         scale = 1.0 / np.sqrt(variance + float(attrs.epsilon))

@@ -66,6 +66,15 @@ def test_a_product_that_something_else_reads_keeps_its_weights():
     check(module(body, (3, 4)), ["matmul", "multiply"], (3, 4))
 
 
+def test_dropout_is_nothing():
+    def body(builder, x):
+        y = builder.emit(OP.matmul(x, const(4, 5)))
+        y = builder.emit(relax.TupleGetItem(builder.emit(OP.nn.dropout(y, 0.5)), 0))
+        return builder.emit(OP.nn.relu(builder.emit(OP.add(y, const(5)))))
+
+    check(module(body, (3, 4)), ["matmul", "add", "nn.relu"], (3, 4))
+
+
 def test_a_normalisation_without_a_product_is_two_operators():
     parts = [relax.const(values(6, low=0.5, high=1.5)) for _ in range(4)]
 
