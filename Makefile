@@ -50,7 +50,7 @@ demo-relay: $(RELAY)/.ready
 	$(RELAY)/bin/python python/demo.py
 
 demo-relax: $(RELAX)/.ready
-	$(RELAX)/bin/roller-tvm doctor
+	$(RELAX)/bin/python python/demo_relax.py
 
 venv: $(LINES:%=.venv/%/.ready)
 
