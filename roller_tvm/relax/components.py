@@ -114,8 +114,8 @@ class RollerStrategy(PySearchStrategy):
         some, self.left = self.left[: self.batch], self.left[self.batch :]
         if not some:
             return None
-        arguments = ArgInfo.from_prim_func(some[0].mod["main"])
-        return [MeasureCandidate(schedule, arguments) for schedule in some]
+        # Each schedule packs constants as it likes, and a runner gets them packed.
+        return [MeasureCandidate(s, ArgInfo.from_entry_func(s.mod, remove_preproc=True)) for s in some]
 
     def notify_runner_results(self, measure_candidates: Any, results: Any) -> None:
         """Results change nothing: the plans were chosen before."""

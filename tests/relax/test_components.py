@@ -16,6 +16,7 @@ from tvm.ir.utils import derived_object  # noqa: E402
 from tvm.s_tir import meta_schedule as ms  # noqa: E402
 from tvm.s_tir.meta_schedule.builder import BuilderResult, PyBuilder  # noqa: E402
 from tvm.s_tir.meta_schedule.runner import PyRunner, PyRunnerFuture, RunnerResult  # noqa: E402
+from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock  # noqa: E402
 from tvm.support.tar import tar  # noqa: E402
 
 from roller_tvm.errors import BadInput  # noqa: E402
@@ -165,6 +166,30 @@ def test_arguments_without_effect_are_said_and_others_refused(tmp_path):
         tune_tir(M.matmul(), M.TARGET, tmp_path, 1, space="post-order-apply")
     with pytest.warns(UserWarning, match="cost_model, seed: without effect"):
         tune_tir(M.matmul(), M.TARGET, tmp_path, 0, cost_model="random", seed=1, verbose=False)
+
+
+def test_runners_get_the_shapes_of_packed_weights(tmp_path, unchecked):
+    mod = ms.tune_context._normalize_mod(M.matmul(n=32, m=64, k=48).with_attr("layout_free_buffers", [1]))
+    shapes = []
+
+    @derived_object
+    class Looking(PyRunner):
+        def run(self, runner_inputs):
+            for one in runner_inputs:
+                shapes.append([list(a.as_json()[2]) for a in one.args_info])
+            return [Future(1.0) for _ in runner_inputs]
+
+    builder = Builder(tmp_path)
+    ms.tune_tir(
+        mod, M.TARGET, str(tmp_path), 3, builder=builder, runner=Looking(), cost_model="random",
+        space=RollerSpace(), strategy=RollerStrategy(), num_tuning_cores=1,
+    )  # fmt: skip
+    packed = 0
+    for got, built in zip(shapes, builder.built, strict=True):
+        wanted = RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(built)["main"].params
+        assert got == [[int(e) for e in p.shape] for p in wanted]
+        packed += got[1] != [48, 64]
+    assert packed
 
 
 def test_over_rpc(tmp_path, unchecked):
