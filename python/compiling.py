@@ -14,6 +14,8 @@ from typing import Any
 
 # Plans beyond the wanted ones, for those that the compile check drops.
 SPARE = 4
+#: States of plans that others take the place of.
+DROPPED = ("spills", "refused")
 #: A prediction of registers that is held to be right: at most this share below what the compiler took.
 CLOSE = 0.75
 
@@ -36,7 +38,7 @@ def compile_plans(
     features : Features, optional
         What schedules can say beside loops (see ``plan.features``).
     """
-    from roller_tvm.errors import RollerError
+    from roller_tvm.errors import MeasureError, RollerError
     from roller_tvm.plan import construct
     from roller_tvm.plan.align import Rejection
     from roller_tvm.plan.features import NO_FEATURES
@@ -52,9 +54,9 @@ def compile_plans(
     plans = list(construction.plans)
     results: list[dict[str, Any]] = []
     for rank in range(top + SPARE):
-        # A plan that spills is dropped, and the next one takes its place.
-        spilled = [done.get((own, n)) for n in range(rank)].count("spills")
-        spilled += sum(r["status"] == "spills" for r in results)
+        # A plan that spills, or that TVM cannot carry out, is dropped, and the next one takes its place.
+        spilled = sum(done.get((own, n)) in DROPPED for n in range(rank))
+        spilled += sum(r["status"] in DROPPED for r in results)
         if (own, rank) in done or rank >= top + spilled:
             continue
         if rank >= len(plans) and spilled:
@@ -73,6 +75,9 @@ def compile_plans(
             checked = check(ranked)
         except ResourcesDiffer as error:
             results.append(result | {"status": "differs", "error": str(error)})
+            continue
+        except MeasureError as error:
+            results.append(result | {"status": "refused", "error": error.what})
             continue
         except (RollerError, ValueError) as error:
             results.append(result | {"status": "failed", "error": f"{type(error).__name__}: {error}"[:600]})

@@ -17,7 +17,7 @@ from .steps import Bind, CacheRead, ComputeAt, Fuse, Inline, Reorder, Split, Ste
 from .tensor_steps import Fragment, Matrices, Pipeline, StoreAt, Tensorize, Tile
 
 #: Short names of types in TVM's intrinsics.
-_SHORT = {"float16": "f16", "float32": "f32", "int8": "i8", "int32": "i32"}
+_SHORT = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "int8": "i8", "int32": "i32"}
 _LANES = 32
 
 

@@ -50,6 +50,7 @@ class Instruction:
 #: By type of the operands and of the sums.
 INSTRUCTIONS = {
     ("float16", "float32"): Instruction(), ("float16", "float16"): Instruction(),
+    ("bfloat16", "float32"): Instruction(),
     ("int8", "int32"): Instruction(turns=False, dynamic=False),
 }  # fmt: skip
 # Breadth of the search, not device facts: tiles in fragments, buffers, bands of the raster.

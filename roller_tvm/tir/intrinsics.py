@@ -29,7 +29,15 @@ def register(name: str) -> None:
     """
     from tvm.s_tir import TensorIntrin
 
-    if MODULE in sys.modules or TensorIntrin.get(name, allow_missing=True) is not None:
+    if TensorIntrin.get(name, allow_missing=True) is not None:
+        return
+    if "bf16" in name:
+        from .bfloat import INTRINSICS
+
+        make, arguments = INTRINSICS[name]
+        TensorIntrin.register(name, *make(*arguments))
+        return
+    if MODULE in sys.modules:
         return
     statements, names = _module()
     if name in statements:

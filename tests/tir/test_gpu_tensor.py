@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+pytest.importorskip("ml_dtypes")  # numpy's bfloat16
 tvm = pytest.importorskip("tvm")
 pytestmark = pytest.mark.relax
 
@@ -54,6 +55,7 @@ CASES = {
     "sums of halves": lambda: product(32, 64, 64, sums="float16"),
     "nothing divides, epilogue": lambda: product(50, 72, 40, epilogue=True),
     "batches": lambda: product(32, 32, 64, batch=3, epilogue=True),
+    "bfloat16": lambda: product(48, 64, 64, left_turned=True, dtype="bfloat16"),
     "bytes": lambda: product(64, 32, 256, dtype="int8", sums="int32"),
     "conv nhwc": lambda: half("conv2d_nhwc", n=1, c=32, h=9, w=9, f=32, kh=3, kw=3, padding=1, stride=2),
     "conv nchw": lambda: half("conv2d_nchw", n=2, c=16, h=7, w=9, f=24, kh=3, kw=3, padding=1, bias=True, relu=True),

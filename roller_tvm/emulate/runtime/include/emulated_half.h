@@ -24,7 +24,7 @@ inline float bf16_value(uint16_t bits) { return as<float>((uint32_t)bits << 16);
     H& operator*=(H o) { return *this = H((float)*this * (float)o); }                                         \
     H& operator/=(H o) { return *this = H((float)*this / (float)o); }                                         \
   };                                                                                                          \
-  struct alignas(4) H2 { H x, y; };                                                                           \
+  struct alignas(4) H2 { H x, y; H2() = default; H2(H a, H b) : x(a), y(b) {} };                              \
   inline H operator+(H a, H b) { return H((float)a + (float)b); }                                             \
   inline H operator-(H a, H b) { return H((float)a - (float)b); }                                             \
   inline H operator*(H a, H b) { return H((float)a * (float)b); }                                             \

@@ -1,0 +1,136 @@
+"""Tensor intrinsics for bfloat16, which TVM 0.27 lacks: 16 x 16 tiles, by two mma.m16n8k16 and one ldmatrix.x4.
+
+A trace with them replays in processes that have them registered (``intrinsics.register``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tvm.script import tirx as T
+from tvm.tirx import Cast
+
+SIZE, LANES, OWN, DTYPE, SUMS = 16, 32, 8, "bfloat16", "float32"
+
+
+def place(i: Any, j: Any) -> tuple[Any, Any]:
+    """(lane, element of the lane) of a tile's element."""
+    return i % 8 * 4 + j % 8 // 2, j // 8 * 4 + i // 8 * 2 + j % 2
+
+
+def load(side: str, turned: bool) -> tuple[Any, Any]:
+    """ldmatrix of a tile in dynamic shared memory.
+
+    Parameters
+    ----------
+    side : {'a', 'b'}
+    turned : bool
+        Of the left operand, rows along the sum; of the right one, rows along n.
+    """
+    swap = (side == "a") == turned
+    # Lanes name the rows of four 8 x 8 matrices, which lie below one another first, or beside.
+    row = (lambda lane: lane // 16 * 8 + lane % 8) if turned else (lambda lane: lane % 16)
+    column = (lambda lane: lane % 16 // 8 * 8) if turned else (lambda lane: lane // 16 * 8)
+
+    @T.prim_func(s_tir=True)
+    def described(to: T.handle, of: T.handle) -> None:
+        tile = T.match_buffer(of, (SIZE, SIZE), DTYPE, align=64, offset_factor=SIZE, scope="shared.dyn")
+        held = T.match_buffer(to, (LANES, OWN), DTYPE, align=64, offset_factor=SIZE, scope="warp")
+        with T.sblock("root"):
+            T.reads(tile[0:SIZE, 0:SIZE])
+            T.writes(held[0:LANES, 0:OWN])
+            for i, j in T.grid(SIZE, SIZE):
+                with T.sblock("load"):
+                    vi, vj = T.axis.remap("SS", [i, j])
+                    lane, own = T.meta_var(place(vi, vj))
+                    T.reads(tile[vi, vj])
+                    T.writes(held[lane, own])
+                    held[lane, own] = tile[vi, vj]
+
+    @T.prim_func(s_tir=True)
+    def implemented(to: T.handle, of: T.handle) -> None:
+        stride = T.int32()
+        one = T.int32()
+        tile = T.match_buffer(
+            of, (SIZE, SIZE), DTYPE, align=64, offset_factor=SIZE, scope="shared.dyn", strides=[stride, one]
+        )
+        held = T.match_buffer(to, (LANES, OWN), DTYPE, align=64, offset_factor=SIZE, scope="warp")
+        with T.sblock("root"):
+            T.reads(tile[0:SIZE, 0:SIZE])
+            T.writes(held[0:LANES, 0:OWN])
+            for lane in T.thread_binding(0, LANES, "threadIdx.x"):
+                T.evaluate(
+                    T.ptx_legacy.ldmatrix(
+                        swap, 4, ".b16", held.data, held.elem_offset + OWN * lane, tile.access_ptr("r"),
+                        row(lane) * stride + column(lane), dtype=DTYPE,
+                    )
+                )  # fmt: skip
+
+    return described, implemented
+
+
+def multiply(left_turned: bool, right_turned: bool) -> tuple[Any, Any]:
+    """Sums in float32 of the products of two tiles."""
+
+    def left(i: Any, k: Any) -> tuple[Any, Any]:
+        return place(k, i) if left_turned else place(i, k)
+
+    def right(j: Any, k: Any) -> tuple[Any, Any]:
+        return place(j, k) if right_turned else place(k, j)
+
+    @T.prim_func(s_tir=True)
+    def described(a: T.handle, b: T.handle, c: T.handle) -> None:
+        A = T.match_buffer(a, (LANES, OWN), DTYPE, align=64, offset_factor=SIZE, scope="warp")
+        B = T.match_buffer(b, (LANES, OWN), DTYPE, align=64, offset_factor=SIZE, scope="warp")
+        C = T.match_buffer(c, (LANES, OWN), SUMS, align=64, offset_factor=SIZE, scope="warp")
+        with T.sblock("root"):
+            T.reads(C[0:LANES, 0:OWN], A[0:LANES, 0:OWN], B[0:LANES, 0:OWN])
+            T.writes(C[0:LANES, 0:OWN])
+            for i, j, k in T.grid(SIZE, SIZE, SIZE):
+                with T.sblock("product"):
+                    vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+                    al, ao = T.meta_var(left(vi, vk))
+                    bl, bo = T.meta_var(right(vj, vk))
+                    cl, co = T.meta_var(place(vi, vj))
+                    T.reads(C[cl, co], A[al, ao], B[bl, bo])
+                    T.writes(C[cl, co])
+                    C[cl, co] = C[cl, co] + Cast(SUMS, A[al, ao]) * Cast(SUMS, B[bl, bo])
+
+    @T.prim_func(s_tir=True)
+    def implemented(a: T.handle, b: T.handle, c: T.handle) -> None:
+        A = T.match_buffer(a, (LANES, OWN), DTYPE, align=64, offset_factor=SIZE, scope="warp")
+        B = T.match_buffer(b, (LANES, OWN), DTYPE, align=64, offset_factor=SIZE, scope="warp")
+        C = T.match_buffer(c, (LANES, OWN), SUMS, align=64, offset_factor=SIZE, scope="warp")
+        with T.sblock("root"):
+            T.reads(C[0:LANES, 0:OWN], A[0:LANES, 0:OWN], B[0:LANES, 0:OWN])
+            T.writes(C[0:LANES, 0:OWN])
+            for lane in T.thread_binding(0, LANES, "threadIdx.x"):
+                T.evaluate(
+                    T.ptx_legacy.mma(
+                        "m16n8k16", "row", "col", "bf16", "bf16", "fp32", A.data, A.elem_offset + OWN * lane,
+                        B.data, B.elem_offset + OWN * lane, C.data, C.elem_offset + OWN * lane, False, dtype=SUMS,
+                    )
+                )  # fmt: skip
+                T.evaluate(
+                    T.ptx_legacy.mma(
+                        "m16n8k16", "row", "col", "bf16", "bf16", "fp32", A.data, A.elem_offset + OWN * lane,
+                        B.data, B.elem_offset + OWN * lane + OWN // 2, C.data,
+                        C.elem_offset + OWN * lane + OWN // 2, False, dtype=SUMS,
+                    )
+                )  # fmt: skip
+
+    return described, implemented
+
+
+#: Name -> what makes (description, implementation).
+INTRINSICS: dict[str, tuple[Callable[..., tuple[Any, Any]], tuple[Any, ...]]] = {
+    **{
+        f"mma_ldmatrix_bf16_{side}{'_trans' if turned else ''}_dyn": (load, (side, turned))
+        for side in "ab" for turned in (False, True)
+    },
+    **{
+        f"mma_bf16bf16f32{'_trans_a' if left else ''}{'_trans_b' if right else ''}": (multiply, (left, right))
+        for left in (False, True) for right in (False, True)
+    },
+}  # fmt: skip
