@@ -194,7 +194,7 @@ class StepApplier:
         raise NotImplementedError
 
     def pack(self, step: Pack) -> None:
-        """Nothing where the line's own build packs constant operands by the order of the loops (Relay's does)."""
+        """Nothing where a schedule cannot say it (TE's): Relay's build packs constants itself, copies keep their rows."""
 
     def rfactor(self, stage: str, at: int, position: int, name: str) -> None:
         raise NotImplementedError
