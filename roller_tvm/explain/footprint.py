@@ -40,13 +40,19 @@ def _gpu(program: RProgram, estimate: ProgramEstimate, g: Geometry, device: Devi
             size = storage_elements(box, aligned[op.name]) * op.element_bytes
             pad = f"+{padding[op.name]}" if padding.get(op.name) else ""
             parts.append(f"{op.name} {'x'.join(map(str, box))}{pad} {capacity(size)}")
-        most = limits.shared_per_block_bytes or device.level("shared").capacity_bytes
-        yield f"shared    {_of(estimate.shared_bytes, most)} a block: {', '.join(parts)}"
+        static = limits.shared_per_block_bytes or device.level("shared").capacity_bytes
+        stages = program.choice("stages", 1)
+        dynamic = stages > 1 or program.choice("dynamic")
+        most = limits.shared_per_block_optin_bytes or static if dynamic else static
+        buffers = f", {count(stages, 'buffer')} of each" if stages > 1 else ""
+        yield f"shared    {_of(estimate.shared_bytes, most)} a block: {', '.join(parts)}{buffers}"
     elif estimate.shared_bytes:
         most = limits.shared_per_block_bytes or device.level("shared").capacity_bytes
         yield f"shared    {_of(estimate.shared_bytes, most)} a block: partial results of its threads"
     thread = program.tile("register")
     outputs = prod(thread[g.axes[i]] for i in g.spatial)
+    if program.recipe == "gpu.tensor":  # the tile is a warp's
+        outputs = program.choice("warp_m") * program.choice("warp_n") // device.vector_width
     limit = limits.max_registers_per_thread or 255
     rest = max(0, estimate.registers - outputs)
     yield (

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..device import DeviceSpec
 from ..expr import TensorExpression
+from ..plan.program import RProgram
 from .words import amount, seconds
 
 
@@ -40,29 +42,39 @@ class Roofline:
         return self.flops / max(1, self.bytes)
 
 
-def roofline(expression: TensorExpression, device: DeviceSpec) -> Roofline:
-    """Roofline of a fused operator."""
+def peak_of(expression: TensorExpression, device: DeviceSpec, programs: Sequence[RProgram] = ()) -> float:
+    """GFLOP/s of the units that compute the anchor: tensor cores where a program uses them."""
+    for program in programs:
+        if program.recipe == "gpu.tensor":
+            return device.peak(expression.tensors[program.staged[0]].dtype, tensor=True)
+    return device.peak(expression.anchor.dtype)
+
+
+def roofline(expression: TensorExpression, device: DeviceSpec, programs: Sequence[RProgram] = ()) -> Roofline:
+    """Roofline of a fused operator, on the units that programs use."""
     flops, moved = expression.flops, expression.io_bytes
     return Roofline(
         flops,
         moved,
-        flops / (device.peak(expression.anchor.dtype) * 1e9),
+        flops / (peak_of(expression, device, programs) * 1e9),
         moved / (device.far.bandwidth_gbps * 1e9),
         device.far.name,
     )
 
 
-def operator_lines(expression: TensorExpression, device: DeviceSpec) -> list[str]:
+def operator_lines(
+    expression: TensorExpression, device: DeviceSpec, programs: Sequence[RProgram] = ()
+) -> list[str]:
     """The operator, and what the device could make of it at best."""
-    anchor, roof = expression.anchor, roofline(expression, device)
+    anchor, roof = expression.anchor, roofline(expression, device, programs)
     dtype = anchor.dtype
     fused = [
         f"{', '.join(s.name for s in stages)} {where}"
         for stages, where in ((expression.prologues, "before"), (expression.epilogues, "after"))
         if stages
     ]
-    far, peak = device.far, amount(device.peak(dtype) * 1e9, "FLOP/s")
-    balance = device.machine_balance(far.name, dtype)
+    rate, far = peak_of(expression, device, programs), device.far
+    peak, balance = amount(rate * 1e9, "FLOP/s"), rate / far.bandwidth_gbps
     side = "above" if roof.intensity >= balance else "below"
     return [
         f"operator {expression.name}: {anchor}" + (f"; fused: {'; '.join(fused)}" if fused else ""),

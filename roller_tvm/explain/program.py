@@ -11,6 +11,7 @@ from ..model.geometry import Geometry
 from ..plan.program import RECIPES, RProgram
 from .bound import bound_line, parallel_lines
 from .footprint import held_lines, padding_lines
+from .operator import peak_of
 from .words import amount, count, seconds, share, table
 
 _IPU = "each tile takes its inputs from the exchange into its memory, its workers keep a register tile"
@@ -38,7 +39,7 @@ def program_lines(
     padding = padding_lines(program, g, device)
     if padding:
         lines += ["   padding (rule 3)", *(f"    {line}" for line in padding)]
-    lines += ["   time", *table(_time_rows(estimate, g, device), left=1)]
+    lines += ["   time", *table(_time_rows(program, estimate, g, device), left=1)]
     lines += ["   runs", *(f"    {line}" for line in parallel_lines(program, estimate, device))]
     lines.append(f"    {bound_line(program, estimate, g, device)}")
     return lines
@@ -71,14 +72,17 @@ def _tile_rows(program: RProgram, g: Geometry, device: DeviceSpec) -> list[list[
     return rows
 
 
-def _time_rows(estimate: ProgramEstimate, g: Geometry, device: DeviceSpec) -> list[list[str]]:
+def _time_rows(
+    program: RProgram, estimate: ProgramEstimate, g: Geometry, device: DeviceSpec
+) -> list[list[str]]:
     """Arithmetic and each level's traffic at the device's rates, and the prediction that contains them."""
     rows = [["", "amount", "rate", "intensity", "time", "of predicted"]]
 
     def row(name: str, what: str, rate: str, intensity: str, value: float) -> None:
         rows.append([name, what, rate, intensity, seconds(value), share(value / estimate.seconds)])
 
-    peak = device.peak(g.stage.dtype) * 1e9
+    tensor = program.recipe == "gpu.tensor"
+    peak = (peak_of(g.expression, device, (program,)) if tensor else device.peak(g.stage.dtype)) * 1e9
     arithmetic = amount(peak, "FLOP/s") if estimate.flops else ""  # what only moves data still takes instructions
     row("compute", amount(estimate.flops, "FLOP"), arithmetic, "", estimate.compute_seconds)
     for level in estimate.levels:

@@ -44,11 +44,11 @@ def explain(
     plans = subject.plans if isinstance(subject, Construction) else (subject,)
     best = plans[0]
     expression = best.plan.expression
-    lines = operator_lines(expression, device)
+    lines = operator_lines(expression, device, best.plan.programs)
     lines.append(f"  device {device}")
     notes = [note for note in device.notes if device.source in ("estimated", "user")]
     lines += [f"  note: {note}" for note in notes]
-    reached = roofline(expression, device).seconds / best.seconds
+    reached = roofline(expression, device, best.plan.programs).seconds / best.seconds
     title = f"plan {best.plan.digest()}" + (f", best of {len(plans)}" if len(plans) > 1 else "")
     lines += [
         "",
