@@ -25,6 +25,8 @@ PADDING_BYTES = VECTOR_ALIGNMENT
 FRAGMENT, DEPTH_BYTES = 16, 32
 # Registers for each address of a copy that runs ahead, of 64 bits.
 PER_COPY = 2
+# A step that takes so many times its busiest pipe is bound by waiting.
+WAITING = 1.1
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,8 @@ def tensor_estimate(
     products = bm * bn / (FRAGMENT * FRAGMENT) * deep * 2
     loads = sum(warps * shape.warp[a.rows] / FRAGMENT * deep for a in matrices)
     counts = [fetches(device, a, shape, v) for a, v in zip(matrices, shape.vectors, strict=True)]
-    copying = sum(c * (2 + FETCH_OVERHEAD + GUARD_OVERHEAD * a.guarded) for c, a in zip(counts, matrices, strict=True))
+    each = (1 if ahead and shape.stages > 1 else 2) + FETCH_OVERHEAD  # past the registers it is one instruction
+    copying = sum(c * (each + GUARD_OVERHEAD * a.guarded) for c, a in zip(counts, matrices, strict=True))
     issue = (products + loads + copying * warps) / rates.issue
     tile_bytes = sum((bm, bn)[a.rows] * bk * element for a in matrices)
     shared_time = (loads * FRAGMENT * DEPTH_BYTES + tile_bytes) / rates.shared
@@ -167,13 +170,16 @@ def tensor_estimate(
     else:
         latency = rates.dram_latency + l2_time + alone + sync
     busiest, waves = busiest_unit(device, blocks, resident)
-    step = max(throughput, latency / resident)
+    # A block keeps its unit busy for a share of a step's latency; blocks know nothing of one another's phases, so that
+    # the unit idles when all of them wait.
+    busy = min(1.0, throughput / latency)
+    step = throughput / (1 - (1 - busy) ** resident)
     cycles = busiest * (steps * step + BLOCK_CYCLES) + rates.dram_latency
     outputs = batch * m * n
     store_bytes = outputs * geometry.output_bytes + geometry.epilogue_bytes
     store = store_bytes / (rates.dram * device.units) + rates.dram_latency
     seconds = (cycles + store) * rates.cycle + device.launch_overhead_us * 1e-6
-    bound = max(pipes, key=lambda pipe: pipes[pipe]) if latency / resident <= throughput else "latency"
+    bound = max(pipes, key=lambda pipe: pipes[pipe]) if step < WAITING * throughput else "latency"
     per_unit = blocks * steps / device.units * rates.cycle
     levels = (
         LevelTime(device.far.name, far + store_bytes, (far + store_bytes) / (device.far.bandwidth_gbps * 1e9)),
