@@ -293,6 +293,11 @@ def replay(mod: Any, line: str) -> Any:
     return schedule
 
 
+def copies_ahead(line: str) -> bool:
+    """Whether a record's trace has copies that run ahead, if the build says so (``tirx.use_async_copy``)."""
+    return "software_pipeline_async_stages" in line
+
+
 def intrinsics_of(line: str) -> list[str]:
     """Tensor intrinsics that a record's trace names.
 

@@ -22,7 +22,7 @@ from ..measure.table import header, row, summary
 from ..tir.candidates import Candidates, make_candidates
 from ..tir.packing import constant_parameters
 from ..tvm_env import import_relax_tvm, set_threads
-from .database import UNMEASURED, Note, Store, intrinsics_of, record_line
+from .database import UNMEASURED, Note, Store, copies_ahead, intrinsics_of, record_line
 from .devices import device_of
 from .measure import WORKER, Measurer, cold_weights
 from .tasks import Task, extract_tasks
@@ -33,6 +33,7 @@ TOP = 10
 BATCH = 4
 REPORT = "roller_tvm.txt"
 INTRINSICS = "records name tensor intrinsics: a plain TVM applies them after `import tvm.s_tir.tensor_intrin`"
+AHEAD = "kernels copy ahead (cp.async) where they are built in a PassContext with tirx.use_async_copy"
 
 Progress = Callable[[TunedTask, int], None]
 
@@ -264,8 +265,11 @@ class _Tuner:
         note = self._note(tuned, trials)
         if measured.winner is not None:
             repeats = [tuned.seconds] if trials else [tuned.predicted_s * UNMEASURED]
-            if intrinsics_of(record_line(tuned.task.workloads[0], plans[measured.winner][1], self.measurer.target)):
+            line = record_line(tuned.task.workloads[0], plans[measured.winner][1], self.measurer.target)
+            if intrinsics_of(line):
                 self._say(INTRINSICS)
+            if copies_ahead(line):
+                self._say(AHEAD)
             try:
                 self.store.commit(tuned.task, plans[measured.winner][1], repeats, note)
             except RollerError as error:

@@ -135,7 +135,7 @@ def build(key: str, number: int, line: str, mode: int) -> float:
 
         module = RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=False)(module)
         task.packed[number] = parameters(module["main"])
-    task.built[number, mode] = _built(module, task.target)
+    task.built[number, mode] = _built(module, task.target, line)
     return time.perf_counter() - start
 
 
@@ -158,11 +158,18 @@ def build_default(key: str, number: int, line: str, mode: int) -> float:
     return time.perf_counter() - start
 
 
-def _built(module: Any, target: Any) -> Any:
+def _compiled(module: Any, target: Any, line: str) -> Any:
     import tvm
 
+    from roller_tvm.relax.database import copies_ahead
+
+    with tvm.transform.PassContext(config={"tirx.use_async_copy": True} if copies_ahead(line) else {}):
+        return tvm.compile(module, target)
+
+
+def _built(module: Any, target: Any, line: str = "") -> Any:
     try:
-        library = tvm.compile(module, target).jit()
+        library = _compiled(module, target, line).jit()
         library["main"]  # the code of an llvm module is generated at the first look-up
         return library
     except Exception as error:
@@ -182,7 +189,7 @@ def build_alone(mod: str, target: str, line: str) -> float:
     made = _target(target)
     module = replayed(tvm.ir.load_json(mod), line)
     try:
-        library = tvm.compile(module, made)
+        library = _compiled(module, made, line)
         spilled = spilled_bytes(library.mod, made) if made.kind.name == "cuda" else 0
     except Exception as error:
         raise Failed("build error", last_line(error)) from error
