@@ -29,6 +29,8 @@ _GCC_CHECKED = ("--param=tsan-instrument-func-entry-exit=0",)
 _CLANG_CHECKED = ("-mllvm", "-tsan-instrument-func-entry-exit=0")
 _LIMIT_S = 600.0
 _LOG_LINES = 12
+#: Libraries of kernels kept in the cache (some 50 KiB each); the ones used longest ago go first.
+_KEPT = 4000
 
 
 @functools.lru_cache(maxsize=1)
@@ -111,6 +113,8 @@ def _made(key: str, commands: Sequence[Sequence[str]], sources: dict[str, str], 
     """The library of that key: from the cache, else made by the commands ({out} in them is where it goes)."""
     library = _folder() / f"{key}.so"
     if library.exists():
+        with contextlib.suppress(OSError):
+            os.utime(library)
         return library
     with tempfile.TemporaryDirectory(prefix="roller-emulate-") as work:
         for name, text in sources.items():
@@ -122,10 +126,19 @@ def _made(key: str, commands: Sequence[Sequence[str]], sources: dict[str, str], 
                 if log:
                     raise _refused(log, what)
             os.replace(made, library)
+            _prune(library.parent)
         finally:
             with contextlib.suppress(OSError):
                 made.unlink()
     return library
+
+
+def _prune(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        kernels = list(folder.glob("kernels-*.so"))
+        if len(kernels) > _KEPT:
+            for old in sorted(kernels, key=lambda p: p.stat().st_mtime)[: len(kernels) // 2]:
+                old.unlink(missing_ok=True)
 
 
 def _refused(log: str, what: str) -> Exception:

@@ -133,7 +133,8 @@ def _parameter(text: str) -> Parameter:
     words = re.sub(r"\b(?:const|volatile|__restrict__|__restrict|__grid_constant__)\b", " ", text)
     found = re.match(r"\s*(.*?)([\s*&]+)(\w+)\s*$", words, re.S)
     if not found:
-        raise NotEmulated(f"a parameter {text.strip()!r} of a kernel")
+        what = f"a parameter {text.strip()!r} of a kernel that is no C++: no compiler for CUDA takes this source either"
+        raise NotEmulated(what, remedy="give the tensor a name of letters, digits and underscores")
     c_type, stars, name = " ".join(found[1].split()), found[2], found[3]
     return Parameter(name, c_type, _DTYPES.get(c_type, ""), "*" in stars)
 

@@ -27,6 +27,11 @@ def test_a_kernel_that_is_not_there_names_those_that_are():
         CudaSource(TWO).kernel("third")
 
 
+def test_a_parameter_that_is_no_name_is_told():
+    with pytest.raises(NotEmulated, match="no compiler for CUDA"):
+        _ = CudaSource('extern "C" __global__ void f(float* __restrict__ gpu_0/data_0) {}').kernels
+
+
 def test_rewriting_keeps_line_numbers():
     text = 'void f() {\n  __shared__ float\n    A[4];\n'
     text += '  asm volatile("cp.async.commit_group;\\n"\n    ::);\n  g();\n}\n'
