@@ -14,7 +14,7 @@ from ..model.gpu_tensor import DEPTH_BYTES, FRAGMENT, PADDING_BYTES
 from ..plan.program import RProgram
 from .gpu import fuse
 from .steps import Bind, CacheRead, ComputeAt, Fuse, Inline, Reorder, Split, Step, StorageAlign, Unroll, Vectorize
-from .tensor_steps import Fragment, Matrices, Pipeline, StoreAt, Tensorize, Tile
+from .tensor_steps import Fragment, Matrices, Pipeline, StoreAt, StoreVector, Tensorize, Tile
 
 #: Short names of types in TVM's intrinsics.
 _SHORT = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "int8": "i8", "int32": "i32"}
@@ -76,6 +76,8 @@ def lower_tensor(expression: TensorExpression, program: RProgram) -> list[Step]:
     clear, multiply = f"mma_fill_16x16_{result}", f"mma_{short}{short}{result}{trans}"
     steps.append(Tensorize(name, "k.0", f"{name}.tile", clear, multiply))
     steps += _store(out)
+    if program.choice("store", 1) > 1:
+        steps.append(StoreVector(out, "n.pair"))
     if program.choice("stages", 1) > 1:
         steps.append(Pipeline(name, "k.0", 2, program.choice("stages"), program.choice("async")))
     return steps

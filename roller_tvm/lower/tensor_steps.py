@@ -69,6 +69,14 @@ class StoreAt(TensorIrStep):
 
 
 @dataclass(frozen=True)
+class StoreVector(TensorIrStep):
+    """The elements of loop ``axis``, the innermost, are gathered in registers and stored by one instruction."""
+
+    op: ClassVar[str] = "store_vector"
+    axis: str
+
+
+@dataclass(frozen=True)
 class Tensorize(TensorIrStep):
     """Tiles ``tile`` of the stage are computed by ``compute``; ``init`` clears them before loop ``axis``."""
 
@@ -93,4 +101,4 @@ class Pipeline(TensorIrStep):
     asynchronous: int
 
 
-STEPS.update({c.op: c for c in (Matrices, Tile, Fragment, StoreAt, Tensorize, Pipeline)})
+STEPS.update({c.op: c for c in (Matrices, Tile, Fragment, StoreAt, StoreVector, Tensorize, Pipeline)})

@@ -53,6 +53,8 @@ INSTRUCTIONS = {
     ("bfloat16", "float32"): Instruction(),
     ("int8", "int32"): Instruction(turns=False, dynamic=False),
 }  # fmt: skip
+# Elements of a row that a lane holds beside one another in the sums of an mma (PTX ISA, fragments of m16n8k16).
+PAIR = 2
 # Breadth of the search, not device facts: tiles in fragments, buffers, bands of the raster.
 BLOCKS, WARPS, STEPS, STAGES, BANDS = (1, 2, 4, 8, 16), (1, 2, 4), (1, 2, 4), (4, 3, 2, 1), (1, 2, 4, 8, 16)
 
@@ -219,10 +221,14 @@ def program(search: Search, made: Product, shape: TensorShape, ahead: bool) -> R
         search.rtile("shared", box(*shape.block), padding),
         search.rtile("register", box(*shape.warp, min(shape.block[2], DEPTH_BYTES // made.element_bytes))),
     )
+    # A lane holds pairs of neighbours along n: they are stored together where they are neighbours in memory.
+    last = next((i for i in reversed(g.spatial) if g.extents[i] > 1), None)
+    paired = bool(made.roles.n) and last == made.roles.n[-1] and g.extents[last] % PAIR == 0
     choices = {
         "threads": shape.warps * search.device.vector_width, "block_m": shape.block[0], "block_n": shape.block[1],
         "block_k": shape.block[2], "warp_m": shape.warp[0], "warp_n": shape.warp[1], "stages": shape.stages,
         "async": int(ahead and shape.stages > 1), "raster": shape.raster, "dynamic": int(made.dynamic),
+        "store": PAIR if paired else 1,
         f"vector:{made.roles.left.tensor}": shape.vectors[0], f"vector:{made.roles.right.tensor}": shape.vectors[1],
     }  # fmt: skip
     staged = (made.roles.left.tensor, made.roles.right.tensor)

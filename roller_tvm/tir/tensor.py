@@ -8,7 +8,7 @@ from typing import Any
 
 from ..lower.applier import StepApplier
 from ..lower.steps import TensorIrStep
-from ..lower.tensor_steps import Fragment, Matrices, Pipeline, StoreAt, Tensorize, Tile
+from ..lower.tensor_steps import Fragment, Matrices, Pipeline, StoreAt, StoreVector, Tensorize, Tile
 from .intrinsics import register
 from .nodes import buffer_of, key
 
@@ -32,6 +32,8 @@ class TensorSteps(StepApplier):
             self._fragment(step)
         elif isinstance(step, StoreAt):
             self._store_at(step)
+        elif isinstance(step, StoreVector):
+            self._store_vector(step)
         elif isinstance(step, Tensorize):
             self._tensorize(step)
         elif isinstance(step, Pipeline):
@@ -133,6 +135,13 @@ class TensorSteps(StepApplier):
         last = [self.blocks[step.output]] if step.output != step.stage else []
         for reader in (*self._after, *last):
             self.schedule.reverse_compute_inline(reader)
+
+    def _store_vector(self, step: StoreVector) -> None:
+        block = self.blocks[step.stage]
+        around = self._loops(block, len(self.loops[step.stage]))[self.at(step.stage, step.axis) - 1]
+        stored = self.schedule.cache_write(block, 0, "local")
+        self.schedule.reverse_compute_at(stored, around, preserve_unit_loops=True)
+        self.schedule.vectorize(self.schedule.get_loops(stored)[-1])
 
     def _tensorize(self, step: Tensorize) -> None:
         block, tile = self.blocks[step.stage], self.blocks[step.tile]

@@ -21,7 +21,7 @@ def product():
     """An implicit product: 128 pixels by 64 filters a block, walked two rows of blocks at a time."""
     choices = {
         "threads": 128, "block_m": 128, "block_n": 64, "block_k": 32, "warp_m": 64, "warp_n": 32, "stages": 3,
-        "async": 1, "raster": 2, "dynamic": 1, "vector:pad": 8, "vector:weight": 8,
+        "async": 1, "raster": 2, "dynamic": 1, "store": 2, "vector:pad": 8, "vector:weight": 8,
     }  # fmt: skip
     block = "n=1 oh=4 ow=32 f=64 kh=1 kw=1 c=32"
     tiles = (tile("shared", block, pad=8, weight=8), tile("register", "n=1 oh=2 ow=32 f=32 kh=1 kw=1 c=16"))
