@@ -15,9 +15,8 @@ import numpy as np
 
 from roller_tvm.device import cpu_device
 from roller_tvm.explain import explain
-from roller_tvm.relax import ScheduleWithRoller, build, prepare
+from roller_tvm.relax import ScheduleWithRoller, build, prepare, tune_relax
 from roller_tvm.relax.targets import make_target
-from roller_tvm.relax.tuning import tune_relax
 from roller_tvm.tir.candidates import make_candidates
 from roller_tvm.tvm_env import import_relax_tvm
 

@@ -22,8 +22,8 @@ _LAZY = {
     "prepare": "pipeline",
     "roller_pipeline": "pipeline",
     "tune": "tuning",
-    "tune_relax": "tuning",
-    "tune_tir": "tuning",
+    "tune_relax": "metaschedule",
+    "tune_tir": "metaschedule",
 }
 
 
