@@ -135,6 +135,10 @@ def test_threads_that_store_what_all_computed_do_not_race():
     assert (b == a + 7).all()
 
 
+def test_a_kernel_without_memory():
+    run("if (x > 2) __trap();", [1], parameters="int x")
+
+
 def test_scalars_and_an_array_given_as_device_memory():
     a = DeviceArray((16,), "float32", "A", np.ones(16))
     run("A[threadIdx.x] = A[threadIdx.x] * x + n;", [a, 2.5, -3], block=16, parameters="float* A, double x, int n")

@@ -133,6 +133,13 @@ def test_two_threads_that_store_different_values():
     assert e.kind == "race" and e.buffer == "S" and e.thread == (1, 0, 0)
 
 
+def test_two_threads_of_a_block_and_one_element_of_a_result():
+    e = fault("  B[threadIdx.x / 2] = (float)threadIdx.x;\n")
+    assert e.kind == "race" and e.buffer == "B" and e.thread == (1, 0, 0) and "thread (0, 0, 0) wrote it" in str(e)
+    e = fault("  B[threadIdx.x] = 1.0f;\n  A[threadIdx.x] = B[threadIdx.x / 2];\n")
+    assert e.kind == "race" and e.line == 3 and e.thread == (1, 0, 0)
+
+
 def test_two_blocks_that_store_different_values():
     e = fault("  B[threadIdx.x] = (float)blockIdx.x;\n", grid=(2, 2))
     assert e.kind == "race" and e.buffer == "B" and e.block == (1, 0, 0) and "block (0, 0, 0) wrote it" in str(e)

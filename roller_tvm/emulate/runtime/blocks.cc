@@ -222,6 +222,7 @@ void emu_trap(int line, const char* text) {
 int emu_launch(void (*kernel)(void**), void** arguments, const unsigned* grid, const unsigned* block,
                const unsigned* chosen, unsigned chosen_count, unsigned dynamic_shared, const emu_limits* limits,
                emu_error* error) {
+  if (!memory_prepare()) return -1;
   if (!stacks) {
     void* p = mmap(nullptr, MOST_THREADS * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) return -1;

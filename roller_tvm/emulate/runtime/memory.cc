@@ -24,9 +24,10 @@ enum Byte : uint8_t { NOTHING = 0, UNWRITTEN = 1, WRITTEN = 2, COMING = 3 };  //
 
 // One reserved range of addresses: guard, shared memory, guard, global memory, guard. An index computed with 32 bits
 // stays inside it however wrong it is, and an access to a guard is reported, not a crash.
-constexpr size_t GUARD = size_t(16) << 30;
+// Where that much address space is not to be had (a limit, no overcommitting), smaller ones are tried.
+size_t GUARD, GLOBAL_BYTES;
+constexpr size_t GLOBAL_GIB[] = {8, 2, 1};
 constexpr size_t SHARED_BYTES = size_t(1) << 20;
-constexpr size_t GLOBAL_BYTES = size_t(8) << 30;
 constexpr size_t REDZONE = 256;
 
 char* shared_base;
@@ -35,6 +36,8 @@ uint8_t* global_state;
 // Stamps of the last writer and reader: which block of which launch.
 uint32_t* global_writer;
 uint32_t* global_reader;
+// Of the last write, within its block: barriers so far, and who (as of shared memory, below).
+uint32_t *global_when, *global_who;
 uint8_t shared_state[SHARED_BYTES];
 // Of shared memory: when (barriers so far), and who: thread | times its warp had synchronised << 11.
 uint32_t shared_write_when[SHARED_BYTES], shared_write_who[SHARED_BYTES];
@@ -77,18 +80,29 @@ void* reserve(size_t bytes, int protection) {
   return p == MAP_FAILED ? nullptr : p;
 }
 
-bool prepare() {
-  if (global_base) return true;
-  auto* range = (char*)reserve(3 * GUARD + SHARED_BYTES + GLOBAL_BYTES, PROT_NONE);
+bool prepare_with(size_t global_bytes) {
+  const size_t guard = 2 * global_bytes, whole = 3 * guard + SHARED_BYTES + global_bytes;
+  auto* range = (char*)reserve(whole, PROT_NONE);
   if (!range) return false;
-  shared_base = range + GUARD;
-  char* global = shared_base + SHARED_BYTES + GUARD;
-  if (mprotect(shared_base, SHARED_BYTES, PROT_READ | PROT_WRITE)) return false;
-  if (mprotect(global, GLOBAL_BYTES, PROT_READ | PROT_WRITE)) return false;
-  global_state = (uint8_t*)reserve(GLOBAL_BYTES, PROT_READ | PROT_WRITE);
-  global_writer = (uint32_t*)reserve(GLOBAL_BYTES * 4, PROT_READ | PROT_WRITE);
-  global_reader = (uint32_t*)reserve(GLOBAL_BYTES * 4, PROT_READ | PROT_WRITE);
-  if (!global_state || !global_writer || !global_reader) return false;
+  char* shared = range + guard;
+  char* global = shared + SHARED_BYTES + guard;
+  void* shadow[5] = {};
+  bool made = !mprotect(shared, SHARED_BYTES, PROT_READ | PROT_WRITE) && !mprotect(global, global_bytes, PROT_READ | PROT_WRITE);
+  for (int i = 0; i < 5 && made; i++) made = (shadow[i] = reserve(global_bytes * (i ? 4 : 1), PROT_READ | PROT_WRITE));
+  if (!made) {
+    munmap(range, whole);
+    for (int i = 0; i < 5; i++)
+      if (shadow[i]) munmap(shadow[i], global_bytes * (i ? 4 : 1));
+    return false;
+  }
+  GUARD = guard;
+  GLOBAL_BYTES = global_bytes;
+  shared_base = shared;
+  global_state = (uint8_t*)shadow[0];
+  global_writer = (uint32_t*)shadow[1];
+  global_reader = (uint32_t*)shadow[2];
+  global_when = (uint32_t*)shadow[3];
+  global_who = (uint32_t*)shadow[4];
   global_base = global;
   return true;
 }
@@ -289,8 +303,22 @@ template <bool WRITE>
           break;
         }
       }
+    } else if ((writer & ~ATOMICALLY) == stamp && global_when[b] == epoch) {
+      const uint32_t who = global_who[b], other = who & THREADS;
+      if (other != launch.me && other != MANY && !ordered_in_warp(who) && !(atomic && other == ATOMIC)) {
+        race(EMU_RACE, WRITE ? a : a + i, size, WRITE, 1, who, pc);
+        if (WRITE) {
+          for (unsigned j = 0; j < size; j++) global_who[offset + j] = MANY;
+          break;
+        }
+      } else if (WRITE && other == MANY) {
+        race(EMU_RACE, a, size, 1, 1, who, pc);
+        break;
+      }
     }
     if (WRITE) {
+      global_when[b] = epoch;
+      global_who[b] = atomic ? ATOMIC : myself();
       if (reader >= stamp_base && reader != stamp && !fenced) race(EMU_BLOCK_RACE, a + i, size, 1, 0, reader, pc);
       global_writer[b] = mine;
     } else {
@@ -317,6 +345,13 @@ template <bool WRITE>
 }
 
 }  // namespace
+
+bool memory_prepare() {
+  if (global_base) return true;
+  for (size_t gib : GLOBAL_GIB)
+    if (prepare_with(gib << 30)) return true;
+  return false;
+}
 
 void memory_settle() {
   if (!pending.set) return;
@@ -400,7 +435,7 @@ using namespace emu;
 extern "C" {
 
 void* emu_allocate(unsigned long long bytes, int buffer) {
-  if (!prepare()) return nullptr;
+  if (!memory_prepare()) return nullptr;
   const size_t offset = global_used, page = 4096;
   const size_t next = (offset + bytes + REDZONE + page - 1) / page * page + REDZONE;
   if (next > GLOBAL_BYTES) return nullptr;

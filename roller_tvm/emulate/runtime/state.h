@@ -67,6 +67,7 @@ void yield();                 // to the scheduler
 void arrive(WarpCall& call);  // waits for the warp
 
 // memory.cc
+bool memory_prepare();
 void memory_new_launch(unsigned blocks);
 void memory_new_block(unsigned number, unsigned dynamic_shared);
 void memory_barrier();        // all threads of the block have met
