@@ -194,7 +194,7 @@ class StepApplier:
         raise NotImplementedError
 
     def pack(self, step: Pack) -> None:
-        """Nothing where a schedule cannot say it (TE's): Relay's build packs constants itself, copies keep their rows."""
+        """Nothing where a schedule cannot say it (TE's): Relay's build packs constants, copies keep their rows."""
 
     def rfactor(self, stage: str, at: int, position: int, name: str) -> None:
         raise NotImplementedError
