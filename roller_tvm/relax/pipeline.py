@@ -198,7 +198,20 @@ def build(
     if params:
         mod = relax.transform.BindParams("main", _tensors(params))(mod)
     full = make_target(target)
-    return tvm.compile(mod, full, relax_pipeline=roller_pipeline(full, database, device, buckets))
+    with tvm.transform.PassContext(opt_level=_context().opt_level, config=_copying_ahead(full)):
+        return tvm.compile(mod, full, relax_pipeline=roller_pipeline(full, database, device, buckets))
+
+
+def _context() -> Any:
+    return tvm.transform.PassContext.current()
+
+
+def _copying_ahead(target: Any) -> dict[str, Any]:
+    """The options in scope; copies that a plan has run ahead do so (cp.async) only where this one is set."""
+    config = dict(_context().config)
+    if target.kind.name == "cuda":
+        config.setdefault("tirx.use_async_copy", True)
+    return config
 
 
 def _target(target: Any) -> Any:

@@ -55,7 +55,9 @@ def test_computes_what_the_default_pipeline_computes(way):
 def test_everything_of_a_small_network_is_scheduled():
     mod = classifier()
     prepared = prepare(mod, LLVM)
-    assert sorted(prim_funcs(prepared)) == ["fused_conv2d_add_relu", "matmul", "mean"]
+    # Whether a blocked layout pays is this machine's model's to say.
+    plain = sorted(name.replace("_blocked", "") for name in prim_funcs(prepared))
+    assert plain == ["fused_conv2d_add_relu", "matmul", "mean"]
     scheduled, report = schedule(prepared, LLVM)
     assert [bare(n.name) for n in report.scheduled] == sorted(prim_funcs(prepared)), report
     assert all(f.attrs["tirx.is_scheduled"] for f in prim_funcs(scheduled).values())
