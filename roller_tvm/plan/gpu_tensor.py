@@ -133,9 +133,18 @@ def shapes(product_: Product, device: DeviceSpec) -> Iterator[TensorShape]:
         for wm, wn, steps in product(WARPS, WARPS, STEPS):
             if bm % wm or bn % wn or (bm // wm) * (bn // wn) > most or (steps > 1 and steps * depth >= 2 * k):
                 continue
-            yield TensorShape(
-                (bm * FRAGMENT, bn * FRAGMENT, steps * depth), (wm * FRAGMENT, wn * FRAGMENT), 1, product_.vectors
-            )
+            block = (bm * FRAGMENT, bn * FRAGMENT, steps * depth)
+            yield TensorShape(block, (wm * FRAGMENT, wn * FRAGMENT), 1, _vectors(product_, block))
+
+
+def _vectors(made: Product, block: tuple[int, int, int]) -> tuple[int, int]:
+    """Elements of a copy: TVM has no word for more zeros of single bytes than a register holds."""
+    _, *sizes = made.sizes
+    result = []
+    for matrix, vector in zip(made.matrices, made.vectors, strict=True):
+        filled = matrix.guarded or sizes[matrix.rows] % block[matrix.rows] or sizes[2] % block[2]
+        result.append(min(vector, COPY_LEAST) if filled and matrix.element_bytes == 1 else vector)
+    return result[0], result[1]
 
 
 def construct_tensor(search: Search, top: int, features: Features) -> list[tuple[RProgram, ProgramEstimate]]:
@@ -161,7 +170,7 @@ def construct_tensor(search: Search, top: int, features: Features) -> list[tuple
             continue
         # One count for both operands would leave threads without work: whole copies of every thread are best.
         counts = [
-            ceil(shape.block[n] * shape.block[2] / (threads * v)) for n, v in enumerate(made.vectors)
+            ceil(shape.block[n] * shape.block[2] / (threads * v)) for n, v in enumerate(shape.vectors)
         ]
         if search.reject(capacity("fetches per thread", max(counts), FETCHES, "use more warps"), label):
             continue

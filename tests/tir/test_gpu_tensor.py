@@ -57,6 +57,7 @@ CASES = {
     "batches": lambda: product(32, 32, 64, batch=3, epilogue=True),
     "bfloat16": lambda: product(48, 64, 64, left_turned=True, dtype="bfloat16"),
     "bytes": lambda: product(64, 32, 256, dtype="int8", sums="int32"),
+    "bytes, nothing divides": lambda: product(40, 20, 48, dtype="int8", sums="int32"),
     "conv nhwc": lambda: half("conv2d_nhwc", n=1, c=32, h=9, w=9, f=32, kh=3, kw=3, padding=1, stride=2),
     "conv nchw": lambda: half("conv2d_nchw", n=2, c=16, h=7, w=9, f=24, kh=3, kw=3, padding=1, bias=True, relu=True),
     "conv 1x1": lambda: half("conv2d_nchw", n=2, c=32, h=8, w=8, f=48, kh=1, kw=1, padding=0),
