@@ -270,8 +270,19 @@ class TirApplier(TensorSteps):
         for stage, block in self.blocks.items():
             if stage in self.loops and self._alive(block):
                 self._decompose(stage, block)
+        for block in self.blocks.values():
+            if self._alive(block):
+                self._give_a_block(block)
         if self._remainders and self._boxes:
             self._hold_tiles()
+
+    def _give_a_block(self, block: Any) -> None:
+        """Threads without a block of the grid get one: else TVM keeps one partial sum for all, in global memory."""
+        loops = list(self.schedule.get_loops(block))
+        bound = [self.schedule.get(loop).thread_binding for loop in loops]
+        tags = {str(b.thread_tag).split(".")[0] for b in bound if b is not None}
+        if "threadIdx" in tags and "blockIdx" not in tags:
+            self.schedule.bind(self.schedule.add_unit_loop(loops[0]), "blockIdx.x")
 
     def _hold_tiles(self) -> None:
         """TVM must not keep more of a tensor than its tile: it cannot tell where windows of a remainder end."""
