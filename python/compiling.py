@@ -161,7 +161,8 @@ def summary(results: list[dict[str, Any]], what: str = "operators") -> str:
         at = [ratio[round(q * (len(ratio) - 1))] for q in (0, 0.05, 0.5, 0.95, 1)]
         close = sum(1 for q in ratio if q >= CLOSE)
         lines.append(f"  {arch}: {len(kernels)} kernels, with local memory {spilled}, "
-                     f"shared memory as predicted {exact}")
+                     f"shared memory as predicted {exact}"
+                     + (f", and their alignment more {len(kernels) - exact}" if exact < len(kernels) else ""))
         shares = "min {:.2f}, 5% {:.2f}, median {:.2f}, 95% {:.2f}, max {:.2f}".format(*at)
         lines.append(f"    registers predicted / actual: {shares}; within 25% or above: {close}")
     if ok:
