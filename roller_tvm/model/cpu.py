@@ -22,6 +22,9 @@ TILE_OVERHEAD = 30
 CACHE_SHARE = 0.75
 # Load slots that one element behind a bounds check costs.
 GUARDED_LOADS = 4
+# The same for multiply-adds and loads that are both near their limit, in code without moves (measured, LLVM 22: 28 and
+# 14 vectors with one load more take 1.09 and 1.12 of the multiply-adds' cycles, with 16 and 9 loads 1.03 and 1.04).
+PORTS = 8
 # How sharply throughput and latency of the multiply-adds change over: the exponent of their norm (measured: 7 or 8
 # accumulators reach 80% of the peak, 14 to 16 reach 97%, at a latency of 4 cycles and 2 a cycle).
 OVERLAP = 4
@@ -149,6 +152,14 @@ def inner_cycles(
     return arithmetic, points * (use.vector_loads + use.broadcasts + use.gathers) / rates.loads
 
 
+def combined(use: RegisterUse, arithmetic: float, loads: float) -> float:
+    """Cycles of arithmetic and loads side by side."""
+    busiest = max(arithmetic, loads)
+    if use.held is None or not busiest:
+        return busiest
+    return busiest * sum((n / busiest) ** PORTS for n in (arithmetic, loads)) ** (1 / PORTS)
+
+
 def register_use(geometry: Geometry, tile: Tile, lanes: int, held: int | None = None) -> RegisterUse:
     """How a register tile uses registers: vectors along the nest's vector axis."""
     last = geometry.vector_axis
@@ -240,7 +251,8 @@ class TileCost:
 
     def cycles(self, points: int, packed: frozenset[str]) -> float:
         """Of one register tile, where the operands `packed` are copied together."""
-        return max(self.arithmetic, self.loads) + points * len(self.pages - packed) * PAGE_CYCLES + self.other
+        together = combined(self.use, self.arithmetic, self.loads)
+        return together + points * len(self.pages - packed) * PAGE_CYCLES + self.other
 
 
 def tiled_estimate(

@@ -96,9 +96,7 @@ def window_estimate(
     whole = tuple(e if i in g.reduce else tile[i] for i, e in enumerate(g.extents))
     busiest = ceil(chunks / device.units)
     stored = prod(chunk[i] for i in g.spatial) * g.output_bytes
-    last = g.vector_axis
-    together = 1 if last is None else chunk[last] if order and order[-1] == last else tile[last]
-    run = together * g.output_bytes
+    run = _run(g, chunk, tile, order, rates.lanes) * g.output_bytes
     levels: list[LevelTime] = []
     worst, exposed, below = core, 0.0, ""
     for name, _, rate in rates.caches:
@@ -127,3 +125,15 @@ def window_estimate(
         g.stage.flops + g.epilogue_flops * outputs, chunks, busiest, registers=min(use.live, rates.registers),
         shared_bytes=g.input_bytes(whole), utilisation=chunks / (busiest * device.units),
     )  # fmt: skip
+
+
+def _run(geometry: Geometry, chunk: Tile, tile: Tile, order: tuple[int, ...], lanes: int) -> int:
+    """Neighbouring elements that are stored one after the other: along the vector axis, or in blocks of one vector."""
+    g, last = geometry, geometry.vector_axis
+    if last is None:
+        return 1
+    run = chunk[last] if order and order[-1] == last else tile[last]
+    before = max((i for i in g.spatial if i < last), default=None)
+    if run == g.extents[last] == lanes and before is not None:
+        run *= chunk[before] if order and order[-1] == before else tile[before]
+    return run

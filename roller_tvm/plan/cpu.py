@@ -8,6 +8,7 @@ from math import ceil, prod
 from ..model.cpu import (
     CpuRates,
     TileCost,
+    combined,
     inner_cycles,
     lanes_filled,
     register_use,
@@ -107,7 +108,7 @@ def register_tiles(search: Search, rates: CpuRates) -> list[Tile]:
             f"register tile {tile}",
         ):
             continue
-        per_fma = max(inner_cycles(use, rates, 1, bool(g.reduce))) / use.accumulators
+        per_fma = combined(use, *inner_cycles(use, rates, 1, bool(g.reduce))) / use.accumulators
         used = lanes_filled(tile[last], rates.lanes) if last is not None else 1.0
         scored.append((per_fma / used, -use.accumulators, tile))
     scored.sort()
