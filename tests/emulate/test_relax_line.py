@@ -164,6 +164,7 @@ def emulated_tensor_matmul(*args, stages=0, **options):
         return emulated_function(tensor_matmul(*args, stages=stages, **options), "sm_80")
 
 
+@pytest.mark.slow  # importing TVM's intrinsics alone takes 16 s
 @pytest.mark.parametrize("kind", ["wmma", "mma"])
 @pytest.mark.parametrize("stages", [0, 2])
 @pytest.mark.parametrize("result", ["float32", "float16"])
@@ -187,6 +188,7 @@ def without(function, text, count=-1):
     return dataclasses.replace(function, program=compile(source.replace(text, "", count), arch="sm_80"))
 
 
+@pytest.mark.slow
 def test_a_pipeline_without_its_waits_or_barriers_is_caught():
     function = emulated_tensor_matmul("mma", stages=2)
     rng = np.random.default_rng(0)
@@ -200,6 +202,7 @@ def test_a_pipeline_without_its_waits_or_barriers_is_caught():
         without(function, "__syncthreads();").run(operands)
 
 
+@pytest.mark.slow
 def test_less_shared_memory_than_the_kernel_uses():
     import dataclasses
 
