@@ -15,8 +15,9 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,6 @@ ROUNDS, CALLS = 15, 4
 class Case:
     """One operator: its TE tensors, which of them are constants, and the answer."""
 
-    name: str
     tensors: list[Any]
     constants: tuple[int, ...]
     values: list[np.ndarray]
@@ -54,17 +54,23 @@ class Case:
     flops: float
 
 
-def cases(layout: str) -> Iterator[Case]:
-    """The operators, one after the other (their data are large)."""
+def cases(layout: str) -> Iterator[tuple[str, Callable[[], Case]]]:
+    """Names of the operators, and what makes them (their data are large)."""
+    for n in PRODUCTS:
+        yield f"matmul {n}", partial(matmul, n)
+    for shape in CONVOLUTIONS:
+        kernel, channels, image, outputs, stride = shape
+        name = f"conv {kernel}x{kernel} {channels}x{image}x{image} -> {outputs}" + (f" /{stride}" if stride > 1 else "")
+        yield name, partial(convolution, *shape, layout, np.random.default_rng(0))
+
+
+def matmul(n: int) -> Case:
     from tvm import te, topi
 
     rng = np.random.default_rng(0)
-    for n in PRODUCTS:
-        a, b = (te.placeholder((n, n), name=name) for name in "AB")
-        values = [rng.standard_normal((n, n), np.float32) for _ in range(2)]
-        yield Case(f"matmul {n}", [a, b, topi.matmul(a, b)], (), values, values[0] @ values[1], 2.0 * n**3)
-    for shape in CONVOLUTIONS:
-        yield convolution(*shape, layout, rng)
+    a, b = (te.placeholder((n, n), name=name) for name in "AB")
+    values = [rng.standard_normal((n, n), np.float32) for _ in range(2)]
+    return Case([a, b, topi.matmul(a, b)], (), values, values[0] @ values[1], 2.0 * n**3)
 
 
 def convolution(kernel: int, channels: int, image: int, outputs: int, stride: int, layout: str, rng: Any) -> Case:
@@ -88,7 +94,6 @@ def convolution(kernel: int, channels: int, image: int, outputs: int, stride: in
     values = [x if arrangement is None else arrangement.array(x), np.ascontiguousarray(kept), stored]
     size = answer.shape[2]
     return Case(
-        f"conv {kernel}x{kernel} {channels}x{image}x{image} -> {outputs}" + (f" /{stride}" if stride > 1 else ""),
         [data, weights, bias, topi.nn.relu(topi.add(out, bias))], (1,), values,
         answer if arrangement is None else arrangement.array(answer),
         2.0 * outputs * size * size * channels * kernel * kernel,
@@ -107,7 +112,7 @@ def reference(x: np.ndarray, w: np.ndarray, stride: int, padding: int) -> np.nda
     return total.reshape(1, w.shape[0], size, size)
 
 
-def build(case: Case, folder: Path, plans: int, target: Any, device: Any) -> None:
+def build(name: str, case: Case, folder: Path, plans: int, target: Any, device: Any) -> None:
     """Kernels of the best plans, their arguments and the answer, as files."""
     import tvm
     from tvm import te
@@ -125,7 +130,7 @@ def build(case: Case, folder: Path, plans: int, target: Any, device: Any) -> Non
         np.savez(folder / f"{number}.npz", *[packed[n] for n in range(len(case.values))])
         notes.append([number, candidate.ranked.seconds, str(candidate.ranked.plan.programs[-1])])
     np.save(folder / "answer.npy", case.answer)
-    (folder / "case.json").write_text(json.dumps({"name": case.name, "flops": case.flops, "plans": notes}, indent=1))
+    (folder / "case.json").write_text(json.dumps({"name": name, "flops": case.flops, "plans": notes}, indent=1))
 
 
 class Kernel:
@@ -170,12 +175,12 @@ def main() -> int:
 
     target = make_target(default_cpu_target(threads=before.units))
     folders = []
-    for case in cases(args.layout):
-        folder = args.kernels / args.layout / case.name.replace(" ", "_").replace("/", "s").replace("->", "to")
-        if args.only in case.name:
+    for name, make in cases(args.layout):
+        folder = args.kernels / args.layout / name.replace(" ", "_").replace("/", "s").replace("->", "to")
+        if args.only in name:
             folders.append(folder)
             if not (folder / "case.json").is_file():
-                build(case, folder, args.plans, target, device_of(None, target))
+                build(name, make(), folder, args.plans, target, device_of(None, target))
     if args.build:
         return 0
     print(f"TVM {tvm.__version__}, {before.units} threads, {args.layout}, medians of {ROUNDS} rounds\n")
