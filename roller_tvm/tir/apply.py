@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from math import ceil, gcd, prod
 from typing import Any
 
-from ..lower.steps import Bind, CacheRead, Pack, Split, Step
+from ..lower.steps import Bind, CacheRead, Pack, Split, Step, StorageAlign, Vectorize
 from .nodes import (
     REDUCTION,
     analyzer_of_tvm,
     buffer_of,
     elements_kept,
     key,
+    map_of_indices,
     parameters,
     range_of,
     runs_along,
@@ -62,6 +63,8 @@ class TirApplier(TensorSteps):
         self._boxes: dict[str, list[int]] = {}
         self._aligned: dict[tuple[str, int], int] = {}
         self._bound: set[tuple[str, str]] = set()
+        self._widths: dict[str, int] = {}
+        self._aligning: set[tuple[str, int]] = set()
         self._step: Step | None = None
         self._remainders = False  # a reduction is cut into steps that do not divide it
         #: The loops of a stage in the order of its block's axes, where that is not theirs.
@@ -70,6 +73,9 @@ class TirApplier(TensorSteps):
     def run(self, steps: Sequence[Step]) -> None:
         self._to_copy = [step.stage for step in steps if isinstance(step, CacheRead)]
         self._bound = {(step.stage, step.axis) for step in steps if isinstance(step, Bind)}
+        vectors = {step.stage for step in steps if isinstance(step, Vectorize)}
+        self._widths = {s.stage: s.lengths[-1] for s in steps if isinstance(s, Split) and s.stage in vectors}
+        self._aligning = {(s.stage, int(s.axis.lstrip("d"))) for s in steps if isinstance(s, StorageAlign)}
         super().run(steps)
 
     def _one(self, step: Step) -> None:
@@ -180,16 +186,59 @@ class TirApplier(TensorSteps):
 
     def compute_at(self, stage: str, target: str, at: int) -> None:
         loop = self._loop(target, at)
+        rows = self._rows_in_one(stage, loop) if stage in self._copies else 0
+        if rows:
+            self._flatten(stage, rows)
         self.schedule.compute_at(self.blocks[stage], loop, preserve_unit_loops=True)
+        for _ in range(rows):  # loops keep their number, and so their names
+            self.schedule.add_unit_loop(self._loops(self.blocks[stage], 1)[0])
         self._inside[stage] = loop
         if stage in self._copies:
             loops = self._loops(self.blocks[stage], len(self.loops[stage]))
-            self._boxes[stage] = [int(self.schedule.get(own).extent) for own in loops]
+            box = [int(self.schedule.get(own).extent) for own in loops]
+            self._boxes[stage] = [*box[: len(box) - 1 - rows], box[-1]]
         order = self.loops[stage]
         made = self._iters.get(stage, order)
         if made != order and sorted(made) == sorted(order):
             loops = self._loops(self.blocks[stage], len(order))
             self.schedule.reorder(*(loops[made.index(a)] for a in order))
+
+    def _rows_in_one(self, stage: str, loop: Any) -> int:
+        """How many of a copy's last dimensions to fuse with the one before, so that vectors go past short rows.
+
+        These dimensions are copied whole: they are one run in memory, which TVM does not see through their indices.
+        """
+        width, aligned = self._widths.get(stage, 1), [d for s, d in self._aligning if s == stage]
+        block, rank = self.blocks[stage], len(self.loops[stage])
+        shape = [int(e) for e in self._written(block).shape]
+        shared = str(self._written(block).scope()).startswith("shared")
+        if not shared or rank < 2 or width == 1 or gcd(width, shape[-1]) > 1:  # shorter vectors stay in a row
+            return 0
+        trial = self.schedule.copy()
+        trial.compute_at(block, loop, preserve_unit_loops=True)
+        loops = list(trial.get_loops(block))[-rank:]
+        box = [int(trial.get(own).extent) for own in loops]
+        rows, run = 0, box[-1]
+        while rows + 1 < rank and box[rank - 1 - rows] == shape[rank - 1 - rows] and run % width:
+            rows += 1
+            run *= box[rank - 1 - rows]
+        return 0 if run % width or any(d >= rank - 1 - rows for d in aligned) else rows
+
+    def _flatten(self, stage: str, rows: int) -> None:
+        """Fuse the last dimensions of a copy, in its memory and in its loops."""
+        block = self.blocks[stage]
+        shape = [int(e) for e in self._written(block).shape]
+        first = len(shape) - 1 - rows
+
+        def fused(*index: Any) -> list[Any]:
+            run = index[first]
+            for i, extent in zip(index[first + 1 :], shape[first + 1 :], strict=True):
+                run = run * extent + i
+            return [*index[:first], run]
+
+        mapping = map_of_indices(fused, len(shape))
+        self.schedule.transform_layout(block, ("write", 0), mapping)
+        self.schedule.transform_block_layout(block, mapping)
 
     def inline(self, stage: str) -> None:
         self._inlined[stage] = list(self._readers.get(stage, ()))

@@ -102,6 +102,13 @@ def range_of(loop: Any, extent: int | None = None) -> Any:
     return tvm.ir.Range.from_min_extent(loop.min, loop.extent if extent is None else extent)
 
 
+def map_of_indices(function: Any, count: int) -> Any:
+    """TVM's form of a function from `count` indices to others."""
+    import tvm
+
+    return tvm.tirx.IndexMap.from_func(function, ndim=count, index_dtype="int32")
+
+
 def elements_kept(module: Any, name: str) -> int:
     """Elements of shared memory that TVM comes to when it narrows buffers to what is used of them."""
     import tvm
