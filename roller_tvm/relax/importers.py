@@ -110,7 +110,10 @@ def load_model(
     mod = _inferred(tvm, mod, file)
     if layout is not None:
         mod = _converted(tvm, mod, layout)
-    return Model(mod, {}, _inputs(mod, names))
+    from .names import plain_names
+
+    inputs = _inputs(mod, names)
+    return Model(plain_names(mod), {}, inputs)
 
 
 # ONNX ------------------------------------------------------------------------------------------------------
