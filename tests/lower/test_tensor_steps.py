@@ -52,7 +52,7 @@ def test_who_has_no_word_for_a_step_says_so():
 
 def test_buffers_of_staged_tiles_are_copied_in_the_longest_loop():
     device = load_device("a100")
-    expression = parse_operator("conv2d_nchw n=1 c=64 h=14 w=14 f=64 k=3 padding=1".split())
+    expression = parse_operator(["conv2d_nchw", "n=1", "c=64", "h=14", "w=14", "f=64", "k=3", "padding=1"])
     found = construct(expression, device, 10, Features.of_tensor_ir(device)).plans
     plan = next(r.plan for r in found if r.plan.programs[0].choice("stages") > 1)
     steps = lower(plan)

@@ -106,12 +106,12 @@ def test_a_plan_goes_through_json():
 
 
 def test_roles_of_convolutions():
-    nhwc = parse_operator("conv2d_nhwc n=2 c=8 h=14 w=14 f=16 k=3 dtype=float16".split()).anchor
+    nhwc = parse_operator(["conv2d_nhwc", "n=2", "c=8", "h=14", "w=14", "f=16", "k=3", "dtype=float16"]).anchor
     roles = matrix_roles(nhwc)
     assert [nhwc.axes[i].name for i in roles.m] == ["n", "oh", "ow"]
     assert [nhwc.axes[i].name for i in roles.n] == ["f"]
     assert (roles.left_turned, roles.right_turned) == (False, True)
-    nchw = parse_operator("conv2d_nchw n=2 c=8 h=14 w=14 f=16 k=3 dtype=float16".split()).anchor
+    nchw = parse_operator(["conv2d_nchw", "n=2", "c=8", "h=14", "w=14", "f=16", "k=3", "dtype=float16"]).anchor
     roles = matrix_roles(nchw)
     assert (roles.left_turned, roles.right_turned) == (True, False)
 
