@@ -93,16 +93,16 @@ class Store:
         self.folder = Path(work_dir) if work_dir is not None and database == "json" else None
         self.notes: dict[str, Note] = {}
         self._lock = -1
-        if self.folder is not None:
-            self._open_folder(self.folder)
-            database = self._open_json(self.folder, module_equality)
-        elif not isinstance(database, Database):
-            kind = "memory" if work_dir is None else database
-            database = Database.create(kind, module_equality=module_equality)
-        self.database = database
         try:
+            if self.folder is not None:
+                self._open_folder(self.folder)
+                database = self._open_json(self.folder, module_equality)
+            elif not isinstance(database, Database):
+                kind = "memory" if work_dir is None else database
+                database = Database.create(kind, module_equality=module_equality)
+            self.database = database
             self._check_records()
-        except BaseException:
+        except BaseException:  # or the folder stays locked as long as this process lives
             self.close()
             raise
 
@@ -153,7 +153,6 @@ class Store:
         try:
             return JSONDatabase(work_dir=str(folder), module_equality=module_equality)
         except Exception as error:
-            self.close()
             raise RecordError(f"MetaSchedule cannot read its files: {last_line(error)}", str(folder), OTHER) from error
 
     def _check_records(self) -> None:

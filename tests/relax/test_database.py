@@ -125,6 +125,7 @@ def test_a_database_of_another_target_is_refused_by_name(tmp_path):
     with pytest.raises(RecordError, match="haswell") as caught:
         tune_tir(M.matmul(), M.TARGET, tmp_path / "a", 1, verbose=False)
     assert "work_dir" in caught.value.remedy
+    Store(tmp_path / "a", other).close()  # whoever was refused does not keep it locked
     (tmp_path / "a" / NOTES).unlink()  # its records say it too
     with pytest.raises(RecordError, match="haswell"):
         Store(tmp_path / "a", M.TARGET)
