@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -37,6 +38,15 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     weights = "weights of a Relay or Relax module; default: FILE with .params"
     parser.add_argument("--params", type=Path, metavar="FILE.params", help=weights)
     add_line_argument(parser)
+
+
+def model_words(args: argparse.Namespace, target: str | None) -> str:
+    """FILE and what shapes the model, for the command to go on with: another shape has no records."""
+    words = [str(args.FILE)]
+    for name, value in {**vars(args), "target": target}.items():
+        if name in ("target", "input_shapes", "desired_layout", "params", "line", "buckets") and value:
+            words += [f"--{name.replace('_', '-')}", str(value)]
+    return shlex.join(words)
 
 
 def read_model(args: argparse.Namespace, load: Callable[..., Any]) -> Any:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from roller_tvm.cli.line import Built, Tuning
-from roller_tvm.cli.model import read_model, say, tell_device
+from roller_tvm.cli.model import model_words, read_model, say, tell_device
 from roller_tvm.device import DeviceSpec
 from roller_tvm.errors import BadInput, RecordError, TargetError, UsageError
 from roller_tvm.expr.parameters import parse_params
@@ -51,9 +52,8 @@ def tuning(args: argparse.Namespace) -> Tuning:
         )  # fmt: skip
         return result
 
-    words = f"--target '{args.target}' " if args.target else ""
-    words += f"--buckets '{args.buckets}' " if args.buckets else ""
-    return Tuning(tasks, tune, f"roller-tvm compile {args.FILE} {words}--tuning-records {args.output} -o model.so")
+    words = f"{model_words(args, args.target)} --tuning-records {shlex.quote(str(args.output))} -o model.so"
+    return Tuning(tasks, tune, f"roller-tvm compile {words}")
 
 
 def build(args: argparse.Namespace) -> Built:
@@ -65,7 +65,7 @@ def build(args: argparse.Namespace) -> Built:
     buckets = parse_buckets(args.buckets) if args.buckets else None
     target = _target(args)
     if records is not None:
-        remedy = f"roller-tvm tune {args.FILE} --output {records}"
+        remedy = f"roller-tvm tune {model_words(args, args.target)} --output {shlex.quote(str(records))}"
         if not records.exists():
             raise BadInput("no such folder of records", str(records), remedy)
         _check_folder(records, target)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from roller_tvm.cli.line import Built, Tuning
-from roller_tvm.cli.model import read_model, say, tell_device
+from roller_tvm.cli.model import model_words, read_model, say, tell_device
 from roller_tvm.device import DeviceSpec
 from roller_tvm.errors import BadInput, RecordError, UsageError
 from roller_tvm.expr.parameters import parse_params
@@ -45,7 +46,7 @@ def tuning(args: argparse.Namespace) -> Tuning:
             limits=limits,
         )  # fmt: skip
 
-    words = f'{args.FILE} --target "{target}" --tuning-records {args.output} -o model.tar'
+    words = f"{model_words(args, target)} --tuning-records {shlex.quote(str(args.output))} -o model.tar"
     return Tuning(tasks, tune, f"roller-tvm compile {words}")
 
 

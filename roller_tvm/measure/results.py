@@ -156,8 +156,9 @@ def nothing_tuned(result: TuneResult) -> NothingTuned:
     kinds = ", ".join(f"{n} {kind}" for kind, n in sorted(result.failures.items())) or "no candidate failed to run"
     reasons = Counter(t.reason for t in result.tasks).most_common(3)
     told = "; ".join(f"{n} x {reason}" for reason, n in reasons)
+    remedy = "run 'roller-tvm doctor', and check that the target is this machine's"
+    if not result.failures:  # no plan was made at all
+        remedy = "build without records; open extents: give shapes (--input-shapes), or sizes (Relax line: --buckets)"
     return NothingTuned(
-        f"none of {len(result.tasks)} tasks got a working plan ({kinds}): {told}",
-        result.target,
-        "run 'roller-tvm doctor', and check that the target is this machine's",
+        f"none of {len(result.tasks)} tasks got a working plan ({kinds}): {told}", result.target, remedy
     )

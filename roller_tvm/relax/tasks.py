@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import sqrt
 from typing import Any
 
-from ..errors import BadInput
+from ..errors import BadInput, UnsupportedOperator
 from ..tir.nodes import key as identity
 from ..tir.nodes import nests, parameters, structurally_equal
+from ..tir.read import read_prim_func
 from .lowered import require_lowered
 
 #: Attributes that tell functions apart in a database, but not what they compute or how.
@@ -36,7 +38,6 @@ class Task:
         Parameters that are weights wherever it is called.
     key : str
         The same for the same computation, in another process too.
-    flops : float
     """
 
     id: int
@@ -46,7 +47,14 @@ class Task:
     workloads: tuple[Any, ...]
     constants: tuple[int, ...] = ()
     key: str = ""
-    flops: float = 0.0
+
+    @cached_property
+    def flops(self) -> float:
+        """Of one call; 0 where it cannot be read."""
+        try:
+            return float(read_prim_func(self.func).expression.flops)
+        except UnsupportedOperator:
+            return 0.0
 
 
 def normalized(func: Any) -> Any:

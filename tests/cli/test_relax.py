@@ -148,13 +148,21 @@ def test_tuning_writes_metaschedules_files_and_resumes(model, tuned, capsys):
 def test_the_tasks_are_listed_and_chosen(model, tmp_path, capsys):
     code, out, _ = main(capsys, "tune", model, "--tasks", "list", "--json")
     tasks = json.loads(out)
-    assert code == 0 and any("conv2d" in t["name"] for t in tasks)
+    assert code == 0 and any("conv2d" in t["name"] and t["flops"] > 0 for t in tasks)
     code, out, _ = main(capsys, "tune", model, "--tasks", "list")
     assert f"{len(tasks)} tasks" in out
     code, out, err = main(capsys, "tune", model, "-o", tmp_path / "r", "--trials", "0", "--tasks", "1", "--json")
     assert code == 0 and [t["id"] for t in json.loads(out)["tasks"]] == [1]
     code, _, err = main(capsys, "tune", model, "-o", tmp_path / "r", "--tasks", "99")
     assert code == 2 and "no task 99" in err
+
+
+def test_the_next_command_is_for_the_same_shapes(rows, tmp_path, capsys):
+    words = ("tune", rows[0], "-o", tmp_path / "r", "--trials", "0")
+    code, _, err = main(capsys, *words)
+    assert code == 5 and "--input-shapes" in err and "--buckets" in err  # of an open extent nothing is planned
+    code, _, err = main(capsys, *words, "--input-shapes", "x:[4,16]")
+    assert code == 0 and f"compile {rows[0]} --input-shapes 'x:[4,16]' --tuning-records" in err
 
 
 def test_records_are_built_with(model, tuned, tmp_path, capsys):
