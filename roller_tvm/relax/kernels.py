@@ -1,4 +1,4 @@
-"""One PrimFunc as a network runs it: the packing of its constants split off, and done."""
+"""PrimFuncs as a network runs them: the packing of their constants split off, and done."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import tvm
-from tvm import relax
+from tvm import relax, te
 
 from ..tir.packing import CONSTANTS, PACKING
 
@@ -65,15 +65,42 @@ def split_packing(func: Any, values: Mapping[int, np.ndarray], target: Any) -> t
 
 def packed_parameters(func: Any) -> list[int]:
     """Positions of the parameters that a block of the function packs."""
-    found: list[int] = []
-    body = func.body.block.body
-    statements = list(body.seq) if hasattr(body, "seq") else [body]
-    for statement in statements:
+    sources = [block.reads[0] for block in _packing(func)]
+    buffers = [source.buffer if hasattr(source, "buffer") else source.source for source in sources]
+    return sorted(n for n, param in enumerate(func.params) for buffer in buffers if hash(param) == hash(buffer))
+
+
+def _packing(func: Any) -> list[Any]:
+    """The blocks of a function that pack its constants: each in loops of its own, first in the function."""
+    root = getattr(func.body, "block", None)
+    if root is None:
+        return []
+    found = []
+    for statement in root.body.seq if hasattr(root.body, "seq") else [root.body]:
         while hasattr(statement, "body"):
             statement = statement.body
         block = getattr(statement, "block", None)
         if block is not None and PACKING in (block.annotations or {}):
-            source = block.reads[0]
-            buffer = source.buffer if hasattr(source, "buffer") else source.source
-            found += [n for n, param in enumerate(func.params) if hash(param) == hash(buffer)]
-    return sorted(found)
+            found.append(block)
+    return found
+
+
+def pack_constants(mod: Any) -> Any:
+    """The module with its constants packed as scheduled functions read them.
+
+    Examples
+    --------
+    >>> packed = pack_constants(scheduled)  # doctest: +SKIP
+    """
+    passes = relax.transform
+    funcs = {var: func for var, func in mod.functions_items() if type(func).__name__ == "PrimFunc"}
+    # TVM's pass looks for blocks in every function that is called, and fails where there are none (a cumulative sum).
+    unpacked = {var: func for var, func in funcs.items() if not _packing(func)}
+    if len(unpacked) < len(funcs):
+        x = te.placeholder((1,), name="x")
+        stand_in = te.create_prim_func([x, te.compute((1,), lambda i: x[i])])
+        shown = {**dict(mod.functions_items()), **dict.fromkeys(unpacked, stand_in)}
+        mod = passes.SplitLayoutRewritePreproc()(tvm.IRModule(shown, attrs=mod.attrs, global_infos=mod.global_infos))
+        for var, func in unpacked.items():
+            mod.update_func(var, func)
+    return tvm.transform.Sequential([passes.FoldConstant(), passes.DeadCodeElimination()])(mod)

@@ -24,6 +24,7 @@ from ..models import last_line
 from .devices import find_target
 from .dynamic import Buckets, Sizes
 from .folding import FoldScales
+from .kernels import pack_constants
 from .layout import PlanLayout
 from .lowered import require_lowered
 from .schedule import Report, ScheduleWithRoller
@@ -102,9 +103,7 @@ def schedule(
             mod = relax.transform.MetaScheduleApplyDatabase()(mod)
         mod = scheduler(mod)
         if target.kind.name == "llvm":  # weights packed for their schedules, now
-            passes = relax.transform
-            packed = [passes.SplitLayoutRewritePreproc(), passes.FoldConstant(), passes.DeadCodeElimination()]
-            mod = tvm.transform.Sequential(packed)(mod)
+            mod = pack_constants(mod)
         else:  # a kernel needs its threads bound, whatever it is
             from tvm.s_tir import dlight
 

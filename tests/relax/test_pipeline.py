@@ -204,3 +204,14 @@ class TestRecords:
             (tmp_path / name).write_text("{ no json\n")
         with pytest.raises(RecordError, match="cannot be read"):
             schedule(prepare(classifier(), LLVM), LLVM, tmp_path)
+
+
+def test_weights_are_packed_beside_functions_without_blocks():
+    """A cumulative sum is loops alone, which TVM's pass that splits packings off does not take."""
+    weight = values(24, 40)
+
+    def body(builder, x):
+        return builder.emit(relax.op.cumsum(builder.emit(relax.op.matmul(x, relax.const(weight))), axis=1))
+
+    mod, x = module(body, (16, 24)), values(16, 24)
+    np.testing.assert_allclose(run(build(mod, LLVM), x)[0], np.cumsum(x @ weight, 1), rtol=1e-4, atol=1e-4)
