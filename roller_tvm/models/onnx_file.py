@@ -88,6 +88,7 @@ def input_shapes(
         if name not in names:
             raise BadInput(f"no input is called '{name}'", str(path), f"its inputs are {', '.join(names)}")
     still_open: dict[str, str] = {}
+    bound = _bound(model, given)
     for value in model.graph.input:
         if value.name in weights:
             continue
@@ -103,7 +104,9 @@ def input_shapes(
                     "give a shape of the same rank",
                 )
             result[value.name] = shape
-        elif not kind.HasField("shape") or (any(d < 1 for d in dims) and not keep_open):
+            continue
+        words = [bound.get(str(word), word) for word in words]
+        if not kind.HasField("shape") or (any(isinstance(w, str) for w in words) and not keep_open):
             still_open[value.name] = f"[{', '.join(map(str, words))}]" if words else "of unknown rank"
         else:
             result[value.name] = tuple(words)
@@ -114,6 +117,17 @@ def input_shapes(
             f"has inputs of dynamic shape: {told}", str(path), f'fix them: --input-shapes "{written}"'
         )
     return result
+
+
+def _bound(model: Any, given: Shapes) -> dict[str, int]:
+    """What given shapes make of the open extents that have a name, which other inputs may have too."""
+    found: dict[str, int] = {}
+    for value in model.graph.input:
+        dims = value.type.tensor_type.shape.dim
+        for dim, extent in zip(dims, given.get(value.name, ()), strict=False):  # another rank is refused
+            if dim.dim_param:
+                found.setdefault(dim.dim_param, extent)
+    return found
 
 
 def last_line(text: object) -> str:

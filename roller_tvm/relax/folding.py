@@ -249,7 +249,8 @@ class _Folder(relax.PyExprMutator):
         if name != "relax.nn.batch_norm":
             return name == "relax.nn.dropout"
         known = all(self._constant(a) is not None for a in value.args[1:5])
-        return known and not value.attrs.training and str(value.args[0].ty.dtype) in _FOLDED
+        data = value.args[0].ty
+        return known and not value.attrs.training and data.ndim > 0 and str(data.dtype) in _FOLDED
 
     def _normalised(self, norm: Any) -> Affine:
         if norm.op.name == "relax.nn.dropout":
@@ -258,7 +259,7 @@ class _Folder(relax.PyExprMutator):
         gamma, beta, mean, variance = (np.asarray(p, np.float64) for p in parts)
         scale = 1.0 / np.sqrt(variance + float(attrs.epsilon))
         scale = scale * gamma if attrs.scale else scale
-        form = self._affine(norm.args[0], int(attrs.axis) % len(norm.args[0].ty.shape))
+        form = self._affine(norm.args[0], int(attrs.axis) % int(norm.args[0].ty.ndim))
         return form.plus(-mean).times(scale).plus(beta if attrs.center else np.zeros_like(mean))
 
     def _emitted(self, form: Affine, dtype: Any) -> Any:
@@ -274,7 +275,7 @@ class _Folder(relax.PyExprMutator):
             root, scale = self.builder_.emit(root), None
         for values, op in ((scale, relax.op.multiply), (form.shift, relax.op.add)):
             if values is not None:
-                laid = _laid(values, len(root.ty.shape), form.axis).astype(kind)
+                laid = _laid(values, int(root.ty.ndim), form.axis).astype(kind)
                 root = self.builder_.emit(op(root, relax.const(laid, kind)))
         return root
 
@@ -329,7 +330,7 @@ def _along(constant: np.ndarray, shape: tuple[int, ...]) -> tuple[int | None, np
 def _weight_axis(call: Any) -> int | None:
     """The axis of a product's weights that is the result's channels."""
     if call.op.name == "relax.matmul":
-        return 1 if len(call.args[1].ty.shape) == 2 and len(call.args[0].ty.shape) > 1 else None
+        return 1 if call.args[1].ty.ndim == 2 and call.args[0].ty.ndim > 1 else None
     at = str(call.attrs.kernel_layout).find("O")
     return at if at >= 0 and str(call.attrs.kernel_layout).isalpha() else None
 
@@ -337,5 +338,5 @@ def _weight_axis(call: Any) -> int | None:
 def _result_axis(call: Any) -> int:
     """The axis of its result."""
     if call.op.name == "relax.matmul":
-        return max(len(call.args[0].ty.shape), 2) - 1
+        return int(call.args[0].ty.ndim) - 1
     return str(call.attrs.out_layout or call.attrs.data_layout).find("C")

@@ -135,3 +135,15 @@ def test_a_function_with_branches_is_left_as_it_is():
     folded = FoldScales()(mod)
     assert folded["main"].script() == mod["main"].script()
     assert "nn.batch_norm" not in operators(folded, "main_n2") + operators(folded, "main_any")
+
+
+def test_extents_that_only_a_run_can_tell():
+    """Of NonZero: a tensor of known rank and unknown shape. TVM itself builds none of it without a cast."""
+
+    def body(builder, x):
+        found = builder.emit(OP.permute_dims(builder.emit(OP.nonzero(x))))
+        y = builder.emit(OP.matmul(builder.emit(OP.astype(found, "float32")), const(2, 8)))
+        return builder.emit(OP.multiply(y, const(8)))
+
+    left = ["nonzero", "permute_dims", "astype", "matmul", "multiply"]
+    assert operators(FoldScales()(module(body, (4, 5)))) == left

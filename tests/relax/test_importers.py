@@ -58,6 +58,17 @@ class TestOnnx:
         assert model.inputs["x"][0] == ("N", 3, 16, 16) and model.symbols == ("N",)
         assert load_model(path, parse_shapes("x:[2,3,16,16]")).inputs["x"][0] == (2, 3, 16, 16)
 
+    def test_a_named_extent_is_the_same_in_every_input(self, tmp_path):
+        import onnx
+
+        path = convolution(tmp_path / "m.onnx", shape=("N", 3, 16, 16))
+        model = onnx.load(str(path))
+        model.graph.input.append(onnx.helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT, ["N", 10]))
+        model.graph.node.append(onnx.helper.make_node("Add", ["y", "z"], ["sum"]))
+        model.graph.output[0].name = "sum"
+        onnx.save(model, str(path))
+        assert load_model(path, {"z": (2, 10)}).inputs["x"][0] == (2, 3, 16, 16)
+
     @pytest.mark.parametrize(
         ("shapes", "said"),
         [({"y": (1,)}, "no input is called 'y'"), ({"x": (1, 3)}, "has 4 dimensions, [1, 3] has 2")],
