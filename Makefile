@@ -1,5 +1,6 @@
 # make test   set up and run every check      make demo   set up and run the demonstration
 # make lint   ruff and mypy alone             make venv   set up alone             make clean   remove all of it
+# make nightly   every check, and what is too long for each change: every operator's GPU kernels executed
 # make pytest-relay, pytest-relax             the tests of one of TVM's lines; PYTEST_ARGS="tests/te -x"
 
 # TVM 0.17 wants numpy 1.26, which has wheels up to Python 3.12.
@@ -30,10 +31,13 @@ endef
 
 QUIET := --quiet --disable-pip-version-check
 
-.PHONY: test pytest pytest-relay pytest-relax demo demo-relay demo-relax venv lint clean
+.PHONY: test nightly pytest pytest-relay pytest-relax demo demo-relay demo-relax venv lint clean
 .DELETE_ON_ERROR:
 
 test: lint pytest
+
+nightly: PYTEST_ARGS += --nightly
+nightly: test
 
 pytest: pytest-relay pytest-relax
 

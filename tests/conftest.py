@@ -47,8 +47,10 @@ def pytest_pycollect_makemodule(module_path, parent):
     return OtherLine.from_parent(parent, path=module_path) if mark and missing(mark) else None
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     for item in items:
+        if item.get_closest_marker("nightly") and not config.getoption("--nightly"):
+            item.add_marker(pytest.mark.skip(reason="runs in make nightly"))
         if mark_of(item.path) == "relax" and not item.get_closest_marker("relax"):
             item.add_marker("relax")
         for mark in NEEDS:
@@ -57,6 +59,7 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_addoption(parser):
+    parser.addoption("--nightly", action="store_true", help="run what is too long for every change, too")
     parser.addoption(
         "--update-golden", action="store_true", help="write the golden files anew instead of comparing"
     )

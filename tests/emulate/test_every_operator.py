@@ -1,6 +1,7 @@
 """Every operator as the Relay line's GPU kernels, executed: its numbers those of TVM's own schedule for the CPU.
 
-One or two minutes in all, most of it the C++ compiler; a second run takes what was compiled from the cache.
+Each SAMPLE-th at every change, all of them in ``make nightly``: one or two minutes, most of it the C++ compiler; a
+second run takes what was compiled from the cache.
 """
 
 import pytest
@@ -30,12 +31,18 @@ WRONG = {
     "depthwise int8": "a ramp of 8 lanes is not allowed in CUDA",
     "max int8": "without shuffles for bytes TVM puts barriers where half a warp passes",
 }
-CASES = [
-    pytest.param(family, name, marks=[pytest.mark.xfail(reason=WRONG[name], strict=True)] if name in WRONG else [])
-    for family, cases in FAMILIES.items()
-    for name in cases
-    if name not in NOT_ON_A_GPU
-]
+SAMPLE = 8
+NAMES = [(family, name) for family, cases in FAMILIES.items() for name in cases if name not in NOT_ON_A_GPU]
+
+
+def marks(number, name):
+    return [
+        *([pytest.mark.xfail(reason=WRONG[name], strict=True)] if name in WRONG else []),
+        *([pytest.mark.nightly] if number % SAMPLE else []),
+    ]
+
+
+CASES = [pytest.param(family, name, marks=marks(n, name)) for n, (family, name) in enumerate(NAMES)]
 
 
 @pytest.mark.parametrize(("family", "name"), CASES)

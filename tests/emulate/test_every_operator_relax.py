@@ -1,6 +1,7 @@
 """Every operator as the Relax line's GPU kernels, executed: its numbers those of TVM's own loops on the CPU.
 
-One or two minutes in all, most of it the C++ compiler; a second run takes what was compiled from the cache.
+A sample at every change, all of them in ``make nightly``: one or two minutes, most of it the C++ compiler; a second run
+takes what was compiled from the cache.
 """
 
 from math import prod, sqrt
@@ -28,12 +29,20 @@ from ..tir.test_every_operator import NOT_MADE, REFUSED  # noqa: E402
 GPU, PLANS = "a100", 2
 # What TVM makes wrong kernels of.
 WRONG = {"max int8": "without shuffles for bytes TVM counts on the lanes of a warp to go in step, which they need not"}
-CASES = [
-    pytest.param(family, name, marks=[pytest.mark.xfail(reason=WRONG[name], strict=True)] if name in WRONG else [])
-    for family, cases in FAMILIES.items()
-    for name in cases
-    if name not in {**NOT_ON_A_GPU, **NOT_MADE, **REFUSED}
-]
+LEFT_OUT = {**NOT_ON_A_GPU, **NOT_MADE, **REFUSED}
+NAMES = [(family, name) for family, cases in FAMILIES.items() for name in cases if name not in LEFT_OUT]
+# Others than the Relay line's sample has.
+SAMPLE, FIRST = 8, 4
+
+
+def marks(number, name):
+    return [
+        *([pytest.mark.xfail(reason=WRONG[name], strict=True)] if name in WRONG else []),
+        *([pytest.mark.nightly] if number % SAMPLE != FIRST else []),
+    ]
+
+
+CASES = [pytest.param(family, name, marks=marks(n, name)) for n, (family, name) in enumerate(NAMES)]
 
 
 @pytest.mark.parametrize(("family", "name"), CASES)

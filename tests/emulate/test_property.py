@@ -3,7 +3,7 @@
 import pytest
 
 pytest.importorskip("tvm.tirx", reason="needs the Relax line")
-pytestmark = [pytest.mark.relax, pytest.mark.slow]
+pytestmark = [pytest.mark.relax, pytest.mark.nightly]
 pytest.importorskip("hypothesis")
 import tvm  # noqa: E402
 from hypothesis import note  # noqa: E402
