@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadInput, DiskFull, ToolchainError, UsageError
+from ..models import last_line
 from ..tvm_env import import_relax_tvm
 
 SUFFIX = ".so"
@@ -75,7 +76,7 @@ def save_model(executable: Any, path: str | os.PathLike[str]) -> Path:
             if "No space left" in str(error):
                 raise _full(path) from error
             raise ToolchainError(
-                f"the library cannot be linked: {_last(error)}",
+                f"the library cannot be linked: {_cause(error)}",
                 str(path),
                 "run 'roller-tvm doctor': a C++ compiler is needed",
             ) from error
@@ -87,9 +88,9 @@ def _full(path: Path) -> DiskFull:
     return DiskFull("no space left to write the model; nothing was written", str(path), remedy)
 
 
-def _last(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
+def _cause(error: Exception) -> str:
+    """The line of a compiler's message that tells what is wrong; TVM's errors end with it, behind a trace."""
+    return next((line.strip() for line in str(error).splitlines() if "error:" in line), last_line(error))
 
 
 class LoadedModel:
@@ -128,7 +129,7 @@ class LoadedModel:
         except (RuntimeError, AttributeError, OSError, ValueError, TypeError) as error:
             if lacking := re.search(r"load_from_bytes\.(\w+)", str(error)):  # TVM has no runtime for it here
                 raise _no_device(lacking[1], path) from error
-            raise BadInput(f"is not a model of the Relax line: {_last(error)}", str(path), REMEDY) from error
+            raise BadInput(f"is not a model of the Relax line: {_cause(error)}", str(path), REMEDY) from error
         told = json.loads(signature.numpy().tobytes())
         self.inputs: dict[str, tuple[tuple[int | str, ...], str]] = {
             name: (tuple(shape), dtype) for name, (shape, dtype) in told.items()

@@ -16,8 +16,6 @@ from ..device.from_target import device_for_target, parse_target
 from ..errors import TargetError
 from ..tvm_env import import_relax_tvm
 
-#: Kinds whose code runs on the CPU that compiles it, unless the target names another.
-CPU_KINDS = ("llvm", "c")
 _SHOWN = 5
 
 
@@ -47,9 +45,12 @@ def target_dict(target: Any = None, device: DeviceSpec | None = None) -> dict[st
     given = _as_mapping(tvm, "llvm" if target is None else target)
     known = device or device_for_target({k: v for k, v in given.items() if k != "host"})
     kind = str(given["kind"])
-    if kind in CPU_KINDS:
+    if kind == "c":
+        remedy = "give llvm; for another machine with its mtriple and mcpu"
+        raise TargetError("C code as TVM writes it has no vectors, and plans for a CPU do", "target c", remedy)
+    if kind == "llvm":
         full = {**given, "num-cores": given.get("num-cores", known.units)}
-        if kind == "llvm" and (mcpu := _mcpu(tvm, given)):
+        if mcpu := _mcpu(tvm, given):
             full["mcpu"] = mcpu
         return full
     host = given.get("host")

@@ -58,6 +58,7 @@ def test_a_device_of_ones_own():
         ("llvm -mcpuu=x", "did you mean 'mcpu'"),
         ("llvm -num-cores=two", "is not a whole number"),
         ("gpu", "no target kind 'gpu'"),
+        ("c", "has no vectors"),
         ("opencl", "no device follows"),
         ("nvidia/rtx-0", "no tag"),
         ("", "names no kind"),
