@@ -12,7 +12,7 @@ from typing import Any
 from roller_tvm.cli.line import Built, Tuning
 from roller_tvm.cli.model import model_words, read_model, say, tell_device
 from roller_tvm.device import DeviceSpec
-from roller_tvm.errors import BadInput, RecordError, TargetError, UsageError
+from roller_tvm.errors import BadInput, RecordError, UsageError
 from roller_tvm.expr.parameters import parse_params
 from roller_tvm.plan import construct
 from roller_tvm.plan.features import Features
@@ -121,13 +121,10 @@ def _target(args: argparse.Namespace) -> dict[str, Any]:
 
 def _device(args: argparse.Namespace, target: dict[str, Any]) -> Any:
     from roller_tvm.device import device_for_target, load_device
+    from roller_tvm.relax.devices import require_kind
 
     device = load_device(args.device) if args.device else device_for_target(target)
-    wanted = "cpu" if target["kind"] in ("llvm", "c") else "gpu"
-    if device.kind != wanted:
-        fits = "is for planning only" if device.kind == "ipu" else f"is a {device.kind} ({device.arch})"
-        remedy = "leave the device out, or give the target of that device"
-        raise TargetError(f"device '{device.name}' {fits}, the target's code is for a {wanted}", "--device", remedy)
+    require_kind(device, target["kind"], "--device")
     tell_device(device, bool(args.device))
     return device
 

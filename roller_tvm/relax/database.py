@@ -343,6 +343,18 @@ def kernels_of(target: str) -> dict[str, Any]:
     return {k: v for k, v in json.loads(target).items() if k not in _NOT_KERNELS}
 
 
+def for_other_kernels(one: str, other: str) -> bool:
+    """Whether two targets contradict each other; what only one of them says, TVM has filled in.
+
+    Examples
+    --------
+    >>> for_other_kernels("cuda", '{"kind": "llvm"}'), for_other_kernels("llvm", '{"kind": "llvm", "num-cores": 2}')
+    (True, False)
+    """
+    left, right = kernels_of(one), kernels_of(other)
+    return any(left[key] != right[key] for key in left.keys() & right.keys())
+
+
 def mend(path: Path) -> None:
     """Cut off half a last line, which a process that was killed left."""
     with contextlib.suppress(FileNotFoundError):

@@ -38,10 +38,28 @@ def find_target(target: Any = None, func: Any = None) -> Any:
 
 
 def device_of(device: DeviceSpec | str | None, target: Any) -> DeviceSpec:
-    """The device that is given, or the one that follows from a target."""
+    """The device that is given, or the one that follows from a target.
+
+    Raises
+    ------
+    TargetError
+        If it is of another kind than what the target's code runs on.
+    """
     if isinstance(device, DeviceSpec):
-        return device
-    return with_this_llvm(load_device(device) if device is not None else _of_target(str(target)))
+        found = device
+    else:
+        found = with_this_llvm(load_device(device) if device is not None else _of_target(str(target)))
+    require_kind(found, str(target.kind.name), "device")
+    return found
+
+
+def require_kind(device: DeviceSpec, kind: str, where: str) -> None:
+    """Raise ``TargetError`` where code for a kind of target does not run on a device."""
+    wanted = "cpu" if kind in ("llvm", "c") else "gpu"
+    if device.kind != wanted:
+        fits = "is for planning only" if device.kind == "ipu" else f"is a {device.kind} ({device.arch})"
+        remedy = "leave the device out, or give the target of that device"
+        raise TargetError(f"device '{device.name}' {fits}, the target's code is for a {wanted}", where, remedy)
 
 
 def with_this_llvm(device: DeviceSpec) -> DeviceSpec:

@@ -170,7 +170,7 @@ def _tune(
 def _cores(cores: Any) -> int | None:
     if cores in ("physical", "logical", None):
         return None
-    return int(not_negative("num_tuning_cores", cores, None)) or None
+    return int(not_negative("num_tuning_cores", cores, None, "leave it out: one for each core")) or None
 
 
 @dataclass

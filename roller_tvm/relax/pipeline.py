@@ -21,6 +21,7 @@ from tvm import relax
 from ..device import DeviceSpec
 from ..errors import BadInput, RecordError
 from ..models import last_line
+from .database import for_other_kernels
 from .devices import find_target
 from .dynamic import Buckets, Sizes
 from .folding import FoldScales
@@ -54,8 +55,7 @@ def prepare(mod: Any, target: Any = None, buckets: Sizes | Sequence[int] | None 
     target, passes = _target(target), relax.transform
     if _is_prepared(mod):
         return mod
-    if not any(isinstance(f, relax.Function) for _, f in mod.functions_items()):
-        raise BadInput("has no Relax function", "module", "give it as the importer made it; PrimFuncs: tune_tir")
+    _require_relax(mod)
     steps: list[Any] = [Buckets(buckets)] if buckets is not None else []
     steps += [
         passes.DecomposeOpsForInference(),
@@ -93,12 +93,12 @@ def schedule(
     Raises
     ------
     RecordError
-        The folder holds no records that can be read.
+        The folder holds no records that can be read, or those of another target.
     """
     target = _target(target)
     require_lowered(mod)
     scheduler: Any = ScheduleWithRoller(target, device, top)
-    with target, _database(database) as records:
+    with target, _database(database, target) as records:
         if records is not None:
             mod = relax.transform.MetaScheduleApplyDatabase()(mod)
         mod = scheduler(mod)
@@ -194,11 +194,19 @@ def build(
     >>> executable = build(model.mod, {"kind": "llvm", "num-cores": 2})  # doctest: +SKIP
     >>> relax.VirtualMachine(executable, tvm.cpu())["main"](x)  # doctest: +SKIP
     """
+    _require_relax(mod)  # TVM would build PrimFuncs as they are, without a word
     if params:
         mod = relax.transform.BindParams("main", _tensors(params))(mod)
     full = make_target(target)
     with tvm.transform.PassContext(opt_level=_context().opt_level, config=_copying_ahead(full)):
         return tvm.compile(mod, full, relax_pipeline=roller_pipeline(full, database, device, buckets))
+
+
+def _require_relax(mod: Any) -> None:
+    """Raise ``BadInput`` unless this is a module with a Relax function."""
+    if not isinstance(mod, tvm.IRModule) or not any(isinstance(f, relax.Function) for _, f in mod.functions_items()):
+        remedy = "give a module as the importer made it; PrimFuncs: ScheduleWithRoller and tvm.compile, or tune_tir"
+        raise BadInput("has no Relax function", "module", remedy)
 
 
 def _context() -> Any:
@@ -228,19 +236,19 @@ def _tensors(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _database(given: Any) -> Iterator[Any]:
+def _database(given: Any, target: Any) -> Iterator[Any]:
     """The database in scope, entered where it is given."""
     from tvm.s_tir import meta_schedule
 
     if given is None:
         yield meta_schedule.Database.current()
         return
-    database = _read(Path(given)) if isinstance(given, (str, os.PathLike)) else given
+    database = _read(Path(given), target) if isinstance(given, (str, os.PathLike)) else given
     with database:
         yield database
 
 
-def _read(folder: Path) -> Any:
+def _read(folder: Path, target: Any) -> Any:
     from tvm.s_tir import meta_schedule
 
     files = [folder / "database_workload.json", folder / "database_tuning_record.json"]
@@ -248,7 +256,12 @@ def _read(folder: Path) -> Any:
     if missing:
         raise RecordError(f"has no {' and no '.join(missing)}", str(folder), "give the folder that tune_relax wrote")
     try:
-        return meta_schedule.database.JSONDatabase(*map(str, files))
+        found = meta_schedule.database.JSONDatabase(*map(str, files))
     except Exception as error:  # whatever the reader stumbles over
         raise RecordError(f"cannot be read: {last_line(error)}", str(folder), "tune again into a new folder") from error
-
+    # A target is no part of a database's key: records of another would be applied without a word.
+    for other in {str(record.target) for record in found.get_all_tuning_records() if record.target is not None}:
+        if for_other_kernels(other, str(target)):
+            what = f"its records are for the target {other}, not for {target}"
+            raise RecordError(what, str(folder), "give that target, or the folder of this one")
+    return found

@@ -134,7 +134,7 @@ def tune(
         return store.database, result
 
 
-def not_negative(name: str, value: Any, default: Any) -> Any:
+def not_negative(name: str, value: Any, default: Any, remedy: str = "0 plans without measuring") -> Any:
     """A number that a user gave, or the default; ``BadInput`` where it is none."""
     if value is None:
         return default
@@ -143,7 +143,7 @@ def not_negative(name: str, value: Any, default: Any) -> Any:
     except (TypeError, ValueError):
         number = -1
     if isinstance(value, bool) or number < 0:
-        raise BadInput(must_be(name, "an int >= 0", value), remedy="0 plans without measuring")
+        raise BadInput(must_be(name, "an int >= 0", value), remedy=remedy)
     return number
 
 

@@ -16,6 +16,7 @@ import roller_tvm.relax  # noqa: E402, F401
 from roller_tvm.errors import BadInput, RecordError  # noqa: E402
 from roller_tvm.relax.lowered import require_lowered  # noqa: E402
 from roller_tvm.relax.pipeline import build, prepare, schedule  # noqa: E402
+from roller_tvm.relax.tuning import tune  # noqa: E402
 
 from .networks import LLVM, classifier, default, module, run, values  # noqa: E402
 
@@ -149,6 +150,8 @@ class TestWhatToRunFirst:
         only = prim_funcs(prepare(classifier(), LLVM))["matmul"]
         with pytest.raises(BadInput, match="has no Relax function"):
             prepare(tvm.IRModule({"matmul": only}), LLVM)
+        with pytest.raises(BadInput, match="has no Relax function"):
+            build(only, LLVM)
 
     def test_prepared_twice_is_prepared_once(self):
         once = prepare(classifier(), LLVM)
@@ -204,6 +207,14 @@ class TestRecords:
             (tmp_path / name).write_text("{ no json\n")
         with pytest.raises(RecordError, match="cannot be read"):
             schedule(prepare(classifier(), LLVM), LLVM, tmp_path)
+
+    def test_records_of_another_target(self, tmp_path):
+        other = tvm.target.Target({"kind": "llvm", "mcpu": "haswell"})
+        mod = prepare(classifier(), LLVM)
+        tune(mod, None, other, tmp_path, max_trials_per_task=0, tasks=[0])
+        with pytest.raises(RecordError, match="haswell"):
+            schedule(mod, {"kind": "llvm", "mcpu": "x86-64-v3"}, tmp_path)
+        schedule(mod, {"kind": "llvm"}, tmp_path)  # it names no CPU: TVM fills it in
 
 
 def test_weights_are_packed_beside_functions_without_blocks():

@@ -98,3 +98,8 @@ def test_kernels_for_cuda_bind_their_threads():
         for name, func in functions(after).items():
             assert "blockIdx.x" in func.script(), name
         tvm.compile(after, target=tvm.target.Target(CUDA), relax_pipeline=relax.get_pipeline("default_build"))
+
+
+def test_a_device_of_another_kind_is_refused():
+    with pytest.raises(TargetError, match="'h200' is a gpu"):
+        ScheduleWithRoller(modules.TARGET, device="h200")(modules.network())
