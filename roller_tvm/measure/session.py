@@ -162,6 +162,8 @@ class Session:
             return Outcome(reply.kind, text=reply.text)
         if reply.value["wrong"]:
             return Outcome("wrong answer", text=reply.value["wrong"])
+        if not for_time:
+            return replace(before, checked=before.checked or mode != PACKED)
         earlier = () if before.pruned else before.repeats  # a single run weighs too much beside long ones
         repeats = (*earlier, *reply.value["repeats"])
         seconds = typical(repeats) if repeats else math.nan
