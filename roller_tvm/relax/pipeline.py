@@ -192,7 +192,8 @@ def build(
     Examples
     --------
     >>> executable = build(model.mod, {"kind": "llvm", "num-cores": 2})  # doctest: +SKIP
-    >>> relax.VirtualMachine(executable, tvm.cpu())["main"](x)  # doctest: +SKIP
+    >>> machine = relax.VirtualMachine(executable, tvm.cpu())  # doctest: +SKIP
+    >>> machine["main"](tvm.runtime.tensor(x))  # numpy arrays are not aligned as kernels expect  # doctest: +SKIP
     """
     _require_relax(mod)  # TVM would build PrimFuncs as they are, without a word
     if params:
