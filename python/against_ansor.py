@@ -16,6 +16,7 @@ import argparse
 import hashlib
 import json
 import math
+import os
 import pickle
 import statistics
 import subprocess
@@ -256,6 +257,7 @@ def main() -> int:
     parser.add_argument("--forget", action="store_true", help="tune the chosen tasks again")
     parser.add_argument("--output", type=Path, help="write the table here too")
     args = parser.parse_args()
+    cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
     until = time.monotonic() + args.seconds
 
     from roller_tvm.device import cpu_device, default_cpu_target
@@ -302,6 +304,8 @@ def main() -> int:
         return 0
     left = [] if math.isinf(args.seconds) else ["--seconds", str(max(1.0, until - time.monotonic()))]
     command = [sys.executable, __file__, str(args.log), "--work", str(args.work), "--phase", "measure", *left]
+    if hasattr(os, "sched_setaffinity"):  # checking kernels bound this thread to a CPU, which a child inherits
+        os.sched_setaffinity(0, cpus)
     code = subprocess.run(command, check=False).returncode
     times = {(a, b): (s, t) for a, b, s, t in map(json.loads, results.read_text().splitlines())}
     spent = [json.loads(p.with_suffix(".seconds.json").read_text()) for p in (args.log, log)]
