@@ -137,6 +137,7 @@ def kernel(folder: Path, line: str) -> Path:
 
 def build(named: NamedTask, task: Any, line: str, folder: Path) -> str:
     """Build a record's kernel beside the shapes of its arguments; why its answer is wrong, or ''."""
+    from roller_tvm.measure import session
     from roller_tvm.relay import worker
     from roller_tvm.relay.measure import packs_weights
 
@@ -152,11 +153,11 @@ def build(named: NamedTask, task: Any, line: str, folder: Path) -> str:
             reference.mkdir()
             worker.make_reference(named.key, str(reference))
         worker.load_reference(named.key, str(reference))
-    check = worker.CHECK if packs else worker.PLAIN
+    check = session.CHECK if packs else session.PLAIN
     worker.build(named.key, 0, line, check)
     wrong = str(worker.run(named.key, 0, check, math.inf, {})["wrong"])
-    worker.build(named.key, 1, line, worker.PACKED if packs else worker.PLAIN)
-    module, args = worker.TASKS[named.key].built[1, worker.PACKED if packs else worker.PLAIN]
+    worker.build(named.key, 1, line, session.PACKED if packs else session.PLAIN)
+    module, args = worker.TASKS[named.key].built[1, session.PACKED if packs else session.PLAIN]
     module.export_library(str(path))
     shapes = [([int(e) for e in t.shape], str(t.dtype)) for t in args]
     path.with_suffix(".json").write_text(json.dumps({"wrong": wrong, "args": shapes}))
