@@ -31,6 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import ansor_tasks  # noqa: E402
 import numpy as np  # noqa: E402
 from ansor_tasks import NamedTask  # noqa: E402
+from pairs import geomean, measure  # noqa: E402
 
 from roller_tvm.tvm_env.pin import pinned_calling_thread  # noqa: E402
 
@@ -192,26 +193,7 @@ def side_by_side(paths: list[Path]) -> list[float]:
     return [statistics.median(t) for t in times]
 
 
-def measure(jobs: list[tuple[str, str]], results: Path, until: float) -> bool:
-    """Time pairs of kernels that `results` has not; False if time was up before the end."""
-    done = {(a, b) for a, b, *_ in map(json.loads, results.read_text().splitlines() if results.exists() else [])}
-    for left, (theirs, ours) in enumerate(jobs):
-        if (theirs, ours) in done:
-            continue
-        if time.monotonic() > until:
-            print(f"{len(jobs) - left} pairs are left to time", flush=True)
-            return False
-        taken = side_by_side([Path(theirs), Path(ours)])
-        with results.open("a") as file:
-            file.write(json.dumps([theirs, ours, *taken]) + "\n")
-    return True
-
-
 # -- the table ----------------------------------------------------------------------------------------------------
-
-
-def geomean(values: list[float]) -> float:
-    return math.exp(statistics.mean(map(math.log, values))) if values else math.nan
 
 
 def report(rows: list[dict[str, Any]], peak: float, tasks: int, device: str) -> str:
@@ -274,7 +256,7 @@ def main() -> int:
     libraries.mkdir(exist_ok=True)
     jobs_file = args.work / "jobs.json"
     if args.phase == "measure":  # a process of its own, in which nothing was tuned or built
-        return 0 if measure(json.loads(jobs_file.read_text()), results, until) else 3
+        return 0 if measure(json.loads(jobs_file.read_text()), results, until, side_by_side) else 3
     every = load_tasks(args.models, args.folder, args.work, make_target(default_cpu_target(threads=threads)))
     trials = ansor_tasks.done(args.log)
     theirs = {key: line for key, line in records(args.log).items() if trials[key] >= args.trials}

@@ -61,6 +61,20 @@ def must_be(name: str, expected: str, got: object) -> str:
     return f"{name!r} must be {expected} (got {got!r} that is a {type(got).__name__})"
 
 
+def last_line(text: object) -> str:
+    """The last line of a message, where importers say what it was; an error without one by its type.
+
+    Examples
+    --------
+    >>> last_line(ValueError("a trace\\n  of calls\\nno such thing"))
+    'no such thing'
+    """
+    lines = [line.strip() for line in str(text).splitlines() if line.strip()]
+    if lines:
+        return lines[-1][:300]
+    return type(text).__name__ if isinstance(text, BaseException) else ""
+
+
 class UsageError(RollerError):
     """The command line or the arguments of a call make no sense."""
 

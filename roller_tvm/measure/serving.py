@@ -13,7 +13,7 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
-from roller_tvm.errors import RollerError
+from roller_tvm import errors
 from roller_tvm.measure.lifeline import tie_to_parent
 
 
@@ -27,10 +27,7 @@ class Failed(Exception):
 
 def last_line(error: BaseException) -> str:
     """What an error says in one line: TVM's end with it, below a trace; ours end with the remedy."""
-    if isinstance(error, RollerError):
-        return error.what[:300]
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1][:300] if lines else type(error).__name__
+    return error.what[:300] if isinstance(error, errors.RollerError) else errors.last_line(error)
 
 
 def serve(connection: Connection, functions: dict[str, Any]) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .onnx_file import input_shapes, last_line, opsets, read_onnx, unsupported
+from ..errors import last_line
+from .onnx_file import input_shapes, opsets, read_onnx, unsupported
 from .shapes import Shapes, existing, parse_shapes
 
 __all__ = [

@@ -130,20 +130,6 @@ def _bound(model: Any, given: Shapes) -> dict[str, int]:
     return found
 
 
-def last_line(text: object) -> str:
-    """The last line of a message, where importers say what it was; an error without one by its type.
-
-    Examples
-    --------
-    >>> last_line(ValueError("a trace\\n  of calls\\nno such thing"))
-    'no such thing'
-    """
-    lines = [line.strip() for line in str(text).splitlines() if line.strip()]
-    if lines:
-        return lines[-1][:300]
-    return type(text).__name__ if isinstance(text, BaseException) else ""
-
-
 def words_of(text: str) -> list[str]:
     """Names in the part of a message behind its last colon."""
     return re.findall(r"\w[\w.]*", text.split(":")[-1])

@@ -11,6 +11,7 @@ import tvm
 from ..device import DeviceSpec
 from ..tir.candidates import Candidates, make_candidates
 from ..tir.nodes import structural_hash, structurally_equal
+from ..tir.packing import constant_parameters
 from .devices import device_of, find_target
 from .lowered import require_lowered
 
@@ -111,7 +112,8 @@ class ScheduleWithRoller:
             if same is not None:  # networks repeat themselves
                 scheduled, note = same[1], replace(same[2], name=name)
             else:
-                found = make_candidates(func, device_of(self.device, func_target), self.top, _constants(func), name)
+                device = device_of(self.device, func_target)
+                found = make_candidates(func, device, self.top, constant_parameters(func), name)
                 scheduled, note = _best(found, name)
                 alike.append((_bare(func), scheduled, note))
             report.notes.append(note)
@@ -146,9 +148,3 @@ def _best(found: Candidates, name: str) -> tuple[Any, Note]:
         return schedule.mod["main"], Note(name, recipes, candidate.ranked.seconds * 1e6)
     reason = found.reason or f"no plan could be applied: {found.failures[0] if found.failures else 'none made'}"
     return None, Note(name, reason=reason)
-
-
-def _constants(func: Any) -> tuple[int, ...]:
-    """Parameters marked by ``AttachAttrLayoutFreeBuffers``: weights whose layout is ours to choose."""
-    attrs = func.attrs or {}
-    return tuple(int(i) for i in attrs["layout_free_buffers"]) if "layout_free_buffers" in attrs else ()

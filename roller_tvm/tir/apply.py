@@ -17,6 +17,7 @@ from .nodes import (
     parameters,
     range_of,
     runs_along,
+    variables,
 )
 from .packing import index_map, mark_packed
 from .read import TirReading
@@ -365,7 +366,7 @@ class TirApplier(TensorSteps):
         used: set[int] = set()
         for iv, value in zip(statement.iter_vars, realize.iter_values, strict=True):
             if int(iv.iter_type) == REDUCTION:
-                used |= _variables(value)
+                used |= variables(value)
         loops = self._loops(block, len(self.loops[stage]))
         mine = [loop for loop in loops if key(self.schedule.get(loop).loop_var) in used]
         if mine and not any(self.schedule.get(loop).thread_binding is not None for loop in mine):
@@ -391,16 +392,6 @@ def _realize(schedule: Any, sref: Any) -> Any:
         elif hasattr(node, "body"):
             stack.append(node.body)
     raise ValueError("a block without a realization")
-
-
-def _variables(node: Any) -> set[int]:
-    if type(node).__name__ in ("Var", "SizeVar"):
-        return {key(node)}
-    found: set[int] = set()
-    for child in (getattr(node, "a", None), getattr(node, "b", None), getattr(node, "value", None)):
-        if child is not None and not isinstance(child, (int, float)):
-            found |= _variables(child)
-    return found
 
 
 def flat(indices: Sequence[Any], extents: Sequence[int], factors: Sequence[int]) -> Any:

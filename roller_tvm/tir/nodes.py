@@ -53,6 +53,14 @@ def key(node: Any) -> int:
     return hash(node)
 
 
+def variables(node: Any) -> set[int]:
+    """The variables in an index."""
+    if type(node).__name__ in ("Var", "SizeVar"):
+        return {key(node)}
+    children = (getattr(node, "a", None), getattr(node, "b", None), getattr(node, "value", None))
+    return set().union(*(variables(c) for c in children if c is not None and not isinstance(c, (int, float))))
+
+
 def structurally_equal(a: Any, b: Any) -> bool:
     import tvm_ffi
 

@@ -10,7 +10,7 @@ from ..lower.applier import StepApplier
 from ..lower.steps import TensorIrStep
 from ..lower.tensor_steps import Fragment, Matrices, Pipeline, StoreAt, StoreVector, Tensorize, Tile
 from .intrinsics import register
-from .nodes import buffer_of, key
+from .nodes import buffer_of, key, variables
 
 #: A fragment of 16 x 16 elements of two bytes or more, as mma and ldmatrix spread it over a warp: eight each lane.
 LANES = 32
@@ -160,14 +160,6 @@ class TensorSteps(StepApplier):
         self.schedule.annotate(loop, "software_pipeline_order", list(range(step.copies + 1)))
         if step.asynchronous:
             self.schedule.annotate(loop, "software_pipeline_async_stages", [0])
-
-
-def variables(node: Any) -> set[int]:
-    """The variables in an index."""
-    if type(node).__name__ in ("Var", "SizeVar"):
-        return {key(node)}
-    children = (getattr(node, "a", None), getattr(node, "b", None), getattr(node, "value", None))
-    return set().union(*(variables(c) for c in children if c is not None and not isinstance(c, (int, float))))
 
 
 def _fused(

@@ -1,0 +1,31 @@
+"""What the comparisons with a peer's tuner share: pairs of kernels timed once each, and their mean ratio."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+
+def measure(
+    jobs: list[tuple[str, str]], results: Path, until: float, side_by_side: Callable[[list[Path]], list[float]]
+) -> bool:
+    """Time pairs of kernels that `results` has not; False if time was up before the end."""
+    done = {(a, b) for a, b, *_ in map(json.loads, results.read_text().splitlines() if results.exists() else [])}
+    for left, (theirs, ours) in enumerate(jobs):
+        if (theirs, ours) in done:
+            continue
+        if time.monotonic() > until:
+            print(f"{len(jobs) - left} pairs are left to time", flush=True)
+            return False
+        taken = side_by_side([Path(theirs), Path(ours)])
+        with results.open("a") as file:
+            file.write(json.dumps([theirs, ours, *taken]) + "\n")
+    return True
+
+
+def geomean(values: list[float]) -> float:
+    return math.exp(statistics.mean(map(math.log, values))) if values else math.nan
