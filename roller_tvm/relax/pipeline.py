@@ -21,6 +21,7 @@ from tvm import relax
 from ..device import DeviceSpec
 from ..errors import BadInput, RecordError
 from ..models import last_line
+from .alignment import UnalignedInputs
 from .database import for_other_kernels
 from .devices import find_target
 from .dynamic import Buckets, Sizes
@@ -103,7 +104,7 @@ def schedule(
             mod = relax.transform.MetaScheduleApplyDatabase()(mod)
         mod = scheduler(mod)
         if target.kind.name == "llvm":  # weights packed for their schedules, now
-            mod = pack_constants(mod)
+            mod = tvm.transform.Sequential([UnalignedInputs()])(pack_constants(mod))
         else:  # a kernel needs its threads bound, whatever it is
             from tvm.s_tir import dlight
 
@@ -193,7 +194,7 @@ def build(
     --------
     >>> executable = build(model.mod, {"kind": "llvm", "num-cores": 2})  # doctest: +SKIP
     >>> machine = relax.VirtualMachine(executable, tvm.cpu())  # doctest: +SKIP
-    >>> machine["main"](tvm.runtime.tensor(x))  # numpy arrays are not aligned as kernels expect  # doctest: +SKIP
+    >>> machine["main"](x)  # a numpy array, or a tensor  # doctest: +SKIP
     """
     _require_relax(mod)  # TVM would build PrimFuncs as they are, without a word
     if params:

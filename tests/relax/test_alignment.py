@@ -1,0 +1,84 @@
+"""Inputs that lie anywhere in memory, as numpy's do; in a process of its own, which a wrong load would end."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.relax
+tvm = pytest.importorskip("tvm")
+
+from tvm import relax  # noqa: E402
+
+from roller_tvm.relax import UnalignedInputs  # noqa: E402
+from roller_tvm.relax.pipeline import prepare, schedule  # noqa: E402
+
+from .networks import LLVM, module  # noqa: E402
+
+ELEMENT, TENSOR = 4, 64
+
+
+def body(builder, x, other):
+    """Both inputs read in vectors: as they are, through a view, and beside what a kernel computed."""
+    mine = builder.emit(relax.op.nn.softmax(x))
+    view = builder.emit(relax.op.permute_dims(builder.emit(relax.op.reshape(x, (8, 8, 64))), [1, 0, 2]))
+    last = builder.emit(relax.op.nn.softmax(builder.emit(relax.op.add(mine, other))))
+    return builder.emit(relax.op.add(last, builder.emit(relax.op.reshape(view, (64, 64)))))
+
+
+SHAPES = ((64, 64), (64, 64))
+
+
+def alignments():
+    """How each scheduled function's parameters are declared."""
+    scheduled, _ = schedule(prepare(module(body, *SHAPES), LLVM), LLVM)
+    return {
+        str(var.name_hint): [int(p.ty.data_alignment) for p in func.params]
+        for var, func in scheduled.functions_items()
+        if type(func).__name__ == "PrimFunc"
+    }
+
+
+def test_parameters_that_inputs_reach_and_no_others():
+    found = alignments()
+    assert all(a[-1] == TENSOR for a in found.values()), "results are the virtual machine's own"
+    (moved,) = (a for name, a in found.items() if "transpose" in name)
+    assert moved[0] == ELEMENT, "a view of an input lies where the input does"
+
+
+def test_bare_numpy_arrays_at_any_address():
+    """Offsets of 4, 16 and 32 bytes from where TVM would have them: untuned TVM ends the process too."""
+    code = """
+import numpy as np, tvm
+from tvm import relax
+from roller_tvm.relax import build
+from tests.relax.networks import default, module, values
+from tests.relax.test_alignment import SHAPES, body
+mod = module(body, *SHAPES)
+machine = relax.VirtualMachine(build(mod, {"kind": "llvm", "num-cores": 2}), tvm.cpu())
+for offset in (0, 4, 16, 32):
+    given = []
+    for shape in SHAPES:
+        memory = np.zeros(int(np.prod(shape)) + 32, "float32")
+        first = ((offset - memory.ctypes.data) % 64) // 4
+        given.append(memory[first : first + int(np.prod(shape))].reshape(shape))
+        given[-1][:] = values(*shape)
+        assert given[-1].ctypes.data % 64 == offset
+    np.testing.assert_allclose(machine["main"](*given).numpy(), default(mod, *given)[0], rtol=1e-4, atol=1e-5)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                          cwd=Path(__file__).resolve().parents[2])  # fmt: skip
+    assert done.returncode == 0, done.stderr[-800:]
+
+
+def test_functions_of_intermediate_tensors_are_left_as_they_are():
+    def chain(builder, x):
+        y = builder.emit(relax.op.nn.softmax(x))
+        return builder.emit(relax.op.permute_dims(y, [1, 0]))
+
+    prepared = prepare(module(chain, (64, 64)), LLVM)
+    changed = dict((str(v.name_hint), f) for v, f in UnalignedInputs()(prepared).functions_items())
+    before = dict((str(v.name_hint), f) for v, f in prepared.functions_items())
+    kept = {name for name, func in changed.items() if func.same_as(before[name])}
+    assert kept == {"main", next(name for name in before if "transpose" in name)}
