@@ -59,7 +59,7 @@ def anywhere(func: Any, positions: set[int]) -> Any:
     made = {}
     for position in positions:
         param = func.params[position]
-        old = getattr(param, "ty", None)
+        old: Any = getattr(param, "ty", None)
         if not hasattr(old, "data_alignment"):  # a scalar
             continue
         bits = tvm.DataType(str(old.dtype)).bits
