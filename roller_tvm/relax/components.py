@@ -162,14 +162,14 @@ def tune_with(
     from tvm.s_tir.meta_schedule.tune import tune_tasks
     from tvm.s_tir.meta_schedule.tune_context import TuneContext
 
-    made = find_target(target)
-    spec = device_of(device, made)
-    if spec.kind == "cpu":
-        set_threads(spec.units)
-    tasks = extract_tasks(mod, params, op_names)
     if not total:
         raise BadInput("0 plans cannot be measured with a runner", remedy="leave builder and runner at 'local'")
-    with Store(work_dir, made, database, module_equality) as store:
+    with Store(work_dir, find_target(target), database, module_equality) as store:
+        made = store.target
+        spec = device_of(device, made)
+        if spec.kind == "cpu":
+            set_threads(spec.units)
+        tasks = extract_tasks(mod, params, op_names)
         left = [task for task in tasks if not store.has_record(task)]
         counts = shares(left, total, TOP if per_task is None else int(per_task))
         loggers = get_loggers_from_work_dir(str(work_dir), [task.name for task in left])

@@ -18,12 +18,13 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from ..errors import BadInput, DiskFull, RecordError
+from ..errors import BadInput, DiskFull, RecordError, RollerError
 from ..measure.interrupt import deferred_interrupt
 from ..measure.serving import last_line
 from ..tir.intrinsics import register
 from ..tir.nodes import structurally_equal
 from ..version import __version__
+from .targets import make_target, system_triple
 
 WORKLOADS, RECORDS, NOTES = "database_workload.json", "database_tuning_record.json", "roller_tvm.jsonl"
 #: Seconds -> what is written for a plan that was not measured.
@@ -76,6 +77,12 @@ class Store:
     database : Database, 'json' or 'memory'
     module_equality : str
         MetaSchedule's.
+
+    Attributes
+    ----------
+    target : Target
+        The one given, or where the database was written for just that one with what it leaves out filled in, as the
+        command line does: the database's.
 
     Raises
     ------
@@ -162,12 +169,15 @@ class Store:
                 self._check_target(str(record.target), where)
 
     def _check_target(self, other: str, where: str) -> None:
-        if kernels_of(other) != kernels_of(str(self.target)):
+        if kernels_of(other) == kernels_of(str(self.target)):
+            return
+        if kernels_of(other) != _in_full(self.target):
             raise RecordError(
                 f"it was written for the target {other}, not for {self.target}",
                 where,
                 "a database is for one target, which is no part of its key: give each target a 'work_dir' of its own",
             )
+        self.target = make_target(json.loads(other))  # what is added to it is for that one too
 
     # -- reading and writing ------------------------------------------------------------------------------------
 
@@ -340,7 +350,18 @@ def kernels_of(target: str) -> dict[str, Any]:
     """
     if not target.lstrip().startswith("{"):
         return {"kind": target}
-    return {k: v for k, v in json.loads(target).items() if k not in _NOT_KERNELS}
+    found = {k: v for k, v in json.loads(target).items() if k not in _NOT_KERNELS}
+    if "mtriple" in found and found["mtriple"] == system_triple():  # which TVM writes where none is given
+        del found["mtriple"]
+    return found
+
+
+def _in_full(target: Any) -> dict[str, Any] | None:
+    """What decides on the kernels of a target with what it leaves out filled in, or None where nothing is known."""
+    try:
+        return kernels_of(str(make_target(target)))
+    except RollerError:
+        return None
 
 
 def for_other_kernels(one: str, other: str) -> bool:

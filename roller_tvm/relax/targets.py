@@ -182,9 +182,9 @@ def _mcpu(tvm: Any, given: Mapping[str, Any]) -> str:
     asked = str(given.get("mcpu", ""))
     here = str(tvm.get_global_func("target.llvm_get_system_cpu")())
     if asked in ("", "native"):
-        foreign = "mtriple" in given and str(given["mtriple"]) != _system_triple(tvm)
+        foreign = "mtriple" in given and str(given["mtriple"]) != system_triple()
         return "" if foreign or here in ("", "generic") else here
-    triple = str(given.get("mtriple", "")) or _system_triple(tvm)
+    triple = str(given.get("mtriple", "")) or system_triple()
     if not tvm.get_global_func("target.llvm_is_valid_cpu")(asked, triple):
         known = [str(n) for n in tvm.get_global_func("target.llvm_get_cpu_archlist")(tvm.target.Target("llvm"))]
         near = difflib.get_close_matches(asked, known, _SHOWN, 0.3)
@@ -196,7 +196,9 @@ def _mcpu(tvm: Any, given: Mapping[str, Any]) -> str:
     return asked
 
 
-def _system_triple(tvm: Any) -> str:
+def system_triple() -> str:
+    """LLVM's name of this machine, which TVM gives to targets that say none."""
+    tvm = import_relax_tvm("a target")
     return str(tvm.get_global_func("target.llvm_get_system_triple")())
 
 

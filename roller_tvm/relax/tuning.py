@@ -106,12 +106,15 @@ def tune(
     per_task = not_negative("max_trials_per_task", max_trials_per_task, TOP)
     total = not_negative("max_trials_global", max_trials_global, None)
     start = time.perf_counter()
-    made = find_target(target)
-    spec = device_of(device, made)
-    threads = set_threads(spec.units) if spec.kind == "cpu" else (os.cpu_count() or 1)
-    with Store(work_dir, made, database, module_equality) as store:
+    given = find_target(target)
+    with Store(work_dir, given, database, module_equality) as store:
+        made = store.target
+        spec = device_of(device, made)
+        threads = set_threads(spec.units) if spec.kind == "cpu" else (os.cpu_count() or 1)
         place = str(store.folder) if store.folder is not None else None
         result = TuneResult([], spec, str(made), place, per_task, threads)
+        if str(made) != str(given):
+            result.notes.append(f"the database's target is taken, {made}: what was given says less of the same")
         with Pool(workers or threads, threads, worker) as pool:
             pool.start()  # they import TVM while the module is taken apart
             found = extract_tasks(mod, params, op_names)

@@ -18,6 +18,7 @@ from roller_tvm.measure.session import Limits  # noqa: E402
 from roller_tvm.relax import tune, tune_tir  # noqa: E402
 from roller_tvm.relax.database import NOTES, RECORDS, WORKLOADS, Note, Store, check_replay  # noqa: E402
 from roller_tvm.relax.devices import device_of  # noqa: E402
+from roller_tvm.relax.targets import make_target  # noqa: E402
 from roller_tvm.relax.tasks import extract_tasks, normalized  # noqa: E402
 from roller_tvm.tir.candidates import make_candidates  # noqa: E402
 from roller_tvm.tir.nodes import structurally_equal  # noqa: E402
@@ -134,6 +135,24 @@ def test_a_database_of_another_target_is_refused_by_name(tmp_path):
         commit(store, M.matmul())
     with pytest.raises(RecordError, match="haswell"):
         Store(None, M.TARGET, database)
+
+
+def test_a_target_that_says_less_of_the_same_goes_on_with_the_databases(tmp_path):
+    """The command line fills in the CPU's name and its threads; who tunes into its folder need not."""
+    full = make_target(M.TARGET)
+    assert "mcpu" in full.attrs and "mcpu" not in M.TARGET.attrs
+    with Store(tmp_path, full) as store:
+        commit(store, M.matmul())
+    for given in (M.TARGET, {"kind": "llvm", "num-cores": 2}):
+        _, result = tune(M.matmul(), target=given, work_dir=tmp_path, max_trials_per_task=1)
+        assert [t.status for t in result.tasks] == ["resumed"]
+        assert result.target == str(full) and any("target is taken" in note for note in result.notes)
+    with pytest.raises(RecordError, match="num-cores"):
+        Store(tmp_path, tvm.target.Target({"kind": "llvm", "num-cores": 1}))
+    with Store(tmp_path / "short", M.TARGET) as store:
+        commit(store, M.matmul())
+    with pytest.raises(RecordError, match="written for the target"):  # without a CPU's name: the least there is
+        Store(tmp_path / "short", full)
 
 
 def test_half_a_last_line_is_mended_and_anything_else_named(tmp_path):
