@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,26 @@ def load(path: Path, device: str) -> Any:
     from roller_tvm.relax.package import LoadedModel
 
     return LoadedModel(path, device)
+
+
+def emulate(path: Path, checked: bool, told: Any) -> Any:
+    """A model built for cuda, its kernels run on the CPU."""
+    from roller_tvm.relax.emulated_model import EmulatedModel
+
+    return EmulatedModel(path, checked, told)
+
+
+def reference(path: Path, inputs: Mapping[str, Any]) -> list[Any]:
+    """What a model file computes on this CPU with TVM's own schedules."""
+    import tvm
+
+    from roller_tvm.relax.importers import load_model
+    from roller_tvm.relax.package import LoadedModel, save_model, with_signature
+
+    model = load_model(path, {name: array.shape for name, array in inputs.items()})
+    with tempfile.TemporaryDirectory(prefix="roller-tvm-") as folder:
+        executable = tvm.compile(with_signature(model.mod, model.inputs), tvm.target.Target("llvm"))
+        return LoadedModel(save_model(executable, Path(folder, OUTPUT))).run(inputs)
 
 
 def _target(args: argparse.Namespace) -> dict[str, Any]:

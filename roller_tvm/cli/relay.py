@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,24 @@ def load(path: Path, device: str) -> Any:
     from roller_tvm.relay.package import LoadedModel
 
     return LoadedModel(path, device)
+
+
+def emulate(path: Path, checked: bool, told: Any) -> Any:
+    """A model built for cuda, its kernels run on the CPU."""
+    from roller_tvm.relay.emulated_model import EmulatedModel
+
+    return EmulatedModel(path, checked, told)
+
+
+def reference(path: Path, inputs: Mapping[str, Any]) -> list[Any]:
+    """What a model file computes on this CPU with TVM's own schedules."""
+    from roller_tvm.relay import build
+    from roller_tvm.relay.importers import load_model
+    from roller_tvm.relay.package import LoadedModel, save_model
+
+    model = load_model(path, {name: array.shape for name, array in inputs.items()})
+    with tempfile.TemporaryDirectory(prefix="roller-tvm-") as folder:
+        return LoadedModel(save_model(build(model.mod, model.params, "llvm"), Path(folder, OUTPUT))).run(inputs)
 
 
 def _target(args: argparse.Namespace) -> str:

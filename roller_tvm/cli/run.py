@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from roller_tvm.cli.arrays import read_arrays, write_arrays
 from roller_tvm.cli.line import add_line_argument, edge_of
 from roller_tvm.cli.model import say
+from roller_tvm.cli.reference import compare, expected
 from roller_tvm.errors import BadInput, UsageError
 
 SEED = 0
@@ -37,6 +38,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o", "--outputs", type=Path, metavar="FILE.npz", help="write the outputs to this .npz file (output_0, ...)"
     )
     parser.add_argument("--device", choices=["cpu", "cuda"], help="default: what the model was built for")
+    parser.add_argument(
+        "--emulate",
+        action="store_true",
+        help="run the kernels of a model built for cuda on this CPU, every access to memory checked; no GPU is needed",
+    )
+    parser.add_argument("--unchecked", action="store_true", help="with --emulate: several times faster, values alone")
+    parser.add_argument(
+        "--expect",
+        type=Path,
+        metavar="FILE",
+        help="compare the outputs with those of an .npz file, or of a model (ONNX: by onnxruntime) on the same inputs",
+    )
     parser.add_argument("--print-time", action="store_true", help="measure and print the execution times")
     parser.add_argument(
         "--print-top", type=int, metavar="N", help="print the N largest values and their indices"
@@ -56,17 +69,31 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(
                 f"--{name.replace('_', '-')} must be 1 or more (got {value})", remedy="leave it out"
             )
+    if args.emulate and (args.print_time or args.device):
+        which = "--print-time" if args.print_time else "--device"
+        raise UsageError("--emulate says nothing about time, and is its own device", which, f"leave {which} out")
+    if args.unchecked and not args.emulate:
+        raise UsageError("--unchecked goes with --emulate", remedy="leave it out")
     from roller_tvm.device import cpu_device
     from roller_tvm.tvm_env import set_threads
     from roller_tvm.tvm_env.pin import pinned_calling_thread
 
     edge = edge_of(args, "running a model")
     threads = set_threads(args.threads or cpu_device().units)
-    model = edge.load(args.PATH, args.device or "")
+    if args.emulate:
+        model = edge.emulate(args.PATH, not args.unchecked, say)
+    else:
+        model = edge.load(args.PATH, args.device or "")
     inputs = _inputs(args, model.inputs)
     outputs = model.run(inputs)
     if args.outputs is not None:
-        _write(args.outputs, outputs)
+        write_arrays(args.outputs, outputs)
+    agreed = ""
+    if args.expect is not None:
+        who, wanted = expected(args.expect, inputs, edge)
+        agreed = compare(outputs, wanted, who)
+    elif args.emulate:
+        say("the outputs were compared with nothing: --expect model.onnx, or --expect outputs.npz")
     times: list[float] = []
     if args.print_time:
         with pinned_calling_thread():
@@ -79,6 +106,7 @@ def run(args: argparse.Namespace) -> int:
                     "times_s": times,
                     "device": model.kind,
                     "threads": threads,
+                    "agrees": agreed or None,
                 },
                 indent=1,
             )
@@ -92,6 +120,8 @@ def run(args: argparse.Namespace) -> int:
         )
         if args.print_top:
             _print_top(output, args.print_top)
+    if agreed:
+        print(agreed)
     if times:
         say(f"{model.kind}, {threads} threads, {args.repeat} repeats of {args.number} runs")
         print(_summary(times))
@@ -99,7 +129,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _inputs(args: argparse.Namespace, wanted: dict[str, tuple[tuple[int | str, ...], str]]) -> dict[str, Any]:
-    given = {} if args.inputs == "random" else _read(Path(args.inputs))
+    given = {} if args.inputs == "random" else read_arrays(Path(args.inputs))
     for name in given:
         if name not in wanted:
             raise BadInput(
@@ -132,27 +162,6 @@ def _bind(extents: dict[str, int], name: str, got: tuple[int, ...], shape: tuple
         known = "".join(f" with {e} = {extents[e]}" for e in shape if isinstance(e, str) and e in extents)
         remedy = "give an array of that shape"
         raise BadInput(f"'{name}' is {list(got)}, the model takes [{takes}]{known}", where, remedy)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise BadInput(
-            "no such file", str(path), "give an .npz file, or leave --inputs out for random values"
-        )
-    try:
-        with np.load(path) as arrays:
-            return {name: arrays[name] for name in arrays.files}
-    except (ValueError, OSError, zipfile.BadZipFile, AttributeError) as error:
-        raise BadInput(
-            f"is not an .npz file: {error}", str(path), "write it with numpy.savez(file, input_name=array)"
-        ) from error
-
-
-def _write(path: Path, outputs: list[Any]) -> None:
-    if not path.resolve().parent.is_dir():
-        raise BadInput("no such folder", str(path.parent), f"mkdir -p {path.parent}")
-    with path.open("wb") as file:  # savez would append .npz to another ending
-        np.savez(file, **{f"output_{n}": o for n, o in enumerate(outputs)})
 
 
 def _statistics(array: Any) -> dict[str, Any]:

@@ -7,13 +7,15 @@ nobody waited for, barriers that part of a block does not reach.
 
 from roller_tvm.emulate.check import Checked, check
 from roller_tvm.emulate.errors import KernelFault, NotEmulated
-from roller_tvm.emulate.function import BufferSpec, Function, Launch
+from roller_tvm.emulate.function import Function
+from roller_tvm.emulate.host import BufferSpec, HostCode, Launch
+from roller_tvm.emulate.kept import BuiltKernels, Emulation
 from roller_tvm.emulate.program import DeviceArray, Program, compile_source
 from roller_tvm.emulate.source import CudaSource, Kernel, Parameter
 
 compile = compile_source
 
 __all__ = [
-    "BufferSpec", "Checked", "CudaSource", "DeviceArray", "Function", "Kernel", "KernelFault", "Launch", "NotEmulated",
-    "Parameter", "Program", "check", "compile", "compile_source",
+    "BufferSpec", "BuiltKernels", "Checked", "CudaSource", "DeviceArray", "Emulation", "Function", "HostCode", "Kernel",
+    "KernelFault", "Launch", "NotEmulated", "Parameter", "Program", "check", "compile", "compile_source",
 ]  # fmt: skip

@@ -1,61 +1,17 @@
-"""A function of several kernels: what is launched in which order, on which buffers; TVM's host code, in short."""
+"""A function of several kernels, run: what its host code launches, in that order."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from roller_tvm.emulate.host import BufferSpec, HostCode, Launch
 from roller_tvm.emulate.program import DeviceArray, Program
 from roller_tvm.errors import UsageError
-
-
-@dataclass(frozen=True)
-class BufferSpec:
-    """A buffer of a function: one of its parameters, or memory between its kernels.
-
-    Attributes
-    ----------
-    name : str
-    shape : tuple of int
-    dtype : str
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
-
-
-@dataclass(frozen=True)
-class Launch:
-    """One kernel, launched.
-
-    Attributes
-    ----------
-    kernel : str
-    arguments : tuple of (str or number)
-        Names of buffers, numbers.
-    grid, block : tuple of int
-        x, y, z.
-    dynamic_shared : int
-        Bytes.
-    """
-
-    kernel: str
-    arguments: tuple[Any, ...]
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-    dynamic_shared: int = 0
-
-    def __str__(self) -> str:
-        shared = f", {self.dynamic_shared} B" if self.dynamic_shared else ""
-        return f"{self.kernel}<<<{self.grid}, {self.block}{shared}>>>({', '.join(map(str, self.arguments))})"
 
 
 @dataclass(frozen=True)
@@ -78,6 +34,19 @@ class Function:
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.launches))
+
+    @classmethod
+    def of(cls, program: Program, host: HostCode, sizes: Mapping[str, int] | None = None) -> Function:
+        """The function of host code.
+
+        Raises
+        ------
+        NotEmulated
+            A size is open that `sizes` does not give.
+        """
+        known = host.sized(sizes or {})
+        buffers = tuple(p for p in known.parameters if isinstance(p, BufferSpec))
+        return cls(program, buffers, known.between, known.launches)
 
     @property
     def blocks(self) -> int:
@@ -117,10 +86,44 @@ class Function:
             if array is not None and tuple(np.shape(array)) != spec.shape:
                 raise UsageError(f"an array of shape {np.shape(array)} where {spec} is due")
             memory[spec.name] = DeviceArray(spec.shape, spec.dtype, spec.name, array)
-        for spec in self.between:
-            memory[spec.name] = DeviceArray(spec.shape, spec.dtype, spec.name)
         if sample and len(self.launches) != 1:
             raise UsageError("only the blocks of a single kernel can be sampled", where=str(self))
+        self._run(memory, sample, options)
+        results = [memory[s.name] for s, array in zip(self.parameters, given, strict=True) if array is None]
+        if not sample:
+            return [r.numpy() for r in results]
+        return [np.ma.masked_array(r.numpy(partly=True), ~r.written()) for r in results]
+
+    def run_in_place(self, arrays: Sequence[np.ndarray[Any, Any]], fresh: Collection[int] = (), **options: Any) -> None:
+        """Run every kernel on arrays that it changes, as a runtime calls the function.
+
+        Parameters
+        ----------
+        arrays : sequence of array
+            One for each parameter.
+        fresh : collection of int
+            Places of those that nobody has written yet: reading them is a fault, and so is leaving part of them so.
+        options
+            Of `Program.run`.
+
+        Raises
+        ------
+        KernelFault
+            A kernel misbehaved, or left elements of a fresh array unwritten.
+        """
+        memory = {
+            spec.name: DeviceArray(spec.shape, spec.dtype, spec.name, None if number in fresh else array)
+            for number, (spec, array) in enumerate(zip(self.parameters, arrays, strict=True))
+        }
+        self._run(memory, 0, options)
+        for spec, array in zip(self.parameters, arrays, strict=True):
+            if array.flags.writeable:
+                np.copyto(array, memory[spec.name].numpy().view(array.dtype).reshape(array.shape))
+
+    def _run(self, memory: dict[str, DeviceArray], sample: int, options: dict[str, Any]) -> None:
+        """Launch after launch, on the parameters' memory and what is allocated between them."""
+        for spec in self.between:
+            memory[spec.name] = DeviceArray(spec.shape, spec.dtype, spec.name)
         for launch in self.launches:
             if sample:
                 options["blocks"] = sampled(prod(launch.grid), sample)
@@ -128,10 +131,6 @@ class Function:
             self.program.run(
                 launch.kernel, launch.grid, launch.block, args, dynamic_shared=launch.dynamic_shared, **options
             )
-        results = [memory[s.name] for s, array in zip(self.parameters, given, strict=True) if array is None]
-        if not sample:
-            return [r.numpy() for r in results]
-        return [np.ma.masked_array(r.numpy(partly=True), ~r.written()) for r in results]
 
 
 def sampled(count: int, most: int) -> list[int]:
@@ -145,24 +144,3 @@ def sampled(count: int, most: int) -> list[int]:
     if most >= count:
         return list(range(count))
     return sorted({i * (count - 1) // max(1, most - 1) for i in range(most)})
-
-
-def launch_of(kernel: str, arguments: Sequence[Any], tags: Sequence[str], extents: Sequence[int]) -> Launch:
-    """A launch from TVM's list of launch parameters ('blockIdx.x', ..., the bytes of dynamic shared memory last).
-
-    Examples
-    --------
-    >>> print(launch_of("f", ["A"], ["blockIdx.x", "threadIdx.y"], [8, 4]))
-    f<<<(8, 1, 1), (1, 4, 1)>>>(A)
-    """
-    values: Mapping[str, int] = dict(zip(tags, extents, strict=True))
-    known = {f"{what}.{axis}" for what in ("blockIdx", "threadIdx") for axis in "xyz"}
-    dynamic = [v for tag, v in values.items() if tag.endswith("use_dyn_shared_memory")]
-    strange = [tag for tag in values if tag not in known and not tag.endswith("use_dyn_shared_memory")]
-    if strange:
-        raise UsageError(f"a kernel launched with {strange[0]!r}", where=kernel)
-
-    def triple(what: str) -> tuple[int, int, int]:
-        return values.get(f"{what}.x", 1), values.get(f"{what}.y", 1), values.get(f"{what}.z", 1)
-
-    return Launch(kernel, tuple(arguments), triple("blockIdx"), triple("threadIdx"), sum(dynamic))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -123,6 +124,29 @@ class CudaSource:
                 return kernel
         names = ", ".join(k.name for k in self.kernels) or "none"
         raise NotEmulated(f"the source has no kernel {name!r}", remedy=f"its kernels are: {names}")
+
+    def only(self, names: Collection[str]) -> CudaSource:
+        """The source with these kernels alone, and what is no kernel.
+
+        Examples
+        --------
+        >>> source = CudaSource("__global__ void f() { } // of f\\nint g; __global__ void h() { }")
+        >>> source.only(["h"]).text
+        ' // of f\\nint g; __global__ void h() { }'
+        """
+        plain, kept, done = blanked(self.text), [], 0
+        for match in _KERNEL.finditer(plain):
+            if match["name"] in names or match.start() < done:
+                continue
+            closed = matching(plain, match.end() - 1)
+            ends = re.compile(r"\s*(;|\{)").match(plain, closed + 1)
+            if closed < 0 or not ends:
+                continue
+            end = ends.end() if ends[1] == ";" else matching(plain, ends.end() - 1) + 1
+            linkage = re.compile(r'extern\s*"\s*"\s*$').search(plain, done, match.start())
+            kept.append(self.text[done : linkage.start() if linkage else match.start()])
+            done = end
+        return CudaSource("".join([*kept, self.text[done:]]))
 
     def translated(self) -> str:
         """The text for a C++ compiler: shared arrays of the block, inline PTX as calls; lines keep their numbers."""

@@ -22,6 +22,8 @@ SUFFIX = ".so"
 Inputs = Mapping[str, tuple[tuple[int | str, ...], str]]
 #: A function beside ``main`` that returns the inputs as JSON; TVM's virtual machine does not tell them.
 SIGNATURE = "roller_tvm_inputs"
+#: An attribute of what `pipeline.build` returns for cuda: the kernels' source, which `run --emulate` takes.
+KERNELS = "roller_tvm_kernels"
 REMEDY = "give what 'roller-tvm compile' wrote on the Relax line (.so)"
 
 
@@ -65,6 +67,9 @@ def save_model(executable: Any, path: str | os.PathLike[str]) -> Path:
         try:
             made = Path(folder, path.name)
             executable.export_library(str(made))
+            kernels = getattr(executable, KERNELS, None)
+            if kernels is not None:
+                kernels.add_to(made)
             os.replace(made, path)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -149,7 +154,7 @@ class LoadedModel:
         """Outputs as numpy arrays."""
         made = self.machine["main"](*self._arguments(inputs))
         self.device.sync()
-        return list(_arrays(made))
+        return list(arrays_of(made))
 
     def times(self, inputs: Mapping[str, Any], number: int, repeat: int) -> list[float]:
         """Seconds a run, `repeat` times the mean of `number` runs."""
@@ -158,17 +163,17 @@ class LoadedModel:
 
 
 def _no_device(kind: str, path: Path) -> BadInput:
-    remedy = "run it where there is one, or compile it with --target llvm"
+    remedy = "run it where there is one, on this CPU with --emulate, or compile it with --target llvm"
     return BadInput(f"needs a {kind} device, there is none here", str(path), remedy)
 
 
-def _arrays(value: Any) -> Iterator[Any]:
+def arrays_of(value: Any) -> Iterator[Any]:
     """The tensors of a result, which may be a tuple of tuples."""
     if hasattr(value, "numpy"):
         yield value.numpy()
         return
     for one in value:
-        yield from _arrays(one)
+        yield from arrays_of(one)
 
 
 def _kind(library: Any) -> str:

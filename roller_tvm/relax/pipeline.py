@@ -21,6 +21,7 @@ from tvm import relax
 from ..device import DeviceSpec
 from ..errors import BadInput, RecordError
 from ..models import last_line
+from ..tir.emulated import TakeHost
 from .alignment import UnalignedInputs
 from .database import for_other_kernels
 from .devices import find_target
@@ -29,6 +30,7 @@ from .folding import FoldScales
 from .kernels import pack_constants
 from .layout import PlanLayout
 from .lowered import require_lowered
+from .package import KERNELS
 from .schedule import Report, ScheduleWithRoller
 from .sums import SumsAsAdditions
 from .targets import make_target
@@ -199,9 +201,15 @@ def build(
     _require_relax(mod)  # TVM would build PrimFuncs as they are, without a word
     if params:
         mod = relax.transform.BindParams("main", _tensors(params))(mod)
-    full = make_target(target)
-    with tvm.transform.PassContext(opt_level=_context().opt_level, config=_copying_ahead(full)):
-        return tvm.compile(mod, full, relax_pipeline=roller_pipeline(full, database, device, buckets))
+    full, outer = make_target(target), _context()
+    take = TakeHost()
+    instruments = [*(outer.instruments or []), *([take.instrument] if full.kind.name == "cuda" else [])]
+    with tvm.transform.PassContext(
+        opt_level=outer.opt_level, config=_copying_ahead(full), instruments=instruments
+    ):
+        executable = tvm.compile(mod, full, relax_pipeline=roller_pipeline(full, database, device, buckets))
+    setattr(executable, KERNELS, take.kernels(executable))
+    return executable
 
 
 def _require_relax(mod: Any) -> None:

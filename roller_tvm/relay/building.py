@@ -6,7 +6,9 @@ import contextlib
 import os
 from typing import Any
 
+from roller_tvm.relay.emulated import TakeHost
 from roller_tvm.relay.folding import shared_constant_kernels
+from roller_tvm.relay.package import KERNELS
 from roller_tvm.relay.records import load_for_build
 from roller_tvm.relay.tasks import make_target
 from roller_tvm.relay.tuning import find_device
@@ -37,6 +39,7 @@ def build(mod: Any, params: Any = None, target: Any = "llvm", log_file: str | os
     elif made.kind.name == "llvm":
         set_threads(find_device(made, True).units)
     te_compiler.get().clear()
+    take = TakeHost()
     config = {"relay.backend.use_auto_scheduler": log_file is not None}
     untuned = FallbackContext()
     untuned.verbose = 0  # it would print the whole computation of each operator without a record
@@ -47,7 +50,10 @@ def build(mod: Any, params: Any = None, target: Any = "llvm", log_file: str | os
             if log_file is not None:
                 stack.enter_context(auto_scheduler.ApplyHistoryBest(load_for_build(log_file)))
             stack.enter_context(shared_constant_kernels())
-            stack.enter_context(tvm.transform.PassContext(opt_level=3, config=config))
-            return relay.build(mod, target=made, params=params)
+            instruments = [take.instrument] if made.kind.name == "cuda" else []
+            stack.enter_context(tvm.transform.PassContext(opt_level=3, config=config, instruments=instruments))
+            built = relay.build(mod, target=made, params=params)
+            setattr(built, KERNELS, take.kernels(built.get_lib()))
+            return built
     finally:
         autotvm.GLOBAL_SCOPE.silent = silent

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from roller_tvm.emulate import BufferSpec, Checked, Function, Launch, NotEmulated, check, compile_source
-from roller_tvm.emulate.function import launch_of
+from roller_tvm.emulate import (
+    BufferSpec,
+    BuiltKernels,
+    Checked,
+    Function,
+    HostCode,
+    Launch,
+    NotEmulated,
+    check,
+    compile_source,
+)
+from roller_tvm.emulate.host import launch_of
 from roller_tvm.errors import RollerError
 from roller_tvm.lower import lower
 from roller_tvm.plan.program import Plan
@@ -40,36 +50,83 @@ def emulated_function(schedule: Any, args: Sequence[Any], arch: str = "sm_80", c
     """
     import tvm
 
-    taken: list[Any] = []
-
-    @tvm.instrument.pass_instrument
-    class Take:
-        """Keeps the module in which host and device are apart and the host still has its plain parameters."""
-
-        def run_before_pass(self, module: Any, info: Any) -> None:
-            if info.name == "tir.MakePackedAPI" and not taken:
-                taken.append(module)
-
-    current = tvm.transform.PassContext.current()
+    take, current = TakeHost(), tvm.transform.PassContext.current()
     config = {str(k): v for k, v in current.config.items()}
-    with tvm.transform.PassContext(current.opt_level, config=config, instruments=[Take()]):
+    with tvm.transform.PassContext(current.opt_level, config=config, instruments=[take.instrument]):
         source = cuda_source(schedule, args, arch)
-    if not taken:
+    if not take.modules:
         raise RollerError("TVM's build has no pass tir.MakePackedAPI", remedy="report this with TVM's version")
-    # Launches are lowered between functions of different targets; until MakePackedAPI the host has the device's.
-    functions = {
-        var: f if _on_device(f) else f.with_attr("target", f.attrs["target"].host)
-        for var, f in taken[0].functions.items()
-    }
-    module = tvm.tir.transform.LowerDeviceKernelLaunch()(tvm.IRModule(functions))
-    hosts = {g.name_hint: f for g, f in module.functions.items() if not _on_device(f)}
-    devices = {g.name_hint: f for g, f in module.functions.items() if _on_device(f)}
-    if len(hosts) != 1:
-        raise NotEmulated(f"{len(hosts)} functions on the host")
-    (host,) = hosts.values()
-    walk = _Host(host, devices)
-    walk.visit(host.body)
-    return Function(compile_source(source, checked, arch), walk.parameters, tuple(walk.between), tuple(walk.launches))
+    functions, refused = take.read()
+    for name, why in refused.items():
+        raise NotEmulated(why, where=name)
+    if len(functions) != 1:
+        raise NotEmulated(f"{len(functions)} functions on the host")
+    (host,) = functions.values()
+    return Function.of(compile_source(source, checked, arch), host)
+
+
+class TakeHost:
+    """Takes host code from a build: a pass instrument, and what it found.
+
+    Examples
+    --------
+    >>> take = TakeHost()  # doctest: +SKIP
+    >>> with tvm.transform.PassContext(opt_level=3, instruments=[take.instrument]):  # doctest: +SKIP
+    ...     lib = relay.build(mod, target, params=params)
+    >>> kernels = take.kernels(lib.get_lib())  # doctest: +SKIP
+    """
+
+    def __init__(self) -> None:
+        import tvm
+
+        self.modules: list[Any] = []
+        modules = self.modules
+
+        @tvm.instrument.pass_instrument
+        class Take:
+            """Keeps modules in which host and device are apart and the host still has its plain parameters."""
+
+            def run_before_pass(self, module: Any, info: Any) -> None:
+                if info.name == "tir.MakePackedAPI" and any(map(_on_device, module.functions.values())):
+                    modules.append(module)
+
+        self.instrument = Take()
+
+    def read(self) -> tuple[dict[str, HostCode], dict[str, str]]:
+        """(name of a function -> host code, name -> why it cannot be emulated), of what launches kernels."""
+        import tvm
+
+        found: dict[str, HostCode] = {}
+        refused: dict[str, str] = {}
+        for taken in self.modules:
+            # Launches are lowered between functions of different targets; up to here the host has the device's.
+            functions = {var: f if _on_device(f) else _for_host(f) for var, f in taken.functions.items()}
+            module = tvm.tir.transform.LowerDeviceKernelLaunch()(tvm.IRModule(functions))
+            hosts = {g.name_hint: f for g, f in module.functions.items() if not _on_device(f)}
+            devices = {g.name_hint: f for g, f in module.functions.items() if _on_device(f)}
+            for name, host in hosts.items():
+                if not _launches(host, devices):  # what is the host's alone runs as it is
+                    continue
+                try:
+                    walk = _Host(host, devices)
+                    walk.visit(host.body)
+                    found[name] = HostCode(walk.parameters, tuple(walk.between), tuple(walk.launches))
+                except NotEmulated as error:
+                    refused[name] = error.what
+        return found, refused
+
+    def kernels(self, library: Any) -> BuiltKernels | None:
+        """What a package is to say of a built library; None if it has no kernels for CUDA."""
+        todo, source = [library], ""
+        while todo and not source:
+            module = todo.pop()
+            source = str(module.get_source()) if module.type_key == "cuda" else ""
+            todo += module.imported_modules
+        if not source or not self.modules:
+            return None
+        functions, refused = self.read()
+        archs = {str(f.attrs["target"].arch) for m in self.modules for f in m.functions.values() if _on_device(f)}
+        return BuiltKernels(source, min(archs), functions, refused)
 
 
 def check_plan(plan: Plan, tensors: Sequence[Any], arch: str = "sm_80", budget_s: float = 20.0) -> Checked:
@@ -120,6 +177,24 @@ def check_plan(plan: Plan, tensors: Sequence[Any], arch: str = "sm_80", budget_s
 
 def _on_device(function: Any) -> bool:
     return bool(function.attrs.get("tir.is_global_func", False))
+
+
+def _for_host(function: Any) -> Any:
+    host = function.attrs["target"].host
+    return function if host is None else function.with_attr("target", host)
+
+
+def _launches(function: Any, devices: Mapping[str, Any]) -> bool:
+    import tvm
+
+    found: list[str] = []
+
+    def visit(node: Any) -> None:
+        if isinstance(node, tvm.tir.Call) and node.args and isinstance(node.args[0], tvm.tir.StringImm):
+            found.append(node.args[0].value)
+
+    tvm.tir.stmt_functor.post_order_visit(function.body, visit)
+    return any(name in devices for name in found)
 
 
 class _Host:

@@ -16,6 +16,9 @@ from roller_tvm.tvm_env import import_relay_tvm
 
 # What is inside a package, in TVMC's names.
 LIBRARY, GRAPH, PARAMS = "mod.so", "mod.json", "mod.params"
+#: An attribute of what `building.build` returns for cuda: the kernels' source, which `run --emulate` takes.
+KERNELS = "roller_tvm_kernels"
+REMEDY = "give what 'roller-tvm compile', or tvmc, wrote (.tar or .so)"
 SUFFIXES = (".tar", ".so")
 
 
@@ -57,6 +60,9 @@ def save_model(library: Any, path: str | os.PathLike[str]) -> Path:
                 with tarfile.open(made, "w") as tar:
                     for name in (LIBRARY, GRAPH, PARAMS):
                         tar.add(Path(folder, name), name)
+            kernels = getattr(library, KERNELS, None)
+            if kernels is not None:
+                kernels.add_to(made)
             os.replace(made, path)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -100,12 +106,12 @@ class LoadedModel:
         tvm = import_relay_tvm("running a model")
         from tvm.contrib import graph_executor
 
-        remedy = "give what 'roller-tvm compile', or tvmc, wrote (.tar or .so)"
+        remedy = REMEDY
         weights: set[str] = set()
         try:
             if tarfile.is_tarfile(path):
                 with tempfile.TemporaryDirectory(prefix="roller-tvm-") as folder:
-                    graph, params = _unpack(path, folder, remedy)
+                    graph, params = unpack(path, folder)
                     library = tvm.runtime.load_module(str(Path(folder, LIBRARY)))
                 self.kind = device or _kind(library)
                 self.device = self._device(tvm, path)
@@ -118,7 +124,7 @@ class LoadedModel:
                 self.kind = device or _kind(library)
                 self.device = self._device(tvm, path)
                 self.module = graph_executor.GraphModule(library["default"](self.device))
-                weights = _weights(library)
+                weights = weights_of(library)
         except (tvm.TVMError, RuntimeError, AttributeError, OSError) as error:
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             raise BadInput(
@@ -137,7 +143,7 @@ class LoadedModel:
             raise BadInput(
                 f"needs a {self.kind} device, there is none here",
                 str(path),
-                "run it where there is one, or compile it with --target llvm",
+                "run it where there is one, on this CPU with --emulate, or compile it with --target llvm",
             )
         return device
 
@@ -154,7 +160,7 @@ class LoadedModel:
         return [float(t) for t in self.module.benchmark(self.device, number=number, repeat=repeat).results]
 
 
-def _weights(library: Any) -> set[str]:
+def weights_of(library: Any) -> set[str]:
     """Inputs of the graph that are weights, which the library holds itself."""
     try:
         return {str(name) for name in library["get_graph_params"]()}
@@ -164,12 +170,13 @@ def _weights(library: Any) -> set[str]:
         return {name for name in names if re.fullmatch(r"p\d+", name)}  # relay.build calls them so
 
 
-def _unpack(path: Path, folder: str, remedy: str) -> tuple[str, bytearray]:
+def unpack(path: Path, folder: str) -> tuple[str, bytearray]:
+    """A package's graph and parameters; its library goes into the folder."""
     with tarfile.open(path) as tar:
         names = set(tar.getnames())
         lacking = [n for n in (LIBRARY, GRAPH, PARAMS) if n not in names]
         if lacking:
-            raise BadInput(f"holds no {', '.join(lacking)}", str(path), remedy)
+            raise BadInput(f"holds no {', '.join(lacking)}", str(path), REMEDY)
         for name in (LIBRARY, GRAPH, PARAMS):
             member = tar.extractfile(name)
             assert member is not None

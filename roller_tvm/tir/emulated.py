@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from roller_tvm.emulate import BufferSpec, Function, Launch, NotEmulated, compile_source
-from roller_tvm.emulate.function import launch_of
+from roller_tvm.emulate import BufferSpec, BuiltKernels, Function, HostCode, Launch, NotEmulated, compile_source
+from roller_tvm.emulate.host import OPERATIONS, Extent, launch_of
 from roller_tvm.errors import RollerError
-from roller_tvm.tir.nodes import key, parameters
+from roller_tvm.tir.nodes import key
 
 
 def emulated_function(
@@ -40,48 +39,121 @@ def emulated_function(
     >>> function = emulated_function(schedule, "sm_90")  # doctest: +SKIP
     >>> (out,) = function.run([a, b])  # doctest: +SKIP
     """
-    source, walk = generated(scheduled, target, name, sizes)
-    compiled = compile_source(source, checked, str(_target(target).attrs["arch"]))
-    return Function(compiled, walk.parameters, tuple(walk.between), tuple(walk.launches))
+    source, host = generated(scheduled, target, name)
+    program = compile_source(source, checked, str(_target(target).attrs["arch"]))
+    return Function.of(program, host, sizes)
 
 
-def generated(
-    scheduled: Any, target: Any = "sm_80", name: str = "", sizes: Mapping[str, int] | None = None
-) -> tuple[str, _Host]:
+def generated(scheduled: Any, target: Any = "sm_80", name: str = "") -> tuple[str, HostCode]:
     """CUDA source of a scheduled function, and what its host code does: buffers between kernels, launches."""
     import tvm
 
     module = _module(scheduled, name)
     target = _target(target)
-    taken: list[Any] = []
-
-    @tvm.ir.instrument.pass_instrument
-    class Take:
-        """Keeps the module in which host and device are apart and the host still has its plain parameters."""
-
-        def run_before_pass(self, module: Any, info: Any) -> None:
-            if info.name == "tirx.MakePackedAPI" and not taken:
-                taken.append(module)
-
     current = tvm.transform.PassContext.current()
     config = {str(k): v for k, v in current.config.items()}
-    with tvm.transform.PassContext(current.opt_level, config=config, instruments=[Take()]):
+    take = TakeHost()
+    with tvm.transform.PassContext(current.opt_level, config=config, instruments=[take.instrument]):
         built = tvm.compile(module, target=target)
-    if not taken:
+    if not take.modules:
         raise RollerError("TVM's build has no pass tirx.MakePackedAPI", remedy="report this with TVM's version")
-    kernels, hosts = {}, []
-    for var, function in taken[0].functions.items():
-        if function.attrs.get("tirx.is_global_func", False):
-            kernels[str(function.attrs["global_symbol"])] = function
-        else:
-            hosts.append((var.name_hint, function))
-    if len(hosts) != 1:
-        names = ", ".join(n for n, _ in hosts)
-        raise NotEmulated(f"{len(hosts)} functions on the host: {names}", remedy="say which by name=")
-    walk = _Host(hosts[0][1], kernels, dict(sizes or {}))
-    walk.visit(hosts[0][1].body)
-    source = built.mod.imports[0].inspect_source() if hasattr(built, "mod") else built.imports[0].inspect_source()
-    return source, walk
+    if len(take.functions) + len(take.refused) != 1:
+        names = ", ".join([*take.functions, *take.refused])
+        raise NotEmulated(f"{len(take.functions)} functions on the host: {names}", remedy="say which by name=")
+    for refused, why in take.refused.items():
+        raise NotEmulated(why, where=refused)
+    (host,) = take.functions.values()
+    return _cuda_of(built).inspect_source(), host
+
+
+class TakeHost:
+    """Takes host code from a build: a pass instrument, and what it found.
+
+    Examples
+    --------
+    >>> take = TakeHost()  # doctest: +SKIP
+    >>> with tvm.transform.PassContext(instruments=[take.instrument]):  # doctest: +SKIP
+    ...     executable = tvm.compile(mod, target)
+    >>> kernels = take.kernels(executable)  # doctest: +SKIP
+    """
+
+    def __init__(self) -> None:
+        import tvm
+
+        self.modules: list[Any] = []
+        modules = self.modules
+
+        @tvm.ir.instrument.pass_instrument
+        class Take:
+            """Keeps modules in which host and device are apart and the host still has its plain parameters."""
+
+            def run_before_pass(self, module: Any, info: Any) -> None:
+                if info.name == "tirx.MakePackedAPI" and any(map(_on_device, module.functions.values())):
+                    modules.append(module)
+
+        self.instrument = Take()
+
+    def _read(self) -> tuple[dict[str, HostCode], dict[str, str]]:
+        found: dict[str, HostCode] = {}
+        refused: dict[str, str] = {}
+        for module in self.modules:
+            functions = module.functions.items()
+            kernels = {str(f.attrs["global_symbol"]): f for _, f in functions if _on_device(f)}
+            for var, function in functions:
+                if _on_device(function) or not _launches(function, kernels):
+                    # What is the host's alone runs as it is.
+                    continue
+                try:
+                    walk = _Host(function, kernels)
+                    walk.visit(function.body)
+                    found[var.name_hint] = HostCode(walk.parameters, tuple(walk.between), tuple(walk.launches))
+                except NotEmulated as error:
+                    refused[var.name_hint] = error.what
+        return found, refused
+
+    @property
+    def functions(self) -> dict[str, HostCode]:
+        """Name -> host code, of what launches kernels."""
+        return self._read()[0]
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """Name -> why it cannot be emulated."""
+        return self._read()[1]
+
+    def kernels(self, built: Any) -> BuiltKernels | None:
+        """What a package is to say of what was built; None if it has no kernels for CUDA."""
+        module = _cuda_of(built)
+        if module is None or not self.modules:
+            return None
+        functions, refused = self._read()
+        kernels = [f for m in self.modules for f in m.functions.values() if _on_device(f)]
+        archs = {str(f.attrs["target"].attrs["arch"]) for f in kernels}
+        return BuiltKernels(str(module.inspect_source()), min(archs), functions, refused)
+
+
+def _on_device(function: Any) -> bool:
+    return bool(function.attrs.get("tirx.is_global_func", False))
+
+
+def _launches(function: Any, kernels: Mapping[str, Any]) -> bool:
+    text = function.script()  # 0.27 has no visitor of statements
+    return any(f'"{name}"' in text for name in kernels)
+
+
+def _text(expression: Any) -> str:
+    return expression.value if isinstance(getattr(expression, "value", None), str) else ""
+
+
+def _cuda_of(built: Any) -> Any:
+    """The module of kernels in what was built, or None."""
+    todo = [getattr(built, "mod", built)]
+    while todo:
+        module = todo.pop()
+        if module.kind == "cuda":
+            return module
+        todo.extend(module.imports)
+    return None
 
 
 def _module(scheduled: Any, name: str) -> Any:
@@ -107,19 +179,21 @@ def _target(given: Any) -> Any:
 class _Host:
     """Reads the host's statements: allocations, views, launches."""
 
-    def __init__(self, host: Any, kernels: dict[str, Any], sizes: dict[str, int]) -> None:
-        self.kernels, self.sizes = kernels, sizes
+    def __init__(self, host: Any, kernels: Mapping[str, Any]) -> None:
+        self.kernels = kernels
         self.names: dict[int, str] = {}
         self.between: list[BufferSpec] = []
         self.launches: list[Launch] = []
-        self.parameters = tuple(self._buffer(buffer) for buffer in parameters(host))
+        buffers = getattr(host, "buffer_map", None)
+        given = [p if buffers is None else buffers.get(p, p) for p in host.params]
+        self.parameters = tuple(self._buffer(p) if _is_buffer(p) else str(p.name) for p in given)
 
     def _buffer(self, buffer: Any) -> BufferSpec:
         taken, name = set(self.names.values()), str(buffer.name)
         if name in taken:
             name = next(f"{name}_{n}" for n in range(1, len(taken) + 2) if f"{name}_{n}" not in taken)
         self._call_it(buffer, name)
-        return BufferSpec(name, tuple(self._number(e) for e in buffer.shape), str(buffer.dtype))
+        return BufferSpec(name, tuple(_extent(e) for e in buffer.shape), str(buffer.dtype))
 
     def _call_it(self, buffer: Any, name: str) -> None:
         self.names[key(buffer)] = self.names[key(_memory(buffer.data))] = name
@@ -145,36 +219,38 @@ class _Host:
             self.visit(stmt.body)
 
     def _call(self, call: Any) -> None:
-        name = str(getattr(call.args[0], "value", "")) if call.args else ""
+        name = _text(call.args[0]) if call.args else ""
         if name not in self.kernels:
             raise NotEmulated(f"host code calls {name or call.op}")
         kernel = self.kernels[name]
         tags = [str(t) for t in kernel.attrs["tirx.kernel_launch_params"]]
         values, count = list(call.args[1:]), len(kernel.params)
         arguments = [self.names.get(key(_memory(v)), v) for v in values[:count]]
-        numbers = [a if isinstance(a, str) else self._number(a) for a in arguments]
-        self.launches.append(launch_of(name, numbers, tags, [self._number(v) for v in values[count:]]))
-
-    def _number(self, expression: Any) -> int:
-        kind = type(expression).__name__
-        if isinstance(expression, int) or kind == "IntImm":
-            return int(expression)
-        if kind == "Var" and expression.name in self.sizes:
-            return int(self.sizes[expression.name])
-        if kind == "Cast":
-            return self._number(expression.value)
-        if kind in _ARITHMETIC:
-            return _ARITHMETIC[kind](self._number(expression.a), self._number(expression.b))
-        if kind == "Call" and str(getattr(expression.op, "name", "")) == "tirx.shift_right":
-            return self._number(expression.args[0]) >> self._number(expression.args[1])
-        raise NotEmulated(f"a size known only when the function is called: {expression}", remedy="give it in sizes=")
+        told = [a if isinstance(a, str) else _number_or_open(_extent(a)) for a in arguments]
+        self.launches.append(launch_of(name, told, tags, [_extent(v) for v in values[count:]]))
 
 
-# Extents are not negative: quotients round down either way.
-_ARITHMETIC: dict[str, Callable[[int, int], int]] = {
-    "Add": operator.add, "Sub": operator.sub, "Mul": operator.mul, "FloorDiv": operator.floordiv,
-    "Div": operator.floordiv, "FloorMod": operator.mod, "Mod": operator.mod, "Min": min, "Max": max,
-}  # fmt: skip
+def _is_buffer(parameter: Any) -> bool:
+    return hasattr(parameter, "shape") and hasattr(parameter, "scope")
+
+
+def _number_or_open(extent: Extent) -> Any:
+    return extent if isinstance(extent, int) else (extent,)
+
+
+def _extent(expression: Any) -> Extent:
+    kind = type(expression).__name__
+    if isinstance(expression, int) or kind == "IntImm":
+        return int(expression)
+    if kind in ("Var", "SizeVar"):
+        return str(expression.name)
+    if kind == "Cast":
+        return _extent(expression.value)
+    if kind in OPERATIONS:
+        return kind, _extent(expression.a), _extent(expression.b)
+    if kind == "Call" and (name := str(getattr(expression.op, "name", "")).removeprefix("tirx.")) in OPERATIONS:
+        return name, _extent(expression.args[0]), _extent(expression.args[1])
+    raise NotEmulated(f"a size that is no arithmetic: {expression}")
 
 
 def _memory(data: Any) -> Any:

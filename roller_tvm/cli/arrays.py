@@ -1,0 +1,37 @@
+"""Arrays in .npz files: inputs and outputs of ``roller-tvm run``."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from roller_tvm.errors import BadInput
+
+
+def read_arrays(path: Path) -> dict[str, Any]:
+    """The arrays of a file, by name.
+
+    Raises
+    ------
+    BadInput
+        There is none, or it is no .npz file.
+    """
+    if not path.is_file():
+        raise BadInput("no such file", str(path), "give an .npz file, or leave --inputs out for random values")
+    try:
+        with np.load(path) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except (ValueError, OSError, zipfile.BadZipFile, AttributeError) as error:
+        remedy = "write it with numpy.savez(file, input_name=array)"
+        raise BadInput(f"is not an .npz file: {error}", str(path), remedy) from error
+
+
+def write_arrays(path: Path, outputs: list[Any]) -> None:
+    """Write outputs as output_0, output_1, ..."""
+    if not path.resolve().parent.is_dir():
+        raise BadInput("no such folder", str(path.parent), f"mkdir -p {path.parent}")
+    with path.open("wb") as file:  # savez would append .npz to another ending
+        np.savez(file, **{f"output_{n}": o for n, o in enumerate(outputs)})  # type: ignore[arg-type]

@@ -1,0 +1,84 @@
+"""What the outputs of ``roller-tvm run`` are compared with: arrays of a file, or a model on this CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from roller_tvm.cli.arrays import read_arrays
+from roller_tvm.errors import BadInput, WrongAnswer
+from roller_tvm.measure.numerics import difference
+
+#: As if every output were one sum of so many terms: float32 may be off by a thousandth of the largest magnitude.
+TERMS = 1 << 18
+
+
+def expected(path: Path, inputs: Mapping[str, Any], edge: Any) -> tuple[str, list[Any]]:
+    """(who says so, outputs): of an .npz file, or of a model on the same inputs.
+
+    Parameters
+    ----------
+    path : Path
+        .npz; ONNX, which onnxruntime runs where it is installed; else what a line imports, built with TVM's own
+        schedules.
+    inputs : mapping of name to array
+    edge : module
+        Of the line (cli/relay.py, cli/relax.py).
+    """
+    if path.suffix == ".npz":
+        arrays = read_arrays(path)
+        names = [f"output_{n}" for n in range(len(arrays))]
+        return str(path), [arrays[n] for n in (names if set(names) == set(arrays) else arrays)]
+    if not path.is_file():
+        raise BadInput("no such file", str(path), "give an .npz file of outputs, or a model")
+    if path.suffix == ".onnx" and (made := _onnxruntime(path, inputs)) is not None:
+        return f"onnxruntime on {path}", made
+    return f"TVM's own schedules of {path} on this CPU", list(edge.reference(path, inputs))
+
+
+def _onnxruntime(path: Path, inputs: Mapping[str, Any]) -> list[Any] | None:
+    try:
+        import onnxruntime
+    except ImportError:
+        return None
+    try:
+        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    except Exception:  # a model, or an operator, that it does not know
+        return None
+    names = [i.name for i in session.get_inputs()]
+    # An importer may have renamed what C++ has no name for; their order is the model's.
+    ordered = [inputs[n] for n in names] if set(names) == set(inputs) else list(inputs.values())
+    return list(session.run(None, dict(zip(names, ordered, strict=True))))
+
+
+def compare(outputs: Sequence[Any], wanted: Sequence[Any], who: str) -> str:
+    """What to say of outputs that agree.
+
+    Raises
+    ------
+    WrongAnswer
+        They do not: which, and by how much.
+
+    Examples
+    --------
+    >>> compare([np.ones(3, "float32")], [np.ones(3, "float32")], "me")
+    '1 output agrees with me (largest error 0)'
+    """
+    if len(outputs) != len(wanted):
+        raise WrongAnswer(f"{len(outputs)} outputs where {len(wanted)} are expected", who)
+    largest = 0.0
+    for number, (got, other) in enumerate(zip(outputs, wanted, strict=True)):
+        if got.size == other.size:
+            other = np.reshape(other, got.shape)
+        wrong = difference(got, other, TERMS)
+        if wrong:
+            raise WrongAnswer(f"output_{number} differs: {wrong}", who)
+        finite = np.isfinite(other) if np.issubdtype(other.dtype, np.floating) else np.ones(other.shape, bool)
+        if finite.any():
+            apart = np.abs(got[finite].astype(np.float64) - other[finite].astype(np.float64))
+            largest = max(largest, float(apart.max()))
+    agree = "1 output agrees" if len(outputs) == 1 else f"{len(outputs)} outputs agree"
+    return f"{agree} with {who} (largest error {largest:.2g})"

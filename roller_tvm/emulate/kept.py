@@ -1,0 +1,215 @@
+"""The kernels of a built model, kept in its package: CUDA C++ and what the host launches, for ``run --emulate``.
+
+A package holds them compiled, for a GPU. Their source goes with it: as two more members of a .tar, or as a small
+archive behind a library, where loaders do not look and ``unzip`` does.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import tarfile
+import time
+import zipfile
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from roller_tvm.emulate.errors import KernelFault, NotEmulated
+from roller_tvm.emulate.function import Function
+from roller_tvm.emulate.host import HostCode
+from roller_tvm.emulate.program import Program, compile_source
+from roller_tvm.emulate.source import CudaSource
+from roller_tvm.errors import BadInput
+
+#: Names of the members.
+SOURCE, HOST = "roller_tvm.cu", "roller_tvm.host.json"
+_REMEDY = "build it again with this version: roller-tvm compile MODEL --target cuda..., or save_model(build(...))"
+
+
+@dataclass(frozen=True)
+class BuiltKernels:
+    """What a package says of its kernels.
+
+    Attributes
+    ----------
+    source : str
+        CUDA C++ of all of them.
+    arch : str
+        Such as 'sm_90'.
+    functions : dict
+        Name of a function that the model calls -> its `HostCode`.
+    refused : dict
+        Name -> why it cannot be emulated: host code that does more than launch kernels.
+
+    Examples
+    --------
+    >>> kernels = BuiltKernels("__global__ void f() { }", "sm_80", {"g": HostCode((), (), ())}, {})
+    >>> BuiltKernels.from_members(kernels.members()) == kernels
+    True
+    """
+
+    source: str = field(repr=False)
+    arch: str
+    functions: Mapping[str, HostCode]
+    refused: Mapping[str, str]
+
+    def members(self) -> dict[str, bytes]:
+        """The files that say it, by name."""
+        functions = {name: code.to_json() for name, code in self.functions.items()}
+        host = {"arch": self.arch, "functions": functions, "refused": dict(self.refused)}
+        return {SOURCE: self.source.encode(), HOST: json.dumps(host).encode()}
+
+    @classmethod
+    def from_members(cls, members: Mapping[str, bytes]) -> BuiltKernels:
+        """Back from `members`."""
+        host = json.loads(members[HOST])
+        functions = {name: HostCode.from_json(code) for name, code in host["functions"].items()}
+        return cls(members[SOURCE].decode(), str(host["arch"]), functions, host["refused"])
+
+    def add_to(self, path: Path) -> None:
+        """Write them into a package."""
+        if path.suffix == ".tar":
+            with tarfile.open(path, "a") as tar:
+                for name, data in self.members().items():
+                    entry = tarfile.TarInfo(name)
+                    entry.size = len(data)
+                    tar.addfile(entry, io.BytesIO(data))
+            return
+        with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
+            for name, data in self.members().items():
+                archive.writestr(name, data)
+
+    @classmethod
+    def of_package(cls, path: str | os.PathLike[str]) -> BuiltKernels:
+        """Read them from a package.
+
+        Raises
+        ------
+        BadInput
+            There is no such file, or it holds none.
+        """
+        path = Path(path)
+        if not path.is_file():
+            raise BadInput("no such file", str(path), "give what 'roller-tvm compile' wrote (.tar or .so)")
+        try:
+            if tarfile.is_tarfile(path):
+                with tarfile.open(path) as tar:
+                    files = {name: tar.extractfile(name) for name in (SOURCE, HOST)}
+                    return cls.from_members({name: file.read() for name, file in files.items() if file})
+            with zipfile.ZipFile(path) as archive:
+                return cls.from_members({name: archive.read(name) for name in (SOURCE, HOST)})
+        except (KeyError, zipfile.BadZipFile, tarfile.TarError, ValueError, TypeError) as error:
+            what = "holds no source of kernels for a GPU, which emulation takes"
+            remedy = f"a model for a CPU is run without --emulate; one for cuda: {_REMEDY}"
+            raise BadInput(what, str(path), remedy) from error
+
+
+@dataclass(frozen=True)
+class Step:
+    """A function of a model that was executed.
+
+    Attributes
+    ----------
+    number : int
+        Of the call, from 1.
+    name : str
+    kernels, blocks : int
+    compiling, seconds : float
+        Waited for the C++ compiler, and executing.
+    """
+
+    number: int
+    name: str
+    kernels: int
+    blocks: int
+    compiling: float
+    seconds: float
+
+    def __str__(self) -> str:
+        waited = f", {self.compiling:.1f} s to compile" if self.compiling >= 0.1 else ""
+        kernels = f"{self.kernels} kernel{'s' if self.kernels != 1 else ''}"
+        return f"{self.number:>4} {self.name}: {kernels}, {self.blocks} blocks, {self.seconds:.1f} s{waited}"
+
+
+class Emulation:
+    """Functions of a built model, called by name; compiled ahead, a few at a time.
+
+    Parameters
+    ----------
+    kernels : BuiltKernels
+    checked : bool
+        Whether accesses to memory are checked (several times slower).
+    told : function of Step, optional
+        Called after each function.
+
+    Examples
+    --------
+    >>> source = 'extern "C" __global__ void twice(float* A) { A[threadIdx.x] *= 2.0f; }'
+    >>> from roller_tvm.emulate.host import BufferSpec, launch_of
+    >>> host = HostCode((BufferSpec("A", (4,), "float32"),), (), (launch_of("twice", ["A"], ["threadIdx.x"], [4]),))
+    >>> emulation = Emulation(BuiltKernels(source, "sm_80", {"f": host}, {}))
+    >>> a = np.arange(4, dtype="float32")
+    >>> emulation.call("f", [a])
+    >>> a.tolist()
+    [0.0, 2.0, 4.0, 6.0]
+    """
+
+    def __init__(
+        self, kernels: BuiltKernels, checked: bool = True, told: Callable[[Step], object] = lambda step: None
+    ) -> None:
+        self.kernels, self.checked, self.told, self.calls = kernels, checked, told, 0
+        self._pool = ThreadPoolExecutor(os.cpu_count() or 1)
+        self._programs: dict[tuple[str, ...], Future[Program]] = {}
+        whole = CudaSource(kernels.source)
+        for host in kernels.functions.values():
+            if host.kernels not in self._programs:
+                self._programs[host.kernels] = self._pool.submit(
+                    lambda names: compile_source(whole.only(names), checked, kernels.arch), host.kernels
+                )
+
+    def close(self) -> None:
+        """Give up what is not compiled yet."""
+        self._pool.shutdown(cancel_futures=True)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.kernels.functions or name in self.kernels.refused
+
+    def call(self, name: str, arguments: Sequence[Any], fresh: Collection[int] = ()) -> None:
+        """Call a function; arrays are changed in place.
+
+        Parameters
+        ----------
+        name : str
+        arguments : sequence of array or number
+        fresh : collection of int
+            Places of arrays that nobody has written yet.
+
+        Raises
+        ------
+        KernelFault
+            A kernel misbehaved.
+        NotEmulated
+            The function uses something that is not emulated.
+        """
+        if name in self.kernels.refused:
+            raise NotEmulated(self.kernels.refused[name], where=name)
+        host, start = self.kernels.functions[name], time.perf_counter()
+        program = self._programs[host.kernels].result()
+        compiled = time.perf_counter()
+        sizes = host.sizes([a.shape if isinstance(a, np.ndarray) else a for a in arguments])
+        function = Function.of(program, host, sizes)
+        places = [n for n, a in enumerate(arguments) if isinstance(a, np.ndarray)]
+        try:
+            function.run_in_place([arguments[n] for n in places], [i for i, n in enumerate(places) if n in fresh])
+        except KernelFault as fault:
+            fault.where = f"{name}, call {self.calls + 1}: {fault.where}"
+            raise
+        self.calls += 1
+        seconds = time.perf_counter() - compiled
+        self.told(Step(self.calls, name, len(function.launches), function.blocks, compiled - start, seconds))

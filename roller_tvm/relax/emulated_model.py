@@ -1,0 +1,138 @@
+"""A model built for CUDA, run by TVM's virtual machine on the CPU: its kernels are executed by the emulator."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..emulate import BuiltKernels, Emulation
+from ..emulate.kept import Step
+from ..errors import BadInput
+from ..models import last_line
+from ..tvm_env import import_relax_tvm
+from .package import REMEDY, SIGNATURE, arrays_of
+
+_LOADER = "ffi.Module.load_from_bytes.cuda"
+_NEW = "vm.builtin.alloc_tensor"  # what makes a tensor that nobody has written
+
+
+class EmulatedModel:
+    """A built model whose kernels run on the CPU; as `LoadedModel`, but for times, which would say nothing.
+
+    Parameters
+    ----------
+    path : path
+        What `save_model` wrote of a model for cuda.
+    checked : bool
+        Whether accesses to memory are checked (several times slower).
+    told : function of Step, optional
+        Called after each function of the model.
+
+    Attributes
+    ----------
+    inputs : dict
+        Name -> (shape, dtype).
+    kind : str
+
+    Examples
+    --------
+    >>> outputs = EmulatedModel("model.so").run({"x": array})  # doctest: +SKIP
+    """
+
+    kind = "emulated cuda"
+
+    def __init__(
+        self, path: str | os.PathLike[str], checked: bool = True, told: Callable[[Step], object] = lambda step: None
+    ) -> None:
+        path = Path(path)
+        kernels = BuiltKernels.of_package(path)
+        tvm = import_relax_tvm("running a model")
+        from tvm import relax
+        from tvm.runtime.vm import VMInstrumentReturnKind
+
+        _let_cuda_load(tvm)
+        try:
+            self.machine = relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())
+            signature = self.machine[SIGNATURE]()
+        except (RuntimeError, AttributeError, OSError, ValueError, TypeError) as error:
+            raise BadInput(f"is not a model of the Relax line: {last_line(error)}", str(path), REMEDY) from error
+        told_inputs = json.loads(signature.numpy().tobytes())
+        self.inputs: dict[str, tuple[tuple[int | str, ...], str]] = {
+            name: (tuple(shape), dtype) for name, (shape, dtype) in told_inputs.items()
+        }
+        self._tensor, self._new = tvm.runtime.tensor, set[int]()
+        self._raised: list[Exception] = []
+        self._emulation = Emulation(kernels, checked, told)
+        ran, go_on = int(VMInstrumentReturnKind.SKIP_RUN), int(VMInstrumentReturnKind.NO_OP)
+
+        def instrument(_function: Any, name: str, before: bool, result: Any, *arguments: Any) -> int:
+            if name == _NEW and not before:
+                self._new.add(_address(result))
+            if not before or name not in self._emulation:
+                return go_on
+            try:
+                self._call(name, arguments)
+            except Exception as error:  # through TVM it would lose its type
+                self._raised.append(error)
+                raise
+            return ran
+
+        self.machine.set_instrument(instrument)
+
+    def run(self, inputs: Mapping[str, Any]) -> list[Any]:
+        """Outputs as numpy arrays.
+
+        Raises
+        ------
+        KernelFault
+            A kernel misbehaved.
+        """
+        self._raised.clear()
+        given = [self._tensor(np.ascontiguousarray(inputs[name])) for name in self.inputs]
+        try:
+            return list(arrays_of(self.machine["main"](*given)))
+        except Exception:
+            if self._raised:
+                raise self._raised[0] from None
+            raise
+        finally:
+            self._emulation.close()
+
+    def _call(self, name: str, arguments: tuple[Any, ...]) -> None:
+        """A function called as the virtual machine would call it: results are the last of its arguments."""
+        values = [_array(a) if hasattr(a, "shape") else a for a in arguments]
+        places = [_address(a) if hasattr(a, "shape") else 0 for a in arguments]
+        fresh = {n for n, place in enumerate(places) if place in self._new}
+        before = {n: v.copy() for n, v in enumerate(values) if isinstance(v, np.ndarray) and n not in fresh}
+        self._emulation.call(name, values, fresh)
+        for n, value in enumerate(values):
+            if isinstance(value, np.ndarray) and (n in fresh or value.tobytes() != before[n].tobytes()):
+                arguments[n].copyfrom(value)
+        self._new -= set(places)
+
+
+def _array(tensor: Any) -> np.ndarray[Any, Any]:
+    values: np.ndarray[Any, Any] = tensor.numpy()
+    return values if values.flags.writeable else values.copy()
+
+
+def _address(tensor: Any) -> int:
+    return int(tensor.data_ptr())
+
+
+def _let_cuda_load(tvm: Any) -> None:
+    """Where TVM has no runtime for CUDA, a library that holds kernels loads all the same; nothing calls them."""
+    if tvm.get_global_func(_LOADER, allow_missing=True) is None:
+        empty = tvm.get_global_func("runtime.CSourceModuleCreate")
+
+        @tvm.register_global_func(_LOADER)
+        def load(_data: Any) -> Any:
+            return empty("", "c", [], [])
+
+
+__all__ = ["EmulatedModel"]

@@ -1,0 +1,131 @@
+"""A model built for CUDA, its graph walked on the CPU: its kernels are executed by the emulator."""
+
+from __future__ import annotations
+
+import json
+import os
+import tarfile
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from roller_tvm.emulate import BuiltKernels, Emulation, NotEmulated
+from roller_tvm.emulate.kept import Step
+from roller_tvm.errors import BadInput
+from roller_tvm.models import last_line
+from roller_tvm.relay.package import LIBRARY, REMEDY, unpack
+from roller_tvm.tvm_env import import_relay_tvm
+
+_SAME, _COPY = "__nop", "__copy"  # a reshape; from one device to another
+
+
+class EmulatedModel:
+    """A built model whose kernels run on the CPU; as `LoadedModel`, but for times, which would say nothing.
+
+    Parameters
+    ----------
+    path : path
+        What `save_model` wrote of a model for cuda.
+    checked : bool
+        Whether accesses to memory are checked (several times slower).
+    told : function of Step, optional
+        Called after each function of the model.
+
+    Attributes
+    ----------
+    inputs : dict
+        Name -> (shape, dtype).
+    kind : str
+
+    Examples
+    --------
+    >>> outputs = EmulatedModel("model.tar").run({"x": array})  # doctest: +SKIP
+    """
+
+    kind = "emulated cuda"
+
+    def __init__(
+        self, path: str | os.PathLike[str], checked: bool = True, told: Callable[[Step], object] = lambda step: None
+    ) -> None:
+        path = Path(path)
+        kernels = BuiltKernels.of_package(path)
+        tvm = import_relay_tvm("running a model")
+        try:
+            self._graph, self._params, self._library = _load(tvm, path)
+        except (tvm.TVMError, RuntimeError, AttributeError, OSError, ValueError) as error:
+            raise BadInput(f"is not a built model: {last_line(error)}", str(path), REMEDY) from error
+        self._nodes = self._graph["nodes"]
+        rows, attrs = self._graph["node_row_ptr"], self._graph["attrs"]
+        shapes, dtypes = attrs["shape"][1], attrs["dltype"][1]
+        self._tensors = [(tuple(shape), dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
+        self._first = rows
+        self.inputs = {
+            self._nodes[n]["name"]: self._tensors[rows[n]]
+            for n in self._graph["arg_nodes"]
+            if self._nodes[n]["name"] not in self._params
+        }
+        self._nd = tvm.nd
+        self._emulation = Emulation(kernels, checked, told)
+
+    def run(self, inputs: Mapping[str, Any]) -> list[Any]:
+        """Outputs as numpy arrays.
+
+        Raises
+        ------
+        KernelFault
+            A kernel misbehaved.
+        """
+        values: list[Any] = [None] * len(self._tensors)
+        try:
+            for number, node in enumerate(self._nodes):
+                first = self._first[number]
+                if node["op"] == "null":
+                    name = node["name"]
+                    values[first] = np.ascontiguousarray(inputs[name] if name in inputs else self._params[name])
+                    continue
+                given = [values[self._place(entry)] for entry in node["inputs"]]
+                made = [
+                    np.empty(*self._tensors[first + n]) for n in range(int(node["attrs"]["num_outputs"]))
+                ]
+                self._call(node["attrs"]["func_name"], given, made)
+                values[first : first + len(made)] = made
+        finally:
+            self._emulation.close()
+        return [values[self._place(entry)] for entry in self._graph["heads"]]
+
+    def _place(self, entry: list[int]) -> int:
+        return int(self._first[entry[0]] + entry[1])
+
+    def _call(self, name: str, given: list[Any], made: list[Any]) -> None:
+        if name in (_SAME, _COPY):
+            np.copyto(made[0], given[0].reshape(made[0].shape))
+        elif name in self._emulation:
+            self._emulation.call(name, [*given, *made], range(len(given), len(given) + len(made)))
+        else:  # a function of the host
+            try:
+                function = self._library[name]
+            except AttributeError:
+                raise NotEmulated(f"the library has no function {name!r}") from None
+            tensors = [self._nd.array(a) for a in (*given, *made)]
+            function(*tensors)
+            for array, tensor in zip(made, tensors[len(given) :], strict=True):
+                np.copyto(array, tensor.numpy())
+
+
+def _load(tvm: Any, path: Path) -> tuple[dict[str, Any], dict[str, Any], Any]:
+    """Graph, parameters as arrays, library."""
+    if tarfile.is_tarfile(path):
+        with tempfile.TemporaryDirectory(prefix="roller-tvm-") as folder:
+            text, data = unpack(path, folder)
+            library = tvm.runtime.load_module(str(Path(folder, LIBRARY)))
+        params = tvm.runtime.load_param_dict(data)
+    else:
+        library = tvm.runtime.load_module(str(path))
+        text, params = library["get_graph_json"](), library["get_graph_params"]()
+    return json.loads(text), {str(name): array.numpy() for name, array in params.items()}, library
+
+
+__all__ = ["EmulatedModel"]
