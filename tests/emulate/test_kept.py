@@ -54,7 +54,7 @@ def test_packages(tmp_path, name):
             tar.add(tmp_path / "mod.so", "mod.so")
     KERNELS.add_to(path)
     assert BuiltKernels.of_package(path) == KERNELS
-    assert path.read_bytes().startswith(b"\x7fELF not") if name == "m.so" else "mod.so" in tarfile.open(path).getnames()
+    assert path.read_bytes().startswith(b"\x7fELF not") if name == "m.so" else tarfile.is_tarfile(path)
 
 
 @pytest.mark.parametrize("n", [5, 70])
