@@ -37,8 +37,32 @@ def default_module(mod: Any, target: Any) -> Any:
         return mod
     from tvm.s_tir import dlight
 
-    rules = (dlight.gpu.Matmul(), dlight.gpu.GEMV(), dlight.gpu.Reduction(), dlight.gpu.GeneralReduction(),
-             dlight.gpu.Fallback())  # fmt: skip
     with target:
         # Copied: the pass changes the module that it is given.
-        return dlight.ApplyDefaultSchedule(*rules)(type(mod)(dict(mod.functions_items())))
+        return dlight.ApplyDefaultSchedule(*gpu_rules())(type(mod)(dict(mod.functions_items())))
+
+
+def gpu_rules() -> list[Any]:
+    """What schedules functions for a GPU that nobody else did, in the order in which it is tried."""
+    from tvm.s_tir.dlight import gpu
+
+    return [gpu.Matmul(), gpu.GEMV(), gpu.Reduction(), gpu.GeneralReduction(), gpu.Fallback()]
+
+
+def default_schedule(mod: Any, target: Any) -> Any:
+    """`default_module` of a function as a schedule, whose trace a database can hold; None where no rule takes it.
+
+    Examples
+    --------
+    >>> default_schedule(mod, tvm.target.Target("llvm")).trace  # doctest: +SKIP
+    """
+    from tvm import s_tir
+
+    if target.kind.name == "llvm":
+        schedule = s_tir.Schedule(mod)
+        schedule.get_sblock("root", func_name="main")  # a database passes over records without an instruction
+        return schedule
+    with target:
+        made = (rule.apply(mod["main"], target, False) for rule in gpu_rules())
+        found = next((schedule for schedule in made if schedule), None)
+    return found[0] if isinstance(found, list) else found

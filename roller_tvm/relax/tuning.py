@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import time
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..device import DeviceSpec
-from ..errors import BadInput, MeasureError, RollerError, must_be
+from ..errors import BadInput, MeasureError, RecordError, RollerError, must_be
 from ..measure.machine import same_machine
 from ..measure.pool import Pool
 from ..measure.results import TunedTask, TuneResult, busy, judge, nothing_tuned
@@ -24,6 +25,7 @@ from ..tvm_env import import_relax_tvm, set_threads
 from .database import UNMEASURED, Note, Store, copies_ahead, intrinsics_of, record_line
 from .devices import device_of
 from .measure import WORKER, Measurer, cold_weights
+from .reference import default_schedule
 from .tasks import Task, extract_tasks
 
 #: Plans measured, each task, unless told otherwise: as many as the paper measures.
@@ -234,13 +236,13 @@ class _Tuner:
         """The task with its schedules and no status, or already done: resumed, or without a plan."""
         note = self.store.notes.get(task.key)
         enough = note is None or note.trials >= trials
-        if self.store.has_record(task) and enough:
-            return self._resumed(task, note), []
         if note is not None and note.reason and enough:
             kept = Candidates(flops=note.flops)
             seconds = math.nan if note.default_s is None else note.default_s
             tuned = TunedTask(task, "fallback", kept, reason=note.reason, kept=True, seconds=seconds, default_s=seconds)
             return tuned, []
+        if self.store.has_record(task) and enough:
+            return self._resumed(task, note), []
         with timed(self.result.seconds, "plan"):
             found = make_candidates(task.func, self.device, max(TOP, trials), constant_parameters(task.func), task.name)
             plans = list(found.schedules())
@@ -280,8 +282,17 @@ class _Tuner:
                     raise
                 tuned.status, tuned.reason = "fallback", error.what
         elif measured.default_wins:
-            self.store.note(note)
+            self._keep(tuned, note)
         return tuned
+
+    def _keep(self, tuned: TunedTask, note: Note) -> None:
+        """Record TVM's own kernel, so that whoever applies the database leaves the function to it."""
+        schedule = default_schedule(tuned.task.workloads[0], self.measurer.target)
+        if schedule is not None:
+            with contextlib.suppress(RecordError):  # its trace does not replay
+                self.store.commit(tuned.task, schedule, [tuned.default_s], note)
+                return
+        self.store.note(note)
 
     def _say(self, note: str) -> None:
         if note not in self.result.notes:

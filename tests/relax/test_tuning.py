@@ -17,8 +17,11 @@ from tvm import relax  # noqa: E402
 
 from roller_tvm.errors import BadInput  # noqa: E402
 from roller_tvm.measure.session import Limits  # noqa: E402
-from roller_tvm.relax import build, prepare, tune, tune_relax, tune_tir, tuning  # noqa: E402
-from roller_tvm.relax.tasks import Task, extract_tasks  # noqa: E402
+from roller_tvm.relax import build, pipeline, prepare, tune, tune_relax, tune_tir, tuning  # noqa: E402
+from roller_tvm.relax.database import check_replay  # noqa: E402
+from roller_tvm.relax.reference import default_module, default_schedule  # noqa: E402
+from roller_tvm.relax.tasks import Task, extract_tasks, normalized, without_names  # noqa: E402
+from roller_tvm.tir.nodes import structurally_equal  # noqa: E402
 
 from . import modules as M  # noqa: E402
 
@@ -63,13 +66,32 @@ def test_more_trials_than_were_made_tune_again(tmp_path):
         assert [t.status for t in result.tasks] == [status], trials
 
 
-def test_where_tvm_s_own_kernel_is_faster_nothing_is_recorded_and_it_is_said(tmp_path):
+def test_where_tvm_s_own_kernel_is_faster_it_stays_and_it_is_said(tmp_path):
     always = Limits(margin=-1e9)  # TVM's own wins, however slow
-    database, result = tune(M.matmul(), target=M.TARGET, work_dir=tmp_path, max_trials_global=1, limits=always)
+    mod = M.network()
+    database, result = tune(mod, target=M.TARGET, work_dir=tmp_path, max_trials_global=2, tasks=[0], limits=always)
     (task,) = result.tasks
-    assert task.kept and len(database) == 0 and "it is faster" in str(result)
-    _, again = tune(M.matmul(), target=M.TARGET, work_dir=tmp_path, max_trials_global=1)
+    assert task.kept and "it is faster" in str(result)
+    (record,) = database.get_all_tuning_records()
+    assert float(record.run_secs[0]) == pytest.approx(task.default_s)
+    _, again = tune(mod, target=M.TARGET, work_dir=tmp_path, max_trials_global=2, tasks=[0])
     assert again.tasks[0].kept and not again.tasks[0].outcomes, "and not measured again"
+    for given in (database, tmp_path):
+        scheduled, report = pipeline.schedule(mod, M.TARGET, given)
+        assert [n.name for n in report.left] == [task.task.name] and len(report.scheduled) == 1
+        own = next(f for v, f in scheduled.functions_items() if v.name_hint == task.task.name)
+        assert own.script().count("T.vectorized") == own.script().count("T.parallel") == 0
+    x = np.random.default_rng(5).standard_normal((16, 24)).astype("float32")
+    np.testing.assert_allclose(M.answer(scheduled, x), M.answer(mod, x), rtol=1e-4, atol=1e-4)
+
+
+def test_what_tvm_has_for_a_gpu_can_be_recorded_too():
+    mod = normalized(M.matmul(64, 64, 64))
+    schedule = default_schedule(mod, GPU)
+    check_replay(mod, schedule, GPU, "matmul")
+    assert "threadIdx.x" in schedule.mod["main"].script()
+    assert structurally_equal(without_names(schedule.mod["main"]),
+                              without_names(default_module(mod, GPU)["main"].without_attr("tirx.is_scheduled")))
 
 
 def test_a_module_that_is_not_lowered_says_what_to_run(tmp_path):
