@@ -1,6 +1,7 @@
 # make test   set up and run every check      make demo   set up and run the demonstration
 # make lint   ruff and mypy alone             make venv   set up alone             make clean   remove all of it
 # make nightly   every check, and what is too long for each change: every operator's GPU kernels executed
+# make gpu-kit   build/gpu-kit: every kernel compiled, for python/gpu_kit.py on a machine with a card (KIT_ARGS="--only C0,M1")
 # make pytest-relay, pytest-relax             the tests of one of TVM's lines; PYTEST_ARGS="tests/te -x"
 
 # TVM 0.17 wants numpy 1.26, which has wheels up to Python 3.12.
@@ -31,7 +32,7 @@ endef
 
 QUIET := --quiet --disable-pip-version-check
 
-.PHONY: test nightly pytest pytest-relay pytest-relax demo demo-relay demo-relax venv lint clean
+.PHONY: test nightly pytest pytest-relay pytest-relax demo demo-relay demo-relax gpu-kit venv lint clean
 .DELETE_ON_ERROR:
 
 test: lint pytest
@@ -55,6 +56,10 @@ demo-relay: $(RELAY)/.ready
 
 demo-relax: $(RELAX)/.ready
 	$(RELAX)/bin/python python/demo_relax.py
+
+# Needs a CUDA compiler: nvcc on PATH, or NVRTC, which pip has (three times as fast).
+gpu-kit: $(RELAX)/.ready
+	$(RELAX)/bin/python python/build_gpu_kit.py $(KIT_ARGS)
 
 venv: $(LINES:%=.venv/%/.ready)
 

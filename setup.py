@@ -34,6 +34,7 @@ setup(
     packages=find_packages(include=["roller_tvm", "roller_tvm.*"]),
     package_data={
         "roller_tvm.device": ["data/*.toml", "*.c", "*.cu"],
+        "roller_tvm.kit": ["*.cu"],
         "roller_tvm.tvm_env": ["*.txt"],
         "roller_tvm.emulate": ["runtime/*.cc", "runtime/*.h", "runtime/include/*.h"],
     },

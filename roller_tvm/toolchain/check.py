@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from roller_tvm.errors import RollerError
 from roller_tvm.model.estimate import Estimate
@@ -32,12 +32,15 @@ class CompiledPlan:
         CUDA C++.
     resources : tuple of (arch, tuple of KernelResources)
         In the order in which the kernels run.
+    images : tuple of (arch, bytes)
+        The cubins.
     """
 
     plan: Plan
     variant: str
     source: str
     resources: tuple[tuple[str, tuple[KernelResources, ...]], ...]
+    images: tuple[tuple[str, bytes], ...] = field(default=(), repr=False)
 
     def kernels(self, arch: str) -> tuple[KernelResources, ...]:
         return dict(self.resources)[arch]
@@ -77,9 +80,12 @@ def check_plan(
         changed = replace(plan, programs=tuple(p for _, p in choice)) if any(chosen) else plan
         source, dynamic = source_of(changed)
         found: list[tuple[str, tuple[KernelResources, ...]]] = []
+        images: list[tuple[str, bytes]] = []
         spilled: dict[int, int] = {}
         for arch in archs:
-            kernels = kernel_resources(compile_cuda(source, arch, compiler))
+            cubin = compile_cuda(source, arch, compiler)
+            images.append((arch, cubin.data))
+            kernels = kernel_resources(cubin)
             ordered = [kernels[name] for name in sorted(kernels, key=_launch_order)]
             asked = dynamic or (0,) * len(ordered)
             found.append((arch, tuple(
@@ -92,7 +98,8 @@ def check_plan(
                 break
         if not spilled:
             _hold(found, estimate, plan, source)
-            return CompiledPlan(changed, "; ".join(name for name, _ in choice if name), source, tuple(found))
+            told = "; ".join(name for name, _ in choice if name)
+            return CompiledPlan(changed, told, source, tuple(found), tuple(images))
         # Only kernels that spill are changed: the others keep what the model chose.
         for number in spilled:
             chosen[number] += 1

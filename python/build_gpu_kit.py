@@ -1,0 +1,100 @@
+"""Prepare the GPU kit: a folder with every kernel compiled, for a machine with a card and nothing else installed.
+
+    python python/build_gpu_kit.py [--out build/gpu-kit] [--only C0,M1] [--dtypes float32,float16] [--jobs 2]
+
+Needs a TVM of the Relax line and NVRTC or nvcc; no GPU. What is there as this code makes it is kept: a run that was
+interrupted goes on. Afterwards, on the other machine: python3 gpu-kit/gpu_kit.py --out results
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from roller_tvm.errors import RollerError, UsageError  # noqa: E402
+from roller_tvm.kit.build import DEVICES, Options, build_case, build_support, copy_runner  # noqa: E402
+from roller_tvm.kit.cases import FAMILIES, Case, all_cases, fair  # noqa: E402
+
+HERE = Path(__file__).resolve().parent
+MIB = 1 << 20
+#: What the folder may take.
+MOST_MIB = 60
+
+
+def make(kit: Path, case: Case, arch: str, options: Options) -> tuple[Case, str, int, list[str], str, float]:
+    """One file: the case, its architecture, its plans, those dropped, the error, seconds."""
+    start = time.perf_counter()
+    try:
+        made = build_case(kit, case, arch, options)
+        return case, arch, len(made.plans), list(made.dropped), "", time.perf_counter() - start
+    except RollerError as error:
+        return case, arch, 0, [], str(error), time.perf_counter() - start
+    except Exception as error:  # a defect of one operator must not stop the others
+        return case, arch, 0, [], f"{type(error).__name__}: {error}", time.perf_counter() - start
+
+
+def size(folder: Path) -> int:
+    return sum(p.stat().st_size for p in folder.rglob("*") if p.is_file())
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=HERE.parent / "build" / "gpu-kit")
+    parser.add_argument("--archs", default=",".join(DEVICES), help="default %(default)s")
+    parser.add_argument("--dtypes", default=",".join(FAMILIES), help="default %(default)s")
+    parser.add_argument("--only", default="", help="ids, with commas")
+    parser.add_argument("--top", type=int, default=10, help="plans of each operator; default 10")
+    parser.add_argument("--compiler", default="auto", choices=("auto", "nvrtc", "nvcc"))
+    parser.add_argument("--sources", default="best", choices=("none", "best", "all"), help="CUDA C++ kept")
+    parser.add_argument("--keep", action="store_true", help="keep files that other code or another compiler made")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes; default all CPUs")
+    args = parser.parse_args()
+    archs = args.archs.split(",")
+    try:
+        if strange := [a for a in archs if a not in DEVICES]:
+            raise UsageError(f"no plans are made for {strange[0]!r}", "--archs", f"it can be {', '.join(DEVICES)}")
+        only = [i for i in args.only.split(",") if i]
+        cases = fair(all_cases(HERE / "roller_osdi22_operators.csv", args.dtypes.split(","), only))
+        options = Options(args.top, args.compiler, args.sources, args.keep)
+        args.out.mkdir(parents=True, exist_ok=True)
+        for arch in archs:
+            build_support(args.out, arch, options)
+        copy_runner(args.out, HERE / "gpu_kit.py")
+    except RollerError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return make_all(args.out, [(case, arch) for case in cases for arch in archs], options, args.jobs)
+
+
+def make_all(kit: Path, todo: list[tuple[Case, str]], options: Options, jobs: int) -> int:
+    """Every file, with a line of progress each."""
+    start, failed, plans = time.perf_counter(), 0, 0
+    print(f"{'':>9}  {'operator':<14} {'arch':<6} {'plans':>5} {'dropped':>7} {'seconds':>8} {'left':>7} {'MiB':>6}")
+    with ProcessPoolExecutor(max(1, min(jobs, len(todo))), mp_context=get_context("spawn")) as pool:
+        waiting = [pool.submit(make, kit, case, arch, options) for case, arch in todo]
+        for number, done in enumerate(as_completed(waiting), 1):
+            case, arch, count, dropped, error, seconds = done.result()
+            spent = time.perf_counter() - start
+            left = spent / number * (len(todo) - number)
+            print(f"{number:>4}/{len(todo):<4}  {case!s:<14} {arch:<6} {count:>5} {len(dropped):>7} {seconds:>8.1f} "
+                  f"{left / 60:>5.0f} m {size(kit) / MIB:>6.1f}", flush=True)  # fmt: skip
+            if error:
+                failed += 1
+                print(f"           {error}", flush=True)
+            plans += count
+    total, minutes = size(kit) / MIB, (time.perf_counter() - start) / 60
+    print(f"{len(todo) - failed} of {len(todo)} files, {plans} plans, {total:.1f} MiB in {kit} ({minutes:.1f} min)")
+    if total > MOST_MIB:
+        print(f"that is more than {MOST_MIB} MiB: take --sources none, fewer --dtypes or a smaller --top")
+    return 1 if failed or total > MOST_MIB else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+"""Run the GPU kit: every kernel proven and timed on this machine's card; Python and a driver are all it needs.
+
+    python3 python/gpu_kit.py [--quick] [--seconds 525] [--out DIR] [KIT]
+
+KIT is the folder that `make gpu-kit` prepared (default: the folder of this script, if it is one, else build/gpu-kit).
+Written to DIR, as it comes: results.json, table.md, plot.svg, device.toml (the card profiled, for --device), logs.
+
+Exit codes: 0 all that ran was right (or there is no card: it says so), 1 a kernel failed or hung, 3 no kit, or none
+for this card, 6 a kernel computed something else than the reference.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE if (HERE / "roller_tvm").is_dir() else HERE.parent
+
+
+def main(words: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("KIT", type=Path, nargs="?", default=ROOT if ROOT == HERE else ROOT / "build" / "gpu-kit")
+    parser.add_argument("--out", type=Path, default=Path("gpu-kit-results"), metavar="DIR")
+    parser.add_argument("--quick", action="store_true", help="100 seconds, the three best plans of each operator")
+    parser.add_argument("--seconds", type=float, help="after which it has ended; default 525")
+    parser.add_argument("--top", type=int, help="plans of each operator; default 10")
+    parser.add_argument("--card", type=int, default=0, metavar="N", help="number of the card; default 0")
+    parser.add_argument("--no-torch", action="store_true", help="do not time torch beside it")
+    parser.add_argument("--silence", type=float, metavar="S", help="a kernel that takes longer is killed; default 20")
+    parser.add_argument("--driver", default="", help="the library of the CUDA driver; default libcuda.so.1")
+    args = parser.parse_args(words)
+    if sys.version_info < (3, 11):  # tomllib
+        try:
+            import tomli  # noqa: F401
+        except ImportError:
+            print(f"Python 3.11 or later is needed (this is {sys.version.split()[0]}), or the package tomli")
+            return 2
+    sys.path.insert(0, str(ROOT))
+    from roller_tvm.errors import RollerError
+    from roller_tvm.kit.run import QUICK, Run, Settings
+
+    given = {"seconds": args.seconds, "top": args.top, "silence_s": args.silence}
+    options = {**(QUICK if args.quick else {}), **{k: v for k, v in given.items() if v is not None}}
+    try:
+        args.out.mkdir(parents=True, exist_ok=True)
+        settings = Settings(card=args.card, driver=args.driver, torch=not args.no_torch, **options)
+        run = Run(args.KIT.resolve(), args.out.resolve(), settings, lambda text: print(text, flush=True))
+        results = run.all()
+    except RollerError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    except (OSError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    return finish(results, args.out)
+
+
+def finish(results: dict, out: Path) -> int:
+    """Write table and plot; the exit code."""
+    from roller_tvm.errors import WrongAnswer
+    from roller_tvm.kit.plot import plot
+    from roller_tvm.kit.report import figures, report
+
+    text = report(results)
+    (out / "table.md").write_text(text, encoding="utf-8")
+    if not results["card"]:
+        print(f"{results['status']}: {results['why']}")
+        return 0
+    (out / "plot.svg").write_text(plot(results), encoding="utf-8")
+    print(text[: text.index("## Operators")] if "## Operators" in text else text)
+    print(f"written to {out}{os.sep}: results.json, table.md, plot.svg, device.toml")
+    verdicts = figures(results["operators"].values())["verdicts"]
+    if verdicts.get("wrong"):
+        return WrongAnswer.exit_code
+    return 1 if verdicts.get("failed") or results["status"] != "done" else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,291 @@
+"""Making the kit's files: planned, lowered through TensorIR, compiled. Needs the Relax line and a CUDA compiler."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import shutil
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from roller_tvm.device import DeviceSpec, load_device
+from roller_tvm.errors import MeasureError, RollerError
+from roller_tvm.expr.operators import normalize, parse_params
+from roller_tvm.expr.parameters import Window
+from roller_tvm.kit.archive import (
+    KernelLaunch,
+    KitOperator,
+    KitPlan,
+    Tensor,
+    archive_path,
+    read_operator,
+    triple,
+    write_archive,
+)
+from roller_tvm.kit.cases import Case
+from roller_tvm.kit.reference import reference_of
+from roller_tvm.kit.support import ARCHIVE, own_sources
+from roller_tvm.plan import construct
+from roller_tvm.plan.align import Rejection
+from roller_tvm.plan.candidates import RankedPlan
+from roller_tvm.plan.features import Features
+from roller_tvm.plan.program import Plan
+from roller_tvm.toolchain import compile_cuda, find_compilers
+from roller_tvm.toolchain.check import CompiledPlan, ResourcesDiffer, check_plan
+
+#: What the plans of an architecture are made for.
+DEVICES = {"sm_80": "a100", "sm_90": "h200"}
+#: Plans beyond the wanted ones, for those that are left out.
+SPARE = 4
+PACKAGE = Path(__file__).resolve().parent.parent
+#: What a kernel depends on, and what the kit runs: folders and modules of this package.
+_MAKES = ("expr", "device", "plan", "model", "lower", "te", "tir", "toolchain",
+          *(f"kit/{name}.py" for name in ("build", "archive", "cases", "reference", "inputs")))  # fmt: skip
+_RUNS = ("__init__.py", "errors.py", "version.py", "device", "expr", "kit", "model", "plan")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a kit is made.
+
+    Parameters
+    ----------
+    top : int
+        Plans of each operator.
+    compiler : str
+        'auto', 'nvrtc' or 'nvcc'.
+    sources : str
+        Of which plans the CUDA C++ is kept: 'none', 'best' or 'all'.
+    keep : bool
+        Whether a file that other code or another compiler made is kept, too.
+    """
+
+    top: int = 10
+    compiler: str = "auto"
+    sources: str = "best"
+    keep: bool = False
+
+    def __post_init__(self) -> None:
+        if self.top < 1:
+            raise ValueError(f"'top' must be at least 1 (got {self.top})")
+        if self.sources not in ("none", "best", "all"):
+            raise ValueError(f"'sources' must be none, best or all (got {self.sources!r})")
+
+
+def build_case(kit: Path, case: Case, arch: str, options: Options) -> KitOperator:
+    """Make the file of one operator for one architecture, if it is not there as this code makes it.
+
+    Raises
+    ------
+    RollerError
+        It cannot be planned, or nothing of it could be compiled.
+    """
+    path, made_by = archive_path(kit, arch, case), state(options)
+    if path.is_file():
+        try:
+            found = read_operator(path)
+        except RollerError:
+            pass  # damaged: made again
+        else:
+            if found.case == case and (options.keep or found.made_by == made_by):
+                return found
+    device = load_device(DEVICES[arch])
+    func, reading = _read(case)
+    plans: list[KitPlan] = []
+    files: dict[str, bytes] = {}
+    dropped: list[str] = []
+    known: set[str] = set()
+    for ranked in _ranked(reading, device, options.top):
+        if len(plans) == options.top:
+            break
+        made = _compiled(case, func, reading, ranked, arch, device, options)
+        if isinstance(made, str):
+            dropped.append(f"{', '.join(p.recipe for p in ranked.plan.programs)}: {made}")
+            continue
+        compiled, host = made
+        digest = hashlib.sha256(compiled.source.encode()).hexdigest()
+        if digest in known:  # another plan that comes to the same kernels
+            continue
+        known.add(digest)
+        rank = len(plans)
+        plan, image = kit_plan(rank, ranked, compiled, host, arch)
+        files[plan.image] = image
+        if options.sources == "all" or (options.sources == "best" and rank == 0):
+            plan = replace(plan, source=f"{rank}.cu")
+            files[plan.source] = compiled.source.encode()
+        plans.append(plan)
+    if not plans:
+        raise MeasureError(f"none of its plans could be compiled: {'; '.join(dropped)[:600]}", f"{case} for {arch}")
+    reference = reference_of(case.operator, parse_params(case.params))
+    made_operator = KitOperator(case, arch, device.name, reference, tuple(plans), tuple(dropped), made_by)
+    _agree(made_operator)
+    write_archive(path, made_operator, files)
+    return made_operator
+
+
+def kit_plan(rank: int, ranked: RankedPlan, compiled: CompiledPlan, host: Any, arch: str) -> tuple[KitPlan, bytes]:
+    """A compiled plan as the kit describes it, and its cubin.
+
+    Parameters
+    ----------
+    host : HostCode
+        Of ``tir.emulated.generated``.
+    """
+    launches = tuple(
+        KernelLaunch(x.kernel, tuple(map(str, x.arguments)), triple(x.grid), triple(x.block),
+                     int(x.dynamic_shared)) for x in host.launches
+    )  # fmt: skip
+    parameters, between = (tuple(Tensor(b.name, tuple(map(int, b.shape)), str(b.dtype)) for b in buffers)
+                           for buffers in (host.parameters, host.between))  # fmt: skip
+    recipes = tuple(p.recipe for p in compiled.plan.programs)
+    resources = tuple(k.to_json() for k in compiled.kernels(arch))
+    plan = KitPlan(
+        rank, recipes, compiled.variant, ranked.seconds * 1e6, ranked.estimate.bound, compiled.plan.to_json(),
+        f"{rank}.cubin", "", parameters, between, launches, resources,
+    )  # fmt: skip
+    return plan, dict(compiled.images)[arch]
+
+
+def _ranked(reading: Any, device: DeviceSpec, top: int) -> Iterator[RankedPlan]:
+    """Plans, best first; more of them are constructed only where some were left out."""
+    features = Features.of_tensor_ir(device)
+    first = construct(reading.expression, device, top, features).plans
+    yield from first
+    known = {ranked.plan for ranked in first}
+    yield from (r for r in construct(reading.expression, device, top + SPARE, features).plans if r.plan not in known)
+
+
+def _read(case: Case) -> tuple[Any, Any]:
+    """The operator's PrimFunc, and what is read from it."""
+    from tvm import te
+
+    from roller_tvm.tir import read_prim_func
+
+    func = te.create_prim_func(tensors(case))
+    return func, read_prim_func(func, name=str(case))
+
+
+def tensors(case: Case) -> list[Any]:
+    """Inputs and output of a case as te.Tensors; sums of half types are taken in float32, as libraries do."""
+    from tvm import te, topi
+
+    from roller_tvm.te import te_operator
+
+    params = parse_params(case.params)
+    if case.dtype == "float32":
+        return te_operator(case.operator, **params)
+    p, sums = normalize(case.operator, params), "float32"
+    shapes = reference_of(case.operator, params).inputs
+    inputs = [te.placeholder(s, case.dtype, name=n) for s, n in zip(shapes, ("data", "weight"), strict=False)]
+    if case.operator == "matmul":
+        turned = [side == "T" for side in p["layout"]]
+        out = topi.nn.matmul(*inputs, None, sums, *turned)
+    elif case.operator == "conv2d_nchw":
+        high, wide = (Window.fit("", a, p[a], p[f"k{a}"], p["stride"][n], p["dilation"][n], p["padding"], n)
+                      for n, a in enumerate("hw"))  # fmt: skip
+        pads = [high.before, wide.before, high.after, wide.after]
+        out = topi.nn.conv(*inputs, p["stride"], pads, p["dilation"], p["groups"], "NCHW", out_dtype=sums)
+    else:
+        return te_operator(case.operator, **{**params, "dtype": case.dtype})
+    return [*inputs, topi.cast(out, case.dtype)]
+
+
+def _compiled(
+    case: Case, func: Any, reading: Any, ranked: RankedPlan, arch: str, device: DeviceSpec, options: Options
+) -> tuple[CompiledPlan, Any] | str:
+    """A plan's kernels and its host code, or why it is left out."""
+    import tvm
+
+    from roller_tvm.lower import lower
+    from roller_tvm.tir import apply_steps_tir
+    from roller_tvm.tir.cuda import cuda_target
+    from roller_tvm.tir.emulated import generated
+
+    hosts: dict[Plan, Any] = {}
+
+    def source_of(plan: Plan) -> tuple[str, tuple[int, ...]]:
+        # As the pipeline builds: copies that a plan has run ahead do so.
+        with tvm.transform.PassContext(config={"tirx.use_async_copy": True}):
+            source, host = generated(apply_steps_tir(func, reading, lower(plan)), cuda_target(arch, device))
+        hosts[plan] = host
+        return source, tuple(launch.dynamic_shared for launch in host.launches)
+
+    try:
+        checked = check_plan(ranked.plan, ranked.estimate, source_of, [arch], options.compiler)
+    except (MeasureError, ResourcesDiffer) as error:
+        return error.what
+    if isinstance(checked, Rejection):
+        return str(checked).splitlines()[0]
+    return checked, hosts[checked.plan]
+
+
+def _agree(operator: KitOperator) -> None:
+    """The reference and the plans are about the same tensors."""
+    due = [*operator.reference.inputs, operator.reference.output]
+    for plan in operator.plans:
+        if [t.shape for t in plan.parameters] != due:
+            got = ", ".join(str(t.shape) for t in plan.parameters)
+            raise RollerError(f"plan {plan.rank} takes {got}, the reference {due}", str(operator), "report this")
+
+
+@functools.lru_cache(maxsize=8)
+def state(options: Options) -> str:
+    """The compiler and the code that makes kernels: what changes with them is made again."""
+    digest = hashlib.sha256()
+    for path in _sources(_MAKES):
+        digest.update(path.relative_to(PACKAGE).as_posix().encode() + path.read_bytes())
+    compilers = [c for c in find_compilers() if options.compiler in ("auto", c.name)]
+    name = f"{compilers[0].name} {compilers[0].version[0]}.{compilers[0].version[1]}" if compilers else "no compiler"
+    return f"{name}, top {options.top}, sources {options.sources}, code {digest.hexdigest()[:12]}"
+
+
+def _sources(of: tuple[str, ...]) -> list[Path]:
+    found = []
+    for name in of:
+        path = PACKAGE / name
+        inside = [path] if path.is_file() else path.rglob("*")
+        found += [p for p in inside if p.is_file() and "__pycache__" not in p.parts]
+    return sorted(found)
+
+
+def build_support(kit: Path, arch: str, options: Options) -> Path:
+    """The references, comparisons and micro-benchmarks for one architecture."""
+    path = kit / arch / ARCHIVE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sources = own_sources()
+    key = hashlib.sha256(repr((sorted(sources.items()), state(options))).encode()).hexdigest()
+    with zipfile.ZipFile(path) if zipfile.is_zipfile(path) else _Nothing() as old:
+        if old is not None and old.comment.decode() == key:
+            return path
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.comment = key.encode()
+        for name, source in sources.items():
+            archive.writestr(f"{name}.cubin", compile_cuda(source, arch, options.compiler, f"the kit's {name}").data)
+            archive.writestr(f"{name}.cu", source)
+    os.replace(temporary, path)
+    return path
+
+
+class _Nothing:
+    """No archive."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+def copy_runner(kit: Path, script: Path) -> None:
+    """What runs the kit, into the kit: the folder is all that the other machine needs."""
+    shutil.rmtree(kit / PACKAGE.name, ignore_errors=True)
+    for path in _sources(_RUNS):
+        target = kit / PACKAGE.name / path.relative_to(PACKAGE)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)
+    shutil.copyfile(script, kit / script.name)

@@ -1,0 +1,149 @@
+"""A card for the kit: memory, modules, launches and events through the CUDA driver; the standard library alone."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from roller_tvm.device.cuda_driver import CudaFacts, Driver
+from roller_tvm.errors import MeasureError
+
+#: CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES; what a block gets without it.
+_DYNAMIC_SHARED, _UNASKED = 8, 48 << 10
+Extents = tuple[int, int, int]
+
+
+class KitCard(Protocol):
+    """What the kit asks of a card; tests bring one that executes kernels on the CPU."""
+
+    facts: CudaFacts
+
+    def free_bytes(self) -> int:
+        """Memory that is free."""
+
+    def alloc(self, size: int) -> int:
+        """Address of `size` bytes."""
+
+    def free(self, address: int) -> None:
+        """Give them back."""
+
+    def set(self, address: int, byte: int, size: int) -> None:
+        """Fill memory with a byte."""
+
+    def write(self, address: int, data: bytes) -> None:
+        """Copy to the card."""
+
+    def read(self, address: int, size: int) -> bytes:
+        """Copy from the card, once all launched before is done."""
+
+    def load(self, image: bytes) -> Any:
+        """A module of kernels."""
+
+    def unload(self, module: Any) -> None:
+        """Give it back."""
+
+    def launch(
+        self, module: Any, kernel: str, grid: Extents, block: Extents, args: Sequence[Any], dynamic_shared: int = 0
+    ) -> None:
+        """Start a kernel; arguments are values of ctypes."""
+
+    def wait(self) -> None:
+        """Until all launched is done."""
+
+    def start(self) -> None:
+        """Note the time on the card."""
+
+    def stop(self) -> float:
+        """Microseconds on the card since `start`, once all launched is done."""
+
+
+class DeviceCard:
+    """A `KitCard` behind the driver; one thread, one context.
+
+    Parameters
+    ----------
+    driver : Driver
+    ordinal : int
+        Number of the card.
+    """
+
+    def __init__(self, driver: Driver, ordinal: int) -> None:
+        self.facts = driver.facts(ordinal)
+        self._call = driver.call
+        self._device = driver.device(ordinal)
+        context = ctypes.c_void_p()
+        self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), self._device)
+        self._call("cuCtxSetCurrent", context)
+        self._events = [ctypes.c_void_p(), ctypes.c_void_p()]
+        for event in self._events:
+            self._call("cuEventCreate", ctypes.byref(event), 0)
+        self._functions: dict[tuple[int, str], ctypes.c_void_p] = {}
+
+    def free_bytes(self) -> int:
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        self._call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+        return free.value
+
+    def alloc(self, size: int) -> int:
+        address = ctypes.c_uint64()
+        self._call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
+        return address.value
+
+    def free(self, address: int) -> None:
+        self._call("cuMemFree_v2", ctypes.c_uint64(address))
+
+    def set(self, address: int, byte: int, size: int) -> None:
+        self._call("cuMemsetD8_v2", ctypes.c_uint64(address), ctypes.c_ubyte(byte), ctypes.c_size_t(size))
+
+    def write(self, address: int, data: bytes) -> None:
+        self._call("cuMemcpyHtoD_v2", ctypes.c_uint64(address), data, ctypes.c_size_t(len(data)))
+
+    def read(self, address: int, size: int) -> bytes:
+        buffer = ctypes.create_string_buffer(size)
+        self._call("cuMemcpyDtoH_v2", buffer, ctypes.c_uint64(address), ctypes.c_size_t(size))
+        return buffer.raw
+
+    def load(self, image: bytes) -> ctypes.c_void_p:
+        module = ctypes.c_void_p()
+        self._call("cuModuleLoadData", ctypes.byref(module), image)
+        return module
+
+    def unload(self, module: ctypes.c_void_p) -> None:
+        self._functions = {k: f for k, f in self._functions.items() if k[0] != module.value}
+        self._call("cuModuleUnload", module)
+
+    def launch(
+        self, module: ctypes.c_void_p, kernel: str, grid: Extents, block: Extents, args: Sequence[Any],
+        dynamic_shared: int = 0,
+    ) -> None:  # fmt: skip
+        function = self._function(module, kernel, dynamic_shared)
+        pointers = (ctypes.c_void_p * max(1, len(args)))(*(ctypes.addressof(a) for a in args))
+        self._call("cuLaunchKernel", function, *grid, *block, dynamic_shared, None, pointers, None)
+
+    def wait(self) -> None:
+        self._call("cuCtxSynchronize")
+
+    def start(self) -> None:
+        self._call("cuEventRecord", self._events[0], None)
+
+    def stop(self) -> float:
+        begin, end = self._events
+        self._call("cuEventRecord", end, None)
+        self._call("cuEventSynchronize", end)
+        milliseconds = ctypes.c_float()
+        self._call("cuEventElapsedTime", ctypes.byref(milliseconds), begin, end)
+        return milliseconds.value * 1e3
+
+    def _function(self, module: ctypes.c_void_p, kernel: str, dynamic_shared: int) -> ctypes.c_void_p:
+        key = (module.value or 0, kernel)
+        if key not in self._functions:
+            function = ctypes.c_void_p()
+            self._call("cuModuleGetFunction", ctypes.byref(function), module, kernel.encode())
+            if dynamic_shared > _UNASKED:
+                most = self.facts.shared_per_block_optin
+                if dynamic_shared > most:
+                    raise MeasureError(f"asks for {dynamic_shared} B of shared memory, a block has {most} here", kernel)
+                self._call("cuFuncSetAttribute", function, _DYNAMIC_SHARED, dynamic_shared)
+            self._functions[key] = function
+        return self._functions[key]

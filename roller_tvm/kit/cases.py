@@ -1,0 +1,118 @@
+"""What the kit measures: the paper's operators in float32, their products on tensor cores, and matrix products."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from roller_tvm.errors import UsageError
+from roller_tvm.expr.operators import parse_params
+from roller_tvm.kit.inputs import TYPES
+
+#: Matrix products beside the paper's: from what leaves a card idle to what fills it, and sizes that no tile divides.
+PRODUCTS = (
+    ("G0", "m=512 n=512 k=512"), ("G1", "m=1024 n=1024 k=1024"), ("G2", "m=2048 n=2048 k=2048"),
+    ("G3", "m=4096 n=4096 k=4096"), ("G4", "m=8192 n=8192 k=8192"), ("G5", "m=4000 n=1000 k=3000"),
+    ("G6", "m=128 n=4096 k=4096"),
+)  # fmt: skip
+#: Which operators are measured in a type, by the letters that their ids begin with; '' is all.
+FAMILIES = {"float32": "", "float16": "CMG", "bfloat16": "MG"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One operator in one type.
+
+    Parameters
+    ----------
+    id : str
+        Letters for the family, then a number: 'C12'.
+    operator : str
+        A name that ``roller_tvm.expr.operators`` knows.
+    params : str
+        Its parameters, as on the command line.
+    dtype : str
+        Of inputs and output; sums are taken in float32.
+
+    Examples
+    --------
+    >>> print(Case("M1", "matmul", "m=128 n=1000 k=4032", "float16"))
+    M1.float16
+    """
+
+    id: str
+    operator: str
+    params: str
+    dtype: str
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[A-Z]+\d+", self.id):
+            raise ValueError(f"'id' must be letters and a number (got {self.id!r})")
+        if self.dtype not in TYPES:
+            raise ValueError(f"'dtype' must be one of {', '.join(TYPES)} (got {self.dtype!r})")
+        parse_params(self.params)
+
+    def __str__(self) -> str:
+        return f"{self.id}.{self.dtype}"
+
+    @property
+    def family(self) -> str:
+        """Operators that are alike: the letters of the id, and the type."""
+        return f"{self.id.rstrip('0123456789')}.{self.dtype}"
+
+
+def all_cases(operators: Path, dtypes: Sequence[str] = tuple(FAMILIES), only: Iterable[str] = ()) -> list[Case]:
+    """Every case, in the order of the file, type by type.
+
+    Parameters
+    ----------
+    operators : Path
+        A CSV file with the columns id, operator, params.
+    dtypes : sequence of str
+    only : iterable of str
+        Ids; all if there is none.
+
+    Raises
+    ------
+    UsageError
+        A type or an id that is not known.
+    """
+    with operators.open(newline="") as file:
+        rows = [(row["id"], row["operator"], row["params"]) for row in csv.DictReader(file)]
+    products = [(name, "matmul", params) for name, params in PRODUCTS]
+    wanted = set(only)
+    if strange := sorted(wanted - {r[0] for r in rows + products}):
+        raise UsageError(f"no operator has the id {strange[0]!r}", "--only", f"see {operators.name}; or G0 to G6")
+    if strange := [d for d in dtypes if d not in TYPES]:
+        raise UsageError(f"no kit is made for {strange[0]!r}", "--dtypes", f"it can be {', '.join(TYPES)}")
+    return [
+        Case(*row, dtype) for dtype in dtypes for row in rows + products
+        if (row[0] in wanted if wanted else True) and row[0].startswith(tuple(FAMILIES[dtype]) or "")
+    ]  # fmt: skip
+
+
+def fair(cases: Sequence[Case]) -> list[Case]:
+    """The cases in an order of which every beginning is a sample of all families, as large as they are.
+
+    Examples
+    --------
+    >>> names = ["C0", "C1", "C2", "C3", "M0"]
+    >>> [c.id for c in fair([Case(name, "relu", "shape=1", "float32") for name in names])]
+    ['C0', 'C1', 'M0', 'C2', 'C3']
+    """
+    families: dict[str, list[Case]] = {}
+    for case in cases:
+        families.setdefault(case.family, []).append(case)
+    places = []
+    for members in families.values():
+        for n, case in enumerate(sorted(members, key=_scrambled)):
+            places.append(((n + 0.5) / len(members), str(case), case))
+    return [case for *_, case in sorted(places, key=lambda p: p[:2])]
+
+
+def _scrambled(case: Case) -> int:
+    """An order that has nothing to do with sizes, and is always the same."""
+    return sum(ord(letter) * 31**n for n, letter in enumerate(str(case))) * 2654435769 % (1 << 32)

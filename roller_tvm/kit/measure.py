@@ -1,0 +1,252 @@
+"""An operator's kernels on a card: inputs made, answers compared with the reference's, times taken with a cold L2."""
+
+from __future__ import annotations
+
+import ctypes
+import statistics
+import struct
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from roller_tvm.errors import BadInput, MeasureError, ProfileError
+from roller_tvm.kit.archive import KitOperator, KitPlan, read_member, read_operator
+from roller_tvm.kit.card import KitCard
+from roller_tvm.kit.inputs import TYPES, allowed, seed_of
+from roller_tvm.kit.reference import disagreement, spots
+from roller_tvm.kit.support import ARCHIVE, THREADS
+
+#: Behind every buffer so many bytes of a pattern, which no kernel may touch.
+GUARD, PATTERN = 4096, 0xA5
+#: Results before a kernel runs: NaN in every type, so that what it leaves out shows.
+UNWRITTEN = 0xFF
+#: Of L2, what is overwritten before every sample.
+FLUSHED = 2
+#: Samples: at least, at most, and the microseconds after which a single one has to do.
+LEAST, MOST, LONG_US = 5, 30, 2e6
+WARM_UP = 2
+#: Of the free memory, what is used at most.
+MEMORY_SHARE = 0.95
+#: What a launch of the kit's own kernels fills: blocks of THREADS a multiprocessor.
+BLOCKS_PER_UNIT = 8
+
+#: Told before every step, so that one that never returns has a name.
+Say = Callable[[str], None]
+
+
+class Bench:
+    """A card with the kit's own kernels.
+
+    Parameters
+    ----------
+    card : KitCard
+    kit : Path
+        The folder.
+    arch : str
+        Of the kit's cubins that the card takes.
+    say : function of str
+    """
+
+    def __init__(self, card: KitCard, kit: Path, arch: str, say: Say = lambda text: None) -> None:
+        self.card, self.kit, self.arch, self.say = card, kit, arch, say
+        self._modules: dict[str, Any] = {}
+        self._l2 = max(card.facts.l2_bytes, 1 << 20) * FLUSHED
+        self._flush, self._told = card.alloc(self._l2), card.alloc(64)
+
+    def own(self, name: str) -> Any:
+        """One of the kit's own modules (see ``support.own_sources``)."""
+        if name not in self._modules:
+            self._modules[name] = self.card.load(read_member(self.kit / self.arch / ARCHIVE, f"{name}.cubin"))
+        return self._modules[name]
+
+    def each(self, module: Any, kernel: str, count: int, *args: Any) -> None:
+        """Launch a kernel of `support.cu` over `count` elements."""
+        blocks = max(1, min(-(-count // THREADS), self.card.facts.units * BLOCKS_PER_UNIT))
+        self.card.launch(module, kernel, (blocks, 1, 1), (THREADS, 1, 1), args)
+
+    @contextmanager
+    def buffer(self, nbytes: int) -> Iterator[int]:
+        """The address of memory with a guard behind it."""
+        address = self.card.alloc(nbytes + GUARD)
+        try:
+            self.card.set(address + nbytes, PATTERN, GUARD)
+            yield address
+        finally:
+            with suppress(ProfileError):  # a context that a kernel broke; what broke it is on its way already
+                self.card.free(address)
+
+    def intact(self, address: int, nbytes: int) -> bool:
+        """Whether nothing was written behind a buffer."""
+        return self.card.read(address + nbytes, GUARD) == bytes([PATTERN]) * GUARD
+
+    def compared(self, got: int, due: int, elements: int, dtype: str) -> dict[str, Any]:
+        """How a result differs from the reference's."""
+        card = self.card
+        card.set(self._told, 0, 64)
+        told = (ctypes.c_uint64(self._told), ctypes.c_uint64(self._told + 8))
+        addresses = (ctypes.c_uint64(got), ctypes.c_uint64(due))
+        self.each(self.own(dtype), "compare", elements, *addresses, ctypes.c_uint64(elements), *told)
+        place, gap, scale, differing, odd = struct.unpack("<IffII", card.read(self._told, 20))
+        found: dict[str, Any] = {"error": gap, "scale": scale, "differing": differing, "allowed": allowed(dtype, scale)}
+        if odd:
+            found |= {"error": None, "why": f"{odd} of {elements} elements are no numbers, or never written"}
+        elif gap > found["allowed"]:
+            text = f"off by {gap:.3g} at element {place}, allowed {found['allowed']:.3g}"
+            found["why"] = f"{text}; {differing} of {elements} differ"
+        return found
+
+    def sampled(self, run: Callable[[], None], budget_us: float) -> dict[str, Any]:
+        """Microseconds of `run`, L2 overwritten before each: median, least, most, quartiles, and how many."""
+        card = self.card
+        taken: list[float] = []
+
+        def once() -> float:
+            card.set(self._flush, 0, self._l2)
+            card.start()
+            run()
+            return card.stop()
+
+        began = time.perf_counter()
+        first = once()
+        spent_us = (time.perf_counter() - began) * 1e6
+        if first > LONG_US:
+            taken = [first]
+        else:
+            for _ in range(WARM_UP):
+                once()
+            count = max(LEAST, min(MOST, int(budget_us / max(spent_us, 1.0))))
+            taken = [once() for _ in range(count)]
+        low, _, high = statistics.quantiles(taken, n=4) if len(taken) > 1 else taken * 3
+        told = {"median": statistics.median(taken), "least": min(taken), "most": max(taken), "low": low, "high": high}
+        return {**{k: round(v, 3) for k, v in told.items()}, "count": len(taken)}
+
+    def floor_us(self) -> float:
+        """What an empty kernel takes by the same clock."""
+        module = self.own("bench")
+        return float(self.sampled(lambda: self.card.launch(module, "empty", (1, 1, 1), (1, 1, 1), []), 1e5)["median"])
+
+
+def measure_operator(
+    bench: Bench, path: Path, ranks: Sequence[int], budget_us: float, until: float, spot: bool = True
+) -> Iterator[dict[str, Any]]:
+    """Check and time plans of one operator.
+
+    Parameters
+    ----------
+    path : Path
+        The operator's file.
+    ranks : sequence of int
+        Of the plans wanted; those that the file has not are left out.
+    budget_us : float
+        For samples of one plan.
+    until : float
+        Of ``time.monotonic()``: no plan is begun after it.
+    spot : bool
+        Whether elements of the reference are computed in Python, too.
+
+    Yields
+    ------
+    dict
+        A result for each plan: its rank, 'verdict' (right, wrong, failed, skipped), why, error, times.
+    """
+    operator = read_operator(path)
+    card, name = bench.card, str(operator.case)
+    plans = [p for p in operator.plans if p.rank in ranks]
+    if not plans:
+        return
+    if why := _does_not_fit(bench, operator):
+        yield from ({"rank": p.rank, "verdict": "skipped", "why": why} for p in plans)
+        return
+    *inputs, output = plans[0].parameters
+    with ExitStack() as held:
+        addresses = [held.enter_context(bench.buffer(t.nbytes)) for t in inputs]
+        got, due = (held.enter_context(bench.buffer(output.nbytes)) for _ in range(2))
+        bench.say(f"{name} reference")
+        _make_reference(bench, operator, addresses, due)
+        if spot and (wrong := _spot_check(card, operator, due)):
+            yield from ({"rank": p.rank, "verdict": "failed", "why": f"no reference: {wrong}"} for p in plans)
+            return
+        for plan in plans:
+            if time.monotonic() > until:
+                return
+            bench.say(f"{name}#{plan.rank}")
+            try:
+                yield {"rank": plan.rank, **_measure_plan(bench, path, plan, addresses, got, due, budget_us)}
+            except MeasureError as error:  # refused before anything was launched
+                yield {"rank": plan.rank, "verdict": "skipped", "why": str(error)}
+
+
+def _does_not_fit(bench: Bench, operator: KitOperator) -> str:
+    parameters = operator.plans[0].parameters
+    between = max(sum(t.nbytes + GUARD for t in p.between) for p in operator.plans)
+    needed = sum(t.nbytes + GUARD for t in parameters) + parameters[-1].nbytes + GUARD + between
+    free = int(bench.card.free_bytes() * MEMORY_SHARE)
+    return f"needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free" if needed > free else ""
+
+
+def _make_reference(bench: Bench, operator: KitOperator, inputs: Sequence[int], due: int) -> None:
+    """Fill the inputs, and compute what is due."""
+    reference, dtype = operator.reference, operator.case.dtype
+    module = bench.own(dtype)
+    for position, (address, shape) in enumerate(zip(inputs, reference.inputs, strict=True)):
+        count = prod(shape)
+        seed = ctypes.c_uint32(seed_of(position))
+        bench.each(module, "fill", count, ctypes.c_uint64(address), ctypes.c_uint64(count), seed)
+    sizes = reference.sizes or (0,)
+    with bench.buffer(4 * len(sizes)) as at:
+        bench.card.write(at, struct.pack(f"<{len(sizes)}i", *sizes))
+        tensors = [ctypes.c_uint64(a) for a in (*inputs, due)]
+        count = reference.elements
+        bench.each(module, reference.kernel, count, *tensors, ctypes.c_uint64(count), ctypes.c_uint64(at))
+        bench.card.wait()
+
+
+def _spot_check(card: KitCard, operator: KitOperator, due: int) -> str:
+    size = TYPES[operator.case.dtype][0]
+    elements = {i: card.read(due + i * size, size) for i in spots(operator.reference)}
+    return disagreement(operator.reference, operator.case.dtype, elements)
+
+
+def _measure_plan(
+    bench: Bench, path: Path, plan: KitPlan, inputs: Sequence[int], got: int, due: int, budget_us: float
+) -> dict[str, Any]:
+    card, output = bench.card, plan.parameters[-1]
+    module = card.load(read_member(path, plan.image))
+    try:
+        with ExitStack() as held:
+            between = {t.name: held.enter_context(bench.buffer(t.nbytes)) for t in plan.between}
+            where = {t.name: a for t, a in zip(plan.parameters, (*inputs, got), strict=True)} | between
+            args = [[ctypes.c_uint64(where[a]) for a in launch.arguments] for launch in plan.launches]
+
+            def run() -> None:
+                for launch, given in zip(plan.launches, args, strict=True):
+                    card.launch(module, launch.kernel, launch.grid, launch.block, given, launch.dynamic_shared)
+
+            for tensor in (output, *plan.between):
+                card.set(where[tensor.name], UNWRITTEN, tensor.nbytes)
+            run()
+            card.wait()
+            found = bench.compared(got, due, output.elements, output.dtype)
+            touched = [t.name for t in (*plan.parameters, *plan.between) if not bench.intact(where[t.name], t.nbytes)]
+            if touched:
+                found["why"] = f"wrote behind the end of {', '.join(touched)}"
+            found["verdict"] = "wrong" if "why" in found else "right"
+            found["us"] = bench.sampled(run, budget_us)
+            return found
+    finally:
+        with suppress(ProfileError):
+            card.unload(module)
+
+
+def answer(bench: Bench, task: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """What a worker says to a task: results, one by one."""
+    path = Path(task["path"])
+    try:
+        yield from measure_operator(bench, path, task["ranks"], task["budget_us"], task["until"], task["spot"])
+    except BadInput as error:  # the file, not the card
+        yield from ({"rank": rank, "verdict": "failed", "why": str(error)} for rank in task["ranks"])
+
+

@@ -1,0 +1,207 @@
+"""What the results say: figures, a table in Markdown."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+#: What a prediction may be off by, either way, to be called near.
+NEAR = 1.5
+#: Plans of an operator from which an order of them says something.
+ORDERED = 4
+
+Row = Mapping[str, Any]
+
+
+def geomean(values: Iterable[float]) -> float:
+    """The geometric mean; NaN of nothing.
+
+    Examples
+    --------
+    >>> geomean([1, 4])
+    2.0
+    """
+    logs = [math.log(v) for v in values]
+    return math.exp(statistics.fmean(logs)) if logs else math.nan
+
+
+def spearman(a: Sequence[float], b: Sequence[float]) -> float:
+    """The rank correlation; NaN where one is all the same.
+
+    Examples
+    --------
+    >>> spearman([1, 2, 3], [10, 20, 25]), spearman([1, 2, 3], [3, 2, 1])
+    (1.0, -1.0)
+    """
+    x, y = _ranks(a), _ranks(b)
+    middle = statistics.fmean(x)
+    over = sum((p - middle) * (q - middle) for p, q in zip(x, y, strict=True))
+    under = math.sqrt(sum((p - middle) ** 2 for p in x) * sum((q - middle) ** 2 for q in y))
+    return over / under if under else math.nan
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    """Ranks, equal values sharing the middle of theirs."""
+    ordered = sorted(values)
+    first = {v: n for n, v in reversed(list(enumerate(ordered)))}
+    count = Counter(values)
+    return [first[v] + (count[v] - 1) / 2 for v in values]
+
+
+def timed(operator: Row) -> dict[int, tuple[float, float]]:
+    """Rank -> (predicted, measured) microseconds, of plans that are right."""
+    return {
+        int(rank): (plan["predicted_us"], plan["us"]["median"])
+        for rank, plan in operator["plans"].items() if plan.get("verdict") == "right"
+    }  # fmt: skip
+
+
+def family(operator: Row) -> str:
+    """Operators that are alike."""
+    return f"{operator['operator']} {operator['dtype']}"
+
+
+def torch_us(operator: Row, mode: str = "") -> float | None:
+    """torch's time, by default in the operator's own type."""
+    found = operator["torch"].get(mode or operator["dtype"], {}).get("us")
+    return found["median"] if found else None
+
+
+def figures(operators: Iterable[Row]) -> dict[str, Any]:
+    """Figures of some operators: verdicts, the model against what was measured, torch.
+
+    Returns
+    -------
+    dict
+        'verdicts'; 'predicted_over_measured' (geomean of the plans), 'near' (share of plans within `NEAR`);
+        'top1_regret' (the first plan's time over the best's, geomean), 'rank_correlation' (of an operator's plans,
+        mean); 'top1_over_torch', 'best_over_torch' (torch's time over ours, geomean).
+    """
+    rows = list(operators)
+    times = [timed(r) for r in rows]
+    ratios = [p / m for t in times for p, m in t.values()]
+    regrets = [t[0][1] / min(m for _, m in t.values()) for t in times if 0 in t and len(t) > 1]
+    orders = [spearman(*zip(*t.values(), strict=True)) for t in times if len(t) >= ORDERED]
+    beside = [(t, torch_us(r)) for t, r in zip(times, rows, strict=True)]
+    return {
+        "operators": len(rows),
+        "verdicts": dict(Counter(p.get("verdict", "not reached") for r in rows for p in r["plans"].values())),
+        "predicted_over_measured": geomean(ratios),
+        "near": sum(1 / NEAR <= r <= NEAR for r in ratios) / len(ratios) if ratios else math.nan,
+        "top1_regret": geomean(regrets),
+        "rank_correlation": statistics.fmean(o) if (o := [v for v in orders if not math.isnan(v)]) else math.nan,
+        "top1_over_torch": geomean(u / t[0][1] for t, u in beside if u and 0 in t),
+        "best_over_torch": geomean(u / min(m for _, m in t.values()) for t, u in beside if u and t),
+    }
+
+
+def by_family(results: Row) -> dict[str, dict[str, Any]]:
+    """Figures of each family, and of all."""
+    groups: dict[str, list[Row]] = {}
+    for operator in results["operators"].values():
+        groups.setdefault(family(operator), []).append(operator)
+    found = {name: figures(rows) for name, rows in sorted(groups.items())}
+    return {**found, "all": figures(results["operators"].values())}
+
+
+def report(results: Row) -> str:
+    """The table, in Markdown.
+
+    Examples
+    --------
+    >>> print(report({"status": "no device", "why": "no CUDA driver", "when": "now", "card": None}))
+    # GPU kit: no device
+    <BLANKLINE>
+    no CUDA driver
+    <BLANKLINE>
+    """
+    if not results["card"]:
+        return f"# GPU kit: {results['status']}\n\n{results.get('why', '')}\n"
+    return "\n".join([*_head(results), *_families(results), *_wrong(results), *_table(results)]) + "\n"
+
+
+def _head(results: Row) -> Iterator[str]:
+    card, profile, torch = results["card"], results["profile"] or {}, results["torch"] or {}
+    spent = sum(results["seconds"].values())
+    yield f"# GPU kit: {card['name']}"
+    yield ""
+    yield (f"{results['when']}, {results['made_by']}, kernels for {results.get('arch', '?')}, CUDA driver "
+           f"{card['driver'] // 1000}.{card['driver'] % 1000 // 10}; {spent:.0f} s; {results['status']}.")  # fmt: skip
+    yield ("Medians of events on the card in microseconds, L2 overwritten before each run"
+           + (f"; an empty kernel takes {results['floor_us']:.1f}." if "floor_us" in results else "."))  # fmt: skip
+    if torch.get("torch"):
+        yield f"torch {torch['torch']}, CUDA {torch['cuda']}, cuDNN {torch['cudnn']}, on inputs of the same layout."
+    else:
+        yield f"torch: {torch.get('why', 'not asked')}."
+    if measured := profile.get("profile"):
+        rates = ", ".join(f"{level} {rate:.0f}" for level, rate in measured["bandwidth"].items())
+        peaks = ", ".join(f"{dtype} {rate / 1e3:.1f}" for dtype, rate in measured["peak"].items())
+        yield (f"Profiled: {measured['clock_ghz']:.2f} GHz; GB/s: {rates}; TFLOP/s: {peaks}; "
+               f"a launch {measured['launch_us']:.1f} us.")  # fmt: skip
+    elif profile:
+        yield f"The profile is not believed: {profile.get('refused', '')}."
+    if profile.get("tensor"):
+        peaks = ", ".join(f"{dtype} {rate / 1e3:.0f}" for dtype, rate in profile["tensor"].items())
+        waits = ", ".join(f"{threads}: {ns:.0f}" for threads, ns in profile["barrier_ns"].items())
+        yield f"Tensor cores by mma.sync, TFLOP/s: {peaks}. A barrier of so many threads, ns: {waits}."
+    seen = [c for _, c in results["clocks"] if c]
+    if seen:
+        values = "; ".join(f"{name} {c.get('clocks.sm', '?')}" for name, c in results["clocks"] if c)
+        yield f"Clock of the multiprocessors after each phase: {values}."
+    yield ""
+
+
+def _number(value: float | None, form: str = ".2f") -> str:
+    return "" if value is None or math.isnan(value) else format(value, form)
+
+
+def _families(results: Row) -> Iterator[str]:
+    heads = ("operators", "", "plans right", "other", "predicted / measured", "near", "top-1 regret", "order",
+             "torch / top-1", "torch / best")  # fmt: skip
+    yield f"| {' | '.join(heads)} |"
+    yield f"|{' --- |' * len(heads)}"
+    for name, f in by_family(results).items():
+        right = f["verdicts"].get("right", 0)
+        other = ", ".join(f"{count} {verdict}" for verdict, count in f["verdicts"].items() if verdict != "right")
+        numbers = [_number(f[key]) for key in ("predicted_over_measured", "near", "top1_regret", "rank_correlation",
+                                               "top1_over_torch", "best_over_torch")]  # fmt: skip
+        yield f"| {name} | {f['operators']} | {right} | {other} | {' | '.join(numbers)} |"
+    yield ""
+    yield (f"near: the share of plans predicted within {NEAR}x; regret: the first plan's time over the best's; order: "
+           "Spearman's of an operator's plans; torch / ours above 1: ours is faster.")  # fmt: skip
+    yield ""
+
+
+def _wrong(results: Row) -> Iterator[str]:
+    bad = [
+        f"- {name}#{rank} {plan['verdict']}: {plan.get('why', '')}"
+        for name, operator in results["operators"].items() for rank, plan in operator["plans"].items()
+        if plan.get("verdict") in ("wrong", "failed", "skipped")
+    ]  # fmt: skip
+    if bad:
+        yield from ("## Not right", "", *bad, "")
+
+
+def _table(results: Row) -> Iterator[str]:
+    yield "## Operators"
+    yield ""
+    yield "| operator | plan | predicted | top-1 | best | of | GFLOP/s | GB/s | torch | torch tf32 | torch / best |"
+    yield "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+    for name, operator in results["operators"].items():
+        times = timed(operator)
+        if not times:
+            continue
+        best = min(m for _, m in times.values())
+        rank = next(r for r, (_, m) in times.items() if m == best)
+        recipes = "+".join(r.removeprefix("gpu.") for r in operator["plans"][str(rank)]["recipes"])
+        first, torch = times.get(0), torch_us(operator)
+        cells = [
+            name, f"{recipes} #{rank}", _number(first and first[0], ".1f"), _number(first and first[1], ".1f"),
+            f"{best:.1f}", str(len(times)), f"{operator['flops'] / best / 1e3:.0f}",
+            f"{operator['bytes'] / best / 1e3:.0f}", _number(torch, ".1f"),
+            _number(torch_us(operator, "tfloat32"), ".1f"), _number(torch and torch / best),
+        ]  # fmt: skip
+        yield f"| {' | '.join(cells)} |"

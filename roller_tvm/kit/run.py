@@ -1,0 +1,313 @@
+"""The kit run on a machine with a card: what is done in which order, and what is kept if time or a kernel ends it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from roller_tvm.device.arch import arch_number
+from roller_tvm.device.cache import write_whole
+from roller_tvm.errors import BadInput
+from roller_tvm.kit.archive import REMEDY, KitOperator, archive_path, read_operator
+from roller_tvm.kit.cases import fair
+from roller_tvm.kit.support import ARCHIVE
+from roller_tvm.kit.watchdog import SILENCE_S, Desk, TimeIsUp, WorkerLost
+from roller_tvm.version import __version__
+
+#: Seconds kept for the report.
+REPORT_S = 5.0
+#: Microseconds of samples for what the model holds best, and for each of the others.
+BEST_US, OTHER_US = 60e3, 30e3
+#: Shares of the time by which a phase has to end; the time that one leaves is the next one's.
+PROFILE, BEST, TORCH, OTHERS = 0.2, 0.45, 0.65, 0.95
+#: A worker profiles without a word.
+PROFILE_SILENCE_S = 90.0
+#: A card that loses as many workers in a row, before they have done anything, is given up.
+MOST_STARTS = 3
+#: An operator whose plans lost as many is left.
+MOST_LOST = 2
+
+NO_DEVICE, DONE = "no device", "done"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the kit is run.
+
+    Parameters
+    ----------
+    seconds : float
+        After which all is done, the report included.
+    top : int
+        Plans of each operator at most.
+    card : int
+    driver : str
+        A library in place of the CUDA driver, for tests.
+    torch : bool
+        Whether torch is asked too.
+    silence_s : float
+        Without a word from a worker, after which it is killed.
+    """
+
+    seconds: float = 525.0
+    top: int = 10
+    card: int = 0
+    driver: str = ""
+    torch: bool = True
+    silence_s: float = SILENCE_S
+
+    def __post_init__(self) -> None:
+        if self.seconds <= REPORT_S:
+            raise ValueError(f"'seconds' must be more than the {REPORT_S:.0f} s of the report (got {self.seconds})")
+
+
+QUICK = {"seconds": 100.0, "top": 3}
+
+
+class Run:
+    """One run: `results` is always fit to be written.
+
+    Parameters
+    ----------
+    kit : Path
+    out : Path
+        Where results go, as they come.
+    settings : Settings
+    say : function of str
+        Progress, in words.
+    """
+
+    def __init__(self, kit: Path, out: Path, settings: Settings, say: Callable[[str], None] = print) -> None:
+        self.kit, self.out, self.settings, self.say = kit, out, settings, say
+        self.start = time.monotonic()
+        self.end = self.start + settings.seconds - REPORT_S
+        own = ["--card", str(settings.card), *(["--driver", settings.driver] if settings.driver else [])]
+        self.desk = Desk(_python("worker", *own), out / "worker.log", settings.silence_s)
+        self.torch = Desk(_python("torch_side"), out / "torch.log", settings.silence_s)
+        self.operators: dict[str, KitOperator] = {}
+        self.lost = 0
+        self.results: dict[str, Any] = {
+            "version": 1, "made_by": f"roller-tvm {__version__}", "status": "started", "settings": asdict(settings),
+            "when": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()), "python": sys.version.split()[0],
+            "card": None, "profile": None, "torch": None, "operators": {}, "lost": [], "seconds": {}, "clocks": [],
+        }  # fmt: skip
+
+    def all(self) -> dict[str, Any]:
+        """Everything, as far as time allows.
+
+        Raises
+        ------
+        BadInput
+            The kit has nothing for this card, or is none.
+        """
+        archs = kit_archs(self.kit)
+        try:
+            self._phase("card", 1.0, self._card)
+            if self.results["card"] is None:
+                return self.results
+            self._phase("kit", 1.0, lambda until: self._read_kit(archs))
+            self._phase("profile", PROFILE, self._profile)
+            ranks = list(range(self.settings.top))
+            self._phase("best plans", BEST, lambda until: self._operators(until, ranks[:1], BEST_US))
+            self._phase("torch", TORCH, self._through_torch)
+            self._phase("other plans", OTHERS, lambda until: self._operators(until, ranks, OTHER_US))
+            self._phase("torch, the rest", 1.0, self._through_torch)
+            self.results["status"] = DONE
+        except KeyboardInterrupt:
+            self.results["status"] = "interrupted"
+        except WorkerLost as error:
+            self.results["status"] = f"the card no longer answers: {error.what} ({error.at})"
+        finally:
+            self.desk.close()
+            self.torch.close()
+            self._save()
+        return self.results
+
+    def _phase(self, name: str, share: float, do: Callable[[float], None]) -> None:
+        began = time.monotonic()
+        until = min(self.end, self.start + share * self.settings.seconds)
+        if began < until:
+            self.say(f"{began - self.start:6.1f} s  {name}")
+            do(until)
+            if self.results["card"]:
+                self.results["clocks"].append([name, clocks(self.settings.card)])
+        self.results["seconds"][name] = round(time.monotonic() - began, 2)
+        self._save()
+
+    def _save(self) -> None:
+        problem = write_whole(self.out / "results.json", json.dumps(self.results) + "\n")
+        if problem:
+            self.say(f"the results cannot be written: {problem}")
+
+    # Phases --------------------------------------------------------------------------------------------
+
+    def _card(self, until: float) -> None:
+        try:
+            self.desk.worker(until)
+        except (WorkerLost, TimeIsUp) as error:
+            self.results["status"] = NO_DEVICE
+            self.results["why"] = f"{error.what} ({error.where})"
+            return
+        self.results["card"] = self.desk.facts
+
+    def _read_kit(self, archs: Sequence[str]) -> None:
+        self.results["arch"] = arch = arch_for(self.desk.facts["arch"], archs)
+        found = [read_operator(p) for p in sorted((self.kit / arch).glob("*.zip")) if p.name != ARCHIVE]
+        if not found:
+            raise BadInput(f"has no operators for {arch}", str(self.kit), REMEDY)
+        by_case = {o.case: o for o in found}
+        for case in fair(list(by_case)):
+            self.operators[str(case)] = operator = by_case[case]
+            self.results["operators"][str(case)] = {
+                **asdict(case), "flops": operator.reference.flops, "planned_for": operator.device,
+                "bytes": sum(t.nbytes for t in operator.plans[0].parameters), "dropped": list(operator.dropped),
+                "plans": {
+                    str(p.rank): {
+                        "recipes": list(p.recipes), "variant": p.variant, "predicted_us": p.predicted_us,
+                        "bound": p.bound, "kernels": len(p.launches),
+                    } for p in operator.plans
+                }, "torch": {},
+            }  # fmt: skip
+
+    def _profile(self, until: float) -> None:
+        task = {"kit": str(self.kit), "arch": self.results["arch"]}
+        try:
+            for result in self.desk.ask({**task, "do": "floor"}, until):
+                self.results["floor_us"] = result["floor_us"]
+            for result in self.desk.ask({**task, "do": "profile"}, until, PROFILE_SILENCE_S):
+                spec = result.pop("spec")
+                self.results["profile"] = result
+                (self.out / "device.toml").write_text(spec, encoding="utf-8")
+                if result["refused"]:
+                    self.say(f"          not believed: {result['refused']}")
+        except WorkerLost as error:
+            self._note("profile", error)
+        except TimeIsUp:
+            self.results["profile"] = {"refused": "time was up"}
+
+    def _operators(self, until: float, ranks: Sequence[int], budget_us: float) -> None:
+        """Measure those of the plans that have not been, in an order in which every beginning is a fair sample."""
+        for number, (name, operator) in enumerate(self.operators.items(), 1):
+            own = [p.rank for p in operator.plans if p.rank in ranks]
+            if time.monotonic() >= until:
+                return
+            if self._measure(name, own, budget_us, until):
+                self._save()
+            if number % 20 == 0:
+                self.say(f"{time.monotonic() - self.start:6.1f} s    {number} of {len(self.operators)}")
+
+    def _measure(self, name: str, ranks: Sequence[int], budget_us: float, until: float) -> bool:
+        """Results of plans of one operator; a plan that loses the worker has that for a result."""
+        plans = self.results["operators"][name]["plans"]
+        operator = self.operators[name]
+        path = archive_path(self.kit, self.results["arch"], operator.case)
+        begun, lost = False, 0
+        while todo := [r for r in ranks if "verdict" not in plans[str(r)]]:
+            spot = not any("verdict" in p for p in plans.values())
+            task = {"do": "operator", "kit": str(self.kit), "arch": self.results["arch"], "path": str(path),
+                    "ranks": todo, "budget_us": budget_us, "until": until, "spot": spot}  # fmt: skip
+            try:
+                for result in self.desk.ask(task, min(self.end, until + self.settings.silence_s)):
+                    plans[str(result.pop("rank"))].update(result)
+                    begun, self.lost = True, 0
+                return begun  # what is not there now was not begun: time is up
+            except TimeIsUp:
+                return begun
+            except WorkerLost as error:
+                begun, lost = True, lost + 1
+                failed = [r for r in todo if error.at == f"{name}#{r}"]
+                # Before any plan: what the operator needs itself went wrong, not one of its plans.
+                for rank in failed or [r for r in todo if "verdict" not in plans[str(r)]]:
+                    plans[str(rank)].update({"verdict": "failed", "why": f"{error.what} (at {error.at})"})
+                if lost >= MOST_LOST:
+                    for rank in [r for r in ranks if "verdict" not in plans[str(r)]]:
+                        plans[str(rank)].update({"verdict": "skipped", "why": f"{lost} plans before it lost the card"})
+                self._note(name, error)
+        return begun
+
+    def _note(self, what: str, error: WorkerLost) -> None:
+        """A worker was lost; too many in a row, and the card is given up."""
+        self.results["lost"].append({"task": what, "at": error.at, "why": error.what})
+        self.say(f"{time.monotonic() - self.start:6.1f} s    {error.at}: {error.what}")
+        self.lost += 1
+        if self.lost >= MOST_STARTS and error.at in ("its start", "the driver", "the card", "the card's memory"):
+            raise error
+
+    def _through_torch(self, until: float) -> None:
+        if not self.settings.torch or (self.results["torch"] or {}).get("why"):
+            return
+        try:
+            self.torch.worker(until)
+        except (WorkerLost, TimeIsUp) as error:
+            self.results["torch"] = {"why": error.what}
+            return
+        self.results["torch"] = {**self.torch.facts}
+        for name, operator in self.operators.items():
+            found = self.results["operators"][name]["torch"]
+            if found or time.monotonic() >= until:
+                continue
+            try:
+                for result in self.torch.ask({"case": asdict(operator.case), "budget_us": BEST_US}, until):
+                    found[result.pop("mode")] = result
+            except TimeIsUp:
+                return
+            except WorkerLost as error:
+                found[operator.case.dtype] = {"why": f"{error.what} (at {error.at})"}
+
+
+def kit_archs(kit: Path) -> list[str]:
+    """Architectures that a folder has kernels for.
+
+    Raises
+    ------
+    BadInput
+        It is no kit.
+    """
+    found = sorted(p.parent.name for p in kit.glob(f"sm_*/{ARCHIVE}"))
+    if not found:
+        raise BadInput("is no GPU kit: it has no sm_*/support.zip", str(kit), "make one where TVM is: make gpu-kit")
+    return found
+
+
+def arch_for(card: str, archs: Sequence[str]) -> str:
+    """Of a kit's architectures the one whose cubins run on a card: of the same generation, and not newer.
+
+    Examples
+    --------
+    >>> arch_for("sm_86", ["sm_80", "sm_90"])
+    'sm_80'
+    """
+    number = arch_number(card)
+    fit = [a for a in archs if arch_number(a) // 10 == number // 10 and arch_number(a) <= number]
+    if not fit:
+        remedy = f"make one with --archs {card}, if plans are made for it"
+        raise BadInput(f"the kit has kernels for {', '.join(archs)}, none of which run on {card}", "kit", remedy)
+    return max(fit, key=arch_number)
+
+
+def clocks(card: int) -> dict[str, str]:
+    """What nvidia-smi says of clocks, power and heat; nothing where it is not there."""
+    fields = ("clocks.sm", "clocks.mem", "clocks.max.sm", "power.draw", "temperature.gpu")
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return {}
+    command = [program, f"--id={card}", f"--query-gpu={','.join(fields)}", "--format=csv,noheader"]
+    try:
+        told = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    return dict(zip(fields, (v.strip() for v in told.strip().split(",")), strict=False))
+
+
+def _python(module: str, *words: str) -> list[str]:
+    return [sys.executable, "-m", f"roller_tvm.kit.{module}", *words]
+
+
+__all__ = ["DONE", "NO_DEVICE", "QUICK", "Run", "Settings", "arch_for", "clocks", "kit_archs"]

@@ -1,0 +1,152 @@
+"""The process that runs the same operators through torch (cuBLAS, cuDNN), if torch is there: as `worker`, line by line.
+
+Times are taken as the kit's own are: L2 overwritten before each sample, the median of events.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from roller_tvm.expr.operators import normalize, parse_params, resolve_axes
+from roller_tvm.kit.cases import Case
+from roller_tvm.kit.measure import FLUSHED, LEAST, LONG_US, MOST, WARM_UP
+from roller_tvm.kit.reference import Reference, reference_of
+
+#: How torch may compute: in full float32 as our kernels do, or on tensor cores with ten bits of the fraction.
+MODES = {"float32": ("float32", "tfloat32"), "float16": ("float16",), "bfloat16": ("bfloat16",)}
+#: Operators that the mode changes.
+PRODUCTS = ("conv2d", "matmul")
+
+
+def call_of(torch: Any, case: Case, reference: Reference) -> Callable[[], Any]:
+    """The operator as a user of torch writes it, on inputs of its own; what torch cannot pad is padded beforehand."""
+    functional, params = torch.nn.functional, parse_params(case.params)
+    p = normalize(case.operator, params)
+    dtype = getattr(torch, case.dtype)
+    x, *rest = [torch.empty(s, dtype=dtype, device="cuda").uniform_(-1, 1) for s in reference.inputs]
+    d = reference.sizes
+    if reference.kernel == "matmul":
+        left = x.transpose(-1, -2) if d[4] else x
+        right = rest[0].transpose(-1, -2) if d[5] else rest[0]
+        return lambda: torch.matmul(left, right)
+    if reference.kernel == "conv2d":
+        weight = rest[0].reshape(d[4], d[1] // d[15], d[5], d[6])
+        padded, pads = _padded(functional, x, d[2:4], d[5:7], d[7:9], d[9:11], d[11:13], d[13:15])
+        options = {"stride": d[9:11], "padding": pads, "dilation": d[11:13], "groups": d[15]}
+        return lambda: functional.conv2d(padded, weight, None, **options)
+    if reference.kernel == "pool2d":
+        # Where both sides are not padded alike, torch's windows may hang over the end: what is outside does not count.
+        over = not _alike(d[0:2], d[2:4], d[4:6], d[6:8], d[8:10], d[10:12])
+        if d[12]:
+            return lambda: functional.avg_pool2d(x, d[2:4], d[6:8], d[10:12], over, False)
+        return lambda: functional.max_pool2d(x, d[2:4], d[6:8], d[10:12], d[8:10], over)
+    if reference.kernel == "relu":
+        return lambda: torch.relu(x)
+    axes = resolve_axes(case.operator, p["shape"], p["axis"])
+    return lambda: torch.sum(x, dim=axes)
+
+
+def _padded(
+    functional: Any, x: Any, size: Any, kernel: Any, out: Any, stride: Any, dilation: Any, before: Any
+) -> tuple[Any, tuple[int, int]]:
+    """The image, and the padding that torch is left to do: where both sides are not alike, it is done here."""
+    reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
+    needed = [(o - 1) * s + r for o, s, r in zip(out, stride, reach, strict=True)]
+    after = [max(0, n - e - b) for n, e, b in zip(needed, size, before, strict=True)]
+    if _alike(size, kernel, out, stride, dilation, before):
+        return x, (before[0], before[1])
+    return functional.pad(x, (before[1], after[1], before[0], after[0])), (0, 0)
+
+
+def _alike(size: Any, kernel: Any, out: Any, stride: Any, dilation: Any, before: Any) -> bool:
+    """Whether padding of both sides alike leaves as many outputs."""
+    return all(
+        (e + 2 * b - (k - 1) * d - 1) // s + 1 == o
+        for e, k, o, s, d, b in zip(size, kernel, out, stride, dilation, before, strict=True)
+    )
+
+
+def time_case(torch: Any, case: Case, flush: Any, budget_us: float) -> Iterator[dict[str, Any]]:
+    """A result for each way in which torch may compute the case."""
+    reference = reference_of(case.operator, parse_params(case.params))
+    run = call_of(torch, case, reference)
+    shape = tuple(run().shape)
+    if shape != reference.output:
+        yield {"mode": case.dtype, "why": f"torch's result has the shape {shape}, not {reference.output}"}
+        return
+    for mode in MODES[case.dtype]:
+        if mode == "tfloat32" and reference.kernel not in PRODUCTS:
+            continue
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = mode == "tfloat32"
+        yield {"mode": mode, "us": _sampled(torch, run, flush, budget_us)}
+
+
+def _sampled(torch: Any, run: Callable[[], Any], flush: Any, budget_us: float) -> dict[str, Any]:
+    def once() -> float:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        flush.zero_()
+        start.record()
+        run()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) * 1e3
+
+    run()  # libraries choose their kernels
+    began = time.perf_counter()
+    first = once()
+    spent = (time.perf_counter() - began) * 1e6
+    if first > LONG_US:
+        return {"median": first, "count": 1}
+    for _ in range(WARM_UP):
+        once()
+    taken = [once() for _ in range(max(LEAST, min(MOST, int(budget_us / max(spent, 1.0)))))]
+    return {"median": round(statistics.median(taken), 3), "least": round(min(taken), 3), "count": len(taken)}
+
+
+def main() -> int:
+    """The process."""
+    said, sys.stdout = sys.stdout, sys.stderr
+
+    def say(message: dict[str, Any]) -> None:
+        said.write(json.dumps(message) + "\n")
+        said.flush()
+
+    say({"at": "import of torch"})
+    try:
+        import torch
+    except Exception as error:  # absent, or broken in any way
+        say({"error": f"torch cannot be imported: {error}"})
+        return 0
+    if not torch.cuda.is_available():
+        say({"error": "torch sees no card"})
+        return 0
+    torch.backends.cudnn.benchmark = True
+    properties = torch.cuda.get_device_properties(0)
+    facts = {"torch": torch.__version__, "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
+    say({"facts": {**facts, "device": properties.name}})
+    flush = torch.empty(max(1 << 20, getattr(properties, "L2_cache_size", 1 << 26)) * FLUSHED, dtype=torch.uint8,
+                        device="cuda")  # fmt: skip
+    for line in sys.stdin:
+        task = json.loads(line)
+        case = Case(**task["case"])
+        say({"at": str(case)})
+        try:
+            for result in time_case(torch, case, flush, task["budget_us"]):
+                say({"result": result})
+        except torch.cuda.OutOfMemoryError as error:
+            say({"result": {"mode": case.dtype, "why": str(error).splitlines()[0]}})
+        except RuntimeError as error:
+            say({"error": str(error).splitlines()[0]})
+            return 1
+        torch.cuda.empty_cache()
+        say({"done": True})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

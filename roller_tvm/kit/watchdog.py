@@ -1,0 +1,204 @@
+"""Processes that may hang or die: asked line by line, killed where they fall silent, replaced where they are lost."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from roller_tvm.errors import RollerError
+
+#: Seconds without a word after which a worker is held to hang.
+SILENCE_S = 20.0
+#: Seconds for a process to go once it was told to.
+_GONE_S = 5.0
+_END = object()
+
+
+class WorkerLost(RollerError):
+    """A worker is gone; `at` is the step that it was at."""
+
+    def __init__(self, what: str, at: str) -> None:
+        super().__init__(what, at)
+        self.at = at
+
+
+class TimeIsUp(RollerError):
+    """The time that a task had is over; the worker was killed at the step `at`."""
+
+    def __init__(self, at: str) -> None:
+        super().__init__("time is up", at)
+        self.at = at
+
+
+class Worker:
+    """A process that answers tasks, one line of JSON each; closed, it is gone.
+
+    Parameters
+    ----------
+    command : sequence of str
+    log : Path
+        What it prints besides answers is appended here.
+    silence_s : float
+        Seconds without a word after which it is killed.
+
+    Examples
+    --------
+    >>> echo = "import sys; [print(line, flush=True) for line in sys.stdin]"
+    >>> worker = Worker([sys.executable, "-c", echo], Path("/dev/null"))
+    >>> next(worker.ask({"result": {"a": 1}}, time.monotonic() + 60))
+    {'a': 1}
+    >>> worker.close()
+    """
+
+    def __init__(self, command: Sequence[str], log: Path, silence_s: float = SILENCE_S) -> None:
+        self.at, self.silence_s = "its start", silence_s
+        self.facts: dict[str, Any] = {}
+        self._lines: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        environment = dict(os.environ)
+        environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(os.path.abspath(p) for p in sys.path if p))
+        with log.open("ab") as errors:
+            # In a session of its own: a Ctrl-C at the keyboard is for the parent, which writes the report.
+            self._process = subprocess.Popen(
+                list(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
+                env=environment, start_new_session=True,
+            )  # fmt: skip
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(line)
+        self._lines.put(_END)
+
+    def hello(self, until: float) -> dict[str, Any]:
+        """What it says of itself when it starts."""
+        for message in self._messages(until):
+            if "facts" in message:
+                self.facts = message["facts"]
+                return self.facts
+        raise AssertionError("unreachable")
+
+    def ask(self, task: dict[str, Any], until: float, silence_s: float = 0.0) -> Iterator[dict[str, Any]]:
+        """Results of a task, as they come.
+
+        Parameters
+        ----------
+        until : float
+            Of ``time.monotonic()``.
+        silence_s : float
+            Instead of the worker's own.
+
+        Raises
+        ------
+        WorkerLost
+            It died, hung or gave up; close it.
+        TimeIsUp
+        """
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(task) + "\n")
+            self._process.stdin.flush()
+        except OSError:
+            raise self._lost() from None
+        for message in self._messages(until, silence_s or self.silence_s):
+            if "result" in message:
+                yield message["result"]
+            elif "done" in message:
+                return
+
+    def _messages(self, until: float, silence_s: float = 0.0) -> Iterator[dict[str, Any]]:
+        limit = silence_s or self.silence_s
+        while True:
+            left = until - time.monotonic()
+            try:
+                line = self._lines.get(timeout=max(0.0, min(limit, left)))
+            except queue.Empty:
+                self.close()
+                if left < limit:
+                    raise TimeIsUp(self.at) from None
+                raise WorkerLost(f"hung: no word for {limit:.0f} s, killed", self.at) from None
+            if line is _END:
+                raise self._lost()
+            try:
+                message = json.loads(line)
+            except ValueError:
+                continue  # a line that something else printed
+            if "error" in message:
+                self.close()
+                raise WorkerLost(message["error"], self.at)
+            self.at = message.get("at", self.at)
+            yield message
+
+    def _lost(self) -> WorkerLost:
+        """Why the process is gone, in words."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_GONE_S)
+        code = self._process.poll()
+        self.close()
+        if code is None:
+            return WorkerLost("closed its answers, and was killed", self.at)
+        how = f"killed by signal {-code}" if code < 0 else f"ended with code {code}"
+        return WorkerLost(f"the process died: {how}", self.at)
+
+    def close(self) -> None:
+        """End it; one that does not go (a driver that hangs in the kernel) is left behind."""
+        if self._process.poll() is None:
+            self._process.kill()
+        for pipe in (self._process.stdin,):
+            with contextlib.suppress(OSError):
+                if pipe is not None:
+                    pipe.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_GONE_S)
+
+
+class Desk:
+    """Hands tasks to a worker, and starts another where one was lost.
+
+    Parameters
+    ----------
+    command : sequence of str
+    log : Path
+    silence_s : float
+    """
+
+    def __init__(self, command: Sequence[str], log: Path, silence_s: float = SILENCE_S) -> None:
+        self._command, self._log, self._silence_s = command, log, silence_s
+        self._worker: Worker | None = None
+        self.facts: dict[str, Any] = {}
+        self.starts = 0
+
+    def worker(self, until: float) -> Worker:
+        """The worker, started where there is none; WorkerLost where it does not start."""
+        if self._worker is None:
+            self.starts += 1
+            self._worker = Worker(self._command, self._log, self._silence_s)
+            try:
+                self.facts = self._worker.hello(until)
+            except (WorkerLost, TimeIsUp):
+                self.close()
+                raise
+        return self._worker
+
+    def ask(self, task: dict[str, Any], until: float, silence_s: float = 0.0) -> Iterator[dict[str, Any]]:
+        """Results of a task, as they come; raises as `Worker.ask`, and the next task has a new worker."""
+        try:
+            yield from self.worker(until).ask(task, until, silence_s)
+        except (WorkerLost, TimeIsUp):
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the worker."""
+        if self._worker is not None:
+            self._worker.close()
+            self._worker = None

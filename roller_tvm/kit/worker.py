@@ -1,0 +1,73 @@
+"""The process that holds the card: tasks in, results out, one line of JSON each.
+
+It ends after the first error of the driver: what a kernel broke stays broken for its process. Whoever asked starts
+another one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any, TextIO
+
+from roller_tvm.device.cuda_driver import LIBRARIES, Driver
+from roller_tvm.errors import RollerError
+from roller_tvm.kit.bench import profile
+from roller_tvm.kit.card import DeviceCard
+from roller_tvm.kit.measure import Bench, answer
+
+
+def work(tasks: TextIO, said: TextIO, ordinal: int, libraries: tuple[str, ...]) -> int:
+    """Do what the lines of `tasks` say until there are no more."""
+
+    def say(message: dict[str, Any]) -> None:
+        said.write(json.dumps(message) + "\n")
+        said.flush()
+
+    def at(step: str) -> None:
+        say({"at": step})
+
+    try:
+        at("the driver")
+        driver = Driver(libraries)
+        at("the card")
+        facts = driver.facts(ordinal)
+        say({"facts": {**facts.to_dict(), "arch": facts.arch}})
+        bench: Bench | None = None
+        for line in tasks:
+            task = json.loads(line)
+            kit, arch = Path(task["kit"]), task["arch"]
+            if task["do"] == "profile":
+                at("profile")
+                say({"result": profile(driver, ordinal, kit, arch)})
+            else:
+                if bench is None:
+                    at("the card's memory")
+                    bench = Bench(DeviceCard(driver, ordinal), kit, arch, at)
+                if task["do"] == "floor":
+                    at("an empty kernel")
+                    say({"result": {"floor_us": bench.floor_us()}})
+                else:
+                    for result in answer(bench, task):
+                        say({"result": result})
+            say({"done": True})
+    except RollerError as error:
+        say({"error": error.what, "where": error.where, "remedy": error.remedy})
+        return error.exit_code
+    return 0
+
+
+def main(words: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Used by gpu_kit.py.")
+    parser.add_argument("--card", type=int, default=0)
+    parser.add_argument("--driver", default="", help="the CUDA driver's library; tests give another")
+    args = parser.parse_args(words)
+    said = sys.stdout
+    sys.stdout = sys.stderr  # what else prints must not stand between the answers
+    return work(sys.stdin, said, args.card, (args.driver,) if args.driver else LIBRARIES)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
