@@ -31,6 +31,7 @@ from .kernels import pack_constants
 from .layout import PlanLayout
 from .lowered import require_lowered
 from .package import KERNELS
+from .reference import gpu_rules
 from .schedule import Report, ScheduleWithRoller
 from .sums import SumsAsAdditions
 from .targets import make_target
@@ -110,9 +111,7 @@ def schedule(
         else:  # a kernel needs its threads bound, whatever it is
             from tvm.s_tir import dlight
 
-            gpu = dlight.gpu
-            rules = [gpu.Matmul(), gpu.GEMV(), gpu.Reduction(), gpu.GeneralReduction(), gpu.Fallback()]
-            mod = dlight.ApplyDefaultSchedule(*rules)(mod)
+            mod = dlight.ApplyDefaultSchedule(*gpu_rules())(mod)
     return mod, scheduler.report
 
 
@@ -204,9 +203,7 @@ def build(
     full, outer = make_target(target), _context()
     take = TakeHost()
     instruments = [*(outer.instruments or []), *([take.instrument] if full.kind.name == "cuda" else [])]
-    with tvm.transform.PassContext(
-        opt_level=outer.opt_level, config=_copying_ahead(full), instruments=instruments
-    ):
+    with tvm.transform.PassContext(opt_level=outer.opt_level, config=_copying_ahead(full), instruments=instruments):
         executable = tvm.compile(mod, full, relax_pipeline=roller_pipeline(full, database, device, buckets))
     setattr(executable, KERNELS, take.kernels(executable))
     return executable

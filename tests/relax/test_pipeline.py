@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,13 @@ from tvm import relax  # noqa: E402
 
 import roller_tvm.relax  # noqa: E402, F401
 from roller_tvm.errors import BadInput, RecordError  # noqa: E402
-from roller_tvm.relax.lowered import require_lowered  # noqa: E402
+from roller_tvm.relax import ScheduleWithRoller  # noqa: E402
+from roller_tvm.relax.lowered import NotFused, require_lowered  # noqa: E402
 from roller_tvm.relax.pipeline import build, prepare, schedule  # noqa: E402
+from roller_tvm.relax.tasks import extract_tasks  # noqa: E402
 from roller_tvm.relax.tuning import tune  # noqa: E402
 
+from . import modules  # noqa: E402
 from .networks import LLVM, classifier, default, module, run, values  # noqa: E402
 
 
@@ -145,6 +149,24 @@ class TestWhatToRunFirst:
             require_lowered(half)
         with tvm.target.Target(LLVM):
             require_lowered(relax.transform.FuseTIR()(half))
+
+    @pytest.mark.parametrize("annotated", [True, False])
+    def test_a_module_that_is_legalized_but_not_fused(self, annotated):
+        passes = [relax.transform.DecomposeOpsForInference(), relax.transform.LegalizeOps()]
+        passes += [relax.transform.AnnotateTIROpPattern()] if annotated else []
+        with tvm.target.Target(LLVM):
+            legal = tvm.transform.Sequential(passes)(classifier())
+        with pytest.warns(NotFused, match=r"conv2d \+ .* Run AnnotateTIROpPattern, FuseOps and FuseTIR first"):
+            ScheduleWithRoller(LLVM)(legal)
+        with pytest.warns(NotFused, match="prepare"):
+            extract_tasks(legal)
+
+    def test_a_fused_module_is_not_warned_of(self):
+        for fused in (prepare(classifier(), LLVM), modules.network()):
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", NotFused)
+                require_lowered(fused)
+                require_lowered(relax.transform.AnnotateTIROpPattern()(fused))
 
     def test_no_relax_function(self):
         only = prim_funcs(prepare(classifier(), LLVM))["matmul"]

@@ -90,8 +90,10 @@ def test_what_tvm_has_for_a_gpu_can_be_recorded_too():
     schedule = default_schedule(mod, GPU)
     check_replay(mod, schedule, GPU, "matmul")
     assert "threadIdx.x" in schedule.mod["main"].script()
-    assert structurally_equal(without_names(schedule.mod["main"]),
-                              without_names(default_module(mod, GPU)["main"].without_attr("tirx.is_scheduled")))
+    assert structurally_equal(
+        without_names(schedule.mod["main"]),
+        without_names(default_module(mod, GPU)["main"].without_attr("tirx.is_scheduled")),
+    )
 
 
 def test_a_module_that_is_not_lowered_says_what_to_run(tmp_path):
