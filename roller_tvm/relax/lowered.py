@@ -16,6 +16,8 @@ _VIEWS = ("relax.reshape", "relax.memory.view", "relax.memory.ensure_zero_offset
 PREPARE = "roller_tvm.relax.pipeline.prepare(mod, target)"
 #: Attribute of a PrimFunc that FuseOps goes by.
 _PATTERN = "op_pattern"
+#: How FuseOps names what it put together, from which FuseTIR takes the attribute.
+_FUSED = "fused_"
 _SHOWN = 4
 
 
@@ -88,7 +90,7 @@ def fusible_groups(mod: Any) -> list[list[str]]:
         if not any(f.attrs and _PATTERN in f.attrs for f in funcs.values()):
             tried = relax.transform.AnnotateTIROpPattern()(tried)
             for var, func in funcs.items():
-                if _has_blocks(func):  # what was fused before, by whoever
+                if str(var.name_hint).startswith(_FUSED):
                     tried.update_func(var, func)
         fused = relax.transform.FuseOps()(tried)
     except Exception:  # whatever keeps TVM's pass from this module, it would not have fused it
@@ -99,11 +101,6 @@ def fusible_groups(mod: Any) -> list[list[str]]:
             calls = [b.value for block in func.body.blocks for b in block.bindings if isinstance(b.value, relax.Call)]
             found.append([str(c.args[0].name_hint) for c in calls if c.args and hasattr(c.args[0], "name_hint")])
     return [names for names in found if len(names) > 1]
-
-
-def _has_blocks(func: Any) -> bool:
-    """Whether a function is more than one loop nest."""
-    return hasattr(getattr(getattr(func.body, "block", None), "body", None), "seq")
 
 
 @relax.expr_functor.visitor
