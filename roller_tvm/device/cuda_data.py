@@ -21,6 +21,7 @@ _SANITY = {
     "shared_max": "bytes_per_cycle",
     "launch_max": "time_us",
 }
+_LAUNCH = {"graph_saves": "time_us"}
 
 
 @functools.lru_cache(maxsize=64)
@@ -35,3 +36,16 @@ def sanity(key: str) -> float:
     where = f"{_FILE}: sanity.{key}"
     quantity = read_quantity(read_shipped("_cuda")["sanity"][key], where, True)
     return float(quantity.canonical(_SANITY[key], where, 1.0, 1))
+
+
+@functools.lru_cache(maxsize=8)
+def launch_cost(key: str) -> float:
+    """What starting a kernel costs beside a device's own overhead, in microseconds.
+
+    Examples
+    --------
+    >>> 0 < launch_cost("graph_saves") < 2
+    True
+    """
+    quantity = read_quantity(read_shipped("_cuda")["launch"][key], f"{_FILE}: launch.{key}", True)
+    return float(quantity.canonical(_LAUNCH[key], f"{_FILE}: launch.{key}", 1.0, 1))

@@ -89,6 +89,13 @@ class Limits:
 
     `broadcast_registers` is a fact of the code generator beside a CPU: the vector registers that it needs at a time for
     values broadcast to several vectors; unknown, it may hold every value of a register tile that long.
+
+    `compiled_registers` is one beside a GPU: the registers that a thread gets at most where kernels are compiled for
+    the largest block, whatever they are launched with.
+
+    `local_cache_bytes` is the cache of a GPU's unit that holds spilled registers, `global_cache_bytes` that which holds
+    what it loads; None where loads pass it by. `issue_per_cycle` are the instructions of whole warps that a unit issues
+    a cycle, where that is not one for each scheduler.
     """
 
     max_threads_per_block: int | None = None
@@ -110,6 +117,10 @@ class Limits:
     l1_ways: int | None = None
     l2_ways: int | None = None
     l3_ways: int | None = None
+    compiled_registers: int | None = None
+    local_cache_bytes: int | None = None
+    global_cache_bytes: int | None = None
+    issue_per_cycle: float | None = None
 
     def __post_init__(self) -> None:
         for f in fields(self):

@@ -75,6 +75,10 @@ LIMITS = {
     "l1_ways": "ways",
     "l2_ways": "ways",
     "l3_ways": "ways",
+    "compiled_registers": "registers",
+    "local_cache": "size",
+    "global_cache": "size",
+    "issue_per_cycle": "issue",
 }
 _LEVEL_FIELDS = {
     "capacity": "capacity_bytes",

@@ -30,6 +30,7 @@ UNITS: dict[str, dict[str, float]] = {
     "time_us": {"ns": 1e-3, "us": 1.0, "ms": 1e3},
     "cycles": {"cycles": 1.0},
     "fma": {"FMA/cycle": 1.0},
+    "issue": {"instructions/cycle": 1.0},
     "loads": {"vectors/cycle": 1.0},
     "ratio": {"ratio": 1.0},
     "bytes_per_cycle": {"B/cycle": 1.0},

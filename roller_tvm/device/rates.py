@@ -68,7 +68,8 @@ def spread(rates: Rates, request: Request) -> float:
     0.1
     """
     values = rates.get(request, ())
-    return round(1 - statistics.median(values) / max(values), 6) if values else 0.0
+    most = max(values, default=0.0)
+    return round(1 - statistics.median(values) / most, 6) if most > 0 else 0.0
 
 
 def distance(rates: Rates, request: Request) -> float:

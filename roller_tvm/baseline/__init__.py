@@ -1,0 +1,1 @@
+"""What Roller is compared with: learned cost models. Nothing of the planner imports this."""

@@ -1,0 +1,225 @@
+"""Micro-performance model of a staged GPU kernel, effect by effect (see ``effects``).
+
+A block's step is followed through the pipes of its unit: multiply-adds, issue slots, shared memory, L2, memory. The
+slowest pipe of all resident blocks, or the wait of one block that no other hides, is the time of a step; the busiest
+unit's blocks are the time of the kernel. All counts follow from the kernel's tiles: nothing is fitted per operator.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, prod
+
+from ..device import DeviceSpec
+from .access import fetch, read_cycles, store_sectors
+from .effects import ALL, Effects
+from .geometry import Tile
+from .gpu import GpuRates, busiest_unit, far_traffic, instructions, sectors
+from .kernel import StagedKernel, unrolled_loops
+from .residency import LocalMemory, local_memory, residency, unified
+
+# Issue slots of a fetched vector beside its load and store; of each further coordinate of an element (division by a
+# constant); of a padding guard. As counted in compiled plans (see gpu_tiled); more where nothing is unrolled.
+FETCH_SLOTS, COORDINATE_SLOTS, GUARD_SLOTS = 6, 4, 8
+# Issue slots of a loop around what is unrolled: counter, comparison, branch, address.
+LOOP_SLOTS = 4
+# Cycles that a warp waits for the first operands of an unrolled body, where it has no other work.
+BODY_CYCLES = 20
+# Fetches of a thread that are in flight at a time: compilers unroll a copying loop by four.
+FETCHES_IN_FLIGHT = 4
+# Statements that a compiler unrolls by itself, inner loops first: full unrolling stops at a few hundred instructions.
+COMPILER_STATEMENTS = 256
+# Cycles of the two barriers of a step.
+BARRIER_CYCLES = 40
+# Cycles that starting and retiring a block take.
+BLOCK_CYCLES = 400
+# Shares of the peak that code reaches: multiply-adds between other instructions, memory between pages.
+FMA_SHARE, DRAM_SHARE = 0.9, 0.85
+# Share of the pipes that are not the slowest which is not hidden behind it.
+OVERLAP_LOSS = 0.1
+
+
+@dataclass(frozen=True)
+class KernelTime:
+    """What the model says of one kernel.
+
+    Parameters
+    ----------
+    seconds : float
+    cycles : dict
+        Of one block's step (of a block, where there are no steps), per pipe; 'latency' as others leave it uncovered.
+    bound : str
+        The largest of them.
+    resident, limit : int, str
+        Blocks of a unit at a time, and what limits them.
+    registers : int
+        That a thread needs.
+    spilled : int
+        Accumulators of a thread that find no register.
+    rolled : bool
+        Whether the register tile is indexed by a loop, and so no register tile.
+    local : LocalMemory
+        Traffic of accumulators that are no registers.
+    far_bytes : float
+        From memory, without that.
+    """
+
+    seconds: float
+    cycles: dict[str, float]
+    bound: str
+    resident: int
+    limit: str
+    registers: int
+    spilled: int
+    rolled: bool
+    local: LocalMemory
+    far_bytes: float
+
+
+@dataclass(frozen=True)
+class Body:
+    """What a thread runs without a loop around it, once the schedule and the compiler have unrolled what they do."""
+
+    tile: Tile  # extents per axis
+    outputs: int
+    depth: int
+    times: float  # in one step
+    rolled: bool
+
+
+def body_of(kernel: StagedKernel, compiler_limit: int) -> Body:
+    """Unroll by the schedule's limit or the compiler's, whichever goes farther."""
+    g = kernel.geometry
+    vthreads = prod(kernel.vthreads)
+    limit = kernel.unroll_limit
+    flags = kernel.unrolled
+    if limit is not None:
+        flags = unrolled_loops([e for _, e in kernel.loops], vthreads, max(limit, compiler_limit))
+    tile = kernel.inner(flags)
+    outputs, depth = prod(tile[i] for i in g.spatial), prod(tile[i] for i in g.reduce)
+    rolled = any(e > 1 and a in g.spatial_set and not f for (a, e), f in zip(kernel.loops, flags, strict=True))
+    return Body(tile, outputs, depth, kernel.outputs * kernel.depth / (outputs * depth), rolled)
+
+
+def shared_loads(kernel: StagedKernel, body: Body, warp: int) -> tuple[float, float]:
+    """Of one body: instructions of a thread that read shared memory, and a warp's cycles in it."""
+    slots = cycles = 0.0
+    for number, op in enumerate(kernel.geometry.operands):
+        distinct = 1
+        for dim, extent, full in zip(op.dims, op.box(body.tile), op.shape, strict=True):
+            # A window that no neighbour overlaps (stride as wide as the tile) is read only where it is needed.
+            distinct *= min(extent, prod(body.tile[a] for a, _ in dim), full)
+        vector = read_vector(kernel, number, body.tile)
+        slots += distinct / vector
+        cycles += distinct / vector * read_cycles(kernel, number, warp, vector)
+    return slots, cycles
+
+
+def read_vector(kernel: StagedKernel, number: int, own: Tile) -> int:
+    """Elements that a read of shared memory moves: trailing dimensions that a thread reads whole are one run."""
+    op, box = kernel.geometry.operands[number], kernel.boxes[number]
+    mine, padding = op.box(own), kernel.padding[number]
+    first, below = len(box) - 1, 1
+    while first > 0 and mine[first] == box[first] and not padding:
+        below *= box[first]
+        first -= 1
+    if first < 0:
+        return 1
+    dim = [(a, c) for a, c in op.dims[first] if kernel.block[a] > 1]
+    length, row = below, box[first] * below + (padding if below == 1 else 0)
+    if len(dim) == 1 and dim[0][1] == 1:
+        axis = dim[0][0]
+        length *= own[axis] // kernel.vthreads[axis] if axis in kernel.geometry.spatial_set else own[axis]
+    return next((v for v in (4, 2) if length % v == 0 and row % v == 0), 1)
+
+
+def staged_time(kernel: StagedKernel, device: DeviceSpec, effects: Effects = ALL) -> KernelTime | None:
+    """Predicted time of a staged kernel; None if not even one block fits on a unit.
+
+    Examples
+    --------
+    >>> from roller_tvm.device import load_device
+    >>> from roller_tvm.expr.operators import matmul
+    >>> from roller_tvm.model.geometry import Geometry
+    >>> g = Geometry.of(matmul(m=1024, n=1024, k=1024), "matmul")
+    >>> kernel = StagedKernel(g, (64, 64, 16), (8, 8, 1), (1, 1, 1), ((2, 16), (0, 8), (1, 8)), None, (4, 4), (0, 0))
+    >>> told = staged_time(kernel, load_device("v100"))
+    >>> told.bound, told.spilled
+    ('compute', 0)
+    """
+    g, rates, limits = kernel.geometry, GpuRates.of(device, kernel.geometry.stage.dtype), device.limits
+    warp, warps = device.vector_width, ceil(kernel.threads / device.vector_width)
+    active = warps * warp
+    issue = limits.issue_per_cycle or rates.issue
+    body = body_of(kernel, COMPILER_STATEMENTS)
+    held = residency(kernel, device, body.rolled, effects)
+    if held is None:
+        return None
+    resident = max(1, min(held.resident, ceil(kernel.blocks / device.units)))
+    rolled = (body.outputs, body.times) if body.rolled else None
+    local = local_memory(kernel, device, rates, rolled, held, resident, effects)
+
+    # One block, one step.
+    points = kernel.outputs * kernel.depth * instructions(g)
+    load_slots, load_cycles = shared_loads(kernel, body, warp)
+    if not effects.bank_conflicts:
+        load_cycles = load_slots
+    copied, moved, fetch_slots, store_cycles, rounds = 0.0, 0.0, 0.0, 0.0, 0
+    for number, op in enumerate(g.operands):
+        copy = fetch(kernel, number, warp, rates.sector)
+        each = 1 if copy.vectorised else copy.vector
+        coordinates = max(0, sum(1 for e in kernel.boxes[number] if e > 1) - 1)
+        work = COORDINATE_SLOTS * coordinates + GUARD_SLOTS * op.guarded + op.arithmetic
+        fetch_slots += copy.rounds * (2 * each + (FETCH_SLOTS + work * each) * effects.index_arithmetic)
+        store_cycles += copy.rounds * each * (copy.conflicts if effects.bank_conflicts else 1.0)
+        rounds += ceil(copy.rounds / FETCHES_IN_FLIGHT)
+        box_bytes = prod(kernel.boxes[number]) * op.element_bytes
+        cached = limits.global_cache_bytes is not None
+        copied += copy.requested if effects.coalescing else box_bytes
+        moved += (copy.moved if cached else copy.requested) if effects.coalescing else box_bytes
+    lines = rates.line / rates.shared  # cycles of a line's worth of shared memory
+    compute = points * active / (rates.lanes * FMA_SHARE)
+    slots = points + body.times * (load_slots + LOOP_SLOTS) + fetch_slots + local.accesses
+    issued = slots * warps / issue if effects.issue_rate else 0.0
+    # Where L1 is a part of shared memory, global loads take its cycles too.
+    beside = copied / rates.line * lines if unified(device) else 0.0
+    shared = warps * (body.times * load_cycles + store_cycles) * lines + beside + local.l1
+    far = _far(kernel, device, resident, rates, effects)
+    pipes = {
+        "compute": compute, "issue": issued, "shared": shared, "l2": moved / rates.l2 + local.l2,
+        "dram": far / (kernel.blocks * kernel.steps) / (rates.dram * DRAM_SHARE) + local.dram / DRAM_SHARE,
+    }  # fmt: skip
+    slowest = max(pipes.values())
+    throughput = slowest + OVERLAP_LOSS * (sum(pipes.values()) - slowest)
+    alone = max(compute, issued, shared) / min(1.0, warps / rates.issue)
+    wait = rates.dram_latency * max(1.0, rounds / 2) + BARRIER_CYCLES + body.times * BODY_CYCLES
+    pipes["latency"] = ((wait if effects.latency else 0.0) + alone) / resident
+    step = max(throughput, pipes["latency"])
+
+    # The whole grid: how many blocks the busiest unit runs, and how many are there at a time.
+    busiest = busiest_unit(device, kernel.blocks, resident)[0] if effects.wave_tail else kernel.blocks / device.units
+    store_bytes = store_sectors(kernel, warp, rates.sector) * rates.sector if effects.coalescing else warp * 4
+    outputs = prod(g.extents[i] for i in g.spatial) * g.output_bytes + g.epilogue_bytes
+    store = max(
+        kernel.outputs / kernel.store * warps * store_bytes / rates.l2,
+        outputs / kernel.blocks / (rates.dram * DRAM_SHARE),
+    )
+    cycles = busiest * (kernel.steps * step + store + BLOCK_CYCLES / resident) + rates.dram_latency
+    pipes["store"] = store / kernel.steps
+    seconds = cycles * rates.cycle + device.launch_overhead_us * 1e-6
+    return KernelTime(
+        seconds, pipes, max(pipes, key=lambda p: pipes[p]), resident, held.limit, held.needed, held.spilled,
+        body.rolled, local, far,
+    )  # fmt: skip
+
+
+def _far(kernel: StagedKernel, device: DeviceSpec, resident: int, rates: GpuRates, effects: Effects) -> float:
+    """Bytes from memory."""
+    g = kernel.geometry
+    of_block = [
+        kernel.steps * (sectors(op, list(box), rates.sector) if effects.coalescing else prod(box) * op.element_bytes)
+        for op, box in zip(g.operands, kernel.boxes, strict=True)
+    ]
+    if not effects.l2_reuse:
+        return float(sum(of_block) * kernel.blocks)
+    return far_traffic(g, device, kernel.block, device.units * resident, of_block)

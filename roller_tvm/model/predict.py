@@ -1,0 +1,57 @@
+"""One question for every description of a kernel: how long does it take on a device, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from ..device import DeviceSpec
+from .effects import ALL, Effects
+from .geometry import Geometry, Tile
+from .gpu_direct import direct_estimate, reduce_estimate
+from .gpu_kernel import KernelTime, staged_time
+from .kernel import DirectKernel, Kernel, StagedKernel
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Predicted time of one kernel.
+
+    Parameters
+    ----------
+    seconds : float
+        Infinite where not even one block fits on a unit.
+    bound : str
+        What the model takes for the limit.
+    told : KernelTime or None
+        More, of staged kernels.
+    """
+
+    seconds: float
+    bound: str
+    told: KernelTime | None = None
+
+
+def linear_tile(geometry: Geometry, length: int) -> Tile:
+    """The box of axes that `length` consecutive outputs cover (innermost first); reductions whole."""
+    tile = list(geometry.extents)
+    for i in reversed(geometry.spatial):
+        tile[i] = max(1, min(geometry.extents[i], length))
+        length = ceil(length / geometry.extents[i])
+    return tuple(tile)
+
+
+def predict(kernel: Kernel, device: DeviceSpec, effects: Effects = ALL) -> Prediction:
+    """Predicted time of a kernel, however it was described."""
+    if isinstance(kernel, StagedKernel):
+        told = staged_time(kernel, device, effects)
+        return Prediction(told.seconds, told.bound, told) if told else Prediction(float("inf"), "does not fit")
+    if isinstance(kernel, DirectKernel):
+        g = kernel.geometry
+        estimate = direct_estimate(
+            g, device, linear_tile(g, kernel.threads * kernel.outputs * kernel.vector), linear_tile(g, kernel.vector),
+            kernel.threads, kernel.outputs, kernel.vector,
+        )  # fmt: skip
+    else:
+        estimate = reduce_estimate(kernel.geometry, device, kernel.rows, kernel.lanes)
+    return Prediction(estimate.seconds, estimate.bound) if estimate else Prediction(float("inf"), "does not fit")

@@ -1,0 +1,123 @@
+"""What of a thread lives in registers: blocks of a unit at a time, accumulators that spill, local memory's traffic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from ..device import DeviceSpec
+from .effects import Effects
+from .gpu import GpuRates
+from .kernel import StagedKernel
+from .occupancy import occupancy
+from .registers import ADDRESSES, accumulators, fragments, register_cap
+
+# Registers that a compiler takes at least, and for what is needed: it uses some to run ahead.
+REGISTERS_LEAST, REGISTERS_TAKEN = 32, 1.1
+
+
+@dataclass(frozen=True)
+class Residency:
+    """Registers of a thread and blocks of a unit.
+
+    Parameters
+    ----------
+    resident, limit : int, str
+    needed : int
+        Registers of a thread: accumulators, the smaller fragment, addresses.
+    spilled : int
+        Accumulators without a register.
+    """
+
+    resident: int
+    limit: str
+    needed: int
+    spilled: int
+
+
+def residency(kernel: StagedKernel, device: DeviceSpec, rolled: bool, effects: Effects) -> Residency | None:
+    """Registers and occupancy of a kernel; None if a block asks for more shared memory than a unit has."""
+    g = kernel.geometry
+    held = 0 if rolled else accumulators(g, kernel.thread)
+    needed = held + min(fragments(g, kernel.thread), default=0) + 1 + ADDRESSES
+    cap = register_cap(device, kernel.threads) or needed
+    cap = min(cap, device.limits.compiled_registers or cap)
+    spilled = min(held, max(0, needed - cap)) if effects.spilling else 0
+    taken = min(cap, max(REGISTERS_LEAST, ceil(needed * REGISTERS_TAKEN)))
+    resident, limit = occupancy(device, kernel.threads, taken, kernel.shared_bytes)
+    if resident == 0:
+        return None
+    if not effects.occupancy:
+        resident, limit = occupancy(device, kernel.threads, 0, 0)
+    return Residency(resident, limit, needed, spilled)
+
+
+@dataclass(frozen=True)
+class LocalMemory:
+    """Traffic of accumulators that are no registers, one step of a block.
+
+    Parameters
+    ----------
+    accesses : float
+        Loads and stores of a thread.
+    l1, l2, dram : float
+        Cycles of a unit.
+    """
+
+    accesses: float
+    l1: float
+    l2: float
+    dram: float
+
+
+def unified(device: DeviceSpec) -> bool:
+    """Whether L1 and shared memory are one memory: a cache no smaller than all of shared memory."""
+    cache = device.limits.global_cache_bytes
+    return cache is not None and cache >= device.level("shared").capacity_bytes
+
+
+def local_memory(
+    kernel: StagedKernel, device: DeviceSpec, rates: GpuRates, rolled: tuple[int, float] | None, held: Residency,
+    resident: int, effects: Effects,
+) -> LocalMemory:  # fmt: skip
+    """Where spilled accumulators and rolled tiles go: the nearest cache with room for those of all resident threads.
+
+    Parameters
+    ----------
+    rolled : (int, float) or None
+        For a tile that is indexed by a loop: accumulators of an unrolled body, and bodies in a step.
+    """
+    element = kernel.geometry.accumulator_bytes
+    accesses = size = 0.0
+    if rolled is not None and effects.rolled_tiles:
+        # Each body loads its accumulators and stores them.
+        accesses, size = 2.0 * rolled[0] * rolled[1], float(kernel.outputs)
+    elif held.spilled:
+        # Each turn of the reduction's outer loops in a step passes over the tile once.
+        accesses, size = 2.0 * held.spilled * outer_turns(kernel), float(held.spilled)
+    if not accesses:
+        return LocalMemory(0.0, 0.0, 0.0, 0.0)
+    lanes = ceil(kernel.threads / device.vector_width) * device.vector_width
+    footprint = size * element * lanes * resident
+    cache = float(device.limits.local_cache_bytes or 0)
+    if unified(device):
+        cache = max(0.0, cache - resident * kernel.shared_bytes)
+    near = min(1.0, cache / footprint)
+    second = min(1.0, device.level("l2").capacity_bytes / (footprint * device.units)) if device.has("l2") else 0.0
+    moved = accesses * element * lanes
+    # Stores are written through where L1 is a part of shared memory; elsewhere it keeps them.
+    missed = moved * (1 - near / 2) if unified(device) else moved * (1 - near)
+    return LocalMemory(
+        accesses, moved / rates.shared, missed / rates.l2, moved * (1 - near) * (1 - second) / rates.dram
+    )
+
+
+def outer_turns(kernel: StagedKernel) -> int:
+    """Iterations of a step's reduction loops that stand outside of every loop over outputs."""
+    turns = 1
+    for axis, extent in kernel.loops:
+        if axis in kernel.geometry.spatial_set and extent > 1:
+            break
+        if axis not in kernel.geometry.spatial_set:
+            turns *= extent
+    return turns

@@ -1,0 +1,169 @@
+"""Reading record files of Ansor (JSON lines, log version v0.6), plain or gzipped; nothing here needs a TVM."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from roller_tvm.errors import BadInput
+
+SUFFIXES = (".json", ".json.gz", ".log", ".log.gz", ".jsonl", ".jsonl.gz")
+#: The versions whose steps are read; later ones of Ansor have not changed them since v0.3.
+VERSIONS = ("v0.3", "v0.4", "v0.5", "v0.6")
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One line of a record file.
+
+    Parameters
+    ----------
+    number : int
+        Line number, from 1.
+    key : str
+        Ansor's workload key.
+    target : str
+    steps : tuple of tuple
+        Transform steps, each a name and its arguments.
+    seconds : float
+        Mean of the measured times; infinite for a record that did not run.
+    """
+
+    number: int
+    key: str
+    target: str
+    steps: tuple[tuple[Any, ...], ...]
+    seconds: float
+
+    @property
+    def ran(self) -> bool:
+        return math.isfinite(self.seconds)
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A line, or the rest of a file, that could not be read; `foreign` if it is no record of Ansor at all."""
+
+    number: int
+    reason: str
+    foreign: bool = True
+
+    def __str__(self) -> str:
+        return f"line {self.number}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class RecordFile:
+    """What a file held."""
+
+    path: Path
+    records: tuple[Recorded, ...]
+    skipped: tuple[Skipped, ...]
+
+    @property
+    def ran(self) -> tuple[Recorded, ...]:
+        return tuple(r for r in self.records if r.ran)
+
+
+def parse_line(number: int, line: str) -> Recorded:
+    """One record; ``ValueError`` says why a line is not one.
+
+    Examples
+    --------
+    >>> line = '{"i": [["[\\\\"matmul\\\\", 8]", "cuda"], [[], [["CI", 1]]]], "r": [[0.5], 0, 1.0, 1], "v": "v0.6"}'
+    >>> parse_line(1, line).steps, parse_line(1, line).seconds
+    ((('CI', 1),), 0.5)
+    """
+    try:
+        data = json.loads(line)
+    except ValueError as error:
+        raise ValueError(f"not JSON, or cut off ({error})") from None
+    except RecursionError:
+        raise ValueError("not a record (nested too deep)") from None
+    try:
+        key, target = data["i"][0][:2]
+        steps = data["i"][1][1]
+        costs, error_no = data["r"][:2]
+        version = data["v"]
+    except (KeyError, IndexError, TypeError, ValueError):
+        raise ValueError("JSON, but no record of auto_scheduler (fields 'i', 'r' and 'v')") from None
+    if version not in VERSIONS:
+        raise ValueError(f"log version {version!r}, not one of {', '.join(VERSIONS)}")
+    if not isinstance(key, str) or not isinstance(target, str):
+        raise ValueError("workload key or target is not a string")
+    if not isinstance(steps, list) or not all(isinstance(s, list) and s and isinstance(s[0], str) for s in steps):
+        raise ValueError("steps are not a list of named steps")
+    if not isinstance(costs, list) or not costs or not all(isinstance(c, (int, float)) for c in costs):
+        raise ValueError("measured times are not a list of numbers")
+    seconds = math.inf if error_no != 0 else math.fsum(costs) / len(costs)
+    if not seconds > 0:
+        raise ValueError(f"a time of {seconds:g} s")
+    return Recorded(number, key, target, tuple(_frozen(s) for s in steps), seconds)
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(_frozen(v) for v in value) if isinstance(value, list) else value
+
+
+def read_file(path: Path) -> RecordFile:
+    """Every record of a file; lines that are none are counted by number, comments (``#``) are not counted.
+
+    Raises
+    ------
+    BadInput
+        The file cannot be read at all.
+    """
+    records: list[Recorded] = []
+    skipped: list[Skipped] = []
+    number = 0
+    try:
+        for number, line in enumerate(_lines(path), 1):
+            if not line.strip() or line.startswith("#"):
+                continue
+            try:
+                records.append(parse_line(number, line))
+            except ValueError as error:
+                skipped.append(Skipped(number, str(error)))
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        if not number:
+            raise BadInput(f"cannot be unpacked: {error}", str(path), "give a whole gzip file") from error
+        skipped.append(Skipped(number + 1, f"the file is cut off or damaged from here on ({error})"))
+    except OSError as error:
+        raise BadInput(f"cannot be read: {error.strerror or error}", str(path), "give another file") from error
+    return RecordFile(path, tuple(records), tuple(skipped))
+
+
+def _lines(path: Path) -> Iterator[str]:
+    with open(path, "rb") as plain:
+        packed = plain.read(2) == b"\x1f\x8b"
+    if packed:
+        with gzip.open(path, "rt", encoding="utf-8", errors="replace") as file:
+            yield from file
+    else:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            yield from file
+
+
+def find_files(paths: list[Path]) -> list[Path]:
+    """Files as given, and those of folders (and of theirs) that are named as record files are.
+
+    Raises
+    ------
+    BadInput
+        A path that does not exist, or a folder without any.
+    """
+    found: list[Path] = []
+    for path in paths:
+        if not path.exists():
+            raise BadInput("no such file or folder", str(path), "give record files of Ansor, or folders of them")
+        inside = sorted(p for p in path.rglob("*") if p.name.endswith(SUFFIXES)) if path.is_dir() else [path]
+        if not inside:
+            raise BadInput("holds no record file", str(path), f"record files end in {', '.join(SUFFIXES)}")
+        found += inside
+    return found

@@ -1,0 +1,212 @@
+"""Ansor's transform steps applied to loops without TVM: what a record's schedule looks like in the end.
+
+A stage is a list of loops; a loop knows which parts of which axes it walks. That is all a plan is read back from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil, prod
+from typing import Any
+
+#: Of ``AN`` steps, by their number in the record.
+ANNOTATIONS = (
+    "", "unroll", "vectorize", "parallel", "vthread", "blockIdx.x", "threadIdx.x", "blockIdx.y", "threadIdx.y",
+    "blockIdx.z", "threadIdx.z", "tensorize",
+)  # fmt: skip
+
+
+class Unreadable(ValueError):
+    """A record's steps that cannot be followed, with the reason."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of an axis: `extent` iterations, each of which is `stride` of the axis' own."""
+
+    axis: int
+    extent: int
+    stride: int
+
+
+@dataclass(frozen=True)
+class Loop:
+    """One loop of a stage: the parts it walks, outermost first; no parts where a fused loop was split."""
+
+    extent: int
+    parts: tuple[Part, ...] = ()
+    binding: str = ""
+
+    @property
+    def pure(self) -> Part | None:
+        """The part that the loop is, if it is a single one."""
+        return self.parts[0] if len(self.parts) == 1 else None
+
+
+@dataclass
+class LoopStage:
+    """A stage as the steps have left it."""
+
+    name: str
+    kind: str  # 'input', 'compute', 'read' (a copy into a cache), 'write' (copies a cache out)
+    loops: list[Loop]
+    source: str = ""  # of a copy: the stage that it copies
+    place: str = ""  # 'inline', 'at' or '' (root)
+    at: tuple[str, int] | None = None  # stage, position of its loop
+    scope: str = ""
+    pragma: dict[str, int] = field(default_factory=dict)
+    spatial: int = 0  # how many axes are outputs'; those after are reduced
+    partial: bool = False  # an rfactor stage
+
+    def axis_extent(self, axis: int) -> int:
+        return prod(p.extent for loop in self.loops for p in loop.parts if p.axis == axis)
+
+
+@dataclass(frozen=True)
+class StageInfo:
+    """A stage of the workload before any step: an input, or a computation with its axes."""
+
+    name: str
+    spatial: tuple[int, ...] = ()
+    reduce: tuple[int, ...] = ()
+    is_input: bool = False
+
+
+class State:
+    """Stages with their loops; ``apply`` follows one step."""
+
+    def __init__(self, stages: Sequence[StageInfo]):
+        self.stages: list[LoopStage] = []
+        for info in stages:
+            extents = (*info.spatial, *info.reduce)
+            loops = [Loop(e, (Part(i, e, 1),)) for i, e in enumerate(extents)]
+            kind = "input" if info.is_input else "compute"
+            self.stages.append(LoopStage(info.name, kind, loops, spatial=len(info.spatial)))
+        self.lengths: list[tuple[int, ...]] = []  # of the step at that position, empty where it is no split
+
+    @classmethod
+    def replay(cls, stages: Sequence[StageInfo], steps: Sequence[Sequence[Any]]) -> State:
+        """The state after every step; ``Unreadable`` names the step that cannot be followed."""
+        state = cls(stages)
+        for number, step in enumerate(steps):
+            try:
+                state.apply(step)
+            except (IndexError, TypeError, ValueError, ZeroDivisionError) as error:
+                reason = error if isinstance(error, Unreadable) else f"{type(error).__name__}: {error}"
+                raise Unreadable(f"step {number} {list(step)!r:.60}: {reason}") from None
+        return state
+
+    def apply(self, step: Sequence[Any]) -> None:
+        handler = _STEPS.get(step[0])
+        if handler is None:
+            raise Unreadable(f"unknown step, not one of {', '.join(sorted(_STEPS))}")
+        self.lengths.append(())
+        handler(self, *step[1:])
+
+    def stage(self, name: str) -> LoopStage:
+        return next(s for s in self.stages if s.name == name)
+
+    def inside(self, name: str) -> list[LoopStage]:
+        """Stages computed within the loops of a stage, directly or not."""
+        own = [s for s in self.stages if s.place == "at" and s.at and s.at[0] == name]
+        return own + [d for s in own for d in self.inside(s.name)]
+
+    # Steps -------------------------------------------------------------------------------------------
+
+    def _split(self, stage: int, loop: int, extent: Any, lengths: Sequence[int], inner_to_outer: Any = True) -> None:
+        if any(not isinstance(n, int) or n < 1 for n in lengths):
+            raise Unreadable(f"split lengths {list(lengths)}")
+        self.lengths[-1] = tuple(lengths)
+        self._split_into(stage, loop, lengths, bool(inner_to_outer))
+
+    def _split_into(self, stage: int, loop: int, lengths: Sequence[int], inner_to_outer: bool = True) -> None:
+        loops = self.stages[stage].loops
+        whole = loops[loop]
+        rest = ceil(whole.extent / prod(lengths))
+        extents = [rest, *lengths] if inner_to_outer else [*lengths, rest]
+        pieces = []
+        for n, extent in enumerate(extents):
+            part = whole.pure
+            below = prod(extents[n + 1:])
+            parts = (Part(part.axis, extent, part.stride * below),) if part else ()
+            pieces.append(Loop(extent, parts))
+        loops[loop:loop + 1] = pieces
+
+    def _follow_split(self, stage: int, loop: int, source: int, parts: int) -> None:
+        lengths = self.lengths[source]
+        kept = [*lengths[:parts - 1], prod(lengths[parts - 1:])]
+        self._split_into(stage, loop, kept)
+
+    def _follow_fused(self, stage: int, loop: int, sources: Sequence[int], level: int, factor: Any) -> None:
+        length = prod(self.lengths[s][level] if factor else self.lengths[s][level] for s in sources)
+        self._split_into(stage, loop, [length], bool(factor))
+
+    def _fuse(self, stage: int, positions: Sequence[int]) -> None:
+        loops = self.stages[stage].loops
+        first, last = positions[0], positions[-1]
+        if list(positions) != list(range(first, last + 1)):
+            raise Unreadable("fused loops are not neighbours")
+        fused = loops[first:last + 1]
+        known = all(loop.parts for loop in fused)
+        parts = tuple(p for loop in fused for p in loop.parts) if known else ()
+        loops[first:last + 1] = [Loop(prod(loop.extent for loop in fused), parts)]
+
+    def _reorder(self, stage: int, order: Sequence[int]) -> None:
+        loops = self.stages[stage].loops
+        if sorted(order) != list(range(len(loops))):
+            raise Unreadable(f"an order of {len(order)} loops for {len(loops)}")
+        self.stages[stage].loops = [loops[i] for i in order]
+
+    def _annotate(self, stage: int, loop: int, annotation: int) -> None:
+        loops = self.stages[stage].loops
+        loops[loop] = replace(loops[loop], binding=ANNOTATIONS[annotation])
+
+    def _pragma(self, stage: int, loop: int, pragma: str) -> None:
+        name, _, value = pragma.partition("$")
+        self.stages[stage].pragma[name] = int(value) if value.lstrip("-").isdigit() else 0
+
+    def _compute_at(self, stage: int, target: int, loop: int) -> None:
+        self.stages[stage].place, self.stages[stage].at = "at", (self.stages[target].name, loop)
+
+    def _inline(self, stage: int) -> None:
+        self.stages[stage].place = "inline"
+
+    def _root(self, stage: int) -> None:
+        self.stages[stage].place, self.stages[stage].at = "", None
+
+    def _cache_read(self, stage: int, scope: str, readers: Sequence[int]) -> None:
+        source = self.stages[stage]
+        spatial = source.spatial or 0
+        extents = [source.axis_extent(i) for i in range(spatial)]
+        loops = [Loop(e, (Part(i, e, 1),)) for i, e in enumerate(extents)]
+        copy = LoopStage(f"{source.name}.{scope}", "read", loops, source.name, scope=scope, spatial=spatial)
+        self.stages.insert(stage + 1, copy)
+
+    def _cache_write(self, stage: int, scope: str) -> None:
+        output = self.stages[stage]
+        cache = replace(output, name=f"{output.name}.{scope}", scope=scope, pragma={})
+        extents = [output.axis_extent(i) for i in range(output.spatial)]
+        copy = [Loop(e, (Part(i, e, 1),)) for i, e in enumerate(extents)]
+        self.stages[stage:stage + 1] = [cache, LoopStage(output.name, "write", copy, cache.name, spatial=len(copy))]
+
+    def _factor(self, stage: int, loop: int, place: int) -> None:
+        whole = self.stages[stage]
+        factored = whole.loops[loop]
+        others = [lp for i, lp in enumerate(whole.loops) if i != loop]
+        outputs = [lp for lp in others if all(p.axis < whole.spatial for p in lp.parts)]
+        reduced = [lp for lp in others if lp not in outputs]
+        loops = [*outputs[:place], factored, *outputs[place:], *reduced]
+        partial = LoopStage(f"{whole.name}.rf", "compute", loops, spatial=whole.spatial, partial=True)
+        whole.loops = [*outputs, factored]
+        self.stages.insert(stage, partial)
+
+    def _align(self, stage: int, loop: int, factor: int, offset: int) -> None:
+        self.stages[stage].pragma["storage_align"] = factor
+
+
+_STEPS: dict[str, Callable[..., None]] = {
+    "SP": State._split, "FSP": State._follow_split, "FFSP": State._follow_fused, "FU": State._fuse,
+    "RE": State._reorder, "AN": State._annotate, "PR": State._pragma, "CA": State._compute_at, "CI": State._inline,
+    "CR": State._root, "CHR": State._cache_read, "CHW": State._cache_write, "RF": State._factor, "SA": State._align,
+}  # fmt: skip

@@ -1,0 +1,157 @@
+"""The operator that a record is about, from Ansor's workload key or from the name of the file."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import RollerError
+from ..expr import TensorExpression
+from ..expr.operators import operator
+from .state import StageInfo, Unreadable
+
+
+@dataclass(frozen=True)
+class Workload:
+    """An operator with its stages in the order in which Ansor numbers them.
+
+    Parameters
+    ----------
+    kind : str
+        'conv2d', 'depthwise', 'matmul', 'pooling' or 'reduction'.
+    expression : TensorExpression
+    stages : tuple of StageInfo
+        Named as the expression's; a padding of nothing has a stage in Ansor's DAG, and is named 'pad' too.
+    anchor : str
+        The stage with the reduction.
+    operands : tuple of (str, str)
+        Stage that is read, and the tensor that the anchor of the expression reads there.
+    """
+
+    kind: str
+    expression: TensorExpression
+    stages: tuple[StageInfo, ...]
+    anchor: str
+    operands: tuple[tuple[str, str], ...]
+
+    def operand_of(self, stage: str) -> str | None:
+        return dict(self.operands).get(stage)
+
+
+def _padding(value: Any) -> Any:
+    """'SAME', 'VALID', a number, or several."""
+    if isinstance(value, str) and not value.isdigit():
+        return value
+    return str(value) if isinstance(value, int | str) else "x".join(map(str, value))
+
+
+def _windowed(kind: str, build: str, args: Sequence[Any], names: Sequence[str], pads: bool = True) -> Workload:
+    *numbers, stride, padding = args
+    if len(numbers) != len(names):
+        raise Unreadable(f"a {kind} of {len(args)} arguments, not {len(names) + 2}")
+    given = dict(zip(names, numbers, strict=True))
+    expression = operator(build, **given, stride=_padding(stride), padding=_padding(padding))
+    return _staged(kind, expression, pads or "pad" in [s.name for s in expression.stages])
+
+
+def _staged(kind: str, expression: TensorExpression, pads: bool) -> Workload:
+    """Number the stages as Ansor does: an input before what reads it, the data's padding at once after it."""
+    anchor = expression.anchor
+    stages: list[StageInfo] = []
+    operands: list[tuple[str, str]] = []
+    for access in anchor.reads:
+        tensor = expression.tensors[access.tensor]
+        shape = tensor.shape
+        if access.tensor == "pad":
+            stages.append(StageInfo("data", expression.tensors["data"].shape, is_input=True))
+            stages.append(StageInfo("pad", shape))
+        else:
+            stages.append(StageInfo(access.tensor, shape, is_input=True))
+            if access.tensor == "data" and pads:
+                stages.append(StageInfo("pad", shape))
+        operands += [(access.tensor, access.tensor), ("pad", access.tensor)] if access.tensor in ("data", "pad") else [
+            (access.tensor, access.tensor)]
+    computed = [s for s in expression.stages if s.name != "pad"]
+    for stage in computed:
+        extents = [(a.extent, a.is_reduce) for a in stage.axes]
+        stages.append(StageInfo(
+            stage.name, tuple(e for e, r in extents if not r), tuple(e for e, r in extents if r)
+        ))  # fmt: skip
+    return Workload(kind, expression, tuple(stages), anchor.name, tuple(operands))
+
+
+def _conv2d(*args: Any) -> Workload:
+    return _windowed("conv2d", "conv2d_nchw", args, ("n", "c", "h", "w", "f", "kh", "kw"))
+
+
+def _depthwise(*args: Any) -> Workload:
+    return _windowed("depthwise", "depthwise_conv2d_nchw", args, ("n", "c", "h", "w", "kh", "kw"))
+
+
+def _pooling(mode: str, *args: Any) -> Workload:
+    if mode not in ("avg", "max"):
+        raise Unreadable(f"pooling by {mode!r}, not 'avg' or 'max'")
+    names = ("n", "c", "h", "w", "kh", "kw")
+    return _windowed("pooling", f"{mode}_pool2d_nchw", args, names, pads=False)
+
+
+def _matmul(m: int, k: int, n: int) -> Workload:
+    return _staged("matmul", operator("matmul", m=m, n=n, k=k), False)
+
+
+def _reduction(shape: Sequence[int], axes: Any, keepdims: Any = False) -> Workload:
+    axes = [axes] if isinstance(axes, int) else list(axes)
+    text = {"shape": "x".join(map(str, shape)), "axis": "x".join(map(str, axes))}
+    return _staged("reduction", operator("reduce_sum", **text, keepdims=str(bool(keepdims)).lower()), False)
+
+
+#: Names of workloads, in keys and at the start of file names.
+KINDS: dict[str, Callable[..., Workload]] = {
+    "conv2d_layer": _conv2d, "conv2d": _conv2d, "conv": _conv2d,
+    "depthwise_conv2d_layer": _depthwise, "depthwise_layer": _depthwise, "depthwise": _depthwise,
+    "pool_layer": _pooling, "pooling": _pooling,
+    "matmul_layer": _matmul, "matmul": _matmul,
+    "reduction_layer": _reduction,
+}  # fmt: skip
+
+
+def workload_of(key: str, file_name: str = "") -> Workload:
+    """The operator of a workload key; of the file's name where the key is a hash.
+
+    Raises
+    ------
+    Unreadable
+        Neither names an operator that is known here.
+
+    Examples
+    --------
+    >>> workload_of('["matmul_layer", 128, 4032, 1000]').expression.output.shape
+    (128, 1000)
+    >>> workload_of('["0123abcd"]', "conv_128_64_56_56_64_3_3_1_SAME.json.gz").kind
+    'conv2d'
+    """
+    return _workload(key, file_name.split(".")[0])
+
+
+@functools.lru_cache(maxsize=1024)
+def _workload(key: str, stem: str) -> Workload:
+    try:
+        name, *args = json.loads(key)
+    except (ValueError, TypeError):
+        raise Unreadable(f"workload key {key!r:.60} is no list") from None
+    build = KINDS.get(name) if isinstance(name, str) else None
+    if build is None:
+        words = re.split(r"[_\s]+", stem)
+        build = KINDS.get(words[0])
+        args = [int(w) if w.lstrip("-").isdigit() else w for w in words[1:]]
+    if build is None:
+        known = ", ".join(sorted(KINDS))
+        raise Unreadable(f"workload {name!r:.60} is not one of {known}, and neither is the file's name")
+    try:
+        return build(*args)
+    except (TypeError, ValueError, RollerError) as error:
+        raise Unreadable(f"workload {key!r:.80}: {str(error).splitlines()[0]}") from None
