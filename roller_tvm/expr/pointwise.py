@@ -152,6 +152,30 @@ def softmax(shape: Ints, axis: Ints = (-1,), dtype: str = "float32") -> TensorEx
 
 
 @named
+def layer_norm(shape: Ints, dtype: str = "float32") -> TensorExpression:
+    """Layer normalisation over the last axis, with scale and shift."""
+    every = {f"i{d}": e for d, e in enumerate(shape)}
+    *rows, last = every
+    kept = {a: every[a] for a in rows}
+    width = Tensor("gamma", (every[last],), dtype), Tensor("beta", (every[last],), dtype)
+    axes = (*spatial(kept), *reduce({"k": every[last]}))
+    row = [*kept, "k"]
+    stages = (
+        Stage("total", axes, (read("data", row),), dtype, (("add", 1),), "sum"),
+        Stage(
+            "spread", axes, (read("data", row), read("total", kept)), dtype,
+            (("add", 2), ("div", 2), ("fma", 1)), "sum",
+        ),
+        elementwise(
+            "norm", every,
+            [read("data", every), read("total", kept), read("spread", kept), read("gamma", [last]), read("beta", [last])],
+            dtype, (("add", 3), ("div", 3), ("mul", 1), ("special", 1)),
+        ),
+    )  # fmt: skip
+    return TensorExpression("layer_norm", (Tensor("data", shape, dtype), *width), stages, "spread")
+
+
+@named
 def relu(shape: Ints, dtype: str = "float32") -> TensorExpression:
     """max(x, 0), element by element."""
     extents = {f"i{d}": e for d, e in enumerate(shape)}

@@ -9,6 +9,8 @@ from ..expr.operators import lookup, normalize, resolve_axes
 from ..expr.parameters import Padding, Window
 
 Tensors = list[Any]
+#: Added to a variance, as networks do.
+EPSILON = 1e-5
 _BUILDERS: dict[str, Callable[..., Tensors]] = {}
 
 
@@ -221,6 +223,31 @@ def softmax(shape: Any, axis: Any, dtype: str) -> Tensors:
     te, topi = _tvm()
     data = te.placeholder(shape, dtype, name="data")
     return [data, topi.nn.softmax(data, axis=resolve_axes("softmax", shape, axis)[0])]
+
+
+@_builds
+def layer_norm(shape: Any, dtype: str) -> Tensors:
+    """Written out: topi's own differs between TVM's two lines."""
+    te, _ = _tvm()
+    import tvm
+
+    *rows, width = shape
+    data = te.placeholder(shape, dtype, name="data")
+    gamma, beta = (te.placeholder((width,), dtype, name=name) for name in ("gamma", "beta"))
+    count = (tvm.tir if hasattr(tvm, "tir") else tvm.tirx).const(float(width), dtype)
+    first, second = (te.reduce_axis((0, width), name="k") for _ in range(2))
+    total = te.compute(rows, lambda *i: te.sum(data[(*i, first)], first), name="total")
+
+    def centred(*i: Any) -> Any:
+        return data[i] - total[i[:-1]] / count
+
+    spread = te.compute(rows, lambda *i: te.sum(centred(*i, second) * centred(*i, second), second), name="spread")
+
+    def normal(*i: Any) -> Any:
+        scale = te.sqrt(spread[i[:-1]] / count + EPSILON)
+        return centred(*i) / scale * gamma[i[-1]] + beta[i[-1]]
+
+    return [data, gamma, beta, te.compute(shape, normal, name="norm")]
 
 
 @_builds

@@ -35,6 +35,7 @@ reduce_sum shape=3x4x5 axis=-2 keepdims=1
 reduce_max shape=3x4x5
 softmax shape=3x4x5
 softmax shape=3x4x5 axis=1
+layer_norm shape=3x4x5
 relu shape=3x4x5
 add shape=3x4x5
 add shape=3x4x5 other=4x1
