@@ -21,7 +21,9 @@ RELAY = lines("roller_tvm/tvm_env/relay-line.txt")
 # TVM as pip has it. ffi 0.1.15, which pip would take, crashes (roller_tvm/tvm_env/ffi.py); cloudpickle and psutil are
 # what MetaSchedule's builder and runner need, tornado its RPC.
 RELAX = ["apache-tvm>=0.26,<0.28", "apache-tvm-ffi==0.1.14.post1", "cloudpickle", "psutil", "tornado"]
-TEST = ["pytest>=8", "hypothesis>=6", "islpy"]
+# pyopencl runs kernels on PoCL, where there is one (Debian: pocl-opencl-icd).
+OPENCL = ["pyopencl"]
+TEST = ["pytest>=8", "hypothesis>=6", "islpy", *OPENCL]
 
 setup(
     name="roller-tvm",
@@ -49,6 +51,7 @@ setup(
         # Relax's importer takes what onnxslim leaves of an export.
         "relax-onnx": ["onnx>=1.18", "onnxslim", "onnxruntime"],
         "relax-torch": ["torch>=2.6"],
+        "opencl": OPENCL,
         "demo": ["pillow"],
         "test": TEST,
         "dev": [*TEST, "ruff", "mypy"],

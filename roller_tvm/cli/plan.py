@@ -52,6 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", action="store_true", help="print the schedule steps of the best plan")
     emulated = "execute the best plan's GPU kernels on this CPU, every access checked, and compare what they compute"
     parser.add_argument("--check", action="store_true", help=f"{emulated}; needs a TVM and a C++ compiler, no GPU")
+    pocl = "with --check: a second witness, the same schedule in OpenCL, run by PoCL; needs pyopencl and PoCL"
+    parser.add_argument("--on-pocl", action="store_true", help=pocl)
     parser.add_argument("--json", action="store_true", help="print plans and estimates as JSON")
     add_line_argument(parser)
     parser.usage = "%(prog)s OPERATOR NAME=VALUE ... [options]\n       %(prog)s --operators FILE.csv [options]"
@@ -69,6 +71,8 @@ def run(args: argparse.Namespace) -> int:
         )
     device = device_for_target(args.target) if args.target else load_device(args.device)
     device, features = planning_of(args, device)
+    if args.on_pocl and not args.check:
+        raise UsageError("--on-pocl goes with --check", remedy="give both")
     if args.check and (args.operators or not device.arch.startswith("sm_")):
         raise UsageError("--check executes one operator's kernels for an NVIDIA GPU", remedy="name one by --device")
     if args.operators:
@@ -79,8 +83,9 @@ def run(args: argparse.Namespace) -> int:
     construction, milliseconds = _timed(expression, device, features, args.top)
     printed = _print(args, expression, construction, device, milliseconds)
     if args.check:
-        checked = edge_of(args, "execute a plan's kernels").check(args.words, device, features)
-        print(f"\n#1 {checked}", file=sys.stderr if args.json else sys.stdout)
+        edge = edge_of(args, "execute a plan's kernels")
+        for checked in edge.check(args.words, device, features, args.on_pocl):
+            print(f"\n#1 {checked}", file=sys.stderr if args.json else sys.stdout)
     return printed
 
 

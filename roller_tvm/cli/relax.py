@@ -6,7 +6,7 @@ import argparse
 import json
 import shlex
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,18 +89,20 @@ def planning(device: DeviceSpec) -> tuple[DeviceSpec, Features]:
     return with_this_llvm(device), Features.of_tensor_ir(device)
 
 
-def check(words: Sequence[str], device: DeviceSpec, features: Features) -> Any:
-    """The best plan of a named operator, its kernels executed on the CPU: an `emulate.Checked`."""
+def check(words: Sequence[str], device: DeviceSpec, features: Features, on_pocl: bool) -> Iterator[Any]:
+    """The best plan of a named operator, its kernels executed on the CPU: an `emulate.Checked` of each witness."""
     from tvm import te
 
-    from roller_tvm.relax.emulated import check_plan
+    from roller_tvm.relax.emulated import check_plan, check_plan_on_pocl
     from roller_tvm.te import te_operator
     from roller_tvm.tir import read_prim_func
 
     tensors = te_operator(words[0], **parse_params(" ".join(words[1:])))
     reading = read_prim_func(te.create_prim_func(tensors))
     plan = construct(reading.expression, device, 1, features).best.plan
-    return check_plan(plan, tensors, device.arch)
+    yield check_plan(plan, tensors, device.arch)
+    if on_pocl:
+        yield check_plan_on_pocl(plan, tensors)
 
 
 def load(path: Path, device: str) -> Any:

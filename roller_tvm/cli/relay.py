@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -120,15 +120,17 @@ def planning(device: DeviceSpec) -> tuple[DeviceSpec, Features]:
     return device, Features()
 
 
-def check(words: Sequence[str], device: DeviceSpec, features: Features) -> Any:
-    """The best plan of a named operator, its kernels executed on the CPU: an `emulate.Checked`."""
-    from roller_tvm.relay.emulated import check_plan
+def check(words: Sequence[str], device: DeviceSpec, features: Features, on_pocl: bool) -> Iterator[Any]:
+    """The best plan of a named operator, its kernels executed on the CPU: an `emulate.Checked` of each witness."""
+    from roller_tvm.relay.emulated import check_plan, check_plan_on_pocl
     from roller_tvm.te import read_te, te_operator
 
     tensors = te_operator(words[0], **parse_params(" ".join(words[1:])))
     reading = read_te(tensors)
     plan = construct(reading.expression, device, 1, features).best.plan
-    return check_plan(plan, tensors, device.arch)
+    yield check_plan(plan, tensors, device.arch)
+    if on_pocl:
+        yield check_plan_on_pocl(plan, tensors)
 
 
 def load(path: Path, device: str) -> Any:

@@ -5,11 +5,12 @@ emulated, and every access to memory is checked: bounds, memory nobody wrote, ra
 nobody waited for, barriers that part of a block does not reach.
 """
 
-from roller_tvm.emulate.check import Checked, check
+from roller_tvm.emulate.check import Checked, check, check_on_pocl
 from roller_tvm.emulate.errors import KernelFault, NotEmulated
 from roller_tvm.emulate.function import Function
 from roller_tvm.emulate.host import BufferSpec, HostCode, Launch
 from roller_tvm.emulate.kept import BuiltKernels, Emulation
+from roller_tvm.emulate.opencl import OpenClFunction
 from roller_tvm.emulate.program import DeviceArray, Program, compile_source
 from roller_tvm.emulate.source import CudaSource, Kernel, Parameter
 
@@ -17,5 +18,6 @@ compile = compile_source
 
 __all__ = [
     "BufferSpec", "BuiltKernels", "Checked", "CudaSource", "DeviceArray", "Emulation", "Function", "HostCode", "Kernel",
-    "KernelFault", "Launch", "NotEmulated", "Parameter", "Program", "check", "compile", "compile_source",
+    "KernelFault", "Launch", "NotEmulated", "OpenClFunction", "Parameter", "Program", "check", "check_on_pocl",
+    "compile", "compile_source",
 ]  # fmt: skip

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from roller_tvm.emulate.function import Function
+from roller_tvm.emulate.opencl import OpenClFunction
 from roller_tvm.errors import WrongAnswer
 from roller_tvm.measure.numerics import difference
 
@@ -31,6 +32,8 @@ class Checked:
         How many of the results were compared.
     seconds : float
         Of the emulation, the reference not included.
+    witness : str
+        What executed it.
     """
 
     kernels: int
@@ -39,12 +42,13 @@ class Checked:
     elements: int
     of_elements: int
     seconds: float
+    witness: str = "on the CPU"
 
     def __str__(self) -> str:
         part = "all" if self.blocks == self.of_blocks else f"{self.blocks} of {self.of_blocks}"
         compared = "all" if self.elements == self.of_elements else f"{self.elements} of {self.of_elements}"
         return (
-            f"executed on the CPU: {self.kernels} {'kernel' if self.kernels == 1 else 'kernels'}, {part} blocks, "
+            f"executed {self.witness}: {self.kernels} {'kernel' if self.kernels == 1 else 'kernels'}, {part} blocks, "
             f"{compared} elements agree with the reference ({self.seconds:.1f} s)"
         )
 
@@ -82,6 +86,35 @@ def check(
     start = time.perf_counter()
     results = function.run(arrays, sample=sample)
     seconds = time.perf_counter() - start
+    compared, whole = _compare(results, expected, terms, str(function))
+    return Checked(len(function.launches), sample or blocks, blocks, compared, whole, seconds)
+
+
+def check_on_pocl(
+    function: OpenClFunction, arrays: Sequence[Any], expected: Sequence[np.ndarray[Any, Any]], terms: int
+) -> Checked:
+    """As `check`, by the second witness: the same schedule in OpenCL, on PoCL; all of it.
+
+    Raises
+    ------
+    ToolchainError
+        There is no PoCL.
+    WrongAnswer
+        It computed something else.
+    """
+    start = time.perf_counter()
+    results = function.run(arrays)
+    seconds = time.perf_counter() - start
+    compared, whole = _compare(results, expected, terms, str(function))
+    launches = function.host.launches
+    blocks = sum(prod(launch.grid) for launch in launches)
+    return Checked(len(launches), blocks, blocks, compared, whole, seconds, "in OpenCL by PoCL")
+
+
+def _compare(
+    results: Sequence[np.ndarray[Any, Any]], expected: Sequence[np.ndarray[Any, Any]], terms: int, where: str
+) -> tuple[int, int]:
+    """(elements compared, elements there are)."""
     compared = 0
     for number, (got, wanted) in enumerate(zip(results, expected, strict=True)):
         seen = ~np.ma.getmaskarray(got)
@@ -91,6 +124,5 @@ def check(
         compared += values.size
         wrong = difference(values, np.asarray(wanted)[seen], terms)
         if wrong:
-            raise WrongAnswer(f"result {number}: {wrong}", where=str(function))
-    whole = sum(prod(np.shape(e)) for e in expected)
-    return Checked(len(function.launches), sample or blocks, blocks, compared, whole, seconds)
+            raise WrongAnswer(f"result {number}: {wrong}", where=where)
+    return compared, sum(prod(np.shape(e)) for e in expected)

@@ -13,11 +13,14 @@ from roller_tvm.emulate import (
     HostCode,
     Launch,
     NotEmulated,
+    OpenClFunction,
     check,
+    check_on_pocl,
     compile_source,
 )
 from roller_tvm.emulate.host import launch_of
-from roller_tvm.errors import RollerError
+from roller_tvm.emulate.opencl import LIMITS
+from roller_tvm.errors import RollerError, last_line
 from roller_tvm.lower import lower
 from roller_tvm.plan.program import Plan
 from roller_tvm.relay.apply_te import apply_steps_te
@@ -63,6 +66,37 @@ def emulated_function(schedule: Any, args: Sequence[Any], arch: str = "sm_80", c
         raise NotEmulated(f"{len(functions)} functions on the host")
     (host,) = functions.values()
     return Function.of(compile_source(source, checked, arch), host)
+
+
+def opencl_function(schedule: Any, args: Sequence[Any]) -> OpenClFunction:
+    """The same schedule in OpenCL, for PoCL: a second witness of what it computes.
+
+    Parameters
+    ----------
+    schedule : te.Schedule
+    args : sequence of te.Tensor
+
+    Raises
+    ------
+    NotEmulated
+        TVM makes no OpenCL of it.
+
+    Examples
+    --------
+    >>> (out,) = opencl_function(schedule, args).run([a, b])  # doctest: +SKIP
+    """
+    import tvm
+
+    take, current = TakeHost(), tvm.transform.PassContext.current()
+    config = {str(k): v for k, v in current.config.items()}
+    options = " ".join(f"-{name}={value}" for name, value in LIMITS.items())
+    try:
+        with tvm.transform.PassContext(current.opt_level, config=config, instruments=[take.instrument]):
+            built = tvm.build(schedule, list(args), tvm.target.Target(f"opencl {options}", host="llvm"), name="kernel")
+    except Exception as error:  # whatever its code generator stumbles over
+        raise NotEmulated(f"TVM makes no OpenCL of it: {last_line(error)}") from error
+    (host,) = take.read()[0].values()
+    return OpenClFunction(str(built.imported_modules[0].get_source()), host)
 
 
 class TakeHost:
@@ -152,12 +186,40 @@ def check_plan(plan: Plan, tensors: Sequence[Any], arch: str = "sm_80", budget_s
     >>> print(check_plan(plan, te_operator("matmul", m=64, n=64, k=64)))  # doctest: +SKIP
     executed on the CPU: 1 kernel, all blocks, all elements agree with the reference (0.1 s)
     """
-    import tvm
-    from tvm import te
-
     tensors = list(tensors)
     program = TeProgram.of_reading(read_te(tensors), tensors)
     function = emulated_function(*apply_steps_te(program, lower(plan)), arch)
+    arrays, expected, terms = _reference(tensors)
+    return check(function, arrays, expected, terms, float(plan.expression.flops), budget_s)
+
+
+def check_plan_on_pocl(plan: Plan, tensors: Sequence[Any]) -> Checked:
+    """As `check_plan`, by a second witness: the same schedule in OpenCL, on PoCL.
+
+    Raises
+    ------
+    NotEmulated
+        TVM makes no OpenCL of it.
+    ToolchainError
+        There is no PoCL.
+    WrongAnswer
+        It computed something else.
+
+    Examples
+    --------
+    >>> print(check_plan_on_pocl(plan, te_operator("matmul", m=64, n=64, k=64)))  # doctest: +SKIP
+    executed in OpenCL by PoCL: 1 kernel, all blocks, all elements agree with the reference (0.4 s)
+    """
+    tensors = list(tensors)
+    program = TeProgram.of_reading(read_te(tensors), tensors)
+    return check_on_pocl(opencl_function(*apply_steps_te(program, lower(plan))), *_reference(tensors))
+
+
+def _reference(tensors: Sequence[Any]) -> tuple[list[Any], list[Any], int]:
+    """(inputs by position, what TVM's own schedule makes of them, terms of its sums)."""
+    import tvm
+    from tvm import te
+
     given = [isinstance(t.op, te.PlaceholderOp) for t in tensors]
     outputs = [t for t, is_given in zip(tensors, given, strict=True) if not is_given]
     kernel = tvm.build(reference_schedule(outputs), tensors, "llvm")
@@ -171,8 +233,7 @@ def check_plan(plan: Plan, tensors: Sequence[Any], arch: str = "sm_80", budget_s
             break
     inputs = iter(feeds)
     arrays = [next(inputs) if is_given else None for is_given in given]
-    terms = reduction_terms(tvm.auto_scheduler.ComputeDAG(tensors).ops)
-    return check(function, arrays, expected, terms, float(plan.expression.flops), budget_s)
+    return arrays, expected, reduction_terms(tvm.auto_scheduler.ComputeDAG(tensors).ops)
 
 
 def _on_device(function: Any) -> bool:

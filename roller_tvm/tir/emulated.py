@@ -7,8 +7,11 @@ from typing import Any
 
 from roller_tvm.emulate import BufferSpec, BuiltKernels, Function, HostCode, Launch, NotEmulated, compile_source
 from roller_tvm.emulate.host import OPERATIONS, Extent, launch_of
-from roller_tvm.errors import RollerError
+from roller_tvm.emulate.opencl import LIMITS, OpenClFunction
+from roller_tvm.errors import RollerError, last_line
 from roller_tvm.tir.nodes import key
+
+OPENCL = {"kind": "opencl", **LIMITS}
 
 
 def emulated_function(
@@ -63,7 +66,32 @@ def generated(scheduled: Any, target: Any = "sm_80", name: str = "") -> tuple[st
     for refused, why in take.refused.items():
         raise NotEmulated(why, where=refused)
     (host,) = take.functions.values()
-    return _cuda_of(built).inspect_source(), host
+    return _kernels_of(built, str(target.kind.name)).inspect_source(), host
+
+
+def opencl_function(scheduled: Any, name: str = "") -> OpenClFunction:
+    """The same schedule in OpenCL, for PoCL: a second witness of what it computes.
+
+    Parameters
+    ----------
+    scheduled, name
+        See `emulated_function`.
+
+    Raises
+    ------
+    NotEmulated
+        TVM makes no OpenCL of it (tensor cores, cp.async).
+
+    Examples
+    --------
+    >>> (out,) = opencl_function(schedule).run([a, b])  # doctest: +SKIP
+    """
+    try:
+        return OpenClFunction(*generated(scheduled, OPENCL, name))
+    except RollerError:
+        raise
+    except Exception as error:  # whatever its code generator stumbles over
+        raise NotEmulated(f"TVM makes no OpenCL of it: {last_line(error)}") from error
 
 
 class TakeHost:
@@ -123,7 +151,7 @@ class TakeHost:
 
     def kernels(self, built: Any) -> BuiltKernels | None:
         """What a package is to say of what was built; None if it has no kernels for CUDA."""
-        module = _cuda_of(built)
+        module = _kernels_of(built, "cuda")
         if module is None or not self.modules:
             return None
         functions, refused = self._read()
@@ -145,12 +173,12 @@ def _text(expression: Any) -> str:
     return expression.value if isinstance(getattr(expression, "value", None), str) else ""
 
 
-def _cuda_of(built: Any) -> Any:
+def _kernels_of(built: Any, kind: str) -> Any:
     """The module of kernels in what was built, or None."""
     todo = [getattr(built, "mod", built)]
     while todo:
         module = todo.pop()
-        if module.kind == "cuda":
+        if module.kind == kind:
             return module
         todo.extend(module.imports)
     return None

@@ -121,6 +121,18 @@ def test_a_checked_plan_is_executed(capsys, device):
     assert code == 0 and "#1 executed on the CPU: 1 kernel, all blocks, all elements agree" in out
 
 
+@pytest.mark.te
+def test_a_second_witness(capsys):
+    from ..lower.gpu_check import pocl_or_skip
+
+    pytest.importorskip("tvm")
+    pocl_or_skip()
+    code, out, _ = plan(capsys, "relu", "shape=3x7x5", "--device", "a100", "--check", "--on-pocl")
+    assert code == 0 and "#1 executed on the CPU: 1" in out and "#1 executed in OpenCL by PoCL: 1 kernel, all" in out
+    code, _, err = plan(capsys, "relu", "shape=3x7x5", "--device", "a100", "--on-pocl")
+    assert code == 2 and "--check" in err
+
+
 @pytest.mark.parametrize("words", [["--device", "cpu"], ["--device", "mi50"]])
 def test_only_kernels_for_nvidia_gpus_are_executed(capsys, words):
     code, _, err = plan(capsys, "matmul", "m=8", "n=8", "k=8", "--check", *words)

@@ -3,24 +3,24 @@
 import pytest
 
 from roller_tvm.device import load_device
+from roller_tvm.emulate import opencl
+from roller_tvm.errors import ToolchainError
 from roller_tvm.lower import lower
 from roller_tvm.plan import construct
 from roller_tvm.relay.apply_state import apply_steps_state
 from roller_tvm.relay.apply_te import apply_steps_te
+from roller_tvm.relay.emulated import opencl_function
 from roller_tvm.relay.loops import TeProgram
 from roller_tvm.relay.reference import difference, make_inputs, reduction_terms
 from roller_tvm.te import read_te
 
 
-def queue_or_skip():
-    """PoCL's queue; skips where there is none."""
-    pytest.importorskip("pyopencl", reason="pyopencl is not installed")
-    from . import on_pocl
-
-    found = on_pocl.queue()
-    if found is None:
-        pytest.skip("no PoCL platform: install pocl-opencl-icd")
-    return found
+def pocl_or_skip():
+    """Skips where there is no PoCL, saying what to install."""
+    try:
+        opencl.queue()
+    except ToolchainError as error:
+        pytest.skip(f"{error.what}: {error.remedy}")
 
 
 def expected_of(tensors, feeds):
@@ -51,10 +51,9 @@ def plans_with(tensors, recipe="", device="v100", top=60):
     return [p for p in plans if not recipe or any(q.recipe == recipe for q in p.programs)], reading
 
 
-def check(queue, tensors, recipe="", device="v100", most=3, ops=None):
-    """Runs plans that have a program of `recipe`, different ones first; returns them."""
-    from . import on_pocl
-
+def check(tensors, recipe="", device="v100", most=3, ops=None):
+    """Runs plans that have a program of `recipe` on PoCL, different ones first; returns them."""
+    pocl_or_skip()
     plans, reading = plans_with(tensors, recipe, device)
     assert plans, f"no plan has a program of {recipe}"
     feeds = make_inputs(tensors[:-1])
@@ -62,7 +61,7 @@ def check(queue, tensors, recipe="", device="v100", most=3, ops=None):
     chosen = spread(plans, most)
     for plan in chosen:
         schedule, args = apply_steps_te(TeProgram.of_reading(reading, tensors), lower(plan))
-        got = on_pocl.run(queue, schedule, args, feeds)
+        (got,) = opencl_function(schedule, args).run(feeds)
         wrong = difference(got, expected, reduction_terms(ops or [tensors[-1].op]))
         assert not wrong, f"{wrong}\n{plan}"
     return chosen

@@ -57,7 +57,7 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_results(name):
-    gpu_check.check(gpu_check.queue_or_skip(), CASES[name](), "gpu.transpose", most=2)
+    gpu_check.check(CASES[name](), "gpu.transpose", most=2)
 
 
 @pytest.mark.skipif(not find_compilers(), reason="neither NVRTC nor nvcc is here")
