@@ -38,6 +38,7 @@ setup(
         "roller_tvm.device": ["data/*.toml", "*.c", "*.cu"],
         "roller_tvm.kit": ["*.cu"],
         "roller_tvm.tvm_env": ["*.txt"],
+        "roller_tvm.compare": ["suites/*.csv"],
         "roller_tvm.emulate": ["runtime/*.cc", "runtime/*.h", "runtime/include/*.h"],
     },
     install_requires=["numpy", 'tomli>=2; python_version < "3.11"'],

@@ -23,6 +23,7 @@ VERBS = {
     "run": "run a compiled model",
     "plan": "plan one operator and print the candidates (needs no TVM)",
     "replay": "hold Ansor's records against the model (needs no TVM)",
+    "compare": "compare Roller with other tuners, side by side on this machine",
     "profile": "measure this machine's CPU or a CUDA card, for the other commands",
     "doctor": "tell which TVM was found, what it can do, what is missing",
     "install-tvm": "install a TVM with Relay from PyPI into this environment",

@@ -1,0 +1,127 @@
+"""``roller-tvm compare``: Roller beside other tuners, on operators of a suite or tasks of a model."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from roller_tvm.cli.line import add_line_argument, line_of
+from roller_tvm.cli.model import LAYOUTS, say
+from roller_tvm.errors import UsageError
+from roller_tvm.models import parse_shapes
+
+EXAMPLES = """examples:
+  roller-tvm compare --suite demo                             small operators: a first look
+  roller-tvm compare --suite paper_batch1 --tuners roller:1,roller,ansor:1000 -o comparison
+  roller-tvm compare model.onnx --tuners roller,ansor --only conv2d -o comparison
+  roller-tvm compare --suite networks --list                  what is in it
+an interrupted comparison goes on with the same command; the folder holds index.html, results.csv, results.json
+"""
+LEFT = 1
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the verb."""
+    parser.epilog = EXAMPLES
+    parser.add_argument("FILE", nargs="?", type=Path, help="a model, whose tasks are compared on")
+    parser.add_argument("--suite", metavar="NAME|FILE.csv", help="operators to compare on; --list tells the names")
+    parser.add_argument("--only", default="", metavar="WORDS", help="cases with these ids, or words of their titles")
+    parser.add_argument(
+        "--tuners", metavar="A,B:TRIALS", help="roller, untuned, dlight, autotvm, ansor, metaschedule, xgboost; each "
+        "may have :TRIALS; default: all of the line, roller:1 among them")  # fmt: skip
+    parser.add_argument("--trials", type=int, metavar="N", help="of those that search; default 64")
+    parser.add_argument("--target", help="default: this CPU")
+    parser.add_argument("-o", "--output", type=Path, default=Path("comparison"), metavar="FOLDER")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="start nothing after so long")
+    parser.add_argument("--timeout", type=float, metavar="SECONDS", help="give a tuner up on a case after so long")
+    parser.add_argument("--again", default="", metavar="TUNERS", help="forget what these did before")
+    parser.add_argument("--report", action="store_true", help="run nothing: write the report of what is there")
+    parser.add_argument("--list", action="store_true", help="print the suites, or the cases, and stop")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument("--input-shapes", metavar='"NAME:[1,3,224,224] ..."', help="of a model's open inputs")
+    parser.add_argument("--desired-layout", choices=LAYOUTS, help="convert a model's convolutions to this layout")
+    parser.add_argument("--params", type=Path, metavar="FILE.params", help="weights of a Relay or Relax module")
+    add_line_argument(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compare; 0 when nothing is left to do."""
+    if args.list and args.FILE is None:
+        return _list(args)
+    if (args.FILE is None) == (args.suite is None):
+        raise UsageError("give a model, or a suite", "roller-tvm compare", "for instance --suite demo")
+    if args.trials is not None and args.trials < 1:
+        raise UsageError(f"--trials must be 1 or more (got {args.trials})", remedy="leave it out")
+    request = _request(args)
+    from roller_tvm.compare.output import write
+    from roller_tvm.compare.report import make_report, to_json
+    from roller_tvm.compare.run import Comparison
+    from roller_tvm.compare.suite import choose, load_suite
+    from roller_tvm.compare.table import progress_line, text
+
+    begun = time.monotonic()
+    cases = choose(load_suite(args.suite), args.only) if args.suite else ()
+    with Comparison(request) as comparison:
+        comparison.open(args.report)
+        if not args.suite:
+            cases = choose(comparison.model(_model(args)), args.only)
+        if args.list:
+            print("\n".join(f"{c.id:<24} {c.group:<16} {c.title}" for c in cases))
+            return 0
+        comparison.forget(args.again)
+        done = True
+        if not args.report:
+            comparison.prepare(cases)
+
+            def progress(case: Any, tuner: Any, tuned: Any) -> None:
+                say(progress_line(case, tuner, tuned.status, tuned.reason, tuned.seconds, tuned.claimed_s))
+
+            done = comparison.run(cases, progress, begun + args.seconds)
+        report = make_report(comparison.results, cases, request.tuners, comparison.environment)
+    command = shlex.join(["roller-tvm", *sys.argv[1:]])
+    page = write(report, args.output, command)
+    print(json.dumps(to_json(report), indent=1) if args.json else text(report), end="" if not args.json else "\n")
+    say(f"page: {page}")
+    if not done:
+        say("time was up before the end: the same command goes on")
+    return 0 if done else LEFT
+
+
+def _request(args: argparse.Namespace) -> Any:
+    from roller_tvm.compare.run import Request
+    from roller_tvm.compare.tuner import default_tuners, parse_tuners
+    from roller_tvm.device import cpu_device, default_cpu_target, device_for_target
+
+    line = str(line_of(args, "comparing tuners").value)
+    target = args.target or (default_cpu_target(cpu_device().units) if line == "relay" else "llvm")
+    device = device_for_target(target)
+    tuners = parse_tuners(args.tuners or default_tuners(line, device.kind), args.trials)
+    threads = device.units if device.kind == "cpu" else 1
+    edge = f"roller_tvm.compare.{line}"
+    return Request(edge, line, target, device, tuners, args.output, threads, args.timeout)
+
+
+def _model(args: argparse.Namespace) -> dict[str, Any]:
+    shapes = parse_shapes(args.input_shapes) if args.input_shapes else None
+    return {
+        "file": str(args.FILE), "shapes": {n: list(s) for n, s in shapes.items()} if shapes else None,
+        "layout": args.desired_layout, "params": str(args.params) if args.params else None,
+    }  # fmt: skip
+
+
+def _list(args: argparse.Namespace) -> int:
+    from roller_tvm.compare.suite import choose, load_suite, suites
+
+    if args.suite:
+        print("\n".join(f"{c.id:<18} {c.group:<14} {c.title}" for c in choose(load_suite(args.suite), args.only)))
+        return 0
+    for name in suites():
+        cases = load_suite(name)
+        print(f"{name:<16} {len(cases):>4} operators: {', '.join(dict.fromkeys(c.group for c in cases))}")
+    return 0

@@ -1,0 +1,61 @@
+"""What a tuner reached when, written as it goes on: an interrupted tuning continues with the seconds that it had."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from pathlib import Path
+
+
+class CurveFile:
+    """Points of one tuning: a line for each time that kernels were measured.
+
+    Parameters
+    ----------
+    path : Path
+        Lines of an earlier run are read, and their seconds counted.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> curve = CurveFile(Path(folder.name, "curve"))
+    >>> curve.note([0.5, 0.2], 0.0)
+    >>> curve.trials, curve.best, len(curve.points)
+    (2, 0.2, 1)
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.trials = 0
+        self.best = math.inf
+        self.points: list[tuple[float, float]] = []
+        self.before = 0.0
+        for line in path.read_text().splitlines() if path.exists() else []:
+            try:
+                self.before, self.trials, best = json.loads(line)
+            except ValueError:  # half a line, of a process that was killed
+                continue
+            self.best = math.inf if best is None else best
+            self._point(self.before)
+        self.start = time.perf_counter()
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds spent on this tuning, those of earlier runs too."""
+        return self.before + time.perf_counter() - self.start
+
+    def _point(self, when: float) -> None:
+        if math.isfinite(self.best):
+            self.points.append((when, self.best))
+
+    def note(self, measured: list[float], left_out_s: float = 0.0) -> None:
+        """Kernels were measured (infinite: one that failed); `left_out_s` were spent on something else."""
+        self.start += left_out_s
+        self.trials += len(measured)
+        self.best = min([self.best, *measured])
+        when = self.elapsed
+        self._point(when)
+        with self.path.open("a") as file:
+            file.write(json.dumps([when, self.trials, self.best if math.isfinite(self.best) else None]) + "\n")

@@ -1,0 +1,84 @@
+"""Where a comparison ran: facts that its figures depend on."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from roller_tvm.version import __version__
+
+_CPUINFO, _CPUS = Path("/proc/cpuinfo"), Path("/sys/devices/system/cpu")
+_ASKED = "name,driver_version,clocks.sm,clocks.max.sm,clocks.mem,power.limit"
+
+
+def environment(
+    line: str, target: str, threads: int, facts: Mapping[str, Any], peaks: Mapping[str, float]
+) -> dict[str, Any]:
+    """Facts of this machine, under an id that is the same while they are.
+
+    Parameters
+    ----------
+    line, target : str
+    threads : int
+        Of each kernel.
+    facts : mapping
+        What the line tells: versions of TVM, LLVM and what else is compared.
+    peaks : mapping
+        Of the device: 'gflops', 'gbytes_per_s'.
+    """
+    known: dict[str, Any] = {
+        "line": line, "target": target, "threads": threads, "roller-tvm": __version__,
+        "python": platform.python_version(), "system": f"{platform.system()} {platform.release()}",
+        "cpu": cpu_name(), "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "governor": _read(_CPUS / "cpu0/cpufreq/scaling_governor"), "gpu": gpu_facts(), **facts, **peaks,
+    }  # fmt: skip
+    identity = hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:12]
+    changing = {"mhz": cpu_mhz(), "load": _load(), "date": datetime.now(timezone.utc).isoformat(timespec="seconds")}
+    return {"id": identity, **known, **changing}
+
+
+def cpu_name() -> str:
+    """The CPU's name for itself."""
+    for text in _read(_CPUINFO).splitlines():
+        key, _, value = text.partition(":")
+        if key.strip() == "model name":
+            return value.strip()
+    return platform.processor() or platform.machine()
+
+
+def cpu_mhz() -> float | None:
+    """The clock of the fastest CPU just now, as the kernel tells it."""
+    found = [
+        float(text.partition(":")[2]) for text in _read(_CPUINFO).splitlines() if text.lower().startswith("cpu mhz")
+    ]
+    return max(found) if found else None
+
+
+def gpu_facts() -> str:
+    """Name, driver and clocks of the first card, or ''."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        command = ["nvidia-smi", f"--query-gpu={_ASKED}", "--format=csv,noheader"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        if done.returncode == 0 and done.stdout.strip():
+            return done.stdout.splitlines()[0].strip()
+    return ""
+
+
+def _load() -> float | None:
+    with contextlib.suppress(OSError, AttributeError):
+        return round(os.getloadavg()[0], 2)
+    return None
+
+
+def _read(path: Path) -> str:
+    with contextlib.suppress(OSError):
+        return path.read_text(errors="replace").strip()
+    return ""

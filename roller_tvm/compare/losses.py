@@ -1,0 +1,71 @@
+"""Where Roller loses, and why: its plan, the other's schedule as tiles, and what the model got wrong."""
+
+from __future__ import annotations
+
+import math
+
+from roller_tvm.compare.report import Cell, Report, Row
+from roller_tvm.measure.table import duration
+
+
+def explain(report: Report, count: int = 10) -> str:
+    """A paragraph for each of the worst ratios; '' where there are none.
+
+    What the model is told to have got wrong follows from times alone: its prediction of Roller's kernel, and of the
+    best plan by prediction, beside what they took.
+    """
+    paragraphs = [_paragraph(report, row, cell) for row, cell in report.worst(count)]
+    if not paragraphs:
+        return f"No tuner has a faster kernel than {report.base} on any of {len(report.rows)} cases.\n"
+    return "\n".join(paragraphs)
+
+
+def _paragraph(report: Report, row: Row, other: Cell) -> str:
+    ours = row.cell(report.base)
+    assert ours is not None  # a ratio is over it
+    lines = [
+        f"{row.case.id}: {row.case.title}",
+        f"  {other.tuner.label} {duration(other.seconds)}, {report.base} {duration(ours.seconds)}:"
+        f" {ours.seconds / other.seconds:.2f} times as long",
+        f"  {report.base}: {ours.tiles or ours.schedule[:120]}",
+        f"  {other.tuner.label}: {other.tiles or other.schedule[:120]}",
+    ]
+    first = next((c for c in row.cells if c.tuner.name == "roller" and c.tuner.trials == 1), None)
+    lines += [f"  {told}" for told in verdict(row, ours, other, first, report.environment)]
+    return "\n".join(lines) + "\n"
+
+
+def verdict(
+    row: Row, ours: Cell, other: Cell, first: Cell | None, environment: dict[str, object]
+) -> list[str]:
+    """What times say about the model.
+
+    Parameters
+    ----------
+    ours, other : Cell
+        The base, and who is faster.
+    first : Cell or None
+        The best plan by prediction; its curve holds the prediction where it was measured by nobody.
+    """
+    told = []
+    peak, bandwidth = (_number(environment.get(name)) for name in ("gflops", "gbytes_per_s"))
+    least = max(row.flops / peak / 1e9 if peak else 0.0, 0.0)
+    if least and not math.isnan(least):
+        share, theirs = least / ours.seconds, least / other.seconds
+        told.append(f"of the FMA peak: {share:.0%}, theirs {theirs:.0%}")
+    if bandwidth and row.io_bytes / bandwidth / 1e9 > least:
+        told.append("memory moves longer than the multiply-adds take: what is read twice, or by one core, counts")
+    if first is not None and first.timed and ours.timed:
+        if first.seconds > 1.1 * ours.seconds:
+            told.append(f"the ranking was off: the plan thought best takes {first.seconds / ours.seconds:.2f} times as"
+                        " long as the best of those measured")  # fmt: skip
+        else:
+            told.append("the ranking was right among Roller's own plans: what is faster is not in its space, or is"
+                        " thought slower than all that were measured")  # fmt: skip
+    if other.spread > abs(1 - other.ratio):
+        told.append(f"the rounds differ by {other.spread:.0%}: this may be noise")
+    return told
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, (int, float)) else 0.0

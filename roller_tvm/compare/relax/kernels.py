@@ -1,0 +1,113 @@
+"""Kernels of the Relax line as files: replayed from a record, checked, and opened again to be timed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from roller_tvm.compare.turns import Timer
+
+
+def kernel_file(folder: Path, key: str, record: str) -> Path:
+    """Where the kernel of a record is kept."""
+    return folder / f"{hashlib.sha256((key + record).encode()).hexdigest()[:16]}.so"
+
+
+def build_record(key: str, mod: str, target: Any, constants: Sequence[int], record: str, folder: Path) -> Path:
+    """Build a record's kernel, beside the shapes of its arguments and why its answer is wrong, or ''.
+
+    Parameters
+    ----------
+    key : str
+        Of the task.
+    mod : str
+        Its module as JSON.
+    constants : sequence of int
+        Parameters that come packed where the record packs them.
+    record : str
+        '' for the module as it is.
+    folder : Path
+        References are kept here too.
+    """
+    from roller_tvm.measure.session import PACKED, PLAIN
+    from roller_tvm.relax import worker
+
+    path = kernel_file(folder, key, record)
+    if path.exists():
+        return path
+    open_reference(key, mod, target, constants, folder)
+    if not record:  # TVM's own kernel
+        return build_module(key, mod, path, check=False)
+    worker.build(key, 0, record, PLAIN)
+    wrong = str(worker.run(key, 0, PLAIN, math.inf, {})["wrong"])
+    worker.build(key, 1, record, PACKED)
+    return _export(key, 1, PACKED, path, wrong)
+
+
+def build_module(key: str, mod: str, path: Path, check: bool = True) -> Path:
+    """Build a module as it is; its reference is open."""
+    from roller_tvm.measure.session import PLAIN
+    from roller_tvm.relax import worker
+
+    worker.build_default(key, 0, mod, PLAIN)
+    wrong = str(worker.run(key, 0, PLAIN, math.inf, {})["wrong"]) if check else ""
+    return _export(key, 0, PLAIN, path, wrong)
+
+
+def open_reference(key: str, mod: str, target: Any, constants: Sequence[int], folder: Path) -> None:
+    """Open a task in this process, with what its answers are compared with."""
+    from roller_tvm.relax import worker
+
+    if key in worker.TASKS:
+        return
+    reference = folder / key
+    worker.open_task(key, mod, str(target), constants)
+    if not reference.exists():
+        reference.mkdir(parents=True)
+        worker.make_reference(key, str(reference))
+    worker.load_reference(key, str(reference))
+
+
+def why_wrong(path: Path) -> str:
+    """Why the answer of a kernel is wrong, or ''."""
+    return str(json.loads(path.with_suffix(".json").read_text())["wrong"])
+
+
+def _export(key: str, number: int, mode: int, path: Path, wrong: str) -> Path:
+    from roller_tvm.measure.session import PACKED
+    from roller_tvm.relax import worker
+
+    opened = worker.TASKS[key]
+    opened.built[number, mode].export_library(str(path))
+    buffers = opened.packed[number] if mode == PACKED else opened.buffers
+    shapes = [([int(e) for e in b.shape], str(b.dtype)) for b in buffers]
+    path.with_suffix(".json").write_text(json.dumps({"wrong": wrong, "args": shapes}))
+    return path
+
+
+def open_timer(path: Path, target: str = "llvm") -> Timer:
+    """A kernel of a file, on random arguments."""
+    import tvm
+
+    kind = target.split()[0] if not target.lstrip().startswith("{") else json.loads(target)["kind"]
+    device = tvm.device("cpu" if kind in ("llvm", "c") else kind, 0)
+    module = tvm.runtime.load_module(str(path))
+    rng = np.random.default_rng(0)
+    shapes = json.loads(path.with_suffix(".json").read_text())["args"]
+    args = [tvm.runtime.tensor((rng.random(shape) + 0.5).astype(dtype), device) for shape, dtype in shapes]
+    function = module["main"]
+
+    def once() -> None:
+        function(*args)
+        device.sync()
+
+    def evaluate(number: int, times: int) -> Sequence[float]:
+        return [float(s) for s in module.time_evaluator("main", device, number=number, repeat=times)(*args).results]
+
+    return Timer(once, evaluate)

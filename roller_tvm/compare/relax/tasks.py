@@ -1,0 +1,158 @@
+"""Tasks of a comparison on the Relax line: PrimFuncs as its pipeline prepares them, in files that every job reads."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from roller_tvm.compare.results import Prepared
+from roller_tvm.compare.suite import Case
+from roller_tvm.errors import RollerError, last_line
+
+#: Below the folder of a comparison.
+TASKS, KERNELS, WORK = "tasks", "kernels", "work"
+
+
+@dataclass
+class Opened:
+    """A task in a job.
+
+    Parameters
+    ----------
+    case : Case
+    target : Target
+    device : DeviceSpec
+    key : str
+    text : str
+        The module as JSON.
+    mod : IRModule
+    constants : tuple of int
+        Parameters that are weights.
+    folder : Path
+        Of the comparison.
+    """
+
+    case: Case
+    target: Any
+    device: Any
+    key: str
+    text: str
+    mod: Any
+    constants: tuple[int, ...]
+    folder: Path
+
+    @property
+    def kernels(self) -> Path:
+        return made(self.folder / KERNELS)
+
+    def work(self, tuner: str) -> Path:
+        """Where a tuner keeps what it needs to go on."""
+        return made(self.folder / WORK / f"{self.case.digest}.{tuner}")
+
+    def task(self) -> Any:
+        """As ``relax.tune`` has it."""
+        from roller_tvm.relax.tasks import Task
+
+        return Task(0, self.case.id, 1, self.mod["main"], (self.mod,), self.constants, self.key)
+
+    def told(self, path: Path) -> str:
+        """A kernel's file as results name it."""
+        return path.relative_to(self.folder).as_posix()
+
+
+def made(folder: Path) -> Path:
+    """A folder that is there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def prepare(cases: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
+    """Named operators as PrimFuncs; what cannot be had says why."""
+    found = []
+    for data in cases:
+        case = Case.from_json(data)
+        try:
+            prepared = _prepare(case, folder)
+        except RollerError as error:
+            prepared = Prepared(case, reason=error.what)
+        except Exception as error:  # TVM's own, of one operator
+            prepared = Prepared(case, reason=last_line(error))
+        found.append(asdict(prepared))
+    return found
+
+
+def _prepare(case: Case, folder: Path) -> Prepared:
+    from tvm import te
+
+    from roller_tvm.expr.operators import parse_params
+    from roller_tvm.relax.tasks import extract_tasks
+    from roller_tvm.te import te_operator
+    from roller_tvm.tir.packing import CONSTANTS
+
+    expression = case.expression()
+    tensors = te_operator(case.operator, **parse_params(case.params))
+    func = te.create_prim_func(tensors)
+    # A network's weights, and the bias behind them.
+    weights = tuple(range(1, len(tensors) - 1)) if case.weighted else ()
+    if weights:
+        func = func.with_attr(CONSTANTS, list(weights))
+    (task,) = extract_tasks(func)
+    return _write(case, task, weights, float(expression.flops), float(expression.io_bytes), folder)
+
+
+def of_model(
+    file: str, shapes: dict[str, list[int]] | None, layout: str | None, params: str | None, target: str, folder: Path
+) -> list[dict[str, Any]]:
+    """The tasks of a model that have something to compute, as the pipeline "roller" prepares them."""
+    from roller_tvm.relax import load_model
+    from roller_tvm.relax import prepare as lowered
+    from roller_tvm.relax.targets import make_target
+    from roller_tvm.relax.tasks import extract_tasks
+    from roller_tvm.tir.read import read_prim_func
+
+    model = load_model(Path(file), {n: tuple(s) for n, s in shapes.items()} if shapes else None, layout,
+                       Path(params) if params else None)  # fmt: skip
+    stem, found = Path(file).stem, []
+    told = f"{file} {shapes or ''} {layout or ''}".strip()
+    for task in extract_tasks(lowered(model.mod, make_target(target))):
+        case = Case(f"{stem}.{task.id}", group=stem, weight=task.weight, title=f"{stem} {task.name}", model=told,
+                    task=task.key)  # fmt: skip
+        try:
+            expression = read_prim_func(task.func).expression
+            if not expression.flops:
+                continue
+            flops, io_bytes = float(expression.flops), float(expression.io_bytes)
+            prepared = _write(case, task, task.constants, flops, io_bytes, folder)
+        except RollerError as error:
+            prepared = Prepared(case, reason=error.what)
+        found.append(asdict(prepared))
+    return found
+
+
+def _write(case: Case, task: Any, constants: tuple[int, ...], flops: float, io_bytes: float, folder: Path) -> Prepared:
+    import tvm
+
+    path = made(folder / TASKS) / f"{case.digest}.json"
+    text = str(tvm.ir.save_json(task.workloads[0]))
+    path.write_text(json.dumps({"key": task.key, "mod": text, "constants": list(constants)}))
+    return Prepared(case, path.relative_to(folder).as_posix(), flops, io_bytes)
+
+
+def open_task(path: Path, case: dict[str, Any], target: str, folder: Path) -> Opened:
+    """A task of a file."""
+    import tvm
+
+    from roller_tvm.device import device_for_target
+    from roller_tvm.relax.targets import make_target
+    from roller_tvm.tvm_env import set_threads
+
+    data = json.loads(path.read_text())
+    device = device_for_target(target)
+    if device.kind == "cpu":
+        set_threads(device.units)
+    return Opened(
+        Case.from_json(case), make_target(target), device, data["key"], data["mod"], tvm.ir.load_json(data["mod"]),
+        tuple(data["constants"]), folder,
+    )  # fmt: skip

@@ -1,0 +1,58 @@
+"""The Relay line's edge of a comparison: what jobs call (see ``compare.jobs``), each in a process of its own."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+from roller_tvm.tvm_env import import_relay_tvm
+
+
+def facts(target: str) -> dict[str, Any]:
+    """Versions of what is compared, of a target that TVM takes."""
+    tvm = import_relay_tvm("comparing")
+    from roller_tvm.relay.tasks import make_target
+
+    make_target(target)
+    return {"tvm": tvm.__version__, "llvm": str(tvm.target.codegen.llvm_version_major())}
+
+
+def prepare(cases: list[dict[str, Any]], target: str, folder: str) -> list[dict[str, Any]]:
+    """Each named operator as a task, in a file."""
+    from roller_tvm.compare.relay.tasks import prepare as own
+
+    import_relay_tvm("comparing")
+    return own(cases, target, Path(folder))
+
+
+def tasks(
+    file: str, shapes: dict[str, list[int]] | None, layout: str | None, params: str | None, target: str, folder: str
+) -> list[dict[str, Any]]:
+    """The tasks of a model, each in a file."""
+    from roller_tvm.compare.relay.tasks import of_model
+
+    import_relay_tvm("comparing")
+    return of_model(file, shapes, layout, params, target, Path(folder))
+
+
+def tune(task: str, case: dict[str, Any], tuner: str, trials: int, target: str, folder: str) -> dict[str, Any]:
+    """One tuner on one task: fields of ``results.Tuned``."""
+    from roller_tvm.compare.relay.tasks import open_task
+
+    import_relay_tvm("comparing")
+    opened = open_task(Path(task), case, target, Path(folder))
+    found = importlib.import_module(f"{__name__}.{tuner}").tune(opened, trials)
+    return dict(found)
+
+
+def time(kernels: list[str], target: str) -> list[list[float]]:
+    """Typical seconds of kernels that compute the same, round by round, timed in turns."""
+    from statistics import median
+
+    from roller_tvm.compare.relay.kernels import open_timer
+    from roller_tvm.compare.turns import rounds_in_turns
+
+    import_relay_tvm("comparing")
+    kept = [open_timer(Path(kernel), target) for kernel in kernels]
+    return [[median(times) for times in rounds] for rounds in rounds_in_turns(kept)]

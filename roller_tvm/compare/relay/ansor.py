@@ -1,0 +1,105 @@
+"""Ansor as it is: SketchPolicy with XGBModel; an interrupted tuning goes on with its own records."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from roller_tvm.compare.curve import CurveFile
+from roller_tvm.compare.relay.kernels import build_record, why_wrong
+from roller_tvm.compare.relay.tasks import Opened
+from roller_tvm.compare.suite import Case
+
+#: Ansor's own number of measurements between two trainings, and where the trials are few enough that it would not
+#: learn at all, the share of them.
+ROUND, SHARE = 64, 2
+BUILD_S, RUN_S = 30, 20
+
+
+def tune(opened: Opened, trials: int) -> dict[str, Any]:
+    """Tune with as many trials, less those that its file has."""
+    from tvm import auto_scheduler
+
+    task = opened.search_task
+    remark = ""
+    if names_with_digits(opened.dag):
+        task = opened.with_option(False)
+        remark = "weights not packed: TVM's layout rewriting does not take this operator's axis names"
+    log = opened.work("ansor") / "records.json"
+    curve = CurveFile(log.with_name(f"curve.{trials}.jsonl"))
+    left = trials - curve.trials
+    if left > 0:
+        model = auto_scheduler.XGBModel()
+        callbacks = []
+        if curve.trials and log.exists():
+            model.update_from_file(str(log))
+            callbacks = [auto_scheduler.PreloadMeasuredStates(str(log))]
+        elif log.exists():  # of another number of trials
+            log = log.with_name(f"records.{trials}.json")
+        policy = auto_scheduler.SketchPolicy(task, program_cost_model=model, init_search_callbacks=callbacks, verbose=0)
+        options = auto_scheduler.TuningOptions(
+            num_measure_trials=left, num_measures_per_round=min(ROUND, max(1, trials // SHARE)), verbose=0,
+            builder=auto_scheduler.LocalBuilder(timeout=BUILD_S),
+            runner=auto_scheduler.LocalRunner(repeat=2, min_repeat_ms=100, timeout=RUN_S),
+            measure_callbacks=[auto_scheduler.RecordToFile(str(log)), _watch(curve)],
+        )  # fmt: skip
+        task.tune(options, policy)
+    line, claimed, tried = best_record(log, opened.key)
+    found = {"seconds": curve.points[-1][0] if curve.points else curve.elapsed, "trials": tried}
+    if not line:
+        return {**found, "status": "failed", "reason": f"none of {tried} kernels worked"}
+    packs = task is opened.search_task and _packs(task)
+    path = build_record(opened.key, opened.dag, opened.target, packs, line, opened.kernels)
+    wrong = why_wrong(path)
+    return {
+        **found, "status": "wrong answer" if wrong else "ok", "reason": wrong or remark, "claimed_s": claimed,
+        "curve": curve.points, "kernel": opened.told(path), "schedule": line, "tiles": read_back(line, opened.case),
+    }  # fmt: skip
+
+
+def names_with_digits(dag: Any) -> bool:
+    """Whether Ansor's layout rewriting would end in compute_dag.cc:764 (axis names with digits)."""
+    free = [op for op in dag.ops if "layout_free_placeholders" in (getattr(op, "attrs", None) or {})]
+    return any(c.isdigit() for op in free for a in (*op.axis, *op.reduce_axis) for c in a.var.name)
+
+
+def _packs(task: Any) -> bool:
+    from roller_tvm.relay.measure import packs_weights
+
+    return packs_weights(task)
+
+
+def _watch(curve: CurveFile) -> Any:
+    """A measure callback that notes what was reached when."""
+    from tvm import auto_scheduler
+
+    class Watch(auto_scheduler.measure.PythonBasedMeasureCallback):  # type: ignore[misc]
+        def callback(self, policy: Any, inputs: Any, results: Any) -> None:
+            costs = [[float(c.value) for c in r.costs] if int(r.error_no) == 0 else [] for r in results]
+            curve.note([sum(c) / len(c) if c else math.inf for c in costs])
+
+    return Watch()
+
+
+def best_record(log: Path, key: str) -> tuple[str, float, int]:
+    """The fastest record of a workload, its mean seconds, and how many there are."""
+    line, seconds, tried = "", math.inf, 0
+    for text in log.read_text().splitlines() if log.exists() else []:
+        if text.startswith("{"):
+            record = json.loads(text)
+            if record["i"][0][0] != key:
+                continue
+            tried += 1
+            costs, error = record["r"][:2]
+            if error == 0 and sum(costs) / len(costs) < seconds:
+                line, seconds = text, sum(costs) / len(costs)
+    return line, (seconds if line else math.nan), tried
+
+
+def read_back(line: str, case: Case) -> str:
+    """An Ansor record as tiles; '' where its steps cannot be read."""
+    from roller_tvm.compare.relay.tiles import splits_of
+
+    return splits_of(line)

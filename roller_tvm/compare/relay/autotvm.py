@@ -1,0 +1,101 @@
+"""AutoTVM as it is: XGBTuner on the templates that Relay's strategy takes for an operator."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from roller_tvm.compare.curve import CurveFile
+from roller_tvm.compare.relay.functions import relay_function
+from roller_tvm.compare.relay.kernels import build_schedule, why_wrong
+from roller_tvm.compare.relay.tasks import Opened
+from roller_tvm.errors import UnsupportedOperator
+
+#: XGBTuner trains each time it has measured so many; its own number is more than a short tuning has in all.
+PLAN, SHARE = 64, 4
+TIMEOUT_S = 20
+#: As TVM's tutorial for x86 measures; more runs where they take less than so many milliseconds.
+NUMBER, REPEAT, LEAST_MS = 10, 1, 50
+
+
+def tune(opened: Opened, trials: int) -> dict[str, Any]:
+    """Tune every template that fits the operator, the trials shared among them; the best is taken."""
+    if not opened.case.operator:
+        raise UnsupportedOperator("AutoTVM's tasks are single operators: compare it on a suite", opened.case.id)
+    templates = _templates(opened)
+    if not templates:
+        raise UnsupportedOperator("AutoTVM has no template for it", opened.case.id)
+    work = opened.work("autotvm")
+    curve = CurveFile(work / f"curve.{trials}.jsonl")
+    best: tuple[float, Any, Any] = (math.inf, None, None)
+    for number, task in enumerate(templates):
+        share = max(1, trials // len(templates))
+        seconds, config = _tune_one(task, share, work / f"{task.name}.{number}.{trials}.json", curve)
+        if seconds < best[0]:
+            best = seconds, task, config
+    claimed, task, config = best
+    found: dict[str, Any] = {"seconds": curve.points[-1][0] if curve.points else curve.elapsed, "trials": curve.trials}
+    if config is None:
+        return {**found, "status": "failed", "reason": f"none of {curve.trials} kernels worked"}
+    with opened.target:
+        schedule, args = task.instantiate(config)
+    told = f"{task.name} {config.to_json_dict()['entity']}"
+    key = f"autotvm {opened.key} {task.name} {[tuple(map(int, a.shape)) for a in args]}"
+    path = build_schedule(key, schedule, args, opened.target, f"{key} {told}", opened.kernels)
+    wrong = why_wrong(path)
+    bare = "without the bias and ReLU, which its template has not" if "=1" in _epilogue(opened) else ""
+    packed = "data in blocks of channels, as its template wants it" if "NCHWc" in task.name else ""
+    remark = "; ".join(text for text in (bare, packed) if text)
+    return {
+        **found, "status": "wrong answer" if wrong else "ok", "reason": wrong or remark, "claimed_s": claimed,
+        "curve": curve.points, "kernel": opened.told(path), "schedule": told, "tiles": _tiles(config),
+    }  # fmt: skip
+
+
+def _epilogue(opened: Opened) -> str:
+    return " ".join(w for w in opened.case.params.split() if w.startswith(("bias=", "relu=")))
+
+
+def _templates(opened: Opened) -> list[Any]:
+    from tvm import autotvm
+
+    mod, params = relay_function(opened.case)
+    return list(autotvm.task.extract_from_program(mod["main"], target=opened.target, params=params))
+
+
+def _tune_one(task: Any, trials: int, log: Any, curve: CurveFile) -> tuple[float, Any]:
+    """Seconds and configuration of the best that one template has."""
+    from tvm import autotvm
+
+    trials = min(trials, len(task.config_space))
+    done = sum(1 for _ in autotvm.record.load_from_file(str(log))) if log.exists() else 0
+    if done < trials:
+        # 'rank' is not known to xgboost 2 and later; its successor for pairs is.
+        tuner = autotvm.tuner.XGBTuner(task, plan_size=min(PLAN, max(1, trials // SHARE)), loss_type="rank-binary")
+        if done:
+            tuner.load_history(autotvm.record.load_from_file(str(log)))
+        options = autotvm.measure_option(
+            builder=autotvm.LocalBuilder(timeout=TIMEOUT_S),
+            runner=autotvm.LocalRunner(number=NUMBER, repeat=REPEAT, min_repeat_ms=LEAST_MS, timeout=TIMEOUT_S,
+                                       enable_cpu_cache_flush=False),
+        )  # fmt: skip
+
+        def watch(_tuner: Any, _inputs: Any, results: Any) -> None:
+            curve.note([_seconds(r) for r in results])
+
+        tuner.tune(trials - done, measure_option=options,
+                   callbacks=[autotvm.callback.log_to_file(str(log)), watch])  # fmt: skip
+    best: tuple[float, Any] = (math.inf, None)
+    for given, result in autotvm.record.load_from_file(str(log)) if log.exists() else ():
+        if _seconds(result) < best[0]:
+            best = _seconds(result), given.config
+    return best
+
+
+def _seconds(result: Any) -> float:
+    return math.inf if result.error_no != 0 else float(sum(result.costs) / len(result.costs))
+
+
+def _tiles(config: Any) -> str:
+    """The choices of a template: split lengths by the name that the template gives them."""
+    return "; ".join(f"{name} {value}" for name, _, value in config.to_json_dict()["entity"])

@@ -1,0 +1,130 @@
+"""Kernels of the Relay line as files: built of a record or a schedule, checked, and opened again to be timed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from roller_tvm.compare.turns import Timer
+
+
+def kernel_file(folder: Path, text: str) -> Path:
+    """Where the kernel of a record is kept."""
+    return folder / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.so"
+
+
+def build_record(key: str, dag: Any, target: Any, packs: bool, line: str, folder: Path, name: str = "") -> Path:
+    """Build a record's kernel, beside the shapes of its arguments and why its answer is wrong, or ''.
+
+    Parameters
+    ----------
+    key : str
+        Of the workload.
+    dag : ComputeDAG
+    packs : bool
+        Whether ``relay.build`` would repack a weight for it: then the kernel takes it packed.
+    line : str
+        The record.
+    folder : Path
+        References are kept here too.
+    name : str
+        What the file is named after, by default the record.
+    """
+    from roller_tvm.measure import session
+    from roller_tvm.relay import worker
+
+    path = kernel_file(folder, name or line)
+    if path.exists():
+        return path
+    _open(key, dag, target, packs, folder)
+    check, kept = (session.CHECK, session.PACKED) if packs else (session.PLAIN, session.PLAIN)
+    worker.build(key, 0, line, check)
+    wrong = str(worker.run(key, 0, check, math.inf, {})["wrong"])
+    worker.build(key, 1, line, kept)
+    return _export(key, 1, kept, path, wrong)
+
+
+def build_default(key: str, dag: Any, target: Any, lowered: str, folder: Path) -> Path:
+    """Build TVM's own kernel, which comes as lowered TIR."""
+    from roller_tvm.measure.session import PLAIN
+    from roller_tvm.relay import worker
+
+    path = kernel_file(folder, key + lowered)
+    _open(key, dag, target, False, folder)
+    worker.build_default(key, 0, lowered, PLAIN)
+    wrong = str(worker.run(key, 0, PLAIN, math.inf, {})["wrong"])
+    return _export(key, 0, PLAIN, path, wrong)
+
+
+def build_schedule(key: str, schedule: Any, args: Sequence[Any], target: Any, name: str, folder: Path) -> Path:
+    """Build a ``te.Schedule`` of these tensors, checked against TVM's default schedule of the same."""
+    import tvm
+    from tvm import auto_scheduler
+
+    from roller_tvm.measure.session import PLAIN
+    from roller_tvm.relay import worker
+
+    path = kernel_file(folder, name)
+    _open(key, auto_scheduler.ComputeDAG(list(args)), target, False, folder)
+    with target, tvm.transform.PassContext(opt_level=3):
+        module = tvm.build(schedule, list(args), target)
+    worker.TASKS[key].built[0, PLAIN] = (module, list(args))
+    wrong = str(worker.run(key, 0, PLAIN, math.inf, {})["wrong"])
+    return _export(key, 0, PLAIN, path, wrong)
+
+
+def why_wrong(path: Path) -> str:
+    """Why the answer of a kernel is wrong, or ''."""
+    return str(json.loads(path.with_suffix(".json").read_text())["wrong"])
+
+
+def _open(key: str, dag: Any, target: Any, packs: bool, folder: Path) -> None:
+    from tvm.runtime._ffi_node_api import SaveJSON
+
+    from roller_tvm.relay import worker
+
+    if key in worker.TASKS and worker.TASKS[key].rewrite == packs:
+        return
+    reference = folder / hashlib.sha256(key.encode()).hexdigest()[:16]
+    worker.open_task(key, str(SaveJSON(dag.tensors)), str(target), packs)
+    if not reference.exists():
+        reference.mkdir(parents=True)
+        worker.make_reference(key, str(reference))
+    worker.load_reference(key, str(reference))
+
+
+def _export(key: str, number: int, mode: int, path: Path, wrong: str) -> Path:
+    from roller_tvm.relay import worker
+
+    module, args = worker.TASKS[key].built[number, mode]
+    module.export_library(str(path))
+    shapes = [([int(e) for e in t.shape], str(t.dtype)) for t in args]
+    path.with_suffix(".json").write_text(json.dumps({"wrong": wrong, "args": shapes}))
+    return path
+
+
+def open_timer(path: Path, target: str = "llvm") -> Timer:
+    """A kernel of a file, on random arguments."""
+    import tvm
+
+    device = tvm.device(tvm.target.Target(target).kind.name, 0)
+    module = tvm.runtime.load_module(str(path))
+    rng = np.random.default_rng(0)
+    shapes = json.loads(path.with_suffix(".json").read_text())["args"]
+    args = [tvm.nd.array((rng.random(shape) + 0.5).astype(dtype), device) for shape, dtype in shapes]
+    function = module[module.entry_name]
+
+    def once() -> None:
+        function(*args)
+        device.sync()
+
+    def evaluate(number: int, times: int) -> Sequence[float]:
+        return list(module.time_evaluator(module.entry_name, device, number=number, repeat=times)(*args).results)
+
+    return Timer(once, evaluate)

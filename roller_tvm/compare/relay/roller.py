@@ -1,0 +1,96 @@
+"""Roller as a tuner of a comparison: the best plan by prediction, or the best K measured."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+from roller_tvm.compare.relay.kernels import build_record, why_wrong
+from roller_tvm.compare.relay.tasks import Opened
+from roller_tvm.compare.tiles import plan_tiles
+from roller_tvm.errors import UnsupportedOperator
+from roller_tvm.measure.serving import Failed
+
+
+def tune(opened: Opened, trials: int) -> dict[str, Any]:
+    """Construct, and with more than one trial measure."""
+    from roller_tvm.relay.candidates import make_candidates
+    from roller_tvm.relay.tasks import Task
+
+    start = time.perf_counter()
+    task = Task(0, opened.case.id, 1, opened.search_task, opened.flops)
+    candidates = make_candidates(task, opened.device, max(trials, 10))
+    if candidates.reason:
+        raise UnsupportedOperator(candidates.reason, opened.case.id)
+    if trials == 1:
+        return _first(opened, candidates, start)
+    return _measured(opened, candidates, trials, start)
+
+
+def _first(opened: Opened, candidates: Any, start: float) -> dict[str, Any]:
+    """The first plan that builds and is right, as a build without records takes it; its check is not counted."""
+    from roller_tvm.relay.measure import packs_weights, record_line
+
+    task, reason = opened.search_task, ""
+    planned = time.perf_counter() - start
+    for state, number in candidates.states:
+        line = record_line(task, state)
+        began = time.perf_counter()
+        try:
+            path = build_record(opened.key, opened.dag, opened.target, packs_weights(task), line, opened.kernels)
+        except Failed as error:
+            reason = f"{error.kind}: {error}"
+            continue
+        if wrong := why_wrong(path):
+            reason = f"wrong answer: {wrong}"
+            continue
+        built = _build_s(opened, line, time.perf_counter() - began)
+        plan = candidates.plans[number]
+        return _found(opened, path, line, plan, planned + built, 0, math.nan, [(planned + built, plan.seconds)])
+    return {"status": "failed", "reason": f"no plan works: {reason}"}
+
+
+def _build_s(opened: Opened, line: str, most: float) -> float:
+    """Seconds of building the kernel alone, without the reference, the check and the second form."""
+    from roller_tvm.measure.session import PLAIN
+    from roller_tvm.relay import worker
+
+    if opened.key not in worker.TASKS:  # it was built by an earlier run
+        return most
+    return min(most, float(worker.build(opened.key, 2, line, PLAIN)))
+
+
+def _measured(opened: Opened, candidates: Any, trials: int, start: float) -> dict[str, Any]:
+    from roller_tvm.relay.measure import Limits, Measurer, packs_weights, record_line
+    from roller_tvm.relay.pool import Pool
+
+    task, spent = opened.search_task, time.perf_counter() - start
+    best = list(dict.fromkeys(number for _, number in candidates.states))[:trials]
+    states = [s for s in candidates.states if s[1] in best]
+    with Pool(min(opened.device.units, trials), opened.device.units) as pool:
+        pool.start()
+        for worker in pool.workers:  # imports are not tuning
+            worker.call("hello", (), 120.0)
+        began = time.perf_counter()
+        measured = Measurer(pool, Limits()).measure(task, [state for state, _ in states])
+        spent += time.perf_counter() - began
+    if measured.winner is None:
+        kinds = ", ".join(f"{n} {kind}" for kind, n in measured.failures().items())
+        return {"status": "failed", "reason": f"no plan works ({kinds})", "seconds": spent}
+    state, number = states[measured.winner]
+    line, seconds = record_line(task, state), measured.outcomes[measured.winner].seconds
+    path = build_record(opened.key, opened.dag, opened.target, packs_weights(task), line, opened.kernels)
+    tried = sum(bool(o.repeats) for o in measured.outcomes)
+    return _found(opened, path, line, candidates.plans[number], spent, tried, seconds, [(spent, seconds)])
+
+
+def _found(
+    opened: Opened, path: Any, line: str, plan: Any, spent: float, trials: int, claimed: float, curve: list[Any]
+) -> dict[str, Any]:
+    wrong = why_wrong(path)
+    return {
+        "status": "wrong answer" if wrong else "ok", "reason": wrong, "seconds": spent, "trials": trials,
+        "claimed_s": claimed, "curve": curve, "kernel": opened.told(path), "schedule": line,
+        "tiles": plan_tiles(plan.plan),
+    }  # fmt: skip

@@ -1,0 +1,181 @@
+"""Tasks of a comparison on the Relay line: as ``relay.build`` has them, in files that every job reads."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from roller_tvm.compare.relay.functions import relay_function
+from roller_tvm.compare.results import Prepared
+from roller_tvm.compare.suite import Case
+from roller_tvm.errors import RollerError, UnsupportedOperator, last_line
+
+#: Below the folder of a comparison.
+TASKS, KERNELS, WORK = "tasks", "kernels", "work"
+
+
+@dataclass
+class Opened:
+    """A task in a job.
+
+    Parameters
+    ----------
+    case : Case
+    target : Target
+    device : DeviceSpec
+    key, desc : str
+        As Ansor has them.
+    dag : ComputeDAG
+    default : str
+        TVM's own kernel as lowered TIR, or ''.
+    flops : float
+    folder : Path
+        Of the comparison.
+    """
+
+    case: Case
+    target: Any
+    device: Any
+    key: str
+    desc: str
+    dag: Any
+    default: str
+    flops: float
+    folder: Path
+
+    @property
+    def kernels(self) -> Path:
+        return made(self.folder / KERNELS)
+
+    def work(self, tuner: str) -> Path:
+        """Where a tuner keeps what it needs to go on."""
+        return made(self.folder / WORK / f"{self.case.digest}.{tuner}")
+
+    @cached_property
+    def search_task(self) -> Any:
+        """With the packing of weights that ``relay.build`` applies."""
+        return self.with_option(True)
+
+    def with_option(self, rewrites: bool) -> Any:
+        """The task with or without the packing of weights."""
+        from tvm import auto_scheduler
+
+        options = auto_scheduler.LayoutRewriteOption
+        option = options.get_target_default(self.target, True) if rewrites else options.NO_REWRITE
+        return auto_scheduler.SearchTask(
+            compute_dag=self.dag, workload_key=self.key, target=self.target, desc=self.desc,
+            layout_rewrite_option=option,
+        )  # fmt: skip
+
+    def told(self, path: Path) -> str:
+        """A kernel's file as results name it."""
+        return path.relative_to(self.folder).as_posix()
+
+
+def made(folder: Path) -> Path:
+    """A folder that is there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def prepare(cases: list[dict[str, Any]], target: str, folder: Path) -> list[dict[str, Any]]:
+    """Named operators as tasks; what cannot be had says why."""
+    from roller_tvm.device import device_for_target
+    from roller_tvm.relay.tasks import make_target
+
+    made_target = make_target(target)
+    device = device_for_target(target)
+    found = []
+    for data in cases:
+        case = Case.from_json(data)
+        try:
+            prepared = _prepare(case, made_target, device, folder)
+        except RollerError as error:
+            prepared = Prepared(case, reason=error.what)
+        except Exception as error:  # TVM's own, of one operator
+            prepared = Prepared(case, reason=last_line(error))
+        found.append(asdict(prepared))
+    return found
+
+
+def _prepare(case: Case, target: Any, device: Any, folder: Path) -> Prepared:
+    from tvm import auto_scheduler
+
+    from roller_tvm.relay.tasks import extract_tasks
+    from roller_tvm.te import te_operator
+
+    expression = case.expression()
+    try:
+        tasks = extract_tasks(*relay_function(case), target, device)
+    except UnsupportedOperator:
+        tasks = []
+    if len(tasks) == 1:
+        key, desc = tasks[0].key, tasks[0].search_task.desc
+        dag, default = tasks[0].search_task.compute_dag, tasks[0].default
+    else:  # as one kernel, which Relay has not
+        from roller_tvm.expr.operators import parse_params
+
+        dag = auto_scheduler.ComputeDAG(te_operator(case.operator, **parse_params(case.params)))
+        key, desc, default = dag.workload_key(), case.operator, ""
+    return _write(case, key, desc, dag, default, float(expression.flops), float(expression.io_bytes), folder)
+
+
+def of_model(
+    file: str, shapes: dict[str, list[int]] | None, layout: str | None, params: str | None, target: str, folder: Path
+) -> list[dict[str, Any]]:
+    """The tasks of a model that have something to compute."""
+    from roller_tvm.device import device_for_target
+    from roller_tvm.relay.importers import load_model
+    from roller_tvm.relay.tasks import extract_tasks, make_target
+    from roller_tvm.te import read_te
+
+    model = load_model(Path(file), {n: tuple(s) for n, s in shapes.items()} if shapes else None, layout,
+                       Path(params) if params else None)  # fmt: skip
+    stem, found = Path(file).stem, []
+    told = f"{file} {shapes or ''} {layout or ''}".strip()
+    for task in extract_tasks(model.mod, model.params, make_target(target), device_for_target(target)):
+        case = Case(f"{stem}.{task.id}", group=stem, weight=task.weight, title=f"{stem} {task.name}", model=told,
+                    task=task.key)  # fmt: skip
+        dag = task.search_task.compute_dag
+        try:
+            io_bytes = float(read_te(dag).expression.io_bytes)
+            prepared = _write(case, task.key, task.search_task.desc, dag, task.default, task.flops, io_bytes, folder)
+        except RollerError as error:
+            prepared = Prepared(case, reason=error.what)
+        found.append(asdict(prepared))
+    return found
+
+
+def _write(
+    case: Case, key: str, desc: str, dag: Any, default: str, flops: float, io_bytes: float, folder: Path
+) -> Prepared:
+    from tvm.runtime._ffi_node_api import SaveJSON
+
+    path = made(folder / TASKS) / f"{case.digest}.json"
+    data = {"key": key, "desc": desc, "tensors": str(SaveJSON(dag.tensors)), "default": default, "flops": flops}
+    path.write_text(json.dumps(data))
+    return Prepared(case, path.relative_to(folder).as_posix(), flops, io_bytes)
+
+
+def open_task(path: Path, case: dict[str, Any], target: str, folder: Path) -> Opened:
+    """A task of a file."""
+    from tvm import auto_scheduler
+    from tvm.runtime._ffi_node_api import LoadJSON
+
+    from roller_tvm.device import device_for_target
+    from roller_tvm.relay.tasks import make_target
+    from roller_tvm.tvm_env import set_threads
+
+    data = json.loads(path.read_text())
+    device = device_for_target(target)
+    if device.kind == "cpu":
+        set_threads(device.units)
+    tensors = list(LoadJSON(data["tensors"]))
+    auto_scheduler.workload_registry.register_workload_tensors(data["key"], tensors, override=True)
+    return Opened(
+        Case.from_json(case), make_target(target), device, data["key"], data["desc"],
+        auto_scheduler.ComputeDAG(tensors), data["default"], data["flops"], folder,
+    )  # fmt: skip

@@ -1,0 +1,228 @@
+"""What a comparison comes to: ratios, summaries, and the same as CSV and JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from roller_tvm.compare.results import Prepared, Results, Timed, Tuned
+from roller_tvm.compare.stats import best_over_time, geomean, paired_ratio, spread
+from roller_tvm.compare.suite import Case
+from roller_tvm.compare.tuner import Tuner
+
+VERSION = 1
+COLUMNS = (
+    "id", "title", "group", "weight", "flops", "io_bytes", "tuner", "status", "reason", "tune_s", "trials", "seconds",
+    "spread", "gflops", "ratio", "claimed_s",
+)  # fmt: skip
+#: A tuner that claims a kernel to be so much faster than it then is has measured something else.
+CLAIM = 1.5
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One tuner on one case.
+
+    Parameters
+    ----------
+    seconds : float
+        Typical run of its kernel, timed beside the others; nan where there is none.
+    spread : float
+        How much the rounds differ, as a share.
+    ratio : float
+        Its seconds over those of the base: above 1 the base is faster.
+    tune_s : float
+    curve : list of (float, float)
+        Seconds since tuning began, and seconds of the best kernel, in the clock of this comparison.
+    """
+
+    tuner: Tuner
+    status: str
+    reason: str = ""
+    seconds: float = math.nan
+    spread: float = math.nan
+    ratio: float = math.nan
+    tune_s: float = math.nan
+    trials: int = 0
+    claimed_s: float = math.nan
+    curve: list[tuple[float, float]] = field(default_factory=list)
+    tiles: str = ""
+    schedule: str = ""
+
+    @property
+    def timed(self) -> bool:
+        return not math.isnan(self.seconds)
+
+
+@dataclass(frozen=True)
+class Row:
+    """All tuners on one case."""
+
+    case: Case
+    flops: float
+    io_bytes: float
+    cells: tuple[Cell, ...]
+
+    def cell(self, label: str) -> Cell | None:
+        """That of a tuner."""
+        return next((c for c in self.cells if c.tuner.label == label), None)
+
+    def gflops(self, cell: Cell) -> float:
+        """Rate of a cell's kernel; nan where nothing is counted."""
+        return self.flops / cell.seconds / 1e9 if self.flops and cell.timed else math.nan
+
+
+@dataclass(frozen=True)
+class Report:
+    """A comparison.
+
+    Parameters
+    ----------
+    base : str
+        Label of the tuner that ratios are over.
+    tuners : tuple of Tuner
+    rows : tuple of Row
+    environment : dict
+    """
+
+    base: str
+    tuners: tuple[Tuner, ...]
+    rows: tuple[Row, ...]
+    environment: dict[str, Any]
+
+    @property
+    def others(self) -> tuple[Tuner, ...]:
+        """Tuners beside the base."""
+        return tuple(t for t in self.tuners if t.label != self.base)
+
+    def ratios(self, label: str, group: str | None = None) -> list[float]:
+        """Seconds of a tuner's kernels over the base's, of the cases that both have."""
+        cells = [r.cell(label) for r in self.rows if group is None or r.case.group == group]
+        return [c.ratio for c in cells if c is not None and not math.isnan(c.ratio)]
+
+    def compile_ratios(self, label: str) -> list[float]:
+        """Seconds of a tuner's tuning over the base's, of the cases on which both came to an end."""
+        found = []
+        for row in self.rows:
+            one, base = row.cell(label), row.cell(self.base)
+            if one and base and one.status == base.status == "ok" and one.tune_s > 0 and base.tune_s > 0:
+                found.append(one.tune_s / base.tune_s)
+        return found
+
+    def groups(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(r.case.group for r in self.rows))
+
+    def worst(self, count: int = 10) -> list[tuple[Row, Cell]]:
+        """Where the base loses most: the best of the others that search, most behind first."""
+        found = []
+        for row in self.rows:
+            cells = [c for c in row.cells if c.tuner.label != self.base and not math.isnan(c.ratio)]
+            cells = [c for c in cells if c.tuner.name != "roller"]
+            if cells:
+                best = min(cells, key=lambda c: c.ratio)
+                if best.ratio < 1:
+                    found.append((row, best))
+        return sorted(found, key=lambda pair: pair[1].ratio)[:count]
+
+    def lies(self) -> list[str]:
+        """Tuners whose kernels are much slower than they say."""
+        return [
+            f"{row.case.id}: {cell.tuner.label} claims {cell.claimed_s * 1e6:.1f} us, its kernel takes"
+            f" {cell.seconds * 1e6:.1f} us"
+            for row in self.rows for cell in row.cells
+            if cell.timed and cell.claimed_s > 0 and cell.seconds > CLAIM * cell.claimed_s
+        ]  # fmt: skip
+
+
+def make_report(results: Results, cases: Sequence[Case], tuners: Sequence[Tuner], environment: str) -> Report:
+    """The report of what results hold of these cases and tuners.
+
+    The base is the Roller that measures most, else the first tuner.
+    """
+    ours = [t for t in tuners if t.name == "roller"]
+    base = max(ours, key=lambda t: t.trials) if ours else tuners[0]
+    rows = []
+    for case in cases:
+        prepared = results.prepared.get(case.digest, Prepared(case))
+        timed = results.timed.get(case.digest)
+        cells = []
+        for tuner in tuners:
+            tuned = results.tuned.get((case.digest, tuner.label))
+            if tuned is not None:
+                cells.append(_cell(tuner, tuned, timed, base))
+        rows.append(Row(case, prepared.flops, prepared.io_bytes, tuple(cells)))
+    return Report(base.label, tuple(tuners), tuple(rows), results.environments.get(environment, {}))
+
+
+def _cell(tuner: Tuner, tuned: Tuned, timed: Timed | None, base: Tuner) -> Cell:
+    rounds = timed.of(tuner.label) if timed is not None and tuned.ok else ()
+    own = timed.of(base.label) if timed is not None else ()
+    told: dict[str, Any] = {"tune_s": tuned.seconds, "trials": tuned.trials, "claimed_s": tuned.claimed_s,
+                            "tiles": tuned.tiles, "schedule": tuned.schedule}  # fmt: skip
+    if not rounds:
+        return Cell(tuner, tuned.status, tuned.reason, **told)
+    seconds = median(rounds)
+    # A tuner's own clock is scaled so that its winner takes what it takes here: only how it got there is its own.
+    curve = best_over_time(tuned.curve)
+    scaled = [(when, s / curve[-1][1] * seconds) for when, s in curve] or [(tuned.seconds, seconds)]
+    ratio = paired_ratio(rounds, own) if own else math.nan
+    return Cell(tuner, tuned.status, tuned.reason, seconds, spread(rounds), ratio, curve=scaled, **told)
+
+
+def to_json(report: Report) -> dict[str, Any]:
+    """The report for machines; numbers that are not known are null."""
+
+    def number(value: float) -> float | None:
+        return value if math.isfinite(value) else None
+
+    def summary(label: str) -> dict[str, Any]:
+        groups = {g: number(geomean(report.ratios(label, g))) for g in report.groups()}
+        ratios, spent = report.ratios(label), report.compile_ratios(label)
+        return {"cases": len(ratios), "speed_ratio": number(geomean(ratios)), "tune_ratio": number(geomean(spent)),
+                "groups": groups}  # fmt: skip
+
+    return {
+        "version": VERSION, "base": report.base, "environment": report.environment,
+        "tuners": [t.label for t in report.tuners], "summary": {t.label: summary(t.label) for t in report.tuners},
+        "notes": report.lies(),
+        "cases": [
+            {
+                "id": row.case.id, "title": row.case.title, "group": row.case.group, "weight": row.case.weight,
+                "flops": row.flops, "io_bytes": row.io_bytes,
+                "results": [
+                    {
+                        "tuner": c.tuner.label, "status": c.status, "reason": c.reason, "tune_s": number(c.tune_s),
+                        "trials": c.trials, "seconds": number(c.seconds), "spread": number(c.spread),
+                        "gflops": number(row.gflops(c)), "ratio": number(c.ratio), "claimed_s": number(c.claimed_s),
+                        "curve": [[t, s] for t, s in c.curve], "tiles": c.tiles,
+                    }
+                    for c in row.cells
+                ],
+            }
+            for row in report.rows
+        ],
+    }  # fmt: skip
+
+
+def to_csv(report: Report) -> str:
+    """A line for each case and tuner; the facts of the environment are comments before the names of the columns."""
+    out = io.StringIO()
+    for name, value in report.environment.items():
+        out.write(f"# {name}: {value}\n")
+    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n", extrasaction="ignore")
+    writer.writeheader()
+    for data in to_json(report)["cases"]:
+        for result in data["results"]:
+            writer.writerow({**data, **{k: "" if v is None else v for k, v in result.items()}})
+    return out.getvalue()
+
+
+def json_text(report: Report) -> str:
+    """`to_json` as text."""
+    return json.dumps(to_json(report), indent=1) + "\n"

@@ -1,0 +1,217 @@
+"""What a comparison has found so far: lines of JSON, appended as they come, so that an interrupted run goes on."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from roller_tvm.compare.suite import Case
+from roller_tvm.errors import BadInput, RecordError
+
+#: Of the lines; a later one that means something else has another.
+VERSION = 1
+#: What may become of a tuner on a case.
+STATUSES = ("ok", "unsupported", "failed", "timeout", "crash", "wrong answer")
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """One tuner on one case.
+
+    Parameters
+    ----------
+    case, tuner : str
+        Digest of the case; the tuner's label, with its trials.
+    status : str
+        One of ``STATUSES``.
+    reason : str
+        Why it is not 'ok', or what to know about it.
+    seconds : float
+        Of tuning: what its user waits for, imports left out.
+    trials : int
+        Kernels that it measured.
+    claimed_s : float
+        Seconds of the kernel, as the tuner itself measured it; nan where it measures nothing.
+    curve : tuple of (float, float)
+        Seconds since tuning began, and seconds of the best kernel so far by the tuner's own measuring.
+    kernel : str
+        File of the kernel below the folder of the comparison; '' where there is none.
+    schedule : str
+        The winner in the tuner's own words: a record, a plan.
+    tiles : str
+        The winner as tiles, where they can be read.
+    """
+
+    case: str
+    tuner: str
+    status: str
+    reason: str = ""
+    seconds: float = math.nan
+    trials: int = 0
+    claimed_s: float = math.nan
+    curve: tuple[tuple[float, float], ...] = ()
+    kernel: str = ""
+    schedule: str = ""
+    tiles: str = ""
+    environment: str = ""
+
+    def __post_init__(self) -> None:
+        if self.status not in STATUSES:
+            raise ValueError(f"'status' must be one of {', '.join(STATUSES)} (got {self.status!r})")
+        object.__setattr__(self, "curve", tuple((float(t), float(s)) for t, s in self.curve))
+
+    @property
+    def ok(self) -> bool:
+        return self.status == "ok"
+
+
+@dataclass(frozen=True)
+class Timed:
+    """The kernels of one case, timed in turns in one process.
+
+    Parameters
+    ----------
+    case : str
+    kernels : tuple of (str, str)
+        Label of a tuner, and the file of its kernel.
+    rounds : tuple of tuple of float
+        For each kernel the typical seconds of a run, round by round.
+    """
+
+    case: str
+    kernels: tuple[tuple[str, str], ...]
+    rounds: tuple[tuple[float, ...], ...]
+    environment: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kernels", tuple((str(a), str(b)) for a, b in self.kernels))
+        object.__setattr__(self, "rounds", tuple(tuple(map(float, r)) for r in self.rounds))
+        if len(self.kernels) != len(self.rounds):
+            raise ValueError(f"{len(self.kernels)} kernels, and times of {len(self.rounds)}")
+
+    def of(self, tuner: str) -> tuple[float, ...]:
+        """The rounds of a tuner's kernel; none where it was not timed."""
+        return next((r for (t, _), r in zip(self.kernels, self.rounds, strict=True) if t == tuner), ())
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A case as a line of TVM has it.
+
+    Parameters
+    ----------
+    case : Case
+    file : str
+        The task, below the folder of the comparison.
+    flops, io_bytes : float
+        Of one run.
+    reason : str
+        Why it cannot be compared at all, or ''.
+    """
+
+    case: Case
+    file: str = ""
+    flops: float = 0.0
+    io_bytes: float = 0.0
+    reason: str = ""
+
+
+class Results:
+    """A file of lines, and what it says: of each thing the last line counts.
+
+    Parameters
+    ----------
+    path : Path
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> results = Results(Path(folder.name, "results.jsonl"))
+    >>> results.add(Tuned("c0ffee", "ansor:64", "ok", seconds=93.0))
+    >>> Results(results.path).tuned["c0ffee", "ansor:64"].seconds
+    93.0
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.prepared: dict[str, Prepared] = {}
+        self.tuned: dict[tuple[str, str], Tuned] = {}
+        self.timed: dict[str, Timed] = {}
+        self.environments: dict[str, dict[str, Any]] = {}
+        _mend(path)
+        for number, line in enumerate(_lines(path), 1):
+            try:
+                self._take(json.loads(line))
+            except (ValueError, KeyError, TypeError) as error:
+                remedy = "delete that line: what it told is done again"
+                raise RecordError(f"is no line of results ({error})", f"{path}, line {number}", remedy) from error
+
+    def _take(self, data: Mapping[str, Any]) -> None:
+        if data["version"] != VERSION:
+            raise ValueError(f"version {data['version']}, this is {VERSION}")
+        kind, value = data["kind"], data["value"]
+        if kind == "tuned":
+            tuned = Tuned(**_own(Tuned, value))
+            self.tuned[tuned.case, tuned.tuner] = tuned
+        elif kind == "timed":
+            timed = Timed(**_own(Timed, value))
+            self.timed[timed.case] = timed
+        elif kind == "prepared":
+            prepared = Prepared(**{**_own(Prepared, value), "case": Case.from_json(value["case"])})
+            self.prepared[prepared.case.digest] = prepared
+        elif kind == "environment":
+            self.environments[value["id"]] = dict(value)
+        else:
+            raise ValueError(f"kind {kind!r}")
+
+    def add(self, value: Tuned | Timed | Prepared | Mapping[str, Any]) -> None:
+        """Write one thing, and know it."""
+        kind = "environment" if isinstance(value, Mapping) else type(value).__name__.lower()
+        data = dict(value) if isinstance(value, Mapping) else asdict(value)
+        line = {"version": VERSION, "kind": kind, "value": data}
+        text = json.dumps(_plain(line))
+        self._take(json.loads(text))
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(text + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise BadInput(f"cannot be written: {error.strerror}", str(self.path), "give another folder") from error
+
+
+def _plain(value: Any) -> Any:
+    """A value without numbers that JSON has no word for."""
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _own(cls: Any, data: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a class in a line that a later version may have written more to; null is nan."""
+    floats = {f.name for f in fields(cls) if f.type == "float"}
+    return {
+        f.name: math.nan if data[f.name] is None and f.name in floats else data[f.name]
+        for f in fields(cls) if f.name in data
+    }  # fmt: skip
+
+
+def _lines(path: Path) -> Iterator[str]:
+    if path.exists():
+        yield from path.read_text(encoding="utf-8").splitlines()
+
+
+def _mend(path: Path) -> None:
+    """Cut off half a last line, which a process that was killed left."""
+    if path.exists() and (data := path.read_bytes()) and not data.endswith(b"\n"):
+        with path.open("r+b") as file:
+            file.truncate(data.rfind(b"\n") + 1)

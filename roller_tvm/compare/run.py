@@ -1,0 +1,259 @@
+"""Running a comparison: each tuner on each case in a process of its own, then all kernels of a case timed in turns."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from roller_tvm.compare.environment import environment
+from roller_tvm.compare.jobs import run_job
+from roller_tvm.compare.results import Prepared, Results, Timed, Tuned
+from roller_tvm.compare.suite import Case
+from roller_tvm.compare.tuner import Tuner
+from roller_tvm.errors import BadInput, MeasureError, RecordError
+
+#: Given up after so long: what any job may take, and each trial more (building, measuring and the search between).
+JOB_S, TRIAL_S = 900.0, 30.0
+#: What of an environment makes figures another's.
+SAME = ("line", "target", "threads", "cpu", "gpu")
+
+Progress = Callable[[Case, Tuner, Tuned], None]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to compare, and with what.
+
+    Parameters
+    ----------
+    edge : str
+        Module that does the work on a line of TVM (see ``compare.relay``, ``compare.relax``).
+    line, target : str
+    device : DeviceSpec
+        That of the target.
+    tuners : tuple of Tuner
+    folder : Path
+        Of everything that is found; an earlier comparison there goes on.
+    threads : int
+        Of each kernel.
+    limit_s : float or None
+        A job is given up after so long; by default it follows from the trials.
+    """
+
+    edge: str
+    line: str
+    target: str
+    device: Any
+    tuners: tuple[Tuner, ...]
+    folder: Path
+    threads: int
+    limit_s: float | None = None
+
+    def limit(self, tuner: Tuner) -> float:
+        """Seconds after which a tuner is given up on a case."""
+        return JOB_S + TRIAL_S * tuner.trials if self.limit_s is None else self.limit_s
+
+
+class Comparison:
+    """A comparison in a folder; use it in a ``with`` statement, for one process at a time may write there.
+
+    Examples
+    --------
+    >>> with Comparison(request) as comparison:  # doctest: +SKIP
+    ...     comparison.run(load_suite("demo"))
+    """
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        folder = request.folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BadInput(f"no folder can be made there: {error.strerror}", str(folder), "give another") from error
+        self._lock: Any = None
+        self._take_lock()
+        try:
+            self.results = Results(folder / "results.jsonl")
+            self.environment = ""
+        except BaseException:
+            self.close()
+            raise
+
+    def _take_lock(self) -> None:
+        with contextlib.suppress(ImportError):  # POSIX alone has it
+            import fcntl
+
+            lock = (self.request.folder / "lock").open("w")
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                lock.close()
+                told = "another comparison is running there"
+                raise RecordError(told, str(self.request.folder), "wait, or give another folder") from error
+            self._lock = lock
+
+    def close(self) -> None:
+        """Let other processes write there."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def __enter__(self) -> Comparison:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- steps --------------------------------------------------------------------------------------------------
+
+    def open(self, only_report: bool = False) -> None:
+        """Note where this runs; of a report alone, where its figures are from.
+
+        Raises
+        ------
+        RecordError
+            The folder holds figures of another machine, target or number of threads.
+        """
+        r = self.request
+        if only_report:
+            self.environment = next(reversed(self.results.environments), "")
+            return
+        done = self._job("facts", {"target": r.target}, JOB_S)
+        if done.status != "ok":
+            raise MeasureError(f"TVM cannot be used: {done.reason}", r.target, "run 'roller-tvm doctor'", "worker")
+        peaks = {"gflops": r.device.peak("float32"), "gbytes_per_s": r.device.levels[0].bandwidth_gbps}
+        here = environment(r.line, r.target, r.threads, done.value, peaks)
+        for other in self.results.environments.values():
+            changed = [f"{n} {other.get(n)!r}, now {here[n]!r}" for n in SAME if other.get(n) != here[n]]
+            if changed:
+                told = f"holds figures of another place: {'; '.join(changed)}"
+                raise RecordError(told, str(r.folder), "give another folder")
+        if here["id"] not in self.results.environments:
+            self.results.add(here)
+        self.environment = str(here["id"])
+
+    def forget(self, tuners: str) -> None:
+        """Do again what these tuners, names or labels with commas, have done."""
+        words = {w.strip() for w in tuners.split(",") if w.strip()}
+        known = {label for _, label in self.results.tuned}
+        if unknown := words - known - {label.split(":")[0] for label in known}:
+            raise BadInput(f"has no results of {', '.join(sorted(unknown))}", str(self.request.folder),
+                           f"of {', '.join(sorted(known)) or 'none yet'}")  # fmt: skip
+        for case, label in list(self.results.tuned):
+            if words & {label, label.split(":")[0]}:
+                del self.results.tuned[case, label]
+                shutil.rmtree(self.request.folder / "work" / f"{case}.{label.split(':')[0]}", ignore_errors=True)
+
+    def prepare(self, cases: Sequence[Case]) -> None:
+        """Have each case as the line needs it."""
+        missing = [c for c in cases if not self._prepared(c)]
+        if not missing:
+            return
+        every = self._prepare(missing)
+        for case in missing:
+            if case.digest not in {p.case.digest for p in every}:  # one of them broke the process of all
+                every += self._prepare([case]) or [Prepared(case, reason="its process ended while it was made")]
+        for prepared in every:
+            self.results.add(prepared)
+
+    def model(self, model: dict[str, Any]) -> tuple[Case, ...]:
+        """The tasks of a model as cases."""
+        arguments = {**model, "target": self.request.target, "folder": str(self.request.folder)}
+        done = self._job("tasks", arguments, JOB_S)
+        if done.status != "ok":
+            raise BadInput(f"its tasks cannot be had: {done.reason}", str(model["file"]), "try 'roller-tvm tune' on it")
+        found = [_prepared(data) for data in done.value]
+        for prepared in found:
+            self.results.add(prepared)
+        return tuple(prepared.case for prepared in found)
+
+    def run(self, cases: Sequence[Case], progress: Progress | None = None, until: float = float("inf")) -> bool:
+        """Do all that is missing; False where time was up before the end (``time.monotonic``)."""
+        for case in cases:
+            for tuner in self.request.tuners:
+                tuned = self.results.tuned.get((case.digest, tuner.label))
+                if tuned is None:
+                    if time.monotonic() > until:
+                        return False
+                    tuned = self.tune(case, tuner)
+                    self.results.add(tuned)
+                if progress is not None:
+                    progress(case, tuner, tuned)
+            self.time(case)
+        return True
+
+    def tune(self, case: Case, tuner: Tuner) -> Tuned:
+        """One tuner on one case."""
+        r = self.request
+        prepared = self.results.prepared[case.digest]
+        refusal = prepared.reason or tuner.refusal(r.line, r.device.kind)
+        if refusal:
+            return Tuned(case.digest, tuner.label, "unsupported", refusal, environment=self.environment)
+        arguments = {
+            "task": str(r.folder / prepared.file), "case": case.to_json(), "tuner": tuner.name,
+            "trials": tuner.trials, "target": r.target, "folder": str(r.folder),
+        }  # fmt: skip
+        logs = r.folder / "logs"
+        logs.mkdir(exist_ok=True)
+        log = logs / f"{case.id.replace('/', '_')}.{tuner.label.replace(':', '_')}.log"
+        done = self._job("tune", arguments, r.limit(tuner), log)
+        if done.status != "ok":
+            return Tuned(case.digest, tuner.label, done.status, done.reason, environment=self.environment)
+        try:
+            return Tuned(**{"case": case.digest, "tuner": tuner.label, "status": "ok", "environment": self.environment}
+                         | done.value)  # fmt: skip
+        except (TypeError, ValueError) as error:
+            told = f"what it says makes no sense: {error}"
+            return Tuned(case.digest, tuner.label, "failed", told, environment=self.environment)
+
+    def time(self, case: Case) -> None:
+        """Time the kernels of a case, unless just these were timed already."""
+        kernels = tuple((label, tuned.kernel) for label, tuned in self._working(case))
+        known = self.results.timed.get(case.digest)
+        if not kernels or (known is not None and known.kernels == kernels):
+            return
+        files = [str(self.request.folder / kernel) for _, kernel in kernels]
+        done = self._job("time", {"kernels": files, "target": self.request.target}, JOB_S)
+        if done.status != "ok":  # one of them does not run alone: find out which
+            kernels = tuple(k for k in kernels if self._runs_alone(case, *k))
+            files = [str(self.request.folder / kernel) for _, kernel in kernels]
+            done = self._job("time", {"kernels": files, "target": self.request.target}, JOB_S)
+        if done.status == "ok" and kernels:
+            self.results.add(Timed(case.digest, kernels, done.value, self.environment))
+
+    # -- parts --------------------------------------------------------------------------------------------------
+
+    def _job(self, function: str, arguments: dict[str, Any], limit_s: float, log: Path | None = None) -> Any:
+        return run_job(self.request.edge, function, arguments, limit_s, self.request.threads, log)
+
+    def _prepared(self, case: Case) -> bool:
+        known = self.results.prepared.get(case.digest)
+        return known is not None and (not known.file or (self.request.folder / known.file).exists())
+
+    def _prepare(self, cases: Sequence[Case]) -> list[Prepared]:
+        arguments = {"cases": [c.to_json() for c in cases], "target": self.request.target,
+                     "folder": str(self.request.folder)}  # fmt: skip
+        done = self._job("prepare", arguments, JOB_S + TRIAL_S * len(cases))
+        return [_prepared(data) for data in done.value] if done.status == "ok" else []
+
+    def _working(self, case: Case) -> Iterator[tuple[str, Tuned]]:
+        for (digest, label), tuned in self.results.tuned.items():
+            if digest == case.digest and tuned.ok and tuned.kernel and (self.request.folder / tuned.kernel).exists():
+                yield label, tuned
+
+    def _runs_alone(self, case: Case, label: str, kernel: str) -> bool:
+        arguments = {"kernels": [str(self.request.folder / kernel)], "target": self.request.target}
+        done = self._job("time", arguments, JOB_S)
+        if done.status != "ok":
+            told = f"its kernel cannot be timed: {done.status} {done.reason}"
+            self.results.add(Tuned(case.digest, label, "failed", told, environment=self.environment))
+        return bool(done.status == "ok")
+
+
+def _prepared(data: dict[str, Any]) -> Prepared:
+    return Prepared(**{**data, "case": Case.from_json(data["case"])})

@@ -1,0 +1,89 @@
+"""Statistics of times measured in turns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import fmean, median
+
+
+def geomean(values: Sequence[float]) -> float:
+    """Geometric mean; nan of nothing.
+
+    Examples
+    --------
+    >>> geomean([1.0, 4.0])
+    2.0
+    """
+    return math.exp(fmean(map(math.log, values))) if values else math.nan
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The value below which a share of the values lies, between neighbours in proportion.
+
+    Examples
+    --------
+    >>> quantile([1.0, 2.0, 4.0], 0.75)
+    3.0
+    """
+    ordered = sorted(values)
+    at = share * (len(ordered) - 1)
+    low = math.floor(at)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
+
+
+def spread(values: Sequence[float]) -> float:
+    """Half of the distance between the quartiles, as a share of the median.
+
+    Examples
+    --------
+    >>> spread([1.0, 2.0, 3.0])
+    0.25
+    """
+    return (quantile(values, 0.75) - quantile(values, 0.25)) / 2 / median(values)
+
+
+def paired_ratio(one: Sequence[float], other: Sequence[float]) -> float:
+    """The typical ratio of two that were timed in turns: what disturbed a round fell on both.
+
+    Examples
+    --------
+    >>> paired_ratio([2.0, 40.0, 2.2], [1.0, 20.0, 1.0])
+    2.0
+    """
+    return median(a / b for a, b in zip(one, other, strict=True))
+
+
+def best_over_time(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """A curve of (when, seconds of a kernel) with only those that were better than all before.
+
+    Examples
+    --------
+    >>> best_over_time([(1.0, 5.0), (2.0, 6.0), (3.0, 4.0)])
+    [(1.0, 5.0), (3.0, 4.0)]
+    """
+    kept: list[tuple[float, float]] = []
+    for when, seconds in sorted(points):
+        if seconds > 0 and math.isfinite(seconds) and (not kept or seconds < kept[-1][1]):
+            kept.append((when, seconds))
+    return kept
+
+
+def at_time(curve: Sequence[tuple[float, float]], when: float) -> float:
+    """Seconds of the best kernel that a curve has at a time; nan before its first.
+
+    Examples
+    --------
+    >>> at_time([(1.0, 5.0), (3.0, 4.0)], 2.0)
+    5.0
+    """
+    return min((s for t, s in curve if t <= when), default=math.nan)
+
+
+def grouped(groups: Sequence[str], values: Sequence[float]) -> Mapping[str, list[float]]:
+    """Values by their group, in the order in which groups first appear."""
+    found: dict[str, list[float]] = {}
+    for group, value in zip(groups, values, strict=True):
+        found.setdefault(group, []).append(value)
+    return found

@@ -1,0 +1,151 @@
+"""Drawing SVG: shapes, texts, axes. Text alone, no library, and no network to show it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from html import escape
+
+#: Colours that stay apart for the colour-blind (Okabe and Ito 2008), the base first.
+COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#8c6d1f", "#666666")
+FONT = "font-family:system-ui,sans-serif"
+
+
+@dataclass
+class Drawing:
+    """An SVG picture that scales to the width it is given."""
+
+    width: float
+    height: float
+    title: str
+    parts: list[str] = field(default_factory=list)
+
+    def line(self, points: Sequence[tuple[float, float]], colour: str, width: float = 1.5, dash: str = "") -> None:
+        """A line through points."""
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        dashes = f' stroke-dasharray="{dash}"' if dash else ""
+        self.parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="{width}"{dashes}/>')
+
+    def dot(self, x: float, y: float, colour: str, told: str = "", radius: float = 4.0) -> None:
+        """A point; what is told of it shows where a mouse rests."""
+        title = f"<title>{escape(told)}</title>" if told else ""
+        self.parts.append(
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" fill="{colour}" fill-opacity="0.75">{title}</circle>'
+        )
+
+    def bar(self, x: float, y: float, width: float, height: float, colour: str, told: str = "") -> None:
+        """A rectangle."""
+        title = f"<title>{escape(told)}</title>" if told else ""
+        self.parts.append(
+            f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(width, 0.5):.1f}" height="{height:.1f}" fill="{colour}">'
+            f"{title}</rect>"
+        )
+
+    def text(self, x: float, y: float, text: str, anchor: str = "start", size: float = 12) -> None:
+        """Words; `anchor` is start, middle or end."""
+        self.parts.append(
+            f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" fill="#333"'
+            f' style="{FONT}">{escape(text)}</text>'
+        )
+
+    def legend(self, names: Sequence[str], colours: Sequence[str], x: float, y: float) -> float:
+        """Names beside their colours, in rows; where the next thing may stand."""
+        at = x
+        for name, colour in zip(names, colours, strict=True):
+            width = 22 + 6.6 * len(name)
+            if at + width > self.width and at > x:
+                at, y = x, y + 18
+            self.bar(at, y - 9, 10, 10, colour)
+            self.text(at + 14, y, name)
+            at += width
+        return y + 18
+
+    def __str__(self) -> str:
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width:.0f} {self.height:.0f}" role="img"'
+            f' aria-label="{escape(self.title, quote=True)}"><title>{escape(self.title)}</title>'
+            f'<rect width="100%" height="100%" fill="#fff"/>{"".join(self.parts)}</svg>\n'
+        )
+
+
+@dataclass(frozen=True)
+class Scale:
+    """From values to places on an axis.
+
+    Parameters
+    ----------
+    low, high : float
+        Values at its ends.
+    start, end : float
+        Their places.
+    log : bool
+
+    Examples
+    --------
+    >>> Scale(1.0, 100.0, 0.0, 200.0, log=True)(10.0)
+    100.0
+    """
+
+    low: float
+    high: float
+    start: float
+    end: float
+    log: bool = False
+
+    def __call__(self, value: float) -> float:
+        change: Callable[[float], float] = math.log10 if self.log else float
+        low, high = change(self.low), change(self.high)
+        return self.start + (change(value) - low) / ((high - low) or 1.0) * (self.end - self.start)
+
+    @classmethod
+    def around(cls, values: Sequence[float], start: float, end: float, log: bool = False) -> Scale:
+        """A scale on which all of the values lie; a logarithmic one from one power of ten to another."""
+        low, high = (min(values), max(values)) if values else (1.0, 10.0)
+        if log:
+            ends = math.floor(math.log10(low)), math.ceil(math.log10(high))
+            return cls(10.0 ** ends[0], 10.0 ** max(ends[1], ends[0] + 1), start, end, True)
+        step = _step(high)
+        return cls(0.0, step * max(1, math.ceil(high / step - 1e-9)), start, end)
+
+    @property
+    def ticks(self) -> list[float]:
+        """Values to mark."""
+        if self.log:
+            low, high = round(math.log10(self.low)), round(math.log10(self.high))
+            return [10.0**n for n in range(low, high + 1)]
+        step = _step(self.high)
+        return [n * step for n in range(round(self.high / step) + 1)]
+
+
+def _step(high: float) -> float:
+    """A round distance between about five ticks."""
+    if high <= 0:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(high / 5))
+    return next(power * m for m in (1, 2, 5, 10) if high / (power * m) <= 6)
+
+
+def number(value: float) -> str:
+    """A tick's value in few letters.
+
+    Examples
+    --------
+    >>> number(1000.0), number(0.01), number(2.5)
+    ('1000', '0.01', '2.5')
+    """
+    return f"{value:.0f}" if value >= 10 and value == round(value) else f"{value:g}"
+
+
+def axes(drawing: Drawing, x: Scale, y: Scale, x_title: str, y_title: str) -> None:
+    """Both axes with a grid."""
+    bottom, left = y.start, x.start
+    for value in x.ticks:
+        drawing.line([(x(value), bottom), (x(value), y.end)], "#ddd", 1)
+        drawing.text(x(value), bottom + 16, number(value), "middle", 11)
+    for value in y.ticks:
+        drawing.line([(left, y(value)), (x.end, y(value))], "#ddd", 1)
+        drawing.text(left - 6, y(value) + 4, number(value), "end", 11)
+    drawing.line([(left, y.end), (left, bottom), (x.end, bottom)], "#333", 1.2)
+    drawing.text((left + x.end) / 2, bottom + 34, x_title, "middle")
+    drawing.text(8, y.end - 10, y_title)

@@ -1,0 +1,107 @@
+"""The comparison in a terminal: a line a case, a column a tuner, and the summary."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+from roller_tvm.compare.report import Cell, Report, Row
+from roller_tvm.compare.stats import geomean
+from roller_tvm.compare.suite import Case
+from roller_tvm.compare.tuner import Tuner
+from roller_tvm.measure.table import duration, si
+
+ID, NAME = 18, 34
+#: What of a summary is loss: a group where another tuner is faster by more than rounds differ.
+LOSS = 0.98
+
+
+def progress_line(case: Case, tuner: Tuner, status: str, reason: str, tune_s: float, claimed_s: float) -> str:
+    """A line as a tuner is done with a case.
+
+    Examples
+    --------
+    >>> progress_line(Case("M", "matmul", "m=8 n=8 k=8"), Tuner("ansor", 64), "ok", "", 93.0, 2e-6)
+    'M                  ansor:64          93.0 s      2.0 us'
+    """
+    told = duration(claimed_s) if status == "ok" else f"{status}: {reason}"
+    spent = "-" if math.isnan(tune_s) else f"{tune_s:.1f} s"
+    return f"{case.id[:ID]:<{ID}} {tuner.label:<14} {spent:>9} {told:>11}"
+
+
+def text(report: Report) -> str:
+    """Table, summary and what there is to say."""
+    lines = [_environment(report), ""]
+    head = f"{'ID':<{ID}} {'Operator':<{NAME}} {'FLOP':>8}"
+    for tuner in report.tuners:
+        head += f" {tuner.label:>22}"
+    lines += [head, "-" * len(head)]
+    lines += [_row(row, report) for row in report.rows]
+    lines += ["", *summary(report)]
+    lines += _notes(report)
+    return "\n".join(lines) + "\n"
+
+
+def _environment(report: Report) -> str:
+    e = report.environment
+    place = e.get("gpu") or e.get("cpu") or "unknown machine"
+    return (f"{place}, {e.get('threads', '?')} threads, TVM {e.get('tvm', '?')} ({e.get('line', '?')} line),"
+            f" {e.get('date', '')}, {e.get('target', '')}")  # fmt: skip
+
+
+def _row(row: Row, report: Report) -> str:
+    name = row.case.title if len(row.case.title) <= NAME else row.case.title[: NAME - 3] + "..."
+    line = f"{row.case.id[:ID]:<{ID}} {name:<{NAME}} {si(row.flops):>8}"
+    for tuner in report.tuners:
+        line += f" {_cell(row.cell(tuner.label)):>22}"
+    return line
+
+
+def _cell(cell: Cell | None) -> str:
+    if cell is None:
+        return "."
+    if not cell.timed:
+        return cell.status if cell.status != "ok" else "not timed"
+    ratio = "" if math.isnan(cell.ratio) else f" {cell.ratio:.2f}x"
+    return f"{duration(cell.seconds)}{ratio}"
+
+
+def summary(report: Report) -> list[str]:
+    """Geometric means of each tuner beside the base, of all cases and of each group."""
+    base = report.base
+    lines = [f"Times of a kernel over those of {base} (above 1: {base} is faster), geometric means",
+             f"{'':<24} {'cases':>5} {'kernels':>8} {'least':>6} {'tuning':>9}  faster than {base} on"]  # fmt: skip
+    for tuner in report.others:
+        ratios, spent = report.ratios(tuner.label), report.compile_ratios(tuner.label)
+        if not ratios and not spent:
+            continue
+        lost = [g for g in report.groups() if (r := report.ratios(tuner.label, g)) and geomean(r) < LOSS]
+        least = f"{min(ratios):.2f}" if ratios else "-"
+        lines.append(
+            f"{tuner.title:<24} {len(ratios):>5} {_times(geomean(ratios)):>8} {least:>6} {_times(geomean(spent)):>9}"
+            f"  {', '.join(lost) or '-'}"
+        )
+    if len(report.groups()) > 1:
+        lines.append("")
+        for group in report.groups():
+            own = [f"{t.label} {_times(geomean(r))}" for t in report.others if (r := report.ratios(t.label, group))]
+            if own:
+                lines.append(f"  {group:<16} {', '.join(own)}")
+    return lines
+
+
+def _times(value: float) -> str:
+    if math.isnan(value):
+        return "-"
+    return f"{value:.0f}x" if value >= 100 else f"{value:.2f}x"
+
+
+def _notes(report: Report) -> list[str]:
+    reasons: Counter[tuple[str, str, str]] = Counter()
+    for row in report.rows:
+        for cell in row.cells:
+            if cell.status != "ok" or cell.reason:
+                reasons[cell.tuner.label, cell.status, cell.reason] += 1
+    notes = [f"{label}: {'' if status == 'ok' else status + ', '}{reason} ({count} cases)"
+             for (label, status, reason), count in reasons.items()]  # fmt: skip
+    return ["", *notes, *report.lies()] if notes or report.lies() else []

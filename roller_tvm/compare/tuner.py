@@ -1,0 +1,122 @@
+"""Tuners by name: what each is, on which line of TVM, and how many kernels it may measure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from roller_tvm.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A sort of tuner.
+
+    Parameters
+    ----------
+    title : str
+        For people.
+    lines : tuple of str
+        Of TVM: those that have it.
+    trials : int or None
+        Kernels measured unless told; None where it measures none.
+    kinds : tuple of str
+        Of devices: those it knows.
+    """
+
+    title: str
+    lines: tuple[str, ...]
+    trials: int | None = None
+    kinds: tuple[str, ...] = ("cpu", "gpu")
+
+
+KINDS = {
+    "roller": Kind("Roller", ("relay", "relax"), 10),
+    "untuned": Kind("TVM untuned", ("relay", "relax")),
+    "dlight": Kind("dlight", ("relax",), None, ("gpu",)),
+    "autotvm": Kind("AutoTVM", ("relay",), 64),
+    "ansor": Kind("Ansor", ("relay",), 64),
+    "metaschedule": Kind("MetaSchedule", ("relax",), 64),
+    "xgboost": Kind("XGBoost over rTiles", ("relay", "relax"), 64, ("cpu",)),
+}
+
+
+@dataclass(frozen=True)
+class Tuner:
+    """A tuner with its trials.
+
+    Examples
+    --------
+    >>> Tuner.parse("ansor:1000").label, Tuner.parse("roller").label, Tuner.parse("roller:1").title
+    ('ansor:1000', 'roller:10', 'Roller top-1')
+    """
+
+    name: str
+    trials: int = 0
+
+    @classmethod
+    def parse(cls, text: str, trials: int | None = None) -> Tuner:
+        """``NAME`` or ``NAME:TRIALS``; `trials` is what searching tuners get unless told.
+
+        Raises
+        ------
+        UsageError
+        """
+        match = re.fullmatch(r"([a-z]+)(?::(\d+))?", text.strip())
+        if match is None or match[1] not in KINDS:
+            known = ", ".join(KINDS)
+            raise UsageError(f"no tuner {text.strip()!r}", "--tuners", f"of {known}, each with :TRIALS if need be")
+        name, kind = match[1], KINDS[match[1]]
+        if kind.trials is None:
+            if match[2]:
+                raise UsageError(f"'{name}' measures nothing", "--tuners", f"write {name}")
+            return cls(name)
+        usual = kind.trials if trials is None or name == "roller" else trials
+        count = int(match[2]) if match[2] else usual
+        if count < 1:
+            raise UsageError(f"{name} needs a trial at least", "--tuners", f"write {name}:{kind.trials}")
+        return cls(name, count)
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}:{self.trials}" if self.trials else self.name
+
+    @property
+    def title(self) -> str:
+        if self.name == "roller":
+            return f"Roller top-{self.trials}"
+        return f"{KINDS[self.name].title}, {self.trials} trials" if self.trials else KINDS[self.name].title
+
+    @property
+    def searches(self) -> bool:
+        """Whether it measures kernels to learn which to measure next."""
+        return self.name in ("autotvm", "ansor", "metaschedule", "xgboost")
+
+    def refusal(self, line: str, device: str) -> str:
+        """Why it cannot run on a line and a kind of device, or ''."""
+        kind = KINDS[self.name]
+        if line not in kind.lines:
+            return f"{kind.title} is of TVM's {' and '.join(kind.lines)} line"
+        if device not in kind.kinds:
+            return f"{kind.title} is for {' and '.join(kind.kinds)} alone"
+        return ""
+
+
+def parse_tuners(text: str, trials: int | None = None) -> tuple[Tuner, ...]:
+    """A list with commas, each once.
+
+    Examples
+    --------
+    >>> [t.label for t in parse_tuners("roller:1,roller,ansor", 1000)]
+    ['roller:1', 'roller:10', 'ansor:1000']
+    """
+    found = tuple(dict.fromkeys(Tuner.parse(word, trials) for word in text.split(",") if word.strip()))
+    if not found:
+        raise UsageError("no tuner is named", "--tuners", "for instance roller,ansor")
+    return found
+
+
+def default_tuners(line: str, device: str) -> str:
+    """What is compared unless told."""
+    wanted = ("roller:1", "roller", "untuned", "dlight", "autotvm", "ansor", "metaschedule")
+    return ",".join(t for t in wanted if not Tuner.parse(t).refusal(line, device))

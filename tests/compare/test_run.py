@@ -1,0 +1,140 @@
+"""The harness with fake tuners: they fail, hang, crash, lie, and the comparison goes on and says so."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from roller_tvm.compare.report import make_report
+from roller_tvm.compare.results import Results
+from roller_tvm.compare.run import Comparison, Request
+from roller_tvm.compare.suite import Case
+from roller_tvm.compare.tuner import parse_tuners
+from roller_tvm.errors import RecordError
+
+from ..plan.devices import device
+
+TUNERS = parse_tuners("roller,untuned,ansor:64")
+CASES = tuple(
+    Case(name, "matmul", f"m=8 n=8 k={8 + n}") for n, name in enumerate(
+        ("good", "fails", "crashes", "babbles", "wrong", "lies", "unrunnable", "odd")
+    )
+)  # fmt: skip
+
+
+def request(folder: Path, **changes):
+    values = {"edge": "tests.compare.fake_edge", "line": "relay", "target": "llvm", "device": device("avx512"),
+              "tuners": TUNERS, "folder": folder, "threads": 1}  # fmt: skip
+    return Request(**{**values, **changes})
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("comparison")
+    with Comparison(request(folder)) as comparison:
+        comparison.open()
+        comparison.prepare(CASES)
+        assert comparison.run(CASES)
+        return folder, make_report(comparison.results, CASES, TUNERS, comparison.environment)
+
+
+def cells(report, case):
+    (row,) = (r for r in report.rows if r.case.id == case)
+    return {c.tuner.name: c for c in row.cells}
+
+
+def test_what_works_is_timed_in_turns(done):
+    found = cells(done[1], "good")
+    assert [c.status for c in found.values()] == ["ok"] * 3
+    assert found["ansor"].ratio == pytest.approx(2.0) and found["untuned"].ratio == pytest.approx(8.0)
+    assert found["roller"].ratio == 1.0
+    assert done[1].compile_ratios("ansor:64")[0] == pytest.approx(200.0)
+
+
+@pytest.mark.parametrize(
+    ("case", "status", "reason"),
+    [
+        ("fails", "failed", "no kernel at all"),
+        ("crashes", "crash", "SIGABRT"),
+        ("babbles", "failed", "makes no sense"),
+        ("wrong", "wrong answer", "magnitude"),
+        ("unrunnable", "failed", "cannot be timed"),
+        ("odd", "unsupported", "nobody has"),
+    ],
+)
+def test_what_does_not_says_why(done, case, status, reason):
+    found = cells(done[1], case)
+    assert found["ansor"].status == status and reason in found["ansor"].reason
+    assert not found["ansor"].timed
+    if case != "odd":
+        assert found["untuned"].ratio == pytest.approx(8.0)  # the others do not suffer
+
+
+def test_a_lie_is_told(done):
+    lies = done[1].lies()
+    assert len(lies) == 1 and lies[0].startswith("lies: ansor:64 claims")
+    assert cells(done[1], "lies")["ansor"].ratio == pytest.approx(2.0)  # what counts is the kernel
+    assert cells(done[1], "lies")["ansor"].curve[-1][1] == pytest.approx(2e-5, rel=0.1)
+
+
+def test_a_tuner_that_hangs_is_given_up(tmp_path):
+    case = Case("hangs", "matmul", "m=8 n=8 k=8")
+    with Comparison(request(tmp_path, limit_s=5.0)) as comparison:
+        comparison.open()
+        comparison.prepare([case])
+        comparison.run([case])
+        tuned = comparison.results.tuned[case.digest, "ansor:64"]
+    assert tuned.status == "timeout" and "5 s" in tuned.reason
+
+
+def test_it_goes_on_where_it_was(done):
+    folder, report = done
+    before = (folder / "calls").read_text()
+    more = parse_tuners("roller,untuned,ansor:64,ansor:128")
+    with Comparison(request(folder, tuners=more)) as comparison:
+        comparison.open()
+        comparison.prepare(CASES)
+        comparison.run(CASES[:1])
+        again = make_report(comparison.results, CASES[:1], more, comparison.environment)
+    assert (folder / "calls").read_text() == before + "good ansor\n"
+    assert cells(again, "good")["ansor"].ratio == pytest.approx(2.0)
+
+
+def test_an_interrupted_line_is_forgotten(done, tmp_path):
+    half = tmp_path / "results.jsonl"
+    text = (done[0] / "results.jsonl").read_text()
+    half.write_text(text[:-20])
+    assert len(Results(half).tuned) >= len(Results(done[0] / "results.jsonl").tuned) - 1
+    half.write_text(text + '{"version": 1, "kind": "riddle", "value": {}}\n')
+    with pytest.raises(RecordError, match="riddle"):
+        Results(half)
+
+
+def test_one_that_breaks_the_preparing_of_all(tmp_path):
+    cases = (Case("poison", "matmul", "m=8 n=8 k=9"), Case("good", "matmul", "m=8 n=8 k=8"))
+    with Comparison(request(tmp_path)) as comparison:
+        comparison.open()
+        comparison.prepare(cases)
+        reasons = [comparison.results.prepared[c.digest].reason for c in cases]
+    assert "process ended" in reasons[0] and not reasons[1]
+
+
+def test_figures_of_another_place_are_refused(tmp_path):
+    with Comparison(request(tmp_path)) as comparison:
+        comparison.open()
+        with pytest.raises(RecordError, match="another comparison"):
+            Comparison(request(tmp_path))
+    elsewhere = Comparison(request(tmp_path, target="llvm -mcpu=znver4"))
+    with elsewhere, pytest.raises(RecordError, match="target 'llvm'"):
+        elsewhere.open()
+
+
+def test_a_tuner_of_the_other_line(tmp_path):
+    case = Case("good", "matmul", "m=8 n=8 k=8")
+    with Comparison(request(tmp_path, tuners=parse_tuners("roller,metaschedule"))) as comparison:
+        comparison.open()
+        comparison.prepare([case])
+        comparison.run([case])
+        tuned = comparison.results.tuned[case.digest, "metaschedule:64"]
+    assert tuned.status == "unsupported" and "relax line" in tuned.reason
+    assert json.loads((tmp_path / "results.jsonl").read_text().splitlines()[0])["kind"] == "environment"
