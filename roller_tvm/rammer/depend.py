@@ -1,0 +1,194 @@
+"""Dependences between rTasks: a reader's tile needs the writer's tiles that hold what it reads, by the access maps.
+
+Regions are boxes, so a dependence may be wider than it must be and never narrower; where the tiles of either side are
+not known, every rTask of the reader waits for every one of the writer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from math import prod
+
+from ..expr import Index, Stage, TensorExpression
+from ..plan.program import Plan
+from .operators import DataFlowGraph, RKernel
+from .tiling import Box, reshaped
+
+
+@dataclass(frozen=True)
+class Need:
+    """What the rTasks of a phase need of another's.
+
+    Parameters
+    ----------
+    producer : str
+    phase : int
+        Of the producer's rKernel.
+    tasks : tuple of tuple of int, or None
+        For each rTask of the reader those of the producer; None where each needs all.
+    """
+
+    producer: str
+    phase: int
+    tasks: tuple[tuple[int, ...], ...] | None = None
+
+
+def needed(expression: TensorExpression, output: str, box: Box, sources: Collection[str]) -> dict[str, Box]:
+    """Regions of `sources` that computing a region of a stage reads, stages in between looked through.
+
+    Examples
+    --------
+    >>> from roller_tvm.expr.operators import matmul
+    >>> e = matmul(m=64, n=32, k=16)
+    >>> needed(e, e.output.name, ((0, 7), (4, 5)), [t.name for t in e.inputs])
+    {'A': ((0, 7), (0, 15)), 'B': ((0, 15), (4, 5))}
+    """
+    wanted: dict[str, Box] = {output: box}
+    found: dict[str, Box] = {}
+    for stage in reversed(expression.stages):
+        if stage.name not in wanted:
+            continue
+        ranges = _axis_ranges(stage, wanted.pop(stage.name))
+        for access in stage.reads:
+            shape = expression.tensors[access.tensor].shape
+            region = _region(access.indices, ranges, shape)
+            if region is None:
+                continue
+            into = found if access.tensor in sources else wanted
+            into[access.tensor] = _hull(into[access.tensor], region) if access.tensor in into else region
+    return found
+
+
+def _axis_ranges(stage: Stage, box: Box) -> dict[str, tuple[int, int]]:
+    ranges = {a.name: (0, a.extent - 1) for a in stage.axes}
+    for index, (lo, hi) in zip(stage.write().indices, box, strict=True):
+        terms = sorted(index.terms, key=lambda t: -t[1])
+        if terms:  # of the parts of an axis the outermost follows the region
+            name, stride = terms[0]
+            low, high = ranges[name]
+            ranges[name] = (max(low, lo // stride), min(high, hi // stride))
+    return ranges
+
+
+def _region(
+    indices: tuple[Index, ...], ranges: Mapping[str, tuple[int, int]], shape: tuple[int, ...]
+) -> Box | None:
+    """The box that an access touches; None where all of it is padding."""
+    box = []
+    for index, extent in zip(indices, shape, strict=True):
+        lo = hi = index.const
+        for name, c in index.terms:
+            a, b = ranges[name]
+            lo, hi = lo + min(c * a, c * b), hi + max(c * a, c * b)
+        lo, hi = lo // index.divisor, hi // index.divisor
+        if index.opaque or index.clamped:
+            lo, hi = 0, extent - 1
+        if hi < 0 or lo >= extent:
+            return None
+        box.append((max(0, lo), min(extent - 1, hi)))
+    return tuple(box)
+
+
+def _hull(a: Box, b: Box) -> Box:
+    return tuple((min(p[0], q[0]), max(p[1], q[1])) for p, q in zip(a, b, strict=True))
+
+
+def phases_reads(plan: Plan, phase: int) -> frozenset[str]:
+    """Tensors that an rProgram reads and others (or nobody) write: inputs of the operator, outputs of other phases."""
+    written = {p.output for p in plan.programs} - {plan.programs[phase].output}
+    return frozenset({t.name for t in plan.expression.inputs} | written)
+
+
+@dataclass
+class Dependences:
+    """Needs of every phase of every operator in a graph, for any choice of rKernels; what was counted is kept.
+
+    Examples
+    --------
+    >>> from roller_tvm.rammer.operators import Phase, ROperator
+    >>> kernel = RKernel("k", (Phase(4, 1e-6, 1e-6),), 1e-6)
+    >>> graph = DataFlowGraph((ROperator("a", (kernel,)), ROperator("b", (kernel,), ("a",))))
+    >>> Dependences(graph).of("b", 0, {"a": kernel, "b": kernel})
+    (Need(producer='a', phase=0, tasks=None),)
+    """
+
+    graph: DataFlowGraph
+    _known: dict[tuple[object, ...], tuple[tuple[int, ...], ...] | None] = field(default_factory=dict, repr=False)
+
+    def of(self, operator: str, phase: int, chosen: Mapping[str, RKernel]) -> tuple[Need, ...]:
+        """Needs of one phase among the operators for which an rKernel was chosen."""
+        kernel = chosen[operator]
+        reads = phases_reads(kernel.plan, phase) if kernel.plan else frozenset()
+        own = {p.output: n for n, p in enumerate(kernel.plan.programs)} if kernel.plan else {}
+        needs: dict[tuple[str, int], Need] = {}
+        for edge in self.graph.by_name[operator].inputs:
+            if edge.producer not in chosen:
+                continue  # an earlier plan's
+            other = chosen[edge.producer]
+            # A phase that reads nothing of the input need not wait, but later phases of the operator do by it.
+            if kernel.plan and edge.tensor in reads and not self._reads(kernel.plan, phase, edge.tensor):
+                continue
+            writer = _writer(other, edge.output)
+            need = Need(edge.producer, writer, self._tiles(other, writer, kernel, phase, edge.tensor))
+            key = (edge.producer, writer)
+            needs[key] = _both(needs[key], need) if key in needs else need
+        for earlier in range(phase):
+            tensor = kernel.plan.programs[earlier].output if kernel.plan else ""
+            if kernel.plan and not self._reads(kernel.plan, phase, tensor):
+                continue
+            assert not own or own[tensor] == earlier
+            needs[operator, earlier] = Need(operator, earlier, self._tiles(kernel, earlier, kernel, phase, tensor))
+        return tuple(needs.values())
+
+    def _reads(self, plan: Plan, phase: int, tensor: str) -> bool:
+        key = ("reads", id(plan), phase, tensor)
+        if key not in self._known:
+            output = plan.programs[phase].output
+            shape = plan.expression.stage(output).shape
+            whole = tuple((0, e - 1) for e in shape)
+            found = needed(plan.expression, output, whole, phases_reads(plan, phase))
+            self._known[key] = ((1,),) if tensor in found else None
+        return self._known[key] is not None
+
+    def _tiles(
+        self, writer: RKernel, writer_phase: int, reader: RKernel, phase: int, tensor: str
+    ) -> tuple[tuple[int, ...], ...] | None:
+        key = (id(writer), writer_phase, id(reader), phase, tensor)
+        if key not in self._known:
+            self._known[key] = _tiles_needed(writer, writer_phase, reader, phase, tensor)
+        return self._known[key]
+
+
+def _writer(kernel: RKernel, output: str) -> int:
+    """The phase that writes an output: the last one where it is not known."""
+    if kernel.plan and output:
+        for number, program in enumerate(kernel.plan.programs):
+            if program.output == output:
+                return number
+    return len(kernel.phases) - 1
+
+
+def _tiles_needed(
+    writer: RKernel, writer_phase: int, reader: RKernel, phase: int, tensor: str
+) -> tuple[tuple[int, ...], ...] | None:
+    tiles, mine, plan = writer.phases[writer_phase].tiling, reader.phases[phase].tiling, reader.plan
+    if tiles is None or mine is None or plan is None or tiles.tasks == 1 or tensor not in plan.expression.tensors:
+        return None
+    shape = plan.expression.tensors[tensor].shape
+    if prod(shape) != prod(tiles.shape):
+        return None
+    program, reads = plan.programs[phase], phases_reads(plan, phase)
+    result = []
+    for task in range(mine.tasks):
+        region = needed(plan.expression, program.output, mine.box(task), reads).get(tensor)
+        result.append(() if region is None else tuple(tiles.tasks_of(reshaped(region, shape, tiles.shape))))
+    if all(len(found) == tiles.tasks for found in result):
+        return None
+    return tuple(result)
+
+
+def _both(a: Need, b: Need) -> Need:
+    if a.tasks is None or b.tasks is None:
+        return Need(a.producer, a.phase)
+    return Need(a.producer, a.phase, tuple(tuple(sorted({*p, *q})) for p, q in zip(a.tasks, b.tasks, strict=True)))

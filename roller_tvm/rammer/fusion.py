@@ -1,0 +1,131 @@
+"""A graph cut into kernels: which operators are fused, and what that is predicted to bring."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from ..errors import BadInput
+from .operators import RKernel
+from .program import TaskProgram
+
+FUSION_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Part:
+    """Operators that are one kernel, or kernels one after the other.
+
+    Parameters
+    ----------
+    kernels : tuple of (operator, RKernel)
+    seconds : float
+        Predicted, launches included.
+    sequential_seconds : float
+        Predicted of the operators' fastest kernels one after the other.
+    program : TaskProgram or None
+        What the one kernel runs; None where the operators stay kernels of their own.
+    reasons : tuple of str
+        Why these rKernels.
+    """
+
+    kernels: tuple[tuple[str, RKernel], ...]
+    seconds: float
+    sequential_seconds: float
+    program: TaskProgram | None = None
+    reasons: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.kernels:
+            raise ValueError("a part of a graph has operators")
+        if self.seconds > self.sequential_seconds * (1 + 1e-9):
+            raise ValueError(f"fusing {', '.join(o for o, _ in self.kernels)} is predicted to be slower than not")
+
+    @property
+    def launches(self) -> int:
+        return 1 if self.program else sum(len(k.phases) for _, k in self.kernels)
+
+    @property
+    def horizontal(self) -> bool:
+        """Whether its rTasks need not wait for one another: blocks of a plain kernel, without barriers."""
+        return self.program is not None and not self.program.barriers
+
+    def __str__(self) -> str:
+        names = ", ".join(o for o, _ in self.kernels)
+        if not self.program:
+            return f"{names}: {self.launches} kernels, {self.seconds * 1e6:.1f} us"
+        how = "side by side" if self.horizontal else f"{self.program.barriers} barriers"
+        return (f"{names}: one kernel of {self.program.tasks} rTasks on {self.program.used} vEUs, {how}, "
+                f"{self.seconds * 1e6:.1f} us against {self.sequential_seconds * 1e6:.1f} us")
+
+    def to_json(self) -> dict[str, Any]:
+        data: dict[str, Any] = {"seconds": self.seconds, "sequential_seconds": self.sequential_seconds,
+                                "reasons": list(self.reasons)}
+        if self.program:
+            return data | {"program": self.program.to_json()}
+        return data | {"kernels": [[o, k.to_json()] for o, k in self.kernels]}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Part:
+        program = TaskProgram.from_json(data["program"]) if "program" in data else None
+        kernels = program.kernels if program else tuple((o, RKernel.from_json(k)) for o, k in data["kernels"])
+        return cls(kernels, data["seconds"], data["sequential_seconds"], program, tuple(data["reasons"]))
+
+
+@dataclass(frozen=True)
+class FusionPlan:
+    """The parts of a graph, in an order in which they may run.
+
+    Parameters
+    ----------
+    device : str
+    policy : str
+    launch : str
+        How kernels are started: 'stream' or 'graph'.
+    parts : tuple of Part
+    """
+
+    device: str
+    policy: str
+    launch: str
+    parts: tuple[Part, ...]
+
+    @cached_property
+    def seconds(self) -> float:
+        return sum(p.seconds for p in self.parts)
+
+    @cached_property
+    def sequential_seconds(self) -> float:
+        return sum(p.sequential_seconds for p in self.parts)
+
+    @property
+    def speedup(self) -> float:
+        return self.sequential_seconds / self.seconds if self.seconds else 1.0
+
+    @property
+    def launches(self) -> int:
+        return sum(p.launches for p in self.parts)
+
+    @cached_property
+    def sequential_launches(self) -> int:
+        """Kernels that the operators are, each by itself."""
+        return sum(len(k.phases) for p in self.parts for _, k in p.kernels)
+
+    def __str__(self) -> str:
+        head = (f"{self.launches} kernels instead of {self.sequential_launches} on {self.device} ({self.policy}, "
+                f"launched from a {self.launch}): {self.seconds * 1e6:.1f} us against "
+                f"{self.sequential_seconds * 1e6:.1f} us predicted, {self.speedup:.2f}x")
+        return "\n".join([head, *(f"  {p}" for p in self.parts)])
+
+    def to_json(self) -> dict[str, Any]:
+        return {"version": FUSION_VERSION, "device": self.device, "policy": self.policy, "launch": self.launch,
+                "parts": [p.to_json() for p in self.parts]}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> FusionPlan:
+        if data.get("version") != FUSION_VERSION:
+            raise BadInput(f"fusion plan of version {data.get('version')!r}, this version reads {FUSION_VERSION}",
+                           remedy="plan the graph again")
+        return cls(data["device"], data["policy"], data["launch"], tuple(map(Part.from_json, data["parts"])))

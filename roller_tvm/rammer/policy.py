@@ -1,0 +1,220 @@
+"""Scheduling policies: which operators become one kernel, by which rKernels, on which vEUs.
+
+``wavefront`` is the policy of the paper (OSDI'20, section 4); ``by_list`` is ours: operators one by one, those on the
+longest path first. Both only predict; no plan of theirs is kept that is predicted slower than its kernels launched one
+by one.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+from ..device import DeviceSpec
+from ..errors import BadInput
+from .depend import Dependences
+from .fusion import FusionPlan, Part
+from .operators import DataFlowGraph, RKernel, ROperator
+from .placement import Placement
+from .timing import simulate
+from .vdevice import Costs
+
+POLICIES = ("best", "wavefront", "list")
+
+
+def plan_graph(
+    graph: DataFlowGraph, device: DeviceSpec, policy: str = "best", launch: str = "stream"
+) -> FusionPlan:
+    """Fuse the operators of a graph into as few kernels as are predicted to pay.
+
+    Parameters
+    ----------
+    graph : DataFlowGraph
+    device : DeviceSpec
+    policy : str
+        'wavefront', 'list', or 'best' of both.
+    launch : str
+        How kernels are started, 'stream' or 'graph': what fusing saves.
+
+    Returns
+    -------
+    FusionPlan
+        Never slower, by the model, than every operator's fastest kernels one after the other.
+
+    Examples
+    --------
+    >>> from roller_tvm.device import load_device
+    >>> from roller_tvm.expr.operators import matmul
+    >>> from roller_tvm.rammer.kernels import roperator
+    >>> v100 = load_device("v100")
+    >>> one = roperator("dense0", matmul(m=1, n=512, k=512), v100, top=2)
+    >>> graph = DataFlowGraph(tuple(ROperator(f"dense{n}", one.kernels) for n in range(4)))
+    >>> plan = plan_graph(graph, v100)
+    >>> plan.launches, plan.sequential_launches, plan.speedup > 2
+    (1, 8, True)
+    """
+    if policy not in POLICIES:
+        raise ValueError(f"policy must be one of {', '.join(POLICIES)} (got {policy!r})")
+    dependences = Dependences(graph)
+    costs = Costs.of(device, launch)
+    plans = []
+    if policy in ("best", "wavefront"):
+        plans.append(_finish("wavefront", graph, device, launch, wavefront(graph, device, launch, dependences), costs))
+    if policy in ("best", "list"):
+        plans.append(_finish("list", graph, device, launch, by_list(graph, device, launch, dependences), costs))
+    return min(plans, key=lambda p: p.seconds)
+
+
+def wavefront(
+    graph: DataFlowGraph, device: DeviceSpec, launch: str, dependences: Dependences
+) -> list[Placement | ROperator]:
+    """The paper's policy; an operator instead of a placement does not fit the device with any other.
+
+    For each breadth-first wave two plans are made, the wave appended to the plan so far and the wave by itself; it
+    stays appended if that takes no longer than both apart. The last plan is one of the result.
+    """
+    plans: list[Placement | ROperator] = []
+    empty = current = Placement(device, dependences, launch)
+    waves = [list(wave) for wave in reversed(graph.waves)]
+    while waves:
+        wave = waves.pop()
+        alone = _selected(empty, wave)
+        if alone is None:  # too much for one vDevice
+            if len(wave) > 1:
+                waves += [[operator] for operator in reversed(wave)]
+                continue
+            plans += [*([current] if current.chosen else []), wave[0]]
+            current = empty
+            continue
+        together = _selected(current, wave) if current.chosen else alone
+        if together and (not current.chosen or together.seconds <= current.seconds + alone.seconds):
+            current = together
+        else:
+            plans.append(current)
+            current = alone
+    return [*plans, current] if current.chosen else plans
+
+
+def _selected(current: Placement, wave: Sequence[ROperator]) -> Placement | None:
+    """A plan extended by a wave, its rKernels selected: the fastest, and the most efficient where those fill it."""
+    fastest = [(o.name, o.fastest) for o in wave]
+    efficient = [(o.name, o.efficient) for o in wave]
+    names = ", ".join(o.name for o in wave)
+    plan = _fitting(current, fastest)
+    if plan and plan.device:
+        width, veus = sum(k.width for _, k in fastest), plan.device.veus
+        if width < veus:
+            plan.reasons += (f"{names}: the fastest, {width} rTasks leave {veus - width} of {veus} vEUs idle",)
+            return plan
+        if efficient == fastest:
+            plan.reasons += (f"{names}: the fastest, which are the most efficient too",)
+            return plan
+    other = _fitting(current, efficient)
+    if other and (plan is None or other.seconds < plan.seconds):
+        against = f"{plan.seconds * 1e6:.1f} us with the fastest" if plan else "the fastest do not fit together"
+        other.reasons += (f"{names}: the most efficient, {other.seconds * 1e6:.1f} us ({against})",)
+        return other
+    if plan:
+        against = f"{other.seconds * 1e6:.1f} us with the most efficient" if other else "the most efficient do not fit"
+        plan.reasons += (f"{names}: the fastest, {plan.seconds * 1e6:.1f} us ({against})",)
+    return plan
+
+
+def _fitting(current: Placement, chosen: Sequence[tuple[str, RKernel]]) -> Placement | None:
+    try:
+        return current.extended(chosen)
+    except BadInput:
+        return None
+
+
+def by_list(
+    graph: DataFlowGraph, device: DeviceSpec, launch: str, dependences: Dependences
+) -> list[Placement | ROperator]:
+    """List scheduling: the operator whose path to the end is longest next, by the rKernel that ends the plan first.
+
+    A plan is closed where the next operator is predicted to do better without it, both sides by the better of fused and
+    one by one.
+    """
+    costs = Costs.of(device, launch)
+    rank = _ranks(graph, costs)
+    waiting = {o.name: len({e.producer for e in o.inputs}) for o in graph.operators}
+    place = {o.name: n for n, o in enumerate(graph.operators)}
+    ready = [(-rank[n], place[n], n) for n, count in waiting.items() if not count]
+    heapq.heapify(ready)
+    plans: list[Placement | ROperator] = []
+    empty = current = Placement(device, dependences, launch)
+    sofar = 0.0  # the plan's operators one by one
+    while ready:
+        _, _, name = heapq.heappop(ready)
+        operator = graph.by_name[name]
+        single = _plain_seconds(operator, costs)
+        together = _earliest(current, operator)
+        apart = (min(current.seconds, sofar) if current.chosen else 0.0) + single
+        if together and (not current.chosen or together.seconds <= apart):
+            current, sofar = together, sofar + single
+        else:
+            if current.chosen:
+                plans.append(current)
+            alone = _earliest(empty, operator)
+            if alone is None:
+                plans.append(operator)
+            current, sofar = alone or empty, single
+        for reader in graph.consumers[name]:
+            waiting[reader] -= 1
+            if not waiting[reader]:
+                heapq.heappush(ready, (-rank[reader], place[reader], reader))
+    return [*plans, current] if current.chosen else plans
+
+
+def _earliest(current: Placement, operator: ROperator) -> Placement | None:
+    found: list[tuple[float, float, Placement, RKernel]] = []
+    fastest, efficient = operator.fastest, operator.efficient
+    for kernel in (fastest,) if efficient is fastest else (fastest, efficient):
+        if plan := _fitting(current, [(operator.name, kernel)]):
+            found.append((plan.seconds, kernel.work, plan, kernel))
+    if not found:
+        return None
+    seconds, _, best, chosen = min(found, key=lambda f: f[:2])
+    words = ", ".join(f"{k.name} {s * 1e6:.1f} us" for s, _, _, k in found if k is not chosen)
+    best.reasons += (f"{operator.name}: {chosen.name} ends the plan at {seconds * 1e6:.1f} us"
+                     + (f" ({words})" if words else ""),)
+    return best
+
+
+def _ranks(graph: DataFlowGraph, costs: Costs) -> dict[str, float]:
+    """Length of the longest path from each operator to an end."""
+    rank: dict[str, float] = {}
+    for operator in reversed(graph.order):
+        after = max((rank[c] for c in graph.consumers[operator.name]), default=0.0)
+        rank[operator.name] = after + operator.fastest.seconds + costs.signal_seconds + costs.poll_seconds
+    return rank
+
+
+def _plain_seconds(operator: ROperator, costs: Costs) -> float:
+    kernel = plain_kernel(operator, costs)
+    return kernel.seconds + len(kernel.phases) * costs.launch_seconds
+
+
+def plain_kernel(operator: ROperator, costs: Costs) -> RKernel:
+    """The rKernel by which an operator is fastest by itself, launches counted."""
+    return min(operator.kernels, key=lambda k: k.seconds + len(k.phases) * costs.launch_seconds)
+
+
+def _finish(
+    policy: str, graph: DataFlowGraph, device: DeviceSpec, launch: str, plans: Sequence[Placement | ROperator],
+    costs: Costs,
+) -> FusionPlan:  # fmt: skip
+    """Plans as programs; those that are not predicted to pay as kernels one after the other."""
+    parts = []
+    for plan in plans:
+        operators = [plan] if isinstance(plan, ROperator) else [graph.by_name[name] for name, _ in plan.chosen]
+        plain = tuple((o.name, plain_kernel(o, costs)) for o in operators)
+        sequential = sum(_plain_seconds(o, costs) for o in operators)
+        if isinstance(plan, Placement) and sum(len(k.phases) for _, k in plan.chosen) > 1:
+            program = plan.program()
+            seconds = simulate(program).makespan
+            if seconds < sequential:
+                parts.append(Part(plan.chosen, seconds, sequential, program, plan.reasons))
+                continue
+        parts.append(Part(plain, sequential, sequential))
+    return FusionPlan(device.name, policy, launch, tuple(parts))

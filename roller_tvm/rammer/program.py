@@ -1,0 +1,298 @@
+"""Rammer's rProgram: ``prog[vEU][order]``, rTasks and barrier-rTasks (OSDI'20, section 3.2).
+
+Roller calls the tiles of one loop nest an rProgram too (``plan.program.RProgram``); this one is a *TaskProgram* here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from ..errors import RollerError
+from .depend import Dependences, Need
+from .operators import Phase, RKernel
+from .vdevice import VDevice
+
+
+@dataclass(frozen=True, order=True)
+class RTask:
+    """One rTask of an operator: on a GPU a thread block of its kernel."""
+
+    operator: str
+    phase: int
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.operator}.{self.phase}[{self.index}]" if self.phase else f"{self.operator}[{self.index}]"
+
+
+@dataclass(frozen=True)
+class BarrierTask:
+    """Waits until each of the (vEU, order) that it names has run."""
+
+    waits: tuple[tuple[int, int], ...]
+
+    def __str__(self) -> str:
+        return f"wait({', '.join(f'{v}:{o}' for v, o in self.waits)})"
+
+
+Entry = RTask | BarrierTask
+
+
+class BadProgram(RollerError):
+    """A TaskProgram that does not do what its graph asks: an rTask lost, a dependence violated, a deadlock."""
+
+
+@dataclass(frozen=True)
+class TaskProgram:
+    """What each vEU runs, in order.
+
+    Parameters
+    ----------
+    device : VDevice
+    kernels : tuple of (operator, RKernel)
+        In an order in which the operators may run.
+    prog : tuple of tuple of RTask or BarrierTask
+        By vEU, then by order.
+    """
+
+    device: VDevice
+    kernels: tuple[tuple[str, RKernel], ...]
+    prog: tuple[tuple[Entry, ...], ...]
+
+    def __post_init__(self) -> None:
+        if len(self.prog) != self.device.veus:
+            raise ValueError(f"{len(self.prog)} lists of rTasks for {self.device.veus} vEUs")
+
+    @cached_property
+    def kernel_of(self) -> dict[str, RKernel]:
+        return dict(self.kernels)
+
+    def phase(self, task: RTask) -> Phase:
+        return self.kernel_of[task.operator].phases[task.phase]
+
+    @cached_property
+    def tasks(self) -> int:
+        return sum(isinstance(e, RTask) for entries in self.prog for e in entries)
+
+    @cached_property
+    def barriers(self) -> int:
+        return sum(isinstance(e, BarrierTask) for entries in self.prog for e in entries)
+
+    @cached_property
+    def used(self) -> int:
+        """vEUs that run anything: the blocks that are launched."""
+        return max((v + 1 for v, entries in enumerate(self.prog) if entries), default=0)
+
+    @cached_property
+    def launches(self) -> int:
+        """Kernels that the operators would be, each launched by itself."""
+        return sum(len(k.phases) for _, k in self.kernels)
+
+    @cached_property
+    def places(self) -> dict[RTask, tuple[int, int]]:
+        """Where each rTask stands: (vEU, order)."""
+        return {e: (v, n) for v, entries in enumerate(self.prog) for n, e in enumerate(entries) if isinstance(e, RTask)}
+
+    def check(self, dependences: Dependences | None = None) -> None:
+        """Raise ``BadProgram`` unless every rTask stands there once, no barrier waits for ever, none is missing.
+
+        Parameters
+        ----------
+        dependences : Dependences, optional
+            Also hold every one of them.
+        """
+        expected = {RTask(o, p, i) for o, k in self.kernels for p, ph in enumerate(k.phases) for i in range(ph.tasks)}
+        if self.tasks != len(self.places) or set(self.places) != expected:
+            odd = sorted(set(self.places) ^ expected)
+            raise BadProgram(f"{self.tasks} rTasks stand in the program, {len(expected)} have to run once each",
+                             where=str(odd[0]) if odd else "an rTask that stands there twice")
+        for number, phase in enumerate(ph for _, k in self.kernels for ph in k.phases):
+            device = self.device
+            for what, wanted, have in (("threads", phase.threads, device.threads),
+                                       ("registers", phase.registers, device.registers),
+                                       ("bytes of shared memory", phase.shared_bytes, device.shared_bytes)):
+                if wanted > have:
+                    raise BadProgram(f"phase {number} needs {wanted} {what}, a vEU has {have}", where=str(device))
+        self._no_deadlock()
+        if dependences:
+            for operator, kernel in self.kernels:
+                for number in range(len(kernel.phases)):
+                    for need in dependences.of(operator, number, self.kernel_of):
+                        self._held(operator, number, need)
+
+    def _no_deadlock(self) -> None:
+        done = [0] * len(self.prog)
+        todo = [v for v, entries in enumerate(self.prog) if entries]
+        blocked: dict[int, list[int]] = {}
+        while todo:
+            v = todo.pop()
+            entries, before = self.prog[v], done[v]
+            while done[v] < len(entries):
+                entry = entries[done[v]]
+                if isinstance(entry, BarrierTask):
+                    stuck = next((u for u, order in entry.waits if done[u] <= order), None)
+                    if stuck is not None:
+                        blocked.setdefault(stuck, []).append(v)
+                        break
+                done[v] += 1
+            if done[v] > before:
+                todo += blocked.pop(v, [])
+        for v, entries in enumerate(self.prog):
+            if done[v] < len(entries):
+                raise BadProgram(f"{entries[done[v]]} waits for ever", where=f"vEU {v}, order {done[v]}")
+
+    def _held(self, operator: str, phase: int, need: Need) -> None:
+        count = self.kernel_of[need.producer].phases[need.phase].tasks
+        for index in range(self.kernel_of[operator].phases[phase].tasks):
+            v, order = self.places[RTask(operator, phase, index)]
+            waited = self._waited[v]
+            for other in need.tasks[index] if need.tasks is not None else range(count):
+                u, before = self.places[RTask(need.producer, need.phase, other)]
+                held = before < order if u == v else any(n < order and o >= before for n, o in waited.get(u, ()))
+                if not held:
+                    raise BadProgram(f"it runs without waiting for {RTask(need.producer, need.phase, other)}",
+                                     where=str(RTask(operator, phase, index)))
+
+    @cached_property
+    def _waited(self) -> list[dict[int, list[tuple[int, int]]]]:
+        """Of each vEU: other vEU -> (order of the barrier, order waited for)."""
+        result: list[dict[int, list[tuple[int, int]]]] = []
+        for entries in self.prog:
+            mine: dict[int, list[tuple[int, int]]] = {}
+            for n, entry in enumerate(entries):
+                if isinstance(entry, BarrierTask):
+                    for u, order in entry.waits:
+                        mine.setdefault(u, []).append((n, order))
+            result.append(mine)
+        return result
+
+    def __str__(self) -> str:
+        operators = ", ".join(f"{o} ({k.name})" for o, k in self.kernels)
+        lines = [f"{self.tasks} rTasks of {operators}; {self.barriers} barriers", f"on {self.device}"]
+        for v, entries in enumerate(self.prog):
+            if entries:
+                lines.append(f"  vEU {v}: {' '.join(_runs(entries))}")
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        number = {o: n for n, (o, _) in enumerate(self.kernels)}
+        return {
+            "device": self.device.to_json(),
+            "kernels": [[o, k.to_json()] for o, k in self.kernels],
+            "prog": [[[number[e.operator], e.phase, e.index] if isinstance(e, RTask) else [list(w) for w in e.waits]
+                      for e in entries] for entries in self.prog],
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> TaskProgram:
+        kernels = tuple((o, RKernel.from_json(k)) for o, k in data["kernels"])
+
+        def entry(given: Sequence[Any]) -> Entry:
+            if isinstance(given[0], int):
+                return RTask(kernels[given[0]][0], given[1], given[2])
+            return BarrierTask(tuple((v, o) for v, o in given))
+
+        return cls(VDevice.from_json(data["device"]), kernels, tuple(tuple(map(entry, p)) for p in data["prog"]))
+
+
+def _runs(entries: Iterable[Entry]) -> list[str]:
+    """Entries as text, neighbours of one phase together: 'a[0 4 8]'."""
+    result: list[str] = []
+    last: tuple[str, int] | None = None
+    for entry in entries:
+        if isinstance(entry, BarrierTask):
+            result.append(str(entry))
+            last = None
+        elif last == (entry.operator, entry.phase):
+            result[-1] = f"{result[-1][:-1]} {entry.index}]"
+        else:
+            result.append(str(entry))
+            last = (entry.operator, entry.phase)
+    return result
+
+
+@dataclass
+class ProgramBuilder:
+    """The paper's interface to a scheduling policy: ``append`` an rTask to a vEU, let it ``wait`` for others.
+
+    Examples
+    --------
+    >>> from roller_tvm.device import load_device
+    >>> kernel = RKernel("k", (Phase(2, 1e-6, 1e-6),), 1e-6)
+    >>> builder = ProgramBuilder(VDevice.of(load_device("v100"), [kernel]), (("a", kernel), ("b", kernel)))
+    >>> for index in (0, 1):
+    ...     builder.append(RTask("a", 0, index), veu=index)
+    >>> builder.append(RTask("b", 0, 0), veu=0)
+    >>> builder.append(RTask("b", 0, 1), veu=1)
+    >>> builder.wait(RTask("b", 0, 0), [RTask("a", 0, 0), RTask("a", 0, 1)])
+    >>> print(" ".join(map(str, builder.build().prog[0])))
+    a[0] wait(1:0) b[0]
+    """
+
+    device: VDevice
+    kernels: tuple[tuple[str, RKernel], ...]
+    _lists: list[list[RTask]] = field(default_factory=list)
+    _places: dict[RTask, tuple[int, int]] = field(default_factory=dict)
+    _waits: dict[RTask, dict[int, int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._lists = [[] for _ in range(self.device.veus)]
+
+    def append(self, task: RTask, veu: int) -> None:
+        """Let a vEU run a task after all that it was given so far."""
+        if task in self._places:
+            raise BadProgram("it was appended before", where=str(task))
+        self._places[task] = (veu, len(self._lists[veu]))
+        self._lists[veu].append(task)
+
+    def wait(self, task: RTask, tasks: Iterable[RTask]) -> None:
+        """Let an appended task wait for others that were appended."""
+        mine = self._waits.setdefault(task, {})
+        for other in tasks:
+            veu, order = self._places[other]
+            mine[veu] = max(mine.get(veu, -1), order)
+
+    def wait_all(self, task: RTask, last: Mapping[int, int]) -> None:
+        """Let a task wait for each vEU to have run so many of its rTasks: vEU -> number of the last, from 0."""
+        mine = self._waits.setdefault(task, {})
+        for veu, order in last.items():
+            mine[veu] = max(mine.get(veu, -1), order)
+
+    def place(self, task: RTask) -> tuple[int, int]:
+        """vEU of an appended task, and its number among the vEU's rTasks."""
+        return self._places[task]
+
+    def build(self) -> TaskProgram:
+        """The program: a barrier before each task that has something left to wait for."""
+        left: list[list[tuple[tuple[int, int], ...]]] = []
+        for veu, tasks in enumerate(self._lists):
+            known: dict[int, int] = {}  # what earlier barriers of this vEU waited for
+            barriers = []
+            for task in tasks:
+                waits = {u: o for u, o in self._waits.get(task, {}).items() if u != veu and known.get(u, -1) < o}
+                own = self._waits.get(task, {}).get(veu, -1)
+                if own >= self._places[task][1]:
+                    raise BadProgram(f"it waits for {self._lists[veu][own]}, which its vEU runs later", where=str(task))
+                known |= waits
+                barriers.append(tuple(sorted(waits.items())))
+            left.append(barriers)
+        orders = []  # of the n-th rTask of a vEU, barriers counted
+        for barriers in left:
+            order, at = 0, []
+            for needed in barriers:
+                order += bool(needed)
+                at.append(order)
+                order += 1
+            orders.append(at)
+        prog: list[tuple[Entry, ...]] = []
+        for tasks, barriers in zip(self._lists, left, strict=True):
+            entries: list[Entry] = []
+            for task, needed in zip(tasks, barriers, strict=True):
+                if needed:
+                    entries.append(BarrierTask(tuple((u, orders[u][o]) for u, o in needed)))
+                entries.append(task)
+            prog.append(tuple(entries))
+        return TaskProgram(self.device, self.kernels, tuple(prog))

@@ -1,0 +1,151 @@
+"""vDevice: the device as parallel virtual execution units (Rammer, section 3.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..device import DeviceSpec
+from ..device.cuda_data import launch_cost
+from ..errors import BadInput
+from ..model.occupancy import occupancy
+from .operators import Phase, RKernel
+
+#: How kernels are launched: one by one into a stream, or as nodes of a CUDA graph.
+LAUNCHES = ("stream", "graph")
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Times of a device that a fused plan saves or spends.
+
+    Parameters
+    ----------
+    launch_seconds : float
+        Starting one kernel.
+    signal_seconds : float
+        From the end of an rTask until others on the device can know.
+    poll_seconds : float
+        A barrier whose rTasks have long ended.
+    """
+
+    launch_seconds: float
+    signal_seconds: float
+    poll_seconds: float
+
+    @classmethod
+    def of(cls, device: DeviceSpec, launch: str = "stream") -> Costs:
+        """From the spec: a step counter is written to, and read from, the memory that units share.
+
+        Examples
+        --------
+        >>> from roller_tvm.device import load_device
+        >>> Costs.of(load_device("v100")).launch_seconds
+        2.6e-06
+        """
+        if launch not in LAUNCHES:
+            raise ValueError(f"launch must be one of {', '.join(LAUNCHES)} (got {launch!r})")
+        shared = device.level("l2") if device.has("l2") else device.far
+        unit = device.level("shared") if device.has("shared") else device.near
+        once, sync = shared.latency_ns * 1e-9, unit.latency_ns * 1e-9
+        start = device.launch_overhead_us * 1e-6
+        if launch == "graph":
+            start = max(0.0, start - graph_saving(device))
+        return cls(start, once + sync, once + sync)
+
+
+def graph_saving(device: DeviceSpec) -> float:
+    """Seconds by which a kernel starts sooner as a node of a CUDA graph than from a stream; 0 where there are none."""
+    return launch_cost("graph_saves") * 1e-6 if device.arch.startswith("sm_") else 0.0
+
+
+@dataclass(frozen=True)
+class VDevice:
+    """`units` x `per_unit` vEUs, each a block of `threads` that stays on its unit and runs rTask after rTask.
+
+    Parameters
+    ----------
+    name : str
+        Of the device.
+    units : int
+        vEU number v is on unit v modulo this.
+    per_unit : int
+    threads, registers, shared_bytes : int
+        Of a vEU: the most that any of its rTasks takes.
+    limit : str
+        What keeps more vEUs from a unit.
+    costs : Costs
+    """
+
+    name: str
+    units: int
+    per_unit: int
+    threads: int
+    registers: int
+    shared_bytes: int
+    limit: str
+    costs: Costs
+
+    def __post_init__(self) -> None:
+        if self.units < 1 or self.per_unit < 1:
+            raise ValueError(f"a vDevice needs units and vEUs (got {self.units} x {self.per_unit})")
+
+    @classmethod
+    def of(
+        cls, device: DeviceSpec, kernels: Iterable[RKernel], launch: str = "stream", before: VDevice | None = None
+    ) -> VDevice:
+        """The vDevice on which all of these rKernels fit, with as many vEUs as are resident at a time.
+
+        What fits on `before` fits on it too.
+
+        Raises
+        ------
+        BadInput
+            An rKernel does not fit on a unit, by its name and the limit.
+        """
+        phases = [(k.name, p) for k in kernels for p in k.phases]
+        for name, phase in phases:
+            _fits(device, name, phase)
+        threads = max([p.threads for _, p in phases] + [before.threads if before else device.vector_width])
+        registers = max([p.registers for _, p in phases] + [before.registers if before else 0])
+        shared = max([p.shared_bytes for _, p in phases] + [before.shared_bytes if before else 0])
+        resident, limit = occupancy(device, threads, registers, shared)
+        if not resident:
+            raise BadInput(f"vEUs of {threads} threads, {registers} registers a thread and {shared} B of shared memory "
+                           f"do not fit on a unit ({limit})", where=f"fused plan on {device.name}",
+                           remedy="keep rKernels of many threads and of many registers in different plans")
+        return cls(device.name, device.units, resident, threads, registers, shared, limit, Costs.of(device, launch))
+
+    @property
+    def veus(self) -> int:
+        return self.units * self.per_unit
+
+    def unit(self, veu: int) -> int:
+        return veu % self.units
+
+    def __str__(self) -> str:
+        limit = f", limited by {self.limit}" if self.limit else ""
+        return (f"{self.name}: {self.units} units x {self.per_unit} vEUs of {self.threads} threads, {self.registers} "
+                f"registers, {self.shared_bytes} B shared{limit}")
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> VDevice:
+        return cls(**{**data, "costs": Costs(**data["costs"])})
+
+
+def _fits(device: DeviceSpec, name: str, phase: Phase) -> None:
+    limits = device.limits
+    bounds = (
+        (phase.threads, limits.max_threads_per_block, "threads"),
+        (phase.shared_bytes, limits.shared_per_block_optin_bytes or limits.shared_per_block_bytes,
+         "bytes of shared memory"),
+        (phase.registers, limits.max_registers_per_thread, "registers a thread"),
+    )
+    for needed, limit, what in bounds:
+        if limit is not None and needed > limit:
+            raise BadInput(f"an rTask needs {needed} {what}, a block of {device.name} has {limit} at most",
+                           where=f"rKernel '{name}'", remedy="give the operator an rKernel that fits the device")

@@ -1,0 +1,123 @@
+"""Dependences between rTasks against the elements that are really read."""
+
+from __future__ import annotations
+
+import itertools
+from math import prod
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roller_tvm.device import load_device
+from roller_tvm.expr import TensorExpression
+from roller_tvm.expr.operators import conv2d_nchw, dense, max_pool2d_nchw, softmax
+from roller_tvm.rammer import DataFlowGraph, Dependences, Edge, Tiling, roperator
+from roller_tvm.rammer.depend import needed
+from roller_tvm.rammer.tiling import reshaped
+
+V100 = load_device("v100")
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_tiles_of_a_region(data: st.DataObject) -> None:
+    shape = tuple(data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=3)))
+    if data.draw(st.booleans()):
+        tiling = Tiling(shape, tuple(data.draw(st.integers(1, e)) for e in shape))
+    else:
+        tiling = Tiling(shape, run=data.draw(st.integers(1, 12)))
+    box = tuple(tuple(sorted(data.draw(st.tuples(st.integers(0, e - 1), st.integers(0, e - 1))))) for e in shape)
+    inside = list(itertools.product(*(range(lo, hi + 1) for lo, hi in box)))
+
+    def written_by(point: tuple[int, ...]) -> int:
+        if tiling.run:
+            flat = 0
+            for p, e in zip(point, shape, strict=True):
+                flat = flat * e + p
+            return flat // tiling.run
+        place = 0
+        for p, t, g in zip(point, tiling.tile, tiling.grid, strict=True):
+            place = place * g + p // t
+        return place
+
+    exact = {written_by(p) for p in inside}
+    found = list(tiling.tasks_of(box))
+    assert exact <= set(found) and len(set(found)) == len(found) and max(found) < tiling.tasks
+    if not tiling.run:
+        assert exact == set(found)
+    for task in exact:
+        own = tiling.box(task)
+        points = [p for p in itertools.product(*map(range, shape)) if written_by(p) == task]
+        assert all(lo <= p[d] <= hi for p in points for d, (lo, hi) in enumerate(own))
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_reshaped_regions(data: st.DataObject) -> None:
+    factors = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
+
+    def grouped() -> tuple[int, ...]:
+        cuts = [0, *sorted(data.draw(st.sets(st.integers(1, len(factors) - 1)))) , len(factors)] \
+            if len(factors) > 1 else [0, 1]
+        return tuple(prod(factors[a:b]) for a, b in itertools.pairwise(cuts))
+
+    shape, other = grouped(), grouped()
+    box = tuple(tuple(sorted(data.draw(st.tuples(st.integers(0, e - 1), st.integers(0, e - 1))))) for e in shape)
+    result = reshaped(box, shape, other)
+    for point in itertools.product(*(range(lo, hi + 1) for lo, hi in box)):
+        flat = 0
+        for p, e in zip(point, shape, strict=True):
+            flat = flat * e + p
+        for (lo, hi), extent in zip(reversed(result), reversed(other), strict=True):
+            flat, place = divmod(flat, extent)
+            assert lo <= place <= hi
+
+
+@pytest.mark.parametrize("expression", [
+    conv2d_nchw(n=1, c=2, h=6, w=7, f=3, kh=3, kw=3, stride=2, padding=1),
+    max_pool2d_nchw(n=1, c=2, h=7, w=6, kh=3, kw=3, stride=2, padding=1),
+    softmax(shape=(3, 5)),
+])  # fmt: skip
+def test_what_a_region_needs(expression: TensorExpression) -> None:
+    """Against every point of every stage, followed one by one."""
+    sources = [t.name for t in expression.inputs]
+    shape = expression.output.shape
+    region = tuple((e // 3, max(e // 3, e // 2)) for e in shape)
+    found = needed(expression, expression.output.name, region, sources)
+    touched: dict[str, set[tuple[int, ...]]] = {s.name: set() for s in expression.stages} | {s: set() for s in sources}
+    touched[expression.output.name] = set(itertools.product(*(range(lo, hi + 1) for lo, hi in region)))
+    for stage in reversed(expression.stages):
+        for values in itertools.product(*(range(a.extent) for a in stage.axes)):
+            point = dict(zip((a.name for a in stage.axes), values, strict=True))
+            if tuple(i.value(point) for i in stage.write().indices) not in touched[stage.name]:
+                continue
+            for access in stage.reads:
+                at = tuple(i.value(point) for i in access.indices)
+                if all(0 <= i < e for i, e in zip(at, expression.tensors[access.tensor].shape, strict=True)):
+                    touched[access.tensor].add(at)
+    for name in sources:
+        box = tuple((min(c), max(c)) for c in zip(*touched[name], strict=True))
+        assert found[name] == box
+
+
+def test_a_convolution_after_another_waits_for_its_rows_only() -> None:
+    first = conv2d_nchw(n=1, c=16, h=56, w=56, f=32, kh=3, kw=3, padding=1)
+    second = max_pool2d_nchw(n=1, c=32, h=56, w=56, kh=2, kw=2, stride=2)
+    a = roperator("conv", first, V100, top=3)
+    tensor = second.inputs[0].name
+    b = roperator("pool", second, V100, [Edge(tensor, "conv", first.output.name)], top=3)
+    needs = Dependences(DataFlowGraph((a, b))).of("pool", 0, {"conv": a.fastest, "pool": b.fastest})
+    (need,) = [n for n in needs if n.producer == "conv"]
+    writers = a.fastest.phases[need.phase].tasks
+    assert need.tasks is not None and len(need.tasks) == b.fastest.phases[0].tasks
+    assert max(map(len, need.tasks)) <= writers // 4
+    assert set().union(*need.tasks) == set(range(writers))
+
+
+def test_a_dense_layer_waits_for_all_of_its_input() -> None:
+    first = dense(m=1, n=512, k=512)
+    a = roperator("a", first, V100, top=1)
+    b = roperator("b", first, V100, [Edge(first.inputs[0].name, "a")], top=1)
+    needs = Dependences(DataFlowGraph((a, b))).of("b", 0, {"a": a.fastest, "b": b.fastest})
+    assert all(n.tasks is None for n in needs if n.producer == "a")
