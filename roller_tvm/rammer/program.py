@@ -5,7 +5,7 @@ Roller calls the tiles of one loop nest an rProgram too (``plan.program.RProgram
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -127,16 +127,18 @@ class TaskProgram:
         done = [0] * len(self.prog)
         todo = [v for v, entries in enumerate(self.prog) if entries]
         blocked: dict[int, list[int]] = {}
+        passed: set[int] = set()  # barriers shared by many tasks are one object
         while todo:
             v = todo.pop()
             entries, before = self.prog[v], done[v]
             while done[v] < len(entries):
                 entry = entries[done[v]]
-                if isinstance(entry, BarrierTask):
+                if isinstance(entry, BarrierTask) and id(entry) not in passed:
                     stuck = next((u for u, order in entry.waits if done[u] <= order), None)
                     if stuck is not None:
                         blocked.setdefault(stuck, []).append(v)
                         break
+                    passed.add(id(entry))
                 done[v] += 1
             if done[v] > before:
                 todo += blocked.pop(v, [])
@@ -178,22 +180,29 @@ class TaskProgram:
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
+        """A JSON-ready dictionary: an rTask as [operator, phase, index], a barrier as a number in 'waits'."""
         number = {o: n for n, (o, _) in enumerate(self.kernels)}
-        return {
-            "device": self.device.to_json(),
-            "kernels": [[o, k.to_json()] for o, k in self.kernels],
-            "prog": [[[number[e.operator], e.phase, e.index] if isinstance(e, RTask) else [list(w) for w in e.waits]
-                      for e in entries] for entries in self.prog],
-        }  # fmt: skip
+        barriers: dict[BarrierTask, int] = {}
+        known: dict[int, int] = {}  # hashing a long barrier takes a while, and many rTasks share one
+
+        def entry(e: Entry) -> Any:
+            if isinstance(e, RTask):
+                return [number[e.operator], e.phase, e.index]
+            if id(e) not in known:
+                known[id(e)] = barriers.setdefault(e, len(barriers))
+            return known[id(e)]
+
+        prog = [list(map(entry, entries)) for entries in self.prog]
+        return {"device": self.device.to_json(), "kernels": [[o, k.to_json()] for o, k in self.kernels],
+                "waits": [[list(w) for w in b.waits] for b in barriers], "prog": prog}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TaskProgram:
         kernels = tuple((o, RKernel.from_json(k)) for o, k in data["kernels"])
+        barriers = [BarrierTask(tuple((v, o) for v, o in waits)) for waits in data["waits"]]
 
-        def entry(given: Sequence[Any]) -> Entry:
-            if isinstance(given[0], int):
-                return RTask(kernels[given[0]][0], given[1], given[2])
-            return BarrierTask(tuple((v, o) for v, o in given))
+        def entry(given: Any) -> Entry:
+            return barriers[given] if isinstance(given, int) else RTask(kernels[given[0]][0], given[1], given[2])
 
         return cls(VDevice.from_json(data["device"]), kernels, tuple(tuple(map(entry, p)) for p in data["prog"]))
 
@@ -237,6 +246,7 @@ class ProgramBuilder:
     _lists: list[list[RTask]] = field(default_factory=list)
     _places: dict[RTask, tuple[int, int]] = field(default_factory=dict)
     _waits: dict[RTask, dict[int, int]] = field(default_factory=dict)
+    _groups: dict[RTask, list[dict[int, int]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._lists = [[] for _ in range(self.device.veus)]
@@ -255,44 +265,60 @@ class ProgramBuilder:
             veu, order = self._places[other]
             mine[veu] = max(mine.get(veu, -1), order)
 
-    def wait_all(self, task: RTask, last: Mapping[int, int]) -> None:
-        """Let a task wait for each vEU to have run so many of its rTasks: vEU -> number of the last, from 0."""
-        mine = self._waits.setdefault(task, {})
-        for veu, order in last.items():
-            mine[veu] = max(mine.get(veu, -1), order)
+    def wait_all(self, task: RTask, last: dict[int, int]) -> None:
+        """Let a task wait for each vEU to have run so many of its rTasks: vEU -> number of the last, from 0.
+
+        Tasks that give the same object share a barrier.
+        """
+        self._groups.setdefault(task, []).append(last)
 
     def place(self, task: RTask) -> tuple[int, int]:
         """vEU of an appended task, and its number among the vEU's rTasks."""
         return self._places[task]
 
     def build(self) -> TaskProgram:
-        """The program: a barrier before each task that has something left to wait for."""
-        left: list[list[tuple[tuple[int, int], ...]]] = []
-        for veu, tasks in enumerate(self._lists):
-            known: dict[int, int] = {}  # what earlier barriers of this vEU waited for
-            barriers = []
-            for task in tasks:
-                waits = {u: o for u, o in self._waits.get(task, {}).items() if u != veu and known.get(u, -1) < o}
-                own = self._waits.get(task, {}).get(veu, -1)
-                if own >= self._places[task][1]:
-                    raise BadProgram(f"it waits for {self._lists[veu][own]}, which its vEU runs later", where=str(task))
-                known |= waits
-                barriers.append(tuple(sorted(waits.items())))
-            left.append(barriers)
+        """The program: barriers before each task that has something left to wait for."""
+        barriers = [self._barriers(veu) for veu in range(len(self._lists))]
         orders = []  # of the n-th rTask of a vEU, barriers counted
-        for barriers in left:
+        for mine in barriers:
             order, at = 0, []
-            for needed in barriers:
-                order += bool(needed)
+            for before in mine:
+                order += len(before)
                 at.append(order)
                 order += 1
             orders.append(at)
-        prog: list[tuple[Entry, ...]] = []
-        for tasks, barriers in zip(self._lists, left, strict=True):
-            entries: list[Entry] = []
-            for task, needed in zip(tasks, barriers, strict=True):
-                if needed:
-                    entries.append(BarrierTask(tuple((u, orders[u][o]) for u, o in needed)))
-                entries.append(task)
-            prog.append(tuple(entries))
-        return TaskProgram(self.device, self.kernels, tuple(prog))
+        made: dict[int, BarrierTask] = {}
+
+        def barrier(waits: dict[int, int]) -> BarrierTask:
+            if id(waits) not in made:
+                made[id(waits)] = BarrierTask(tuple(sorted((u, orders[u][o]) for u, o in waits.items())))
+            return made[id(waits)]
+
+        prog = tuple(
+            tuple(e for task, before in zip(tasks, mine, strict=True) for e in (*map(barrier, before), task))
+            for tasks, mine in zip(self._lists, barriers, strict=True)
+        )
+        return TaskProgram(self.device, self.kernels, prog)
+
+    def _barriers(self, veu: int) -> list[list[dict[int, int]]]:
+        """What is left to wait for before each rTask of a vEU."""
+        known: dict[int, int] = {}  # vEU -> what earlier barriers of this one waited for
+        passed: set[int] = set()
+        result = []
+        for number, task in enumerate(self._lists[veu]):
+            left = []
+            for group in self._groups.get(task, ()):
+                if group.get(veu, -1) >= number:
+                    raise BadProgram(f"it waits for {self._lists[veu][group[veu]]}, which its vEU runs later",
+                                     where=str(task))
+                if id(group) not in passed and any(u != veu for u in group):
+                    left.append(group)
+                passed.add(id(group))
+            waits = self._waits.get(task, {})
+            if waits.get(veu, -1) >= number:
+                raise BadProgram(f"it waits for {self._lists[veu][waits[veu]]}, which its vEU runs later",
+                                 where=str(task))
+            own = {u: o for u, o in waits.items() if u != veu and known.get(u, -1) < o}
+            known |= own
+            result.append([*left, own] if own else left)
+        return result

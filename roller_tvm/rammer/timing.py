@@ -64,6 +64,7 @@ def simulate(program: TaskProgram) -> Timeline:
     heap: list[tuple[float, int]] = []
     intervals = []
     free = [0.0] * len(prog)
+    told: dict[int, float] = {}  # when the rTasks of a barrier were over; many rTasks share one
 
     def advance(v: int) -> None:
         """Pass the barriers that can be passed; queue the rTask behind them."""
@@ -73,12 +74,15 @@ def simulate(program: TaskProgram) -> Timeline:
             if isinstance(entry, RTask):
                 heapq.heappush(heap, (free[v], v))
                 return
-            for u, order in entry.waits:
-                if len(done[u]) <= order:
-                    blocked.setdefault((u, order), []).append(v)
-                    return
-            told = max(done[u][order] for u, order in entry.waits) + costs.signal_seconds
-            free[v] = max(free[v], told) + costs.poll_seconds
+            if id(entry) not in told:
+                for u, order in entry.waits:
+                    if len(done[u]) <= order:
+                        blocked.setdefault((u, order), []).append(v)
+                        return
+                told[id(entry)] = max(done[u][order] for u, order in entry.waits) + costs.signal_seconds
+            again = done[v] and isinstance(entries[len(done[v]) - 1], BarrierTask)  # polled together
+            free[v] = max(free[v], told[id(entry)] + (costs.poll_seconds if again else 0.0))
+            free[v] += 0.0 if again else costs.poll_seconds
             done[v].append(free[v])
             release(v)
 
@@ -101,5 +105,4 @@ def simulate(program: TaskProgram) -> Timeline:
         advance(v)
     if any(len(d) < len(p) for d, p in zip(done, prog, strict=True)):
         program.check()  # says which barrier
-    assert not any(isinstance(i.task, BarrierTask) for i in intervals)
     return Timeline(tuple(intervals), costs.launch_seconds)

@@ -11,7 +11,7 @@ from roller_tvm.rammer import DataFlowGraph, Edge, Phase, RKernel, ROperator
 def phases(draw: st.DrawFn) -> Phase:
     unit = draw(st.floats(0, 2e-5))
     return Phase(
-        draw(st.integers(1, 300)), unit * draw(st.floats(1, 4)), unit, draw(st.sampled_from([1, 32, 96, 256, 1024])),
+        draw(st.integers(1, 40)), unit * draw(st.floats(1, 4)), unit, draw(st.sampled_from([1, 32, 96, 256, 1024])),
         draw(st.integers(8, 64)), draw(st.sampled_from([0, 512, 16384, 49152])),
     )  # fmt: skip
 
