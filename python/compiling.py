@@ -1,13 +1,16 @@
-"""Plans compiled to cubins and held against the prediction: shared by compile_operators.py and compile_tasks.py."""
+"""Plans compiled to cubins and held against the prediction: shared by the scripts compile_*.py."""
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import json
 import statistics
+import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -102,6 +105,90 @@ def compile_plans(
     return results
 
 
+@dataclass(frozen=True)
+class Tasks:
+    """A network taken apart, by either line.
+
+    Parameters
+    ----------
+    tasks : sequence
+        Each with `id` and `name`.
+    devices : mapping of architecture to DeviceSpec
+        What plans are made for.
+    read : function of (task, architecture) -> (reading, check of a plan)
+    features : function of DeviceSpec -> Features, optional
+        What schedules can say beside loops.
+    dtype : str
+        Of most tensors.
+    """
+
+    tasks: Sequence[Any]
+    devices: Mapping[str, Any]
+    read: Callable[[Any, str], tuple[Any, Callable[[Any], Any]]]
+    features: Callable[[Any], Any] | None = None
+    dtype: str = "float32"
+
+    def compiled(
+        self, network: str, top: int, done: dict[tuple[str, int], str], only: set[str]
+    ) -> Iterator[dict[str, Any]]:
+        """Results, task by task, of those that `only` has and `done` has not."""
+        from roller_tvm.errors import RollerError
+
+        for task in self.tasks:
+            own = f"{network}:{task.id}"
+            if only and own not in only and task.name not in only:
+                continue
+            for arch, device in self.devices.items():
+                base = {"id": f"{own}@{arch}", "name": task.name, "device": device.name, "dtype": self.dtype}
+                if any((base["id"], rank) in done for rank in range(top)):
+                    continue
+                try:
+                    reading, check = self.read(task, arch)
+                except RollerError as error:
+                    yield {**base, "rank": 0, "status": "fallback", "error": str(error)}
+                    continue
+                features = self.features(device) if self.features else None
+                yield from compile_plans(base, reading, device, [arch], top, check, done, features)
+
+
+def tasks_main(doc: str, models: Sequence[str], archs: str, take_apart: Callable[..., Tasks]) -> int:
+    """The command line of a script that compiles the tasks of networks.
+
+    Parameters
+    ----------
+    take_apart : function of (model, batch, architectures, folder, compiler) -> Tasks
+    """
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", default=",".join(models))
+    parser.add_argument("--batches", default="1,64")
+    parser.add_argument("--archs", default=archs)
+    parser.add_argument("--only", default="", help="tasks by name or number (resnet50_b1:3), with commas")
+    parser.add_argument("--compiler", default="auto", choices=("auto", "nvrtc", "nvcc"))
+    parser.add_argument("--top", type=int, default=1)
+    parser.add_argument("--folder", type=Path, default=Path("demo-out/models"), help="where networks are written")
+    parser.add_argument("--out", type=Path, default=Path("compiled_tasks.jsonl"))
+    parser.add_argument("--summary", type=Path, nargs="+", help="only print the totals of result files")
+    args = parser.parse_args()
+    if args.summary:
+        print("\n".join(summary(read_results(path), "tasks") for path in args.summary))
+        return 0
+    done: dict[tuple[str, int], str] = {}
+    if args.out.exists():
+        done = {(r["id"], r["rank"]): r["status"] for r in read_results(args.out)}
+    only = set(filter(None, args.only.split(",")))
+    with args.out.open("a") as out:
+        for name in args.models.split(","):
+            for batch in map(int, args.batches.split(",")):
+                network = take_apart(name, batch, args.archs.split(","), args.folder, args.compiler)
+                for result in network.compiled(f"{name}_b{batch}", args.top, done, only):
+                    out.write(json.dumps(result) + "\n")
+                    out.flush()
+                    print(result["id"], result["status"], result.get("name", ""), file=sys.stderr, flush=True)
+    results = read_results(args.out)
+    print(summary(results, "tasks"))
+    return 0 if all(r["status"] in ("ok", *DROPPED) for r in results) else 1
+
+
 def register_features(expression: Any, program: Any) -> dict[str, Any]:
     """What the register estimate looks at, so that it can be fitted again (python/fit_registers.py)."""
     from roller_tvm.model.geometry import Geometry
@@ -116,11 +203,18 @@ def register_features(expression: Any, program: Any) -> dict[str, Any]:
         }  # fmt: skip
     block, thread = (tuple(program.tile(level)[a] for a in geometry.axes) for level in ("shared", "register"))
     unrolled = tuple(program.choice(f"unroll:{a}", 1) for a in geometry.axes)
-    fetches = [-(-op.elements(block) // (program.choice("threads") * program.choice(f"vector:{op.name}", 1)))
-               for op in geometry.operands]
-    return {"accumulators": accumulators(geometry, thread), "fragments": fragments(geometry, thread),
-            "prefetched": prefetched(geometry, thread, unrolled), "fetches": fetches,
-            "unrolled": unrolled, "vectors": list(program.choices_of("vector").values())}
+    fetches = [
+        -(-op.elements(block) // (program.choice("threads") * program.choice(f"vector:{op.name}", 1)))
+        for op in geometry.operands
+    ]
+    return {
+        "accumulators": accumulators(geometry, thread),
+        "fragments": fragments(geometry, thread),
+        "prefetched": prefetched(geometry, thread, unrolled),
+        "fetches": fetches,
+        "unrolled": unrolled,
+        "vectors": list(program.choices_of("vector").values()),
+    }
 
 
 def read_results(path: Path) -> list[dict[str, Any]]:
@@ -140,14 +234,18 @@ def summary(results: list[dict[str, Any]], what: str = "operators") -> str:
     archs = sorted({a for r in ok for k in r["kernels"] for a in k if a.startswith("sm_")})
     states = Counter(r["status"] for r in results).most_common()
     devices = "/".join(sorted({r["device"] for r in results}))
-    lines = [f"{len(results)} plans of {len({r['id'] for r in results})} {what}, planned for "
-             f"{devices}, {results[0]['dtype']}: " + ", ".join(f"{n} {s}" for s, n in states)]
+    lines = [
+        f"{len(results)} plans of {len({r['id'] for r in results})} {what}, planned for "
+        f"{devices}, {results[0]['dtype']}: " + ", ".join(f"{n} {s}" for s, n in states)
+    ]
     recipes = Counter("+".join(r["recipe"]) for r in ok).most_common()
     lines.append("  recipes: " + ", ".join(f"{n} {r}" for r, n in recipes))
     changed = Counter(r["variant"] for r in ok if r["variant"])
     if changed:
-        lines.append("  a variant of the plan was taken because the compiler spilled: "
-                     + ", ".join(f"{n} {v}" for v, n in changed.most_common()))
+        lines.append(
+            "  a variant of the plan was taken because the compiler spilled: "
+            + ", ".join(f"{n} {v}" for v, n in changed.most_common())
+        )
     for r in results:
         if r["status"] != "ok":
             lines.append(f"  {r['id']}#{r['rank']} {r['status']}: " + r["error"].splitlines()[0][:160])
@@ -160,13 +258,16 @@ def summary(results: list[dict[str, Any]], what: str = "operators") -> str:
         ratio = sorted(k["predicted_registers"] / registers for k, (registers, _, _) in kernels)
         at = [ratio[round(q * (len(ratio) - 1))] for q in (0, 0.05, 0.5, 0.95, 1)]
         close = sum(1 for q in ratio if q >= CLOSE)
-        lines.append(f"  {arch}: {len(kernels)} kernels, with local memory {spilled}, "
-                     f"shared memory as predicted {exact}"
-                     + (f", and their alignment more {len(kernels) - exact}" if exact < len(kernels) else ""))
+        lines.append(
+            f"  {arch}: {len(kernels)} kernels, with local memory {spilled}, "
+            f"shared memory as predicted {exact}"
+            + (f", and their alignment more {len(kernels) - exact}" if exact < len(kernels) else "")
+        )
         shares = "min {:.2f}, 5% {:.2f}, median {:.2f}, 95% {:.2f}, max {:.2f}".format(*at)
         lines.append(f"    registers predicted / actual: {shares}; within 25% or above: {close}")
     if ok:
         seconds = [r["build_s"] for r in ok]
-        lines.append(f"  seconds to lower and compile a plan: "
-                     f"median {statistics.median(seconds):.2f}, max {max(seconds):.2f}")
+        lines.append(
+            f"  seconds to lower and compile a plan: median {statistics.median(seconds):.2f}, max {max(seconds):.2f}"
+        )
     return "\n".join(lines)

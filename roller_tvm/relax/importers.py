@@ -336,8 +336,11 @@ def _converted(tvm: Any, mod: Any, layout: str) -> Any:
 
     if layout not in LAYOUTS:
         raise UsageError(f"unknown layout {layout!r}", "--desired-layout", f"one of {', '.join(LAYOUTS)}")
-    try:
-        return relax.transform.ConvertLayout({"relax.nn.conv2d": LAYOUTS[layout]})(mod)
+    from .sums import SumsAsAdditions
+
+    steps = [SumsAsAdditions(), relax.transform.ConvertLayout({"relax.nn.conv2d": LAYOUTS[layout]})]
+    try:  # a stack, which ONNX's Sum becomes, is of a rank that no layout is known for
+        return tvm.transform.Sequential(steps)(mod)
     except Exception as error:  # the pass raises whatever an operator's rule raises
         raise UnsupportedOperator(
             f"cannot be converted to {layout}: {last_line(error)}", "model", "leave --desired-layout out"

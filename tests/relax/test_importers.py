@@ -7,7 +7,7 @@ from roller_tvm.errors import BadInput, UnsupportedOperator, UsageError
 from roller_tvm.models import parse_shapes
 from roller_tvm.relax.importers import load_model
 
-from ..relay.onnx_models import convolution, expected, normalised
+from ..relay.onnx_models import convolution, expected, normalised, residual
 
 pytestmark = pytest.mark.relax
 PICTURE = np.random.default_rng(3).standard_normal((1, 3, 16, 16), np.float32)
@@ -119,6 +119,13 @@ class TestOnnx:
         np.testing.assert_allclose(run(model.mod, PICTURE)[0], expected(path, {"x": PICTURE})[0], rtol=1e-3, atol=1e-3)
         with pytest.raises(UsageError, match="unknown layout 'CHWN'"):
             load_model(path, layout="CHWN")
+
+    def test_layout_of_a_network_with_sums_of_onnx(self, tmp_path):
+        """They are imported as the sum of a stack, whose rank TVM's pass knows no layout for."""
+        path = residual(tmp_path / "m.onnx")
+        model = load_model(path, layout="NHWC")
+        assert 'data_layout="NHWC"' in model.mod["main"].script()
+        np.testing.assert_allclose(run(model.mod, PICTURE)[0], expected(path, {"x": PICTURE})[0], rtol=1e-3, atol=1e-3)
 
 
 def shape_from_shape(path):

@@ -53,6 +53,23 @@ def normalised(path):
     return path
 
 
+def residual(path):
+    """A convolution added to what it reads, by ONNX's ``Sum``."""
+    rng = np.random.default_rng(2)
+    weight = numpy_helper.from_array(rng.standard_normal((3, 3, 3, 3)).astype("float32"), "w")
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("Sum", ["c", "x"], ["s"]),
+        helper.make_node("Relu", ["s"], ["y"]),
+    ]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, (1, 3, 16, 16)) for name in "xy")
+    graph = helper.make_graph(nodes, "residual", [x], [y], [weight])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)])
+    model.ir_version = 8
+    onnx.save(model, str(path))
+    return path
+
+
 def expected(path, inputs):
     """What onnxruntime computes."""
     import onnxruntime
