@@ -7,8 +7,8 @@ from roller_tvm.emulate import DeviceArray, compile
 from roller_tvm.errors import UsageError
 
 
-def run(body, args, grid=1, block=32, parameters="float* A, float* B", **options):
-    program = compile('extern "C" __global__ void f(' + parameters + ") {" + body + "}")
+def run(body, args, grid=1, block=32, parameters="float* A, float* B", head="", **options):
+    program = compile(head + 'extern "C" __global__ void f(' + parameters + ") {" + body + "}")
     program.run("f", grid, block, args, **options)
 
 
@@ -65,12 +65,61 @@ def test_dynamic_shared_memory_beyond_48_KiB():
         ("(float)__all_sync(0xffffffffu, v < 31.0f)", lambda i: 0 * i),
         ("(float)__popc(__match_any_sync(0xffffffffu, (int)threadIdx.x / 6))", lambda i: np.where(i < 30, 6, 2)),
         ("(float)__popc(__activemask())", lambda i: 32 + 0 * i),
+        ("(float)__reduce_add_sync(0xffffffffu, (int)threadIdx.x - 20)", lambda i: -144 + 0 * i),
+        ("(float)__reduce_min_sync(0xffffffffu, (int)threadIdx.x - 20)", lambda i: -20 + 0 * i),
+        ("(float)__reduce_max_sync(0xffffffffu, threadIdx.x - 1u)", lambda i: 2.0**32 + 0.0 * i),
+        ("(float)__reduce_and_sync(0xffffffffu, threadIdx.x | 4u)", lambda i: 4 + 0 * i),
+        ("(float)__reduce_or_sync(0xffffffffu, threadIdx.x & 6u)", lambda i: 6 + 0 * i),
+        ("(float)__reduce_xor_sync(0xffffffffu, threadIdx.x + 1u)", lambda i: 32 + 0 * i),
     ],
 )
 def test_warp_operations(call, expected):
     a, b = np.arange(32, dtype="float32"), np.zeros(32, "float32")
     run(f"float v = A[threadIdx.x]; B[threadIdx.x] = {call};", [a, b])
     assert (b == expected(np.arange(32))).all()
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_lanes_that_all_agree(same):
+    b = np.zeros(32, "int32")
+    value = "7" if same else "(int)threadIdx.x / 31"
+    call = f"__match_all_sync(0xffffffffu, {value}, &all)"
+    run(f"int all; unsigned m = {call}; B[threadIdx.x] = all + (m == 0xffffffffu);", [b], parameters="int* B")
+    assert (b == 2 * same).all()
+
+
+def test_a_tree_of_shuffles_in_halves():
+    """The sum of a row by warps, as generated reductions have it: shuffles, then a word a warp in shared memory."""
+    a = np.random.default_rng(0).integers(-8, 8, 100).astype("float16")
+    b = np.zeros(1, "float16")
+    body = """
+      __shared__ half S[4];
+      half v = threadIdx.x < 100 ? A[threadIdx.x] : (half)0.0f;
+      for (int offset = 16; offset > 0; offset /= 2) v = v + __shfl_down_sync(0xffffffffu, v, offset);
+      if (threadIdx.x % 32 == 0) S[threadIdx.x / 32] = v;
+      __syncthreads();
+      if (threadIdx.x == 0) B[0] = S[0] + S[1] + S[2] + S[3];"""
+    run(body, [a, b], block=128, parameters="half* A, half* B", head="#include <cuda_fp16.h>\n")
+    assert b[0] == a.sum()
+
+
+@pytest.mark.parametrize(
+    ("c_type", "call", "expected"),
+    [
+        ("float", "atomicAdd(A, 0.25f)", 3 + 24), ("double", "atomicAdd(A, 0.25)", 3 + 24),
+        ("half", "atomicAdd(A, (half)0.25f)", 3 + 24), ("int", "atomicSub(A, 2)", 3 - 192),
+        ("int", "atomicMin(A, 50 - (int)(threadIdx.x + 32 * blockIdx.x))", -45),
+        ("unsigned", "atomicOr(A, 1u << blockIdx.x)", 7),
+        ("unsigned", "atomicXor(A, threadIdx.x)", 3), ("unsigned", "atomicInc(A, 9u)", (3 + 96) % 10),
+        ("int", "atomicAdd_block(A, 1)", 99), ("unsigned long long", "atomicAdd(A, 1ull << 40)", 3 + (96 << 40)),
+        ("int", "int seen = 3, old; do seen = atomicCAS(A, old = seen, seen + 2); while (seen != old)", 3 + 192),
+    ],
+)  # fmt: skip
+def test_atomics(c_type, call, expected):
+    kinds = {"half": "float16", "float": "float32", "double": "float64", "int": "int32", "unsigned": "uint32"}
+    a = np.array([3], kinds.get(c_type, "uint64"))
+    run(f"{call};", [a], 3, 32, f"{c_type}* A", head="#include <cuda_fp16.h>\n", races="allow")
+    assert a[0] == expected
 
 
 def test_lanes_in_a_branch_have_a_mask_of_their_own():

@@ -87,7 +87,8 @@ void emu_cp_async_wait_all();
 
 // Operations of a warp. Every lane named by the mask arrives before any leaves.
 uint64_t emu_shuffle(int line, int how, unsigned mask, uint64_t value, unsigned operand, int width);
-unsigned emu_vote(int line, int how, unsigned mask, uint64_t value);  // 0 ballot, 1 any, 2 all, 3 match any, 4 none
+// how: 0 ballot, 1 any, 2 all, 3 match any, 4 none, 5 match all, 6 to 11 sum, minimum, maximum, and, or, xor
+unsigned emu_vote(int line, int how, unsigned mask, uint64_t value);
 unsigned emu_activemask(int line);
 void emu_warp_sync(int line, unsigned mask);
 // Fragments as registers of 32 bits (see tensor.cc); types: see emu_type.

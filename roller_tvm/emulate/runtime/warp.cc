@@ -31,6 +31,28 @@ void shuffle(WarpCall** lanes, unsigned active) {
   }
 }
 
+// __reduce_*_sync of sm_80; values are extended to 64 bits by their sign.
+int64_t reduced(WarpCall** lanes, unsigned active) {
+  int64_t all = 0;
+  bool first = true;
+  for (int i = 0; i < 32; i++) {
+    if (!(active >> i & 1)) continue;
+    const auto one = (int64_t)of(lanes[i]).value;
+    if (first) all = one;
+    else
+      switch (lanes[i]->how) {
+        case 6: all += one; break;
+        case 7: all = one < all ? one : all; break;
+        case 8: all = all < one ? one : all; break;
+        case 9: all &= one; break;
+        case 10: all |= one; break;
+        default: all ^= one;
+      }
+    first = false;
+  }
+  return all;
+}
+
 void vote(WarpCall** lanes, unsigned active) {
   unsigned ballot = 0;
   for (int i = 0; i < 32; i++)
@@ -42,6 +64,12 @@ void vote(WarpCall** lanes, unsigned active) {
       case 0: v.result = ballot; break;
       case 1: v.result = ballot != 0; break;
       case 2: v.result = ballot == active; break;
+      case 5:
+        v.result = active;
+        for (int j = 0; j < 32; j++)
+          if (active >> j & 1 && of(lanes[j]).value != v.value) v.result = 0;
+        break;
+      case 6: case 7: case 8: case 9: case 10: case 11: v.result = (uint64_t)reduced(lanes, active); break;
       case 3:
         v.result = 0;
         for (int j = 0; j < 32; j++)
@@ -73,7 +101,9 @@ uint64_t emu_shuffle(int line, int how, unsigned mask, uint64_t value, unsigned 
 }
 
 unsigned emu_vote(int line, int how, unsigned mask, uint64_t value) {
-  static const char* const names[] = {"__ballot_sync", "__any_sync", "__all_sync", "__match_any_sync", "__syncwarp"};
+  static const char* const names[] = {"__ballot_sync", "__any_sync", "__all_sync", "__match_any_sync", "__syncwarp",
+                                      "__match_all_sync", "__reduce_add_sync", "__reduce_min_sync", "__reduce_max_sync",
+                                      "__reduce_and_sync", "__reduce_or_sync", "__reduce_xor_sync"};
   return (unsigned)together(vote, names[how], line, how, mask, false, {value, 0, 32, 0});
 }
 

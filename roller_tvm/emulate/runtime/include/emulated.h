@@ -59,10 +59,21 @@ inline T shuffle(int line, int how, unsigned mask, T value, unsigned operand, in
   return value;
 }
 template <class T>
-inline unsigned match(int line, unsigned mask, T value) {
+inline unsigned match(int line, unsigned mask, T value, int how = 3) {
   uint64_t bits = 0;
   memcpy(&bits, &value, sizeof(T));
-  return emu_vote(line, 3, mask, bits);
+  return emu_vote(line, how, mask, bits);
+}
+template <class T>
+inline unsigned match_all(int line, unsigned mask, T value, int* all) {
+  const unsigned found = match(line, mask, value, 5);
+  *all = found != 0;
+  return found;
+}
+template <class T>
+inline T reduce(int line, int how, unsigned mask, T value) {
+  static_assert(std::is_integral<T>::value && sizeof(T) == 4, "a warp reduces integers of 32 bits");
+  return (T)emu_vote(line, how, mask, (uint64_t)(int64_t)value);
 }
 }  // namespace emu_
 #define __shfl_sync(mask, ...) emu_::shuffle(__LINE__, 0, mask, __VA_ARGS__)
@@ -73,6 +84,13 @@ inline unsigned match(int line, unsigned mask, T value) {
 #define __any_sync(mask, p) ((int)emu_vote(__LINE__, 1, mask, (p) != 0))
 #define __all_sync(mask, p) ((int)emu_vote(__LINE__, 2, mask, (p) != 0))
 #define __match_any_sync(mask, v) emu_::match(__LINE__, mask, v)
+#define __match_all_sync(mask, v, all) emu_::match_all(__LINE__, mask, v, all)
+#define __reduce_add_sync(mask, v) emu_::reduce(__LINE__, 6, mask, v)
+#define __reduce_min_sync(mask, v) emu_::reduce(__LINE__, 7, mask, v)
+#define __reduce_max_sync(mask, v) emu_::reduce(__LINE__, 8, mask, v)
+#define __reduce_and_sync(mask, v) emu_::reduce(__LINE__, 9, mask, v)
+#define __reduce_or_sync(mask, v) emu_::reduce(__LINE__, 10, mask, v)
+#define __reduce_xor_sync(mask, v) emu_::reduce(__LINE__, 11, mask, v)
 #define __activemask() emu_activemask(__LINE__)
 #define __syncwarp(...) emu_warp_sync(__LINE__, emu_::full_or(__VA_ARGS__))
 
@@ -127,6 +145,15 @@ EMU_ATOMIC(atomicOr, T(old | v))
 EMU_ATOMIC(atomicXor, T(old ^ v))
 EMU_ATOMIC(atomicInc, old >= v ? T(0) : T(old + 1))
 EMU_ATOMIC(atomicDec, old == 0 || old > v ? v : T(old - 1))
+// Narrower or wider scopes are the same here.
+#define atomicAdd_block atomicAdd
+#define atomicAdd_system atomicAdd
+#define atomicMax_block atomicMax
+#define atomicMin_block atomicMin
+#define atomicExch_block atomicExch
+#define atomicCAS_block atomicCAS
+#define atomicOr_block atomicOr
+#define atomicAnd_block atomicAnd
 template <class T> inline T atomicCAS(T* p, emu_::same_t<T> expected, emu_::same_t<T> v) {
   return emu_::atomically(p, [=](T old) -> T { return old == expected ? v : old; });
 }
