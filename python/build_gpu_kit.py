@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from roller_tvm.errors import RollerError, UsageError  # noqa: E402
 from roller_tvm.kit.build import DEVICES, Options, build_case, build_support, copy_runner  # noqa: E402
 from roller_tvm.kit.cases import FAMILIES, Case, all_cases, fair  # noqa: E402
+from roller_tvm.kit.verify import verify  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
 MIB = 1 << 20
@@ -55,9 +56,12 @@ def main() -> int:
     parser.add_argument("--sources", default="best", choices=("none", "best", "all"), help="CUDA C++ kept")
     parser.add_argument("--keep", action="store_true", help="keep files that other code or another compiler made")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes; default all CPUs")
+    parser.add_argument("--check", action="store_true", help="only read back what is there")
     args = parser.parse_args()
     archs = args.archs.split(",")
     try:
+        if args.check:
+            return 1 if read_back(args.out) else 0
         if strange := [a for a in archs if a not in DEVICES]:
             raise UsageError(f"no plans are made for {strange[0]!r}", "--archs", f"it can be {', '.join(DEVICES)}")
         only = [i for i in args.only.split(",") if i]
@@ -89,11 +93,21 @@ def make_all(kit: Path, todo: list[tuple[Case, str]], options: Options, jobs: in
                 failed += 1
                 print(f"           {error}", flush=True)
             plans += count
+    wrong = read_back(kit)
     total, minutes = size(kit) / MIB, (time.perf_counter() - start) / 60
     print(f"{len(todo) - failed} of {len(todo)} files, {plans} plans, {total:.1f} MiB in {kit} ({minutes:.1f} min)")
     if total > MOST_MIB:
         print(f"that is more than {MOST_MIB} MiB: take --sources none, fewer --dtypes or a smaller --top")
-    return 1 if failed or total > MOST_MIB else 0
+    return 1 if failed or wrong or total > MOST_MIB else 0
+
+
+def read_back(kit: Path) -> int:
+    """Every file read again; how many problems there are."""
+    count, wrong = verify(kit)
+    print(f"{count} cubins read back, {len(wrong)} of them not as they should be")
+    for problem in wrong:
+        print(f"  {problem}")
+    return len(wrong)
 
 
 if __name__ == "__main__":

@@ -72,11 +72,15 @@ class Bench:
         """The address of memory with a guard behind it."""
         address = self.card.alloc(nbytes + GUARD)
         try:
-            self.card.set(address + nbytes, PATTERN, GUARD)
+            self.guard(address, nbytes)
             yield address
         finally:
             with suppress(ProfileError):  # a context that a kernel broke; what broke it is on its way already
                 self.card.free(address)
+
+    def guard(self, address: int, nbytes: int) -> None:
+        """Write the pattern behind a buffer."""
+        self.card.set(address + nbytes, PATTERN, GUARD)
 
     def intact(self, address: int, nbytes: int) -> bool:
         """Whether nothing was written behind a buffer."""
@@ -164,8 +168,14 @@ def measure_operator(
     with ExitStack() as held:
         addresses = [held.enter_context(bench.buffer(t.nbytes)) for t in inputs]
         got, due = (held.enter_context(bench.buffer(output.nbytes)) for _ in range(2))
-        bench.say(f"{name} reference")
-        _make_reference(bench, operator, addresses, due)
+
+        def prepare() -> None:
+            bench.say(f"{name} reference")
+            for tensor, address in zip((*inputs, output, output), (*addresses, got, due), strict=True):
+                bench.guard(address, tensor.nbytes)
+            _make_reference(bench, operator, addresses, due)
+
+        prepare()
         if spot and (wrong := _spot_check(card, operator, due)):
             yield from ({"rank": p.rank, "verdict": "failed", "why": f"no reference: {wrong}"} for p in plans)
             return
@@ -174,7 +184,11 @@ def measure_operator(
                 return
             bench.say(f"{name}#{plan.rank}")
             try:
-                yield {"rank": plan.rank, **_measure_plan(bench, path, plan, addresses, got, due, budget_us)}
+                found = _measure_plan(bench, path, plan, addresses, got, due, budget_us)
+                astray = found.pop("astray")
+                yield {"rank": plan.rank, **found}
+                if astray:  # there is no telling what else it wrote over
+                    prepare()
             except MeasureError as error:  # refused before anything was launched
                 yield {"rank": plan.rank, "verdict": "skipped", "why": str(error)}
 
@@ -231,6 +245,7 @@ def _measure_plan(
             card.wait()
             found = bench.compared(got, due, output.elements, output.dtype)
             touched = [t.name for t in (*plan.parameters, *plan.between) if not bench.intact(where[t.name], t.nbytes)]
+            found["astray"] = bool(touched)
             if touched:
                 found["why"] = f"wrote behind the end of {', '.join(touched)}"
             found["verdict"] = "wrong" if "why" in found else "right"

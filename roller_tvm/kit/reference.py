@@ -13,7 +13,7 @@ from roller_tvm.expr.parameters import Window
 from roller_tvm.kit.inputs import decoded, seed_of, value
 
 #: Additions in Python that checking one operator may take, and elements checked where that allows it.
-MOST_TERMS, ELEMENTS = 100_000, 4
+MOST_TERMS, ELEMENTS = 20_000, 4
 
 
 @dataclass(frozen=True)

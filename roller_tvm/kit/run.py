@@ -135,10 +135,12 @@ class Run:
         until = min(self.end, self.start + share * self.settings.seconds)
         if began < until:
             self.say(f"{began - self.start:6.1f} s  {name}")
-            do(until)
+            try:
+                do(until)
+            finally:
+                self.results["seconds"][name] = round(time.monotonic() - began, 2)
             if self.results["card"]:
                 self.results["clocks"].append([name, clocks(self.settings.card)])
-        self.results["seconds"][name] = round(time.monotonic() - began, 2)
         self._save()
 
     def _save(self) -> None:

@@ -18,6 +18,10 @@ from roller_tvm.errors import RollerError
 
 #: Seconds without a word after which a worker is held to hang.
 SILENCE_S = 20.0
+#: Seconds that a worker may take to start: Python, the driver, a context; a slow disk.
+START_S = 60.0
+#: Seconds of one look for a word. Silence is counted in looks: while this process was stopped, so was the worker.
+_LOOK_S = 0.25
 #: Seconds for a process to go once it was told to.
 _GONE_S = 5.0
 _END = object()
@@ -81,7 +85,7 @@ class Worker:
 
     def hello(self, until: float) -> dict[str, Any]:
         """What it says of itself when it starts."""
-        for message in self._messages(until):
+        for message in self._messages(until, max(START_S, self.silence_s)):
             if "facts" in message:
                 self.facts = message["facts"]
                 return self.facts
@@ -115,17 +119,24 @@ class Worker:
             elif "done" in message:
                 return
 
-    def _messages(self, until: float, silence_s: float = 0.0) -> Iterator[dict[str, Any]]:
-        limit = silence_s or self.silence_s
+    def _next(self, until: float, limit: float) -> Any:
+        """The next line."""
+        looks = 0
         while True:
-            left = until - time.monotonic()
             try:
-                line = self._lines.get(timeout=max(0.0, min(limit, left)))
+                return self._lines.get(timeout=max(0.0, min(_LOOK_S, until - time.monotonic())))
             except queue.Empty:
+                looks += 1
+            if time.monotonic() >= until:
                 self.close()
-                if left < limit:
-                    raise TimeIsUp(self.at) from None
-                raise WorkerLost(f"hung: no word for {limit:.0f} s, killed", self.at) from None
+                raise TimeIsUp(self.at)
+            if looks * _LOOK_S >= limit:
+                self.close()
+                raise WorkerLost(f"hung: no word for {limit:.0f} s, killed", self.at)
+
+    def _messages(self, until: float, limit: float) -> Iterator[dict[str, Any]]:
+        while True:
+            line = self._next(until, limit)
             if line is _END:
                 raise self._lost()
             try:
