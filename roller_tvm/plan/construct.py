@@ -87,7 +87,7 @@ def construct(
     considered, used_eps = 0, 0.0
     plans: list[RankedPlan] = []
     known: dict[tuple[int, NestShape], Ranked] = {}  # what is stored beside a nest does not change it
-    for variant, splits, nests in _variants(expression, device):
+    for variant, splits, nests in variants(expression, device):
         per_nest: list[Ranked] = []
         for nest in nests:
             if (id(variant), nest) in known:
@@ -184,7 +184,7 @@ def recipes(
 Variant = tuple[TensorExpression, tuple[SplitReduction, ...], tuple[NestShape, ...]]
 
 
-def _variants(expression: TensorExpression, device: DeviceSpec) -> Iterator[Variant]:
+def variants(expression: TensorExpression, device: DeviceSpec) -> Iterator[Variant]:
     """Forms of the operator to plan: as written, with a reduction split, with prologues stored or in place."""
     expression = plain = share_parts(expression)
     # Tiles of a product are staged: in such a region TVM infers too much of axes that were fused.

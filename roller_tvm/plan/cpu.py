@@ -82,8 +82,8 @@ def filled(extent: int, lanes: int) -> float:
     return extent / (ceil(extent / lanes) * lanes)
 
 
-def register_tiles(search: Search, rates: CpuRates) -> list[Tile]:
-    """Register tiles that fit the vector registers, by cycles per multiply-add of their inner loop."""
+def register_tiles(search: Search, rates: CpuRates, most: int | None = REGISTER_TILES) -> list[Tile]:
+    """Register tiles that fit the vector registers, by cycles per multiply-add of their inner loop; None: all."""
     g = search.geometry
     last = g.vector_axis
     options: list[list[int]] = []
@@ -112,11 +112,11 @@ def register_tiles(search: Search, rates: CpuRates) -> list[Tile]:
         used = lanes_filled(tile[last], rates.lanes) if last is not None else 1.0
         scored.append((per_fma / used, -use.accumulators, tile))
     scored.sort()
-    return [t for _, _, t in scored[:REGISTER_TILES]]
+    return [t for _, _, t in scored[:most]]
 
 
-def chunks_of(search: Search, tile: Tile, units: int) -> list[Tile]:
-    """Chunks of whole register tiles that keep all cores busy, the best balanced first."""
+def chunks_of(search: Search, tile: Tile, units: int, most: int | None = CHUNKS) -> list[Tile]:
+    """Chunks of whole register tiles that keep all cores busy, the best balanced first; None: all."""
     g = search.geometry
     options = [
         [extent] if i in g.reduce else aligned_extents(extent, 0.0, step=tile[i])
@@ -131,7 +131,7 @@ def chunks_of(search: Search, tile: Tile, units: int) -> list[Tile]:
         idle = ceil(count / units) * units / count
         found.append((idle, count, chunk))
     found.sort()
-    return [c for _, _, c in found[:CHUNKS]]
+    return [c for _, _, c in found[:most]]
 
 
 def orders_of(geometry: Geometry, chunk: Tile, tile: Tile) -> list[tuple[int, ...]]:
@@ -145,15 +145,19 @@ def orders_of(geometry: Geometry, chunk: Tile, tile: Tile) -> list[tuple[int, ..
     return result or [looped]
 
 
+def packings_of(geometry: Geometry) -> list[frozenset[str]]:
+    """Operands that may be copied together once a chunk: none, or all whose elements lie apart."""
+    spread = frozenset(op.name for op in geometry.operands if scattered(geometry, op))
+    return [frozenset(), spread] if spread else [frozenset()]
+
+
 def construct_tiled(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
     """Ranked candidates of recipe cpu.tiled."""
     g, device = search.geometry, search.device
     if not g.spatial or not g.operands:
         return []
     rates = CpuRates.of(device, max(op.element_bytes for op in g.operands))
-    packings = [frozenset[str]()]
-    if spread := frozenset(op.name for op in g.operands if scattered(g, op)):
-        packings.append(spread)
+    packings = packings_of(g)
     found: list[tuple[float, Tile, Tile, tuple[int, ...], frozenset[str], ProgramEstimate]] = []
     for tile in register_tiles(search, rates):
         of_tile, cost = [], TileCost.of(g, tile, rates)
@@ -172,14 +176,15 @@ def construct_tiled(search: Search, top: int) -> list[tuple[RProgram, ProgramEst
         found += sorted(of_tile, key=lambda c: c[0])[: max(2, top // 3)]
     found.sort(key=lambda c: c[0])
     return [
-        (_program(search, chunk, tile, order, packed), estimate)
+        (tiled_program(search, chunk, tile, order, packed), estimate)
         for _, chunk, tile, order, packed, estimate in found[: 2 * top]
     ]
 
 
-def _program(
+def tiled_program(
     search: Search, chunk: Tile, tile: Tile, order: tuple[int, ...], packed: frozenset[str]
 ) -> RProgram:
+    """The rProgram of recipe cpu.tiled with these tiles, whatever they are worth."""
     tiles = (search.rtile("l2", chunk), search.rtile("register", tile))
     choices = tuple((f"order:{search.geometry.axes[axis]}", n) for n, axis in enumerate(order))
     last = search.geometry.vector_axis

@@ -54,7 +54,7 @@ def _watch(curve: CurveFile) -> Any:
     from tvm.s_tir.meta_schedule.utils import derived_object
 
     @derived_object
-    class Watch(PyMeasureCallback):  # type: ignore[misc]
+    class Watch(PyMeasureCallback):
         def apply(
             self, task_scheduler: Any, task_id: int, measure_candidates: Any, builder_results: Any, runner_results: Any
         ) -> None:

@@ -75,7 +75,7 @@ def _watch(curve: CurveFile) -> Any:
     """A measure callback that notes what was reached when."""
     from tvm import auto_scheduler
 
-    class Watch(auto_scheduler.measure.PythonBasedMeasureCallback):  # type: ignore[misc]
+    class Watch(auto_scheduler.measure.PythonBasedMeasureCallback):
         def callback(self, policy: Any, inputs: Any, results: Any) -> None:
             costs = [[float(c.value) for c in r.costs] if int(r.error_no) == 0 else [] for r in results]
             curve.note([sum(c) / len(c) if c else math.inf for c in costs])

@@ -163,15 +163,18 @@ def _mean(graph: Graph, p: dict[str, Any]) -> Any:
     return relay.nn.global_avg_pool2d(graph.data("data", (p["n"], p["c"], p["h"], p["w"])))
 
 
-@_builds("reduce_sum", "reduce_max")
-def _reduce(graph: Graph, p: dict[str, Any], name: str = "sum") -> Any:
-    from tvm import relay
+def _reduce(kind: str) -> Build:
+    def build(graph: Graph, p: dict[str, Any]) -> Any:
+        from tvm import relay
 
-    axes = list(resolve_axes("reduce", p["shape"], p["axis"]))
-    return getattr(relay, name)(graph.data("data", p["shape"]), axes, p["keepdims"])
+        axes = list(resolve_axes(kind, p["shape"], p["axis"]))
+        return getattr(relay, kind)(graph.data("data", p["shape"]), axes, p["keepdims"])
+
+    return build
 
 
-_BUILDERS["reduce_max"] = lambda graph, p: _reduce(graph, p, "max")
+for _kind in ("sum", "max"):
+    _builds(f"reduce_{_kind}")(_reduce(_kind))
 
 
 @_builds("softmax")

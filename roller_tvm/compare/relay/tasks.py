@@ -108,6 +108,7 @@ def _prepare(case: Case, target: Any, device: Any, folder: Path) -> Prepared:
     from roller_tvm.te import te_operator
 
     expression = case.expression()
+    tasks: list[Any]
     try:
         tasks = extract_tasks(*relay_function(case), target, device)
     except UnsupportedOperator:

@@ -1,0 +1,207 @@
+"""AutoTVM's way of tuning in Roller's space: propose by simulated annealing on a learned model, measure, learn, again.
+
+Chen et al., "Learning to Optimize Tensor Programs" (NeurIPS'18), section 3: a batch is chosen by the model's score
+among those that parallel chains of simulated annealing found, some of it at random; the model is trained anew on all
+that was measured after each batch, on order ('rank') or on time ('regression').
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from ..device import DeviceSpec
+from ..errors import UsageError
+from ..plan.candidates import RankedPlan
+from .plan_features import plan_features
+from .space import Point, RTileSpace
+from .xgb import PARAMETERS, ROUNDS
+
+OBJECTIVES = {"rank": "rank:pairwise", "regression": "reg:squarederror"}
+
+#: Seconds of each plan, infinite where it does not work.
+Measure = Callable[[Sequence[RankedPlan]], Sequence[float]]
+
+
+@dataclass(frozen=True)
+class Annealing:
+    """How proposals are made; the numbers are AutoTVM's (``autotvm.tuner.sa_model_optimizer``), steps fewer.
+
+    Parameters
+    ----------
+    chains, steps : int
+        Parallel chains, and steps of each.
+    first, last : float
+        Temperatures, in units of the score.
+    random : float
+        Share of a batch that is taken at random.
+    """
+
+    chains: int = 64
+    steps: int = 60
+    first: float = 1.0
+    last: float = 0.0
+    random: float = 0.05
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A configuration that was measured; infinite seconds where it did not work."""
+
+    point: Point
+    plan: RankedPlan
+    seconds: float
+
+
+@dataclass
+class Online:
+    """A search over a space.
+
+    Parameters
+    ----------
+    space : RTileSpace
+    batch : int
+        Measured between two trainings.
+    objective : str
+        'rank' or 'regression'.
+    seed : int
+
+    Examples
+    --------
+    >>> from roller_tvm.device import device_for_target
+    >>> from roller_tvm.expr.operators import matmul
+    >>> device = device_for_target("llvm -mcpu=skylake-avx512 -num-cores=2")
+    >>> search = Online(RTileSpace(matmul(m=32, n=32, k=32), device), batch=4)
+    >>> tried = list(search.run(8, lambda plans: [p.seconds for p in plans]))  # doctest: +SKIP
+    >>> len(tried)  # doctest: +SKIP
+    8
+    """
+
+    space: RTileSpace
+    batch: int = 16
+    objective: str = "rank"
+    seed: int = 0
+    annealing: Annealing = field(default_factory=Annealing)
+    tried: list[Tried] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.objective not in OBJECTIVES:
+            raise UsageError(f"no objective {self.objective!r}", remedy=f"one of {', '.join(OBJECTIVES)}")
+        self._random = Random(self.seed)
+        self._seen: set[Any] = set()
+        self._rows: dict[Point, np.ndarray] = {}
+
+    @property
+    def best(self) -> Tried | None:
+        """The fastest that worked."""
+        worked = [t for t in self.tried if math.isfinite(t.seconds)]
+        return min(worked, key=lambda t: t.seconds) if worked else None
+
+    def run(self, trials: int, measure: Measure) -> Iterator[Tried]:
+        """Measure as many configurations; each as its batch is done."""
+        while len(self.tried) < trials:
+            chosen = self._propose(min(self.batch, trials - len(self.tried)))
+            if not chosen:  # all there are were measured
+                return
+            plans = [self.space.plan(point) for point in chosen]
+            for point, plan, seconds in zip(chosen, plans, measure(plans), strict=True):
+                self.tried.append(Tried(point, plan, float(seconds)))
+                yield self.tried[-1]
+
+    def _propose(self, count: int) -> list[Point]:
+        """The next batch: by the model as soon as there is one."""
+        model = train([t.seconds for t in self.tried], np.array([self._row(t.point) for t in self.tried]),
+                      self.objective) if self.tried else None  # fmt: skip
+        chosen: list[Point] = []
+        if model is not None:
+            aside = min(count - 1, max(1, round(count * self.annealing.random)))
+            for point in self._annealed(model):
+                if len(chosen) == count - aside:
+                    break
+                self._take(point, chosen)
+        for point in self.space.points(count * 8, self._random):
+            if len(chosen) == count:
+                break
+            self._take(point, chosen)
+        return chosen
+
+    def _take(self, point: Point, chosen: list[Point]) -> None:
+        """Choose a configuration unless another came to the same plan."""
+        digest = tuple(self.space.plan(point).plan.programs), point.form
+        if digest not in self._seen:
+            self._seen.add(digest)
+            chosen.append(point)
+
+    def _row(self, point: Point) -> np.ndarray:
+        if point not in self._rows:
+            self._rows[point] = plan_features(self.space.plan(point), self.space.device)
+        return self._rows[point]
+
+    def _annealed(self, model: Model) -> list[Point]:
+        """Configurations that chains came through, the best by the model first; they begin at the best measured."""
+        a, random = self.annealing, self._random
+        worked = sorted((t for t in self.tried if math.isfinite(t.seconds)), key=lambda t: t.seconds)
+        chains = [t.point for t in worked[: a.chains // 2]]
+        chains += [self.space.random(random) for _ in range(a.chains - len(chains))]
+        scores = model.scores(np.array([self._row(p) for p in chains]))
+        found = dict(zip(chains, map(float, scores), strict=True))
+        for step in range(a.steps):
+            heat = a.first + (a.last - a.first) * step / a.steps
+            beside = [self.space.beside(p, random) for p in chains]
+            new = model.scores(np.array([self._row(p) for p in beside]))
+            found.update(zip(beside, map(float, new), strict=True))
+            for n, point in enumerate(beside):
+                gain = float(new[n] - scores[n])
+                if gain >= 0 or (heat > 0 and random.random() < math.exp(gain / heat)):
+                    chains[n], scores[n] = point, new[n]
+        return sorted(found, key=lambda p: -found[p])
+
+
+@dataclass(frozen=True)
+class Model:
+    """A trained model: higher scores are faster."""
+
+    booster: Any
+    objective: str
+
+    def scores(self, rows: np.ndarray) -> np.ndarray:
+        """One for each row of features."""
+        import xgboost
+
+        return np.asarray(self.booster.predict(xgboost.DMatrix(rows)))
+
+
+def train(seconds: Sequence[float], rows: np.ndarray, objective: str = "rank") -> Model | None:
+    """A model of what was measured on one operator; None where nothing can be learned.
+
+    Labels are the best time over each one's, 0 for what did not work, as AutoTVM has them (throughput over the best).
+
+    Raises
+    ------
+    UsageError
+        xgboost is not installed.
+    """
+    worked = [s for s in seconds if math.isfinite(s)]
+    if len(worked) < 2 or min(worked) == max(worked):
+        return None
+    try:
+        import xgboost
+    except ImportError as error:
+        raise UsageError("the baseline needs xgboost", remedy="pip install 'roller-tvm[xgboost]'") from error
+    labels = np.array([min(worked) / s if math.isfinite(s) else 0.0 for s in seconds])
+    data = xgboost.DMatrix(rows, label=labels)
+    if objective == "rank":
+        data.set_group([len(labels)])
+    booster = xgboost.train({**PARAMETERS, "objective": OBJECTIVES[objective]}, data, num_boost_round=ROUNDS)
+    return Model(booster, objective)
+
+
+def rank_plans(plans: Sequence[RankedPlan], device: DeviceSpec, model: Model) -> list[RankedPlan]:
+    """Constructed plans in the order of a model, instead of their predicted times."""
+    scores = model.scores(np.array([plan_features(p, device) for p in plans]))
+    return [plans[n] for n in sorted(range(len(plans)), key=lambda n: -float(scores[n]))]

@@ -1,0 +1,84 @@
+"""A plan for a CPU as numbers for a learned cost model: its tiles and traffic, level by level; no predicted time."""
+
+from __future__ import annotations
+
+from math import log2, prod
+
+import numpy as np
+
+from ..device import DeviceSpec
+from ..expr import Stage
+from ..plan.candidates import RankedPlan
+from ..plan.program import RECIPES, RProgram
+
+#: Axes of a nest that have features of their own, from the innermost; a seven-dimensional convolution has as many.
+AXES = 8
+#: Levels of memory that have features of their own, from the nearest.
+LEVELS = 4
+#: Tiles, from the outermost, that have features of their own.
+TILES = 2
+_RECIPES = tuple(RECIPES)
+
+
+def _names() -> tuple[str, ...]:
+    tiles = [f"{part} {t} axis {a}" for part in ("extent", "count") for t in range(TILES) for a in range(AXES)]
+    levels = [f"bytes per flop {level}" for level in range(LEVELS)]
+    rest = ["kernels", "flops", "blocks", "waves", "idle", "registers", "near bytes", "outputs of a tile", "vector",
+            "unrolled", "packed", "inlined", "lanes", "recipe"]  # fmt: skip
+    order = [f"order axis {a}" for a in range(AXES)]
+    return (*tiles, *levels, *order, *rest)
+
+
+NAMES = _names()
+
+
+def _log(value: float) -> float:
+    return log2(max(value, 2.0**-30))
+
+
+def plan_features(ranked: RankedPlan, device: DeviceSpec) -> np.ndarray:
+    """One row of ``NAMES``: of the nest that computes most, counts as logarithms.
+
+    Examples
+    --------
+    >>> from roller_tvm.device import device_for_target
+    >>> from roller_tvm.expr.operators import matmul
+    >>> from roller_tvm.plan import construct
+    >>> device = device_for_target("llvm -mcpu=skylake-avx512 -num-cores=2")
+    >>> row = plan_features(construct(matmul(m=64, n=64, k=64), device, 1).best, device)
+    >>> row.shape == (len(NAMES),), bool(np.isfinite(row).all())
+    (True, True)
+    """
+    plan, estimates = ranked.plan, ranked.estimate.programs
+    at = max(range(len(estimates)), key=lambda n: estimates[n].flops)
+    program, estimate = plan.programs[at], estimates[at]
+    stage = plan.expression.stage(program.anchor)
+    axes = [a.name for a in reversed(stage.axes)][:AXES]
+    row = dict.fromkeys(NAMES, 0.0)
+    outer = {a.name: a.extent for a in stage.axes}
+    for number, tile in enumerate(program.tiles[:TILES]):
+        for n, axis in enumerate(axes):
+            row[f"extent {number} axis {n}"] = _log(tile[axis])
+            row[f"count {number} axis {n}"] = _log(outer[axis] / tile[axis])
+        outer = dict(tile.shape)
+    flops = max(1, estimate.flops)
+    for number, level in enumerate(list(reversed(estimate.levels))[:LEVELS]):
+        row[f"bytes per flop {number}"] = _log(level.bytes / flops)
+    for n, axis in enumerate(axes):
+        row[f"order axis {n}"] = program.choice(f"order:{axis}", -1)
+    row |= {
+        "kernels": len(plan.programs), "flops": _log(flops), "blocks": _log(estimate.blocks),
+        "waves": _log(estimate.waves), "idle": 1 - estimate.utilisation, "registers": estimate.registers,
+        "near bytes": _log(estimate.shared_bytes), "outputs of a tile": _log(_outputs(program, stage)),
+        "vector": program.choice("vector"), "unrolled": _log(prod(program.choices_of("unroll").values())),
+        "packed": len(program.staged), "inlined": len(program.inlined),
+        "lanes": sum(s.lanes for s in plan.split_reductions), "recipe": _RECIPES.index(program.recipe),
+    }  # fmt: skip
+    return np.array([row[name] for name in NAMES])
+
+
+def _outputs(program: RProgram, stage: Stage) -> int:
+    """Outputs that the innermost tile holds."""
+    spatial = [a.name for a in stage.spatial]
+    return prod(program.tiles[-1][axis] for axis in spatial) if program.tiles else 1
+

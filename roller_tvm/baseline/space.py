@@ -1,0 +1,219 @@
+"""The space that Roller constructs in, as something to search: every rTile configuration that its rules allow.
+
+The rules, the rPrograms and the lowering are the planner's own; only the choice among them is left to who searches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from random import Random
+
+from ..device import DeviceSpec
+from ..errors import UnsupportedOperator
+from ..expr import TensorExpression
+from ..model.cpu import CpuRates, tiled_estimate
+from ..model.estimate import Estimate, ProgramEstimate
+from ..model.geometry import Geometry, Tile
+from ..plan.candidates import RankedPlan
+from ..plan.construct import recipes, variants
+from ..plan.cpu import chunks_of, construct_tiled, orders_of, packings_of, register_tiles, tiled_program
+from ..plan.partition import NestShape
+from ..plan.program import Plan, RProgram, SplitReduction
+from ..plan.search import Search
+
+#: Of recipes whose candidates are few, all are taken.
+EVERY = 10_000
+
+
+@dataclass(frozen=True)
+class Point:
+    """One configuration: a nest's form, and in it a register tile with what goes around it, or a number in a list."""
+
+    form: int
+    tile: int
+    chunk: int = 0
+    order: int = 0
+    packing: int = 0
+
+
+@dataclass
+class TiledForm:
+    """Configurations of recipe cpu.tiled of one nest."""
+
+    search: Search
+    tiles: list[Tile]
+    packings: list[frozenset[str]]
+    chunks: dict[int, list[Tile]] = field(default_factory=dict)
+
+    def chunks_of(self, tile: int) -> list[Tile]:
+        """Chunks of a register tile."""
+        if tile not in self.chunks:
+            self.chunks[tile] = chunks_of(self.search, self.tiles[tile], self.search.device.units, None)
+        return self.chunks[tile]
+
+    def random(self, form: int, random: Random) -> Point | None:
+        """Any configuration."""
+        tile = random.randrange(len(self.tiles))
+        if not (chunks := self.chunks_of(tile)):
+            return None
+        chunk = random.randrange(len(chunks))
+        return self._point(form, tile, chunk, random.randrange(EVERY), random.randrange(len(self.packings)))
+
+    def _point(self, form: int, tile: int, chunk: int, order: int, packing: int) -> Point:
+        orders = orders_of(self.search.geometry, self.chunks_of(tile)[chunk], self.tiles[tile])
+        boxed = self.search.geometry.stage.is_box(self.chunks_of(tile)[chunk])
+        return Point(form, tile, chunk, order % len(orders), packing if boxed else 0)
+
+    def beside(self, at: Point, random: Random) -> Point | None:
+        """A configuration that differs in one choice."""
+        choice = random.randrange(4)
+        if choice == 0:  # another register tile, the chunk as near as it can be
+            tile = random.randrange(len(self.tiles))
+            if not (chunks := self.chunks_of(tile)):
+                return None
+            before = self.chunks_of(at.tile)[at.chunk]
+            apart = [sum(abs(a - b) for a, b in zip(chunk, before, strict=True)) for chunk in chunks]
+            return self._point(at.form, tile, apart.index(min(apart)), at.order, at.packing)
+        if choice == 1:
+            return self._point(at.form, at.tile, random.randrange(len(self.chunks_of(at.tile))), at.order, at.packing)
+        if choice == 2:
+            return self._point(at.form, at.tile, at.chunk, at.order + 1, at.packing)
+        return self._point(at.form, at.tile, at.chunk, at.order, random.randrange(len(self.packings)))
+
+    def program(self, at: Point) -> tuple[RProgram, ProgramEstimate]:
+        """The rProgram of a configuration, and what the model counts in it."""
+        s, tile, chunk = self.search, self.tiles[at.tile], self.chunks_of(at.tile)[at.chunk]
+        order, packed = orders_of(s.geometry, chunk, tile)[at.order], self.packings[at.packing]
+        estimate = tiled_estimate(s.geometry, s.device, chunk, tile, order, packed)
+        return tiled_program(s, chunk, tile, order, packed), estimate
+
+
+@dataclass
+class ListedForm:
+    """Configurations of recipes that have few: a list."""
+
+    programs: list[tuple[RProgram, ProgramEstimate]]
+
+    def random(self, form: int, random: Random) -> Point | None:
+        """Any configuration."""
+        return Point(form, random.randrange(len(self.programs)))
+
+    def beside(self, at: Point, random: Random) -> Point | None:
+        """Any other: a list has no neighbours."""
+        return self.random(at.form, random)
+
+    def program(self, at: Point) -> tuple[RProgram, ProgramEstimate]:
+        """The rProgram of a configuration, and what the model counts in it."""
+        return self.programs[at.tile]
+
+
+@dataclass(frozen=True)
+class _Around:
+    """What stands around the nest that is searched (None in its place)."""
+
+    expression: TensorExpression
+    splits: tuple[SplitReduction, ...]
+    programs: tuple[tuple[RProgram, ProgramEstimate] | None, ...]
+
+
+class RTileSpace:
+    """All configurations of the heaviest nest of an operator, in each of its forms; other nests are constructed.
+
+    Parameters
+    ----------
+    expression : TensorExpression
+    device : DeviceSpec
+        A CPU.
+
+    Examples
+    --------
+    >>> from roller_tvm.expr.operators import matmul
+    >>> from roller_tvm.device import device_for_target
+    >>> space = RTileSpace(matmul(m=64, n=64, k=64), device_for_target("llvm -mcpu=skylake-avx512 -num-cores=2"))
+    >>> space.plan(space.random(Random(0))).plan.programs[0].recipe
+    'cpu.tiled'
+    """
+
+    def __init__(self, expression: TensorExpression, device: DeviceSpec) -> None:
+        if device.kind != "cpu":
+            raise UnsupportedOperator("the space that is searched is that of CPUs", device.name, "give a CPU's target")
+        self.device = device
+        self.forms: list[TiledForm | ListedForm] = []
+        self._around: list[_Around] = []
+        for variant, splits, nests in variants(expression, device):
+            self._add(variant, splits, nests)
+        if not self.forms:
+            raise UnsupportedOperator("no legal plan", f"{expression.name} on {device.name}")
+
+    def _add(self, variant: TensorExpression, splits: tuple[SplitReduction, ...], nests: tuple[NestShape, ...]) -> None:
+        best: list[tuple[RProgram, ProgramEstimate]] = []
+        own: list[list[TiledForm | ListedForm]] = []
+        for nest in nests:
+            geometry = Geometry.of(variant, nest.anchor, nest.inlined, nest.output)
+            found: list[tuple[RProgram, ProgramEstimate]] = []
+            forms: list[TiledForm | ListedForm] = []
+            for recipe in recipes(geometry, self.device, nest):
+                if found and recipe.last_resort:
+                    break
+                search = Search(geometry, self.device, nest, 0.0)
+                tiled = recipe.construct is construct_tiled
+                if not (here := recipe.construct(search, 1 if tiled else EVERY)):
+                    continue
+                found += here
+                if tiled:
+                    rates = CpuRates.of(self.device, max(op.element_bytes for op in geometry.operands))
+                    forms.append(TiledForm(search, register_tiles(search, rates, None), packings_of(geometry)))
+                else:
+                    forms.append(ListedForm(here))
+            if not found:
+                return
+            best.append(min(found, key=lambda c: c[1].seconds))
+            own.append(forms)
+        heaviest = max(range(len(best)), key=lambda n: best[n][1].seconds)
+        around = _Around(variant, splits, tuple(None if n == heaviest else b for n, b in enumerate(best)))
+        for form in own[heaviest]:
+            self.forms.append(form)
+            self._around.append(around)
+
+    def random(self, random: Random) -> Point:
+        """Any configuration: a form by how many it has, then one of it."""
+        weights = [len(f.tiles) if isinstance(f, TiledForm) else len(f.programs) for f in self.forms]
+        while True:
+            form = random.choices(range(len(self.forms)), weights)[0]
+            if (point := self.forms[form].random(form, random)) is not None:
+                return point
+
+    def beside(self, at: Point, random: Random) -> Point:
+        """A configuration that differs in one choice; once in a while of another form."""
+        if len(self.forms) > 1 and random.random() < 1 / 8:
+            return self.random(random)
+        return self.forms[at.form].beside(at, random) or at
+
+    def plan(self, at: Point) -> RankedPlan:
+        """The plan of a configuration."""
+        around, own = self._around[at.form], self.forms[at.form].program(at)
+        chosen = [pair or own for pair in around.programs]
+        plan = Plan(around.expression, self.device.name, tuple(p for p, _ in chosen), around.splits)
+        return RankedPlan(plan, Estimate(tuple(e for _, e in chosen)))
+
+    def size(self) -> int:
+        """How many configurations there are, orders and packings counted by their most."""
+        total = 0
+        for form in self.forms:
+            if isinstance(form, ListedForm):
+                total += len(form.programs)
+            else:
+                total += sum(len(form.chunks_of(n)) for n in range(len(form.tiles))) * len(form.packings)
+        return total
+
+    def points(self, count: int, random: Random) -> Iterator[Point]:
+        """Distinct random configurations, fewer where there are fewer."""
+        seen: set[Point] = set()
+        for _ in range(count * 20):
+            if len(seen) == count:
+                return
+            point = self.random(random)
+            if point not in seen:
+                seen.add(point)
+                yield point

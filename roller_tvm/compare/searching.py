@@ -1,0 +1,85 @@
+"""The XGBoost baseline as a tuner of a comparison, whatever the line: what is measured is kept for later training."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from roller_tvm.baseline.online import Measure, Online
+from roller_tvm.baseline.plan_features import NAMES, plan_features
+from roller_tvm.baseline.space import RTileSpace
+from roller_tvm.compare.curve import CurveFile
+from roller_tvm.compare.tiles import plan_tiles
+from roller_tvm.errors import RollerError
+from roller_tvm.measure.serving import Failed
+from roller_tvm.plan.program import Plan
+
+#: Measured between two trainings, and how many batches there are at least.
+BATCH, BATCHES = 64, 4
+#: Of the fastest, those whose answers are compared until one is right.
+CHECKED = 8
+
+
+def search(
+    space: RTileSpace,
+    trials: int,
+    measure: Measure,
+    build: Callable[[Plan], tuple[Path, str]],
+    why_wrong: Callable[[Path], str],
+    work: Path,
+    title: str,
+) -> dict[str, Any]:
+    """Search a space; fields of ``results.Tuned`` for the fastest whose answer is right.
+
+    Parameters
+    ----------
+    build : function of a plan
+        Its kernel's file and its record.
+    why_wrong : function of a kernel's file
+    work : Path
+        Gets ``measured.TRIALS.json``: features and seconds of all that was measured.
+    title : str
+        Of the operator.
+    """
+    path = work / f"curve.{trials}.jsonl"
+    path.unlink(missing_ok=True)  # a search that was interrupted begins anew: what it had learned is gone
+    curve = CurveFile(path)
+    batch: list[float] = []
+    online = Online(space, batch=min(BATCH, max(1, trials // BATCHES)))
+    for tried in online.run(trials, measure):
+        batch.append(tried.seconds)
+        if len(batch) == online.batch:
+            curve.note(batch)
+            batch = []
+    if batch:
+        curve.note(batch)
+    _keep(work / f"measured.{trials}.json", online, title)
+    found: dict[str, Any] = {"seconds": curve.elapsed, "trials": len(online.tried), "curve": curve.points}
+    reason = "no plan works"
+    worked = sorted((t for t in online.tried if math.isfinite(t.seconds)), key=lambda t: t.seconds)
+    for tried in worked[:CHECKED]:
+        try:
+            kernel, record = build(tried.plan.plan)
+        except (Failed, RollerError) as error:
+            reason = str(error)
+            continue
+        if wrong := why_wrong(kernel):
+            reason = f"wrong answer: {wrong}"
+            continue
+        every = "" if len(online.tried) == trials else f"all {len(online.tried)} configurations measured"
+        return {**found, "reason": every, "claimed_s": tried.seconds, "kernel": kernel, "schedule": record,
+                "tiles": plan_tiles(tried.plan.plan)}  # fmt: skip
+    return {**found, "status": "failed", "reason": reason}
+
+
+def _keep(path: Path, online: Online, title: str) -> None:
+    """What was measured, for training without measuring."""
+    rows = [
+        [t.seconds if math.isfinite(t.seconds) else None, *map(float, plan_features(t.plan, online.space.device))]
+        for t in online.tried
+    ]
+    told = {"operator": title, "device": online.space.device.name, "names": ["seconds", *NAMES], "rows": rows}
+    path.write_text(json.dumps(told))

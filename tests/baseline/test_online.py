@@ -1,0 +1,105 @@
+"""The search over Roller's space, with times that are made up: no TVM, and nothing is measured."""
+
+import math
+from random import Random
+
+import numpy as np
+import pytest
+
+pytest.importorskip("xgboost")
+
+from roller_tvm.baseline.online import Annealing, Online, rank_plans, train
+from roller_tvm.baseline.plan_features import plan_features
+from roller_tvm.baseline.space import RTileSpace
+from roller_tvm.errors import UnsupportedOperator, UsageError
+from roller_tvm.expr.operators import operator
+from roller_tvm.lower import lower
+from roller_tvm.plan import construct
+
+from ..plan.devices import device
+
+CPU = device("avx512")
+QUICK = Annealing(chains=8, steps=8)
+
+
+def space(name="matmul", **params):
+    return RTileSpace(operator(name, **(params or {"m": 64, "n": 64, "k": 64})), CPU)
+
+
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("matmul", {"m": 60, "n": 48, "k": 32}),
+        ("conv2d_nhwc", {"n": 1, "c": 8, "h": 14, "w": 14, "f": 16, "k": 3, "padding": 1, "bias": 1, "relu": 1}),
+        ("softmax", {"shape": "16x40"}),
+        ("depthwise_conv2d_nhwc", {"n": 1, "c": 16, "h": 14, "w": 14, "k": 3, "padding": 1}),
+    ],
+)
+def test_every_configuration_is_a_plan_that_lowers(name, params):
+    found = space(name, **params)
+    random = Random(1)
+    points = list(found.points(30, random))
+    points += [found.beside(p, random) for p in points]
+    for point in points:
+        ranked = found.plan(point)
+        assert lower(ranked.plan) and ranked.seconds > 0
+        assert np.isfinite(plan_features(ranked, CPU)).all()
+
+
+def test_what_is_constructed_lies_in_the_space():
+    """The only difference is who chooses."""
+    expression = operator("matmul", m=64, n=64, k=64)
+    found = RTileSpace(expression, CPU)
+    every = {found.plan(p).plan.programs for p in found.points(found.size(), Random(0))}
+    for ranked in construct(expression, CPU, 10).plans:
+        assert ranked.plan.programs in every
+
+
+@pytest.mark.parametrize("objective", ["rank", "regression"])
+def test_it_finds_what_a_random_search_of_as_many_does_not(objective):
+    """The time asked for is the distance of the tiles from some that are best: the model learns where that is."""
+    found = space("matmul", m=256, n=256, k=64)
+
+    def seconds(ranked):
+        program = ranked.plan.programs[0]
+        if program.recipe != "cpu.tiled":
+            return 1e-3
+        tile, chunk = program.tile("register"), program.tile("l2")
+        wanted = [(tile["m"], 4), (tile["n"], 32), (chunk["m"], 64), (chunk["n"], 128)]
+        return 1e-6 * (1 + sum(abs(math.log2(a / b)) for a, b in wanted))
+
+    search = Online(found, batch=12, objective=objective, annealing=QUICK)
+    tried = list(search.run(60, lambda plans: [seconds(p) for p in plans]))
+    random = min(seconds(found.plan(p)) for p in found.points(60, Random(7)))
+    assert len(tried) == 60 and search.best.seconds < random
+    later = [t.seconds for t in tried[36:]]
+    assert np.median(later) < np.median([t.seconds for t in tried[:12]])
+
+
+def test_nothing_is_measured_twice_and_all_there_is_ends_it():
+    search = Online(space("softmax", shape="4x16"), batch=8, annealing=QUICK)
+    tried = list(search.run(10_000, lambda plans: [p.seconds for p in plans]))
+    assert len(tried) < 10_000
+    assert len({(t.point.form, t.plan.plan.programs) for t in tried}) == len(tried)
+
+
+def test_what_fails_is_no_winner():
+    search = Online(space(), batch=8, annealing=QUICK)
+    list(search.run(16, lambda plans: [math.inf] * len(plans)))
+    assert search.best is None
+    assert train([math.inf, 1e-6], np.zeros((2, 3))) is None  # one that works teaches no order
+
+
+def test_plans_ranked_by_a_model():
+    plans = list(construct(operator("matmul", m=64, n=64, k=64), CPU, 10).plans)
+    rows = np.array([plan_features(p, CPU) for p in plans])
+    backwards = [1e-6 * (len(plans) - n) for n in range(len(plans))]
+    ranked = rank_plans(plans, CPU, train(backwards * 4, np.concatenate([rows] * 4), "regression"))
+    assert ranked[0] in plans[-3:] and set(map(id, ranked)) == set(map(id, plans))
+
+
+def test_what_cannot_be_searched():
+    with pytest.raises(UnsupportedOperator, match="CPUs"):
+        RTileSpace(operator("matmul", m=64, n=64, k=64), device("a100"))
+    with pytest.raises(UsageError, match="objective"):
+        Online(space(), objective="hope")
