@@ -93,7 +93,7 @@ class EmulatedModel:
             A kernel misbehaved.
         """
         self._raised.clear()
-        given = [self._tensor(np.ascontiguousarray(inputs[name])) for name in self.inputs]
+        given = [self._tensor(np.asarray(inputs[name], order="C")) for name in self.inputs]
         try:
             return list(arrays_of(self.machine["main"](*given)))
         except Exception:

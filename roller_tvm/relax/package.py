@@ -148,7 +148,7 @@ class LoadedModel:
         return device
 
     def _arguments(self, inputs: Mapping[str, Any]) -> list[Any]:
-        return [self._tensor(np.ascontiguousarray(inputs[name]), self.device) for name in self.inputs]
+        return [self._tensor(np.asarray(inputs[name], order="C"), self.device) for name in self.inputs]
 
     def run(self, inputs: Mapping[str, Any]) -> list[Any]:
         """Outputs as numpy arrays."""

@@ -214,7 +214,7 @@ def run(key: str, number: int, mode: int, best: float, options: dict[str, Any]) 
     device = _device(task.target.kind.name)
 
     def make(values: Any) -> Any:
-        return tvm.runtime.tensor(np.ascontiguousarray(values), device)
+        return tvm.runtime.tensor(np.asarray(values, order="C"), device)
 
     buffers = task.packed[number] if mode == PACKED else task.buffers
     inputs = task.inputs

@@ -84,7 +84,7 @@ class EmulatedModel:
                 first = self._first[number]
                 if node["op"] == "null":
                     name = node["name"]
-                    values[first] = np.ascontiguousarray(inputs[name] if name in inputs else self._params[name])
+                    values[first] = np.asarray(inputs[name] if name in inputs else self._params[name], order="C")
                     continue
                 given = [values[self._place(entry)] for entry in node["inputs"]]
                 made = [

@@ -212,7 +212,7 @@ def run(key: str, number: int, mode: int, best: float, options: dict[str, Any]) 
     ins = [t for t in args if isinstance(t.op, te.PlaceholderOp)]
     outs = [t for t in args if not isinstance(t.op, te.PlaceholderOp)]
     values = reference.make_inputs(ins) if mode == PACKED else task.inputs
-    inputs = [tvm.nd.array(np.ascontiguousarray(a), device) for a in values]
+    inputs = [tvm.nd.array(np.asarray(a, order="C"), device) for a in values]
     results = [tvm.nd.array(_poison(t), device) for t in outs]
     arguments = _arguments(args, inputs, results)
     function = module[module.entry_name]

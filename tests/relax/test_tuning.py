@@ -85,6 +85,14 @@ def test_where_tvm_s_own_kernel_is_faster_it_stays_and_it_is_said(tmp_path):
     np.testing.assert_allclose(M.answer(scheduled, x), M.answer(mod, x), rtol=1e-4, atol=1e-4)
 
 
+def test_inputs_without_an_axis_stay_without_one(tmp_path):
+    limit, x = tvm.te.placeholder((), name="limit"), tvm.te.placeholder((64, 48), name="x")
+    y = tvm.te.compute((64, 48), lambda i, j: tvm.te.min(x[i, j], limit()), name="y")
+    func = tvm.te.create_prim_func([x, limit, y], index_dtype_override="int64")
+    _, result = tune(func, target=M.TARGET, work_dir=tmp_path, max_trials_per_task=1, limits=OURS)
+    assert [t.status for t in result.tasks] == ["measured"], str(result)
+
+
 def test_what_tvm_has_for_a_gpu_can_be_recorded_too():
     mod = normalized(M.matmul(64, 64, 64))
     schedule = default_schedule(mod, GPU)
