@@ -18,7 +18,6 @@ import json
 import math
 import os
 import pickle
-import statistics
 import subprocess
 import sys
 import time
@@ -29,17 +28,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import ansor_tasks  # noqa: E402
-import numpy as np  # noqa: E402
 from ansor_tasks import NamedTask  # noqa: E402
-from pairs import geomean, measure  # noqa: E402
+from pairs import measure  # noqa: E402
 
-from roller_tvm.tvm_env.pin import pinned_calling_thread  # noqa: E402
+from roller_tvm.compare.relay.kernels import kernel_file as kernel  # noqa: E402
+from roller_tvm.compare.stats import geomean  # noqa: E402
+from roller_tvm.compare.turns import rounds_in_turns, typical  # noqa: E402
 
 TRIALS = 10
-#: One time is a mean over as many runs as fill this.
-RUN_S = 0.004
-#: Rounds in which either kernel is timed, and times a round.
-ROUNDS, TIMES = 8, 3
 
 
 def records(path: Path) -> dict[str, str]:
@@ -131,66 +127,19 @@ def tune(tasks: list[NamedTask], log: Path, trials: int, device: Any, until: flo
 # -- building and checking both ---------------------------------------------------------------------------------
 
 
-def kernel(folder: Path, line: str) -> Path:
-    """Where the kernel of a record is kept."""
-    return folder / f"{hashlib.sha256(line.encode()).hexdigest()[:16]}.so"
-
-
 def build(named: NamedTask, task: Any, line: str, folder: Path) -> str:
-    """Build a record's kernel beside the shapes of its arguments; why its answer is wrong, or ''."""
-    from roller_tvm.measure import session
-    from roller_tvm.relay import worker
+    """Build a record's kernel; why its answer is wrong, or ''."""
+    from roller_tvm.compare.relay.kernels import build_record, why_wrong
     from roller_tvm.relay.measure import packs_weights
 
-    path, packs = kernel(folder, line), packs_weights(task)
-    if path.exists():
-        return str(json.loads(path.with_suffix(".json").read_text())["wrong"])
-    reference = folder / hashlib.sha256(named.key.encode()).hexdigest()[:16]
-    if named.key not in worker.TASKS:
-        from tvm.runtime._ffi_node_api import SaveJSON
-
-        worker.open_task(named.key, str(SaveJSON(task.compute_dag.tensors)), str(task.target), packs)
-        if not reference.exists():
-            reference.mkdir()
-            worker.make_reference(named.key, str(reference))
-        worker.load_reference(named.key, str(reference))
-    check = session.CHECK if packs else session.PLAIN
-    worker.build(named.key, 0, line, check)
-    wrong = str(worker.run(named.key, 0, check, math.inf, {})["wrong"])
-    worker.build(named.key, 1, line, session.PACKED if packs else session.PLAIN)
-    module, args = worker.TASKS[named.key].built[1, session.PACKED if packs else session.PLAIN]
-    module.export_library(str(path))
-    shapes = [([int(e) for e in t.shape], str(t.dtype)) for t in args]
-    path.with_suffix(".json").write_text(json.dumps({"wrong": wrong, "args": shapes}))
-    return wrong
-
-
-# -- timing -----------------------------------------------------------------------------------------------------
+    return why_wrong(build_record(named.key, task.compute_dag, task.target, packs_weights(task), line, folder))
 
 
 def side_by_side(paths: list[Path]) -> list[float]:
     """Typical seconds of kernels that compute the same, timed in turns."""
-    import tvm
+    from roller_tvm.compare.relay.kernels import open_timer
 
-    device, timers = tvm.cpu(), []
-    for path in paths:
-        module = tvm.runtime.load_module(str(path))
-        rng = np.random.default_rng(0)
-        shapes = json.loads(path.with_suffix(".json").read_text())["args"]
-        args = [tvm.nd.array((rng.random(shape) + 0.5).astype(dtype), device) for shape, dtype in shapes]
-        function = module[module.entry_name]
-        function(*args)
-        start = time.perf_counter()
-        function(*args)
-        number = max(1, math.ceil(RUN_S / (time.perf_counter() - start)))
-        timers.append((module, module.time_evaluator(module.entry_name, device, number=number, repeat=TIMES), args))
-    times: list[list[float]] = [[] for _ in paths]
-    for _ in range(ROUNDS):
-        for taken, (_, timer, args) in zip(times, timers, strict=True):
-            with pinned_calling_thread():
-                timer(*args)
-                taken += timer(*args).results
-    return [statistics.median(t) for t in times]
+    return [typical(rounds) for rounds in rounds_in_turns([open_timer(path) for path in paths])]
 
 
 # -- the table ----------------------------------------------------------------------------------------------------

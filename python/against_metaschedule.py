@@ -19,7 +19,6 @@ import hashlib
 import json
 import math
 import os
-import statistics
 import subprocess
 import sys
 import time
@@ -31,19 +30,16 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import numpy as np  # noqa: E402
-from pairs import geomean, measure  # noqa: E402
+from pairs import measure  # noqa: E402
 
-from roller_tvm.tvm_env.pin import pinned_calling_thread  # noqa: E402
+from roller_tvm.compare.relax.kernels import build_record, kernel_file, open_timer, why_wrong  # noqa: E402
+from roller_tvm.compare.stats import geomean  # noqa: E402
+from roller_tvm.compare.turns import rounds_in_turns, typical  # noqa: E402
 
 MODELS = ("resnet50", "bert_base")
 TRIALS = 10
 #: Builds that MetaSchedule's builder gives up: its processes import half a minute of tensor intrinsics first.
 BUILD_S = 120.0
-#: One time is a mean over as many runs as fill this.
-RUN_S = 0.004
-#: Rounds in which either kernel is timed, and times a round.
-ROUNDS, TIMES = 8, 3
 DONE, LEFT = 0, 3
 
 
@@ -224,67 +220,17 @@ def tune_ours(tasks: list[NamedTask], log: Path, target: Any, work: Path) -> Non
 
 def kernel(folder: Path, task: NamedTask, record: str) -> Path:
     """Where the kernel of a record is kept."""
-    return folder / f"{hashlib.sha256((task.key + record).encode()).hexdigest()[:16]}.so"
+    return kernel_file(folder, task.key, record)
 
 
 def build(task: NamedTask, record: str, target: Any, folder: Path) -> str:
-    """Build a record's kernel, beside the shapes of its arguments; why its answer is wrong, or ''."""
-    from roller_tvm.measure.session import PACKED, PLAIN
-    from roller_tvm.relax import worker
-
-    path = kernel(folder, task, record)
-    if path.exists():
-        return str(json.loads(path.with_suffix(".json").read_text())["wrong"])
-    reference = folder / task.key
-    if task.key not in worker.TASKS:
-        worker.open_task(task.key, task.mod, str(target), task.constants)
-        if not reference.exists():
-            reference.mkdir()
-            worker.make_reference(task.key, str(reference))
-        worker.load_reference(task.key, str(reference))
-    if record:
-        worker.build(task.key, 0, record, PLAIN)
-        wrong = str(worker.run(task.key, 0, PLAIN, math.inf, {})["wrong"])
-    else:  # TVM's own kernel is faster than ours: it is what stays
-        worker.build_default(task.key, 0, task.mod, PLAIN)
-        wrong = ""
-    mode = PACKED if record else PLAIN
-    if record:
-        worker.build(task.key, 1, record, PACKED)
-    opened = worker.TASKS[task.key]
-    opened.built[1 if record else 0, mode].export_library(str(path))
-    buffers = opened.packed[1] if record else opened.buffers
-    shapes = [([int(e) for e in b.shape], str(b.dtype)) for b in buffers]
-    path.with_suffix(".json").write_text(json.dumps({"wrong": wrong, "args": shapes}))
-    return wrong
-
-
-# -- timing -----------------------------------------------------------------------------------------------------------
+    """Build a record's kernel (TVM's own, where it stays, without one); why its answer is wrong, or ''."""
+    return why_wrong(build_record(task.key, task.mod, target, task.constants, record, folder))
 
 
 def side_by_side(paths: list[Path]) -> list[float]:
     """Typical seconds of kernels that compute the same, timed in turns."""
-    import tvm
-
-    device, timers = tvm.cpu(), []
-    for path in paths:
-        module = tvm.runtime.load_module(str(path))
-        rng = np.random.default_rng(0)
-        shapes = json.loads(path.with_suffix(".json").read_text())["args"]
-        args = [tvm.runtime.tensor((rng.random(shape) + 0.5).astype(dtype), device) for shape, dtype in shapes]
-        function = module["main"]
-        function(*args)
-        start = time.perf_counter()
-        function(*args)
-        number = max(1, math.ceil(RUN_S / (time.perf_counter() - start)))
-        timers.append((module, module.time_evaluator("main", device, number=number, repeat=TIMES), args))
-    times: list[list[float]] = [[] for _ in paths]
-    for _ in range(ROUNDS):
-        for taken, (_, timer, args) in zip(times, timers, strict=True):
-            with pinned_calling_thread():
-                timer(*args)
-                taken += [float(s) for s in timer(*args).results]
-    return [statistics.median(t) for t in times]
+    return [typical(rounds) for rounds in rounds_in_turns([open_timer(path) for path in paths])]
 
 
 # -- the table --------------------------------------------------------------------------------------------------------

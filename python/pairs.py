@@ -1,10 +1,8 @@
-"""What the comparisons with a peer's tuner share: pairs of kernels timed once each, and their mean ratio."""
+"""What the comparisons with a peer's tuner share: pairs of kernels timed once each."""
 
 from __future__ import annotations
 
 import json
-import math
-import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +23,3 @@ def measure(
         with results.open("a") as file:
             file.write(json.dumps([theirs, ours, *taken]) + "\n")
     return True
-
-
-def geomean(values: list[float]) -> float:
-    return math.exp(statistics.mean(map(math.log, values))) if values else math.nan

@@ -1,0 +1,155 @@
+"""Figures on known data: ratios, groups, tables, CSV, JSON, pictures, the page."""
+
+import csv
+import io
+import json
+import math
+import re
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import pytest
+
+from roller_tvm.compare.charts import pictures
+from roller_tvm.compare.losses import explain
+from roller_tvm.compare.output import write
+from roller_tvm.compare.page import page
+from roller_tvm.compare.report import COLUMNS, make_report, to_csv, to_json
+from roller_tvm.compare.results import Prepared, Results, Timed, Tuned
+from roller_tvm.compare.stats import at_time, best_over_time, geomean, paired_ratio, quantile, spread
+from roller_tvm.compare.suite import Case
+from roller_tvm.compare.table import text
+from roller_tvm.compare.tuner import Tuner, default_tuners, parse_tuners
+from roller_tvm.errors import UsageError
+
+TUNERS = parse_tuners("roller:1,roller,ansor:1000")
+FIRST, SECOND, THIRD = (
+    Case("first", "matmul", "m=64 n=64 k=64"), Case("second <&>", "softmax", "shape=8x8", "rows"),
+    Case("third", "relu", "shape=8"),
+)  # fmt: skip
+
+
+@pytest.fixture
+def report(tmp_path):
+    """Roller is twice as fast as Ansor on the first case, half as fast on the second; the third nobody can do."""
+    results = Results(tmp_path / "results.jsonl")
+    results.add({"id": "here", "cpu": "Some <CPU>", "threads": 2, "gflops": 500.0, "gbytes_per_s": 40.0})
+    for case, flops in ((FIRST, 524288.0), (SECOND, 300.0)):
+        results.add(Prepared(case, "task", flops, 49152.0))
+        for tuner, spent in zip(TUNERS, (0.1, 4.0, 2000.0), strict=True):
+            curve = [(spent / 2, 9e-6), (spent, 3e-6)]
+            results.add(Tuned(case.digest, tuner.label, "ok", seconds=spent, trials=tuner.trials, claimed_s=3e-6,
+                              curve=curve, kernel=tuner.label, tiles=f"tiles of {tuner.label}"))  # fmt: skip
+    results.add(Prepared(THIRD, reason="it is odd"))
+    for tuner in TUNERS:
+        results.add(Tuned(THIRD.digest, tuner.label, "unsupported", "it is odd"))
+    kernels = tuple((t.label, t.label) for t in TUNERS)
+    ours = tuple(4e-6 * f for f in (1.0, 1.1, 5.0, 1.0))  # the third round was disturbed, for all
+    for case, ratio in ((FIRST, 2.0), (SECOND, 0.5)):
+        rounds = (tuple(1.5 * s for s in ours), ours, tuple(ratio * s for s in ours))
+        results.add(Timed(case.digest, kernels, rounds))
+    return make_report(Results(results.path), (FIRST, SECOND, THIRD), TUNERS, "here")
+
+
+def test_ratios_are_over_the_roller_that_measures_most(report):
+    assert report.base == "roller:10"
+    assert report.ratios("ansor:1000") == pytest.approx([2.0, 0.5])
+    assert geomean(report.ratios("ansor:1000")) == pytest.approx(1.0)
+    assert report.ratios("ansor:1000", "rows") == pytest.approx([0.5])
+    assert report.compile_ratios("ansor:1000") == pytest.approx([500.0, 500.0])
+    assert report.compile_ratios("roller:1") == pytest.approx([0.025, 0.025])
+
+
+def test_a_curve_ends_where_the_kernel_is_timed(report):
+    curve = report.rows[0].cell("ansor:1000").curve
+    assert curve[-1] == pytest.approx((2000.0, 2 * 4.2e-6)) and curve[0][1] == pytest.approx(3 * curve[-1][1])
+
+
+def test_the_table(report):
+    told = text(report)
+    assert re.search(r"first +matmul.* 2\.00x", told)
+    assert "unsupported" in told and "it is odd (1 cases)" in told
+    (line,) = (x for x in told.splitlines() if x.startswith("Ansor, 1000 trials"))
+    assert line.split()[3:] == ["2", "1.00x", "0.50", "500x", "rows"]
+
+
+def test_the_json_is_stable_and_the_csv_says_the_same(report):
+    data = to_json(report)
+    assert json.loads(json.dumps(data, allow_nan=False)) == data
+    assert set(data) == {"version", "base", "environment", "tuners", "summary", "notes", "cases"}
+    assert data["summary"]["ansor:1000"] == {
+        "cases": 2, "speed_ratio": pytest.approx(1.0), "tune_ratio": pytest.approx(500.0),
+        "groups": {"matmul": pytest.approx(2.0), "rows": pytest.approx(0.5), "relu": None},
+    }  # fmt: skip
+    written = to_csv(report)
+    rows = list(csv.DictReader(io.StringIO("".join(x + "\n" for x in written.splitlines() if x[0] != "#"))))
+    assert tuple(rows[0]) == COLUMNS and len(rows) == 9
+    assert "# cpu: Some <CPU>" in written
+    assert [float(r["ratio"]) for r in rows if r["tuner"] == "ansor:1000" and r["ratio"]] == pytest.approx([2.0, 0.5])
+
+
+def test_pictures_are_whole(report):
+    drawn = pictures(report)
+    assert set(drawn) == {"tuning_against_speed", "speed_over_time", "operators", "roofline"}
+    for svg in drawn.values():
+        tree = ElementTree.fromstring(svg)
+        assert "http" not in svg.replace("http://www.w3.org/2000/svg", "")
+        numbers = [float(v) for e in tree.iter() for k in ("x", "y", "cx", "cy") if (v := e.get(k))]
+        _, _, width, height = map(float, tree.get("viewBox").split())
+        assert all(math.isfinite(n) and -1 <= n <= max(width, height) for n in numbers)
+    dots = [e for e in ElementTree.fromstring(drawn["tuning_against_speed"]).iter() if e.tag.endswith("circle")]
+    assert len(dots) == 6 + 3  # a point a case and tuner, and each tuner's mean
+    bars = [e for e in ElementTree.fromstring(drawn["operators"]).iter() if e.tag.endswith("rect")]
+    assert len(bars) == 1 + 3 + 6  # the ground, the legend, the bars
+
+
+def test_the_page_is_one_file_for_a_phone(report):
+    told = page(report, pictures(report), explain(report), "roller-tvm compare --suite 'a&b'")
+
+    class Reader(HTMLParser):
+        tags, links = [], []
+
+        def handle_starttag(self, tag, attrs):
+            self.tags.append(tag)
+            self.links += [v for k, v in attrs if k in ("src", "href")]
+
+    Reader().feed(told)
+    assert not Reader.links and "script" not in Reader.tags and Reader.tags.count("svg") == 4
+    assert 'name="viewport"' in told and "Some &lt;CPU&gt;" in told and "second &lt;&amp;&gt;" in told
+
+
+def test_where_it_loses_says_what_the_model_got_wrong(report):
+    told = explain(report)
+    assert told.startswith("second <&>") and "2.00 times as long" in told
+    assert "tiles of ansor:1000" in told and "tiles of roller:10" in told
+    assert "ranking was off: the plan thought best takes 1.50 times" in told
+
+
+def test_files(report, tmp_path):
+    assert write(report, tmp_path / "out").read_text().startswith("<!DOCTYPE html>")
+    names = {p.name for p in (tmp_path / "out").iterdir()}
+    assert {"results.csv", "results.json", "table.txt", "losses.txt", "roofline.svg"} <= names
+
+
+def test_nothing_done_yet(tmp_path):
+    empty = make_report(Results(tmp_path / "results.jsonl"), (FIRST,), TUNERS, "")
+    assert "0 cases" not in text(empty) and pictures(empty) == {}
+    assert page(empty, {}, explain(empty)).endswith("</html>\n")
+
+
+def test_statistics():
+    assert paired_ratio([2.0, 40.0, 2.2], [1.0, 20.0, 1.0]) == 2.0
+    assert quantile([4.0, 1.0, 2.0], 0.5) == 2.0 and spread([1.0, 2.0, 3.0]) == 0.25
+    assert math.isnan(geomean([])) and math.isnan(at_time([(1.0, 5.0)], 0.5))
+    assert best_over_time([(3.0, 4.0), (1.0, 5.0), (2.0, math.inf), (2.5, 6.0)]) == [(1.0, 5.0), (3.0, 4.0)]
+
+
+def test_tuners():
+    assert [t.label for t in parse_tuners("roller:1,roller,ansor,untuned", 1000)] == [
+        "roller:1", "roller:10", "ansor:1000", "untuned",
+    ]  # fmt: skip
+    assert Tuner.parse("dlight").refusal("relax", "cpu") and not Tuner.parse("dlight").refusal("relax", "gpu")
+    assert "ansor" in default_tuners("relay", "cpu") and "metaschedule" in default_tuners("relax", "gpu")
+    for wrong in ("hope", "untuned:5", "roller:0", "", "ansor:x"):
+        with pytest.raises(UsageError):
+            parse_tuners(wrong)
