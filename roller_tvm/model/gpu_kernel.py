@@ -23,14 +23,13 @@ from .residency import LocalMemory, local_memory, residency, unified
 FETCH_SLOTS, COORDINATE_SLOTS, GUARD_SLOTS = 6, 4, 8
 # Issue slots of a loop around what is unrolled: counter, comparison, branch, address.
 LOOP_SLOTS = 4
-# Cycles that a warp waits for the first operands of an unrolled body, where it has no other work.
-BODY_CYCLES = 20
-# Fetches of a thread that are in flight at a time: compilers unroll a copying loop by four.
-FETCHES_IN_FLIGHT = 4
+# Elements of a thread's fetch that are in flight at a time: compilers unroll a copying loop by four; one behind a
+# padding guard is a branch of its own.
+FETCHES_IN_FLIGHT, GUARDED_IN_FLIGHT = 4, 1
 # Statements that a compiler unrolls by itself, inner loops first: full unrolling stops at a few hundred instructions.
 COMPILER_STATEMENTS = 256
-# Cycles of the two barriers of a step.
-BARRIER_CYCLES = 40
+# Cycles that a thread waits for what it keeps in local memory (L1 hits: 28 on V100, 35 on K80; Jia et al., table 3.1).
+LOCAL_CYCLES = 30
 # Cycles that starting and retiring a block take.
 BLOCK_CYCLES = 400
 # Shares of the peak that code reaches: multiply-adds between other instructions, memory between pages.
@@ -152,7 +151,7 @@ def staged_time(kernel: StagedKernel, device: DeviceSpec, effects: Effects = ALL
     active = warps * warp
     issue = limits.issue_per_cycle or rates.issue
     body = body_of(kernel, COMPILER_STATEMENTS)
-    held = residency(kernel, device, body.rolled, effects)
+    held = residency(kernel, device, body.tile, body.rolled, effects)
     if held is None:
         return None
     resident = max(1, min(held.resident, ceil(kernel.blocks / device.units)))
@@ -164,7 +163,7 @@ def staged_time(kernel: StagedKernel, device: DeviceSpec, effects: Effects = ALL
     load_slots, load_cycles = shared_loads(kernel, body, warp)
     if not effects.bank_conflicts:
         load_cycles = load_slots
-    copied, moved, fetch_slots, store_cycles, rounds = 0.0, 0.0, 0.0, 0.0, 0
+    copied, moved, fetch_slots, store_cycles, waits = 0.0, 0.0, 0.0, 0.0, 0
     for number, op in enumerate(g.operands):
         copy = fetch(kernel, number, warp, rates.sector)
         each = 1 if copy.vectorised else copy.vector
@@ -172,7 +171,7 @@ def staged_time(kernel: StagedKernel, device: DeviceSpec, effects: Effects = ALL
         work = COORDINATE_SLOTS * coordinates + GUARD_SLOTS * op.guarded + op.arithmetic
         fetch_slots += copy.rounds * (2 * each + (FETCH_SLOTS + work * each) * effects.index_arithmetic)
         store_cycles += copy.rounds * each * (copy.conflicts if effects.bank_conflicts else 1.0)
-        rounds += ceil(copy.rounds / FETCHES_IN_FLIGHT)
+        waits += ceil(copy.rounds * each / (GUARDED_IN_FLIGHT if op.guarded else FETCHES_IN_FLIGHT))
         box_bytes = prod(kernel.boxes[number]) * op.element_bytes
         cached = limits.global_cache_bytes is not None
         copied += copy.requested if effects.coalescing else box_bytes
@@ -191,8 +190,10 @@ def staged_time(kernel: StagedKernel, device: DeviceSpec, effects: Effects = ALL
     }  # fmt: skip
     slowest = max(pipes.values())
     throughput = slowest + OVERLAP_LOSS * (sum(pipes.values()) - slowest)
-    alone = max(compute, issued, shared) / min(1.0, warps / rates.issue)
-    wait = rates.dram_latency * max(1.0, rounds / 2) + BARRIER_CYCLES + body.times * BODY_CYCLES
+    # A block does one after the other: its fetches come, all threads meet, they compute.
+    alone = max(pipes["l2"], pipes["dram"]) + max(compute, issued, shared) / min(1.0, warps / rates.issue)
+    wait = waits * fetch_latency(device, rates, far / max(1.0, moved * kernel.blocks * kernel.steps))
+    wait += (2 + body.times) * rates.shared_latency + local.accesses * LOCAL_CYCLES  # two barriers, first operands
     pipes["latency"] = ((wait if effects.latency else 0.0) + alone) / resident
     step = max(throughput, pipes["latency"])
 
@@ -211,6 +212,14 @@ def staged_time(kernel: StagedKernel, device: DeviceSpec, effects: Effects = ALL
         seconds, pipes, max(pipes, key=lambda p: pipes[p]), resident, held.limit, held.needed, held.spilled,
         body.rolled, local, far,
     )  # fmt: skip
+
+
+def fetch_latency(device: DeviceSpec, rates: GpuRates, missed: float) -> float:
+    """Cycles of a load of which `missed` come from memory and the others from L2."""
+    if not device.has("l2"):
+        return rates.dram_latency
+    near = device.level("l2").latency_ns * device.clock_ghz
+    return near + (rates.dram_latency - near) * min(1.0, missed)
 
 
 def _far(kernel: StagedKernel, device: DeviceSpec, resident: int, rates: GpuRates, effects: Effects) -> float:

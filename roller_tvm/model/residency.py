@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, prod
 
 from ..device import DeviceSpec
 from .effects import Effects
+from .geometry import Tile
 from .gpu import GpuRates
 from .kernel import StagedKernel
 from .occupancy import occupancy
-from .registers import ADDRESSES, accumulators, fragments, register_cap
+from .registers import ADDRESSES, PER_PREFETCHED, PREFETCHED_MOST, accumulators, fragments, register_cap
 
 # Registers that a compiler takes at least, and for what is needed: it uses some to run ahead.
 REGISTERS_LEAST, REGISTERS_TAKEN = 32, 1.1
@@ -24,7 +25,7 @@ class Residency:
     ----------
     resident, limit : int, str
     needed : int
-        Registers of a thread: accumulators, the smaller fragment, addresses.
+        Registers of a thread: accumulators, the smaller fragment, addresses, what is read ahead.
     spilled : int
         Accumulators without a register.
     """
@@ -35,11 +36,32 @@ class Residency:
     spilled: int
 
 
-def residency(kernel: StagedKernel, device: DeviceSpec, rolled: bool, effects: Effects) -> Residency | None:
-    """Registers and occupancy of a kernel; None if a block asks for more shared memory than a unit has."""
+# Registers of a fetched element (address, value, guard): the compiler prepares several.
+PER_FETCHED_ELEMENT, FETCHED_MOST = 0.5, 32
+
+
+def residency(
+    kernel: StagedKernel, device: DeviceSpec, body: Tile, rolled: bool, effects: Effects
+) -> Residency | None:  # fmt: skip
+    """Registers and occupancy of a kernel; None if a block asks for more shared memory than a unit has.
+
+    Parameters
+    ----------
+    body : Tile
+        What is unrolled, per axis.
+    rolled : bool
+        Whether the register tile is no register tile, being indexed by a loop.
+    """
     g = kernel.geometry
     held = 0 if rolled else accumulators(g, kernel.thread)
+    # Operands of the unrolled body that are read ahead, and elements on their way into shared memory.
+    ahead = min(PREFETCHED_MOST, sum(op.elements(body) for op in g.operands))
+    fetched = sum(
+        ceil(prod(box) / (vector * kernel.threads)) * vector
+        for box, vector in zip(kernel.boxes, kernel.vectors, strict=True)
+    )
     needed = held + min(fragments(g, kernel.thread), default=0) + 1 + ADDRESSES
+    needed += int(PER_PREFETCHED * ahead) + int(PER_FETCHED_ELEMENT * min(FETCHED_MOST, fetched))
     cap = register_cap(device, kernel.threads) or needed
     cap = min(cap, device.limits.compiled_registers or cap)
     spilled = min(held, max(0, needed - cap)) if effects.spilling else 0
