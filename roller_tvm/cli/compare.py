@@ -33,8 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--suite", metavar="NAME|FILE.csv", help="operators to compare on; --list tells the names")
     parser.add_argument("--only", default="", metavar="WORDS", help="cases with these ids, or words of their titles")
     parser.add_argument(
-        "--tuners", metavar="A,B:TRIALS", help="roller, untuned, dlight, autotvm, ansor, metaschedule, xgboost; each "
-        "may have :TRIALS; default: all of the line, roller:1 among them")  # fmt: skip
+        "--tuners", metavar="A,B:TRIALS", help="roller, untuned, dlight, autotvm, ansor, metaschedule, xgboost, ranked "
+        "(by what xgboost measured of other operators); each may have :TRIALS; default: all of the line, roller:1 among them")  # fmt: skip
     parser.add_argument("--trials", type=int, metavar="N", help="of those that search; default 64")
     parser.add_argument("--target", help="default: this CPU")
     parser.add_argument("-o", "--output", type=Path, default=Path("comparison"), metavar="FOLDER")

@@ -8,13 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from roller_tvm.baseline.online import Measure, Online
+from roller_tvm.baseline.online import Measure, Online, rank_plans
 from roller_tvm.baseline.plan_features import NAMES, plan_features
 from roller_tvm.baseline.space import RTileSpace
+from roller_tvm.baseline.trained import read_measured, train_measured
 from roller_tvm.compare.curve import CurveFile
 from roller_tvm.compare.tiles import plan_tiles
+from roller_tvm.device import DeviceSpec
 from roller_tvm.errors import RollerError
 from roller_tvm.measure.serving import Failed
+from roller_tvm.plan.candidates import RankedPlan
 from roller_tvm.plan.program import Plan
 
 #: Measured between two trainings, and how many batches there are at least.
@@ -73,6 +76,12 @@ def search(
         return {**found, "reason": every, "claimed_s": tried.seconds, "kernel": kernel, "schedule": record,
                 "tiles": plan_tiles(tried.plan.plan)}  # fmt: skip
     return {**found, "status": "failed", "reason": reason}
+
+
+def learned_order(folder: Path, title: str, device: DeviceSpec) -> Callable[[list[RankedPlan]], list[RankedPlan]]:
+    """Ranks plans by what the searches of a comparison have measured of other operators."""
+    model = train_measured(read_measured([folder]), leave_out=title)
+    return lambda plans: rank_plans(plans, device, model)
 
 
 def _keep(path: Path, online: Online, title: str) -> None:

@@ -38,6 +38,7 @@ KINDS = {
     "ansor": Kind("Ansor", ("relay",), 64),
     "metaschedule": Kind("MetaSchedule", ("relax",), 64),
     "xgboost": Kind("XGBoost over rTiles", ("relay", "relax"), 64, ("cpu",)),
+    "ranked": Kind("Roller ranked by XGBoost", ("relay", "relax"), None, ("cpu",)),
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from typing import Any
 
 from roller_tvm.compare.relax.kernels import build_record, why_wrong
@@ -13,8 +14,12 @@ from roller_tvm.errors import UnsupportedOperator
 from roller_tvm.measure.serving import Failed
 
 
-def tune(opened: Opened, trials: int) -> dict[str, Any]:
-    """Construct, and with more than one trial measure."""
+#: Plans in another order than that of their predicted times.
+Order = Callable[[list[Any]], list[Any]]
+
+
+def tune(opened: Opened, trials: int, order: Order | None = None) -> dict[str, Any]:
+    """Construct, and with more than one trial measure; `order` ranks the plans instead of the model."""
     from roller_tvm.relax.database import record_line
     from roller_tvm.tir.candidates import make_candidates
 
@@ -23,6 +28,9 @@ def tune(opened: Opened, trials: int) -> dict[str, Any]:
     found = make_candidates(func, opened.device, max(trials, 10), opened.constants, opened.case.id)
     if found.reason:
         raise UnsupportedOperator(found.reason, opened.case.id)
+    if order is not None:
+        places = {id(plan): place for place, plan in enumerate(order([p.ranked for p in found.plans]))}
+        found.plans.sort(key=lambda plan: places[id(plan.ranked)])
     if trials == 1:
         reason = ""
         for plan, schedule in found.schedules():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from typing import Any
 
 from roller_tvm.compare.relay.kernels import build_record, why_wrong
@@ -13,8 +14,12 @@ from roller_tvm.errors import UnsupportedOperator
 from roller_tvm.measure.serving import Failed
 
 
-def tune(opened: Opened, trials: int) -> dict[str, Any]:
-    """Construct, and with more than one trial measure."""
+#: Plans in another order than that of their predicted times.
+Order = Callable[[list[Any]], list[Any]]
+
+
+def tune(opened: Opened, trials: int, order: Order | None = None) -> dict[str, Any]:
+    """Construct, and with more than one trial measure; `order` ranks the plans instead of the model."""
     from roller_tvm.relay.candidates import make_candidates
     from roller_tvm.relay.tasks import Task
 
@@ -23,6 +28,9 @@ def tune(opened: Opened, trials: int) -> dict[str, Any]:
     candidates = make_candidates(task, opened.device, max(trials, 10))
     if candidates.reason:
         raise UnsupportedOperator(candidates.reason, opened.case.id)
+    if order is not None:
+        places = {id(plan): place for place, plan in enumerate(order(candidates.plans))}
+        candidates.states.sort(key=lambda state: places[id(candidates.plans[state[1]])])
     if trials == 1:
         return _first(opened, candidates, start)
     return _measured(opened, candidates, trials, start)

@@ -1,0 +1,105 @@
+"""Training without measuring, on files of what earlier searches measured, so that constructed plans can be ranked.
+
+The files are ``measured.TRIALS.json``, which the XGBoost baseline of ``roller-tvm compare`` leaves for each operator.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ..errors import BadInput, UsageError
+from .online import OBJECTIVES, Model
+from .plan_features import NAMES
+from .xgb import PARAMETERS, ROUNDS
+
+PATTERN = "measured.*.json"
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """What was measured of one operator.
+
+    Parameters
+    ----------
+    operator, device : str
+    rows : array
+        Features (``plan_features.NAMES``), a row each.
+    seconds : array
+        Infinite where a plan did not work.
+    """
+
+    operator: str
+    device: str
+    rows: np.ndarray
+    seconds: np.ndarray
+
+    @property
+    def labels(self) -> np.ndarray:
+        """Best time over each one's; 0 for what did not work."""
+        worked = self.seconds[np.isfinite(self.seconds)]
+        return worked.min() / self.seconds if len(worked) else np.zeros(len(self.seconds))
+
+
+def read_measured(paths: Iterable[Path]) -> list[Measured]:
+    """Files, and those below folders.
+
+    Raises
+    ------
+    BadInput
+        A file that is none, or is of other features; nothing at all.
+    """
+    found = []
+    given = list(paths)
+    for path in given:
+        for file in sorted(path.rglob(PATTERN)) if path.is_dir() else [path]:
+            found.append(_read(file))
+    if not found:
+        where = ", ".join(map(str, given))
+        raise BadInput("holds nothing that was measured", where, "run 'roller-tvm compare --tuners xgboost' first")
+    return found
+
+
+def _read(file: Path) -> Measured:
+    try:
+        data = json.loads(file.read_text())
+        names, rows = data["names"], data["rows"]
+        seconds = np.array([np.inf if r[0] is None else float(r[0]) for r in rows])
+        features = np.array([r[1:] for r in rows], float)
+        operator, device = str(data["operator"]), str(data["device"])
+    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        raise BadInput(f"is no file of what was measured ({error})", str(file), "give one of 'compare'") from error
+    if names != ["seconds", *NAMES]:
+        raise BadInput("has other features than these plans", str(file), "measure again with this version")
+    return Measured(operator, device, features, seconds)
+
+
+def train_measured(measured: Sequence[Measured], objective: str = "rank", leave_out: str = "") -> Model:
+    """One model of several operators; `leave_out` is one that it is not to know.
+
+    Raises
+    ------
+    BadInput
+        Nothing is left to learn from.
+    UsageError
+        xgboost is not installed.
+    """
+    if objective not in OBJECTIVES:
+        raise UsageError(f"no objective {objective!r}", remedy=f"one of {', '.join(OBJECTIVES)}")
+    chosen = [m for m in measured if m.operator != leave_out and len(m.rows) > 1 and len(set(m.labels)) > 1]
+    if not chosen:
+        raise BadInput("there is nothing to learn from but the operator itself", leave_out, "measure others first")
+    try:
+        import xgboost
+    except ImportError as error:
+        raise UsageError("the baseline needs xgboost", remedy="pip install 'roller-tvm[xgboost]'") from error
+    rows, labels = np.concatenate([m.rows for m in chosen]), np.concatenate([m.labels for m in chosen])
+    data = xgboost.DMatrix(rows, label=labels)
+    if objective == "rank":
+        data.set_group([len(m.rows) for m in chosen])
+    booster = xgboost.train({**PARAMETERS, "objective": OBJECTIVES[objective]}, data, num_boost_round=ROUNDS)
+    return Model(booster, objective)
