@@ -32,9 +32,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("FILE", nargs="?", type=Path, help="a model, whose tasks are compared on")
     parser.add_argument("--suite", metavar="NAME|FILE.csv", help="operators to compare on; --list tells the names")
     parser.add_argument("--only", default="", metavar="WORDS", help="cases with these ids, or words of their titles")
-    parser.add_argument(
-        "--tuners", metavar="A,B:TRIALS", help="roller, untuned, dlight, autotvm, ansor, metaschedule, xgboost, ranked "
-        "(by what xgboost measured of other operators); each may have :TRIALS; default: all of the line, roller:1 among them")  # fmt: skip
+    told = (
+        "roller, untuned, dlight, autotvm, ansor, metaschedule, xgboost, ranked (by what xgboost measured of other "
+        "operators); each may have :TRIALS; default: all of the line but the last two, roller:1 among them"
+    )
+    parser.add_argument("--tuners", metavar="A,B:TRIALS", help=told)
     parser.add_argument("--trials", type=int, metavar="N", help="of those that search; default 64")
     parser.add_argument("--target", help="default: this CPU")
     parser.add_argument("-o", "--output", type=Path, default=Path("comparison"), metavar="FOLDER")

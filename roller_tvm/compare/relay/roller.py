@@ -13,7 +13,6 @@ from roller_tvm.compare.tiles import plan_tiles
 from roller_tvm.errors import UnsupportedOperator
 from roller_tvm.measure.serving import Failed
 
-
 #: Plans in another order than that of their predicted times.
 Order = Callable[[list[Any]], list[Any]]
 
