@@ -9,6 +9,7 @@ import sys
 import textwrap
 import time
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,13 @@ from roller_tvm.device import DeviceSpec, device_for_target, known_devices, load
 from roller_tvm.errors import BadInput, RollerError, UsageError
 from roller_tvm.explain import explain, explain_steps
 from roller_tvm.explain.bound import bound_of
+from roller_tvm.explain.resources import ResourcesCompared, resource_lines
 from roller_tvm.explain.runners import why_slower
 from roller_tvm.explain.words import amount, count, seconds, table
 from roller_tvm.expr import TensorExpression
 from roller_tvm.expr.operators import lookup, operator, operator_names, parse_operator, parse_params
 from roller_tvm.plan import construct
+from roller_tvm.plan.align import Rejection
 from roller_tvm.plan.candidates import Construction
 from roller_tvm.plan.features import Features
 
@@ -54,6 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--check", action="store_true", help=f"{emulated}; needs a TVM and a C++ compiler, no GPU")
     pocl = "with --check: a second witness, the same schedule in OpenCL, run by PoCL; needs pyopencl and PoCL"
     parser.add_argument("--on-pocl", action="store_true", help=pocl)
+    compiled = "compile the best plan's kernels: registers, spills, shared memory, occupancy, beside the model's"
+    parser.add_argument("--compile", action="store_true", help=f"{compiled}; needs a TVM and NVRTC or nvcc, no GPU")
     parser.add_argument("--json", action="store_true", help="print plans and estimates as JSON")
     add_line_argument(parser)
     parser.usage = "%(prog)s OPERATOR NAME=VALUE ... [options]\n       %(prog)s --operators FILE.csv [options]"
@@ -73,15 +78,18 @@ def run(args: argparse.Namespace) -> int:
     device, features = planning_of(args, device)
     if args.on_pocl and not args.check:
         raise UsageError("--on-pocl goes with --check", remedy="give both")
-    if args.check and (args.operators or not device.arch.startswith("sm_")):
-        raise UsageError("--check executes one operator's kernels for an NVIDIA GPU", remedy="name one by --device")
+    for flag, does in (("check", "executes"), ("compile", "compiles")):
+        if getattr(args, flag) and (args.operators or not device.arch.startswith("sm_")):
+            what = f"--{flag} {does} one operator's kernels for an NVIDIA GPU"
+            raise UsageError(what, remedy="name one by --device")
     if args.operators:
         return _plan_file(args, device, features)
     if len(args.words) == 1 and (missing := lookup(args.words[0]).usage).count("=..."):
         raise UsageError("parameters are missing", args.words[0], f"roller-tvm plan {missing}")
     expression = parse_operator(args.words)
     construction, milliseconds = _timed(expression, device, features, args.top)
-    printed = _print(args, expression, construction, device, milliseconds)
+    resources = _resources(args, device, features) if args.compile else None
+    printed = _print(args, expression, construction, device, milliseconds, resources)
     if args.check:
         edge = edge_of(args, "execute a plan's kernels")
         for checked in edge.check(args.words, device, features, args.on_pocl):
@@ -91,18 +99,50 @@ def run(args: argparse.Namespace) -> int:
 
 def _print(
     args: argparse.Namespace, expression: TensorExpression, construction: Construction, device: DeviceSpec,
-    milliseconds: float,
+    milliseconds: float, resources: Resources | None,
 ) -> int:  # fmt: skip
     if args.json:
-        print(json.dumps(_json(construction, device, milliseconds), indent=1))
+        data = _json(construction, device, milliseconds)
+        print(json.dumps(data | (resources.to_json() if resources else {}), indent=1))
         return 0
     if args.explain:
         print(explain(construction, device, runners_up=min(args.top, 10) - 1, steps=args.steps), end="")
-        return 0
-    print(_text(expression, construction, device, milliseconds))
-    if args.steps:
-        print(f"\nschedule steps of #1\n{explain_steps(construction.best)}")
+    else:
+        print(_text(expression, construction, device, milliseconds))
+        if args.steps:
+            print(f"\nschedule steps of #1\n{explain_steps(construction.best)}")
+    if resources:
+        print(f"\n#1 {resources}")
     return 0
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What the kernels of a plan take, or why they were not accepted."""
+
+    arch: str
+    variant: str
+    kernels: tuple[ResourcesCompared, ...]
+    refused: str = ""
+
+    def __str__(self) -> str:
+        if self.refused:
+            return f"compiled for {self.arch}: {self.refused}"
+        changed = f", in a variant that does not spill ({self.variant})" if self.variant else ""
+        return "\n".join(resource_lines(self.kernels, f"compiled for {self.arch}{changed}"))
+
+    def to_json(self) -> dict[str, Any]:
+        kernels = [kernel.to_json() for kernel in self.kernels]
+        return {"compiled": {"arch": self.arch, "variant": self.variant, "refused": self.refused, "kernels": kernels}}
+
+
+def _resources(args: argparse.Namespace, device: DeviceSpec, features: Features) -> Resources:
+    ranked, found = edge_of(args, "compiling a plan's kernels").compiled(args.words, device, features)
+    if isinstance(found, Rejection):
+        return Resources(device.arch, "", (), str(found))
+    pairs = zip(ranked.estimate.programs, found.kernels(device.arch), strict=True)
+    compared = tuple(ResourcesCompared.of(estimate, kernel, device) for estimate, kernel in pairs)
+    return Resources(device.arch, found.variant, compared)
 
 
 def _timed(

@@ -105,6 +105,20 @@ def check(words: Sequence[str], device: DeviceSpec, features: Features, on_pocl:
         yield check_plan_on_pocl(plan, tensors)
 
 
+def compiled(words: Sequence[str], device: DeviceSpec, features: Features) -> tuple[Any, Any]:
+    """(the best plan of a named operator, what its kernels take: a `CompiledPlan`, or a `Rejection` if they spill)."""
+    from tvm import te
+
+    from roller_tvm.te import te_operator
+    from roller_tvm.tir import read_prim_func
+    from roller_tvm.tir.cuda import check_resources
+
+    func = te.create_prim_func(te_operator(words[0], **parse_params(" ".join(words[1:]))))
+    reading = read_prim_func(func)
+    best = construct(reading.expression, device, 1, features).best
+    return best, check_resources(best.plan, best.estimate, func, reading, (device.arch,), device=device)
+
+
 def load(path: Path, device: str) -> Any:
     """A built model, ready to run."""
     from roller_tvm.relax.package import LoadedModel

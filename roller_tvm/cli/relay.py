@@ -133,6 +133,19 @@ def check(words: Sequence[str], device: DeviceSpec, features: Features, on_pocl:
         yield check_plan_on_pocl(plan, tensors)
 
 
+def compiled(words: Sequence[str], device: DeviceSpec, features: Features) -> tuple[Any, Any]:
+    """(the best plan of a named operator, what its kernels take: a `CompiledPlan`, or a `Rejection` if they spill)."""
+    from roller_tvm.relay.cuda import check_resources
+    from roller_tvm.relay.loops import TeProgram
+    from roller_tvm.te import read_te, te_operator
+
+    tensors = te_operator(words[0], **parse_params(" ".join(words[1:])))
+    reading = read_te(tensors)
+    best = construct(reading.expression, device, 1, features).best
+    program = TeProgram.of_reading(reading, tensors)
+    return best, check_resources(best.plan, best.estimate, program, (device.arch,))
+
+
 def load(path: Path, device: str) -> Any:
     """A built model, ready to run."""
     from roller_tvm.relay.package import LoadedModel

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from roller_tvm.device.arch import arch_number
 from roller_tvm.emulate import (
     BufferSpec,
     BuiltKernels,
@@ -160,7 +161,7 @@ class TakeHost:
             return None
         functions, refused = self.read()
         archs = {str(f.attrs["target"].arch) for m in self.modules for f in m.functions.values() if _on_device(f)}
-        return BuiltKernels(source, min(archs), functions, refused)
+        return BuiltKernels(source, min(archs, key=arch_number), functions, refused)
 
 
 def check_plan(plan: Plan, tensors: Sequence[Any], arch: str = "sm_80", budget_s: float = 20.0) -> Checked:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from roller_tvm.device.arch import arch_number
 from roller_tvm.emulate import BufferSpec, BuiltKernels, Function, HostCode, Launch, NotEmulated, compile_source
 from roller_tvm.emulate.host import OPERATIONS, Extent, launch_of
 from roller_tvm.emulate.opencl import LIMITS, OpenClFunction
@@ -157,7 +158,7 @@ class TakeHost:
         functions, refused = self._read()
         kernels = [f for m in self.modules for f in m.functions.values() if _on_device(f)]
         archs = {str(f.attrs["target"].attrs["arch"]) for f in kernels}
-        return BuiltKernels(str(module.inspect_source()), min(archs), functions, refused)
+        return BuiltKernels(str(module.inspect_source()), min(archs, key=arch_number), functions, refused)
 
 
 def _on_device(function: Any) -> bool:

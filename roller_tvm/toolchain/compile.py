@@ -118,9 +118,9 @@ def compile_cuda(source: str, arch: str, compiler: str = "auto", where: str = ""
     b'\\x7fELF'
     """
     if not _ARCH.fullmatch(arch):
-        raise TargetError(
-            f"'arch' must look like sm_80 (got {arch!r})", where, "give the target -arch=sm_80 or the like"
-        )
+        known = sorted({a for c in find_compilers() for a in c.archs}, key=lambda name: int(name[3:]))
+        remedy = f"the compilers here know {', '.join(known)}" if known else "give the target -arch=sm_80 or the like"
+        raise TargetError(f"'arch' must look like sm_80 (got {arch!r})", where, remedy)
     chosen = _choose(arch, compiler, where)
     source = _without_wmma(_rename_clashes(source))
     if chosen.name == "nvrtc":

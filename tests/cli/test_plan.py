@@ -122,6 +122,31 @@ def test_a_checked_plan_is_executed(capsys, device):
 
 
 @pytest.mark.te
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_what_compiled_kernels_take(capsys, arch):
+    from roller_tvm.toolchain import find_compilers
+
+    pytest.importorskip("tvm")
+    if not any(c.supports(arch) for c in find_compilers()):
+        pytest.skip("neither NVRTC nor nvcc here")
+    words = ["matmul", "m=128", "n=128", "k=64", "--target", f"cuda -arch={arch}", "--top", "1", "--compile"]
+    code, out, _ = plan(capsys, *words)
+    assert code == 0 and f"#1 compiled for {arch}: predicted | by the compiler" in out
+    code, out, _ = plan(capsys, *words, "--json")
+    data = json.loads(out)
+    (kernel,), (predicted,) = data["compiled"]["kernels"], data["plans"][0]["estimate"]["programs"]
+    assert kernel["registers"][0] == predicted["registers"] and 0 < kernel["registers"][1] <= 255
+    assert kernel["shared_bytes"][0] == predicted["shared_bytes"] <= kernel["shared_bytes"][1]
+    # The model counts no more blocks than there are; these are what a unit has room for.
+    assert kernel["occupancy"][0] >= predicted["occupancy"] and kernel["local_bytes"] == 0
+
+
+def test_only_kernels_for_nvidia_gpus_are_compiled(capsys):
+    code, _, err = plan(capsys, "matmul", "m=8", "n=8", "k=8", "--compile", "--device", "mi50")
+    assert code == 2 and "--compile compiles one operator's kernels for an NVIDIA GPU" in err
+
+
+@pytest.mark.te
 def test_a_second_witness(capsys):
     from ..lower.gpu_check import pocl_or_skip
 

@@ -104,6 +104,16 @@ def test_arch_must_be_real():
         compile_cuda(SHARED, "compute_80")
 
 
+@needs_compiler
+@pytest.mark.parametrize(("arch", "error"), [("compute_80", TargetError), ("sm_999", ToolchainError)])
+def test_an_unknown_architecture_names_those_that_are_known_by_number(arch, error):
+    with pytest.raises(error, match="sm_80.*sm_90") as found:
+        compile_cuda(SHARED, arch)
+    listed = max((part.split(", ") for part in re.split(r"[:;]| know ", str(found.value))), key=len)
+    numbers = [int(re.sub(r"\D", "", name)) for name in listed]
+    assert len(numbers) > 2 and numbers == sorted(numbers)
+
+
 def test_no_compiler_says_how_to_get_one(monkeypatch):
     monkeypatch.setattr(compile_module, "find_compilers", lambda: ())
     with pytest.raises(ToolchainError, match="pip install nvidia-cuda-nvrtc-cu12"):

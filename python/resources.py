@@ -1,0 +1,132 @@
+#!/usr/bin/env python3
+"""What the model predicts of kernels beside what the compiler made of them: a line an operator, and how the errors lie.
+
+    python python/resources.py benchmarks/compiled_a100.jsonl.gz            # Relay line, the 119 operators
+    python python/resources.py benchmarks/compiled_relax_a100.jsonl.gz --arch sm_80 --all
+
+Reads what compile_operators.py wrote; compiles nothing, needs no TVM and no GPU. Exit code 1 if no kernel is for the
+architecture asked for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from compiling import read_results  # noqa: E402
+
+from roller_tvm.device import load_device  # noqa: E402
+from roller_tvm.device.arch import arch_number  # noqa: E402
+from roller_tvm.errors import RollerError, UsageError  # noqa: E402
+from roller_tvm.explain.resources import ResourcesCompared  # noqa: E402
+from roller_tvm.explain.words import table  # noqa: E402
+
+QUANTILES = (0, 0.05, 0.25, 0.5, 0.75, 0.95, 1)
+
+
+def compared(results: Sequence[dict[str, Any]], arch: str) -> list[tuple[dict[str, Any], str, ResourcesCompared]]:
+    """(plan, recipe, its kernel's resources) of every accepted kernel compiled for an architecture."""
+    found = []
+    for result in results:
+        if result["status"] != "ok":
+            continue
+        device = load_device(result["device"])
+        for recipe, kernel in zip(result["recipe"], result["kernels"], strict=True):
+            if arch in kernel:
+                registers, local, shared = kernel[arch]
+                found.append((result, recipe, ResourcesCompared.from_numbers(
+                    device, kernel["threads"], kernel["predicted_registers"], kernel["predicted_shared"], registers,
+                    shared, local,
+                )))  # fmt: skip
+    return found
+
+
+def architectures(results: Sequence[dict[str, Any]]) -> list[str]:
+    """Those that the kernels were compiled for, oldest first."""
+    names = {key for r in results for kernel in r.get("kernels", ()) for key in kernel if key.startswith("sm_")}
+    return sorted(names, key=arch_number)
+
+
+def at(values: Sequence[float], quantile: float) -> float:
+    """
+    >>> at([3.0, 1.0, 2.0], 0.5)
+    2.0
+    """
+    ordered = sorted(values)
+    return ordered[round(quantile * (len(ordered) - 1))]
+
+
+def distribution(rows: Sequence[tuple[dict[str, Any], str, ResourcesCompared]]) -> list[str]:
+    """How the errors of a set of kernels lie."""
+    quantities: list[tuple[str, Callable[[ResourcesCompared], tuple[int, int]]]] = [
+        ("registers", lambda k: k.registers),
+        ("shared memory", lambda k: k.shared_bytes),
+        ("blocks a unit", lambda k: k.occupancy),
+    ]
+    head = ["predicted / compiled", *(f"{q:.0%}" for q in QUANTILES), "mean |log2|", "same"]
+    lines = [head]
+    for name, of in quantities:
+        pairs = [of(kernel) for _, _, kernel in rows if min(of(kernel)) > 0]
+        if not pairs:
+            continue
+        ratios = [predicted / actual for predicted, actual in pairs]
+        apart = statistics.fmean(abs(math.log2(r)) for r in ratios)
+        same = sum(p == a for p, a in pairs) / len(pairs)
+        lines.append([name, *(f"{at(ratios, q):.2f}" for q in QUANTILES), f"{apart:.2f}", f"{same:.0%}"])
+    return table(lines, left=1, indent="  ")
+
+
+def report(results: Sequence[dict[str, Any]], arch: str, every: bool) -> str:
+    """The table, and how the errors lie: of all kernels, and by recipe."""
+    rows = compared(results, arch)
+    head = ["id", "plan", "recipe", "threads", "registers", "shared", "blocks a unit", "limited by", "local"]
+    lines = [head]
+    for result, recipe, k in rows:
+        if every or not result["rank"]:
+            lines.append([
+                result["id"], f"#{result['rank'] + 1}", recipe, str(k.threads), "{} | {}".format(*k.registers),
+                "{} | {}".format(*k.shared_bytes), "{} | {}".format(*k.occupancy), k.limit, str(k.local_bytes),
+            ])  # fmt: skip
+    operators, spilled = len({r["id"] for r, _, _ in rows}), sum(k.local_bytes > 0 for _, _, k in rows)
+    states = Counter(r["status"] for r in results)
+    told = [f"{len(rows)} kernels of {operators} operators compiled for {arch}: predicted | by the compiler"]
+    told += table(lines, left=3, indent="")
+    told += ["", f"{len(rows)} kernels, every plan: {spilled} with local memory; plans by outcome: "
+             + ", ".join(f"{n} {state}" for state, n in states.most_common())]  # fmt: skip
+    told += distribution(rows)
+    for recipe, number in Counter(recipe for _, recipe, _ in rows).most_common():
+        told += [f"{recipe}, {number} kernels", *distribution([row for row in rows if row[1] == recipe])]
+    return "\n".join(told)
+
+
+def main(words: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("FILES", type=Path, nargs="+", help="what compile_operators.py wrote (.jsonl, .jsonl.gz)")
+    parser.add_argument("--arch", default="", help="default: every one that is there")
+    parser.add_argument("--all", action="store_true", help="a line for every plan, not for each operator's best alone")
+    args = parser.parse_args(words)
+    try:
+        for path in args.FILES:
+            results = read_results(path)
+            known = architectures(results)
+            if args.arch and args.arch not in known:
+                text = f"no kernel was compiled for {args.arch}"
+                raise UsageError(text, str(path), f"there are {', '.join(known) or 'none'}")
+            for arch in [args.arch] if args.arch else known:
+                print(f"{path.name}\n{report(results, arch, args.all)}\n")
+    except RollerError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,103 @@
+"""What compiled kernels take beside what the model predicted: registers, local and shared memory, occupancy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..device import DeviceSpec
+from ..model.estimate import ProgramEstimate
+from ..model.occupancy import occupancy
+from ..toolchain.resources import KernelResources
+from .words import table
+
+
+@dataclass(frozen=True)
+class ResourcesCompared:
+    """A kernel's resources, predicted and as compiled.
+
+    Attributes
+    ----------
+    threads : int
+        Of a block.
+    registers, shared_bytes, occupancy : (int, int)
+        Predicted, compiled. Of a thread; of a block; blocks resident on a unit.
+    limit : str
+        What limits the occupancy as compiled.
+    local_bytes : int
+        Of a thread, as compiled: spilled registers, and arrays that are none. None was predicted.
+    """
+
+    threads: int
+    registers: tuple[int, int]
+    shared_bytes: tuple[int, int]
+    occupancy: tuple[int, int]
+    limit: str
+    local_bytes: int
+
+    @classmethod
+    def of(cls, estimate: ProgramEstimate, kernel: KernelResources, device: DeviceSpec) -> ResourcesCompared:
+        """Of a program's estimate and its kernel.
+
+        Examples
+        --------
+        >>> from roller_tvm.device import load_device
+        >>> from roller_tvm.expr.operators import matmul
+        >>> from roller_tvm.plan import construct
+        >>> a100 = load_device("a100")
+        >>> (program,) = construct(matmul(m=512, n=512, k=512), a100, 1).best.estimate.programs
+        >>> kernel = KernelResources(registers=program.registers, local_bytes=0, shared_bytes=program.shared_bytes)
+        >>> ResourcesCompared.of(program, kernel, a100).registers_error
+        0.0
+        """
+        return cls.from_numbers(
+            device, estimate.threads, estimate.registers, estimate.shared_bytes, kernel.registers, kernel.shared_bytes,
+            kernel.local_bytes,
+        )  # fmt: skip
+
+    @classmethod
+    def from_numbers(
+        cls, device: DeviceSpec, threads: int, predicted_registers: int, predicted_shared: int, registers: int,
+        shared_bytes: int, local_bytes: int,
+    ) -> ResourcesCompared:  # fmt: skip
+        """Of the plain numbers that result files have."""
+        most = device.limits.max_registers_per_thread or predicted_registers
+        before, _ = occupancy(device, threads, min(predicted_registers, most), predicted_shared)
+        after, limit = occupancy(device, threads, registers, shared_bytes)
+        return cls(
+            threads, (predicted_registers, registers), (predicted_shared, shared_bytes), (before, after), limit,
+            local_bytes,
+        )  # fmt: skip
+
+    @property
+    def registers_error(self) -> float:
+        """Predicted over compiled, less one."""
+        return self.registers[0] / max(1, self.registers[1]) - 1.0
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self)
+
+
+def resource_lines(compared: Sequence[ResourcesCompared], title: str) -> list[str]:
+    """A table, a kernel a line.
+
+    Examples
+    --------
+    >>> one = ResourcesCompared(256, (128, 122), (8192, 8192), (2, 2), "registers", 0)
+    >>> print("\\n".join(resource_lines([one], "compiled for sm_80")))
+    compiled for sm_80: predicted | by the compiler
+        kernel  threads   registers  local         shared  blocks a unit  limited by
+        1           256  128 |  122    0 B  8192 | 8192 B          2 | 2   registers
+    """
+    rows = [["kernel", "threads", "registers", "local", "shared", "blocks a unit", "limited by"]]
+    for number, one in enumerate(compared, 1):
+        rows.append(
+            [
+                str(number), str(one.threads), f"{one.registers[0]} | {one.registers[1]:4}", f"{one.local_bytes} B",
+                f"{one.shared_bytes[0]} | {one.shared_bytes[1]} B", f"{one.occupancy[0]} | {one.occupancy[1]}",
+                one.limit,
+            ]
+        )  # fmt: skip
+    return [f"{title}: predicted | by the compiler", *table(rows)]
