@@ -101,7 +101,7 @@ def _request(args: argparse.Namespace) -> Any:
     from roller_tvm.device import cpu_device, default_cpu_target, device_for_target
 
     line = str(line_of(args, "comparing tuners").value)
-    target = args.target or (default_cpu_target(cpu_device().units) if line == "relay" else "llvm")
+    target = args.target or default_cpu_target(cpu_device().units)
     device = device_for_target(target)
     tuners = parse_tuners(args.tuners or default_tuners(line, device.kind), args.trials)
     threads = device.units if device.kind == "cpu" else 1

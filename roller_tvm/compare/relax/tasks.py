@@ -144,15 +144,16 @@ def open_task(path: Path, case: dict[str, Any], target: str, folder: Path) -> Op
     """A task of a file."""
     import tvm
 
-    from roller_tvm.device import device_for_target
+    from roller_tvm.relax.devices import device_of
     from roller_tvm.relax.targets import make_target
     from roller_tvm.tvm_env import set_threads
 
     data = json.loads(path.read_text())
-    device = device_for_target(target)
+    made_target = make_target(target)
+    device = device_of(None, made_target)
     if device.kind == "cpu":
         set_threads(device.units)
     return Opened(
-        Case.from_json(case), make_target(target), device, data["key"], data["mod"], tvm.ir.load_json(data["mod"]),
+        Case.from_json(case), made_target, device, data["key"], data["mod"], tvm.ir.load_json(data["mod"]),
         tuple(data["constants"]), folder,
     )  # fmt: skip

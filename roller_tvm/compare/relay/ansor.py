@@ -10,7 +10,8 @@ from typing import Any
 from roller_tvm.compare.curve import CurveFile
 from roller_tvm.compare.relay.kernels import build_record, why_wrong
 from roller_tvm.compare.relay.tasks import Opened
-from roller_tvm.compare.suite import Case
+from roller_tvm.compare.tiles import record_tiles
+from roller_tvm.replay.state import StageInfo
 
 #: Ansor's own number of measurements between two trainings, and where the trials are few enough that it would not
 #: learn at all, the share of them.
@@ -55,7 +56,7 @@ def tune(opened: Opened, trials: int) -> dict[str, Any]:
     wrong = why_wrong(path)
     return {
         **found, "status": "wrong answer" if wrong else "ok", "reason": wrong or remark, "claimed_s": claimed,
-        "curve": curve.points, "kernel": opened.told(path), "schedule": line, "tiles": read_back(line, opened.case),
+        "curve": curve.points, "kernel": opened.told(path), "schedule": line, "tiles": read_back(line, opened.dag),
     }  # fmt: skip
 
 
@@ -98,8 +99,12 @@ def best_record(log: Path, key: str) -> tuple[str, float, int]:
     return line, (seconds if line else math.nan), tried
 
 
-def read_back(line: str, case: Case) -> str:
-    """An Ansor record as tiles; '' where its steps cannot be read."""
-    from roller_tvm.compare.relay.tiles import splits_of
-
-    return splits_of(line)
+def read_back(line: str, dag: Any) -> str:
+    """A record as tiles; '' where its steps cannot be followed."""
+    stages, axes = [], {}
+    for op in dag.ops:
+        name, spatial, reduce = str(op.name), getattr(op, "axis", ()), getattr(op, "reduce_axis", ())
+        extents = [tuple(int(a.dom.extent) for a in group) for group in (spatial, reduce)]
+        stages.append(StageInfo(name, *extents, is_input=not hasattr(op, "axis")))
+        axes[name] = [str(a.var.name) for a in (*spatial, *reduce)]
+    return record_tiles(stages, axes, line)

@@ -1,0 +1,39 @@
+"""Schedules read back as tiles: a record that Ansor made for a convolution of ResNet-50 on this project's machine."""
+
+import doctest
+
+from roller_tvm.compare import tiles
+from roller_tvm.compare.tiles import record_tiles
+from roller_tvm.replay.state import StageInfo
+
+STEPS = """["CI", 5], ["SP", 3, 0, 1, [1, 1, 1], 1], ["SP", 3, 4, 56, [7, 1, 8], 1], ["SP", 3, 8, 56, [1, 4, 1], 1],
+["SP", 3, 12, 64, [2, 2, 16], 1], ["SP", 3, 16, 3, [1], 1], ["SP", 3, 18, 3, [3], 1], ["SP", 3, 20, 64, [2], 1],
+["RE", 3, [0, 4, 8, 12, 1, 5, 9, 13, 16, 18, 20, 2, 6, 10, 14, 17, 19, 21, 3, 7, 11, 15]], ["CA", 1, 3, 3],
+["FU", 3, [0, 1, 2, 3]], ["AN", 3, 0, 3], ["FU", 6, [0, 1]], ["AN", 6, 0, 3],
+["PR", 3, 0, "auto_unroll_max_step$16"], ["AN", 3, 18, 2]""".replace("\n", " ")
+LINE = '{"i": [["[\\"d373\\"]", "llvm"], [[], [%s]]], "r": [[0.0012], 0, 0.9, 1], "v": "v0.6"}'
+SPATIAL = (1, 56, 56, 64)
+STAGES = [
+    StageInfo("data", is_input=True), StageInfo("pad", (1, 58, 58, 64)), StageInfo("weight", is_input=True),
+    StageInfo("conv", SPATIAL, (3, 3, 64)), StageInfo("bias", is_input=True), StageInfo("add", SPATIAL),
+    StageInfo("relu", SPATIAL),
+]  # fmt: skip
+AXES = {"pad": "nhwc", "conv": ["n", "h", "w", "c", "ry", "rx", "rc"], "add": "nhwc", "relu": "nhwc"}
+
+
+def test_a_convolution():
+    pad, conv, relu = record_tiles(STAGES, AXES, LINE % STEPS).split("; ")
+    assert conv == (
+        "conv: parallel(w=14) core(h=56 w=4 c=64 ry=3 rx=3 rc=64) inner(h=8 c=16) vector(c=16)"
+        " h=1x7x1x8 w=14x1x4x1 c=1x2x2x16 ry=3x1 rx=1x3 rc=32x2 unrolled up to 16"
+    )
+    assert pad.endswith("in conv") and relu.startswith("relu: parallel(h=56) core(w=56 c=64)")
+
+
+def test_what_cannot_be_followed_is_left_out():
+    assert record_tiles(STAGES, AXES, LINE % '["XX", 3, 0]') == ""
+    assert record_tiles(STAGES, AXES, "no record") == ""
+
+
+def test_examples():
+    assert doctest.testmod(tiles).failed == 0
