@@ -105,18 +105,29 @@ class Placement:
         builder = ProgramBuilder(self.device, self.chosen)
         kernels = dict(self.chosen)
         last: dict[tuple[str, int], dict[int, int]] = {}
+        places: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        count = [0] * self.device.veus  # rTasks of each vEU so far
         for operator, kernel in self.chosen:
             for number in range(len(kernel.phases)):
                 needs = self.dependences.of(operator, number, kernels)
-                end: dict[int, int] = {}
+                whole = [last[n.producer, n.phase] for n in needs if n.tasks is None]
+                narrow = [(n.tasks, places[n.producer, n.phase]) for n in needs if n.tasks is not None]
+                mine, end = [], {}
                 for index, v in enumerate(self.veus[operator, number]):
                     task = RTask(operator, number, index)
                     builder.append(task, v)
-                    end[v] = builder.place(task)[1]
-                    for need in needs:
-                        if need.tasks is None:
-                            builder.wait_all(task, last[need.producer, need.phase])
-                        else:
-                            builder.wait(task, (RTask(need.producer, need.phase, o) for o in need.tasks[index]))
-                last[operator, number] = end
+                    mine.append((v, count[v]))
+                    end[v] = count[v]
+                    count[v] += 1
+                    for group in whole:
+                        builder.wait_all(task, group)
+                    if narrow:
+                        waits: dict[int, int] = {}
+                        for tasks, at in narrow:
+                            for other in tasks[index]:
+                                u, order = at[other]
+                                if waits.get(u, -1) < order:
+                                    waits[u] = order
+                        builder.wait_for(task, waits)
+                last[operator, number], places[operator, number] = end, mine
         return builder.build()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import RollerError
 from .depend import Dependences, Need
@@ -16,8 +16,7 @@ from .operators import Phase, RKernel
 from .vdevice import VDevice
 
 
-@dataclass(frozen=True, order=True)
-class RTask:
+class RTask(NamedTuple):
     """One rTask of an operator: on a GPU a thread block of its kernel."""
 
     operator: str
@@ -265,11 +264,15 @@ class ProgramBuilder:
             veu, order = self._places[other]
             mine[veu] = max(mine.get(veu, -1), order)
 
-    def wait_all(self, task: RTask, last: dict[int, int]) -> None:
-        """Let a task wait for each vEU to have run so many of its rTasks: vEU -> number of the last, from 0.
+    def wait_for(self, task: RTask, last: dict[int, int]) -> None:
+        """Let a task wait for other vEUs to have run so many of their rTasks: vEU -> number of the last, from 0."""
+        mine = self._waits.setdefault(task, last)
+        if mine is not last:
+            for veu, order in last.items():
+                mine[veu] = max(mine.get(veu, -1), order)
 
-        Tasks that give the same object share a barrier.
-        """
+    def wait_all(self, task: RTask, last: dict[int, int]) -> None:
+        """As ``wait_for``; tasks that give the same object share a barrier."""
         self._groups.setdefault(task, []).append(last)
 
     def place(self, task: RTask) -> tuple[int, int]:
