@@ -35,6 +35,7 @@ from .reference import gpu_rules
 from .schedule import Report, ScheduleWithRoller
 from .sums import SumsAsAdditions
 from .targets import make_target
+from .vector_math import VectorMath
 
 #: Marks a module that `prepare` made: fusing it a second time would fuse what is scheduled already.
 PREPARED = "roller_tvm.prepared"
@@ -76,8 +77,8 @@ def prepare(mod: Any, target: Any = None, buckets: Sizes | Sequence[int] | None 
         passes.FuseTIR(),
         passes.RewriteDataflowReshape(),  # before scheduling: it knows a reshape by its plain loops
         passes.DeadCodeElimination(),
-        # On CPUs each schedule lays weights out as its register tile reads them.
-        *([passes.AttachAttrLayoutFreeBuffers()] if target.kind.name == "llvm" else []),
+        # On CPUs exp and the like become arithmetic; each schedule lays weights out as its register tile reads them.
+        *([VectorMath(), passes.AttachAttrLayoutFreeBuffers()] if target.kind.name == "llvm" else []),
     ]
     with target:
         return tvm.transform.Sequential(steps)(mod).with_attr(PREPARED, True)

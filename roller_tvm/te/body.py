@@ -112,6 +112,7 @@ class StageReader:
     loads: list[tuple[str, list[Form], bool]] = field(default_factory=list)
     uneven: list[str] = field(default_factory=list)
     initial: bool = False
+    read_into: set[int] = field(default_factory=set)  # variables of Let that hold what was read
 
     def read(self) -> tuple[Stage, dict[str, tuple[str, ...]]]:
         iters = [*self.op.axis, *self.op.reduce_axis]
@@ -187,7 +188,7 @@ class StageReader:
         """
         kind = type(node).__name__
         if kind in ("Var", "IntImm", "FloatImm", "SizeVar", "StringImm"):
-            return False
+            return kind == "Var" and hash(node) in self.read_into
         if (load := self._access(node)) is not None:
             self._load(*load, guarded)
             return True
@@ -202,6 +203,8 @@ class StageReader:
             return self._choice(node.condition, node.true_value, node.false_value, guarded)
         if kind == "Let":
             reads = self._walk(node.value, guarded)
+            if reads:
+                self.read_into.add(hash(node.var))
             return self._walk(node.body, guarded) or reads
         if kind in ("Not", "BitwiseNot"):
             reads = self._walk(node.a, guarded)

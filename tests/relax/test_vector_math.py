@@ -1,0 +1,103 @@
+"""exp, erf, tanh and sigmoid as arithmetic: over all of float32, its edges, and through the pipeline."""
+
+import math
+
+import numpy as np
+import pytest
+
+tvm = pytest.importorskip("tvm", reason="needs a TVM of the Relax line")
+pytest.importorskip("tvm.relax", reason="needs a TVM of the Relax line")
+
+from tvm import relax, te, tirx  # noqa: E402
+
+from roller_tvm.relax import build, prepare  # noqa: E402
+from roller_tvm.relax.vector_math import with_vector_math  # noqa: E402
+
+from . import modules as M  # noqa: E402
+
+COLUMNS = 16
+FUNCTIONS = {  # in float64, and the units in the last place that are allowed
+    "exp": (np.exp, 2),
+    "erf": (np.vectorize(math.erf), 8),
+    "tanh": (np.tanh, 6),
+    "sigmoid": (lambda x: 1 / (1 + np.exp(-x)), 3),
+}
+
+
+def values():
+    """Of every size that float32 has, both signs, and the numbers where something changes."""
+    rng = np.random.default_rng(7)
+    small = 10.0 ** rng.uniform(-38, 0, 4096)
+    large = rng.uniform(0, 110, 8192)
+    edges = [0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, 88.72283, 88.73, -87.3365, -87.34, -104.0, 3.4e38,
+             3.92, 8.5, math.log(2), -math.log(2), 1e-45]  # fmt: skip
+    flat = np.concatenate([small, -small, large, -large, edges]).astype("float32")
+    return np.resize(flat, (-(-flat.size // COLUMNS), COLUMNS))
+
+
+def run(name, rewrite, x):
+    source = te.placeholder(x.shape, name="x")
+    result = te.compute(x.shape, lambda i, j: getattr(tirx, name)(source[i, j]), name="y")
+    func = te.create_prim_func([source, result])
+    schedule = tvm.s_tir.Schedule(with_vector_math(func) if rewrite else func)
+    schedule.vectorize(schedule.get_loops(schedule.get_sblock("y"))[1])
+    if rewrite:
+        assert f"T.{name}(" not in schedule.mod.script()
+    library = tvm.compile(schedule.mod, {"kind": "llvm"})
+    out = tvm.runtime.tensor(np.full(x.shape, 7.0, "float32"))
+    library["main"](tvm.runtime.tensor(x), out)
+    return out.numpy()
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_results_are_those_of_the_library_to_a_few_units_in_the_last_place(name):
+    function, allowed = FUNCTIONS[name]
+    x = values()
+    got = run(name, True, x)
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        exact = function(x.astype("float64"))
+        rounded = exact.astype("float32")
+    nans = np.isnan(x)
+    assert (np.isnan(got) == nans).all()
+    infinite = np.isinf(rounded)
+    assert (got[infinite] == rounded[infinite]).all() and np.isfinite(got[~infinite & ~nans]).all()
+    normal = ~infinite & ~nans & (np.abs(exact) >= np.finfo("float32").tiny)
+    units = np.abs(got[normal] - exact[normal]) / np.spacing(np.abs(rounded[normal]))
+    assert units.max() <= allowed
+    below = ~infinite & ~nans & ~normal  # TVM's sigmoid and exp of what float32 can hardly hold: nothing, or nearly
+    assert np.abs(got[below]).max(initial=0.0) <= 2 * np.finfo("float32").tiny
+    assert name not in ("erf", "tanh") or np.nanmax(np.abs(got)) <= 1.0
+    assert name != "exp" or (got[x == 0] == 1.0).all()
+
+
+def test_other_types_and_functions_stay():
+    x = te.placeholder((4, 4), "float16", name="x")
+    y = te.compute((4, 4), lambda i, j: tirx.exp(x[i, j]), name="y")
+    z = te.compute((4, 4), lambda i, j: tirx.log(y[i, j].astype("float32")), name="z")
+    text = with_vector_math(te.create_prim_func([x, z])).script()
+    assert "T.exp(" in text and "T.log(" in text and "T.Let" not in text
+
+
+def attention():
+    """softmax(x) @ w, then GELU and a gate: every one of the functions, fused behind and before others."""
+    builder, rng = relax.BlockBuilder(), np.random.default_rng(3)
+    x = relax.Var("x", relax.TensorType((4, 32, 48), "float32"))
+    w = relax.const(rng.standard_normal((48, 40)).astype("float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            y = builder.emit(relax.op.matmul(builder.emit(relax.op.nn.softmax(x)), w))
+            y = builder.emit(relax.op.multiply(y, relax.op.add(relax.op.erf(y), relax.const(1.0, "float32"))))
+            y = builder.emit(relax.op.multiply(relax.op.tanh(y), relax.op.sigmoid(y)))
+            out = builder.emit_output(y)
+        builder.emit_func_output(out)
+    return builder.get()
+
+
+def test_models_for_cpus_are_built_with_it_and_those_for_gpus_not():
+    mod = attention()
+    prepared = prepare(mod, M.TARGET).script()
+    assert not any(f"T.{name}(" in prepared for name in FUNCTIONS) and "T.Let" in prepared
+    assert "T.exp(" in prepare(mod, {"kind": "cuda", "arch": "sm_80"}).script()
+    x = 3 * np.random.default_rng(5).standard_normal((4, 32, 48)).astype("float32")
+    got = relax.VirtualMachine(build(mod, M.TARGET), tvm.cpu())["main"](x).numpy()
+    np.testing.assert_allclose(got, M.answer(mod, x), rtol=2e-5, atol=2e-6)
