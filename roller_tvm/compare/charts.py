@@ -9,8 +9,8 @@ from roller_tvm.compare.stats import at_time, geomean
 from roller_tvm.compare.svg import COLOURS, Drawing, Scale, axes
 from roller_tvm.measure.table import duration
 
-WIDTH, HEIGHT = 720.0, 440.0
-LEFT, RIGHT, TOP, BOTTOM = 64.0, 700.0, 84.0, 390.0
+WIDTH, HEIGHT = 720.0, 460.0
+LEFT, RIGHT, TOP, BOTTOM = 64.0, 700.0, 104.0, 410.0
 #: Seconds at which the best of each tuner is looked at, ten a decade.
 DECADES, PER_DECADE = (-2, 5), 10
 
@@ -146,7 +146,7 @@ def roofline(report: Report) -> Drawing | None:
     roof = [(lowest, lowest * bandwidth), (peak / bandwidth, peak), (x.high, peak)]
     drawing.line([(x(a), y(b)) for a, b in roof if y.low <= b <= y.high], "#333", 2)
     drawing.text(x(x.high) - 4, y(peak) - 6, f"{peak:.0f} GFLOP/s", "end", 11)
-    drawing.text(x(lowest) + 6, y(max(lowest * bandwidth, y.low)) - 10, f"{bandwidth:.0f} GB/s from memory", size=11)
+    drawing.text(x(peak / bandwidth) - 10, y(peak) - 6, f"{bandwidth:.0f} GB/s from memory", "end", 11)
     chosen = colours(report)
     for label, intensity, rate, case in points:
         drawing.dot(x(intensity), y(rate), chosen[label], f"{case}, {label}: {rate:.1f} GFLOP/s", 3.5)

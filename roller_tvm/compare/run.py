@@ -149,6 +149,12 @@ class Comparison:
                 del self.results.tuned[case, label]
                 shutil.rmtree(self.request.folder / "work" / f"{case}.{label.split(':')[0]}", ignore_errors=True)
 
+    def retry(self) -> None:
+        """Go on with what crashed or ran out of time; tuners that keep their records have lost nothing."""
+        for key, tuned in list(self.results.tuned.items()):
+            if tuned.status in ("timeout", "crash"):
+                del self.results.tuned[key]
+
     def prepare(self, cases: Sequence[Case]) -> None:
         """Have each case as the line needs it."""
         missing = [c for c in cases if not self._prepared(c)]

@@ -10,7 +10,7 @@ from roller_tvm.compare.results import Results
 from roller_tvm.compare.run import Comparison, Request
 from roller_tvm.compare.suite import Case
 from roller_tvm.compare.tuner import parse_tuners
-from roller_tvm.errors import RecordError
+from roller_tvm.errors import BadInput, RecordError
 
 from ..plan.devices import device
 
@@ -79,12 +79,21 @@ def test_a_lie_is_told(done):
 
 def test_a_tuner_that_hangs_is_given_up(tmp_path):
     case = Case("hangs", "matmul", "m=8 n=8 k=8")
-    with Comparison(request(tmp_path, limit_s=5.0)) as comparison:
+    with Comparison(request(tmp_path, tuners=TUNERS[:2])) as comparison:
         comparison.open()
         comparison.prepare([case])
         comparison.run([case])
+    with Comparison(request(tmp_path, limit_s=5.0)) as comparison:
+        comparison.open()
+        comparison.run([case])
         tuned = comparison.results.tuned[case.digest, "ansor:64"]
-    assert tuned.status == "timeout" and "5 s" in tuned.reason
+        assert tuned.status == "timeout" and "5 s" in tuned.reason
+        comparison.retry()
+        assert set(comparison.results.tuned) == {(case.digest, "roller:10"), (case.digest, "untuned")}
+        comparison.forget("roller")
+        assert set(comparison.results.tuned) == {(case.digest, "untuned")}
+        with pytest.raises(BadInput, match="no results of hope"):
+            comparison.forget("hope")
 
 
 def test_it_goes_on_where_it_was(done):

@@ -50,8 +50,8 @@ def tune(opened: Opened, trials: int) -> dict[str, Any]:
 
 def _watch(curve: CurveFile) -> Any:
     """A measure callback that notes what was reached when."""
+    from tvm.ir.utils import derived_object
     from tvm.s_tir.meta_schedule.measure_callback import PyMeasureCallback
-    from tvm.s_tir.meta_schedule.utils import derived_object
 
     @derived_object
     class Watch(PyMeasureCallback):
