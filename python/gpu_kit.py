@@ -13,6 +13,7 @@ for this card, 6 a kernel computed something else than the reference.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from pathlib import Path
@@ -32,6 +33,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--no-torch", action="store_true", help="do not time torch beside it")
     parser.add_argument("--silence", type=float, metavar="S", help="a kernel that takes longer is killed; default 20")
     parser.add_argument("--driver", default="", help="the library of the CUDA driver; default libcuda.so.1")
+    parser.add_argument("--report", action="store_true", help="only write table and plot of DIR's results.json anew")
     args = parser.parse_args(words)
     if sys.version_info < (3, 11):  # tomllib
         try:
@@ -43,6 +45,8 @@ def main(words: list[str] | None = None) -> int:
     from roller_tvm.errors import RollerError
     from roller_tvm.kit.run import QUICK, Run, Settings
 
+    if args.report:
+        return finish(json.loads((args.out / "results.json").read_text(encoding="utf-8")), args.out)
     given = {"seconds": args.seconds, "top": args.top, "silence_s": args.silence}
     options = {**(QUICK if args.quick else {}), **{k: v for k, v in given.items() if v is not None}}
     try:
@@ -64,12 +68,13 @@ def finish(results: dict, out: Path) -> int:
     from roller_tvm.errors import WrongAnswer
     from roller_tvm.kit.plot import plot
     from roller_tvm.kit.report import figures, report
+    from roller_tvm.kit.run import NO_DEVICE
 
     text = report(results)
     (out / "table.md").write_text(text, encoding="utf-8")
     if not results["card"]:
         print(f"{results['status']}: {results['why']}")
-        return 0
+        return 0 if results["status"] == NO_DEVICE else 1
     (out / "plot.svg").write_text(plot(results), encoding="utf-8")
     print(text[: text.index("## Operators")] if "## Operators" in text else text)
     print(f"written to {out}{os.sep}: results.json, table.md, plot.svg, device.toml")

@@ -34,7 +34,7 @@ MOST_STARTS = 3
 #: An operator whose plans lost as many is left.
 MOST_LOST = 2
 
-NO_DEVICE, DONE = "no device", "done"
+NO_DEVICE, NO_ANSWER, DONE = "no device", "no answer from the driver", "done"
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,8 @@ class Run:
         try:
             self.desk.worker(until)
         except (WorkerLost, TimeIsUp) as error:
-            self.results["status"] = NO_DEVICE
+            # A driver that says so has no card; one that hangs may have one that is broken.
+            self.results["status"] = NO_DEVICE if getattr(error, "said", False) else NO_ANSWER
             self.results["why"] = f"{error.what} ({error.where})"
             return
         self.results["card"] = self.desk.facts
@@ -312,4 +313,4 @@ def _python(module: str, *words: str) -> list[str]:
     return [sys.executable, "-m", f"roller_tvm.kit.{module}", *words]
 
 
-__all__ = ["DONE", "NO_DEVICE", "QUICK", "Run", "Settings", "arch_for", "clocks", "kit_archs"]
+__all__ = ["DONE", "NO_ANSWER", "NO_DEVICE", "QUICK", "Run", "Settings", "arch_for", "clocks", "kit_archs"]

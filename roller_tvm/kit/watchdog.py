@@ -28,11 +28,11 @@ _END = object()
 
 
 class WorkerLost(RollerError):
-    """A worker is gone; `at` is the step that it was at."""
+    """A worker is gone; `at` is the step that it was at, `said` whether it told so itself."""
 
-    def __init__(self, what: str, at: str) -> None:
+    def __init__(self, what: str, at: str, said: bool = False) -> None:
         super().__init__(what, at)
-        self.at = at
+        self.at, self.said = at, said
 
 
 class TimeIsUp(RollerError):
@@ -145,7 +145,7 @@ class Worker:
                 continue  # a line that something else printed
             if "error" in message:
                 self.close()
-                raise WorkerLost(message["error"], self.at)
+                raise WorkerLost(message["error"], self.at, said=True)
             self.at = message.get("at", self.at)
             yield message
 

@@ -18,6 +18,9 @@ from roller_tvm.kit.bench import profile
 from roller_tvm.kit.card import DeviceCard
 from roller_tvm.kit.measure import Bench, answer
 
+#: Where containers and WSL put the driver without telling the loader.
+ELSEWHERE = tuple(f"/usr/{at}/libcuda.so.1" for at in ("local/nvidia/lib64", "local/nvidia/lib", "lib/wsl/lib"))
+
 
 def work(tasks: TextIO, said: TextIO, ordinal: int, libraries: tuple[str, ...]) -> int:
     """Do what the lines of `tasks` say until there are no more."""
@@ -66,7 +69,7 @@ def main(words: list[str] | None = None) -> int:
     args = parser.parse_args(words)
     said = sys.stdout
     sys.stdout = sys.stderr  # what else prints must not stand between the answers
-    return work(sys.stdin, said, args.card, (args.driver,) if args.driver else LIBRARIES)
+    return work(sys.stdin, said, args.card, (args.driver,) if args.driver else (*LIBRARIES, *ELSEWHERE))
 
 
 if __name__ == "__main__":
