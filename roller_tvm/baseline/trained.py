@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from ..device import DeviceSpec
 from ..errors import BadInput, UsageError
-from .online import OBJECTIVES, Model
+from ..plan.candidates import Construction
+from .online import OBJECTIVES, Model, rank_plans
 from .plan_features import NAMES
 from .xgb import PARAMETERS, ROUNDS
 
@@ -103,3 +105,15 @@ def train_measured(measured: Sequence[Measured], objective: str = "rank", leave_
         data.set_group([len(m.rows) for m in chosen])
     booster = xgboost.train({**PARAMETERS, "objective": OBJECTIVES[objective]}, data, num_boost_round=ROUNDS)
     return Model(booster, objective)
+
+
+def rank_construction(construction: Construction, device: DeviceSpec, folder: Path, title: str = "") -> Construction:
+    """A construction with its plans in the order of a model that has learned from a folder.
+
+    Parameters
+    ----------
+    title : str
+        Of the operator, which is left out if it was measured too.
+    """
+    model = train_measured(read_measured([folder]), leave_out=title)
+    return replace(construction, plans=tuple(rank_plans(construction.plans, device, model)))

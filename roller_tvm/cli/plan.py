@@ -59,6 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--on-pocl", action="store_true", help=pocl)
     compiled = "compile the best plan's kernels: registers, spills, shared memory, occupancy, beside the model's"
     parser.add_argument("--compile", action="store_true", help=f"{compiled}; needs a TVM and NVRTC or nvcc, no GPU")
+    ranks = "the model (default), or xgboost: what it learns from --measured, other operators that 'compare' searched"
+    parser.add_argument("--rank-by", choices=("model", "xgboost"), default="model", help=ranks)
+    parser.add_argument("--measured", type=Path, metavar="FOLDER", help="with --rank-by xgboost: what 'compare' wrote")
     parser.add_argument("--json", action="store_true", help="print plans and estimates as JSON")
     add_line_argument(parser)
     parser.usage = "%(prog)s OPERATOR NAME=VALUE ... [options]\n       %(prog)s --operators FILE.csv [options]"
@@ -76,6 +79,10 @@ def run(args: argparse.Namespace) -> int:
         )
     device = device_for_target(args.target) if args.target else load_device(args.device)
     device, features = planning_of(args, device)
+    if (args.rank_by == "xgboost") != (args.measured is not None):
+        raise UsageError("--rank-by xgboost goes with --measured FOLDER", remedy="give both, or neither")
+    if args.rank_by == "xgboost" and (args.operators or device.kind != "cpu"):
+        raise UsageError("--rank-by xgboost ranks one operator's plans for a CPU", remedy="leave it out")
     if args.on_pocl and not args.check:
         raise UsageError("--on-pocl goes with --check", remedy="give both")
     for flag, does in (("check", "executes"), ("compile", "compiles")):
@@ -88,6 +95,10 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("parameters are missing", args.words[0], f"roller-tvm plan {missing}")
     expression = parse_operator(args.words)
     construction, milliseconds = _timed(expression, device, features, args.top)
+    if args.measured is not None:
+        from roller_tvm.baseline.trained import rank_construction
+
+        construction = rank_construction(construction, device, args.measured, " ".join(args.words))
     resources = _resources(args, device, features) if args.compile else None
     printed = _print(args, expression, construction, device, milliseconds, resources)
     if args.check:
@@ -189,7 +200,7 @@ def _text(
     rows = [["rank", "predicted", "FLOP/s", "bound", "", "plan"]]
     best = construction.best
     for rank, ranked in enumerate(construction.plans):
-        more = f"+{100 * (ranked.seconds / best.seconds - 1):.1f}%" if rank else ""
+        more = f"{100 * (ranked.seconds / best.seconds - 1):+.1f}%" if rank else ""
         rate = amount(ranked.estimate.gflops * 1e9, "") if ranked.estimate.flops else "-"
         rows.append(
             [

@@ -119,5 +119,7 @@ def parse_tuners(text: str, trials: int | None = None) -> tuple[Tuner, ...]:
 
 def default_tuners(line: str, device: str) -> str:
     """What is compared unless told."""
-    wanted = ("roller:1", "roller", "untuned", "dlight", "autotvm", "ansor", "metaschedule")
+    wanted = ["roller:1", "roller", "dlight", "autotvm", "ansor", "metaschedule"]
+    if Tuner.parse("dlight").refusal(line, device):  # else that is what TVM does untuned
+        wanted.insert(2, "untuned")
     return ",".join(t for t in wanted if not Tuner.parse(t).refusal(line, device))

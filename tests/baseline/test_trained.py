@@ -12,6 +12,7 @@ from roller_tvm.baseline.online import Annealing, Online, rank_plans
 from roller_tvm.baseline.plan_features import NAMES, plan_features
 from roller_tvm.baseline.space import RTileSpace
 from roller_tvm.baseline.trained import read_measured, train_measured
+from roller_tvm.cli import main
 from roller_tvm.compare.searching import _keep
 from roller_tvm.errors import BadInput
 from roller_tvm.expr.operators import operator
@@ -45,6 +46,18 @@ def test_what_is_learned_of_others_ranks_another(folder, objective):
     ranked = [seconds(p) for p in rank_plans(plans, CPU, model)]
     assert len(set(ranked)) > 1  # there is an order to be learned
     assert np.mean(ranked[:5]) < np.mean(ranked[5:])
+
+
+def test_the_command(folder, capsys):
+    words = ["plan", "matmul", "m=128", "n=128", "k=64", "--target", "llvm -mcpu=skylake-avx512 -num-cores=4", "--json"]
+    assert main(words) == 0
+    before = json.loads(capsys.readouterr().out)["plans"]
+    assert main([*words, "--rank-by", "xgboost", "--measured", str(folder)]) == 0
+    after = json.loads(capsys.readouterr().out)["plans"]
+    assert after != before and sorted(map(str, after)) == sorted(map(str, before))
+    assert main([*words, "--rank-by", "xgboost"]) == 2
+    gpu = ["plan", "matmul", "m=64", "n=64", "k=64", "--device", "a100", "--rank-by", "xgboost", "--measured", "."]
+    assert main(gpu) == 2
 
 
 def test_files_are_read_as_they_were_written(folder):

@@ -1,0 +1,59 @@
+"""The Relax line's edge: operators as PrimFuncs, and each tuner on a small one."""
+
+import json
+
+import pytest
+
+pytestmark = pytest.mark.relax
+pytest.importorskip("tvm.relax")
+
+from roller_tvm.compare import relax as edge  # noqa: E402
+from roller_tvm.compare.suite import Case  # noqa: E402
+
+#: One core: the tests run beside others.
+TARGET = "llvm -mcpu=core-avx2 -num-cores=1"
+CASES = [Case("dense", "dense", "m=4 n=32 k=16 bias=1 relu=1"), Case("norm", "layer_norm", "shape=4x16")]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("comparison")
+
+
+@pytest.fixture(scope="module")
+def prepared(folder):
+    return {p["case"]["id"]: p for p in edge.prepare([c.to_json() for c in CASES], TARGET, str(folder))}
+
+
+def tuned(folder, prepared, case, tuner, trials):
+    task = str(folder / prepared[case]["file"])
+    return edge.tune(task, prepared[case]["case"], tuner, trials, TARGET, str(folder))
+
+
+def test_operators_become_functions_whose_weights_are_known(prepared, folder):
+    assert all(not p["reason"] and p["flops"] > 0 for p in prepared.values())
+    told = {case: json.loads((folder / p["file"]).read_text()) for case, p in prepared.items()}
+    assert told["dense"]["constants"] == [1, 2] and told["norm"]["constants"] == []
+
+
+@pytest.mark.slow
+def test_roller_and_untuned_are_built_checked_and_timed(prepared, folder):
+    found = [tuned(folder, prepared, "dense", "roller", 1), tuned(folder, prepared, "dense", "untuned", 0)]
+    assert [f["status"] for f in found] == ["ok", "ok"]
+    assert found[0]["seconds"] > 0 and found[0]["tiles"].startswith("cpu.")
+    rounds = edge.time([str(folder / f["kernel"]) for f in found], TARGET)
+    assert len(rounds) == 2 and all(s > 0 for kernel in rounds for s in kernel)
+    assert tuned(folder, prepared, "norm", "roller", 1)["status"] == "ok"
+
+
+@pytest.mark.nightly
+def test_metaschedule(prepared, folder):
+    found = tuned(folder, prepared, "dense", "metaschedule", 4)
+    assert found["status"] == "ok" and found["trials"] and found["curve"] and found["claimed_s"] > 0
+
+
+@pytest.mark.nightly
+def test_the_search_over_rtiles(prepared, folder):
+    pytest.importorskip("xgboost")
+    found = tuned(folder, prepared, "dense", "xgboost", 8)
+    assert found.get("status", "ok") == "ok" and found["claimed_s"] > 0 and found["tiles"].startswith("cpu.")

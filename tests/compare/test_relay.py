@@ -1,0 +1,95 @@
+"""The Relay line's edge: operators as Relay has them, and each tuner on a small one."""
+
+import json
+
+import pytest
+
+pytestmark = pytest.mark.tvm
+pytest.importorskip("tvm.relay")
+
+from roller_tvm.compare import relay as edge  # noqa: E402
+from roller_tvm.compare.relay.ansor import best_record, read_back  # noqa: E402
+from roller_tvm.compare.relay.functions import relay_function  # noqa: E402
+from roller_tvm.compare.relay.tasks import open_task  # noqa: E402
+from roller_tvm.compare.suite import Case  # noqa: E402
+from roller_tvm.errors import UnsupportedOperator  # noqa: E402
+
+from ..expr.examples import EXAMPLES  # noqa: E402
+
+#: One core: the tests run beside others.
+TARGET = "llvm -mcpu=core-avx2 -num-cores=1"
+CASES = [Case("dense", "dense", "m=4 n=32 k=16 bias=1 relu=1"), Case("norm", "layer_norm", "shape=4x16")]
+
+
+@pytest.mark.parametrize(("name", "params"), EXAMPLES)
+def test_relay_has_the_same_operator(name, params):
+    case = Case("x", name, " ".join(f"{k}={v}" for k, v in params.items()))
+    if name == "layer_norm":
+        with pytest.raises(UnsupportedOperator, match="apart"):
+            relay_function(case)
+        return
+    mod, weights = relay_function(case)
+    assert tuple(int(e) for e in mod["main"].ret_type.shape) == case.expression().output.shape
+    inputs = {p.name_hint: tuple(int(e) for e in p.type_annotation.shape) for p in mod["main"].params}
+    assert sorted(inputs.values()) == sorted(t.shape for t in case.expression().inputs)
+    assert bool(weights) == (case.weighted or "bias" in params)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("comparison")
+
+
+@pytest.fixture(scope="module")
+def prepared(folder):
+    return {p["case"]["id"]: p for p in edge.prepare([c.to_json() for c in CASES], TARGET, str(folder))}
+
+
+def tuned(folder, prepared, case, tuner, trials):
+    task = str(folder / prepared[case]["file"])
+    return edge.tune(task, prepared[case]["case"], tuner, trials, TARGET, str(folder))
+
+
+def test_operators_become_tasks(prepared, folder):
+    assert all(not p["reason"] and p["flops"] > 0 and p["io_bytes"] > 0 for p in prepared.values())
+    told = {case: json.loads((folder / p["file"]).read_text()) for case, p in prepared.items()}
+    assert told["dense"]["default"] and not told["norm"]["default"]  # several kernels in Relay, one here
+
+
+@pytest.mark.slow
+def test_roller_and_untuned_are_built_checked_and_timed(prepared, folder):
+    found = [tuned(folder, prepared, "dense", "roller", 1), tuned(folder, prepared, "dense", "untuned", 0)]
+    assert [f["status"] for f in found] == ["ok", "ok"]
+    assert found[0]["seconds"] > 0 and found[0]["tiles"].startswith("cpu.")
+    rounds = edge.time([str(folder / f["kernel"]) for f in found], TARGET)
+    assert len(rounds) == 2 and all(s > 0 for kernel in rounds for s in kernel)
+    with pytest.raises(UnsupportedOperator, match="no single kernel"):
+        tuned(folder, prepared, "norm", "untuned", 0)
+    assert tuned(folder, prepared, "norm", "roller", 1)["status"] == "ok"
+
+
+@pytest.mark.nightly
+def test_ansor_goes_on_where_it_was(prepared, folder):
+    found = tuned(folder, prepared, "dense", "ansor", 4)
+    assert found["status"] == "ok" and found["trials"] == 4 and found["curve"]
+    work = next((folder / "work").glob("*.ansor"))
+    records = (work / "records.json").read_text()
+    again = tuned(folder, prepared, "dense", "ansor", 4)
+    assert again["schedule"] == found["schedule"] and (work / "records.json").read_text() == records
+    opened = open_task(folder / prepared["dense"]["file"], prepared["dense"]["case"], TARGET, folder)
+    line, seconds, count = best_record(work / "records.json", opened.key)
+    assert count == 4 and seconds > 0 and read_back(line, opened.dag) == found["tiles"] != ""
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("tuner", ["autotvm", "roller"])
+def test_the_others(prepared, folder, tuner):
+    found = tuned(folder, prepared, "dense", tuner, 4)
+    assert found["status"] == "ok" and found["trials"] and found["claimed_s"] > 0 and found["tiles"]
+
+
+@pytest.mark.nightly
+def test_the_search_over_rtiles(prepared, folder):
+    pytest.importorskip("xgboost")
+    found = tuned(folder, prepared, "dense", "xgboost", 8)
+    assert found.get("status", "ok") == "ok" and found["claimed_s"] > 0 and found["tiles"].startswith("cpu.")
