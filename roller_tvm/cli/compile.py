@@ -28,6 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="package as TVMC writes it (.tar), or library (.so); default module.tar; on the Relax line module.so",
     )
     add_buckets_argument(parser)
+    told = "Relax line, cuda: products of float32 on tensor cores, rounded to tf32 (answers change); default off"
+    parser.add_argument("--tf32", action="store_true", help=told)
     parser.add_argument("--json", action="store_true", help="print what was built as JSON")
 
 

@@ -77,7 +77,7 @@ def build(args: argparse.Namespace) -> Built:
         from roller_tvm.relax.pipeline import build
 
         mod = with_signature(model.mod, model.inputs)
-        return save_model(build(mod, target, model.params, records, buckets=buckets), output)
+        return save_model(build(mod, target, model.params, records, buckets=buckets, tf32=args.tf32), output)
 
     return Built(output, target, build, "with the plans that the model thinks best, not measured")
 

@@ -88,6 +88,9 @@ def build(args: argparse.Namespace) -> Built:
 
     if args.buckets:
         raise _no_buckets()
+    if args.tf32:
+        remedy = "leave it out, or take the Relax line: --line relax"
+        raise UsageError("the Relay line has no tensor cores", "--tf32", remedy)
     output, records = check_output(args.output or OUTPUT), args.tuning_records
     target = _target(args)
     device_for_target(target)

@@ -250,6 +250,13 @@ def _move(found: re.Match[str], arguments: list[str], line: int) -> str:
     return f"{_value(arguments[0])} = {_value(arguments[1])};"
 
 
+def _to_tf32(found: re.Match[str], arguments: list[str], line: int) -> str:
+    """To the nearest, ties away from zero; infinities and what is no number stay."""
+    bits = f"(uint32_t)({_value(arguments[1])})"
+    finite = f"({bits} & 0x7f800000u) != 0x7f800000u"
+    return f"{_value(arguments[0])} = {finite} ? ({bits} + 0x1000u) & 0xffffe000u : {bits};"
+
+
 def _to_shared(found: re.Match[str], arguments: list[str], line: int) -> str:
     return f"{_value(arguments[0])} = emu_shared_address((const void*)(uintptr_t)({_value(arguments[1])}));"
 
@@ -277,6 +284,7 @@ _KNOWN: list[tuple[str, _Maker]] = [
     (r"mov\.[bsuf](?:16|32|64)", _move),
     (r"cvta\.to\.shared\.u64", _to_shared),
     (r"cvt\.u32\.u64|cvt\.u64\.u32", _move),
+    (r"cvt\.rna\.tf32\.f32", _to_tf32),
     (r"dp4a\.([su])32\.([su])32", _dp4a),
     (r"membar\.(?:gl|sys|cta)", lambda f, *_: "" if f.group().endswith("cta") else "emu_fence();"),
 ]  # fmt: skip

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ..device import DeviceSpec
 from ..expr import TensorExpression
+from ..model.gpu_tensor import TF32
 from ..plan.program import RProgram
 from .words import amount, seconds
 
@@ -46,7 +47,8 @@ def peak_of(expression: TensorExpression, device: DeviceSpec, programs: Sequence
     """GFLOP/s of the units that compute the anchor: tensor cores where a program uses them."""
     for program in programs:
         if program.recipe == "gpu.tensor":
-            return device.peak(expression.tensors[program.staged[0]].dtype, tensor=True)
+            own = expression.tensors[program.staged[0]].dtype
+            return device.peak(TF32 if program.choice("tf32") else own, tensor=True)
     return device.peak(expression.anchor.dtype)
 
 

@@ -58,6 +58,8 @@ def lower_tensor(expression: TensorExpression, program: RProgram) -> list[Step]:
     steps += [Fuse(name, ("m.w", "n.w"), "warp"), Bind(name, "warp", "threadIdx.y")]
     steps.append(Tile(name, "m.i", f"{name}.tile"))
     short, dynamic = _SHORT[element.dtype], program.choice("dynamic")
+    if program.choice("tf32", 0):
+        short = "tf32"
     for access, flip, side, own in (
         (roles.left, roles.left_turned, "a", block[0]), (roles.right, not roles.right_turned, "b", block[1]),
     ):  # fmt: skip

@@ -23,6 +23,8 @@ from .storage import VECTOR_ALIGNMENT
 PADDING_BYTES = VECTOR_ALIGNMENT
 # Rows, columns and (in bytes) depth of a fragment.
 FRAGMENT, DEPTH_BYTES = 16, 32
+#: What float32 is read as where a user allows it: in its upper 19 bits, to which every operand is rounded.
+TF32 = "tfloat32"
 # Registers for each address of a copy that runs ahead, of 64 bits.
 PER_COPY = 2
 # A step that takes so many times its busiest pipe is bound by waiting.
@@ -146,11 +148,16 @@ def tensor_estimate(
     element = matrices[0].element_bytes
     deep = bk * element / DEPTH_BYTES
     products = bm * bn / (FRAGMENT * FRAGMENT) * deep * 2
-    loads = sum(warps * shape.warp[a.rows] / FRAGMENT * deep for a in matrices)
+    fragments = [warps * shape.warp[a.rows] / FRAGMENT * deep for a in matrices]
+    loads = sum(fragments)
     counts = [fetches(device, a, shape, v) for a, v in zip(matrices, shape.vectors, strict=True)]
     each = (1 if ahead and shape.stages > 1 else 2) + FETCH_OVERHEAD  # past the registers it is one instruction
     copying = sum(c * (each + GUARD_OVERHEAD * a.guarded) for c, a in zip(counts, matrices, strict=True))
-    issue = (products + loads + copying * warps) / rates.issue
+    words = FRAGMENT * DEPTH_BYTES // (4 * device.vector_width)  # of a fragment, each lane
+    rounding = 0.0
+    if dtype == TF32:  # each is rounded, and read alone where rows lie across the sum
+        rounding = sum(f * (words + (words - 1) * a.turned) for f, a in zip(fragments, matrices, strict=True))
+    issue = (products + loads + rounding + copying * warps) / rates.issue
     tile_bytes = sum((bm, bn)[a.rows] * bk * element for a in matrices)
     shared_time = (loads * FRAGMENT * DEPTH_BYTES + tile_bytes) / rates.shared
     moved = sum(

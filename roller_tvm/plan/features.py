@@ -29,25 +29,29 @@ class Features:
         Copies into shared memory that run ahead of what reads them, past the registers.
     dynamic_shared : bool
         Shared memory beyond the static limit, as far as the device lets a block opt in.
+    tf32 : bool
+        Products of float32 on tensor cores, whose operands are rounded to ten bits of fraction: only where a user
+        allows it, since answers change.
 
     Examples
     --------
     >>> from roller_tvm.device import load_device
     >>> Features.of_tensor_ir(load_device("a100")).tensor_cores, Features.of_tensor_ir(load_device("v100"))
-    (True, Features(tensor_cores=False, async_copy=False, dynamic_shared=False))
+    (True, Features(tensor_cores=False, async_copy=False, dynamic_shared=False, tf32=False))
     """
 
     tensor_cores: bool = False
     async_copy: bool = False
     dynamic_shared: bool = False
+    tf32: bool = False
 
     @classmethod
-    def of_tensor_ir(cls, device: DeviceSpec) -> Features:
+    def of_tensor_ir(cls, device: DeviceSpec, tf32: bool = False) -> Features:
         """What TensorIR can say for a device."""
         arch = re.fullmatch(r"sm_(\d+)[a-z]?", device.arch)
         if device.kind != "gpu" or arch is None or int(arch[1]) < _FIRST_ARCH:
             return cls()
-        return cls(bool(device.tensor_gflops), True, bool(device.limits.shared_per_block_optin_bytes))
+        return cls(bool(device.tensor_gflops), True, bool(device.limits.shared_per_block_optin_bytes), tf32)
 
     def shared_limit(self, device: DeviceSpec) -> int:
         """Bytes of shared memory that a block may have."""

@@ -15,6 +15,7 @@ from ..model.gpu_tensor import (
     DEPTH_BYTES,
     FRAGMENT,
     PADDING_BYTES,
+    TF32,
     Matrix,
     TensorShape,
     shared_bytes,
@@ -53,6 +54,8 @@ INSTRUCTIONS = {
     ("bfloat16", "float32"): Instruction(),
     ("int8", "int32"): Instruction(turns=False, dynamic=False),
 }  # fmt: skip
+#: Where a user allows it.
+ROUNDING = {("float32", "float32"): Instruction()}
 # Elements of a row that a lane holds beside one another in the sums of an mma (PTX ISA, fragments of m16n8k16).
 PAIR = 2
 # Breadth of the search, not device facts: tiles in fragments, buffers, bands of the raster.
@@ -75,16 +78,17 @@ class Product:
         return self.matrices[0].element_bytes
 
 
-def product_of(geometry: Geometry) -> Product | Rejection:
+def product_of(geometry: Geometry, tf32: bool = False) -> Product | Rejection:
     """The nest as a product that tensor cores can compute, or why it is none."""
     stage, tensors = geometry.stage, geometry.expression.tensors
     roles = matrix_roles(stage)
     if isinstance(roles, str):
         return _refused("a product of two matrices", roles)
     own = (tensors[roles.left.tensor].dtype, tensors[roles.right.tensor].dtype)
-    instruction = INSTRUCTIONS.get((own[0], stage.dtype))
+    instructions = INSTRUCTIONS | ROUNDING if tf32 else INSTRUCTIONS
+    instruction = instructions.get((own[0], stage.dtype))
     if own[0] != own[1] or instruction is None:
-        known = ", ".join(f"{a} with sums of {c}" for a, c in INSTRUCTIONS)
+        known = ", ".join(f"{a} with sums of {c}" for a, c in instructions)
         return _refused(known, f"{own[0]} and {own[1]} with sums of {stage.dtype}")
     for access, turned in ((roles.left, roles.left_turned), (roles.right, roles.right_turned)):
         if turned and not instruction.turns:
@@ -98,7 +102,8 @@ def product_of(geometry: Geometry) -> Product | Rejection:
     ]
     groups = (roles.m if roles.left_turned else roles.k, roles.n if roles.right_turned else roles.k)
     vectors = [copy_vector(geometry, op, group) for op, group in zip(operands, groups, strict=True)]
-    return Product(roles, (matrices[0], matrices[1]), roles.sizes(stage), (vectors[0], vectors[1]), own[0],
+    dtype = TF32 if (own[0], stage.dtype) in ROUNDING else own[0]
+    return Product(roles, (matrices[0], matrices[1]), roles.sizes(stage), (vectors[0], vectors[1]), dtype,
                    instruction.dynamic)
 
 
@@ -150,7 +155,7 @@ def _vectors(made: Product, block: tuple[int, int, int]) -> tuple[int, int]:
 def construct_tensor(search: Search, top: int, features: Features) -> list[tuple[RProgram, ProgramEstimate]]:
     """Ranked candidates of recipe gpu.tensor: tiles of block and warp, steps, buffers, raster."""
     g, device = search.geometry, search.device
-    made = product_of(g)
+    made = product_of(g, features.tf32)
     if isinstance(made, Rejection):
         search.reject(made)
         return []
@@ -237,7 +242,7 @@ def program(search: Search, made: Product, shape: TensorShape, ahead: bool) -> R
         "threads": shape.warps * search.device.vector_width, "block_m": shape.block[0], "block_n": shape.block[1],
         "block_k": shape.block[2], "warp_m": shape.warp[0], "warp_n": shape.warp[1], "stages": shape.stages,
         "async": int(ahead and shape.stages > 1), "raster": shape.raster, "dynamic": int(made.dynamic),
-        "store": PAIR if paired else 1,
+        "store": PAIR if paired else 1, **({"tf32": 1} if made.dtype == TF32 else {}),
         f"vector:{made.roles.left.tensor}": shape.vectors[0], f"vector:{made.roles.right.tensor}": shape.vectors[1],
     }  # fmt: skip
     staged = (made.roles.left.tensor, made.roles.right.tensor)

@@ -85,8 +85,9 @@ def prepare(mod: Any, target: Any = None, buckets: Sizes | Sequence[int] | None 
 
 
 def schedule(
-    mod: Any, target: Any = None, database: Any = None, device: DeviceSpec | str | None = None, top: int = 4
-) -> tuple[Any, Report]:
+    mod: Any, target: Any = None, database: Any = None, device: DeviceSpec | str | None = None, top: int = 4,
+    tf32: bool = False,
+) -> tuple[Any, Report]:  # fmt: skip
     """Every PrimFunc of a prepared module scheduled, and what Roller did of it.
 
     Parameters
@@ -94,6 +95,8 @@ def schedule(
     database : tvm.s_tir.meta_schedule.Database or path, optional
         Records used first, as `tune_relax` or MetaSchedule wrote them; a path is the folder of their JSON files.
         By default the database in scope, if there is one.
+    tf32 : bool
+        See `ScheduleWithRoller`.
 
     Raises
     ------
@@ -102,7 +105,7 @@ def schedule(
     """
     target = _target(target)
     require_lowered(mod)
-    scheduler: Any = ScheduleWithRoller(target, device, top)
+    scheduler: Any = ScheduleWithRoller(target, device, top, tf32)
     with target, _database(database, target) as records:
         if records is not None:
             mod = relax.transform.MetaScheduleApplyDatabase()(mod)
@@ -134,6 +137,7 @@ def roller_pipeline(
     device: DeviceSpec | str | None = None,
     buckets: Sizes | Sequence[int] | None = None,
     top: int = 4,
+    tf32: bool = False,
 ) -> Any:
     """The whole pipeline as one pass, for ``tvm.compile(mod, target, relax_pipeline=...)``.
 
@@ -149,6 +153,8 @@ def roller_pipeline(
         See `prepare`.
     top : int
         Plans tried where the first ones cannot be applied.
+    tf32 : bool
+        See `ScheduleWithRoller`.
 
     Examples
     --------
@@ -159,7 +165,7 @@ def roller_pipeline(
     @tvm.transform.module_pass(opt_level=0, name="RollerPipeline")
     def pipeline(mod: Any, _context: Any) -> Any:
         full = _target(target)
-        scheduled, _ = schedule(prepare(mod, full, buckets), full, database, device, top)
+        scheduled, _ = schedule(prepare(mod, full, buckets), full, database, device, top, tf32)
         with full:
             return lower(full)(scheduled)
 
@@ -173,6 +179,7 @@ def build(
     database: Any = None,
     device: DeviceSpec | str | None = None,
     buckets: Sizes | Sequence[int] | None = None,
+    tf32: bool = False,
 ) -> Any:
     """Build a Relax module for ``relax.VirtualMachine`` with Roller's schedules.
 
@@ -184,7 +191,7 @@ def build(
         By default this machine's CPU.
     params : mapping of name to array, optional
         Weights to bind to parameters of ``main``.
-    database, device, buckets
+    database, device, buckets, tf32
         See `roller_pipeline`.
 
     Returns
@@ -205,7 +212,7 @@ def build(
     take = TakeHost()
     instruments = [*(outer.instruments or []), *([take.instrument] if full.kind.name == "cuda" else [])]
     with tvm.transform.PassContext(opt_level=outer.opt_level, config=_copying_ahead(full), instruments=instruments):
-        executable = tvm.compile(mod, full, relax_pipeline=roller_pipeline(full, database, device, buckets))
+        executable = tvm.compile(mod, full, relax_pipeline=roller_pipeline(full, database, device, buckets, tf32=tf32))
     setattr(executable, KERNELS, take.kernels(executable))
     return executable
 

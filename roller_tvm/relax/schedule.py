@@ -78,6 +78,9 @@ class ScheduleWithRoller:
         By default the one that follows from the target.
     top : int
         Plans tried where the first ones cannot be applied.
+    tf32 : bool
+        Let tensor cores compute products of float32, whose operands they read as tf32: rounded to ten bits of
+        fraction. Answers change, so it is off unless asked for.
 
     Attributes
     ----------
@@ -90,8 +93,10 @@ class ScheduleWithRoller:
     ...     mod = ScheduleWithRoller()(mod)
     """
 
-    def __init__(self, target: Any = None, device: DeviceSpec | str | None = None, top: int = 4) -> None:
-        self.target, self.device, self.top = target, device, top
+    def __init__(
+        self, target: Any = None, device: DeviceSpec | str | None = None, top: int = 4, tf32: bool = False
+    ) -> None:
+        self.target, self.device, self.top, self.tf32 = target, device, top, tf32
         self.report = Report()
 
     def transform_module(self, mod: Any, _context: Any) -> Any:
@@ -113,7 +118,7 @@ class ScheduleWithRoller:
                 scheduled, note = same[1], replace(same[2], name=name)
             else:
                 device = device_of(self.device, func_target)
-                found = make_candidates(func, device, self.top, constant_parameters(func), name)
+                found = make_candidates(func, device, self.top, constant_parameters(func), name, self.tf32)
                 scheduled, note = _best(found, name)
                 alike.append((_bare(func), scheduled, note))
             report.notes.append(note)

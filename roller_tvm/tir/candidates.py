@@ -81,8 +81,9 @@ def _tensor_cores(ranked: RankedPlan) -> bool:
 
 
 def make_candidates(
-    func: Any, device: DeviceSpec, top: int = 10, constants: Collection[str | int] = (), name: str | None = None
-) -> Candidates:
+    func: Any, device: DeviceSpec, top: int = 10, constants: Collection[str | int] = (), name: str | None = None,
+    tf32: bool = False,
+) -> Candidates:  # fmt: skip
     """Plan a PrimFunc. Nothing that goes wrong with it is raised: the reason is in the result.
 
     Parameters
@@ -96,6 +97,8 @@ def make_candidates(
         Parameters whose values are known at build time.
     name : str, optional
         Of the operator, in plans and messages.
+    tf32 : bool
+        Whether products of float32 may be rounded to tf32, for tensor cores.
 
     Examples
     --------
@@ -113,7 +116,7 @@ def make_candidates(
     try:
         reading = read_prim_func(func, name=name, constants=constants)
         result.flops = float(reading.expression.flops)
-        features = Features.of_tensor_ir(device)
+        features = Features.of_tensor_ir(device, tf32)
         plans = list(construct(reading.expression, device, top, features).plans)
         if features != NO_FEATURES and all(_tensor_cores(ranked) for ranked in plans):
             plans += construct(reading.expression, device, 1).plans  # for where TVM finds no product in the function

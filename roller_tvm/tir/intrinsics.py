@@ -7,12 +7,15 @@ import importlib.abc
 import importlib.machinery
 import sys
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 #: The module of TVM that registers them all when it is imported, and its file.
 MODULE = "tvm.s_tir.tensor_intrin.cuda"
+#: Word in a name -> the module of ours that has it, where TVM has none.
+_OWN = {"bf16": ".bfloat", "tf32": ".tf32"}
 
 
 def register(name: str) -> None:
@@ -31,10 +34,9 @@ def register(name: str) -> None:
 
     if TensorIntrin.get(name, allow_missing=True) is not None:
         return
-    if "bf16" in name:
-        from .bfloat import INTRINSICS
-
-        make, arguments = INTRINSICS[name]
+    own = next((module for word, module in _OWN.items() if word in name), None)
+    if own is not None:
+        make, arguments = import_module(own, __package__).INTRINSICS[name]
         TensorIntrin.register(name, *make(*arguments))
         return
     if MODULE in sys.modules:

@@ -190,12 +190,14 @@ def spread_over_warp(rows: int, columns: int) -> Any:
     def place(*index: Any) -> tuple[Any, ...]:
         *before, i, j = index
         row, column = i % rows, j % columns
-        if rows > columns:  # bytes whose rows lie along the sum: words are made of four of them
+        if rows == LANES:  # bytes whose rows lie along the sum: words are made of four of them
             return (*before, i // rows, j // columns, row % 16 // 4 + column % 8 * 4,
                     column // 8 * 8 + row // 16 * 4 + row % 4)  # fmt: skip
         word = columns // 8
         lane = row % 8 * 4 + column % (columns // 2) // word
-        element = column // (columns // 2) * (rows * word // 8) + row // 8 * word + column % word
+        element = column // (columns // 2) * (rows * word // 8) + column % word
+        if rows > 8:
+            element += row // 8 * word
         return (*before, i // rows, j // columns, lane, element)
 
     return place

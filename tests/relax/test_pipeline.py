@@ -24,6 +24,8 @@ from roller_tvm.relax.tuning import tune  # noqa: E402
 from . import modules  # noqa: E402
 from .networks import LLVM, classifier, default, module, run, values  # noqa: E402
 
+CUDA = tvm.target.Target({"kind": "cuda", "arch": "sm_80"}).with_host("llvm")
+
 
 def prim_funcs(mod):
     """PrimFuncs by name, without the numbers that passes give."""
@@ -132,6 +134,18 @@ def test_cuda_without_a_gpu(arch, batch):
         modules += list(own.imports)
         sources += [own.inspect_source()] if own.kind == "cuda" else []
     assert sources and all("__global__" in s for s in sources)
+
+
+def test_products_of_float32_on_tensor_cores_where_that_is_asked_for():
+    def body(builder, x):
+        return builder.emit(relax.op.matmul(x, relax.const(values(256, 256))))
+
+    mod = module(body, (256, 256))
+    found = {}
+    for tf32 in (False, True):
+        _, report = schedule(prepare(mod, CUDA), CUDA, tf32=tf32)
+        (found[tf32],) = (n.recipe for n in report.scheduled)
+    assert "gpu.tensor" not in found[False] and found[True] == "gpu.tensor"
 
 
 class TestWhatToRunFirst:

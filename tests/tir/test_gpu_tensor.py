@@ -12,12 +12,15 @@ pytestmark = pytest.mark.relax
 from tvm import s_tir, te  # noqa: E402
 
 from roller_tvm.device import load_device  # noqa: E402
+from roller_tvm.explain import explain  # noqa: E402
 from roller_tvm.lower import lower  # noqa: E402
 from roller_tvm.plan import construct  # noqa: E402
 from roller_tvm.plan.features import Features  # noqa: E402
 from roller_tvm.te import te_operator  # noqa: E402
 from roller_tvm.tir import apply_steps_tir, read_prim_func  # noqa: E402
+from roller_tvm.tir.cuda import check_resources  # noqa: E402
 from roller_tvm.tir.emulated import emulated_function  # noqa: E402
+from roller_tvm.toolchain import find_compilers  # noqa: E402
 
 DEVICE = load_device("a100")
 FEATURES = Features.of_tensor_ir(DEVICE)
@@ -64,9 +67,9 @@ CASES = {
 }
 
 
-def on_tensor_cores(func, reading, **choices):
+def on_tensor_cores(func, reading, features=FEATURES, **choices):
     """The best plan on tensor cores, with choices of its program changed."""
-    found = construct(reading.expression, DEVICE, 60, FEATURES).plans
+    found = construct(reading.expression, DEVICE, 60, features).plans
     ranked = next(r for r in found if [p.recipe for p in r.plan.programs] == ["gpu.tensor"])
     (program,) = ranked.plan.programs
     changed = replace(program, choices=tuple({**dict(program.choices), **choices}.items()))
@@ -111,6 +114,73 @@ def test_numbers_and_shared_memory(name):
     agree(out, expected(func, tensors, inputs), str(out.dtype), reading.expression.anchor.dtype)
     if ranked.plan.programs[0].choice("dynamic"):
         assert launch.dynamic_shared == predicted.shared_bytes
+
+
+#: float32 read as tf32, as a user may allow.
+ROUNDED = {
+    "rows and columns": lambda: product(64, 48, 64, right_turned=True, dtype="float32"),
+    "both along the sum": lambda: product(48, 64, 64, dtype="float32"),
+    "left turned": lambda: product(64, 64, 32, left_turned=True, dtype="float32"),
+    "both turned": lambda: product(64, 64, 64, left_turned=True, right_turned=True, dtype="float32"),
+    "nothing divides, epilogue": lambda: product(50, 72, 40, dtype="float32", epilogue=True),
+    "batches": lambda: product(32, 32, 64, batch=3, dtype="float32"),
+    "conv nhwc": lambda: te_operator("conv2d_nhwc", n=1, c=32, h=9, w=9, f=32, kh=3, kw=3, padding=1, stride=2),
+    "conv nchw": lambda: te_operator("conv2d_nchw", n=2, c=16, h=7, w=9, f=24, kh=3, kw=3, padding=1, relu=True),
+}
+
+
+def to_tf32(x):
+    """To the nearest with ten bits of fraction, ties away from zero."""
+    return ((x.view("uint32") + np.uint32(1 << 12)) & np.uint32(0xFFFFE000)).view("float32")
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_float32_as_tf32(name):
+    """Operands are rounded, not cut off, and summed in float32: as exact as a product of the rounded operands."""
+    tensors = ROUNDED[name]()
+    func = te.create_prim_func(tensors)
+    reading = read_prim_func(func)
+    ranked, schedule = on_tensor_cores(func, reading, replace(FEATURES, tf32=True))
+    inputs = inputs_of(tensors)
+    function = emulated_function(schedule.mod, "sm_80")
+    (out,) = function.run(inputs)
+    rounded = [to_tf32(array) if n < 2 else array for n, array in enumerate(inputs)]
+    agree(out, expected(func, tensors, rounded), "float32", "float32")
+    exact = expected(func, tensors, inputs)
+    assert 1e-5 < np.abs(out - exact).max() / np.abs(exact).max() < 2e-3
+    assert function.launches[0].dynamic_shared == ranked.estimate.programs[0].shared_bytes
+
+
+def test_tf32_keeps_what_is_not_finite():
+    tensors = product(16, 16, 32, dtype="float32")
+    func = te.create_prim_func(tensors)
+    _, schedule = on_tensor_cores(func, read_prim_func(func), replace(FEATURES, tf32=True))
+    left, right = inputs_of(tensors)
+    left[0, 0], left[1, 0], right[:, 0] = np.inf, np.nan, 1.0
+    (out,) = emulated_function(schedule.mod, "sm_80").run([left, right])
+    assert np.isposinf(out[0]).all() and np.isnan(out[1]).all() and np.isfinite(out[2:]).all()
+
+
+def test_float32_stays_float32_where_nobody_allowed_otherwise():
+    reading = read_prim_func(te.create_prim_func(product(512, 512, 512, dtype="float32")))
+    for features, recipe in ((FEATURES, "gpu.tiled"), (replace(FEATURES, tf32=True), "gpu.tensor")):
+        ranked = construct(reading.expression, DEVICE, 1, features).plans[0]
+        assert [p.recipe for p in ranked.plan.programs] == [recipe]
+        assert "TFLOP/s" in explain(ranked, DEVICE)
+
+
+@pytest.mark.skipif(not find_compilers(), reason="needs a CUDA compiler")
+@pytest.mark.parametrize("arch, device", [("sm_80", "a100"), ("sm_90", "h100")])
+def test_tf32_kernels_take_what_was_predicted(arch, device):
+    spec = load_device(device)
+    func = te.create_prim_func(product(512, 512, 256, right_turned=True, dtype="float32"))
+    reading = read_prim_func(func)
+    ranked = construct(reading.expression, spec, 1, Features.of_tensor_ir(spec, tf32=True)).plans[0]
+    checked = check_resources(ranked.plan, ranked.estimate, func, reading, [arch], device=spec)
+    (kernel,), (predicted,) = checked.kernels(arch), ranked.estimate.programs
+    assert kernel.local_bytes == 0 and kernel.shared_bytes == predicted.shared_bytes
+    assert predicted.registers >= 0.75 * kernel.registers
+    assert "m16n8k8.row.col.f32.tf32.tf32.f32" in checked.source and "cvt.rna.tf32" in checked.source
 
 
 def test_instructions_in_the_source():

@@ -1,0 +1,195 @@
+"""Tensor intrinsics for float32 read as tf32, which TVM 0.27 lacks: 16 x 16 x 8 tiles, by two mma.m16n8k8.
+
+mma reads the upper 19 bits of an operand; cutting off the others would make every product too small, so operands are
+rounded as they come into registers. ldmatrix moves words of four bytes where the rows of a tile lie along the sum; it
+cannot turn tiles of them, so others are read word by word.
+
+A trace with them replays in processes that have them registered (``intrinsics.register``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tvm.backend.cuda.op import cuda_func_call
+from tvm.script import tirx as T
+
+#: Rows of a tile, and its depth along the sum; lanes of a warp and what each holds of an operand and of the sums.
+SIZE, DEPTH, LANES, OWN, SUMS = 16, 8, 32, 4, 8
+DTYPE = "float32"
+_ROUND = """
+__device__ __forceinline__ float roller_round_tf32(float x) {
+  unsigned int rounded;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(x));
+  return __uint_as_float(rounded);
+}
+"""
+
+
+def rounded(x: Any) -> Any:
+    """A float32 rounded to the nearest tf32."""
+    return cuda_func_call("roller_round_tf32", x, source_code=_ROUND, return_type=DTYPE)
+
+
+def along(i: Any, j: Any) -> tuple[Any, Any]:
+    """(lane, element of the lane) in a tile of 16 rows along the sum, as ``Fragment`` lays it out."""
+    return i % 8 * 4 + j % 4, j // 4 * 2 + i // 8
+
+
+def across(i: Any, j: Any) -> tuple[Any, Any]:
+    """The same in a tile whose 8 rows are terms of the sum."""
+    return i * 4 + j % 8 // 2, j // 8 * 2 + j % 2
+
+
+def of_sums(i: Any, j: Any) -> tuple[Any, Any]:
+    return i % 8 * 4 + j % 8 // 2, j // 8 * 4 + i // 8 * 2 + j % 2
+
+
+def load(side: str, turned: bool) -> tuple[Any, Any]:
+    """A tile from dynamic shared memory into registers.
+
+    Parameters
+    ----------
+    side : {'a', 'b'}
+    turned : bool
+        Of the left operand, rows are terms of the sum; of the right one, rows along n.
+    """
+    terms = (side == "a") == turned
+    shape, place = ((DEPTH, SIZE), across) if terms else ((SIZE, DEPTH), along)
+    rows, columns = shape
+
+    # mma's left operand goes down the rows first, its right one along the sum.
+    def half(part: Any) -> tuple[Any, Any]:
+        return (part % 2, part // 2) if side == "a" else (part // 2, part % 2)
+
+    def row(lane: Any) -> Any:
+        return half(lane // 8)[0] * 8 + lane % 8
+
+    def column(lane: Any) -> Any:
+        return half(lane // 8)[1] * 4
+
+    def outer(lane: Any, own: Any) -> Any:
+        return half(own)[0] * 8 + lane // 4
+
+    def term(lane: Any, own: Any) -> Any:
+        return half(own)[1] * 4 + lane % 4
+
+    @T.prim_func(s_tir=True)
+    def described(to: T.handle, of: T.handle) -> None:
+        tile = T.match_buffer(of, shape, DTYPE, align=64, offset_factor=DEPTH, scope="shared.dyn")
+        held = T.match_buffer(to, (LANES, OWN), DTYPE, align=64, offset_factor=SIZE, scope="warp")
+        with T.sblock("root"):
+            T.reads(tile[0:rows, 0:columns])
+            T.writes(held[0:LANES, 0:OWN])
+            for i, j in T.grid(rows, columns):
+                with T.sblock("load"):
+                    vi, vj = T.axis.remap("SS", [i, j])
+                    lane, own = T.meta_var(place(vi, vj))
+                    T.reads(tile[vi, vj])
+                    T.writes(held[lane, own])
+                    held[lane, own] = tile[vi, vj]
+
+    @T.prim_func(s_tir=True)
+    def by_matrices(to: T.handle, of: T.handle) -> None:
+        stride = T.int32()
+        one = T.int32()
+        tile = T.match_buffer(
+            of, (SIZE, DEPTH), DTYPE, align=64, offset_factor=DEPTH, scope="shared.dyn", strides=[stride, one]
+        )
+        held = T.match_buffer(to, (LANES, OWN), DTYPE, align=64, offset_factor=SIZE, scope="warp")
+        with T.sblock("root"):
+            T.reads(tile[0:SIZE, 0:DEPTH])
+            T.writes(held[0:LANES, 0:OWN])
+            for lane in T.thread_binding(0, LANES, "threadIdx.x"):
+                T.evaluate(
+                    T.ptx_legacy.ldmatrix(
+                        False, 4, ".b16", held.data, held.elem_offset + OWN * lane, tile.access_ptr("r"),
+                        row(lane) * stride + column(lane), dtype=DTYPE,
+                    )
+                )  # fmt: skip
+                for own in T.unroll(OWN):
+                    held[lane, own] = rounded(held[lane, own])
+
+    @T.prim_func(s_tir=True)
+    def by_words(to: T.handle, of: T.handle) -> None:
+        stride = T.int32()
+        one = T.int32()
+        tile = T.match_buffer(
+            of, (DEPTH, SIZE), DTYPE, align=64, offset_factor=DEPTH, scope="shared.dyn", strides=[stride, one]
+        )
+        held = T.match_buffer(to, (LANES, OWN), DTYPE, align=64, offset_factor=SIZE, scope="warp")
+        with T.sblock("root"):
+            T.reads(tile[0:DEPTH, 0:SIZE])
+            T.writes(held[0:LANES, 0:OWN])
+            for lane in T.thread_binding(0, LANES, "threadIdx.x"):
+                for own in T.unroll(OWN):
+                    held[lane, own] = rounded(tile[term(lane, own), outer(lane, own)])
+
+    return described, by_words if terms else by_matrices
+
+
+def multiply(left_turned: bool, right_turned: bool) -> tuple[Any, Any]:
+    """Sums in float32 of the products of two tiles."""
+
+    def left(i: Any, k: Any) -> tuple[Any, Any]:
+        return across(k, i) if left_turned else along(i, k)
+
+    def right(j: Any, k: Any) -> tuple[Any, Any]:
+        return along(j, k) if right_turned else across(k, j)
+
+    @T.prim_func(s_tir=True)
+    def described(a: T.handle, b: T.handle, c: T.handle) -> None:
+        A = T.match_buffer(a, (LANES, OWN), DTYPE, align=64, offset_factor=SIZE, scope="warp")
+        B = T.match_buffer(b, (LANES, OWN), DTYPE, align=64, offset_factor=SIZE, scope="warp")
+        C = T.match_buffer(c, (LANES, SUMS), DTYPE, align=64, offset_factor=SIZE, scope="warp")
+        with T.sblock("root"):
+            T.reads(C[0:LANES, 0:SUMS], A[0:LANES, 0:OWN], B[0:LANES, 0:OWN])
+            T.writes(C[0:LANES, 0:SUMS])
+            for i, j, k in T.grid(SIZE, SIZE, DEPTH):
+                with T.sblock("product"):
+                    vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+                    al, ao = T.meta_var(left(vi, vk))
+                    bl, bo = T.meta_var(right(vj, vk))
+                    cl, co = T.meta_var(of_sums(vi, vj))
+                    T.reads(C[cl, co], A[al, ao], B[bl, bo])
+                    T.writes(C[cl, co])
+                    C[cl, co] = C[cl, co] + A[al, ao] * B[bl, bo]
+
+    @T.prim_func(s_tir=True)
+    def implemented(a: T.handle, b: T.handle, c: T.handle) -> None:
+        A = T.match_buffer(a, (LANES, OWN), DTYPE, align=64, offset_factor=SIZE, scope="warp")
+        B = T.match_buffer(b, (LANES, OWN), DTYPE, align=64, offset_factor=SIZE, scope="warp")
+        C = T.match_buffer(c, (LANES, SUMS), DTYPE, align=64, offset_factor=SIZE, scope="warp")
+        with T.sblock("root"):
+            T.reads(C[0:LANES, 0:SUMS], A[0:LANES, 0:OWN], B[0:LANES, 0:OWN])
+            T.writes(C[0:LANES, 0:SUMS])
+            for lane in T.thread_binding(0, LANES, "threadIdx.x"):
+                T.evaluate(
+                    T.ptx_legacy.mma(
+                        "m16n8k8", "row", "col", "tf32", "tf32", "fp32", A.data, A.elem_offset + OWN * lane,
+                        B.data, B.elem_offset + OWN * lane, C.data, C.elem_offset + SUMS * lane, False, dtype=DTYPE,
+                    )
+                )  # fmt: skip
+                T.evaluate(
+                    T.ptx_legacy.mma(
+                        "m16n8k8", "row", "col", "tf32", "tf32", "fp32", A.data, A.elem_offset + OWN * lane,
+                        B.data, B.elem_offset + OWN * lane + OWN // 2, C.data,
+                        C.elem_offset + SUMS * lane + SUMS // 2, False, dtype=DTYPE,
+                    )
+                )  # fmt: skip
+
+    return described, implemented
+
+
+#: Name -> what makes (description, implementation).
+INTRINSICS: dict[str, tuple[Callable[..., tuple[Any, Any]], tuple[Any, ...]]] = {
+    **{
+        f"mma_ldmatrix_tf32_{side}{'_trans' if turned else ''}_dyn": (load, (side, turned))
+        for side in "ab" for turned in (False, True)
+    },
+    **{
+        f"mma_tf32tf32f32{'_trans_a' if left else ''}{'_trans_b' if right else ''}": (multiply, (left, right))
+        for left in (False, True) for right in (False, True)
+    },
+}  # fmt: skip
