@@ -267,6 +267,12 @@ def _dp4a(found: re.Match[str], arguments: list[str], line: int) -> str:
     return f"{d} = emu_::dp4a<{a}, {b}>({x}, {y}, {c});"
 
 
+def _barrier(found: re.Match[str], arguments: list[str], line: int) -> str:
+    if len(arguments) == 1:  # of all threads
+        return "emu_barrier(__LINE__, 0, 0);"
+    return f"emu_barrier_of(__LINE__, {_value(arguments[0])}, {_value(arguments[1])});"
+
+
 _Maker = Callable[[re.Match[str], list[str], int], str]
 _SPACE = r"\.(?P<space>global|shared)(?:::cta)?"
 _HINTS = r"(?:\.(?:nc|ca|cg|cs|lu|cv|wb|wt|volatile|L1::\w+|L2::\w+))*"
@@ -286,5 +292,6 @@ _KNOWN: list[tuple[str, _Maker]] = [
     (r"cvt\.u32\.u64|cvt\.u64\.u32", _move),
     (r"cvt\.rna\.tf32\.f32", _to_tf32),
     (r"dp4a\.([su])32\.([su])32", _dp4a),
+    (r"bar\.sync|barrier(?:\.cta)?\.sync(?:\.aligned)?", _barrier),
     (r"membar\.(?:gl|sys|cta)", lambda f, *_: "" if f.group().endswith("cta") else "emu_fence();"),
 ]  # fmt: skip

@@ -21,10 +21,10 @@ class RTask(NamedTuple):
 
     operator: str
     phase: int
-    index: int
+    number: int
 
     def __str__(self) -> str:
-        return f"{self.operator}.{self.phase}[{self.index}]" if self.phase else f"{self.operator}[{self.index}]"
+        return f"{self.operator}.{self.phase}[{self.number}]" if self.phase else f"{self.operator}[{self.number}]"
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ class TaskProgram:
 
         def entry(e: Entry) -> Any:
             if isinstance(e, RTask):
-                return [number[e.operator], e.phase, e.index]
+                return [number[e.operator], e.phase, e.number]
             if id(e) not in known:
                 known[id(e)] = barriers.setdefault(e, len(barriers))
             return known[id(e)]
@@ -215,7 +215,7 @@ def _runs(entries: Iterable[Entry]) -> list[str]:
             result.append(str(entry))
             last = None
         elif last == (entry.operator, entry.phase):
-            result[-1] = f"{result[-1][:-1]} {entry.index}]"
+            result[-1] = f"{result[-1][:-1]} {entry.number}]"
         else:
             result.append(str(entry))
             last = (entry.operator, entry.phase)
@@ -297,11 +297,13 @@ class ProgramBuilder:
                 made[id(waits)] = BarrierTask(tuple(sorted((u, orders[u][o]) for u, o in waits.items())))
             return made[id(waits)]
 
-        prog = tuple(
-            tuple(e for task, before in zip(tasks, mine, strict=True) for e in (*map(barrier, before), task))
-            for tasks, mine in zip(self._lists, barriers, strict=True)
-        )
-        return TaskProgram(self.device, self.kernels, prog)
+        prog: list[tuple[Entry, ...]] = []
+        for tasks, mine in zip(self._lists, barriers, strict=True):
+            entries: list[Entry] = []
+            for task, before in zip(tasks, mine, strict=True):
+                entries += [*map(barrier, before), task]
+            prog.append(tuple(entries))
+        return TaskProgram(self.device, self.kernels, tuple(prog))
 
     def _barriers(self, veu: int) -> list[list[dict[int, int]]]:
         """What is left to wait for before each rTask of a vEU."""

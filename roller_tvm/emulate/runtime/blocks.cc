@@ -1,9 +1,11 @@
 // Launches: blocks one after another, threads of a block as fibres that change hands at barriers and warp operations.
+// Blocks that poll for each other's writes take turns, each with stacks of its own.
 #include <signal.h>
 #include <sys/mman.h>
 #include <time.h>
 
 #include <cstdio>
+#include <iterator>
 
 #define EMU_DEFINE_SWITCH
 #include "state.h"
@@ -16,7 +18,17 @@ namespace emu {
 namespace {
 
 constexpr size_t STACK = 256 << 10, MOST_THREADS = 1024;
-char* stacks;
+char* stacks;  // of the block that runs
+
+// A block whose threads can only poll.
+struct Aside {
+  unsigned number;
+  std::vector<Thread> threads;
+  char* stacks;
+  SharedMemory* memory;
+};
+std::vector<Aside> aside, in_turn;
+std::vector<char*> free_stacks;
 
 void enter() {
   launch.kernel(launch.arguments);
@@ -32,6 +44,7 @@ void run(unsigned number) {
   emu_thread_idx = t.index;
   fibre_switch(launch.scheduler, t.fibre);
   memory_settle();
+  launch.steps += t.state != AT_POLL;
 }
 
 // Lanes of a warp that wait for one another go on, if all that are called for have come.
@@ -79,6 +92,21 @@ void run_warp(unsigned first, unsigned last) {
 
 // All threads have come to a stand: a barrier that all have reached, the end, or a kernel that would hang.
 bool release_barrier() {
+  bool polls = false;
+  for (unsigned i = 0; i < launch.count; i++) {
+    auto& t = launch.threads[i];
+    polls |= t.state == AT_POLL;
+    if (t.state != AT_BARRIER || !t.expected) continue;
+    unsigned came = 0;
+    for (auto& other : launch.threads) came += other.state == AT_BARRIER && other.expected && other.barrier == t.barrier;
+    if (came < t.expected) continue;
+    const unsigned number = t.barrier;
+    memory_barrier();
+    for (auto& other : launch.threads)
+      if (other.state == AT_BARRIER && other.expected && other.barrier == number) other.state = READY, other.warp_epoch = 0;
+    return true;
+  }
+  if (polls) return false;
   unsigned waiting = 0, gone = 0, elsewhere = 0;
   int line = 0;
   const Thread *first = nullptr, *stray = nullptr;
@@ -87,7 +115,7 @@ bool release_barrier() {
     if (t.state == DONE) {
       gone++;
       if (!stray) stray = &t;
-    } else if (t.state == AT_BARRIER && (!first || t.line == line)) {
+    } else if (t.state == AT_BARRIER && !t.expected && (!first || t.line == line)) {
       if (!first) first = &t, line = t.line;
       waiting++;
     } else {
@@ -123,6 +151,7 @@ bool release_barrier() {
       break;
     }
   } else {
+    if (!first) first = stray, line = stray->line;  // all at barriers for more threads than there are
     e.thread = first->index;
     e.line = line;
     e.other_thread = stray->index;
@@ -135,7 +164,7 @@ bool release_barrier() {
   return false;
 }
 
-bool run_block() {
+void start_block() {
   for (unsigned i = 0; i < launch.count; i++) {
     auto& t = launch.threads[i];
     t.state = READY;
@@ -148,14 +177,104 @@ bool run_block() {
     t.index = {i % emu_block_dim.x, i / emu_block_dim.x % emu_block_dim.y, i / emu_block_dim.x / emu_block_dim.y};
     fibre_start(t.fibre, stacks + i * STACK, STACK, enter);
   }
+}
+
+// Until all threads are gone, or none can do more than poll.
+void run_block() {
   do {
-    for (unsigned first = 0; first < launch.count; first += 32) {
+    for (unsigned first = 0; first < launch.count && !launch.failed; first += 32)
       run_warp(first, first + 32 < launch.count ? first + 32 : launch.count);
-      if (launch.failed) return false;
-    }
+    if (launch.failed) return;
     check_time();
   } while (release_barrier());
-  return !launch.failed;
+}
+
+bool block_polls() {
+  for (auto& t : launch.threads)
+    if (t.state == AT_POLL) return true;
+  return false;
+}
+
+void select_block(unsigned number) {
+  emu_block_idx = {number % emu_grid_dim.x, number / emu_grid_dim.x % emu_grid_dim.y,
+                   number / emu_grid_dim.x / emu_grid_dim.y};
+}
+
+bool new_stacks() {
+  if (!free_stacks.empty()) {
+    stacks = free_stacks.back();
+    free_stacks.pop_back();
+    return true;
+  }
+  void* p = mmap(nullptr, MOST_THREADS * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (p == MAP_FAILED) return false;
+  stacks = (char*)p;
+  // The lowest page of each is a wall, so that a thread that needs more does not write into its neighbour. Each wall
+  // is a mapping of its own, of which a process has some ten thousands: blocks beyond the first few go without.
+  static unsigned walled = 0;
+  for (size_t i = 0; i < MOST_THREADS && walled < 8; i++) mprotect(stacks + i * STACK, 4096, PROT_NONE);
+  walled++;
+  return true;
+}
+
+void put_aside(unsigned number) {
+  aside.push_back({number, {}, stacks, memory_put_aside()});
+  aside.back().threads.swap(launch.threads);
+  launch.threads.resize(launch.count);
+  stacks = nullptr;
+}
+
+void take_up(Aside& block) {
+  launch.threads.swap(block.threads);
+  if (stacks) free_stacks.push_back(stacks);
+  stacks = block.stacks;
+  select_block(block.number);
+  memory_take_up(block.memory, block.number);
+  block.memory = nullptr;
+  for (auto& t : launch.threads)
+    if (t.state == AT_POLL) t.state = READY;
+}
+
+void forget_aside() {
+  in_turn.insert(in_turn.end(), std::make_move_iterator(aside.begin()), std::make_move_iterator(aside.end()));
+  for (auto& block : in_turn)
+    if (block.memory) {
+      free_stacks.push_back(block.stacks);
+      memory_forget(block.memory);
+    }
+  in_turn.clear();
+  aside.clear();
+}
+
+// False: no memory for the threads of a block.
+bool run_blocks(const unsigned* chosen, unsigned count, unsigned dynamic_shared) {
+  for (unsigned i = 0; i < count && !launch.failed; i++) {
+    const unsigned number = chosen ? chosen[i] : i;
+    if (!stacks && !new_stacks()) return false;
+    select_block(number);
+    memory_new_block(number, dynamic_shared);
+    start_block();
+    run_block();
+    if (!launch.failed && block_polls()) put_aside(number);
+  }
+  while (!aside.empty() && !launch.failed) {
+    const auto before = launch.steps;
+    in_turn.swap(aside);
+    for (auto& block : in_turn) {
+      take_up(block);
+      run_block();
+      if (launch.failed) break;
+      if (block_polls()) put_aside(block.number);
+    }
+    if (!launch.failed) in_turn.clear();
+    if (!launch.failed && launch.steps == before) {
+      auto& e = report(EMU_TRAP);
+      snprintf(e.text, sizeof e.text, "%zu blocks poll for what none of them will write: the kernel would not end",
+               aside.size());
+      launch.failed = true;
+    }
+  }
+  return true;
 }
 
 const int SIGNALS[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
@@ -207,9 +326,26 @@ unsigned emu_barrier(int line, int how, unsigned value) {
   t.state = AT_BARRIER;
   t.line = line;
   t.value = value;
+  t.expected = 0;
   yield();
   const unsigned count = launch.barrier_result;
   return how == 1 ? count : how == 2 ? count == launch.count : how == 3 ? count != 0 : 0;
+}
+
+void emu_barrier_of(int line, unsigned number, unsigned threads) {
+  auto& t = *launch.now;
+  memory_settle();
+  t.state = AT_BARRIER;
+  t.line = line;
+  t.barrier = number;
+  t.expected = threads;
+  yield();
+}
+
+void emu_poll() {
+  memory_settle();
+  launch.now->state = AT_POLL;
+  yield();
 }
 
 void emu_trap(int line, const char* text) {
@@ -223,13 +359,8 @@ int emu_launch(void (*kernel)(void**), void** arguments, const unsigned* grid, c
                const unsigned* chosen, unsigned chosen_count, unsigned dynamic_shared, const emu_limits* limits,
                emu_error* error) {
   if (!memory_prepare()) return -1;
-  if (!stacks) {
-    void* p = mmap(nullptr, MOST_THREADS * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (p == MAP_FAILED) return -1;
-    stacks = (char*)p;
-    // The lowest page of each is a wall, so that a thread that needs more does not write into its neighbour.
-    for (size_t i = 0; i < MOST_THREADS; i++) mprotect(stacks + i * STACK, 4096, PROT_NONE);
-  }
+  forget_aside();
+  if (!stacks && !new_stacks()) return -1;
   auto& l = launch;
   l.kernel = kernel;
   l.arguments = arguments;
@@ -258,18 +389,12 @@ int emu_launch(void (*kernel)(void**), void** arguments, const unsigned* grid, c
   action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
   for (int i = 0; i < 4; i++) sigaction(SIGNALS[i], &action, &before[i]);
   l.running = true;
-  if (!sigsetjmp(l.crash, 1)) {
-    const unsigned count = chosen ? chosen_count : grid[0] * grid[1] * grid[2];
-    for (unsigned i = 0; i < count && !l.failed; i++) {
-      const unsigned number = chosen ? chosen[i] : i;
-      emu_block_idx = {number % grid[0], number / grid[0] % grid[1], number / grid[0] / grid[1]};
-      memory_new_block(number, dynamic_shared);
-      run_block();
-    }
-  }
+  bool memory = true;
+  if (!sigsetjmp(l.crash, 1))
+    memory = run_blocks(chosen, chosen ? chosen_count : grid[0] * grid[1] * grid[2], dynamic_shared);
   l.running = false;
   for (int i = 0; i < 4; i++) sigaction(SIGNALS[i], &before[i], nullptr);
   sigaltstack(&previous, nullptr);
-  return l.failed ? 1 : 0;
+  return !memory ? -1 : l.failed ? 1 : 0;
 }
 }

@@ -69,6 +69,8 @@ int emu_launch(void (*kernel)(void**), void** arguments, const unsigned* grid, c
 
 // Threads of a block.
 unsigned emu_barrier(int line, int how, unsigned value);  // how: 0 plain, 1 count, 2 and, 3 or
+void emu_barrier_of(int line, unsigned number, unsigned threads);  // bar.sync number, threads
+void emu_poll();  // a thread that waits for what another block writes: others have their turn
 void emu_trap(int line, const char* text);
 void emu_fence();
 

@@ -397,6 +397,33 @@ void memory_new_block(unsigned number, unsigned dynamic_shared) {
   dynamic_bytes = dynamic_shared;
 }
 
+struct SharedMemory {
+  std::vector<char> bytes;
+  std::vector<uint8_t> state;
+  std::vector<Variable> variables;
+  size_t used, taken;
+};
+
+// Who accessed what since the block's last barrier is not kept: the epoch that it belongs to is over when others ran.
+SharedMemory* memory_put_aside() {
+  auto* m = new SharedMemory{{shared_base, shared_base + shared_used}, {shared_state, shared_state + shared_used},
+                             variables, shared_used, shared_taken};
+  return m;
+}
+
+void memory_take_up(SharedMemory* m, unsigned number) {
+  memory_new_block(number, (unsigned)dynamic_bytes);
+  memcpy(shared_base, m->bytes.data(), m->used);
+  memcpy(shared_state, m->state.data(), m->used);
+  variables = m->variables;
+  shared_used = m->used;
+  shared_taken = m->taken;
+  dirty_end = std::max(dirty_end, shared_used);
+  delete m;
+}
+
+void memory_forget(SharedMemory* m) { delete m; }
+
 void memory_barrier() {
   if (++epoch == 0) {  // never in practice
     memset(shared_write_when, 0, sizeof shared_write_when);

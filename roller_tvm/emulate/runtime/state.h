@@ -1,4 +1,5 @@
 // What the parts of the emulator share. One block runs at a time, on one thread of the machine: results repeat.
+// A block whose threads poll for what another writes is put aside, and others have their turn.
 #pragma once
 #include <csetjmp>
 #include <vector>
@@ -8,7 +9,7 @@
 
 namespace emu {
 
-enum State : uint8_t { READY, AT_BARRIER, AT_WARP, DONE };
+enum State : uint8_t { READY, AT_BARRIER, AT_WARP, AT_POLL, DONE };
 
 struct WarpCall;
 using WarpAction = void (*)(WarpCall** lanes, unsigned active);  // lanes[i] of those in `active`
@@ -32,6 +33,7 @@ struct Thread {
   Fibre fibre;
   State state;
   int line;         // of the barrier it waits at
+  unsigned barrier, expected;  // its number, and how many threads it waits for (0: all of the block)
   unsigned value;   // what it brought there
   WarpCall* call;
   emu_dim index;
@@ -53,6 +55,7 @@ struct Launch {
   bool failed = false;
   sigjmp_buf crash;
   unsigned barrier_result = 0;
+  unsigned long long steps = 0;  // threads that came to anything but another poll
   double deadline = 0;
   int hint = 0;  // line of the source that an emulated instruction stands at
   void (*kernel)(void**) = nullptr;
@@ -73,6 +76,10 @@ void memory_new_block(unsigned number, unsigned dynamic_shared);
 void memory_barrier();        // all threads of the block have met
 void memory_settle();         // a write that looked like a race is compared with what it replaced
 bool memory_contains(const void* p);
+struct SharedMemory;          // of a block that was put aside
+SharedMemory* memory_put_aside();
+void memory_take_up(SharedMemory* memory, unsigned number);
+void memory_forget(SharedMemory* memory);
 extern unsigned long long accesses;
 void check_time();
 

@@ -97,7 +97,8 @@ inline T reduce(int line, int how, unsigned mask, T value) {
 inline void __threadfence() { emu_fence(); }
 inline void __threadfence_block() {}
 inline void __threadfence_system() { emu_fence(); }
-inline void __nanosleep(unsigned) {}
+// What polls sleeps in between: the blocks it waits for run meanwhile.
+inline void __nanosleep(unsigned) { emu_poll(); }
 inline long long clock64() { return 0; }
 inline int clock() { return 0; }
 

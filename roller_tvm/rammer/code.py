@@ -1,0 +1,328 @@
+"""One CUDA kernel per plan: thread blocks as vEUs that walk their lists of rTasks, or ranges of blocks side by side.
+
+Barriers are step counters: a vEU writes how many of its rTasks are over, others poll for it. The last block to end sets
+them back, so that the kernel may be launched again and again, also from a CUDA graph; not twice at the same time. All
+vEUs that wait are on the device together: no more are launched than are resident at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from ..device import DeviceSpec
+from ..emulate.host import BufferSpec, HostCode, Launch
+from ..model.occupancy import occupancy
+from .device_code import CannotFuse, DeviceFunction, device_function, preamble
+from .program import BarrierTask, RTask, TaskProgram
+
+_HELPERS = """
+struct rammer_index { unsigned x, y, z; };
+template <class T> static __device__ __forceinline__ T rammer_load(const T* p) { return *p; }
+static __device__ __forceinline__ void rammer_sync(unsigned threads) {
+  asm volatile("bar.sync 1, %0;" :: "r"(threads) : "memory");
+}
+static __device__ __forceinline__ void rammer_pause() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 700
+  __nanosleep(20);
+#endif
+}
+"""
+#: Instructions of a vEU's list beside numbers of kernels.
+_WAIT, _STEP = -1, -2
+
+
+@dataclass(frozen=True)
+class OperatorCode:
+    """An operator's kernels as TVM generates them.
+
+    Parameters
+    ----------
+    source : str
+        CUDA C++.
+    host : HostCode
+        Its launches, one a phase of the rKernel; every extent a number.
+    buffers : tuple of str
+        For each of the host code's parameters the tensor of the graph.
+    outputs : int
+        How many of the last ones the operator writes.
+    """
+
+    source: str
+    host: HostCode
+    buffers: tuple[str, ...]
+    outputs: int = 1
+
+    def __post_init__(self) -> None:
+        if len(self.buffers) != len(self.host.parameters):
+            raise ValueError(f"{len(self.buffers)} buffers for {len(self.host.parameters)} parameters")
+
+    def named(self, operator: str) -> dict[str, BufferSpec]:
+        """Buffers of the graph by the names of the host code; those between launches are the operator's own."""
+        found = {}
+        for spec, name in zip(self.host.parameters, self.buffers, strict=True):
+            assert isinstance(spec, BufferSpec)
+            found[spec.name] = BufferSpec(name, spec.shape, spec.dtype)
+        for spec in self.host.between:
+            found[spec.name] = BufferSpec(f"{operator}.{spec.name}", spec.shape, spec.dtype)
+        return found
+
+
+@dataclass(frozen=True)
+class FusedKernel:
+    """CUDA C++ of a plan, and how it is launched.
+
+    Parameters
+    ----------
+    source : str
+    host : HostCode
+        One launch. Its parameters are the tensors of the graph that others see, by their names there.
+    shared_bytes : int
+        Of a block.
+    resident : int
+        Blocks that have to be on a unit at a time; 0 where none waits for another.
+    """
+
+    source: str
+    host: HostCode
+    shared_bytes: int
+    resident: int
+
+
+def fuse(
+    name: str, program: TaskProgram, code: Mapping[str, OperatorCode], spec: DeviceSpec, kept: Collection[str] = ()
+) -> FusedKernel:  # fmt: skip
+    """The kernel of a plan.
+
+    Parameters
+    ----------
+    name : str
+        Of the kernel.
+    program : TaskProgram
+    code : mapping
+        Operator -> its kernels.
+    spec : DeviceSpec
+    kept : collection of str
+        Tensors that are read outside of the plan although an operator of the plan reads them too.
+
+    Raises
+    ------
+    CannotFuse
+        A kernel's text cannot be a part of another, or not all vEUs are on the device at a time.
+    """
+    made = _Made(name, program, code, kept)
+    arena = max((f.shared_bytes for f in made.functions), default=0)
+    waits = program.barriers > 0
+    resident = 0
+    if waits:
+        resident = -(-program.used // spec.units)
+        fits, limit = occupancy(spec, made.threads, program.device.registers, arena)
+        if fits < resident:
+            raise CannotFuse(f"its {program.used} vEUs wait for one another, and a unit of {spec.name} has room for "
+                             f"{fits} of {resident} ({limit})", where=f"plan '{name}'",
+                             remedy="plan with the shared memory that the kernels take")
+    static = spec.limits.shared_per_block_bytes
+    dynamic = arena if made.dynamic or (static is not None and arena > static) else 0
+    body = made.persistent(arena, dynamic, resident) if waits else made.side_by_side(arena, dynamic)
+    grid = program.used if waits else sum(prod(launch.grid) for launch in made.launches)
+    parameters, between = made.interface()
+    arguments = tuple(spec.name for spec in (*parameters, *between))
+    launch = Launch(name, arguments, (grid, 1, 1), (made.threads, 1, 1), dynamic)
+    return FusedKernel(body, HostCode(parameters, between, (launch,)), arena, resident)
+
+
+class _Made:
+    """The parts of a fused kernel."""
+
+    def __init__(
+        self, name: str, program: TaskProgram, code: Mapping[str, OperatorCode], kept: Collection[str]
+    ) -> None:
+        self.name, self.program, self.kept = name, program, kept
+        self.launches: list[Launch] = []
+        self.functions: list[DeviceFunction] = []
+        self.calls: list[tuple[str, list[str]]] = []  # function and arguments, by phase
+        self.number: dict[tuple[str, int], int] = {}
+        self.buffers: dict[str, BufferSpec] = {}
+        self.types: dict[str, str] = {}
+        self.read: set[str] = set()
+        self.written: set[str] = set()
+        self.own: set[str] = set()  # between an operator's launches
+        self.threads = max(prod(launch.block) for o, _ in program.kernels for launch in code[o].host.launches)
+        self.threads = -(-self.threads // 32) * 32
+        heads: dict[str, None] = {}
+        texts: dict[str, str] = {}  # equal kernels are one function
+        for operator, kernel in program.kernels:
+            own = code[operator]
+            if len(own.host.launches) != len(kernel.phases):
+                raise CannotFuse(f"{len(own.host.launches)} kernels for {len(kernel.phases)} phases of its plan",
+                                 where=f"operator '{operator}'", remedy="give the code that its rKernel stands for")
+            heads |= dict.fromkeys(preamble(own.source))
+            named = own.named(operator)
+            for phase, launch in enumerate(own.host.launches):
+                if prod(launch.grid) != kernel.phases[phase].tasks:
+                    raise CannotFuse(f"{prod(launch.grid)} blocks for {kernel.phases[phase].tasks} rTasks",
+                                     where=f"operator '{operator}', kernel '{launch.kernel}'",
+                                     remedy="give the code that its rKernel stands for")
+                made = device_function(own.source, launch.kernel, launch.block, launch.grid, self.threads,
+                                       launch.dynamic_shared)
+                text = texts.setdefault(made.text, f"{name}_{len(texts)}")
+                self.number[operator, phase] = len(self.launches)
+                self.launches.append(launch)
+                self.functions.append(made)
+                self.calls.append((text, self._arguments(made, launch, named)))
+            split = len(own.buffers) - own.outputs
+            self.read |= set(own.buffers[:split])
+            self.written |= set(own.buffers[split:])
+            self.own |= {named[b.name].name for b in own.host.between}
+        self.head = "\n".join(heads)
+        self.definitions = "\n".join(t.replace("rammer_self", n) for t, n in texts.items())
+        self.dynamic = any(launch.dynamic_shared for launch in self.launches)
+
+    def _arguments(self, made: DeviceFunction, launch: Launch, named: Mapping[str, BufferSpec]) -> list[str]:
+        result = []
+        for parameter, argument in zip(made.parameters, launch.arguments, strict=True):
+            if not isinstance(argument, str):
+                result.append(str(argument))
+                continue
+            spec = named[argument]
+            self.buffers.setdefault(spec.name, spec)
+            self.types.setdefault(spec.name, parameter.c_type)
+            result.append(f"({parameter.c_type}*){self.c_name(spec.name)}")
+        return result
+
+    def c_name(self, buffer: str) -> str:
+        return f"b{list(self.buffers).index(buffer)}"
+
+    def interface(self) -> tuple[tuple[BufferSpec, ...], tuple[BufferSpec, ...]]:
+        """(parameters, buffers that only this kernel sees), in the order of the kernel's parameters together."""
+        internal = self.own | {n for n in self.written if n in self.read and n not in self.kept}
+        parameters = tuple(b for n, b in self.buffers.items() if n not in internal)
+        return parameters, tuple(b for n, b in self.buffers.items() if n in internal)
+
+    def _signature(self, launch_bounds: str) -> str:
+        order = [b.name for part in self.interface() for b in part]
+        parameters = ", ".join(f"{self.types[n]}* {self.c_name(n)}" for n in order)
+        return f'extern "C" __global__ void __launch_bounds__({launch_bounds}) {self.name}({parameters}) {{\n'
+
+    def _arena(self, arena: int, dynamic: int) -> str:
+        if dynamic:
+            return "  extern __shared__ __align__(128) unsigned char rammer_arena[];\n"
+        return f"  __shared__ __align__(128) unsigned char rammer_arena[{max(16, arena)}];\n"
+
+    def _run(self, number: int, block: str) -> str:
+        text, arguments = self.calls[number]
+        threads, blocks = self.launches[number].block, self.launches[number].grid
+        call = ", ".join([*arguments, "rammer_arena", _index("rammer_t", threads), _index(block, blocks)])
+        guard = f"if (rammer_t < {prod(threads)}) " if prod(threads) < self.threads else ""
+        return f"{guard}{text}({call});"
+
+    def side_by_side(self, arena: int, dynamic: int) -> str:
+        """Blocks of one kernel after those of another, none waiting."""
+        lines, first = [], 0
+        for number, launch in enumerate(self.launches):
+            last = first + prod(launch.grid)
+            test = f"if (blockIdx.x < {last}u) " if number + 1 < len(self.launches) else ""
+            where = f"(blockIdx.x - {first}u)" if first else "blockIdx.x"
+            lines.append(f"{'else ' if number else ''}{test}{{\n    {self._run(number, where)}\n  }}")
+            first = last
+        body = "".join(f"  {line}\n" for line in lines)
+        return (f"{self.head}\n{_HELPERS}\n{self.definitions}\n{self._signature(str(self.threads))}"
+                f"{self._arena(arena, dynamic)}  const unsigned rammer_t = threadIdx.x;\n{body}}}\n")
+
+    def persistent(self, arena: int, dynamic: int, resident: int) -> str:
+        """Blocks that walk their lists."""
+        name, used = self.name, self.program.used
+        lists, groups, waits = self._lists()
+        cases = "".join(
+            f"      case {number}: {self._run(number, '(unsigned)which')} break;\n" for number in range(len(self.calls))
+        )
+        tables = "".join((
+            _table(f"{name}_first", lists[0]), _table(f"{name}_list", lists[1]),
+            _table(f"{name}_groups", groups), _table(f"{name}_waits", waits),
+        ))  # fmt: skip
+        return f"""{self.head}
+{_HELPERS}
+{self.definitions}
+// How many rTasks of each vEU are over, and how many blocks have ended: 0 before and after a launch.
+static __device__ unsigned {name}_steps[{used}];
+static __device__ unsigned {name}_ended;
+{tables}
+{self._signature(f"{self.threads}, {resident}")}{self._arena(arena, dynamic)}  const unsigned rammer_t = threadIdx.x;
+  volatile unsigned* steps = {name}_steps;
+  for (int at = {name}_first[blockIdx.x]; at < {name}_first[blockIdx.x + 1]; ++at) {{
+    const int what = {name}_list[2 * at], which = {name}_list[2 * at + 1];
+    if (what == {_WAIT}) {{
+      for (int n = {name}_groups[which] + (int)rammer_t; n < {name}_groups[which + 1]; n += {self.threads}) {{
+        while (steps[{name}_waits[2 * n]] < (unsigned){name}_waits[2 * n + 1]) rammer_pause();
+      }}
+      __threadfence();
+      __syncthreads();
+      continue;
+    }}
+    if (what == {_STEP}) {{
+      if (rammer_t == 0) {{
+        __threadfence();
+        steps[blockIdx.x] = (unsigned)which;
+      }}
+      continue;
+    }}
+    switch (what) {{
+{cases}    }}
+    __syncthreads();
+  }}
+  // Nobody polls any more when the last block gets here.
+  if (__syncthreads_or(rammer_t == 0 && atomicInc(&{name}_ended, gridDim.x - 1) == gridDim.x - 1)) {{
+    for (unsigned n = rammer_t; n < gridDim.x; n += {self.threads}) steps[n] = 0;
+  }}
+}}
+"""
+
+    def _lists(self) -> tuple[tuple[list[int], list[int]], list[int], list[int]]:
+        """(where each vEU's list begins, the lists), where each barrier's waits begin, and those: (vEU, rTasks)."""
+        prog = self.program.prog
+        ranks = []  # rTasks of a vEU up to each order
+        for entries in prog:
+            count, mine = 0, []
+            for entry in entries:
+                count += isinstance(entry, RTask)
+                mine.append(count)
+            ranks.append(mine)
+        numbers: dict[int, int] = {}
+        groups, waits = [0], []
+        awaited: set[tuple[int, int]] = set()
+        for entries in prog:
+            for entry in entries:
+                if isinstance(entry, BarrierTask) and id(entry) not in numbers:
+                    numbers[id(entry)] = len(groups) - 1
+                    for u, order in entry.waits:
+                        awaited.add((u, ranks[u][order]))
+                        waits += [u, ranks[u][order]]
+                    groups.append(len(waits) // 2)
+        first, flat = [0], []
+        for v, entries in enumerate(prog[: self.program.used]):
+            count = 0
+            for entry in entries:
+                if isinstance(entry, BarrierTask):
+                    flat += [_WAIT, numbers[id(entry)]]
+                    continue
+                count += 1
+                flat += [self.number[entry.operator, entry.phase], entry.number]
+                if (v, count) in awaited:
+                    flat += [_STEP, count]
+            first.append(len(flat) // 2)
+        return (first, flat), groups, waits
+
+
+def _index(linear: str, extents: Sequence[int]) -> str:
+    """A place in three dimensions, x fastest."""
+    x, y, z = extents
+    if y == z == 1:
+        return f"{{{linear}, 0u, 0u}}"
+    high = f"{linear} / {x * y}u" if z > 1 else "0u"
+    return f"{{{linear} % {x}u, {linear} / {x}u{f' % {y}u' if z > 1 else ''}, {high}}}"
+
+
+def _table(name: str, values: Sequence[int]) -> str:
+    numbers = ", ".join(map(str, values or [0]))
+    return f"static __device__ const int {name}[] = {{{numbers}}};\n"

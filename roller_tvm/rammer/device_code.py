@@ -1,0 +1,198 @@
+"""A kernel's CUDA text as a device function that is told its block and its threads, so that any block may run it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+
+from ..emulate.source import CudaSource, Parameter, dtype_bytes
+from ..emulate.text import blanked, matching
+from ..errors import RollerError
+
+_SHARED = re.compile(r"(?P<extern>\bextern\s+)?\b__shared__\b(?P<rest>[^;]*);")
+_ALIGN = re.compile(r"(?:alignas|__align__)\s*\(\s*(\d+)\s*\)")
+_ARRAY = re.compile(r"\s*(?P<type>.*?)\s*\b(?P<name>\w+)\s*(?P<extents>(?:\[[^\]]*\]\s*)*)$", re.S)
+_INDICES = {"threadIdx": "rammer_thread", "blockIdx": "rammer_block", "blockDim": "rammer_threads",
+            "gridDim": "rammer_blocks"}  # fmt: skip
+#: Alignment of what lies in the arena: the widest access of a thread.
+_ALIGNMENT = 16
+#: Barriers that need every thread of the block: with fewer, there is no such instruction.
+_WHOLE_BLOCK = re.compile(r"\b(?:__syncthreads_(?:count|and|or)|__barrier_sync)\b|\bgrid_group\b|\bthis_grid\b")
+_SYNC = re.compile(r"\b__syncthreads\s*\(\s*\)")
+_SIZES = {"float4": 16, "float2": 8, "uint4": 16, "uint2": 8, "int4": 16, "int2": 8, "half2": 4, "uchar4": 4}
+
+Extents = tuple[int, int, int]
+
+
+class CannotFuse(RollerError):
+    """A kernel's text does something that one kernel of several operators cannot."""
+
+
+@dataclass(frozen=True)
+class DeviceFunction:
+    """A kernel made a device function.
+
+    Parameters
+    ----------
+    text : str
+        The shared memory that it needs as a struct, then the function; ``rammer_self`` stands for its name.
+    parameters : tuple of Parameter
+        As the kernel's. The function takes the arena, the thread and the block after them.
+    shared_bytes : int
+        Of the arena.
+    syncs : bool
+        Whether its threads meet at barriers.
+    """
+
+    text: str
+    parameters: tuple[Parameter, ...]
+    shared_bytes: int
+    syncs: bool
+
+
+def preamble(source: str) -> tuple[str, ...]:
+    """What is no kernel in a source, in pieces that stand by themselves: directives with their text, declarations.
+
+    Examples
+    --------
+    >>> preamble('#include <x.h>\\n#if A\\nint a;\\n#endif\\n\\nint b() {\\n\\n}\\n__global__ void f() { }')
+    ('#include <x.h>', '#if A\\nint a;\\n#endif', 'int b() {\\n\\n}')
+    """
+    text = CudaSource(source).only([]).text
+    text = re.sub(r'extern\s*"C"\s*(?:__global__[^;{]*;|$)', "", text)
+    pieces: list[str] = []
+    held: list[str] = []
+    depth = 0
+    plain = blanked(text).splitlines()
+    for line, bare in zip(text.splitlines(), plain, strict=True):
+        if not held and not line.strip():
+            continue
+        held.append(line)
+        word = re.match(r"\s*#\s*(if|endif)", bare)
+        depth += (bare.count("{") - bare.count("}")) + ({"if": 1, "endif": -1}[word[1]] if word else 0)
+        whole = bare.lstrip().startswith("#") or bare.rstrip().endswith((";", "}"))
+        if depth <= 0 and (whole or not line.strip()) and not line.rstrip().endswith("\\"):
+            pieces.append("\n".join(held).strip("\n"))
+            held, depth = [], 0
+    if held:
+        pieces.append("\n".join(held))
+    return tuple(pieces)
+
+
+def device_function(source: str, kernel: str, threads: Extents, blocks: Extents, block_threads: int,
+                    dynamic_shared: int = 0) -> DeviceFunction:  # fmt: skip
+    """A kernel as a device function for blocks of `block_threads`, of which its own threads run it.
+
+    Parameters
+    ----------
+    source : str
+        CUDA C++ as TVM generates it.
+    kernel : str
+    threads, blocks : tuple of int
+        What the kernel is launched with.
+    block_threads : int
+        Of the fused kernel.
+    dynamic_shared : int
+        Bytes.
+
+    Raises
+    ------
+    CannotFuse
+        By the kernel's name: barriers of a part of a warp, or of the whole block; shared memory of unknown size.
+
+    Examples
+    --------
+    >>> text = "__global__ void f(float* __restrict__ A) { __shared__ float S[4]; A[blockIdx.x] = S[threadIdx.x]; }"
+    >>> made = device_function(text, "f", (4, 1, 1), (2, 1, 1), 32)
+    >>> made.shared_bytes, made.syncs
+    (16, False)
+    """
+    found = CudaSource(source).kernel(kernel)
+    plain = blanked(source)
+    head = re.search(rf"__global__[^;{{}}]*?\b{re.escape(kernel)}\s*\(", plain)
+    assert head is not None
+    closed = matching(plain, head.end() - 1)
+    opened = plain.index("{", closed)
+    parameters = re.sub(r"\b(?:__restrict__|__restrict|__grid_constant__)\b", "", source[head.end() : closed])
+    body = source[opened + 1 : matching(plain, opened)]
+    own = prod(threads)
+    syncs = bool(_SYNC.search(blanked(body)))
+    if own < block_threads:
+        body = _own_barrier(body, kernel, own, block_threads)
+    body, members, size = _arena(body, kernel, dynamic_shared)
+    # What another block wrote is no constant: the path that caches constants would not see it.
+    body = _words(body, _INDICES | {"__ldg": "rammer_load"})
+    dims = "".join(
+        f"  const rammer_index {name} = {{{', '.join(map(str, extents))}}};\n"
+        for name, extents in (("rammer_threads", threads), ("rammer_blocks", blocks)) if name in body
+    )  # fmt: skip
+    struct = f"struct rammer_self_shared {{\n{members}}};\n" if members else ""
+    last = "unsigned char* rammer_arena, const rammer_index rammer_thread, const rammer_index rammer_block"
+    parameters = f"{parameters.strip()}, {last}" if parameters.strip() else last
+    text = f"{struct}static __device__ __forceinline__ void rammer_self({parameters}) {{\n{dims}{body.rstrip()}\n}}\n"
+    return DeviceFunction(text, found.parameters, size, syncs)
+
+
+def _own_barrier(body: str, kernel: str, own: int, block_threads: int) -> str:
+    """Barriers of the threads that run the body: the others of the block are not there."""
+    plain = blanked(body)
+    if whole := _WHOLE_BLOCK.search(plain):
+        raise CannotFuse(f"{whole.group()} in a block of {own} threads, where others have {block_threads}",
+                         where=f"kernel '{kernel}'", remedy="give the operators kernels of as many threads")
+    if not _SYNC.search(plain):
+        return body
+    if own % 32:
+        raise CannotFuse(f"its {own} threads meet at barriers and are no whole warps, others have {block_threads}",
+                         where=f"kernel '{kernel}'", remedy="give it a kernel of whole warps")
+    return _spans(body, ((m.start(), m.end(), f"rammer_sync({own})") for m in _SYNC.finditer(plain)))
+
+
+def _arena(body: str, kernel: str, dynamic_shared: int) -> tuple[str, str, int]:
+    """The body with its shared arrays in the arena, their declarations as members, and their bytes."""
+    changes, members, size = [], "", 0
+    for match in _SHARED.finditer(blanked(body)):
+        declared = body[match.start("rest") : match.end("rest")]
+        align = max([_ALIGNMENT, *map(int, _ALIGN.findall(declared))])
+        found = _ARRAY.match(_ALIGN.sub(" ", declared))
+        if not found:
+            raise CannotFuse(f"shared memory declared as {match.group()!r}", where=f"kernel '{kernel}'",
+                             remedy="leave the operator a kernel of its own")
+        c_type, name, extents = " ".join(found["type"].split()), found["name"], found["extents"].strip()
+        if match["extern"]:
+            size = max(size, dynamic_shared)
+            changes.append((match.start(), match.end(), f"auto* {name} = ({c_type}*)rammer_arena;"))
+            continue
+        numbers = re.findall(r"\[\s*(\d+)\s*\]", extents)
+        width = _width(c_type, name, kernel)
+        if len(numbers) != extents.count("["):
+            raise CannotFuse(f"shared memory of {extents} elements", where=f"kernel '{kernel}', '{name}'",
+                             remedy="leave the operator a kernel of its own")
+        size = -(-size // align) * align + width * prod(map(int, numbers))
+        members += f"  __align__({align}) {c_type} {name}{extents};\n"
+        changes.append((match.start(), match.end(), f"auto& {name} = ((rammer_self_shared*)rammer_arena)->{name};"))
+    return _spans(body, changes), members, -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+def _width(c_type: str, name: str, kernel: str) -> int:
+    dtype = CudaSource(f"__global__ void f({c_type}* {name}) {{ }}").kernels[0].parameters[0].dtype
+    if c_type in _SIZES:
+        return _SIZES[c_type]
+    if not dtype or dtype == "void":
+        raise CannotFuse(f"shared memory of type '{c_type}', whose size is not known",
+                         where=f"kernel '{kernel}', '{name}'", remedy="leave the operator a kernel of its own")
+    return dtype_bytes(dtype)
+
+
+def _words(text: str, names: Mapping[str, str]) -> str:
+    words = re.compile(rf"(?<![.\w])(?:{'|'.join(names)})\b")
+    return _spans(text, ((m.start(), m.end(), names[m.group()]) for m in words.finditer(blanked(text))))
+
+
+def _spans(text: str, changes: Iterable[tuple[int, int, str]]) -> str:
+    result, done = [], 0
+    for start, end, new in changes:
+        result += [text[done:start], new]
+        done = end
+    return "".join([*result, text[done:]])

@@ -1,0 +1,117 @@
+"""Fused kernels executed by the emulator, all blocks interleaved, against the operators one by one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from roller_tvm.device import load_device
+from roller_tvm.emulate import BufferSpec, Function, HostCode, Launch, compile_source
+from roller_tvm.rammer import DataFlowGraph, Dependences, Phase, RKernel, ROperator, TaskProgram, plan_graph
+from roller_tvm.rammer.code import FusedKernel, OperatorCode, fuse
+from roller_tvm.rammer.device_code import CannotFuse
+
+DEVICE = replace(load_device("v100"), name="small", units=3)
+HEAD = '#ifdef _WIN32\n  using uint = unsigned int;\n#endif\n\n#include <cuda_fp16.h>\n'
+SIZE = 1536
+
+
+def operator(name: str, inputs: list[str], threads: int, sync: bool = True) -> tuple[ROperator, OperatorCode]:
+    """out[i] = 1 + the sum of the inputs, each block's part in reverse, by way of shared memory if `sync`."""
+    blocks = SIZE // threads
+    names = [f"p{n}" for n in range(len(inputs) or 1)]
+    total = " + ".join(f"{p}[((int)blockIdx.x) * {threads} + ((int)threadIdx.x)]" for p in names)
+    turned = f"(((int)blockIdx.x) * {threads}) + {threads - 1} - ((int)threadIdx.x)"
+    body = f"""
+  __shared__ float turned_shared[{threads}];
+  turned_shared[((int)threadIdx.x)] = {total} + 1.0f;
+  __syncthreads();
+  out[((int)blockIdx.x) * {threads} + ((int)threadIdx.x)] = turned_shared[{threads - 1} - ((int)threadIdx.x)];
+""" if sync else f"  out[{turned}] = {total} + 1.0f;\n"  # fmt: skip
+    parameters = ", ".join(["float* __restrict__ out", *(f"float* __restrict__ {p}" for p in names)])
+    kernel = f"{name}_kernel"
+    head = f'extern "C" __global__ void __launch_bounds__({threads}) {kernel}({parameters})'
+    source = f"{HEAD}{head};\n{head} {{{body}}}\n"
+    specs = tuple(BufferSpec(n, (SIZE,), "float32") for n in (*names, "out"))
+    host = HostCode(specs, (), (Launch(kernel, ("out", *names), (blocks, 1, 1), (threads, 1, 1)),))
+    phase = Phase(blocks, 2e-6, 5e-7, threads, 32, 4 * threads if sync else 0)
+    made = ROperator(name, (RKernel("k", (phase,), 4e-6),), tuple(i for i in inputs if i != "x"))
+    return made, OperatorCode(source, host, (*(inputs or ["x"]), name))
+
+
+def fused(*operators: tuple[str, list[str], int, bool]) -> tuple[FusedKernel, TaskProgram]:
+    made = [operator(*o) for o in operators]
+    graph = DataFlowGraph(tuple(o for o, _ in made))
+    (part,) = plan_graph(graph, DEVICE, "wavefront").parts
+    assert part.program is not None
+    part.program.check(Dependences(graph))
+    return fuse("plan0", part.program, {o.name: c for o, c in made}, DEVICE), part.program
+
+
+def run(kernel: FusedKernel, x: np.ndarray, times: int = 1) -> dict[str, np.ndarray]:
+    function = Function.of(compile_source(kernel.source), kernel.host)
+    for _ in range(times):
+        arrays = [x if p.name == "x" else None for p in function.parameters]
+        results = iter(function.run(arrays))
+    return {p.name: next(results) for p in function.parameters if p.name != "x"}
+
+
+def reference(operators: tuple[tuple[str, list[str], int, bool], ...], x: np.ndarray) -> dict[str, np.ndarray]:
+    values = {"x": x}
+    for name, inputs, threads, _ in operators:
+        total = sum(values[i] for i in inputs or ["x"]) + np.float32(1)
+        values[name] = total.reshape(-1, threads)[:, ::-1].reshape(-1)
+    return values
+
+
+def check(*operators: tuple[str, list[str], int, bool]) -> FusedKernel:
+    kernel, _ = fused(*operators)
+    x = np.random.default_rng(0).integers(0, 100, SIZE).astype("float32")
+    expected = reference(operators, x)
+    for name, value in run(kernel, x, times=3).items():
+        np.testing.assert_array_equal(value, expected[name])
+    return kernel
+
+
+def test_a_graph_with_barriers_launched_three_times() -> None:
+    """Blocks of 32 to 256 threads, with and without barriers of their own; the counters reset themselves."""
+    kernel = check(
+        ("a", ["x"], 64, True), ("b", ["x"], 256, True), ("c", ["a", "b"], 32, False), ("d", ["a"], 96, True),
+        ("e", ["c", "d"], 128, True), ("f", ["e", "b"], 48, False),
+    )  # fmt: skip
+    assert kernel.resident >= 1 and "rammer_sync(96)" in kernel.source
+    assert [p.name for p in kernel.host.parameters] == ["x", "f"]
+    assert {b.name for b in kernel.host.between} == {"a", "b", "c", "d", "e"}
+    assert kernel.host.launches[0].grid[0] <= DEVICE.units * 32
+
+
+def test_operators_side_by_side_need_no_barrier() -> None:
+    kernel = check(("a", ["x"], 64, True), ("b", ["x"], 128, True), ("c", ["x"], 64, True))
+    assert kernel.resident == 0 and "steps" not in kernel.source
+    assert kernel.host.launches[0].grid == (24 + 12 + 24, 1, 1)
+    assert kernel.source.count("static __device__ __forceinline__ void plan0_") == 2  # a and c are one function
+
+
+def test_what_cannot_be_fused_is_named() -> None:
+    with pytest.raises(CannotFuse, match="kernel 'odd_kernel'.*48 threads meet at barriers and are no whole warps"):
+        fused(("odd", ["x"], 48, True), ("b", ["x"], 128, True))
+    made, code = operator("a", ["x"], 64)
+    other, more = operator("b", ["x"], 128)
+    wrong = replace(code, source=code.source.replace("__syncthreads()", "__syncthreads_or(0)"))
+    (part,) = plan_graph(DataFlowGraph((made, other)), DEVICE).parts
+    assert part.program is not None
+    with pytest.raises(CannotFuse, match="__syncthreads_or in a block of 64 threads, where others have 128"):
+        fuse("plan0", part.program, {"a": wrong, "b": more}, DEVICE)
+
+
+def test_vEUs_that_are_not_resident_together_are_refused() -> None:
+    """The kernels take more shared memory than the rKernels said: a block that never starts would be waited for."""
+    made, code = operator("a", ["x"], 64)
+    after, next_code = operator("b", ["a"], 64)
+    big = replace(code, source=code.source.replace("turned_shared[64]", "turned_shared[12000]"))
+    (part,) = plan_graph(DataFlowGraph((made, after)), DEVICE, "wavefront").parts
+    assert part.program is not None and part.program.used > 2 * DEVICE.units
+    with pytest.raises(CannotFuse, match="vEUs wait for one another, and a unit of small has room for 2 of 16"):
+        fuse("plan0", part.program, {"a": big, "b": next_code}, DEVICE)
