@@ -102,9 +102,12 @@ def best_record(log: Path, key: str) -> tuple[str, float, int]:
 def read_back(line: str, dag: Any) -> str:
     """A record as tiles; '' where its steps cannot be followed."""
     stages, axes = [], {}
+
+    def extents(own: Any) -> tuple[int, ...]:
+        return tuple(int(axis.dom.extent) for axis in own)
+
     for op in dag.ops:
         name, spatial, reduce = str(op.name), getattr(op, "axis", ()), getattr(op, "reduce_axis", ())
-        extents = [tuple(int(a.dom.extent) for a in group) for group in (spatial, reduce)]
-        stages.append(StageInfo(name, *extents, is_input=not hasattr(op, "axis")))
+        stages.append(StageInfo(name, extents(spatial), extents(reduce), not hasattr(op, "axis")))
         axes[name] = [str(a.var.name) for a in (*spatial, *reduce)]
     return record_tiles(stages, axes, line)

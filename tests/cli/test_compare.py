@@ -1,0 +1,68 @@
+"""``roller-tvm compare`` with fake tuners, from the command line to the page."""
+
+import json
+
+import pytest
+
+from roller_tvm.cli import compare, main
+from roller_tvm.compare.run import Request
+from roller_tvm.compare.tuner import parse_tuners
+
+from ..plan.devices import device
+
+
+@pytest.fixture(autouse=True)
+def fake(monkeypatch):
+    def request(args):
+        tuners = parse_tuners(args.tuners or "roller,ansor:8", args.trials)
+        return Request("tests.compare.fake_edge", "relay", "llvm", device("avx512"), tuners, args.output, 1)
+
+    monkeypatch.setattr(compare, "_request", request)
+
+
+def test_a_suite(tmp_path, capsys):
+    suite, out = tmp_path / "own.csv", tmp_path / "out"
+    suite.write_text("id,operator,params\ngood,matmul,m=8 n=8 k=8\nfails,relu,shape=8\n")
+    words = ["compare", "--suite", str(suite), "--output", str(out)]
+    assert main([*words, "--seconds", "0"]) == 1
+    assert "the same command goes on" in capsys.readouterr().err
+    assert main([*words, "--json"]) == 0
+    told = capsys.readouterr()
+    data = json.loads(told.out)
+    assert data["summary"]["ansor:8"]["speed_ratio"] == pytest.approx(2.0)
+    assert data == json.loads((out / "results.json").read_text())
+    assert "failed: RuntimeError: no kernel at all" in told.err
+    assert main([*words, "--report"]) == 0
+    assert "good" in capsys.readouterr().out and (out / "index.html").exists()
+    calls = (out / "calls").read_text().split("\n")
+    assert main([*words, "--again", "roller", "--only", "good"]) == 0
+    assert (out / "calls").read_text().split("\n")[len(calls) - 1 :] == ["good roller", ""]
+
+
+def test_tasks_of_a_model(tmp_path, capsys):
+    words = ["compare", "net.onnx", "--output", str(tmp_path), "--input-shapes", "x:[1,3]"]
+    assert main([*words, "--list"]) == 0
+    assert "net conv2d" in capsys.readouterr().out
+    assert main(words) == 0
+    assert "net.0" in capsys.readouterr().out
+    assert json.loads((tmp_path / "results.json").read_text())["cases"][0]["weight"] == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ([], 2), (["net.onnx", "--suite", "demo"], 2), (["--suite", "demo", "--trials", "0"], 2),
+        (["--suite", "no such"], 3), (["--suite", "demo", "--tuners", "hope"], 2),
+        (["--suite", "demo", "--only", "no such"], 3), (["--suite", "demo", "--again", "hope"], 3),
+    ],
+)  # fmt: skip
+def test_mistakes(tmp_path, words, code, capsys):
+    assert main(["compare", *words, "--output", str(tmp_path)]) == code
+    assert "remedy" in capsys.readouterr().err
+
+
+def test_lists(capsys):
+    assert main(["compare", "--list"]) == 0
+    assert "paper_batch1" in capsys.readouterr().out
+    assert main(["compare", "--list", "--suite", "networks", "--only", "lstm"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 4
