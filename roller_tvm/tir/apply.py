@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil, gcd, prod
+from math import ceil, prod
 from typing import Any
 
 from ..lower.steps import Bind, CacheRead, Pack, Split, Step, StorageAlign, Vectorize
-from .nodes import (
-    REDUCTION,
-    analyzer_of_tvm,
-    buffer_of,
-    elements_kept,
-    key,
-    map_of_indices,
-    parameters,
-    range_of,
-    runs_along,
-    variables,
-)
+from .finishing import Finishing
+from .nodes import buffer_of, key, parameters
 from .packing import index_map, mark_packed
 from .read import TirReading
-from .tensor import TensorSteps
 
 
-class TirApplier(TensorSteps):
+class TirApplier(Finishing):
     """Carries steps out on blocks and loops of a TensorIR schedule.
 
     Parameters
@@ -83,15 +72,8 @@ class TirApplier(TensorSteps):
         self._step = step
         super()._one(step)
 
-    def _loops(self, block: Any, count: int) -> list[Any]:
-        loops = list(self.schedule.get_loops(block))
-        return loops[len(loops) - count :]
-
     def _every(self, stage: str) -> list[Any]:
         return [self.blocks[stage], *self._more.get(stage, ())]
-
-    def _loop(self, stage: str, at: int) -> Any:
-        return self._loops(self.blocks[stage], len(self.loops[stage]))[at]
 
     def split(self, stage: str, at: int, lengths: Sequence[int]) -> None:
         if stage in self._inside and isinstance(self._step, Split):
@@ -131,46 +113,6 @@ class TirApplier(TensorSteps):
         for block in self._every(stage):
             getattr(self.schedule, how)(self._loops(block, len(self.loops[stage]))[at])
 
-    def _run(self, stage: str, at: int) -> int:
-        """The loop of a copy to vectorise: a part of it where TVM would not see that its elements are neighbours.
-
-        They are neighbours in a row of the tensor at least; rows after one another can be, and may or may not be seen.
-        """
-        loop = self._loop(stage, at)
-        width, row = int(self.schedule.get(loop).extent), self._boxes[stage][-1]
-        if row % width == 0 or self._seen_as_run(stage, at):
-            return at
-        outer, _inner = self.schedule.split(loop, [None, gcd(width, row)])
-        self.schedule.unroll(outer)
-        name = self.loops[stage][at]
-        self.loops[stage][at : at + 1] = [f"{name}.rows", name]
-        return at + 1
-
-    def _seen_as_run(self, stage: str, at: int) -> bool:
-        """Whether the addresses of a copy become plain ones along a loop, in the two steps in which TVM simplifies."""
-        block = self.blocks[stage]
-        # Where the copied box begins is said by the loops around its own, which start at 0.
-        analyzer, start = analyzer_of_tvm(), analyzer_of_tvm()
-        loops = [self.schedule.get(sref) for sref in self.schedule.get_loops(block)]
-        outer = len(loops) - len(self.loops[stage])
-        for n, loop in enumerate(loops):
-            analyzer.bind(loop.loop_var, range_of(loop))
-            start.bind(loop.loop_var, range_of(loop) if n < outer else range_of(loop, 1))
-        lane = self.schedule.get(self._loop(stage, at)).loop_var
-        values = list(_realize(self.schedule, self.schedule.get_sref(block)).iter_values)
-        source = buffer_of(self.schedule.get(block).reads[0]) if len(self.schedule.get(block).reads) else None
-        shape = [int(e) for e in source.shape] if source is not None else []
-        box = self._boxes[stage]
-        if len(shape) != len(values):
-            return False
-        inside = [analyzer.simplify(v - start.simplify(v)) for v in values]
-        padded = [self._aligned.get((stage, dim), 1) for dim in range(len(box))]
-        whole = [analyzer.simplify(v) for v in values]
-        return all(
-            runs_along(analyzer.simplify(flat(indices, extents, factors)), lane)
-            for indices, extents, factors in ((whole, shape, [1] * len(shape)), (inside, box, padded))
-        )
-
     def bind(self, stage: str, at: int, thread: str) -> None:
         name = "vthread.x" if thread == "vthread" else thread
         for block in self._every(stage):
@@ -203,43 +145,6 @@ class TirApplier(TensorSteps):
         if made != order and sorted(made) == sorted(order):
             loops = self._loops(self.blocks[stage], len(order))
             self.schedule.reorder(*(loops[made.index(a)] for a in order))
-
-    def _rows_in_one(self, stage: str, loop: Any) -> int:
-        """How many of a copy's last dimensions to fuse with the one before, so that vectors go past short rows.
-
-        These dimensions are copied whole: they are one run in memory, which TVM does not see through their indices.
-        """
-        width, aligned = self._widths.get(stage, 1), [d for s, d in self._aligning if s == stage]
-        block, rank = self.blocks[stage], len(self.loops[stage])
-        shape = [int(e) for e in self._written(block).shape]
-        shared = str(self._written(block).scope()).startswith("shared")
-        if not shared or rank < 2 or width == 1 or gcd(width, shape[-1]) > 1:  # shorter vectors stay in a row
-            return 0
-        trial = self.schedule.copy()
-        trial.compute_at(block, loop, preserve_unit_loops=True)
-        loops = list(trial.get_loops(block))[-rank:]
-        box = [int(trial.get(own).extent) for own in loops]
-        rows, run = 0, box[-1]
-        while rows + 1 < rank and box[rank - 1 - rows] == shape[rank - 1 - rows] and run % width:
-            rows += 1
-            run *= box[rank - 1 - rows]
-        return 0 if run % width or any(d >= rank - 1 - rows for d in aligned) else rows
-
-    def _flatten(self, stage: str, rows: int) -> None:
-        """Fuse the last dimensions of a copy, in its memory and in its loops."""
-        block = self.blocks[stage]
-        shape = [int(e) for e in self._written(block).shape]
-        first = len(shape) - 1 - rows
-
-        def fused(*index: Any) -> list[Any]:
-            run = index[first]
-            for i, extent in zip(index[first + 1 :], shape[first + 1 :], strict=True):
-                run = run * extent + i
-            return [*index[:first], run]
-
-        mapping = map_of_indices(fused, len(shape))
-        self.schedule.transform_layout(block, ("write", 0), mapping)
-        self.schedule.transform_block_layout(block, mapping)
 
     def inline(self, stage: str) -> None:
         self._inlined[stage] = list(self._readers.get(stage, ()))
@@ -306,102 +211,6 @@ class TirApplier(TensorSteps):
         loops = self._loops(self.blocks[name], len(names))
         if order != names:
             self.schedule.reorder(*(loops[names.index(a)] for a in order))
-
-    def finish(self) -> None:
-        """What te infers: memory of what threads keep; initial values before a reduction, not behind an if in it."""
-        for stage, loop in self._inside.items():
-            if not self._alive(self.blocks[stage]):  # an instruction took its place
-                continue
-            scope = self._scope_inside(loop)
-            if scope and str(self._written(self.blocks[stage]).scope()) == "global":
-                count = len(self.schedule.get(self.blocks[stage]).writes)
-                for n in range(count):
-                    self.schedule.set_scope(self.blocks[stage], n, scope)
-        for stage, block in self.blocks.items():
-            if stage in self.loops and self._alive(block):
-                self._decompose(stage, block)
-        for block in self.blocks.values():
-            if self._alive(block):
-                self._give_a_block(block)
-        if self._remainders and self._boxes:
-            self._hold_tiles()
-
-    def _give_a_block(self, block: Any) -> None:
-        """Threads without a block of the grid get one: else TVM keeps one partial sum for all, in global memory."""
-        loops = list(self.schedule.get_loops(block))
-        bound = [self.schedule.get(loop).thread_binding for loop in loops]
-        tags = {str(b.thread_tag).split(".")[0] for b in bound if b is not None}
-        if "threadIdx" in tags and "blockIdx" not in tags:
-            self.schedule.bind(self.schedule.add_unit_loop(loops[0]), "blockIdx.x")
-
-    def _hold_tiles(self) -> None:
-        """TVM must not keep more of a tensor than its tile: it cannot tell where windows of a remainder end."""
-        boxes = [box for name, box in self._boxes.items() if self._alive(self.blocks[name])]
-        wanted, kept = sum(map(prod, boxes)), elements_kept(self.schedule.mod, self.func_name)
-        if kept > wanted:
-            raise self._error(f"TVM keeps {kept} elements in shared memory for tiles of {wanted}: a window is cut")
-
-    def _scope_inside(self, loop: Any) -> str:
-        """Where what is computed inside of a loop is kept: one thread's registers, the block's memory, or anywhere."""
-        sref, tags = self.schedule.get_sref(loop), set()
-        while sref is not None:
-            binding = getattr(sref.stmt, "thread_binding", None)
-            if binding is not None:
-                tags.add(str(binding.thread_tag).split(".")[0])
-            sref = sref.parent
-        return "local" if "threadIdx" in tags else "shared" if "blockIdx" in tags else ""
-
-    def _alive(self, block: Any) -> bool:
-        try:
-            self.schedule.get_loops(block)
-            return True
-        except Exception:  # it was inlined, or an instruction took its place
-            return False
-
-    def _decompose(self, stage: str, block: Any) -> None:
-        statement = self.schedule.get(block)
-        if statement.init is None:
-            return
-        realize = _realize(self.schedule, self.schedule.get_sref(block))
-        used: set[int] = set()
-        for iv, value in zip(statement.iter_vars, realize.iter_values, strict=True):
-            if int(iv.iter_type) == REDUCTION:
-                used |= variables(value)
-        loops = self._loops(block, len(self.loops[stage]))
-        mine = [loop for loop in loops if key(self.schedule.get(loop).loop_var) in used]
-        if mine and not any(self.schedule.get(loop).thread_binding is not None for loop in mine):
-            try:
-                self.schedule.decompose_reduction(block, mine[0])
-            except Exception:  # axes that TVM cannot take apart: the value is set in the first iteration, behind an if
-                return
-
-
-def _realize(schedule: Any, sref: Any) -> Any:
-    """The realization of a block: what its axes are bound to."""
-    wanted = sref.stmt
-    node = sref.parent.stmt.body
-    stack = [node]
-    while stack:
-        node = stack.pop()
-        if hasattr(node, "iter_values"):
-            if node.block.same_as(wanted):
-                return node
-            continue
-        if hasattr(node, "seq"):
-            stack += list(node.seq)
-        elif hasattr(node, "body"):
-            stack.append(node.body)
-    raise ValueError("a block without a realization")
-
-
-def flat(indices: Sequence[Any], extents: Sequence[int], factors: Sequence[int]) -> Any:
-    """The address of an element in rows whose strides are rounded up to multiples of factors."""
-    address, stride = indices[-1], 1
-    for dim in range(len(extents) - 2, -1, -1):
-        stride *= extents[dim + 1]
-        stride += -stride % factors[dim]
-        address = address + indices[dim] * stride
-    return address
 
 
 def parameters_of(reading: TirReading) -> dict[str, int]:
