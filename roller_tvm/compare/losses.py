@@ -55,6 +55,13 @@ def verdict(
         told.append(f"of the FMA peak: {share:.0%}, theirs {theirs:.0%}")
     if bandwidth and row.io_bytes / bandwidth / 1e9 > least:
         told.append("memory moves longer than the multiply-adds take: what is read twice, or by one core, counts")
+    if ours.predicted_s > 0:
+        off = ours.seconds / ours.predicted_s
+        told.append(f"its own kernel takes {off:.2f} times the {duration(ours.predicted_s)} that the model predicted")
+        if other.seconds < ours.predicted_s:
+            told.append("theirs is faster even than that prediction: the plan is worse, whatever became of it")
+        else:
+            told.append("as predicted it would have won: the model leaves out what slows this kernel down")
     if first is not None and first.timed and ours.timed:
         if first.seconds > 1.1 * ours.seconds:
             told.append(f"the ranking was off: the plan thought best takes {first.seconds / ours.seconds:.2f} times as"
@@ -62,8 +69,8 @@ def verdict(
         else:
             told.append("the ranking was right among Roller's own plans: what is faster is not in its space, or is"
                         " thought slower than all that were measured")  # fmt: skip
-    if other.spread > abs(1 - other.ratio):
-        told.append(f"the rounds differ by {other.spread:.0%}: this may be noise")
+    if other.ratio_spread > abs(1 - other.ratio):
+        told.append(f"the ratio differs by {other.ratio_spread:.0%} between rounds: this may be noise")
     return told
 
 

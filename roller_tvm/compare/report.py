@@ -19,7 +19,7 @@ from roller_tvm.compare.tuner import Tuner
 VERSION = 1
 COLUMNS = (
     "id", "title", "group", "weight", "flops", "io_bytes", "tuner", "status", "reason", "tune_s", "trials", "seconds",
-    "spread", "gflops", "ratio", "claimed_s",
+    "spread", "gflops", "ratio", "claimed_s", "predicted_s",
 )  # fmt: skip
 #: A tuner that claims a kernel to be so much faster than it then is has measured something else.
 CLAIM = 1.5
@@ -37,6 +37,8 @@ class Cell:
         How much the rounds differ, as a share.
     ratio : float
         Its seconds over those of the base: above 1 the base is faster.
+    ratio_spread : float
+        How much that differs between rounds, as a share.
     tune_s : float
     curve : list of (float, float)
         Seconds since tuning began, and seconds of the best kernel, in the clock of this comparison.
@@ -48,9 +50,11 @@ class Cell:
     seconds: float = math.nan
     spread: float = math.nan
     ratio: float = math.nan
+    ratio_spread: float = math.nan
     tune_s: float = math.nan
     trials: int = 0
     claimed_s: float = math.nan
+    predicted_s: float = math.nan
     curve: list[tuple[float, float]] = field(default_factory=list)
     tiles: str = ""
     schedule: str = ""
@@ -164,6 +168,7 @@ def _cell(tuner: Tuner, tuned: Tuned, timed: Timed | None, base: Tuner) -> Cell:
     rounds = timed.of(tuner.label) if timed is not None and tuned.ok else ()
     own = timed.of(base.label) if timed is not None else ()
     told: dict[str, Any] = {"tune_s": tuned.seconds, "trials": tuned.trials, "claimed_s": tuned.claimed_s,
+                            "predicted_s": tuned.predicted_s,
                             "tiles": tuned.tiles, "schedule": tuned.schedule}  # fmt: skip
     if not rounds:
         return Cell(tuner, tuned.status, tuned.reason, **told)
@@ -172,7 +177,8 @@ def _cell(tuner: Tuner, tuned: Tuned, timed: Timed | None, base: Tuner) -> Cell:
     curve = best_over_time(tuned.curve)
     scaled = [(when, s / curve[-1][1] * seconds) for when, s in curve] or [(tuned.seconds, seconds)]
     ratio = paired_ratio(rounds, own) if own else math.nan
-    return Cell(tuner, tuned.status, tuned.reason, seconds, spread(rounds), ratio, curve=scaled, **told)
+    apart = spread([a / b for a, b in zip(rounds, own, strict=True)]) if own else math.nan
+    return Cell(tuner, tuned.status, tuned.reason, seconds, spread(rounds), ratio, apart, curve=scaled, **told)
 
 
 def to_json(report: Report) -> dict[str, Any]:
@@ -200,6 +206,7 @@ def to_json(report: Report) -> dict[str, Any]:
                         "tuner": c.tuner.label, "status": c.status, "reason": c.reason, "tune_s": number(c.tune_s),
                         "trials": c.trials, "seconds": number(c.seconds), "spread": number(c.spread),
                         "gflops": number(row.gflops(c)), "ratio": number(c.ratio), "claimed_s": number(c.claimed_s),
+                        "predicted_s": number(c.predicted_s),
                         "curve": [[t, s] for t, s in c.curve], "tiles": c.tiles,
                     }
                     for c in row.cells

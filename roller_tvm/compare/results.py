@@ -37,6 +37,8 @@ class Tuned:
         Kernels that it measured.
     claimed_s : float
         Seconds of the kernel, as the tuner itself measured it; nan where it measures nothing.
+    predicted_s : float
+        Seconds of the kernel as Roller's model has it; nan of others' kernels.
     curve : tuple of (float, float)
         Seconds since tuning began, and seconds of the best kernel so far by the tuner's own measuring.
     kernel : str
@@ -54,6 +56,7 @@ class Tuned:
     seconds: float = math.nan
     trials: int = 0
     claimed_s: float = math.nan
+    predicted_s: float = math.nan
     curve: tuple[tuple[float, float], ...] = ()
     kernel: str = ""
     schedule: str = ""

@@ -74,7 +74,7 @@ def search(
             continue
         every = "" if len(online.tried) == trials else f"all {len(online.tried)} configurations measured"
         return {**found, "reason": every, "claimed_s": tried.seconds, "kernel": kernel, "schedule": record,
-                "tiles": plan_tiles(tried.plan.plan)}  # fmt: skip
+                "tiles": plan_tiles(tried.plan.plan), "predicted_s": tried.plan.seconds}  # fmt: skip
     return {**found, "status": "failed", "reason": reason}
 
 

@@ -97,5 +97,5 @@ def _found(
     return {
         "status": "wrong answer" if wrong else "ok", "reason": wrong, "seconds": spent, "trials": trials,
         "claimed_s": claimed, "curve": curve, "kernel": opened.told(path), "schedule": line,
-        "tiles": plan_tiles(plan.ranked.plan),
+        "tiles": plan_tiles(plan.ranked.plan), "predicted_s": plan.ranked.seconds,
     }  # fmt: skip

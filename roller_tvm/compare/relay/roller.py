@@ -99,5 +99,5 @@ def _found(
     return {
         "status": "wrong answer" if wrong else "ok", "reason": wrong, "seconds": spent, "trials": trials,
         "claimed_s": claimed, "curve": curve, "kernel": opened.told(path), "schedule": line,
-        "tiles": plan_tiles(plan.plan),
+        "tiles": plan_tiles(plan.plan), "predicted_s": plan.seconds,
     }  # fmt: skip
