@@ -1,0 +1,131 @@
+"""The whole run against a driver that is made up: verdicts, hangs and crashes survived, the budget kept, the report."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from roller_tvm.device.cpu_bench import find_compiler
+from roller_tvm.device.load import load_file
+
+from .made_up_kit import make_kit
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "python" / "gpu_kit.py"
+pytestmark = pytest.mark.skipif(not find_compiler(), reason="needs a C compiler")
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory):
+    path = tmp_path_factory.mktemp("driver") / "libmadeup.so"
+    source = Path(__file__).with_name("made_up_driver.c")
+    subprocess.run([find_compiler(), "-shared", "-fPIC", "-O1", "-w", "-o", path, source], check=True)
+    return path
+
+
+def run(kit, out, driver, *words, torch=False, **environment):
+    """(exit code, what it printed, results)."""
+    words += () if torch else ("--no-torch",)
+    command = [sys.executable, SCRIPT, kit, "--out", out, "--driver", driver, *words]
+    done = subprocess.run(
+        list(map(str, command)), capture_output=True, text=True, timeout=300, env={**os.environ, **environment}
+    )
+    file = out / "results.json"
+    return done.returncode, done.stdout + done.stderr, json.loads(file.read_text()) if file.exists() else None
+
+
+def verdicts(results, name):
+    return [p.get("verdict") for p in results["operators"][f"{name}.float32"]["plans"].values()]
+
+
+def why(results, name, rank=0):
+    return results["operators"][f"{name}.float32"]["plans"][str(rank)]["why"]
+
+
+def test_all_is_well(driver, tmp_path):
+    plans = {"E1": [f"right us={us}" for us in (20, 10, 40, 50)], "E2": ["right us=7"]}
+    kit = make_kit(tmp_path / "kit", plans)
+    code, said, results = run(kit, tmp_path / "out", driver)
+    assert code == 0 and results["status"] == "done", said
+    assert verdicts(results, "E1") == ["right"] * 4 and verdicts(results, "E2") == ["right"]
+    plan = results["operators"]["E1.float32"]["plans"]["1"]
+    assert plan["us"]["median"] == pytest.approx(10) and plan["error"] == 0 and plan["us"]["count"] >= 5
+    assert results["card"]["name"] == "NVIDIA Made Up" and results["floor_us"] == pytest.approx(2.5)
+    table = (tmp_path / "out/table.md").read_text()
+    assert "| E1.float32 | direct #1 | 10.0 | 20.0 | 10.0 | 4 |" in table
+    assert "| relu float32 | 2 | 5 |  | " in table and " | 2.00 | " in table, "the regret of the first plan"
+    ElementTree.parse(tmp_path / "out/plot.svg")
+    # A card that does every benchmark in the same time is not believed; what the driver tells of it is.
+    assert results["profile"]["refused"] and "not believed" in said
+    spec = load_file(tmp_path / "out/device.toml")
+    assert (spec.units, spec.arch, spec.source) == (4, "sm_90", "estimated")
+    assert spec.peak("float16", tensor=True) == pytest.approx(results["profile"]["tensor"]["float16"])
+
+
+def test_what_goes_wrong_is_told_and_the_others_are_measured(driver, tmp_path):
+    kit = make_kit(tmp_path / "kit", {
+        "E1": ["wrong", "right"], "E2": ["short", "over", "right"], "E3": ["die", "right"], "E4": ["fault", "right"],
+        "E5": ["hang", "right"], "E6": ["no image", "refused", "right"], "E7": ["right"],
+    })  # fmt: skip
+    code, said, results = run(kit, tmp_path / "out", driver, "--silence", "4")
+    assert code == 6 and results["status"] == "done", said
+    assert verdicts(results, "E1") == ["wrong", "right"] and "off by" in why(results, "E1")
+    assert verdicts(results, "E2") == ["wrong", "wrong", "right"]
+    assert "never written" in why(results, "E2", 0) and why(results, "E2", 1) == "wrote behind the end of y"
+    assert verdicts(results, "E3") == ["failed", "right"] and "signal 6 (at E3.float32#0)" in why(results, "E3")
+    assert verdicts(results, "E4") == ["failed", "right"] and "ILLEGAL_ADDRESS" in why(results, "E4")
+    assert verdicts(results, "E5") == ["failed", "right"] and "hung" in why(results, "E5")
+    assert verdicts(results, "E6") == ["failed", "failed", "right"] and "OUT_OF_RESOURCES" in why(results, "E6", 1)
+    assert verdicts(results, "E7") == ["right"] and len(results["lost"]) == 5
+    table = (tmp_path / "out/table.md").read_text()
+    assert "- E5.float32#0 failed: hung: no word for 4 s, killed (at E5.float32#0)" in table
+
+
+def test_an_operator_that_loses_the_card_twice_is_left(driver, tmp_path):
+    kit = make_kit(tmp_path / "kit", {"E1": ["right", "die", "die", "right", "right"], "E2": ["right"]})
+    code, _, results = run(kit, tmp_path / "out", driver)
+    assert code == 1 and verdicts(results, "E1") == ["right", "failed", "failed", "skipped", "skipped"]
+    assert verdicts(results, "E2") == ["right"]
+
+
+def test_the_time_is_kept(driver, tmp_path):
+    kit = make_kit(tmp_path / "kit", {f"E{n}": ["right", "hang"] for n in range(9)})
+    code, _, results = run(kit, tmp_path / "out", driver, "--seconds", "16", "--silence", "3")
+    assert sum(results["seconds"].values()) < 25, "it ends, with what it has"
+    seen = [v for n in range(9) for v in verdicts(results, f"E{n}")]
+    # The best plan of each first; how far the others come is the machine's affair.
+    assert "right" in seen and seen.count("failed") < 9 and None in seen
+    assert code == 1 and "not reached" in (tmp_path / "out/table.md").read_text()
+
+
+def test_no_device(driver, tmp_path):
+    kit = make_kit(tmp_path / "kit", {"E1": ["right"]})
+    code, said, results = run(kit, tmp_path / "out", driver, MADE_UP_NO_DEVICE="1")
+    assert code == 0 and results["status"] == "no device" and "no device: cuInit failed: CUDA_ERROR_NO_DEVICE" in said
+    code, said, _ = run(kit, tmp_path / "out2", tmp_path / "libnothing.so")
+    assert code == 0 and "no device: no CUDA driver" in said
+
+
+def test_a_driver_that_never_answers_is_not_taken_for_no_device(driver, tmp_path):
+    kit = make_kit(tmp_path / "kit", {"E1": ["right"]})
+    code, said, _ = run(kit, tmp_path / "out", driver, "--seconds", "12", MADE_UP_HANGS="1")
+    assert code == 1 and "no answer from the driver: time is up (the driver)" in said
+
+
+def test_no_kit_or_none_for_the_card(driver, tmp_path):
+    code, said, _ = run(tmp_path, tmp_path / "out", driver)
+    assert code == 3 and "is no GPU kit" in said and "make gpu-kit" in said
+    kit = make_kit(tmp_path / "kit", {"E1": ["right"]}, archs=("sm_80", "sm_90"))
+    code, said, _ = run(kit, tmp_path / "out", driver, MADE_UP_ARCH="75")
+    assert code == 3 and "sm_80, sm_90" in said and "sm_75" in said
+    code, _, results = run(kit, tmp_path / "out2", driver, MADE_UP_ARCH="86")
+    assert code == 0 and results["arch"] == "sm_80"
+    (kit / "sm_90" / "E1.float32.zip").write_bytes(b"half a file")
+    code, said, _ = run(kit, tmp_path / "out3", driver)
+    assert code == 3 and "E1.float32.zip" in said and "make gpu-kit" in said
