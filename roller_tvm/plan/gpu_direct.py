@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil, prod
 
+from ..expr import dtype_bytes
 from ..model.estimate import ProgramEstimate
 from ..model.geometry import Geometry, Tile, in_memory
 from ..model.gpu_direct import direct_estimate, reduce_estimate
@@ -115,10 +116,28 @@ def _unguarded(search: Search, outputs: int, rows: int) -> Rejection | None:
     return Rejection("tensor shape", required, "none for sums stored as they are", "let the rows divide the outputs")
 
 
+def shuffled(dtype: str) -> Rejection | None:
+    """A value that lanes reduce together must be one that shuffles move; others go by shared memory.
+
+    TVM then counts on the lanes of a warp to go in step, or puts barriers where half of it passes.
+
+    Examples
+    --------
+    >>> print(shuffled("int8"))
+    execution unit: needs shuffles of int8, limit float16, and types of 4 and 8 bytes (give each sum a thread)
+    """
+    if dtype == "float16" or dtype_bytes(dtype) in (4, 8):
+        return None
+    limit = "float16, and types of 4 and 8 bytes"
+    return Rejection("execution unit", f"shuffles of {dtype}", limit, "give each sum a thread")
+
+
 def construct_reduce(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
     """Ranked candidates of recipe gpu.reduce: lanes that share a reduction, rows of them in a block."""
     g, device = search.geometry, search.device
     if not g.reduce or g.stage.indivisible or (g.stage.combiner == "other" and g.stage.results == 1):
+        return []
+    if search.reject(shuffled(g.stage.dtype)):
         return []
     # What is computed after the reduction would have no loop either, and be left to the host.
     if search.reject(None if g.spatial or search.nest.output == search.nest.anchor else NO_LOOP, search.nest.output):

@@ -12,7 +12,7 @@ from ..model.estimate import ProgramEstimate
 from ..model.gpu_rows import WALK, RowShape, rows_estimate, rows_shared_bytes
 from ..model.storage import VECTOR_ALIGNMENT
 from .align import capacity
-from .gpu_direct import linear_tile
+from .gpu_direct import linear_tile, shuffled
 from .program import RProgram
 from .rows import RowNest
 from .search import Search
@@ -24,6 +24,9 @@ def construct_rows(search: Search, top: int) -> list[tuple[RProgram, ProgramEsti
     assert isinstance(nest, RowNest)
     expression = g.expression
     if not one_value_a_row(expression, nest):
+        return []
+    stages = [expression.stage(name) for name in nest.kept]
+    if any(search.reject(shuffled(stage.dtype)) for stage in stages if stage.reduce):
         return []
     output = expression.stage(nest.output)
     count = prod(a.extent for a in output.spatial[: nest.rows])
