@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from roller_tvm.compare.curve import CurveFile
 from roller_tvm.compare.relay.functions import relay_function
 from roller_tvm.compare.relay.kernels import build_schedule, why_wrong
 from roller_tvm.compare.relay.tasks import Opened
+from roller_tvm.compare.suite import Case
 from roller_tvm.errors import UnsupportedOperator
 
 #: XGBTuner trains each time it has measured so many; its own number is more than a short tuning has in all.
@@ -22,7 +24,11 @@ def tune(opened: Opened, trials: int) -> dict[str, Any]:
     """Tune every template that fits the operator, the trials shared among them; the best is taken."""
     if not opened.case.operator:
         raise UnsupportedOperator("AutoTVM's tasks are single operators: compare it on a suite", opened.case.id)
-    templates = _templates(opened)
+    case, remarks = opened.case, []
+    templates = _templates(case, opened.target)
+    if not templates and case.operator.endswith("_nhwc"):  # for x86 it has no others
+        case = replace(case, operator=case.operator.removesuffix("nhwc") + "nchw", title="")
+        templates, remarks = _templates(case, opened.target), ["as NCHW, the layout that its templates are for"]
     if not templates:
         raise UnsupportedOperator("AutoTVM has no template for it", opened.case.id)
     work = opened.work("autotvm")
@@ -43,24 +49,21 @@ def tune(opened: Opened, trials: int) -> dict[str, Any]:
     key = f"autotvm {opened.key} {task.name} {[tuple(map(int, a.shape)) for a in args]}"
     path = build_schedule(key, schedule, args, opened.target, f"{key} {told}", opened.kernels)
     wrong = why_wrong(path)
-    bare = "without the bias and ReLU, which its template has not" if "=1" in _epilogue(opened) else ""
-    packed = "data in blocks of channels, as its template wants it" if "NCHWc" in task.name else ""
-    remark = "; ".join(text for text in (bare, packed) if text)
+    if {"bias=1", "relu=1"} & set(case.params.split()):
+        remarks.append("without bias and ReLU, which its templates have not")
+    if "NCHWc" in task.name:
+        remarks.append("data in blocks of channels, as its template wants it")
     return {
-        **found, "status": "wrong answer" if wrong else "ok", "reason": wrong or remark, "claimed_s": claimed,
-        "curve": curve.points, "kernel": opened.told(path), "schedule": told, "tiles": _tiles(config),
+        **found, "status": "wrong answer" if wrong else "ok", "reason": wrong or "; ".join(remarks),
+        "claimed_s": claimed, "curve": curve.points, "kernel": opened.told(path), "schedule": told, "tiles": _tiles(config),
     }  # fmt: skip
 
 
-def _epilogue(opened: Opened) -> str:
-    return " ".join(w for w in opened.case.params.split() if w.startswith(("bias=", "relu=")))
-
-
-def _templates(opened: Opened) -> list[Any]:
+def _templates(case: Case, target: Any) -> list[Any]:
     from tvm import autotvm
 
-    mod, params = relay_function(opened.case)
-    return list(autotvm.task.extract_from_program(mod["main"], target=opened.target, params=params))
+    mod, params = relay_function(case)
+    return list(autotvm.task.extract_from_program(mod["main"], target=target, params=params))
 
 
 def _tune_one(task: Any, trials: int, log: Any, curve: CurveFile) -> tuple[float, Any]:
