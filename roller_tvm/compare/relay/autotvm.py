@@ -55,7 +55,8 @@ def tune(opened: Opened, trials: int) -> dict[str, Any]:
         remarks.append("data in blocks of channels, as its template wants it")
     return {
         **found, "status": "wrong answer" if wrong else "ok", "reason": wrong or "; ".join(remarks),
-        "claimed_s": claimed, "curve": curve.points, "kernel": opened.told(path), "schedule": told, "tiles": _tiles(config),
+        "claimed_s": claimed, "curve": curve.points, "kernel": opened.told(path), "schedule": told,
+        "tiles": _tiles(config),
     }  # fmt: skip
 
 
