@@ -183,7 +183,7 @@ def staged_time(kernel: StagedKernel, device: DeviceSpec, effects: Effects = ALL
     # Where L1 is a part of shared memory, global loads take its cycles too.
     beside = copied / rates.line * lines if unified(device) else 0.0
     shared = warps * (body.times * load_cycles + store_cycles) * lines + beside + local.l1
-    far = _far(kernel, device, resident, rates, effects)
+    far, missed = _far(kernel, device, resident, rates, effects)
     pipes = {
         "compute": compute, "issue": issued, "shared": shared, "l2": moved / rates.l2 + local.l2,
         "dram": far / (kernel.blocks * kernel.steps) / (rates.dram * DRAM_SHARE) + local.dram / DRAM_SHARE,
@@ -192,14 +192,16 @@ def staged_time(kernel: StagedKernel, device: DeviceSpec, effects: Effects = ALL
     throughput = slowest + OVERLAP_LOSS * (sum(pipes.values()) - slowest)
     # A block does one after the other: its fetches come, all threads meet, they compute.
     alone = max(pipes["l2"], pipes["dram"]) + max(compute, issued, shared) / min(1.0, warps / rates.issue)
-    wait = waits * fetch_latency(device, rates, far / max(1.0, moved * kernel.blocks * kernel.steps))
+    wait = waits * fetch_latency(device, rates, missed)
     wait += (2 + body.times) * rates.shared_latency + local.accesses * LOCAL_CYCLES  # two barriers, first operands
     pipes["latency"] = ((wait if effects.latency else 0.0) + alone) / resident
     step = max(throughput, pipes["latency"])
 
     # The whole grid: how many blocks the busiest unit runs, and how many are there at a time.
     busiest = busiest_unit(device, kernel.blocks, resident)[0] if effects.wave_tail else kernel.blocks / device.units
-    store_bytes = store_sectors(kernel, warp, rates.sector) * rates.sector if effects.coalescing else warp * 4
+    store_bytes = store_sectors(kernel, warp, rates.sector) * rates.sector
+    if not effects.coalescing:
+        store_bytes = min(warp, kernel.threads) * kernel.store * g.output_bytes
     outputs = prod(g.extents[i] for i in g.spatial) * g.output_bytes + g.epilogue_bytes
     store = max(
         kernel.outputs / kernel.store * warps * store_bytes / rates.l2,
@@ -219,16 +221,20 @@ def fetch_latency(device: DeviceSpec, rates: GpuRates, missed: float) -> float:
     if not device.has("l2"):
         return rates.dram_latency
     near = device.level("l2").latency_ns * device.clock_ghz
-    return near + (rates.dram_latency - near) * min(1.0, missed)
+    return near + (rates.dram_latency - near) * missed
 
 
-def _far(kernel: StagedKernel, device: DeviceSpec, resident: int, rates: GpuRates, effects: Effects) -> float:
-    """Bytes from memory."""
+def _far(
+    kernel: StagedKernel, device: DeviceSpec, resident: int, rates: GpuRates, effects: Effects
+) -> tuple[float, float]:  # fmt: skip
+    """Bytes from memory, and their share of what blocks ask for."""
     g = kernel.geometry
     of_block = [
         kernel.steps * (sectors(op, list(box), rates.sector) if effects.coalescing else prod(box) * op.element_bytes)
         for op, box in zip(g.operands, kernel.boxes, strict=True)
     ]
+    asked = float(sum(of_block) * kernel.blocks)
     if not effects.l2_reuse:
-        return float(sum(of_block) * kernel.blocks)
-    return far_traffic(g, device, kernel.block, device.units * resident, of_block)
+        return asked, 1.0
+    far = far_traffic(g, device, kernel.block, device.units * resident, of_block)
+    return far, min(1.0, far / asked)

@@ -15,6 +15,7 @@ from ..device import DeviceSpec
 from .estimate import LevelTime, ProgramEstimate
 from .geometry import Geometry, Operand, Tile
 from .gpu import BLOCK_CYCLES, GpuRates, busiest_unit, far_traffic, instructions, overlapped, sectors, spread
+from .kernel import StagedKernel
 from .occupancy import occupancy
 from .registers import predicted_registers
 from .storage import VECTOR_ALIGNMENT, alignments, storage_elements
@@ -37,6 +38,18 @@ class TiledShape:
     store: int  # elements a store instruction moves
     padding: tuple[int, ...]  # per operand, elements
     stages: int = 1  # buffers of each staged tile: copies run ahead of what reads them by one less
+
+
+def kernel_of(geometry: Geometry, shape: TiledShape) -> StagedKernel:
+    """A candidate as the model is told of any staged kernel: its reduction is split in two, the inner part unrolled."""
+    outer = [(i, ceil(shape.block[i] / shape.unrolled[i])) for i in geometry.reduce]
+    inner = [(i, shape.unrolled[i]) for i in geometry.reduce]
+    own = [(i, shape.thread[i] // shape.vthreads[i]) for i in geometry.spatial]
+    statements = prod(shape.thread[i] for i in geometry.spatial) * prod(e for _, e in inner)
+    return StagedKernel(
+        geometry, shape.block, shape.thread, shape.vthreads, (*outer, *inner, *own), statements, shape.vectors,
+        shape.padding, shape.store, shape.stages,
+    )  # fmt: skip
 
 
 def vector_quantum(operand: Operand, vectors: tuple[int, ...]) -> int:

@@ -40,6 +40,22 @@ class Residency:
 PER_FETCHED_ELEMENT, FETCHED_MOST = 0.5, 32
 
 
+def registers_needed(kernel: StagedKernel, device: DeviceSpec, body: Tile, rolled: bool) -> tuple[int, int]:
+    """Registers that a thread needs so that none spills, and how many it can have (see ``residency``)."""
+    g = kernel.geometry
+    held = 0 if rolled else accumulators(g, kernel.thread)
+    # Operands of the unrolled body that are read ahead, and elements on their way into shared memory.
+    ahead = min(PREFETCHED_MOST, sum(op.elements(body) for op in g.operands))
+    fetched = sum(
+        ceil(prod(box) / (vector * kernel.threads)) * vector
+        for box, vector in zip(kernel.boxes, kernel.vectors, strict=True)
+    )
+    needed = held + min(fragments(g, kernel.thread), default=0) + 1 + ADDRESSES
+    needed += int(PER_PREFETCHED * ahead) + int(PER_FETCHED_ELEMENT * min(FETCHED_MOST, fetched))
+    cap = register_cap(device, kernel.threads) or needed
+    return needed, min(cap, device.limits.compiled_registers or cap)
+
+
 def residency(
     kernel: StagedKernel, device: DeviceSpec, body: Tile, rolled: bool, effects: Effects
 ) -> Residency | None:  # fmt: skip
@@ -52,18 +68,8 @@ def residency(
     rolled : bool
         Whether the register tile is no register tile, being indexed by a loop.
     """
-    g = kernel.geometry
-    held = 0 if rolled else accumulators(g, kernel.thread)
-    # Operands of the unrolled body that are read ahead, and elements on their way into shared memory.
-    ahead = min(PREFETCHED_MOST, sum(op.elements(body) for op in g.operands))
-    fetched = sum(
-        ceil(prod(box) / (vector * kernel.threads)) * vector
-        for box, vector in zip(kernel.boxes, kernel.vectors, strict=True)
-    )
-    needed = held + min(fragments(g, kernel.thread), default=0) + 1 + ADDRESSES
-    needed += int(PER_PREFETCHED * ahead) + int(PER_FETCHED_ELEMENT * min(FETCHED_MOST, fetched))
-    cap = register_cap(device, kernel.threads) or needed
-    cap = min(cap, device.limits.compiled_registers or cap)
+    held = 0 if rolled else accumulators(kernel.geometry, kernel.thread)
+    needed, cap = registers_needed(kernel, device, body, rolled)
     spilled = min(held, max(0, needed - cap)) if effects.spilling else 0
     taken = min(cap, max(REGISTERS_LEAST, ceil(needed * REGISTERS_TAKEN)))
     resident, limit = occupancy(device, kernel.threads, taken, kernel.shared_bytes)

@@ -12,7 +12,7 @@ from math import ceil, prod
 from ..device import DeviceSpec
 from ..model.estimate import ProgramEstimate
 from ..model.geometry import Geometry, Operand, Tile
-from ..model.gpu_tiled import TiledShape, shared_bytes_of, tiled_estimate
+from ..model.gpu_tiled import TiledShape, kernel_of, shared_bytes_of, tiled_estimate
 from ..model.registers import (
     ACCUMULATORS,
     FETCHES,
@@ -21,6 +21,7 @@ from ..model.registers import (
     unrolled_steps,
     usable_registers,
 )
+from ..model.residency import registers_needed
 from ..model.storage import VECTOR_ALIGNMENT
 from .align import Rejection, aligned_extents, bank_padding, capacity, execution_unit, tensor_shape, transaction
 from .features import NO_FEATURES, Features
@@ -279,10 +280,19 @@ def complete(search: Search, block: Tile, thread: Tile) -> tuple[TiledShape, int
         capacity("registers", needed, limit, "use a smaller register tile or fewer threads"), label
     ):
         return None
+    if device.kind == "gpu" and search.reject(spilling(g, device, shape, unrolled), label):
+        return None
     estimate = tiled_estimate(g, device, shape, threads, shared)
     if estimate is None:
         return None
     return shape, threads, estimate
+
+
+def spilling(geometry: Geometry, device: DeviceSpec, shape: TiledShape, unrolled: Tile) -> Rejection | None:
+    """What the model says will spill is not planned: recorded schedules that do are tens of times slower."""
+    body = tuple(unrolled[i] if i in geometry.reduce else e for i, e in enumerate(shape.thread))
+    needed, cap = registers_needed(kernel_of(geometry, shape), device, body, False)
+    return capacity("registers of an unrolled step", needed, cap, "unroll less of a step, or use a smaller tile")
 
 
 def aligned(search: Search, block: Tile) -> bool:

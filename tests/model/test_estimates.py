@@ -89,12 +89,12 @@ def test_more_of_a_product_takes_a_cpu_no_less_time(name, m, n, k, axis, order):
 def test_one_block_more_than_a_full_wave_costs_another(name):
     spec = device(name)
     geometry, nest = geometry_of("matmul", m=64 * 16 * spec.units, n=64, k=4096)
-    resident = complete(Search(geometry, spec, nest, 0.0), (64, 64, 16), (8, 4, 1))[2].occupancy
+    resident = complete(Search(geometry, spec, nest, 0.0), (64, 64, 16), (4, 4, 1))[2].occupancy
     full = spec.units * resident
 
     def seconds(blocks):
         geometry, nest = geometry_of("matmul", m=64 * blocks, n=64, k=4096)
-        return complete(Search(geometry, spec, nest, 0.0), (64, 64, 16), (8, 4, 1))[2]
+        return complete(Search(geometry, spec, nest, 0.0), (64, 64, 16), (4, 4, 1))[2]
 
     wave, more, two = seconds(full), seconds(full + 1), seconds(2 * full)
     assert wave.waves == 1 and more.waves == two.waves == 2

@@ -1,0 +1,65 @@
+"""Addresses of lanes, enumerated: sectors and bank conflicts against what is known of them."""
+
+from dataclasses import replace
+from math import prod
+
+import pytest
+
+from roller_tvm.expr.operators import operator
+from roller_tvm.model.access import fetch, read_cycles, store_sectors, strides_of
+from roller_tvm.model.geometry import Geometry
+from roller_tvm.model.kernel import StagedKernel, unrolled_loops
+
+
+def product(block=(64, 64, 16), thread=(8, 8, 1), vthreads=(1, 1, 1), vectors=(1, 1), padding=(0, 0), store=1):
+    g = Geometry.of(operator("matmul", m=512, n=512, k=512), "matmul")
+    loops = ((2, block[2]), (0, thread[0] // vthreads[0]), (1, thread[1] // vthreads[1]))
+    return StagedKernel(g, block, thread, vthreads, loops, None, vectors, padding, store)
+
+
+@pytest.mark.parametrize("vectors", [(1, 1), (4, 4), (2, 1)])
+def test_aligned_rows_move_what_they_hold(vectors):
+    kernel = product(vectors=vectors)
+    for number, box in enumerate(kernel.boxes):
+        copy = fetch(kernel, number, 32, 32)
+        assert copy.moved == pytest.approx(prod(box) * 4)
+        assert copy.rounds * copy.vector * kernel.threads == prod(box)
+        assert copy.vectorised == (vectors[number] > 1)
+
+
+def test_short_rows_move_whole_sectors():
+    """Rows of two elements are a quarter of a sector each."""
+    copy = fetch(product(block=(64, 64, 2)), 0, 32, 32)
+    assert copy.moved == pytest.approx(64 * 32) and copy.requested == pytest.approx(64 * 32)
+
+
+def test_elements_of_a_vector_that_is_none_are_asked_for_again():
+    """Vectors of three do not divide rows of 16: each load asks for its sectors by itself."""
+    copy = fetch(product(vectors=(3, 1)), 0, 32, 32)
+    assert not copy.vectorised and copy.requested > 2 * copy.moved
+
+
+def test_bank_conflicts_of_shared_reads():
+    side_by_side = product(thread=(8, 1, 1), block=(64, 64, 16))
+    assert read_cycles(side_by_side, 1, 32, 1) == 1.0  # lanes read neighbours of B
+    assert read_cycles(side_by_side, 0, 32, 1) == 1.0  # and one element of A
+    # Rows of A are 32 elements long: lanes down a column meet in one bank, unless rows are padded.
+    down = product(block=(256, 8, 32), thread=(8, 8, 1))
+    assert read_cycles(down, 0, 32, 1) == 32.0
+    assert read_cycles(replace(down, padding=(1, 0)), 0, 32, 1) < 32.0
+
+
+def test_stores_touch_a_sector_each_where_lanes_stand_apart():
+    apart = product(block=(8, 256, 16), thread=(8, 8, 1))
+    assert store_sectors(apart, 32, 32) == 32.0
+    beside = replace(apart, vthreads=(1, 8, 1), loops=((2, 16), (0, 8), (1, 1)))
+    assert store_sectors(beside, 32, 32) == 4.0
+
+
+def test_strides_and_unrolling():
+    assert strides_of((4, 3, 2)) == [6, 2, 1] and strides_of(()) == []
+    # A loop that stays stops those around it, however short.
+    assert unrolled_loops([2, 100, 2], 1, 64) == (False, False, True)
+    assert unrolled_loops([1, 100, 2], 1, 64) == (True, False, True)
+    # More than 16 virtual threads are a loop of their own.
+    assert unrolled_loops([2], 32, 64) == (True,) and unrolled_loops([2], 32, 16) == (False,)

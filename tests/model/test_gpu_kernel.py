@@ -1,0 +1,89 @@
+"""The model of staged kernels: each effect acts where it should, and on nothing else."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roller_tvm.device import load_device
+from roller_tvm.expr.operators import operator
+from roller_tvm.model.effects import ALL, EFFECTS
+from roller_tvm.model.geometry import Geometry
+from roller_tvm.model.gpu_kernel import staged_time
+from roller_tvm.model.kernel import StagedKernel
+
+V100 = load_device("v100")
+
+
+def product(m=4096, n=4096, k=512, lanes=(8, 8), own=(8, 8), depth=16, limit=None, vectors=(1, 1), vthreads=(1, 1)):
+    g = Geometry.of(operator("matmul", m=m, n=n, k=k), "matmul")
+    thread = tuple(o * v for o, v in zip(own, vthreads, strict=True))
+    block = (lanes[0] * thread[0], lanes[1] * thread[1], depth)
+    loops = ((2, depth), (0, own[0]), (1, own[1]))
+    return StagedKernel(g, block, (*thread, 1), (*vthreads, 1), loops, limit, vectors, (0, 0))
+
+
+def test_a_tile_that_fits_neither_spills_nor_rolls():
+    told = staged_time(product(), V100)
+    assert told.spilled == 0 and not told.rolled and told.local.accesses == 0
+    assert told.seconds == staged_time(product(), V100, ALL.without("spilling").without("rolled_tiles")).seconds
+    # Close to the peak, and not beyond.
+    ideal = 2 * 4096 * 4096 * 512 / 15.7e12
+    assert ideal < told.seconds < 2 * ideal
+
+
+def test_spilled_accumulators_cost_many_times_their_computation():
+    large = product(own=(16, 16), lanes=(8, 8))
+    told, without = staged_time(large, V100), staged_time(large, V100, ALL.without("spilling"))
+    assert told.spilled > 0 and without.spilled == 0
+    assert told.seconds > 1.5 * without.seconds
+
+
+def test_a_rolled_tile_is_local_memory():
+    rolled = product(own=(32, 16), lanes=(8, 8), limit=0)
+    told = staged_time(rolled, V100)
+    assert told.rolled and told.seconds > 5 * staged_time(rolled, V100, ALL.without("rolled_tiles")).seconds
+    # The compiler unrolls a small one by itself.
+    assert not staged_time(product(own=(4, 4), limit=0), V100).rolled
+
+
+def test_kernels_compiled_for_the_largest_block_have_few_registers():
+    mi50 = load_device("mi50")
+    assert staged_time(product(own=(8, 8)), mi50).spilled > 0
+    freer = replace(mi50, limits=replace(mi50.limits, compiled_registers=None))
+    assert staged_time(product(own=(8, 8)), freer).spilled == 0
+
+
+def test_one_block_more_than_the_device_has_room_for_is_another_round():
+    resident = staged_time(product(m=64 * 4096, n=64), V100).resident
+    full = staged_time(product(m=64 * 80 * resident, n=64), V100)
+    more = staged_time(product(m=64 * (80 * resident + 1), n=64), V100)
+    smooth = ALL.without("wave_tail")
+    assert more.seconds > 1.1 * full.seconds
+    assert staged_time(product(m=64 * (80 * resident + 1), n=64), V100, smooth).seconds < 1.02 * full.seconds
+
+
+def test_what_does_not_fit_has_no_time():
+    assert staged_time(product(lanes=(16, 16), depth=256), V100) is None
+
+
+def test_unknown_effects_are_named_with_those_there_are():
+    with pytest.raises(ValueError, match="spilling"):
+        ALL.without("magic")
+
+
+# Reuse in L2 is a gain; more resident blocks compete for caches, and of fewer bytes more are missed: not costs alone.
+COSTS = sorted(set(EFFECTS) - {"occupancy", "coalescing", "l2_reuse"})
+tiles = st.sampled_from([1, 2, 4, 8, 16])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(["v100", "k80", "mi50"]), tiles, tiles, tiles, tiles, st.sampled_from([1, 4, 16, 32]),
+       st.sampled_from([None, 0, 64, 1024]), st.sampled_from(COSTS))
+def test_leaving_an_effect_out_makes_nothing_slower(name, rows, columns, high, wide, depth, limit, effect):
+    """Each is a cost."""
+    kernel = product(lanes=(rows, columns), own=(high, wide), depth=depth, limit=limit)
+    told = staged_time(kernel, load_device(name))
+    if told is not None:
+        assert staged_time(kernel, load_device(name), ALL.without(effect)).seconds <= told.seconds * 1.0001
