@@ -1,11 +1,13 @@
 """rTask fusion: the operators of a graph scheduled together at compile time (Rammer, OSDI'20), free of TVM."""
 
 from .depend import Dependences, Need
+from .draw import draw
 from .fusion import FusionPlan, Part
 from .kernels import rkernel, rkernels, roperator
 from .operators import DataFlowGraph, Edge, Phase, RKernel, ROperator
 from .policy import POLICIES, plan_graph
 from .program import BadProgram, BarrierTask, ProgramBuilder, RTask, TaskProgram
+from .report import explain_fusion
 from .tiling import Tiling
 from .timing import Interval, Timeline, simulate
 from .vdevice import Costs, VDevice
@@ -13,5 +15,5 @@ from .vdevice import Costs, VDevice
 __all__ = [
     "BadProgram", "BarrierTask", "Costs", "DataFlowGraph", "Dependences", "Edge", "FusionPlan", "Interval", "Need",
     "POLICIES", "Part", "Phase", "ProgramBuilder", "RKernel", "ROperator", "RTask", "TaskProgram", "Tiling", "Timeline",
-    "VDevice", "plan_graph", "rkernel", "rkernels", "roperator", "simulate",
+    "VDevice", "draw", "explain_fusion", "plan_graph", "rkernel", "rkernels", "roperator", "simulate",
 ]  # fmt: skip

@@ -148,8 +148,8 @@ class _Made:
         self.read: set[str] = set()
         self.written: set[str] = set()
         self.own: set[str] = set()  # between an operator's launches
-        self.threads = max(prod(launch.block) for o, _ in program.kernels for launch in code[o].host.launches)
-        self.threads = -(-self.threads // 32) * 32
+        widths = {prod(launch.block) for o, _ in program.kernels for launch in code[o].host.launches}
+        self.threads = max(widths) if len(widths) == 1 else -(-max(widths) // 32) * 32
         heads: dict[str, None] = {}
         texts: dict[str, str] = {}  # equal kernels are one function
         for operator, kernel in program.kernels:
@@ -213,8 +213,10 @@ class _Made:
     def _run(self, number: int, block: str) -> str:
         text, arguments = self.calls[number]
         threads, blocks = self.launches[number].block, self.launches[number].grid
-        call = ", ".join([*arguments, "rammer_arena", _index("rammer_t", threads), _index(block, blocks)])
-        guard = f"if (rammer_t < {prod(threads)}) " if prod(threads) < self.threads else ""
+        lanes, own = self.functions[number].lanes, prod(threads)
+        thread = f"(rammer_t < {own}u ? rammer_t : {own - 1}u)" if lanes > own else "rammer_t"
+        call = ", ".join([*arguments, "rammer_arena", _index(thread, threads), _index(block, blocks)])
+        guard = f"if (rammer_t < {lanes}u) " if lanes < self.threads else ""
         return f"{guard}{text}({call});"
 
     def side_by_side(self, arena: int, dynamic: int) -> str:

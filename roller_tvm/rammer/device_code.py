@@ -20,6 +20,10 @@ _INDICES = {"threadIdx": "rammer_thread", "blockIdx": "rammer_block", "blockDim"
 _ALIGNMENT = 16
 #: Barriers that need every thread of the block: with fewer, there is no such instruction.
 _WHOLE_BLOCK = re.compile(r"\b(?:__syncthreads_(?:count|and|or)|__barrier_sync)\b|\bgrid_group\b|\bthis_grid\b")
+#: An element of an array, or a vector of them, that is assigned to: its array, how, what.
+_STORE = re.compile(
+    r"\s*(?:\*\s*\([^()]*\)\s*\()?\s*(\w+)\s*[\[+].*?(?<![=!<>])([+\-*/|&^]?=)(?!=)(.*)$", re.S
+)
 _SYNC = re.compile(r"\b__syncthreads\s*\(\s*\)")
 _SIZES = {"float4": 16, "float2": 8, "uint4": 16, "uint2": 8, "int4": 16, "int2": 8, "half2": 4, "uchar4": 4}
 
@@ -44,12 +48,15 @@ class DeviceFunction:
         Of the arena.
     syncs : bool
         Whether its threads meet at barriers.
+    lanes : int
+        Threads that run it: the kernel's, or whole warps of them. Those beyond the kernel's do what its last one does.
     """
 
     text: str
     parameters: tuple[Parameter, ...]
     shared_bytes: int
     syncs: bool
+    lanes: int
 
 
 def preamble(source: str) -> tuple[str, ...]:
@@ -106,8 +113,8 @@ def device_function(source: str, kernel: str, threads: Extents, blocks: Extents,
     --------
     >>> text = "__global__ void f(float* __restrict__ A) { __shared__ float S[4]; A[blockIdx.x] = S[threadIdx.x]; }"
     >>> made = device_function(text, "f", (4, 1, 1), (2, 1, 1), 32)
-    >>> made.shared_bytes, made.syncs
-    (16, False)
+    >>> made.shared_bytes, made.syncs, made.lanes
+    (16, False, 4)
     """
     found = CudaSource(source).kernel(kernel)
     plain = blanked(source)
@@ -117,10 +124,11 @@ def device_function(source: str, kernel: str, threads: Extents, blocks: Extents,
     opened = plain.index("{", closed)
     parameters = re.sub(r"\b(?:__restrict__|__restrict|__grid_constant__)\b", "", source[head.end() : closed])
     body = source[opened + 1 : matching(plain, opened)]
-    own = prod(threads)
-    syncs = bool(_SYNC.search(blanked(body)))
-    if own < block_threads:
-        body = _own_barrier(body, kernel, own, block_threads)
+    own = lanes = prod(threads)
+    syncs = bool(_SYNC.search(blanked(body)) or _WHOLE_BLOCK.search(blanked(body)))
+    if syncs and own < block_threads:
+        lanes = -(-own // 32) * 32
+        body = _own_barrier(body, kernel, own, lanes, block_threads)
     body, members, size = _arena(body, kernel, dynamic_shared)
     # What another block wrote is no constant: the path that caches constants would not see it.
     body = _words(body, _INDICES | {"__ldg": "rammer_load"})
@@ -132,21 +140,35 @@ def device_function(source: str, kernel: str, threads: Extents, blocks: Extents,
     last = "unsigned char* rammer_arena, const rammer_index rammer_thread, const rammer_index rammer_block"
     parameters = f"{parameters.strip()}, {last}" if parameters.strip() else last
     text = f"{struct}static __device__ __forceinline__ void rammer_self({parameters}) {{\n{dims}{body.rstrip()}\n}}\n"
-    return DeviceFunction(text, found.parameters, size, syncs)
+    return DeviceFunction(text, found.parameters, size, syncs, lanes)
 
 
-def _own_barrier(body: str, kernel: str, own: int, block_threads: int) -> str:
-    """Barriers of the threads that run the body: the others of the block are not there."""
+def _own_barrier(body: str, kernel: str, own: int, lanes: int, block_threads: int) -> str:
+    """Barriers of the threads that run the body: the others of the block are not there.
+
+    Barriers count warps. The rest of a warp that is not whole does what the last thread does: the same values to the
+    same places, which is no matter unless a place is read and written in one statement.
+    """
     plain = blanked(body)
     if whole := _WHOLE_BLOCK.search(plain):
         raise CannotFuse(f"{whole.group()} in a block of {own} threads, where others have {block_threads}",
                          where=f"kernel '{kernel}'", remedy="give the operators kernels of as many threads")
-    if not _SYNC.search(plain):
-        return body
-    if own % 32:
-        raise CannotFuse(f"its {own} threads meet at barriers and are no whole warps, others have {block_threads}",
-                         where=f"kernel '{kernel}'", remedy="give it a kernel of whole warps")
-    return _spans(body, ((m.start(), m.end(), f"rammer_sync({own})") for m in _SYNC.finditer(plain)))
+    if lanes > own and (twice := _twice(plain)):
+        raise CannotFuse(f"its {own} threads are no whole warps, others have {block_threads}, and it is not the same "
+                         f"to do twice: {twice}", where=f"kernel '{kernel}'", remedy="give it a kernel of whole warps")
+    return _spans(body, ((m.start(), m.end(), f"rammer_sync({lanes})") for m in _SYNC.finditer(plain)))
+
+
+def _twice(plain: str) -> str:
+    """A statement that two threads cannot both make as one would; '' where there is none."""
+    if found := re.search(r"\b(?:atomic\w+|__shfl\w*|__ballot\w*|__activemask|__any\w*|__all\w*|asm)\b", plain):
+        return found.group()
+    private = set(re.findall(r"\b\w+\s+(\w+)\s*\[\d+\]\s*;", _SHARED.sub("", plain)))
+    for statement in re.split(r"[;{}]", plain):
+        stored = _STORE.match(statement)
+        if stored and stored[1] not in private and (stored[2] != "=" or re.search(rf"\b{stored[1]}\b", stored[3])):
+            return " ".join(statement.split())
+    return ""
 
 
 def _arena(body: str, kernel: str, dynamic_shared: int) -> tuple[str, str, int]:

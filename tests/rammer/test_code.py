@@ -79,7 +79,7 @@ def test_a_graph_with_barriers_launched_three_times() -> None:
     """Blocks of 32 to 256 threads, with and without barriers of their own; the counters reset themselves."""
     kernel = check(
         ("a", ["x"], 64, True), ("b", ["x"], 256, True), ("c", ["a", "b"], 32, False), ("d", ["a"], 96, True),
-        ("e", ["c", "d"], 128, True), ("f", ["e", "b"], 48, False),
+        ("e", ["c", "d"], 128, True), ("f", ["e", "b"], 48, True),
     )  # fmt: skip
     assert kernel.resident >= 1 and "rammer_sync(96)" in kernel.source
     assert [p.name for p in kernel.host.parameters] == ["x", "f"]
@@ -95,10 +95,14 @@ def test_operators_side_by_side_need_no_barrier() -> None:
 
 
 def test_what_cannot_be_fused_is_named() -> None:
-    with pytest.raises(CannotFuse, match="kernel 'odd_kernel'.*48 threads meet at barriers and are no whole warps"):
-        fused(("odd", ["x"], 48, True), ("b", ["x"], 128, True))
-    made, code = operator("a", ["x"], 64)
+    made, code = operator("a", ["x"], 48)
     other, more = operator("b", ["x"], 128)
+    again = replace(code, source=code.source.replace("  out[", "  out[threadIdx.x] += 1.0f;\n  out["))
+    (part,) = plan_graph(DataFlowGraph((made, other)), DEVICE).parts
+    assert part.program is not None
+    with pytest.raises(CannotFuse, match=r"kernel 'a_kernel': its 48 threads.*do twice: out\[threadIdx.x\] \+= 1.0f"):
+        fuse("plan0", part.program, {"a": again, "b": more}, DEVICE)
+    made, code = operator("a", ["x"], 64)
     wrong = replace(code, source=code.source.replace("__syncthreads()", "__syncthreads_or(0)"))
     (part,) = plan_graph(DataFlowGraph((made, other)), DEVICE).parts
     assert part.program is not None

@@ -1,0 +1,48 @@
+"""What is told and drawn of a plan."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as xml
+
+from roller_tvm.device import load_device
+from roller_tvm.rammer import DataFlowGraph, Phase, RKernel, ROperator, draw, explain_fusion, plan_graph
+
+V100 = load_device("v100")
+
+
+def branches() -> DataFlowGraph:
+    one = RKernel("plan 0", (Phase(20, 4e-6, 2e-6, 128, 40, 2048),), 4e-6)
+    two = RKernel("plan 0", (Phase(30, 2e-6, 1e-6, 64, 32), Phase(4, 1e-6, 1e-6, 32, 32)), 3e-6)
+    return DataFlowGraph((
+        ROperator("stem", (one,)), *(ROperator(f"branch{n}", (two,), ("stem",)) for n in range(3)),
+        ROperator("a <b> & c", (one,), tuple(f"branch{n}" for n in range(3))),
+    ))  # fmt: skip
+
+
+def test_words() -> None:
+    plan = plan_graph(branches(), V100)
+    text = explain_fusion(plan)
+    (part,) = plan.parts
+    assert part.program is not None
+    assert f"5 operators in 1 kernels instead of 8 on v100, launched from a stream: {part.seconds * 1e6:.1f} us" in text
+    assert "7 launches of 2.6 us saved" in text
+    assert f"{part.program.barriers} barriers" in text and "vEUs wait" in text
+    assert "branch1: plan 0" in text and "a <b> & c ends last" in text
+    assert "leave" in explain_fusion(plan_graph(branches(), V100, "wavefront"))
+
+
+def test_picture() -> None:
+    plan = plan_graph(branches(), V100)
+    root = xml.fromstring(draw(plan, V100))
+    space = "{http://www.w3.org/2000/svg}"
+    titles = [t.text for t in root.iter(f"{space}title")]
+    assert titles.count("launch") == 5 + 1  # before: one rectangle an operator; after: one kernel
+    assert titles.count("a <b> & c, 20 rTasks") >= 2
+    assert {"branch0, 30 rTasks", "branch0, 4 rTasks"} <= set(titles)
+    words = [t.text for t in root.iter(f"{space}text")]
+    assert any(w.startswith("one by one: 8 kernels") for w in words if w)
+    assert any(w.startswith("fused: 1 kernels") for w in words if w)
+    width = float(root.get("viewBox").split()[2])
+    for box in root.iter(f"{space}rect"):
+        x = float(box.get("x", 0))
+        assert 0 <= x <= x + float(box.get("width")) <= width + 0.1
