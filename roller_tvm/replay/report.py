@@ -193,7 +193,9 @@ def _reading(reports: Sequence[FileReport]) -> list[str]:
     read = sum(len(r.file.entries) for r in reports)
     ran, total = sum(r.file.ran for r in reports), sum(r.file.records for r in reports)
     skipped = [(r.file, s) for r in reports for s in r.file.skipped]
-    lines = [f"{total} records, {ran} of them ran, {read} read back; {count(len(skipped), 'line')} skipped"]
+    looked = read + sum(1 for _, s in skipped if not s.foreign)
+    told = f"{read} read back" if looked == ran else f"{looked} looked at, {read} read back"
+    lines = [f"{total} records, {ran} of them ran, {told}; {count(len(skipped), 'line')} skipped"]
     for file, line in skipped[:NAMED]:
         lines.append(f"  {file.path.name} {line}")
     if len(skipped) > NAMED:
