@@ -21,7 +21,7 @@ from roller_tvm.emulate.source import CudaSource
 from roller_tvm.errors import ToolchainError
 
 RUNTIME = Path(__file__).parent / "runtime"
-_PARTS = ("memory.cc", "blocks.cc", "warp.cc", "tensor.cc")
+_PARTS = ("memory.cc", "shared.cc", "access.cc", "copies.cc", "hooks.cc", "blocks.cc", "warp.cc", "tensor.cc")
 _COMMON = ("-std=c++17", "-fPIC", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE", "-fno-stack-protector")
 # Checks of every access to memory go through calls that the emulator defines; the sanitizer's own library is not used.
 _CHECKED = ("-fsanitize=thread", "-fsanitize=alignment,bounds", "-g1")
