@@ -81,7 +81,7 @@ int cuLaunchKernel(void *g, unsigned gx, unsigned gy, unsigned gz, unsigned bx, 
   if (!strcmp(name, "fill")) {
     for (uint64_t i = 0; i < ARG(1, uint64_t); i++) FLOATS(0)[i] = made(i, ARG(2, uint32_t));
   } else if (!strcmp(name, "relu")) {
-    for (uint64_t i = 0; i < ARG(2, uint64_t); i++) FLOATS(1)[i] = FLOATS(0)[i] > 0 ? FLOATS(0)[i] : 0;
+    for (uint64_t i = 0; i < ARG(2, uint64_t); i++) FLOATS(1)[i] = getenv("MADE_UP_REFERENCE") ? 7 : FLOATS(0)[i] > 0 ? FLOATS(0)[i] : 0;
   } else if (!strcmp(name, "compare")) {
     uint64_t worst = 0;
     uint32_t *told = (uint32_t *)ARG(4, ptr);

@@ -87,6 +87,13 @@ def test_what_goes_wrong_is_told_and_the_others_are_measured(driver, tmp_path):
     assert "- E5.float32#0 failed: hung: no word for 4 s, killed (at E5.float32#0)" in table
 
 
+def test_a_reference_that_is_wrong_on_the_card_judges_nothing(driver, tmp_path):
+    kit = make_kit(tmp_path / "kit", {"E1": ["right", "right"]})
+    code, _, results = run(kit, tmp_path / "out", driver, MADE_UP_REFERENCE="sevens")
+    assert code == 1 and verdicts(results, "E1") == ["failed", "failed"]
+    assert all("no reference: element" in why(results, "E1", rank) for rank in (0, 1))
+
+
 def test_an_operator_that_loses_the_card_twice_is_left(driver, tmp_path):
     kit = make_kit(tmp_path / "kit", {"E1": ["right", "die", "die", "right", "right"], "E2": ["right"]})
     code, _, results = run(kit, tmp_path / "out", driver)
