@@ -118,10 +118,11 @@ def device_function(source: str, kernel: str, threads: Extents, blocks: Extents,
     """
     found = CudaSource(source).kernel(kernel)
     plain = blanked(source)
-    head = re.search(rf"__global__[^;{{}}]*?\b{re.escape(kernel)}\s*\(", plain)
-    assert head is not None
-    closed = matching(plain, head.end() - 1)
-    opened = plain.index("{", closed)
+    for head in re.finditer(rf"__global__[^;{{}}]*?\b{re.escape(kernel)}\s*\(", plain):
+        closed = matching(plain, head.end() - 1)
+        opened = closed + 1 + len(plain[closed + 1 :]) - len(plain[closed + 1 :].lstrip())
+        if plain[opened] == "{":  # elsewhere a declaration
+            break
     parameters = re.sub(r"\b(?:__restrict__|__restrict|__grid_constant__)\b", "", source[head.end() : closed])
     body = source[opened + 1 : matching(plain, opened)]
     own = lanes = prod(threads)

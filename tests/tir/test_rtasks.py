@@ -1,0 +1,80 @@
+"""Graphs of PrimFuncs as fused kernels, executed by the emulator with all blocks interleaved."""
+
+import numpy as np
+import pytest
+
+tvm = pytest.importorskip("tvm")
+pytestmark = pytest.mark.relax
+
+from tvm import te  # noqa: E402
+
+from roller_tvm.device import load_device  # noqa: E402
+from roller_tvm.emulate import Function, compile_source  # noqa: E402
+from roller_tvm.rammer.code import FusedKernel  # noqa: E402
+from roller_tvm.te import te_operator  # noqa: E402
+from roller_tvm.tir.nodes import parameters  # noqa: E402
+from roller_tvm.tir.rtasks import Call, FusedCalls, fuse_calls  # noqa: E402
+
+A100 = load_device("a100")
+
+
+def call(name, operator, tensors, **params):
+    return Call(name, te.create_prim_func(te_operator(operator, **params)), tensors)
+
+
+def run(fused: FusedCalls, values: dict[str, np.ndarray]) -> None:
+    """Every kernel in turn; what it writes joins the values."""
+    for _, code in fused.kernels:
+        for one in [code] if isinstance(code, FusedKernel) else code:
+            function = Function.of(compile_source(one.source), one.host)
+            names = [p.name for p in function.parameters] if isinstance(one, FusedKernel) else one.buffers
+            arrays = [values.get(n) for n in names]
+            results = iter(function.run(arrays))
+            values |= {n: next(results) for n, a in zip(names, arrays, strict=True) if a is None}
+
+
+def reference(calls, values: dict[str, np.ndarray]) -> None:
+    for one in calls:
+        arrays = [values[t] for t in one.tensors[:-1]]
+        shape = [int(e) for e in parameters(one.func)[-1].shape]
+        out = tvm.runtime.tensor(np.zeros(shape, "float32"))
+        tvm.compile(tvm.IRModule({"main": one.func}), {"kind": "llvm"})(*map(tvm.runtime.tensor, arrays), out)
+        values[one.tensors[-1]] = out.numpy()
+
+
+def compare(calls, given, kept, **options):
+    rng = np.random.default_rng(0)
+    values = {n: rng.standard_normal(s).astype("float32") for n, s in given.items()}
+    expected = dict(values)
+    fused = fuse_calls(calls, A100, "sm_80", **options)
+    run(fused, values)
+    reference(calls, expected)
+    for name in kept:
+        np.testing.assert_allclose(values[name], expected[name], rtol=1e-4, atol=1e-4)
+    return fused
+
+
+def test_branches_of_convolutions():
+    """An Inception cell in small: branches that share the device, one of them two convolutions long, added up."""
+    def conv(name, tensors, c, k):
+        return call(name, "conv2d_nchw", tensors, n=1, c=c, h=14, w=14, f=16, kh=k, kw=k, padding=k // 2, relu=True)
+
+    calls = [
+        conv("one", ("x", "w1", "a"), 16, 1), conv("three", ("x", "w3", "b"), 16, 3),
+        conv("reduce", ("x", "w0", "c0"), 16, 1), conv("again", ("c0", "w4", "c"), 16, 3),
+        call("add0", "add", ("a", "b", "s"), shape=(1, 16, 14, 14), other=(1, 16, 14, 14)),
+        call("add1", "add", ("s", "c", "y"), shape=(1, 16, 14, 14), other=(1, 16, 14, 14)),
+    ]  # fmt: skip
+    weights = {f"w{n}": (16, 16, k, k) for n, k in ((0, 1), (1, 1), (3, 3), (4, 3))}
+    fused = compare(calls, {"x": (1, 16, 14, 14)} | weights, ("y",))
+    assert not fused.refused
+    assert fused.launches <= fused.plan.sequential_launches // 3
+    assert any(isinstance(code, FusedKernel) and code.resident for _, code in fused.kernels)
+
+
+def test_dense_layers_side_by_side_then_softmax():
+    """Attention's projections: three products, whose sums may be split in parts, and a softmax of one of them."""
+    calls = [call(n, "dense", ("x", f"w{n}", n), m=4, n=64, k=256) for n in ("q", "k", "v")]
+    calls.append(call("soft", "softmax", ("q", "y"), shape=(4, 64)))
+    fused = compare(calls, {"x": (4, 256), "wq": (64, 256), "wk": (64, 256), "wv": (64, 256)}, ("y", "k", "v"))
+    assert fused.launches < fused.plan.sequential_launches
