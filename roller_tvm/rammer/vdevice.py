@@ -38,6 +38,9 @@ class Costs:
     def of(cls, device: DeviceSpec, launch: str = "stream") -> Costs:
         """From the spec: a step counter is written to, and read from, the memory that units share.
 
+        Round trips to it: one until an rTask's results are acknowledged, half of one for the step, half for a poll
+        that just missed it; then the poll that sees it, and the fence behind which nothing old is read.
+
         Examples
         --------
         >>> from roller_tvm.device import load_device
@@ -52,7 +55,7 @@ class Costs:
         start = device.launch_overhead_us * 1e-6
         if launch == "graph":
             start = max(0.0, start - graph_saving(device))
-        return cls(start, once + sync, once + sync)
+        return cls(start, 2 * once + sync, 2 * once + sync)
 
 
 def graph_saving(device: DeviceSpec) -> float:
