@@ -103,17 +103,23 @@ class Axis:
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor that is read from or written to memory; ``constant`` marks weights known at build time."""
+    """A tensor that is read from or written to memory; ``constant`` marks weights known at build time.
+
+    ``fused_of``: of each dimension the extents in memory that it was fused of, where axes were fused.
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: str = "float32"
     constant: bool = False
+    fused_of: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
         dtype_bytes(self.dtype)
         if any(not isinstance(e, int) or e < 1 for e in self.shape):
             raise ValueError(f"tensor '{self.name}': extents must be positive integers (got {self.shape})")
+        if self.fused_of and tuple(map(prod, self.fused_of)) != self.shape:
+            raise ValueError(f"tensor '{self.name}': {self.shape} is not fused of {self.fused_of}")
 
     @property
     def elements(self) -> int:
@@ -441,7 +447,8 @@ class TensorExpression:
         return stored | {
             "name": self.name,
             "anchor": self.anchor_name,
-            "inputs": [{"name": t.name, "shape": list(t.shape), "dtype": t.dtype, "constant": t.constant}
+            "inputs": [{"name": t.name, "shape": list(t.shape), "dtype": t.dtype, "constant": t.constant,
+                        **({"fused_of": [list(e) for e in t.fused_of]} if t.fused_of else {})}
                        for t in self.inputs],
             "stages": [
                 {
@@ -459,7 +466,8 @@ class TensorExpression:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TensorExpression:
         inputs = tuple(
-            Tensor(t["name"], tuple(t["shape"]), t["dtype"], t["constant"]) for t in data["inputs"]
+            Tensor(t["name"], tuple(t["shape"]), t["dtype"], t["constant"], tuple(map(tuple, t.get("fused_of", ()))))
+            for t in data["inputs"]
         )
         stages = tuple(
             Stage(

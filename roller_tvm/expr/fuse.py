@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from .affine import Index
-from .expression import Access, Axis, Stage, TensorExpression
+from .expression import Access, Axis, Stage, Tensor, TensorExpression
 
 Pairs = set[tuple[int, int]]
 Groups = tuple[tuple[int, ...], ...]
@@ -50,10 +50,7 @@ def fuse_axes(expression: TensorExpression) -> TensorExpression:
     found = _Fusion.of(expression)
     if all(len(group) == 1 for groups in found.axes.values() for group in groups):
         return expression
-    inputs = tuple(
-        replace(t, shape=tuple(prod(t.shape[d] for d in group) for group in found.dims[t.name]))
-        for t in expression.inputs
-    )
+    inputs = tuple(_fuse_tensor(t, found.dims[t.name]) for t in expression.inputs)
     return replace(expression, inputs=inputs, stages=tuple(_fuse_stage(s, found) for s in expression.stages))
 
 
@@ -224,6 +221,14 @@ def _dims_agree(
 
 
 # -- the fused expression ------------------------------------------------------------------------
+
+
+def _fuse_tensor(tensor: Tensor, groups: Groups) -> Tensor:
+    shape = tuple(prod(tensor.shape[d] for d in group) for group in groups)
+    if all(len(group) == 1 for group in groups):
+        return replace(tensor, shape=shape)
+    before = tensor.fused_of or tuple((extent,) for extent in tensor.shape)
+    return replace(tensor, shape=shape, fused_of=tuple(sum((before[d] for d in group), ()) for group in groups))
 
 
 def _fuse_stage(stage: Stage, found: _Fusion) -> Stage:

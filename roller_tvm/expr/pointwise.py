@@ -168,7 +168,8 @@ def layer_norm(shape: Ints, dtype: str = "float32") -> TensorExpression:
         ),
         elementwise(
             "norm", every,
-            [read("data", every), read("total", kept), read("spread", kept), read("gamma", [last]), read("beta", [last])],
+            [read("data", every), read("total", kept), read("spread", kept), read("gamma", [last]),
+             read("beta", [last])],
             dtype, (("add", 3), ("div", 3), ("mul", 1), ("special", 1)),
         ),
     )  # fmt: skip

@@ -65,12 +65,10 @@ def lower_rows(expression: TensorExpression, program: RProgram) -> list[Step]:
         steps.append(ComputeAt(name, out, "row"))
         walk(name, long_loops(stage.reduce or stage.spatial[shared:]), 1)
     for name in program.choices_of("keep"):
-        stages = [expression.stage(n) for n in (*program.staged, program.output)]
-        first = next(s for s in stages if any(a.tensor == name for a in expression.resolve(s, program.inlined)))
-        axes: Sequence[Axis] = (*first.spatial[:shared], *first.reduce) if first.reduce else first.spatial
-        loops = [extent for a in axes for _, extent in (a.fused_of or ((a.name, a.extent),))]
-        dims = [Axis(f"d{n}", extent) for n, extent in enumerate(loops)]
-        ahead = sum(max(1, len(a.fused_of)) for a in axes[:shared])
+        tensor = expression.tensors[name]
+        extents = tensor.fused_of or tuple((extent,) for extent in tensor.shape)
+        dims = [Axis(f"d{n}", extent) for n, extent in enumerate(sum(extents, ()))]
+        ahead = sum(map(len, extents[:shared]))
         kept = f"{name}.shared"
         readers = tuple(s.name for s in expression.consumers(name))
         steps += [CacheRead(name, "shared", readers, kept), ComputeAt(kept, out, "block")]

@@ -6,7 +6,6 @@ cycles each, where a polynomial of 16 elements takes about as long. In softmax a
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import tvm
@@ -94,49 +93,28 @@ def _polynomial(coefficients: tuple[float, ...], x: Any) -> Any:
     return result
 
 
-def _named(name: str, value: Any, body: Callable[[Any], Any]) -> Any:
-    """What `body` makes of a value that is computed once."""
-    var = tirx.Var(name, "float32")
-    return tirx.Let(var, value, body(var))
-
-
 def _unless_nan(x: Any, result: Any) -> Any:
     return tirx.Select(tirx.isnan(x), x, result)
 
 
-def _exp(argument: Any) -> Any:
+def _exp(x: Any) -> Any:
+    # What is named here stands in the result several times: MetaSchedule cannot read T.Let, and LLVM finds it again.
     low, high = map(_number, _EXPONENTS)
-
-    def of_parts(x: Any, power: Any, rest: Any) -> Any:
-        bits = (power.astype("int32") + tirx.const(_BIAS, "int32")) << tirx.const(_MANTISSA, "int32")
-        result = _polynomial(_EXP, rest) * tirx.reinterpret("float32", bits)
-        result = tirx.Select(x < _number(_SMALLEST), _number(0.0), result)
-        result = tirx.Select(x > _number(_LARGEST), _number(float("inf")), result)
-        return _unless_nan(x, result)
-
-    def of(x: Any) -> Any:
-        whole = tirx.max(tirx.min(tirx.floor(x * _number(_LOG2_E)), high), low)
-        return _named("power", whole, lambda power: _named(
-            "rest", x - power * _number(_LN2[0]) - power * _number(_LN2[1]), lambda rest: of_parts(x, power, rest)
-        ))  # fmt: skip
-
-    return _named("x", argument, of)
+    power = tirx.max(tirx.min(tirx.floor(x * _number(_LOG2_E)), high), low)
+    rest = x - power * _number(_LN2[0]) - power * _number(_LN2[1])
+    bits = (power.astype("int32") + tirx.const(_BIAS, "int32")) << tirx.const(_MANTISSA, "int32")
+    result = _polynomial(_EXP, rest) * tirx.reinterpret("float32", bits)
+    result = tirx.Select(x < _number(_SMALLEST), _number(0.0), result)
+    result = tirx.Select(x > _number(_LARGEST), _number(float("inf")), result)
+    return _unless_nan(x, result)
 
 
-def _rational(fit: tuple[tuple[float, ...], tuple[float, ...], float], argument: Any) -> Any:
+def _rational(fit: tuple[tuple[float, ...], tuple[float, ...], float], x: Any) -> Any:
     above, below, end = fit
-
-    def of_square(near: Any, square: Any) -> Any:
-        result = near * _polynomial(above, square) / _polynomial(below, square)
-        return tirx.max(tirx.min(result, _number(1.0)), _number(-1.0))
-
-    def of(x: Any) -> Any:
-        inside = tirx.max(tirx.min(x, _number(end)), _number(-end))
-        return _unless_nan(x, _named("near", inside, lambda near: _named(
-            "square", near * near, lambda square: of_square(near, square)
-        )))  # fmt: skip
-
-    return _named("x", argument, of)
+    near = tirx.max(tirx.min(x, _number(end)), _number(-end))
+    square = near * near
+    result = near * _polynomial(above, square) / _polynomial(below, square)
+    return _unless_nan(x, tirx.max(tirx.min(result, _number(1.0)), _number(-1.0)))
 
 
 _FUNCTIONS = {

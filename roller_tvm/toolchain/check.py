@@ -14,7 +14,7 @@ from roller_tvm.plan.program import Plan
 from roller_tvm.toolchain.compile import compile_cuda
 from roller_tvm.toolchain.resources import KernelResources, kernel_resources
 
-# Sources of the Relax line align every array so: padding between them belongs to no array.
+# Sources of the Relax line align every array so, also within dynamic memory: padding between them belongs to no array.
 _ARRAY_ALIGNMENT = 64
 
 
@@ -118,9 +118,11 @@ class ResourcesDiffer(RollerError):
 
 
 def _hold(found: list[tuple[str, tuple[KernelResources, ...]]], estimate: Estimate, plan: Plan, source: str) -> None:
-    aligned = f"__shared__ alignas({_ARRAY_ALIGNMENT})" in source
-    arrays = source.count("__shared__ ")
-    slack = (_ARRAY_ALIGNMENT - 1) * arrays if aligned else 0
+    if "extern __shared__" in source:
+        arrays = max(len(program.staged) for program in plan.programs)
+    else:
+        arrays = source.count(f"__shared__ alignas({_ARRAY_ALIGNMENT})")
+    slack = (_ARRAY_ALIGNMENT - 1) * arrays
     for arch, kernels in found:
         predicted = [p.shared_bytes for p in estimate.programs]
         actual = [k.shared_bytes for k in kernels]

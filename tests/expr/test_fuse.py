@@ -143,3 +143,12 @@ def test_tiles_that_straddle_rows_are_no_boxes():
     # 2 rows of 4 are a box as well, but TVM would have to prove it through two divisions.
     boxes = [e for e in range(1, 121) if 120 % e == 0 and axis.is_box(e)]
     assert boxes == [1, 6, 24, 120]
+
+
+def test_a_fused_input_knows_its_extents_in_memory():
+    fused = fuse_axes(parse_operator(["softmax", "shape=2,3,1,5"]))
+    (data,) = fused.inputs
+    assert (data.shape, data.fused_of) == ((6, 5), ((2, 3, 1), (5,)))
+    assert TensorExpression.from_json(json.loads(json.dumps(fused.to_json()))) == fused
+    with pytest.raises(ValueError, match="is not fused of"):
+        Tensor("x", (6, 5), fused_of=((2, 2), (5,)))

@@ -100,6 +100,20 @@ def test_kernels_for_cuda_bind_their_threads():
         tvm.compile(after, target=tvm.target.Target(CUDA), relax_pipeline=relax.get_pipeline("default_build"))
 
 
+def test_rows_whose_reduction_keeps_its_axis_are_kept_in_shared_memory():
+    builder, x = relax.BlockBuilder(), relax.Var("x", relax.TensorType((1, 128, 768), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            mean = builder.emit(relax.op.mean(x, [-1], keepdims=True))
+            out = builder.emit_output(builder.emit(relax.op.subtract(x, mean)))
+        builder.emit_func_output(out)
+    mod = tvm.transform.Sequential(modules.FUSE)(builder.get())
+    pass_ = ScheduleWithRoller(CUDA)
+    (func,) = [f for n, f in functions(pass_(mod)).items() if "subtract" in n]
+    assert not pass_.report.left, str(pass_.report)
+    assert "gpu.rows" in str(pass_.report) and 'scope="shared"' in func.script()
+
+
 def test_a_device_of_another_kind_is_refused():
     with pytest.raises(TargetError, match="'h200' is a gpu"):
         ScheduleWithRoller(modules.TARGET, device="h200")(modules.network())
