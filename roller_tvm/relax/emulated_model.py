@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,9 +56,10 @@ class EmulatedModel:
         from tvm import relax
         from tvm.runtime.vm import VMInstrumentReturnKind
 
-        _let_cuda_load(tvm)
         try:
-            self.machine = relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())
+            with _cuda_loads(tvm):
+                library = tvm.runtime.load_module(str(path))
+            self.machine = relax.VirtualMachine(library, tvm.cpu())
             signature = self.machine[SIGNATURE]()
         except (RuntimeError, AttributeError, OSError, ValueError, TypeError) as error:
             raise BadInput(f"is not a model of the Relax line: {last_line(error)}", str(path), REMEDY) from error
@@ -125,14 +127,20 @@ def _address(tensor: Any) -> int:
     return int(tensor.data_ptr())
 
 
-def _let_cuda_load(tvm: Any) -> None:
+@contextlib.contextmanager
+def _cuda_loads(tvm: Any) -> Iterator[None]:
     """Where TVM has no runtime for CUDA, a library that holds kernels loads all the same; nothing calls them."""
-    if tvm.get_global_func(_LOADER, allow_missing=True) is None:
-        empty = tvm.get_global_func("runtime.CSourceModuleCreate")
+    if tvm.get_global_func(_LOADER, allow_missing=True) is not None:
+        yield
+        return
+    from tvm_ffi.registry import remove_global_func
 
-        @tvm.register_global_func(_LOADER)
-        def load(_data: Any) -> Any:
-            return empty("", "c", [], [])
+    empty = tvm.get_global_func("runtime.CSourceModuleCreate")
+    tvm.register_global_func(_LOADER, lambda _data: empty("", "c", [], []))
+    try:
+        yield
+    finally:  # what runs without emulation needs the device
+        remove_global_func(_LOADER)
 
 
 __all__ = ["EmulatedModel"]
