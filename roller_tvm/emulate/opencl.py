@@ -110,7 +110,7 @@ class OpenClFunction:
                 raise NotEmulated("dynamic shared memory in OpenCL", where=launch.kernel)
             arguments = [memory[a][0] if isinstance(a, str) else np.int32(a) for a in launch.arguments]
             kernel.set_args(*arguments)
-            whole = [b * t for b, t in zip(launch.grid, launch.block, strict=True)]
+            whole = tuple(b * t for b, t in zip(launch.grid, launch.block, strict=True))
             cl.enqueue_nd_range_kernel(import_queue, kernel, whole, launch.block)
         results = []
         for spec, values in zip(parameters, given, strict=True):

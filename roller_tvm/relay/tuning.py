@@ -183,7 +183,7 @@ class _Tuner:
         """One after the other; those that another process is at come last, when it will have recorded them."""
         claims = Claims(self.writer.path if self.writer is not None else None)
         try:
-            later = []
+            later: list[Task] = []
             for wait_s, some in ((0.0, tasks), (WAIT_S, later)):
                 for task in some:
                     name = f"{task.key} {task.target}"

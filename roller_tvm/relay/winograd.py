@@ -113,7 +113,7 @@ def use_winograd(
     import_relay_tvm("rewriting convolutions to Winograd's algorithm")
     from tvm import relay
 
-    class Rewriter(relay.ExprMutator):  # type: ignore[misc]
+    class Rewriter(relay.ExprMutator):
         """Replaces convolutions, each shape judged once."""
 
         def __init__(self) -> None:
