@@ -13,9 +13,12 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 from roller_tvm.errors import MeasureError
+
+if TYPE_CHECKING:
+    from typing import Self  # Python 3.11
 
 START_S = 120.0  # importing TVM on a slow or busy machine
 
