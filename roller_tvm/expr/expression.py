@@ -485,11 +485,17 @@ class TensorExpression:
         )
         return cls(data["name"], inputs, stages, data["anchor"], stored=tuple(data.get("stored", ())))
 
-    def digest(self) -> str:
-        """A stable hash of what is computed; the name does not count."""
+    def identity(self) -> dict[str, Any]:
+        """What of ``to_json`` says what is computed: not the name, nor what dimensions were fused of."""
         data = self.to_json()
         del data["name"]
-        return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
+        for tensor in data["inputs"]:
+            tensor.pop("fused_of", None)
+        return data
+
+    def digest(self) -> str:
+        """A stable hash of what is computed; the name does not count."""
+        return hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _axis_values(producer: Stage, access: Access, extents: Mapping[str, int]) -> dict[str, Index]:

@@ -269,6 +269,5 @@ class Plan:
 
     def digest(self) -> str:
         """A stable hash of the plan (device, expression, programs; not the operator's name)."""
-        data = self.to_json()
-        del data["expression"]["name"]
+        data = self.to_json() | {"expression": self.expression.identity()}
         return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
