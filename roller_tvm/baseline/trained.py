@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from ..device import DeviceSpec
-from ..errors import BadInput, UsageError
+from ..errors import BadInput, RollerError, UsageError
+from ..expr.operators import lookup, normalize, parse_params
 from ..plan.candidates import Construction
 from .online import OBJECTIVES, Model, rank_plans
 from .plan_features import NAMES
@@ -47,37 +48,45 @@ class Measured:
         return worked.min() / self.seconds if len(worked) else np.zeros(len(self.seconds))
 
 
-def read_measured(paths: Iterable[Path]) -> list[Measured]:
+def read_measured(paths: Iterable[Path], device: DeviceSpec | None = None) -> list[Measured]:
     """Files, and those below folders.
+
+    Parameters
+    ----------
+    device : DeviceSpec or None
+        What all of it must have been measured on.
 
     Raises
     ------
     BadInput
-        A file that is none, or is of other features; nothing at all.
+        A file that is none, or is of other features or another device; nothing at all.
     """
     found = []
     given = list(paths)
     for path in given:
         for file in sorted(path.rglob(PATTERN)) if path.is_dir() else [path]:
-            found.append(_read(file))
+            found.append(_read(file, device))
     if not found:
         where = ", ".join(map(str, given))
         raise BadInput("holds nothing that was measured", where, "run 'roller-tvm compare --tuners xgboost' first")
     return found
 
 
-def _read(file: Path) -> Measured:
+def _read(file: Path, device: DeviceSpec | None) -> Measured:
     try:
         data = json.loads(file.read_text())
         names, rows = data["names"], data["rows"]
         seconds = np.array([np.inf if r[0] is None else float(r[0]) for r in rows])
         features = np.array([r[1:] for r in rows], float)
-        operator, device = str(data["operator"]), str(data["device"])
+        operator, measured_on, arch = str(data["operator"]), str(data["device"]), str(data.get("arch", ""))
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
         raise BadInput(f"is no file of what was measured ({error})", str(file), "give one of 'compare'") from error
     if names != ["seconds", *NAMES]:
         raise BadInput("has other features than these plans", str(file), "measure again with this version")
-    return Measured(operator, device, features, seconds)
+    if device is not None and (measured_on != device.name or arch not in ("", device.arch)):
+        there, here = f"{measured_on} {arch}".strip(), f"{device.name} {device.arch}"
+        raise BadInput(f"was measured on {there}, the plans are for {here}", str(file), "give files of that device")
+    return Measured(operator, measured_on, features, seconds)
 
 
 def train_measured(measured: Sequence[Measured], objective: str = "rank", leave_out: str = "") -> Model:
@@ -92,7 +101,9 @@ def train_measured(measured: Sequence[Measured], objective: str = "rank", leave_
     """
     if objective not in OBJECTIVES:
         raise UsageError(f"no objective {objective!r}", remedy=f"one of {', '.join(OBJECTIVES)}")
-    chosen = [m for m in measured if m.operator != leave_out and len(m.rows) > 1 and len(set(m.labels)) > 1]
+    unknown = _normalized(leave_out)
+    others = [m for m in measured if _normalized(m.operator) != unknown]
+    chosen = [m for m in others if len(m.rows) > 1 and len(set(m.labels)) > 1]
     if not chosen:
         raise BadInput("there is nothing to learn from but the operator itself", leave_out, "measure others first")
     try:
@@ -107,6 +118,15 @@ def train_measured(measured: Sequence[Measured], objective: str = "rank", leave_
     return Model(booster, objective)
 
 
+def _normalized(title: str) -> object:
+    """A title whatever the order of its words, with aliases resolved and defaults filled in."""
+    name, _, params = title.partition(" ")
+    try:
+        return lookup(name).name, tuple(sorted((k, str(v)) for k, v in normalize(name, parse_params(params)).items()))
+    except RollerError:  # a task of a model
+        return title
+
+
 def rank_construction(construction: Construction, device: DeviceSpec, folder: Path, title: str = "") -> Construction:
     """A construction with its plans in the order of a model that has learned from a folder.
 
@@ -115,5 +135,5 @@ def rank_construction(construction: Construction, device: DeviceSpec, folder: Pa
     title : str
         Of the operator, which is left out if it was measured too.
     """
-    model = train_measured(read_measured([folder]), leave_out=title)
+    model = train_measured(read_measured([folder], device), leave_out=title)
     return replace(construction, plans=tuple(rank_plans(construction.plans, device, model)))

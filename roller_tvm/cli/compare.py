@@ -61,6 +61,9 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("give a model, or a suite", "roller-tvm compare", "for instance --suite demo")
     if args.trials is not None and args.trials < 1:
         raise UsageError(f"--trials must be 1 or more (got {args.trials})", remedy="leave it out")
+    if args.report and (args.again or args.retry):
+        told = f"--report runs nothing, so there is nothing for {'--again' if args.again else '--retry'} to do"
+        raise UsageError(told, "roller-tvm compare", "leave one of them out")
     request = _request(args)
     from roller_tvm.compare.output import write
     from roller_tvm.compare.report import make_report, to_json
@@ -77,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
         if args.list:
             print("\n".join(f"{c.id:<24} {c.group:<16} {c.title}" for c in cases))
             return 0
-        comparison.forget(args.again)
+        comparison.forget(args.again, cases)
         if args.retry:
             comparison.retry()
         done = True

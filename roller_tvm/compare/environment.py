@@ -16,7 +16,8 @@ from typing import Any
 from roller_tvm.version import __version__
 
 _CPUINFO, _CPUS = Path("/proc/cpuinfo"), Path("/sys/devices/system/cpu")
-_ASKED = "name,driver_version,clocks.sm,clocks.max.sm,clocks.mem,power.limit"
+#: Of a card: what stays, and the clocks of the moment.
+_CARD, _CLOCKS = "name,driver_version,clocks.max.sm,clocks.max.mem,power.limit", "clocks.sm,clocks.mem"
 
 
 def environment(
@@ -38,10 +39,11 @@ def environment(
         "line": line, "target": target, "threads": threads, "roller-tvm": __version__,
         "python": platform.python_version(), "system": f"{platform.system()} {platform.release()}",
         "cpu": cpu_name(), "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "governor": _read(_CPUS / "cpu0/cpufreq/scaling_governor"), "gpu": gpu_facts(), **facts, **peaks,
+        "governor": _read(_CPUS / "cpu0/cpufreq/scaling_governor"), "gpu": gpu_facts(_CARD), **facts, **peaks,
     }  # fmt: skip
     identity = hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:12]
-    changing = {"mhz": cpu_mhz(), "load": _load(), "date": datetime.now(timezone.utc).isoformat(timespec="seconds")}
+    changing = {"mhz": cpu_mhz(), "gpu_clocks": gpu_facts(_CLOCKS), "load": _load(),
+                "date": datetime.now(timezone.utc).isoformat(timespec="seconds")}  # fmt: skip
     return {"id": identity, **known, **changing}
 
 
@@ -62,10 +64,10 @@ def cpu_mhz() -> float | None:
     return max(found) if found else None
 
 
-def gpu_facts() -> str:
-    """Name, driver and clocks of the first card, or ''."""
+def gpu_facts(asked: str) -> str:
+    """What ``nvidia-smi --query-gpu`` tells of the first card, or ''."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        command = ["nvidia-smi", f"--query-gpu={_ASKED}", "--format=csv,noheader"]
+        command = ["nvidia-smi", f"--query-gpu={asked}", "--format=csv,noheader"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
         if done.returncode == 0 and done.stdout.strip():
             return done.stdout.splitlines()[0].strip()

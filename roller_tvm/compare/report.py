@@ -155,18 +155,18 @@ def make_report(results: Results, cases: Sequence[Case], tuners: Sequence[Tuner]
     for case in cases:
         prepared = results.prepared.get(case.digest, Prepared(case))
         timed = results.timed.get(case.digest)
-        cells = []
+        cells, own = [], results.tuned.get((case.digest, base.label))
         for tuner in tuners:
             tuned = results.tuned.get((case.digest, tuner.label))
             if tuned is not None:
-                cells.append(_cell(tuner, tuned, timed, base))
+                cells.append(_cell(tuner, tuned, timed, own))
         rows.append(Row(case, prepared.flops, prepared.io_bytes, tuple(cells)))
     return Report(base.label, tuple(tuners), tuple(rows), results.environments.get(environment, {}))
 
 
-def _cell(tuner: Tuner, tuned: Tuned, timed: Timed | None, base: Tuner) -> Cell:
-    rounds = timed.of(tuner.label) if timed is not None and tuned.ok else ()
-    own = timed.of(base.label) if timed is not None else ()
+def _cell(tuner: Tuner, tuned: Tuned, timed: Timed | None, base: Tuned | None) -> Cell:
+    rounds = timed.of(tuned) if timed is not None and tuned.ok else ()
+    own = timed.of(base) if timed is not None and base is not None else ()
     told: dict[str, Any] = {"tune_s": tuned.seconds, "trials": tuned.trials, "claimed_s": tuned.claimed_s,
                             "predicted_s": tuned.predicted_s,
                             "tiles": tuned.tiles, "schedule": tuned.schedule}  # fmt: skip

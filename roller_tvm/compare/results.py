@@ -97,9 +97,10 @@ class Timed:
         if len(self.kernels) != len(self.rounds):
             raise ValueError(f"{len(self.kernels)} kernels, and times of {len(self.rounds)}")
 
-    def of(self, tuner: str) -> tuple[float, ...]:
-        """The rounds of a tuner's kernel; none where it was not timed."""
-        return next((r for (t, _), r in zip(self.kernels, self.rounds, strict=True) if t == tuner), ())
+    def of(self, tuned: Tuned) -> tuple[float, ...]:
+        """The rounds of what was tuned; none where that kernel was not timed, or another of the tuner's was."""
+        own = (tuned.tuner, tuned.kernel)
+        return next((r for kernel, r in zip(self.kernels, self.rounds, strict=True) if kernel == own), ())
 
 
 @dataclass(frozen=True)

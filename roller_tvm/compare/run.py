@@ -20,7 +20,7 @@ from roller_tvm.errors import BadInput, MeasureError, RecordError
 #: Given up after so long: what any job may take, and each trial more (building, measuring and the search between).
 JOB_S, TRIAL_S = 900.0, 30.0
 #: What of an environment makes figures another's.
-SAME = ("line", "target", "threads", "cpu", "gpu")
+SAME = ("line", "target", "threads", "cpu", "gpu", "tvm", "llvm")
 
 Progress = Callable[[Case, Tuner, Tuned], None]
 
@@ -129,7 +129,7 @@ class Comparison:
         peaks = {"gflops": r.device.peak("float32"), "gbytes_per_s": r.device.levels[0].bandwidth_gbps}
         here = environment(r.line, r.target, r.threads, done.value, peaks)
         for other in self.results.environments.values():
-            changed = [f"{n} {other.get(n)!r}, now {here[n]!r}" for n in SAME if other.get(n) != here[n]]
+            changed = [f"{n} {other.get(n)!r}, now {here.get(n)!r}" for n in SAME if other.get(n) != here.get(n)]
             if changed:
                 told = f"holds figures of another place: {'; '.join(changed)}"
                 raise RecordError(told, str(r.folder), "give another folder")
@@ -137,17 +137,30 @@ class Comparison:
             self.results.add(here)
         self.environment = str(here["id"])
 
-    def forget(self, tuners: str) -> None:
-        """Do again what these tuners, names or labels with commas, have done."""
+    def forget(self, tuners: str, cases: Sequence[Case]) -> None:
+        """Do again what these tuners, names or labels with commas, have done on these cases."""
         words = {w.strip() for w in tuners.split(",") if w.strip()}
-        known = {label for _, label in self.results.tuned}
+        digests = {c.digest for c in cases}
+        known = {label for digest, label in self.results.tuned if digest in digests}
         if unknown := words - known - {label.split(":")[0] for label in known}:
             raise BadInput(f"has no results of {', '.join(sorted(unknown))}", str(self.request.folder),
                            f"of {', '.join(sorted(known)) or 'none yet'}")  # fmt: skip
-        for case, label in list(self.results.tuned):
-            if words & {label, label.split(":")[0]}:
-                del self.results.tuned[case, label]
-                shutil.rmtree(self.request.folder / "work" / f"{case}.{label.split(':')[0]}", ignore_errors=True)
+        for digest, label in list(self.results.tuned):
+            if digest in digests and words & {label, label.split(":")[0]}:
+                del self.results.tuned[digest, label]
+                self._remove_work(digest, label)
+
+    def _remove_work(self, digest: str, label: str) -> None:
+        """Remove what a tuner keeps to go on with: names end in the trials, ``curve.64.jsonl`` or a folder ``64``."""
+        name, _, trials = label.partition(":")
+        folder = self.request.folder / "work" / f"{digest}.{name}"
+        for kept in list(folder.iterdir()) if folder.is_dir() else ():
+            if kept.stem.rpartition(".")[2] != trials:
+                continue
+            if kept.is_dir():
+                shutil.rmtree(kept, ignore_errors=True)
+            else:
+                kept.unlink(missing_ok=True)
 
     def retry(self) -> None:
         """Go on with what crashed or ran out of time; tuners that keep their records have lost nothing."""

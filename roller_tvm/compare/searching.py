@@ -80,7 +80,7 @@ def search(
 
 def learned_order(folder: Path, title: str, device: DeviceSpec) -> Callable[[list[RankedPlan]], list[RankedPlan]]:
     """Ranks plans by what the searches of a comparison have measured of other operators."""
-    model = train_measured(read_measured([folder]), leave_out=title)
+    model = train_measured(read_measured([folder], device), leave_out=title)
     return lambda plans: rank_plans(plans, device, model)
 
 
@@ -90,5 +90,6 @@ def _keep(path: Path, online: Online, title: str) -> None:
         [t.seconds if math.isfinite(t.seconds) else None, *map(float, plan_features(t.plan, online.space.device))]
         for t in online.tried
     ]
-    told = {"operator": title, "device": online.space.device.name, "names": ["seconds", *NAMES], "rows": rows}
+    told = {"operator": title, "device": online.space.device.name,
+            "arch": online.space.device.arch, "names": ["seconds", *NAMES], "rows": rows}  # fmt: skip
     path.write_text(json.dumps(told))

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -74,6 +75,8 @@ def test_mistakes(folder, tmp_path):
         train_measured(measured, leave_out="matmul 64")
     with pytest.raises(BadInput, match="holds nothing"):
         read_measured([tmp_path])
+    with pytest.raises(BadInput, match="measured on cpu .*a100"):
+        read_measured([folder], device("a100"))
     other = json.loads((folder / "measured.64.json").read_text())
     other["names"][3] = "colour"
     (tmp_path / "measured.1.json").write_text(json.dumps(other))
@@ -82,3 +85,9 @@ def test_mistakes(folder, tmp_path):
     (tmp_path / "measured.1.json").write_text("{")
     with pytest.raises(BadInput, match="no file of what"):
         read_measured([tmp_path])
+
+
+def test_the_operator_itself_is_left_out_however_it_is_written(folder):
+    measured = replace(read_measured([folder / "measured.64.json"])[0], operator="matmul m=64 n=64 k=64")
+    with pytest.raises(BadInput, match="nothing to learn"):
+        train_measured([measured], leave_out="matmul k=64 layout=NN n=64 m=64")

@@ -73,11 +73,11 @@ def test_ansor_goes_on_where_it_was(prepared, folder):
     found = tuned(folder, prepared, "dense", "ansor", 4)
     assert found["status"] == "ok" and found["trials"] == 4 and found["curve"]
     work = next((folder / "work").glob("*.ansor"))
-    records = (work / "records.json").read_text()
+    records = (work / "records.4.json").read_text()
     again = tuned(folder, prepared, "dense", "ansor", 4)
-    assert again["schedule"] == found["schedule"] and (work / "records.json").read_text() == records
+    assert again["schedule"] == found["schedule"] and (work / "records.4.json").read_text() == records
     opened = open_task(folder / prepared["dense"]["file"], prepared["dense"]["case"], TARGET, folder)
-    line, seconds, count = best_record(work / "records.json", opened.key)
+    line, seconds, count = best_record(work / "records.4.json", opened.key)
     assert count == 4 and seconds > 0 and read_back(line, opened.dag) == found["tiles"] != ""
 
 

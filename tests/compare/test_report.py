@@ -61,6 +61,16 @@ def test_ratios_are_over_the_roller_that_measures_most(report):
     assert report.compile_ratios("roller:1") == pytest.approx([0.025, 0.025])
 
 
+def test_times_of_an_earlier_kernel_do_not_count(tmp_path):
+    results = Results(tmp_path / "results.jsonl")
+    for tuner in TUNERS:
+        results.add(Tuned(FIRST.digest, tuner.label, "ok", kernel="new.so" if tuner.name == "ansor" else "same.so"))
+    kernels = (("roller:1", "same.so"), ("roller:10", "same.so"), ("ansor:1000", "old.so"))
+    results.add(Timed(FIRST.digest, kernels, ((1e-6,), (1e-6,), (2e-6,))))
+    (row,) = make_report(results, (FIRST,), TUNERS, "").rows
+    assert [c.timed for c in row.cells] == [True, True, False] and row.cells[0].ratio == 1.0
+
+
 def test_a_curve_ends_where_the_kernel_is_timed(report):
     curve = report.rows[0].cell("ansor:1000").curve
     assert curve[-1] == pytest.approx((2000.0, 2 * 4.2e-6)) and curve[0][1] == pytest.approx(3 * curve[-1][1])

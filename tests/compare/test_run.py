@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from roller_tvm.compare.report import make_report
-from roller_tvm.compare.results import Results
+from roller_tvm.compare.results import Results, Tuned
 from roller_tvm.compare.run import Comparison, Request
 from roller_tvm.compare.suite import Case
 from roller_tvm.compare.tuner import parse_tuners
@@ -90,10 +90,29 @@ def test_a_tuner_that_hangs_is_given_up(tmp_path):
         assert tuned.status == "timeout" and "5 s" in tuned.reason
         comparison.retry()
         assert set(comparison.results.tuned) == {(case.digest, "roller:10"), (case.digest, "untuned")}
-        comparison.forget("roller")
+        comparison.forget("roller", [case])
         assert set(comparison.results.tuned) == {(case.digest, "untuned")}
         with pytest.raises(BadInput, match="no results of hope"):
-            comparison.forget("hope")
+            comparison.forget("hope", [case])
+
+
+def test_only_what_is_done_again_is_forgotten(tmp_path):
+    first, second = (Case(name, "matmul", f"m=8 n=8 k={k}") for name, k in (("good", 8), ("other", 9)))
+    kept = ("curve.64.jsonl", "records.64.json", "curve.1000.jsonl", "records.1000.json", "dense.x86.0.64.json")
+    with Comparison(request(tmp_path)) as comparison:
+        for case in (first, second):
+            for label in ("ansor:64", "ansor:1000"):
+                comparison.results.add(Tuned(case.digest, label, "ok"))
+            work = tmp_path / "work" / f"{case.digest}.ansor"
+            (work / "64").mkdir(parents=True)
+            for name in kept:
+                (work / name).touch()
+        comparison.forget("ansor:64", [first])
+        assert set(comparison.results.tuned) == {
+            (first.digest, "ansor:1000"), (second.digest, "ansor:64"), (second.digest, "ansor:1000"),
+        }  # fmt: skip
+    left = {c.id: {p.name for p in (tmp_path / "work" / f"{c.digest}.ansor").iterdir()} for c in (first, second)}
+    assert left == {"good": {"curve.1000.jsonl", "records.1000.json"}, "other": {*kept, "64"}}
 
 
 def test_it_goes_on_where_it_was(done):
@@ -136,6 +155,23 @@ def test_figures_of_another_place_are_refused(tmp_path):
     elsewhere = Comparison(request(tmp_path, target="llvm -mcpu=znver4"))
     with elsewhere, pytest.raises(RecordError, match="target 'llvm'"):
         elsewhere.open()
+
+
+def test_another_tvm_is_another_place_and_a_clock_of_the_moment_is_not(tmp_path, monkeypatch):
+    clocks = iter(["210 MHz, 405 MHz", "1980 MHz, 2619 MHz", "345 MHz, 2619 MHz"])
+    card = "Some GPU, 550.1, 1980 MHz, 2619 MHz, 700.00 W"
+    told = "roller_tvm.compare.environment.gpu_facts"
+    monkeypatch.setattr(told, lambda asked: card if "name" in asked else next(clocks))
+    ids = []
+    for _ in range(2):
+        with Comparison(request(tmp_path)) as comparison:
+            comparison.open()
+            ids.append(comparison.environment)
+    assert ids[0] == ids[1]
+    lines = (tmp_path / "results.jsonl").read_text()
+    (tmp_path / "results.jsonl").write_text(lines.replace('"tvm": "0.0"', '"tvm": "0.1"'))
+    with Comparison(request(tmp_path)) as comparison, pytest.raises(RecordError, match="tvm '0.1', now '0.0'"):
+        comparison.open()
 
 
 def test_a_tuner_of_the_other_line(tmp_path):

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from roller_tvm.compare.keeping import keep_folder, keep_kernel
 from roller_tvm.compare.turns import Timer
 
 
@@ -68,9 +69,7 @@ def open_reference(key: str, mod: str, target: Any, constants: Sequence[int], fo
         return
     reference = folder / key
     worker.open_task(key, mod, str(target), constants)
-    if not reference.exists():
-        reference.mkdir(parents=True)
-        worker.make_reference(key, str(reference))
+    keep_folder(reference, lambda part: worker.make_reference(key, part))
     worker.load_reference(key, str(reference))
 
 
@@ -84,11 +83,9 @@ def _export(key: str, number: int, mode: int, path: Path, wrong: str) -> Path:
     from roller_tvm.relax import worker
 
     opened = worker.TASKS[key]
-    opened.built[number, mode].export_library(str(path))
     buffers = opened.packed[number] if mode == PACKED else opened.buffers
     shapes = [([int(e) for e in b.shape], str(b.dtype)) for b in buffers]
-    path.with_suffix(".json").write_text(json.dumps({"wrong": wrong, "args": shapes}))
-    return path
+    return keep_kernel(path, opened.built[number, mode].export_library, {"wrong": wrong, "args": shapes})
 
 
 def open_timer(path: Path, target: str = "llvm") -> Timer:

@@ -28,8 +28,11 @@ def tune(opened: Opened, trials: int) -> dict[str, Any]:
     if names_with_digits(opened.dag):
         task = opened.with_option(False)
         remark = "weights not packed: TVM's layout rewriting does not take this operator's axis names"
-    log = opened.work("ansor") / "records.json"
-    curve = CurveFile(log.with_name(f"curve.{trials}.jsonl"))
+    log = opened.work("ansor") / f"records.{trials}.json"
+    reached = log.with_name(f"curve.{trials}.jsonl")
+    if not log.exists():  # seconds alone cannot be gone on with
+        reached.unlink(missing_ok=True)
+    curve = CurveFile(reached)
     left = trials - curve.trials
     if left > 0:
         model = auto_scheduler.XGBModel()
@@ -37,8 +40,6 @@ def tune(opened: Opened, trials: int) -> dict[str, Any]:
         if curve.trials and log.exists():
             model.update_from_file(str(log))
             callbacks = [auto_scheduler.PreloadMeasuredStates(str(log))]
-        elif log.exists():  # of another number of trials
-            log = log.with_name(f"records.{trials}.json")
         policy = auto_scheduler.SketchPolicy(task, program_cost_model=model, init_search_callbacks=callbacks, verbose=0)
         options = auto_scheduler.TuningOptions(
             num_measure_trials=left, num_measures_per_round=min(ROUND, max(1, trials // SHARE)), verbose=0,

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from roller_tvm.compare.keeping import keep_folder, keep_kernel
 from roller_tvm.compare.turns import Timer
 
 
@@ -93,9 +94,7 @@ def _open(key: str, dag: Any, target: Any, packs: bool, folder: Path) -> None:
         return
     reference = folder / hashlib.sha256(key.encode()).hexdigest()[:16]
     worker.open_task(key, str(SaveJSON(dag.tensors)), str(target), packs)
-    if not reference.exists():
-        reference.mkdir(parents=True)
-        worker.make_reference(key, str(reference))
+    keep_folder(reference, lambda part: worker.make_reference(key, part))
     worker.load_reference(key, str(reference))
 
 
@@ -103,10 +102,8 @@ def _export(key: str, number: int, mode: int, path: Path, wrong: str) -> Path:
     from roller_tvm.relay import worker
 
     module, args = worker.TASKS[key].built[number, mode]
-    module.export_library(str(path))
     shapes = [([int(e) for e in t.shape], str(t.dtype)) for t in args]
-    path.with_suffix(".json").write_text(json.dumps({"wrong": wrong, "args": shapes}))
-    return path
+    return keep_kernel(path, module.export_library, {"wrong": wrong, "args": shapes})
 
 
 def open_timer(path: Path, target: str = "llvm") -> Timer:
