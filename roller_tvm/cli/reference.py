@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from roller_tvm.cli.arrays import read_arrays
-from roller_tvm.errors import BadInput, WrongAnswer
+from roller_tvm.errors import BadInput, WrongAnswer, last_line
 from roller_tvm.measure.numerics import difference
 
 #: As if every output were one sum of so many terms: float32 may be off by a thousandth of the largest magnitude.
@@ -51,7 +51,11 @@ def _onnxruntime(path: Path, inputs: Mapping[str, Any]) -> list[Any] | None:
     names = [i.name for i in session.get_inputs()]
     # An importer may have renamed what C++ has no name for; their order is the model's.
     ordered = [inputs[n] for n in names] if set(names) == set(inputs) else list(inputs.values())
-    return list(session.run(None, dict(zip(names, ordered, strict=True))))
+    try:
+        return list(session.run(None, dict(zip(names, ordered, strict=True))))
+    except Exception as error:  # inputs of another number, type or shape; onnxruntime's errors have no common base
+        told = f"does not take these inputs: {last_line(error)}"
+        raise BadInput(told, str(path), "give the model that was compiled") from error
 
 
 def compare(outputs: Sequence[Any], wanted: Sequence[Any], who: str) -> str:

@@ -164,18 +164,25 @@ class Emulation:
         self, kernels: BuiltKernels, checked: bool = True, told: Callable[[Step], object] = lambda step: None
     ) -> None:
         self.kernels, self.checked, self.told, self.calls = kernels, checked, told, 0
-        self._pool = ThreadPoolExecutor(os.cpu_count() or 1)
+        self._pool: ThreadPoolExecutor | None = None
         self._programs: dict[tuple[str, ...], Future[Program]] = {}
-        whole = CudaSource(kernels.source)
-        for host in kernels.functions.values():
+
+    def _compile(self) -> None:
+        """Start to compile what is not compiled, in the order in which functions are likely to be called."""
+        self._pool = ThreadPoolExecutor(os.cpu_count() or 1)
+        whole = CudaSource(self.kernels.source)
+        for host in self.kernels.functions.values():
             if host.kernels not in self._programs:
                 self._programs[host.kernels] = self._pool.submit(
-                    lambda names: compile_source(whole.only(names), checked, kernels.arch), host.kernels
+                    lambda names: compile_source(whole.only(names), self.checked, self.kernels.arch), host.kernels
                 )
 
     def close(self) -> None:
-        """Give up what is not compiled yet."""
-        self._pool.shutdown(cancel_futures=True)
+        """Give up what is not compiled yet; a later call compiles it."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            self._programs = {names: made for names, made in self._programs.items() if not made.cancelled()}
+            self._pool = None
 
     def __contains__(self, name: str) -> bool:
         return name in self.kernels.functions or name in self.kernels.refused
@@ -200,6 +207,8 @@ class Emulation:
         if name in self.kernels.refused:
             raise NotEmulated(self.kernels.refused[name], where=name)
         host, start = self.kernels.functions[name], time.perf_counter()
+        if self._pool is None:
+            self._compile()
         program = self._programs[host.kernels].result()
         compiled = time.perf_counter()
         sizes = host.sizes([a.shape if isinstance(a, np.ndarray) else a for a in arguments])

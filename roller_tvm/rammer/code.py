@@ -113,7 +113,8 @@ def fuse(
     """
     made = _Made(name, program, code, kept)
     arena = max((f.shared_bytes for f in made.functions), default=0)
-    waits = program.barriers > 0
+    # Blocks of a plain kernel run in any order: only where nothing that is read is written.
+    waits = program.waits or bool(made.read & made.written)
     resident = 0
     if waits:
         resident = -(-program.used // spec.units)

@@ -50,7 +50,7 @@ class Part:
     @property
     def horizontal(self) -> bool:
         """Whether its rTasks need not wait for one another: blocks of a plain kernel, without barriers."""
-        return self.program is not None and not self.program.barriers
+        return self.program is not None and not self.program.waits
 
     def __str__(self) -> str:
         names = ", ".join(o for o, _ in self.kernels)

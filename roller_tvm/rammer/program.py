@@ -55,11 +55,14 @@ class TaskProgram:
         In an order in which the operators may run.
     prog : tuple of tuple of RTask or BarrierTask
         By vEU, then by order.
+    ordered : bool
+        Whether an rTask needs others that stand before it on its own vEU, where no barrier is.
     """
 
     device: VDevice
     kernels: tuple[tuple[str, RKernel], ...]
     prog: tuple[tuple[Entry, ...], ...]
+    ordered: bool = False
 
     def __post_init__(self) -> None:
         if len(self.prog) != self.device.veus:
@@ -79,6 +82,11 @@ class TaskProgram:
     @cached_property
     def barriers(self) -> int:
         return sum(isinstance(e, BarrierTask) for entries in self.prog for e in entries)
+
+    @property
+    def waits(self) -> bool:
+        """Whether any rTask has to come after another; else they may run as blocks of a plain kernel."""
+        return self.ordered or self.barriers > 0 or any(len(k.phases) > 1 for _, k in self.kernels)
 
     @cached_property
     def used(self) -> int:
@@ -193,7 +201,7 @@ class TaskProgram:
 
         prog = [list(map(entry, entries)) for entries in self.prog]
         return {"device": self.device.to_json(), "kernels": [[o, k.to_json()] for o, k in self.kernels],
-                "waits": [[list(w) for w in b.waits] for b in barriers], "prog": prog}
+                "waits": [[list(w) for w in b.waits] for b in barriers], "prog": prog, "ordered": self.ordered}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TaskProgram:
@@ -203,7 +211,8 @@ class TaskProgram:
         def entry(given: Any) -> Entry:
             return barriers[given] if isinstance(given, int) else RTask(kernels[given[0]][0], given[1], given[2])
 
-        return cls(VDevice.from_json(data["device"]), kernels, tuple(tuple(map(entry, p)) for p in data["prog"]))
+        prog = tuple(tuple(map(entry, p)) for p in data["prog"])
+        return cls(VDevice.from_json(data["device"]), kernels, prog, bool(data["ordered"]))
 
 
 def _runs(entries: Iterable[Entry]) -> list[str]:
@@ -303,7 +312,7 @@ class ProgramBuilder:
             for task, before in zip(tasks, mine, strict=True):
                 entries += [*map(barrier, before), task]
             prog.append(tuple(entries))
-        return TaskProgram(self.device, self.kernels, tuple(prog))
+        return TaskProgram(self.device, self.kernels, tuple(prog), bool(self._waits or self._groups))
 
     def _barriers(self, veu: int) -> list[list[dict[int, int]]]:
         """What is left to wait for before each rTask of a vEU."""

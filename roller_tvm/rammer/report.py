@@ -46,7 +46,7 @@ def _part(number: int, part: Part) -> list[str]:
         f"plan {number}: {names}",
         f"  {device}",
         f"  {program.tasks} rTasks on {program.used} of {device.veus} vEUs, "
-        + (f"{program.barriers} barriers" if program.barriers else "side by side, none waits for another"),
+        + (f"{program.barriers} barriers" if program.waits else "side by side, none waits for another"),
         f"  {part.seconds * 1e6:.1f} us against {part.sequential_seconds * 1e6:.1f} us one by one "
         f"({part.sequential_seconds / part.seconds:.2f}x): {launches} launches of {costs.launch_seconds * 1e6:.1f} us "
         f"saved; vEUs busy {line.busy(program.used):.0%} of the time; {last} ends last",

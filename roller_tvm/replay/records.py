@@ -128,7 +128,7 @@ def read_file(path: Path) -> RecordFile:
                 continue
             try:
                 records.append(parse_line(number, line))
-            except ValueError as error:
+            except (ValueError, OverflowError, RecursionError) as error:
                 skipped.append(Skipped(number, str(error)))
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         if not number:

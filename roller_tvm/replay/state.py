@@ -92,7 +92,7 @@ class State:
         for number, step in enumerate(steps):
             try:
                 state.apply(step)
-            except (IndexError, TypeError, ValueError, ZeroDivisionError) as error:
+            except (AttributeError, IndexError, OverflowError, TypeError, ValueError, ZeroDivisionError) as error:
                 reason = error if isinstance(error, Unreadable) else f"{type(error).__name__}: {error}"
                 raise Unreadable(f"step {number} {list(step)!r:.60}: {reason}") from None
         return state
@@ -139,7 +139,7 @@ class State:
         self._split_into(stage, loop, kept)
 
     def _follow_fused(self, stage: int, loop: int, sources: Sequence[int], level: int, factor: Any) -> None:
-        length = prod(self.lengths[s][level] if factor else self.lengths[s][level] for s in sources)
+        length = prod(self.lengths[s][level] for s in sources)
         self._split_into(stage, loop, [length], bool(factor))
 
     def _fuse(self, stage: int, positions: Sequence[int]) -> None:

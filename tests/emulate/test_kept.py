@@ -69,6 +69,9 @@ def test_open_sizes(n):
         emulation.call("g", [a])
     with pytest.raises(UsageError, match="1 arguments for 2"):
         emulation.call("f", [a])
+    emulation.close()
+    emulation.call("f", [b, a])  # compiled already, or compiled now
+    assert (a == np.arange(n) + 2).all()
 
 
 def test_sizes_that_nobody_gave():

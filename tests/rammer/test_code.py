@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,18 @@ import pytest
 
 from roller_tvm.device import load_device
 from roller_tvm.emulate import BufferSpec, Function, HostCode, Launch, compile_source
-from roller_tvm.rammer import DataFlowGraph, Dependences, Phase, RKernel, ROperator, TaskProgram, plan_graph
+from roller_tvm.rammer import (
+    DataFlowGraph,
+    Dependences,
+    Phase,
+    ProgramBuilder,
+    RKernel,
+    ROperator,
+    RTask,
+    TaskProgram,
+    VDevice,
+    plan_graph,
+)  # fmt: skip
 from roller_tvm.rammer.code import FusedKernel, OperatorCode, fuse
 from roller_tvm.rammer.device_code import CannotFuse
 
@@ -93,6 +105,25 @@ def test_operators_side_by_side_need_no_barrier() -> None:
     assert kernel.resident == 0 and "steps" not in kernel.source
     assert kernel.host.launches[0].grid == (24 + 12 + 24, 1, 1)
     assert kernel.source.count("static __device__ __forceinline__ void plan0_") == 2  # a and c are one function
+
+
+def test_what_is_in_order_on_its_own_vEU_needs_no_barrier_and_stays_in_order() -> None:
+    names = (("a", [], 512, True), ("b", ["a"], 512, True))
+    made = [operator(*n) for n in names]
+    kernels = tuple((o.name, o.kernels[0]) for o, _ in made)
+    builder = ProgramBuilder(VDevice.of(DEVICE, [k for _, k in kernels]), kernels)
+    for index in range(SIZE // 512):
+        builder.append(RTask("a", 0, index), veu=index)
+        builder.append(RTask("b", 0, index), veu=index)
+        builder.wait(RTask("b", 0, index), [RTask("a", 0, index)])
+    program = builder.build()
+    assert program.barriers == 0 and program.waits
+    assert TaskProgram.from_json(json.loads(json.dumps(program.to_json()))) == program
+    kernel = fuse("plan0", program, {o.name: c for o, c in made}, DEVICE)
+    assert kernel.host.launches[0].grid == (SIZE // 512, 1, 1)  # side by side it would be twice as many
+    x = np.arange(SIZE, dtype="float32")
+    for name, got in run(kernel, x, times=2).items():
+        np.testing.assert_array_equal(got, reference(names, x)[name])
 
 
 def test_what_cannot_be_fused_is_named() -> None:
