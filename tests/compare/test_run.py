@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from roller_tvm.cli import main
 from roller_tvm.compare.report import make_report
 from roller_tvm.compare.results import Results, Tuned
 from roller_tvm.compare.run import Comparison, Request
@@ -113,6 +114,12 @@ def test_only_what_is_done_again_is_forgotten(tmp_path):
         }  # fmt: skip
     left = {c.id: {p.name for p in (tmp_path / "work" / f"{c.digest}.ansor").iterdir()} for c in (first, second)}
     assert left == {"good": {"curve.1000.jsonl", "records.1000.json"}, "other": {*kept, "64"}}
+
+
+@pytest.mark.parametrize("flag", [["--again", "roller"], ["--retry"]])
+def test_a_report_alone_forgets_nothing(tmp_path, flag, capsys):
+    assert main(["compare", "--suite", "demo", "--output", str(tmp_path), "--report", *flag]) == 2
+    assert f"nothing for {flag[0]} to do" in capsys.readouterr().err and not list(tmp_path.iterdir())
 
 
 def test_it_goes_on_where_it_was(done):
