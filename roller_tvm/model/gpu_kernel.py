@@ -17,6 +17,7 @@ from .geometry import Tile
 from .gpu import GpuRates, busiest_unit, far_traffic, instructions, sectors
 from .kernel import StagedKernel, unrolled_loops
 from .residency import LocalMemory, local_memory, residency, unified
+from .storage import read_width
 
 # Issue slots of a fetched vector beside its load and store; of each further coordinate of an element (division by a
 # constant); of a padding guard. As counted in compiled plans (see gpu_tiled); more where nothing is unrolled.
@@ -115,21 +116,10 @@ def shared_loads(kernel: StagedKernel, body: Body, warp: int) -> tuple[float, fl
 
 
 def read_vector(kernel: StagedKernel, number: int, own: Tile) -> int:
-    """Elements that a read of shared memory moves: trailing dimensions that a thread reads whole are one run."""
-    op, box = kernel.geometry.operands[number], kernel.boxes[number]
-    mine, padding = op.box(own), kernel.padding[number]
-    first, below = len(box) - 1, 1
-    while first > 0 and mine[first] == box[first] and not padding:
-        below *= box[first]
-        first -= 1
-    if first < 0:
-        return 1
-    dim = [(a, c) for a, c in op.dims[first] if kernel.block[a] > 1]
-    length, row = below, box[first] * below + (padding if below == 1 else 0)
-    if len(dim) == 1 and dim[0][1] == 1:
-        axis = dim[0][0]
-        length *= own[axis] // kernel.vthreads[axis] if axis in kernel.geometry.spatial_set else own[axis]
-    return next((v for v in (4, 2) if length % v == 0 and row % v == 0), 1)
+    """Elements that a read of shared memory moves."""
+    op, vthreads = kernel.geometry.operands[number], kernel.vthreads
+    part = [o // vthreads[a] if a in kernel.geometry.spatial_set else o for a, o in enumerate(own)]
+    return read_width(op.dims, kernel.boxes[number], op.box(own), kernel.padding[number], kernel.block, part)
 
 
 def staged_time(kernel: StagedKernel, device: DeviceSpec, effects: Effects = ALL) -> KernelTime | None:

@@ -18,7 +18,7 @@ from .gpu import BLOCK_CYCLES, GpuRates, busiest_unit, far_traffic, instructions
 from .kernel import StagedKernel
 from .occupancy import occupancy
 from .registers import predicted_registers
-from .storage import VECTOR_ALIGNMENT, alignments, storage_elements
+from .storage import VECTOR_ALIGNMENT, alignments, read_width, storage_elements
 
 # Issue slots that one fetched vector costs beside its load and store: its coordinates in the tile, divisions by
 # constants. A padding guard adds comparisons and a branch. Counted in the main loops of ten compiled plans (sm_80).
@@ -194,19 +194,6 @@ def shared_reads(geometry: Geometry, shape: TiledShape, warp: int) -> tuple[floa
 
 def _read_vector(operand: Operand, block: list[int], own: list[int], shape: TiledShape, spatial: dict[int, int],
                  padding: int) -> int:
-    """Elements of a shared-memory read: trailing dimensions that a thread reads whole are one run."""
-    first, below = len(block) - 1, 1
-    while first > 0 and own[first] == block[first] and not padding:
-        below *= block[first]
-        first -= 1
-    if first < 0:
-        return 1
-    dim = [(a, c) for a, c in operand.dims[first] if shape.block[a] > 1]
-    length, row = below, block[first] * below + (padding if below == 1 else 0)
-    if len(dim) == 1 and dim[0][1] == 1:
-        axis = dim[0][0]
-        length *= shape.thread[axis] // shape.vthreads[axis] if axis in spatial else shape.unrolled[axis]
-    for width in (4, 2):
-        if length % width == 0 and row % width == 0:
-            return width
-    return 1
+    """Elements of a shared-memory read."""
+    part = [shape.thread[a] // shape.vthreads[a] if a in spatial else n for a, n in enumerate(shape.unrolled)]
+    return read_width(operand.dims, block, own, padding, shape.block, part)

@@ -65,3 +65,38 @@ def storage_elements(box: Sequence[int], aligned: Sequence[tuple[int, int]]) -> 
         factor = factors.get(dim - 1, 1)
         stride += -stride % factor
     return stride * box[0] if box else 1
+
+
+def read_width(
+    dims: Sequence[Sequence[tuple[int, int]]], box: Sequence[int], mine: Sequence[int], padding: int,
+    block: Sequence[int], part: Sequence[int],
+) -> int:  # fmt: skip
+    """Elements that one read of a staged buffer moves: trailing dimensions that a thread reads whole are one run.
+
+    Parameters
+    ----------
+    dims : sequence of sequence of (axis, stride)
+        What indexes each dimension.
+    box, mine : sequence of int
+        Extents of the buffer, and of what a thread reads of it.
+    padding : int
+        Elements added to a row.
+    block, part : sequence of int
+        By axis: the block's tile, and how many neighbouring points of it a thread has.
+
+    Examples
+    --------
+    >>> read_width([[(0, 1)], [(1, 1)]], [8, 32], [1, 4], 0, block=[8, 32], part=[1, 4])
+    4
+    """
+    first, below = len(box) - 1, 1
+    while first > 0 and mine[first] == box[first] and not padding:
+        below *= box[first]
+        first -= 1
+    if first < 0:
+        return 1
+    dim = [(a, c) for a, c in dims[first] if block[a] > 1]
+    length, row = below, box[first] * below + (padding if below == 1 else 0)
+    if len(dim) == 1 and dim[0][1] == 1:
+        length *= part[dim[0][0]]
+    return next((v for v in (4, 2) if length % v == 0 and row % v == 0), 1)
