@@ -9,14 +9,14 @@ from collections.abc import Callable
 from typing import Any
 
 from tvm.script import tirx as T
-from tvm.tirx import Cast
 
-SIZE, LANES, OWN, DTYPE, SUMS = 16, 32, 8, "bfloat16", "float32"
+from .mma import LANES, SIZE, of_sums, product
+
+OWN, DTYPE = 8, "bfloat16"
 
 
-def place(i: Any, j: Any) -> tuple[Any, Any]:
-    """(lane, element of the lane) of a tile's element."""
-    return i % 8 * 4 + j % 8 // 2, j // 8 * 4 + i // 8 * 2 + j % 2
+#: An operand lies in registers as the sums do.
+place = of_sums
 
 
 def load(side: str, turned: bool) -> tuple[Any, Any]:
@@ -79,48 +79,7 @@ def multiply(left_turned: bool, right_turned: bool) -> tuple[Any, Any]:
     def right(j: Any, k: Any) -> tuple[Any, Any]:
         return place(j, k) if right_turned else place(k, j)
 
-    @T.prim_func(s_tir=True)
-    def described(a: T.handle, b: T.handle, c: T.handle) -> None:
-        A = T.match_buffer(a, (LANES, OWN), DTYPE, align=64, offset_factor=SIZE, scope="warp")
-        B = T.match_buffer(b, (LANES, OWN), DTYPE, align=64, offset_factor=SIZE, scope="warp")
-        C = T.match_buffer(c, (LANES, OWN), SUMS, align=64, offset_factor=SIZE, scope="warp")
-        with T.sblock("root"):
-            T.reads(C[0:LANES, 0:OWN], A[0:LANES, 0:OWN], B[0:LANES, 0:OWN])
-            T.writes(C[0:LANES, 0:OWN])
-            for i, j, k in T.grid(SIZE, SIZE, SIZE):
-                with T.sblock("product"):
-                    vi, vj, vk = T.axis.remap("SSR", [i, j, k])
-                    al, ao = T.meta_var(left(vi, vk))
-                    bl, bo = T.meta_var(right(vj, vk))
-                    cl, co = T.meta_var(place(vi, vj))
-                    T.reads(C[cl, co], A[al, ao], B[bl, bo])
-                    T.writes(C[cl, co])
-                    C[cl, co] = C[cl, co] + Cast(SUMS, A[al, ao]) * Cast(SUMS, B[bl, bo])
-
-    @T.prim_func(s_tir=True)
-    def implemented(a: T.handle, b: T.handle, c: T.handle) -> None:
-        A = T.match_buffer(a, (LANES, OWN), DTYPE, align=64, offset_factor=SIZE, scope="warp")
-        B = T.match_buffer(b, (LANES, OWN), DTYPE, align=64, offset_factor=SIZE, scope="warp")
-        C = T.match_buffer(c, (LANES, OWN), SUMS, align=64, offset_factor=SIZE, scope="warp")
-        with T.sblock("root"):
-            T.reads(C[0:LANES, 0:OWN], A[0:LANES, 0:OWN], B[0:LANES, 0:OWN])
-            T.writes(C[0:LANES, 0:OWN])
-            for lane in T.thread_binding(0, LANES, "threadIdx.x"):
-                T.evaluate(
-                    T.ptx_legacy.mma(
-                        "m16n8k16", "row", "col", "bf16", "bf16", "fp32", A.data, A.elem_offset + OWN * lane,
-                        B.data, B.elem_offset + OWN * lane, C.data, C.elem_offset + OWN * lane, False, dtype=SUMS,
-                    )
-                )  # fmt: skip
-                T.evaluate(
-                    T.ptx_legacy.mma(
-                        "m16n8k16", "row", "col", "bf16", "bf16", "fp32", A.data, A.elem_offset + OWN * lane,
-                        B.data, B.elem_offset + OWN * lane + OWN // 2, C.data,
-                        C.elem_offset + OWN * lane + OWN // 2, False, dtype=SUMS,
-                    )
-                )  # fmt: skip
-
-    return described, implemented
+    return product("m16n8k16", "bf16", DTYPE, SIZE, left, right)
 
 
 #: Name -> what makes (description, implementation).

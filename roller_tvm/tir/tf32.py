@@ -15,8 +15,10 @@ from typing import Any
 from tvm.backend.cuda.op import cuda_func_call
 from tvm.script import tirx as T
 
-#: Rows of a tile, and its depth along the sum; lanes of a warp and what each holds of an operand and of the sums.
-SIZE, DEPTH, LANES, OWN, SUMS = 16, 8, 32, 4, 8
+from .mma import LANES, SIZE, product
+
+#: Depth of a tile along the sum, and what a lane holds of an operand.
+DEPTH, OWN = 8, 4
 DTYPE = "float32"
 _ROUND = """
 __device__ __forceinline__ float roller_round_tf32(float x) {
@@ -40,10 +42,6 @@ def along(i: Any, j: Any) -> tuple[Any, Any]:
 def across(i: Any, j: Any) -> tuple[Any, Any]:
     """The same in a tile whose 8 rows are terms of the sum."""
     return i * 4 + j % 8 // 2, j // 8 * 2 + j % 2
-
-
-def of_sums(i: Any, j: Any) -> tuple[Any, Any]:
-    return i % 8 * 4 + j % 8 // 2, j // 8 * 4 + i // 8 * 2 + j % 2
 
 
 def load(side: str, turned: bool) -> tuple[Any, Any]:
@@ -138,48 +136,7 @@ def multiply(left_turned: bool, right_turned: bool) -> tuple[Any, Any]:
     def right(j: Any, k: Any) -> tuple[Any, Any]:
         return along(j, k) if right_turned else across(k, j)
 
-    @T.prim_func(s_tir=True)
-    def described(a: T.handle, b: T.handle, c: T.handle) -> None:
-        A = T.match_buffer(a, (LANES, OWN), DTYPE, align=64, offset_factor=SIZE, scope="warp")
-        B = T.match_buffer(b, (LANES, OWN), DTYPE, align=64, offset_factor=SIZE, scope="warp")
-        C = T.match_buffer(c, (LANES, SUMS), DTYPE, align=64, offset_factor=SIZE, scope="warp")
-        with T.sblock("root"):
-            T.reads(C[0:LANES, 0:SUMS], A[0:LANES, 0:OWN], B[0:LANES, 0:OWN])
-            T.writes(C[0:LANES, 0:SUMS])
-            for i, j, k in T.grid(SIZE, SIZE, DEPTH):
-                with T.sblock("product"):
-                    vi, vj, vk = T.axis.remap("SSR", [i, j, k])
-                    al, ao = T.meta_var(left(vi, vk))
-                    bl, bo = T.meta_var(right(vj, vk))
-                    cl, co = T.meta_var(of_sums(vi, vj))
-                    T.reads(C[cl, co], A[al, ao], B[bl, bo])
-                    T.writes(C[cl, co])
-                    C[cl, co] = C[cl, co] + A[al, ao] * B[bl, bo]
-
-    @T.prim_func(s_tir=True)
-    def implemented(a: T.handle, b: T.handle, c: T.handle) -> None:
-        A = T.match_buffer(a, (LANES, OWN), DTYPE, align=64, offset_factor=SIZE, scope="warp")
-        B = T.match_buffer(b, (LANES, OWN), DTYPE, align=64, offset_factor=SIZE, scope="warp")
-        C = T.match_buffer(c, (LANES, SUMS), DTYPE, align=64, offset_factor=SIZE, scope="warp")
-        with T.sblock("root"):
-            T.reads(C[0:LANES, 0:SUMS], A[0:LANES, 0:OWN], B[0:LANES, 0:OWN])
-            T.writes(C[0:LANES, 0:SUMS])
-            for lane in T.thread_binding(0, LANES, "threadIdx.x"):
-                T.evaluate(
-                    T.ptx_legacy.mma(
-                        "m16n8k8", "row", "col", "tf32", "tf32", "fp32", A.data, A.elem_offset + OWN * lane,
-                        B.data, B.elem_offset + OWN * lane, C.data, C.elem_offset + SUMS * lane, False, dtype=DTYPE,
-                    )
-                )  # fmt: skip
-                T.evaluate(
-                    T.ptx_legacy.mma(
-                        "m16n8k8", "row", "col", "tf32", "tf32", "fp32", A.data, A.elem_offset + OWN * lane,
-                        B.data, B.elem_offset + OWN * lane + OWN // 2, C.data,
-                        C.elem_offset + SUMS * lane + SUMS // 2, False, dtype=DTYPE,
-                    )
-                )  # fmt: skip
-
-    return described, implemented
+    return product("m16n8k8", "tf32", DTYPE, DEPTH, left, right)
 
 
 #: Name -> what makes (description, implementation).
