@@ -5,6 +5,7 @@ from .draw import draw
 from .fusion import FusionPlan, Part
 from .kernels import rkernel, rkernels, roperator
 from .operators import DataFlowGraph, Edge, Phase, RKernel, ROperator
+from .partition import Node, Step, convex_parts
 from .policy import POLICIES, plan_graph
 from .program import BadProgram, BarrierTask, ProgramBuilder, RTask, TaskProgram
 from .report import explain_fusion
@@ -14,6 +15,7 @@ from .vdevice import Costs, VDevice
 
 __all__ = [
     "BadProgram", "BarrierTask", "Costs", "DataFlowGraph", "Dependences", "Edge", "FusionPlan", "Interval", "Need",
-    "POLICIES", "Part", "Phase", "ProgramBuilder", "RKernel", "ROperator", "RTask", "TaskProgram", "Tiling", "Timeline",
-    "VDevice", "draw", "explain_fusion", "plan_graph", "rkernel", "rkernels", "roperator", "simulate",
+    "Node", "POLICIES", "Part", "Phase", "ProgramBuilder", "RKernel", "ROperator", "RTask", "Step", "TaskProgram",
+    "Tiling", "Timeline", "VDevice", "convex_parts", "draw", "explain_fusion", "plan_graph", "rkernel", "rkernels",
+    "roperator", "simulate",
 ]  # fmt: skip

@@ -1,0 +1,155 @@
+"""A program with operators that must stay outside, cut into parts that can be planned.
+
+Each part is convex: no path leaves it through an operator outside and comes back. So every part can be one call, or a
+few kernels, between those of the operators outside.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ..errors import BadInput
+
+
+@dataclass(frozen=True)
+class Node:
+    """An operator of a program, to be planned or not.
+
+    Parameters
+    ----------
+    name : str
+    inputs : tuple of str
+        Operators whose results it reads.
+    outside : str
+        Why it stays outside of every plan (an extern call, no kernel, a dynamic shape); '' where it does not.
+    effect : bool
+        Whether it does more than computing its result: operators that do keep their order. They stay outside.
+    """
+
+    name: str
+    inputs: tuple[str, ...] = ()
+    outside: str = ""
+    effect: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "inputs", tuple(self.inputs))
+        if self.effect and not self.outside:
+            object.__setattr__(self, "outside", "it has side effects")
+
+
+@dataclass(frozen=True)
+class Step:
+    """A part that can be planned, or one operator that stays outside.
+
+    Parameters
+    ----------
+    operators : tuple of str
+        In an order in which they may run.
+    outside : str
+        Why it stays outside; '' of a part to be planned.
+    """
+
+    operators: tuple[str, ...]
+    outside: str = ""
+
+    def __str__(self) -> str:
+        names = ", ".join(self.operators)
+        return f"{names}: outside, {self.outside}" if self.outside else names
+
+
+def convex_parts(nodes: Iterable[Node]) -> tuple[Step, ...]:
+    """A program as steps, one after the other: convex parts to be planned, and operators outside of them.
+
+    The number of an operator's part is the most parts that any way to it leaves for an operator outside: there are no
+    more parts than a way through the program has to go through, the fewest there can be.
+
+    Parameters
+    ----------
+    nodes : iterable of Node
+        In the program's order, or any other.
+
+    Returns
+    -------
+    tuple of Step
+        Every node once, after all that it reads; those with effects in the order in which they were given.
+
+    Raises
+    ------
+    BadInput
+        A cycle, two nodes of one name, or an input that is not there, by the operator's name.
+
+    Examples
+    --------
+    >>> program = (Node("a"), Node("sort", ("a",), "an extern call"), Node("b", ("a",)), Node("c", ("sort", "b")))
+    >>> for step in convex_parts(program):
+    ...     print(step)
+    a, b
+    sort: outside, an extern call
+    c
+    """
+    nodes = tuple(nodes)
+    by_name = {node.name: node for node in nodes}
+    before = _before(nodes, by_name)
+    order = _ordered(before, by_name)
+    part: dict[str, int] = {}
+    for name in order:
+        planned = not by_name[name].outside
+        # From outside back into a part is into a later one; -1 comes before the first.
+        part[name] = max((part[p] + (planned and bool(by_name[p].outside)) for p in before[name]),
+                         default=0 if planned else -1)
+    inside: dict[int, list[str]] = {}
+    others: dict[int, list[str]] = {}
+    for name in order:
+        (others if by_name[name].outside else inside).setdefault(part[name], []).append(name)
+    steps: list[Step] = []
+    for number in sorted({*inside, *others}):
+        if number in inside:
+            steps.append(Step(tuple(inside[number])))
+        steps += [Step((name,), by_name[name].outside) for name in others.get(number, ())]
+    return tuple(steps)
+
+
+def _before(nodes: Sequence[Node], by_name: Mapping[str, Node]) -> dict[str, tuple[str, ...]]:
+    """What each node comes after: what it reads, and the effect before its own."""
+    if len(by_name) < len(nodes):
+        names = [node.name for node in nodes]
+        twice = next(n for n in names if names.count(n) > 1)
+        raise BadInput("two operators of one name", where=f"operator '{twice}'", remedy="name them differently")
+    before, effect = {}, ""
+    for node in nodes:
+        for name in node.inputs:
+            if name not in by_name:
+                raise BadInput(f"it reads from '{name}', which is not in the program", where=f"operator '{node.name}'",
+                               remedy="add that operator, or leave it out of the inputs where it is one of the program")
+        before[node.name] = (*dict.fromkeys(node.inputs), *([effect] if node.effect and effect else []))
+        if node.effect:
+            effect = node.name
+    return before
+
+
+def _ordered(before: Mapping[str, tuple[str, ...]], by_name: Mapping[str, Node]) -> list[str]:
+    """Every node after those before it; the given order where it is one such."""
+    place = {name: n for n, name in enumerate(by_name)}
+    waiting = {name: len(set(names)) for name, names in before.items()}
+    after: dict[str, list[str]] = {name: [] for name in before}
+    for name, names in before.items():
+        for other in set(names):
+            after[other].append(name)
+    names = list(by_name)
+    ready = [place[name] for name, count in waiting.items() if not count]
+    heapq.heapify(ready)
+    order = []
+    while ready:
+        name = names[heapq.heappop(ready)]
+        order.append(name)
+        for other in after[name]:
+            waiting[other] -= 1
+            if not waiting[other]:
+                heapq.heappush(ready, place[other])
+    if len(order) < len(names):
+        stuck = next(name for name in names if waiting[name])
+        raise BadInput("it depends on itself, or on operators that do", where=f"operator '{stuck}'",
+                       remedy="a program to be planned has no cycle")
+    return order
