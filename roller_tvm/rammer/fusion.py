@@ -11,7 +11,7 @@ from ..errors import BadInput
 from .operators import RKernel
 from .program import TaskProgram
 
-FUSION_VERSION = 1
+FUSION_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -85,12 +85,18 @@ class FusionPlan:
     launch : str
         How kernels are started: 'stream' or 'graph'.
     parts : tuple of Part
+    peak_bytes, sequential_peak_bytes, limit_bytes : int
+        Of intermediate buffers: alive at the worst moment, so of the operators one by one in the graph's order, and
+        what ``memory.MemoryRule`` allows.
     """
 
     device: str
     policy: str
     launch: str
     parts: tuple[Part, ...]
+    peak_bytes: int = 0
+    sequential_peak_bytes: int = 0
+    limit_bytes: int = 0
 
     @cached_property
     def seconds(self) -> float:
@@ -121,6 +127,7 @@ class FusionPlan:
 
     def to_json(self) -> dict[str, Any]:
         return {"version": FUSION_VERSION, "device": self.device, "policy": self.policy, "launch": self.launch,
+                "bytes": [self.peak_bytes, self.sequential_peak_bytes, self.limit_bytes],
                 "parts": [p.to_json() for p in self.parts]}
 
     @classmethod
@@ -128,4 +135,5 @@ class FusionPlan:
         if data.get("version") != FUSION_VERSION:
             raise BadInput(f"fusion plan of version {data.get('version')!r}, this version reads {FUSION_VERSION}",
                            remedy="plan the graph again")
-        return cls(data["device"], data["policy"], data["launch"], tuple(map(Part.from_json, data["parts"])))
+        parts = tuple(map(Part.from_json, data["parts"]))
+        return cls(data["device"], data["policy"], data["launch"], parts, *data["bytes"])

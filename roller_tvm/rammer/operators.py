@@ -110,6 +110,14 @@ class RKernel:
         """Time of an rTask by the number of them: the least is the most efficient (Rammer, section 4)."""
         return sum(p.alone_seconds * p.tasks for p in self.phases)
 
+    @cached_property
+    def buffer_bytes(self) -> int:
+        """What its phases write, all of them; 0 where its plan is not known."""
+        if not self.plan:
+            return 0
+        tensors = self.plan.expression.tensors
+        return sum(tensors[p.output].bytes for p in self.plan.programs)
+
     def __str__(self) -> str:
         return f"{self.name}: {'; '.join(map(str, self.phases))}; {self.seconds * 1e6:.2f} us by itself"
 
@@ -144,11 +152,22 @@ class Edge:
 
 @dataclass(frozen=True)
 class ROperator:
-    """An operator of the graph, with the rKernels that there are for it, fastest first."""
+    """An operator of the graph, with the rKernels that there are for it.
+
+    Parameters
+    ----------
+    name : str
+    kernels : tuple of RKernel
+        Fastest first.
+    inputs : tuple of Edge
+    buffer_bytes : int
+        What it writes; taken from its rKernels' plans where it is 0.
+    """
 
     name: str
     kernels: tuple[RKernel, ...]
     inputs: tuple[Edge, ...] = ()
+    buffer_bytes: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "inputs", tuple(
@@ -160,6 +179,8 @@ class ROperator:
         names = [k.name for k in self.kernels]
         if len(set(names)) != len(names):
             raise ValueError(f"operator '{self.name}': its rKernels need different names (got {names})")
+        if not self.buffer_bytes:
+            object.__setattr__(self, "buffer_bytes", max(k.buffer_bytes for k in self.kernels))
 
     @cached_property
     def fastest(self) -> RKernel:

@@ -8,12 +8,13 @@ by one.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from ..device import DeviceSpec
 from ..errors import BadInput
 from .depend import Dependences
 from .fusion import FusionPlan, Part
+from .memory import Live, MemoryRule, in_order, peak_bytes, size
 from .operators import DataFlowGraph, RKernel, ROperator
 from .placement import Placement
 from .timing import simulate
@@ -23,8 +24,9 @@ POLICIES = ("best", "wavefront", "list")
 
 
 def plan_graph(
-    graph: DataFlowGraph, device: DeviceSpec, policy: str = "best", launch: str = "stream"
-) -> FusionPlan:
+    graph: DataFlowGraph, device: DeviceSpec, policy: str = "best", launch: str = "stream",
+    kept: Collection[str] = (), resident_bytes: int = 0,
+) -> FusionPlan:  # fmt: skip
     """Fuse the operators of a graph into as few kernels as are predicted to pay.
 
     Parameters
@@ -35,11 +37,16 @@ def plan_graph(
         'wavefront', 'list', or 'best' of both.
     launch : str
         How kernels are started, 'stream' or 'graph': what fusing saves.
+    kept : collection of str
+        Operators whose results are read outside of the graph, although others of the graph read them too.
+    resident_bytes : int
+        Of the device's memory, taken by others: weights, inputs, what else is alive meanwhile.
 
     Returns
     -------
     FusionPlan
-        Never slower, by the model, than every operator's fastest kernels one after the other.
+        Never slower, by the model, than every operator's fastest kernels one after the other; and within the memory
+        that ``memory.MemoryRule`` gives it. Where a policy's order needs more, the operators stay in the graph's.
 
     Examples
     --------
@@ -56,18 +63,24 @@ def plan_graph(
     if policy not in POLICIES:
         raise ValueError(f"policy must be one of {', '.join(POLICIES)} (got {policy!r})")
     dependences = Dependences(graph)
-    costs = Costs.of(device, launch)
+    memory = MemoryRule.of(graph, device, kept, resident_bytes)
+    given = (graph, device, launch, dependences, memory, frozenset(kept))
     plans = []
     if policy in ("best", "wavefront"):
-        plans.append(_finish("wavefront", graph, device, launch, wavefront(graph, device, launch, dependences), costs))
+        plans.append(_finish("wavefront", *given, wavefront(*given)))
     if policy in ("best", "list"):
-        plans.append(_finish("list", graph, device, launch, by_list(graph, device, launch, dependences), costs))
-    return min(plans, key=lambda p: p.seconds)
+        plans.append(_finish("list", *given, by_list(*given)))
+    within = [p for p in plans if p.peak_bytes <= memory.limit_bytes]
+    if not within:  # by taking operators in another order; in the graph's own none is ever too much
+        rank = {name: -float(n) for n, name in enumerate(in_order(graph))}
+        within = [_finish("list, in the graph's order", *given, by_list(*given, rank))]
+    return min(within, key=lambda p: p.seconds)
 
 
 def wavefront(
-    graph: DataFlowGraph, device: DeviceSpec, launch: str, dependences: Dependences
-) -> list[Placement | ROperator]:
+    graph: DataFlowGraph, device: DeviceSpec, launch: str, dependences: Dependences, memory: MemoryRule,
+    kept: frozenset[str] = frozenset(),
+) -> list[Placement | ROperator]:  # fmt: skip
     """The paper's policy; an operator instead of a placement does not fit the device with any other.
 
     For each breadth-first wave two plans are made, the wave appended to the plan so far and the wave by itself; it
@@ -76,23 +89,41 @@ def wavefront(
     plans: list[Placement | ROperator] = []
     empty = current = Placement(device, dependences, launch)
     waves = [list(wave) for wave in reversed(graph.waves)]
+    live = Live(graph, kept)
     while waves:
         wave = waves.pop()
-        alone = _selected(empty, wave)
-        if alone is None:  # too much for one vDevice
+        names = [o.name for o in wave]
+        alone = _selected(empty, wave) if len(wave) == 1 or live.alone(names) <= memory.limit_bytes else None
+        if alone is None:  # too much for one vDevice, or for the memory
             if len(wave) > 1:
                 waves += [[operator] for operator in reversed(wave)]
                 continue
             plans += [*([current] if current.chosen else []), wave[0]]
             current = empty
+            live.close()
+            live.add(names)
+            live.close()
             continue
-        together = _selected(current, wave) if current.chosen else alone
-        if together and (not current.chosen or together.seconds <= current.seconds + alone.seconds):
+        if not current.chosen:
+            current = alone
+        elif (needed := live.with_(names)) > memory.limit_bytes:
+            plans.append(_closed(current, names, needed, memory))
+            live.close()
+            current = alone
+        elif (together := _selected(current, wave)) and together.seconds <= current.seconds + alone.seconds:
             current = together
         else:
             plans.append(current)
+            live.close()
             current = alone
+        live.add(names)
     return [*plans, current] if current.chosen else plans
+
+
+def _closed(current: Placement, names: Iterable[str], needed: int, memory: MemoryRule) -> Placement:
+    """A plan that ends for what it keeps alive, saying so."""
+    current.reasons += (f"ends before {', '.join(names)}: {size(needed)} would be alive, {memory}",)
+    return current
 
 
 def _selected(current: Placement, wave: Sequence[ROperator]) -> Placement | None:
@@ -128,15 +159,16 @@ def _fitting(current: Placement, chosen: Sequence[tuple[str, RKernel]]) -> Place
 
 
 def by_list(
-    graph: DataFlowGraph, device: DeviceSpec, launch: str, dependences: Dependences
-) -> list[Placement | ROperator]:
-    """List scheduling: the operator whose path to the end is longest next, by the rKernel that ends the plan first.
+    graph: DataFlowGraph, device: DeviceSpec, launch: str, dependences: Dependences, memory: MemoryRule,
+    kept: frozenset[str] = frozenset(), rank: Mapping[str, float] | None = None,
+) -> list[Placement | ROperator]:  # fmt: skip
+    """List scheduling: the operator of the highest rank next, by the rKernel that ends the plan first.
 
-    A plan is closed where the next operator is predicted to do better without it, both sides by the better of fused and
-    one by one.
+    The rank is the length of the path to the end unless another is given. A plan is closed where the next operator is
+    predicted to do better without it, both sides by the better of fused and one by one.
     """
     costs = Costs.of(device, launch)
-    rank = _ranks(graph, costs)
+    rank = rank or _ranks(graph, costs)
     waiting = {o.name: len({e.producer for e in o.inputs}) for o in graph.operators}
     place = {o.name: n for n, o in enumerate(graph.operators)}
     ready = [(-rank[n], place[n], n) for n, count in waiting.items() if not count]
@@ -144,10 +176,15 @@ def by_list(
     plans: list[Placement | ROperator] = []
     empty = current = Placement(device, dependences, launch)
     sofar = 0.0  # the plan's operators one by one
+    live = Live(graph, kept)
     while ready:
         _, _, name = heapq.heappop(ready)
         operator = graph.by_name[name]
         single = _plain_seconds(operator, costs)
+        if current.chosen and (needed := live.with_([name])) > memory.limit_bytes:
+            plans.append(_closed(current, [name], needed, memory))
+            live.close()
+            current, sofar = empty, 0.0
         together = _earliest(current, operator)
         apart = (min(current.seconds, sofar) if current.chosen else 0.0) + single
         if together and (not current.chosen or together.seconds <= apart):
@@ -155,10 +192,14 @@ def by_list(
         else:
             if current.chosen:
                 plans.append(current)
+                live.close()
             alone = _earliest(empty, operator)
             if alone is None:
                 plans.append(operator)
             current, sofar = alone or empty, single
+        live.add([name])
+        if not current.chosen:
+            live.close()
         for reader in graph.consumers[name]:
             waiting[reader] -= 1
             if not waiting[reader]:
@@ -201,10 +242,11 @@ def plain_kernel(operator: ROperator, costs: Costs) -> RKernel:
 
 
 def _finish(
-    policy: str, graph: DataFlowGraph, device: DeviceSpec, launch: str, plans: Sequence[Placement | ROperator],
-    costs: Costs,
+    policy: str, graph: DataFlowGraph, device: DeviceSpec, launch: str, dependences: Dependences, memory: MemoryRule,
+    kept: frozenset[str], plans: Sequence[Placement | ROperator],
 ) -> FusionPlan:  # fmt: skip
     """Plans as programs; those that are not predicted to pay as kernels one after the other."""
+    costs = Costs.of(device, launch)
     parts = []
     for plan in plans:
         operators = [plan] if isinstance(plan, ROperator) else [graph.by_name[name] for name, _ in plan.chosen]
@@ -217,4 +259,7 @@ def _finish(
                 parts.append(Part(plan.chosen, seconds, sequential, program, plan.reasons))
                 continue
         parts.append(Part(plain, sequential, sequential))
-    return FusionPlan(device.name, policy, launch, tuple(parts))
+    groups = [names for p in parts for names in ([[o for o, _ in p.kernels]] if p.program else
+                                                 [[o] for o, _ in p.kernels])]
+    return FusionPlan(device.name, policy, launch, tuple(parts), peak_bytes(graph, groups, kept), memory.peak_bytes,
+                      memory.limit_bytes)
