@@ -129,7 +129,8 @@ def tune(tasks: list[NamedTask], log: Path, trials: int, device: Any, until: flo
 
 def build(named: NamedTask, task: Any, line: str, folder: Path) -> str:
     """Build a record's kernel; why its answer is wrong, or ''."""
-    from roller_tvm.compare.relay.kernels import build_record, why_wrong
+    from roller_tvm.compare.keeping import why_wrong
+    from roller_tvm.compare.relay.kernels import build_record
     from roller_tvm.relay.measure import packs_weights
 
     return why_wrong(build_record(named.key, task.compute_dag, task.target, packs_weights(task), line, folder))

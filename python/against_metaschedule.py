@@ -32,7 +32,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from pairs import measure  # noqa: E402
 
-from roller_tvm.compare.relax.kernels import build_record, kernel_file, open_timer, why_wrong  # noqa: E402
+from roller_tvm.compare.keeping import why_wrong  # noqa: E402
+from roller_tvm.compare.relax.kernels import build_record, kernel_file, open_timer  # noqa: E402
 from roller_tvm.compare.stats import geomean  # noqa: E402
 from roller_tvm.compare.turns import rounds_in_turns, typical  # noqa: E402
 

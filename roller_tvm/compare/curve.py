@@ -7,6 +7,8 @@ import math
 import time
 from pathlib import Path
 
+from roller_tvm.compare.keeping import mend_lines
+
 
 class CurveFile:
     """Points of one tuning: a line for each time that kernels were measured.
@@ -21,7 +23,7 @@ class CurveFile:
     >>> import tempfile
     >>> folder = tempfile.TemporaryDirectory()
     >>> curve = CurveFile(Path(folder.name, "curve"))
-    >>> curve.note([0.5, 0.2], 0.0)
+    >>> curve.note([0.5, 0.2])
     >>> curve.trials, curve.best, len(curve.points)
     (2, 0.2, 1)
     """
@@ -32,11 +34,9 @@ class CurveFile:
         self.best = math.inf
         self.points: list[tuple[float, float]] = []
         self.before = 0.0
+        mend_lines(path)
         for line in path.read_text().splitlines() if path.exists() else []:
-            try:
-                self.before, self.trials, best = json.loads(line)
-            except ValueError:  # half a line, of a process that was killed
-                continue
+            self.before, self.trials, best = json.loads(line)
             self.best = math.inf if best is None else best
             self._point(self.before)
         self.start = time.perf_counter()
@@ -50,9 +50,12 @@ class CurveFile:
         if math.isfinite(self.best):
             self.points.append((when, self.best))
 
-    def note(self, measured: list[float], left_out_s: float = 0.0) -> None:
-        """Kernels were measured (infinite: one that failed); `left_out_s` were spent on something else."""
-        self.start += left_out_s
+    def leave_out(self, seconds: float) -> None:
+        """So long was spent on what is no tuning."""
+        self.start += seconds
+
+    def note(self, measured: list[float]) -> None:
+        """Kernels were measured (infinite: one that failed)."""
         self.trials += len(measured)
         self.best = min([self.best, *measured])
         when = self.elapsed

@@ -1,8 +1,9 @@
-"""Kernels and references that are kept: under their names only when they are whole, for a job may be killed."""
+"""What a killed job leaves is whole: kernels and references have their names only then, half a line is cut off."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable
@@ -33,6 +34,39 @@ def keep_kernel(path: Path, export: Callable[[str], object], told: dict[str, Any
     path.with_suffix(".json").write_text(json.dumps(told))
     os.replace(part, path)
     return path
+
+
+def why_wrong(kernel: Path) -> str:
+    """Why the answer of a kernel that is kept is wrong, or ''."""
+    return str(_told(kernel)["wrong"])
+
+
+def build_seconds(kernel: Path) -> float:
+    """Seconds that building a kernel took, without its check."""
+    return float(_told(kernel).get("build_s", math.nan))
+
+
+def _told(kernel: Path) -> dict[str, Any]:
+    return dict(json.loads(kernel.with_suffix(".json").read_text()))
+
+
+def mend_lines(*paths: Path) -> None:
+    """Cut off half a last line, which a process that was killed while it wrote left: what follows would be lost too.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> log = Path(folder.name, "log")
+    >>> _ = log.write_text("whole\\nha")
+    >>> mend_lines(log)
+    >>> log.read_text()
+    'whole\\n'
+    """
+    for path in paths:
+        if path.exists() and (data := path.read_bytes()) and not data.endswith(b"\n"):
+            with path.open("r+b") as file:
+                file.truncate(data.rfind(b"\n") + 1)
 
 
 def keep_folder(path: Path, fill: Callable[[str], object]) -> Path:

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from roller_tvm.compare.keeping import mend_lines
 from roller_tvm.compare.suite import Case
 from roller_tvm.errors import BadInput, RecordError
 
@@ -148,7 +149,7 @@ class Results:
         self.tuned: dict[tuple[str, str], Tuned] = {}
         self.timed: dict[str, Timed] = {}
         self.environments: dict[str, dict[str, Any]] = {}
-        _mend(path)
+        mend_lines(path)
         for number, line in enumerate(_lines(path), 1):
             try:
                 self._take(json.loads(line))
@@ -212,10 +213,3 @@ def _own(cls: Any, data: Mapping[str, Any]) -> dict[str, Any]:
 def _lines(path: Path) -> Iterator[str]:
     if path.exists():
         yield from path.read_text(encoding="utf-8").splitlines()
-
-
-def _mend(path: Path) -> None:
-    """Cut off half a last line, which a process that was killed left."""
-    if path.exists() and (data := path.read_bytes()) and not data.endswith(b"\n"):
-        with path.open("r+b") as file:
-            file.truncate(data.rfind(b"\n") + 1)

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from roller_tvm.baseline.online import Measure, Online, rank_plans
+from roller_tvm.baseline.online import Measure, Online, Tried, rank_plans
 from roller_tvm.baseline.plan_features import NAMES, plan_features
 from roller_tvm.baseline.space import RTileSpace
 from roller_tvm.baseline.trained import read_measured, train_measured
 from roller_tvm.compare.curve import CurveFile
+from roller_tvm.compare.opened import OpenedTask, first_right
 from roller_tvm.compare.tiles import plan_tiles
 from roller_tvm.device import DeviceSpec
 from roller_tvm.errors import RollerError
@@ -31,9 +32,7 @@ def search(
     trials: int,
     measure: Measure,
     build: Callable[[Plan], tuple[Path, str]],
-    why_wrong: Callable[[Path], str],
-    work: Path,
-    title: str,
+    opened: OpenedTask,
 ) -> dict[str, Any]:
     """Search a space; fields of ``results.Tuned`` for the fastest whose answer is right.
 
@@ -41,12 +40,10 @@ def search(
     ----------
     build : function of a plan
         Its kernel's file and its record.
-    why_wrong : function of a kernel's file
-    work : Path
-        Gets ``measured.TRIALS.json``: features and seconds of all that was measured.
-    title : str
-        Of the operator.
+    opened : OpenedTask
+        Its folder for work gets ``measured.TRIALS.json``: features and seconds of all that was measured.
     """
+    work = opened.work("xgboost")
     path = work / f"curve.{trials}.jsonl"
     path.unlink(missing_ok=True)  # a search that was interrupted begins anew: what it had learned is gone
     curve = CurveFile(path)
@@ -59,23 +56,32 @@ def search(
             batch = []
     if batch:
         curve.note(batch)
-    _keep(work / f"measured.{trials}.json", online, title)
+    _keep(work / f"measured.{trials}.json", online, opened.case.title)
     found: dict[str, Any] = {"seconds": curve.elapsed, "trials": len(online.tried), "curve": curve.points}
-    reason = "no plan works"
     worked = sorted((t for t in online.tried if math.isfinite(t.seconds)), key=lambda t: t.seconds)
-    for tried in worked[:CHECKED]:
-        try:
-            kernel, record = build(tried.plan.plan)
-        except (Failed, RollerError) as error:
-            reason = str(error)
-            continue
-        if wrong := why_wrong(kernel):
-            reason = f"wrong answer: {wrong}"
-            continue
-        every = "" if len(online.tried) == trials else f"all {len(online.tried)} configurations measured"
-        return {**found, "reason": every, "claimed_s": tried.seconds, "kernel": kernel, "schedule": record,
-                "tiles": plan_tiles(tried.plan.plan), "predicted_s": tried.plan.seconds}  # fmt: skip
-    return {**found, "status": "failed", "reason": reason}
+    records: dict[int, str] = {}
+
+    def built(tried: Tried) -> Path:
+        kernel, records[id(tried)] = build(tried.plan.plan)
+        return kernel
+
+    tried, kernel, reason = first_right(worked[:CHECKED], built, (Failed, RollerError))
+    if kernel is None:
+        return {**found, "status": "failed", "reason": reason or "no plan works"}
+    every = "" if len(online.tried) == trials else f"all {len(online.tried)} configurations measured"
+    return opened.found(kernel, found["seconds"], len(online.tried), tried.seconds, curve.points, records[id(tried)],
+                        plan_tiles(tried.plan.plan), tried.plan.seconds, every)  # fmt: skip
+
+
+def ranked(opened: OpenedTask, roller: Any) -> dict[str, Any]:
+    """What learning would add: the plan that a model thinks best that has learned on other operators, built.
+
+    Parameters
+    ----------
+    roller : module
+        That of the line, whose `tune` takes an order of plans. Learning is not counted.
+    """
+    return dict(roller.tune(opened, 1, learned_order(opened.folder, opened.case.title, opened.device)))
 
 
 def learned_order(folder: Path, title: str, device: DeviceSpec) -> Callable[[list[RankedPlan]], list[RankedPlan]]:

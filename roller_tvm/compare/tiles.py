@@ -62,13 +62,11 @@ def record_tiles(stages: Sequence[StageInfo], axes: Mapping[str, Sequence[str]],
     except (Unreadable, ValueError):
         return ""
     nests = [s for s in state.stages if s.kind in ("compute", "write") and s.place != "inline"]
-    return "; ".join(text for stage in nests if (text := _nest(stage, axes)))
+    return "; ".join(text for stage in nests if (text := nest_tiles(stage, list(axes.get(stage.name.split(".")[0], ())))))
 
 
-def _nest(stage: LoopStage, axes: Mapping[str, Sequence[str]]) -> str:
-    """One stage's loops as tiles."""
-    root = stage.name.split(".")[0]
-    names = list(axes.get(root, ()))
+def nest_tiles(stage: LoopStage, names: Sequence[str]) -> str:
+    """One stage's loops as tiles, its axes by their names; '' where they cannot be told."""
     if not names or any(not loop.parts for loop in stage.loops if loop.extent > 1):
         return ""
     outer = [lp for lp in stage.loops if lp.binding == "parallel" or lp.binding.startswith("blockIdx")]

@@ -47,8 +47,7 @@ def build_record(key: str, mod: str, target: Any, constants: Sequence[int], reco
         return build_module(key, mod, path, check=False)
     worker.build(key, 0, record, PLAIN)
     wrong = str(worker.run(key, 0, PLAIN, math.inf, {})["wrong"])
-    worker.build(key, 1, record, PACKED)
-    return _export(key, 1, PACKED, path, wrong)
+    return _export(key, 1, PACKED, path, wrong, worker.build(key, 1, record, PACKED))
 
 
 def build_module(key: str, mod: str, path: Path, check: bool = True) -> Path:
@@ -56,9 +55,9 @@ def build_module(key: str, mod: str, path: Path, check: bool = True) -> Path:
     from roller_tvm.measure.session import PLAIN
     from roller_tvm.relax import worker
 
-    worker.build_default(key, 0, mod, PLAIN)
+    seconds = worker.build_default(key, 0, mod, PLAIN)
     wrong = str(worker.run(key, 0, PLAIN, math.inf, {})["wrong"]) if check else ""
-    return _export(key, 0, PLAIN, path, wrong)
+    return _export(key, 0, PLAIN, path, wrong, seconds)
 
 
 def open_reference(key: str, mod: str, target: Any, constants: Sequence[int], folder: Path) -> None:
@@ -73,19 +72,15 @@ def open_reference(key: str, mod: str, target: Any, constants: Sequence[int], fo
     worker.load_reference(key, str(reference))
 
 
-def why_wrong(path: Path) -> str:
-    """Why the answer of a kernel is wrong, or ''."""
-    return str(json.loads(path.with_suffix(".json").read_text())["wrong"])
-
-
-def _export(key: str, number: int, mode: int, path: Path, wrong: str) -> Path:
+def _export(key: str, number: int, mode: int, path: Path, wrong: str, build_s: float) -> Path:
     from roller_tvm.measure.session import PACKED
     from roller_tvm.relax import worker
 
     opened = worker.TASKS[key]
     buffers = opened.packed[number] if mode == PACKED else opened.buffers
     shapes = [([int(e) for e in b.shape], str(b.dtype)) for b in buffers]
-    return keep_kernel(path, opened.built[number, mode].export_library, {"wrong": wrong, "args": shapes})
+    told = {"wrong": wrong, "build_s": build_s, "args": shapes}
+    return keep_kernel(path, opened.built[number, mode].export_library, told)
 
 
 def open_timer(path: Path, target: str = "llvm") -> Timer:

@@ -1,12 +1,15 @@
-"""MetaSchedule with its defaults; an interrupted tuning goes on with its own database."""
+"""MetaSchedule with its defaults; an interrupted tuning goes on with its own database and cost model."""
 
 from __future__ import annotations
 
 import math
+import time
+from pathlib import Path
 from typing import Any
 
 from roller_tvm.compare.curve import CurveFile
-from roller_tvm.compare.relax.kernels import build_record, why_wrong
+from roller_tvm.compare.keeping import mend_lines
+from roller_tvm.compare.relax.kernels import build_record
 from roller_tvm.compare.relax.tasks import Opened
 
 #: Builds that MetaSchedule's builder gives up: its processes import half a minute of tensor intrinsics first.
@@ -14,6 +17,11 @@ BUILD_S = 120.0
 #: MetaSchedule writes so many seconds where a candidate failed.
 FAILED_S = 1e8
 SEED = 1
+#: MetaSchedule's own number of measurements between two trainings, and where the trials are few enough that it would
+#: not learn at all, the share of them.
+ROUND, SHARE = 64, 2
+#: Lines of its database.
+FILES = ("database_workload.json", "database_tuning_record.json")
 
 
 def tune(opened: Opened, trials: int) -> dict[str, Any]:
@@ -25,31 +33,41 @@ def tune(opened: Opened, trials: int) -> dict[str, Any]:
     work = opened.work("metaschedule") / str(trials)
     work.mkdir(exist_ok=True)
     curve = CurveFile(work / "curve.jsonl")
-    database = ms.database.JSONDatabase(work_dir=str(work))
+    options = resumed(work, opened.device.units, curve)
+    database = options["database"]
     left = trials - curve.trials
     if left > 0:
-        callbacks = [*ms.MeasureCallback.create("default"), _watch(curve)]
-        database = ms.tune_tir(
-            opened.mod, opened.target, str(work), left, builder=ms.builder.LocalBuilder(timeout_sec=BUILD_S),
-            database=database, measure_callbacks=callbacks, num_tuning_cores="logical", seed=SEED,
+        ms.tune_tir(
+            opened.mod, opened.target, str(work), left, num_trials_per_iter=min(ROUND, max(1, trials // SHARE)),
+            num_tuning_cores="logical", seed=SEED, **options,
         )  # fmt: skip
     best = database.query_tuning_record(opened.mod, opened.target, "main")
-    found: dict[str, Any] = {"seconds": curve.points[-1][0] if curve.points else curve.elapsed, "trials": curve.trials}
+    seconds = curve.points[-1][0] if curve.points else curve.elapsed
     if best is None or float(best.run_secs[0]) >= FAILED_S:
-        return {**found, "status": "failed", "reason": f"none of {curve.trials} kernels worked"}
-    line = record_text(best)
+        reason = f"none of {curve.trials} kernels worked"
+        return {"status": "failed", "reason": reason, "seconds": seconds, "trials": curve.trials}
+    line, tiles = record_text(best), tiles_of(best.trace, opened.mod)
     path = build_record(opened.key, opened.text, opened.target, opened.constants, line, opened.kernels)
-    wrong = why_wrong(path)
     claimed = [float(s) for s in best.run_secs]
-    return {
-        **found, "status": "wrong answer" if wrong else "ok", "reason": wrong, "curve": curve.points,
-        "claimed_s": sum(claimed) / len(claimed), "kernel": opened.told(path), "schedule": line,
-        "tiles": tiles_of(best.trace),
-    }  # fmt: skip
+    return opened.found(path, seconds, curve.trials, sum(claimed) / len(claimed), curve.points, line, tiles)
 
 
-def _watch(curve: CurveFile) -> Any:
-    """A measure callback that notes what was reached when."""
+def resumed(work: Path, threads: int, curve: CurveFile) -> dict[str, Any]:
+    """Builder, database, cost model and callbacks for MetaSchedule, as an earlier run left them in a folder."""
+    from tvm.s_tir import meta_schedule as ms
+
+    mend_lines(*(work / name for name in FILES))
+    model = ms.cost_model.CostModel.create("xgb", num_tuning_cores=threads, tree_method="auto")
+    learned = work / "cost_model.tar"
+    if curve.trials and learned.exists():
+        model.load(str(learned))
+    callbacks = [*ms.MeasureCallback.create("default"), _watch(curve, model, learned)]
+    return {"database": ms.database.JSONDatabase(work_dir=str(work)), "cost_model": model,
+            "builder": ms.builder.LocalBuilder(timeout_sec=BUILD_S), "measure_callbacks": callbacks}  # fmt: skip
+
+
+def _watch(curve: CurveFile, model: Any, learned: Path) -> Any:
+    """A measure callback, the last of a round, that notes what was reached when and keeps what was learned."""
     from tvm.ir.utils import derived_object
     from tvm.s_tir.meta_schedule.measure_callback import PyMeasureCallback
 
@@ -61,11 +79,17 @@ def _watch(curve: CurveFile) -> Any:
             told = [] if runner_results is None else runner_results
             costs = [[] if r.error_msg else [float(s) for s in r.run_secs] for r in told]
             curve.note([sum(c) / len(c) if c else math.inf for c in costs])
+            start = time.perf_counter()
+            if getattr(model, "booster", True) is not None:  # it cannot load what has learned nothing
+                part = learned.with_name(f"part.{learned.name}")
+                model.save(str(part))
+                part.replace(learned)
+            curve.leave_out(time.perf_counter() - start)
 
     return Watch()
 
 
-def tiles_of(trace: Any) -> str:
+def tiles_of(trace: Any, mod: Any = None) -> str:
     """The decisions of a trace: lengths of perfect tiles, in the order in which they were sampled."""
     told = []
     for instruction, decision in trace.decisions.items():

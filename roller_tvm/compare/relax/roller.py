@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from roller_tvm.compare.relax.kernels import build_record, why_wrong
+from roller_tvm.compare.keeping import build_seconds
+from roller_tvm.compare.opened import first_right
+from roller_tvm.compare.relax.kernels import build_record
 from roller_tvm.compare.relax.tasks import Opened
 from roller_tvm.compare.tiles import plan_tiles
 from roller_tvm.errors import UnsupportedOperator
@@ -19,7 +22,6 @@ Order = Callable[[list[Any]], list[Any]]
 
 def tune(opened: Opened, trials: int, order: Order | None = None) -> dict[str, Any]:
     """Construct, and with more than one trial measure; `order` ranks the plans instead of the model."""
-    from roller_tvm.relax.database import record_line
     from roller_tvm.tir.candidates import make_candidates
 
     start = time.perf_counter()
@@ -31,33 +33,29 @@ def tune(opened: Opened, trials: int, order: Order | None = None) -> dict[str, A
         places = {id(plan): place for place, plan in enumerate(order([p.ranked for p in found.plans]))}
         found.plans.sort(key=lambda plan: places[id(plan.ranked)])
     if trials == 1:
-        reason = ""
-        for plan, schedule in found.schedules():
-            line = record_line(opened.mod, schedule, opened.target)
-            planned = time.perf_counter() - start
-            try:
-                path = build_record(opened.key, opened.text, opened.target, opened.constants, line, opened.kernels)
-            except Failed as error:
-                reason = f"{error.kind}: {error}"
-                continue
-            if wrong := why_wrong(path):
-                reason = f"wrong answer: {wrong}"
-                continue
-            spent = planned + _build_s(opened, line)
-            return _found(opened, path, line, plan, spent, 0, math.nan, [(spent, plan.ranked.seconds)])
-        return {"status": "failed", "reason": f"no plan works: {reason or (found.failures or ['none made'])[0]}"}
+        return _first(opened, found, start)
     plans = list(found.schedules())[:trials]
     return _measured(opened, plans, time.perf_counter() - start)
 
 
-def _build_s(opened: Opened, line: str) -> float:
-    """Seconds of building the kernel alone, without the reference, the check and the second form."""
-    from roller_tvm.measure.session import PLAIN
-    from roller_tvm.relax import worker
+def _first(opened: Opened, found: Any, start: float) -> dict[str, Any]:
+    """The first plan that builds and is right, as a build without records takes it; its check is not counted."""
+    from roller_tvm.relax.database import record_line
 
-    if opened.key not in worker.TASKS:  # it was built by an earlier run
-        worker.open_task(opened.key, opened.text, str(opened.target), opened.constants)
-    return float(worker.build(opened.key, 2, line, PLAIN))
+    told: dict[int, tuple[str, float]] = {}
+
+    def build(candidate: Any) -> Path:
+        plan, schedule = candidate
+        line = record_line(opened.mod, schedule, opened.target)
+        told[id(plan)] = line, time.perf_counter() - start
+        return build_record(opened.key, opened.text, opened.target, opened.constants, line, opened.kernels)
+
+    chosen, path, reason = first_right(found.schedules(), build, Failed)
+    if path is None:
+        return {"status": "failed", "reason": f"no plan works: {reason or (found.failures or ['none made'])[0]}"}
+    plan, (line, planned) = chosen[0], told[id(chosen[0])]
+    spent = planned + build_seconds(path)
+    return _found(opened, path, line, plan, spent, 0, math.nan, [(spent, plan.ranked.seconds)])
 
 
 def _measured(opened: Opened, plans: list[Any], spent: float) -> dict[str, Any]:
@@ -81,9 +79,8 @@ def _measured(opened: Opened, plans: list[Any], spent: float) -> dict[str, Any]:
     if measured.winner is None:  # TVM's own kernel is faster: what a database then says
         path = build_record(opened.key, opened.text, opened.target, opened.constants, "", opened.kernels)
         claimed = measured.default.seconds if measured.default is not None else math.nan
-        return {"status": "ok", "reason": "TVM's own kernel stays", "seconds": spent, "trials": tried,
-                "claimed_s": claimed, "curve": [(spent, claimed)], "kernel": opened.told(path),
-                "schedule": "TVM's default"}  # fmt: skip
+        return opened.found(path, spent, tried, claimed, [(spent, claimed)], "TVM's default",
+                            remark="TVM's own kernel stays")  # fmt: skip
     plan, schedule = plans[measured.winner]
     line, seconds = record_line(opened.mod, schedule, opened.target), measured.outcomes[measured.winner].seconds
     path = build_record(opened.key, opened.text, opened.target, opened.constants, line, opened.kernels)
@@ -93,9 +90,4 @@ def _measured(opened: Opened, plans: list[Any], spent: float) -> dict[str, Any]:
 def _found(
     opened: Opened, path: Any, line: str, plan: Any, spent: float, trials: int, claimed: float, curve: list[Any]
 ) -> dict[str, Any]:
-    wrong = why_wrong(path)
-    return {
-        "status": "wrong answer" if wrong else "ok", "reason": wrong, "seconds": spent, "trials": trials,
-        "claimed_s": claimed, "curve": curve, "kernel": opened.told(path), "schedule": line,
-        "tiles": plan_tiles(plan.ranked.plan), "predicted_s": plan.ranked.seconds,
-    }  # fmt: skip
+    return opened.found(path, spent, trials, claimed, curve, line, plan_tiles(plan.ranked.plan), plan.ranked.seconds)

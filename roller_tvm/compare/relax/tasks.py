@@ -7,65 +7,34 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from roller_tvm.compare.opened import OpenedTask, model_told, write_task
 from roller_tvm.compare.results import Prepared
 from roller_tvm.compare.suite import Case
 from roller_tvm.errors import RollerError, last_line
 
-#: Below the folder of a comparison.
-TASKS, KERNELS, WORK = "tasks", "kernels", "work"
-
 
 @dataclass
-class Opened:
+class Opened(OpenedTask):
     """A task in a job.
 
     Parameters
     ----------
-    case : Case
-    target : Target
-    device : DeviceSpec
-    key : str
     text : str
         The module as JSON.
     mod : IRModule
     constants : tuple of int
         Parameters that are weights.
-    folder : Path
-        Of the comparison.
     """
 
-    case: Case
-    target: Any
-    device: Any
-    key: str
     text: str
     mod: Any
     constants: tuple[int, ...]
-    folder: Path
-
-    @property
-    def kernels(self) -> Path:
-        return made(self.folder / KERNELS)
-
-    def work(self, tuner: str) -> Path:
-        """Where a tuner keeps what it needs to go on."""
-        return made(self.folder / WORK / f"{self.case.digest}.{tuner}")
 
     def task(self) -> Any:
         """As ``relax.tune`` has it."""
         from roller_tvm.relax.tasks import Task
 
         return Task(0, self.case.id, 1, self.mod["main"], (self.mod,), self.constants, self.key)
-
-    def told(self, path: Path) -> str:
-        """A kernel's file as results name it."""
-        return path.relative_to(self.folder).as_posix()
-
-
-def made(folder: Path) -> Path:
-    """A folder that is there."""
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 def prepare(cases: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
@@ -115,7 +84,7 @@ def of_model(
     model = load_model(Path(file), {n: tuple(s) for n, s in shapes.items()} if shapes else None, layout,
                        Path(params) if params else None)  # fmt: skip
     stem, found = Path(file).stem, []
-    told = f"{file} {shapes or ''} {layout or ''}".strip()
+    told = model_told(file, shapes, layout)
     for task in extract_tasks(lowered(model.mod, make_target(target))):
         case = Case(f"{stem}.{task.id}", group=stem, weight=task.weight, title=f"{stem} {task.name}", model=told,
                     task=task.key)  # fmt: skip
@@ -134,10 +103,8 @@ def of_model(
 def _write(case: Case, task: Any, constants: tuple[int, ...], flops: float, io_bytes: float, folder: Path) -> Prepared:
     import tvm
 
-    path = made(folder / TASKS) / f"{case.digest}.json"
-    text = str(tvm.ir.save_json(task.workloads[0]))
-    path.write_text(json.dumps({"key": task.key, "mod": text, "constants": list(constants)}))
-    return Prepared(case, path.relative_to(folder).as_posix(), flops, io_bytes)
+    data = {"key": task.key, "mod": str(tvm.ir.save_json(task.workloads[0])), "constants": list(constants)}
+    return Prepared(case, write_task(case, data, folder), flops, io_bytes)
 
 
 def open_task(path: Path, case: dict[str, Any], target: str, folder: Path) -> Opened:
@@ -154,6 +121,6 @@ def open_task(path: Path, case: dict[str, Any], target: str, folder: Path) -> Op
     if device.kind == "cpu":
         set_threads(device.units)
     return Opened(
-        Case.from_json(case), made_target, device, data["key"], data["mod"], tvm.ir.load_json(data["mod"]),
-        tuple(data["constants"]), folder,
+        Case.from_json(case), made_target, device, data["key"], folder, data["mod"], tvm.ir.load_json(data["mod"]),
+        tuple(data["constants"]),
     )  # fmt: skip

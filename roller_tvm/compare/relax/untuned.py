@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from roller_tvm.compare.relax.kernels import build_module, kernel_file, open_reference, why_wrong
+from roller_tvm.compare.keeping import build_seconds
+from roller_tvm.compare.relax.kernels import build_module, kernel_file, open_reference
 from roller_tvm.compare.relax.tasks import Opened
 
 
 def tune(opened: Opened, trials: int) -> dict[str, Any]:
-    """The default kernel, built."""
+    """The default kernel; its check is not counted."""
     import tvm
 
     from roller_tvm.relax.reference import default_module
@@ -19,10 +20,5 @@ def tune(opened: Opened, trials: int) -> dict[str, Any]:
     text = str(tvm.ir.save_json(default_module(opened.mod, opened.target)))
     scheduled = time.perf_counter() - start
     open_reference(opened.key, opened.text, opened.target, opened.constants, opened.kernels)
-    start = time.perf_counter()
     path = build_module(opened.key, text, kernel_file(opened.kernels, opened.key, f"default {text}"))
-    wrong = why_wrong(path)
-    return {
-        "status": "wrong answer" if wrong else "ok", "reason": wrong,
-        "seconds": scheduled + time.perf_counter() - start, "kernel": opened.told(path), "schedule": "TVM's default",
-    }  # fmt: skip
+    return opened.found(path, scheduled + build_seconds(path), schedule="TVM's default")

@@ -39,9 +39,12 @@ def tasks(
 def tune(task: str, case: dict[str, Any], tuner: str, trials: int, target: str, folder: str) -> dict[str, Any]:
     """One tuner on one task: fields of ``results.Tuned``."""
     from roller_tvm.compare.relay.tasks import open_task
+    from roller_tvm.compare.searching import ranked
 
     import_relay_tvm("comparing")
     opened = open_task(Path(task), case, target, Path(folder))
+    if tuner == "ranked":
+        return ranked(opened, importlib.import_module(f"{__name__}.roller"))
     found = importlib.import_module(f"{__name__}.{tuner}").tune(opened, trials)
     return dict(found)
 

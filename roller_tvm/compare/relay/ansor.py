@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from roller_tvm.compare.curve import CurveFile
-from roller_tvm.compare.relay.kernels import build_record, why_wrong
+from roller_tvm.compare.keeping import mend_lines
+from roller_tvm.compare.relay.kernels import build_record
 from roller_tvm.compare.relay.tasks import Opened
 from roller_tvm.compare.tiles import record_tiles
 from roller_tvm.replay.state import StageInfo
@@ -32,6 +33,7 @@ def tune(opened: Opened, trials: int) -> dict[str, Any]:
     reached = log.with_name(f"curve.{trials}.jsonl")
     if not log.exists():  # seconds alone cannot be gone on with
         reached.unlink(missing_ok=True)
+    mend_lines(log)
     curve = CurveFile(reached)
     left = trials - curve.trials
     if left > 0:
@@ -54,11 +56,8 @@ def tune(opened: Opened, trials: int) -> dict[str, Any]:
         return {**found, "status": "failed", "reason": f"none of {tried} kernels worked"}
     packs = task is opened.search_task and _packs(task)
     path = build_record(opened.key, opened.dag, opened.target, packs, line, opened.kernels)
-    wrong = why_wrong(path)
-    return {
-        **found, "status": "wrong answer" if wrong else "ok", "reason": wrong or remark, "claimed_s": claimed,
-        "curve": curve.points, "kernel": opened.told(path), "schedule": line, "tiles": read_back(line, opened.dag),
-    }  # fmt: skip
+    tiles = read_back(line, opened.dag)
+    return opened.found(path, found["seconds"], tried, claimed, curve.points, line, tiles, remark=remark)
 
 
 def names_with_digits(dag: Any) -> bool:

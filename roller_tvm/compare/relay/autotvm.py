@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from roller_tvm.compare.curve import CurveFile
+from roller_tvm.compare.keeping import mend_lines
 from roller_tvm.compare.relay.functions import relay_function
-from roller_tvm.compare.relay.kernels import build_schedule, why_wrong
+from roller_tvm.compare.relay.kernels import build_schedule
 from roller_tvm.compare.relay.tasks import Opened
 from roller_tvm.compare.suite import Case
 from roller_tvm.errors import UnsupportedOperator
@@ -48,16 +49,12 @@ def tune(opened: Opened, trials: int) -> dict[str, Any]:
     told = f"{task.name} {config.to_json_dict()['entity']}"
     key = f"autotvm {opened.key} {task.name} {[tuple(map(int, a.shape)) for a in args]}"
     path = build_schedule(key, schedule, args, opened.target, f"{key} {told}", opened.kernels)
-    wrong = why_wrong(path)
     if {"bias=1", "relu=1"} & set(case.params.split()):
         remarks.append("without bias and ReLU, which its templates have not")
     if "NCHWc" in task.name:
         remarks.append("data in blocks of channels, as its template wants it")
-    return {
-        **found, "status": "wrong answer" if wrong else "ok", "reason": wrong or "; ".join(remarks),
-        "claimed_s": claimed, "curve": curve.points, "kernel": opened.told(path), "schedule": told,
-        "tiles": _tiles(config),
-    }  # fmt: skip
+    return opened.found(path, found["seconds"], curve.trials, claimed, curve.points, told, _tiles(config),
+                        remark="; ".join(remarks))  # fmt: skip
 
 
 def _templates(case: Case, target: Any) -> list[Any]:
@@ -72,6 +69,7 @@ def _tune_one(task: Any, trials: int, log: Any, curve: CurveFile) -> tuple[float
     from tvm import autotvm
 
     trials = min(trials, len(task.config_space))
+    mend_lines(log)
     done = sum(1 for _ in autotvm.record.load_from_file(str(log))) if log.exists() else 0
     if done < trials:
         # 'rank' is not known to xgboost 2 and later; its successor for pairs is.

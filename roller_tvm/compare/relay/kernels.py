@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -47,8 +48,7 @@ def build_record(key: str, dag: Any, target: Any, packs: bool, line: str, folder
     check, kept = (session.CHECK, session.PACKED) if packs else (session.PLAIN, session.PLAIN)
     worker.build(key, 0, line, check)
     wrong = str(worker.run(key, 0, check, math.inf, {})["wrong"])
-    worker.build(key, 1, line, kept)
-    return _export(key, 1, kept, path, wrong)
+    return _export(key, 1, kept, path, wrong, worker.build(key, 1, line, kept))
 
 
 def build_default(key: str, dag: Any, target: Any, lowered: str, folder: Path) -> Path:
@@ -58,9 +58,9 @@ def build_default(key: str, dag: Any, target: Any, lowered: str, folder: Path) -
 
     path = kernel_file(folder, key + lowered)
     _open(key, dag, target, False, folder)
-    worker.build_default(key, 0, lowered, PLAIN)
+    seconds = worker.build_default(key, 0, lowered, PLAIN)
     wrong = str(worker.run(key, 0, PLAIN, math.inf, {})["wrong"])
-    return _export(key, 0, PLAIN, path, wrong)
+    return _export(key, 0, PLAIN, path, wrong, seconds)
 
 
 def build_schedule(key: str, schedule: Any, args: Sequence[Any], target: Any, name: str, folder: Path) -> Path:
@@ -73,16 +73,13 @@ def build_schedule(key: str, schedule: Any, args: Sequence[Any], target: Any, na
 
     path = kernel_file(folder, name)
     _open(key, auto_scheduler.ComputeDAG(list(args)), target, False, folder)
+    start = time.perf_counter()
     with target, tvm.transform.PassContext(opt_level=3):
         module = tvm.build(schedule, list(args), target)
+    seconds = time.perf_counter() - start
     worker.TASKS[key].built[0, PLAIN] = (module, list(args))
     wrong = str(worker.run(key, 0, PLAIN, math.inf, {})["wrong"])
-    return _export(key, 0, PLAIN, path, wrong)
-
-
-def why_wrong(path: Path) -> str:
-    """Why the answer of a kernel is wrong, or ''."""
-    return str(json.loads(path.with_suffix(".json").read_text())["wrong"])
+    return _export(key, 0, PLAIN, path, wrong, seconds)
 
 
 def _open(key: str, dag: Any, target: Any, packs: bool, folder: Path) -> None:
@@ -98,12 +95,12 @@ def _open(key: str, dag: Any, target: Any, packs: bool, folder: Path) -> None:
     worker.load_reference(key, str(reference))
 
 
-def _export(key: str, number: int, mode: int, path: Path, wrong: str) -> Path:
+def _export(key: str, number: int, mode: int, path: Path, wrong: str, build_s: float) -> Path:
     from roller_tvm.relay import worker
 
     module, args = worker.TASKS[key].built[number, mode]
     shapes = [([int(e) for e in t.shape], str(t.dtype)) for t in args]
-    return keep_kernel(path, module.export_library, {"wrong": wrong, "args": shapes})
+    return keep_kernel(path, module.export_library, {"wrong": wrong, "build_s": build_s, "args": shapes})
 
 
 def open_timer(path: Path, target: str = "llvm") -> Timer:

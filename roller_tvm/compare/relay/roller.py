@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from roller_tvm.compare.relay.kernels import build_record, why_wrong
+from roller_tvm.compare.keeping import build_seconds
+from roller_tvm.compare.opened import first_right
+from roller_tvm.compare.relay.kernels import build_record
 from roller_tvm.compare.relay.tasks import Opened
 from roller_tvm.compare.tiles import plan_tiles
 from roller_tvm.errors import UnsupportedOperator
@@ -39,33 +42,20 @@ def _first(opened: Opened, candidates: Any, start: float) -> dict[str, Any]:
     """The first plan that builds and is right, as a build without records takes it; its check is not counted."""
     from roller_tvm.relay.measure import packs_weights, record_line
 
-    task, reason = opened.search_task, ""
+    task = opened.search_task
     planned = time.perf_counter() - start
-    for state, number in candidates.states:
-        line = record_line(task, state)
-        began = time.perf_counter()
-        try:
-            path = build_record(opened.key, opened.dag, opened.target, packs_weights(task), line, opened.kernels)
-        except Failed as error:
-            reason = f"{error.kind}: {error}"
-            continue
-        if wrong := why_wrong(path):
-            reason = f"wrong answer: {wrong}"
-            continue
-        built = _build_s(opened, line, time.perf_counter() - began)
-        plan = candidates.plans[number]
-        return _found(opened, path, line, plan, planned + built, 0, math.nan, [(planned + built, plan.seconds)])
-    return {"status": "failed", "reason": f"no plan works: {reason}"}
+    lines: dict[int, str] = {}
 
+    def build(candidate: Any) -> Path:
+        state, number = candidate
+        line = lines[number] = record_line(task, state)
+        return build_record(opened.key, opened.dag, opened.target, packs_weights(task), line, opened.kernels)
 
-def _build_s(opened: Opened, line: str, most: float) -> float:
-    """Seconds of building the kernel alone, without the reference, the check and the second form."""
-    from roller_tvm.measure.session import PLAIN
-    from roller_tvm.relay import worker
-
-    if opened.key not in worker.TASKS:  # it was built by an earlier run
-        return most
-    return min(most, float(worker.build(opened.key, 2, line, PLAIN)))
+    found, path, reason = first_right(candidates.states, build, Failed)
+    if path is None:
+        return {"status": "failed", "reason": f"no plan works: {reason}"}
+    plan, spent = candidates.plans[found[1]], planned + build_seconds(path)
+    return _found(opened, path, lines[found[1]], plan, spent, 0, math.nan, [(spent, plan.seconds)])
 
 
 def _measured(opened: Opened, candidates: Any, trials: int, start: float) -> dict[str, Any]:
@@ -95,9 +85,4 @@ def _measured(opened: Opened, candidates: Any, trials: int, start: float) -> dic
 def _found(
     opened: Opened, path: Any, line: str, plan: Any, spent: float, trials: int, claimed: float, curve: list[Any]
 ) -> dict[str, Any]:
-    wrong = why_wrong(path)
-    return {
-        "status": "wrong answer" if wrong else "ok", "reason": wrong, "seconds": spent, "trials": trials,
-        "claimed_s": claimed, "curve": curve, "kernel": opened.told(path), "schedule": line,
-        "tiles": plan_tiles(plan.plan), "predicted_s": plan.seconds,
-    }  # fmt: skip
+    return opened.found(path, spent, trials, claimed, curve, line, plan_tiles(plan.plan), plan.seconds)

@@ -8,51 +8,31 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from roller_tvm.compare.opened import OpenedTask, model_told, write_task
 from roller_tvm.compare.relay.functions import relay_function
 from roller_tvm.compare.results import Prepared
 from roller_tvm.compare.suite import Case
 from roller_tvm.errors import RollerError, UnsupportedOperator, last_line
 
-#: Below the folder of a comparison.
-TASKS, KERNELS, WORK = "tasks", "kernels", "work"
-
 
 @dataclass
-class Opened:
+class Opened(OpenedTask):
     """A task in a job.
 
     Parameters
     ----------
-    case : Case
-    target : Target
-    device : DeviceSpec
-    key, desc : str
-        As Ansor has them.
+    desc : str
+        As Ansor has it, as `key`.
     dag : ComputeDAG
     default : str
         TVM's own kernel as lowered TIR, or ''.
     flops : float
-    folder : Path
-        Of the comparison.
     """
 
-    case: Case
-    target: Any
-    device: Any
-    key: str
     desc: str
     dag: Any
     default: str
     flops: float
-    folder: Path
-
-    @property
-    def kernels(self) -> Path:
-        return made(self.folder / KERNELS)
-
-    def work(self, tuner: str) -> Path:
-        """Where a tuner keeps what it needs to go on."""
-        return made(self.folder / WORK / f"{self.case.digest}.{tuner}")
 
     @cached_property
     def search_task(self) -> Any:
@@ -69,16 +49,6 @@ class Opened:
             compute_dag=self.dag, workload_key=self.key, target=self.target, desc=self.desc,
             layout_rewrite_option=option,
         )  # fmt: skip
-
-    def told(self, path: Path) -> str:
-        """A kernel's file as results name it."""
-        return path.relative_to(self.folder).as_posix()
-
-
-def made(folder: Path) -> Path:
-    """A folder that is there."""
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 def prepare(cases: list[dict[str, Any]], target: str, folder: Path) -> list[dict[str, Any]]:
@@ -136,7 +106,7 @@ def of_model(
     model = load_model(Path(file), {n: tuple(s) for n, s in shapes.items()} if shapes else None, layout,
                        Path(params) if params else None)  # fmt: skip
     stem, found = Path(file).stem, []
-    told = f"{file} {shapes or ''} {layout or ''}".strip()
+    told = model_told(file, shapes, layout)
     for task in extract_tasks(model.mod, model.params, make_target(target), device_for_target(target)):
         case = Case(f"{stem}.{task.id}", group=stem, weight=task.weight, title=f"{stem} {task.name}", model=told,
                     task=task.key)  # fmt: skip
@@ -155,10 +125,8 @@ def _write(
 ) -> Prepared:
     from tvm.runtime._ffi_node_api import SaveJSON
 
-    path = made(folder / TASKS) / f"{case.digest}.json"
     data = {"key": key, "desc": desc, "tensors": str(SaveJSON(dag.tensors)), "default": default, "flops": flops}
-    path.write_text(json.dumps(data))
-    return Prepared(case, path.relative_to(folder).as_posix(), flops, io_bytes)
+    return Prepared(case, write_task(case, data, folder), flops, io_bytes)
 
 
 def open_task(path: Path, case: dict[str, Any], target: str, folder: Path) -> Opened:
@@ -177,6 +145,6 @@ def open_task(path: Path, case: dict[str, Any], target: str, folder: Path) -> Op
     tensors = list(LoadJSON(data["tensors"]))
     auto_scheduler.workload_registry.register_workload_tensors(data["key"], tensors, override=True)
     return Opened(
-        Case.from_json(case), make_target(target), device, data["key"], data["desc"],
-        auto_scheduler.ComputeDAG(tensors), data["default"], data["flops"], folder,
+        Case.from_json(case), make_target(target), device, data["key"], folder, data["desc"],
+        auto_scheduler.ComputeDAG(tensors), data["default"], data["flops"],
     )  # fmt: skip

@@ -1,0 +1,83 @@
+"""Batches of plans measured in the worker processes that Roller's tuner has: what the XGBoost baseline learns from."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from roller_tvm.errors import MeasureError
+from roller_tvm.measure.session import Limits, Session
+
+
+class PlanMeasuring:
+    """Measures plans of one task; use it in a ``with`` statement.
+
+    Parameters
+    ----------
+    pool : Pool
+        Of a line's workers.
+    limits : Limits
+    key : str
+        Of the task.
+    opening : tuple
+        Arguments of the workers' ``open_task``.
+    mode : int
+        Whether weights come packed (``measure.session``).
+    record : function of a plan
+        Its record; raises where the plan's steps do not apply.
+
+    Attributes
+    ----------
+    lines : dict
+        Programs of a plan -> its record.
+    """
+
+    def __init__(
+        self, pool: Any, limits: Limits, key: str, opening: tuple[Any, ...], mode: int, record: Callable[[Any], str]
+    ) -> None:
+        self.pool, self.limits, self.key, self.mode, self.record = pool, limits, key, mode, record
+        self.opening = ("open_task", opening, limits.reference_s)
+        self.folder = tempfile.TemporaryDirectory(prefix="roller-tvm-")
+        self.lines: dict[Any, str] = {}
+
+    def __enter__(self) -> PlanMeasuring:
+        try:
+            self.pool.start()
+            for worker in self.pool.workers:  # imports are not tuning
+                worker.call("hello", (), 120.0)
+            limit = self.limits.reference_s
+            first = self.pool.workers[0]
+            first.prepare([self.opening])
+            reply = first.call("make_reference", (self.key, self.folder.name), limit)
+            if not reply.ok:
+                raise MeasureError(f"no reference to check against: {reply.text}", self.key, kind="reference")
+            for worker in self.pool.workers:
+                worker.prepare([self.opening, ("load_reference", (self.key, self.folder.name), limit)])
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.pool.close()
+        self.folder.cleanup()
+
+    def __call__(self, plans: Sequence[Any]) -> list[float]:
+        """Seconds of each ranked plan, infinite where it does not work."""
+        lines: dict[int, str] = {}
+        for number, ranked in enumerate(plans):
+            try:
+                lines[number] = self.record(ranked.plan)
+            except Exception:  # steps that do not apply: a plan that does not work
+                continue
+            self.lines[tuple(ranked.plan.programs)] = lines[number]
+        seconds = [math.inf] * len(plans)
+        if lines:
+            chosen = list(lines)
+            session = Session(self.pool, self.limits, {}, self.key, self.mode, [lines[n] for n in chosen],
+                              self.limits.options())  # fmt: skip
+            for number, outcome in zip(chosen, session.each_timed(), strict=True):
+                seconds[number] = outcome.seconds if outcome.ok else math.inf
+        return seconds
