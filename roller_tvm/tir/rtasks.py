@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..device import DeviceSpec
 from ..emulate.host import HostCode
-from ..errors import UsageError
+from ..errors import RollerError, UsageError, last_line
 from ..lower import lower
 from ..plan import construct
-from ..rammer import DataFlowGraph, Edge, FusionPlan, Part, ROperator, plan_graph, rkernels
+from ..plan.features import Features
+from ..rammer import DataFlowGraph, Edge, FusionPlan, Part, RKernel, ROperator, plan_graph, rkernels
 from ..rammer.code import FusedKernel, OperatorCode, fuse
 from ..rammer.device_code import CannotFuse
 from .apply import apply_steps_tir
 from .emulated import generated
+from .nodes import structural_hash, structurally_equal
 from .read import TirReading, read_prim_func
 
 
@@ -63,6 +65,108 @@ class FusedCalls:
                    for _, code in self.kernels)
 
 
+@dataclass(frozen=True, eq=False)
+class RFunction:
+    """A PrimFunc read and planned.
+
+    Parameters
+    ----------
+    func : tvm.tirx.PrimFunc
+    reading : TirReading
+    kernels : tuple of RKernel
+        Of its plans.
+    """
+
+    func: Any
+    reading: TirReading
+    kernels: tuple[RKernel, ...]
+
+
+class RFunctions:
+    """PrimFuncs as rOperators of a device; equal ones are read and planned once, whatever they are called.
+
+    Parameters
+    ----------
+    device : DeviceSpec
+    top : int
+        Plans a function, which are its rKernels.
+    tf32 : bool
+        See `plan.features.Features`.
+
+    Examples
+    --------
+    >>> functions = RFunctions(device)  # doctest: +SKIP
+    >>> functions.of(func, "conv1").kernels[0].name  # doctest: +SKIP
+    'plan 0'
+    """
+
+    def __init__(self, device: DeviceSpec, top: int = 10, tf32: bool = False) -> None:
+        self.device, self.top, self.features = device, top, Features.of_tensor_ir(device, tf32)
+        self._by_hash: dict[int, list[tuple[Any, RFunction | RollerError]]] = {}
+        self._by_id: dict[int, tuple[Any, RFunction | RollerError]] = {}
+
+    def of(self, func: Any, name: str = "") -> RFunction:
+        """A function's rKernels.
+
+        Raises
+        ------
+        UnsupportedOperator
+            Roller cannot plan it, by its name.
+        """
+        if id(func) not in self._by_id:
+            bare = func.without_attr("global_symbol") if func.attrs and "global_symbol" in func.attrs else func
+            alike = self._by_hash.setdefault(structural_hash(bare), [])
+            found = next((made for other, made in alike if structurally_equal(other, bare)), None)
+            if found is None:
+                found = self._made(func, name)
+                alike.append((bare, found))
+            self._by_id[id(func)] = func, found
+        known = self._by_id[id(func)][1]
+        if isinstance(known, RollerError):
+            raise known
+        return known
+
+    def _made(self, func: Any, name: str) -> RFunction | RollerError:
+        try:
+            reading = read_prim_func(func, name or None)
+            plans = construct(reading.expression, self.device, self.top, self.features).plans
+            return RFunction(func, reading, rkernels(plans, self.device))
+        except RollerError as error:
+            return error
+
+
+def call_graph(calls: Sequence[Call], functions: RFunctions) -> DataFlowGraph:
+    """Calls of PrimFuncs as rOperators, and who reads from whom.
+
+    Raises
+    ------
+    UnsupportedOperator
+        A function that Roller cannot plan, by its name: leave it out of the graph.
+    UsageError
+        Two calls write one tensor.
+
+    Examples
+    --------
+    >>> plan_graph(call_graph(calls, RFunctions(device)), device)  # doctest: +SKIP
+    """
+    operators = []
+    writer: dict[str, tuple[str, str]] = {}  # of a tensor: the call, and the stage of it
+    for call in calls:
+        found = functions.of(call.func, call.name)
+        named = found.reading.arguments
+        arguments = named if len(named) == len(call.tensors) else ("",) * len(call.tensors)
+        every = list(zip(arguments, call.tensors, strict=True))
+        split = len(every) - call.outputs
+        inputs = tuple(Edge(argument, *writer[tensor]) for argument, tensor in every[:split] if tensor in writer)
+        operators.append(ROperator(call.name, found.kernels, inputs))
+        for argument, tensor in every[split:]:
+            if tensor in writer:
+                raise UsageError(f"'{tensor}' is written by '{writer[tensor][0]}' too", where=f"call '{call.name}'",
+                                 remedy="give each result a tensor of its own")
+            writer[tensor] = call.name, argument
+    return DataFlowGraph(tuple(operators))
+
+
 def fuse_calls(
     calls: Sequence[Call], device: DeviceSpec, target: Any, kept: Collection[str] = (), policy: str = "best",
     launch: str = "stream", top: int = 10,
@@ -88,49 +192,91 @@ def fuse_calls(
     UnsupportedOperator
         A function that Roller cannot plan, by its name: leave it out of the graph.
     """
-    readings: dict[str, TirReading] = {}
-    operators = []
-    writer: dict[str, tuple[str, str]] = {}  # of a tensor: the call, and the stage of it
-    known: dict[int, tuple[TirReading, tuple[Any, ...]]] = {}
-    for call in calls:
-        if id(call.func) not in known:
-            reading = read_prim_func(call.func, call.name)
-            known[id(call.func)] = reading, rkernels(construct(reading.expression, device, top).plans, device)
-        reading, kernels = known[id(call.func)]
-        readings[call.name] = reading
-        arguments = reading.arguments if len(reading.arguments) == len(call.tensors) else ("",) * len(call.tensors)
-        inputs = [Edge(argument, *writer[tensor]) for argument, tensor in zip(arguments, call.tensors, strict=True)
-                  if tensor in writer]
-        operators.append(ROperator(call.name, kernels, tuple(inputs)))
-        for argument, tensor in list(zip(arguments, call.tensors, strict=True))[len(call.tensors) - call.outputs :]:
-            if tensor in writer:
-                raise UsageError(f"'{tensor}' is written by '{writer[tensor][0]}' too", where=f"call '{call.name}'",
-                                 remedy="give each result a tensor of its own")
-            writer[tensor] = call.name, argument
-    plan = plan_graph(DataFlowGraph(tuple(operators)), device, policy, launch)
-    by_name = {call.name: call for call in calls}
-    made: dict[tuple[int, int], tuple[str, HostCode]] = {}
-
-    def code(name: str, kernel: Any) -> OperatorCode:
-        call = by_name[name]
-        key = (id(call.func), id(kernel))
-        if key not in made:
-            schedule = apply_steps_tir(call.func, readings[name], lower(kernel.plan))
-            made[key] = generated(schedule, target)
-        source, host = made[key]
-        return OperatorCode(source, host, call.tensors, call.outputs)
-
-    kernels_: list[tuple[Part, FusedKernel | tuple[OperatorCode, ...]]] = []
+    functions = RFunctions(device, top)
+    plan = plan_graph(call_graph(calls, functions), device, policy, launch)
+    maker = KernelMaker(functions, target)
+    kernels: list[tuple[Part, FusedKernel | tuple[OperatorCode, ...]]] = []
     refused = []
     for number, part in enumerate(plan.parts):
-        inside = {name for name, _ in part.kernels}
-        outside = {t for c in calls if c.name not in inside for t in c.tensors[: len(c.tensors) - c.outputs]}
-        codes = {name: code(name, kernel) for name, kernel in part.kernels}
         if part.program:
             try:
-                kernels_.append((part, fuse(f"rtasks_{number}", part.program, codes, device, {*kept, *outside})))
+                kernels.append((part, maker.fused(f"rtasks_{number}", part, calls, kept)))
                 continue
             except CannotFuse as err:
                 refused.append(str(err))
-        kernels_.append((part, tuple(codes.values())))
-    return FusedCalls(plan, tuple(kernels_), tuple(refused))
+        by_name = {call.name: call for call in calls}
+        kernels.append((part, tuple(maker.code(by_name[name], kernel) for name, kernel in part.kernels)))
+    return FusedCalls(plan, tuple(kernels), tuple(refused))
+
+
+class KernelMaker:
+    """Kernels of calls, by themselves and fused; the code of equal functions is generated once.
+
+    Parameters
+    ----------
+    functions : RFunctions
+    target : tvm.target.Target or str
+        For cuda, or the architecture alone.
+    """
+
+    def __init__(self, functions: RFunctions, target: Any) -> None:
+        self.functions, self.target = functions, target
+        self._made: dict[tuple[int, int], tuple[RKernel, tuple[str, HostCode] | CannotFuse]] = {}
+
+    def code(self, call: Call, kernel: RKernel) -> OperatorCode:
+        """A call's kernels by one rKernel.
+
+        Raises
+        ------
+        CannotFuse
+            The plan's steps do not apply to the function, or TVM makes no kernels of it, by the call's name.
+        """
+        found = self.functions.of(call.func, call.name)
+        key = id(found), id(kernel)
+        if key not in self._made:
+            self._made[key] = kernel, self._generated(found, call.name, kernel)
+        made = self._made[key][1]
+        if isinstance(made, CannotFuse):
+            raise made
+        return OperatorCode(*made, call.tensors, call.outputs)
+
+    def _generated(self, found: RFunction, name: str, kernel: RKernel) -> tuple[str, HostCode] | CannotFuse:
+        import tvm
+
+        assert kernel.plan is not None
+        current = tvm.transform.PassContext.current()
+        ahead = any(program.choice("stages", 1) > 1 for program in kernel.plan.programs)
+        config = {**current.config, **({"tirx.use_async_copy": True} if ahead else {})}
+        try:
+            with tvm.transform.PassContext(opt_level=current.opt_level, config=config):
+                return generated(apply_steps_tir(found.func, found.reading, lower(kernel.plan)), self.target)
+        except Exception as error:  # a defect of one recipe, or of TVM's lowering, must not stop the other operators
+            what = error.what if isinstance(error, RollerError) else last_line(error)
+            return CannotFuse(f"no code for its rKernel '{kernel.name}': {what}", where=f"operator '{name}'",
+                              remedy="leave the operator a kernel of its own")
+
+    def fused(self, name: str, part: Part, calls: Sequence[Call], kept: Collection[str] = ()) -> FusedKernel:
+        """The one kernel of a plan's part.
+
+        Parameters
+        ----------
+        name : str
+            Of the kernel.
+        part : Part
+            With a program.
+        calls : sequence of Call
+            Of the whole graph: what others read of the part's tensors is kept.
+        kept : collection of str
+            Tensors that are read outside of the graph.
+
+        Raises
+        ------
+        CannotFuse
+        """
+        if part.program is None:
+            raise ValueError("only a part with a program is one kernel")
+        inside = {name for name, _ in part.kernels}
+        by_name: Mapping[str, Call] = {call.name: call for call in calls}
+        outside = {t for c in calls if c.name not in inside for t in c.tensors[: len(c.tensors) - c.outputs]}
+        codes = {name: self.code(by_name[name], kernel) for name, kernel in part.kernels}
+        return fuse(name, part.program, codes, self.functions.device, {*kept, *outside})
