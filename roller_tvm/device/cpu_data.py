@@ -11,6 +11,7 @@ from roller_tvm.device.quantity import read_quantity
 
 _FILE = "_cpu.toml"
 _ESTIMATES = {
+    "side_by_side_gain": "ratio",
     "clock": "frequency",
     "fma_per_cycle": "fma",
     "fma_latency": "cycles",

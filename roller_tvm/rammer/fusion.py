@@ -45,7 +45,7 @@ class Part:
 
     @property
     def launches(self) -> int:
-        return 1 if self.program else sum(len(k.phases) for _, k in self.kernels)
+        return self.program.regions if self.program else sum(len(k.phases) for _, k in self.kernels)
 
     @property
     def horizontal(self) -> bool:

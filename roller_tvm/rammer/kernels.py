@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
+from math import ceil, prod
 
 from ..device import DeviceSpec
 from ..expr import TensorExpression
@@ -40,6 +40,8 @@ def rkernel(name: str, ranked: RankedPlan, device: DeviceSpec) -> RKernel:
         phase(ranked.plan, program, estimate, device)
         for program, estimate in zip(ranked.plan.programs, ranked.estimate.programs, strict=True)
     )
+    if device.kind == "cpu":
+        return RKernel(name, phases, sum(ceil(p.tasks / device.units) * p.alone_seconds for p in phases), ranked.plan)
     launches = device.launch_overhead_us * 1e-6 * len(phases)
     return RKernel(name, phases, max(0.0, ranked.seconds - launches), ranked.plan)
 
@@ -49,8 +51,12 @@ def phase(plan: Plan, program: RProgram, estimate: ProgramEstimate, device: Devi
 
     The model tells when the busiest unit is done with all its blocks. Where they wait for their own loads, that is
     the time of the rounds in which it runs them, and a block's share of the pipes is much less; elsewhere the pipes
-    are the limit, and each block takes its share.
+    are the limit, and each block takes its share. On a CPU an rTask is a chunk of a parallel loop, on a thread alone.
     """
+    if device.kind == "cpu":
+        net = estimate.seconds - device.launch_overhead_us * 1e-6  # of a loop that is not parallel it may be no part
+        chunk = (net if net > 0 else estimate.seconds) / ceil(estimate.blocks / device.units)
+        return Phase(estimate.blocks, chunk, chunk)
     busiest, _ = busiest_unit(device, estimate.blocks, max(1, estimate.occupancy))
     resident = max(1, min(estimate.occupancy, busiest))
     net = max(0.0, estimate.seconds - device.launch_overhead_us * 1e-6)

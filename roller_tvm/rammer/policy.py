@@ -17,6 +17,7 @@ from .fusion import FusionPlan, Part
 from .memory import Live, MemoryRule, in_order, peak_bytes, size
 from .operators import DataFlowGraph, RKernel, ROperator
 from .placement import Placement
+from .regions import plan_regions
 from .timing import simulate
 from .vdevice import Costs
 
@@ -34,7 +35,7 @@ def plan_graph(
     graph : DataFlowGraph
     device : DeviceSpec
     policy : str
-        'wavefront', 'list', or 'best' of both.
+        'wavefront', 'list', or 'best' of both; on a CPU there is one, ``regions.plan_regions``.
     launch : str
         How kernels are started, 'stream' or 'graph': what fusing saves.
     kept : collection of str
@@ -62,6 +63,8 @@ def plan_graph(
     """
     if policy not in POLICIES:
         raise ValueError(f"policy must be one of {', '.join(POLICIES)} (got {policy!r})")
+    if device.kind == "cpu":
+        return plan_regions(graph, device, kept, resident_bytes)
     dependences = Dependences(graph)
     memory = MemoryRule.of(graph, device, kept, resident_bytes)
     given = (graph, device, launch, dependences, memory, frozenset(kept))

@@ -98,6 +98,11 @@ class TaskProgram:
         """Kernels that the operators would be, each launched by itself."""
         return sum(len(k.phases) for _, k in self.kernels)
 
+    @property
+    def regions(self) -> int:
+        """What is launched: one kernel; on a CPU as many parallel regions as there are phases."""
+        return max((len(k.phases) for _, k in self.kernels), default=0) if self.device.regions else 1
+
     @cached_property
     def places(self) -> dict[RTask, tuple[int, int]]:
         """Where each rTask stands: (vEU, order)."""

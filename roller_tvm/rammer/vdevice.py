@@ -49,6 +49,8 @@ class Costs:
         """
         if launch not in LAUNCHES:
             raise ValueError(f"launch must be one of {', '.join(LAUNCHES)} (got {launch!r})")
+        if device.kind == "cpu":  # to wait is to leave one parallel region and open another
+            return cls(device.launch_overhead_us * 1e-6, device.launch_overhead_us * 1e-6, 0.0)
         shared = device.level("l2") if device.has("l2") else device.far
         unit = device.level("shared") if device.has("shared") else device.near
         once, sync = shared.latency_ns * 1e-9, unit.latency_ns * 1e-9
@@ -79,6 +81,9 @@ class VDevice:
     limit : str
         What keeps more vEUs from a unit.
     costs : Costs
+    regions : bool
+        Whether an rTask waits for others only by the end of a parallel region and the launch of the next: of a CPU,
+        whose units are worker threads with one vEU each.
     """
 
     name: str
@@ -89,6 +94,7 @@ class VDevice:
     shared_bytes: int
     limit: str
     costs: Costs
+    regions: bool = False
 
     def __post_init__(self) -> None:
         if self.units < 1 or self.per_unit < 1:
@@ -107,6 +113,8 @@ class VDevice:
         BadInput
             An rKernel does not fit on a unit, by its name and the limit.
         """
+        if device.kind == "cpu":
+            return cls(device.name, device.units, 1, 1, 0, 0, "", Costs.of(device, launch), True)
         phases = [(k.name, p) for k in kernels for p in k.phases]
         for name, phase in phases:
             _fits(device, name, phase)
@@ -128,6 +136,8 @@ class VDevice:
         return veu % self.units
 
     def __str__(self) -> str:
+        if self.regions:
+            return f"{self.name}: {self.units} worker threads"
         limit = f", limited by {self.limit}" if self.limit else ""
         return (f"{self.name}: {self.units} units x {self.per_unit} vEUs of {self.threads} threads, {self.registers} "
                 f"registers, {self.shared_bytes} B shared{limit}")

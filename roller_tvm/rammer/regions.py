@@ -1,0 +1,181 @@
+"""vEUs of a CPU: worker threads. Operators that leave some idle run side by side in one parallel region.
+
+Threads of a parallel region cannot wait for one another cheaply, so a plan holds operators of one wave: phase by phase
+their chunks are shared out over the threads, each phase a region. What keeps all threads busy by itself has nothing to
+gain and stays as it is.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Sequence
+
+from ..device import DeviceSpec
+from ..device.cpu_data import estimate
+from .fusion import FusionPlan, Part
+from .memory import Live, MemoryRule, in_order, peak_bytes, size
+from .operators import DataFlowGraph, RKernel, ROperator
+from .program import ProgramBuilder, RTask, TaskProgram
+from .timing import simulate
+from .vdevice import VDevice
+
+POLICY = "side by side"
+
+
+def plan_regions(
+    graph: DataFlowGraph, device: DeviceSpec, kept: Collection[str] = (), resident_bytes: int = 0
+) -> FusionPlan:
+    """Operators of each wave in as few parallel regions as are predicted to pay.
+
+    An operator joins those with which the region gains the most, if that is more than a model can tell from nothing
+    (``side_by_side_gain``, a share of the time of both); else it stays by itself.
+
+    Parameters
+    ----------
+    graph : DataFlowGraph
+        Of rKernels for the CPU: an rTask is a chunk of a parallel loop.
+    device : DeviceSpec
+    kept, resident_bytes
+        See ``plan_graph``.
+
+    Examples
+    --------
+    >>> from roller_tvm.device import load_device
+    >>> from roller_tvm.rammer import Phase
+    >>> one = RKernel("k", (Phase(2, 4e-6, 4e-6),), 4e-6)
+    >>> graph = DataFlowGraph(tuple(ROperator(f"gate{n}", (one,)) for n in range(4)))
+    >>> plan = plan_regions(graph, load_device("cpu"))  # doctest: +SKIP
+    >>> plan.launches, plan.sequential_launches  # doctest: +SKIP
+    (1, 4)
+    """
+    memory = MemoryRule.of(graph, device, kept, resident_bytes)
+    live = Live(graph, frozenset(kept))
+    parts: list[Part] = []
+    for wave in graph.waves:
+        for group in _groups(wave, device):
+            names = [o.name for o in group]
+            together = len(group) > 1 and live.alone(names) <= memory.limit_bytes
+            reasons = () if together or len(group) == 1 else (
+                f"{', '.join(names)}: {size(live.alone(names))} would be alive, {memory}",)
+            parts += [_together(group, device)] if together else [_apart(o, device, reasons) for o in group]
+            for some in [names] if together else [[n] for n in names]:
+                live.add(some)
+                live.close()
+    peak = peak_bytes(graph, _launched(parts), kept)
+    if peak > memory.limit_bytes:  # by the order of waves; in the graph's own nothing is ever too much
+        parts = [_apart(graph.by_name[name], device, (f"one by one: in waves {size(peak)} are alive, {memory}",))
+                 for name in in_order(graph)]
+        peak = memory.peak_bytes
+    return FusionPlan(device.name, POLICY, "stream", tuple(parts), peak, memory.peak_bytes, memory.limit_bytes)
+
+
+def _launched(parts: Sequence[Part]) -> list[list[str]]:
+    return [names for p in parts for names in ([[o for o, _ in p.kernels]] if p.program else
+                                               [[o] for o, _ in p.kernels])]
+
+
+def _groups(wave: Sequence[ROperator], device: DeviceSpec) -> list[list[ROperator]]:
+    """Operators of a wave that run side by side, the longest first."""
+    least = estimate("side_by_side_gain")
+    groups: list[tuple[float, list[ROperator]]] = []
+    for operator in sorted(wave, key=lambda o: -region_seconds([o.fastest], device)):
+        single = region_seconds([operator.fastest], device)
+        gains = []
+        for n, (seconds, group) in enumerate(groups):
+            both = region_seconds([o.fastest for o in (*group, operator)], device)
+            gains.append((seconds + single - both, n, both))
+        gain, n, both = max(gains, default=(0.0, 0, 0.0))
+        if gains and gain > least * (groups[n][0] + single):
+            groups[n] = both, [*groups[n][1], operator]
+        else:
+            groups.append((single, [operator]))
+    place = {o.name: n for n, o in enumerate(wave)}
+    return [sorted(group, key=lambda o: place[o.name]) for _, group in groups]
+
+
+def region_seconds(kernels: Sequence[RKernel], device: DeviceSpec) -> float:
+    """Predicted of rKernels side by side: the regions that they open, and the longest thread of each.
+
+    Examples
+    --------
+    >>> from dataclasses import replace
+    >>> from roller_tvm.device import load_device
+    >>> from roller_tvm.rammer import Phase
+    >>> device = replace(load_device("v100"), units=2, launch_overhead_us=1.0)
+    >>> one = RKernel("k", (Phase(1, 4e-6, 4e-6),), 4e-6)
+    >>> round(region_seconds([one], device) * 1e6), round(region_seconds([one, one], device) * 1e6)
+    (4, 5)
+    """
+    total = 0.0
+    for number in range(max(len(k.phases) for k in kernels)):
+        phases = [k.phases[number] for k in kernels if number < len(k.phases)]
+        if len(phases) > 1 or phases[0].tasks > 1:  # what has one chunk, alone, opens no region
+            total += device.launch_overhead_us * 1e-6
+        total += max(seconds for seconds, _ in shares(phases_of(kernels, number), device.units))
+    return total
+
+
+def phases_of(kernels: Sequence[RKernel], number: int) -> list[tuple[int, float]]:
+    """(chunks, seconds of one) of each rKernel's phase of this number; no chunks where it has none."""
+    return [(k.phases[number].tasks, k.phases[number].alone_seconds) if number < len(k.phases) else (0, 0.0)
+            for k in kernels]
+
+
+def shares(work: Sequence[tuple[int, float]], threads: int) -> list[tuple[float, tuple[int, ...]]]:
+    """For each thread its seconds, and how many chunks of each kind it runs: the longest chunks first, each to the
+    thread that is free first.
+
+    Examples
+    --------
+    >>> shares([(1, 3.0), (4, 1.0)], 2)
+    [(4.0, (1, 1)), (3.0, (0, 3))]
+    """
+    heap = [(0.0, t) for t in range(threads)]
+    counts = [[0] * len(work) for _ in range(threads)]
+    for kind in sorted(range(len(work)), key=lambda n: -work[n][1]):
+        for _ in range(work[kind][0]):
+            free, t = heap[0]
+            counts[t][kind] += 1
+            heapq.heapreplace(heap, (free + work[kind][1], t))
+    seconds = dict((t, s) for s, t in heap)
+    return [(seconds[t], tuple(counts[t])) for t in range(threads)]
+
+
+def _apart(operator: ROperator, device: DeviceSpec, reasons: tuple[str, ...] = ()) -> Part:
+    kernel = operator.fastest
+    seconds = region_seconds([kernel], device)
+    return Part(((operator.name, kernel),), seconds, seconds, reasons=reasons)
+
+
+def _together(group: Sequence[ROperator], device: DeviceSpec) -> Part:
+    chosen = tuple((o.name, o.fastest) for o in group)
+    program = region_program(chosen, device)
+    apart = sum(region_seconds([k], device) for _, k in chosen)
+    threads = device.units
+    idle = ", ".join(f"{o} {min(threads, max(p.tasks for p in k.phases))}" for o, k in chosen)
+    return Part(chosen, simulate(program).makespan, apart, program,
+                (f"of {threads} threads they use, one by one: {idle}",))
+
+
+def region_program(chosen: tuple[tuple[str, RKernel], ...], device: DeviceSpec) -> TaskProgram:
+    """The rTasks of rKernels side by side on the threads of a CPU, a barrier between one phase and the next."""
+    kernels = [k for _, k in chosen]
+    vdevice = VDevice.of(device, kernels)
+    builder = ProgramBuilder(vdevice, chosen)
+    count = [0] * vdevice.veus
+    before: dict[int, int] = {}
+    for number in range(max(len(k.phases) for k in kernels)):
+        given = shares(phases_of(kernels, number), device.units)
+        first = [0] * len(kernels)
+        last: dict[int, int] = {}
+        for v, (_, counts) in enumerate(given):
+            for n, (operator, _) in enumerate(chosen):
+                for task in range(first[n], first[n] + counts[n]):
+                    builder.append(RTask(operator, number, task), v)
+                    if before:
+                        builder.wait_all(RTask(operator, number, task), before)
+                    last[v] = count[v]
+                    count[v] += 1
+                first[n] += counts[n]
+        before = last
+    return builder.build()

@@ -1,0 +1,130 @@
+"""Operators side by side on worker threads: where it pays, and left alone where it does not."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from roller_tvm.expr.operators import dense, matmul
+from roller_tvm.rammer import (
+    DataFlowGraph,
+    Dependences,
+    FusionPlan,
+    Phase,
+    RKernel,
+    ROperator,
+    explain_fusion,
+    plan_graph,
+    roperator,
+    simulate,
+)
+from roller_tvm.rammer.regions import region_seconds, shares
+from tests.plan.devices import device
+
+FOUR = replace(device("avx512"), name="four", units=4, launch_overhead_us=1.0)
+
+
+def kernel(tasks: int, us: float, units: int = 4) -> RKernel:
+    """`tasks` chunks of `us` each."""
+    return RKernel("k", (Phase(tasks, us * 1e-6, us * 1e-6),), -(-tasks // units) * us * 1e-6)
+
+
+def graph_of(*kernels: RKernel) -> DataFlowGraph:
+    return DataFlowGraph(tuple(ROperator(f"op{n}", (k,)) for n, k in enumerate(kernels)))
+
+
+def test_serial_operators_share_the_threads() -> None:
+    plan = plan_graph(graph_of(*(kernel(1, 10.0) for _ in range(4))), FOUR)
+    (part,) = plan.parts
+    assert part.program is not None and part.horizontal
+    assert part.seconds == pytest.approx(11e-6) and part.sequential_seconds == pytest.approx(40e-6)
+    assert [len(p) for p in part.program.prog] == [1, 1, 1, 1]
+
+
+def test_what_keeps_all_threads_busy_is_left_alone() -> None:
+    plan = plan_graph(graph_of(kernel(8, 100.0), kernel(16, 100.0), kernel(4, 400.0)), FOUR)
+    assert all(part.program is None for part in plan.parts) and len(plan.parts) == 3
+    assert plan.seconds == plan.sequential_seconds
+
+
+def test_an_operator_of_three_chunks_takes_a_fourth_along() -> None:
+    """Full ones stay by themselves although the wave is the same."""
+    plan = plan_graph(graph_of(kernel(3, 50.0), kernel(4, 50.0), kernel(1, 50.0), kernel(4, 50.0)), FOUR)
+    fused = [part for part in plan.parts if part.program]
+    assert [[o for o, _ in part.kernels] for part in fused] == [["op0", "op2"]]
+    assert fused[0].seconds == pytest.approx(51e-6)
+
+
+def test_readers_are_in_later_regions() -> None:
+    one = (kernel(1, 10.0),)
+    graph = DataFlowGraph((ROperator("a", one), ROperator("b", one), ROperator("c", one, ("a",)),
+                           ROperator("d", one, ("a", "b"))))
+    plan = plan_graph(graph, FOUR)
+    assert [[o for o, _ in p.kernels] for p in plan.parts] == [["a", "b"], ["c", "d"]]
+    assert plan.launches == 2 and "worker threads" in explain_fusion(plan)
+
+
+def test_phases_are_regions_one_after_the_other() -> None:
+    two = RKernel("k", (Phase(2, 5e-6, 5e-6), Phase(1, 3e-6, 3e-6)), 8e-6)
+    plan = plan_graph(graph_of(two, two), FOUR)
+    (part,) = plan.parts
+    assert part.program is not None and part.launches == 2 and not part.horizontal
+    assert part.seconds == pytest.approx((1 + 5 + 1 + 3) * 1e-6) == pytest.approx(region_seconds([two, two], FOUR))
+    part.program.check(Dependences(graph_of(two, two)))
+
+
+@st.composite
+def cpu_graphs(draw: st.DrawFn) -> DataFlowGraph:
+    operators = []
+    for n in range(draw(st.integers(1, 8))):
+        inputs = draw(st.lists(st.integers(0, n - 1), max_size=2, unique=True)) if n else []
+        phases = tuple(Phase(draw(st.integers(1, 9)), us, us) for us in
+                       draw(st.lists(st.floats(1e-7, 1e-4), min_size=1, max_size=2)))
+        alone = sum(-(-p.tasks // FOUR.units) * p.alone_seconds for p in phases)
+        operators.append(ROperator(f"op{n}", (RKernel("k", phases, alone),), tuple(f"op{i}" for i in inputs),
+                                   draw(st.integers(1, 100))))
+    return DataFlowGraph(tuple(operators))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(cpu_graphs())
+def test_every_plan(graph: DataFlowGraph) -> None:
+    plan = plan_graph(graph, FOUR)
+    done: set[str] = set()
+    for part in plan.parts:
+        names = {o for o, _ in part.kernels}
+        assert all({e.producer for e in graph.by_name[n].inputs} <= done for n in names)  # of one wave
+        done |= names
+        assert part.seconds <= part.sequential_seconds
+        if part.program:
+            part.program.check(Dependences(graph))
+            assert simulate(part.program).makespan == part.seconds
+    assert done == set(graph.by_name)
+    assert plan.peak_bytes <= plan.limit_bytes
+    assert FusionPlan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.floats(1e-7, 1e-4)), min_size=1, max_size=4), st.integers(1, 5))
+@settings(max_examples=60, deadline=None)
+def test_shares_lose_nothing(work: list[tuple[int, float]], threads: int) -> None:
+    given_ = shares(work, threads)
+    assert [sum(counts[n] for _, counts in given_) for n in range(len(work))] == [tasks for tasks, _ in work]
+    for seconds, counts in given_:
+        assert seconds == pytest.approx(sum(c * s for c, (_, s) in zip(counts, work, strict=True)))
+    longest = max((s for t, s in work if t), default=0.0)
+    assert max(s for s, _ in given_) <= sum(t * s for t, s in work) / threads + longest + 1e-12  # as list scheduling
+
+
+def test_rKernels_of_the_planner() -> None:
+    """A product of few rows leaves threads idle, one of many does not."""
+    small, large = dense(m=1, n=64, k=64), matmul(m=512, n=512, k=512)
+    for expression, gains in ((small, True), (large, False)):
+        one = roperator("a", expression, FOUR, top=1)
+        graph = DataFlowGraph((one, ROperator("b", one.kernels)))
+        (chunks,) = [p.tasks for p in one.fastest.phases]
+        assert one.fastest.seconds == pytest.approx(-(-chunks // 4) * one.fastest.phases[0].alone_seconds)
+        assert any(p.program for p in plan_graph(graph, FOUR).parts) == gains
