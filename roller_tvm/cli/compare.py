@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import shlex
+import signal
 import sys
 import time
 from pathlib import Path
@@ -65,6 +66,14 @@ def run(args: argparse.Namespace) -> int:
         told = f"--report runs nothing, so there is nothing for {'--again' if args.again else '--retry'} to do"
         raise UsageError(told, "roller-tvm compare", "leave one of them out")
     request = _request(args)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was started is to end with it
+    try:
+        return _compare(args, request)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _compare(args: argparse.Namespace, request: Any) -> int:
     from roller_tvm.compare.output import write
     from roller_tvm.compare.report import make_report, to_json
     from roller_tvm.compare.run import Comparison
@@ -91,6 +100,9 @@ def run(args: argparse.Namespace) -> int:
                 say(progress_line(case, tuner, tuned.status, tuned.reason, tuned.seconds, tuned.claimed_s))
 
             done = comparison.run(cases, progress, begun + args.seconds)
+        if args.report:  # of a comparison that goes on elsewhere, what there is
+            known = {digest for digest, _ in comparison.results.tuned}
+            cases = tuple(c for c in cases if c.digest in known) or cases
         report = make_report(comparison.results, cases, request.tuners, comparison.environment)
     command = shlex.join(["roller-tvm", *sys.argv[1:]])
     page = write(report, args.output, command)

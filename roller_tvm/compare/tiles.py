@@ -62,7 +62,8 @@ def record_tiles(stages: Sequence[StageInfo], axes: Mapping[str, Sequence[str]],
     except (Unreadable, ValueError):
         return ""
     nests = [s for s in state.stages if s.kind in ("compute", "write") and s.place != "inline"]
-    return "; ".join(text for stage in nests if (text := nest_tiles(stage, list(axes.get(stage.name.split(".")[0], ())))))
+    names = [list(axes.get(stage.name.split(".")[0], ())) for stage in nests]
+    return "; ".join(text for text in map(nest_tiles, nests, names) if text)
 
 
 def nest_tiles(stage: LoopStage, names: Sequence[str]) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from roller_tvm.compare.curve import CurveFile
 from roller_tvm.compare.keeping import mend_lines
 from roller_tvm.compare.relax.kernels import build_record
+from roller_tvm.compare.relax.reading import record_tiles
 from roller_tvm.compare.relax.tasks import Opened
 
 #: Builds that MetaSchedule's builder gives up: its processes import half a minute of tensor intrinsics first.
@@ -46,7 +47,8 @@ def tune(opened: Opened, trials: int) -> dict[str, Any]:
     if best is None or float(best.run_secs[0]) >= FAILED_S:
         reason = f"none of {curve.trials} kernels worked"
         return {"status": "failed", "reason": reason, "seconds": seconds, "trials": curve.trials}
-    line, tiles = record_text(best), tiles_of(best.trace, opened.mod)
+    line = record_text(best)
+    tiles = record_tiles(opened.mod, line)
     path = build_record(opened.key, opened.text, opened.target, opened.constants, line, opened.kernels)
     claimed = [float(s) for s in best.run_secs]
     return opened.found(path, seconds, curve.trials, sum(claimed) / len(claimed), curve.points, line, tiles)
@@ -87,12 +89,3 @@ def _watch(curve: CurveFile, model: Any, learned: Path) -> Any:
             curve.leave_out(time.perf_counter() - start)
 
     return Watch()
-
-
-def tiles_of(trace: Any, mod: Any = None) -> str:
-    """The decisions of a trace: lengths of perfect tiles, in the order in which they were sampled."""
-    told = []
-    for instruction, decision in trace.decisions.items():
-        if str(instruction.kind.name) == "SamplePerfectTile":
-            told.append(" x ".join(str(int(n)) for n in decision))
-    return "; ".join(f"tile {number}: {text}" for number, text in enumerate(told))

@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+"""The comparison on both of TVM's lines, one operator after the other: all tuners of both lines, then the next.
+
+    python python/compare_lines.py comparison                        # hours; stop it at any time, start it again
+    python python/compare_lines.py comparison --seconds 3600         # start nothing after an hour
+    python python/compare_lines.py comparison --only softmax,norm --peers 64 --searches 16
+    python python/compare_lines.py comparison --status               # what is done
+
+Runs ``roller-tvm compare`` in each line's environment (those of ``make venv`` unless told), a folder a line. What is
+stopped goes on with the same command: a tuner that was interrupted with its own records, and with the seconds that it
+had. After each operator the reports are written again, of all that is done so far.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from roller_tvm.compare.suite import choose, load_suite  # noqa: E402
+from roller_tvm.errors import RollerError  # noqa: E402
+from roller_tvm.measure.lifeline import tie_to_parent  # noqa: E402
+
+#: Of each line, the cheap ones first; {peers} and {searches} are trials.
+TUNERS = {
+    "relay": "roller:1,roller:10,untuned,xgboost:{searches},autotvm:{searches},ansor:{peers}",
+    "relax": "roller:1,roller:10,untuned,xgboost:{searches},metaschedule:{peers}",
+}
+DONE, LEFT = 0, 1
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point; 0 when nothing is left to do, 1 when something is."""
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
+    parser.add_argument("folder", type=Path, help="gets a folder for each line")
+    parser.add_argument("--suite", default="cpu", metavar="NAME|FILE.csv")
+    parser.add_argument("--only", default="", metavar="WORDS", help="cases with these ids, or words of their titles")
+    parser.add_argument("--lines", default="relay,relax")
+    parser.add_argument("--peers", type=int, default=1000, help="trials of Ansor and MetaSchedule")
+    parser.add_argument("--searches", type=int, default=200, help="trials of AutoTVM and the XGBoost baseline")
+    parser.add_argument("--relay", type=Path, default=ROOT / ".venv/relay/bin/python", help="interpreter of that line")
+    parser.add_argument("--relax", type=Path, default=ROOT / ".venv/relax/bin/python", help="interpreter of that line")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="start nothing after so long")
+    parser.add_argument("--retry", action="store_true", help="go on with what crashed or ran out of time")
+    parser.add_argument("--status", action="store_true", help="run nothing: tell what is done")
+    args = parser.parse_args(argv)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        return status(args) if args.status else compare(args)
+    except RollerError as error:
+        print(f"compare_lines: error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("compare_lines: stopped; the same command goes on", file=sys.stderr)
+        return 130
+
+
+def compare(args: argparse.Namespace) -> int:
+    """Operator by operator, line by line."""
+    until, left, lines = time.monotonic() + args.seconds, False, args.lines.split(",")
+    for number, case in enumerate(cases := choose(load_suite(args.suite), args.only), 1):
+        print(f"-- {number}/{len(cases)} {case.id}: {case.title}", flush=True)
+        for line in lines:
+            seconds = until - time.monotonic()
+            if seconds <= 0:
+                return LEFT
+            words = ["--only", case.id, *(["--seconds", f"{seconds:.0f}"] if math.isfinite(seconds) else [])]
+            left |= call(args, line, [*words, *(["--retry"] if args.retry else [])]) != DONE
+        for line in lines:
+            call(args, line, ["--report"], quiet=True)
+    return LEFT if left else DONE
+
+
+def call(args: argparse.Namespace, line: str, words: Sequence[str], quiet: bool = False) -> int:
+    """``roller-tvm compare`` in a line's environment; it dies with this process."""
+    tuners = TUNERS[line].format(peers=args.peers, searches=args.searches)
+    command = [str(getattr(args, line)), "-m", "roller_tvm.cli", "compare", "--suite", args.suite, "--tuners", tuners,
+               "--line", line, "--output", str(args.folder / line), *words]  # fmt: skip
+    said = subprocess.DEVNULL
+    parent = os.getpid()
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(
+        command, stdout=said, stderr=said if quiet else None, env=env,
+        preexec_fn=lambda: tie_to_parent(parent),  # noqa: PLW1509 - no thread is running
+    )
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(KeyboardInterrupt):
+            process.wait(30)
+        raise
+    finally:
+        process.kill()
+
+
+def status(args: argparse.Namespace) -> int:
+    """A line for each operator: which tuners are done, and how far those are that search."""
+    left = False
+    for case in choose(load_suite(args.suite), args.only):
+        told = []
+        for line in args.lines.split(","):
+            tuned = _tuned(args.folder / line / "results.jsonl", case.digest)
+            for label in TUNERS[line].format(peers=args.peers, searches=args.searches).split(","):
+                name, _, trials = label.partition(":")
+                status, seconds = tuned.get(label, ("", 0.0))
+                if not status:
+                    left = True
+                    curve = args.folder / line / "work" / f"{case.digest}.{name}"
+                    spot = curve / trials / "curve.jsonl" if line == "relax" else curve / f"curve.{trials}.jsonl"
+                    done = spot.read_text().splitlines() if spot.exists() else []
+                    seconds, tried = json.loads(done[-1])[:2] if done else (0.0, 0)
+                    status = f"{tried} trials so far" if tried else "to do"
+                told.append(f"{label} {status}{f' {seconds:.0f} s' if seconds else ''}")
+        print(f"{case.id:<18} {'; '.join(told)}")
+    return LEFT if left else DONE
+
+
+def _tuned(results: Path, digest: str) -> dict[str, tuple[str, float]]:
+    """What a comparison has of a case: label -> status and seconds."""
+    found: dict[str, tuple[str, float]] = {}
+    for text in results.read_text().splitlines() if results.exists() else []:
+        data: dict[str, Any] = json.loads(text)
+        if data["kind"] == "tuned" and data["value"]["case"] == digest:
+            found[data["value"]["tuner"]] = data["value"]["status"], data["value"]["seconds"] or 0.0
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())
