@@ -148,9 +148,10 @@ def _choose(arch: str, wanted: str, where: str) -> Compiler:
 
 
 def _rename_clashes(source: str) -> str:
-    # TVM defines the half functions that cuda_fp16.h lacked; newer headers (CUDA 13) have htanh.
+    # TVM defines the half functions that cuda_fp16.h lacked; newer headers (CUDA 13) have htanh, and so TVM 0.27 asks
+    # for the compiler's version first.
     include = "#include <cuda_fp16.h>\n"
-    if include not in source or "htanh" not in source:
+    if include not in source or "htanh" not in source or "__CUDACC_VER_MINOR__ < 8" in source:
         return source
     return source.replace(include, include + "#define htanh tvm_htanh\n", 1)
 

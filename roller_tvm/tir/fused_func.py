@@ -1,0 +1,147 @@
+"""A fused kernel as a PrimFunc: TensorIR launches it, its CUDA C++ goes with the call (``tirx.cuda.func_call``).
+
+Such a function is a value like any other: it prints, can be saved, and any build of the module for CUDA has its text
+among the other kernels.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from ..emulate.host import BufferSpec
+from ..emulate.text import blanked, matching, split_top
+from ..errors import RollerError
+from ..rammer.code import FusedKernel
+from ..rammer.device_code import preamble
+from .emulated import generated
+
+#: Marks a function that is a plan: the operators in it.
+OPERATORS = "roller_tvm.rtasks"
+_INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b.*$", re.M)
+_ARENA = re.compile(r"[ \t]*(?:extern )?__shared__ [^;]*\brammer_arena\[\d*\];\n")
+#: Alignment of the shared memory that rTasks lay their arrays out in.
+_ALIGNMENT = 128
+#: How TVM's code generator is told to leave room for so many blocks on a unit: the second of ``__launch_bounds__``.
+_RESIDENT = "tirx.launch_bounds_min_blocks_per_sm"
+
+
+def fused_function(
+    name: str, kernel: FusedKernel, target: Any, parameters: Sequence[BufferSpec], operators: Collection[str] = ()
+) -> Any:
+    """The PrimFunc that launches a fused kernel.
+
+    Parameters
+    ----------
+    name : str
+        Of the function; the kernel's is made of it.
+    kernel : FusedKernel
+    target : tvm.target.Target or str
+        For cuda.
+    parameters : sequence of BufferSpec
+        The function's, of the kernel's tensors by their names: all that it works on, memory between its rTasks too.
+    operators : collection of str
+        Names of what is in it, for who reads the module.
+
+    Examples
+    --------
+    >>> func = fused_function("rtasks_0", maker.fused("rtasks_0", part, calls), "sm_80", specs)  # doctest: +SKIP
+    """
+    import tvm
+    from tvm import tirx
+
+    (launch,) = kernel.host.launches
+    given = {spec.name: tirx.decl_buffer(spec.shape, spec.dtype, f"t{n}") for n, spec in enumerate(parameters)}
+    if missing := set(launch.arguments) - set(given):
+        raise ValueError(f"kernel '{launch.kernel}' works on {', '.join(sorted(missing))}, which are no parameters")
+    types = [given[argument] for argument in launch.arguments]
+
+    def made(source: str, callee: str) -> Any:
+        arguments = [given[a].data for a in launch.arguments]
+        arena = None
+        if kernel.shared_bytes:
+            scope = "shared.dyn" if launch.dynamic_shared else "shared"
+            arena = tirx.decl_buffer((kernel.shared_bytes,), "uint8", "arena", scope=scope, data_alignment=_ALIGNMENT)
+        arguments.append(arena.data if arena is not None else tirx.const(0, "int32"))
+        body: Any = tirx.Evaluate(tirx.call_intrin("", "tirx.cuda.func_call", callee, *arguments, source))
+        if arena is not None:
+            body = tirx.SeqStmt([tirx.AllocBuffer(arena), body])
+        if kernel.resident:
+            body = tirx.AttrStmt(tirx.const(0, "int32"), _RESIDENT, kernel.resident, body)
+        for tag, extent in (("threadIdx.x", launch.block[0]), ("blockIdx.x", launch.grid[0])):
+            axis = tirx.IterVar(None, tirx.Var(tag.replace(".", "_"), "int32"), 1, tag)
+            body = tirx.AttrStmt(axis, "thread_extent", extent, body)
+        # Who reads what another rTask wrote has it by one pointer: none is declared to be the only way to it.
+        attrs = {"global_symbol": name, "tirx.noalias": False, "tirx.is_scheduled": True, "op_pattern": 8,
+                 OPERATORS: list(operators)}  # fmt: skip
+        func = tirx.PrimFunc(list(given.values()), body)
+        for key, value in attrs.items():
+            func = func.with_attr(key, value)
+        return func
+
+    try:
+        known = _of_tvm(str(target), tuple(str(b.dtype) for b in types), made)
+        source, callee = device_text(kernel, name, known)
+        return made(source, callee)
+    except (AttributeError, tvm.TVMError, ValueError) as error:
+        raise RollerError(f"this TVM takes no CUDA source in a PrimFunc: {error}", where=name,
+                          remedy="apache-tvm 0.27 does; without fuse_rtasks older ones build the model") from error
+
+
+def device_text(kernel: FusedKernel, name: str, known: Collection[str] = ()) -> tuple[str, str]:
+    """A fused kernel as a device function in a namespace of its own: (the text, what to call).
+
+    Parameters
+    ----------
+    kernel : FusedKernel
+    name : str
+        Of the namespace.
+    known : collection of str
+        Pieces of the text that the code generator has before it anyway.
+    """
+    (launch,) = kernel.host.launches
+    source = kernel.source
+    plain = blanked(source)
+    head = next(m for m in re.finditer(rf"\b{re.escape(launch.kernel)}\s*\(", plain)
+                if "__global__" in plain[plain.rfind("\n", 0, m.start()) + 1 : m.start()])
+    closed = matching(plain, head.end() - 1)
+    opened = plain.index("{", closed)
+    body = _ARENA.sub("", source[opened : matching(plain, opened) + 1])
+    declared = [p.strip() for p in split_top(source[head.end() : closed], ",") if p.strip()]
+    parameters = ", ".join([*declared, "unsigned char* rammer_arena"])
+    pieces = [p for p in preamble(source) if p not in known]
+    # An include stands outside of a namespace.
+    includes = dict.fromkeys(line.strip() for piece in pieces for line in _INCLUDE.findall(piece))
+    own = "\n".join(_INCLUDE.sub("", piece) for piece in pieces)
+    text = [*includes, f"namespace {name}_code {{", own,
+            f"static __device__ __forceinline__ void run({parameters}) {body}", "}",
+            f"#define {name}_run {name}_code::run", ""]  # fmt: skip
+    return "\n".join(text), f"{name}_run"
+
+
+_KNOWN: dict[tuple[str, tuple[str, ...]], frozenset[str]] = {}
+
+
+def _of_tvm(target: str, dtypes: tuple[str, ...], made: Any) -> frozenset[str]:
+    """What TVM writes before a kernel of these types, whatever it does."""
+    key = target, tuple(sorted(set(dtypes)))
+    if key not in _KNOWN:
+        source, _ = generated(made("#define roller_tvm_nothing(...)\n", "roller_tvm_nothing"), target)
+        _KNOWN[key] = frozenset(preamble(source))
+    return _KNOWN[key]
+
+
+def kernels_of(module: Any) -> Mapping[str, tuple[str, ...]]:
+    """Functions of a module that are plans: name -> operators in it.
+
+    Examples
+    --------
+    >>> kernels_of(FuseRTasks(target)(mod))  # doctest: +SKIP
+    {'rtasks_0': ('conv1', 'conv2', 'add')}
+    """
+    return {str(var.name_hint): tuple(map(str, func.attrs[OPERATORS])) for var, func in module.functions_items()
+            if func.attrs and OPERATORS in func.attrs}  # fmt: skip
+
+
+__all__ = ["OPERATORS", "device_text", "fused_function", "kernels_of"]
