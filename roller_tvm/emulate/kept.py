@@ -46,6 +46,8 @@ class BuiltKernels:
         Name of a function that the model calls -> its `HostCode`.
     refused : dict
         Name -> why it cannot be emulated: host code that does more than launch kernels.
+    more : tuple of str
+        CUDA C++ of kernels that are modules of their own.
 
     Examples
     --------
@@ -58,11 +60,12 @@ class BuiltKernels:
     arch: str
     functions: Mapping[str, HostCode]
     refused: Mapping[str, str]
+    more: tuple[str, ...] = field(default=(), repr=False)
 
     def members(self) -> dict[str, bytes]:
         """The files that say it, by name."""
         functions = {name: code.to_json() for name, code in self.functions.items()}
-        host = {"arch": self.arch, "functions": functions, "refused": dict(self.refused)}
+        host = {"arch": self.arch, "functions": functions, "refused": dict(self.refused), "more": self.more}
         return {SOURCE: self.source.encode(), HOST: json.dumps(host).encode()}
 
     @classmethod
@@ -70,7 +73,8 @@ class BuiltKernels:
         """Back from `members`."""
         host = json.loads(members[HOST])
         functions = {name: HostCode.from_json(code) for name, code in host["functions"].items()}
-        return cls(members[SOURCE].decode(), str(host["arch"]), functions, host["refused"])
+        more = tuple(host.get("more", ()))
+        return cls(members[SOURCE].decode(), str(host["arch"]), functions, host["refused"], more)
 
     def add_to(self, path: Path) -> None:
         """Write them into a package."""
@@ -170,11 +174,13 @@ class Emulation:
     def _compile(self) -> None:
         """Start to compile what is not compiled, in the order in which functions are likely to be called."""
         self._pool = ThreadPoolExecutor(os.cpu_count() or 1)
-        whole = CudaSource(self.kernels.source)
+        sources = [CudaSource(text) for text in (self.kernels.source, *self.kernels.more)]
+        home = {kernel.name: source for source in sources for kernel in source.kernels}
         for host in self.kernels.functions.values():
             if host.kernels not in self._programs:
+                source = home.get(host.kernels[0], sources[0]).only(host.kernels)
                 self._programs[host.kernels] = self._pool.submit(
-                    lambda names: compile_source(whole.only(names), self.checked, self.kernels.arch), host.kernels
+                    compile_source, source, self.checked, self.kernels.arch
                 )
 
     def close(self) -> None:

@@ -7,14 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from roller_tvm.relay.building import build
+    from roller_tvm.relay.fuse_rtasks import FuseRTasks, GraphFusion, fused_sources, fusion_of
     from roller_tvm.relay.tuning import TunedTask, TuneResult, tune
     from roller_tvm.relay.winograd import use_winograd
 
-__all__ = ["TuneResult", "TunedTask", "build", "tune", "use_winograd"]
+__all__ = [
+    "FuseRTasks", "GraphFusion", "TuneResult", "TunedTask", "build", "fused_sources", "fusion_of", "tune",
+    "use_winograd",
+]  # fmt: skip
 
 # Looked up when used: worker processes need nothing of the planner, and start sooner without it.
 _HOME = {
     "build": "building",
+    "FuseRTasks": "fuse_rtasks",
+    "GraphFusion": "fuse_rtasks",
+    "fused_sources": "fuse_rtasks",
+    "fusion_of": "fuse_rtasks",
     "tune": "tuning",
     "TuneResult": "tuning",
     "TunedTask": "tuning",

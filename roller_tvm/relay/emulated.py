@@ -52,6 +52,18 @@ def emulated_function(schedule: Any, args: Sequence[Any], arch: str = "sm_80", c
     >>> function = emulated_function(schedule, args)  # doctest: +SKIP
     >>> (out,) = function.run([a, b])  # doctest: +SKIP
     """
+    source, host = generated(schedule, args, arch)
+    return Function.of(compile_source(source, checked, arch), host)
+
+
+def generated(schedule: Any, args: Sequence[Any], arch: str = "sm_80") -> tuple[str, HostCode]:
+    """CUDA C++ that TVM generates for a schedule, and what its host code launches.
+
+    Raises
+    ------
+    NotEmulated
+        Host code that does more than launch kernels.
+    """
     import tvm
 
     take, current = TakeHost(), tvm.transform.PassContext.current()
@@ -66,7 +78,7 @@ def emulated_function(schedule: Any, args: Sequence[Any], arch: str = "sm_80", c
     if len(functions) != 1:
         raise NotEmulated(f"{len(functions)} functions on the host")
     (host,) = functions.values()
-    return Function.of(compile_source(source, checked, arch), host)
+    return source, host
 
 
 def opencl_function(schedule: Any, args: Sequence[Any]) -> OpenClFunction:
@@ -152,16 +164,16 @@ class TakeHost:
 
     def kernels(self, library: Any) -> BuiltKernels | None:
         """What a package is to say of a built library; None if it has no kernels for CUDA."""
-        todo, source = [library], ""
-        while todo and not source:
-            module = todo.pop()
-            source = str(module.get_source()) if module.type_key == "cuda" else ""
+        todo, sources = [library], []
+        while todo:
+            module = todo.pop(0)
+            sources += [str(module.get_source())] if module.type_key == "cuda" else []
             todo += module.imported_modules
-        if not source or not self.modules:
+        if not sources or not self.modules:
             return None
         functions, refused = self.read()
         archs = {str(f.attrs["target"].arch) for m in self.modules for f in m.functions.values() if _on_device(f)}
-        return BuiltKernels(source, min(archs, key=arch_number), functions, refused)
+        return BuiltKernels(sources[0], min(archs, key=arch_number), functions, refused, tuple(sources[1:]))
 
 
 def check_plan(plan: Plan, tensors: Sequence[Any], arch: str = "sm_80", budget_s: float = 20.0) -> Checked:

@@ -1,0 +1,220 @@
+"""A Relay function's data flow: calls of fused functions, the tensors between them, views looked through.
+
+It is what FuseOps leaves: every operator a call of a ``Primitive`` function. A tensor is (expression, number of its
+output); reshapes make none, they are views of others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+#: An expression, and which of its outputs.
+Tensor = tuple[Any, int]
+
+
+@dataclass(frozen=True)
+class CallNode:
+    """A call in the graph.
+
+    Parameters
+    ----------
+    name : str
+        Unique in the graph.
+    call : relay.Call
+    inputs : tuple of Tensor
+        What it is given, tuples taken apart, views looked through.
+    outputs : tuple of Tensor
+    outside : str
+        Why it cannot be part of a plan; '' where it may.
+    effect : bool
+        Whether it does more than computing its result.
+    """
+
+    name: str
+    call: Any
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    outside: str = ""
+    effect: bool = False
+
+
+@dataclass
+class DataFlow:
+    """A function's body as calls in an order in which they may run.
+
+    Parameters
+    ----------
+    body : relay.Expr
+    calls : list of CallNode
+    control : str
+        What makes it no data flow graph (an If, a Match, a reference); '' where it is one.
+    """
+
+    body: Any
+    calls: list[CallNode] = field(default_factory=list)
+    control: str = ""
+
+    @classmethod
+    def of(cls, body: Any) -> DataFlow:
+        """Read a function's body, types inferred."""
+        from tvm import relay
+
+        flow = cls(body)
+        names: dict[str, int] = {}
+        for expr in ordered(body):
+            if isinstance(expr, relay.Call):
+                if is_view(expr):
+                    continue
+                flow.calls.append(_call_node(expr, names))
+            elif not isinstance(expr, relay.Tuple | relay.TupleGetItem | relay.Var | relay.Constant):
+                flow.control = type(expr).__name__
+                flow.calls = []
+                break
+        return flow
+
+    @property
+    def results(self) -> tuple[Tensor, ...]:
+        """The tensors that the body is made of."""
+        return tuple(sources(self.body))
+
+
+def ordered(body: Any) -> list[Any]:
+    """Expressions of a graph, each after those it reads from; functions that are called are not entered."""
+    done: dict[Any, None] = {}
+    todo = [(body, False)]
+    while todo:  # models are too deep for recursion
+        expr, ready = todo.pop()
+        if expr in done:
+            continue
+        if ready:
+            done[expr] = None
+            continue
+        todo.append((expr, True))
+        todo += [(child, False) for child in reversed(children(expr)) if child not in done]
+    return list(done)
+
+
+def children(expr: Any) -> list[Any]:
+    """What an expression of a data flow graph reads."""
+    from tvm import relay
+
+    if isinstance(expr, relay.Call):
+        return list(expr.args)
+    if isinstance(expr, relay.Tuple):
+        return list(expr.fields)
+    return [expr.tuple_value] if isinstance(expr, relay.TupleGetItem) else []
+
+
+def is_view(expr: Any) -> bool:
+    """Whether a call only gives a tensor another shape, as FuseOps marks it."""
+    from tvm import relay
+
+    if not isinstance(expr, relay.Call) or not isinstance(expr.op, relay.Function):
+        return False
+    attrs = expr.op.attrs
+    return bool(attrs and "relay.reshape_only" in attrs) and len(expr.args) == 1
+
+
+def sources(expr: Any) -> Iterator[Tensor]:
+    """The tensors that an expression stands for."""
+    from tvm import relay
+
+    while True:
+        if is_view(expr):
+            expr = expr.args[0]
+        elif isinstance(expr, relay.TupleGetItem) and isinstance(expr.tuple_value, relay.Tuple):
+            expr = expr.tuple_value.fields[expr.index]
+        else:
+            break
+    if isinstance(expr, relay.Tuple):
+        for part in expr.fields:
+            yield from sources(part)
+    elif isinstance(expr, relay.TupleGetItem) and isinstance(expr.tuple_value, relay.Call):
+        yield expr.tuple_value, int(expr.index)
+    else:
+        yield from ((expr, n) for n in range(_outputs(expr)))
+
+
+def _outputs(expr: Any) -> int:
+    from tvm import relay
+
+    kind = expr.checked_type
+    return len(kind.fields) if isinstance(kind, relay.TupleType) else 1
+
+
+def _call_node(call: Any, names: dict[str, int]) -> CallNode:
+    name = _name(call)
+    number = names[name] = names.get(name, -1) + 1
+    inputs = tuple(t for argument in call.args for t in sources(argument))
+    outputs = tuple((call, n) for n in range(_outputs(call)))
+    effect = next((o for o in _operators(call) if _stateful(o)), "")
+    why = f"'{effect}' has side effects" if effect else _outside(call)
+    return CallNode(f"{name}_{number}" if number else name, call, inputs, outputs, why, bool(effect))
+
+
+def _operators(call: Any) -> list[Any]:
+    """The operators of a call: itself, or those of the function that it calls."""
+    import tvm
+    from tvm import relay
+
+    found: list[Any] = []
+
+    def visit(expr: Any) -> None:
+        if isinstance(expr, relay.Call) and isinstance(expr.op, tvm.ir.Op):
+            found.append(expr.op)
+
+    if isinstance(call.op, relay.Function):
+        relay.analysis.post_order_visit(call.op.body, visit)
+    elif isinstance(call.op, tvm.ir.Op):
+        found.append(call.op)
+    return [*dict.fromkeys(found)]
+
+
+def _stateful(operator: Any) -> bool:
+    return bool(operator.get_attr("TOpIsStateful"))
+
+
+def _name(call: Any) -> str:
+    """Relay's name of a fused function: its operators, in order."""
+    from tvm import relay
+
+    if isinstance(call.op, relay.GlobalVar):
+        return str(call.op.name_hint)
+    words: list[str] = []
+    if isinstance(call.op, relay.Function):
+        def visit(expr: Any) -> None:
+            if isinstance(expr, relay.Call) and hasattr(expr.op, "name"):
+                words.append(expr.op.name)
+
+        relay.analysis.post_order_visit(call.op.body, visit)
+    else:
+        words.append(getattr(call.op, "name", type(call.op).__name__))
+    return re.sub(r"\W", "_", "_".join(words))[:80] or "call"
+
+
+def _outside(call: Any) -> str:
+    """Why a call cannot be planned, by its form."""
+    from tvm import relay, tir
+
+    function = call.op
+    if isinstance(function, relay.GlobalVar):
+        return "it calls a function of the module"
+    attrs = getattr(function, "attrs", None)
+    if not isinstance(function, relay.Function) or not attrs or "Primitive" not in attrs:
+        return "no operator that Relay fuses"
+    if "Compiler" in attrs:
+        return f"it is compiled by {attrs['Compiler']}"
+    for expr in (call, *call.args):
+        kinds = [expr.checked_type]
+        while kinds:
+            kind = kinds.pop()
+            if isinstance(kind, relay.TupleType):
+                kinds += list(kind.fields)
+            elif not isinstance(kind, relay.TensorType):
+                return f"it deals with a {type(kind).__name__}"
+            elif any(not isinstance(e, tir.IntImm) for e in kind.shape):
+                return f"a dynamic shape ({', '.join(map(str, kind.shape))})"
+    return ""

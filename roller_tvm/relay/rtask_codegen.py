@@ -1,0 +1,169 @@
+"""Fused kernels in ``relay.build``: functions whose attribute Compiler is ours come here for their code.
+
+Such a function says what it computes in Relay, and has the kernel that does it, CUDA C++ with its launch, as an
+attribute. TVM makes the host's side (checks of arguments, memory between rTasks, the launch) of a kernel without a
+body, whose source is replaced by ours before it is compiled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from roller_tvm.emulate import BufferSpec, HostCode
+from roller_tvm.emulate.source import CudaSource
+from roller_tvm.emulate.text import blanked, matching, split_top
+from roller_tvm.errors import BadInput
+
+#: The value of the attribute Compiler, and our own attribute.
+COMPILER, ATTRIBUTE = "roller_rtasks", "roller_rtasks_kernel"
+VERSION = 1
+_POSTPROC = "tvm_callback_cuda_postproc"
+#: Stands for the kernel's body until its source is replaced.
+_BODY = "roller_rtasks_body"
+
+
+@dataclass(frozen=True)
+class KernelCode:
+    """A fused kernel as a Relay function carries it.
+
+    Parameters
+    ----------
+    source : str
+        CUDA C++ with one kernel.
+    host : HostCode
+        Its launch; the function's inputs, then its outputs.
+    arch : str
+        Such as 'sm_80'.
+    """
+
+    source: str
+    host: HostCode
+    arch: str
+
+    def __post_init__(self) -> None:
+        if len(self.host.launches) != 1:
+            raise ValueError(f"a fused kernel is launched once, not {len(self.host.launches)} times")
+
+    def to_json(self) -> str:
+        return json.dumps({"version": VERSION, "arch": self.arch, "source": self.source, "host": self.host.to_json()})
+
+    @classmethod
+    def from_json(cls, text: str) -> KernelCode:
+        data = json.loads(text)
+        if data.get("version") != VERSION:
+            raise BadInput(f"a fused kernel of version {data.get('version')!r}, this version reads {VERSION}",
+                           remedy="run FuseRTasks on the model again")
+        return cls(data["source"], HostCode.from_json(data["host"]), data["arch"])
+
+    def named(self, kernel: str, order: list[str]) -> str:
+        """The source with the kernel's name, and its parameters in another order.
+
+        Examples
+        --------
+        >>> from roller_tvm.emulate.host import launch_of
+        >>> host = HostCode((), (), (launch_of("f", ["x", "y"], ["blockIdx.x"], [1]),))
+        >>> code = KernelCode("__global__ void f(float* a, int* b) { *a = *b; }", host, "sm_80")
+        >>> code.named("g", ["b", "a"])
+        '__global__ void g(int* b, float* a) { *a = *b; }'
+        """
+        own = self.host.launches[0].kernel
+        plain = blanked(self.source)
+        head = next(m for m in re.finditer(rf"\b{re.escape(own)}\s*\(", plain)
+                    if "__global__" in plain[max(plain.rfind(c, 0, m.start()) for c in "};\n") + 1 : m.start()])
+        closed = matching(plain, head.end() - 1)
+        declared = [p.strip() for p in split_top(self.source[head.end() : closed], ",")]
+        by_name = {re.findall(r"\w+", d)[-1]: d for d in declared}
+        if sorted(by_name) != sorted(order):
+            raise ValueError(f"parameters {', '.join(order)} for {', '.join(by_name)}")
+        parameters = ", ".join(by_name[name] for name in order)
+        return f"{self.source[: head.start()]}{kernel}({parameters}{self.source[closed:]}"
+
+
+def runtime_module(function: Any) -> Any:
+    """What ``relay.build`` asks for: a runtime module with the function, host code and CUDA.
+
+    Parameters
+    ----------
+    function : relay.Function
+        With our attribute.
+    """
+    import tvm
+
+    code = KernelCode.from_json(str(function.attrs[ATTRIBUTE]))
+    name = str(function.attrs["global_symbol"])
+    target = tvm.target.Target(f"cuda -arch={code.arch}", host="llvm")
+
+    def replaced(generated: str) -> str:
+        kernel = next(k for k in CudaSource(generated).kernels if _BODY in generated)
+        return code.named(kernel.name, [p.name for p in kernel.parameters])
+
+    with _postprocessed(replaced):
+        return tvm.build(tvm.IRModule({name: host_function(name, code)}), target=target)
+
+
+def host_function(name: str, code: KernelCode) -> Any:
+    """A PrimFunc that launches the kernel, which calls what is not there."""
+    import tvm
+    from tvm import tir
+
+    def data(c_name: str, dtype: str, scope: str = "global") -> Any:
+        return tir.Var(c_name, tvm.ir.PointerType(tvm.ir.PrimType(dtype), scope))
+
+    def bound(tag: str, extent: int, body: Any) -> Any:
+        axis = tir.IterVar(tvm.ir.Range(0, extent), tir.Var(tag, "int32"), 1, tag)
+        return tir.AttrStmt(axis, "thread_extent", tir.IntImm("int32", extent), body)
+
+    launch = code.host.launches[0]
+    c_names = [p.name for p in CudaSource(code.source).kernel(launch.kernel).parameters]
+    known = {s.name: s for s in (*code.host.parameters, *code.host.between) if isinstance(s, BufferSpec)}
+    pointers = {n: data(c, known[n].dtype) for n, c in zip(launch.arguments, c_names, strict=True)}
+    arguments = list(pointers.values())
+    dynamic = data("roller_rtasks_shared", "uint8", "shared.dyn") if launch.dynamic_shared else None
+    body: Any = tir.Evaluate(tir.call_extern("int32", _BODY, *arguments, *([dynamic] if dynamic is not None else [])))
+    always = tir.const(1, "bool")
+    if dynamic is not None:
+        body = tir.Allocate(dynamic, "uint8", [launch.dynamic_shared], always, body)
+    for what, extents in (("threadIdx", launch.block), ("blockIdx", launch.grid)):
+        for axis, extent in zip("xyz", extents, strict=True):
+            if extent > 1 or axis == "x":
+                body = bound(f"{what}.{axis}", extent, body)
+    for spec in code.host.between:
+        body = tir.Allocate(pointers[spec.name], spec.dtype, [max(1, prod(spec.shape))], always, body)
+    handles, buffers = [], {}
+    for number, spec in enumerate(code.host.parameters):
+        assert isinstance(spec, BufferSpec)
+        handle = tir.Var(f"p{number}", "handle")
+        handles.append(handle)
+        pointer = pointers.get(spec.name, data(f"unread{number}", spec.dtype))
+        buffers[handle] = tir.decl_buffer(spec.shape, spec.dtype, f"buffer{number}", data=pointer)
+    made = tir.PrimFunc(handles, body, None, buffers)
+    return made.with_attr({"global_symbol": name, "tir.noalias": True, "from_legacy_te_schedule": True})
+
+
+@contextlib.contextmanager
+def _postprocessed(change: Callable[[str], str]) -> Iterator[None]:
+    """While open, CUDA source is changed before it is compiled."""
+    import tvm
+
+    before = tvm.get_global_func(_POSTPROC, allow_missing=True)
+    tvm.register_func(_POSTPROC, lambda source, _target=None: change(str(source)), override=True)
+    try:
+        yield
+    finally:
+        if before is None:
+            tvm._ffi.registry.remove_global_func(_POSTPROC)
+        else:
+            tvm.register_func(_POSTPROC, before, override=True)
+
+
+def register() -> None:
+    """Tell TVM about us; what ``relay.build`` calls for functions of our Compiler."""
+    import tvm
+
+    tvm.register_func(f"relay.ext.{COMPILER}", runtime_module, override=True)

@@ -1,0 +1,116 @@
+"""Relay's fused functions as rOperators: their computation read, planned, and generated as CUDA by TVM."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from roller_tvm.device import DeviceSpec
+from roller_tvm.emulate import HostCode
+from roller_tvm.errors import UnsupportedOperator, last_line
+from roller_tvm.lower import lower
+from roller_tvm.plan import construct
+from roller_tvm.rammer import RKernel, rkernels
+from roller_tvm.relay.apply_te import apply_steps_te
+from roller_tvm.relay.emulated import generated
+from roller_tvm.relay.loops import TeProgram
+from roller_tvm.te import read_te
+
+#: Relay's own lowering of a fused function to TE, its operators by their generic computations.
+LOWER = "relay.backend.LowerToTE"
+
+
+@dataclass(frozen=True)
+class Computation:
+    """A fused function's computation, and its rKernels.
+
+    Parameters
+    ----------
+    inputs, outputs : tuple of str
+        Of the expression, for each tensor of the function, tuples taken apart.
+    program : TeProgram
+    kernels : tuple of RKernel
+    """
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    program: TeProgram
+    kernels: tuple[RKernel, ...]
+
+
+@dataclass
+class Computations:
+    """Fused functions read and planned; equal ones once.
+
+    Parameters
+    ----------
+    device : DeviceSpec
+    arch : str
+        That code is generated for.
+    top : int
+        Plans a function.
+    """
+
+    device: DeviceSpec
+    arch: str
+    top: int = 10
+    _known: dict[int, list[tuple[Any, Computation | UnsupportedOperator]]] = field(default_factory=dict, repr=False)
+    _code: dict[tuple[int, int], tuple[str, HostCode]] = field(default_factory=dict, repr=False)
+
+    def of(self, function: Any, name: str) -> Computation:
+        """The computation of a ``Primitive`` function.
+
+        Raises
+        ------
+        UnsupportedOperator
+            It cannot be planned; why is the same for all functions of its form.
+        """
+        import tvm
+
+        known = self._known.setdefault(tvm.ir.structural_hash(function), [])
+        found = next((made for other, made in known if tvm.ir.structural_equal(other, function)), None)
+        if found is None:
+            try:
+                found = self._read(function, name)
+            except UnsupportedOperator as error:
+                found = error
+            known.append((function, found))
+        if isinstance(found, UnsupportedOperator):
+            raise found
+        return found
+
+    def _read(self, function: Any, name: str) -> Computation:
+        import tvm
+
+        try:
+            lowered = tvm.get_global_func(LOWER)(function)
+        except tvm.TVMError as error:
+            raise UnsupportedOperator(f"Relay has no tensor expression of it: {last_line(error)}", name) from error
+        inputs, outputs = list(lowered.inputs), list(lowered.outputs)
+        reading = read_te([*inputs, *outputs], name)
+        names = {tensor.op: name for name, tensor in reading.tensors.items()} | {o: n for n, o in reading.ops.items()}
+        if any(o.op not in reading.ops.values() for o in outputs) or len({o.op for o in outputs}) < len(outputs):
+            raise UnsupportedOperator("an output that it does not compute by itself", name)
+        kernels = rkernels(construct(reading.expression, self.device, self.top).plans, self.device)
+        if not kernels:
+            raise UnsupportedOperator("Roller has no plan for it", name)
+        # An input that nothing reads is no tensor of the expression.
+        return Computation(
+            tuple(names.get(t.op, "") for t in inputs), tuple(names[t.op] for t in outputs),
+            TeProgram.of_reading(reading, [*inputs, *outputs]), kernels,
+        )  # fmt: skip
+
+    def code(self, computation: Computation, kernel: RKernel) -> tuple[str, HostCode]:
+        """CUDA C++ of an rKernel, and its launches.
+
+        Raises
+        ------
+        NotEmulated
+            TVM's host code does more than launch kernels.
+        """
+        key = id(computation), id(kernel)
+        if key not in self._code:
+            assert kernel.plan is not None
+            self._code[key] = generated(*apply_steps_te(computation.program, lower(kernel.plan)), self.arch)
+        return self._code[key]
+
