@@ -23,8 +23,9 @@ POLICY = "side by side"
 
 
 def plan_regions(
-    graph: DataFlowGraph, device: DeviceSpec, kept: Collection[str] = (), resident_bytes: int = 0
-) -> FusionPlan:
+    graph: DataFlowGraph, device: DeviceSpec, kept: Collection[str] = (), resident_bytes: int = 0,
+    apart: Collection[str] = (),
+) -> FusionPlan:  # fmt: skip
     """Operators of each wave in as few parallel regions as are predicted to pay.
 
     An operator joins those with which the region gains the most, if that is more than a model can tell from nothing
@@ -37,6 +38,8 @@ def plan_regions(
     device : DeviceSpec
     kept, resident_bytes
         See ``plan_graph``.
+    apart : collection of str
+        Operators that cannot run with others.
 
     Examples
     --------
@@ -52,7 +55,8 @@ def plan_regions(
     live = Live(graph, frozenset(kept))
     parts: list[Part] = []
     for wave in graph.waves:
-        for group in _groups(wave, device):
+        free = [o for o in wave if o.name not in apart]
+        for group in [*_groups(free, device), *([o] for o in wave if o.name in apart)]:
             names = [o.name for o in group]
             together = len(group) > 1 and live.alone(names) <= memory.limit_bytes
             reasons = () if together or len(group) == 1 else (

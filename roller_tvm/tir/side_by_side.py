@@ -1,0 +1,346 @@
+"""Scheduled functions of a CPU as one: operators that do not depend on each other share one parallel region.
+
+Planned by ``roller_tvm.rammer.regions``. The merged function has a ``parallel`` loop a phase, whose iterations are
+the worker threads' lists: of each operator's own parallel loop a thread runs so many iterations as the plan gives it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+from ..device import DeviceSpec
+from ..errors import UnsupportedOperator, UsageError
+from ..rammer import DataFlowGraph, Edge, FusionPlan, Part, Phase, RKernel, ROperator, RTask, TaskProgram
+from ..rammer.regions import plan_regions
+from .nodes import parameters
+
+_PARALLEL = 1
+_REMEDY = "it stays a function of its own"
+
+
+@dataclass(frozen=True)
+class ScheduledCall:
+    """A scheduled PrimFunc called in a graph.
+
+    Parameters
+    ----------
+    name : str
+        Unique in the graph.
+    func : tvm.tirx.PrimFunc
+        Scheduled for a CPU.
+    tensors : tuple of str
+        The graph's tensor for each parameter; the last ones are written.
+    seconds : float
+        Predicted, the parallel regions that it opens included.
+    outputs : int
+    """
+
+    name: str
+    func: Any
+    tensors: tuple[str, ...]
+    seconds: float
+    outputs: int = 1
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return self.tensors[: len(self.tensors) - self.outputs]
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        return self.tensors[len(self.tensors) - self.outputs :]
+
+
+@dataclass(frozen=True)
+class MergedCall:
+    """Calls that became one.
+
+    Parameters
+    ----------
+    func : tvm.tirx.PrimFunc
+        Marked as scheduled.
+    tensors : tuple of str
+        For each of its parameters the graph's tensor: inputs (one that several read once for each), then results.
+    outputs : int
+        How many of the last ones it writes.
+    """
+
+    func: Any
+    tensors: tuple[str, ...]
+    outputs: int
+
+
+@dataclass(frozen=True)
+class MergedCalls:
+    """A graph of calls, some of them merged.
+
+    Parameters
+    ----------
+    plan : FusionPlan
+    steps : tuple of (Part, MergedCall or None)
+        In an order in which they may run; None where the part's calls stay as they are.
+    refused : tuple of str
+        Why functions were not looked at.
+    """
+
+    plan: FusionPlan
+    steps: tuple[tuple[Part, MergedCall | None], ...]
+    refused: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Loops:
+    """A function's statements: what it allocates, and nests one after the other (a parallel one by its `For`)."""
+
+    allocated: tuple[Any, ...]
+    nests: tuple[Any, ...]
+
+    @property
+    def chunks(self) -> list[int]:
+        return [int(n.extent) if _is_parallel(n) else 1 for n in self.nests]
+
+
+def merge_calls(calls: Sequence[ScheduledCall], device: DeviceSpec, kept: Collection[str] = ()) -> MergedCalls:
+    """Plan which calls run side by side on a CPU's threads, and merge those.
+
+    Parameters
+    ----------
+    calls : sequence of ScheduledCall
+        In an order in which they may run.
+    device : DeviceSpec
+        Of the CPU.
+    kept : collection of str
+        Tensors that are read outside of the graph although a call of it reads them too.
+
+    Examples
+    --------
+    >>> merged = merge_calls(calls, load_device("cpu"))  # doctest: +SKIP
+    >>> merged.plan.launches, merged.plan.sequential_launches  # doctest: +SKIP
+    (41, 68)
+    """
+    writer: dict[str, str] = {}
+    operators, refused = [], []
+    loops: dict[str, _Loops] = {}
+    known: dict[int, _Loops | str] = {}
+    for call in calls:
+        found = known.get(id(call.func))
+        if found is None:
+            try:
+                found = known[id(call.func)] = _loops(call.func, call.name)
+            except UnsupportedOperator as error:
+                found = known[id(call.func)] = error.what
+        if isinstance(found, str):
+            refused.append(f"{call.name}: {found}")
+        else:
+            loops[call.name] = found
+        inputs = tuple(Edge(t, writer[t]) for t in call.inputs if t in writer)
+        size = sum(_bytes(p) for p in parameters(call.func)[len(call.inputs) :])
+        kernel = _kernel(found.nests if not isinstance(found, str) else (), call.seconds, device)
+        operators.append(ROperator(call.name, (kernel,), inputs, size))
+        for tensor in call.results:
+            if tensor in writer:
+                raise UsageError(f"'{tensor}' is written by '{writer[tensor]}' too", where=f"call '{call.name}'",
+                                 remedy="give each result a tensor of its own")
+            writer[tensor] = call.name
+    apart = {call.name for call in calls} - set(loops)
+    plan = plan_regions(DataFlowGraph(tuple(operators)), device, {writer[t] for t in kept if t in writer}, apart=apart)
+    by_name = {call.name: call for call in calls}
+    steps: list[tuple[Part, MergedCall | None]] = []
+    for number, part in enumerate(plan.parts):
+        names = [o for o, _ in part.kernels]
+        made = None
+        if part.program:
+            made = side_by_side([by_name[n] for n in names], part.program, f"side_by_side_{number}")
+        steps.append((part, made))
+    return MergedCalls(plan, tuple(steps), tuple(refused))
+
+
+def _kernel(nests: Sequence[Any], seconds: float, device: DeviceSpec) -> RKernel:
+    """An rKernel with a phase for each nest, the time shared out by what the nests compute."""
+    units, launch = device.units, device.launch_overhead_us * 1e-6
+    if not nests:  # not looked at: it stays by itself
+        return RKernel("roller", (Phase(1, seconds, seconds),), seconds)
+    chunks = [int(n.extent) if _is_parallel(n) else 1 for n in nests]
+    net = max(seconds - launch * sum(c > 1 for c in chunks), 0.0)
+    rounds = [-(-c // units) for c in chunks]
+    # On the threads that it has, by the busiest of them.
+    weights = [_points(n) / c * r for n, c, r in zip(nests, chunks, rounds, strict=True)]
+    total = sum(weights) or 1.0
+    phases = tuple(
+        Phase(c, net * w / total / r, net * w / total / r) for c, w, r in zip(chunks, weights, rounds, strict=True)
+    )
+    return RKernel("roller", phases, net)
+
+
+def _points(statement: Any) -> float:
+    """How often the statements of a nest are executed, in all."""
+    kind = type(statement).__name__
+    if kind == "For":
+        return _points(statement.body) * float(getattr(statement.extent, "value", statement.extent))
+    if kind == "SeqStmt":
+        return sum(map(_points, statement.seq))
+    if kind == "IfThenElse":
+        other = statement.else_case
+        return max(_points(statement.then_case), _points(other) if other is not None else 0.0)
+    if kind in ("BufferStore", "Evaluate"):
+        return 1.0
+    body = getattr(statement, "body", None)
+    return _points(body) if body is not None else 0.0
+
+
+def _bytes(buffer: Any) -> int:
+    import tvm
+
+    count = 1
+    for extent in buffer.shape:
+        count *= int(extent)
+    bits = tvm.DataType(str(buffer.dtype)).bits
+    return count * bits // 8
+
+
+def _is_parallel(statement: Any) -> bool:
+    return type(statement).__name__ == "For" and int(statement.kind) == _PARALLEL
+
+
+def _loops(func: Any, name: str) -> _Loops:
+    """A scheduled function without its blocks, as nests.
+
+    Raises
+    ------
+    UnsupportedOperator
+    """
+    return _nests(_plain(func), name)
+
+
+def _plain(func: Any) -> Any:
+    """The function without blocks."""
+    import tvm
+    from tvm.s_tir import transform
+
+    return tvm.transform.Sequential([
+        transform.LowerInitBlock(), transform.PlanAndUpdateBufferAllocationLocation(),
+        transform.ConvertBlocksToOpaque(), transform.CompactBufferAllocation(), transform.LowerMatchBuffer(),
+        transform.LowerOpaqueBlock(),
+    ])(tvm.IRModule({"main": func}))["main"]  # fmt: skip
+
+
+def _nests(plain: Any, name: str) -> _Loops:
+    body = plain.body
+    allocated, nests = [], []
+    todo = list(body.seq) if type(body).__name__ == "SeqStmt" else [body]
+    while todo:
+        statement = todo.pop(0)
+        kind = type(statement).__name__
+        if kind == "SeqStmt":
+            todo[:0] = list(statement.seq)
+        elif kind == "AllocBuffer":
+            allocated.append(statement)
+        elif kind in ("For", "BufferStore", "IfThenElse", "Evaluate"):
+            if kind != "BufferStore" and _parallel_inside(statement.body if _is_parallel(statement) else statement):
+                raise UnsupportedOperator("a parallel loop of it is not the outermost", name, _REMEDY)
+            if _is_parallel(statement) and not hasattr(statement.extent, "value"):
+                raise UnsupportedOperator("the extent of its parallel loop is not a number", name, _REMEDY)
+            nests.append(statement)
+        else:
+            raise UnsupportedOperator(f"a {kind} stands where a loop is expected", name, _REMEDY)
+    if not nests:
+        raise UnsupportedOperator("it computes nothing", name, _REMEDY)
+    return _Loops(tuple(allocated), tuple(nests))
+
+
+def _parallel_inside(statement: Any) -> bool:
+    if statement is None or _is_parallel(statement):
+        return statement is not None
+    kind = type(statement).__name__
+    if kind == "SeqStmt":
+        return any(map(_parallel_inside, statement.seq))
+    if kind == "IfThenElse":
+        return _parallel_inside(statement.then_case) or _parallel_inside(statement.else_case)
+    return _parallel_inside(getattr(statement, "body", None))
+
+
+def side_by_side(calls: Sequence[ScheduledCall], program: TaskProgram, name: str) -> MergedCall:
+    """Calls that do not depend on each other as one function.
+
+    Parameters
+    ----------
+    calls : sequence of ScheduledCall
+    program : TaskProgram
+        Which threads run which chunks, an rTask being an iteration of a function's parallel loop.
+    name : str
+        Of the function.
+
+    Raises
+    ------
+    UnsupportedOperator
+        A function whose parallel loops are not its outermost, by its name.
+    """
+    from tvm import tirx
+    from tvm.s_tir import renew_defs
+
+    inputs: list[Any] = []
+    results: list[Any] = []
+    read: list[str] = []
+    written: list[str] = []
+    allocated: list[Any] = []
+    nests: list[tuple[Any, ...]] = []
+    for call in calls:
+        func = renew_defs(_plain(call.func))  # one function may be called twice
+        loops = _nests(func, call.name)
+        split = len(call.inputs)
+        inputs += list(func.params[:split])
+        results += list(func.params[split:])
+        read += call.inputs
+        written += call.results
+        allocated += loops.allocated
+        nests.append(loops.nests)
+    threads = program.device.veus
+    body = [*allocated]
+    for number in range(max(map(len, nests))):
+        thread = tirx.Var("veu", "int32")
+        lists = []
+        for call, own in zip(calls, nests, strict=True):
+            if number < len(own):
+                lists.append(_list_of(own[number], _counts(program, call.name, number), thread, tirx))
+        inner = lists[0] if len(lists) == 1 else tirx.SeqStmt(lists)
+        body.append(tirx.For(thread, 0, threads, tirx.ForKind.PARALLEL, inner))
+    whole = body[0] if len(body) == 1 else tirx.SeqStmt(body)
+    attrs: dict[str, Any] = {"global_symbol": name, "tirx.noalias": True, "tirx.is_scheduled": True}
+    target = (calls[0].func.attrs or {}).get("target")
+    if target is not None:
+        attrs["target"] = target
+    func = tirx.PrimFunc([*inputs, *results], whole).with_attrs(attrs)
+    if "s_tir" in (calls[0].func.attrs or {}):
+        func = func.with_attr("s_tir", calls[0].func.attrs["s_tir"])
+    return MergedCall(func, (*read, *written), len(written))
+
+
+def _counts(program: TaskProgram, operator: str, phase: int) -> list[int]:
+    """rTasks of a phase on each thread."""
+    return [sum(isinstance(e, RTask) and e[:2] == (operator, phase) for e in entries) for entries in program.prog]
+
+
+def _list_of(nest: Any, counts: Sequence[int], thread: Any, tirx: Any) -> Any:
+    """What a thread runs of a nest: its own range of the parallel loop, or all of a serial one, or nothing."""
+    if not _is_parallel(nest):
+        return tirx.IfThenElse(thread == counts.index(1), nest)
+    first = [0, *accumulate(counts)]
+    kind = str(nest.loop_var.ty.dtype) if hasattr(nest.loop_var, "ty") else str(nest.loop_var.dtype)
+    start = _chosen(first[:-1], thread, kind, tirx)
+    extent = _chosen(counts, thread, kind, tirx)
+    return tirx.For(nest.loop_var, start + nest.min, extent, tirx.ForKind.SERIAL, nest.body)
+
+
+def _chosen(values: Sequence[int], thread: Any, kind: str, tirx: Any) -> Any:
+    """The value of a thread's number: a straight line where they are on one, else one by one."""
+    number = thread.astype(kind) if kind != "int32" else thread
+    step = values[1] - values[0] if len(values) > 1 else 0
+    if all(v == values[0] + n * step for n, v in enumerate(values)):
+        return number * tirx.const(step, kind) + tirx.const(values[0], kind) if step else tirx.const(values[0], kind)
+    result = tirx.const(values[-1], kind)
+    for n in range(len(values) - 2, -1, -1):
+        if values[n] != values[n + 1]:
+            result = tirx.Select(thread <= n, tirx.const(values[n], kind), result)
+    return result
