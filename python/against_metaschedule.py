@@ -99,10 +99,10 @@ def load_tasks(models: str, plain: bool, folder: Path, work: Path, target: Any) 
 def extract(model: str, plain: bool, folder: Path, target: Any) -> Iterator[NamedTask]:
     """The tasks of a model that have floating-point work to do, those that copies repeat once."""
     import tvm
-    from models import light
-    from networks import bert_base
     from tvm import relax
 
+    from roller_tvm.compare.whole.networks import bert_base
+    from roller_tvm.compare.whole.zoo import light
     from roller_tvm.relax import load_model, prepare
     from roller_tvm.relax.tasks import extract_tasks
     from roller_tvm.tir import read_prim_func

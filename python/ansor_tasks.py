@@ -47,11 +47,12 @@ class NamedTask:
 
 def load(model: str, folder: Path) -> tuple[Any, dict[str, Any]]:
     """Relay module and parameters: convolutions NHWC, as TVM's own tutorial has them for Ansor."""
-    import networks
     import onnx
     import tvm
     from tvm import relay
     from tvm.relay import testing
+
+    from roller_tvm.compare.whole import networks
 
     if model == "resnet50":
         return testing.resnet.get_workload(num_layers=50, batch_size=1, layout="NHWC", image_shape=(224, 224, 3))

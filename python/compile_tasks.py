@@ -35,10 +35,11 @@ def resnet50(layout: str) -> Model:
 
 def mobilenet_v2(layout: str) -> Model:
     def load(batch: int, folder: Path) -> tuple[Any, Any]:
-        import networks
         import onnx
         import tvm
         from tvm import relay
+
+        from roller_tvm.compare.whole import networks
 
         mod, params = relay.frontend.from_onnx(
             onnx.load(str(networks.mobilenet_v2(folder, batch).path)), freeze_params=layout == "NCHW")  # fmt: skip
@@ -53,9 +54,10 @@ def mobilenet_v2(layout: str) -> Model:
 
 def bert_base(batch: int, folder: Path) -> tuple[Any, Any]:
     """One of twelve equal layers."""
-    import networks
     import onnx
     from tvm import relay
+
+    from roller_tvm.compare.whole import networks
 
     model = onnx.load(str(networks.bert_base(folder, batch, layers=1).path))
     return relay.frontend.from_onnx(model, freeze_params=True)

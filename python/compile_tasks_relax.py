@@ -27,8 +27,7 @@ Model = Callable[[int, Path], Any]
 
 def resnet50(layout: str | None = None) -> Model:
     def load(batch: int, folder: Path) -> Any:
-        import models
-
+        from roller_tvm.compare.whole import zoo as models
         from roller_tvm.relax import load_model
 
         path = with_batch(models.light("resnet50", folder).path, batch)
@@ -61,8 +60,7 @@ def with_batch(path: Path, batch: int) -> Path:
 
 def mobilenet_v2(layout: str | None = None) -> Model:
     def load(batch: int, folder: Path) -> Any:
-        import networks
-
+        from roller_tvm.compare.whole import networks
         from roller_tvm.relax import load_model
 
         return load_model(networks.mobilenet_v2(folder, batch).path, layout=layout).mod
@@ -72,8 +70,7 @@ def mobilenet_v2(layout: str | None = None) -> Model:
 
 def bert_base(batch: int, folder: Path) -> Any:
     """One of twelve equal layers."""
-    import networks
-
+    from roller_tvm.compare.whole import networks
     from roller_tvm.relax import load_model
 
     return load_model(networks.bert_base(folder, batch, layers=1).path).mod

@@ -8,34 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from models import SEED, Prepared, light, package_folder
+
+from roller_tvm.compare.relay.testing import TESTING, testing_model
+from roller_tvm.compare.whole.zoo import SEED, Prepared, light, package_folder
 
 #: Height and width that PP-OCR's three models are given here.
 OCR_SIZES = {"det": (320, 320), "cls": (48, 192), "rec": (48, 320)}
 LIGHT = ("bvlc_alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50", "shufflenet", "squeezenet",
          "vgg19", "zfnet512")  # fmt: skip
-TESTING: dict[str, tuple[str, dict[str, Any]]] = {
-    "resnet-18": ("resnet", {"num_layers": 18}),
-    "resnet-50": ("resnet", {"num_layers": 50}),
-    "resnet-18 batch 8": ("resnet", {"num_layers": 18, "batch_size": 8}),
-    "resnet-18 NHWC": ("resnet", {"num_layers": 18, "layout": "NHWC", "image_shape": (224, 224, 3)}),
-    "resnet-20 cifar": ("resnet", {"num_layers": 20, "num_classes": 10, "image_shape": (3, 28, 28)}),
-    "resnet3d-18": ("resnet_3d", {"num_layers": 18}),
-    "mobilenet": ("mobilenet", {}),
-    "mobilenet NHWC": ("mobilenet", {"layout": "NHWC", "image_shape": (224, 224, 3)}),
-    "densenet-121": ("densenet", {"densenet_size": 121, "batch_size": 1}),
-    "inception_v3": ("inception_v3", {}),
-    "squeezenet 1.0": ("squeezenet", {"version": "1.0"}),
-    "squeezenet 1.1": ("squeezenet", {"version": "1.1"}),
-    "vgg-11": ("vgg", {"batch_size": 1, "num_layers": 11}),
-    "vgg-16 bn": ("vgg", {"batch_size": 1, "num_layers": 16, "batch_norm": True}),
-    "dcgan": ("dcgan", {"batch_size": 1}),
-    "dqn": ("dqn", {"batch_size": 1}),
-    "dqn NHWC": ("dqn", {"batch_size": 1, "layout": "NHWC", "image_shape": (84, 84, 4)}),
-    "mlp": ("mlp", {"batch_size": 1}),
-    "lstm": ("lstm", {"iterations": 4, "num_hidden": 64}),
-    "synthetic": ("synthetic", {}),
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -66,27 +46,7 @@ def subjects() -> dict[str, Callable[[Path], Subject]]:
 
 
 def _testing(name: str) -> Subject:
-    """A network of ``relay.testing``; what Xavier's rule leaves at one value becomes random too."""
-    import importlib
-
-    module, arguments = TESTING[name]
-    mod, params = importlib.import_module(f"tvm.relay.testing.{module}").get_workload(**arguments)
-    rng = np.random.default_rng(SEED)
-    values = {n: _randomised(n, p.numpy(), rng) for n, p in sorted(params.items())}
-    inputs = {}
-    for var in mod["main"].params:
-        if var.name_hint not in values:
-            kind = var.checked_type
-            inputs[var.name_hint] = rng.standard_normal([int(e) for e in kind.shape]).astype(kind.dtype)
-    return Subject(mod, values, inputs)
-
-
-def _randomised(name: str, values: np.ndarray, rng: Any) -> np.ndarray:
-    if values.dtype.kind != "f" or values.size == 1 or np.ptp(values) > 0:
-        return values
-    if name.endswith(("gamma", "var", "moving_var")):
-        return rng.uniform(0.8, 1.2, values.shape).astype(values.dtype)
-    return (rng.standard_normal(values.shape) * 0.05).astype(values.dtype)
+    return Subject(*testing_model(name))
 
 
 def _half(subject: Subject) -> Subject:
@@ -131,7 +91,7 @@ def _ocr(part: str) -> Prepared:
 
 
 def _network(name: str, folder: Path) -> Prepared:
-    import networks
+    from roller_tvm.compare.whole import networks
 
     made: Prepared = getattr(networks, name)(folder)
     return made

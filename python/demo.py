@@ -19,7 +19,6 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from models import Prepared, light, text_detection, text_lines  # noqa: E402
 from side_by_side import (  # noqa: E402
     Variant,
     compare,
@@ -30,6 +29,7 @@ from side_by_side import (  # noqa: E402
     tvm_variant,
 )
 
+from roller_tvm.compare.whole.zoo import Prepared, light, text_detection, text_lines  # noqa: E402
 from roller_tvm.errors import RollerError  # noqa: E402
 
 H200 = "cuda -arch=sm_90 -model=h200"

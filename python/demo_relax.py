@@ -21,7 +21,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from demo import H200, MEASURE_S, h200_table, say, text_found  # noqa: E402
-from models import Prepared, light, text_detection  # noqa: E402
 from side_by_side import (  # noqa: E402
     Variant,
     compare,
@@ -32,6 +31,7 @@ from side_by_side import (  # noqa: E402
     tvm_variant,
 )
 
+from roller_tvm.compare.whole.zoo import Prepared, light, text_detection  # noqa: E402
 from roller_tvm.errors import RollerError  # noqa: E402
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from models import Prepared
 
+from roller_tvm.compare.whole.zoo import Prepared
 from roller_tvm.errors import WrongAnswer
 from roller_tvm.tvm_env import line
 

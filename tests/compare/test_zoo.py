@@ -5,7 +5,8 @@ import importlib.util
 import numpy as np
 import pytest
 
-from python.models import light, normalised, text_detection, text_lines
+from roller_tvm.compare.whole.zoo import light, normalised, text_detection, text_lines
+from roller_tvm.errors import BadInput
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -31,7 +32,7 @@ def test_activations_neither_die_nor_explode(tmp_path, network):
 
 
 def test_unknown_network(tmp_path):
-    with pytest.raises(SystemExit, match="resnet50"):
+    with pytest.raises(BadInput, match="no network"):
         light("resnet5", tmp_path)
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from models import SEED, Prepared
+
+from roller_tvm.compare.whole.zoo import SEED, Prepared
 
 # MobileNet v2: expansion, channels, repeats, stride.
 INVERTED_RESIDUALS = (

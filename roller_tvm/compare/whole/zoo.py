@@ -1,4 +1,4 @@
-"""Models and inputs for the demo and the benchmarks: real files from PyPI packages, and what they are run on.
+"""Models and inputs for comparisons, demo and benchmarks: real files from PyPI packages, and what they are run on.
 
 The "light" networks of the ``onnx`` package come with constant weights, with which every output is the same
 number whatever the kernels compute. ``light`` gives them seeded random ones, scaled so that activations neither
@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from roller_tvm.errors import BadInput
 
 SEED = 20220711
 #: What a residual branch adds, as a share of its input's magnitude.
@@ -41,7 +43,7 @@ def package_folder(package: str) -> Path:
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         name = package.replace("_", "-")
-        raise SystemExit(f"the package {name} is not installed\n  remedy: pip install --no-deps {name}")
+        raise BadInput(f"the package {name} is not installed", package, f"pip install --no-deps {name}")
     return Path(next(iter(spec.submodule_search_locations)))
 
 
@@ -52,7 +54,7 @@ def light(network: str, folder: Path) -> Prepared:
     source = package_folder("onnx") / "backend/test/data/light" / f"light_{network}.onnx"
     if not source.is_file():
         known = sorted(p.stem.removeprefix("light_") for p in source.parent.glob("light_*.onnx"))
-        raise SystemExit(f"the onnx package has no network {network!r}\n  remedy: one of {', '.join(known)}")
+        raise BadInput(f"the onnx package has no network {network!r}", remedy=f"one of {', '.join(known)}")
     model = onnx.load(str(source))
     randomise(model)
     folder.mkdir(parents=True, exist_ok=True)
@@ -71,7 +73,7 @@ def text_detection(folder: Path, size: int = 320) -> Prepared:
     models = package_folder("rapidocr_onnxruntime") / "models"
     found = sorted(models.glob("*det*.onnx"))
     if not found:
-        raise SystemExit(f"no detection model in {models}\n  remedy: pip install rapidocr-onnxruntime==1.4.4")
+        raise BadInput("no detection model", str(models), "pip install rapidocr-onnxruntime==1.4.4")
     folder.mkdir(parents=True, exist_ok=True)
     picture = draw_text(size)
     picture.save(folder / "text.png")
@@ -134,10 +136,10 @@ def randomise(model: Any, seed: int = SEED) -> None:
     weights = {i.name for i in graph.initializer} | set(new)
     inputs = [v for v in graph.input if v.name not in weights]
     model.ir_version = max(model.ir_version, 4)  # before, weights had to be among the inputs
-    for field, values in (("node", kept), ("input", inputs),
-                          ("initializer", [*rest, *(numpy_helper.from_array(a, n) for n, a in new.items())])):
+    made = [*rest, *(numpy_helper.from_array(a, n) for n, a in new.items())]
+    for field, content in (("node", kept), ("input", inputs), ("initializer", made)):
         del getattr(graph, field)[:]
-        getattr(graph, field).extend(values)
+        getattr(graph, field).extend(content)
 
 
 def _residual(node: Any, readers: dict[str, list[Any]]) -> bool:

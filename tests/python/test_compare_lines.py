@@ -1,0 +1,96 @@
+"""Both lines operator by operator: in turn, going on where it was, and ending with what it started."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "python" / "compare_lines.py"
+#: Stands for a line's interpreter: says what it was asked, waits where the test says so, exits as the test says.
+FAKE = """#!{python}
+import os, sys, time
+words = sys.argv[1:]
+asked = " ".join(w for n, w in enumerate(words) if w in ("--report",) or words[n - 1] in ("--only", "--line"))
+with open({log!r}, "a") as log:
+    log.write(asked + "\\n")
+if "slow" in asked:
+    with open({log!r} + ".pid", "w") as file:
+        file.write(str(os.getpid()))
+    time.sleep(600)
+sys.exit({code})
+"""
+
+
+@pytest.fixture
+def place(tmp_path):
+    suite = tmp_path / "own.csv"
+    suite.write_text("id,operator,params\nfirst,relu,shape=8\nsecond,relu,shape=9\n")
+
+    def make(code=0):
+        python, log = tmp_path / "python", tmp_path / "log"
+        python.write_text(FAKE.format(python=sys.executable, log=str(log), code=code))
+        python.chmod(0o755)
+        return [sys.executable, str(SCRIPT), str(tmp_path / "out"), "--suite", str(suite), "--relay", str(python),
+                "--relax", str(python)], log  # fmt: skip
+
+    return make
+
+
+def test_one_operator_wholly_before_the_next(place):
+    command, log = place()
+    assert subprocess.run(command, check=False, capture_output=True).returncode == 0
+    told = log.read_text().splitlines()
+    first = ["relay first", "relax first", "relay --report", "relax --report"]
+    assert told == first + [line.replace("first", "second") for line in first]
+
+
+def test_what_is_left_is_said(place):
+    command, log = place(code=1)
+    assert subprocess.run(command, check=False, capture_output=True).returncode == 1
+    assert subprocess.run([*command, "--seconds", "0"], check=False, capture_output=True).returncode == 1
+    assert log.read_text().count("relay first") == 1
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes that die with their parent")
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_it_takes_along_what_it_started(place, tmp_path, how):
+    (tmp_path / "own.csv").write_text("id,operator,params\nslow,relu,shape=8\n")
+    command, log = place()
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    noted = Path(f"{log}.pid")
+    until = time.monotonic() + 120
+    while not (noted.exists() and noted.read_text()) and time.monotonic() < until:
+        time.sleep(0.05)
+    child = int(noted.read_text())
+    process.send_signal(how)
+    assert process.wait(120) == (130 if how == signal.SIGTERM else -how)
+    while time.monotonic() < until:
+        try:
+            os.kill(child, 0)
+        except ProcessLookupError:
+            return
+        if Path(f"/proc/{child}/stat").read_text().split()[2] == "Z":  # nobody has asked how it ended
+            return
+        time.sleep(0.05)
+    pytest.fail("the comparison goes on alone")
+
+
+def test_how_far_it_is(place, tmp_path):
+    from roller_tvm.compare.results import Results, Tuned
+    from roller_tvm.compare.suite import load_suite
+
+    command, _ = place()
+    case = load_suite(str(tmp_path / "own.csv"))[0]
+    folder = tmp_path / "out" / "relay"
+    Results(folder / "results.jsonl").add(Tuned(case.digest, "roller:1", "ok", seconds=2.0))
+    curve = folder / "work" / f"{case.digest}.ansor" / "curve.1000.jsonl"
+    curve.parent.mkdir(parents=True)
+    curve.write_text(json.dumps([70.0, 64, 1e-5]) + "\n")
+    done = subprocess.run([*command, "--status"], check=False, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "roller:1 ok 2 s" in done.stdout and "ansor:1000 64 trials so far 70 s" in done.stdout
