@@ -12,6 +12,7 @@ from ..tvm_env import import_relax_tvm, line
 _LAZY = {
     "Buckets": "dynamic",
     "FoldScales": "folding",
+    "FuseRTasks": "fuse_rtasks",
     "PlanLayout": "layout",
     "RollerSpace": "components",
     "RollerStrategy": "components",
@@ -62,6 +63,7 @@ _register()
 __all__ = [  # noqa: F822
     "Buckets",
     "FoldScales",
+    "FuseRTasks",
     "PlanLayout",
     "RollerSpace",
     "RollerStrategy",

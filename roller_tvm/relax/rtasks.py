@@ -12,7 +12,8 @@ from tvm import relax
 
 from ..device import DeviceSpec
 from ..errors import RollerError
-from ..rammer import DataFlowGraph, FusionPlan, Node, convex_parts, plan_graph
+from ..rammer import Costs, DataFlowGraph, FusionPlan, Node, Part, ROperator, convex_parts, plan_graph
+from ..rammer.policy import plain_kernel
 from ..te.body import unique
 from ..tir.cuda import cuda_target
 from ..tir.nodes import key
@@ -145,15 +146,30 @@ class RTaskGraph:
         """A region as rOperators."""
         return call_graph(region.calls, self.functions)
 
+    def plan(
+        self, region: Region, policy: str = "best", launch: str = "stream", resident_bytes: int = 0
+    ) -> FusionPlan:  # fmt: skip
+        """A plan for a region, nothing built; see ``rammer.plan_graph``."""
+        kept = {c.name for c in region.calls if region.kept.intersection(c.tensors[len(c.tensors) - c.outputs :])}
+        return plan_graph(self.graph(region), self.device, policy, launch, kept, resident_bytes)
+
     def plans(self, policy: str = "best", launch: str = "stream") -> tuple[FusionPlan, ...]:
-        """A plan for each region, nothing built.
+        """A plan for each region.
 
         Parameters
         ----------
         policy, launch
             See ``rammer.plan_graph``.
         """
-        return tuple(plan_graph(self.graph(region), self.device, policy, launch) for region in self.regions)
+        return tuple(self.plan(region, policy, launch) for region in self.regions)
+
+    def apart(self, call: Call, launch: str = "stream") -> Part:
+        """A call that stays a function of its own."""
+        costs = Costs.of(self.device, launch)
+        operator = ROperator(call.name, self.functions.of(call.func, call.name).kernels)
+        kernel = plain_kernel(operator, costs)
+        seconds = kernel.seconds + len(kernel.phases) * costs.launch_seconds
+        return Part(((call.name, kernel),), seconds, seconds)
 
     def __str__(self) -> str:
         calls = sum(len(r.calls) for r in self.regions)
@@ -249,7 +265,7 @@ class _Reader:
         if call is not None:
             split = len(call.tensors) - call.outputs
             return Bound(binding, call, call.tensors[:split], call.tensors[split:])
-        reads = dict.fromkeys(t for var in _used(value) for t in self._of(var))
+        reads = dict.fromkeys(t for var in used_variables(value) for t in self._of(var))
         return Bound(binding, None, tuple(reads), self._written(binding.var), reason)
 
     def _of(self, value: Any) -> tuple[str, ...]:
@@ -336,7 +352,7 @@ def _width(var: Any) -> int:
     return len(var.ty.fields) if hasattr(var.ty, "fields") else 1
 
 
-def _used(value: Any) -> Iterable[Any]:
+def used_variables(value: Any) -> Iterable[Any]:
     """Variables of an expression."""
     found: dict[int, Any] = {}
 

@@ -8,13 +8,14 @@ from typing import Any
 
 from ..device import DeviceSpec
 from ..emulate.host import HostCode
-from ..errors import RollerError, UsageError, last_line
+from ..errors import RollerError, UnsupportedOperator, UsageError, last_line
 from ..lower import lower
 from ..plan import construct
 from ..plan.features import Features
 from ..rammer import DataFlowGraph, Edge, FusionPlan, Part, RKernel, ROperator, plan_graph, rkernels
 from ..rammer.code import FusedKernel, OperatorCode, fuse
 from ..rammer.device_code import CannotFuse
+from ..te.body import REMEDY
 from .apply import apply_steps_tir
 from .emulated import generated
 from .nodes import structural_hash, structurally_equal
@@ -65,7 +66,7 @@ class FusedCalls:
                    for _, code in self.kernels)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class RFunction:
     """A PrimFunc read and planned.
 
@@ -124,7 +125,14 @@ class RFunctions:
         known = self._by_id[id(func)][1]
         if isinstance(known, RollerError):
             raise known
+        if not known.kernels:
+            raise UnsupportedOperator("none of its plans has code", name, REMEDY)
         return known
+
+    def give_up(self, func: Any, kernel: RKernel) -> None:
+        """Go without an rKernel that has no code; without its last one a function cannot be planned."""
+        found = self.of(func)
+        found.kernels = tuple(k for k in found.kernels if k is not kernel)
 
     def _made(self, func: Any, name: str) -> RFunction | RollerError:
         try:
@@ -249,7 +257,8 @@ class KernelMaker:
         config = {**current.config, **({"tirx.use_async_copy": True} if ahead else {})}
         try:
             with tvm.transform.PassContext(opt_level=current.opt_level, config=config):
-                return generated(apply_steps_tir(found.func, found.reading, lower(kernel.plan)), self.target)
+                schedule = apply_steps_tir(found.func, found.reading, lower(kernel.plan))
+                return generated(schedule.mod["main"], self.target)
         except Exception as error:  # a defect of one recipe, or of TVM's lowering, must not stop the other operators
             what = error.what if isinstance(error, RollerError) else last_line(error)
             return CannotFuse(f"no code for its rKernel '{kernel.name}': {what}", where=f"operator '{name}'",

@@ -1,0 +1,329 @@
+"""FuseRTasks: the operators of a Relax module scheduled together, each plan one kernel (Rammer, OSDI'20)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from ..device import DeviceSpec
+from ..emulate.host import BufferSpec
+from ..errors import RollerError, UnsupportedOperator
+from ..rammer import FusionPlan, Part, draw, explain_fusion
+from ..rammer.code import FusedKernel
+from ..rammer.device_code import CannotFuse
+from ..tir.fused_func import fused_function
+from ..tir.nodes import key
+from ..tir.rtasks import Call, KernelMaker
+from .constants import array_of
+from .devices import find_target
+from .fused_block import FusedCall, rewritten, spec_bytes, spec_of, with_blocks, with_functions
+from .rtasks import Block, Region, RTaskGraph, read_blocks, rtask_graph
+
+#: Functions of plans are called so, and a number.
+NAME = "rtasks"
+
+
+@dataclass(frozen=True)
+class FusedRegion:
+    """What became of the calls of a region.
+
+    Parameters
+    ----------
+    name : str
+        See `rtasks.Region`.
+    plan : FusionPlan
+        Parts that could not be made one kernel are cut up, or stay one by one.
+    functions : tuple of str
+        For each part the function that is its kernel; '' where its calls stay as they were.
+    refused : tuple of str
+        Why plans, or kernels of operators, were refused.
+    """
+
+    name: str
+    plan: FusionPlan
+    functions: tuple[str, ...]
+    refused: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return "\n".join([f"{self.name}: {self.plan}", *(f"  refused: {why}" for why in self.refused)])
+
+
+@dataclass
+class Fusion:
+    """What the pass did.
+
+    Parameters
+    ----------
+    device : DeviceSpec or None
+    regions : list of FusedRegion
+    outside : list of (name, reason)
+        What is in no plan, and stays as it was.
+    kernels : dict
+        Function -> its `FusedKernel`, for a GPU.
+    seconds : float
+        The pass took.
+    """
+
+    device: DeviceSpec | None = None
+    regions: list[FusedRegion] = field(default_factory=list)
+    outside: list[tuple[str, str]] = field(default_factory=list)
+    kernels: dict[str, FusedKernel] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def functions(self) -> tuple[str, ...]:
+        """Functions that are plans."""
+        return tuple(name for region in self.regions for name in region.functions if name)
+
+    @property
+    def launches(self) -> int:
+        """Kernels that the planned operators are now."""
+        return sum(region.plan.launches for region in self.regions)
+
+    @property
+    def sequential_launches(self) -> int:
+        """Kernels that they are one by one."""
+        return sum(region.plan.sequential_launches for region in self.regions)
+
+    @property
+    def predicted_seconds(self) -> float:
+        return sum(region.plan.seconds for region in self.regions)
+
+    @property
+    def sequential_seconds(self) -> float:
+        return sum(region.plan.sequential_seconds for region in self.regions)
+
+    def __str__(self) -> str:
+        head = (f"FuseRTasks: {self.launches} kernels instead of {self.sequential_launches}, "
+                f"{self.predicted_seconds * 1e6:.1f} us against {self.sequential_seconds * 1e6:.1f} us predicted, "
+                f"{len(self.functions)} plans in {self.seconds:.1f} s")
+        told = [line for region in self.regions for line in str(region).splitlines()]
+        told += [f"{name}: outside of every plan, {reason}" for name, reason in self.outside]
+        return "\n".join([head, *(f"  {line}" for line in told)])
+
+    def explain(self) -> str:
+        """The report of ``--explain``: every plan of every region, then what is outside and what was refused."""
+        lines: list[str] = []
+        for region in self.regions:
+            lines += [*([""] if lines else []), region.name, explain_fusion(region.plan)]
+        if self.outside:
+            lines += ["", "outside of every plan", *(f"  {name}: {reason}" for name, reason in self.outside)]
+        if refused := [line for region in self.regions for why in region.refused for line in why.splitlines()]:
+            lines += ["", "refused", *(f"  {line}" for line in refused)]
+        return "\n".join(lines)
+
+    def pictures(self) -> dict[str, str]:
+        """Region -> its operators over time, before and after, as SVG."""
+        if self.device is None:
+            return {}
+        return {region.name: draw(region.plan, self.device) for region in self.regions}
+
+
+@tvm.transform.module_pass(opt_level=0, name="FuseRTasks")
+class FuseRTasks:
+    """Make one kernel of operators that are predicted to take less time so, and put it in the place of their calls.
+
+    The operators of each dataflow block are planned by ``roller_tvm.rammer``; where one cannot be (an extern call, a
+    shape known at run time, no kernel) it stays as it is, and no plan reaches across it and back. What a plan hands on
+    within itself is planned like any other memory of the model. Put it after ``FuseTIR`` (a module that is not
+    legalized yet is prepared first) and before the functions that are left are scheduled.
+
+    Parameters
+    ----------
+    target : Target, dict or str, optional
+        By default the target in whose scope the pass runs.
+    device : DeviceSpec or str, optional
+        By default the one that follows from the target.
+    policy : str
+        'wavefront', as published, 'list', or 'best' of both.
+    launch : str, optional
+        How the model's kernels are launched, 'stream' or 'graph' (a CUDA graph): what fusing saves. By default as
+        ``relax.backend.use_cuda_graph`` says.
+    top : int
+        Plans a function, of which its rKernels are chosen.
+    tf32 : bool
+        See `ScheduleWithRoller`.
+
+    Attributes
+    ----------
+    report : Fusion
+        What the last run did.
+
+    Examples
+    --------
+    >>> with tvm.target.Target({"kind": "cuda", "arch": "sm_80"}):  # doctest: +SKIP
+    ...     mod = FuseRTasks()(mod)
+    """
+
+    def __init__(
+        self, target: Any = None, device: DeviceSpec | str | None = None, policy: str = "best",
+        launch: str | None = None, top: int = 10, tf32: bool = False,
+    ) -> None:  # fmt: skip
+        self.target, self.device, self.policy, self.launch = target, device, policy, launch
+        self.top, self.tf32 = top, tf32
+        self.report = Fusion()
+
+    def transform_module(self, mod: Any, _context: Any) -> Any:
+        """The module with its plans as functions."""
+        start = time.perf_counter()
+        graph = rtask_graph(mod, find_target(self.target), self.device, self.top, self.tf32)
+        report = self.report = Fusion(graph.device)
+        launch = self.launch or _launch()
+        result = _GpuFusion(graph, self.policy, launch, report).module()
+        report.seconds = time.perf_counter() - start
+        return result
+
+
+def _launch() -> str:
+    config = tvm.transform.PassContext.current().config
+    return "graph" if bool(config.get("relax.backend.use_cuda_graph", False)) else "stream"
+
+
+class _GpuFusion:
+    """Plans of one module, each a PrimFunc with a kernel of CUDA C++."""
+
+    def __init__(self, graph: RTaskGraph, policy: str, launch: str, report: Fusion) -> None:
+        self.graph, self.policy, self.launch, self.report = graph, policy, launch, report
+        self.maker = KernelMaker(graph.functions, graph.target)
+        self.mod = graph.mod
+        self.taken = {str(var.name_hint) for var in graph.mod.get_global_vars()}
+        self.resident = resident_bytes(graph)
+
+    def module(self) -> Any:
+        planned = self._planned()
+        self.report.outside = list(self.graph.outside)
+        changed: dict[str, dict[int, Any]] = {}
+        for block in self.graph.blocks:
+            fused = [one for region in block.regions for one in self._region(block, region, *planned[region.name])]
+            if fused:
+                given = self.mod[block.function].body.blocks[block.number]
+                changed.setdefault(block.function, {})[block.number] = rewritten(self.mod, block, given, fused)
+        if not changed:
+            return self.mod
+        functions = {self.mod.get_global_var(n): with_blocks(self.mod[n], b) for n, b in changed.items()}
+        passes = relax.transform
+        tidied = tvm.transform.Sequential([passes.CanonicalizeBindings(), passes.DeadCodeElimination()])
+        return tidied(with_functions(self.mod, functions))
+
+    def _planned(self) -> dict[str, tuple[FusionPlan, list[str]]]:
+        """A plan for each region, and what it had to go without."""
+        while True:
+            found = {}
+            try:
+                for region in self.graph.regions:
+                    refused: list[str] = []
+                    found[region.name] = self._plan(region, refused), refused
+                return found
+            except UnsupportedOperator:  # the last rKernel of a function has no code: it is outside then
+                blocks = tuple(read_blocks(self.graph.mod, self.graph.functions))
+                self.graph = replace(self.graph, blocks=blocks)
+
+    def _region(
+        self, block: Block, region: Region, plan: FusionPlan, refused: list[str]
+    ) -> Iterator[FusedCall]:  # fmt: skip
+        """The plans of a region that became kernels."""
+        parts: list[Part] = []
+        names: list[str] = []
+        todo = list(reversed(plan.parts))
+        by_name = {call.name: call for call in region.calls}
+        while todo:
+            part = todo.pop()
+            if part.program is None:
+                parts.append(part)
+                names.append("")
+                continue
+            try:
+                name, made = self._fused(block, region, part)
+            except RollerError as error:
+                refused.append(f"{', '.join(o for o, _ in part.kernels)}: {error}")
+                todo += reversed(self._halves(region, [by_name[o] for o, _ in part.kernels]))
+                continue
+            parts.append(part)
+            names.append(name)
+            yield made
+        self.report.regions.append(FusedRegion(region.name, replace(plan, parts=tuple(parts)), tuple(names),
+                                               tuple(refused)))  # fmt: skip
+
+    def _plan(self, region: Region, refused: list[str]) -> FusionPlan:
+        """A plan whose operators all have code; rKernels without are given up."""
+        calls = {call.name: call for call in region.calls}
+        while True:
+            plan = self.graph.plan(region, self.policy, self.launch, self.resident)
+            lost = False
+            for part in plan.parts:
+                for name, kernel in part.kernels if part.program else ():
+                    try:
+                        self.maker.code(calls[name], kernel)
+                    except CannotFuse as error:
+                        refused.append(str(error))
+                        lost = True
+                        self.graph.functions.give_up(calls[name].func, kernel)
+            if not lost:
+                return plan
+
+    def _halves(self, region: Region, calls: Sequence[Call]) -> list[Part]:
+        """Plans of the first and of the last calls of one that is refused."""
+        ordered = [call for call in region.calls if call in calls]
+        if len(ordered) == 1:
+            return [self.graph.apart(ordered[0], self.launch)]
+        half = len(ordered) // 2
+        found: list[Part] = []
+        for some in (ordered[:half], ordered[half:]):
+            outside = {t for c in region.calls if c not in some for t in c.tensors[: len(c.tensors) - c.outputs]}
+            smaller = Region(region.name, tuple(some), region.kept | outside)
+            found += self.graph.plan(smaller, self.policy, self.launch, self.resident).parts
+        return found
+
+    def _fused(self, block: Block, region: Region, part: Part) -> tuple[str, FusedCall]:
+        """The function of a part in the module, and the call of it."""
+        name = next(f"{NAME}_{n}" for n in range(len(self.taken) + 1) if f"{NAME}_{n}" not in self.taken)
+        kernel = self.maker.fused(name, part, region.calls, region.kept)
+        calls = [call for call in region.calls if call.name in {o for o, _ in part.kernels}]
+        made = {t for call in calls for t in call.tensors[len(call.tensors) - call.outputs :]}
+        known = {s.name: s for s in (*kernel.host.parameters, *kernel.host.between) if isinstance(s, BufferSpec)}
+        of_block = {name: spec_of(block, name) if name in block.values else spec for name, spec in known.items()}
+        reads = tuple(n for n in of_block if n in block.values and n not in made)
+        # What no rTask reads or writes is made all the same: a result may be wanted by name.
+        results = [n for call in calls for n in call.tensors[len(call.tensors) - call.outputs :]]
+        scratch = tuple(spec for n, spec in of_block.items() if n not in block.values)
+        specs = [*(of_block[n] for n in reads), *(spec_of(block, n) for n in results), *scratch]
+        func = fused_function(name, kernel, self.graph.target, specs, [o for o, _ in part.kernels])
+        self.taken.add(name)
+        builder = relax.BlockBuilder(self.mod)  # which gives the variable its type
+        var = builder.add_func(func, name)
+        self.mod = builder.get()
+        self.report.kernels[name] = kernel
+        return name, FusedCall(tuple(calls), var, reads, (*results, *scratch))
+
+
+def resident_bytes(graph: RTaskGraph) -> int:
+    """Of the device's memory, what the model has there while it runs: weights, and what it is given."""
+    total = 0
+    seen: set[int] = set()
+    for block in graph.blocks:
+        made = {t for b in block.bounds for t in b.writes}
+        for name, value in block.values.items():
+            if name in made or key(value) in seen:
+                continue
+            seen.add(key(value))
+            array = array_of(value)
+            if array is not None:
+                total += int(array.nbytes)
+            elif isinstance(getattr(value.ty, "shape", None), relax.ShapeExpr):
+                total += _bytes_of(block, name)
+    return total
+
+
+def _bytes_of(block: Block, tensor: str) -> int:
+    try:
+        return spec_bytes(spec_of(block, tensor))
+    except (TypeError, AttributeError):  # a size known only at run time
+        return 0
+
+
+__all__ = ["FuseRTasks", "FusedRegion", "Fusion"]

@@ -1,0 +1,168 @@
+"""A dataflow block with plans in the place of their calls."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from ..emulate.host import BufferSpec
+from ..emulate.source import dtype_bytes
+from ..tir.nodes import key
+from ..tir.rtasks import Call
+from .rtasks import Block, Bound, used_variables
+
+
+@dataclass(frozen=True, eq=False)
+class FusedCall:
+    """Calls of a block that one PrimFunc computes.
+
+    Parameters
+    ----------
+    calls : tuple of Call
+    var : tvm.ir.GlobalVar
+        The function's.
+    reads : tuple of str
+        Tensors of the block, for its first parameters.
+    writes : tuple of str or BufferSpec
+        For its last ones: tensors of the block, and memory that nobody else sees.
+    """
+
+    calls: tuple[Call, ...]
+    var: Any
+    reads: tuple[str, ...]
+    writes: tuple[str | BufferSpec, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class _Unit:
+    """Bindings that come together."""
+
+    numbers: tuple[int, ...]
+    fused: FusedCall | None = None
+
+
+def type_of(block: Block, tensor: str) -> Any:
+    """A tensor's type."""
+    value = block.values[tensor]
+    return value.tuple_value.ty.fields[value.index] if isinstance(value, relax.TupleGetItem) else value.ty
+
+
+def spec_of(block: Block, tensor: str) -> BufferSpec:
+    """A tensor of a block as a buffer of host code."""
+    found = type_of(block, tensor)
+    return BufferSpec(tensor, tuple(int(e) for e in found.shape.values), str(found.dtype))
+
+
+def spec_bytes(spec: BufferSpec) -> int:
+    """Of a buffer whose shape is known."""
+    return int(prod(spec.shape)) * dtype_bytes(spec.dtype)
+
+
+def rewritten(mod: Any, block: Block, given: Any, fused: Sequence[FusedCall]) -> Any:
+    """The dataflow block with these calls fused; every variable of it stays bound.
+
+    Plans are convex, so the bindings have an order: that of the block, each plan where its last call was.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        Which has the functions of the plans.
+    block : Block
+        What was read of `given`.
+    given : relax.DataflowBlock
+    fused : sequence of FusedCall
+    """
+    units = _units(block, fused)
+    builder = relax.BlockBuilder(mod)
+    bindings: list[Any] = []
+    for unit in _ordered(block, units):
+        if unit.fused is None:
+            bindings.append(block.bounds[unit.numbers[0]].binding)
+        else:
+            bindings += _bindings(builder, block, unit)
+    return relax.DataflowBlock(bindings)
+
+
+def _units(block: Block, fused: Sequence[FusedCall]) -> list[_Unit]:
+    number = {b.call.name: n for n, b in enumerate(block.bounds) if b.call}
+    units = [_Unit(tuple(number[c.name] for c in f.calls), f) for f in fused]
+    taken = {n for unit in units for n in unit.numbers}
+    return units + [_Unit((n,)) for n in range(len(block.bounds)) if n not in taken]
+
+
+def _ordered(block: Block, units: Sequence[_Unit]) -> Iterator[_Unit]:
+    """Each unit after those whose variables it uses."""
+    maker = {key(b.binding.var): n for n, b in enumerate(block.bounds)}
+    home = {n: u for u, unit in enumerate(units) for n in unit.numbers}
+
+    def needed(number: int, bound: Bound, inside: bool) -> set[int]:
+        values = [block.values[t] for t in bound.reads] if inside else [bound.binding.value]
+        return {maker[key(v)] for value in values for v in used_variables(value) if key(v) in maker}
+
+    before = [{home[m] for n in unit.numbers for m in needed(n, block.bounds[n], unit.fused is not None)} - {u}
+              for u, unit in enumerate(units)]  # fmt: skip
+    after: list[list[int]] = [[] for _ in units]
+    for u, others in enumerate(before):
+        for other in others:
+            after[other].append(u)
+    waiting = [len(others) for others in before]
+    ready = [(max(unit.numbers), u) for u, unit in enumerate(units) if not waiting[u]]
+    heapq.heapify(ready)
+    count = 0
+    while ready:
+        _, u = heapq.heappop(ready)
+        count += 1
+        yield units[u]
+        for other in after[u]:
+            waiting[other] -= 1
+            if not waiting[other]:
+                heapq.heappush(ready, (max(units[other].numbers), other))
+    if count < len(units):
+        raise ValueError(f"plans of {block.function} wait for each other")
+
+
+def _bindings(builder: Any, block: Block, unit: _Unit) -> Iterator[Any]:
+    """The call of a plan's function, and the variables that its calls had, as elements of what it makes."""
+    fused = unit.fused
+    assert fused is not None
+    types = [relax.TensorType(w.shape, w.dtype) if isinstance(w, BufferSpec) else type_of(block, w)
+             for w in fused.writes]  # fmt: skip
+    arguments = relax.Tuple([block.values[t] for t in fused.reads])
+    single = len(types) == 1
+    call = builder.normalize(relax.call_tir(fused.var, arguments, types[0] if single else types))
+    made = relax.DataflowVar(str(fused.var.name_hint), call.ty)
+    yield relax.VarBinding(made, call)
+    place = {w: n for n, w in enumerate(fused.writes) if isinstance(w, str)}
+    for number in unit.numbers:
+        bound = block.bounds[number]
+        elements = [made if single else relax.TupleGetItem(made, place[t]) for t in bound.writes]
+        value = elements[0] if len(elements) == 1 else relax.Tuple(elements)
+        if len(elements) > 1 and not single:  # an element of a tuple is a binding of its own
+            named = []
+            for tensor, element in zip(bound.writes, elements, strict=True):
+                var = relax.DataflowVar(tensor, type_of(block, tensor))
+                yield relax.VarBinding(var, builder.normalize(element))
+                named.append(var)
+            value = relax.Tuple(named)
+        yield relax.VarBinding(bound.binding.var, builder.normalize(value))
+
+
+def with_blocks(func: Any, blocks: dict[int, Any]) -> Any:
+    """A Relax function with other blocks in the places of these."""
+    every = [blocks.get(n, b) for n, b in enumerate(func.body.blocks)]
+    body = relax.SeqExpr(every, func.body.body)
+    return relax.Function(func.params, body, func.ret_ty, func.is_pure, func.attrs)
+
+
+def with_functions(mod: Any, functions: dict[Any, Any]) -> Any:
+    """A module with functions added or replaced; the given one stays as it is."""
+    changed = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs, global_infos=mod.global_infos)
+    for var, func in functions.items():
+        changed[var] = func
+    return changed
