@@ -27,6 +27,7 @@ from .database import for_other_kernels
 from .devices import find_target
 from .dynamic import Buckets, Sizes
 from .folding import FoldScales
+from .fuse_rtasks import FuseRTasks
 from .kernels import pack_constants
 from .layout import PlanLayout
 from .lowered import require_lowered
@@ -86,7 +87,7 @@ def prepare(mod: Any, target: Any = None, buckets: Sizes | Sequence[int] | None 
 
 def schedule(
     mod: Any, target: Any = None, database: Any = None, device: DeviceSpec | str | None = None, top: int = 4,
-    tf32: bool = False,
+    tf32: bool = False, fuse_rtasks: bool | FuseRTasks = False,
 ) -> tuple[Any, Report]:  # fmt: skip
     """Every PrimFunc of a prepared module scheduled, and what Roller did of it.
 
@@ -97,6 +98,8 @@ def schedule(
         By default the database in scope, if there is one.
     tf32 : bool
         See `ScheduleWithRoller`.
+    fuse_rtasks : bool or FuseRTasks
+        Whether operators are made one kernel where that is predicted to pay, and how (see `FuseRTasks`).
 
     Raises
     ------
@@ -106,7 +109,10 @@ def schedule(
     target = _target(target)
     require_lowered(mod)
     scheduler: Any = ScheduleWithRoller(target, device, top, tf32)
+    fuse: Any = FuseRTasks(target, device, tf32=tf32) if fuse_rtasks is True else fuse_rtasks
     with target, _database(database, target) as records:
+        if fuse and target.kind.name != "llvm":
+            mod = fuse(mod)
         if records is not None:
             mod = relax.transform.MetaScheduleApplyDatabase()(mod)
         mod = scheduler(mod)
@@ -138,6 +144,7 @@ def roller_pipeline(
     buckets: Sizes | Sequence[int] | None = None,
     top: int = 4,
     tf32: bool = False,
+    fuse_rtasks: bool | FuseRTasks = False,
 ) -> Any:
     """The whole pipeline as one pass, for ``tvm.compile(mod, target, relax_pipeline=...)``.
 
@@ -155,6 +162,8 @@ def roller_pipeline(
         Plans tried where the first ones cannot be applied.
     tf32 : bool
         See `ScheduleWithRoller`.
+    fuse_rtasks : bool or FuseRTasks
+        See `schedule`.
 
     Examples
     --------
@@ -165,7 +174,7 @@ def roller_pipeline(
     @tvm.transform.module_pass(opt_level=0, name="RollerPipeline")
     def pipeline(mod: Any, _context: Any) -> Any:
         full = _target(target)
-        scheduled, _ = schedule(prepare(mod, full, buckets), full, database, device, top, tf32)
+        scheduled, _ = schedule(prepare(mod, full, buckets), full, database, device, top, tf32, fuse_rtasks)
         with full:
             return lower(full)(scheduled)
 
@@ -180,6 +189,7 @@ def build(
     device: DeviceSpec | str | None = None,
     buckets: Sizes | Sequence[int] | None = None,
     tf32: bool = False,
+    fuse_rtasks: bool | FuseRTasks = False,
 ) -> Any:
     """Build a Relax module for ``relax.VirtualMachine`` with Roller's schedules.
 
@@ -191,7 +201,7 @@ def build(
         By default this machine's CPU.
     params : mapping of name to array, optional
         Weights to bind to parameters of ``main``.
-    database, device, buckets, tf32
+    database, device, buckets, tf32, fuse_rtasks
         See `roller_pipeline`.
 
     Returns
@@ -212,7 +222,8 @@ def build(
     take = TakeHost()
     instruments = [*(outer.instruments or []), *([take.instrument] if full.kind.name == "cuda" else [])]
     with tvm.transform.PassContext(opt_level=outer.opt_level, config=_copying_ahead(full), instruments=instruments):
-        executable = tvm.compile(mod, full, relax_pipeline=roller_pipeline(full, database, device, buckets, tf32=tf32))
+        pipeline = roller_pipeline(full, database, device, buckets, tf32=tf32, fuse_rtasks=fuse_rtasks)
+        executable = tvm.compile(mod, full, relax_pipeline=pipeline)
     setattr(executable, KERNELS, take.kernels(executable))
     return executable
 
