@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+from roller_tvm.device.arch import arch_number
 from roller_tvm.device.load import read_shipped
 from roller_tvm.device.quantity import read_quantity
 
@@ -21,7 +22,6 @@ _SANITY = {
     "shared_max": "bytes_per_cycle",
     "launch_max": "time_us",
 }
-_LAUNCH = {"graph_saves": "time_us"}
 
 
 @functools.lru_cache(maxsize=64)
@@ -38,14 +38,32 @@ def sanity(key: str) -> float:
     return float(quantity.canonical(_SANITY[key], where, 1.0, 1))
 
 
-@functools.lru_cache(maxsize=8)
-def launch_cost(key: str) -> float:
-    """What starting a kernel costs beside a device's own overhead, in microseconds.
+@functools.lru_cache(maxsize=64)
+def launch_cost(key: str, arch: str) -> float | None:
+    """What it costs to start kernels one after the other, in microseconds, on an architecture.
+
+    Parameters
+    ----------
+    key : str
+        'graph', a kernel as a node of a CUDA graph, or 'barrier', all blocks of one kernel waiting for each other.
+    arch : str
+        As 'sm_90'. Of one that was not measured the next older one's.
+
+    Returns
+    -------
+    float or None
+        None where no older one was measured either.
 
     Examples
     --------
-    >>> 0 < launch_cost("graph_saves") < 2
-    True
+    >>> launch_cost("graph", "sm_90") > launch_cost("barrier", "sm_90"), launch_cost("graph", "sm_37")
+    (True, None)
     """
-    quantity = read_quantity(read_shipped("_cuda")["launch"][key], f"{_FILE}: launch.{key}", True)
-    return float(quantity.canonical(_LAUNCH[key], f"{_FILE}: launch.{key}", 1.0, 1))
+    table = read_shipped("_cuda")["launch"][key]
+    number = arch_number(arch) if arch.startswith("sm_") else 0
+    known = [name for name in table if arch_number(name) <= number]
+    if not known:
+        return None
+    name = max(known, key=arch_number)
+    where = f"{_FILE}: launch.{key}.{name}"
+    return float(read_quantity(table[name], where, True).canonical("time_us", where, 1.0, 1))

@@ -36,16 +36,19 @@ class Costs:
 
     @classmethod
     def of(cls, device: DeviceSpec, launch: str = "stream") -> Costs:
-        """From the spec: a step counter is written to, and read from, the memory that units share.
+        """From the spec, and from what was measured on its architecture.
 
-        Round trips to it: one until an rTask's results are acknowledged, half of one for the step, half for a poll
-        that just missed it; then the poll that sees it, and the fence behind which nothing old is read.
+        A step counter is written to, and read from, the memory that units share. Round trips to it: one until an
+        rTask's results are acknowledged, half of one for the step, half for a poll that just missed it; then the poll
+        that sees it, and the fence behind which nothing old is read. Where whole barriers were measured on the
+        architecture, and took longer, the rest is the signal's.
 
         Examples
         --------
         >>> from roller_tvm.device import load_device
-        >>> Costs.of(load_device("v100")).launch_seconds
-        2.6e-06
+        >>> costs = Costs.of(load_device("v100"))
+        >>> costs.launch_seconds, round((costs.signal_seconds + costs.poll_seconds) * 1e6, 2)
+        (2.6e-06, 1.33)
         """
         if launch not in LAUNCHES:
             raise ValueError(f"launch must be one of {', '.join(LAUNCHES)} (got {launch!r})")
@@ -53,16 +56,24 @@ class Costs:
             return cls(device.launch_overhead_us * 1e-6, device.launch_overhead_us * 1e-6, 0.0)
         shared = device.level("l2") if device.has("l2") else device.far
         unit = device.level("shared") if device.has("shared") else device.near
-        once, sync = shared.latency_ns * 1e-9, unit.latency_ns * 1e-9
-        start = device.launch_overhead_us * 1e-6
-        if launch == "graph":
-            start = max(0.0, start - graph_saving(device))
-        return cls(start, 2 * once + sync, 2 * once + sync)
+        trips = 2 * shared.latency_ns * 1e-9 + unit.latency_ns * 1e-9
+        measured = launch_cost("barrier", device.arch)
+        return cls(launch_seconds(device, launch), max(trips, (measured or 0.0) * 1e-6 - trips), trips)
 
 
-def graph_saving(device: DeviceSpec) -> float:
-    """Seconds by which a kernel starts sooner as a node of a CUDA graph than from a stream; 0 where there are none."""
-    return launch_cost("graph_saves") * 1e-6 if device.arch.startswith("sm_") else 0.0
+def launch_seconds(device: DeviceSpec, launch: str) -> float:
+    """Seconds to start a kernel, from a stream or as a node of a CUDA graph, where the architecture has those.
+
+    Examples
+    --------
+    >>> from roller_tvm.device import load_device
+    >>> h200 = load_device("h200")
+    >>> launch_seconds(h200, "stream"), round(launch_seconds(h200, "graph") * 1e6, 2)
+    (2.5e-06, 1.26)
+    """
+    stream = device.launch_overhead_us
+    node = launch_cost("graph", device.arch) if launch == "graph" else None
+    return min(stream, node if node is not None else stream) * 1e-6
 
 
 @dataclass(frozen=True)
