@@ -32,6 +32,8 @@ def program_lines(
         lines.append(f"    in place: {', '.join(program.inlined)}")
     if program.recipe == "cpu.rows":
         lines.append(f"    kept for a row: {', '.join(program.staged)}")
+    if program.recipe == "cpu.lanes":
+        lines.append(f"    merged in the tile: {', '.join(program.staged)}")
     if program.choices:
         lines.append(f"    choices: {' '.join(f'{k}={v}' for k, v in program.choices)}")
     lines += ["   tiles", *table(_tile_rows(program, g, device), left=1)]

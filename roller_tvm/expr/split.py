@@ -8,6 +8,17 @@ from .affine import Index
 from .expression import REDUCE, Access, Axis, Stage, TensorExpression
 
 
+def partial_name(stage: str, before: int = 0) -> str:
+    """The stage of partial results that a split makes of a stage which was split `before` times already.
+
+    Examples
+    --------
+    >>> partial_name("C"), partial_name("C", 1)
+    ('C.rf', 'C.rf2')
+    """
+    return f"{stage}.rf{before + 1 if before else ''}"
+
+
 def split_reduction(
     expression: TensorExpression, stage_name: str, axis_name: str, parts: int, lanes: bool = False
 ) -> TensorExpression:
@@ -15,7 +26,7 @@ def split_reduction(
 
     Stage ``C = sum_k f(k)`` becomes ``C.rf[p] = sum_ki f(p * K/parts + ki)`` followed by
     ``C = sum_p C.rf[p]``. With `lanes` the parts are interleaved, ``f(ki * parts + p)``, and ``p`` is the
-    last dimension: the lanes of a vector.
+    last dimension: the lanes of a vector. Split again, the sum over ``p`` becomes ``C.rf2`` and a shorter one.
 
     Parameters
     ----------
@@ -47,7 +58,7 @@ def split_reduction(
     shorter = replace(axis, name=inner, extent=length, part_of=None, fused_of=())
     reduce = tuple(shorter if a is axis else a for a in stage.reduce)
     partial = Stage(
-        f"{stage_name}.rf",
+        partial_name(stage_name, sum(s.name.startswith(f"{stage_name}.rf") for s in expression.stages)),
         ((*stage.spatial, Axis(part, parts)) if lanes else (Axis(part, parts), *stage.spatial)) + reduce,
         tuple(a.substitute(values) for a in stage.reads),
         stage.dtype, stage.ops, stage.combiner,

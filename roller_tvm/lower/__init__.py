@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from ..plan.program import Plan
+from collections.abc import Sequence
+
+from ..expr.split import partial_name
+from ..plan.program import Plan, SplitReduction
 from .cpu import lower_cpu_tiled
 from .cpu_dilated import lower_cpu_dilated
 from .cpu_direct import lower_cpu_direct
+from .cpu_lanes import lower_cpu_lanes
 from .cpu_rows import lower_cpu_rows
 from .cpu_unrolled import lower_cpu_unrolled
 from .gpu import lower_direct, lower_reduce, lower_tiled
@@ -29,6 +33,7 @@ _RECIPES = {
     "cpu.window": lower_cpu_tiled,  # the same loops, the windows unrolled
     "cpu.dilated": lower_cpu_dilated,
     "cpu.rows": lower_cpu_rows,
+    "cpu.lanes": lower_cpu_lanes,
     "cpu.unrolled": lower_cpu_unrolled,
 }
 
@@ -48,8 +53,8 @@ def lower(plan: Plan) -> tuple[Step, ...]:
     fuse(relu, [i0, i1], i0*i1)
     """
     steps: list[Step] = []
-    for split in reversed(plan.split_reductions):  # TE loses the operations that follow one
-        partial = plan.expression.stage(f"{split.stage}.rf")
+    for number, split in _from_the_last(plan.split_reductions):
+        partial = plan.expression.stage(partial_name(split.stage, number))
         part, inner = f"{split.axis}.p", f"{split.axis}.i"
         if split.loops:
             steps.append(Fuse(split.stage, split.loops, split.axis))
@@ -70,6 +75,12 @@ def lower(plan: Plan) -> tuple[Step, ...]:
         own = [step for step in steps[start:] if isinstance(step, CacheWrite)]
         steps[start:] = [*reversed(own), *(step for step in steps[start:] if step not in own)]
     return tuple(steps)
+
+
+def _from_the_last(splits: Sequence[SplitReduction]) -> list[tuple[int, SplitReduction]]:
+    """Those of the last stage first, since TE loses the operations that follow one; how often it was split before."""
+    stages = reversed(dict.fromkeys(s.stage for s in splits))
+    return [(n, s) for name in stages for n, s in enumerate(s for s in splits if s.stage == name)]
 
 
 __all__ = ["Step", "lower", "render", "step_from_json"]

@@ -263,6 +263,7 @@ def tiled_estimate(
     order: tuple[int, ...],
     packed: frozenset[str] = frozenset(),
     cost: TileCost | None = None,
+    stored: int | None = None,
 ) -> ProgramEstimate:
     """Predicted time of recipe cpu.tiled.
 
@@ -278,6 +279,8 @@ def tiled_estimate(
         Operands copied together once a chunk.
     cost : TileCost, optional
         Of `tile`, if it is known already.
+    stored : int, optional
+        Bytes that are read and written after the anchor, where they are not its output's and its epilogue's.
     """
     g = geometry
     rates = CpuRates.of(device, g.operands[0].element_bytes if g.operands else 4)
@@ -313,7 +316,8 @@ def tiled_estimate(
         below = name
     seconds = busiest * max(worst, core + exposed) * rates.cycle + device.launch_overhead_us * 1e-6
     outputs = prod(g.extents[i] for i in g.spatial)
-    everything = sum(op.source_bytes for op in g.operands) + outputs * g.output_bytes + g.epilogue_bytes
+    after = outputs * g.output_bytes + g.epilogue_bytes if stored is None else stored
+    everything = sum(op.source_bytes for op in g.operands) + after
     if everything > rates.caches[-1][1] * device.units:  # comes from memory, however the loops are ordered
         streamed = everything / (rates.far * device.units) * rates.cycle
         levels.append(LevelTime(device.far.name, everything, streamed))

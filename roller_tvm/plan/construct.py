@@ -25,6 +25,7 @@ from .candidates import Construction, RankedPlan
 from .cpu import construct_tiled as construct_cpu_tiled
 from .cpu_dilated import TurnedNest, construct_dilated, dilated, divides, turned
 from .cpu_direct import construct_direct as construct_cpu_direct
+from .cpu_lanes import construct_lanes
 from .cpu_rows import construct_rows
 from .cpu_unrolled import construct_unrolled as construct_cpu_unrolled
 from .cpu_window import construct_window, slides_only
@@ -35,7 +36,7 @@ from .gpu_tensor import construct_tensor
 from .gpu_tiled import construct_tiled, near_divisor
 from .gpu_transpose import construct_transpose, turns
 from .gpu_unrolled import construct_unrolled, multiplies_constants
-from .lanes import lane_splits
+from .lanes import LaneNest, lane_nests, lane_splits, merge_splits
 from .partition import NestShape, partition, store_guarded, store_packed, store_rearranged
 from .portfolio import kernel_kind, portfolio
 from .program import Plan, RProgram, SplitReduction
@@ -150,6 +151,8 @@ def recipes(
     g = geometry
     if isinstance(nest, RowNest):
         return (Recipe(construct_rows if device.kind == "cpu" else construct_gpu_rows),)
+    if isinstance(nest, LaneNest):
+        return (Recipe(construct_lanes),)
     if g.stage.uneven:  # its loops stay as they are
         return (Recipe(construct_cpu_direct if device.kind == "cpu" else construct_direct),)
     if device.kind == "cpu":
@@ -191,8 +194,10 @@ def variants(expression: TensorExpression, device: DeviceSpec) -> Iterator[Varia
     if not any(is_product(s) for s in expression.stages):
         expression = fuse_axes(expression)
     forms: list[tuple[TensorExpression, tuple[SplitReduction, ...]]] = [(expression, ())]
+    merged: tuple[SplitReduction, ...] = ()
     if device.kind == "cpu":
         if lanes := lane_splits(expression, device):
+            merged = merge_splits(lanes)
             forms.append((reduce(lambda e, s: s.apply(e), lanes, expression), lanes))
     else:
         forms += [(s.apply(expression), (s,)) for s in _part_splits(expression, device)]
@@ -213,6 +218,10 @@ def variants(expression: TensorExpression, device: DeviceSpec) -> Iterator[Varia
                 yield form, splits, fused
         if device.kind != "ipu" and (rows := row_nest(form)) is not None:
             yield form, splits, (rows,)
+    if merged:
+        form = reduce(lambda e, s: s.apply(e), merged, expression)
+        for nests in dict.fromkeys(partition(form, store) for store in stores):
+            yield form, merged, lane_nests(form, nests)
 
 
 def _part_splits(expression: TensorExpression, device: DeviceSpec) -> list[SplitReduction]:

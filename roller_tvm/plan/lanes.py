@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ..device import DeviceSpec
 from ..expr import Stage, TensorExpression
+from ..expr.split import partial_name
 from ..model.geometry import Geometry
+from .partition import NestShape
 from .program import SplitReduction
 
 # Fewer lanes than this save no time.
 FEWEST_LANES = 4
+
+
+@dataclass(frozen=True)
+class LaneNest(NestShape):
+    """A nest whose anchor reduces in lanes that are merged in the same tile.
+
+    Parameters
+    ----------
+    merges : tuple of str
+        The stages that merge the lanes, in order; the last one is the reduction as it was written.
+    """
+
+    merges: tuple[str, ...] = ()
 
 
 def lane_splits(expression: TensorExpression, device: DeviceSpec) -> tuple[SplitReduction, ...]:
@@ -22,6 +39,48 @@ def lane_splits(expression: TensorExpression, device: DeviceSpec) -> tuple[Split
     ['max', 'sum']
     """
     return tuple(s for stage in expression.reductions if (s := _split(expression, stage, device)) is not None)
+
+
+def merge_splits(lanes: tuple[SplitReduction, ...]) -> tuple[SplitReduction, ...]:
+    """The splits, and one more of each whose lanes are merged faster in vectors first, one by one after that.
+
+    Examples
+    --------
+    >>> [str(s) for s in merge_splits((SplitReduction("sum", "k", 16, True), SplitReduction("max", "k", 4, True)))]
+    ['split sum.k in 16 lanes', 'split sum.k.p in 4 lanes', 'split max.k in 4 lanes']
+    """
+    found: list[SplitReduction] = []
+    for split in lanes:
+        found.append(split)
+        if split.parts // FEWEST_LANES + FEWEST_LANES < split.parts:
+            found.append(SplitReduction(split.stage, f"{split.axis}.p", FEWEST_LANES, True))
+    return tuple(found)
+
+
+def lane_nests(expression: TensorExpression, nests: tuple[NestShape, ...]) -> tuple[NestShape, ...]:
+    """The nests, those that merge the lanes of a reduction joined with the one that fills them.
+
+    Examples
+    --------
+    >>> from roller_tvm.expr.operators import softmax
+    >>> from roller_tvm.plan.partition import partition
+    >>> split = SplitReduction("sum", "j", 16, True).apply(softmax(shape=(64, 1024)))
+    >>> [(n.anchor, getattr(n, "merges", ())) for n in lane_nests(split, partition(split))]
+    [('max', ()), ('sum.rf', ('sum',)), ('norm', ())]
+    """
+    order = [s.name for s in expression.stages]
+    by_anchor = {n.anchor: n for n in nests}
+    joined: dict[str, NestShape] = {}
+    gone: set[str] = set()
+    for nest in nests:
+        parts = [n for before in (0, 1) if (n := by_anchor.get(partial_name(nest.anchor, before))) is not None]
+        if not parts or any(n.output != n.anchor for n in parts):
+            continue
+        inlined = sorted({*nest.inlined, *(i for n in parts for i in n.inlined)}, key=order.index)
+        merges = (*(n.anchor for n in parts[1:]), nest.anchor)
+        joined[nest.anchor] = LaneNest(parts[0].anchor, nest.output, tuple(inlined), merges)
+        gone |= {n.anchor for n in parts}
+    return tuple(joined.get(n.anchor, n) for n in nests if n.anchor not in gone)
 
 
 def _split(expression: TensorExpression, stage: Stage, device: DeviceSpec) -> SplitReduction | None:

@@ -35,6 +35,7 @@ RECIPES = {
     "cpu.dilated": "register tile as long as the elements are apart, windows unrolled: products with zeros left out",
     "cpu.unrolled": "a product with constant matrices, unrolled for one vector",
     "cpu.rows": "each row goes through every stage while a cache holds it, rows in parallel",
+    "cpu.lanes": "register tile of reductions in lanes, merged while a cache holds it, outer tiles in parallel",
 }
 
 

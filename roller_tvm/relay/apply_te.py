@@ -70,7 +70,7 @@ class TeApplier(StepApplier):
         self.stages[name] = self.schedule[copies[0]]
 
     def rfactor(self, stage: str, at: int, position: int, name: str) -> None:
-        op = self.stages[stage].op
+        op = self.stages[stage].origin_op  # as above, where a stage is split again
         parts = self.schedule.rfactor(op.output(0), self._loop(stage, at), position)
         first = parts if not isinstance(parts, (list, tuple)) and hasattr(parts, "op") else parts[0]
         self.stages[name] = self.schedule[first]

@@ -176,7 +176,7 @@ def test_each_kind_of_plan_is_among_those():
             kinds |= {"fused" for s in plan.expression.stages for a in s.axes if a.fused_of}
     assert kinds == {
         "cpu.tiled", "cpu.direct", "cpu.rows", "cpu.window", "lanes", "packed", "stored prologue", "prologue in place",
-        "fused", "cpu.dilated",
+        "fused", "cpu.dilated", "cpu.lanes",
     }  # fmt: skip
 
 

@@ -1,0 +1,32 @@
+"""Micro-performance model of recipe cpu.lanes: register tiles whose lanes are merged in the nearest cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+from .cpu import CALL, CpuRates, TileCost
+from .geometry import Geometry, Tile
+
+
+def lanes_cost(geometry: Geometry, merges: Sequence[Geometry], tile: Tile, rates: CpuRates) -> TileCost:
+    """What a register tile costs together with the merging of its lanes.
+
+    Every merge reads what it adds from the nearest cache: in vectors of as many elements as it leaves, or one by one.
+
+    Parameters
+    ----------
+    geometry : Geometry
+        Of the stage that reduces in lanes, which are its last spatial axis.
+    merges : sequence of Geometry
+        Of the stages that merge the lanes, in order, the epilogue with the last.
+    tile : tuple of int
+        Register tile of `geometry`.
+    rates : CpuRates
+    """
+    cost = TileCost.of(geometry, tile, rates)
+    outputs, last = prod(tile[i] for i in geometry.spatial[:-1]), merges[-1]
+    terms = sum(prod(g.extents[i] for i in g.reduce) for g in merges)
+    cycles = terms / min(rates.fma, rates.loads) + last.epilogue_flops / rates.fma + CALL * last.epilogue_calls
+    return replace(cost, other=cost.other + outputs * cycles)
