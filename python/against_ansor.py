@@ -32,8 +32,8 @@ from ansor_tasks import NamedTask  # noqa: E402
 from pairs import measure  # noqa: E402
 
 from roller_tvm.compare.relay.kernels import kernel_file as kernel  # noqa: E402
-from roller_tvm.compare.stats import geomean  # noqa: E402
 from roller_tvm.compare.turns import rounds_in_turns, typical  # noqa: E402
+from roller_tvm.stats import geomean  # noqa: E402
 
 TRIALS = 10
 

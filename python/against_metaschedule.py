@@ -34,8 +34,8 @@ from pairs import measure  # noqa: E402
 
 from roller_tvm.compare.keeping import why_wrong  # noqa: E402
 from roller_tvm.compare.relax.kernels import build_record, kernel_file, open_timer  # noqa: E402
-from roller_tvm.compare.stats import geomean  # noqa: E402
 from roller_tvm.compare.turns import rounds_in_turns, typical  # noqa: E402
+from roller_tvm.stats import geomean  # noqa: E402
 
 MODELS = ("resnet50", "bert_base")
 TRIALS = 10

@@ -22,6 +22,7 @@ EXAMPLES = """examples:
   roller-tvm compare --suite paper_batch1 --tuners roller:1,roller,ansor:1000 -o comparison
   roller-tvm compare model.onnx --tuners roller,ansor --only conv2d -o comparison
   roller-tvm compare --suite networks --list                  what is in it
+  roller-tvm compare --models mobilenet_v2,bert_base,net.onnx -o comparison     whole models, beside onnxruntime
 an interrupted comparison goes on with the same command; the folder holds index.html, results.csv, results.json
 """
 LEFT = 1
@@ -32,12 +33,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     parser.add_argument("FILE", nargs="?", type=Path, help="a model, whose tasks are compared on")
     parser.add_argument("--suite", metavar="NAME|FILE.csv", help="operators to compare on; --list tells the names")
+    told = "whole models end to end: mobilenet_v2, bert_base, detection, a light network of the onnx package " \
+           "(resnet50, squeezenet, ...), testing:NAME (of relay.testing), or ONNX files"  # fmt: skip
+    parser.add_argument("--models", metavar="NAME,FILE.onnx", help=told)
     parser.add_argument("--only", default="", metavar="WORDS", help="cases with these ids, or words of their titles")
-    told = (
+    tuners = (
         "roller, untuned, dlight, autotvm, ansor, metaschedule, xgboost, ranked (by what xgboost measured of other "
-        "operators); each may have :TRIALS; default: all of the line but the last two, roller:1 among them"
+        "operators), of whole models onnxruntime, torch, torchcompile; each may have :TRIALS; default: all of the "
+        "line but xgboost and ranked, roller:1 among them; for whole models those that do not search"
     )
-    parser.add_argument("--tuners", metavar="A,B:TRIALS", help=told)
+    parser.add_argument("--tuners", metavar="A,B:TRIALS", help=tuners)
     parser.add_argument("--trials", type=int, metavar="N", help="of those that search; default 64")
     parser.add_argument("--target", help="default: this CPU")
     parser.add_argument("-o", "--output", type=Path, default=Path("comparison"), metavar="FOLDER")
@@ -56,10 +61,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compare; 0 when nothing is left to do."""
-    if args.list and args.FILE is None:
+    if args.list and args.FILE is None and args.models is None:
         return _list(args)
-    if (args.FILE is None) == (args.suite is None):
-        raise UsageError("give a model, or a suite", "roller-tvm compare", "for instance --suite demo")
+    if sum(given is not None for given in (args.FILE, args.suite, args.models)) != 1:
+        raise UsageError("give a model, a suite, or --models", "roller-tvm compare", "for instance --suite demo")
     if args.trials is not None and args.trials < 1:
         raise UsageError(f"--trials must be 1 or more (got {args.trials})", remedy="leave it out")
     if args.report and (args.again or args.retry):
@@ -84,7 +89,9 @@ def _compare(args: argparse.Namespace, request: Any) -> int:
     cases = choose(load_suite(args.suite), args.only) if args.suite else ()
     with Comparison(request) as comparison:
         comparison.open(args.report)
-        if not args.suite:
+        if args.models:
+            cases = choose(comparison.whole_models(_names(args.models), _shapes(args)), args.only)
+        elif not args.suite:
             cases = choose(comparison.model(_model(args)), args.only)
         if args.list:
             print("\n".join(f"{c.id:<24} {c.group:<16} {c.title}" for c in cases))
@@ -121,18 +128,27 @@ def _request(args: argparse.Namespace) -> Any:
     line = str(line_of(args, "comparing tuners").value)
     target = args.target or default_cpu_target(cpu_device().units)
     device = device_for_target(target)
-    tuners = parse_tuners(args.tuners or default_tuners(line, device.kind), args.trials)
+    of = "model" if args.models else "operator"
+    tuners = parse_tuners(args.tuners or default_tuners(line, device.kind, of), args.trials)
     threads = device.units if device.kind == "cpu" else 1
     edge = f"roller_tvm.compare.{line}"
     return Request(edge, line, target, device, tuners, args.output, threads, args.timeout)
 
 
 def _model(args: argparse.Namespace) -> dict[str, Any]:
-    shapes = parse_shapes(args.input_shapes) if args.input_shapes else None
     return {
-        "file": str(args.FILE), "shapes": {n: list(s) for n, s in shapes.items()} if shapes else None,
+        "file": str(args.FILE), "shapes": _shapes(args),
         "layout": args.desired_layout, "params": str(args.params) if args.params else None,
     }  # fmt: skip
+
+
+def _names(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _shapes(args: argparse.Namespace) -> dict[str, list[int]] | None:
+    shapes = parse_shapes(args.input_shapes) if args.input_shapes else None
+    return {n: list(s) for n, s in shapes.items()} if shapes else None
 
 
 def _list(args: argparse.Namespace) -> int:

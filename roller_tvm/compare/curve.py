@@ -18,6 +18,13 @@ class CurveFile:
     path : Path
         Lines of an earlier run are read, and their seconds counted.
 
+    Attributes
+    ----------
+    trials : int
+        Kernels measured.
+    noted : float
+        Seconds until kernels were measured last.
+
     Examples
     --------
     >>> import tempfile
@@ -39,6 +46,7 @@ class CurveFile:
             self.before, self.trials, best = json.loads(line)
             self.best = math.inf if best is None else best
             self._point(self.before)
+        self.noted = self.before
         self.start = time.perf_counter()
 
     @property
@@ -58,7 +66,7 @@ class CurveFile:
         """Kernels were measured (infinite: one that failed)."""
         self.trials += len(measured)
         self.best = min([self.best, *measured])
-        when = self.elapsed
+        when = self.noted = self.elapsed
         self._point(when)
         with self.path.open("a") as file:
             file.write(json.dumps([when, self.trials, self.best if math.isfinite(self.best) else None]) + "\n")

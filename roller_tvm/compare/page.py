@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from html import escape
 
 from roller_tvm.compare.report import Cell, Report
-from roller_tvm.compare.stats import geomean
+from roller_tvm.compare.table import whole_models
 from roller_tvm.measure.table import duration, si
+from roller_tvm.stats import geomean
 
 STYLE = """
 :root { color-scheme: light }
@@ -20,6 +21,7 @@ th, td { padding: 0.25rem 0.6rem; border-bottom: 1px solid #e4e4e4; text-align: 
 th:first-child, td:first-child { text-align: left; position: sticky; left: 0; background: #fff }
 .win { color: #00613f } .loss { color: #a33b00 } .none { color: #888 }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; font-size: 0.8rem; background: #f6f6f6; padding: 0.6rem }
+pre.table { white-space: pre; overflow-x: auto }
 """
 TITLES = {
     "tuning_against_speed": "What tuning costs, and what it brings",
@@ -56,6 +58,8 @@ def page(report: Report, drawings: Mapping[str, str], losses: str, command: str 
     for name, drawing in drawings.items():
         parts.append(f"<h2>{escape(TITLES.get(name, name))}</h2>")
         parts.append(f'<figure style="margin:0" id="{name}">{drawing}</figure>')
+    if told := "\n".join(whole_models(report)).strip():
+        parts += ["<h2>Whole models</h2>", f'<pre class="table">{escape(told)}</pre>']
     parts += ["<h2>Every operator</h2>", _table(report)]
     parts += ["<h2>Where Roller loses most</h2>", f"<pre>{escape(losses)}</pre>"]
     if lies := report.lies():

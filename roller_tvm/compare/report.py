@@ -12,14 +12,14 @@ from statistics import median
 from typing import Any
 
 from roller_tvm.compare.results import Prepared, Results, Timed, Tuned
-from roller_tvm.compare.stats import best_over_time, geomean, paired_ratio, spread
 from roller_tvm.compare.suite import Case
 from roller_tvm.compare.tuner import Tuner
+from roller_tvm.stats import best_over_time, geomean, paired_ratio, spread
 
 VERSION = 1
 COLUMNS = (
     "id", "title", "group", "weight", "flops", "io_bytes", "tuner", "status", "reason", "tune_s", "trials", "seconds",
-    "spread", "gflops", "ratio", "claimed_s", "predicted_s",
+    "spread", "gflops", "ratio", "claimed_s", "predicted_s", "build_s", "error",
 )  # fmt: skip
 #: A tuner that claims a kernel to be so much faster than it then is has measured something else.
 CLAIM = 1.5
@@ -58,6 +58,8 @@ class Cell:
     curve: list[tuple[float, float]] = field(default_factory=list)
     tiles: str = ""
     schedule: str = ""
+    build_s: float = math.nan
+    error: float = math.nan
 
     @property
     def timed(self) -> bool:
@@ -168,8 +170,8 @@ def _cell(tuner: Tuner, tuned: Tuned, timed: Timed | None, base: Tuned | None) -
     rounds = timed.of(tuned) if timed is not None and tuned.ok else ()
     own = timed.of(base) if timed is not None and base is not None else ()
     told: dict[str, Any] = {"tune_s": tuned.seconds, "trials": tuned.trials, "claimed_s": tuned.claimed_s,
-                            "predicted_s": tuned.predicted_s,
-                            "tiles": tuned.tiles, "schedule": tuned.schedule}  # fmt: skip
+                            "predicted_s": tuned.predicted_s, "tiles": tuned.tiles, "schedule": tuned.schedule,
+                            "build_s": tuned.build_s, "error": tuned.error}  # fmt: skip
     if not rounds:
         return Cell(tuner, tuned.status, tuned.reason, **told)
     seconds = median(rounds)
@@ -206,7 +208,7 @@ def to_json(report: Report) -> dict[str, Any]:
                         "tuner": c.tuner.label, "status": c.status, "reason": c.reason, "tune_s": number(c.tune_s),
                         "trials": c.trials, "seconds": number(c.seconds), "spread": number(c.spread),
                         "gflops": number(row.gflops(c)), "ratio": number(c.ratio), "claimed_s": number(c.claimed_s),
-                        "predicted_s": number(c.predicted_s),
+                        "predicted_s": number(c.predicted_s), "build_s": number(c.build_s), "error": number(c.error),
                         "curve": [[t, s] for t, s in c.curve], "tiles": c.tiles,
                     }
                     for c in row.cells

@@ -48,6 +48,10 @@ class Tuned:
         The winner in the tuner's own words: a record, a plan.
     tiles : str
         The winner as tiles, where they can be read.
+    build_s : float
+        Of building a whole model after its tuning.
+    error : float
+        Of a whole model's outputs, relative to the largest magnitude of the reference's.
     """
 
     case: str
@@ -63,6 +67,8 @@ class Tuned:
     schedule: str = ""
     tiles: str = ""
     environment: str = ""
+    build_s: float = math.nan
+    error: float = math.nan
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:

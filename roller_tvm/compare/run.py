@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,10 @@ from roller_tvm.errors import BadInput, MeasureError, RecordError
 
 #: Given up after so long: what any job may take, and each trial more (building, measuring and the search between).
 JOB_S, TRIAL_S = 900.0, 30.0
+#: Operators of a model, at most, as far as limits go.
+OPERATORS = 10
+#: Module of what jobs of whole models call.
+WHOLE_MODELS = "roller_tvm.compare.whole.jobs"
 #: What of an environment makes figures another's.
 SAME = ("line", "target", "threads", "cpu", "gpu", "tvm", "llvm")
 
@@ -54,9 +58,10 @@ class Request:
     threads: int
     limit_s: float | None = None
 
-    def limit(self, tuner: Tuner) -> float:
-        """Seconds after which a tuner is given up on a case."""
-        return JOB_S + TRIAL_S * tuner.trials if self.limit_s is None else self.limit_s
+    def limit(self, tuner: Tuner, whole: bool = False) -> float:
+        """Seconds after which a tuner is given up on a case; Roller's trials are of each operator of a model."""
+        often = OPERATORS if whole and not tuner.searches else 1
+        return JOB_S * often + TRIAL_S * tuner.trials * often if self.limit_s is None else self.limit_s
 
 
 class Comparison:
@@ -191,6 +196,17 @@ class Comparison:
             self.results.add(prepared)
         return tuple(prepared.case for prepared in found)
 
+    def whole_models(self, names: Sequence[str], shapes: Mapping[str, Sequence[int]] | None = None) -> tuple[Case, ...]:
+        """Whole models as cases, by their names (see ``whole.zoo.find_model``)."""
+        arguments = {"names": list(names), "shapes": shapes, "folder": str(self.request.folder)}
+        done = run_job(WHOLE_MODELS, "prepare", arguments, JOB_S, self.request.threads)
+        if done.status != "ok":
+            raise BadInput(f"the models cannot be had: {done.reason}", ", ".join(names), "see above")
+        found = [_prepared(data) for data in done.value]
+        for prepared in found:
+            self.results.add(prepared)
+        return tuple(prepared.case for prepared in found)
+
     def run(self, cases: Sequence[Case], progress: Progress | None = None, until: float = float("inf")) -> bool:
         """Do all that is missing; False where time was up before the end (``time.monotonic``)."""
         for case in cases:
@@ -210,7 +226,7 @@ class Comparison:
         """One tuner on one case."""
         r = self.request
         prepared = self.results.prepared[case.digest]
-        refusal = prepared.reason or tuner.refusal(r.line, r.device.kind)
+        refusal = prepared.reason or tuner.refusal(r.line, r.device.kind, "model" if case.whole else "operator")
         if refusal:
             return Tuned(case.digest, tuner.label, "unsupported", refusal, environment=self.environment)
         arguments = {
@@ -220,7 +236,10 @@ class Comparison:
         logs = r.folder / "logs"
         logs.mkdir(exist_ok=True)
         log = logs / f"{case.id.replace('/', '_')}.{tuner.label.replace(':', '_')}.log"
-        done = self._job("tune", arguments, r.limit(tuner), log)
+        if case.whole:
+            arguments["edge"] = r.edge
+        module = WHOLE_MODELS if case.whole else r.edge
+        done = run_job(module, "tune", arguments, r.limit(tuner, case.whole), r.threads, log)
         if done.status != "ok":
             return Tuned(case.digest, tuner.label, done.status, done.reason, environment=self.environment)
         try:
@@ -237,18 +256,23 @@ class Comparison:
         if not kernels or (known is not None and known.kernels == kernels):
             return
         files = [str(self.request.folder / kernel) for _, kernel in kernels]
-        done = self._job("time", {"kernels": files, "target": self.request.target}, JOB_S)
+        done = self._time(case, files)
         if done.status != "ok":  # one of them does not run alone: find out which
             kernels = tuple(k for k in kernels if self._runs_alone(case, *k))
             files = [str(self.request.folder / kernel) for _, kernel in kernels]
-            done = self._job("time", {"kernels": files, "target": self.request.target}, JOB_S)
+            done = self._time(case, files)
         if done.status == "ok" and kernels:
             self.results.add(Timed(case.digest, kernels, done.value, self.environment))
 
     # -- parts --------------------------------------------------------------------------------------------------
 
-    def _job(self, function: str, arguments: dict[str, Any], limit_s: float, log: Path | None = None) -> Any:
-        return run_job(self.request.edge, function, arguments, limit_s, self.request.threads, log)
+    def _job(self, function: str, arguments: dict[str, Any], limit_s: float) -> Any:
+        return run_job(self.request.edge, function, arguments, limit_s, self.request.threads)
+
+    def _time(self, case: Case, files: list[str]) -> Any:
+        edge = "roller_tvm.compare.whole.latency" if case.whole else self.request.edge
+        arguments = {"kernels": files, "target": self.request.target}
+        return run_job(edge, "time", arguments, JOB_S, self.request.threads)
 
     def _prepared(self, case: Case) -> bool:
         known = self.results.prepared.get(case.digest)
@@ -266,8 +290,7 @@ class Comparison:
                 yield label, tuned
 
     def _runs_alone(self, case: Case, label: str, kernel: str) -> bool:
-        arguments = {"kernels": [str(self.request.folder / kernel)], "target": self.request.target}
-        done = self._job("time", arguments, JOB_S)
+        done = self._time(case, [str(self.request.folder / kernel)])
         if done.status != "ok":
             told = f"its kernel cannot be timed: {done.status} {done.reason}"
             self.results.add(Tuned(case.digest, label, "failed", told, environment=self.environment))

@@ -15,6 +15,8 @@ from roller_tvm.expr import TensorExpression
 from roller_tvm.expr.operators import lookup, operator, parse_params
 
 FOLDER = Path(__file__).with_name("suites")
+#: What stands for the task of a case that is a whole model.
+WHOLE = "whole model"
 #: Columns that a suite must have; `group`, `weight` and `note` it may.
 COLUMNS = ("id", "operator", "params")
 #: Operators whose second operand is a weight: known when a network is built, so that a schedule may pack it.
@@ -42,7 +44,7 @@ class Case:
     model : str
         File of the model, with its shapes; '' for an operator.
     task : str
-        Key of the task in the model.
+        Key of the task in the model; `WHOLE` of a whole model.
 
     Examples
     --------
@@ -78,6 +80,11 @@ class Case:
     def expression(self) -> TensorExpression:
         """The operator as a tensor expression."""
         return operator(self.operator, **parse_params(self.params))
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is a whole model."""
+        return self.task == WHOLE
 
     @property
     def weighted(self) -> bool:

@@ -6,10 +6,10 @@ import math
 from collections import Counter
 
 from roller_tvm.compare.report import Cell, Report, Row
-from roller_tvm.compare.stats import geomean
 from roller_tvm.compare.suite import Case
 from roller_tvm.compare.tuner import Tuner
 from roller_tvm.measure.table import duration, si
+from roller_tvm.stats import geomean
 
 ID, NAME = 18, 34
 #: What of a summary is loss: a group where another tuner is faster by more than rounds differ.
@@ -38,8 +38,30 @@ def text(report: Report) -> str:
     lines += [head, "-" * len(head)]
     lines += [_row(row, report) for row in report.rows]
     lines += ["", *summary(report)]
+    lines += whole_models(report)
     lines += _notes(report)
     return "\n".join(lines) + "\n"
+
+
+def whole_models(report: Report) -> list[str]:
+    """A line for each implementation of each whole model; nothing where there are none."""
+    rows = [row for row in report.rows if row.case.whole]
+    if not rows:
+        return []
+    head = f"{'model':<{NAME}} {'implementation':<22} {'tuning':>9} {'build':>9}"
+    head += f" {'latency':>10} {'ratio':>7} {'error':>8}"
+    lines = ["", f"Whole models: latency, and its ratio to that of {report.base}", head, "-" * len(head)]
+    for row in rows:
+        for cell in row.cells:
+            line = f"{row.case.title[:NAME]:<{NAME}} {cell.tuner.title[:22]:<22}"
+            if cell.timed:
+                spent = [f"{s:.1f} s" if s > 0 else "-" for s in (cell.tune_s, cell.build_s)]
+                error = "-" if math.isnan(cell.error) else f"{cell.error:.1e}"
+                line += f" {spent[0]:>9} {spent[1]:>9} {duration(cell.seconds):>10} {_times(cell.ratio):>7} {error:>8}"
+            else:
+                line += f" {cell.status}{': ' if cell.reason else ''}{cell.reason}"
+            lines.append(line)
+    return lines
 
 
 def _environment(report: Report) -> str:

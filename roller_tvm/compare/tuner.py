@@ -22,23 +22,30 @@ class Kind:
         Kernels measured unless told; None where it measures none.
     kinds : tuple of str
         Of devices: those it knows.
+    of : tuple of str
+        'operator' where it takes single ones (and a model's tasks), 'model' where it takes whole models.
     """
 
     title: str
     lines: tuple[str, ...]
     trials: int | None = None
     kinds: tuple[str, ...] = ("cpu", "gpu")
+    of: tuple[str, ...] = ("operator", "model")
 
 
+_OPERATOR, _MODEL = ("operator",), ("model",)
 KINDS = {
     "roller": Kind("Roller", ("relay", "relax"), 10),
     "untuned": Kind("TVM untuned", ("relay", "relax")),
-    "dlight": Kind("dlight", ("relax",), None, ("gpu",)),
-    "autotvm": Kind("AutoTVM", ("relay",), 64),
+    "dlight": Kind("dlight", ("relax",), None, ("gpu",), _OPERATOR),
+    "autotvm": Kind("AutoTVM", ("relay",), 64, of=_OPERATOR),
     "ansor": Kind("Ansor", ("relay",), 64),
     "metaschedule": Kind("MetaSchedule", ("relax",), 64),
-    "xgboost": Kind("XGBoost over rTiles", ("relay", "relax"), 64, ("cpu",)),
-    "ranked": Kind("Roller ranked by XGBoost", ("relay", "relax"), None, ("cpu",)),
+    "xgboost": Kind("XGBoost over rTiles", ("relay", "relax"), 64, ("cpu",), _OPERATOR),
+    "ranked": Kind("Roller ranked by XGBoost", ("relay", "relax"), None, ("cpu",), _OPERATOR),
+    "onnxruntime": Kind("onnxruntime", ("relay", "relax"), None, ("cpu",), _MODEL),
+    "torch": Kind("PyTorch", ("relay", "relax"), None, ("cpu",), _MODEL),
+    "torchcompile": Kind("torch.compile", ("relay", "relax"), None, ("cpu",), _MODEL),
 }
 
 
@@ -93,13 +100,15 @@ class Tuner:
         """Whether it measures kernels to learn which to measure next."""
         return self.name in ("autotvm", "ansor", "metaschedule", "xgboost")
 
-    def refusal(self, line: str, device: str) -> str:
-        """Why it cannot run on a line and a kind of device, or ''."""
+    def refusal(self, line: str, device: str, of: str = "operator") -> str:
+        """Why it cannot run on a line, a kind of device, and on an operator or a whole model, or ''."""
         kind = KINDS[self.name]
         if line not in kind.lines:
             return f"{kind.title} is of TVM's {' and '.join(kind.lines)} line"
         if device not in kind.kinds:
             return f"{kind.title} is for {' and '.join(kind.kinds)} alone"
+        if of not in kind.of:
+            return f"{kind.title} takes {'single operators' if 'operator' in kind.of else 'whole models'} alone"
         return ""
 
 
@@ -117,9 +126,11 @@ def parse_tuners(text: str, trials: int | None = None) -> tuple[Tuner, ...]:
     return found
 
 
-def default_tuners(line: str, device: str) -> str:
-    """What is compared unless told."""
+def default_tuners(line: str, device: str, of: str = "operator") -> str:
+    """What is compared unless told; on whole models, whose tuning takes hours, without those that search."""
     wanted = ["roller:1", "roller", "dlight", "autotvm", "ansor", "metaschedule"]
-    if Tuner.parse("dlight").refusal(line, device):  # else that is what TVM does untuned
+    if of == "model":
+        wanted = ["roller:1", "roller", "onnxruntime", "torch", "torchcompile"]
+    if Tuner.parse("dlight").refusal(line, device, of):  # else that is what TVM does untuned
         wanted.insert(2, "untuned")
-    return ",".join(t for t in wanted if not Tuner.parse(t).refusal(line, device))
+    return ",".join(t for t in wanted if not Tuner.parse(t).refusal(line, device, of))

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+
+from roller_tvm.stats import geomean, spearman
 
 #: What a prediction may be off by, either way, to be called near.
 NEAR = 1.5
@@ -14,41 +16,6 @@ NEAR = 1.5
 ORDERED = 4
 
 Row = Mapping[str, Any]
-
-
-def geomean(values: Iterable[float]) -> float:
-    """The geometric mean; NaN of nothing.
-
-    Examples
-    --------
-    >>> geomean([1, 4])
-    2.0
-    """
-    logs = [math.log(v) for v in values]
-    return math.exp(statistics.fmean(logs)) if logs else math.nan
-
-
-def spearman(a: Sequence[float], b: Sequence[float]) -> float:
-    """The rank correlation; NaN where one is all the same.
-
-    Examples
-    --------
-    >>> spearman([1, 2, 3], [10, 20, 25]), spearman([1, 2, 3], [3, 2, 1])
-    (1.0, -1.0)
-    """
-    x, y = _ranks(a), _ranks(b)
-    middle = statistics.fmean(x)
-    over = sum((p - middle) * (q - middle) for p, q in zip(x, y, strict=True))
-    under = math.sqrt(sum((p - middle) ** 2 for p in x) * sum((q - middle) ** 2 for q in y))
-    return over / under if under else math.nan
-
-
-def _ranks(values: Sequence[float]) -> list[float]:
-    """Ranks, equal values sharing the middle of theirs."""
-    ordered = sorted(values)
-    first = {v: n for n, v in reversed(list(enumerate(ordered)))}
-    count = Counter(values)
-    return [first[v] + (count[v] - 1) / 2 for v in values]
 
 
 def timed(operator: Row) -> dict[int, tuple[float, float]]:
@@ -84,7 +51,7 @@ def figures(operators: Iterable[Row]) -> dict[str, Any]:
     times = [timed(r) for r in rows]
     ratios = [p / m for t in times for p, m in t.values()]
     regrets = [t[0][1] / min(m for _, m in t.values()) for t in times if 0 in t and len(t) > 1]
-    orders = [spearman(*zip(*t.values(), strict=True)) for t in times if len(t) >= ORDERED]
+    orders = [spearman((p for p, _ in t.values()), (m for _, m in t.values())) for t in times if len(t) >= ORDERED]
     beside = [(t, torch_us(r)) for t, r in zip(times, rows, strict=True)]
     return {
         "operators": len(rows),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from math import comb, exp, log
+from math import comb, exp
 
 import numpy as np
+
+from ..stats import geomean, spearman
 
 #: Records chosen of an order, beside the first alone.
 TOP = 10
@@ -38,33 +40,6 @@ class Figures:
         return asdict(self)
 
 
-def ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks from 0, equal values sharing theirs.
-
-    Examples
-    --------
-    >>> ranks(np.array([3.0, 1.0, 3.0])).tolist()
-    [1.5, 0.0, 1.5]
-    """
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    return ((last - counts + last - 1) / 2)[inverse]
-
-
-def spearman(left: np.ndarray, right: np.ndarray) -> float:
-    """Rank correlation; 0 where one side is all equal.
-
-    Examples
-    --------
-    >>> spearman(np.array([1.0, 2.0, 3.0]), np.array([5.0, 6.0, 9.0]))
-    1.0
-    """
-    a, b = ranks(left), ranks(right)
-    if len(a) < 2 or a.std() == 0 or b.std() == 0:
-        return 0.0
-    return float(round(np.corrcoef(a, b)[0, 1], 12))
-
-
 def judge(predicted: Sequence[float], measured: Sequence[float], ratio: bool = True) -> Figures:
     """Figures of an order by predicted times (what does not fit is last)."""
     guess, truth = np.asarray(predicted, dtype=float), np.asarray(measured, dtype=float)
@@ -72,9 +47,8 @@ def judge(predicted: Sequence[float], measured: Sequence[float], ratio: bool = T
     best = truth.min()
     told = float(guess[truth.argmin()] / best) if ratio else None
     finite = np.where(np.isfinite(guess), guess, np.nanmax(np.where(np.isfinite(guess), guess, 0)) * 2 + 1)
-    return Figures(
-        len(truth), spearman(finite, truth), float(truth[order[0]] / best), float(truth[order[:TOP]].min() / best), told
-    )
+    first, ten = float(truth[order[0]] / best), float(truth[order[:TOP]].min() / best)
+    return Figures(len(truth), spearman(finite, truth, flat=0.0), first, ten, told)
 
 
 def by_chance(measured: Sequence[float]) -> Figures:
@@ -90,11 +64,6 @@ def by_chance(measured: Sequence[float]) -> Figures:
     # The i-th best is the best of a choice if the rest of the choice is slower.
     share = [comb(n - 1 - i, chosen - 1) / comb(n, chosen) for i in range(n - chosen + 1)]
     return Figures(n, 0.0, exp(float(logs.mean())), exp(float(np.dot(share, logs[: len(share)]))))
-
-
-def geomean(values: Sequence[float]) -> float:
-    """Geometric mean; nan of nothing."""
-    return exp(sum(map(log, values)) / len(values)) if values else float("nan")
 
 
 def overall(figures: Sequence[Figures]) -> Figures:

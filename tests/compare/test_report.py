@@ -16,11 +16,11 @@ from roller_tvm.compare.output import write
 from roller_tvm.compare.page import page
 from roller_tvm.compare.report import COLUMNS, make_report, to_csv, to_json
 from roller_tvm.compare.results import Prepared, Results, Timed, Tuned
-from roller_tvm.compare.stats import at_time, best_over_time, geomean, paired_ratio, quantile, spread
 from roller_tvm.compare.suite import Case
 from roller_tvm.compare.table import text
 from roller_tvm.compare.tuner import Tuner, default_tuners, parse_tuners
 from roller_tvm.errors import UsageError
+from roller_tvm.stats import at_time, best_over_time, geomean, paired_ratio, quantile, spread
 
 TUNERS = parse_tuners("roller:1,roller,ansor:1000")
 FIRST, SECOND, THIRD = (

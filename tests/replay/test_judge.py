@@ -16,13 +16,6 @@ def test_a_perfect_and_a_reversed_order():
     assert worst.correlation == -1.0 and worst.top1 == 5.0 and worst.top10 == 1.0
 
 
-def test_correlation_with_ties_is_pearsons_of_mean_ranks():
-    left, right = np.array([1.0, 1, 2, 3, 3, 3]), np.array([2.0, 1, 1, 4, 5, 3])
-    a, b = np.array([0.5, 0.5, 2, 4, 4, 4]), np.array([2.0, 0.5, 0.5, 4, 5, 3])
-    assert j.spearman(left, right) == pytest.approx(np.corrcoef(a, b)[0, 1])
-    assert j.spearman(np.ones(3), np.arange(3.0)) == 0.0
-
-
 def test_chance_is_the_mean_over_all_choices(monkeypatch):
     monkeypatch.setattr(j, "TOP", 3)
     measured = [1.0, 2.0, 2.0, 5.0, 7.0, 1.5]

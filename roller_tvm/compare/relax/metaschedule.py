@@ -43,7 +43,7 @@ def tune(opened: Opened, trials: int) -> dict[str, Any]:
             num_tuning_cores="logical", seed=SEED, **options,
         )  # fmt: skip
     best = database.query_tuning_record(opened.mod, opened.target, "main")
-    seconds = curve.points[-1][0] if curve.points else curve.elapsed
+    seconds = curve.noted
     if best is None or float(best.run_secs[0]) >= FAILED_S:
         reason = f"none of {curve.trials} kernels worked"
         return {"status": "failed", "reason": reason, "seconds": seconds, "trials": curve.trials}

@@ -47,11 +47,11 @@ def tune(opened: Opened, trials: int) -> dict[str, Any]:
             num_measure_trials=left, num_measures_per_round=min(ROUND, max(1, trials // SHARE)), verbose=0,
             builder=auto_scheduler.LocalBuilder(timeout=BUILD_S),
             runner=auto_scheduler.LocalRunner(repeat=2, min_repeat_ms=100, timeout=RUN_S),
-            measure_callbacks=[auto_scheduler.RecordToFile(str(log)), _watch(curve)],
+            measure_callbacks=[auto_scheduler.RecordToFile(str(log)), watch(curve)],
         )  # fmt: skip
         task.tune(options, policy)
     line, claimed, tried = best_record(log, opened.key)
-    found = {"seconds": curve.points[-1][0] if curve.points else curve.elapsed, "trials": tried}
+    found = {"seconds": curve.noted, "trials": tried}
     if not line:
         return {**found, "status": "failed", "reason": f"none of {tried} kernels worked"}
     packs = task is opened.search_task and _packs(task)
@@ -72,7 +72,7 @@ def _packs(task: Any) -> bool:
     return packs_weights(task)
 
 
-def _watch(curve: CurveFile) -> Any:
+def watch(curve: CurveFile) -> Any:
     """A measure callback that notes what was reached when."""
     from tvm import auto_scheduler
 

@@ -7,8 +7,10 @@ die nor explode. Text detection has its real weights and is shown a picture with
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,10 @@ import numpy as np
 from roller_tvm.errors import BadInput
 
 SEED = 20220711
+#: Networks that are written here, and text detection with its real weights; see `find_model` for others.
+NAMES = ("mobilenet_v2", "bert_base", "detection")
+#: Before the name of a network of ``relay.testing``.
+TESTING = "testing:"
 #: What a residual branch adds, as a share of its input's magnitude.
 RESIDUAL = 0.5
 TEXT = ("ROLLER", "rTile 64 x 64", "Hello, world!", "tuned in seconds", "OSDI 2022")
@@ -45,6 +51,55 @@ def package_folder(package: str) -> Path:
         name = package.replace("_", "-")
         raise BadInput(f"the package {name} is not installed", package, f"pip install --no-deps {name}")
     return Path(next(iter(spec.submodule_search_locations)))
+
+
+def find_model(name: str, folder: Path, shapes: Mapping[str, Sequence[int]] | None = None) -> Prepared:
+    """A model by its name, or from a file.
+
+    Parameters
+    ----------
+    name : str
+        One of ``NAMES``, a light network of the onnx package, ``testing:NAME`` (of ``relay.testing``; its inputs are
+        made with it), or an ONNX file.
+    folder : Path
+        For what is written.
+    shapes : mapping, optional
+        Of inputs that an ONNX file leaves open.
+
+    Raises
+    ------
+    BadInput
+    """
+    if name.startswith(TESTING):
+        return Prepared(f"relay.testing {name.removeprefix(TESTING)}", Path(name), {})
+    if name.endswith(".onnx"):
+        return of_file(Path(name), shapes or {})
+    if name == "detection":
+        return text_detection(folder)
+    if name in NAMES:
+        made: Prepared = getattr(importlib.import_module("roller_tvm.compare.whole.networks"), name)(folder)
+        return made
+    return light(name, folder)
+
+
+def of_file(path: Path, shapes: Mapping[str, Sequence[int]]) -> Prepared:
+    """A user's ONNX file on random inputs: numbers below 1, and of integers 0 and 1, which any table has."""
+    import onnx
+
+    from roller_tvm.models import input_shapes, read_onnx
+
+    if not path.is_file():
+        raise BadInput("no such file", str(path), "give an ONNX model, or one of its names")
+    model = read_onnx(path, "pip install onnx", "an ONNX model is needed")
+    found = input_shapes(model, {name: tuple(shape) for name, shape in shapes.items()}, path)
+    rng = np.random.default_rng(SEED + 1)
+    kinds = {i.name: onnx.helper.tensor_dtype_to_np_dtype(i.type.tensor_type.elem_type) for i in model.graph.input}
+    inputs = {}
+    for name, given in found.items():
+        shape = [int(extent) for extent in given]
+        values = rng.random(shape) if kinds[name].kind == "f" else rng.integers(0, 2, shape)
+        inputs[name] = np.asarray(values, kinds[name])
+    return Prepared(path.stem, path, inputs)
 
 
 def light(network: str, folder: Path) -> Prepared:

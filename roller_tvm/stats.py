@@ -1,13 +1,14 @@
-"""Statistics of times measured in turns."""
+"""Statistics of times: means of ratios, orders, spreads. Nothing but Python is needed."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, median
 
 
-def geomean(values: Sequence[float]) -> float:
+def geomean(values: Iterable[float]) -> float:
     """Geometric mean; nan of nothing.
 
     Examples
@@ -15,7 +16,39 @@ def geomean(values: Sequence[float]) -> float:
     >>> geomean([1.0, 4.0])
     2.0
     """
-    return math.exp(fmean(map(math.log, values))) if values else math.nan
+    logs = [math.log(v) for v in values]
+    return math.exp(fmean(logs)) if logs else math.nan
+
+
+def ranks(values: Iterable[float]) -> list[float]:
+    """Ranks from 0, equal values sharing the middle of theirs.
+
+    Examples
+    --------
+    >>> ranks([3.0, 1.0, 3.0])
+    [1.5, 0.0, 1.5]
+    """
+    known = [float(v) for v in values]
+    first = {v: n for n, v in reversed(list(enumerate(sorted(known))))}
+    count = Counter(known)
+    return [first[v] + (count[v] - 1) / 2 for v in known]
+
+
+def spearman(one: Iterable[float], other: Iterable[float], flat: float = math.nan) -> float:
+    """Rank correlation; `flat` where one side is all the same.
+
+    Examples
+    --------
+    >>> spearman([1, 2, 3], [10, 20, 25]), spearman([1, 2, 3], [3, 2, 1]), spearman([1, 1], [1, 2], flat=0.0)
+    (1.0, -1.0, 0.0)
+    """
+    x, y = ranks(one), ranks(other)
+    if not x:
+        return flat
+    middle = fmean(x)  # of either side: ranks are shared out
+    over = sum((p - middle) * (q - middle) for p, q in zip(x, y, strict=True))
+    under = math.sqrt(sum((p - middle) ** 2 for p in x)) * math.sqrt(sum((q - middle) ** 2 for q in y))
+    return round(over / under, 12) if under else flat
 
 
 def quantile(values: Sequence[float], share: float) -> float:

@@ -1,0 +1,144 @@
+"""Whole models on the Relay line: tuned by Roller or Ansor, built as users build them, run by the graph executor."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from roller_tvm.compare.curve import CurveFile
+from roller_tvm.compare.keeping import mend_lines
+from roller_tvm.compare.relay.ansor import BUILD_S, ROUND, RUN_S, names_with_digits
+from roller_tvm.compare.relay.testing import testing_model
+from roller_tvm.compare.whole.running import Arrays, Running
+from roller_tvm.compare.whole.zoo import TESTING
+from roller_tvm.errors import MeasureError
+from roller_tvm.tvm_env import import_relay_tvm
+
+
+def build(model: dict[str, Any], output: Path, tuner: str, trials: int, target: str, work: Path) -> dict[str, Any]:
+    """Tune and build; seconds of either."""
+    import_relay_tvm("comparing")
+    mod, params = _imported(model)
+    found: dict[str, Any] = {"seconds": 0.0, "schedule": "TVM's default"}
+    records = work / f"records.{trials}.json"
+    if tuner == "roller":
+        found = _roller(mod, params, target, records, trials)
+    elif tuner == "ansor":
+        found = _ansor(mod, params, target, records, trials)
+    start = time.perf_counter()
+    plain_build(mod, params, target, None if tuner == "untuned" else records, output)
+    return {**found, "file": str(output), "build_s": time.perf_counter() - start}
+
+
+def _imported(model: dict[str, Any]) -> tuple[Any, Any]:
+    """Module and parameters; inputs of a network of TVM's own are made with it."""
+    from roller_tvm.relay.importers import load_model
+
+    if model["onnx"]:
+        with np.load(model["inputs"]) as arrays:
+            shapes = {name: tuple(arrays[name].shape) for name in arrays.files}
+        loaded = load_model(model["onnx"], shapes)
+        return loaded.mod, loaded.params
+    mod, params, inputs = testing_model(model["name"].removeprefix(TESTING))
+    np.savez(model["inputs"], **inputs)
+    return mod, params
+
+
+def plain_build(mod: Any, params: Any, target: str, records: Path | None, path: Path) -> Path:
+    """What a user's script does, no more."""
+    import tvm
+    from tvm import auto_scheduler, autotvm, relay
+    from tvm.relay.backend import te_compiler
+
+    te_compiler.get().clear()
+    autotvm.GLOBAL_SCOPE.silent = True  # it would say that untuned is untuned
+    if records is None:
+        with tvm.transform.PassContext(opt_level=3):
+            built = relay.build(mod, target=target, params=params)
+    else:
+        config = {"relay.backend.use_auto_scheduler": True}
+        history = auto_scheduler.ApplyHistoryBest(str(records))
+        history.verbose = 0
+        with history, tvm.transform.PassContext(opt_level=3, config=config):
+            built = relay.build(mod, target=target, params=params)
+    built.export_library(str(path))
+    return path
+
+
+def _roller(mod: Any, params: Any, target: str, records: Path, trials: int) -> dict[str, Any]:
+    from roller_tvm.relay import tune
+
+    records.unlink(missing_ok=True)
+    start = time.perf_counter()
+    result = tune(mod, params, target, records, trials=trials if trials > 1 else 0)
+    spent = time.perf_counter() - start
+    lost = len(result.fallbacks)
+    measured = sum(bool(o.repeats) for t in result.tasks for o in t.outcomes)
+    return {"seconds": spent, "trials": measured, "schedule": f"{len(result.tasks)} operators",
+            "reason": f"TVM's own schedule for {lost} of {len(result.tasks)} operators" if lost else ""}  # fmt: skip
+
+
+def _ansor(mod: Any, params: Any, target: str, records: Path, trials: int) -> dict[str, Any]:
+    """As TVM's tutorial tunes a network: its task scheduler with so many trials for all, less those that are done."""
+    from tvm import auto_scheduler
+
+    from roller_tvm.compare.relay.ansor import watch
+    from roller_tvm.relay.tasks import make_target
+
+    made = make_target(target)
+    mend_lines(records)
+    reached = records.with_name(f"curve.{trials}.jsonl")
+    if not records.exists():
+        reached.unlink(missing_ok=True)
+    curve = CurveFile(reached)
+    tasks, weights = auto_scheduler.extract_tasks(mod["main"], params, made)
+    tasks = [_without_rewriting(t) if names_with_digits(t.compute_dag) else t for t in tasks]
+    if trials < len(tasks):
+        told = f"{trials} trials are fewer than the model's {len(tasks)} tasks"
+        raise MeasureError(told, "ansor", f"give ansor:{len(tasks)} or more", "trials")
+    if curve.trials < trials:
+        log = str(records) if curve.trials else None
+        scheduler = auto_scheduler.TaskScheduler(tasks, list(map(int, weights)), load_log_file=log)
+        # The scheduler counts what this run measures: what a log has is not among it.
+        scheduler.tune(auto_scheduler.TuningOptions(
+            num_measure_trials=max(trials - curve.trials, len(tasks)), num_measures_per_round=ROUND, verbose=0,
+            builder=auto_scheduler.LocalBuilder(timeout=BUILD_S),
+            runner=auto_scheduler.LocalRunner(repeat=2, min_repeat_ms=100, timeout=RUN_S),
+            measure_callbacks=[auto_scheduler.RecordToFile(str(records)), watch(curve)],
+        ))  # fmt: skip
+    return {"seconds": curve.noted, "trials": curve.trials, "schedule": f"{len(tasks)} operators"}
+
+
+def _without_rewriting(task: Any) -> Any:
+    from tvm import auto_scheduler
+
+    return auto_scheduler.SearchTask(
+        workload_key=task.workload_key, target=task.target, desc=task.desc,
+        layout_rewrite_option=auto_scheduler.LayoutRewriteOption.NO_REWRITE,
+    )  # fmt: skip
+
+
+def open_model(file: Path, inputs: Arrays, threads: int) -> Running:
+    """A built library on these inputs, the calling thread on a CPU of its own."""
+    from roller_tvm.tvm_env import set_threads
+    from roller_tvm.tvm_env.pin import pin_calling_thread
+
+    set_threads(threads)
+    tvm = import_relay_tvm("running a built model")
+    from tvm.contrib import graph_executor
+
+    module = graph_executor.GraphModule(tvm.runtime.load_module(str(file))["default"](tvm.cpu()))
+    module.set_input(**inputs)
+    run: Callable[[], object] = module.run
+    run()  # the pool exists from here on
+    pin_calling_thread()
+
+    def outputs() -> list[np.ndarray]:
+        run()
+        return [module.get_output(i).numpy() for i in range(module.get_num_outputs())]
+
+    return Running(run, outputs)

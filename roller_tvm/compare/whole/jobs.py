@@ -1,0 +1,81 @@
+"""What jobs of whole models call, each in a process of its own (see ``compare.jobs``)."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from roller_tvm.compare.opened import made
+from roller_tvm.compare.results import Prepared
+from roller_tvm.compare.suite import WHOLE, Case
+from roller_tvm.compare.whole import onnxruntime as ort
+from roller_tvm.compare.whole.running import Runnable, found, keep_reference
+from roller_tvm.compare.whole.zoo import find_model
+from roller_tvm.errors import RollerError, last_line
+
+#: Below the folder of a comparison.
+MODELS = "models"
+#: Implementations that no TVM is needed for.
+OTHERS = ("onnxruntime", "torch", "torchcompile")
+
+
+def prepare(names: list[str], shapes: dict[str, list[int]] | None, folder: str) -> list[dict[str, Any]]:
+    """Each model with what it is run on, in files; what cannot be had says why."""
+    import numpy as np
+
+    place, prepared = made(Path(folder, MODELS)), []
+    for name in names:
+        stem = Path(name).stem if name.endswith(".onnx") else name
+        told = f"{name} {shapes}" if shapes else name
+        case = Case(stem, group="models", title=stem, model=told, task=WHOLE)
+        try:
+            model = find_model(name, place, shapes)
+        except RollerError as error:
+            prepared.append(Prepared(case, reason=error.what))
+            continue
+        except Exception as error:  # of the onnx package
+            prepared.append(Prepared(case, reason=last_line(error)))
+            continue
+        inputs = place / f"{case.digest}.inputs.npz"
+        if model.inputs:
+            np.savez(inputs, **model.inputs)
+        onnx = str(model.path.resolve()) if model.path.suffix == ".onnx" else ""
+        reference = place / f"{case.digest}.reference.npz"
+        reference.unlink(missing_ok=True)
+        if onnx and importlib.util.find_spec("onnxruntime") is not None:
+            keep_reference(ort.open_model(Path(onnx), model.inputs, 1).outputs(), reference)
+        data = {"name": name, "title": model.title, "onnx": onnx, "inputs": str(inputs.resolve())}
+        file = place / f"{case.digest}.json"
+        file.write_text(json.dumps(data))
+        named = Case(stem, group="models", title=model.title, model=told, task=WHOLE)
+        prepared.append(Prepared(named, file.relative_to(folder).as_posix()))
+    return [asdict(p) for p in prepared]
+
+
+def tune(
+    task: str, case: dict[str, Any], tuner: str, trials: int, target: str, folder: str, edge: str
+) -> dict[str, Any]:
+    """One implementation of a model: tuned, built, compared with the reference; fields of ``results.Tuned``."""
+    from roller_tvm.device import device_for_target
+
+    model, place = json.loads(Path(task).read_text()), Path(folder)
+    threads = device_for_target(target).units
+    label = f"{tuner}.{trials}" if trials else tuner
+    digest = Case.from_json(case).digest
+    output = place / MODELS / f"{digest}.{label}.so"
+    if tuner in OTHERS:
+        module = f"roller_tvm.compare.whole.{tuner}"
+        told = importlib.import_module(module).build(model, output, threads)
+    else:
+        module = f"{edge}.whole"
+        work = made(place / "work" / f"{digest}.{tuner}")
+        told = importlib.import_module(module).build(model, output, tuner, trials, target, work)
+    file = str(Path(told.pop("file")).resolve())
+    runnable = Runnable(module, file, model["inputs"], threads)
+    told = {"seconds": math.nan, **told}
+    return found(runnable, output.with_suffix(".json"), place, place / MODELS / f"{digest}.reference.npz", **told)

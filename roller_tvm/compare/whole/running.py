@@ -1,0 +1,118 @@
+"""A whole model as one implementation runs it: described by a file, opened, run, compared with a reference."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+#: Largest error allowed, relative to the largest magnitude of the reference's output.
+TOLERANCE = 1e-3
+Arrays = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Runnable:
+    """A model that can be run.
+
+    Parameters
+    ----------
+    module : str
+        Whose ``open_model(file, inputs, threads)`` gives a `Running`.
+    file : str
+        What it opens.
+    inputs : str
+        ``.npz`` with an array for each input.
+    threads : int
+    """
+
+    module: str
+    file: str
+    inputs: str
+    threads: int
+
+    def write(self, path: Path) -> Path:
+        """Keep it in a file, by which it goes on."""
+        path.write_text(json.dumps(asdict(self)))
+        return path
+
+    @classmethod
+    def read(cls, path: Path) -> Runnable:
+        return cls(**json.loads(path.read_text()))
+
+    def open(self) -> Running:
+        """Ready to run, in this process."""
+        with np.load(self.inputs) as arrays:
+            inputs = dict(arrays)
+        found: Running = importlib.import_module(self.module).open_model(Path(self.file), inputs, self.threads)
+        return found
+
+
+@dataclass(frozen=True)
+class Running:
+    """A model that is open.
+
+    Parameters
+    ----------
+    run : function
+        Runs it once: what is timed.
+    outputs : function
+        Runs it, and returns its outputs as arrays.
+    """
+
+    run: Callable[[], object]
+    outputs: Callable[[], Sequence[np.ndarray]]
+
+
+def relative_error(outputs: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
+    """The largest difference over the largest magnitude, of the worst output.
+
+    Examples
+    --------
+    >>> relative_error([np.array([1.0, 2.0])], [np.array([1.0, 4.0])])
+    0.5
+    """
+    if len(outputs) != len(expected) or any(g.shape != e.shape for g, e in zip(outputs, expected, strict=True)):
+        return float("inf")
+    worst, least = 0.0, float(np.finfo(np.float32).tiny)
+    for got, right in zip(outputs, expected, strict=True):
+        if right.size:
+            error = float(np.abs(got - right).max()) / max(float(np.abs(right).max()), least)
+            worst = max(worst, error) if error == error else float("inf")
+    return worst
+
+
+def keep_reference(outputs: Sequence[np.ndarray], path: Path) -> None:
+    """What other outputs are compared with."""
+    part = path.with_name(f"part.{path.name}")
+    np.savez(part, *outputs)
+    part.replace(path)
+
+
+def checked(runnable: Runnable, reference: Path) -> tuple[float, str]:
+    """Error of a model's outputs, and why they are wrong, or ''; without a reference the first outputs become it."""
+    outputs = [np.asarray(a) for a in runnable.open().outputs()]
+    if not reference.exists():
+        keep_reference(outputs, reference)
+        return 0.0, ""
+    with np.load(reference) as arrays:
+        expected = [arrays[name] for name in arrays.files]
+    error = relative_error(outputs, expected)
+    told = f"error {error:.2g} of the largest output (allowed {TOLERANCE:g})"
+    return error, "" if error <= TOLERANCE else told
+
+
+def found(runnable: Runnable, path: Path, folder: Path, reference: Path, **told: Any) -> dict[str, Any]:
+    """Fields of ``results.Tuned`` for a whole model that is built: it is run and compared."""
+    runnable.write(path)
+    error, wrong = checked(runnable, reference)
+    reason = told.pop("reason", "")
+    return {
+        "status": "wrong answer" if wrong else "ok", "reason": wrong or reason, "error": error,
+        "kernel": path.relative_to(folder).as_posix(), **told,
+    }  # fmt: skip

@@ -1,0 +1,62 @@
+"""PyTorch as an implementation of a whole model, on the CPU: eager, or compiled (see ``torchcompile``)."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from roller_tvm.compare.whole.running import Arrays, Running
+from roller_tvm.errors import UnsupportedOperator
+
+
+def build(model: dict[str, Any], output: Path, threads: int, compiled: bool = False) -> dict[str, Any]:
+    """The module, made of the ONNX file; compiled it is run once, which is when torch compiles."""
+    import numpy as np
+
+    lacking = unavailable(model)
+    if lacking:
+        raise UnsupportedOperator(lacking, model["title"], "pip install torch onnx2torch")
+    import torch
+
+    start = time.perf_counter()
+    with np.load(model["inputs"]) as arrays:
+        _running(Path(model["onnx"]), dict(arrays), threads, compiled).run()
+    spent = time.perf_counter() - start
+    return {"file": model["onnx"], "build_s": spent, "seconds": 0.0, "schedule": f"torch {torch.__version__}"}
+
+
+def unavailable(model: dict[str, Any]) -> str:
+    """Why torch cannot run a model here, or ''."""
+    import importlib.util
+
+    if not model["onnx"]:
+        return "it is no ONNX file"
+    missing = [name for name in ("torch", "onnx2torch") if importlib.util.find_spec(name) is None]
+    return f"{' and '.join(missing)} not installed: torch, and onnx2torch to read ONNX files" if missing else ""
+
+
+def open_model(file: Path, inputs: Arrays, threads: int) -> Running:
+    """The module on these inputs."""
+    return _running(file, inputs, threads, False)
+
+
+def _running(file: Path, inputs: Arrays, threads: int, compiled: bool) -> Running:
+    import torch
+    from onnx2torch import convert
+
+    torch.set_num_threads(threads)
+    module = convert(str(file)).eval()
+    if compiled:
+        module = torch.compile(module)
+    given = [torch.from_numpy(array) for array in inputs.values()]
+
+    def run() -> Any:
+        with torch.inference_mode():
+            return module(*given)
+
+    def outputs() -> list[Any]:
+        made = run()
+        return [t.numpy() for t in (made if isinstance(made, (list, tuple)) else [made])]
+
+    return Running(run, outputs)
