@@ -72,6 +72,20 @@ def read_measured(paths: Iterable[Path], device: DeviceSpec | None = None) -> li
     return found
 
 
+def machine_of(device: DeviceSpec) -> str:
+    """What tells machines apart whose devices have the same name, as those of all CPUs have: 'cpu'.
+
+    Examples
+    --------
+    >>> from roller_tvm.device import load_device
+    >>> machine_of(load_device("a100"))
+    'NVIDIA A100 SXM4 80GB, sm_80, 108 units'
+    """
+    vectors = f" with {8 * device.vector_bytes} bit vectors" if device.kind == "cpu" else ""
+    words = "threads" if device.kind == "cpu" else "units"
+    return f"{device.title}, {device.arch}{vectors}, {device.units} {words}"
+
+
 def _read(file: Path, device: DeviceSpec | None) -> Measured:
     try:
         data = json.loads(file.read_text())
@@ -83,8 +97,12 @@ def _read(file: Path, device: DeviceSpec | None) -> Measured:
         raise BadInput(f"is no file of what was measured ({error})", str(file), "give one of 'compare'") from error
     if names != ["seconds", *NAMES]:
         raise BadInput("has other features than these plans", str(file), "measure again with this version")
-    if device is not None and (measured_on != device.name or arch not in ("", device.arch)):
-        there, here = f"{measured_on} {arch}".strip(), f"{device.name} {device.arch}"
+    if device is None:
+        return Measured(operator, measured_on, features, seconds)
+    there, here = f"{measured_on} {arch}".strip(), f"{device.name} {device.arch if arch else ''}".strip()
+    if "machine" in data:  # older files do not say it
+        there, here = str(data["machine"]), machine_of(device)
+    if there != here:
         raise BadInput(f"was measured on {there}, the plans are for {here}", str(file), "give files of that device")
     return Measured(operator, measured_on, features, seconds)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from roller_tvm.baseline.trained import machine_of
 from roller_tvm.compare.environment import environment
 from roller_tvm.compare.jobs import run_job
 from roller_tvm.compare.results import Prepared, Results, Timed, Tuned
@@ -24,7 +25,7 @@ OPERATORS = 10
 #: Module of what jobs of whole models call.
 WHOLE_MODELS = "roller_tvm.compare.whole.jobs"
 #: What of an environment makes figures another's.
-SAME = ("line", "target", "threads", "cpu", "gpu", "tvm", "llvm")
+SAME = ("line", "target", "machine", "threads", "cpu", "gpu", "tvm", "llvm")
 
 Progress = Callable[[Case, Tuner, Tuned], None]
 
@@ -132,9 +133,9 @@ class Comparison:
         if done.status != "ok":
             raise MeasureError(f"TVM cannot be used: {done.reason}", r.target, "run 'roller-tvm doctor'", "worker")
         peaks = {"gflops": r.device.peak("float32"), "gbytes_per_s": r.device.levels[0].bandwidth_gbps}
-        here = environment(r.line, r.target, r.threads, done.value, peaks)
+        here = environment(r.line, r.target, r.threads, {"machine": machine_of(r.device), **done.value}, peaks)
         for other in self.results.environments.values():
-            changed = [f"{n} {other.get(n)!r}, now {here.get(n)!r}" for n in SAME if other.get(n) != here.get(n)]
+            changed = [f"{n} {other[n]!r}, now {here.get(n)!r}" for n in SAME if n in other and other[n] != here.get(n)]
             if changed:
                 told = f"holds figures of another place: {'; '.join(changed)}"
                 raise RecordError(told, str(r.folder), "give another folder")

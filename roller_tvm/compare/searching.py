@@ -11,7 +11,7 @@ from typing import Any
 from roller_tvm.baseline.online import Measure, Online, Tried, rank_plans
 from roller_tvm.baseline.plan_features import NAMES, plan_features
 from roller_tvm.baseline.space import RTileSpace
-from roller_tvm.baseline.trained import read_measured, train_measured
+from roller_tvm.baseline.trained import machine_of, read_measured, train_measured
 from roller_tvm.compare.curve import CurveFile
 from roller_tvm.compare.opened import OpenedTask, first_right
 from roller_tvm.compare.tiles import plan_tiles
@@ -96,6 +96,7 @@ def _keep(path: Path, online: Online, title: str) -> None:
         [t.seconds if math.isfinite(t.seconds) else None, *map(float, plan_features(t.plan, online.space.device))]
         for t in online.tried
     ]
-    told = {"operator": title, "device": online.space.device.name,
-            "arch": online.space.device.arch, "names": ["seconds", *NAMES], "rows": rows}  # fmt: skip
+    device = online.space.device
+    told = {"operator": title, "device": device.name, "arch": device.arch, "machine": machine_of(device),
+            "names": ["seconds", *NAMES], "rows": rows}  # fmt: skip
     path.write_text(json.dumps(told))

@@ -15,13 +15,15 @@ from roller_tvm.baseline.space import RTileSpace
 from roller_tvm.baseline.trained import read_measured, train_measured
 from roller_tvm.cli import main
 from roller_tvm.compare.searching import _keep
+from roller_tvm.device import device_for_target
 from roller_tvm.errors import BadInput
 from roller_tvm.expr.operators import operator
 from roller_tvm.plan import construct
 
 from ..plan.devices import device
 
-CPU = device("avx512")
+TARGET = "llvm -mcpu=skylake-avx512 -num-cores=4"
+CPU = device_for_target(TARGET)
 
 
 def seconds(ranked):
@@ -50,7 +52,7 @@ def test_what_is_learned_of_others_ranks_another(folder, objective):
 
 
 def test_the_command(folder, capsys):
-    words = ["plan", "matmul", "m=128", "n=128", "k=64", "--target", "llvm -mcpu=skylake-avx512 -num-cores=4", "--json"]
+    words = ["plan", "matmul", "m=128", "n=128", "k=64", "--target", TARGET, "--json"]
     assert main(words) == 0
     before = json.loads(capsys.readouterr().out)["plans"]
     assert main([*words, "--rank-by", "xgboost", "--measured", str(folder)]) == 0
@@ -75,8 +77,10 @@ def test_mistakes(folder, tmp_path):
         train_measured(measured, leave_out="matmul 64")
     with pytest.raises(BadInput, match="holds nothing"):
         read_measured([tmp_path])
-    with pytest.raises(BadInput, match="measured on cpu .*a100"):
+    with pytest.raises(BadInput, match="measured on .* threads, the plans are for .* units"):
         read_measured([folder], device("a100"))
+    with pytest.raises(BadInput, match="the plans are for Another"):  # every CPU is called 'cpu'
+        read_measured([folder], replace(CPU, title="Another"))
     other = json.loads((folder / "measured.64.json").read_text())
     other["names"][3] = "colour"
     (tmp_path / "measured.1.json").write_text(json.dumps(other))
