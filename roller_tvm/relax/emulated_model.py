@@ -19,7 +19,8 @@ from ..tvm_env import import_relax_tvm
 from .package import REMEDY, SIGNATURE, arrays_of
 
 _LOADER = "ffi.Module.load_from_bytes.cuda"
-_NEW = "vm.builtin.alloc_tensor"  # what makes a tensor that nobody has written
+_BUILTIN = "vm.builtin."
+_NEW = f"{_BUILTIN}alloc_tensor"  # what makes a tensor that nobody has written
 
 
 class EmulatedModel:
@@ -75,6 +76,8 @@ class EmulatedModel:
         def instrument(_function: Any, name: str, before: bool, result: Any, *arguments: Any) -> int:
             if name == _NEW and not before:
                 self._new.add(_address(result))
+            if before and name not in self._emulation and not name.startswith(_BUILTIN):  # it may write any of them
+                self._new -= {_address(a) for a in arguments if hasattr(a, "data_ptr")}
             if not before or name not in self._emulation:
                 return go_on
             try:

@@ -1,0 +1,264 @@
+"""FuseRTasks: graphs of small operators as one kernel a plan, executed by the emulator and compared with TVM's own."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+tvm = pytest.importorskip("tvm")
+pytestmark = pytest.mark.relax
+
+from tvm import relax  # noqa: E402
+
+from roller_tvm.device import load_device  # noqa: E402
+from roller_tvm.emulate import CudaSource  # noqa: E402
+from roller_tvm.rammer.device_code import CannotFuse  # noqa: E402
+from roller_tvm.relax import FuseRTasks, build, rtask_graph  # noqa: E402
+from roller_tvm.relax.emulated_model import EmulatedModel  # noqa: E402
+from roller_tvm.relax.package import save_model, with_signature  # noqa: E402
+from roller_tvm.relax.resources import cuda_sources, resources_of  # noqa: E402
+from roller_tvm.relax.targets import make_target  # noqa: E402
+from roller_tvm.tir.fused_func import kernels_of  # noqa: E402
+from roller_tvm.tir.rtasks import KernelMaker  # noqa: E402
+from roller_tvm.toolchain import find_compilers  # noqa: E402
+from tests.relax.networks import default, module, values  # noqa: E402
+
+A100 = {"kind": "cuda", "arch": "sm_80"}
+F32 = "float32"
+
+
+def weight(*shape):
+    return relax.const(values(*shape))
+
+
+def conv(builder, x, channels, filters, kernel):
+    w = weight(filters, channels, kernel, kernel)
+    return builder.emit(relax.op.nn.relu(builder.emit(relax.op.nn.conv2d(x, w, padding=kernel // 2))))
+
+
+def inception(builder, x):
+    """Four branches, put side by side."""
+    pool = builder.emit(relax.op.nn.max_pool2d(x, (3, 3), padding=(1, 1)))
+    branches = [
+        conv(builder, x, 8, 8, 1), conv(builder, conv(builder, x, 8, 4, 1), 4, 8, 3),
+        conv(builder, conv(builder, x, 8, 4, 1), 4, 8, 5), conv(builder, pool, 8, 8, 1),
+    ]  # fmt: skip
+    return relax.op.concat(branches, axis=1)
+
+
+def attention(builder, x):
+    """One head: q, k and v of one input."""
+    q, k, v = (builder.emit(relax.op.matmul(x, weight(32, 16))) for _ in range(3))
+    scores = builder.emit(relax.op.matmul(q, builder.emit(relax.op.permute_dims(k))))
+    return relax.op.matmul(builder.emit(relax.op.nn.softmax(scores)), v)
+
+
+def lstm(builder, x, h, c):
+    """One step: four gates, two states."""
+    def gate(activation):
+        own = builder.emit(relax.op.matmul(x, weight(16, 16)))
+        other = builder.emit(relax.op.matmul(h, weight(16, 16)))
+        return builder.emit(activation(builder.emit(relax.op.add(own, other))))
+
+    i, f, o = (gate(relax.op.sigmoid) for _ in range(3))
+    g = gate(relax.op.tanh)
+    kept, new = builder.emit(relax.op.multiply(f, c)), builder.emit(relax.op.multiply(i, g))
+    state = builder.emit(relax.op.add(kept, new))
+    return relax.Tuple([builder.emit(relax.op.multiply(o, builder.emit(relax.op.tanh(state)))), state])
+
+
+def residual(builder, x):
+    """Two layers, each with its input added; the first one's result is a result of the model too."""
+    y = builder.emit(relax.op.add(conv(builder, x, 8, 8, 3), x))
+    z = builder.emit(relax.op.add(conv(builder, y, 8, 8, 3), y))
+    return relax.Tuple([z, y])
+
+
+def halves(builder, x):
+    """A function of several results, each read by another branch, seen through a view."""
+    flat = builder.emit(relax.op.reshape(builder.emit(relax.op.nn.relu(x)), (16, 32)))
+    both = builder.emit(relax.op.split(flat, 2, axis=0))
+    first, second = (builder.emit(relax.TupleGetItem(both, n)) for n in range(2))
+    left = builder.emit(relax.op.matmul(first, weight(32, 8)))
+    return relax.op.add(left, builder.emit(relax.op.matmul(second, weight(32, 8))))
+
+
+NETS = {
+    "inception": (inception, (1, 8, 8, 8)),
+    "attention": (attention, (8, 32)),
+    "lstm": (lstm, (1, 16), (1, 16), (1, 16)),
+    "residual": (residual, (1, 8, 8, 8)),
+    "halves": (halves, (1, 16, 32)),
+}
+
+
+def emulate(mod, shapes, folder, inputs=None, fuse=True):
+    """(results of each run, functions called, the pass) of a module built for cuda and executed on the CPU."""
+    signature = {f"x{n}": (shape, F32) for n, shape in enumerate(shapes)}
+    fuse = FuseRTasks(make_target(A100)) if fuse is True else fuse
+    path = save_model(build(with_signature(mod, signature), A100, fuse_rtasks=fuse), folder / "model.so")
+    steps = []
+    model = EmulatedModel(path, told=steps.append)
+    results = [model.run(dict(zip(signature, given, strict=True))) for given in inputs]
+    return results, steps[: len(steps) // len(inputs)], fuse
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_answers_stay_and_launches_go(name, tmp_path):
+    body, *shapes = NETS[name]
+    mod = module(body, *shapes)
+    runs = [[values(*shape) for shape in shapes] for _ in range(2)]  # twice: barriers are set back
+    results, steps, fuse = emulate(mod, shapes, tmp_path, runs)
+    for given, made in zip(runs, results, strict=True):
+        for result, expected in zip(made, default(mod, *given), strict=True):
+            np.testing.assert_allclose(result, expected, rtol=1e-3, atol=1e-4)
+    report = fuse.report
+    assert not report.outside and not report.regions[0].refused
+    assert sum(s.kernels for s in steps) == report.launches
+    assert report.launches == 1 < report.sequential_launches
+
+
+def called(builder, x):
+    """Branches, of which one goes through a call into a library and comes back."""
+    first = conv(builder, x, 8, 8, 3)
+    out = relax.TensorType((1, 8, 8, 8), F32)
+    away = builder.emit(relax.call_dps_packed("roller_tvm.test.twice", relax.Tuple([first]), out))
+    back = conv(builder, away, 8, 8, 1)
+    other = conv(builder, conv(builder, first, 8, 8, 1), 8, 8, 3)
+    return relax.op.add(back, other)
+
+
+def test_a_call_into_a_library_stays_where_it_is(tmp_path):
+    """What comes back from outside is in a later plan: no plan waits for itself."""
+    @tvm.register_global_func("roller_tvm.test.twice", override=True)
+    def twice(x, y):
+        y.copyfrom(x.numpy() * 2)
+
+    mod, x = module(called, (1, 8, 8, 8)), values(1, 8, 8, 8)
+    (made,), steps, fuse = emulate(mod, [(1, 8, 8, 8)], tmp_path, [[x]])
+    np.testing.assert_allclose(made[0], default(mod, x)[0], rtol=1e-3, atol=1e-4)
+    ((name, reason),) = fuse.report.outside
+    assert "roller_tvm.test.twice" in name and "call_dps_packed" in reason
+    assert len(fuse.report.regions) == 2
+    assert sum(s.kernels for s in steps) < fuse.report.sequential_launches
+    assert [names for _, names in sorted(kernels_of(FuseRTasks(A100)(mod)).items())]
+
+
+def test_shapes_known_at_run_time_stay_outside(tmp_path):
+    n = tvm.tirx.Var("n", "int64")
+    builder = relax.BlockBuilder()
+    x, y = relax.Var("x0", relax.TensorType((4, 16), F32)), relax.Var("x1", relax.TensorType((n, 8), F32))
+    with builder.function("main", [x, y]):
+        with builder.dataflow():
+            p, q = (builder.emit(relax.op.matmul(x, weight(16, 8))) for _ in range(2))
+            s = builder.emit(relax.op.add(p, q))
+            wide = builder.emit(relax.op.matmul(y, builder.emit(relax.op.permute_dims(s))))
+            out = builder.emit_output(relax.Tuple([wide, s]))
+        builder.emit_func_output(out)
+    mod = builder.get()
+    given = [values(4, 16), values(5, 8)]
+    (made,), _, fuse = emulate(mod, [(4, 16), ("n", 8)], tmp_path, [given])
+    for result, expected in zip(made, default(mod, *given), strict=True):
+        np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-4)
+    assert [reason for _, reason in fuse.report.outside] == ["its sizes are known only at run time"]
+    assert fuse.report.functions
+
+
+def test_plain_tvm_compiles_a_kernel_a_plan():
+    """The pass in a pipeline that knows nothing of it: TVM's default one."""
+    mod = module(attention, (8, 32))
+    with make_target(A100) as target:
+        fuse = FuseRTasks()
+        fused = fuse(mod)
+        built = tvm.compile(fused, target)
+    (source,) = cuda_sources(built.mod)
+    assert [k.name for k in CudaSource(source).kernels] == [f"{name}_kernel" for name in fuse.report.functions]
+    assert fuse.report.launches == len(fuse.report.functions) == 1
+    assert kernels_of(fused)["rtasks_0"] == tuple(o for o, _ in fuse.report.regions[0].plan.parts[0].kernels)
+    assert "main" in str(mod) and not kernels_of(mod)  # the given module is as it was
+
+
+@pytest.mark.skipif(not find_compilers(), reason="no CUDA compiler")
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_kernels_are_what_the_plan_was_promised(arch):
+    """Compiled, with the blocks on a unit that its barriers count on."""
+    target = make_target({"kind": "cuda", "arch": arch})
+    fuse = FuseRTasks(target)
+    mod = fuse(module(lstm, (1, 16), (1, 16), (1, 16)))
+    with target:
+        built = tvm.compile(mod, target)
+    ((name, kernel),) = fuse.report.kernels.items()
+    taken = resources_of(built.mod, target)[f"{name}_kernel"]
+    threads = kernel.host.launches[0].block[0]
+    assert not taken.spills and taken.max_threads >= threads
+    limit = fuse.report.device.limits.registers_per_unit
+    assert kernel.resident and (limit is None or taken.registers * threads * kernel.resident <= limit)
+
+
+
+
+def test_memory_is_within_the_rule():
+    """A plan keeps no more alive than the last-level cache beyond what its operators do one by one."""
+    graph = rtask_graph(module(inception, (1, 8, 8, 8)), A100)
+    for plan in graph.plans():
+        assert plan.peak_bytes <= plan.limit_bytes
+        assert plan.peak_bytes - plan.sequential_peak_bytes <= load_device("a100").levels[1].capacity_bytes
+
+
+def test_an_operator_without_code_is_named_and_stays(monkeypatch):
+    generated = KernelMaker._generated
+
+    def failing(self, found, name, kernel):
+        if "softmax" in name:
+            return CannotFuse("no such intrinsic", where=f"operator '{name}'")
+        return generated(self, found, name, kernel)
+
+    monkeypatch.setattr(KernelMaker, "_generated", failing)
+    fuse = FuseRTasks(A100)
+    mod = fuse(module(attention, (8, 32)))
+    ((name, reason),) = fuse.report.outside
+    assert "softmax" in name and reason.startswith("none of its plans has code")
+    assert fuse.report.functions
+    with make_target(A100) as target:
+        tvm.compile(mod, target)
+
+
+def test_a_plan_too_big_for_the_device_is_cut(monkeypatch):
+    """What its barriers need resident does not fit: halves are tried, and in the end the operators stay."""
+    from roller_tvm.rammer import code
+
+    monkeypatch.setattr(code, "occupancy", lambda *_: (0, "shared memory"))
+    fuse = FuseRTasks(A100)
+    mod = fuse(module(lstm, (1, 16), (1, 16), (1, 16)))
+    (region,) = fuse.report.regions
+    assert any("a unit of" in why and "has room for" in why for why in region.refused)
+    operators = [o for part in region.plan.parts for o, _ in part.kernels]
+    assert sorted(operators) == sorted(c.name for r in rtask_graph(module(lstm, *NETS["lstm"][1:]), A100).regions
+                                       for c in r.calls)  # fmt: skip
+    assert not any(part.program and part.program.waits for part in region.plan.parts)
+    with make_target(A100) as target:
+        tvm.compile(mod, target)
+
+
+def test_report_says_what_was_done():
+    fuse = FuseRTasks(A100, launch="graph")
+    fuse(module(lstm, (1, 16), (1, 16), (1, 16)))
+    assert "1 kernels instead of" in str(fuse.report)
+    assert "launched from a graph" in fuse.report.explain()
+    (picture,) = fuse.report.pictures().values()
+    assert picture.startswith("<svg")
+
+
+def test_a_model_of_its_own_stays_as_it_is():
+    """One operator: nothing to fuse."""
+    mod = module(lambda builder, x: relax.op.nn.relu(x), (4, 4))
+    fuse = FuseRTasks(A100)
+    assert not kernels_of(fuse(mod)) and not fuse.report.functions
+
+
+def test_devices_differ():
+    """The plan is of the device asked for."""
+    mod = module(inception, (1, 8, 8, 8))
+    small = replace(load_device("a100"), units=4)
+    whole, part = (rtask_graph(mod, A100, device).plans()[0] for device in ("a100", small))
+    assert whole.seconds < part.seconds
