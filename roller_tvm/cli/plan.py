@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import sys
 import textwrap
@@ -14,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from roller_tvm.cli.line import add_line_argument, edge_of, planning_of
+from roller_tvm.compare.suite import COLUMNS, read_operators
 from roller_tvm.device import DeviceSpec, device_for_target, known_devices, load_device
-from roller_tvm.errors import BadInput, RollerError, UsageError
+from roller_tvm.errors import RollerError, UsageError
 from roller_tvm.explain import explain, explain_steps
 from roller_tvm.explain.bound import bound_of
 from roller_tvm.explain.resources import ResourcesCompared, resource_lines
@@ -33,7 +33,6 @@ EXAMPLES = """examples:
   roller-tvm plan conv2d_nchw n=1 c=64 h=56 w=56 f=64 kh=3 kw=3 padding=1 --device v100
   roller-tvm plan matmul m=512 n=512 k=512 --target "cuda -arch=sm_80" --explain
 """
-COLUMNS = ("id", "operator", "params")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -226,25 +225,8 @@ def _aligned(rows: list[list[str]]) -> list[str]:
     return [f"{line:<{width}}  {row[-1]}".rstrip() for line, row in zip(front, rows, strict=True)]
 
 
-def _rows(path: Path) -> list[dict[str, str]]:
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
-            rows = list(reader)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise BadInput(f"cannot be read: {error}", str(path), "give a CSV file") from error
-    lacking = [c for c in COLUMNS if c not in (reader.fieldnames or ())]
-    if lacking:
-        raise BadInput(
-            f"has no column {', '.join(lacking)}",
-            str(path),
-            f"its first line must name the columns {', '.join(COLUMNS)}",
-        )
-    return rows
-
-
 def _plan_file(args: argparse.Namespace, device: DeviceSpec, features: Features) -> int:
-    rows = _rows(args.operators)
+    rows = read_operators(args.operators)
     results: list[dict[str, Any]] = []
     failed = 0
     heading = ["id", "operator", "plan ms", "predicted", "FLOP/s", "bound", "plan"]

@@ -127,6 +127,27 @@ def find_suite(name: str) -> Path:
     return path
 
 
+def read_operators(path: Path) -> list[dict[str, str]]:
+    """The rows of a file of operators, by the names of its columns.
+
+    Raises
+    ------
+    BadInput
+        It cannot be read, or has not all of ``COLUMNS``.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            rows = list(reader)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise BadInput(f"cannot be read: {error}", str(path), "give a CSV file") from error
+    lacking = [c for c in COLUMNS if c not in (reader.fieldnames or ())]
+    if lacking:
+        remedy = f"its first line must name the columns {', '.join(COLUMNS)}"
+        raise BadInput(f"has no column {', '.join(lacking)}", str(path), remedy)
+    return rows
+
+
 def load_suite(name: str) -> tuple[Case, ...]:
     """The cases of a suite, each checked.
 
@@ -146,16 +167,7 @@ def load_suite(name: str) -> tuple[Case, ...]:
     (119, 'n=1')
     """
     path = find_suite(name)
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
-            rows = list(reader)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise BadInput(f"cannot be read: {error}", str(path), "give a CSV file") from error
-    lacking = [c for c in COLUMNS if c not in (reader.fieldnames or ())]
-    if lacking:
-        remedy = f"its first line must name the columns {', '.join(COLUMNS)}"
-        raise BadInput(f"has no column {', '.join(lacking)}", str(path), remedy)
+    rows = read_operators(path)
     found: dict[str, Case] = {}
     for line, row in enumerate(rows, 2):
         where = f"{path}, line {line}"
