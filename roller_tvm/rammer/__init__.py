@@ -3,7 +3,7 @@
 from .depend import Dependences, Need
 from .draw import draw
 from .fusion import FusionPlan, Part
-from .kernels import rkernel, rkernels, roperator
+from .kernels import planned_rkernels, rkernel, rkernels, roperator
 from .operators import DataFlowGraph, Edge, Phase, RKernel, ROperator
 from .partition import Node, Step, convex_parts
 from .policy import POLICIES, plan_graph
@@ -16,6 +16,6 @@ from .vdevice import Costs, VDevice
 __all__ = [
     "BadProgram", "BarrierTask", "Costs", "DataFlowGraph", "Dependences", "Edge", "FusionPlan", "Interval", "Need",
     "Node", "POLICIES", "Part", "Phase", "ProgramBuilder", "RKernel", "ROperator", "RTask", "Step", "TaskProgram",
-    "Tiling", "Timeline", "VDevice", "convex_parts", "draw", "explain_fusion", "plan_graph", "rkernel", "rkernels",
-    "roperator", "simulate",
+    "Tiling", "Timeline", "VDevice", "convex_parts", "draw", "explain_fusion", "plan_graph", "planned_rkernels",
+    "rkernel", "rkernels", "roperator", "simulate",
 ]  # fmt: skip

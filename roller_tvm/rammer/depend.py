@@ -6,9 +6,12 @@ not known, every rTask of the reader waits for every one of the writer.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from typing import Any
+
+import numpy as np
 
 from ..expr import Index, Stage, TensorExpression
 from ..plan.program import Plan
@@ -44,54 +47,83 @@ def needed(expression: TensorExpression, output: str, box: Box, sources: Collect
     >>> needed(e, e.output.name, ((0, 7), (4, 5)), [t.name for t in e.inputs])
     {'A': ((0, 7), (0, 15)), 'B': ((0, 15), (4, 5))}
     """
-    wanted: dict[str, Box] = {output: box}
-    found: dict[str, Box] = {}
+    found = needed_by_each(expression, output, [box], sources)
+    return {name: boxes[0] for name, boxes in found.items() if boxes[0] is not None}
+
+
+@dataclass
+class _Regions:
+    """A box of a tensor for each of many tasks: first and last index by dimension and task, and who reads any."""
+
+    low: Any
+    high: Any
+    any: Any
+
+    def hull(self, other: _Regions) -> _Regions:
+        low = np.where(self.any & other.any, np.minimum(self.low, other.low), np.where(self.any, self.low, other.low))
+        high = np.where(self.any & other.any, np.maximum(self.high, other.high),
+                        np.where(self.any, self.high, other.high))
+        return _Regions(low, high, self.any | other.any)
+
+
+def needed_by_each(
+    expression: TensorExpression, output: str, boxes: Sequence[Box], sources: Collection[str]
+) -> dict[str, list[Box | None]]:
+    """As ``needed``, of many regions: for each source what each of them reads of it, None where nothing."""
+    corners = np.array(boxes, dtype=np.int64).reshape(len(boxes), -1, 2)
+    every = np.ones(len(boxes), dtype=bool)
+    wanted = {output: _Regions(corners[:, :, 0].T, corners[:, :, 1].T, every)}
+    found: dict[str, _Regions] = {}
     for stage in reversed(expression.stages):
         if stage.name not in wanted:
             continue
-        ranges = _axis_ranges(stage, wanted.pop(stage.name))
+        mine = wanted.pop(stage.name)
+        ranges = _axis_ranges(stage, mine)
         for access in stage.reads:
-            shape = expression.tensors[access.tensor].shape
-            region = _region(access.indices, ranges, shape)
+            region = _region(access.indices, ranges, expression.tensors[access.tensor].shape, mine.any)
             if region is None:
                 continue
             into = found if access.tensor in sources else wanted
-            into[access.tensor] = _hull(into[access.tensor], region) if access.tensor in into else region
-    return found
+            into[access.tensor] = into[access.tensor].hull(region) if access.tensor in into else region
+    result: dict[str, list[Box | None]] = {}
+    for name, regions in found.items():
+        pairs = np.stack([regions.low, regions.high], axis=2).transpose(1, 0, 2).tolist()
+        result[name] = [tuple(map(tuple, box)) if some else None
+                        for box, some in zip(pairs, regions.any.tolist(), strict=True)]
+    return result
 
 
-def _axis_ranges(stage: Stage, box: Box) -> dict[str, tuple[int, int]]:
-    ranges = {a.name: (0, a.extent - 1) for a in stage.axes}
-    for index, (lo, hi) in zip(stage.write().indices, box, strict=True):
+def _axis_ranges(stage: Stage, regions: _Regions) -> dict[str, tuple[Any, Any]]:
+    ranges: dict[str, tuple[Any, Any]] = {a.name: (0, a.extent - 1) for a in stage.axes}
+    for index, lo, hi in zip(stage.write().indices, regions.low, regions.high, strict=True):
         terms = sorted(index.terms, key=lambda t: -t[1])
         if terms:  # of the parts of an axis the outermost follows the region
             name, stride = terms[0]
             low, high = ranges[name]
-            ranges[name] = (max(low, lo // stride), min(high, hi // stride))
+            ranges[name] = (np.maximum(low, lo // stride), np.minimum(high, hi // stride))
     return ranges
 
 
 def _region(
-    indices: tuple[Index, ...], ranges: Mapping[str, tuple[int, int]], shape: tuple[int, ...]
-) -> Box | None:
-    """The box that an access touches; None where all of it is padding."""
-    box = []
+    indices: tuple[Index, ...], ranges: Mapping[str, tuple[Any, Any]], shape: tuple[int, ...], some: Any
+) -> _Regions | None:
+    """The boxes that an access touches; None where all of them are padding."""
+    lows, highs = [], []
     for index, extent in zip(indices, shape, strict=True):
-        lo = hi = index.const
+        lo = hi = np.full(some.shape, index.const, dtype=np.int64)
         for name, c in index.terms:
             a, b = ranges[name]
-            lo, hi = lo + min(c * a, c * b), hi + max(c * a, c * b)
+            lo, hi = lo + (c * a if c > 0 else c * b), hi + (c * b if c > 0 else c * a)
         lo, hi = lo // index.divisor, hi // index.divisor
         if index.opaque or index.clamped:
-            lo, hi = 0, extent - 1
-        if hi < 0 or lo >= extent:
-            return None
-        box.append((max(0, lo), min(extent - 1, hi)))
-    return tuple(box)
-
-
-def _hull(a: Box, b: Box) -> Box:
-    return tuple((min(p[0], q[0]), max(p[1], q[1])) for p, q in zip(a, b, strict=True))
+            lo, hi = np.zeros_like(lo), np.full_like(hi, extent - 1)
+        some = some & (hi >= 0) & (lo < extent)
+        lows.append(np.maximum(lo, 0))
+        highs.append(np.minimum(hi, extent - 1))
+    if not some.any():
+        return None
+    none = np.empty((0, len(some)), dtype=np.int64)
+    return _Regions(np.stack(lows) if lows else none, np.stack(highs) if highs else none, some)
 
 
 def phases_reads(plan: Plan, phase: int) -> frozenset[str]:
@@ -179,10 +211,14 @@ def _tiles_needed(
     if prod(shape) != prod(tiles.shape):
         return None
     program, reads = plan.programs[phase], phases_reads(plan, phase)
+    boxes = [mine.box(task) for task in range(mine.tasks)]
+    known: dict[Box | None, tuple[int, ...]] = {None: ()}  # many rTasks read the same
     result = []
-    for task in range(mine.tasks):
-        region = needed(plan.expression, program.output, mine.box(task), reads).get(tensor)
-        result.append(() if region is None else tuple(tiles.tasks_of(reshaped(region, shape, tiles.shape))))
+    for region in needed_by_each(plan.expression, program.output, boxes, reads).get(tensor, [None] * mine.tasks):
+        if region not in known:
+            assert region is not None
+            known[region] = tuple(tiles.tasks_of(reshaped(region, shape, tiles.shape)))
+        result.append(known[region])
     if all(len(found) == tiles.tasks for found in result):
         return None
     return tuple(result)

@@ -29,6 +29,8 @@ class Part:
         What the one kernel runs; None where the operators stay kernels of their own.
     reasons : tuple of str
         Why these rKernels.
+    sequential_launches : int
+        Kernels that the operators are one by one, by their fastest; 0 for those of `kernels`.
     """
 
     kernels: tuple[tuple[str, RKernel], ...]
@@ -36,12 +38,15 @@ class Part:
     sequential_seconds: float
     program: TaskProgram | None = None
     reasons: tuple[str, ...] = ()
+    sequential_launches: int = 0
 
     def __post_init__(self) -> None:
         if not self.kernels:
             raise ValueError("a part of a graph has operators")
         if self.seconds > self.sequential_seconds * (1 + 1e-9):
             raise ValueError(f"fusing {', '.join(o for o, _ in self.kernels)} is predicted to be slower than not")
+        if not self.sequential_launches:
+            object.__setattr__(self, "sequential_launches", sum(len(k.phases) for _, k in self.kernels))
 
     @property
     def launches(self) -> int:
@@ -62,7 +67,7 @@ class Part:
 
     def to_json(self) -> dict[str, Any]:
         data: dict[str, Any] = {"seconds": self.seconds, "sequential_seconds": self.sequential_seconds,
-                                "reasons": list(self.reasons)}
+                                "reasons": list(self.reasons), "sequential_launches": self.sequential_launches}
         if self.program:
             return data | {"program": self.program.to_json()}
         return data | {"kernels": [[o, k.to_json()] for o, k in self.kernels]}
@@ -71,7 +76,8 @@ class Part:
     def from_json(cls, data: Mapping[str, Any]) -> Part:
         program = TaskProgram.from_json(data["program"]) if "program" in data else None
         kernels = program.kernels if program else tuple((o, RKernel.from_json(k)) for o, k in data["kernels"])
-        return cls(kernels, data["seconds"], data["sequential_seconds"], program, tuple(data["reasons"]))
+        return cls(kernels, data["seconds"], data["sequential_seconds"], program, tuple(data["reasons"]),
+                   data["sequential_launches"])
 
 
 @dataclass(frozen=True)
@@ -117,7 +123,7 @@ class FusionPlan:
     @cached_property
     def sequential_launches(self) -> int:
         """Kernels that the operators are, each by itself."""
-        return sum(len(k.phases) for p in self.parts for _, k in p.kernels)
+        return sum(p.sequential_launches for p in self.parts)
 
     def __str__(self) -> str:
         head = (f"{self.launches} kernels instead of {self.sequential_launches} on {self.device} ({self.policy}, "

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import ceil, prod
 
 from ..device import DeviceSpec
+from ..device.frozen import FrozenMap
 from ..expr import TensorExpression
 from ..model.estimate import ProgramEstimate
 from ..model.gpu import busiest_unit
 from ..plan import construct
 from ..plan.candidates import RankedPlan
+from ..plan.features import NO_FEATURES, Features
 from ..plan.program import Plan, RProgram
 from .operators import Edge, Phase, RKernel, ROperator
 from .tiling import Tiling
+
+#: Parts of a device that an operator of a wide wave has for itself: its rKernels are planned for those too.
+SHARES = (4, 16)
 
 
 def rkernels(plans: Sequence[RankedPlan], device: DeviceSpec, most: int = 0) -> tuple[RKernel, ...]:
@@ -26,12 +32,77 @@ def rkernels(plans: Sequence[RankedPlan], device: DeviceSpec, most: int = 0) -> 
     most : int
         Keep so many: the fastest, then the most efficient. 0 keeps all.
     """
-    found = [rkernel(f"plan {n}", ranked, device) for n, ranked in enumerate(plans)]
+    return _kept([rkernel(f"plan {n}", ranked, device) for n, ranked in enumerate(plans)], most)
+
+
+def _kept(found: list[RKernel], most: int) -> tuple[RKernel, ...]:
     if most and len(found) > most:
         fastest = min(found, key=lambda k: k.seconds)
         rest = sorted((k for k in found if k is not fastest), key=lambda k: (k.work, k.seconds))
         found = [fastest, *rest[: most - 1]]
     return tuple(found)
+
+
+def planned_rkernels(
+    expression: TensorExpression, device: DeviceSpec, top: int = 10, features: Features = NO_FEATURES, most: int = 0
+) -> tuple[RKernel, ...]:  # fmt: skip
+    """The rKernels that Roller constructs for an operator: for all of the device, and for parts of it.
+
+    What is best for an operator that has the device to itself has many small rTasks, to fill it. Where operators side
+    by side fill it, larger ones that reuse more are the more efficient; those it is given by planning for a device of
+    fewer units, with their share of the memory's bandwidth.
+
+    Examples
+    --------
+    >>> from roller_tvm.device import load_device
+    >>> from roller_tvm.expr.operators import conv2d_nchw
+    >>> e = conv2d_nchw(n=1, c=64, h=32, w=32, f=64, kh=3, kw=3, padding=1)
+    >>> found = planned_rkernels(e, load_device("v100"), top=4)
+    >>> found[0].name, min(k.work for k in found) < found[0].work
+    ('plan 0', True)
+    """
+    found = [rkernel(f"plan {n}", r, device) for n, r in enumerate(construct(expression, device, top, features).plans)]
+    if device.kind == "gpu":
+        known = {k.plan for k in found}
+        for share in SHARES:
+            if device.units < share:
+                continue
+            part = part_of(device, share)
+            for number, ranked in enumerate(construct(expression, part, top, features).plans):
+                if ranked.plan not in known:
+                    known.add(ranked.plan)
+                    made = rkernel(f"1/{share} plan {number}", ranked, part)
+                    found.append(replace(made, seconds=_by_itself(made.phases, ranked, device)))
+    return _kept(found, most)
+
+
+def part_of(device: DeviceSpec, share: int) -> DeviceSpec:
+    """So many units of a device, and what they have of it: of what all units share, their share.
+
+    Examples
+    --------
+    >>> from roller_tvm.device import load_device
+    >>> part = part_of(load_device("v100"), 4)
+    >>> part.units, part.far.bandwidth_gbps
+    (20, 225.0)
+    """
+    units = device.units // share
+    ratio = units / device.units
+    levels = tuple(replace(level, bandwidth_gbps=level.bandwidth_gbps * ratio) for level in device.levels)
+    return replace(
+        device, units=units, levels=levels,
+        peak_gflops=FrozenMap({k: v * ratio for k, v in device.peak_gflops.items()}),
+        tensor_gflops=FrozenMap({k: v * ratio for k, v in device.tensor_gflops.items()}),
+    )  # fmt: skip
+
+
+def _by_itself(phases: Sequence[Phase], ranked: RankedPlan, device: DeviceSpec) -> float:
+    """Of kernels planned for a part of a device, launched by themselves on all of it."""
+    total = 0.0
+    for phase_, estimate in zip(phases, ranked.estimate.programs, strict=True):
+        busiest, rounds = busiest_unit(device, phase_.tasks, max(1, estimate.occupancy))
+        total += max(rounds * phase_.alone_seconds, busiest * phase_.unit_seconds)
+    return total
 
 
 def rkernel(name: str, ranked: RankedPlan, device: DeviceSpec) -> RKernel:
@@ -103,7 +174,7 @@ def roperator(
     >>> from roller_tvm.device import load_device
     >>> from roller_tvm.expr.operators import matmul
     >>> o = roperator("dense", matmul(m=1, n=512, k=512), load_device("v100"), top=2)
-    >>> len(o.kernels), o.fastest.name
-    (2, 'plan 0')
+    >>> [k.name for k in o.kernels][:3], o.fastest.name
+    (['plan 0', 'plan 1', '1/4 plan 0'], 'plan 0')
     """
-    return ROperator(name, rkernels(construct(expression, device, top).plans, device, most), tuple(inputs))
+    return ROperator(name, planned_rkernels(expression, device, top, most=most), tuple(inputs))

@@ -107,8 +107,11 @@ class RKernel:
 
     @cached_property
     def work(self) -> float:
-        """Time of an rTask by the number of them: the least is the most efficient (Rammer, section 4)."""
-        return sum(p.alone_seconds * p.tasks for p in self.phases)
+        """Time of an rTask by the number of them: the least is the most efficient (Rammer, section 4).
+
+        The time is that of a unit which an rTask takes up, so that rTasks of different sizes are compared alike.
+        """
+        return sum(p.unit_seconds * p.tasks for p in self.phases)
 
     @cached_property
     def buffer_bytes(self) -> int:

@@ -259,7 +259,8 @@ def _finish(
             program = plan.program()
             seconds = simulate(program).makespan
             if seconds < sequential:
-                parts.append(Part(plan.chosen, seconds, sequential, program, plan.reasons))
+                launches = sum(len(k.phases) for _, k in plain)
+                parts.append(Part(plan.chosen, seconds, sequential, program, plan.reasons, launches))
                 continue
         parts.append(Part(plain, sequential, sequential))
     groups = [names for p in parts for names in ([[o for o, _ in p.kernels]] if p.program else

@@ -68,8 +68,8 @@ def launch_seconds(device: DeviceSpec, launch: str) -> float:
     --------
     >>> from roller_tvm.device import load_device
     >>> h200 = load_device("h200")
-    >>> launch_seconds(h200, "stream"), round(launch_seconds(h200, "graph") * 1e6, 2)
-    (2.5e-06, 1.26)
+    >>> [round(launch_seconds(h200, launch) * 1e6, 2) for launch in LAUNCHES]
+    [2.5, 1.26]
     """
     stream = device.launch_overhead_us
     node = launch_cost("graph", device.arch) if launch == "graph" else None

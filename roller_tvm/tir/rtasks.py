@@ -10,9 +10,8 @@ from ..device import DeviceSpec
 from ..emulate.host import HostCode
 from ..errors import RollerError, UnsupportedOperator, UsageError, last_line
 from ..lower import lower
-from ..plan import construct
 from ..plan.features import Features
-from ..rammer import DataFlowGraph, Edge, FusionPlan, Part, RKernel, ROperator, plan_graph, rkernels
+from ..rammer import DataFlowGraph, Edge, FusionPlan, Part, RKernel, ROperator, plan_graph, planned_rkernels
 from ..rammer.code import FusedKernel, OperatorCode, fuse
 from ..rammer.device_code import CannotFuse
 from ..te.body import REMEDY
@@ -137,8 +136,8 @@ class RFunctions:
     def _made(self, func: Any, name: str) -> RFunction | RollerError:
         try:
             reading = read_prim_func(func, name or None)
-            plans = construct(reading.expression, self.device, self.top, self.features).plans
-            return RFunction(func, reading, rkernels(plans, self.device))
+            kernels = planned_rkernels(reading.expression, self.device, self.top, self.features)
+            return RFunction(func, reading, kernels)
         except RollerError as error:
             return error
 
