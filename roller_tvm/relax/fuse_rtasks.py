@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,7 +20,8 @@ from ..tir.fused_func import fused_function
 from ..tir.nodes import key
 from ..tir.rtasks import Call, KernelMaker
 from .constants import array_of
-from .devices import find_target
+from .devices import device_of, find_target
+from .fuse_cpu import ScheduledFunctions, merge_region
 from .fused_block import FusedCall, rewritten, spec_bytes, spec_of, with_blocks, with_functions
 from .rtasks import Block, Region, RTaskGraph, read_blocks, rtask_graph
 
@@ -131,7 +132,8 @@ class FuseRTasks:
     The operators of each dataflow block are planned by ``roller_tvm.rammer``; where one cannot be (an extern call, a
     shape known at run time, no kernel) it stays as it is, and no plan reaches across it and back. What a plan hands on
     within itself is planned like any other memory of the model. Put it after ``FuseTIR`` (a module that is not
-    legalized yet is prepared first) and before the functions that are left are scheduled.
+    legalized yet is prepared first) and before the functions that are left are scheduled. On a CPU, where operators run
+    side by side in one parallel region, it schedules the functions itself.
 
     Parameters
     ----------
@@ -170,11 +172,32 @@ class FuseRTasks:
 
     def transform_module(self, mod: Any, _context: Any) -> Any:
         """The module with its plans as functions."""
+        target = find_target(self.target)
+        if target.kind.name == "llvm":
+            from .pipeline import prepare, schedule
+
+            return schedule(prepare(mod, target), target, device=self.device, fuse_rtasks=self)[0]
         start = time.perf_counter()
-        graph = rtask_graph(mod, find_target(self.target), self.device, self.top, self.tf32)
+        graph = rtask_graph(mod, target, self.device, self.top, self.tf32)
         report = self.report = Fusion(graph.device)
         launch = self.launch or _launch()
         result = _GpuFusion(graph, self.policy, launch, report).module()
+        report.seconds = time.perf_counter() - start
+        return result
+
+    def merged(self, mod: Any, seconds: Mapping[str, float]) -> Any:
+        """A module whose functions are scheduled for a CPU, with those merged that gain by it.
+
+        Parameters
+        ----------
+        mod : tvm.IRModule
+        seconds : mapping of str to float
+            Predicted of a call of each function.
+        """
+        start = time.perf_counter()
+        target = find_target(self.target)
+        report = self.report = Fusion(device_of(self.device, target))
+        result = _merged(mod, ScheduledFunctions(seconds), report)
         report.seconds = time.perf_counter() - start
         return result
 
@@ -197,18 +220,11 @@ class _GpuFusion:
     def module(self) -> Any:
         planned = self._planned()
         self.report.outside = list(self.graph.outside)
-        changed: dict[str, dict[int, Any]] = {}
+        fused = []
         for block in self.graph.blocks:
-            fused = [one for region in block.regions for one in self._region(block, region, *planned[region.name])]
-            if fused:
-                given = self.mod[block.function].body.blocks[block.number]
-                changed.setdefault(block.function, {})[block.number] = rewritten(self.mod, block, given, fused)
-        if not changed:
-            return self.mod
-        functions = {self.mod.get_global_var(n): with_blocks(self.mod[n], b) for n, b in changed.items()}
-        passes = relax.transform
-        tidied = tvm.transform.Sequential([passes.CanonicalizeBindings(), passes.DeadCodeElimination()])
-        return tidied(with_functions(self.mod, functions))
+            own = [one for region in block.regions for one in self._region(block, region, *planned[region.name])]
+            fused.append((block, own))
+        return _put(self.mod, fused)
 
     def _planned(self) -> dict[str, tuple[FusionPlan, list[str]]]:
         """A plan for each region, and what it had to go without."""
@@ -299,6 +315,35 @@ class _GpuFusion:
         self.mod = builder.get()
         self.report.kernels[name] = kernel
         return name, FusedCall(tuple(calls), var, reads, (*results, *scratch))
+
+
+def _merged(mod: Any, functions: ScheduledFunctions, report: Fusion) -> Any:
+    """A module for a CPU, its functions side by side where that pays."""
+    assert report.device is not None
+    found = []
+    for block in read_blocks(mod, functions):
+        own: list[FusedCall] = []
+        for region in block.regions:
+            mod, plan, names, fused, refused = merge_region(mod, block, region, functions, report.device)
+            report.regions.append(FusedRegion(region.name, plan, names, refused))
+            own += fused
+        report.outside += block.outside
+        found.append((block, own))
+    return _put(mod, found)
+
+
+def _put(mod: Any, fused: Sequence[tuple[Block, Sequence[FusedCall]]]) -> Any:
+    """A module with calls fused in its blocks, and without what nobody uses any more."""
+    changed: dict[str, dict[int, Any]] = {}
+    for block, own in fused:
+        if own:
+            changed.setdefault(block.function, {})[block.number] = rewritten(mod, block, own)
+    if not changed:
+        return mod
+    functions = {mod.get_global_var(n): with_blocks(mod[n], b) for n, b in changed.items()}
+    passes = relax.transform
+    tidied = tvm.transform.Sequential([passes.CanonicalizeBindings(), passes.DeadCodeElimination()])
+    return tidied(with_functions(mod, functions))
 
 
 def resident_bytes(graph: RTaskGraph) -> int:

@@ -64,7 +64,7 @@ def spec_bytes(spec: BufferSpec) -> int:
     return int(prod(spec.shape)) * dtype_bytes(spec.dtype)
 
 
-def rewritten(mod: Any, block: Block, given: Any, fused: Sequence[FusedCall]) -> Any:
+def rewritten(mod: Any, block: Block, fused: Sequence[FusedCall]) -> Any:
     """The dataflow block with these calls fused; every variable of it stays bound.
 
     Plans are convex, so the bindings have an order: that of the block, each plan where its last call was.
@@ -74,8 +74,6 @@ def rewritten(mod: Any, block: Block, given: Any, fused: Sequence[FusedCall]) ->
     mod : tvm.IRModule
         Which has the functions of the plans.
     block : Block
-        What was read of `given`.
-    given : relax.DataflowBlock
     fused : sequence of FusedCall
     """
     units = _units(block, fused)

@@ -24,9 +24,10 @@ from ..models import last_line
 from ..tir.emulated import TakeHost
 from .alignment import UnalignedInputs
 from .database import for_other_kernels
-from .devices import find_target
+from .devices import device_of, find_target
 from .dynamic import Buckets, Sizes
 from .folding import FoldScales
+from .fuse_cpu import predicted_seconds
 from .fuse_rtasks import FuseRTasks
 from .kernels import pack_constants
 from .layout import PlanLayout
@@ -111,13 +112,18 @@ def schedule(
     scheduler: Any = ScheduleWithRoller(target, device, top, tf32)
     fuse: Any = FuseRTasks(target, device, tf32=tf32) if fuse_rtasks is True else fuse_rtasks
     with target, _database(database, target) as records:
+        before = mod
         if fuse and target.kind.name != "llvm":
             mod = fuse(mod)
         if records is not None:
             mod = relax.transform.MetaScheduleApplyDatabase()(mod)
         mod = scheduler(mod)
         if target.kind.name == "llvm":  # weights packed for their schedules, now
-            mod = tvm.transform.Sequential([UnalignedInputs()])(pack_constants(mod))
+            mod = pack_constants(mod)
+            if fuse:
+                known = {note.name: note.predicted_us * 1e-6 for note in scheduler.report.scheduled}
+                mod = fuse.merged(mod, predicted_seconds(before, device_of(device, target), known))
+            mod = tvm.transform.Sequential([UnalignedInputs()])(mod)
         else:  # a kernel needs its threads bound, whatever it is
             from tvm.s_tir import dlight
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import tvm
 from tvm import relax
@@ -70,6 +70,11 @@ class Block:
     bounds: tuple[Bound, ...]
     values: dict[str, Any]
     kept: frozenset[str]
+
+    @property
+    def outside(self) -> tuple[tuple[str, str], ...]:
+        """What cannot be planned: (name, reason)."""
+        return tuple((name_of(b.binding), b.reason) for b in self.bounds if b.reason)
 
     @cached_property
     def regions(self) -> tuple[Region, ...]:
@@ -140,7 +145,7 @@ class RTaskGraph:
     @property
     def outside(self) -> tuple[tuple[str, str], ...]:
         """What cannot be planned: (name, reason)."""
-        return tuple((name_of(b.binding), b.reason) for block in self.blocks for b in block.bounds if b.reason)
+        return tuple(one for block in self.blocks for one in block.outside)
 
     def graph(self, region: Region) -> DataFlowGraph:
         """A region as rOperators."""
@@ -221,7 +226,14 @@ def _target(target: Any, device: DeviceSpec | str | None) -> Any:
     return find_target(target)
 
 
-def read_blocks(mod: Any, functions: RFunctions) -> Iterator[Block]:
+class Functions(Protocol):
+    """Which PrimFuncs can be planned."""
+
+    def of(self, func: Any, name: str = "") -> Any:
+        """Raises ``UnsupportedOperator`` where one cannot."""
+
+
+def read_blocks(mod: Any, functions: Functions) -> Iterator[Block]:
     """The dataflow blocks of a module's Relax functions.
 
     Examples
@@ -242,7 +254,7 @@ def read_blocks(mod: Any, functions: RFunctions) -> Iterator[Block]:
 class _Reader:
     """Reads one dataflow block."""
 
-    def __init__(self, mod: Any, functions: RFunctions) -> None:
+    def __init__(self, mod: Any, functions: Functions) -> None:
         self.mod, self.functions = mod, functions
         self.taken: set[str] = set()
         self.calls: set[str] = set()

@@ -325,7 +325,7 @@ def _counts(program: TaskProgram, operator: str, phase: int) -> list[int]:
 def _list_of(nest: Any, counts: Sequence[int], thread: Any, tirx: Any) -> Any:
     """What a thread runs of a nest: its own range of the parallel loop, or all of a serial one, or nothing."""
     if not _is_parallel(nest):
-        return tirx.IfThenElse(thread == counts.index(1), nest)
+        return tirx.IfThenElse(thread == counts.index(1), nest, None)
     first = [0, *accumulate(counts)]
     kind = str(nest.loop_var.ty.dtype) if hasattr(nest.loop_var, "ty") else str(nest.loop_var.dtype)
     start = _chosen(first[:-1], thread, kind, tirx)
