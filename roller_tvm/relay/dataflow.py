@@ -7,7 +7,7 @@ output); reshapes make none, they are views of others.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -106,6 +106,62 @@ def children(expr: Any) -> list[Any]:
     if isinstance(expr, relay.Tuple):
         return list(expr.fields)
     return [expr.tuple_value] if isinstance(expr, relay.TupleGetItem) else []
+
+
+def control_of(body: Any) -> str:
+    """What makes a body more than data flow (an If, a reference, a function as a value); '' where nothing does."""
+    from tvm import relay
+
+    kinds = (relay.If, relay.Match, relay.RefCreate, relay.RefRead, relay.RefWrite)
+    found: list[str] = []
+
+    def visit(expr: Any) -> None:
+        if isinstance(expr, kinds):
+            found.append(type(expr).__name__)
+        elif isinstance(expr, relay.Call) and isinstance(expr.op, relay.Var):
+            found.append("a function as a value")
+
+    relay.analysis.post_order_visit(body, visit)
+    return found[0] if found else ""
+
+
+def inlined(body: Any, values: Mapping[Any, Any] | None = None) -> Any:
+    """A graph with the bodies of functions that are written at their call in place of the calls.
+
+    Parameters
+    ----------
+    body : relay.Expr
+    values : mapping, optional
+        Variable -> what it stands for.
+    """
+    from tvm import relay
+
+    values = values or {}
+    made: dict[Any, Any] = {}
+    for expr in ordered(body):
+        new = values.get(expr, expr)
+        before = children(expr)
+        after = [made[e] for e in before]
+        changed = any(a is not b for a, b in zip(after, before, strict=True))
+        if isinstance(expr, relay.Call) and _written_here(expr.op):
+            new = inlined(expr.op.body, {**values, **dict(zip(expr.op.params, after, strict=True))})
+        elif isinstance(expr, relay.Call) and changed:
+            new = relay.Call(expr.op, after, expr.attrs, expr.type_args, expr.span)
+        elif isinstance(expr, relay.Tuple) and changed:
+            new = relay.Tuple(after)
+        elif isinstance(expr, relay.TupleGetItem) and isinstance(after[0], relay.Tuple):
+            new = after[0].fields[expr.index]
+        elif isinstance(expr, relay.TupleGetItem) and changed:
+            new = relay.TupleGetItem(after[0], expr.index)
+        made[expr] = new
+    return made[body]
+
+
+def _written_here(function: Any) -> bool:
+    """Whether a call calls a plain function that has no name, and nothing that others compile or fuse."""
+    from tvm import relay
+
+    return isinstance(function, relay.Function) and not (function.attrs and function.attrs.keys())
 
 
 def is_view(expr: Any) -> bool:
@@ -216,5 +272,6 @@ def _outside(call: Any) -> str:
             elif not isinstance(kind, relay.TensorType):
                 return f"it deals with a {type(kind).__name__}"
             elif any(not isinstance(e, tir.IntImm) for e in kind.shape):
-                return f"a dynamic shape ({', '.join(map(str, kind.shape))})"
+                shape = ", ".join(str(int(e)) if isinstance(e, tir.IntImm) else "?" for e in kind.shape)
+                return f"a dynamic shape ({shape})"
     return ""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 from roller_tvm.device import DeviceSpec
-from roller_tvm.emulate import BufferSpec, HostCode, NotEmulated
+from roller_tvm.emulate import BufferSpec, HostCode
 from roller_tvm.emulate.source import dtype_bytes
 from roller_tvm.errors import BadInput, UnsupportedOperator
 from roller_tvm.rammer import (
@@ -21,6 +21,7 @@ from roller_tvm.rammer import (
     ROperator,
     VDevice,
     convex_parts,
+    draw,
     explain_fusion,
     plan_graph,
 )
@@ -28,7 +29,7 @@ from roller_tvm.rammer.code import OperatorCode, fuse
 from roller_tvm.rammer.device_code import CannotFuse
 from roller_tvm.rammer.policy import plain_kernel
 from roller_tvm.rammer.vdevice import Costs
-from roller_tvm.relay.dataflow import CallNode, DataFlow, Tensor
+from roller_tvm.relay.dataflow import CallNode, DataFlow, Tensor, control_of, inlined
 from roller_tvm.relay.rtask_codegen import ATTRIBUTE, COMPILER, KernelCode, register
 from roller_tvm.relay.rtask_kernels import Computation, Computations
 from roller_tvm.relay.rtask_rewrite import Group, rewritten
@@ -46,6 +47,7 @@ class GraphFusion:
 
     Parameters
     ----------
+    device : DeviceSpec
     plans : tuple of FusionPlan
         One after the other: between them are operators that cannot be planned.
     symbols : tuple of tuple of str
@@ -56,6 +58,7 @@ class GraphFusion:
         Why plans that were to be fused are not.
     """
 
+    device: DeviceSpec
     plans: tuple[FusionPlan, ...]
     symbols: tuple[tuple[str, ...], ...]
     outside: tuple[tuple[str, str], ...] = ()
@@ -99,19 +102,27 @@ class GraphFusion:
         head = str(self).splitlines()[0]
         return "\n".join([head, *(f"\n{explain_fusion(plan)}" for plan in self.plans), "", *self._others()]).strip()
 
+    def pictures(self) -> tuple[str, ...]:
+        """The operators of each plan over time, before and after, as SVG."""
+        return tuple(draw(plan, self.device) for plan in self.plans)
+
     def _others(self) -> list[str]:
         lines = [f"  outside of every plan: {name}: {why}" for name, why in self.outside]
         return [*lines, *(f"  refused: {line}" for why in self.refused for line in why.splitlines())]
 
     def to_json(self) -> dict[str, Any]:
-        return {"plans": [p.to_json() for p in self.plans], "symbols": [list(s) for s in self.symbols],
-                "outside": [list(o) for o in self.outside], "refused": list(self.refused)}
+        return {
+            "device": self.device.to_json(), "plans": [p.to_json() for p in self.plans],
+            "symbols": [list(s) for s in self.symbols], "outside": [list(o) for o in self.outside],
+            "refused": list(self.refused),
+        }  # fmt: skip
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> GraphFusion:
         plans = tuple(map(FusionPlan.from_json, data["plans"]))
         outside = tuple((name, why) for name, why in data["outside"])
-        return cls(plans, tuple(map(tuple, data["symbols"])), outside, tuple(data["refused"]))
+        device = DeviceSpec.from_json(data["device"])
+        return cls(device, plans, tuple(map(tuple, data["symbols"])), outside, tuple(data["refused"]))
 
 
 def FuseRTasks(
@@ -189,6 +200,12 @@ def prepared(mod: Any, params: Mapping[str, Any] | None, target: Any) -> Any:
     if params:
         main = relay.build_module.bind_params_by_name(mod["main"], dict(params))
         mod = tvm.IRModule({**dict(mod.functions.items()), mod.get_global_var("main"): main}, mod.type_definitions)
+    mod = relay.transform.InferType()(mod)
+    if not control_of(mod["main"].body):  # bindings and functions inside of it are its data flow, said otherwise
+        flat = relay.transform.ToGraphNormalForm()(mod)
+        main = flat["main"]
+        main = relay.Function(main.params, inlined(main.body), main.ret_type, main.type_params, main.attrs)
+        mod = tvm.IRModule({**dict(flat.functions.items()), flat.get_global_var("main"): main}, flat.type_definitions)
     passes = relay.transform
     sequence = [
         passes.RemoveUnusedFunctions(), passes.InferType(), passes.SimplifyInference(), passes.FoldConstant(),
@@ -219,56 +236,81 @@ class _Fuser:
         mod = tvm.IRModule(dict(mod.functions.items()), mod.type_definitions)  # not the caller's
         main = mod["main"]
         flow = DataFlow.of(main.body)
+        self.flow = flow
         self.made = Computations(self.device, str(self.target.arch), self.top)
         self.computations: dict[str, Computation] = {}
+        self.outside = {node.name: node.outside for node in flow.calls if node.outside}
         self.calls = {node.name: node for node in flow.calls}
         self.producers: dict[Tensor, CallNode] = {t: node for node in flow.calls for t in node.outputs}
-        self.names: dict[Tensor, str] = {}
+        self.readers: dict[Tensor, set[str]] = {}
+        for node in flow.calls:
+            for tensor in node.inputs:
+                self.readers.setdefault(tensor, set()).add(node.name)
         self.results = set(flow.results)
+        self.names: dict[Tensor, str] = {}
         self.groups: list[Group] = []
         self.codes: dict[str, KernelCode] = {}
         self.refused: list[str] = []
-        outside = [("main", f"control flow ({flow.control}) in it")] if flow.control else []
-        nodes = [self._node(node) for node in flow.calls]
-        plans, symbols = [], []
-        steps = convex_parts(nodes)
-        self.step = {name: number for number, step in enumerate(steps) for name in step.operators}
-        self.last: dict[Tensor, int] = {}
         for node in flow.calls:
-            for tensor in node.inputs:
-                self.last[tensor] = max(self.last.get(tensor, -1), self.step[node.name])
-        self.last |= dict.fromkeys(self.results, len(steps))
-        for step in steps:
-            if step.outside:
-                outside += [(name, step.outside) for name in step.operators]
-                continue
-            plan = self._plan(step.operators)
-            made = [self._part(part) for part in plan.parts]
+            if not node.outside:
+                try:
+                    self.computations[node.name] = self.made.of(node.call.op, node.name)
+                except UnsupportedOperator as error:
+                    self.outside[node.name] = error.what
+        plans, symbols = [], []
+        for plan in self._planned():
+            made = [one for part in plan.parts for one in self._parts(part)]
             plans.append(replace(plan, parts=tuple(part for part, _ in made)))
             symbols.append(tuple(symbol for _, symbol in made))
-        fusion = GraphFusion(tuple(plans), tuple(symbols), tuple(outside), tuple(self.refused))
+        if flow.control:
+            self.outside["main"] = f"control flow in it ({flow.control})"
+        fusion = GraphFusion(self.device, tuple(plans), tuple(symbols), tuple(self.outside.items()),
+                             tuple(self.refused))  # fmt: skip
         if self.groups:
             body, functions = rewritten(flow.body, self.groups)
             for variable, function in functions.items():
                 symbol = str(variable.name_hint)
-                function = function.with_attr({
+                mod[variable] = function.with_attr({
                     "Primitive": tvm.tir.IntImm("int32", 1), "Inline": tvm.tir.IntImm("int32", 1),
                     "Compiler": COMPILER, "global_symbol": symbol, ATTRIBUTE: self.codes[symbol].to_json(),
-                })
-                mod[variable] = function
+                })  # fmt: skip
             mod["main"] = relay.Function(main.params, body, None, main.type_params, main.attrs)
         mod = relay.transform.InferType()(relay.transform.DefuseOps()(mod))
         return mod.with_attr(FUSED, tvm.runtime.convert(json.dumps(fusion.to_json())))
 
-    def _node(self, node: CallNode) -> Node:
-        inputs = tuple(dict.fromkeys(self.producers[t].name for t in node.inputs if t in self.producers))
-        outside = node.outside
-        if not outside:
-            try:
-                self.computations[node.name] = self.made.of(node.call.op, node.name)
-            except UnsupportedOperator as error:
-                outside = error.what
-        return Node(node.name, inputs, outside, node.effect)
+    def _planned(self) -> list[FusionPlan]:
+        """A plan for each convex part; every rKernel in them has code."""
+        while True:
+            nodes = []
+            for node in self.flow.calls:
+                inputs = dict.fromkeys(self.producers[t].name for t in node.inputs if t in self.producers)
+                nodes.append(Node(node.name, tuple(inputs), self.outside.get(node.name, ""), node.effect))
+            self.steps = convex_parts(nodes)
+            self.step = {name: number for number, step in enumerate(self.steps) for name in step.operators}
+            outside = len(self.outside)
+            plans = [self._plan_of_step(step.operators) for step in self.steps if not step.outside]
+            if len(self.outside) == outside:
+                return plans
+
+    def _plan_of_step(self, names: Sequence[str]) -> FusionPlan:
+        """A plan; what has no code is given up, an operator of which nothing is left is outside from now on."""
+        while True:
+            names = [name for name in names if name not in self.outside]
+            plan = self._plan(names)
+            lost = False
+            for name, kernel in [k for part in plan.parts if part.program for k in part.kernels]:
+                computation = self.computations[name]
+                try:
+                    self.made.code(computation, kernel, name)
+                except CannotFuse as error:
+                    lost = True
+                    if kernel in computation.kernels:
+                        self.refused.append(str(error))
+                        computation.kernels = tuple(k for k in computation.kernels if k is not kernel)
+                    if not computation.kernels:
+                        self.outside[name] = error.what
+            if not lost:
+                return plan
 
     def _plan(self, names: Sequence[str]) -> FusionPlan:
         inside = set(names)
@@ -277,45 +319,55 @@ class _Fuser:
             node, computation = self.calls[name], self.computations[name]
             edges = []
             for argument, tensor in zip(computation.inputs, node.inputs, strict=True):
-                writer = self.producers.get(tensor)
-                if writer is not None and writer.name in inside and argument:
+                writer = self.producers.get(tensor) if argument else None
+                if writer is not None and writer.name in inside:
                     edges.append(Edge(argument, writer.name, self.computations[writer.name].outputs[tensor[1]]))
             operators.append(ROperator(name, computation.kernels, tuple(edges)))
-        kept = [n for n in names if any(self._last(t) > self.step[n] for t in self.calls[n].outputs)]
+        kept = [n for n in names if any(self._kept(t, inside) for t in self.calls[n].outputs)]
         graph = DataFlowGraph(tuple(operators))
-        return plan_graph(graph, self.device, self.policy, self.launch, kept, self._resident(self.step[names[0]]))
+        resident = self._resident(self.step[names[0]]) if names else 0
+        return plan_graph(graph, self.device, self.policy, self.launch, kept, resident)
 
-    def _last(self, tensor: Tensor) -> int:
-        """The last step that reads a tensor."""
-        return self.last.get(tensor, -1)
+    def _kept(self, tensor: Tensor, inside: set[str]) -> bool:
+        """Whether a tensor is read outside of these operators."""
+        return tensor in self.results or not self.readers.get(tensor, set()) <= inside
 
     def _resident(self, step: int) -> int:
         """Bytes that others keep in memory while a step runs: inputs and weights, results between steps."""
-        total = sum(_bytes(t) for t in self.last if t not in self.producers)
-        for tensor, node in self.producers.items():
-            at = self.step[node.name]
-            total += _bytes(tensor) if at < step <= self._last(tensor) else 0
+        total = 0
+        for tensor, readers in self.readers.items():
+            node = self.producers.get(tensor)
+            last = len(self.steps) if tensor in self.results else max(self.step[r] for r in readers)
+            if node is None or self.step[node.name] < step <= last:
+                total += _bytes(tensor)
         return total
 
-    def _part(self, part: Part) -> tuple[Part, str]:
-        """A part with its code; unfused where there is none."""
+    def _parts(self, part: Part) -> Iterator[tuple[Part, str]]:
+        """A part with its kernel; in halves where it cannot be one, in the end unfused."""
         if part.program is None:
             for name, kernel in part.kernels:
                 try:
                     VDevice.of(self.device, [kernel])
                 except BadInput as error:
-                    self._refuse(f"operator '{name}'", error)
-            return part, ""
+                    self.refused.append(f"operator '{name}': {error}")
+            yield part, ""
+            return
+        names = [name for name, _ in part.kernels]
         try:
-            return part, self._fused(part)
-        except (CannotFuse, NotEmulated, BadInput) as error:
-            self._refuse(f"plan of {', '.join(name for name, _ in part.kernels)}", error)
-        costs = Costs.of(self.device, self.launch)
-        plain = tuple((n, plain_kernel(ROperator(n, self.computations[n].kernels), costs)) for n, _ in part.kernels)
-        return Part(plain, part.sequential_seconds, part.sequential_seconds), ""
-
-    def _refuse(self, what: str, error: Exception) -> None:
-        self.refused.append(f"{what} stays unfused: {error}")
+            yield part, self._fused(part)
+            return
+        except (CannotFuse, BadInput) as error:
+            self.refused.append(f"{', '.join(names)}: {error}")
+        if len(names) == 1:
+            costs = Costs.of(self.device, self.launch)
+            plain = plain_kernel(ROperator(names[0], self.computations[names[0]].kernels), costs)
+            yield Part(((names[0], plain),), part.sequential_seconds, part.sequential_seconds), ""
+            return
+        ordered = [node.name for node in self.flow.calls if node.name in names]
+        half = len(ordered) // 2
+        for some in (ordered[:half], ordered[half:]):
+            for smaller in self._plan_of_step(some).parts:
+                yield from self._parts(smaller)
 
     def _fused(self, part: Part) -> str:
         assert part.program is not None
@@ -323,18 +375,19 @@ class _Fuser:
         members = {node.name for node in inside}
         codes = {}
         for (name, kernel), node in zip(part.kernels, inside, strict=True):
-            source, host = self.made.code(self.computations[name], kernel)
-            tensors = tuple(self._name(t) for t in (*node.inputs, *node.outputs))
+            source, host = self.made.code(self.computations[name], kernel, name)
+            read = [t for t, argument in zip(node.inputs, self.computations[name].inputs, strict=True) if argument]
+            tensors = tuple(self._name(t) for t in (*read, *node.outputs))
             codes[name] = OperatorCode(source, host, tensors, len(node.outputs))
         written = {t for node in inside for t in node.outputs}
-        others = {t for node in self.calls.values() if node.name not in members for t in node.inputs} | self.results
         symbol = f"rtasks_{len(self.codes)}"
-        fused = fuse(symbol, part.program, codes, self.device, {self._name(t) for t in written & others})
+        kept = {self._name(t) for t in written if self._kept(t, members)}
+        fused = fuse(symbol, part.program, codes, self.device, kept)
         inputs = tuple(dict.fromkeys(t for node in inside for t in node.inputs if t not in written))
         given = {p.name for p in fused.host.parameters if isinstance(p, BufferSpec)}
         outputs = tuple(t for node in inside for t in node.outputs if self._name(t) in given)
-        code = KernelCode(fused.source, self._host(fused.host, inputs, outputs), str(self.target.arch))
-        symbol = self._shared(symbol, code)
+        host = self._host(fused.host, inputs, outputs)
+        self.codes[symbol] = KernelCode(fused.source, host, str(self.target.arch))
         self.groups.append(Group(symbol, tuple(node.call for node in inside), inputs, outputs))
         return symbol
 
@@ -346,14 +399,6 @@ class _Fuser:
             name, (shape, dtype) = self._name(tensor), _shape(tensor)
             parameters.append(replace(known[name], shape=shape) if name in known else BufferSpec(name, shape, dtype))
         return HostCode(tuple(parameters), host.between, host.launches)
-
-    def _shared(self, symbol: str, code: KernelCode) -> str:
-        """The function of an equal kernel, or a new one."""
-        for other, known in self.codes.items():
-            if _anonymous(other, known) == _anonymous(symbol, code):
-                return other
-        self.codes[symbol] = code
-        return symbol
 
     def _name(self, tensor: Tensor) -> str:
         """A tensor's name, unique in the graph."""
@@ -384,14 +429,3 @@ def _shape(tensor: Tensor) -> tuple[tuple[int, ...], str]:
     kind = expr.checked_type
     kind = kind.fields[number] if isinstance(kind, relay.TupleType) else kind
     return tuple(int(e) for e in kind.shape), str(kind.dtype)
-
-
-def _anonymous(symbol: str, code: KernelCode) -> tuple[Any, ...]:
-    """What of a kernel does not depend on its name, nor on those of its tensors."""
-    host = code.host
-    places = {s.name: n for n, s in enumerate((*host.parameters, *host.between)) if isinstance(s, BufferSpec)}
-    specs = [(s.shape, s.dtype) for s in (*host.parameters, *host.between) if isinstance(s, BufferSpec)]
-    launch = host.launches[0]
-    arguments = tuple(places.get(a, a) for a in launch.arguments)
-    return (code.source.replace(symbol, "@"), specs, len(host.between), arguments, launch.grid, launch.block,
-            launch.dynamic_shared)

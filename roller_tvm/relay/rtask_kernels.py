@@ -7,10 +7,11 @@ from typing import Any
 
 from roller_tvm.device import DeviceSpec
 from roller_tvm.emulate import HostCode
-from roller_tvm.errors import UnsupportedOperator, last_line
+from roller_tvm.errors import RollerError, UnsupportedOperator, last_line
 from roller_tvm.lower import lower
 from roller_tvm.plan import construct
 from roller_tvm.rammer import RKernel, rkernels
+from roller_tvm.rammer.device_code import CannotFuse
 from roller_tvm.relay.apply_te import apply_steps_te
 from roller_tvm.relay.emulated import generated
 from roller_tvm.relay.loops import TeProgram
@@ -20,16 +21,17 @@ from roller_tvm.te import read_te
 LOWER = "relay.backend.LowerToTE"
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Computation:
     """A fused function's computation, and its rKernels.
 
     Parameters
     ----------
     inputs, outputs : tuple of str
-        Of the expression, for each tensor of the function, tuples taken apart.
+        Of the expression, for each tensor of the function, tuples taken apart; '' for an input that nothing reads.
     program : TeProgram
     kernels : tuple of RKernel
+        Fewer, when one turns out to have no code.
     """
 
     inputs: tuple[str, ...]
@@ -55,7 +57,7 @@ class Computations:
     arch: str
     top: int = 10
     _known: dict[int, list[tuple[Any, Computation | UnsupportedOperator]]] = field(default_factory=dict, repr=False)
-    _code: dict[tuple[int, int], tuple[str, HostCode]] = field(default_factory=dict, repr=False)
+    _code: dict[tuple[int, int], tuple[RKernel, tuple[str, HostCode]]] = field(default_factory=dict, repr=False)
 
     def of(self, function: Any, name: str) -> Computation:
         """The computation of a ``Primitive`` function.
@@ -86,7 +88,9 @@ class Computations:
             lowered = tvm.get_global_func(LOWER)(function)
         except tvm.TVMError as error:
             raise UnsupportedOperator(f"Relay has no tensor expression of it: {last_line(error)}", name) from error
-        inputs, outputs = list(lowered.inputs), list(lowered.outputs)
+        outputs = list(lowered.outputs)
+        read = _operations(outputs)
+        inputs = [t for t in lowered.inputs if t.op in read]  # of a tuple not every element need be read
         reading = read_te([*inputs, *outputs], name)
         names = {tensor.op: name for name, tensor in reading.tensors.items()} | {o: n for n, o in reading.ops.items()}
         if any(o.op not in reading.ops.values() for o in outputs) or len({o.op for o in outputs}) < len(outputs):
@@ -94,23 +98,39 @@ class Computations:
         kernels = rkernels(construct(reading.expression, self.device, self.top).plans, self.device)
         if not kernels:
             raise UnsupportedOperator("Roller has no plan for it", name)
-        # An input that nothing reads is no tensor of the expression.
         return Computation(
-            tuple(names.get(t.op, "") for t in inputs), tuple(names[t.op] for t in outputs),
+            tuple(names.get(t.op, "") for t in lowered.inputs), tuple(names[t.op] for t in outputs),
             TeProgram.of_reading(reading, [*inputs, *outputs]), kernels,
         )  # fmt: skip
 
-    def code(self, computation: Computation, kernel: RKernel) -> tuple[str, HostCode]:
+    def code(self, computation: Computation, kernel: RKernel, name: str) -> tuple[str, HostCode]:
         """CUDA C++ of an rKernel, and its launches.
 
         Raises
         ------
-        NotEmulated
-            TVM's host code does more than launch kernels.
+        CannotFuse
+            The plan's steps do not apply, or TVM makes no kernels of it, by the operator's name.
         """
         key = id(computation), id(kernel)
         if key not in self._code:
             assert kernel.plan is not None
-            self._code[key] = generated(*apply_steps_te(computation.program, lower(kernel.plan)), self.arch)
-        return self._code[key]
+            try:
+                made = generated(*apply_steps_te(computation.program, lower(kernel.plan)), self.arch)
+            except Exception as error:  # a defect of one recipe, or of TVM's lowering, must not stop the others
+                what = error.what if isinstance(error, RollerError) else last_line(error)
+                raise CannotFuse(f"no code for its rKernel '{kernel.name}': {what}", where=f"operator '{name}'",
+                                 remedy="leave the operator a kernel of its own") from error
+            self._code[key] = kernel, made
+        return self._code[key][1]
 
+
+def _operations(outputs: list[Any]) -> set[Any]:
+    """All that is computed, or read, for these tensors."""
+    found: set[Any] = set()
+    todo = [t.op for t in outputs]
+    while todo:
+        op = todo.pop()
+        if op not in found:
+            found.add(op)
+            todo += [t.op for t in op.input_tensors]
+    return found

@@ -16,7 +16,7 @@ class Group:
     Parameters
     ----------
     symbol : str
-        The function; groups that compute the same may share one.
+        The function; TVM inlines it at its only call.
     calls : tuple of relay.Call
         In an order in which they may run.
     inputs, outputs : tuple of Tensor
@@ -44,9 +44,8 @@ def rewritten(body: Any, groups: Sequence[Group]) -> tuple[Any, dict[Any, Any]]:
     functions: dict[Any, Any] = {}
     variables: dict[str, Any] = {}
     for group in groups:
-        if group.symbol not in variables:
-            variable = variables[group.symbol] = relay.GlobalVar(group.symbol)
-            functions[variable] = function_of(group)
+        variable = variables[group.symbol] = relay.GlobalVar(group.symbol)
+        functions[variable] = function_of(group)
     return _Rewriter(groups, variables).run(body), functions
 
 

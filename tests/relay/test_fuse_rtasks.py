@@ -7,12 +7,17 @@ tvm = pytest.importorskip("tvm")
 pytestmark = pytest.mark.tvm
 
 from tvm import relay  # noqa: E402
-from tvm.contrib import graph_executor  # noqa: E402
+from tvm.relay.testing import lstm  # noqa: E402
+from tvm.runtime.vm import VirtualMachine  # noqa: E402
 
-from roller_tvm.relay import build  # noqa: E402
+from roller_tvm.emulate.source import CudaSource  # noqa: E402
+from roller_tvm.errors import TargetError  # noqa: E402
+from roller_tvm.rammer.device_code import CannotFuse  # noqa: E402
+from roller_tvm.relay import FuseRTasks, GraphFusion, build, fused_sources, fusion_of, rtask_kernels  # noqa: E402
+from roller_tvm.relay.cuda import use_toolchain  # noqa: E402
 from roller_tvm.relay.emulated_model import EmulatedModel  # noqa: E402
-from roller_tvm.relay.fuse_rtasks import FuseRTasks, GraphFusion, fused_sources, fusion_of  # noqa: E402
 from roller_tvm.relay.package import save_model  # noqa: E402
+from roller_tvm.toolchain import compile_cuda, kernel_resources  # noqa: E402
 
 ARCH = "cuda -arch=sm_80"
 TARGET = tvm.target.Target(ARCH, host="llvm")
@@ -42,31 +47,187 @@ class Net:
 
 
 def reference(mod, params, feeds):
-    module = graph_executor.GraphModule(build(mod, params, "llvm")["default"](tvm.cpu()))
-    module.set_input(**feeds)
-    module.run()
-    return [module.get_output(n).numpy() for n in range(module.get_num_outputs())]
+    """By TVM's VM on the CPU: its graph executor does not take functions called where they are written."""
+    with tvm.transform.PassContext(opt_level=3):
+        machine = VirtualMachine(relay.vm.compile(mod, "llvm", params=params), tvm.cpu())
+    # By place: an LSTM of relay.testing has an input of one name for each step.
+    made = machine.run(*(tvm.nd.array(feeds[v.name_hint]) for v in mod["main"].params if v.name_hint in feeds))
+    return [m.numpy() for m in (made if isinstance(made, tvm.runtime.container.ADT) else [made])]
 
 
-def compare(net, result, tmp_path, **options):
-    """Fuse, build, emulate, compare; what was fused, and the functions that ran."""
-    mod = net.module(result)
+def compare(net, mod, tmp_path, **options):
+    """Fuse, build, emulate, compare; the module, what was fused, and the functions that ran."""
     fused = FuseRTasks(ARCH, params=net.params, top=2, **options)(mod)
     path = save_model(build(fused, None, ARCH), tmp_path / "net.tar")
     feeds, steps = net.feeds(mod), []
     got = EmulatedModel(path, told=steps.append).run(feeds)
     for one, expected in zip(got, reference(mod, net.params, feeds), strict=True):
         np.testing.assert_allclose(one, expected, rtol=1e-4, atol=1e-4)
-    return fused, fusion_of(fused), steps
+    fusion = fusion_of(fused)
+    assert GraphFusion.from_json(fusion.to_json()) == fusion
+    assert sum(s.kernels for s in steps if s.name.startswith("rtasks")) == fusion.kernels
+    return fused, fusion, steps
+
+
+def inception(net):
+    x = relay.var("x", shape=(1, 8, 8, 8))
+    pool = relay.nn.max_pool2d(x, (3, 3), (1, 1), padding=(1, 1))
+    long = net.conv(net.conv(x, "b", 8, 8, 1), "c", 8, 8, 3)
+    return net.module(relay.concatenate([net.conv(x, "a", 8, 8, 1), long, net.conv(pool, "d", 8, 8, 1)], 1))
 
 
 def test_an_inception_cell_is_one_kernel(tmp_path):
     net = Net()
-    x = relay.var("x", shape=(1, 8, 8, 8))
-    pool = relay.nn.max_pool2d(x, (3, 3), (1, 1), padding=(1, 1))
-    long = net.conv(net.conv(x, "b", 8, 8, 1), "c", 8, 8, 3)
-    result = relay.concatenate([net.conv(x, "a", 8, 8, 1), long, net.conv(pool, "d", 8, 8, 1)], 1)
-    fused, fusion, steps = compare(net, result, tmp_path)
+    fused, fusion, steps = compare(net, inception(net), tmp_path)
     assert fusion.launches == 1 < fusion.sequential_launches and not fusion.outside and not fusion.refused
     assert [s.kernels for s in steps] == [1] and list(fused_sources(fused)) == ["rtasks_0"]
-    assert GraphFusion.from_json(fusion.to_json()) == fusion
+    assert "barriers" in str(fusion) and "one by one" in fusion.explain()
+    assert [p.startswith("<svg") for p in fusion.pictures()] == [True]
+
+
+def test_plain_relay_build_of_an_attention_block(tmp_path):
+    """Views between the products, a softmax of several stages, a normalisation, a residual sum."""
+    net = Net()
+    x = relay.var("x", shape=(8, 32))
+    q, k, v = (relay.transpose(relay.reshape(relay.nn.dense(x, net.weight(n, 32, 32)), (8, 2, 16)), (1, 0, 2))
+               for n in "qkv")
+    scores = relay.nn.softmax(relay.nn.batch_matmul(q, k) * relay.const(0.25))
+    heads = relay.transpose(relay.nn.batch_matmul(scores, relay.transpose(v, (0, 2, 1))), (1, 0, 2))
+    mixed = relay.nn.dense(relay.reshape(heads, (8, 32)), net.weight("o", 32, 32))
+    mod = net.module(relay.nn.layer_norm(x + mixed, net.weight("g", 32), net.weight("b", 32)))
+    fused, fusion, steps = compare(net, mod, tmp_path)
+    assert fusion.launches <= fusion.sequential_launches // 3
+    use_toolchain()
+    with tvm.transform.PassContext(opt_level=3):
+        lib = relay.build(fused, TARGET)
+        machine = relay.vm.compile(fused, TARGET)
+    sources = {m.get_source() for m in modules(lib.get_lib()) if m.type_key == "cuda"}
+    assert sum(len(CudaSource(s).kernels) for s in sources) == fusion.launches
+    assert [n for n in machine.primitive_ops if n.startswith("rtasks")] == list(fused_sources(fused))
+    lib.export_library(str(tmp_path / "lib.so"))
+    loaded = tvm.runtime.load_module(str(tmp_path / "lib.so"))
+    assert loaded.get_function("rtasks_0", query_imports=True) is not None
+
+
+def modules(module):
+    return [module, *(m for inner in module.imported_modules for m in modules(inner))]
+
+
+def test_lstm_cells(tmp_path):
+    """Functions called where they are written, tuples of states, split gates; equal cells."""
+    net = Net()
+    mod, net.params = lstm.get_workload(2, 16)
+    _, fusion, steps = compare(net, mod, tmp_path)
+    assert fusion.launches * 3 <= fusion.sequential_launches and len(steps) == fusion.kernels
+
+
+def test_an_operator_outside_in_the_middle(tmp_path):
+    """What cannot be planned stays between two plans, and is named."""
+    net = Net()
+    x = relay.var("x", shape=(4, 32))
+    a, b = (relay.nn.relu(relay.nn.dense(x, net.weight(n, 32, 32))) for n in "ab")
+    put = relay.scatter_elements(a + b, relay.const(np.zeros((4, 32), "int32")), a * b)
+    c, d = relay.nn.dense(put, net.weight("c", 16, 32)), relay.nn.dense(put, net.weight("d", 16, 32))
+    last = relay.nn.dense(b, net.weight("e", 16, 32))  # of the first plan or of the second, never of a cycle
+    _, fusion, steps = compare(net, net.module(relay.tanh(c) + relay.sigmoid(d) + last), tmp_path)
+    ((name, why),) = fusion.outside
+    assert "scatter" in name and "ExternOp" in why and why in fusion.explain()
+    assert [s.name.startswith("rtasks") for s in steps] == [True, False, True]
+
+
+def test_several_outputs_views_and_what_is_read_outside_too(tmp_path):
+    net = Net()
+    x = relay.var("x", shape=(4, 32))
+    gates = relay.nn.dense(x, net.weight("a", 64, 32))
+    parts = relay.split(gates, 4, 1)
+    state = relay.sigmoid(parts[0]) * relay.tanh(parts[1])
+    mod = net.module(relay.Tuple([state, relay.nn.softmax(gates), parts[2], relay.reshape(state, (2, 32)), x]))
+    _, fusion, _ = compare(net, mod, tmp_path)
+    assert fusion.launches == 1
+
+
+def test_residual_sums(tmp_path):
+    net = Net()
+    x = relay.var("x", shape=(1, 4, 6, 6))
+    y = net.conv(x, "a", 4, 4, 3)
+    z = net.conv(y, "b", 4, 4, 3) + y
+    _, fusion, _ = compare(net, net.module(net.conv(z, "c", 4, 4, 3) + z), tmp_path, policy="wavefront")
+    assert fusion.launches < fusion.sequential_launches
+
+
+def test_the_same_block_twice(tmp_path):
+    """Two blocks of a network, each between operators that stay outside."""
+    net = Net()
+    x = relay.var("x", shape=(4, 16))
+    for name in "ab":
+        left, right = (relay.nn.dense(x, net.weight(name + side, 16, 16)) for side in "lr")
+        x = relay.scatter_elements(relay.tanh(left), relay.const(np.zeros((4, 16), "int32")), relay.sigmoid(right))
+    fused, fusion, steps = compare(net, net.module(x), tmp_path)
+    assert fusion.kernels == 2 and list(fused_sources(fused)) == ["rtasks_0", "rtasks_1"]
+    assert [s.name for s in steps if s.name.startswith("rtasks")] == ["rtasks_0", "rtasks_1"]
+
+
+def test_control_flow_is_left_alone():
+    x = relay.var("x", shape=(4, 16))
+    which = relay.var("which", shape=(), dtype="bool")
+    mod = tvm.IRModule.from_expr(relay.Function([x, which], relay.If(which, relay.tanh(x), relay.exp(x))))
+    fused = FuseRTasks(ARCH)(mod)
+    assert fusion_of(fused).kernels == 0 and dict(fusion_of(fused).outside)["main"] == "control flow in it (If)"
+    with tvm.transform.PassContext(opt_level=3):
+        relay.vm.compile(fused, TARGET)
+
+
+def test_dynamic_shapes_stay_outside():
+    x = relay.var("x", shape=(relay.Any(), 16))
+    w = relay.var("w", shape=(16, 16))
+    mod = tvm.IRModule.from_expr(relay.Function([x, w], relay.tanh(relay.nn.dense(x, relay.nn.relu(w)))))
+    fusion = fusion_of(FuseRTasks(ARCH)(mod))
+    assert any("a dynamic shape (?, 16)" in why for _, why in fusion.outside), fusion.outside
+
+
+def test_a_plan_too_big_for_the_device_is_named_and_the_model_builds(monkeypatch):
+    net = Net()
+    mod = inception(net)
+
+    def refuse(*args, **kwargs):
+        raise CannotFuse("its 900 vEUs wait for one another, and a unit has room for 1 of 9", "plan 'rtasks_0'", "none")
+
+    monkeypatch.setattr("roller_tvm.relay.fuse_rtasks.fuse", refuse)
+    fused = FuseRTasks(ARCH, params=net.params, top=2)(mod)
+    fusion = fusion_of(fused)
+    assert fusion.kernels == 0 and "room for 1 of 9" in fusion.explain() and "concatenate" in fusion.refused[0]
+    with tvm.transform.PassContext(opt_level=3):
+        relay.build(fused, TARGET)
+
+
+def test_rkernels_without_code_are_given_up(monkeypatch):
+    """A defect of one recipe leaves its operator outside; the others are fused."""
+    net = Net()
+    lowered = rtask_kernels.lower
+
+    def no_pool(plan):
+        if "pool" in plan.expression.name:
+            raise RuntimeError("steps do not apply")
+        return lowered(plan)
+
+    monkeypatch.setattr("roller_tvm.relay.rtask_kernels.lower", no_pool)
+    fusion = fusion_of(FuseRTasks(ARCH, params=net.params, top=2)(inception(net)))
+    assert "steps do not apply" in dict(fusion.outside)["nn_max_pool2d"]
+    assert fusion.kernels and "nn_max_pool2d" in fusion.refused[0]
+
+
+def test_targets_that_cannot_be():
+    with pytest.raises(TargetError, match="needs its architecture"):
+        FuseRTasks("cuda")
+    with pytest.raises(TargetError, match="is a gpu"):
+        FuseRTasks("llvm -mcpu=skylake-avx512", device="a100")
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_resources_of_a_fused_kernel(arch):
+    net = Net()
+    fused = FuseRTasks(f"cuda -arch={arch}", params=net.params, top=2)(inception(net))
+    (source,) = fused_sources(fused).values()
+    taken = kernel_resources(compile_cuda(source, arch))
+    assert list(taken) == ["rtasks_0"] and 0 < taken["rtasks_0"].registers <= 255
+    assert taken["rtasks_0"].local_bytes == 0
