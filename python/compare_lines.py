@@ -124,8 +124,8 @@ def status(args: argparse.Namespace) -> int:
                     done = spot.read_text().splitlines() if spot.exists() else []
                     seconds, tried = json.loads(done[-1])[:2] if done else (0.0, 0)
                     status = f"{tried} trials so far" if tried else "to do"
-                told.append(f"{label} {status}{f' {seconds:.0f} s' if seconds else ''}")
-        print(f"{case.id:<18} {'; '.join(told)}")
+                told.append(f"{line} {label}: {status}{f' {seconds:.0f} s' if seconds else ''}")
+        print(f"{case.id}\n  " + "\n  ".join(told))
     return LEFT if left else DONE
 
 

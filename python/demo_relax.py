@@ -31,25 +31,9 @@ from side_by_side import (  # noqa: E402
     tvm_variant,
 )
 
+from roller_tvm.compare.relax.whole import roller_build, untuned_build  # noqa: E402
 from roller_tvm.compare.whole.zoo import Prepared, light, text_detection  # noqa: E402
 from roller_tvm.errors import RollerError  # noqa: E402
-
-
-def untuned_build(imported: Any, target: Any, path: Path) -> Path:
-    """What a user of TVM alone writes: the default pipeline, nothing scheduled."""
-    import tvm
-
-    from roller_tvm.relax.package import save_model, with_signature
-
-    return save_model(tvm.compile(with_signature(imported.mod, imported.inputs), tvm.target.Target(target)), path)
-
-
-def roller_build(imported: Any, target: Any, path: Path, records: Path | None) -> Path:
-    """The pipeline "roller", from records where there are some."""
-    from roller_tvm.relax import build
-    from roller_tvm.relax.package import save_model, with_signature
-
-    return save_model(build(with_signature(imported.mod, imported.inputs), target, database=records), path)
 
 
 def tune_on_cpu(

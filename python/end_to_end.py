@@ -17,13 +17,13 @@ import statistics
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from side_by_side import Variant, compare, measure, onnxruntime_variant, timed, tvm_variant  # noqa: E402
 
+from roller_tvm.compare.relay.whole import plain_build  # noqa: E402
 from roller_tvm.compare.whole.networks import bert_base, mobilenet_v2  # noqa: E402
 from roller_tvm.compare.whole.zoo import Prepared, light, text_detection  # noqa: E402
 from roller_tvm.errors import RollerError  # noqa: E402
@@ -43,27 +43,6 @@ def prepared(name: str, folder: Path) -> Prepared:
     return MODELS[name](folder) if name in MODELS else light(name, folder)
 
 
-def plain_build(imported: Any, target: str, records: Path | None, path: Path) -> Path:
-    """What a user's script does, no more."""
-    import tvm
-    from tvm import auto_scheduler, autotvm, relay
-    from tvm.relay.backend import te_compiler
-
-    te_compiler.get().clear()
-    autotvm.GLOBAL_SCOPE.silent = True  # it would say that untuned is untuned
-    if records is None:
-        with tvm.transform.PassContext(opt_level=3):
-            built = relay.build(imported.mod, target=target, params=imported.params)
-    else:
-        config = {"relay.backend.use_auto_scheduler": True}
-        history = auto_scheduler.ApplyHistoryBest(str(records))
-        history.verbose = 0
-        with history, tvm.transform.PassContext(opt_level=3, config=config):
-            built = relay.build(imported.mod, target=target, params=imported.params)
-    built.export_library(str(path))
-    return path
-
-
 def variants_of(model: Prepared, args: argparse.Namespace, threads: int) -> list[Variant]:
     """Untuned TVM, and ours in each layout: tuned and built where the folder does not have them."""
     from roller_tvm.device import default_cpu_target
@@ -73,7 +52,7 @@ def variants_of(model: Prepared, args: argparse.Namespace, threads: int) -> list
     untuned_s = None
     if not args.measure and (args.rebuild or not plain.is_file()):
         imported = load_model(model.path, model.shapes)
-        _, untuned_s = timed(lambda: plain_build(imported, target, None, plain))
+        _, untuned_s = timed(lambda: plain_build(imported.mod, imported.params, target, None, plain))
     ours = [tuned(model, layout, target, args) for layout in args.layouts.split(",")]
     return [tvm_variant(UNTUNED, plain, model, None, untuned_s), *ours]
 
@@ -95,7 +74,7 @@ def tuned(model: Prepared, layout: str, target: str, args: argparse.Namespace) -
         print(result if args.verbose else brief, flush=True)
         tune_s = tune_s if now else None
         if args.rebuild or not library.is_file() or library.stat().st_mtime < records.stat().st_mtime:
-            _, build_s = timed(lambda: plain_build(imported, target, records, library))
+            _, build_s = timed(lambda: plain_build(imported.mod, imported.params, target, records, library))
     return tvm_variant(layout, library, model, tune_s, build_s)
 
 

@@ -24,9 +24,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from coverage_models import LIGHT, OCR_SIZES, _ocr  # noqa: E402
-from demo_relax import roller_build, untuned_build  # noqa: E402
 from side_by_side import Variant, compare, measure, onnxruntime_variant, timed, tvm_variant  # noqa: E402
 
+from roller_tvm.compare.relax.whole import roller_build, untuned_build  # noqa: E402
 from roller_tvm.compare.whole.networks import bert_base, mobilenet_v2  # noqa: E402
 from roller_tvm.compare.whole.zoo import Prepared, light, text_detection  # noqa: E402
 from roller_tvm.errors import RollerError  # noqa: E402

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from latency import latencies
 
+from roller_tvm.compare.whole.running import TOLERANCE, relative_error
 from roller_tvm.compare.whole.zoo import Prepared
 from roller_tvm.errors import WrongAnswer
 from roller_tvm.tvm_env import line
-
-#: Largest error allowed, relative to the largest magnitude of onnxruntime's output.
-TOLERANCE = 1e-3
 
 
 @dataclass
@@ -49,44 +45,22 @@ def onnxruntime_variant(model: Prepared, threads: int) -> Variant:
     """onnxruntime's session; also the reference. Made before any thread is pinned."""
     import onnxruntime
 
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(str(model.path), options, providers=["CPUExecutionProvider"])
+    from roller_tvm.compare.whole.onnxruntime import open_model
 
-    def run() -> list[np.ndarray]:
-        return list(session.run(None, model.inputs))
-
-    return Variant(f"onnxruntime {onnxruntime.__version__}", run)
+    run = open_model(model.path, model.inputs, threads).outputs
+    return Variant(f"onnxruntime {onnxruntime.__version__}", lambda: list(run()))
 
 
 def tvm_variant(
     name: str, library: Path, model: Prepared, tune_s: float | None = None, build_s: float | None = None
 ) -> Variant:
     """A model built for the TVM here, loaded from its file as a deployment does."""
-    run = (_relax_model if line() == "relax" else _relay_model)(library, model)
-    return Variant(name, run, library, tune_s, build_s)
-
-
-def _relay_model(library: Path, model: Prepared) -> Callable[[], list[np.ndarray]]:
-    import tvm
-    from tvm.contrib import graph_executor
-
-    module = graph_executor.GraphModule(tvm.runtime.load_module(str(library))["default"](tvm.cpu()))
-    module.set_input(**model.inputs)
-
-    def run() -> list[np.ndarray]:
-        module.run()
-        return [module.get_output(i).numpy() for i in range(module.get_num_outputs())]
-
-    return run
-
-
-def _relax_model(library: Path, model: Prepared) -> Callable[[], list[np.ndarray]]:
-    from roller_tvm.relax.package import LoadedModel
-
+    if line() == "relax":
+        from roller_tvm.relax.package import LoadedModel
+    else:
+        from roller_tvm.relay.package import LoadedModel  # type: ignore[assignment]
     loaded = LoadedModel(library)
-    return lambda: loaded.run(model.inputs)
+    return Variant(name, lambda: list(loaded.run(model.inputs)), library, tune_s, build_s)
 
 
 def compare(model: Prepared, variants: Sequence[Variant], expected: Sequence[np.ndarray]) -> None:
@@ -96,27 +70,24 @@ def compare(model: Prepared, variants: Sequence[Variant], expected: Sequence[np.
     ------
     WrongAnswer
     """
-    scales = [float(np.abs(e).max()) for e in expected]
     for variant in variants:
-        pairs = zip(variant.run(), expected, scales, strict=True)
-        variant.error = max(float(np.abs(g - e).max()) / scale for g, e, scale in pairs)
+        variant.error = relative_error(variant.run(), expected)
         if not variant.error <= TOLERANCE:
             what = f"{variant.name} differs from onnxruntime by {variant.error:.3g} (allowed {TOLERANCE:g})"
             raise WrongAnswer(what, model.title, "report it with the record file")
 
 
 def measure(model: Prepared, variants: Sequence[Variant], threads: int, folder: Path, seconds: float) -> None:
-    """Latencies, taken in turns by a process of its own (see latency.py)."""
+    """Latencies, taken in turns by processes of their own (see latency.py)."""
     inputs = folder / f"{model.path.stem}.inputs.npz"
     np.savez(inputs, **model.inputs)
-    libraries = [str(v.library) for v in variants if v.library]
-    script = Path(__file__).with_name("latency.py")
-    command = [sys.executable, str(script), str(model.path), *libraries, "--inputs", str(inputs), "--threads",
-               str(threads), "--seconds", str(seconds), "--json"]  # fmt: skip
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    times = json.loads(done.stdout.splitlines()[-1])
-    for v in variants:
-        v.times = times[v.library.name if v.library else "onnxruntime"]
+    own = [v for v in variants if v.library]
+    reference, *times = latencies(model.path, [v.library for v in own], inputs, threads, seconds)
+    for variant, taken in zip(own, times, strict=True):
+        variant.times = taken
+    for variant in variants:
+        if not variant.library:
+            variant.times = reference
 
 
 def table(results: Sequence[tuple[Prepared, Sequence[Variant]]], threads: int) -> str:

@@ -24,6 +24,8 @@ JOB_S, TRIAL_S = 900.0, 30.0
 OPERATORS = 10
 #: Module of what jobs of whole models call.
 WHOLE_MODELS = "roller_tvm.compare.whole.jobs"
+#: And of what times them.
+LATENCY = "roller_tvm.compare.whole.latency"
 #: What of an environment makes figures another's.
 SAME = ("line", "target", "machine", "threads", "cpu", "gpu", "tvm", "llvm")
 
@@ -48,6 +50,8 @@ class Request:
         Of each kernel.
     limit_s : float or None
         A job is given up after so long; by default it follows from the trials.
+    latency_s : float
+        Of timing whole models, each of a few sets of processes.
     """
 
     edge: str
@@ -58,6 +62,7 @@ class Request:
     folder: Path
     threads: int
     limit_s: float | None = None
+    latency_s: float = 6.0
 
     def limit(self, tuner: Tuner, whole: bool = False) -> float:
         """Seconds after which a tuner is given up on a case; Roller's trials are of each operator of a model."""
@@ -271,9 +276,11 @@ class Comparison:
         return run_job(self.request.edge, function, arguments, limit_s, self.request.threads)
 
     def _time(self, case: Case, files: list[str]) -> Any:
-        edge = "roller_tvm.compare.whole.latency" if case.whole else self.request.edge
-        arguments = {"kernels": files, "target": self.request.target}
-        return run_job(edge, "time", arguments, JOB_S, self.request.threads)
+        r = self.request
+        arguments: dict[str, Any] = {"kernels": files, "target": r.target}
+        if case.whole:
+            arguments["seconds"] = r.latency_s
+        return run_job(LATENCY if case.whole else r.edge, "time", arguments, JOB_S, r.threads)
 
     def _prepared(self, case: Case) -> bool:
         known = self.results.prepared.get(case.digest)

@@ -93,4 +93,4 @@ def test_how_far_it_is(place, tmp_path):
     curve.write_text(json.dumps([70.0, 64, 1e-5]) + "\n")
     done = subprocess.run([*command, "--status"], check=False, capture_output=True, text=True)
     assert done.returncode == 1
-    assert "roller:1 ok 2 s" in done.stdout and "ansor:1000 64 trials so far 70 s" in done.stdout
+    assert "relay roller:1: ok 2 s" in done.stdout and "relay ansor:1000: 64 trials so far 70 s" in done.stdout

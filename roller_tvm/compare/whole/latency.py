@@ -24,12 +24,12 @@ from roller_tvm.measure.lifeline import tie_to_parent
 
 #: Of one block: runs that are not counted (threads wake up), then at least so many runs and so long.
 WARM, BLOCK, BLOCK_S = 4, 8, 0.08
-#: New processes for all, as memory lies differently in each; seconds of blocks in each, and at least so many.
-PROCESSES, SECONDS, BLOCKS = 3, 6.0, 2
+#: New processes for all, as memory lies differently in each; blocks in each at least.
+PROCESSES, BLOCKS = 3, 2
 
 
-def time(kernels: list[str], target: str, seconds: float = SECONDS) -> list[list[float]]:
-    """Seconds of a run of each implementation (a `Runnable`'s file), block by block: all in turns."""
+def time(kernels: list[str], target: str, seconds: float) -> list[list[float]]:
+    """Seconds of a run of each implementation (a `Runnable`'s file), block by block: all in turns, for so long."""
     found: list[list[float]] = [[] for _ in kernels]
     for _ in range(PROCESSES):
         for own, blocks in zip(found, in_turns([Path(k) for k in kernels], seconds), strict=True):

@@ -1,0 +1,112 @@
+"""Whole models: tuned, built, compared with a reference and timed in turns, each in processes of their own."""
+
+import doctest
+import importlib.util
+import math
+
+import numpy as np
+import pytest
+
+from roller_tvm.compare.report import make_report, to_csv
+from roller_tvm.compare.run import Comparison, Request
+from roller_tvm.compare.table import text
+from roller_tvm.compare.tuner import Tuner, default_tuners, parse_tuners
+from roller_tvm.compare.whole import latency, running
+from roller_tvm.compare.whole.running import Runnable, relative_error
+from roller_tvm.compare.whole.zoo import find_model
+from roller_tvm.errors import BadInput, MeasureError
+
+from ..plan.devices import device
+from .fake_line.whole import doubled
+
+pytest.importorskip("onnx")
+TUNERS = parse_tuners("roller:1,roller:4,untuned,ansor:64,metaschedule,autotvm,onnxruntime,torch")
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    file = doubled(folder / "doubled.onnx")
+    request = Request("tests.compare.fake_line", "relay", "llvm", device("avx512"), TUNERS, folder, 1, latency_s=0.1)
+    with Comparison(request) as comparison:
+        comparison.open()
+        cases = comparison.whole_models([str(file), "nothing.onnx"], {"x": [2, 4]})
+        assert comparison.run(cases)
+        return folder, make_report(comparison.results, cases, TUNERS, comparison.environment)
+
+
+def cells(report):
+    return {c.tuner.label: c for c in report.rows[0].cells}
+
+
+def test_what_is_right_is_timed_in_turns(done):
+    found = cells(done[1])
+    assert found["roller:4"].status == "ok" and found["roller:4"].error == 0.0
+    assert found["roller:4"].build_s == 1.0 and found["roller:4"].tune_s == 8.0
+    assert 2.0 < found["untuned"].ratio < 5.0
+    assert done[1].base == "roller:4"
+
+
+@pytest.mark.parametrize(
+    ("tuner", "status", "reason"),
+    [
+        ("ansor:64", "wrong answer", "of the largest output"),
+        ("metaschedule:64", "unsupported", "relax line"),
+        ("autotvm:64", "unsupported", "single operators alone"),
+    ],
+)
+def test_what_does_not_says_why(done, tuner, status, reason):
+    found = cells(done[1])[tuner]
+    assert found.status == status and reason in found.reason and not found.timed
+
+
+@pytest.mark.skipif(importlib.util.find_spec("onnxruntime") is None, reason="onnxruntime")
+def test_onnxruntime_is_the_reference(done):
+    found = cells(done[1])["onnxruntime"]
+    assert found.status == "ok" and found.error == 0.0 and found.timed
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="torch is here")
+def test_without_torch_the_table_says_so(done):
+    assert "not installed" in cells(done[1])["torch"].reason
+    assert "PyTorch                unsupported: torch" in text(done[1])
+
+
+def test_a_model_that_is_not_there(done):
+    assert {c.status for c in done[1].rows[1].cells} == {"unsupported"}
+    assert {c.reason for c in done[1].rows[1].cells} == {"no such file"}
+
+
+def test_the_table(done):
+    told = text(done[1])
+    assert "Whole models: latency" in told and "doubled" in told
+    header = next(line for line in to_csv(done[1]).splitlines() if not line.startswith("#"))
+    assert header.endswith("build_s,error")
+
+
+def test_what_cannot_be_run_is_named(tmp_path):
+    np.savez(tmp_path / "in.npz", x=np.zeros(1, np.float32))
+    runnable = Runnable("tests.compare.nowhere", "file", str(tmp_path / "in.npz"), 1)
+    assert Runnable.read(runnable.write(tmp_path / "r.json")) == runnable
+    with pytest.raises(MeasureError, match="cannot be run"):
+        latency.in_turns([tmp_path / "r.json"], 0.1)
+
+
+def test_errors():
+    one, two = np.ones((2, 2)), np.ones(3)
+    assert relative_error([one], [one]) == 0.0 and math.isinf(relative_error([one], [two]))
+    assert math.isinf(relative_error([one], [])) and math.isinf(relative_error([np.full(2, np.nan)], [np.ones(2)]))
+    assert doctest.testmod(running).failed == 0
+
+
+def test_models_by_name(tmp_path):
+    made = find_model("testing:resnet-18", tmp_path)
+    assert made.title == "relay.testing resnet-18" and not made.inputs
+    with pytest.raises(BadInput, match="'x'"):
+        find_model(str(doubled(tmp_path / "open.onnx")), tmp_path)  # an open shape that nobody gave
+
+
+def test_tuners_of_whole_models():
+    assert default_tuners("relay", "cpu", "model").split(",")[-3:] == ["onnxruntime", "torch", "torchcompile"]
+    assert "xgboost" not in default_tuners("relax", "cpu", "model")
+    assert Tuner.parse("torch").refusal("relax", "cpu") and not Tuner.parse("torch").refusal("relax", "cpu", "model")
