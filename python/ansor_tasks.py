@@ -103,6 +103,12 @@ def done(log: Path) -> dict[str, int]:
     return counts
 
 
+def ended(log: Path) -> set[str]:
+    """Workloads whose search came to an end, maybe before its trials: a small space has no more candidates."""
+    times = log.with_suffix(".seconds.json")
+    return set(json.loads(times.read_text())) if times.exists() else set()
+
+
 def tune(named: NamedTask, trials: int, log: Path, verbose: int = 0) -> float:
     """Ansor on one task; seconds taken."""
     from tvm import auto_scheduler
