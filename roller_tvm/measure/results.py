@@ -75,6 +75,8 @@ class TuneResult:
         Where the records are.
     trials : int
         Plans measured, each task.
+    fusion, module
+        With ``fuse_rtasks``: what was made one kernel, and the module to build, of which the tasks are what is left.
     """
 
     tasks: list[TunedTask]
@@ -85,6 +87,8 @@ class TuneResult:
     threads: int
     seconds: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    fusion: Any = None
+    module: Any = None
 
     @property
     def failures(self) -> dict[str, int]:

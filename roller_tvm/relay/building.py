@@ -14,13 +14,20 @@ from roller_tvm.relay.tasks import make_target
 from roller_tvm.relay.tuning import find_device
 from roller_tvm.tvm_env import import_relay_tvm, set_threads
 
+#: An attribute of what `build` returns: the `GraphFusion`, or None.
+FUSION = "roller_tvm_fusion"
 
-def build(mod: Any, params: Any = None, target: Any = "llvm", log_file: str | os.PathLike[str] | None = None) -> Any:
+
+def build(
+    mod: Any, params: Any = None, target: Any = "llvm", log_file: str | os.PathLike[str] | None = None,
+    fuse_rtasks: bool = False,
+) -> Any:  # fmt: skip
     """``relay.build`` with the records of a file; without a file, TVM's own schedules.
 
     A convenience: plain ``ApplyHistoryBest`` + ``relay.build`` with ``relay.backend.use_auto_scheduler``
     gives the same kernels. This one also leaves out half-written records, compiles CUDA without nvcc, sets
-    the number of threads, and takes less time over constant folding.
+    the number of threads, and takes less time over constant folding. With `fuse_rtasks` it runs ``FuseRTasks`` first,
+    and the result has a `FUSION`: what that did.
 
     Examples
     --------
@@ -38,6 +45,12 @@ def build(mod: Any, params: Any = None, target: Any = "llvm", log_file: str | os
         use_toolchain()
     elif made.kind.name == "llvm":
         set_threads(find_device(made, True).units)
+    fusion = None
+    if fuse_rtasks:
+        from roller_tvm.relay.fuse_rtasks import FuseRTasks, fusion_of
+
+        mod, params = FuseRTasks(made, params=params)(mod), None
+        fusion = fusion_of(mod)
     te_compiler.get().clear()
     take = TakeHost()
     config = {"relay.backend.use_auto_scheduler": log_file is not None}
@@ -54,6 +67,7 @@ def build(mod: Any, params: Any = None, target: Any = "llvm", log_file: str | os
             stack.enter_context(tvm.transform.PassContext(opt_level=3, config=config, instruments=instruments))
             built = relay.build(mod, target=made, params=params)
             setattr(built, KERNELS, take.kernels(built.get_lib()))
+            setattr(built, FUSION, fusion)
             return built
     finally:
         autotvm.GLOBAL_SCOPE.silent = silent

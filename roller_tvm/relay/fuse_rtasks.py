@@ -30,6 +30,7 @@ from roller_tvm.rammer.device_code import CannotFuse
 from roller_tvm.rammer.policy import plain_kernel
 from roller_tvm.rammer.vdevice import Costs
 from roller_tvm.relay.dataflow import CallNode, DataFlow, Tensor, control_of, inlined
+from roller_tvm.relay.folding import shared_constant_kernels
 from roller_tvm.relay.rtask_codegen import ATTRIBUTE, COMPILER, KernelCode, register
 from roller_tvm.relay.rtask_kernels import Computation, Computations
 from roller_tvm.relay.rtask_rewrite import Group, rewritten
@@ -39,6 +40,8 @@ from roller_tvm.tvm_env import import_relay_tvm
 
 #: The attribute of a module that says what was fused.
 FUSED = "roller_rtasks"
+#: Of ``relay.build``'s own levels the one at which it fuses all patterns.
+FUSION_LEVEL = 3
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ class GraphFusion:
         return sum(p.sequential_launches for p in self.plans)
 
     @property
-    def seconds(self) -> float:
+    def predicted_seconds(self) -> float:
         return sum(p.seconds for p in self.plans)
 
     @property
@@ -89,11 +92,12 @@ class GraphFusion:
 
     @property
     def speedup(self) -> float:
-        return self.sequential_seconds / self.seconds if self.seconds else 1.0
+        return self.sequential_seconds / self.predicted_seconds if self.predicted_seconds else 1.0
 
     def __str__(self) -> str:
-        head = (f"{self.launches} kernels instead of {self.sequential_launches}: {self.seconds * 1e6:.1f} us against "
-                f"{self.sequential_seconds * 1e6:.1f} us predicted, {self.speedup:.2f}x")
+        head = (f"FuseRTasks: {self.launches} kernels instead of {self.sequential_launches}, "
+                f"{self.predicted_seconds * 1e6:.1f} us against {self.sequential_seconds * 1e6:.1f} us predicted, "
+                f"{self.kernels} plans")
         lines = [head, *(line for p in self.plans for line in str(p).splitlines()[1:])]
         return "\n".join([*lines, *self._others()])
 
@@ -211,12 +215,12 @@ def prepared(mod: Any, params: Mapping[str, Any] | None, target: Any) -> Any:
         passes.RemoveUnusedFunctions(), passes.InferType(), passes.SimplifyInference(), passes.FoldConstant(),
         passes.SimplifyExpr(), passes.EliminateCommonSubexpr(), passes.FoldScaleAxis(), passes.FoldConstant(),
         passes.CanonicalizeOps(), passes.InferType(), passes.EliminateCommonSubexpr(), passes.FoldConstant(),
-        passes.DeadCodeElimination(), passes.InferType(), passes.FuseOps(), passes.InferType(),
+        passes.DeadCodeElimination(), passes.InferType(), passes.FuseOps(FUSION_LEVEL), passes.InferType(),
     ]  # fmt: skip
-    current = tvm.transform.PassContext.current()
-    config = {str(k): v for k, v in current.config.items()}
-    with target, tvm.transform.PassContext(3, config=config, instruments=list(current.instruments or ())):
-        return tvm.transform.Sequential(sequence)(mod)
+    with target, shared_constant_kernels():
+        for one in sequence:  # not as a Sequential, which leaves out what the context's level does not ask for
+            mod = one(mod)
+    return mod
 
 
 @dataclass

@@ -23,7 +23,7 @@ from roller_tvm.errors import BadInput
 #: The value of the attribute Compiler, and our own attribute.
 COMPILER, ATTRIBUTE = "roller_rtasks", "roller_rtasks_kernel"
 VERSION = 1
-_POSTPROC = "tvm_callback_cuda_postproc"
+_EXTERNAL, _POSTPROC = f"relay.ext.{COMPILER}", "tvm_callback_cuda_postproc"
 #: Stands for the kernel's body until its source is replaced.
 _BODY = "roller_rtasks_body"
 
@@ -103,7 +103,7 @@ def runtime_module(function: Any) -> Any:
         kernel = next(k for k in CudaSource(generated).kernels if _BODY in generated)
         return code.named(kernel.name, [p.name for p in kernel.parameters])
 
-    with _postprocessed(replaced):
+    with _registered(_POSTPROC, lambda generated, _target=None: replaced(str(generated))):
         return tvm.build(tvm.IRModule({name: host_function(name, code)}), target=target)
 
 
@@ -147,23 +147,35 @@ def host_function(name: str, code: KernelCode) -> Any:
 
 
 @contextlib.contextmanager
-def _postprocessed(change: Callable[[str], str]) -> Iterator[None]:
-    """While open, CUDA source is changed before it is compiled."""
+def _registered(name: str, function: Callable[..., Any]) -> Iterator[None]:
+    """While open, a global function of TVM is another."""
     import tvm
 
-    before = tvm.get_global_func(_POSTPROC, allow_missing=True)
-    tvm.register_func(_POSTPROC, lambda source, _target=None: change(str(source)), override=True)
+    before = tvm.get_global_func(name, allow_missing=True)
+    tvm.register_func(name, function, override=True)
     try:
         yield
     finally:
         if before is None:
-            tvm._ffi.registry.remove_global_func(_POSTPROC)
+            tvm._ffi.registry.remove_global_func(name)
         else:
-            tvm.register_func(_POSTPROC, before, override=True)
+            tvm.register_func(name, before, override=True)
 
 
 def register() -> None:
     """Tell TVM about us; what ``relay.build`` calls for functions of our Compiler."""
     import tvm
 
-    tvm.register_func(f"relay.ext.{COMPILER}", runtime_module, override=True)
+    tvm.register_func(_EXTERNAL, runtime_module, override=True)
+
+
+@contextlib.contextmanager
+def uncompiled() -> Iterator[None]:
+    """While open, fused kernels are not compiled: for what lowers a model to look at the rest of it."""
+
+    def empty(function: Any) -> Any:
+        with _registered("tvm_callback_cuda_compile", lambda _code, _target=None: ""):
+            return runtime_module(function)
+
+    with _registered(_EXTERNAL, empty):
+        yield

@@ -11,6 +11,7 @@ from roller_tvm.errors import BadInput, TargetError, UnsupportedOperator
 from roller_tvm.measure.interrupt import stop_if_interrupted
 from roller_tvm.relay.cpu_names import check_cpu
 from roller_tvm.relay.folding import shared_constant_kernels
+from roller_tvm.relay.rtask_codegen import uncompiled
 
 #: What a target must say for its kernels to run where they are meant to.
 ARCH_REQUIRED = ("cuda", "nvptx")
@@ -221,7 +222,7 @@ def _trace(mod: Any, params: Any, target: Any) -> tuple[dict[str, tuple[int, set
     silent, autotvm.GLOBAL_SCOPE.silent = autotvm.GLOBAL_SCOPE.silent, True
     te_compiler.get().clear()  # what an earlier build cached would not be seen
     try:
-        with shared_constant_kernels(), untuned, tracing, context:
+        with shared_constant_kernels(), uncompiled(), untuned, tracing, context:
             compiler = relay.vm.VMCompiler()
             if params:
                 compiler.set_params(params)

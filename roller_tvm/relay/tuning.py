@@ -50,6 +50,7 @@ def tune(
     progress: Progress | None = None,
     limits: Limits | None = None,
     worker: str = WORKER,
+    fuse_rtasks: bool = False,
 ) -> TuneResult:
     """Plan every operator of a model, measure the best plans, and write records.
 
@@ -70,6 +71,9 @@ def tune(
         Plans to construct, at least `trials`.
     progress : function of (TunedTask, number of tasks), optional
         Called as each task is done.
+    fuse_rtasks : bool
+        Run ``FuseRTasks`` first, and tune what stays outside of its kernels: the result has its `fusion`, and the
+        `module` to build.
 
     Returns
     -------
@@ -109,6 +113,12 @@ def tune(
     count = min(threads, max(1, trials)) if spec.kind == "cpu" else threads
     with Pool(count, threads, worker) as pool:
         pool.start()  # they import TVM while the model is taken apart
+        if fuse_rtasks:
+            from roller_tvm.relay.fuse_rtasks import FuseRTasks, fusion_of
+
+            mod, params = FuseRTasks(made_target, spec, params)(mod), None
+            result.module, result.fusion = mod, fusion_of(mod)
+            result.notes.append(str(result.fusion).splitlines()[0])
         found = extract_tasks(mod, params, made_target, spec)
         if found.left:
             result.notes.append(f"TVM makes no task of {', '.join(found.left)}: TVM's own schedule")

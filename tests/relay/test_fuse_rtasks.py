@@ -13,7 +13,8 @@ from tvm.runtime.vm import VirtualMachine  # noqa: E402
 from roller_tvm.emulate.source import CudaSource  # noqa: E402
 from roller_tvm.errors import TargetError  # noqa: E402
 from roller_tvm.rammer.device_code import CannotFuse  # noqa: E402
-from roller_tvm.relay import FuseRTasks, GraphFusion, build, fused_sources, fusion_of, rtask_kernels  # noqa: E402
+from roller_tvm.relay import FuseRTasks, GraphFusion, build, fused_sources, fusion_of, rtask_kernels, tune  # noqa: E402
+from roller_tvm.relay.building import FUSION  # noqa: E402
 from roller_tvm.relay.cuda import use_toolchain  # noqa: E402
 from roller_tvm.relay.emulated_model import EmulatedModel  # noqa: E402
 from roller_tvm.relay.package import save_model  # noqa: E402
@@ -231,3 +232,19 @@ def test_resources_of_a_fused_kernel(arch):
     taken = kernel_resources(compile_cuda(source, arch))
     assert list(taken) == ["rtasks_0"] and 0 < taken["rtasks_0"].registers <= 255
     assert taken["rtasks_0"].local_bytes == 0
+
+
+def test_tuning_what_is_left(tmp_path):
+    """Fused operators are no tasks any more; records of the others go into the same build."""
+    net = Net()
+    x = relay.var("x", shape=(4, 32))
+    a, b = (relay.nn.relu(relay.nn.dense(x, net.weight(n, 32, 32))) for n in "ab")
+    put = relay.scatter_elements(a + b, relay.const(np.zeros((4, 32), "int32")), a * b)
+    mod = net.module(relay.nn.softmax(put))
+    log = tmp_path / "r.json"
+    result = tune(mod, net.params, ARCH, log, trials=0, fuse_rtasks=True)
+    assert [t.task.name for t in result.tasks] == ["nn_softmax"] and result.fusion.kernels == 1
+    assert "FuseRTasks: " in str(result)
+    built = build(mod, net.params, ARCH, log, fuse_rtasks=True)
+    assert getattr(built, FUSION) == result.fusion == fusion_of(result.module)
+    assert tune(mod, net.params, ARCH, log, trials=0, fuse_rtasks=True).tasks[0].status == "resumed"
