@@ -2,7 +2,7 @@
 
 Shape of the loops (``p`` parallel chunks, ``m`` register tiles of a chunk, ``i`` inside a register tile)::
 
-    cpu.lanes    p.. -> parallel   m.. in the plan's order   i..                     output
+    cpu.lanes    p.. -> parallel   m.. in the plan's order   i.. (vectors)           output
                    reduction   i.. unrolled   lanes -> vector                        anchor, at the last m
                    i..   terms unrolled   what is left of the lanes -> vector        merges, at the last m
 """
@@ -25,6 +25,9 @@ def lower_cpu_lanes(expression: TensorExpression, program: RProgram) -> list[Ste
     if last == output.name:
         steps += [Unroll(last, loop) for loop in open_parts(last, output.reduce)[1]]
     else:
+        neighbours = program.tile("register")[anchor.spatial[-2].name]
+        if neighbours > 1:
+            steps.append(Vectorize(output.name, f"{open_parts(last, output.spatial)[1][-1]}.i"))
         steps += _merge(expression.stage(last), output, inside, vector=False)
     for name in reversed(partial):
         steps += _merge(expression.stage(name), output, inside, vector=True)

@@ -34,6 +34,9 @@ class Names(StepApplier):
     def __init__(self, plan):
         before = {s.name: (source_loops(s.spatial), source_loops(s.reduce)) for s in plan.expression.stages}
         for split in plan.split_reductions:  # before rfactor there is one stage with the whole axis
+            if f"{split.stage}.rf" not in before:
+                del before[f"{split.stage}.rf2"]
+                continue
             spatial, reduce = before.pop(f"{split.stage}.rf")
             reduce[reduce.index(f"{split.axis}.i")] = split.axis
             at = reduce.index(split.axis)

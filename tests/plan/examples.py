@@ -137,9 +137,21 @@ def lanes_cpu():
     return Plan(split.apply(whole), "cpu", (rows, merge), (split,))
 
 
+def merged_cpu():
+    splits = SplitReduction("matmul", "k", 16, True), SplitReduction("matmul", "k.p", 4, True)
+    program = RProgram(
+        "cpu.lanes", "matmul.rf", "relu",
+        (tile("l2", "m=8 n=96 k.p=16 k.i=32"), tile("register", "m=2 n=8 k.p=16 k.i=1")),
+        ("bias_add",), ("matmul.rf2", "matmul"), (("order:n", 0), ("order:m", 1)),
+    )  # fmt: skip
+    expression = of("matmul m=8 n=192 k=512 layout=NT bias=1 relu=1")
+    return Plan(splits[1].apply(splits[0].apply(expression)), "cpu", (program,), splits)
+
+
 EXAMPLES = {
     f.__name__: f
     for f in (
-        matmul_gpu, conv_gpu, split_gpu, relu_gpu, softmax_gpu, conv_cpu, packed_cpu, constant_cpu, pool_cpu, lanes_cpu
+        matmul_gpu, conv_gpu, split_gpu, relu_gpu, softmax_gpu, conv_cpu, packed_cpu, constant_cpu, pool_cpu, lanes_cpu,
+        merged_cpu,
     )  # fmt: skip
 }

@@ -1,0 +1,71 @@
+"""Reductions in lanes: which are merged in the tile that filled them, in how many steps, and what that costs."""
+
+from dataclasses import replace
+
+import pytest
+
+from roller_tvm.expr.operators import matmul, operator, softmax
+from roller_tvm.model.cpu import CpuRates, TileCost
+from roller_tvm.model.cpu_lanes import lanes_cost
+from roller_tvm.model.geometry import Geometry
+from roller_tvm.plan import construct
+from roller_tvm.plan.lanes import LaneNest, lane_nests, lane_splits, merge_splits
+from roller_tvm.plan.partition import partition
+
+from .devices import device
+
+
+def split(expression, on="avx512"):
+    splits = merge_splits(lane_splits(expression, device(on)))
+    for each in splits:
+        expression = each.apply(expression)
+    return expression, splits
+
+
+def test_weights_that_lie_along_the_reduction_are_multiplied_in_lanes_that_never_leave_the_tile():
+    plan = construct(matmul(m=128, n=768, k=768, layout="NT"), device("avx512")).best.plan
+    (program,) = plan.programs  # else the partial sums, sixteen times the output, go through memory
+    assert (program.recipe, program.anchor, program.output) == ("cpu.lanes", "matmul.rf", "matmul")
+    assert program.staged == ("matmul.rf2", "matmul")
+    assert [(s.axis, s.parts) for s in plan.split_reductions] == [("k", 16), ("k.p", 4)]
+    register = program.tile("register")
+    assert register["k.p"] == 16 and register["m"] * register["n"] >= 8  # sums enough to hide their latency
+
+
+@pytest.mark.parametrize("on, parts", [("avx512", [16, 4]), ("avx2", [8, 4])])
+def test_sums_of_a_few_rows_are_one_parallel_loop(on, parts):
+    plan = construct(operator("reduce_sum", shape=(128, 768), axis=(1,)), device(on)).best.plan
+    assert [p.recipe for p in plan.programs] == ["cpu.lanes"]
+    assert [s.parts for s in plan.split_reductions] == parts
+
+
+def test_few_lanes_are_merged_one_by_one():
+    splits = lane_splits(softmax(shape=(64, 20)), device("avx512"))
+    assert [s.parts for s in splits] == [4, 4] and merge_splits(splits) == splits
+
+
+def test_every_reduction_of_rows_becomes_a_nest_with_its_merges():
+    expression, _ = split(softmax(shape=(64, 1024)))
+    nests = lane_nests(expression, partition(expression))
+    found = [(n.anchor, n.merges) for n in nests if isinstance(n, LaneNest)]
+    assert found == [("max.rf", ("max.rf2", "max")), ("sum.rf", ("sum.rf2", "sum"))]
+    assert [n.anchor for n in nests if not isinstance(n, LaneNest)] == ["norm"]
+
+
+def test_without_an_axis_beside_the_lanes_there_is_no_tile_to_merge():
+    plans = construct(operator("reduce_sum", shape=(4096,), axis=(0,)), device("avx512")).plans
+    assert all(p.recipe != "cpu.lanes" for ranked in plans for p in ranked.plan.programs)
+
+
+def test_merging_costs_what_it_adds_and_what_its_epilogue_calls():
+    spec = device("avx512")
+    rates = CpuRates.of(spec)
+    expression, _ = split(matmul(m=16, n=64, k=512, layout="NT"))
+    geometry = Geometry.of(expression, "matmul.rf")
+    merges = [Geometry.of(expression, name) for name in ("matmul.rf2", "matmul")]
+    tile = (2, 8, 16, 1)
+    cost, plain = lanes_cost(geometry, merges, tile, rates), TileCost.of(geometry, tile, rates)
+    # 16 sums, 4 additions of vectors and 4 one by one each.
+    assert cost.other - plain.other == pytest.approx(16 * (4 + 4) / min(rates.fma, rates.loads))
+    called = [*merges[:-1], replace(merges[-1], epilogue_calls=1)]
+    assert lanes_cost(geometry, called, tile, rates).other > cost.other
