@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--relay", type=Path, default=ROOT / ".venv/relay/bin/python", help="interpreter of that line")
     parser.add_argument("--relax", type=Path, default=ROOT / ".venv/relax/bin/python", help="interpreter of that line")
     parser.add_argument("--seconds", type=float, default=math.inf, help="start nothing after so long")
-    parser.add_argument("--retry", action="store_true", help="go on with what crashed or ran out of time")
+    parser.add_argument("--retry", action="store_true", help="go on with what crashed, failed or ran out of time")
     parser.add_argument("--status", action="store_true", help="run nothing: tell what is done")
     args = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, signal.default_int_handler)

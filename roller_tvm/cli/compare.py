@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=math.inf, help="start nothing after so long")
     parser.add_argument("--timeout", type=float, metavar="SECONDS", help="give a tuner up on a case after so long")
     parser.add_argument("--again", default="", metavar="TUNERS", help="forget what these did before")
-    parser.add_argument("--retry", action="store_true", help="go on with what crashed or ran out of time")
+    parser.add_argument("--retry", action="store_true", help="go on with what crashed, failed or ran out of time")
     parser.add_argument("--report", action="store_true", help="run nothing: write the report of what is there")
     parser.add_argument("--list", action="store_true", help="print the suites, or the cases, and stop")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")

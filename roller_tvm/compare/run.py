@@ -174,9 +174,9 @@ class Comparison:
                 kept.unlink(missing_ok=True)
 
     def retry(self) -> None:
-        """Go on with what crashed or ran out of time; tuners that keep their records have lost nothing."""
+        """Go on with what crashed, failed or ran out of time; tuners that keep their records have lost nothing."""
         for key, tuned in list(self.results.tuned.items()):
-            if tuned.status in ("timeout", "crash"):
+            if tuned.status in ("timeout", "crash", "failed"):
                 del self.results.tuned[key]
 
     def prepare(self, cases: Sequence[Case]) -> None:

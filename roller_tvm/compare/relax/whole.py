@@ -88,8 +88,6 @@ def _metaschedule(imported: Any, target: Any, work: Path, trials: int, output: P
     passes = relax.transform
     first = [passes.DecomposeOpsForInference(), passes.CanonicalizeBindings(), relax.get_pipeline("zero"),
              passes.AttachAttrLayoutFreeBuffers()]  # fmt: skip
-    last = [passes.MetaScheduleApplyDatabase(str(work)), passes.SplitLayoutRewritePreproc(), passes.FoldConstant(),
-            passes.DeadCodeElimination()]  # fmt: skip
     given = tvm.target.Target(target)
     with given:
         mod = tvm.transform.Sequential(first)(with_signature(imported.mod, imported.inputs))
@@ -101,6 +99,8 @@ def _metaschedule(imported: Any, target: Any, work: Path, trials: int, output: P
         )  # fmt: skip
     start = time.perf_counter()
     with given, tvm.transform.PassContext(opt_level=3):
+        last = [passes.MetaScheduleApplyDatabase(str(work)), passes.SplitLayoutRewritePreproc(), passes.FoldConstant(),
+                passes.DeadCodeElimination()]  # fmt: skip
         mod = tvm.transform.Sequential(last)(mod)
     save_model(tvm.compile(mod, given), output)
     return {"seconds": curve.noted, "trials": curve.trials, "build_s": time.perf_counter() - start}

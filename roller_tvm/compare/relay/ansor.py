@@ -100,14 +100,19 @@ def best_record(log: Path, key: str) -> tuple[str, float, int]:
 
 
 def read_back(line: str, dag: Any) -> str:
-    """A record as tiles; '' where its steps cannot be followed."""
-    stages, axes = [], {}
+    """A record as tiles; '' where its steps cannot be followed: an explanation is not worth a comparison."""
+    import tvm
+
+    stages, axes, simplify = [], {}, tvm.arith.Analyzer().simplify
 
     def extents(own: Any) -> tuple[int, ...]:
-        return tuple(int(axis.dom.extent) for axis in own)
+        return tuple(int(simplify(axis.dom.extent)) for axis in own)
 
-    for op in dag.ops:
-        name, spatial, reduce = str(op.name), getattr(op, "axis", ()), getattr(op, "reduce_axis", ())
-        stages.append(StageInfo(name, extents(spatial), extents(reduce), not hasattr(op, "axis")))
-        axes[name] = [str(a.var.name) for a in (*spatial, *reduce)]
-    return record_tiles(stages, axes, line)
+    try:
+        for op in dag.ops:
+            name, spatial, reduce = str(op.name), getattr(op, "axis", ()), getattr(op, "reduce_axis", ())
+            stages.append(StageInfo(name, extents(spatial), extents(reduce), not hasattr(op, "axis")))
+            axes[name] = [str(a.var.name) for a in (*spatial, *reduce)]
+        return record_tiles(stages, axes, line)
+    except Exception:
+        return ""
