@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from roller_tvm.cli.line import add_buckets_argument, edge_of
+from roller_tvm.cli.line import add_buckets_argument, add_fusion_argument, edge_of
 from roller_tvm.cli.model import add_model_arguments, say
+from roller_tvm.errors import BadInput, UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,30 +33,64 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_buckets_argument(parser)
     told = "Relax line, cuda: products of float32 on tensor cores, rounded to tf32 (answers change); default off"
     parser.add_argument("--tf32", action="store_true", help=told)
+    add_fusion_argument(parser)
+    parser.add_argument("--explain", action="store_true", help="with --fuse-rtasks: print every plan, and why")
+    told = "with --fuse-rtasks: draw the operators over time, before and after (of several graphs FILE.1.svg, ...)"
+    parser.add_argument("--timeline", type=Path, metavar="FILE.svg", help=told)
     parser.add_argument("--json", action="store_true", help="print what was built as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     """Build and write the model."""
+    _check_fusion(args)
     built = edge_of(args, "compiling a model").build(args)
     start = time.perf_counter()
     output = built.build()
     seconds, size, records = time.perf_counter() - start, output.stat().st_size, args.tuning_records
+    fusion = built.fusion() if built.fusion is not None else None
+    pictures = _draw(args.timeline, fusion.pictures()) if args.timeline and fusion is not None else []
     if args.json:
-        print(
-            json.dumps(
-                {
-                    "output": str(output),
-                    "bytes": size,
-                    "target": built.target,
-                    "seconds": seconds,
-                    "tuning_records": str(records) if records else None,
-                },
-                indent=1,
-            )
-        )
+        told: dict[str, Any] = {
+            "output": str(output),
+            "bytes": size,
+            "target": built.target,
+            "seconds": seconds,
+            "tuning_records": str(records) if records else None,
+        }
+        if fusion is not None:
+            told["fusion"] = {
+                "kernels": fusion.launches, "kernels_one_by_one": fusion.sequential_launches,
+                "predicted_s": fusion.predicted_seconds, "predicted_s_one_by_one": fusion.sequential_seconds,
+                "timelines": [str(p) for p in pictures],
+            }  # fmt: skip
+        print(json.dumps(told, indent=1))
     else:
         how = f"with the records of {records}" if records else built.untuned
         print(f"{output}: {size / 1e6:.1f} MB, built in {seconds:.1f} s {how}")
+        if fusion is not None:
+            print(fusion.explain() if args.explain else str(fusion).splitlines()[0])
+        for picture in pictures:
+            print(f"timeline: {picture}")
         say(f"next: roller-tvm run {output} --print-time")
     return 0
+
+
+def _check_fusion(args: argparse.Namespace) -> None:
+    """Mistakes that need no model to be found."""
+    for given, option in ((args.explain, "--explain"), (args.timeline, "--timeline")):
+        if given and not args.fuse_rtasks:
+            raise UsageError("it tells what --fuse-rtasks did", option, "give --fuse-rtasks too")
+    if args.timeline is None:
+        return
+    if args.timeline.suffix != ".svg":
+        raise UsageError(f"'{args.timeline}' does not end in .svg", "--timeline", "give a name such as timeline.svg")
+    if not args.timeline.parent.is_dir():
+        raise BadInput("no such folder", str(args.timeline.parent), f"mkdir -p {args.timeline.parent}")
+
+
+def _draw(path: Path, pictures: Sequence[str]) -> list[Path]:
+    """One picture a graph; of several each has a number."""
+    paths = [path] if len(pictures) == 1 else [path.with_suffix(f".{n}.svg") for n in range(1, len(pictures) + 1)]
+    for where, picture in zip(paths, pictures, strict=True):
+        where.write_text(picture, encoding="utf-8")
+    return paths

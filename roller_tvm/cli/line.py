@@ -43,12 +43,17 @@ class Tuning:
 
 @dataclass(frozen=True)
 class Built:
-    """A model about to be built: where to, for which target, how, and what it is without records."""
+    """A model about to be built: where to, for which target, how, and what it is without records.
+
+    Once it is built `fusion` tells what ``--fuse-rtasks`` did: an object that prints, and has `explain`, `pictures`,
+    `launches`, `sequential_launches`, `predicted_seconds` and `sequential_seconds`.
+    """
 
     output: Path
     target: Any
     build: Callable[[], Path]
     untuned: str
+    fusion: Callable[[], Any] | None = None
 
 
 def add_line_argument(parser: argparse.ArgumentParser) -> None:
@@ -103,3 +108,9 @@ def add_buckets_argument(parser: argparse.ArgumentParser) -> None:
     """--buckets."""
     told = 'Relax line: sizes of open extents to plan for, e.g. "1,8,32", or "n:1,8 m:128"'
     parser.add_argument("--buckets", metavar="SIZES", help=told)
+
+
+def add_fusion_argument(parser: argparse.ArgumentParser) -> None:
+    """--fuse-rtasks."""
+    told = "make one kernel (on a CPU one parallel region) of small operators where that is predicted to pay"
+    parser.add_argument("--fuse-rtasks", action="store_true", help=told)

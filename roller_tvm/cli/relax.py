@@ -41,19 +41,21 @@ def tuning(args: argparse.Namespace) -> Tuning:
 
     def tasks() -> list[Any]:
         from roller_tvm.relax.tasks import extract_tasks
+        from roller_tvm.relax.tuning import left_to_tune
 
-        return extract_tasks(mod)
+        return extract_tasks(left_to_tune(mod, made, device)[0] if args.fuse_rtasks else mod)
 
     def tune(progress: Any, limits: Any) -> Any:
         from roller_tvm.relax.tuning import tune
 
         _, result = tune(
             mod, None, made, args.output, max_trials_per_task=args.trials, tasks=args.tasks, device=device,
-            progress=progress, limits=limits,
+            progress=progress, limits=limits, fuse_rtasks=args.fuse_rtasks,
         )  # fmt: skip
         return result
 
     words = f"{model_words(args, args.target)} --tuning-records {shlex.quote(str(args.output))} -o model.so"
+    words += " --fuse-rtasks" if args.fuse_rtasks else ""
     return Tuning(tasks, tune, f"roller-tvm compile {words}")
 
 
@@ -73,13 +75,22 @@ def build(args: argparse.Namespace) -> Built:
     _threads(target)
     model = read_model(args, load_model)
 
+    fuse: Any = False
+    if args.fuse_rtasks:
+        from roller_tvm.relax import FuseRTasks
+        from roller_tvm.relax.targets import make_target
+
+        fuse = FuseRTasks(make_target(target), tf32=args.tf32)
+
     def build() -> Path:
         from roller_tvm.relax.pipeline import build
 
         mod = with_signature(model.mod, model.inputs)
-        return save_model(build(mod, target, model.params, records, buckets=buckets, tf32=args.tf32), output)
+        built = build(mod, target, model.params, records, buckets=buckets, tf32=args.tf32, fuse_rtasks=fuse)
+        return save_model(built, output)
 
-    return Built(output, target, build, "with the plans that the model thinks best, not measured")
+    how = "with the plans that the model thinks best, not measured"
+    return Built(output, target, build, how, (lambda: fuse.report) if args.fuse_rtasks else None)
 
 
 def planning(device: DeviceSpec) -> tuple[DeviceSpec, Features]:

@@ -37,17 +37,23 @@ def tuning(args: argparse.Namespace) -> Tuning:
     def tasks() -> list[Any]:
         from roller_tvm.relay.tasks import extract_tasks, make_target
 
-        return extract_tasks(model.mod, model.params, make_target(target), device)
+        made = make_target(target)
+        if not args.fuse_rtasks:
+            return extract_tasks(model.mod, model.params, made, device)
+        from roller_tvm.relay import FuseRTasks
+
+        return extract_tasks(FuseRTasks(made, device, model.params)(model.mod), None, made, device)
 
     def tune(progress: Any, limits: Any) -> Any:
         from roller_tvm.relay import tune
 
         return tune(
             model.mod, model.params, target, args.output, args.trials, device, args.tasks, progress=progress,
-            limits=limits,
+            limits=limits, fuse_rtasks=args.fuse_rtasks,
         )  # fmt: skip
 
     words = f"{model_words(args, target)} --tuning-records {shlex.quote(str(args.output))} -o model.tar"
+    words += " --fuse-rtasks" if args.fuse_rtasks else ""
     return Tuning(tasks, tune, f"roller-tvm compile {words}")
 
 
@@ -110,12 +116,17 @@ def build(args: argparse.Namespace) -> Built:
             )
     model = read_model(args, load_model)
 
+    fused: list[Any] = []
+
     def build() -> Path:
         from roller_tvm.relay import build
+        from roller_tvm.relay.building import FUSION
 
-        return save_model(build(model.mod, model.params, target, records), output)
+        built = build(model.mod, model.params, target, records, args.fuse_rtasks)
+        fused.append(getattr(built, FUSION))
+        return save_model(built, output)
 
-    return Built(output, target, build, "with TVM's own schedules")
+    return Built(output, target, build, "with TVM's own schedules", (lambda: fused[-1]) if args.fuse_rtasks else None)
 
 
 def planning(device: DeviceSpec) -> tuple[DeviceSpec, Features]:

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from roller_tvm.cli.line import Tuning, add_buckets_argument, edge_of
+from roller_tvm.cli.line import Tuning, add_buckets_argument, add_fusion_argument, edge_of
 from roller_tvm.cli.model import add_model_arguments, say
 from roller_tvm.errors import UsageError
 
@@ -49,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="give a candidate up after so long (building, and running)",
     )
     add_buckets_argument(parser)
+    add_fusion_argument(parser)
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 

@@ -118,11 +118,11 @@ class Fusion:
             lines += ["", "refused", *(f"  {line}" for line in refused)]
         return "\n".join(lines)
 
-    def pictures(self) -> dict[str, str]:
-        """Region -> its operators over time, before and after, as SVG."""
+    def pictures(self) -> tuple[str, ...]:
+        """The operators of each region over time, before and after, as SVG."""
         if self.device is None:
-            return {}
-        return {region.name: draw(region.plan, self.device) for region in self.regions}
+            return ()
+        return tuple(draw(region.plan, self.device) for region in self.regions)
 
 
 @tvm.transform.module_pass(opt_level=0, name="FuseRTasks")

@@ -9,6 +9,7 @@ from math import sqrt
 from typing import Any
 
 from ..errors import BadInput, UnsupportedOperator
+from ..tir.fused_func import OPERATORS
 from ..tir.nodes import key as identity
 from ..tir.nodes import nests, parameters, structurally_equal
 from ..tir.read import read_prim_func
@@ -65,7 +66,7 @@ def normalized(func: Any) -> Any:
 
 
 def extract_tasks(mod: Any, params: Any = None, op_names: Sequence[str] | None = None) -> list[Task]:
-    """The tasks of a module, in the order in which it has them.
+    """The tasks of a module, in the order in which it has them; plans of `FuseRTasks` are none.
 
     Parameters
     ----------
@@ -83,7 +84,8 @@ def extract_tasks(mod: Any, params: Any = None, op_names: Sequence[str] | None =
     """
     mod = as_module(mod, params)
     require_lowered(mod)
-    funcs = [(str(var.name_hint), var, f) for var, f in mod.functions_items() if type(f).__name__ == "PrimFunc"]
+    funcs = [(str(var.name_hint), var, f) for var, f in mod.functions_items()
+             if type(f).__name__ == "PrimFunc" and not (f.attrs and OPERATORS in f.attrs)]  # fmt: skip
     counts, constants = _calls(mod)
     found: list[tuple[Any, Task]] = []
     for name, var, func in funcs:

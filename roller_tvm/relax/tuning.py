@@ -26,7 +26,7 @@ from .database import UNMEASURED, Note, Store, copies_ahead, intrinsics_of, reco
 from .devices import device_of
 from .measure import WORKER, Measurer, cold_weights
 from .reference import default_schedule
-from .tasks import Task, extract_tasks
+from .tasks import Task, as_module, extract_tasks
 
 #: Plans measured, each task, unless told otherwise: as many as the paper measures.
 TOP = 10
@@ -56,6 +56,7 @@ def tune(
     progress: Progress | None = None,
     limits: Limits | None = None,
     worker: str = WORKER,
+    fuse_rtasks: bool = False,
 ) -> tuple[Any, TuneResult]:
     """Plan every PrimFunc of a module, measure the best plans, and record the winners in a MetaSchedule database.
 
@@ -85,6 +86,9 @@ def tune(
         Processes that build; by default one for each core.
     progress : function of (TunedTask, number of tasks), optional
         Called as each task is done.
+    fuse_rtasks : bool
+        For models that are built so: what `FuseRTasks` makes one kernel of on a GPU is planned by it, and not tuned.
+        On a CPU every function is tuned, and `build` decides by the records which run side by side.
 
     Returns
     -------
@@ -119,6 +123,10 @@ def tune(
             result.notes.append(f"the database's target is taken, {made}: what was given says less of the same")
         with Pool(workers or threads, threads, worker) as pool:
             pool.start()  # they import TVM while the module is taken apart
+            if fuse_rtasks:
+                mod, told = left_to_tune(as_module(mod, params), made, spec)
+                params = None
+                result.notes += told
             found = extract_tasks(mod, params, op_names)
             chosen = [found[n] for n in select(tasks, len(found))]
             result.seconds["extract"] = time.perf_counter() - start
@@ -137,6 +145,25 @@ def tune(
         if chosen and all(t.status == "fallback" and not t.kept for t in result.tasks):
             raise nothing_tuned(result)
         return store.database, result
+
+
+def left_to_tune(mod: Any, target: Any, device: DeviceSpec) -> tuple[Any, list[str]]:
+    """A module without the operators that `FuseRTasks` plans, and what it says of them.
+
+    Parameters
+    ----------
+    mod : IRModule
+        Legalized and fused.
+    target : Target
+    device : DeviceSpec
+    """
+    from .fuse_rtasks import FuseRTasks
+
+    if target.kind.name == "llvm":
+        return mod, []
+    fuse: Any = FuseRTasks(target, device)
+    left = fuse(mod)
+    return left, [str(fuse.report).splitlines()[0]]
 
 
 def not_negative(name: str, value: Any, default: Any, remedy: str = "0 plans without measuring") -> Any:

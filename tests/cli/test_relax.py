@@ -72,6 +72,60 @@ def test_open_extents(rows, tmp_path, capsys, buckets):
     assert code == 0 and "output_0: [1, 8] float32" in out
 
 
+@pytest.fixture(scope="module")
+def branches(tmp_path_factory):
+    """Three products of one input, added up."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    rng = np.random.default_rng(3)
+    weights = [rng.standard_normal((32, 8)).astype("float32") for _ in range(3)]
+    graph = helper.make_graph(
+        [*(helper.make_node("MatMul", ["x", f"w{n}"], [f"p{n}"]) for n in range(3)),
+         helper.make_node("Add", ["p0", "p1"], ["s"]), helper.make_node("Add", ["s", "p2"], ["y"])], "branches",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 32])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4, 8])],
+        [numpy_helper.from_array(w, f"w{n}") for n, w in enumerate(weights)],
+    )  # fmt: skip
+    path = tmp_path_factory.mktemp("model") / "branches.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), str(path))
+    return path, sum(weights)
+
+
+def test_branches_fused_run_emulated(branches, tmp_path, capsys):
+    path, weights = branches
+    words = ("compile", path, "--target", "cuda -arch=sm_80", "--fuse-rtasks", "-o", tmp_path / "m.so")
+    code, out, _ = main(capsys, *words, "--explain", "--timeline", tmp_path / "t.svg")
+    assert code == 0 and "in 1 kernels instead of" in out and "fused_matmul" in out
+    assert (tmp_path / "t.svg").read_text().startswith("<svg") and f"timeline: {tmp_path / 't.svg'}" in out
+    x = np.random.default_rng(1).standard_normal((4, 32), np.float32)
+    np.savez(tmp_path / "in.npz", x=x)
+    code, out, _ = main(capsys, "run", tmp_path / "m.so", "--emulate", "--inputs", tmp_path / "in.npz", "--outputs",
+                        tmp_path / "out.npz")  # fmt: skip
+    assert code == 0
+    with np.load(tmp_path / "out.npz") as outputs:
+        np.testing.assert_allclose(outputs["output_0"], x @ weights, rtol=1e-3, atol=1e-3)
+    code, out, _ = main(capsys, *words, "--json")
+    told = json.loads(out)["fusion"]
+    assert told["kernels"] == 1 < told["kernels_one_by_one"]
+    assert told["predicted_s"] < told["predicted_s_one_by_one"]
+
+
+def test_what_a_tuning_has_left(branches, capsys):
+    words = ("tune", branches[0], "--target", "cuda -arch=sm_80", "--tasks", "list")
+    assert "0 tasks" not in main(capsys, *words)[1]
+    assert "0 tasks" in main(capsys, *words, "--fuse-rtasks")[1]
+
+
+@pytest.mark.parametrize("words, said", [
+    (["--explain"], "give --fuse-rtasks too"), (["--fuse-rtasks", "--timeline", "t.png"], "does not end in .svg"),
+    (["--fuse-rtasks", "--timeline", "nowhere/t.svg"], "no such folder"),
+])  # fmt: skip
+def test_mistakes_in_what_is_fused(words, said, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = main(capsys, "compile", "none.onnx", *words)
+    assert code in (2, 3) and said in err
+
+
 def test_a_gpu_model_is_compiled_here_and_runs_where_there_is_a_gpu(model, tmp_path, capsys):
     import tvm
 

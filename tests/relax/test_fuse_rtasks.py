@@ -13,15 +13,18 @@ from tvm import relax  # noqa: E402
 from roller_tvm.device import load_device  # noqa: E402
 from roller_tvm.emulate import CudaSource  # noqa: E402
 from roller_tvm.rammer.device_code import CannotFuse  # noqa: E402
-from roller_tvm.relax import FuseRTasks, build, rtask_graph  # noqa: E402
+from roller_tvm.relax import FuseRTasks, build, rtask_graph, tune  # noqa: E402
+from roller_tvm.relax.devices import device_of  # noqa: E402
 from roller_tvm.relax.emulated_model import EmulatedModel  # noqa: E402
 from roller_tvm.relax.package import save_model, with_signature  # noqa: E402
+from roller_tvm.relax.pipeline import lower, prepare  # noqa: E402
 from roller_tvm.relax.resources import cuda_sources, resources_of  # noqa: E402
 from roller_tvm.relax.targets import make_target  # noqa: E402
+from roller_tvm.relax.tasks import extract_tasks  # noqa: E402
 from roller_tvm.tir.fused_func import kernels_of  # noqa: E402
 from roller_tvm.tir.rtasks import KernelMaker  # noqa: E402
 from roller_tvm.toolchain import find_compilers  # noqa: E402
-from tests.relax.networks import default, module, values  # noqa: E402
+from tests.relax.networks import LLVM, default, module, run, values  # noqa: E402
 
 A100 = {"kind": "cuda", "arch": "sm_80"}
 F32 = "float32"
@@ -245,7 +248,7 @@ def test_report_says_what_was_done():
     fuse(module(lstm, (1, 16), (1, 16), (1, 16)))
     assert "1 kernels instead of" in str(fuse.report)
     assert "launched from a graph" in fuse.report.explain()
-    (picture,) = fuse.report.pictures().values()
+    (picture,) = fuse.report.pictures()
     assert picture.startswith("<svg")
 
 
@@ -254,6 +257,41 @@ def test_a_model_of_its_own_stays_as_it_is():
     mod = module(lambda builder, x: relax.op.nn.relu(x), (4, 4))
     fuse = FuseRTasks(A100)
     assert not kernels_of(fuse(mod)) and not fuse.report.functions
+
+
+@pytest.mark.parametrize("name", ["inception", "attention"])
+def test_on_a_cpu_branches_share_a_parallel_region(name):
+    """A CPU of four slow cores; the threads that run are this machine's."""
+    body, *shapes = NETS[name]
+    mod, given = module(body, *shapes), [values(*shape) for shape in shapes]
+    target = tvm.target.Target(LLVM)
+    four = replace(device_of(None, target), name="four", units=4, launch_overhead_us=1.0)
+    fuse = FuseRTasks(target, four)
+    for result, expected in zip(run(build(mod, target, device=four, fuse_rtasks=fuse), *given), default(mod, *given),
+                                strict=True):
+        np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-4)
+    report = fuse.report
+    assert report.functions and report.launches < report.sequential_launches
+    assert report.predicted_seconds < report.sequential_seconds
+
+
+def test_the_pass_alone_schedules_a_cpu_s_functions():
+    mod, x = module(inception, (1, 8, 8, 8)), values(1, 8, 8, 8)
+    target = tvm.target.Target(LLVM)
+    four = replace(device_of(None, target), name="four", units=4, launch_overhead_us=1.0)
+    fused = FuseRTasks(target, four)(mod)
+    assert "side_by_side" in [v.name_hint for v in fused.get_global_vars()]
+    built = tvm.compile(fused, target, relax_pipeline=lower(target))
+    np.testing.assert_allclose(run(built, x)[0], default(mod, x)[0], rtol=1e-4, atol=1e-4)
+
+
+def test_only_what_is_left_is_tuned(tmp_path):
+    """Without a device: what is outside of every plan is recorded, and a build with the records says the same plans."""
+    mod = prepare(module(called, (1, 8, 8, 8)), A100)
+    everything = {task.name for task in extract_tasks(mod)}
+    _, result = tune(mod, None, make_target(A100), tmp_path / "records", fuse_rtasks=True)
+    assert {t.task.name for t in result.tasks} < everything
+    assert any(note.startswith("FuseRTasks: ") for note in result.notes)
 
 
 def test_devices_differ():
