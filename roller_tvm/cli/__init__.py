@@ -22,7 +22,7 @@ VERBS = {
     "compile": "build a model with the records of a tuning",
     "run": "run a compiled model",
     "plan": "plan one operator and print the candidates (needs no TVM)",
-    "replay": "hold Ansor's records against the model (needs no TVM)",
+    "replay": "hold records of Ansor (needs no TVM) or MetaSchedule against the model",
     "compare": "compare Roller with other tuners, side by side on this machine",
     "profile": "measure this machine's CPU or a CUDA card, for the other commands",
     "doctor": "tell which TVM was found, what it can do, what is missing",

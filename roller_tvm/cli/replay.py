@@ -1,10 +1,14 @@
-"""``roller-tvm replay``: Ansor's record files held against the micro-performance model. Imports no TVM."""
+"""``roller-tvm replay``: record files of Ansor and databases of MetaSchedule held against the micro-performance model.
+
+Ansor's are read without TVM. MetaSchedule's hold a trace and a module: TVM of the Relax line applies one to the other.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +16,22 @@ from roller_tvm.baseline.xgb import available
 from roller_tvm.device import known_devices, load_device
 from roller_tvm.errors import BadInput, UsageError
 from roller_tvm.model.effects import ALL, EFFECTS, Effects
+from roller_tvm.replay.databases import apart
 from roller_tvm.replay.plot import scatter
 from roller_tvm.replay.records import find_files
-from roller_tvm.replay.replay import FIRST, Predictions, replay_file
+from roller_tvm.replay.replay import FIRST, Predictions, Replayed, replay_file
 from roller_tvm.replay.report import FileReport, add_learned, report_file, summary, text
+from roller_tvm.tvm_env import Line, find_tvm
+from roller_tvm.tvm_env.locate import refuse_other_line
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the verb."""
     parser.add_argument(
-        "records", nargs="+", type=Path, metavar="RECORDS.json[.gz]", help="Ansor's record files, or folders of them"
-    )
+        "records", nargs="+", type=Path, metavar="RECORDS",
+        help="Ansor's record files (.json, .json.gz), folders of them, or a database of MetaSchedule (its folder; "
+        "needs the TVM of the Relax line)",
+    )  # fmt: skip
     devices = ", ".join(d for d in known_devices() if d != "cpu")
     parser.add_argument("--device", required=True, help=f"where they were measured: {devices}, or a spec file (.toml)")
     parser.add_argument(
@@ -65,12 +74,8 @@ def run(args: argparse.Namespace) -> int:
     first = args.first or None
     every = not args.first_only or first is None
     predictions = Predictions(device, effects)
-    files = find_files(args.records)
-    reports: list[FileReport] = []
-    for number, path in enumerate(files, 1):
-        if sys.stderr.isatty():
-            print(f"\r{number}/{len(files)} {path.name:<60.60}", end="\r", file=sys.stderr, flush=True)
-        reports.append(report_file(replay_file(path, None if every else first), predictions, first, every))
+    most = None if every else first
+    reports = [report_file(file, predictions, first, every) for file in replayed(args.records, most)]
     learned = available() and not args.no_xgboost
     if learned:
         add_learned(reports, predictions, first)
@@ -88,9 +93,28 @@ def run(args: argparse.Namespace) -> int:
         reasons = [f"{r.file.path.name} {s}" for r in reports for s in r.file.skipped[:1]]
         raise BadInput(
             f"no record could be read back; {reasons[0] if reasons else 'none ran'}", str(args.records[0]),
-            "give records of Ansor for a GPU",
+            "give records of Ansor or MetaSchedule for a GPU",
         )  # fmt: skip
     return 0
+
+
+def replayed(paths: list[Path], most: int | None) -> Iterator[Replayed]:
+    """Everything that the paths hold, file by file and workload by workload."""
+    databases, others = apart(paths)
+    files = find_files(others)
+    for number, path in enumerate((*databases, *files), 1):
+        if sys.stderr.isatty():
+            told = f"{number}/{len(databases) + len(files)} {path.name:<60.60}"
+            print(f"\r{told}", end="\r", file=sys.stderr, flush=True)
+        yield from _database(path, most) if number <= len(databases) else [replay_file(path, most)]
+
+
+def _database(folder: Path, most: int | None) -> list[Replayed]:
+    """A database of MetaSchedule, by the only edge that knows TVM's TensorIR."""
+    refuse_other_line(Line.RELAX, find_tvm(), "replaying a database of MetaSchedule")
+    from roller_tvm.relax.replay import replay_database
+
+    return replay_database(folder, most)
 
 
 def as_json(reports: list[FileReport], device: str, first: int | None, without: list[str]) -> dict[str, Any]:

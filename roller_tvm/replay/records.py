@@ -86,6 +86,10 @@ def parse_line(number: int, line: str) -> Recorded:
         raise ValueError(f"not JSON, or cut off ({error})") from None
     except RecursionError:
         raise ValueError("not a record (nested too deep)") from None
+    if isinstance(data, list) and len(data) == 2 and isinstance(data[0], int):
+        raise ValueError("a record of MetaSchedule: give the folder, where its workload is too")
+    if isinstance(data, dict) and {"key", "record"} <= data.keys():
+        raise ValueError("a record of MetaSchedule without its workload: give a folder of its database")
     try:
         key, target = data["i"][0][:2]
         steps = data["i"][1][1]

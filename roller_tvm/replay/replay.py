@@ -45,6 +45,7 @@ class Replayed:
     ran: int
     records: int
     skipped: tuple[Skipped, ...]
+    title: str = ""  # where a path holds several
 
     @property
     def kind(self) -> str:
@@ -52,7 +53,7 @@ class Replayed:
 
     @property
     def name(self) -> str:
-        return self.path.name.split(".")[0]
+        return self.title or self.path.name.split(".")[0]
 
     @property
     def share(self) -> float:

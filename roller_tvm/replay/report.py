@@ -14,6 +14,7 @@ from ..explain.words import count, seconds
 from ..model.kernel import StagedKernel
 from .judge import Figures, by_chance, judge, overall
 from .replay import Entry, Miss, Predictions, Replayed, misses
+from .workload import HASHED
 
 #: Kinds whose figures are asked for; others are told beside them.
 JUDGED = ("conv2d", "depthwise", "matmul", "pooling")
@@ -196,6 +197,12 @@ def _reading(reports: Sequence[FileReport]) -> list[str]:
     looked = read + sum(1 for _, s in skipped if not s.foreign)
     told = f"{read} read back" if looked == ran else f"{looked} looked at, {read} read back"
     lines = [f"{total} records, {ran} of them ran, {told}; {count(len(skipped), 'line')} skipped"]
+    hashed = sum(1 for _, s in skipped if s.reason.startswith(HASHED))
+    if hashed:
+        lines.append(
+            f"  {hashed} of {looked}, {hashed / looked:.0%}, know their workload by a hash of its DAG, as those that "
+            "Ansor extracts from a network: name a file of one workload after its operator"
+        )
     for file, line in skipped[:NAMED]:
         lines.append(f"  {file.path.name} {line}")
     if len(skipped) > NAMED:

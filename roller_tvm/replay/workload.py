@@ -119,6 +119,11 @@ KINDS: dict[str, Callable[..., Workload]] = {
 }  # fmt: skip
 
 
+#: How Ansor names what was extracted from a network: blake2b or md5 of its DAG, which cannot be undone.
+HASH = re.compile(r"[0-9a-f]{32}")
+HASHED = "its workload is known by a hash alone"
+
+
 def workload_of(key: str, file_name: str = "") -> Workload:
     """The operator of a workload key; of the file's name where the key is a hash.
 
@@ -148,6 +153,8 @@ def _workload(key: str, stem: str) -> Workload:
         words = re.split(r"[_\s]+", stem)
         build = KINDS.get(words[0])
         args = [int(w) if w.lstrip("-").isdigit() else w for w in words[1:]]
+    if build is None and isinstance(name, str) and HASH.fullmatch(name):
+        raise Unreadable(f"{HASHED} ({name[:8]}..): name the file after the operator, as matmul_1024_1024_1024")
     if build is None:
         known = ", ".join(sorted(KINDS))
         raise Unreadable(f"workload {name!r:.60} is not one of {known}, and neither is the file's name")

@@ -54,6 +54,11 @@ def test_the_operator_comes_from_the_file_where_the_key_is_a_hash():
         kernels(line, "log.json")
 
 
+def test_a_hash_is_told_apart_from_an_operator_that_is_not_known():
+    with pytest.raises(Unreadable, match="hash alone.*name the file after the operator"):
+        kernels(matmul_record(key=["0123456789abcdef" * 2, [256, 128], [128, 512], [256, 512]]), "resnet50.json")
+
+
 def test_padding_is_guarded_and_read_from_the_unpadded_tensor():
     workload = workload_of('["conv2d_layer", 8, 16, 14, 14, 32, 3, 3, 1, "SAME"]')
     assert [s.name for s in workload.stages] == ["data", "pad", "weight", "conv2d"]
