@@ -122,8 +122,15 @@ def read_vector(kernel: StagedKernel, number: int, own: Tile) -> int:
     return read_width(op.dims, kernel.boxes[number], op.box(own), kernel.padding[number], kernel.block, part)
 
 
-def staged_time(kernel: StagedKernel, device: DeviceSpec, effects: Effects = ALL) -> KernelTime | None:
+def staged_time(
+    kernel: StagedKernel, device: DeviceSpec, effects: Effects = ALL, registers: int | None = None
+) -> KernelTime | None:  # fmt: skip
     """Predicted time of a staged kernel; None if not even one block fits on a unit.
+
+    Parameters
+    ----------
+    registers : int, optional
+        That the compiler takes for a thread, where the kernel's maker knows.
 
     Examples
     --------
@@ -141,7 +148,7 @@ def staged_time(kernel: StagedKernel, device: DeviceSpec, effects: Effects = ALL
     active = warps * warp
     issue = limits.issue_per_cycle or rates.issue
     body = body_of(kernel, COMPILER_STATEMENTS)
-    held = residency(kernel, device, body.tile, body.rolled, effects)
+    held = residency(kernel, device, body.tile, body.rolled, effects, registers)
     if held is None:
         return None
     resident = max(1, min(held.resident, ceil(kernel.blocks / device.units)))
@@ -154,12 +161,13 @@ def staged_time(kernel: StagedKernel, device: DeviceSpec, effects: Effects = ALL
     if not effects.bank_conflicts:
         load_cycles = load_slots
     copied, moved, fetch_slots, store_cycles, waits = 0.0, 0.0, 0.0, 0.0, 0
+    asked = 1 if kernel.stages > 1 else 2  # what runs ahead goes past the registers in one instruction
     for number, op in enumerate(g.operands):
         copy = fetch(kernel, number, warp, rates.sector)
         each = 1 if copy.vectorised else copy.vector
         coordinates = max(0, sum(1 for e in kernel.boxes[number] if e > 1) - 1)
         work = COORDINATE_SLOTS * coordinates + GUARD_SLOTS * op.guarded + op.arithmetic
-        fetch_slots += copy.rounds * (2 * each + (FETCH_SLOTS + work * each) * effects.index_arithmetic)
+        fetch_slots += copy.rounds * (asked * each + (FETCH_SLOTS + work * each) * effects.index_arithmetic)
         store_cycles += copy.rounds * each * (copy.conflicts if effects.bank_conflicts else 1.0)
         waits += ceil(copy.rounds * each / (GUARDED_IN_FLIGHT if op.guarded else FETCHES_IN_FLIGHT))
         box_bytes = prod(kernel.boxes[number]) * op.element_bytes
@@ -174,17 +182,22 @@ def staged_time(kernel: StagedKernel, device: DeviceSpec, effects: Effects = ALL
     beside = copied / rates.line * lines if unified(device) else 0.0
     shared = warps * (body.times * load_cycles + store_cycles) * lines + beside + local.l1
     far, missed = _far(kernel, device, resident, rates, effects)
-    pipes = {
+    pipes: dict[str, float] = {
         "compute": compute, "issue": issued, "shared": shared, "l2": moved / rates.l2 + local.l2,
         "dram": far / (kernel.blocks * kernel.steps) / (rates.dram * DRAM_SHARE) + local.dram / DRAM_SHARE,
     }  # fmt: skip
     slowest = max(pipes.values())
     throughput = slowest + OVERLAP_LOSS * (sum(pipes.values()) - slowest)
     # A block does one after the other: its fetches come, all threads meet, they compute.
-    alone = max(pipes["l2"], pipes["dram"]) + max(compute, issued, shared) / min(1.0, warps / rates.issue)
-    wait = waits * fetch_latency(device, rates, missed)
-    wait += (2 + body.times) * rates.shared_latency + local.accesses * LOCAL_CYCLES  # two barriers, first operands
-    pipes["latency"] = ((wait if effects.latency else 0.0) + alone) / resident
+    arrive: float = max(pipes["l2"], pipes["dram"])
+    busy: float = max(compute, issued, shared) / min(1.0, warps / rates.issue)
+    if effects.latency:
+        arrive += waits * fetch_latency(device, rates, missed)
+        # Two barriers, first operands.
+        busy += (2 + body.times) * rates.shared_latency + local.accesses * LOCAL_CYCLES
+    # Fetches that run ahead have the steps between to arrive in.
+    alone = arrive + busy if kernel.stages == 1 else max(busy, arrive / (kernel.stages - 1))
+    pipes["latency"] = alone / resident
     step = max(throughput, pipes["latency"])
 
     # The whole grid: how many blocks the busiest unit runs, and how many are there at a time.

@@ -4,6 +4,10 @@ Everything is counted for *aligned* tiles (Roller, section 3.3): a block's step 
 global into shared memory, its threads load operands from shared memory into registers and compute.
 Throughput of a unit with several resident blocks and the latency of one block's own chain of
 load - synchronise - compute are both evaluated; the slower one is the time of a step.
+
+There are two depths of it. ``tiled_estimate`` takes a tenth of a millisecond and leads construction to the tiles worth
+a closer look. ``staged_estimate`` ranks those: it is the model of any staged kernel, effect by effect (``effects``),
+that recorded schedules are held against.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from ..device import DeviceSpec
 from .estimate import LevelTime, ProgramEstimate
 from .geometry import Geometry, Operand, Tile
 from .gpu import BLOCK_CYCLES, GpuRates, busiest_unit, far_traffic, instructions, overlapped, sectors, spread
+from .gpu_kernel import staged_time
 from .kernel import StagedKernel
 from .occupancy import occupancy
 from .registers import predicted_registers
@@ -153,6 +158,47 @@ def tiled_estimate(geometry: Geometry, device: DeviceSpec, shape: TiledShape, th
     return ProgramEstimate(
         seconds, compute * unit_seconds, levels, bound, geometry.stage.flops + geometry.epilogue_flops * outputs,
         blocks, waves, resident, limit, threads, registers, shared_bytes, blocks / (busiest * device.units),
+    )  # fmt: skip
+
+
+def staged_estimate(
+    geometry: Geometry, device: DeviceSpec, shape: TiledShape, threads: int
+) -> ProgramEstimate | None:  # fmt: skip
+    """The time that a recorded schedule of the same tiles would be predicted; None if not even one block fits.
+
+    Examples
+    --------
+    >>> from roller_tvm.device import load_device
+    >>> from roller_tvm.expr.operators import matmul
+    >>> g = Geometry.of(matmul(m=1024, n=1024, k=1024), "matmul")
+    >>> shape = TiledShape((64, 64, 16), (8, 8, 1), (1, 2, 1), (1, 1, 8), (4, 4), 4, (0, 0))
+    >>> staged_estimate(g, load_device("v100"), shape, 64).bound
+    'compute'
+    """
+    kernel = kernel_of(geometry, shape)
+    rates = GpuRates.of(device, geometry.stage.dtype)
+    fetches = [ceil(prod(box) / (v * threads)) for box, v in zip(kernel.boxes, shape.vectors, strict=True)]
+    registers = predicted_registers(geometry, device, shape.thread, shape.unrolled, threads, fetches, shape.vectors)
+    told = staged_time(kernel, device, registers=registers)
+    if told is None:
+        return None
+    blocks, steps = kernel.blocks, kernel.blocks * kernel.steps
+    busiest, waves = busiest_unit(device, blocks, told.resident)
+    outputs = prod(geometry.extents[i] for i in geometry.spatial)
+    unit_seconds = steps / device.units * rates.cycle
+    compute = kernel.outputs * kernel.depth * instructions(geometry) * threads / rates.lanes
+    far = told.far_bytes + outputs * geometry.output_bytes + geometry.epilogue_bytes
+    near, shared = told.cycles["l2"], told.cycles["shared"]
+    levels = (
+        LevelTime(device.far.name, far, far / (device.far.bandwidth_gbps * 1e9)),
+        *([LevelTime("l2", near * rates.l2 * steps, near * unit_seconds)] if device.has("l2") else []),
+        LevelTime("shared", shared * rates.shared * steps, shared * unit_seconds),
+    )
+    bound = device.far.name if told.bound in ("dram", "store") else told.bound
+    return ProgramEstimate(
+        told.seconds, compute * unit_seconds, levels, bound, geometry.stage.flops + geometry.epilogue_flops * outputs,
+        blocks, waves, told.resident, told.limit, threads, registers, kernel.shared_bytes,
+        blocks / (busiest * device.units),
     )  # fmt: skip
 
 

@@ -57,7 +57,7 @@ def registers_needed(kernel: StagedKernel, device: DeviceSpec, body: Tile, rolle
 
 
 def residency(
-    kernel: StagedKernel, device: DeviceSpec, body: Tile, rolled: bool, effects: Effects
+    kernel: StagedKernel, device: DeviceSpec, body: Tile, rolled: bool, effects: Effects, registers: int | None = None
 ) -> Residency | None:  # fmt: skip
     """Registers and occupancy of a kernel; None if a block asks for more shared memory than a unit has.
 
@@ -67,11 +67,13 @@ def residency(
         What is unrolled, per axis.
     rolled : bool
         Whether the register tile is no register tile, being indexed by a loop.
+    registers : int, optional
+        That the compiler takes, where that is known better than from what is needed.
     """
     held = 0 if rolled else accumulators(kernel.geometry, kernel.thread)
     needed, cap = registers_needed(kernel, device, body, rolled)
     spilled = min(held, max(0, needed - cap)) if effects.spilling else 0
-    taken = min(cap, max(REGISTERS_LEAST, ceil(needed * REGISTERS_TAKEN)))
+    taken = registers or min(cap, max(REGISTERS_LEAST, ceil(needed * REGISTERS_TAKEN)))
     resident, limit = occupancy(device, kernel.threads, taken, kernel.shared_bytes)
     if resident == 0:
         return None

@@ -1,12 +1,14 @@
-"""Vectors of a cooperative fetch into rows of shared memory whose stride is rounded up."""
+"""How tiles move: vectors of fetches and stores, padding of the rows in shared memory, and the lanes of a warp."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..model.geometry import Geometry, Tile
+from ..device import DeviceSpec
+from ..model.geometry import Geometry, Operand, Tile
 from ..model.gpu_tiled import vector_quantum
-from ..model.storage import alignments
+from ..model.storage import VECTOR_ALIGNMENT, alignments
+from .align import bank_padding
 
 #: Elements of a vector whose places TVM computes one by one: CUDA C++ has no vector of more integers than int4.
 INDEXED = 4
@@ -46,3 +48,83 @@ def _crosses(box: Sequence[int], aligned: Sequence[tuple[int, int]], width: int)
             return True
         stride = rounded
     return False
+
+
+def overhanging(geometry: Geometry, tile: Tile) -> list[int]:
+    """Spatial axes whose last tile stands over."""
+    return [i for i in geometry.spatial if geometry.extents[i] % tile[i]]
+
+
+def fetch_vector(geometry: Geometry, operand: Operand, block: Tile, device: DeviceSpec, padding: int) -> int:
+    """Elements that one fetch instruction can move: contiguous in both memories, aligned in both, not guarded."""
+    if operand.guarded or operand.arithmetic or any(operand.opaque) or len(operand.shape) < 2:
+        return 1
+    if not operand.as_stored:
+        return 1
+    box = operand.box(block)
+    # Trailing dimensions that the box covers whole are one run with the dimension before them, unless rows are padded.
+    first, below = len(box) - 1, 1
+    guarded = any(a in operand.axes for a in overhanging(geometry, block))
+    while first > 0 and box[first] == operand.shape[first] and not padding and not guarded:
+        below *= box[first]
+        first -= 1
+    run, row = box[first] * below, operand.shape[first] * below
+    for width in (device.vector_bytes // operand.element_bytes, device.vector_bytes // operand.element_bytes // 2):
+        if width < 2:
+            break
+        starts = all(
+            c * block[a] * below % width == 0 or block[a] >= geometry.extents[a] for a, c in operand.dims[first]
+        )
+        const = operand.access.indices[first].const * below % width == 0
+        starts = starts and not any(geometry.extents[a] % block[a] for a, _ in operand.dims[first] if block[a] > 1)
+        if starts and const and run % width == 0 and row % width == 0 and (run + padding) % width == 0:
+            return width
+    return 1
+
+
+def store_vector(geometry: Geometry, block: Tile, thread: Tile, vthreads: Tile) -> int:
+    """Outputs that a thread stores in one instruction."""
+    last = geometry.spatial[-1]
+    own = thread[last] // vthreads[last]
+    if geometry.extents[last] % block[last]:
+        return 1
+    # The store walks the output's own row: parts of an axis (a split one) are not its last dimension.
+    for width in (VECTOR_ALIGNMENT // geometry.output_bytes, VECTOR_ALIGNMENT // 2 // geometry.output_bytes):
+        if width > 1 and own % width == 0 and geometry.extents[last] % width == 0:
+            return width
+    return 1
+
+
+def storage_padding(
+    geometry: Geometry, operand: Operand, block: Tile, unrolled: Tile, device: DeviceSpec
+) -> int:
+    """Rule 3, for operands whose rows are walked by neighbouring threads."""
+    shared = device.level("shared")
+    if not shared.banks or not operand.shape or not geometry.spatial:
+        return 0
+    last = geometry.spatial[-1]
+    walked = [d for d, dim in enumerate(operand.dims) if any(a == last for a, _ in dim)]
+    if not walked or walked[-1] == len(operand.dims) - 1:
+        return 0  # neighbours read neighbours, or one element for all
+    row = operand.box(block)[-1]
+    elements = max(1, shared.bank_bytes // operand.element_bytes)
+    # Rows that a thread walks along are read in vectors, and fetched so.
+    wide = device.vector_bytes // operand.element_bytes
+    along = all(unrolled[a] % wide == 0 and c == 1 for a, c in operand.dims[-1])
+    return bank_padding(row, wide if along and row % wide == 0 else 1, shared.banks, elements)
+
+
+def virtual_threads(geometry: Geometry, block: Tile, thread: Tile, device: DeviceSpec) -> Tile:
+    """Split the innermost register extent so that the lanes of a warp touch contiguous vectors."""
+    result = [1] * len(thread)
+    if geometry.spatial and not geometry.extents[geometry.spatial[-1]] % block[geometry.spatial[-1]]:
+        last = geometry.spatial[-1]
+        plain = all(
+            len(dim) == 1 and dim[0][1] == 1
+            for op in geometry.operands for dim in op.dims if any(a == last for a, _ in dim)
+        )
+        width = min(thread[last], max(1, device.vector_bytes // geometry.output_bytes)) if plain else 1
+        while thread[last] % width:
+            width -= 1
+        result[last] = thread[last] // width
+    return tuple(result)

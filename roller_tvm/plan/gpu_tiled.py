@@ -11,8 +11,8 @@ from math import ceil, prod
 
 from ..device import DeviceSpec
 from ..model.estimate import ProgramEstimate
-from ..model.geometry import Geometry, Operand, Tile
-from ..model.gpu_tiled import TiledShape, kernel_of, shared_bytes_of, tiled_estimate
+from ..model.geometry import Geometry, Tile
+from ..model.gpu_tiled import TiledShape, kernel_of, shared_bytes_of, staged_estimate, tiled_estimate
 from ..model.registers import (
     ACCUMULATORS,
     FETCHES,
@@ -22,10 +22,9 @@ from ..model.registers import (
     usable_registers,
 )
 from ..model.residency import registers_needed
-from ..model.storage import VECTOR_ALIGNMENT
-from .align import Rejection, aligned_extents, bank_padding, capacity, execution_unit, tensor_shape, transaction
+from .align import Rejection, aligned_extents, capacity, execution_unit, tensor_shape, transaction
 from .features import NO_FEATURES, Features
-from .fetching import within_rows
+from .fetching import fetch_vector, overhanging, storage_padding, store_vector, virtual_threads, within_rows
 from .program import RProgram
 from .search import Search
 
@@ -33,6 +32,8 @@ from .search import Search
 REGISTER_BEAM, BLOCK_BEAM, BRANCHES = 6, 3, 2
 REGISTER_TILES = 6
 REFINED = 24
+# Candidates that every effect is counted of: those that the quick estimate puts first.
+LOOKED_AT = 64
 # Share of lanes that may idle in a block's last warp whatever eps is: rows of 21 or 83 fill whole warps only in
 # blocks of hundreds of threads, which have few registers each. The model counts what idles.
 IDLE_LANES = 0.2
@@ -73,11 +74,6 @@ def awkward(extent: int) -> bool:
 def shape_eps(search: Search, axis: int) -> float:
     """Rule 4's share of padding for an axis: only where no tile divides it, since guards cost time of their own."""
     return search.eps if awkward(search.geometry.extents[axis]) else 0.0
-
-
-def overhanging(geometry: Geometry, tile: Tile) -> list[int]:
-    """Spatial axes whose last tile stands over."""
-    return [i for i in geometry.spatial if geometry.extents[i] % tile[i]]
 
 
 def one_overhang(axes: list[int]) -> Rejection | None:
@@ -161,81 +157,6 @@ def reduction_steps(geometry: Geometry, device: DeviceSpec) -> list[Tile]:
     if not results:
         results.append(tuple(1 for _ in geometry.extents))
     return results
-
-
-def fetch_vector(geometry: Geometry, operand: Operand, block: Tile, device: DeviceSpec, padding: int) -> int:
-    """Elements that one fetch instruction can move: contiguous in both memories, aligned in both, not guarded."""
-    if operand.guarded or operand.arithmetic or any(operand.opaque) or len(operand.shape) < 2:
-        return 1
-    if not operand.as_stored:
-        return 1
-    box = operand.box(block)
-    # Trailing dimensions that the box covers whole are one run with the dimension before them, unless rows are padded.
-    first, below = len(box) - 1, 1
-    guarded = any(a in operand.axes for a in overhanging(geometry, block))
-    while first > 0 and box[first] == operand.shape[first] and not padding and not guarded:
-        below *= box[first]
-        first -= 1
-    run, row = box[first] * below, operand.shape[first] * below
-    for width in (device.vector_bytes // operand.element_bytes, device.vector_bytes // operand.element_bytes // 2):
-        if width < 2:
-            break
-        starts = all(
-            c * block[a] * below % width == 0 or block[a] >= geometry.extents[a] for a, c in operand.dims[first]
-        )
-        const = operand.access.indices[first].const * below % width == 0
-        starts = starts and not any(geometry.extents[a] % block[a] for a, _ in operand.dims[first] if block[a] > 1)
-        if starts and const and run % width == 0 and row % width == 0 and (run + padding) % width == 0:
-            return width
-    return 1
-
-
-def store_vector(geometry: Geometry, block: Tile, thread: Tile, vthreads: Tile) -> int:
-    """Outputs that a thread stores in one instruction."""
-    last = geometry.spatial[-1]
-    own = thread[last] // vthreads[last]
-    if geometry.extents[last] % block[last]:
-        return 1
-    # The store walks the output's own row: parts of an axis (a split one) are not its last dimension.
-    for width in (VECTOR_ALIGNMENT // geometry.output_bytes, VECTOR_ALIGNMENT // 2 // geometry.output_bytes):
-        if width > 1 and own % width == 0 and geometry.extents[last] % width == 0:
-            return width
-    return 1
-
-
-def storage_padding(
-    geometry: Geometry, operand: Operand, block: Tile, unrolled: Tile, device: DeviceSpec
-) -> int:
-    """Rule 3, for operands whose rows are walked by neighbouring threads."""
-    shared = device.level("shared")
-    if not shared.banks or not operand.shape or not geometry.spatial:
-        return 0
-    last = geometry.spatial[-1]
-    walked = [d for d, dim in enumerate(operand.dims) if any(a == last for a, _ in dim)]
-    if not walked or walked[-1] == len(operand.dims) - 1:
-        return 0  # neighbours read neighbours, or one element for all
-    row = operand.box(block)[-1]
-    elements = max(1, shared.bank_bytes // operand.element_bytes)
-    # Rows that a thread walks along are read in vectors, and fetched so.
-    wide = device.vector_bytes // operand.element_bytes
-    along = all(unrolled[a] % wide == 0 and c == 1 for a, c in operand.dims[-1])
-    return bank_padding(row, wide if along and row % wide == 0 else 1, shared.banks, elements)
-
-
-def virtual_threads(geometry: Geometry, block: Tile, thread: Tile, device: DeviceSpec) -> Tile:
-    """Split the innermost register extent so that the lanes of a warp touch contiguous vectors."""
-    result = [1] * len(thread)
-    if geometry.spatial and not geometry.extents[geometry.spatial[-1]] % block[geometry.spatial[-1]]:
-        last = geometry.spatial[-1]
-        plain = all(
-            len(dim) == 1 and dim[0][1] == 1
-            for op in geometry.operands for dim in op.dims if any(a == last for a, _ in dim)
-        )
-        width = min(thread[last], max(1, device.vector_bytes // geometry.output_bytes)) if plain else 1
-        while thread[last] % width:
-            width -= 1
-        result[last] = thread[last] // width
-    return tuple(result)
 
 
 def loops_over_tiles(device: DeviceSpec) -> bool:
@@ -413,10 +334,28 @@ def construct_tiled(
             outcome = complete(search, tile, thread)
             if outcome:
                 fine[tile, thread] = outcome
-    ranked = sorted(fine.values(), key=lambda o: o[2].seconds)[: 2 * top]
+    ranked = sorted(fine.values(), key=lambda o: o[2].seconds)
+    ranked = closer(search, ranked[: max(LOOKED_AT, 2 * top)])[: 2 * top]
     if features.async_copy:
         ranked = sorted((staged(search, features, *o) for o in ranked), key=lambda o: o[2].seconds)
     return [(program(search, shape, threads), estimate) for shape, threads, estimate in ranked]
+
+
+def closer(
+    search: Search, found: list[tuple[TiledShape, int, ProgramEstimate]]
+) -> list[tuple[TiledShape, int, ProgramEstimate]]:
+    """Candidates in the order of the model that recorded schedules are held against, the fastest first."""
+    if search.device.kind != "gpu":
+        return found
+    again = [(shape, threads, estimated(search, shape, threads)) for shape, threads, _ in found]
+    known = [(shape, threads, told) for shape, threads, told in again if told is not None]
+    return sorted(known, key=lambda o: o[2].seconds)
+
+
+def estimated(search: Search, shape: TiledShape, threads: int) -> ProgramEstimate | None:
+    """What the model says of a candidate: of a GPU's every effect, of others what leads there."""
+    estimate = staged_estimate if search.device.kind == "gpu" else tiled_estimate
+    return estimate(search.geometry, search.device, shape, threads)
 
 
 def staged(
@@ -434,7 +373,7 @@ def staged(
         more = replace(shape, stages=stages)
         if shared_bytes_of(g, more) > features.shared_limit(device):
             break
-        found = tiled_estimate(g, device, more, threads)
+        found = estimated(search, more, threads)
         if found is not None and found.seconds < best[2].seconds:
             best = (more, threads, found)
     return best

@@ -10,7 +10,8 @@ from roller_tvm.expr.operators import operator
 from roller_tvm.model.geometry import Geometry
 from roller_tvm.model.gpu_tiled import TiledShape, shared_bytes_of
 from roller_tvm.plan import construct
-from roller_tvm.plan.gpu_tiled import fetch_vector, near_divisor
+from roller_tvm.plan.fetching import fetch_vector
+from roller_tvm.plan.gpu_tiled import near_divisor
 from roller_tvm.plan.partition import partition
 
 from .devices import device
