@@ -46,6 +46,16 @@ def build_seconds(kernel: Path) -> float:
     return float(_told(kernel).get("build_s", math.nan))
 
 
+def unrun(kernel: Path) -> str:
+    """Why a kernel was built and not run, or ''."""
+    return str(_told(kernel).get("unrun", ""))
+
+
+def no_device(kind: str) -> str:
+    """Why a kernel for a kind of device cannot be run."""
+    return f"built, neither run nor timed: no {kind} device here"
+
+
 def _told(kernel: Path) -> dict[str, Any]:
     return dict(json.loads(kernel.with_suffix(".json").read_text()))
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from roller_tvm.compare.keeping import why_wrong
+from roller_tvm.compare.keeping import unrun, why_wrong
 from roller_tvm.compare.suite import Case
 
 #: Below the folder of a comparison.
@@ -64,11 +64,12 @@ class OpenedTask:
         remark : str
             What to know about it, where it is right.
         """
-        wrong = why_wrong(kernel)
+        wrong, only_built = why_wrong(kernel), unrun(kernel)
+        reason = "; ".join(filter(None, (only_built, remark)))
         return {
-            "status": "wrong answer" if wrong else "ok", "reason": wrong or remark, "seconds": seconds,
+            "status": "wrong answer" if wrong else "ok", "reason": wrong or reason, "seconds": seconds,
             "trials": trials, "claimed_s": claimed_s, "predicted_s": predicted_s, "curve": list(curve),
-            "kernel": self.told(kernel), "schedule": schedule, "tiles": tiles,
+            "kernel": "" if only_built else self.told(kernel), "schedule": schedule, "tiles": tiles,
         }  # fmt: skip
 
 

@@ -261,6 +261,8 @@ class Comparison:
         known = self.results.timed.get(case.digest)
         if not kernels or (known is not None and known.kernels == kernels):
             return
+        if known is not None and not all((self.request.folder / kernel).exists() for _, kernel in known.kernels):
+            return  # a folder that went on without its kernels: what they took stays known
         files = [str(self.request.folder / kernel) for _, kernel in kernels]
         done = self._time(case, files)
         if done.status != "ok":  # one of them does not run alone: find out which

@@ -22,6 +22,7 @@ Order = Callable[[list[Any]], list[Any]]
 
 def tune(opened: Opened, trials: int, order: Order | None = None) -> dict[str, Any]:
     """Construct, and with more than one trial measure; `order` ranks the plans instead of the model."""
+    from roller_tvm.relax.worker import device_present
     from roller_tvm.tir.candidates import make_candidates
 
     start = time.perf_counter()
@@ -32,14 +33,17 @@ def tune(opened: Opened, trials: int, order: Order | None = None) -> dict[str, A
     if order is not None:
         places = {id(plan): place for place, plan in enumerate(order([p.ranked for p in found.plans]))}
         found.plans.sort(key=lambda plan: places[id(plan.ranked)])
-    if trials == 1:
+    if trials == 1 or not device_present(opened.target.kind.name):
         return _first(opened, found, start)
     plans = list(found.schedules())[:trials]
     return _measured(opened, plans, time.perf_counter() - start)
 
 
 def _first(opened: Opened, found: Any, start: float) -> dict[str, Any]:
-    """The first plan that builds and is right, as a build without records takes it; its check is not counted."""
+    """The first plan that builds and is right, as a build without records takes it; its check is not counted.
+
+    Where no device runs kernels it is the first that builds.
+    """
     from roller_tvm.relax.database import record_line
 
     told: dict[int, tuple[str, float]] = {}

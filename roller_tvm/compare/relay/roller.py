@@ -24,6 +24,7 @@ def tune(opened: Opened, trials: int, order: Order | None = None) -> dict[str, A
     """Construct, and with more than one trial measure; `order` ranks the plans instead of the model."""
     from roller_tvm.relay.candidates import make_candidates
     from roller_tvm.relay.tasks import Task
+    from roller_tvm.relay.worker import device_present
 
     start = time.perf_counter()
     task = Task(0, opened.case.id, 1, opened.search_task, opened.flops)
@@ -33,13 +34,16 @@ def tune(opened: Opened, trials: int, order: Order | None = None) -> dict[str, A
     if order is not None:
         places = {id(plan): place for place, plan in enumerate(order(candidates.plans))}
         candidates.states.sort(key=lambda state: places[id(candidates.plans[state[1]])])
-    if trials == 1:
+    if trials == 1 or not device_present(opened.target.kind.name):
         return _first(opened, candidates, start)
     return _measured(opened, candidates, trials, start)
 
 
 def _first(opened: Opened, candidates: Any, start: float) -> dict[str, Any]:
-    """The first plan that builds and is right, as a build without records takes it; its check is not counted."""
+    """The first plan that builds and is right, as a build without records takes it; its check is not counted.
+
+    Where no device runs kernels it is the first that builds.
+    """
     from roller_tvm.relay.measure import packs_weights, record_line
 
     task = opened.search_task
