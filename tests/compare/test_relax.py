@@ -10,6 +10,8 @@ pytest.importorskip("tvm.relax")
 from roller_tvm.compare import relax as edge  # noqa: E402
 from roller_tvm.compare.suite import Case  # noqa: E402
 
+from ..relay.onnx_models import convolution  # noqa: E402
+
 #: One core: the tests run beside others.
 TARGET = "llvm -mcpu=core-avx2 -num-cores=1"
 CASES = [Case("dense", "dense", "m=4 n=32 k=16 bias=1 relu=1"), Case("norm", "layer_norm", "shape=4x16")]
@@ -57,3 +59,18 @@ def test_the_search_over_rtiles(prepared, folder):
     pytest.importorskip("xgboost")
     found = tuned(folder, prepared, "dense", "xgboost", 8)
     assert found.get("status", "ok") == "ok" and found["claimed_s"] > 0 and found["tiles"].startswith("cpu.")
+
+
+@pytest.mark.slow
+def test_a_whole_model(tmp_path):
+    pytest.importorskip("onnxruntime")
+    from roller_tvm.compare.whole import jobs
+
+    (prepared,) = jobs.prepare([str(convolution(tmp_path / "c.onnx"))], None, str(tmp_path))
+    assert not prepared["reason"]
+    task = str(tmp_path / prepared["file"])
+    edge = "roller_tvm.compare.relax"
+    tuners = (("roller", 1), ("untuned", 0))
+    found = [jobs.tune(task, prepared["case"], *tuner, TARGET, str(tmp_path), edge) for tuner in tuners]
+    assert [f["status"] for f in found] == ["ok", "ok"]
+    assert all(0 < f["error"] < 1e-4 and f["build_s"] > 0 for f in found)  # the reference is onnxruntime's

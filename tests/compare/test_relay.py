@@ -15,6 +15,7 @@ from roller_tvm.compare.suite import Case  # noqa: E402
 from roller_tvm.errors import UnsupportedOperator  # noqa: E402
 
 from ..expr.examples import EXAMPLES  # noqa: E402
+from ..relay.onnx_models import convolution  # noqa: E402
 
 #: One core: the tests run beside others.
 TARGET = "llvm -mcpu=core-avx2 -num-cores=1"
@@ -93,3 +94,18 @@ def test_the_search_over_rtiles(prepared, folder):
     pytest.importorskip("xgboost")
     found = tuned(folder, prepared, "dense", "xgboost", 8)
     assert found.get("status", "ok") == "ok" and found["claimed_s"] > 0 and found["tiles"].startswith("cpu.")
+
+
+@pytest.mark.slow
+def test_a_whole_model(tmp_path):
+    pytest.importorskip("onnxruntime")
+    from roller_tvm.compare.whole import jobs
+
+    (prepared,) = jobs.prepare([str(convolution(tmp_path / "c.onnx"))], None, str(tmp_path))
+    assert not prepared["reason"]
+    task = str(tmp_path / prepared["file"])
+    edge = "roller_tvm.compare.relay"
+    tuners = (("roller", 1), ("untuned", 0))
+    found = [jobs.tune(task, prepared["case"], *tuner, TARGET, str(tmp_path), edge) for tuner in tuners]
+    assert [f["status"] for f in found] == ["ok", "ok"]
+    assert all(0 < f["error"] < 1e-4 and f["build_s"] > 0 for f in found)  # the reference is onnxruntime's
