@@ -8,6 +8,7 @@ from html import escape
 
 from roller_tvm.compare.report import Cell, Report
 from roller_tvm.compare.table import whole_models
+from roller_tvm.compare.tuner import Tuner
 from roller_tvm.measure.table import duration, si
 from roller_tvm.stats import geomean
 
@@ -76,12 +77,17 @@ def _summary(report: Report) -> str:
         if ratios or spent:
             rows.append(
                 f"<tr><td>{escape(tuner.title)}</td><td>{len(ratios)}</td>{_ratio(geomean(ratios))}"
-                f"{_ratio(min(ratios, default=math.nan))}<td>{_times(geomean(spent))}</td></tr>"
+                f"{_ratio(min(ratios, default=math.nan))}<td>{_times(geomean(spent))}</td>{_top1(report, tuner)}</tr>"
             )
     base = escape(report.base)
-    head = f"<tr><th>beside {base}</th><th>cases</th><th>kernel time</th><th>least</th><th>tuning time</th></tr>"
+    top1 = "<th>tuning over top-1's</th>" if report.first else ""
+    head = f"<tr><th>beside {base}</th><th>cases</th><th>kernel time</th><th>least</th><th>tuning time</th>{top1}</tr>"
     told = f"<p>Times over those of {base}, geometric means: above 1 {base} is faster.</p>"
     return f'{told}<div class="wide"><table>{head}{"".join(rows)}</table></div>'
+
+
+def _top1(report: Report, tuner: Tuner) -> str:
+    return f"<td>{_times(geomean(report.compile_ratios(tuner.label, report.first)))}</td>" if report.first else ""
 
 
 def _table(report: Report) -> str:

@@ -112,11 +112,16 @@ class Report:
         cells = [r.cell(label) for r in self.rows if group is None or r.case.group == group]
         return [c.ratio for c in cells if c is not None and not math.isnan(c.ratio)]
 
-    def compile_ratios(self, label: str) -> list[float]:
-        """Seconds of a tuner's tuning over the base's, of the cases on which both came to an end."""
+    @property
+    def first(self) -> str:
+        """Label of Roller without measuring, or ''."""
+        return next((t.label for t in self.tuners if t.name == "roller" and t.trials == 1 and t.label != self.base), "")
+
+    def compile_ratios(self, label: str, over: str = "") -> list[float]:
+        """Seconds of a tuner's tuning over the base's (or another's), of the cases on which both came to an end."""
         found = []
         for row in self.rows:
-            one, base = row.cell(label), row.cell(self.base)
+            one, base = row.cell(label), row.cell(over or self.base)
             if one and base and one.status == base.status == "ok" and one.tune_s > 0 and base.tune_s > 0:
                 found.append(one.tune_s / base.tune_s)
         return found
@@ -192,8 +197,9 @@ def to_json(report: Report) -> dict[str, Any]:
     def summary(label: str) -> dict[str, Any]:
         groups = {g: number(geomean(report.ratios(label, g))) for g in report.groups()}
         ratios, spent = report.ratios(label), report.compile_ratios(label)
+        top1 = report.compile_ratios(label, report.first) if report.first else []
         return {"cases": len(ratios), "speed_ratio": number(geomean(ratios)), "tune_ratio": number(geomean(spent)),
-                "groups": groups}  # fmt: skip
+                "tune_ratio_top1": number(geomean(top1)), "groups": groups}  # fmt: skip
 
     return {
         "version": VERSION, "base": report.base, "environment": report.environment,

@@ -91,7 +91,8 @@ def _cell(cell: Cell | None) -> str:
 def summary(report: Report) -> list[str]:
     """Geometric means of each tuner beside the base, of all cases and of each group."""
     base, width = report.base, max(len(t.title) for t in report.tuners)
-    head = f"{'':<{width}} {'cases':>5} {'kernels':>8} {'least':>6} {'tuning':>9}  faster than {base} on"
+    over = f" {'over top-1':>10}" if report.first else ""
+    head = f"{'':<{width}} {'cases':>5} {'kernels':>8} {'least':>6} {'tuning':>9}{over}  faster than {base} on"
     lines = [f"Times of a kernel over those of {base} (above 1: {base} is faster), geometric means", head]
     for tuner in report.others:
         ratios, spent = report.ratios(tuner.label), report.compile_ratios(tuner.label)
@@ -99,9 +100,10 @@ def summary(report: Report) -> list[str]:
             continue
         lost = [g for g in report.groups() if (r := report.ratios(tuner.label, g)) and geomean(r) < LOSS]
         least = f"{min(ratios):.2f}" if ratios else "-"
+        top1 = f" {_times(geomean(report.compile_ratios(tuner.label, report.first))):>10}" if report.first else ""
         lines.append(
             f"{tuner.title:<{width}} {len(ratios):>5} {_times(geomean(ratios)):>8} {least:>6}"
-            f" {_times(geomean(spent)):>9}  {', '.join(lost) or '-'}"
+            f" {_times(geomean(spent)):>9}{top1}  {', '.join(lost) or '-'}"
         )
     if len(report.groups()) > 1:
         lines.append("")
