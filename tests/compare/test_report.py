@@ -90,6 +90,7 @@ def test_the_json_is_stable_and_the_csv_says_the_same(report):
     assert set(data) == {"version", "base", "environment", "tuners", "summary", "notes", "cases"}
     assert data["summary"]["ansor:1000"] == {
         "cases": 2, "speed_ratio": pytest.approx(1.0), "tune_ratio": pytest.approx(500.0),
+        "tune_ratio_top1": pytest.approx(20000.0),
         "groups": {"matmul": pytest.approx(2.0), "rows": pytest.approx(0.5), "relu": None},
     }  # fmt: skip
     written = to_csv(report)
