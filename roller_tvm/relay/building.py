@@ -45,12 +45,6 @@ def build(
         use_toolchain()
     elif made.kind.name == "llvm":
         set_threads(find_device(made, True).units)
-    fusion = None
-    if fuse_rtasks:
-        from roller_tvm.relay.fuse_rtasks import FuseRTasks, fusion_of
-
-        mod, params = FuseRTasks(made, params=params)(mod), None
-        fusion = fusion_of(mod)
     te_compiler.get().clear()
     take = TakeHost()
     config = {"relay.backend.use_auto_scheduler": log_file is not None}
@@ -65,6 +59,13 @@ def build(
             stack.enter_context(shared_constant_kernels())
             instruments = [take.instrument] if made.kind.name == "cuda" else []
             stack.enter_context(tvm.transform.PassContext(opt_level=3, config=config, instruments=instruments))
+            fusion = None
+            if fuse_rtasks:
+                from roller_tvm.relay.fuse_rtasks import FuseRTasks, fusion_of
+
+                mod, params = FuseRTasks(made, params=params)(mod), None
+                fusion = fusion_of(mod)
+                take.modules.clear()  # those of the operators one by one
             built = relay.build(mod, target=made, params=params)
             setattr(built, KERNELS, take.kernels(built.get_lib()))
             setattr(built, FUSION, fusion)

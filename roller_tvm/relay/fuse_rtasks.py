@@ -18,6 +18,7 @@ from roller_tvm.rammer import (
     FusionPlan,
     Node,
     Part,
+    RKernel,
     ROperator,
     VDevice,
     convex_parts,
@@ -28,11 +29,13 @@ from roller_tvm.rammer import (
 from roller_tvm.rammer.code import OperatorCode, fuse
 from roller_tvm.rammer.device_code import CannotFuse
 from roller_tvm.rammer.policy import plain_kernel
+from roller_tvm.rammer.regions import plan_regions
 from roller_tvm.rammer.vdevice import Costs
 from roller_tvm.relay.dataflow import CallNode, DataFlow, Tensor, control_of, inlined
 from roller_tvm.relay.folding import shared_constant_kernels
-from roller_tvm.relay.rtask_codegen import ATTRIBUTE, COMPILER, KernelCode, register
+from roller_tvm.relay.rtask_codegen import ATTRIBUTE, COMPILER, KernelCode, RegionCode, register
 from roller_tvm.relay.rtask_kernels import Computation, Computations
+from roller_tvm.relay.rtask_regions import Regions
 from roller_tvm.relay.rtask_rewrite import Group, rewritten
 from roller_tvm.relay.tasks import check_device, make_target
 from roller_tvm.relay.tuning import find_device
@@ -141,15 +144,16 @@ def FuseRTasks(
     Parameters
     ----------
     target : str or tvm.target.Target
-        For cuda, its architecture given.
+        For cuda, its architecture given; or for a CPU, where independent operators that leave threads idle run side by
+        side in one parallel region.
     device : DeviceSpec or str, optional
         By default the one that the target names.
     params : mapping of str to array, optional
         Values of parameters, as for ``relay.build``, which needs them no more.
     policy, launch
-        See ``rammer.plan_graph``.
+        On a GPU; see ``rammer.plan_graph``.
     top : int
-        Plans an operator, of which the fastest and the most efficient are its rKernels.
+        On a GPU: plans an operator, of which the fastest and the most efficient are its rKernels.
 
     Returns
     -------
@@ -159,7 +163,7 @@ def FuseRTasks(
     Raises
     ------
     TargetError
-        The target is none for CUDA, or the device none of it.
+        The target is for neither, or the device none of it.
 
     Examples
     --------
@@ -175,7 +179,8 @@ def FuseRTasks(
 
     @tvm.transform.module_pass(opt_level=0, name="FuseRTasks")
     def fuse_rtasks(mod: Any, _context: Any) -> Any:
-        return _Fuser(spec, made_target, policy, launch, top).run(prepared(mod, params, made_target))
+        fuser = _CpuFuser if spec.kind == "cpu" else _Fuser
+        return fuser(spec, made_target, policy, launch, top).run(prepared(mod, params, made_target))
 
     return fuse_rtasks
 
@@ -188,11 +193,14 @@ def fusion_of(mod: Any) -> GraphFusion | None:
 
 
 def fused_sources(mod: Any) -> dict[str, str]:
-    """CUDA C++ of each fused kernel in a module, by the name of its function."""
+    """CUDA C++ (for a CPU TensorIR) of each fused kernel in a module, by the name of its function."""
+    import tvm
+
     found = {}
     for var, function in mod.functions.items():
         if getattr(function, "attrs", None) and ATTRIBUTE in function.attrs:
-            found[str(var.name_hint)] = KernelCode.from_json(str(function.attrs[ATTRIBUTE])).source
+            data = json.loads(str(function.attrs[ATTRIBUTE]))
+            found[str(var.name_hint)] = str(data["source"] if "source" in data else tvm.ir.load_json(data["module"]))
     return dict(sorted(found.items()))
 
 
@@ -214,7 +222,8 @@ def prepared(mod: Any, params: Mapping[str, Any] | None, target: Any) -> Any:
     sequence = [
         passes.RemoveUnusedFunctions(), passes.InferType(), passes.SimplifyInference(), passes.FoldConstant(),
         passes.SimplifyExpr(), passes.EliminateCommonSubexpr(), passes.FoldScaleAxis(), passes.FoldConstant(),
-        passes.CanonicalizeOps(), passes.InferType(), passes.EliminateCommonSubexpr(), passes.FoldConstant(),
+        passes.CanonicalizeOps(), *([passes.AlterOpLayout()] if target.kind.name == "llvm" else []), passes.InferType(),
+        passes.EliminateCommonSubexpr(), passes.FoldConstant(),
         passes.DeadCodeElimination(), passes.InferType(), passes.FuseOps(FUSION_LEVEL), passes.InferType(),
     ]  # fmt: skip
     with target, shared_constant_kernels():
@@ -241,7 +250,7 @@ class _Fuser:
         main = mod["main"]
         flow = DataFlow.of(main.body)
         self.flow = flow
-        self.made = Computations(self.device, str(self.target.arch), self.top)
+        self.made = self._computations()
         self.computations: dict[str, Computation] = {}
         self.outside = {node.name: node.outside for node in flow.calls if node.outside}
         self.calls = {node.name: node for node in flow.calls}
@@ -253,7 +262,7 @@ class _Fuser:
         self.results = set(flow.results)
         self.names: dict[Tensor, str] = {}
         self.groups: list[Group] = []
-        self.codes: dict[str, KernelCode] = {}
+        self.codes: dict[str, KernelCode | RegionCode] = {}
         self.refused: list[str] = []
         for node in flow.calls:
             if not node.outside:
@@ -282,6 +291,9 @@ class _Fuser:
         mod = relay.transform.InferType()(relay.transform.DefuseOps()(mod))
         return mod.with_attr(FUSED, tvm.runtime.convert(json.dumps(fusion.to_json())))
 
+    def _computations(self) -> Computations:
+        return Computations(self.device, str(self.target.arch), self.top)
+
     def _planned(self) -> list[FusionPlan]:
         """A plan for each convex part; every rKernel in them has code."""
         while True:
@@ -305,7 +317,7 @@ class _Fuser:
             for name, kernel in [k for part in plan.parts if part.program for k in part.kernels]:
                 computation = self.computations[name]
                 try:
-                    self.made.code(computation, kernel, name)
+                    self._check(name, kernel)
                 except CannotFuse as error:
                     lost = True
                     if kernel in computation.kernels:
@@ -326,11 +338,18 @@ class _Fuser:
                 writer = self.producers.get(tensor) if argument else None
                 if writer is not None and writer.name in inside:
                     edges.append(Edge(argument, writer.name, self.computations[writer.name].outputs[tensor[1]]))
-            operators.append(ROperator(name, computation.kernels, tuple(edges)))
+            size = sum(map(_bytes, node.outputs)) if computation.kernels[0].plan is None else 0
+            operators.append(ROperator(name, computation.kernels, tuple(edges), size))
         kept = [n for n in names if any(self._kept(t, inside) for t in self.calls[n].outputs)]
         graph = DataFlowGraph(tuple(operators))
-        resident = self._resident(self.step[names[0]]) if names else 0
+        return self._schedule(graph, kept, self._resident(self.step[names[0]]) if names else 0)
+
+    def _schedule(self, graph: DataFlowGraph, kept: list[str], resident: int) -> FusionPlan:
         return plan_graph(graph, self.device, self.policy, self.launch, kept, resident)
+
+    def _check(self, name: str, kernel: RKernel) -> None:
+        """That an rKernel has code."""
+        self.made.code(self.computations[name], kernel, name)
 
     def _kept(self, tensor: Tensor, inside: set[str]) -> bool:
         """Whether a tensor is read outside of these operators."""
@@ -358,7 +377,12 @@ class _Fuser:
             return
         names = [name for name, _ in part.kernels]
         try:
-            yield part, self._fused(part)
+            symbol = f"rtasks_{len(self.codes)}"
+            inside = [self.calls[name] for name, _ in part.kernels]
+            code, inputs, outputs = self._fused(symbol, part, inside)
+            self.codes[symbol] = code
+            self.groups.append(Group(symbol, tuple(node.call for node in inside), inputs, outputs))
+            yield part, symbol
             return
         except (CannotFuse, BadInput) as error:
             self.refused.append(f"{', '.join(names)}: {error}")
@@ -373,9 +397,11 @@ class _Fuser:
             for smaller in self._plan_of_step(some).parts:
                 yield from self._parts(smaller)
 
-    def _fused(self, part: Part) -> str:
+    def _fused(
+        self, symbol: str, part: Part, inside: Sequence[CallNode]
+    ) -> tuple[KernelCode | RegionCode, tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """The code of a part, what it is given, and what it returns."""
         assert part.program is not None
-        inside = [self.calls[name] for name, _ in part.kernels]
         members = {node.name for node in inside}
         codes = {}
         for (name, kernel), node in zip(part.kernels, inside, strict=True):
@@ -384,16 +410,13 @@ class _Fuser:
             tensors = tuple(self._name(t) for t in (*read, *node.outputs))
             codes[name] = OperatorCode(source, host, tensors, len(node.outputs))
         written = {t for node in inside for t in node.outputs}
-        symbol = f"rtasks_{len(self.codes)}"
         kept = {self._name(t) for t in written if self._kept(t, members)}
         fused = fuse(symbol, part.program, codes, self.device, kept)
         inputs = tuple(dict.fromkeys(t for node in inside for t in node.inputs if t not in written))
         given = {p.name for p in fused.host.parameters if isinstance(p, BufferSpec)}
         outputs = tuple(t for node in inside for t in node.outputs if self._name(t) in given)
         host = self._host(fused.host, inputs, outputs)
-        self.codes[symbol] = KernelCode(fused.source, host, str(self.target.arch))
-        self.groups.append(Group(symbol, tuple(node.call for node in inside), inputs, outputs))
-        return symbol
+        return KernelCode(fused.source, host, str(self.target.arch)), inputs, outputs
 
     def _host(self, host: HostCode, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> HostCode:
         """The launch of a kernel that is given the function's inputs, then its outputs."""
@@ -415,6 +438,43 @@ class _Fuser:
                 name = f"{getattr(expr, 'name_hint', 'constant')}@{len(self.names)}"
             self.names[tensor] = name
         return self.names[tensor]
+
+
+class _CpuFuser(_Fuser):
+    """On a CPU: operators of a wave side by side in one parallel region, where a thread would be idle otherwise."""
+
+    made: Regions
+
+    def _computations(self) -> Computations:
+        return Regions(self.device, "", 1, self.target)
+
+    def _schedule(self, graph: DataFlowGraph, kept: list[str], resident: int) -> FusionPlan:
+        apart = {o.name: why for o in graph.operators if (why := self.made.apart(self.computations[o.name]))}
+        for name, why in apart.items():
+            line = f"{name} stays by itself: {why}"
+            self.refused += [line] if line not in self.refused else []
+        return plan_regions(graph, self.device, kept, resident, set(apart))
+
+    def _check(self, name: str, kernel: RKernel) -> None:
+        """Loops were read when it was planned."""
+
+    def _fused(
+        self, symbol: str, part: Part, inside: Sequence[CallNode]
+    ) -> tuple[KernelCode | RegionCode, tuple[Tensor, ...], tuple[Tensor, ...]]:
+        assert part.program is not None
+        inputs = tuple(dict.fromkeys(t for node in inside for t in node.inputs))
+        outputs = tuple(t for node in inside for t in node.outputs)
+        members = []
+        for node in inside:
+            computation = self.computations[node.name]
+            read = [t for t, argument in zip(node.inputs, computation.inputs, strict=True) if argument]
+            members.append((node.name, computation, (*read, *node.outputs)))
+        places = {t: n for n, t in enumerate((*inputs, *outputs))}
+        specs = [_shape(t) for t in (*inputs, *outputs)]
+        text = self.made.merged(
+            symbol, part.program, [(n, c, tuple(places[t] for t in tensors)) for n, c, tensors in members], specs
+        )  # fmt: skip
+        return RegionCode(text, str(self.target)), inputs, outputs
 
 
 def _bytes(tensor: Tensor) -> int:

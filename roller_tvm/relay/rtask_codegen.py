@@ -85,8 +85,26 @@ class KernelCode:
         return f"{self.source[: head.start()]}{kernel}({parameters}{self.source[closed:]}"
 
 
+@dataclass(frozen=True)
+class RegionCode:
+    """Operators side by side on a CPU's threads, as a Relay function carries them.
+
+    Parameters
+    ----------
+    text : str
+        A module with one PrimFunc, as TVM writes it.
+    target : str
+    """
+
+    text: str
+    target: str
+
+    def to_json(self) -> str:
+        return json.dumps({"version": VERSION, "target": self.target, "module": self.text})
+
+
 def runtime_module(function: Any) -> Any:
-    """What ``relay.build`` asks for: a runtime module with the function, host code and CUDA.
+    """What ``relay.build`` asks for: a runtime module with the function; for a GPU host code and CUDA.
 
     Parameters
     ----------
@@ -95,8 +113,11 @@ def runtime_module(function: Any) -> Any:
     """
     import tvm
 
-    code = KernelCode.from_json(str(function.attrs[ATTRIBUTE]))
-    name = str(function.attrs["global_symbol"])
+    text, name = str(function.attrs[ATTRIBUTE]), str(function.attrs["global_symbol"])
+    data = json.loads(text)
+    if "module" in data:
+        return tvm.build(tvm.ir.load_json(data["module"]), target=tvm.target.Target(data["target"]))
+    code = KernelCode.from_json(text)
     target = tvm.target.Target(f"cuda -arch={code.arch}", host="llvm")
 
     def replaced(generated: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +16,7 @@ from roller_tvm.rammer.device_code import CannotFuse
 from roller_tvm.relay.apply_te import apply_steps_te
 from roller_tvm.relay.emulated import generated
 from roller_tvm.relay.loops import TeProgram
-from roller_tvm.te import read_te
+from roller_tvm.te import TeReading, read_te
 
 #: Relay's own lowering of a fused function to TE, its operators by their generic computations.
 LOWER = "relay.backend.LowerToTE"
@@ -51,11 +52,14 @@ class Computations:
         That code is generated for.
     top : int
         Plans a function.
+    target : tvm.target.Target, optional
+        Whose scope computations are asked for that depend on it.
     """
 
     device: DeviceSpec
     arch: str
     top: int = 10
+    target: Any = None
     _known: dict[int, list[tuple[Any, Computation | UnsupportedOperator]]] = field(default_factory=dict, repr=False)
     _code: dict[tuple[int, int], tuple[RKernel, tuple[str, HostCode]]] = field(default_factory=dict, repr=False)
 
@@ -85,8 +89,9 @@ class Computations:
         import tvm
 
         try:
-            lowered = tvm.get_global_func(LOWER)(function)
-        except tvm.TVMError as error:
+            with self.target if self.target is not None else contextlib.nullcontext():
+                lowered = tvm.get_global_func(LOWER)(function)
+        except Exception as error:  # whatever an operator's computation raises for what it was not made for
             raise UnsupportedOperator(f"Relay has no tensor expression of it: {last_line(error)}", name) from error
         outputs = list(lowered.outputs)
         read = _operations(outputs)
@@ -95,13 +100,18 @@ class Computations:
         names = {tensor.op: name for name, tensor in reading.tensors.items()} | {o: n for n, o in reading.ops.items()}
         if any(o.op not in reading.ops.values() for o in outputs) or len({o.op for o in outputs}) < len(outputs):
             raise UnsupportedOperator("an output that it does not compute by itself", name)
-        kernels = rkernels(construct(reading.expression, self.device, self.top).plans, self.device)
-        if not kernels:
-            raise UnsupportedOperator("Roller has no plan for it", name)
-        return Computation(
+        made = Computation(
             tuple(names.get(t.op, "") for t in lowered.inputs), tuple(names[t.op] for t in outputs),
-            TeProgram.of_reading(reading, [*inputs, *outputs]), kernels,
+            TeProgram.of_reading(reading, [*inputs, *outputs]), (),
         )  # fmt: skip
+        made.kernels = self.kernels(made, reading)
+        if not made.kernels:
+            raise UnsupportedOperator("Roller has no plan for it", name)
+        return made
+
+    def kernels(self, computation: Computation, reading: TeReading) -> tuple[RKernel, ...]:
+        """The rKernels of a computation."""
+        return rkernels(construct(reading.expression, self.device, self.top).plans, self.device)
 
     def code(self, computation: Computation, kernel: RKernel, name: str) -> tuple[str, HostCode]:
         """CUDA C++ of an rKernel, and its launches.

@@ -96,7 +96,7 @@ def tune(
     """
     if isinstance(trials, bool) or not isinstance(trials, int) or trials < 0:
         raise BadInput(must_be("trials", "an int >= 0", trials), remedy="0 plans without measuring")
-    import_relay_tvm("tuning a Relay model")
+    tvm = import_relay_tvm("tuning a Relay model")
     start = time.perf_counter()
     made_target = make_target(target)
     spec = find_device(made_target if device is None else device, device is None)
@@ -116,7 +116,8 @@ def tune(
         if fuse_rtasks:
             from roller_tvm.relay.fuse_rtasks import FuseRTasks, fusion_of
 
-            mod, params = FuseRTasks(made_target, spec, params)(mod), None
+            with tvm.transform.PassContext(opt_level=3, config={"relay.backend.use_auto_scheduler": True}):  # as it will be built
+                mod, params = FuseRTasks(made_target, spec, params)(mod), None
             result.module, result.fusion = mod, fusion_of(mod)
             result.notes.append(str(result.fusion).splitlines()[0])
         found = extract_tasks(mod, params, made_target, spec)

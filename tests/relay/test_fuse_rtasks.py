@@ -1,5 +1,7 @@
 """FuseRTasks on Relay: branchy nets as few kernels, built by plain relay.build, executed by the emulator."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -7,9 +9,11 @@ tvm = pytest.importorskip("tvm")
 pytestmark = pytest.mark.tvm
 
 from tvm import relay  # noqa: E402
+from tvm.contrib.graph_executor import GraphModule  # noqa: E402
 from tvm.relay.testing import lstm  # noqa: E402
 from tvm.runtime.vm import VirtualMachine  # noqa: E402
 
+from roller_tvm.device import cpu_device  # noqa: E402
 from roller_tvm.emulate.source import CudaSource  # noqa: E402
 from roller_tvm.errors import TargetError  # noqa: E402
 from roller_tvm.rammer.device_code import CannotFuse  # noqa: E402
@@ -248,3 +252,61 @@ def test_tuning_what_is_left(tmp_path):
     built = build(mod, net.params, ARCH, log, fuse_rtasks=True)
     assert getattr(built, FUSION) == result.fusion == fusion_of(result.module)
     assert tune(mod, net.params, ARCH, log, trials=0, fuse_rtasks=True).tasks[0].status == "resumed"
+
+
+CPU = "llvm -mcpu=skylake-avx512 -num-cores=2"
+
+
+@pytest.fixture
+def cpu():
+    """Two threads; opening a region takes as long as these operators."""
+    return replace(cpu_device(), units=2, launch_overhead_us=0.5)
+
+
+def on_cpu(net, mod, cpu, tmp_path, auto_scheduler):
+    """Fuse for a CPU, build by plain relay.build, run what was exported, compare."""
+    with tvm.transform.PassContext(opt_level=3, config={"relay.backend.use_auto_scheduler": auto_scheduler}):
+        fused = FuseRTasks(CPU, cpu, net.params)(mod)
+    with tvm.transform.PassContext(opt_level=3):
+        relay.build(fused, tvm.target.Target(CPU)).export_library(str(tmp_path / "lib.so"))
+        machine = VirtualMachine(relay.vm.compile(fused, CPU), tvm.cpu())
+    module = GraphModule(tvm.runtime.load_module(str(tmp_path / "lib.so"))["default"](tvm.cpu()))
+    feeds = net.feeds(mod)
+    expected = reference(mod, net.params, feeds)
+    module.set_input(**feeds)
+    module.run()
+    made = machine.run(*(tvm.nd.array(feeds[v.name_hint]) for v in mod["main"].params if v.name_hint in feeds))
+    made = list(made) if isinstance(made, tvm.runtime.container.ADT) else [made]
+    for number, one in enumerate(expected):
+        np.testing.assert_allclose(module.get_output(number).numpy(), one, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(made[number].numpy(), one, rtol=1e-4, atol=1e-4)
+    return fused, fusion_of(fused)
+
+
+def test_small_products_side_by_side_on_a_cpu(cpu, tmp_path):
+    """Equal ones, one of several stages, one that others read too."""
+    net = Net()
+    x = relay.var("x", shape=(8, 32))
+    q, k, v = (relay.nn.dense(x, net.weight(n, 32, 32)) for n in "qkv")
+    mod = net.module(relay.Tuple([relay.nn.softmax(q) + k, relay.nn.dense(q, net.weight("o", 16, 32)), v]))
+    fused, fusion = on_cpu(net, mod, cpu, tmp_path, True)
+    together = [{n for n, _ in p.kernels} for plan in fusion.plans for p in plan.parts if p.program]
+    assert any(sum(n.startswith("nn_dense") for n in names) == 3 for names in together), str(fusion)
+    assert fusion.predicted_seconds < fusion.sequential_seconds and fusion.launches < fusion.sequential_launches
+    assert "T.parallel(2)" in next(iter(fused_sources(fused).values()))
+    assert GraphFusion.from_json(fusion.to_json()) == fusion and len(fusion.pictures()) == len(fusion.plans)
+
+
+def test_convolutions_as_tvm_lays_them_out_on_a_cpu(cpu, tmp_path):
+    net = Net()
+    _, fusion = on_cpu(net, inception(net), cpu, tmp_path, False)
+    together = [n for plan in fusion.plans for p in plan.parts if p.program for n, _ in p.kernels]
+    assert sum("conv2d_NCHWc" in n for n in together) >= 2, str(fusion)
+
+
+def test_what_keeps_every_thread_busy_is_left_alone_on_a_cpu(cpu):
+    net = Net()
+    x = relay.var("x", shape=(512, 512))
+    mod = net.module(relay.nn.dense(x, net.weight("a", 512, 512)) + relay.nn.dense(x, net.weight("b", 512, 512)))
+    with tvm.transform.PassContext(opt_level=3, config={"relay.backend.use_auto_scheduler": True}):
+        assert fusion_of(FuseRTasks(CPU, cpu, net.params)(mod)).kernels == 0
