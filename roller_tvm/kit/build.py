@@ -45,7 +45,7 @@ PACKAGE = Path(__file__).resolve().parent.parent
 #: What a kernel depends on, and what the kit runs: folders and modules of this package.
 _MAKES = ("expr", "device", "plan", "model", "lower", "te", "tir", "toolchain",
           *(f"kit/{name}.py" for name in ("build", "archive", "cases", "reference", "inputs")))  # fmt: skip
-_RUNS = ("__init__.py", "errors.py", "stats.py", "version.py", "device", "expr", "kit", "model", "plan")
+_RUNS = ("__init__.py", "errors.py", "stats.py", "svg.py", "version.py", "device", "expr", "kit", "model", "plan")
 
 
 @dataclass(frozen=True)

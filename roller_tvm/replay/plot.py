@@ -1,17 +1,15 @@
-"""A scatter plot of predicted against measured times, as SVG written by hand: no library is needed."""
+"""A scatter plot of predicted against measured times, as SVG: no library is needed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
-from math import ceil, floor, isfinite, log10
+from math import floor, isfinite, log10
+
+from ..svg import COLOURS, Drawing, Mark, beside
 
 SIZE, MARGIN = 560, 56
 #: Points of a file that are drawn at most: as many as eyes can tell apart.
 DRAWN = 400
-COLOURS = {
-    "conv2d": "#1f77b4", "depthwise": "#2ca02c", "matmul": "#d62728", "pooling": "#9467bd", "reduction": "#8c564b",
-}  # fmt: skip
 
 
 def scatter(title: str, series: Sequence[tuple[str, Sequence[tuple[float, float, bool]]]]) -> str:
@@ -28,44 +26,20 @@ def scatter(title: str, series: Sequence[tuple[str, Sequence[tuple[float, float,
     >>> scatter("v100", [("matmul", [(1e-3, 2e-3, True)])]).startswith("<svg")
     True
     """
-    drawn = [(k, p) for k, points in series for p in _thinned([p for p in points if isfinite(p[1])])]
-    values = [v for _, (m, p, _) in drawn for v in (m, p)] or [1e-3, 1.0]
-    low, high = floor(log10(min(values))), ceil(log10(max(values)))
-    high = max(high, low + 1)
-    span = SIZE - 2 * MARGIN
-
-    def x(value: float) -> float:
-        return MARGIN + span * (log10(value) - low) / (high - low)
-
-    def y(value: float) -> float:
-        return SIZE - MARGIN - span * (log10(value) - low) / (high - low)
-
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{SIZE}" height="{SIZE}" '
-        'font-family="sans-serif" font-size="12">',
-        f'<rect width="{SIZE}" height="{SIZE}" fill="white"/>',
-        f'<text x="{SIZE / 2}" y="22" text-anchor="middle" font-size="15">{escape(title)}</text>',
-        f'<text x="{SIZE / 2}" y="{SIZE - 10}" text-anchor="middle">measured</text>',
-        f'<text x="14" y="{SIZE / 2}" text-anchor="middle" transform="rotate(-90 14 {SIZE / 2})">predicted</text>',
-    ]
-    for power in range(low, high + 1):
-        at, label = 10.0**power, _time(power)
-        parts += [
-            f'<path d="M{x(at):.1f} {MARGIN}V{SIZE - MARGIN}M{MARGIN} {y(at):.1f}H{SIZE - MARGIN}" stroke="#ddd"/>',
-            f'<text x="{x(at):.1f}" y="{SIZE - MARGIN + 16}" text-anchor="middle">{label}</text>',
-            f'<text x="{MARGIN - 6}" y="{y(at) + 4:.1f}" text-anchor="end">{label}</text>',
-        ]
-    ends = 10.0**low, 10.0**high
-    parts.append(f'<path d="M{x(ends[0])} {y(ends[0])}L{x(ends[1])} {y(ends[1])}" stroke="#888" stroke-dasharray="4"/>')
-    for kind, (measured, predicted, judged) in drawn:
-        colour, opacity = COLOURS.get(kind, "#333"), 0.7 if judged else 0.2
-        place = f'cx="{x(measured):.1f}" cy="{y(predicted):.1f}" r="2"'
-        parts.append(f'<circle {place} fill="{colour}" opacity="{opacity}"/>')
-    for row, kind in enumerate(dict.fromkeys(k for k, _ in drawn)):
-        top = MARGIN + 14 + 16 * row
-        parts.append(f'<circle cx="{MARGIN + 10}" cy="{top - 4}" r="4" fill="{COLOURS.get(kind, "#333")}"/>')
-        parts.append(f'<text x="{MARGIN + 20}" y="{top}">{escape(kind)}</text>')
-    return "\n".join([*parts, "</svg>"]) + "\n"
+    kinds = list(dict.fromkeys(kind for kind, _ in series))
+    colours = {kind: COLOURS[n % len(COLOURS)] for n, kind in enumerate(kinds)}
+    groups, drawn = [], set()
+    for kind, points in series:
+        kept = _thinned([p for p in points if isfinite(p[1])])
+        marks = [Mark(measured, predicted, "", 0.7 if judged else 0.2) for measured, predicted, judged in kept]
+        groups.append((colours[kind], marks))
+        drawn |= {kind} if marks else set()
+    drawing = Drawing(SIZE, SIZE, title)
+    beside(drawing, MARGIN, MARGIN, SIZE - 2 * MARGIN, (title, "measured", "predicted"), groups, _time, 2)
+    for row, kind in enumerate(kind for kind in kinds if kind in drawn):
+        drawing.dot(MARGIN + 10, MARGIN + 10 + 16 * row, colours[kind])
+        drawing.text(MARGIN + 20, MARGIN + 14 + 16 * row, kind)
+    return str(drawing)
 
 
 def _thinned(points: list[tuple[float, float, bool]]) -> list[tuple[float, float, bool]]:
@@ -73,6 +47,7 @@ def _thinned(points: list[tuple[float, float, bool]]) -> list[tuple[float, float
     return points[::step]
 
 
-def _time(power: int) -> str:
+def _time(value: float) -> str:
+    power = floor(log10(value) + 0.5)
     unit, scale = next((u, s) for u, s in (("s", 0), ("ms", -3), ("us", -6), ("ns", -9)) if power >= s or s == -9)
     return f"{10 ** (power - scale):g} {unit}"

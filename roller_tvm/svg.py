@@ -27,11 +27,14 @@ class Drawing:
         dashes = f' stroke-dasharray="{dash}"' if dash else ""
         self.parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="{width}"{dashes}/>')
 
-    def dot(self, x: float, y: float, colour: str, told: str = "", radius: float = 4.0) -> None:
+    def dot(
+        self, x: float, y: float, colour: str, told: str = "", radius: float = 4.0, opacity: float = 0.75
+    ) -> None:
         """A point; what is told of it shows where a mouse rests."""
         title = f"<title>{escape(told)}</title>" if told else ""
         self.parts.append(
-            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" fill="{colour}" fill-opacity="0.75">{title}</circle>'
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" fill="{colour}"'
+            f' fill-opacity="{opacity}">{title}</circle>'
         )
 
     def bar(self, x: float, y: float, width: float, height: float, colour: str, told: str = "") -> None:
@@ -42,11 +45,14 @@ class Drawing:
             f"{title}</rect>"
         )
 
-    def text(self, x: float, y: float, text: str, anchor: str = "start", size: float = 12) -> None:
-        """Words; `anchor` is start, middle or end."""
+    def text(
+        self, x: float, y: float, text: str, anchor: str = "start", size: float = 12, turned: bool = False
+    ) -> None:
+        """Words; `anchor` is start, middle or end; turned they run upwards."""
+        turn = f' transform="rotate(-90 {x:.1f} {y:.1f})"' if turned else ""
         self.parts.append(
             f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" fill="#333"'
-            f' style="{FONT}">{escape(text)}</text>'
+            f' style="{FONT}"{turn}>{escape(text)}</text>'
         )
 
     def legend(self, names: Sequence[str], colours: Sequence[str], x: float, y: float) -> float:
@@ -149,3 +155,57 @@ def axes(drawing: Drawing, x: Scale, y: Scale, x_title: str, y_title: str) -> No
     drawing.line([(left, y.end), (left, bottom), (x.end, bottom)], "#333", 1.2)
     drawing.text((left + x.end) / 2, bottom + 34, x_title, "middle")
     drawing.text(8, y.end - 10, y_title)
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A point of `beside`: two values of the same thing, and what is told of it."""
+
+    x: float
+    y: float
+    told: str = ""
+    opacity: float = 0.7
+
+
+def beside(
+    drawing: Drawing, left: float, top: float, size: float, words: tuple[str, str, str],
+    groups: Sequence[tuple[str, Sequence[Mark]]], tick: Callable[[float], str] = number, radius: float = 3.0,
+) -> None:  # fmt: skip
+    """Points in decades that are the same on both axes, and the line on which both values are equal.
+
+    Parameters
+    ----------
+    left, top, size : float
+        Of the square.
+    words : (str, str, str)
+        Its title, and what goes across and up.
+    groups : sequence of (colour, marks)
+    tick : function of a value
+        What is written beside a power of ten.
+
+    Examples
+    --------
+    >>> drawing = Drawing(300, 300, "two")
+    >>> beside(drawing, 50, 50, 200, ("two", "one", "other"), [("red", [Mark(1.0, 10.0, "this")])])
+    >>> str(drawing).count("<circle")
+    1
+    """
+    values = [v for _, marks in groups for m in marks for v in (m.x, m.y) if v > 0 and math.isfinite(v)]
+    bottom, right = top + size, left + size
+    x = Scale.around(values, left, right, log=True)
+    y = Scale.around(values, bottom, top, log=True)
+    title, across, up = words
+    drawing.text((left + right) / 2, top - 14, title, "middle", 14)
+    drawing.text((left + right) / 2, bottom + 36, across, "middle")
+    drawing.text(left - 40, (top + bottom) / 2, up, "middle", turned=True)
+    for value in x.ticks:
+        drawing.line([(x(value), top), (x(value), bottom)], "#ddd", 1)
+        drawing.line([(left, y(value)), (right, y(value))], "#ddd", 1)
+        drawing.text(x(value), bottom + 16, tick(value), "middle", 11)
+        drawing.text(left - 6, y(value) + 4, tick(value), "end", 11)
+    drawing.line([(left, bottom), (right, top)], "#888", 1, "4 3")
+    for colour, marks in groups:
+        for mark in marks:
+            drawing.dot(x(mark.x), y(mark.y), colour, mark.told, radius, mark.opacity)
+    if not values:
+        drawing.text((left + right) / 2, (top + bottom) / 2, "nothing measured", "middle")
