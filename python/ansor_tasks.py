@@ -67,22 +67,18 @@ def load(model: str, folder: Path) -> tuple[Any, dict[str, Any]]:
     raise SystemExit(f"no model {model!r}\n  remedy: one of {', '.join(MODELS)}")
 
 
-def is_dense(task: Any) -> bool:
-    """Whether Ansor's layout rewriting would end in compute_dag.cc:764 (axis names with digits)."""
-    free = [op for op in task.compute_dag.ops if "layout_free_placeholders" in (getattr(op, "attrs", None) or {})]
-    return any(c.isdigit() for op in free for a in (*op.axis, *op.reduce_axis) for c in a.var.name)
-
-
 def extract(models: list[str], target: Any, folder: Path) -> list[NamedTask]:
     """Tasks that Ansor tunes, each workload once; on dense ones without layout rewriting, which fails there."""
     from tvm import auto_scheduler
+
+    from roller_tvm.compare.relay.ansor import names_with_digits
 
     found: dict[str, NamedTask] = {}
     for model in models:
         mod, params = load(model, folder)
         extracted = auto_scheduler.extract_tasks(mod["main"], params, target)
         for number, (task, weight) in enumerate(zip(*extracted, strict=True)):
-            if is_dense(task):
+            if names_with_digits(task.compute_dag):
                 task = auto_scheduler.SearchTask(
                     workload_key=task.workload_key, target=target, desc=task.desc,
                     layout_rewrite_option=auto_scheduler.LayoutRewriteOption.NO_REWRITE,

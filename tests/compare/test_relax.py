@@ -48,10 +48,39 @@ def test_roller_and_untuned_are_built_checked_and_timed(prepared, folder):
     assert tuned(folder, prepared, "norm", "roller", 1)["status"] == "ok"
 
 
+def test_a_schedule_is_read_back_whoever_made_it():
+    from tvm import s_tir, te
+
+    from roller_tvm.compare.relax.reading import function_tiles, record_tiles
+    from roller_tvm.te import te_operator
+
+    func = te.create_prim_func(te_operator("matmul", m=32, n=48, k=64))
+    schedule = s_tir.Schedule(func)
+    block = schedule.get_sblock("T_matmul_NN")
+    i, j, k = schedule.get_loops(block)
+    (io, ii), (jo, ji), (ko, ki) = (schedule.split(loop, [None, n]) for loop, n in ((i, 4), (j, 16), (k, 8)))
+    schedule.reorder(io, jo, ko, ki, ii, ji)
+    schedule.parallel(schedule.fuse(io, jo))
+    schedule.vectorize(ji)
+    schedule.decompose_reduction(block, ko)
+    assert function_tiles(schedule.mod["main"]) == (
+        "T_matmul_NN: parallel(v_i0=8 v_i1=3) core(v_i0=4 v_i1=16 v_k=64) inner(v_i0=4 v_i1=16) vector(v_i1=16)"
+        " v_i0=8x4 v_i1=3x16 v_k=8x8"
+    )
+    assert record_tiles(schedule.mod, "no record") == ""
+
+
 @pytest.mark.nightly
 def test_metaschedule(prepared, folder):
     found = tuned(folder, prepared, "dense", "metaschedule", 4)
     assert found["status"] == "ok" and found["trials"] and found["curve"] and found["claimed_s"] > 0
+    assert "inner(" in found["tiles"] or "parallel(" in found["tiles"]
+    work = next((folder / "work").glob("*.metaschedule")) / "4"
+    records = work / "database_tuning_record.json"
+    before = records.read_text()
+    records.write_text(before + '[0, [[["half')  # killed while it wrote
+    again = tuned(folder, prepared, "dense", "metaschedule", 4)
+    assert again["schedule"] == found["schedule"] and records.read_text() == before
 
 
 @pytest.mark.nightly
