@@ -11,32 +11,7 @@ from typing import Any
 import tvm
 from tvm import tirx
 
-# exp(r) on [0, ln 2], least relative error with exp(0) = 1, ascending. Fitted for this project (reweighted least
-# squares against float64): 2e-9 before rounding; 1.6 units in the last place over all of float32.
-_EXP = (
-    1.0, 0.9999998034522308, 0.5000058292368785, 0.16661009601341334, 0.041915107978684765, 0.007792100416129322,
-    0.0019488646748334545,
-)  # fmt: skip
-# f(x) = x P(x^2) / Q(x^2) up to where f rounds to 1 in float32; fitted in the same way. P and Q ascending, and the end.
-# Before rounding 5e-8 and 4e-9; 7 and 5 units in the last place.
-_ERF = (
-    (1.1283791089809179, 0.19992535114063034, 0.05057344164669627, 0.0037016461807441916, 0.00014185141690603156,
-     -1.9578403058447647e-06, 1.992424510184105e-08),
-    (1.0, 0.5105108841505295, 0.11499875855707585, 0.014353277134533422, 0.000956048203854332),
-    3.92,
-)  # fmt: skip
-_TANH = (
-    (1.0, 0.1310476145446631, 0.003127251088941968, 1.1402229753470477e-05, -2.126492751019186e-08,
-     5.802538005062684e-11, -9.91366872763993e-14),
-    (1.0, 0.4643809131061595, 0.024587612525081567, 0.0002580297844140312),
-    8.5,
-)  # fmt: skip
-_LOG2_E = 1.4426950408889634
-# ln 2 in two parts, so that n * first is exact for every exponent n.
-_LN2 = (0.693145751953125, 1.428606765330187e-06)
-# float32: results above and below are infinite, or less than its smallest normal number and taken for 0.
-_LARGEST, _SMALLEST = 88.72283, -87.33654
-_EXPONENTS, _BIAS, _MANTISSA = (-126, 127), 127, 23
+from ..te import fits
 
 
 @tvm.transform.module_pass(opt_level=0, name="VectorMath")
@@ -99,13 +74,13 @@ def _unless_nan(x: Any, result: Any) -> Any:
 
 def _exp(x: Any) -> Any:
     # What is named here stands in the result several times: MetaSchedule cannot read T.Let, and LLVM finds it again.
-    low, high = map(_number, _EXPONENTS)
-    power = tirx.max(tirx.min(tirx.floor(x * _number(_LOG2_E)), high), low)
-    rest = x - power * _number(_LN2[0]) - power * _number(_LN2[1])
-    bits = (power.astype("int32") + tirx.const(_BIAS, "int32")) << tirx.const(_MANTISSA, "int32")
-    result = _polynomial(_EXP, rest) * tirx.reinterpret("float32", bits)
-    result = tirx.Select(x < _number(_SMALLEST), _number(0.0), result)
-    result = tirx.Select(x > _number(_LARGEST), _number(float("inf")), result)
+    low, high = map(_number, fits.EXPONENTS)
+    power = tirx.max(tirx.min(tirx.floor(x * _number(fits.LOG2_E)), high), low)
+    rest = x - power * _number(fits.LN2[0]) - power * _number(fits.LN2[1])
+    bits = (power.astype("int32") + tirx.const(fits.BIAS, "int32")) << tirx.const(fits.MANTISSA, "int32")
+    result = _polynomial(fits.EXP, rest) * tirx.reinterpret("float32", bits)
+    result = tirx.Select(x < _number(fits.SMALLEST), _number(0.0), result)
+    result = tirx.Select(x > _number(fits.LARGEST), _number(float("inf")), result)
     return _unless_nan(x, result)
 
 
@@ -119,7 +94,7 @@ def _rational(fit: tuple[tuple[float, ...], tuple[float, ...], float], x: Any) -
 
 _FUNCTIONS = {
     "exp": _exp,
-    "erf": lambda x: _rational(_ERF, x),
-    "tanh": lambda x: _rational(_TANH, x),
+    "erf": lambda x: _rational(fits.ERF, x),
+    "tanh": lambda x: _rational(fits.TANH, x),
     "sigmoid": lambda x: _number(1.0) / (_number(1.0) + _exp(_number(0.0) - x)),
 }

@@ -1,0 +1,139 @@
+"""VectorMath: exp, erf and tanh as arithmetic that vectors do, where a CPU would call a function an element.
+
+TVM's rule for LLVM makes a call of each, which takes a vector apart. Within this context another rule is asked, which
+knows nothing of schedules: what TVM, Ansor and Roller schedule all gain by it, and records stay what they were.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextvars import ContextVar
+from functools import cache
+from typing import Any
+
+from ..te import fits
+
+#: Above that of TVM's own rules.
+_LEVEL = 99
+_ACTIVE: ContextVar[bool] = ContextVar("roller_vector_math", default=False)
+
+
+class VectorMath:
+    """Kernels that are built for LLVM in this context compute exp, erf and tanh of float32 with arithmetic.
+
+    Sigmoid and softmax call exp. Results agree with the mathematics library's to a few units in the last place;
+    infinities, not-a-numbers and ``exp(0) = 1`` stay what they are; ``exp`` below 1.2e-38 is 0.
+
+    Parameters
+    ----------
+    on : bool
+        False: calls again, inside of a context that has them replaced.
+
+    Examples
+    --------
+    >>> with VectorMath():  # doctest: +SKIP
+    ...     lib = relay.build(mod, "llvm -mcpu=skylake-avx512", params=params)
+    """
+
+    def __init__(self, on: bool = True) -> None:
+        self.on = on
+        self._before: list[Any] = []
+
+    def __enter__(self) -> VectorMath:
+        if self.on:
+            _install()
+        self._before.append(_ACTIVE.set(self.on))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _ACTIVE.reset(self._before.pop())
+
+
+@cache
+def _install() -> None:
+    """Put rules in the place of TVM's, once a process; outside of the context they ask those."""
+    import tvm
+
+    for name, function in (("exp", _exp), ("erf", _erf), ("tanh", _tanh)):
+        own = tvm.ir.Op.get(f"tir.{name}").get_attr("llvm.FLowerIntrinsic")
+        tvm.ir.register_intrin_lowering(f"tir.{name}", "llvm", f=_rule(function, own), level=_LEVEL)
+
+
+def _rule(function: Callable[[Any], Any], own: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
+    def lower(call: Any) -> Any:
+        if _ACTIVE.get() and re.fullmatch(r"float32(x\d+)?", str(call.dtype)):
+            return function(call.args[0])
+        return call if own is None else own(call)  # TVM goes on to its rule for every target
+
+    return lower
+
+
+def _let(value: Any, body: Callable[[Any], Any]) -> Any:
+    """The body with a name for a value that stands in it several times."""
+    from tvm import tir
+
+    name = tir.Var("value", value.dtype)
+    return tir.Let(name, value, body(name))
+
+
+def _like(value: float, x: Any, kind: str = "float32") -> Any:
+    """A number, as often as `x` has lanes."""
+    from tvm import tir
+
+    return tir.const(value, str(x.dtype).replace("float32", kind))
+
+
+def _polynomial(coefficients: tuple[float, ...], x: Any) -> Any:
+    """Ascending coefficients, by Horner's rule."""
+    *rest, result = (_like(c, x) for c in coefficients)
+    for coefficient in reversed(rest):
+        result = result * x + coefficient
+    return result
+
+
+def _exp(x: Any) -> Any:
+    return _let(x, _exp_of_name)
+
+
+def _exp_of_name(x: Any) -> Any:
+    from tvm import tir
+
+    low, high = (_like(e, x) for e in fits.EXPONENTS)
+    whole = tir.max(tir.min(tir.floor(x * _like(fits.LOG2_E, x)), high), low)
+
+    def result(power: Any) -> Any:
+        rest = x - power * _like(fits.LN2[0], x) - power * _like(fits.LN2[1], x)
+        bits = power.astype(str(x.dtype).replace("float32", "int32")) + _like(fits.BIAS, x, "int32")
+        scale = tir.reinterpret(x.dtype, bits << _like(fits.MANTISSA, x, "int32"))
+        value = _let(rest, lambda r: _polynomial(fits.EXP, r)) * scale
+        value = tir.Select(x < _like(fits.SMALLEST, x), _like(0.0, x), value)
+        value = tir.Select(x > _like(fits.LARGEST, x), _like(float("inf"), x), value)
+        return tir.Select(tir.isnan(x), x, value)
+
+    return _let(whole, result)
+
+
+def _rational(fit: tuple[tuple[float, ...], tuple[float, ...], float], x: Any) -> Any:
+    from tvm import tir
+
+    above, below, end = fit
+
+    def result(x: Any) -> Any:
+        near = tir.max(tir.min(x, _like(end, x)), _like(-end, x))
+
+        def quotient(near: Any) -> Any:
+            value = _let(near * near, lambda s: near * _polynomial(above, s) / _polynomial(below, s))
+            return tir.max(tir.min(value, _like(1.0, x)), _like(-1.0, x))
+
+        return tir.Select(tir.isnan(x), x, _let(near, quotient))
+
+    return _let(x, result)
+
+
+def _erf(x: Any) -> Any:
+    return _rational(fits.ERF, x)
+
+
+def _tanh(x: Any) -> Any:
+    return _rational(fits.TANH, x)

@@ -1,0 +1,30 @@
+"""Numbers by which both lines compute exp, erf and tanh of float32 with arithmetic alone."""
+
+from __future__ import annotations
+
+#: exp(r) on [0, ln 2], least relative error with exp(0) = 1, ascending. Fitted for this project (reweighted least
+#: squares against float64): 2e-9 before rounding; 1.6 units in the last place over all of float32.
+EXP = (
+    1.0, 0.9999998034522308, 0.5000058292368785, 0.16661009601341334, 0.041915107978684765, 0.007792100416129322,
+    0.0019488646748334545,
+)  # fmt: skip
+#: f(x) = x P(x^2) / Q(x^2) up to where f rounds to 1 in float32, fitted in the same way: P and Q ascending, the end.
+#: Before rounding 5e-8 and 4e-9; 7 and 5 units in the last place.
+ERF = (
+    (1.1283791089809179, 0.19992535114063034, 0.05057344164669627, 0.0037016461807441916, 0.00014185141690603156,
+     -1.9578403058447647e-06, 1.992424510184105e-08),
+    (1.0, 0.5105108841505295, 0.11499875855707585, 0.014353277134533422, 0.000956048203854332),
+    3.92,
+)  # fmt: skip
+TANH = (
+    (1.0, 0.1310476145446631, 0.003127251088941968, 1.1402229753470477e-05, -2.126492751019186e-08,
+     5.802538005062684e-11, -9.91366872763993e-14),
+    (1.0, 0.4643809131061595, 0.024587612525081567, 0.0002580297844140312),
+    8.5,
+)  # fmt: skip
+LOG2_E = 1.4426950408889634
+#: ln 2 in two parts, so that n * first is exact for every exponent n.
+LN2 = (0.693145751953125, 1.428606765330187e-06)
+#: float32: results above and below are infinite, or less than its smallest normal number and taken for 0.
+LARGEST, SMALLEST = 88.72283, -87.33654
+EXPONENTS, BIAS, MANTISSA = (-126, 127), 127, 23

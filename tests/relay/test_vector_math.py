@@ -1,0 +1,142 @@
+"""exp, erf and tanh as arithmetic on the Relay line: over all of float32, its edges, within its context alone."""
+
+import math
+import re
+import threading
+
+import numpy as np
+import pytest
+
+tvm = pytest.importorskip("tvm")
+pytestmark = pytest.mark.tvm
+
+from tvm import relay, te, tir, topi  # noqa: E402
+
+from roller_tvm.relay.vector_math import VectorMath  # noqa: E402
+
+LANES = 16
+FUNCTIONS = {  # in float64, and the units in the last place that are allowed
+    "exp": (np.exp, 2),
+    "erf": (np.vectorize(math.erf), 8),
+    "tanh": (np.tanh, 6),
+    "sigmoid": (lambda x: 1 / (1 + np.exp(-x)), 3),
+}
+
+
+def values():
+    """Of every size that float32 has, both signs, and the numbers where something changes."""
+    rng = np.random.default_rng(7)
+    small, large = 10.0 ** rng.uniform(-38, 0, 4096), rng.uniform(0, 110, 8192)
+    edges = [0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, 88.72283, 88.73, -87.3365, -87.34, -104.0, 3.4e38,
+             3.92, 8.5, math.log(2), -math.log(2), 1e-45]  # fmt: skip
+    flat = np.concatenate([small, -small, large, -large, edges]).astype("float32")
+    return np.resize(flat, -(-flat.size // LANES) * LANES)
+
+
+def kernel(name, shape, vector, dtype="float32", target="llvm"):
+    x = te.placeholder(shape, dtype, name="x")
+    y = te.compute(shape, lambda *i: getattr(tir, name)(x[i]), name="y")
+    schedule = te.create_schedule(y.op)
+    if vector:
+        schedule[y].vectorize(schedule[y].split(y.op.axis[-1], LANES)[1])
+    return tvm.build(schedule, [x, y], target)
+
+
+def run(module, x):
+    out = tvm.nd.array(np.full(x.shape, 7, x.dtype))
+    module(tvm.nd.array(x), out)
+    return out.numpy()
+
+
+def text(module):
+    """Its code, without the addresses that LLVM is given for names."""
+    return re.sub(r"0x[0-9a-f]+", "", module.get_source("ll"))
+
+
+def calls(module):
+    return {name for name in ("expf", "erff", "tanhf", "llvm.exp") if name in text(module)}
+
+
+@pytest.mark.parametrize("vector", [True, False])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_results_are_those_of_the_library_to_a_few_units_in_the_last_place(name, vector):
+    function, allowed = FUNCTIONS[name]
+    x = values()
+    with VectorMath():
+        module = kernel(name, x.shape, vector)
+    assert not calls(module)
+    got = run(module, x)
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        exact = function(x.astype("float64"))
+        rounded = exact.astype("float32")
+    nans = np.isnan(x)
+    assert (np.isnan(got) == nans).all()
+    infinite = np.isinf(rounded)
+    assert (got[infinite] == rounded[infinite]).all() and np.isfinite(got[~infinite & ~nans]).all()
+    normal = ~infinite & ~nans & (np.abs(exact) >= np.finfo("float32").tiny)
+    units = np.abs(got[normal] - exact[normal]) / np.spacing(np.abs(rounded[normal]))
+    assert units.max() <= allowed
+    below = ~infinite & ~nans & ~normal
+    assert np.abs(got[below]).max(initial=0.0) <= 2 * np.finfo("float32").tiny
+    assert name not in ("erf", "tanh") or np.nanmax(np.abs(got)) <= 1.0
+    assert name != "exp" or (got[x == 0] == 1.0).all()
+
+
+def test_outside_of_it_in_another_thread_and_where_it_is_off_kernels_are_tvms():
+    plain = kernel("exp", (LANES,), True)
+    found = []
+    with VectorMath() as context:
+        with VectorMath(False):
+            found.append(kernel("exp", (LANES,), True))
+        with context:  # again
+            pass
+        assert not calls(kernel("exp", (LANES,), True))
+        thread = threading.Thread(target=lambda: found.append(kernel("exp", (LANES,), True)))
+        thread.start()
+        thread.join()
+    found.append(kernel("exp", (LANES,), True))
+    assert calls(plain) and {text(m) for m in found} == {text(plain)}
+
+
+def test_it_ends_with_an_error_inside():
+    with pytest.raises(ZeroDivisionError), VectorMath():
+        1 / 0  # noqa: B018
+    assert calls(kernel("exp", (LANES,), True))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16"])
+def test_other_types_are_called_as_before(dtype):
+    plain = kernel("exp", (LANES,), False, dtype)
+    with VectorMath():
+        assert text(kernel("exp", (LANES,), False, dtype)) == text(plain)
+
+
+def test_a_model_is_built_with_it():
+    x = relay.var("x", shape=(4, 32, 48))
+    y = relay.nn.softmax(x)
+    y = y * (relay.erf(y) + relay.const(1.0)) * relay.tanh(y) * relay.sigmoid(y)
+    mod = tvm.IRModule.from_expr(relay.Function([x], y))
+    data = 3 * np.random.default_rng(5).standard_normal((4, 32, 48)).astype("float32")
+
+    def answer():
+        with tvm.transform.PassContext(opt_level=3):
+            lib = relay.build(mod, "llvm")
+        executor = tvm.contrib.graph_executor.GraphModule(lib["default"](tvm.cpu()))
+        executor.run(x=data)
+        return executor.get_output(0).numpy(), calls(lib.get_lib())
+
+    with VectorMath():
+        got, called = answer()
+    expected, before = answer()
+    assert before and not called
+    np.testing.assert_allclose(got, expected, rtol=2e-5, atol=1e-7)
+
+
+def test_a_softmax_is_within_a_few_roundings():
+    x = te.placeholder((6, 1000), name="x")
+    y = topi.nn.softmax(x)
+    with VectorMath():
+        module = tvm.build(te.create_schedule(y.op), [x, y], "llvm")
+    data = 5 * np.random.default_rng(1).standard_normal((6, 1000)).astype("float32")
+    exact = np.exp(data.astype("float64") - data.max(1, keepdims=True))
+    np.testing.assert_allclose(run(module, data), exact / exact.sum(1, keepdims=True), rtol=1e-5)
