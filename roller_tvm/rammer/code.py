@@ -7,12 +7,14 @@ vEUs that wait are on the device together: no more are launched than are residen
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from ..device import DeviceSpec
 from ..emulate.host import BufferSpec, HostCode, Launch
+from ..emulate.source import dtype_bytes
 from ..model.occupancy import occupancy
 from .device_code import CannotFuse, DeviceFunction, device_function, preamble
 from .program import BarrierTask, RTask, TaskProgram
@@ -29,8 +31,14 @@ static __device__ __forceinline__ void rammer_pause() {
 #endif
 }
 """
+#: Bytes of a pointer, and of a kernel's parameters (CUDA C++ Programming Guide, function parameters: 4 KB at least).
+_POINTER, _PARAMETERS = 8, 4096
+#: What buffers of the workspace are aligned to: a line of the caches, as the driver's own are at least.
+_LINE = 256
 #: Instructions of a vEU's list beside numbers of kernels.
 _WAIT, _STEP = -1, -2
+#: Of a call: a number as text, or a buffer by its type and name.
+Argument = str | tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -142,13 +150,14 @@ class _Made:
         self.name, self.program, self.kept = name, program, kept
         self.launches: list[Launch] = []
         self.functions: list[DeviceFunction] = []
-        self.calls: list[tuple[str, list[str]]] = []  # function and arguments, by phase
+        self.calls: list[tuple[str, list[Argument]]] = []  # function and arguments, by phase
         self.number: dict[tuple[str, int], int] = {}
         self.buffers: dict[str, BufferSpec] = {}
         self.types: dict[str, str] = {}
         self.read: set[str] = set()
         self.written: set[str] = set()
         self.own: set[str] = set()  # between an operator's launches
+        self.workspace = 0  # bytes
         widths = {prod(launch.block) for o, _ in program.kernels for launch in code[o].host.launches}
         self.threads = max(widths) if len(widths) == 1 else -(-max(widths) // 32) * 32
         heads: dict[str, None] = {}
@@ -177,11 +186,28 @@ class _Made:
             self.written |= set(own.buffers[split:])
             self.own |= {named[b.name].name for b in own.host.between}
         self.head = "\n".join(heads)
-        self.definitions = "\n".join(t.replace("rammer_self", n) for t, n in texts.items())
+        times = Counter(text for text, _ in self.calls)
+        self.definitions = "\n".join(
+            (t.replace("__forceinline__", "__noinline__", 1) if times[n] > 1 else t).replace("rammer_self", n)
+            for t, n in texts.items()
+        )
+        internal = self.own | {n for n in self.written if n in self.read and n not in self.kept}
+        self.parameters = [b for n, b in self.buffers.items() if n not in internal]
+        self.number_of = {b.name: n for n, b in enumerate(self.parameters)}
+        self.offsets: dict[str, int] = {}  # of what only this kernel sees, in its workspace
+        for n, b in self.buffers.items():
+            if n in internal:
+                size = prod(b.shape) * dtype_bytes(b.dtype)
+                self.offsets[n] = self.workspace
+                self.workspace += -(-size // _LINE) * _LINE
+        taken = _POINTER * (len(self.parameters) + bool(self.offsets))
+        if taken > _PARAMETERS:
+            raise CannotFuse(f"its {len(self.parameters)} tensors take {taken} B of parameters, a kernel has "
+                             f"{_PARAMETERS}", where=f"plan '{name}'", remedy="fuse fewer operators at a time")
         self.dynamic = any(launch.dynamic_shared for launch in self.launches)
 
-    def _arguments(self, made: DeviceFunction, launch: Launch, named: Mapping[str, BufferSpec]) -> list[str]:
-        result = []
+    def _arguments(self, made: DeviceFunction, launch: Launch, named: Mapping[str, BufferSpec]) -> list[Argument]:
+        result: list[Argument] = []
         for parameter, argument in zip(made.parameters, launch.arguments, strict=True):
             if not isinstance(argument, str):
                 result.append(str(argument))
@@ -189,24 +215,32 @@ class _Made:
             spec = named[argument]
             self.buffers.setdefault(spec.name, spec)
             self.types.setdefault(spec.name, parameter.c_type)
-            result.append(f"({parameter.c_type}*){self.c_name(spec.name)}")
+            result.append((parameter.c_type, spec.name))
         return result
 
-    def c_name(self, buffer: str) -> str:
-        return f"b{list(self.buffers).index(buffer)}"
+    def _argument(self, argument: Argument) -> str:
+        if isinstance(argument, str):
+            return argument
+        c_type, name = argument
+        if name in self.offsets:
+            return f"({c_type}*)(workspace + {self.offsets[name]}u)"
+        return f"({c_type}*)b{self.number_of[name]}"
 
     def interface(self) -> tuple[tuple[BufferSpec, ...], tuple[BufferSpec, ...]]:
-        """(parameters, buffers that only this kernel sees), in the order of the kernel's parameters together."""
-        internal = self.own | {n for n in self.written if n in self.read and n not in self.kept}
-        parameters = tuple(b for n, b in self.buffers.items() if n not in internal)
-        return parameters, tuple(b for n, b in self.buffers.items() if n in internal)
+        """(parameters, the memory that only this kernel sees), in the order of the kernel's parameters together."""
+        own = (BufferSpec(f"{self.name}.workspace", (self.workspace // 4,), "float32"),) if self.offsets else ()
+        return tuple(self.parameters), own
 
     def _signature(self, launch_bounds: str) -> str:
-        order = [b.name for part in self.interface() for b in part]
-        parameters = ", ".join(f"{self.types[n]}* {self.c_name(n)}" for n in order)
+        each = [f"{self.types[b.name]}* b{n}" for n, b in enumerate(self.parameters)]
+        parameters = ", ".join([*each, *(["float* workspace_"] if self.offsets else [])])
         return f'extern "C" __global__ void __launch_bounds__({launch_bounds}) {self.name}({parameters}) {{\n'
 
     def _arena(self, arena: int, dynamic: int) -> str:
+        workspace = "  unsigned char* workspace = (unsigned char*)workspace_;\n" if self.offsets else ""
+        return workspace + self._shared(arena, dynamic)
+
+    def _shared(self, arena: int, dynamic: int) -> str:
         if dynamic:
             return "  extern __shared__ __align__(128) unsigned char rammer_arena[];\n"
         return f"  __shared__ __align__(128) unsigned char rammer_arena[{max(16, arena)}];\n"
@@ -216,7 +250,8 @@ class _Made:
         threads, blocks = self.launches[number].block, self.launches[number].grid
         lanes, own = self.functions[number].lanes, prod(threads)
         thread = f"(rammer_t < {own}u ? rammer_t : {own - 1}u)" if lanes > own else "rammer_t"
-        call = ", ".join([*arguments, "rammer_arena", _index(thread, threads), _index(block, blocks)])
+        where = ["rammer_arena", _index(thread, threads), _index(block, blocks)]
+        call = ", ".join([*map(self._argument, arguments), *where])
         guard = f"if (rammer_t < {lanes}u) " if lanes < self.threads else ""
         return f"{guard}{text}({call});"
 

@@ -138,22 +138,34 @@ class TaskProgram:
     def _no_deadlock(self) -> None:
         done = [0] * len(self.prog)
         todo = [v for v, entries in enumerate(self.prog) if entries]
-        blocked: dict[int, list[int]] = {}
-        passed: set[int] = set()  # barriers shared by many tasks are one object
+        # A barrier, which many rTasks may share, is watched at the first vEU that is not far enough.
+        watched: dict[int, list[BarrierTask]] = {}
+        behind: dict[int, list[int]] = {}
+        seen: dict[int, int] = {}
+
+        def passed(entry: BarrierTask) -> bool:
+            at = seen.get(id(entry), 0)
+            while at < len(entry.waits) and done[entry.waits[at][0]] > entry.waits[at][1]:
+                at += 1
+            seen[id(entry)] = at
+            if at < len(entry.waits):
+                watched.setdefault(entry.waits[at][0], []).append(entry)
+            return at == len(entry.waits)
+
         while todo:
             v = todo.pop()
             entries, before = self.prog[v], done[v]
             while done[v] < len(entries):
                 entry = entries[done[v]]
-                if isinstance(entry, BarrierTask) and id(entry) not in passed:
-                    stuck = next((u for u, order in entry.waits if done[u] <= order), None)
-                    if stuck is not None:
-                        blocked.setdefault(stuck, []).append(v)
-                        break
-                    passed.add(id(entry))
+                waiting = isinstance(entry, BarrierTask) and seen.get(id(entry), 0) < len(entry.waits)
+                if waiting and (id(entry) in behind or not passed(entry)):  # type: ignore[arg-type]
+                    behind.setdefault(id(entry), []).append(v)
+                    break
                 done[v] += 1
             if done[v] > before:
-                todo += blocked.pop(v, [])
+                for entry in watched.pop(v, []):
+                    if passed(entry):
+                        todo += behind.pop(id(entry), [])
         for v, entries in enumerate(self.prog):
             if done[v] < len(entries):
                 raise BadProgram(f"{entries[done[v]]} waits for ever", where=f"vEU {v}, order {done[v]}")

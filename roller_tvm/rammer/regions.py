@@ -113,7 +113,7 @@ def region_seconds(kernels: Sequence[RKernel], device: DeviceSpec) -> float:
     total = 0.0
     for number in range(max(len(k.phases) for k in kernels)):
         phases = [k.phases[number] for k in kernels if number < len(k.phases)]
-        if len(phases) > 1 or phases[0].tasks > 1:  # what has one chunk, alone, opens no region
+        if len(kernels) > 1 or phases[0].tasks > 1:  # what has one chunk, alone, opens no region
             total += device.launch_overhead_us * 1e-6
         total += max(seconds for seconds, _ in shares(phases_of(kernels, number), device.units))
     return total

@@ -60,11 +60,25 @@ def simulate(program: TaskProgram) -> Timeline:
     prog = program.prog
     done: list[list[float]] = [[] for _ in prog]  # when each entry was over
     pipes = [0.0] * device.units
-    blocked: dict[tuple[int, int], list[int]] = {}
+    # A barrier, which many rTasks may share, is watched at the first of its rTasks that is not over.
+    watched: dict[tuple[int, int], list[BarrierTask]] = {}
+    behind: dict[int, list[int]] = {}  # vEUs that wait at a barrier
+    seen: dict[int, int] = {}  # how many of its rTasks are known to be over
+    told: dict[int, float] = {}  # when those were, and others can know
     heap: list[tuple[float, int]] = []
     intervals = []
     free = [0.0] * len(prog)
-    told: dict[int, float] = {}  # when the rTasks of a barrier were over; many rTasks share one
+
+    def passed(entry: BarrierTask) -> bool:
+        waits, n = entry.waits, seen.get(id(entry), 0)
+        while n < len(waits) and len(done[waits[n][0]]) > waits[n][1]:
+            n += 1
+        seen[id(entry)] = n
+        if n < len(waits):
+            watched.setdefault(waits[n], []).append(entry)
+            return False
+        told[id(entry)] = max(done[u][order] for u, order in waits) + costs.signal_seconds
+        return True
 
     def advance(v: int) -> None:
         """Pass the barriers that can be passed; queue the rTask behind them."""
@@ -74,12 +88,9 @@ def simulate(program: TaskProgram) -> Timeline:
             if isinstance(entry, RTask):
                 heapq.heappush(heap, (free[v], v))
                 return
-            if id(entry) not in told:
-                for u, order in entry.waits:
-                    if len(done[u]) <= order:
-                        blocked.setdefault((u, order), []).append(v)
-                        return
-                told[id(entry)] = max(done[u][order] for u, order in entry.waits) + costs.signal_seconds
+            if id(entry) not in told and (id(entry) in behind or not passed(entry)):
+                behind.setdefault(id(entry), []).append(v)
+                return
             again = done[v] and isinstance(entries[len(done[v]) - 1], BarrierTask)  # polled together
             free[v] = max(free[v], told[id(entry)] + (costs.poll_seconds if again else 0.0))
             free[v] += 0.0 if again else costs.poll_seconds
@@ -87,8 +98,10 @@ def simulate(program: TaskProgram) -> Timeline:
             release(v)
 
     def release(v: int) -> None:
-        for waiting in blocked.pop((v, len(done[v]) - 1), ()):
-            advance(waiting)
+        for entry in watched.pop((v, len(done[v]) - 1), ()):
+            if passed(entry):
+                for waiting in behind.pop(id(entry), ()):
+                    advance(waiting)
 
     for v in range(len(prog)):
         advance(v)

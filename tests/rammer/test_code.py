@@ -96,7 +96,8 @@ def test_a_graph_with_barriers_launched_three_times() -> None:
     )  # fmt: skip
     assert kernel.resident >= 1 and "rammer_sync(96)" in kernel.source
     assert [p.name for p in kernel.host.parameters] == ["x", "f"]
-    assert {b.name for b in kernel.host.between} == {"a", "b", "c", "d", "e"}
+    (workspace,) = kernel.host.between  # of a, b, c, d and e
+    assert workspace.shape == (5 * SIZE,)
     assert kernel.host.launches[0].grid[0] <= DEVICE.units * 32
 
 
@@ -104,7 +105,8 @@ def test_operators_side_by_side_need_no_barrier() -> None:
     kernel = check(("a", ["x"], 64, True), ("b", ["x"], 128, True), ("c", ["x"], 64, True))
     assert kernel.resident == 0 and "steps" not in kernel.source
     assert kernel.host.launches[0].grid == (24 + 12 + 24, 1, 1)
-    assert kernel.source.count("static __device__ __forceinline__ void plan0_") == 2  # a and c are one function
+    assert kernel.source.count("static __device__ __noinline__ void plan0_") == 1  # a and c are one function
+    assert kernel.source.count("static __device__ __forceinline__ void plan0_") == 1
 
 
 def test_what_is_in_order_on_its_own_vEU_needs_no_barrier_and_stays_in_order() -> None:

@@ -20,6 +20,7 @@
 #define __host__
 #define __constant__ static
 #define __forceinline__ inline
+#define __noinline__
 #define __launch_bounds__(...)
 #define __align__(n) alignas(n)
 #define __grid_constant__
