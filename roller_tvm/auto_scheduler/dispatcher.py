@@ -10,6 +10,7 @@ from tvm.auto_scheduler import dispatcher as _ansor
 from tvm.auto_scheduler.dispatcher import *
 
 from roller_tvm.relay.records import load_for_build
+from roller_tvm.relay.vector_math import VectorMath
 
 
 def _read(records: Any) -> Any:
@@ -28,11 +29,28 @@ def _read(records: Any) -> Any:
 class ApplyHistoryBest(_ansor.ApplyHistoryBest):  # type: ignore[misc]
     """Applies the best record of each task; as TVM's, but a half-written line does not end the script.
 
+    Kernels that are built for CPUs meanwhile compute exp, erf and tanh with arithmetic (``relay.vector_math``); with
+    `vector_math` False they call the mathematics library, as TVM's do.
+
     Examples
     --------
     >>> with ApplyHistoryBest("records.json"):  # doctest: +SKIP
     ...     lib = relay.build(mod, target, params=params)
     """
+
+    def __init__(
+        self, records: Any, n_lines: int | None = None, include_compatible: bool = False, vector_math: bool = True
+    ) -> None:
+        super().__init__(records, n_lines, include_compatible)
+        self._vector_math = VectorMath(vector_math)
+
+    def __enter__(self) -> Any:
+        self._vector_math.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        self._vector_math.__exit__(*error)
 
     def load(self, records: Any, n_lines: int | None = None) -> None:
         super().load(_read(records), n_lines)

@@ -9,10 +9,11 @@ if TYPE_CHECKING:
     from roller_tvm.relay.building import build
     from roller_tvm.relay.fuse_rtasks import FuseRTasks, GraphFusion, fused_sources, fusion_of
     from roller_tvm.relay.tuning import TunedTask, TuneResult, tune
+    from roller_tvm.relay.vector_math import VectorMath
     from roller_tvm.relay.winograd import use_winograd
 
 __all__ = [
-    "FuseRTasks", "GraphFusion", "TuneResult", "TunedTask", "build", "fused_sources", "fusion_of", "tune",
+    "FuseRTasks", "GraphFusion", "TuneResult", "TunedTask", "VectorMath", "build", "fused_sources", "fusion_of", "tune",
     "use_winograd",
 ]  # fmt: skip
 
@@ -26,6 +27,7 @@ _HOME = {
     "tune": "tuning",
     "TuneResult": "tuning",
     "TunedTask": "tuning",
+    "VectorMath": "vector_math",
     "use_winograd": "winograd",
 }
 

@@ -12,6 +12,7 @@ from roller_tvm.relay.package import KERNELS
 from roller_tvm.relay.records import load_for_build
 from roller_tvm.relay.tasks import make_target
 from roller_tvm.relay.tuning import find_device
+from roller_tvm.relay.vector_math import VectorMath
 from roller_tvm.tvm_env import import_relay_tvm, set_threads
 
 #: An attribute of what `build` returns: the `GraphFusion`, or None.
@@ -20,14 +21,15 @@ FUSION = "roller_tvm_fusion"
 
 def build(
     mod: Any, params: Any = None, target: Any = "llvm", log_file: str | os.PathLike[str] | None = None,
-    fuse_rtasks: bool = False,
+    fuse_rtasks: bool = False, vector_math: bool = True,
 ) -> Any:  # fmt: skip
     """``relay.build`` with the records of a file; without a file, TVM's own schedules.
 
     A convenience: plain ``ApplyHistoryBest`` + ``relay.build`` with ``relay.backend.use_auto_scheduler``
-    gives the same kernels. This one also leaves out half-written records, compiles CUDA without nvcc, sets
-    the number of threads, and takes less time over constant folding. With `fuse_rtasks` it runs ``FuseRTasks`` first,
-    and the result has a `FUSION`: what that did.
+    gives the same schedules. This one has CPU kernels compute exp, erf and tanh with arithmetic (see ``VectorMath``;
+    `vector_math` False has them call the mathematics library, as TVM's do), leaves out half-written records,
+    compiles CUDA without nvcc, sets the number of threads, and takes less time over constant folding. With
+    `fuse_rtasks` it runs ``FuseRTasks`` first, and the result has a `FUSION`: what that did.
 
     Examples
     --------
@@ -56,6 +58,7 @@ def build(
             stack.enter_context(untuned)
             if log_file is not None:
                 stack.enter_context(auto_scheduler.ApplyHistoryBest(load_for_build(log_file)))
+                stack.enter_context(VectorMath(vector_math and made.kind.name == "llvm"))
             stack.enter_context(shared_constant_kernels())
             instruments = [take.instrument] if made.kind.name == "cuda" else []
             stack.enter_context(tvm.transform.PassContext(opt_level=3, config=config, instruments=instruments))

@@ -12,7 +12,8 @@ pytestmark = pytest.mark.tvm
 
 from tvm import relay, te, tir, topi  # noqa: E402
 
-from roller_tvm.relay.vector_math import VectorMath  # noqa: E402
+from roller_tvm import auto_scheduler  # noqa: E402
+from roller_tvm.relay import VectorMath, build  # noqa: E402
 
 LANES = 16
 FUNCTIONS = {  # in float64, and the units in the last place that are allowed
@@ -111,25 +112,40 @@ def test_other_types_are_called_as_before(dtype):
         assert text(kernel("exp", (LANES,), False, dtype)) == text(plain)
 
 
-def test_a_model_is_built_with_it():
+def gated():
+    """softmax, GELU's erf, tanh and a sigmoid: every one of the functions in a model."""
     x = relay.var("x", shape=(4, 32, 48))
     y = relay.nn.softmax(x)
     y = y * (relay.erf(y) + relay.const(1.0)) * relay.tanh(y) * relay.sigmoid(y)
-    mod = tvm.IRModule.from_expr(relay.Function([x], y))
+    return tvm.IRModule.from_expr(relay.Function([x], y))
+
+
+def answer(lib, data):
+    executor = tvm.contrib.graph_executor.GraphModule(lib["default"](tvm.cpu()))
+    executor.run(x=data)
+    return executor.get_output(0).numpy()
+
+
+@pytest.mark.parametrize("how", ["ApplyHistoryBest", "build"])
+def test_models_with_records_are_built_with_it_unless_told_otherwise(how, tmp_path):
+    log = tmp_path / "records.json"
+    log.touch()
+
+    def built(**options):
+        if how == "build":
+            return build(gated(), {}, "llvm", log, **options)
+        config = {"relay.backend.use_auto_scheduler": True}
+        with auto_scheduler.ApplyHistoryBest(str(log), **options), tvm.transform.PassContext(3, config=config):
+            return relay.build(gated(), "llvm")
+
+    ours, plain = built(), built(vector_math=False)
+    assert calls(plain.get_lib()) and not calls(ours.get_lib())
     data = 3 * np.random.default_rng(5).standard_normal((4, 32, 48)).astype("float32")
+    np.testing.assert_allclose(answer(ours, data), answer(plain, data), rtol=2e-5, atol=1e-7)
 
-    def answer():
-        with tvm.transform.PassContext(opt_level=3):
-            lib = relay.build(mod, "llvm")
-        executor = tvm.contrib.graph_executor.GraphModule(lib["default"](tvm.cpu()))
-        executor.run(x=data)
-        return executor.get_output(0).numpy(), calls(lib.get_lib())
 
-    with VectorMath():
-        got, called = answer()
-    expected, before = answer()
-    assert before and not called
-    np.testing.assert_allclose(got, expected, rtol=2e-5, atol=1e-7)
+def test_untuned_models_stay_tvms():
+    assert calls(build(gated(), {}, "llvm").get_lib())
 
 
 def test_a_softmax_is_within_a_few_roundings():
