@@ -95,7 +95,8 @@ class Limits:
 
     `local_cache_bytes` is the cache of a GPU's unit that holds spilled registers, `global_cache_bytes` that which holds
     what it loads; None where loads pass it by. `issue_per_cycle` are the instructions of whole warps that a unit issues
-    a cycle, where that is not one for each scheduler.
+    a cycle, where that is not one for each scheduler. `block_interval_ns` passes from the start of one block to that of
+    the next on the whole device, however many units wait for one; unknown, blocks start as fast as units take them.
     """
 
     max_threads_per_block: int | None = None
@@ -121,6 +122,7 @@ class Limits:
     local_cache_bytes: int | None = None
     global_cache_bytes: int | None = None
     issue_per_cycle: float | None = None
+    block_interval_ns: float | None = None
 
     def __post_init__(self) -> None:
         for f in fields(self):

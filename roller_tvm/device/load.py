@@ -79,7 +79,21 @@ LIMITS = {
     "local_cache": "size",
     "global_cache": "size",
     "issue_per_cycle": "issue",
+    "block_interval": "time_ns",
 }
+
+
+def limit_key(field: str) -> str:
+    """What a limit is called in a file, where its unit stands beside it.
+
+    Examples
+    --------
+    >>> limit_key("shared_per_block_bytes"), limit_key("fma_latency_cycles")
+    ('shared_per_block', 'fma_latency')
+    """
+    return re.sub(r"_(bytes|cycles|ns)$", "", field)
+
+
 _LEVEL_FIELDS = {
     "capacity": "capacity_bytes",
     "bandwidth": "bandwidth_gbps",
@@ -405,7 +419,7 @@ def _build(
                 raise missing(f"level.{name}.{key}")
         levels[name] = MemoryLevel(name=name, **changed)
 
-    limit_fields = {f.name.removesuffix("_bytes").removesuffix("_cycles"): f.name for f in fields(Limits)}
+    limit_fields = {limit_key(f.name): f.name for f in fields(Limits)}
     limits: dict[str, Any] = {
         limit_fields[k]: number(f"limits.{k}", LIMITS[k]) for k in doc.get("limits", {})
     }

@@ -6,12 +6,13 @@ import json
 import re
 from dataclasses import fields
 
-from roller_tvm.device.load import FORMAT_VERSION, LEVEL_OPTIONAL, LIMITS
+from roller_tvm.device.load import FORMAT_VERSION, LEVEL_OPTIONAL, LIMITS, limit_key
 from roller_tvm.device.spec import DeviceSpec, Limits, MemoryLevel
 
 _LIMIT_UNITS = {
     "threads": "threads", "blocks": "blocks", "registers": "registers", "schedulers": "schedulers", "size": "B",
     "cycles": "cycles", "fma": "FMA/cycle", "issue": "instructions/cycle", "ways": "ways",
+    "time_ns": "ns",
 }  # fmt: skip
 _UNITS = {"gpu": "SM", "cpu": "cores", "ipu": "tiles"}
 
@@ -46,7 +47,7 @@ def spec_text(spec: DeviceSpec) -> str:
         at = f"level.{level.name}"
         lines += ["", f"[{at}]", f"scope = {_quoted(level.scope)}"]
         lines += [entry(key, value, unit, f"{at}.{key}") for key, value, unit in _level(level)]
-    names = {f.name.removesuffix("_bytes").removesuffix("_cycles"): f.name for f in fields(Limits)}
+    names = {limit_key(f.name): f.name for f in fields(Limits)}
     limits = {key: getattr(spec.limits, names[key]) for key in LIMITS}
     rows = [(key, value, _LIMIT_UNITS[LIMITS[key]]) for key, value in limits.items() if value is not None]
     lines += ["", "[limits]", *(entry(key, value, unit, f"limits.{key}") for key, value, unit in rows)]

@@ -18,6 +18,7 @@ _GPU = {
     "l2": "blocks load the same data again and again; a larger block tile would help",
     "dram": "every byte is moved about as seldom as it can be; fusing with neighbours would help",
     "latency": "a block waits for its own load - synchronise - compute; more warps or fewer steps help",
+    "blocks": "the device starts one block after the other; larger blocks, or more outputs a thread, would help",
 }
 #: Of the recipes that stage nothing in shared memory.
 _UNSTAGED = {

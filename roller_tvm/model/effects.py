@@ -25,6 +25,7 @@ class Effects:
     index_arithmetic: bool = True
     issue_rate: bool = True
     l2_reuse: bool = True
+    block_starts: bool = True
 
     def without(self, name: str) -> Effects:
         """The same with one effect switched off."""
@@ -53,6 +54,8 @@ EFFECTS = {
     "issue_rate": "loads, addresses and loops take issue slots beside the multiply-adds (CUDA C++ Programming Guide, "
     "arithmetic instructions)",
     "l2_reuse": "what the blocks of a round share comes from memory once (Ladder, rasterization)",
+    "block_starts": "a device starts one block after the other, however many units wait "
+    "(recorded kernels of few threads a block, device/data)",
 }
 assert list(EFFECTS) == [f.name for f in fields(Effects)]
 ALL = Effects()

@@ -106,13 +106,18 @@ def far_traffic(geometry: Geometry, device: DeviceSpec, block: Tile, resident: i
     covered = spread(grid, resident)
     l2 = device.level("l2").capacity_bytes if device.has("l2") else 0
     total = 0.0
+    own, wave = list(geometry.extents), list(geometry.extents)
+    for n, i in enumerate(spatial):
+        own[i], wave[i] = block[i], min(geometry.extents[i], block[i] * covered[n])
     for op, per_block in zip(geometry.operands, block_bytes, strict=True):
         different = distinct = 1
         for n, i in enumerate(spatial):
             if i in op.axes:
                 different *= covered[n]
                 distinct *= grid[n]
-        traffic = waves * different * per_block
+        # Windows of neighbours overlap.
+        overlap = min(1.0, op.elements(tuple(wave)) / (different * op.elements(tuple(own))))
+        traffic = waves * different * overlap * per_block
         once = max(op.source_bytes, 1)
         if op.source_bytes <= l2 // 2:
             traffic = min(traffic, once * 1.0)
@@ -139,10 +144,23 @@ def overlapped(terms: list[float]) -> float:
     return most + OVERLAP_LOSS * (sum(terms) - most)
 
 
+def started(device: DeviceSpec, blocks: int) -> float:
+    """Seconds in which the device starts so many blocks, one after the other.
+
+    Examples
+    --------
+    >>> from roller_tvm.device import load_device
+    >>> round(started(load_device("v100"), blocks=1_000_000) * 1e6)
+    1560
+    """
+    return blocks * (device.limits.block_interval_ns or 0.0) * 1e-9
+
+
 def in_waves(
-    device: DeviceSpec, rates: GpuRates, pipes: dict[str, float], chain: float, resident: int, busiest: int
-) -> tuple[float, str]:
-    """Seconds of a kernel, launch included, and what bounds it: a pipe, or 'latency'.
+    device: DeviceSpec, rates: GpuRates, pipes: dict[str, float], chain: float, resident: int, busiest: int,
+    blocks: int,
+) -> tuple[float, str]:  # fmt: skip
+    """Seconds of a kernel, launch included, and what bounds it: a pipe, 'latency', or starting its 'blocks'.
 
     Parameters
     ----------
@@ -156,4 +174,5 @@ def in_waves(
     throughput = overlapped(list(pipes.values()))
     cycles = busiest * (max(throughput, chain / resident) + BLOCK_CYCLES) + rates.dram_latency
     bound = max(pipes, key=lambda pipe: pipes[pipe]) if chain / resident <= throughput else "latency"
-    return cycles * rates.cycle + device.launch_overhead_us * 1e-6, bound
+    seconds, starts = cycles * rates.cycle, started(device, blocks)
+    return max(seconds, starts) + device.launch_overhead_us * 1e-6, bound if seconds > starts else "blocks"

@@ -17,6 +17,7 @@ from .gpu import (
     instructions,
     overlapped,
     sectors,
+    started,
 )
 from .occupancy import occupancy
 from .registers import register_cap
@@ -64,9 +65,14 @@ def direct_estimate(geometry: Geometry, device: DeviceSpec, block: Tile, thread:
     resident = min(resident, ceil(blocks / device.units))
     busiest, waves = busiest_unit(device, blocks, resident)
     whole = tuple(extents[i] if i in geometry.reduce else block[i] for i in range(len(extents)))
-    per_box = [int(sectors(op, op.box(whole), rates.sector) * _rows_read(op, whole)) for op in geometry.operands]
+    # Consecutive outputs go on in the next row: there are fewer blocks than boxes of their length that cover each row.
+    share = min(1.0, blocks / geometry.tiles(block, spatial))
+    per_box = [
+        int(sectors(op, op.box(whole), rates.sector) * _rows_read(op, whole) * share) for op in geometry.operands
+    ]
     far = far_traffic(geometry, device, whole, device.units * resident, per_box)
-    near = sum(per_box) * geometry.tiles(block, spatial) / blocks
+    again = [_fetched_again(geometry, op, device, rates, threads * resident) for op in geometry.operands]
+    near = sum(n * times for n, times in zip(per_box, again, strict=True)) * geometry.tiles(block, spatial) / blocks
 
     # One item of a thread: `vector` outputs.
     own = tuple(extents[i] if i in geometry.reduce else thread[i] for i in range(len(extents)))
@@ -76,7 +82,7 @@ def direct_estimate(geometry: Geometry, device: DeviceSpec, block: Tile, thread:
         wide = vector if vector > 1 and _contiguous(geometry, op) else 1
         loads += count / wide
         slots += count / wide * (1 + LOAD_OVERHEAD) + count * (GUARD_OVERHEAD * op.guarded + op.arithmetic)
-        wavefronts += count / wide * _wavefronts(geometry, op, thread, wide, rates)
+        wavefronts += count / wide * _wavefronts(geometry, op, thread, wide, rates, threads / device.vector_width)
     slots += vector * (reduction * arithmetic + geometry.epilogue_flops) + OUTPUT_OVERHEAD
     compute = items * vector * reduction * arithmetic * threads / rates.lanes
     issue = items * slots * warps / rates.issue
@@ -87,7 +93,7 @@ def direct_estimate(geometry: Geometry, device: DeviceSpec, block: Tile, thread:
     rounds = max(1.0, items * loads / min(max(1.0, items * loads), float(IN_FLIGHT)))
     chain = rates.dram_latency * rounds + issue * rates.issue / min(warps, rates.issue)
     terms = {"compute": compute, "issue": issue, "dram": dram, "l2": l2, "shared": l1}
-    seconds, bound = in_waves(device, rates, terms, chain, resident, busiest)
+    seconds, bound = in_waves(device, rates, terms, chain, resident, busiest, blocks)
     scale = blocks / device.units * rates.cycle
     levels = (
         LevelTime(device.far.name, far + store_bytes, dram * scale),
@@ -124,15 +130,37 @@ def _contiguous(geometry: Geometry, operand: Operand) -> bool:
     return bool(geometry.spatial) and operand.stride_of(geometry.spatial[-1]) == 1 and not operand.guarded
 
 
-def _wavefronts(geometry: Geometry, operand: Operand, thread: Tile, wide: int, rates: GpuRates) -> float:
-    """Cycles that one load instruction of a warp takes at L1: lines touched, one where all lanes read the same."""
+def _fetched_again(geometry: Geometry, operand: Operand, device: DeviceSpec, rates: GpuRates, threads: int) -> float:
+    """How often a sector comes from L2 that a thread reads alone, element by element, as its reduction goes on.
+
+    Once, while the cache of a unit has room for the lines of all its threads; for each element, where they take twice
+    that room.
+    """
+    along = geometry.reduce[-1] if geometry.reduce else None
+    if along is None or not geometry.spatial or operand.stride_of(along) != 1:
+        return 1.0
+    if operand.stride_of(geometry.spatial[-1]) * operand.element_bytes < rates.sector:
+        return 1.0
+    cache = device.limits.global_cache_bytes
+    lost = min(1.0, max(0.0, threads * rates.line / cache - 1)) if cache else 0.0
+    elements = min(rates.sector // operand.element_bytes, prod(geometry.extents[i] for i in geometry.reduce))
+    return 1 + (elements - 1) * lost
+
+
+def _wavefronts(
+    geometry: Geometry, operand: Operand, thread: Tile, wide: int, rates: GpuRates, warp_share: float
+) -> float:  # fmt: skip
+    """Cycles that one load instruction of a warp takes at L1: lines touched, one where all lanes read the same.
+
+    ``warp_share`` is the number of threads in a block, in warps.
+    """
     if not geometry.spatial:
         return 1.0
     step = operand.stride_of(geometry.spatial[-1])
     if step == 0:
         return float(wide)
     lines = min(float(rates.line // rates.sector * 4), wide * step * max(1, thread[geometry.spatial[-1]] // wide)
-                * operand.element_bytes / 4)
+                * operand.element_bytes / 4) * min(1.0, warp_share)
     windowed = any(len(dim) > 1 for dim in operand.dims)  # starts anywhere in a line
     return max(1.0, lines) + (0.5 if windowed else 0.0)
 
@@ -176,12 +204,14 @@ def reduce_estimate(geometry: Geometry, device: DeviceSpec, rows: int, lanes: in
     issue = (rounds * (instructions(geometry) + loads) + TREE_SLOTS * doublings) * warps / rates.issue
     chain = rates.dram_latency * max(1.0, rounds / IN_FLIGHT) + doublings * rates.shared_latency
     per_block = max(overlapped([issue, dram, l2]), chain / resident) + BLOCK_CYCLES
-    seconds = (busiest * per_block + rates.dram_latency) * rates.cycle + device.launch_overhead_us * 1e-6
+    busy, starts = (busiest * per_block + rates.dram_latency) * rates.cycle, started(device, blocks)
+    seconds = max(busy, starts) + device.launch_overhead_us * 1e-6
     terms = {"issue": issue, device.far.name: dram, "l2": l2, "latency": chain / resident}
+    bound = max(terms, key=lambda k: terms[k]) if busy > starts else "blocks"
     scale = blocks / device.units * rates.cycle
     return ProgramEstimate(
         seconds, rounds * threads * instructions(geometry) / rates.lanes * scale,
-        (LevelTime(device.far.name, far, dram * scale),), max(terms, key=lambda k: terms[k]),
+        (LevelTime(device.far.name, far, dram * scale),), bound,
         geometry.stage.flops + geometry.epilogue_flops * outputs, blocks, waves, resident, limit, threads,
         registers, shared_bytes, blocks / max(1, busiest * device.units),
     )  # fmt: skip

@@ -14,7 +14,7 @@ from ..device import DeviceSpec
 from .access import fetch, read_cycles, store_sectors
 from .effects import ALL, Effects
 from .geometry import Tile
-from .gpu import GpuRates, busiest_unit, far_traffic, instructions, sectors
+from .gpu import GpuRates, busiest_unit, far_traffic, instructions, sectors, started
 from .kernel import StagedKernel, unrolled_loops
 from .residency import LocalMemory, local_memory, residency, unified
 from .storage import read_width
@@ -212,9 +212,11 @@ def staged_time(
     )
     cycles = busiest * (kernel.steps * step + store + BLOCK_CYCLES / resident) + rates.dram_latency
     pipes["store"] = store / kernel.steps
-    seconds = cycles * rates.cycle + device.launch_overhead_us * 1e-6
+    seconds, starts = cycles * rates.cycle, started(device, kernel.blocks) if effects.block_starts else 0.0
+    bound = max(pipes, key=lambda p: pipes[p]) if seconds > starts else "blocks"
+    seconds = max(seconds, starts) + device.launch_overhead_us * 1e-6
     return KernelTime(
-        seconds, pipes, max(pipes, key=lambda p: pipes[p]), resident, held.limit, held.needed, held.spilled,
+        seconds, pipes, bound, resident, held.limit, held.needed, held.spilled,
         body.rolled, local, far,
     )  # fmt: skip
 

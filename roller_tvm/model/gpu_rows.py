@@ -130,7 +130,7 @@ def rows_estimate(
     # A block alone does one after the other: the row comes, is walked, and goes.
     chain = rates.dram_latency * rounds + max(dram, l2) + trees + issue * rates.issue / min(warps, rates.issue)
     terms = {"issue": issue, device.far.name: dram, "l2": l2, "shared": wavefronts}
-    seconds, bound = in_waves(device, rates, terms, chain, resident, busiest)
+    seconds, bound = in_waves(device, rates, terms, chain, resident, busiest, blocks)
     scale = blocks / device.units * rates.cycle
     levels = (
         LevelTime(device.far.name, far, dram * scale),

@@ -85,7 +85,7 @@ def transpose_estimate(
     alone = rates.dram_latency * max(1.0, items / IN_FLIGHT) + 2 * rates.shared_latency + max(dram, l2)
     alone += issue * rates.issue / min(warps, rates.issue)
     terms = {"issue": issue, device.far.name: dram, "l2": l2, "shared": bank_time}
-    seconds, bound = in_waves(device, rates, terms, alone, resident, busiest)
+    seconds, bound = in_waves(device, rates, terms, alone, resident, busiest, blocks)
     scale = blocks / device.units * rates.cycle
     levels = (
         LevelTime(device.far.name, far + store_bytes, dram * scale),

@@ -71,7 +71,7 @@ def unrolled_estimate(geometry: Geometry, device: DeviceSpec, block: Tile, threa
     l2 = (near + store_bytes / blocks) / rates.l2
     chain = rates.dram_latency + issue * rates.issue / min(warps, rates.issue)
     terms = {"compute": compute, "issue": issue, "dram": dram, "l2": l2, "shared": l1}
-    seconds, bound = in_waves(device, rates, terms, chain, resident, busiest)
+    seconds, bound = in_waves(device, rates, terms, chain, resident, busiest, blocks)
     scale = blocks / device.units * rates.cycle
     levels = (
         LevelTime(device.far.name, far + store_bytes, dram * scale),

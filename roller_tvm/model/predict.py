@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 from ..device import DeviceSpec
@@ -43,6 +43,8 @@ def linear_tile(geometry: Geometry, length: int) -> Tile:
 
 def predict(kernel: Kernel, device: DeviceSpec, effects: Effects = ALL) -> Prediction:
     """Predicted time of a kernel, however it was described."""
+    if not effects.block_starts:
+        device = replace(device, limits=replace(device.limits, block_interval_ns=None))
     if isinstance(kernel, StagedKernel):
         told = staged_time(kernel, device, effects)
         return Prediction(told.seconds, told.bound, told) if told else Prediction(float("inf"), "does not fit")

@@ -58,14 +58,16 @@ def _kernel(state: State, stage: LoopStage, workload: Workload) -> Kernel:
     limit = stage.pragma.get(UNROLL)
     threads = _bound(stage, THREAD)
     lanes = prod(
-        p.extent for loop in stage.loops if loop.binding.startswith(THREAD)
-        for p in loop.parts if p.axis >= stage.spatial
+        loop.extent for loop in stage.loops
+        if loop.binding.startswith(THREAD) and loop.axes and min(loop.axes) >= stage.spatial
     )  # fmt: skip
     if lanes > 1:
         return ReduceKernel(geometry, lanes, threads // lanes, limit)
-    own = prod(loop.extent for loop in stage.loops if not loop.binding or loop.binding == VTHREAD)
-    outputs = own // prod(geometry.extents[i] for i in geometry.reduce)
-    return DirectKernel(geometry, threads, max(1, outputs), 1, limit)
+    outputs = prod(
+        loop.extent for loop in stage.loops
+        if loop.binding in ("", VTHREAD) and loop.axes and max(loop.axes) < stage.spatial
+    )  # fmt: skip
+    return DirectKernel(geometry, threads, outputs, 1, limit)
 
 
 def _per_axis(stage: LoopStage, binding: str, axes: int) -> Tile:

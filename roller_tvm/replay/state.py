@@ -32,11 +32,15 @@ class Part:
 
 @dataclass(frozen=True)
 class Loop:
-    """One loop of a stage: the parts it walks, outermost first; no parts where a fused loop was split."""
+    """One loop of a stage: the parts it walks, outermost first; no parts where a fused loop was split.
+
+    Either way ``axes`` are those that it moves along.
+    """
 
     extent: int
     parts: tuple[Part, ...] = ()
     binding: str = ""
+    axes: frozenset[int] = frozenset()
 
     @property
     def pure(self) -> Part | None:
@@ -73,6 +77,11 @@ class StageInfo:
     is_input: bool = False
 
 
+def whole_axes(extents: Sequence[int]) -> list[Loop]:
+    """A loop for each axis."""
+    return [Loop(e, (Part(i, e, 1),), axes=frozenset((i,))) for i, e in enumerate(extents)]
+
+
 class State:
     """Stages with their loops; ``apply`` follows one step."""
 
@@ -80,7 +89,7 @@ class State:
         self.stages: list[LoopStage] = []
         for info in stages:
             extents = (*info.spatial, *info.reduce)
-            loops = [Loop(e, (Part(i, e, 1),)) for i, e in enumerate(extents)]
+            loops = whole_axes(extents)
             kind = "input" if info.is_input else "compute"
             self.stages.append(LoopStage(info.name, kind, loops, spatial=len(info.spatial)))
         self.lengths: list[tuple[int, ...]] = []  # of the step at that position, empty where it is no split
@@ -130,7 +139,7 @@ class State:
             part = whole.pure
             below = prod(extents[n + 1:])
             parts = (Part(part.axis, extent, part.stride * below),) if part else ()
-            pieces.append(Loop(extent, parts))
+            pieces.append(Loop(extent, parts, axes=whole.axes))
         loops[loop:loop + 1] = pieces
 
     def _follow_split(self, stage: int, loop: int, source: int, parts: int) -> None:
@@ -150,7 +159,8 @@ class State:
         fused = loops[first:last + 1]
         known = all(loop.parts for loop in fused)
         parts = tuple(p for loop in fused for p in loop.parts) if known else ()
-        loops[first:last + 1] = [Loop(prod(loop.extent for loop in fused), parts)]
+        axes = frozenset(a for loop in fused for a in loop.axes)
+        loops[first:last + 1] = [Loop(prod(loop.extent for loop in fused), parts, axes=axes)]
 
     def _reorder(self, stage: int, order: Sequence[int]) -> None:
         loops = self.stages[stage].loops
@@ -179,7 +189,7 @@ class State:
         source = self.stages[stage]
         spatial = source.spatial or 0
         extents = [source.axis_extent(i) for i in range(spatial)]
-        loops = [Loop(e, (Part(i, e, 1),)) for i, e in enumerate(extents)]
+        loops = whole_axes(extents)
         copy = LoopStage(f"{source.name}.{scope}", "read", loops, source.name, scope=scope, spatial=spatial)
         self.stages.insert(stage + 1, copy)
 
@@ -187,7 +197,7 @@ class State:
         output = self.stages[stage]
         cache = replace(output, name=f"{output.name}.{scope}", scope=scope, pragma={})
         extents = [output.axis_extent(i) for i in range(output.spatial)]
-        copy = [Loop(e, (Part(i, e, 1),)) for i, e in enumerate(extents)]
+        copy = whole_axes(extents)
         self.stages[stage:stage + 1] = [cache, LoopStage(output.name, "write", copy, cache.name, spatial=len(copy))]
 
     def _factor(self, stage: int, loop: int, place: int) -> None:
