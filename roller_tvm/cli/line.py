@@ -34,11 +34,14 @@ class Tuning:
         Tunes, and returns a `measure.results.TuneResult`.
     next : str
         The command to go on with.
+    next_untuned : str
+        And where there was nothing to tune.
     """
 
     tasks: Callable[[], list[Any]]
     tune: Callable[[Any, Any], Any]
     next: str
+    next_untuned: str = ""
 
 
 @dataclass(frozen=True)

@@ -40,9 +40,9 @@ def tuning(args: argparse.Namespace) -> Tuning:
         made = make_target(target)
         if not args.fuse_rtasks:
             return extract_tasks(model.mod, model.params, made, device)
-        from roller_tvm.relay import FuseRTasks
+        from roller_tvm.relay.tuning import left_to_tune
 
-        return extract_tasks(FuseRTasks(made, device, model.params)(model.mod), None, made, device)
+        return extract_tasks(left_to_tune(model.mod, model.params, made, device), None, made, device)
 
     def tune(progress: Any, limits: Any) -> Any:
         from roller_tvm.relay import tune
@@ -52,9 +52,10 @@ def tuning(args: argparse.Namespace) -> Tuning:
             limits=limits, fuse_rtasks=args.fuse_rtasks,
         )  # fmt: skip
 
-    words = f"{model_words(args, target)} --tuning-records {shlex.quote(str(args.output))} -o model.tar"
-    words += " --fuse-rtasks" if args.fuse_rtasks else ""
-    return Tuning(tasks, tune, f"roller-tvm compile {words}")
+    words = f"roller-tvm compile {model_words(args, target)}"
+    last = "-o model.tar" + (" --fuse-rtasks" if args.fuse_rtasks else "")
+    records = f"--tuning-records {shlex.quote(str(args.output))}"
+    return Tuning(tasks, tune, f"{words} {records} {last}", f"{words} {last}")
 
 
 def _device(args: argparse.Namespace, target: str) -> Any:

@@ -121,5 +121,5 @@ def _tune(args: argparse.Namespace, tuning: Tuning, start: float) -> int:
         print(json.dumps(to_json(result), indent=1))
     else:
         print(summary(result).removeprefix(table(result)).strip())
-        say(f"next: {tuning.next}")
+        say(f"next: {tuning.next if result.tasks else tuning.next_untuned or tuning.next}")
     return 0

@@ -96,7 +96,7 @@ def tune(
     """
     if isinstance(trials, bool) or not isinstance(trials, int) or trials < 0:
         raise BadInput(must_be("trials", "an int >= 0", trials), remedy="0 plans without measuring")
-    tvm = import_relay_tvm("tuning a Relay model")
+    import_relay_tvm("tuning a Relay model")
     start = time.perf_counter()
     made_target = make_target(target)
     spec = find_device(made_target if device is None else device, device is None)
@@ -114,10 +114,9 @@ def tune(
     with Pool(count, threads, worker) as pool:
         pool.start()  # they import TVM while the model is taken apart
         if fuse_rtasks:
-            from roller_tvm.relay.fuse_rtasks import FuseRTasks, fusion_of
+            from roller_tvm.relay.fuse_rtasks import fusion_of
 
-            with tvm.transform.PassContext(opt_level=3, config={"relay.backend.use_auto_scheduler": True}):  # as it will be built
-                mod, params = FuseRTasks(made_target, spec, params)(mod), None
+            mod, params = left_to_tune(mod, params, made_target, spec), None
             result.module, result.fusion = mod, fusion_of(mod)
             result.notes.append(str(result.fusion).splitlines()[0])
         found = extract_tasks(mod, params, made_target, spec)
@@ -139,6 +138,15 @@ def tune(
     if chosen and all(t.status == "fallback" and not t.kept for t in result.tasks):
         raise nothing_tuned(result)
     return result
+
+
+def left_to_tune(mod: Any, params: Any, target: Any, device: DeviceSpec) -> Any:
+    """A module after ``FuseRTasks``, as it will be built with records: what is left of it can be tuned."""
+    from roller_tvm.relay.fuse_rtasks import FuseRTasks
+
+    tvm = import_relay_tvm("fusing rTasks of a Relay model")
+    with tvm.transform.PassContext(opt_level=3, config={"relay.backend.use_auto_scheduler": True}):
+        return FuseRTasks(target, device, params)(mod)
 
 
 def find_device(source: Any, is_target: bool) -> DeviceSpec:

@@ -1,0 +1,73 @@
+"""``--fuse-rtasks`` on the Relay line: compiled, explained, drawn, executed by the emulator."""
+
+import json
+
+import numpy as np
+import pytest
+
+tvm = pytest.importorskip("tvm")
+pytestmark = pytest.mark.tvm
+pytest.importorskip("onnx")
+from onnx import TensorProto, helper, numpy_helper, save  # noqa: E402
+
+from roller_tvm import cli  # noqa: E402
+
+
+def main(capsys, *words):
+    code = cli.main([str(w) for w in words])
+    out = capsys.readouterr()
+    return code, out.out, out.err
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """Two branches of one input, put together."""
+    rng = np.random.default_rng(0)
+    nodes, weights = [], []
+    for n in "ab":
+        weights.append(numpy_helper.from_array(rng.standard_normal((4, 3, 3, 3), np.float32), f"w{n}"))
+        nodes.append(helper.make_node("Conv", ["x", f"w{n}"], [f"c{n}"], name=f"conv{n}", pads=[1, 1, 1, 1]))
+        nodes.append(helper.make_node("Relu", [f"c{n}"], [n]))
+    nodes.append(helper.make_node("Concat", ["a", "b"], ["y"], axis=1))
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 3, 8, 8))
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, (1, 8, 8, 8))
+    made = helper.make_model(helper.make_graph(nodes, "branches", [x], [y], weights),
+                             opset_imports=[helper.make_opsetid("", 13)])  # fmt: skip
+    made.ir_version = 8
+    path = tmp_path_factory.mktemp("model") / "branches.onnx"
+    save(made, str(path))
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".tar", ".so"])
+def test_compiled_explained_drawn_and_emulated(model, tmp_path, capsys, suffix):
+    pytest.importorskip("onnxruntime")
+    path, picture = tmp_path / f"m{suffix}", tmp_path / "time.svg"
+    words = ["compile", model, "--target", "cuda -arch=sm_80", "-o", path, "--fuse-rtasks"]
+    code, out, _ = main(capsys, *words, "--explain", "--timeline", picture)
+    assert code == 0 and "FuseRTasks: 1 kernels instead of" in out and "launches of" in out
+    assert picture.read_text().startswith("<svg")
+    code, out, err = main(capsys, "run", path, "--emulate", "--expect", model)
+    assert code == 0 and "1 output agrees with onnxruntime" in out
+    assert [line.split()[1] for line in err.splitlines() if " blocks, " in line] == ["rtasks_0:"]
+
+
+def test_what_is_left_is_tuned(model, tmp_path, capsys):
+    words = [model, "--target", "cuda -arch=sm_80", "--fuse-rtasks"]
+    code, out, _ = main(capsys, "tune", *words, "--tasks", "list")
+    assert code == 0 and out.splitlines()[-1].startswith("0 tasks")
+    records = tmp_path / "r.json"
+    code, out, err = main(capsys, "tune", *words, "--trials", "0", "-o", records)
+    assert code == 0 and "note: FuseRTasks: 1 kernels instead of" in out and "--fuse-rtasks" in err
+    assert "--tuning-records" not in err  # there are none
+
+
+def test_as_json(model, tmp_path, capsys):
+    words = ["compile", model, "--target", "cuda -arch=sm_80", "-o", tmp_path / "m.tar", "--fuse-rtasks", "--json"]
+    told = json.loads(main(capsys, *words)[1])["fusion"]
+    assert told["kernels"] == 1 < told["kernels_one_by_one"] and told["predicted_s"] < told["predicted_s_one_by_one"]
+
+
+def test_mistakes(model, tmp_path, capsys):
+    code, _, err = main(capsys, "compile", model, "-o", tmp_path / "m.tar", "--explain")
+    assert code == 2 and "--fuse-rtasks" in err
