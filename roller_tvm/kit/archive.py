@@ -55,13 +55,14 @@ class Tensor:
 
 @dataclass(frozen=True)
 class KernelLaunch:
-    """One kernel, launched: its arguments are names of buffers."""
+    """One kernel, launched: its arguments are names of buffers; `image` where it is not in the plan's own."""
 
     kernel: str
     arguments: tuple[str, ...]
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     dynamic_shared: int = 0
+    image: str = ""
 
     def __str__(self) -> str:
         shared = f", {self.dynamic_shared} B" if self.dynamic_shared else ""
@@ -70,7 +71,7 @@ class KernelLaunch:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> KernelLaunch:
         return cls(data["kernel"], tuple(data["arguments"]), triple(data["grid"]), triple(data["block"]),
-                   data["dynamic_shared"])  # fmt: skip
+                   data["dynamic_shared"], data.get("image", ""))  # fmt: skip
 
 
 def triple(data: Sequence[int]) -> tuple[int, int, int]:
@@ -137,6 +138,11 @@ class KitPlan:
                 raise ValueError(f"{launch} takes {strange[0]!r}; there are {', '.join(sorted(known))}")
         if not self.launches:
             raise ValueError(f"plan {self.rank} launches nothing")
+
+    @property
+    def images(self) -> tuple[str, ...]:
+        """Every cubin that it launches kernels of."""
+        return tuple(dict.fromkeys(launch.image or self.image for launch in self.launches))
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> KitPlan:

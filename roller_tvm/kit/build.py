@@ -26,7 +26,7 @@ from roller_tvm.kit.archive import (
     triple,
     write_archive,
 )
-from roller_tvm.kit.cases import Case
+from roller_tvm.kit.cases import RTASKS, Case
 from roller_tvm.kit.reference import reference_of
 from roller_tvm.kit.support import ARCHIVE, own_sources
 from roller_tvm.plan import construct
@@ -44,7 +44,8 @@ SPARE = 4
 PACKAGE = Path(__file__).resolve().parent.parent
 #: What a kernel depends on, and what the kit runs: folders and modules of this package.
 _MAKES = ("expr", "device", "plan", "model", "lower", "te", "tir", "toolchain",
-          *(f"kit/{name}.py" for name in ("build", "archive", "cases", "reference", "inputs")))  # fmt: skip
+          "rammer", "relax",
+          *(f"kit/{name}.py" for name in ("build", "graphs", "archive", "cases", "reference", "inputs")))  # fmt: skip
 _RUNS = ("__init__.py", "errors.py", "stats.py", "svg.py", "version.py", "device", "expr", "kit", "model", "plan")
 
 
@@ -84,6 +85,10 @@ def build_case(kit: Path, case: Case, arch: str, options: Options) -> KitOperato
     RollerError
         It cannot be planned, or nothing of it could be compiled.
     """
+    if case.operator == RTASKS:
+        from roller_tvm.kit.graphs import build_graph
+
+        return build_graph(kit, case, arch, options)
     path, made_by = archive_path(kit, arch, case), state(options)
     if path.is_file():
         try:

@@ -18,6 +18,10 @@ PRODUCTS = (
     ("G3", "m=4096 n=4096 k=4096"), ("G4", "m=8192 n=8192 k=8192"), ("G5", "m=4000 n=1000 k=3000"),
     ("G6", "m=128 n=4096 k=4096"),
 )  # fmt: skip
+#: Graphs of many small operators, fused by rTasks and one by one; models of ``relax.branchy``.
+GRAPHS = (("F0", "inception"), ("F1", "nasnet_cell"), ("F2", "attention"), ("F3", "lstm"))
+#: The operator of those cases.
+RTASKS = "rtasks"
 #: Which operators are measured in a type, by the letters that their ids begin with; '' is all.
 FAMILIES = {"float32": "", "float16": "CMG", "bfloat16": "MG"}
 
@@ -83,9 +87,11 @@ def all_cases(operators: Path, dtypes: Sequence[str] = tuple(FAMILIES), only: It
     with operators.open(newline="") as file:
         rows = [(row["id"], row["operator"], row["params"]) for row in csv.DictReader(file)]
     products = [(name, "matmul", params) for name, params in PRODUCTS]
+    products += [(name, RTASKS, f"model={model}") for name, model in GRAPHS]
     wanted = set(only)
     if strange := sorted(wanted - {r[0] for r in rows + products}):
-        raise UsageError(f"no operator has the id {strange[0]!r}", "--only", f"see {operators.name}; or G0 to G6")
+        remedy = f"see {operators.name}; or G0 to G6, F0 to F3"
+        raise UsageError(f"no operator has the id {strange[0]!r}", "--only", remedy)
     if strange := [d for d in dtypes if d not in TYPES]:
         raise UsageError(f"no kit is made for {strange[0]!r}", "--dtypes", f"it can be {', '.join(TYPES)}")
     return [

@@ -16,7 +16,7 @@ from roller_tvm.errors import BadInput, MeasureError, ProfileError
 from roller_tvm.kit.archive import KitOperator, KitPlan, read_member, read_operator
 from roller_tvm.kit.card import KitCard
 from roller_tvm.kit.inputs import TYPES, allowed, seed_of
-from roller_tvm.kit.reference import disagreement, spots
+from roller_tvm.kit.reference import UNFUSED, disagreement, spots
 from roller_tvm.kit.support import ARCHIVE, THREADS
 
 #: Behind every buffer so many bytes of a pattern, which no kernel may touch.
@@ -173,7 +173,7 @@ def measure_operator(
             bench.say(f"{name} reference")
             for tensor, address in zip((*inputs, output, output), (*addresses, got, due), strict=True):
                 bench.guard(address, tensor.nbytes)
-            _make_reference(bench, operator, addresses, due)
+            _make_reference(bench, path, operator, addresses, due)
 
         prepare()
         if spot and (wrong := _spot_check(card, operator, due)):
@@ -201,7 +201,7 @@ def _does_not_fit(bench: Bench, operator: KitOperator) -> str:
     return f"needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free" if needed > free else ""
 
 
-def _make_reference(bench: Bench, operator: KitOperator, inputs: Sequence[int], due: int) -> None:
+def _make_reference(bench: Bench, path: Path, operator: KitOperator, inputs: Sequence[int], due: int) -> None:
     """Fill the inputs, and compute what is due."""
     reference, dtype = operator.reference, operator.case.dtype
     module = bench.own(dtype)
@@ -209,6 +209,12 @@ def _make_reference(bench: Bench, operator: KitOperator, inputs: Sequence[int], 
         count = prod(shape)
         seed = ctypes.c_uint32(seed_of(position))
         bench.each(module, "fill", count, ctypes.c_uint64(address), ctypes.c_uint64(count), seed)
+    if reference.kernel == UNFUSED:
+        plan = next(p for p in operator.plans if p.variant == UNFUSED)
+        with _loaded(bench, path, plan, inputs, due) as (run, _):
+            run()
+            bench.card.wait()
+        return
     sizes = reference.sizes or (0,)
     with bench.buffer(4 * len(sizes)) as at:
         bench.card.write(at, struct.pack(f"<{len(sizes)}i", *sizes))
@@ -219,6 +225,8 @@ def _make_reference(bench: Bench, operator: KitOperator, inputs: Sequence[int], 
 
 
 def _spot_check(card: KitCard, operator: KitOperator, due: int) -> str:
+    if operator.reference.kernel == UNFUSED:  # its operators have cases of their own
+        return ""
     size = TYPES[operator.case.dtype][0]
     elements = {i: card.read(due + i * size, size) for i in spots(operator.reference)}
     return disagreement(operator.reference, operator.case.dtype, elements)
@@ -228,8 +236,31 @@ def _measure_plan(
     bench: Bench, path: Path, plan: KitPlan, inputs: Sequence[int], got: int, due: int, budget_us: float
 ) -> dict[str, Any]:
     card, output = bench.card, plan.parameters[-1]
-    module = card.load(read_member(path, plan.image))
+    with _loaded(bench, path, plan, inputs, got) as (run, where):
+        for tensor in (output, *plan.between):
+            card.set(where[tensor.name], UNWRITTEN, tensor.nbytes)
+        run()
+        card.wait()
+        found = bench.compared(got, due, output.elements, output.dtype)
+        touched = [t.name for t in (*plan.parameters, *plan.between) if not bench.intact(where[t.name], t.nbytes)]
+        found["astray"] = bool(touched)
+        if touched:
+            found["why"] = f"wrote behind the end of {', '.join(touched)}"
+        found["verdict"] = "wrong" if "why" in found else "right"
+        found["us"] = bench.sampled(run, budget_us)
+        return found
+
+
+@contextmanager
+def _loaded(
+    bench: Bench, path: Path, plan: KitPlan, inputs: Sequence[int], got: int
+) -> Iterator[tuple[Callable[[], None], dict[str, int]]]:
+    """A plan's kernels on the card: what launches them, and where each buffer is."""
+    card = bench.card
+    modules: dict[str, Any] = {}
     try:
+        for image in plan.images:
+            modules[image] = card.load(read_member(path, image))
         with ExitStack() as held:
             between = {t.name: held.enter_context(bench.buffer(t.nbytes)) for t in plan.between}
             where = {t.name: a for t, a in zip(plan.parameters, (*inputs, got), strict=True)} | between
@@ -237,23 +268,14 @@ def _measure_plan(
 
             def run() -> None:
                 for launch, given in zip(plan.launches, args, strict=True):
+                    module = modules[launch.image or plan.image]
                     card.launch(module, launch.kernel, launch.grid, launch.block, given, launch.dynamic_shared)
 
-            for tensor in (output, *plan.between):
-                card.set(where[tensor.name], UNWRITTEN, tensor.nbytes)
-            run()
-            card.wait()
-            found = bench.compared(got, due, output.elements, output.dtype)
-            touched = [t.name for t in (*plan.parameters, *plan.between) if not bench.intact(where[t.name], t.nbytes)]
-            found["astray"] = bool(touched)
-            if touched:
-                found["why"] = f"wrote behind the end of {', '.join(touched)}"
-            found["verdict"] = "wrong" if "why" in found else "right"
-            found["us"] = bench.sampled(run, budget_us)
-            return found
+            yield run, where
     finally:
-        with suppress(ProfileError):
-            card.unload(module)
+        for module in modules.values():
+            with suppress(ProfileError):
+                card.unload(module)
 
 
 def answer(bench: Bench, task: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -12,6 +12,8 @@ from roller_tvm.expr.operators import lookup, normalize, resolve_axes
 from roller_tvm.expr.parameters import Window
 from roller_tvm.kit.inputs import decoded, seed_of, value
 
+#: Instead of a kernel of ``support.cu``: what the operators of a graph compute one by one, a plan of the same file.
+UNFUSED = "unfused"
 #: Additions in Python that checking one operator may take, and elements checked where that allows it.
 MOST_TERMS, ELEMENTS = 20_000, 4
 

@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from roller_tvm.kit.cases import RTASKS
+from roller_tvm.kit.reference import UNFUSED
 from roller_tvm.stats import geomean, spearman
 
 #: What a prediction may be off by, either way, to be called near.
@@ -87,7 +89,8 @@ def report(results: Row) -> str:
     """
     if not results["card"]:
         return f"# GPU kit: {results['status']}\n\n{results.get('why', '')}\n"
-    return "\n".join([*_head(results), *_families(results), *_wrong(results), *_table(results)]) + "\n"
+    lines = [*_head(results), *_families(results), *_wrong(results), *_graphs(results), *_table(results)]
+    return "\n".join(lines) + "\n"
 
 
 def _head(results: Row) -> Iterator[str]:
@@ -150,6 +153,34 @@ def _wrong(results: Row) -> Iterator[str]:
     ]  # fmt: skip
     if bad:
         yield from ("## Not right", "", *bad, "")
+
+
+def fused_us(operator: Row) -> tuple[float, float] | None:
+    """Of a graph of operators: measured microseconds one by one, and fused, where both are right."""
+    plans = operator["plans"].values()
+    found = {p["variant"]: p["us"]["median"] for p in plans if p.get("verdict") == "right"}
+    if UNFUSED not in found:
+        return None
+    fused = [us for variant, us in found.items() if variant != UNFUSED]
+    return (found[UNFUSED], min(fused)) if fused else None
+
+
+def _graphs(results: Row) -> Iterator[str]:
+    """Graphs of operators: fused against one by one."""
+    rows = {n: o for n, o in results["operators"].items() if o["operator"] == RTASKS}
+    if not rows:
+        return
+    yield from ("## Fused by rTasks", "", "| graph | kernels | fused | us | fused | faster | predicted |",
+                "| --- | --- | --- | --- | --- | --- | --- |")
+    for name, operator in rows.items():
+        plans = list(operator["plans"].values())
+        apart = next(p for p in plans if p["variant"] == UNFUSED)
+        fused = [p for p in plans if p is not apart]
+        times = fused_us(operator)
+        told = (f"{times[0]:.1f}", f"{times[1]:.1f}", f"{times[0] / times[1]:.2f}x") if times else ("", "", "")
+        yield (f"| {name} {operator['params']} | {apart['kernels']} | {min(p['kernels'] for p in fused)} | "
+               f"{' | '.join(told)} | {apart['predicted_us'] / min(p['predicted_us'] for p in fused):.2f}x |")
+    yield ""
 
 
 def _table(results: Row) -> Iterator[str]:

@@ -17,6 +17,7 @@ from roller_tvm.device.cache import write_whole
 from roller_tvm.errors import BadInput
 from roller_tvm.kit.archive import REMEDY, KitOperator, archive_path, read_operator
 from roller_tvm.kit.cases import fair
+from roller_tvm.kit.reference import UNFUSED
 from roller_tvm.kit.support import ARCHIVE
 from roller_tvm.kit.watchdog import SILENCE_S, Desk, TimeIsUp, WorkerLost
 from roller_tvm.version import __version__
@@ -254,7 +255,7 @@ class Run:
         self.results["torch"] = {**self.torch.facts}
         for name, operator in self.operators.items():
             found = self.results["operators"][name]["torch"]
-            if found or time.monotonic() >= until:
+            if found or time.monotonic() >= until or operator.reference.kernel == UNFUSED:
                 continue
             try:
                 for result in self.torch.ask({"case": asdict(operator.case), "budget_us": BEST_US}, until):

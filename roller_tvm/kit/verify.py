@@ -84,16 +84,19 @@ def _own(path: Path, name: str, arch: str) -> Iterator[str]:
 
 
 def _plan(path: Path, plan: KitPlan, arch: str, most_shared: int) -> Iterator[str]:
+    found: dict[str, dict[str, KernelResources]] = {}
     try:
-        kernels, wrong = _image(read_member(path, plan.image), arch, [launch.kernel for launch in plan.launches])
+        for image in plan.images:
+            names = [launch.kernel for launch in plan.launches if (launch.image or plan.image) == image]
+            found[image], wrong = _image(read_member(path, image), arch, names)
+            yield from wrong
         if plan.source:
             read_member(path, plan.source)
     except RollerError as error:
         yield error.what
         return
-    yield from wrong
     for launch in plan.launches:
-        kernel = kernels.get(launch.kernel)
+        kernel = found[launch.image or plan.image].get(launch.kernel)
         if kernel is None:
             continue
         threads, shared = prod(launch.block), kernel.shared_bytes + launch.dynamic_shared

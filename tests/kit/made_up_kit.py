@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import zipfile
+from dataclasses import replace
 
 from roller_tvm.kit.archive import KernelLaunch, KitOperator, KitPlan, Tensor, archive_path, write_archive
-from roller_tvm.kit.cases import Case
-from roller_tvm.kit.reference import reference_of
+from roller_tvm.kit.cases import RTASKS, Case
+from roller_tvm.kit.reference import UNFUSED, Reference, reference_of
 from roller_tvm.kit.support import ARCHIVE, own_sources
 
 COUNT = 8
@@ -27,6 +28,18 @@ def make_kit(folder, operators, archs=("sm_90",)):
             operator = KitOperator(case, arch, "h200", reference, made, ("one",), "by hand")
             write_archive(archive_path(folder, arch, case), operator, files)
     return folder
+
+
+def add_graph(folder, name, plans, arch="sm_90"):
+    """A graph of operators: what its fused kernel does, and what those of the operators one by one do."""
+    case = Case(name, RTASKS, "model=made_up", "float32")
+    files = {f"{n}.cubin": b"\x7fELF " + f"{what} count={COUNT}".encode() for n, what in enumerate(plans)}
+    fused, apart = replace(plan(0), variant="fused"), plan(1)
+    launch = replace(apart.launches[0], dynamic_shared=0)  # the last of two kernels makes the result
+    apart = replace(apart, variant=UNFUSED, image="1.cubin", launches=(replace(launch, image="2.cubin"), launch))
+    reference = Reference(UNFUSED, (), ((COUNT,),), (COUNT,), 0, 8)
+    write_archive(archive_path(folder, arch, case),
+                  KitOperator(case, arch, "h200", reference, (fused, apart), (), "by hand"), files)
 
 
 def plan(rank):

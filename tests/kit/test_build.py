@@ -119,3 +119,18 @@ def test_the_folder_is_all_that_is_needed(kit, tmp_path):
     command = [sys.executable, "-I", "-S", moved / "gpu_kit.py", "--out", tmp_path / "out", "--driver", "libabsent.so"]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300, cwd=tmp_path)
     assert done.returncode == 0 and "no device: no CUDA driver" in done.stdout, done.stdout + done.stderr
+
+
+def test_a_graph_of_operators_fused_and_one_by_one(tmp_path):
+    """Attention's heads in small: the fused kernels agree with the operators' own, executed block by block."""
+    if not find_compilers():
+        pytest.skip("neither NVRTC nor nvcc here")
+    build_support(tmp_path, "sm_90", OPTIONS)
+    case = Case("F0", "rtasks", "model=attention scale=16", "float32")
+    made = build_case(tmp_path, case, "sm_90", OPTIONS)
+    fused, apart = made.plans
+    assert len(fused.launches) * 3 <= len(apart.launches) and fused.predicted_us < apart.predicted_us
+    assert verify(tmp_path)[1] == []
+    bench = Bench(EmulatedCard(sources(tmp_path)), tmp_path, "sm_90")
+    found = list(measure_operator(bench, archive_path(tmp_path, "sm_90", case), [0, 1], 1.0, float("inf")))
+    assert [f["verdict"] for f in found] == ["right", "right"], found

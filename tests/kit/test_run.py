@@ -14,7 +14,7 @@ import pytest
 from roller_tvm.device.cpu_bench import find_compiler
 from roller_tvm.device.load import load_file
 
-from .made_up_kit import make_kit
+from .made_up_kit import add_graph, make_kit
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "python" / "gpu_kit.py"
@@ -66,6 +66,22 @@ def test_all_is_well(driver, tmp_path):
     spec = load_file(tmp_path / "out/device.toml")
     assert (spec.units, spec.arch, spec.source) == (4, "sm_90", "estimated")
     assert spec.peak("float16", tensor=True) == pytest.approx(results["profile"]["tensor"]["float16"])
+
+
+def test_a_graph_fused_beside_its_operators_one_by_one(driver, tmp_path):
+    """Two kernels of two images against one; a fused kernel that differs from them is wrong."""
+    kit = make_kit(tmp_path / "kit", {"E1": ["right us=7"]})
+    add_graph(kit, "F0", ["right us=5", "right us=6", "right us=9"])
+    add_graph(kit, "F1", ["wrong us=5", "right us=6", "right us=9"])
+    code, said, results = run(kit, tmp_path / "out", driver)
+    assert code == 6 and results["status"] == "done", said
+    assert verdicts(results, "F0") == ["right", "right"] and verdicts(results, "F1") == ["wrong", "right"]
+    plans = results["operators"]["F0.float32"]["plans"]
+    assert [plans[n]["kernels"] for n in "01"] == [1, 2]
+    assert plans["0"]["us"]["median"] == pytest.approx(5) and plans["1"]["us"]["median"] == pytest.approx(15)
+    table = (tmp_path / "out/table.md").read_text()
+    assert "| F0.float32 model=made_up | 2 | 1 | 15.0 | 5.0 | 3.00x | 2.00x |" in table
+    assert "| F1.float32 model=made_up | 2 | 1 |  |  |  | 2.00x |" in table
 
 
 def test_what_goes_wrong_is_told_and_the_others_are_measured(driver, tmp_path):

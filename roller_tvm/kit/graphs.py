@@ -1,0 +1,160 @@
+"""Graphs of operators in the kit: their kernels fused by rTasks beside the same operators one by one."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from roller_tvm.device import load_device
+from roller_tvm.emulate.host import BufferSpec, HostCode
+from roller_tvm.errors import MeasureError, RollerError
+from roller_tvm.expr.operators import parse_params
+from roller_tvm.kit.archive import (
+    KernelLaunch,
+    KitOperator,
+    KitPlan,
+    Tensor,
+    archive_path,
+    read_operator,
+    triple,
+    write_archive,
+)
+from roller_tvm.kit.build import DEVICES, Options, state
+from roller_tvm.kit.cases import Case
+from roller_tvm.kit.reference import UNFUSED, Reference
+from roller_tvm.rammer import Costs
+from roller_tvm.rammer.policy import plain_kernel
+from roller_tvm.toolchain import compile_cuda, kernel_resources
+
+FUSED = "fused"
+
+
+def build_graph(kit: Path, case: Case, arch: str, options: Options) -> KitOperator:
+    """Make the file of one graph for one architecture, if it is not there as this code makes it.
+
+    Raises
+    ------
+    RollerError
+        A part of it cannot be planned, or a kernel is refused.
+    """
+    path, made_by = archive_path(kit, arch, case), state(options)
+    if path.is_file():
+        try:
+            found = read_operator(path)
+        except RollerError:
+            pass  # damaged: made again
+        else:
+            if found.case == case and (options.keep or found.made_by == made_by):
+                return found
+    made = _Graph(case, arch, options)
+    plans = (made.fused(), made.apart())
+    inputs, output = [t.shape for t in made.parameters[:-1]], made.parameters[-1].shape
+    reference = Reference(UNFUSED, (), tuple(inputs), output, 0, made.flops)
+    operator = KitOperator(case, arch, DEVICES[arch], reference, plans, (), made_by)
+    write_archive(path, operator, made.files)
+    return operator
+
+
+class _Graph:
+    """A model planned, and its kernels as they are compiled."""
+
+    def __init__(self, case: Case, arch: str, options: Options) -> None:
+        from roller_tvm.relax.branchy import build
+        from roller_tvm.relax.rtasks import rtask_graph
+        from roller_tvm.tir.rtasks import KernelMaker
+
+        self.case, self.arch, self.options = case, arch, options
+        self.device = load_device(DEVICES[arch])
+        params = parse_params(case.params)
+        found = rtask_graph(build(params["model"], int(params.get("scale", 1)))[0], device=self.device)
+        if len(found.regions) != 1 or found.outside:
+            raise MeasureError(f"it is {len(found.regions)} graphs, {len(found.outside)} operators are outside",
+                               f"{case} for {arch}", "give the kit a model that can be planned whole")
+        (self.region,) = found.regions
+        self.graph = found.graph(self.region)
+        (self.plan,) = found.plans()
+        self.maker = KernelMaker(found.functions, found.target)
+        self.calls = {call.name: call for call in self.region.calls}
+        self.flops = sum(k.plan.expression.flops for o in self.graph.operators if (k := o.fastest).plan)
+        self.files: dict[str, bytes] = {}
+        self.resources: dict[str, tuple[dict[str, Any], ...]] = {}
+        self.parameters: tuple[Tensor, ...] = ()
+
+    def fused(self) -> KitPlan:
+        """As planned: parts that are one kernel, and those that are not."""
+        kernels: list[tuple[str, HostCode, dict[str, str]]] = []
+        for number, part in enumerate(self.plan.parts):
+            if part.program:
+                made = self.maker.fused(f"rtasks_{number}", part, self.region.calls, self.region.kept)
+                kernels.append((made.source, made.host, {}))
+            else:
+                kernels += [self._alone(name, kernel) for name, kernel in part.kernels]
+        return self._plan(0, FUSED, self.plan.seconds, kernels)
+
+    def apart(self) -> KitPlan:
+        """Every operator by its fastest kernels."""
+        costs = Costs.of(self.device)
+        order = [self.graph.by_name[call.name] for call in self.region.calls]
+        kernels = [self._alone(o.name, plain_kernel(o, costs)) for o in order]
+        return self._plan(1, UNFUSED, self.plan.sequential_seconds, kernels)
+
+    def _alone(self, name: str, kernel: Any) -> tuple[str, HostCode, dict[str, str]]:
+        code = self.maker.code(self.calls[name], kernel)
+        return code.source, code.host, {own: spec.name for own, spec in code.named(name).items()}
+
+    def _plan(
+        self, rank: int, variant: str, seconds: float, kernels: Sequence[tuple[str, HostCode, dict[str, str]]]
+    ) -> KitPlan:
+        launches: list[KernelLaunch] = []
+        buffers: dict[str, Tensor] = {}
+        for source, host, names in kernels:
+            image = self._image(source)
+            for spec in (*host.parameters, *host.between):
+                assert isinstance(spec, BufferSpec)
+                name = names.get(spec.name, spec.name)
+                buffers.setdefault(name, Tensor(name, tuple(map(int, spec.shape)), str(spec.dtype)))
+            for launch in host.launches:
+                arguments = tuple(names.get(str(a), str(a)) for a in launch.arguments)
+                launches.append(KernelLaunch(launch.kernel, arguments, triple(launch.grid), triple(launch.block),
+                                             int(launch.dynamic_shared), image))
+        own = [self._shaped(t, buffers) for t in self._interface()]
+        if self.parameters and [t.shape for t in self.parameters] != [t.shape for t in own]:
+            raise RollerError("fused and one by one it takes other tensors", str(self.case), "report this")
+        self.parameters = tuple(own)
+        between = tuple(t for n, t in buffers.items() if n not in {p.name for p in own})
+        told = {"launches": len(launches), "text": str(self.plan).splitlines()[0] if variant == FUSED else UNFUSED}
+        images = dict.fromkeys(launch.image for launch in launches)
+        resources = tuple(r for image in images for r in self.resources[image])
+        return KitPlan(rank, (variant,), variant, seconds * 1e6, "", told, launches[0].image, "", self.parameters,
+                       between, tuple(launches), resources)
+
+    def _interface(self) -> Iterable[str]:
+        """The graph's inputs by first use, and its result."""
+        written = {t for call in self.region.calls for t in call.tensors[len(call.tensors) - call.outputs :]}
+        read = [t for call in self.region.calls for t in call.tensors[: len(call.tensors) - call.outputs]]
+        inputs = [t for t in dict.fromkeys(read) if t not in written]
+        results = sorted(self.region.kept & written) or sorted(written - set(read))
+        if len(results) != 1:
+            raise MeasureError(f"it has {len(results)} results", str(self.case), "give the kit a model of one result")
+        return (*inputs, *results)
+
+    def _shaped(self, tensor: str, buffers: dict[str, Tensor]) -> Tensor:
+        """A tensor of the graph with its own shape: kernels may see its dimensions fused."""
+        found = buffers[tensor]
+        known = next((t for t in self.parameters if t.name == tensor), None)
+        if known and prod(known.shape) == found.elements:
+            return known
+        return found
+
+    def _image(self, source: str) -> str:
+        name = f"{hashlib.sha256(source.encode()).hexdigest()[:12]}.cubin"
+        if name not in self.files:
+            cubin = compile_cuda(source, self.arch, self.options.compiler, f"{self.case} for {self.arch}")
+            self.files[name] = cubin.data
+            if self.options.sources == "all":
+                self.files[name.replace(".cubin", ".cu")] = source.encode()
+            self.resources[name] = tuple(r.to_json() for r in kernel_resources(cubin).values())
+        return name
