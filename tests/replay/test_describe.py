@@ -46,6 +46,15 @@ def test_threads_along_a_reduction_share_it():
     assert isinstance(kernel, ReduceKernel) and (kernel.lanes, kernel.rows, kernel.blocks) == (32, 1, 128 * 512)
 
 
+def test_threads_share_a_reduction_whose_axes_were_fused_and_split_unevenly():
+    line = record(
+        ["reduction_layer", [128, 64, 7, 7], [2, 3], False],
+        [["FU", 1, [2, 3]], ["SP", 1, 2, 49, [16], 1], ["AN", 1, 3, 6], ["FU", 1, [0, 1]], ["AN", 1, 0, 5]],
+    )  # fmt: skip
+    (kernel,) = kernels(line)
+    assert isinstance(kernel, ReduceKernel) and (kernel.lanes, kernel.rows, kernel.blocks) == (16, 1, 128 * 64)
+
+
 def test_the_operator_comes_from_the_file_where_the_key_is_a_hash():
     line = matmul_record(key=["0123456789abcdef", [256, 128], [128, 512]])
     (kernel,) = kernels(line, "matmul_256_128_512.json.gz")
