@@ -25,12 +25,15 @@ class Function:
     between : tuple of BufferSpec
         What kernels hand one another.
     launches : tuple of Launch
+    scratch : tuple of str
+        Parameters that nobody reads afterwards.
     """
 
     program: Program
     parameters: tuple[BufferSpec, ...]
     between: tuple[BufferSpec, ...]
     launches: tuple[Launch, ...]
+    scratch: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.launches))
@@ -46,7 +49,7 @@ class Function:
         """
         known = host.sized(sizes or {})
         buffers = tuple(p for p in known.parameters if isinstance(p, BufferSpec))
-        return cls(program, buffers, known.between, known.launches)
+        return cls(program, buffers, known.between, known.launches, known.scratch)
 
     @property
     def blocks(self) -> int:
@@ -91,7 +94,7 @@ class Function:
         self._run(memory, sample, options)
         results = [memory[s.name] for s, array in zip(self.parameters, given, strict=True) if array is None]
         if not sample:
-            return [r.numpy() for r in results]
+            return [r.numpy(r.name in self.scratch) for r in results]
         return [np.ma.masked_array(r.numpy(partly=True), ~r.written()) for r in results]
 
     def run_in_place(self, arrays: Sequence[np.ndarray[Any, Any]], fresh: Collection[int] = (), **options: Any) -> None:
@@ -118,7 +121,8 @@ class Function:
         self._run(memory, 0, options)
         for spec, array in zip(self.parameters, arrays, strict=True):
             if array.flags.writeable:
-                np.copyto(array, memory[spec.name].numpy().view(array.dtype).reshape(array.shape))
+                partly = spec.name in self.scratch
+                np.copyto(array, memory[spec.name].numpy(partly).view(array.dtype).reshape(array.shape))
 
     def _run(self, memory: dict[str, DeviceArray], sample: int, options: dict[str, Any]) -> None:
         """Launch after launch, on the parameters' memory and what is allocated between them."""

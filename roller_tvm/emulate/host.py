@@ -101,6 +101,8 @@ class HostCode:
         A name is a number that the function is given.
     between : tuple of BufferSpec
     launches : tuple of Launch
+    scratch : tuple of str
+        Parameters that are memory between launches, or within one: nobody reads them after the call.
 
     Examples
     --------
@@ -114,6 +116,7 @@ class HostCode:
     parameters: tuple[BufferSpec | str, ...]
     between: tuple[BufferSpec, ...]
     launches: tuple[Launch, ...]
+    scratch: tuple[str, ...] = ()
 
     @property
     def kernels(self) -> tuple[str, ...]:
@@ -148,7 +151,7 @@ class HostCode:
             return Launch(one.kernel, arguments, triple(one.grid), triple(one.block), dynamic)
 
         parameters = tuple(buffer(p) for p in self.parameters if isinstance(p, BufferSpec))
-        return HostCode(parameters, tuple(map(buffer, self.between)), tuple(map(launch, self.launches)))
+        return HostCode(parameters, tuple(map(buffer, self.between)), tuple(map(launch, self.launches)), self.scratch)
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
@@ -156,6 +159,7 @@ class HostCode:
             "parameters": [p if isinstance(p, str) else _plain(p) for p in self.parameters],
             "between": [_plain(b) for b in self.between],
             "launches": [[x.kernel, x.arguments, x.grid, x.block, x.dynamic_shared] for x in self.launches],
+            **({"scratch": list(self.scratch)} if self.scratch else {}),
         }
 
     @classmethod
@@ -169,6 +173,7 @@ class HostCode:
             tuple(p if isinstance(p, str) else buffer(p) for p in data["parameters"]),
             tuple(map(buffer, data["between"])),
             tuple(Launch(x[0], *map(_tuples, x[1:])) for x in data["launches"]),
+            tuple(data.get("scratch", ())),
         )
 
 

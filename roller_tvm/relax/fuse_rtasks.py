@@ -298,23 +298,23 @@ class _GpuFusion:
     def _fused(self, block: Block, region: Region, part: Part) -> tuple[str, FusedCall]:
         """The function of a part in the module, and the call of it."""
         name = next(f"{NAME}_{n}" for n in range(len(self.taken) + 1) if f"{NAME}_{n}" not in self.taken)
-        kernel = self.maker.fused(name, part, region.calls, region.kept)
         calls = [call for call in region.calls if call.name in {o for o, _ in part.kernels}]
+        kept = set(region.kept)
+        for call in calls:  # a tuple is handed out whole, or not at all
+            results = call.tensors[len(call.tensors) - call.outputs :]
+            kept |= set(results) if kept.intersection(results) else set()
+        kernel = self.maker.fused(name, part, region.calls, kept)
         made = {t for call in calls for t in call.tensors[len(call.tensors) - call.outputs :]}
-        known = {s.name: s for s in (*kernel.host.parameters, *kernel.host.between) if isinstance(s, BufferSpec)}
-        of_block = {name: spec_of(block, name) if name in block.values else spec for name, spec in known.items()}
-        reads = tuple(n for n in of_block if n in block.values and n not in made)
-        # What no rTask reads or writes is made all the same: a result may be wanted by name.
-        results = [n for call in calls for n in call.tensors[len(call.tensors) - call.outputs :]]
-        scratch = tuple(spec for n, spec in of_block.items() if n not in block.values)
-        specs = [*(of_block[n] for n in reads), *(spec_of(block, n) for n in results), *scratch]
+        given = [spec.name for spec in kernel.host.parameters if isinstance(spec, BufferSpec)]
+        reads, results = (tuple(n for n in given if (n in made) == written) for written in (False, True))
+        specs = [*(spec_of(block, n) for n in (*reads, *results)), *kernel.host.between]
         func = fused_function(name, kernel, self.graph.target, specs, [o for o, _ in part.kernels])
         self.taken.add(name)
         builder = relax.BlockBuilder(self.mod)  # which gives the variable its type
         var = builder.add_func(func, name)
         self.mod = builder.get()
         self.report.kernels[name] = kernel
-        return name, FusedCall(tuple(calls), var, reads, (*results, *scratch))
+        return name, FusedCall(tuple(calls), var, reads, (*results, *kernel.host.between))
 
 
 def _merged(mod: Any, functions: ScheduledFunctions, report: Fusion) -> Any:

@@ -65,7 +65,7 @@ def spec_bytes(spec: BufferSpec) -> int:
 
 
 def rewritten(mod: Any, block: Block, fused: Sequence[FusedCall]) -> Any:
-    """The dataflow block with these calls fused; every variable of it stays bound.
+    """The dataflow block with these calls fused; variables that only a plan needs are bound no more.
 
     Plans are convex, so the bindings have an order: that of the block, each plan where its last call was.
 
@@ -78,13 +78,25 @@ def rewritten(mod: Any, block: Block, fused: Sequence[FusedCall]) -> Any:
     """
     units = _units(block, fused)
     builder = relax.BlockBuilder(mod)
+    handed = {t for f in fused for t in f.writes if isinstance(t, str)}
+    lost = {t for f in fused for c in f.calls for t in c.tensors[len(c.tensors) - c.outputs :]} - handed
     bindings: list[Any] = []
     for unit in _ordered(block, units):
-        if unit.fused is None:
-            bindings.append(block.bounds[unit.numbers[0]].binding)
-        else:
+        if unit.fused is not None:
             bindings += _bindings(builder, block, unit)
+            continue
+        bound = block.bounds[unit.numbers[0]]
+        if not lost.intersection(bound.reads):
+            value = _value(block, bound)
+            again = value is not bound.binding.value
+            bindings.append(relax.VarBinding(bound.binding.var, builder.normalize(value)) if again else bound.binding)
     return relax.DataflowBlock(bindings)
+
+
+def _value(block: Block, bound: Bound) -> Any:
+    """What a binding is bound to: another name of an element of a tuple is that element, wherever it was taken from."""
+    value = bound.binding.value
+    return block.values[bound.reads[0]] if not bound.writes and isinstance(value, relax.TupleGetItem) else value
 
 
 def _units(block: Block, fused: Sequence[FusedCall]) -> list[_Unit]:
@@ -100,7 +112,7 @@ def _ordered(block: Block, units: Sequence[_Unit]) -> Iterator[_Unit]:
     home = {n: u for u, unit in enumerate(units) for n in unit.numbers}
 
     def needed(number: int, bound: Bound, inside: bool) -> set[int]:
-        values = [block.values[t] for t in bound.reads] if inside else [bound.binding.value]
+        values = [block.values[t] for t in bound.reads] if inside else [_value(block, bound)]
         return {maker[key(v)] for value in values for v in used_variables(value) if key(v) in maker}
 
     before = [{home[m] for n in unit.numbers for m in needed(n, block.bounds[n], unit.fused is not None)} - {u}
@@ -139,9 +151,11 @@ def _bindings(builder: Any, block: Block, unit: _Unit) -> Iterator[Any]:
     place = {w: n for n, w in enumerate(fused.writes) if isinstance(w, str)}
     for number in unit.numbers:
         bound = block.bounds[number]
+        if not all(t in place for t in bound.writes):
+            continue
         elements = [made if single else relax.TupleGetItem(made, place[t]) for t in bound.writes]
-        value = elements[0] if len(elements) == 1 else relax.Tuple(elements)
-        if len(elements) > 1 and not single:  # an element of a tuple is a binding of its own
+        value = elements[0]
+        if hasattr(bound.binding.var.ty, "fields"):  # an element of a tuple is a binding of its own
             named = []
             for tensor, element in zip(bound.writes, elements, strict=True):
                 var = relax.DataflowVar(tensor, type_of(block, tensor))

@@ -13,6 +13,8 @@ from roller_tvm.errors import RollerError, last_line
 from roller_tvm.tir.nodes import key
 
 OPENCL = {"kind": "opencl", **LIMITS}
+#: Attribute of a PrimFunc: how many of its last parameters are memory that nobody reads after a call.
+SCRATCH = "roller_tvm.scratch"
 
 
 def emulated_function(
@@ -135,7 +137,10 @@ class TakeHost:
                 try:
                     walk = _Host(function, kernels)
                     walk.visit(function.body)
-                    found[var.name_hint] = HostCode(walk.parameters, tuple(walk.between), tuple(walk.launches))
+                    scratch = walk.parameters[len(walk.parameters) - int(function.attrs.get(SCRATCH, 0)) :]
+                    names = tuple(str(getattr(p, "name", p)) for p in scratch)
+                    host = HostCode(walk.parameters, tuple(walk.between), tuple(walk.launches), names)
+                    found[var.name_hint] = host
                 except NotEmulated as error:
                     refused[var.name_hint] = error.what
         return found, refused

@@ -15,7 +15,7 @@ from ..emulate.text import blanked, matching, split_top
 from ..errors import RollerError
 from ..rammer.code import FusedKernel
 from ..rammer.device_code import preamble
-from .emulated import generated
+from .emulated import SCRATCH, generated
 
 #: Marks a function that is a plan: the operators in it.
 OPERATORS = "roller_tvm.rtasks"
@@ -40,7 +40,7 @@ def fused_function(
     target : tvm.target.Target or str
         For cuda.
     parameters : sequence of BufferSpec
-        The function's, of the kernel's tensors by their names: all that it works on, memory between its rTasks too.
+        The function's, of the kernel's tensors by their names; last the memory that only it sees.
     operators : collection of str
         Names of what is in it, for who reads the module.
 
@@ -74,7 +74,7 @@ def fused_function(
             body = tirx.AttrStmt(axis, "thread_extent", extent, body)
         # Who reads what another rTask wrote has it by one pointer: none is declared to be the only way to it.
         attrs = {"global_symbol": name, "tirx.noalias": False, "tirx.is_scheduled": True, "op_pattern": 8,
-                 OPERATORS: list(operators)}  # fmt: skip
+                 OPERATORS: list(operators), SCRATCH: len(kernel.host.between)}  # fmt: skip
         func = tirx.PrimFunc(list(given.values()), body)
         for key, value in attrs.items():
             func = func.with_attr(key, value)
