@@ -62,6 +62,7 @@ def verdict(
             told.append("theirs is faster even than that prediction: the plan is worse, whatever became of it")
         else:
             told.append("as predicted it would have won: the model leaves out what slows this kernel down")
+    told += _thought(ours, other)
     if first is not None and first.timed and ours.timed:
         if first.seconds > 1.1 * ours.seconds:
             told.append(f"the ranking was off: the plan thought best takes {first.seconds / ours.seconds:.2f} times as"
@@ -71,6 +72,21 @@ def verdict(
                         " thought slower than all that were measured")  # fmt: skip
     if other.ratio_spread > abs(1 - other.ratio):
         told.append(f"the ratio differs by {other.ratio_spread:.0%} between rounds: this may be noise")
+    return told
+
+
+def _thought(ours: Cell, other: Cell) -> list[str]:
+    """What the model says of the other's tiles, beside what both take."""
+    if not other.thought or not other.predicted_s > 0:
+        return []
+    told = [f"theirs in Roller's words: {other.thought}; predicted {duration(other.predicted_s)}"]
+    if not ours.predicted_s > 0:
+        return told
+    thought, taken = other.predicted_s / ours.predicted_s, other.seconds / ours.seconds
+    if thought > 1:
+        told.append(f"the model expects {thought:.2f} times our time of them, they take {taken:.2f} times ours")
+    else:
+        told.append(f"the model expects {thought:.2f} times our time of them too: they were not among those measured")
     return told
 
 

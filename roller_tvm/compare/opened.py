@@ -11,6 +11,7 @@ from typing import Any
 
 from roller_tvm.compare.keeping import unrun, why_wrong
 from roller_tvm.compare.suite import Case
+from roller_tvm.compare.theirs import Thought
 
 #: Below the folder of a comparison.
 TASKS, KERNELS, WORK = "tasks", "kernels", "work"
@@ -53,7 +54,7 @@ class OpenedTask:
     def found(
         self, kernel: Path, seconds: float, trials: int = 0, claimed_s: float = math.nan,
         curve: Sequence[tuple[float, float]] = (), schedule: str = "", tiles: str = "", predicted_s: float = math.nan,
-        remark: str = "",
+        remark: str = "", thought: Thought | None = None,
     ) -> dict[str, Any]:  # fmt: skip
         """Fields of ``results.Tuned`` for a tuner that has a kernel, which may be wrong.
 
@@ -63,6 +64,8 @@ class OpenedTask:
             Kept with what its check said.
         remark : str
             What to know about it, where it is right.
+        thought : Thought, optional
+            What Roller's model says of another tuner's tiles.
         """
         wrong, only_built = why_wrong(kernel), unrun(kernel)
         reason = "; ".join(filter(None, (only_built, remark)))
@@ -70,6 +73,7 @@ class OpenedTask:
             "status": "wrong answer" if wrong else "ok", "reason": wrong or reason, "seconds": seconds,
             "trials": trials, "claimed_s": claimed_s, "predicted_s": predicted_s, "curve": list(curve),
             "kernel": "" if only_built else self.told(kernel), "schedule": schedule, "tiles": tiles,
+            **({} if thought is None else {"predicted_s": thought.seconds, "thought": str(thought)}),
         }  # fmt: skip
 
 

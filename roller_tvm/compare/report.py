@@ -60,6 +60,7 @@ class Cell:
     schedule: str = ""
     build_s: float = math.nan
     error: float = math.nan
+    thought: str = ""
 
     @property
     def timed(self) -> bool:
@@ -176,7 +177,7 @@ def _cell(tuner: Tuner, tuned: Tuned, timed: Timed | None, base: Tuned | None) -
     own = timed.of(base) if timed is not None and base is not None else ()
     told: dict[str, Any] = {"tune_s": tuned.seconds, "trials": tuned.trials, "claimed_s": tuned.claimed_s,
                             "predicted_s": tuned.predicted_s, "tiles": tuned.tiles, "schedule": tuned.schedule,
-                            "build_s": tuned.build_s, "error": tuned.error}  # fmt: skip
+                            "build_s": tuned.build_s, "error": tuned.error, "thought": tuned.thought}  # fmt: skip
     if not rounds:
         return Cell(tuner, tuned.status, tuned.reason, **told)
     seconds = median(rounds)
@@ -215,7 +216,7 @@ def to_json(report: Report) -> dict[str, Any]:
                         "trials": c.trials, "seconds": number(c.seconds), "spread": number(c.spread),
                         "gflops": number(row.gflops(c)), "ratio": number(c.ratio), "claimed_s": number(c.claimed_s),
                         "predicted_s": number(c.predicted_s), "build_s": number(c.build_s), "error": number(c.error),
-                        "curve": [[t, s] for t, s in c.curve], "tiles": c.tiles,
+                        "curve": [[t, s] for t, s in c.curve], "tiles": c.tiles, "thought": c.thought,
                     }
                     for c in row.cells
                 ],

@@ -39,7 +39,7 @@ class Tuned:
     claimed_s : float
         Seconds of the kernel, as the tuner itself measured it; nan where it measures nothing.
     predicted_s : float
-        Seconds of the kernel as Roller's model has it; nan of others' kernels.
+        Seconds of the kernel as Roller's model has it; of others' kernels where it knows their tiles.
     curve : tuple of (float, float)
         Seconds since tuning began, and seconds of the best kernel so far by the tuner's own measuring.
     kernel : str
@@ -52,6 +52,8 @@ class Tuned:
         Of building a whole model after its tuning.
     error : float
         Of a whole model's outputs, relative to the largest magnitude of the reference's.
+    thought : str
+        What Roller's model took another tuner's tiles for (see ``theirs``).
     """
 
     case: str
@@ -69,6 +71,7 @@ class Tuned:
     environment: str = ""
     build_s: float = math.nan
     error: float = math.nan
+    thought: str = ""
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:

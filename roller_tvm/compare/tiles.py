@@ -57,13 +57,18 @@ def record_tiles(stages: Sequence[StageInfo], axes: Mapping[str, Sequence[str]],
     >>> record_tiles(stages, {"C": "ijk"}, line)
     'C: parallel(1) core(i=64 j=64 k=32) inner(i=4 j=16) vector(j=16) i=1x16x4 j=4x16 k=32'
     """
+    nests = record_nests(stages, line)
+    names = [list(axes.get(stage.name.split(".")[0], ())) for stage in nests]
+    return "; ".join(text for text in map(nest_tiles, nests, names) if text)
+
+
+def record_nests(stages: Sequence[StageInfo], line: str) -> list[LoopStage]:
+    """The stages of a record of Ansor's as its steps leave them; none where they cannot be followed."""
     try:
         state = State.replay(stages, parse_line(1, line).steps)
     except (Unreadable, ValueError):
-        return ""
-    nests = [s for s in state.stages if s.kind in ("compute", "write") and s.place != "inline"]
-    names = [list(axes.get(stage.name.split(".")[0], ())) for stage in nests]
-    return "; ".join(text for text in map(nest_tiles, nests, names) if text)
+        return []
+    return [s for s in state.stages if s.kind in ("compute", "write") and s.place != "inline"]
 
 
 def nest_tiles(stage: LoopStage, names: Sequence[str]) -> str:

@@ -67,7 +67,7 @@ def test_a_schedule_is_read_back_whoever_made_it():
         "T_matmul_NN: parallel(v_i0=8 v_i1=3) core(v_i0=4 v_i1=16 v_k=64) inner(v_i0=4 v_i1=16) vector(v_i1=16)"
         " v_i0=8x4 v_i1=3x16 v_k=8x8"
     )
-    assert record_tiles(schedule.mod, "no record") == ""
+    assert record_tiles(schedule.mod, "no record") == ("", None)
 
 
 @pytest.mark.nightly

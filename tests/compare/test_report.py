@@ -38,9 +38,10 @@ def report(tmp_path):
         results.add(Prepared(case, "task", flops, 49152.0))
         for tuner, spent in zip(TUNERS, (0.1, 4.0, 2000.0), strict=True):
             curve = [(spent / 2, 9e-6), (spent, 3e-6)]
+            theirs = {"predicted_s": 3e-6, "thought": "register(n=16)"} if tuner.name == "ansor" else {}
             results.add(Tuned(case.digest, tuner.label, "ok", seconds=spent, trials=tuner.trials, claimed_s=3e-6,
-                              predicted_s=2e-6, curve=curve, kernel=tuner.label,
-                              tiles=f"tiles of {tuner.label}"))  # fmt: skip
+                              curve=curve, kernel=tuner.label, tiles=f"tiles of {tuner.label}",
+                              **{"predicted_s": 2e-6, **theirs}))  # fmt: skip
     results.add(Prepared(THIRD, reason="it is odd"))
     for tuner in TUNERS:
         results.add(Tuned(THIRD.digest, tuner.label, "unsupported", "it is odd"))
@@ -135,6 +136,8 @@ def test_where_it_loses_says_what_the_model_got_wrong(report):
     assert told.startswith("second <&>") and "2.00 times as long" in told
     assert "tiles of ansor:1000" in told and "tiles of roller:10" in told
     assert "its own kernel takes 2.10 times the 2.0 us" in told and "it would have won" in told
+    assert "theirs in Roller's words: register(n=16); predicted 3.0 us" in told
+    assert "the model expects 1.50 times our time of them, they take 0.50 times ours" in told
     assert "noise" not in told  # a disturbed round disturbed all
     assert "ranking was off: the plan thought best takes 1.50 times" in told
 

@@ -2,9 +2,15 @@
 
 import doctest
 
-from roller_tvm.compare import tiles
-from roller_tvm.compare.tiles import record_tiles
+import pytest
+
+from roller_tvm.compare import theirs, tiles
+from roller_tvm.compare.theirs import TheirTiles, thought_of, tiles_of
+from roller_tvm.compare.tiles import record_nests, record_tiles
+from roller_tvm.expr.operators import matmul
 from roller_tvm.replay.state import StageInfo
+
+from ..plan.devices import device
 
 STEPS = """["CI", 5], ["SP", 3, 0, 1, [1, 1, 1], 1], ["SP", 3, 4, 56, [7, 1, 8], 1], ["SP", 3, 8, 56, [1, 4, 1], 1],
 ["SP", 3, 12, 64, [2, 2, 16], 1], ["SP", 3, 16, 3, [1], 1], ["SP", 3, 18, 3, [3], 1], ["SP", 3, 20, 64, [2], 1],
@@ -30,10 +36,30 @@ def test_a_convolution():
     assert pad.endswith("in conv") and relu.startswith("relu: parallel(h=56) core(w=56 c=64)")
 
 
+def test_what_a_core_has_and_what_is_innermost():
+    found = tiles_of(record_nests(STAGES, LINE % STEPS), AXES)
+    assert found.core == {"n": 1, "h": 56, "w": 4, "c": 64}
+    assert found.inner == {"n": 1, "h": 8, "w": 1, "c": 16, "ry": 1, "rx": 1, "rc": 1}
+
+
+@pytest.mark.parametrize(
+    ("inner", "told", "searched"),
+    [
+        ({"m": 4, "n": 32, "k": 1}, "l2(m=32 n=64 k=64) register(m=4 n=32)", True),
+        ({"m": 16, "n": 64, "k": 1}, "l2(m=32 n=64 k=64) register(m=16 n=64)", False),  # more than there are registers
+        ({"m": 4, "n": 32, "k.p": 4}, "", False),
+    ],
+)
+def test_what_the_model_thinks_of_them(inner, told, searched):
+    thought = thought_of(matmul(m=64, n=64, k=64), device("avx512"), TheirTiles({"m": 32, "n": 64}, inner))
+    assert (thought.tiles if thought else "") == told
+    assert thought is None or (thought.searched == searched and thought.seconds > 0)
+
+
 def test_what_cannot_be_followed_is_left_out():
     assert record_tiles(STAGES, AXES, LINE % '["XX", 3, 0]') == ""
     assert record_tiles(STAGES, AXES, "no record") == ""
 
 
 def test_examples():
-    assert doctest.testmod(tiles).failed == 0
+    assert doctest.testmod(tiles).failed == doctest.testmod(theirs).failed == 0

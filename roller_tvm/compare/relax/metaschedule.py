@@ -48,10 +48,11 @@ def tune(opened: Opened, trials: int) -> dict[str, Any]:
         reason = f"none of {curve.trials} kernels worked"
         return {"status": "failed", "reason": reason, "seconds": seconds, "trials": curve.trials}
     line = record_text(best)
-    tiles = record_tiles(opened.mod, line)
+    tiles, thought = record_tiles(opened.mod, line, opened.device)
     path = build_record(opened.key, opened.text, opened.target, opened.constants, line, opened.kernels)
     claimed = [float(s) for s in best.run_secs]
-    return opened.found(path, seconds, curve.trials, sum(claimed) / len(claimed), curve.points, line, tiles)
+    return opened.found(path, seconds, curve.trials, sum(claimed) / len(claimed), curve.points, line, tiles,
+                        thought=thought)  # fmt: skip
 
 
 def resumed(work: Path, threads: int, curve: CurveFile) -> dict[str, Any]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
 
+from roller_tvm.compare.theirs import Thought, thought_of, tiles_of
 from roller_tvm.compare.tiles import nest_tiles
 from roller_tvm.replay.state import Loop, LoopStage, Part
 from roller_tvm.tir.nodes import REDUCTION
@@ -18,31 +20,45 @@ _INIT, _UPDATE = "_init", "_update"
 _UNROLL = "pragma_auto_unroll_max_step"
 
 
-def record_tiles(mod: Any, line: str) -> str:
-    """A record of a module as tiles; '' where it cannot be followed.
+def record_tiles(mod: Any, line: str, device: Any = None) -> tuple[str, Thought | None]:
+    """A record of a module as tiles, and what Roller's model thinks of them; nothing where it cannot be followed.
 
     Parameters
     ----------
     mod : IRModule
     line : str
         As a database's file has it.
+    device : DeviceSpec, optional
     """
     from roller_tvm.relax.database import replay
+    from roller_tvm.tir.read import read_prim_func
 
-    try:
-        return function_tiles(replay(mod, line).mod["main"])
-    except Exception:  # an explanation is not worth a comparison
-        return ""
+    told, thought = "", None
+    with contextlib.suppress(Exception):  # an explanation is not worth a comparison
+        nests = function_nests(replay(mod, line).mod["main"])
+        told = "; ".join(text for text in (nest_tiles(stage, names) for stage, names in nests) if text)
+        if device is not None:
+            expression = read_prim_func(mod["main"]).expression
+            # A block's axes have names of their own, in the order of the expression's.
+            known = {s.name: [a.name for a in s.axes] for s in expression.stages}
+            axes = {s.name: known[s.name] for s, names in nests if len(known.get(s.name, ())) == len(names)}
+            if (theirs := tiles_of([stage for stage, _ in nests], axes)) is not None:
+                thought = thought_of(expression, device, theirs)
+    return told, thought
 
 
 def function_tiles(func: Any) -> str:
-    """Blocks as tiles, a nest after the other: those that reduce, or all where none does."""
+    """Blocks of a scheduled function as tiles, a nest after the other."""
+    return "; ".join(text for text in (nest_tiles(stage, names) for stage, names in function_nests(func)) if text)
+
+
+def function_nests(func: Any) -> list[tuple[LoopStage, list[str]]]:
+    """Blocks as stages with the names of their axes: those that reduce, or all where none does."""
     blocks = [b for b in placed_blocks(func.body) if b.loops and not b.name.endswith(_INIT)]
-    chosen = [b for b in blocks if b.reduces] or blocks
-    return "; ".join(text for text in map(_block, chosen) if text)
+    return [_block(b) for b in [b for b in blocks if b.reduces] or blocks]
 
 
-def _block(block: PlacedBlock) -> str:
+def _block(block: PlacedBlock) -> tuple[LoopStage, list[str]]:
     names = [str(v.var.name) for v in block.block.iter_vars]
     outputs = sum(int(v.iter_type) != REDUCTION for v in block.block.iter_vars)
     loops = [_loop(block, loop) for loop in block.loops]
@@ -50,7 +66,7 @@ def _block(block: PlacedBlock) -> str:
     limits = [int(loop.annotations[_UNROLL]) for loop in block.loops if _UNROLL in loop.annotations]
     if limits:
         stage.pragma["auto_unroll_max_step"] = max(limits)
-    return nest_tiles(stage, names)
+    return stage, names
 
 
 def _loop(block: PlacedBlock, loop: PlacedLoop) -> Loop:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from pathlib import Path
@@ -11,7 +12,8 @@ from roller_tvm.compare.curve import CurveFile
 from roller_tvm.compare.keeping import mend_lines
 from roller_tvm.compare.relay.kernels import build_record
 from roller_tvm.compare.relay.tasks import Opened
-from roller_tvm.compare.tiles import record_tiles
+from roller_tvm.compare.theirs import Thought, thought_of, tiles_of
+from roller_tvm.compare.tiles import record_nests, record_tiles
 from roller_tvm.replay.state import StageInfo
 
 #: Ansor's own number of measurements between two trainings, and where the trials are few enough that it would not
@@ -56,8 +58,9 @@ def tune(opened: Opened, trials: int) -> dict[str, Any]:
         return {**found, "status": "failed", "reason": f"none of {tried} kernels worked"}
     packs = task is opened.search_task and _packs(task)
     path = build_record(opened.key, opened.dag, opened.target, packs, line, opened.kernels)
-    tiles = read_back(line, opened.dag)
-    return opened.found(path, found["seconds"], tried, claimed, curve.points, line, tiles, remark=remark)
+    tiles, thought = read_back(line, opened.dag, opened.device)
+    return opened.found(path, found["seconds"], tried, claimed, curve.points, line, tiles, remark=remark,
+                        thought=thought)  # fmt: skip
 
 
 def names_with_digits(dag: Any) -> bool:
@@ -99,20 +102,24 @@ def best_record(log: Path, key: str) -> tuple[str, float, int]:
     return line, (seconds if line else math.nan), tried
 
 
-def read_back(line: str, dag: Any) -> str:
-    """A record as tiles; '' where its steps cannot be followed: an explanation is not worth a comparison."""
+def read_back(line: str, dag: Any, device: Any = None) -> tuple[str, Thought | None]:
+    """A record as tiles, and what Roller's model thinks of them on a device; nothing where it cannot be followed."""
     import tvm
+
+    from roller_tvm.te.read import read_te
 
     stages, axes, simplify = [], {}, tvm.arith.Analyzer().simplify
 
     def extents(own: Any) -> tuple[int, ...]:
         return tuple(int(simplify(axis.dom.extent)) for axis in own)
 
-    try:
+    told, thought = "", None
+    with contextlib.suppress(Exception):  # an explanation is not worth a comparison
         for op in dag.ops:
             name, spatial, reduce = str(op.name), getattr(op, "axis", ()), getattr(op, "reduce_axis", ())
             stages.append(StageInfo(name, extents(spatial), extents(reduce), not hasattr(op, "axis")))
             axes[name] = [str(a.var.name) for a in (*spatial, *reduce)]
-        return record_tiles(stages, axes, line)
-    except Exception:
-        return ""
+        told = record_tiles(stages, axes, line)
+        if device is not None and (theirs := tiles_of(record_nests(stages, line), axes)) is not None:
+            thought = thought_of(read_te(dag).expression, device, theirs)
+    return told, thought
