@@ -12,7 +12,7 @@ from tvm import relax
 
 from ..device import DeviceSpec
 from ..emulate.host import BufferSpec
-from ..errors import RollerError, UnsupportedOperator
+from ..errors import BadInput, RollerError, UnsupportedOperator, last_line
 from ..rammer import FusionPlan, Part, draw, explain_fusion
 from ..rammer.code import FusedKernel
 from ..rammer.device_code import CannotFuse
@@ -23,7 +23,7 @@ from .constants import array_of
 from .devices import device_of, find_target
 from .fuse_cpu import ScheduledFunctions, merge_region
 from .fused_block import FusedCall, rewritten, spec_bytes, spec_of, with_blocks, with_functions
-from .rtasks import Block, Region, RTaskGraph, read_blocks, rtask_graph
+from .rtasks import Block, Region, RTaskGraph, in_dataflow, read_blocks, rtask_graph
 
 #: Functions of plans are called so, and a number.
 NAME = "rtasks"
@@ -131,9 +131,12 @@ class FuseRTasks:
 
     The operators of each dataflow block are planned by ``roller_tvm.rammer``; where one cannot be (an extern call, a
     shape known at run time, no kernel) it stays as it is, and no plan reaches across it and back. What a plan hands on
-    within itself is planned like any other memory of the model. Put it after ``FuseTIR`` (a module that is not
-    legalized yet is prepared first) and before the functions that are left are scheduled. On a CPU, where operators run
-    side by side in one parallel region, it schedules the functions itself.
+    within itself lies in one workspace, a tensor of the model like any other; plans keep no more alive than
+    ``rammer.memory.MemoryRule`` allows. A plan's kernel must not run twice at the same time.
+
+    Put it after ``FuseTIR`` (a module that is not legalized yet is prepared first) and before the functions that are
+    left are scheduled. On a CPU, where operators run side by side in one parallel region, it schedules the functions
+    itself.
 
     Parameters
     ----------
@@ -219,10 +222,11 @@ class _GpuFusion:
 
     def module(self) -> Any:
         planned = self._planned()
-        self.report.outside = list(self.graph.outside)
+        self.report.outside += self.graph.outside
         fused = []
         for block in self.graph.blocks:
-            own = [one for region in block.regions for one in self._region(block, region, *planned[region.name])]
+            regions = [region for region in block.regions if region.name in planned]
+            own = [one for region in regions for one in self._region(block, region, *planned[region.name])]
             fused.append((block, own))
         return _put(self.mod, fused)
 
@@ -230,10 +234,14 @@ class _GpuFusion:
         """A plan for each region, and what it had to go without."""
         while True:
             found = {}
+            self.report.outside.clear()
             try:
                 for region in self.graph.regions:
                     refused: list[str] = []
-                    found[region.name] = self._plan(region, refused), refused
+                    try:
+                        found[region.name] = self._plan(region, refused), refused
+                    except BadInput as error:
+                        self.report.outside.append((region.name, str(error)))
                 return found
             except UnsupportedOperator:  # the last rKernel of a function has no code: it is outside then
                 blocks = tuple(read_blocks(self.graph.mod, self.graph.functions))
@@ -255,8 +263,9 @@ class _GpuFusion:
                 continue
             try:
                 name, made = self._fused(block, region, part)
-            except RollerError as error:
-                refused.append(f"{', '.join(o for o, _ in part.kernels)}: {error}")
+            except Exception as error:  # a kernel whose text is not understood must not stop the model
+                why = error if isinstance(error, RollerError) else f"{type(error).__name__}: {last_line(error)}"
+                refused.append(f"{', '.join(o for o, _ in part.kernels)}: {why}")
                 todo += reversed(self._halves(region, [by_name[o] for o, _ in part.kernels]))
                 continue
             parts.append(part)
@@ -284,13 +293,15 @@ class _GpuFusion:
 
     def _halves(self, region: Region, calls: Sequence[Call]) -> list[Part]:
         """Plans of the first and of the last calls of one that is refused."""
-        ordered = [call for call in region.calls if call in calls]
+        names = {call.name for call in calls}
+        ordered = [call for call in region.calls if call.name in names]
         if len(ordered) == 1:
             return [self.graph.apart(ordered[0], self.launch)]
         half = len(ordered) // 2
         found: list[Part] = []
         for some in (ordered[:half], ordered[half:]):
-            outside = {t for c in region.calls if c not in some for t in c.tensors[: len(c.tensors) - c.outputs]}
+            names = {call.name for call in some}
+            outside = _read([call for call in region.calls if call.name not in names])
             smaller = Region(region.name, tuple(some), region.kept | outside)
             found += self.graph.plan(smaller, self.policy, self.launch, self.resident).parts
         return found
@@ -298,8 +309,9 @@ class _GpuFusion:
     def _fused(self, block: Block, region: Region, part: Part) -> tuple[str, FusedCall]:
         """The function of a part in the module, and the call of it."""
         name = next(f"{NAME}_{n}" for n in range(len(self.taken) + 1) if f"{NAME}_{n}" not in self.taken)
-        calls = [call for call in region.calls if call.name in {o for o, _ in part.kernels}]
-        kept = set(region.kept)
+        inside = {o for o, _ in part.kernels}
+        calls = [call for call in region.calls if call.name in inside]
+        kept = {*region.kept, *_read([call for call in region.calls if call.name not in inside])}
         for call in calls:  # a tuple is handed out whole, or not at all
             results = call.tensors[len(call.tensors) - call.outputs :]
             kept |= set(results) if kept.intersection(results) else set()
@@ -317,10 +329,15 @@ class _GpuFusion:
         return name, FusedCall(tuple(calls), var, reads, (*results, *kernel.host.between))
 
 
+def _read(calls: Sequence[Call]) -> frozenset[str]:
+    return frozenset(t for c in calls for t in c.tensors[: len(c.tensors) - c.outputs])
+
+
 def _merged(mod: Any, functions: ScheduledFunctions, report: Fusion) -> Any:
     """A module for a CPU, its functions side by side where that pays."""
     assert report.device is not None
     found = []
+    mod = in_dataflow(mod)
     for block in read_blocks(mod, functions):
         own: list[FusedCall] = []
         for region in block.regions:

@@ -210,7 +210,7 @@ def rtask_graph(
 
     target = _target(target, device)
     spec = device_of(device, target)
-    mod = prepare(mod, target)
+    mod = in_dataflow(prepare(mod, target))
     functions = RFunctions(spec, top, tf32)
     return RTaskGraph(spec, target, mod, tuple(read_blocks(mod, functions)), functions)
 
@@ -224,6 +224,11 @@ def _target(target: Any, device: DeviceSpec | str | None) -> Any:
             return cuda_target(spec.arch, spec)
         target = {"kind": "llvm", "num-cores": spec.units}
     return find_target(target)
+
+
+def in_dataflow(mod: Any) -> Any:
+    """A module with its bindings in dataflow blocks, as far as they are pure."""
+    return relax.transform.ConvertToDataflow()(mod)
 
 
 class Functions(Protocol):

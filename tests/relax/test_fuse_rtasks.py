@@ -243,6 +243,29 @@ def test_a_plan_too_big_for_the_device_is_cut(monkeypatch):
         tvm.compile(mod, target)
 
 
+def test_without_a_dataflow_block(tmp_path):
+    """Calls with an effect stay where they are, between plans of what is before and after them."""
+    seen = []
+
+    @tvm.register_global_func("roller_tvm.test.look", override=True)
+    def look(x):
+        seen.append(x.numpy())
+
+    x = relax.Var("x0", relax.TensorType((4, 16), F32))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x], pure=False):
+        p, q = (builder.emit(relax.op.matmul(x, weight(16, 8))) for _ in range(2))
+        builder.emit(relax.Call(relax.ExternFunc("roller_tvm.test.look"), [p], ty_args=[relax.TupleType([])]))
+        s = builder.emit(relax.op.add(p, q))
+        builder.emit_func_output(builder.emit(relax.op.multiply(builder.emit(relax.op.nn.softmax(s)), s)))
+    mod, given = builder.get(), values(4, 16)
+    (made,), _, fuse = emulate(mod, [(4, 16)], tmp_path, [[given]])
+    expected = default(mod, given)
+    np.testing.assert_allclose(made[0], expected[0], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(*seen, rtol=1e-4, atol=1e-4)
+    assert fuse.report.functions
+
+
 def test_report_says_what_was_done():
     fuse = FuseRTasks(A100, launch="graph")
     fuse(module(lstm, (1, 16), (1, 16), (1, 16)))
