@@ -219,7 +219,8 @@ def _tiles_needed(
             assert region is not None
             known[region] = tuple(tiles.tasks_of(reshaped(region, shape, tiles.shape)))
         result.append(known[region])
-    if all(len(found) == tiles.tasks for found in result):
+    # What more wait for than a block polls at a time is no closer than the whole operator, which all may share.
+    if all(len(found) == tiles.tasks for found in result) or max(map(len, result)) > reader.phases[phase].threads:
         return None
     return tuple(result)
 

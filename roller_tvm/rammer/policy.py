@@ -68,16 +68,26 @@ def plan_graph(
     dependences = Dependences(graph)
     memory = MemoryRule.of(graph, device, kept, resident_bytes)
     given = (graph, device, launch, dependences, memory, frozenset(kept))
-    plans = []
+    made: list[tuple[str, list[Placement | ROperator]]] = []
     if policy in ("best", "wavefront"):
-        plans.append(_finish("wavefront", *given, wavefront(*given)))
+        made.append(("wavefront", wavefront(*given)))
     if policy in ("best", "list"):
-        plans.append(_finish("list", *given, by_list(*given)))
-    within = [p for p in plans if p.peak_bytes <= memory.limit_bytes]
-    if not within:  # by taking operators in another order; in the graph's own none is ever too much
-        rank = {name: -float(n) for n, name in enumerate(in_order(graph))}
-        within = [_finish("list, in the graph's order", *given, by_list(*given, rank))]
-    return min(within, key=lambda p: p.seconds)
+        made.append(("list", by_list(*given)))
+    costs = Costs.of(device, launch)
+    for name, plans in sorted(made, key=lambda m: sum(_expected(p, graph, costs) for p in m[1])):
+        found = _finish(name, *given, plans)
+        if found.peak_bytes <= memory.limit_bytes:
+            return found
+    # They take operators in an order of their own; in the graph's nothing is ever too much.
+    rank = {name: -float(n) for n, name in enumerate(in_order(graph))}
+    return _finish("list, in the graph's order", *given, by_list(*given, rank))
+
+
+def _expected(plan: Placement | ROperator, graph: DataFlowGraph, costs: Costs) -> float:
+    """Seconds of a plan before it is a program: what placing its rTasks came to, or its operators one by one."""
+    if isinstance(plan, ROperator):
+        return _plain_seconds(plan, costs)
+    return min(plan.seconds, sum(_plain_seconds(graph.by_name[name], costs) for name, _ in plan.chosen))
 
 
 def wavefront(

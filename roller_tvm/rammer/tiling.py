@@ -32,6 +32,8 @@ class Tiling:
     (4, ((2, 3), (3, 5)), [0, 1])
     >>> list(Tiling((4, 6), run=8).tasks_of(((1, 1), (0, 5))))
     [0, 1]
+    >>> list(Tiling((4, 64), run=32).tasks_of(((0, 3), (40, 50))))
+    [1, 3, 5, 7]
     """
 
     shape: tuple[int, ...]
@@ -69,8 +71,7 @@ class Tiling:
     def tasks_of(self, box: Box) -> Iterator[int]:
         """Tasks that write any of a region, in order."""
         if self.run:
-            first, last = flatten(box, self.shape)
-            yield from range(first // self.run, last // self.run + 1)
+            yield from self._runs_of(box)
             return
         strides, below = [], 1
         for count in reversed(self.grid):
@@ -80,6 +81,22 @@ class Tiling:
                   for (lo, hi), t, s in zip(box, self.tile, reversed(strides), strict=True)]
         for places in product(*ranges):
             yield sum(places)
+
+    def _runs_of(self, box: Box) -> Iterator[int]:
+        """Row by row of neighbours in memory; from the first to the last where there are more rows than rTasks."""
+        inner = len(self.shape)  # dimensions that are rows' own: what is behind them is whole
+        while inner > 1 and box[inner - 1] == (0, self.shape[inner - 1] - 1):
+            inner -= 1
+        outer = box[: inner - 1]
+        if prod(hi - lo + 1 for lo, hi in outer) > self.tasks:
+            first, last = flatten(box, self.shape)
+            yield from range(first // self.run, last // self.run + 1)
+            return
+        told = -1
+        for row in product(*(range(lo, hi + 1) for lo, hi in outer)):
+            first, last = flatten((*((at, at) for at in row), *box[inner - 1 :]), self.shape)
+            yield from range(max(told + 1, first // self.run), last // self.run + 1)
+            told = max(told, last // self.run)
 
     def to_json(self) -> list[Any]:
         return [list(self.shape), list(self.tile), self.run]

@@ -252,6 +252,13 @@ def lstm(net: Net) -> Any:
     return net.finish(xs[-1])
 
 
+def lstm_long(net: Net) -> Any:
+    """The same over 33 steps: more than a thousand operators."""
+    layers, steps, size = (8, 33, 256) if net.scale == 1 else (2, 5, net.thin(256))
+    xs, _ = lstm_stack(net, [net.param(f"x{n}", 1, size) for n in range(steps)], layers, size)
+    return net.finish(xs[-1])
+
+
 def seq2seq(net: Net) -> Any:
     """An encoder of eight LSTM layers over twenty words, a decoder of four that says ten, 128 wide, 30 000 words."""
     size, words = (128, 30_000) if net.scale == 1 else (net.thin(128), 64)
@@ -300,7 +307,9 @@ MODELS: dict[str, Make] = {
     "resnext": resnext, "nasnet": nasnet, "alexnet": alexnet, "deepspeech2": deepspeech2, "lstm": lstm,
     "seq2seq": seq2seq,
 }  # fmt: skip
-PARTS: dict[str, Make] = {"inception": inception, "attention": attention, "nasnet_cell": nasnet_cell}
+PARTS: dict[str, Make] = {
+    "inception": inception, "attention": attention, "nasnet_cell": nasnet_cell, "lstm_long": lstm_long,
+}  # fmt: skip
 
 
 def build(name: str, scale: int = 1) -> tuple[Any, dict[str, tuple[int, ...]]]:

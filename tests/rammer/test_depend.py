@@ -44,7 +44,7 @@ def test_tiles_of_a_region(data: st.DataObject) -> None:
     exact = {written_by(p) for p in inside}
     found = list(tiling.tasks_of(box))
     assert exact <= set(found) and len(set(found)) == len(found) and max(found) < tiling.tasks
-    if not tiling.run:
+    if not tiling.run or prod(hi - lo + 1 for lo, hi in box[:-1]) <= tiling.tasks:
         assert exact == set(found)
     for task in exact:
         own = tiling.box(task)
