@@ -33,7 +33,14 @@ from roller_tvm.rammer.regions import plan_regions
 from roller_tvm.rammer.vdevice import Costs
 from roller_tvm.relay.dataflow import CallNode, DataFlow, Tensor, control_of, inlined
 from roller_tvm.relay.folding import shared_constant_kernels
-from roller_tvm.relay.rtask_codegen import ATTRIBUTE, COMPILER, KernelCode, RegionCode, register
+from roller_tvm.relay.rtask_codegen import (
+    ATTRIBUTE,
+    COMPILER,
+    KernelCode,
+    RegionCode,
+    register,
+    with_one_workspace,
+)
 from roller_tvm.relay.rtask_kernels import Computation, Computations
 from roller_tvm.relay.rtask_regions import Regions
 from roller_tvm.relay.rtask_rewrite import Group, rewritten
@@ -415,8 +422,8 @@ class _Fuser:
         inputs = tuple(dict.fromkeys(t for node in inside for t in node.inputs if t not in written))
         given = {p.name for p in fused.host.parameters if isinstance(p, BufferSpec)}
         outputs = tuple(t for node in inside for t in node.outputs if self._name(t) in given)
-        host = self._host(fused.host, inputs, outputs)
-        return KernelCode(fused.source, host, str(self.target.arch)), inputs, outputs
+        source, host = with_one_workspace(fused.source, self._host(fused.host, inputs, outputs))
+        return KernelCode(source, host, str(self.target.arch)), inputs, outputs
 
     def _host(self, host: HostCode, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> HostCode:
         """The launch of a kernel that is given the function's inputs, then its outputs."""

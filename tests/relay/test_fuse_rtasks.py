@@ -310,3 +310,19 @@ def test_what_keeps_every_thread_busy_is_left_alone_on_a_cpu(cpu):
     mod = net.module(relay.nn.dense(x, net.weight("a", 512, 512)) + relay.nn.dense(x, net.weight("b", 512, 512)))
     with tvm.transform.PassContext(opt_level=3, config={"relay.backend.use_auto_scheduler": True}):
         assert fusion_of(FuseRTasks(CPU, cpu, net.params)(mod)).kernels == 0
+
+
+def test_kernels_of_too_many_parameters_are_cut(monkeypatch):
+    """Halves of a plan that no kernel can be given the tensors of; what they hand on within is one workspace."""
+    net = Net()
+    mod = inception(net)
+    (whole,) = fused_sources(FuseRTasks(ARCH, params=net.params, top=2)(mod)).values()
+    given = len(CudaSource(whole).kernel("rtasks_0").parameters)
+    assert given == len(net.params) + 3  # the input, the result, the workspace
+    monkeypatch.setattr("roller_tvm.relay.rtask_codegen.PARAMETER_BYTES", (given - 1) * 8)
+    fused = FuseRTasks(ARCH, params=net.params, top=2)(mod)
+    fusion = fusion_of(fused)
+    assert f"{given * 8} bytes of parameters" in fusion.refused[0] and len(fused_sources(fused)) > 1
+    assert sum(len(p.kernels) for plan in fusion.plans for p in plan.parts) == 6
+    with tvm.transform.PassContext(opt_level=3):
+        relay.build(fused, TARGET)
