@@ -121,6 +121,24 @@ def test_answers_stay_and_launches_go(name, tmp_path):
     assert report.launches == 1 < report.sequential_launches
 
 
+def test_products_on_tensor_cores_are_fused_too(tmp_path):
+    """Half precision: fragments, copies that run ahead, and a softmax of other threads, in one kernel."""
+    def half(*shape):
+        return relax.const((values(*shape) * 0.2).astype("float16"))
+
+    def body(builder, x):
+        q, k = (builder.emit(relax.op.matmul(x, half(64, 64))) for _ in range(2))
+        return relax.op.nn.softmax(builder.emit(relax.op.matmul(q, k)))
+
+    mod, x = module(body, (64, 64), dtype="float16"), values(64, 64).astype("float16")
+    fuse = FuseRTasks(make_target(A100))
+    executable = build(with_signature(mod, {"x0": ((64, 64), "float16")}), A100, fuse_rtasks=fuse)
+    (result,) = EmulatedModel(save_model(executable, tmp_path / "model.so")).run({"x0": x})
+    np.testing.assert_allclose(result, default(mod, x)[0], rtol=2e-2, atol=2e-3)
+    (part,) = fuse.report.regions[0].plan.parts
+    assert "gpu.tensor" in {program.recipe for _, kernel in part.kernels for program in kernel.plan.programs}
+
+
 def called(builder, x):
     """Branches, of which one goes through a call into a library and comes back."""
     first = conv(builder, x, 8, 8, 3)
@@ -273,6 +291,17 @@ def test_report_says_what_was_done():
     assert "launched from a graph" in fuse.report.explain()
     (picture,) = fuse.report.pictures()
     assert picture.startswith("<svg")
+
+
+def test_a_module_with_plans_is_saved_and_not_fused_again():
+    target = make_target(A100)
+    once = FuseRTasks(target)(module(attention, (8, 32)))
+    back = tvm.ir.load_json(tvm.ir.save_json(once))
+    tvm.ir.assert_structural_equal(back, once)
+    again = FuseRTasks(target)
+    assert kernels_of(again(back)) == kernels_of(once) and not again.report.functions
+    ((name, reason),) = again.report.outside
+    assert "rtasks_0" in name and "scheduled" in reason
 
 
 def test_a_model_of_its_own_stays_as_it_is():
