@@ -8,7 +8,8 @@
 
 Runs ``roller-tvm compare`` in each line's environment (those of ``make venv`` unless told), a folder a line. What is
 stopped goes on with the same command: a tuner that was interrupted with its own records, and with the seconds that it
-had. After each operator the reports are written again, of all that is done so far.
+had. After each operator the reports are written again, of all that is done so far; both lines' tables to
+``summary.txt``.
 """
 
 from __future__ import annotations
@@ -81,6 +82,9 @@ def compare(args: argparse.Namespace) -> int:
             left |= call(args, line, [*words, *(["--retry"] if args.retry else [])]) != DONE
         for line in lines:
             call(args, line, ["--report"], quiet=True)
+        tables = [table.read_text() for ln in lines if (table := args.folder / ln / "table.txt").exists()]
+        args.folder.mkdir(parents=True, exist_ok=True)
+        (args.folder / "summary.txt").write_text("\n".join(tables))
     return LEFT if left else DONE
 
 

@@ -18,6 +18,11 @@ words = sys.argv[1:]
 asked = " ".join(w for n, w in enumerate(words) if w in ("--report",) or words[n - 1] in ("--only", "--line"))
 with open({log!r}, "a") as log:
     log.write(asked + "\\n")
+if "--report" in asked:
+    out = words[words.index("--output") + 1]
+    os.makedirs(out, exist_ok=True)
+    with open(os.path.join(out, "table.txt"), "w") as file:
+        file.write("table of " + words[words.index("--line") + 1] + "\\n")
 if "slow" in asked:
     with open({log!r} + ".pid", "w") as file:
         file.write(str(os.getpid()))
@@ -41,12 +46,13 @@ def place(tmp_path):
     return make
 
 
-def test_one_operator_wholly_before_the_next(place):
+def test_one_operator_wholly_before_the_next(place, tmp_path):
     command, log = place()
     assert subprocess.run(command, check=False, capture_output=True).returncode == 0
     told = log.read_text().splitlines()
     first = ["relay first", "relax first", "relay --report", "relax --report"]
     assert told == first + [line.replace("first", "second") for line in first]
+    assert (tmp_path / "out" / "summary.txt").read_text() == "table of relay\n\ntable of relax\n"
 
 
 def test_what_is_left_is_said(place):
