@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from roller_tvm.device import load_device  # noqa: E402
 from roller_tvm.explain.words import table  # noqa: E402
-from roller_tvm.rammer import DataFlowGraph, FusionPlan, explain_fusion, plan_graph  # noqa: E402
+from roller_tvm.rammer import POLICIES, DataFlowGraph, FusionPlan, explain_fusion, plan_graph  # noqa: E402
 from roller_tvm.rammer.vdevice import LAUNCHES  # noqa: E402
 from roller_tvm.relax.branchy import MODELS, PARTS, build  # noqa: E402
 
@@ -123,7 +123,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=[*MODELS, "lstm_long"], help=f"of {', '.join([*MODELS, *PARTS])}")
     parser.add_argument("--devices", nargs="+", default=["h200", "v100"])
-    parser.add_argument("--policy", default="best", choices=("best", "wavefront", "list"))
+    parser.add_argument("--policy", default="best", choices=POLICIES)
     parser.add_argument("--explain", action="store_true", help="also say every plan in words")
     parser.add_argument("--out", type=Path, help="write the table there too")
     args = parser.parse_args()

@@ -31,6 +31,8 @@ class Part:
         Why these rKernels.
     sequential_launches : int
         Kernels that the operators are one by one, by their fastest; 0 for those of `kernels`.
+    waves : tuple of int
+        Of each operator, its breadth-first wave in the graph; empty where that is not told.
     """
 
     kernels: tuple[tuple[str, RKernel], ...]
@@ -39,6 +41,7 @@ class Part:
     program: TaskProgram | None = None
     reasons: tuple[str, ...] = ()
     sequential_launches: int = 0
+    waves: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.kernels:
@@ -51,6 +54,14 @@ class Part:
     @property
     def launches(self) -> int:
         return self.program.regions if self.program else sum(len(k.phases) for _, k in self.kernels)
+
+    @property
+    def by_wave(self) -> dict[int, tuple[str, ...]]:
+        """Wave of the graph -> the operators of this part in it."""
+        found: dict[int, tuple[str, ...]] = {}
+        for (operator, _), wave in zip(self.kernels, self.waves, strict=False):
+            found[wave] = (*found.get(wave, ()), operator)
+        return dict(sorted(found.items()))
 
     @property
     def horizontal(self) -> bool:
@@ -67,7 +78,8 @@ class Part:
 
     def to_json(self) -> dict[str, Any]:
         data: dict[str, Any] = {"seconds": self.seconds, "sequential_seconds": self.sequential_seconds,
-                                "reasons": list(self.reasons), "sequential_launches": self.sequential_launches}
+                                "reasons": list(self.reasons), "sequential_launches": self.sequential_launches,
+                                "waves": list(self.waves)}
         if self.program:
             return data | {"program": self.program.to_json()}
         return data | {"kernels": [[o, k.to_json()] for o, k in self.kernels]}
@@ -77,7 +89,7 @@ class Part:
         program = TaskProgram.from_json(data["program"]) if "program" in data else None
         kernels = program.kernels if program else tuple((o, RKernel.from_json(k)) for o, k in data["kernels"])
         return cls(kernels, data["seconds"], data["sequential_seconds"], program, tuple(data["reasons"]),
-                   data["sequential_launches"])
+                   data["sequential_launches"], tuple(data["waves"]))
 
 
 @dataclass(frozen=True)

@@ -194,6 +194,15 @@ class ROperator:
         """The rKernel that takes the least of the device's time."""
         return min(self.kernels, key=lambda k: (k.work, k.seconds))
 
+    @cached_property
+    def front(self) -> tuple[RKernel, ...]:
+        """From the fastest to the most efficient: rKernels that take less of the device than every faster one."""
+        found: list[RKernel] = []
+        for kernel in sorted(self.kernels, key=lambda k: (k.seconds, k.work)):
+            if not found or kernel.work < found[-1].work:
+                found.append(kernel)
+        return tuple(found)
+
     def kernel(self, name: str) -> RKernel:
         for kernel in self.kernels:
             if kernel.name == name:

@@ -137,19 +137,19 @@ def _ordered(before: Mapping[str, tuple[str, ...]], by_name: Mapping[str, Node])
     for name, names in before.items():
         for other in set(names):
             after[other].append(name)
-    names = list(by_name)
+    every = list(by_name)
     ready = [place[name] for name, count in waiting.items() if not count]
     heapq.heapify(ready)
     order = []
     while ready:
-        name = names[heapq.heappop(ready)]
+        name = every[heapq.heappop(ready)]
         order.append(name)
         for other in after[name]:
             waiting[other] -= 1
             if not waiting[other]:
                 heapq.heappush(ready, place[other])
-    if len(order) < len(names):
-        stuck = next(name for name in names if waiting[name])
+    if len(order) < len(every):
+        stuck = next(name for name in every if waiting[name])
         raise BadInput("it depends on itself, or on operators that do", where=f"operator '{stuck}'",
                        remedy="a program to be planned has no cycle")
     return order

@@ -1,14 +1,15 @@
 """Scheduling policies: which operators become one kernel, by which rKernels, on which vEUs.
 
-``wavefront`` is the policy of the paper (OSDI'20, section 4); ``by_list`` is ours: operators one by one, those on the
-longest path first. Both only predict; no plan of theirs is kept that is predicted slower than its kernels launched one
-by one.
+``wavefront`` is the policy of the paper (OSDI'20, section 4): of a wave that fills the device it tries the fastest
+rKernels and the most efficient ones. ``front`` is the same with those between, and ``by_list`` takes operators one by
+one, those on the longest path first. All only predict; no plan of theirs is kept that is predicted slower than its
+kernels launched one by one.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from ..device import DeviceSpec
 from ..errors import BadInput
@@ -21,7 +22,8 @@ from .regions import plan_regions
 from .timing import simulate
 from .vdevice import Costs
 
-POLICIES = ("best", "wavefront", "list")
+Select = Callable[[Placement, Sequence[ROperator]], "Placement | None"]
+POLICIES = ("best", "wavefront", "front", "list")
 
 
 def plan_graph(
@@ -35,7 +37,7 @@ def plan_graph(
     graph : DataFlowGraph
     device : DeviceSpec
     policy : str
-        'wavefront', 'list', or 'best' of both; on a CPU there is one, ``regions.plan_regions``.
+        'wavefront', 'front', 'list', or the 'best' of the last two; on a CPU there is one, ``regions.plan_regions``.
     launch : str
         How kernels are started, 'stream' or 'graph': what fusing saves.
     kept : collection of str
@@ -69,8 +71,10 @@ def plan_graph(
     memory = MemoryRule.of(graph, device, kept, resident_bytes)
     given = (graph, device, launch, dependences, memory, frozenset(kept))
     made: list[tuple[str, list[Placement | ROperator]]] = []
-    if policy in ("best", "wavefront"):
+    if policy == "wavefront":
         made.append(("wavefront", wavefront(*given)))
+    if policy in ("best", "front"):
+        made.append(("front", wavefront(*given, _from_front)))
     if policy in ("best", "list"):
         made.append(("list", by_list(*given)))
     costs = Costs.of(device, launch)
@@ -92,7 +96,7 @@ def _expected(plan: Placement | ROperator, graph: DataFlowGraph, costs: Costs) -
 
 def wavefront(
     graph: DataFlowGraph, device: DeviceSpec, launch: str, dependences: Dependences, memory: MemoryRule,
-    kept: frozenset[str] = frozenset(),
+    kept: frozenset[str] = frozenset(), select: Select | None = None,
 ) -> list[Placement | ROperator]:  # fmt: skip
     """The paper's policy; an operator instead of a placement does not fit the device with any other.
 
@@ -103,10 +107,11 @@ def wavefront(
     empty = current = Placement(device, dependences, launch)
     waves = [list(wave) for wave in reversed(graph.waves)]
     live = Live(graph, kept)
+    selected = select or _selected
     while waves:
         wave = waves.pop()
         names = [o.name for o in wave]
-        alone = _selected(empty, wave) if len(wave) == 1 or live.alone(names) <= memory.limit_bytes else None
+        alone = selected(empty, wave) if len(wave) == 1 or live.alone(names) <= memory.limit_bytes else None
         if alone is None:  # too much for one vDevice, or for the memory
             if len(wave) > 1:
                 waves += [[operator] for operator in reversed(wave)]
@@ -123,7 +128,7 @@ def wavefront(
             plans.append(_closed(current, names, needed, memory))
             live.close()
             current = alone
-        elif (together := _selected(current, wave)) and together.seconds <= current.seconds + alone.seconds:
+        elif (together := selected(current, wave)) and together.seconds <= current.seconds + alone.seconds:
             current = together
         else:
             plans.append(current)
@@ -162,6 +167,30 @@ def _selected(current: Placement, wave: Sequence[ROperator]) -> Placement | None
         against = f"{other.seconds * 1e6:.1f} us with the most efficient" if other else "the most efficient do not fit"
         plan.reasons += (f"{names}: the fastest, {plan.seconds * 1e6:.1f} us ({against})",)
     return plan
+
+
+def _from_front(current: Placement, wave: Sequence[ROperator]) -> Placement | None:
+    """As ``_selected``, with what is between: step by step from every operator's fastest to its most efficient."""
+    names = ", ".join(o.name for o in wave)
+    found: list[tuple[float, int, Placement]] = []
+    steps = max(len(o.front) for o in wave)
+    for step in range(steps):
+        chosen = [(o.name, o.front[min(step, len(o.front) - 1)]) for o in wave]
+        plan = _fitting(current, chosen)
+        if plan and plan.device:
+            found.append((plan.seconds, step, plan))
+            if not step and (width := sum(k.width for _, k in chosen)) < plan.device.veus:
+                idle = f"{plan.device.veus - width} of {plan.device.veus} vEUs idle"
+                plan.reasons += (f"{names}: the fastest, {width} rTasks leave {idle}",)
+                return plan
+    if not found:
+        return None
+    seconds, step, best = min(found, key=lambda f: f[:2])
+    words = ", ".join(f"{s * 1e6:.1f} us with step {n}" for s, n, _ in found if n != step)
+    which = "the fastest" if not step else "the most efficient" if step == steps - 1 else f"step {step} of {steps - 1}"
+    best.reasons += (f"{names}: {which} from the fastest to the most efficient, {seconds * 1e6:.1f} us"
+                     + (f" ({words})" if words else ""),)
+    return best
 
 
 def _fitting(current: Placement, chosen: Sequence[tuple[str, RKernel]]) -> Placement | None:
@@ -270,9 +299,10 @@ def _finish(
             seconds = simulate(program).makespan
             if seconds < sequential:
                 launches = sum(len(k.phases) for _, k in plain)
-                parts.append(Part(plan.chosen, seconds, sequential, program, plan.reasons, launches))
+                waves = tuple(graph.depth[name] for name, _ in plan.chosen)
+                parts.append(Part(plan.chosen, seconds, sequential, program, plan.reasons, launches, waves))
                 continue
-        parts.append(Part(plain, sequential, sequential))
+        parts.append(Part(plain, sequential, sequential, waves=tuple(graph.depth[o.name] for o in operators)))
     groups = [names for p in parts for names in ([[o for o, _ in p.kernels]] if p.program else
                                                  [[o] for o, _ in p.kernels])]
     return FusionPlan(device.name, policy, launch, tuple(parts), peak_bytes(graph, groups, kept), memory.peak_bytes,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .fusion import FusionPlan, Part
+from .memory import size
 from .program import RTask
 from .timing import simulate
 
@@ -26,6 +27,9 @@ def explain_fusion(plan: FusionPlan) -> str:
         f"predicted, {plan.speedup:.2f}x",
         f"policy {plan.policy}; {sum(p.program is not None for p in plan.parts)} of {len(plan.parts)} plans are fused",
     ]
+    if plan.limit_bytes:
+        lines.append(f"intermediate buffers: {size(plan.peak_bytes)} alive at most, {size(plan.sequential_peak_bytes)} "
+                     f"one by one, {size(plan.limit_bytes)} allowed")
     for number, part in enumerate(plan.parts):
         lines += ["", *_part(number, part)]
     return "\n".join(lines)
@@ -47,6 +51,7 @@ def _part(number: int, part: Part) -> list[str]:
         f"  {device}",
         f"  {program.tasks} rTasks on {program.used} of {device.veus} vEUs, "
         + (f"{program.barriers} barriers" if program.waits else "side by side, none waits for another"),
+        *(f"  wave {wave}: {', '.join(names)}" for wave, names in part.by_wave.items()),
         f"  {part.seconds * 1e6:.1f} us against {part.sequential_seconds * 1e6:.1f} us one by one "
         f"({part.sequential_seconds / part.seconds:.2f}x): {launches} launches of {costs.launch_seconds * 1e6:.1f} us "
         f"saved; vEUs busy {line.busy(program.used):.0%} of the time; {last} ends last",

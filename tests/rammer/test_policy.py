@@ -36,7 +36,7 @@ def kernel(tasks: int, us: float, name: str = "k", registers: int = 32, threads:
 
 
 @QUICK
-@given(graphs(), st.sampled_from(["wavefront", "list"]), st.sampled_from(["stream", "graph"]))
+@given(graphs(), st.sampled_from(["wavefront", "front", "list"]), st.sampled_from(["stream", "graph"]))
 def test_every_plan(graph: DataFlowGraph, policy: str, launch: str) -> None:
     plan = plan_graph(graph, SMALL, policy, launch)
     done: set[str] = set()

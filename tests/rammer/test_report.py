@@ -27,6 +27,7 @@ def test_words() -> None:
     assert f"5 operators in 1 kernels instead of 8 on v100, launched from a stream: {part.seconds * 1e6:.1f} us" in text
     assert "7 launches of 2.6 us saved" in text
     assert f"{part.program.barriers} barriers" in text and "vEUs wait" in text
+    assert "  wave 1: branch0, branch1, branch2" in text and "  wave 2: a <b> & c" in text
     assert "branch1: plan 0" in text and "a <b> & c ends last" in text
     assert "leave" in explain_fusion(plan_graph(branches(), V100, "wavefront"))
 
