@@ -12,18 +12,18 @@ from tvm import relax
 
 from ..device import DeviceSpec
 from ..emulate.host import BufferSpec
-from ..errors import BadInput, RollerError, UnsupportedOperator, last_line
+from ..errors import BadInput, RollerError, TargetError, UnsupportedOperator, last_line
 from ..rammer import FusionPlan, Part, draw, explain_fusion
 from ..rammer.code import FusedKernel
 from ..rammer.device_code import CannotFuse
-from ..tir.fused_func import fused_function
+from ..tir.fused_func import fused_function, require_sources
 from ..tir.nodes import key
 from ..tir.rtasks import Call, KernelMaker
 from .constants import array_of
 from .devices import device_of, find_target
 from .fuse_cpu import ScheduledFunctions, merge_region
 from .fused_block import FusedCall, rewritten, spec_bytes, spec_of, with_blocks, with_functions
-from .rtasks import Block, Region, RTaskGraph, in_dataflow, read_blocks, rtask_graph
+from .rtasks import Block, Region, RTaskGraph, in_dataflow, lowered, read_blocks, rtask_graph
 
 #: Functions of plans are called so, and a number.
 NAME = "rtasks"
@@ -159,6 +159,13 @@ class FuseRTasks:
     report : Fusion
         What the last run did.
 
+    Raises
+    ------
+    TargetError
+        A target that is neither cuda nor a CPU.
+    TvmLineError
+        A TVM before 0.27, for cuda.
+
     Examples
     --------
     >>> with tvm.target.Target({"kind": "cuda", "arch": "sm_80"}):  # doctest: +SKIP
@@ -177,9 +184,13 @@ class FuseRTasks:
         """The module with its plans as functions."""
         target = find_target(self.target)
         if target.kind.name == "llvm":
-            from .pipeline import prepare, schedule
+            from .pipeline import schedule
 
-            return schedule(prepare(mod, target), target, device=self.device, fuse_rtasks=self)[0]
+            return schedule(lowered(mod, target), target, device=self.device, fuse_rtasks=self)[0]
+        if target.kind.name != "cuda":
+            raise TargetError("fused kernels are CUDA C++, or loops of a CPU", f"target {target.kind.name}",
+                              "give a target of kind cuda or llvm, or leave FuseRTasks out")
+        require_sources()
         start = time.perf_counter()
         graph = rtask_graph(mod, target, self.device, self.top, self.tf32)
         report = self.report = Fusion(graph.device)
@@ -240,6 +251,8 @@ class _GpuFusion:
                     refused: list[str] = []
                     try:
                         found[region.name] = self._plan(region, refused), refused
+                    except UnsupportedOperator:
+                        raise
                     except BadInput as error:
                         self.report.outside.append((region.name, str(error)))
                 return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +12,7 @@ import tvm
 from tvm import relax
 
 from ..device import DeviceSpec
-from ..errors import RollerError
+from ..errors import BadInput, RollerError
 from ..rammer import Costs, DataFlowGraph, FusionPlan, Node, Part, ROperator, convex_parts, plan_graph
 from ..rammer.policy import plain_kernel
 from ..te.body import unique
@@ -20,6 +21,7 @@ from ..tir.nodes import key
 from ..tir.rtasks import Call, RFunctions, call_graph
 from .constants import is_constant
 from .devices import device_of, find_target
+from .lowered import NotFused, require_lowered
 
 #: Operators whose result is the memory of their operand.
 _VIEWS = ("relax.reshape", "relax.memory.view", "relax.memory.ensure_zero_offset")
@@ -206,11 +208,9 @@ def rtask_graph(
     >>> print(graph.plans(launch="graph")[0])  # doctest: +SKIP
     13 kernels instead of 76 on v100 (list, launched from a graph): 241.0 us against 391.3 us predicted, 1.62x
     """
-    from .pipeline import prepare
-
     target = _target(target, device)
     spec = device_of(device, target)
-    mod = in_dataflow(prepare(mod, target))
+    mod = in_dataflow(lowered(mod, target))
     functions = RFunctions(spec, top, tf32)
     return RTaskGraph(spec, target, mod, tuple(read_blocks(mod, functions)), functions)
 
@@ -224,6 +224,19 @@ def _target(target: Any, device: DeviceSpec | str | None) -> Any:
             return cuda_target(spec.arch, spec)
         target = {"kind": "llvm", "num-cores": spec.units}
     return find_target(target)
+
+
+def lowered(mod: Any, target: Any) -> Any:
+    """A module legalized and fused; one that calls PrimFuncs only stays as it is, however they were fused."""
+    from .pipeline import prepare
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", NotFused)
+            require_lowered(mod)
+    except BadInput:
+        return prepare(mod, target)
+    return mod
 
 
 def in_dataflow(mod: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..emulate.host import BufferSpec
 from ..emulate.text import blanked, matching, split_top
-from ..errors import RollerError
+from ..errors import TvmLineError
 from ..rammer.code import FusedKernel
 from ..rammer.device_code import preamble
 from .emulated import SCRATCH, generated
@@ -21,6 +21,8 @@ from .emulated import SCRATCH, generated
 OPERATORS = "roller_tvm.rtasks"
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b.*$", re.M)
 _ARENA = re.compile(r"[ \t]*(?:extern )?__shared__ [^;]*\brammer_arena\[\d*\];\n")
+#: The operator that calls a function whose source goes with it; of apache-tvm 0.27.
+_CALL = "tirx.cuda.func_call"
 #: Alignment of the shared memory that rTasks lay their arrays out in.
 _ALIGNMENT = 128
 #: How TVM's code generator is told to leave room for so many blocks on a unit: the second of ``__launch_bounds__``.
@@ -48,7 +50,6 @@ def fused_function(
     --------
     >>> func = fused_function("rtasks_0", maker.fused("rtasks_0", part, calls), "sm_80", specs)  # doctest: +SKIP
     """
-    import tvm
     from tvm import tirx
 
     (launch,) = kernel.host.launches
@@ -64,7 +65,7 @@ def fused_function(
             scope = "shared.dyn" if launch.dynamic_shared else "shared"
             arena = tirx.decl_buffer((kernel.shared_bytes,), "uint8", "arena", scope=scope, data_alignment=_ALIGNMENT)
         arguments.append(arena.data if arena is not None else tirx.const(0, "int32"))
-        body: Any = tirx.Evaluate(tirx.call_intrin("", "tirx.cuda.func_call", callee, *arguments, source))
+        body: Any = tirx.Evaluate(tirx.call_intrin("", _CALL, callee, *arguments, source))
         if arena is not None:
             body = tirx.SeqStmt([tirx.AllocBuffer(arena), body])
         if kernel.resident:
@@ -80,13 +81,18 @@ def fused_function(
             func = func.with_attr(key, value)
         return func
 
-    try:
-        known = _of_tvm(str(target), tuple(str(b.dtype) for b in types), made)
-        source, callee = device_text(kernel, name, known)
-        return made(source, callee)
-    except (AttributeError, tvm.TVMError, ValueError) as error:
-        raise RollerError(f"this TVM takes no CUDA source in a PrimFunc: {error}", where=name,
-                          remedy="apache-tvm 0.27 does; without fuse_rtasks older ones build the model") from error
+    known = _of_tvm(str(target), tuple(str(b.dtype) for b in types), made)
+    source, callee = device_text(kernel, name, known)
+    return made(source, callee)
+
+
+def require_sources() -> None:
+    """Raise ``TvmLineError`` where TVM takes no CUDA source in a PrimFunc."""
+    import tvm
+
+    if _CALL not in set(map(str, tvm.ir.Op.list_op_names())):
+        remedy = "pip install 'apache-tvm>=0.27'; without fuse_rtasks this one builds the model"
+        raise TvmLineError(f"TVM {tvm.__version__} takes no CUDA source in a PrimFunc", "FuseRTasks", remedy)
 
 
 def device_text(kernel: FusedKernel, name: str, known: Collection[str] = ()) -> tuple[str, str]:

@@ -12,6 +12,7 @@ from tvm import relax  # noqa: E402
 
 from roller_tvm.device import load_device  # noqa: E402
 from roller_tvm.emulate import CudaSource  # noqa: E402
+from roller_tvm.errors import TargetError, TvmLineError  # noqa: E402
 from roller_tvm.rammer.device_code import CannotFuse  # noqa: E402
 from roller_tvm.relax import FuseRTasks, build, rtask_graph, tune  # noqa: E402
 from roller_tvm.relax.devices import device_of  # noqa: E402
@@ -21,6 +22,7 @@ from roller_tvm.relax.pipeline import lower, prepare  # noqa: E402
 from roller_tvm.relax.resources import cuda_sources, resources_of  # noqa: E402
 from roller_tvm.relax.targets import make_target  # noqa: E402
 from roller_tvm.relax.tasks import extract_tasks  # noqa: E402
+from roller_tvm.tir import fused_func  # noqa: E402
 from roller_tvm.tir.fused_func import kernels_of  # noqa: E402
 from roller_tvm.tir.rtasks import KernelMaker  # noqa: E402
 from roller_tvm.toolchain import find_compilers  # noqa: E402
@@ -302,6 +304,23 @@ def test_a_module_with_plans_is_saved_and_not_fused_again():
     assert kernels_of(again(back)) == kernels_of(once) and not again.report.functions
     ((name, reason),) = again.report.outside
     assert "rtasks_0" in name and "scheduled" in reason
+
+
+def test_what_is_no_target_of_fused_kernels_is_refused(monkeypatch):
+    mod = module(attention, (8, 32))
+    with pytest.raises(TargetError, match="CUDA C\\+\\+"):
+        FuseRTasks({"kind": "opencl", "max_shared_memory_per_block": 32768}, "a100")(mod)
+    monkeypatch.setattr(fused_func, "_CALL", "tirx.no_such_operator")
+    with pytest.raises(TvmLineError, match="takes no CUDA source"):
+        FuseRTasks(A100)(mod)
+
+
+def test_what_others_lowered_is_planned_as_it_is():
+    """Legalized, and not fused: nobody's functions are put together behind their back."""
+    mod = relax.transform.LegalizeOps()(module(lstm, (1, 16), (1, 16), (1, 16)))
+    graph = rtask_graph(mod, A100)
+    names = [v.name_hint for v in graph.mod.get_global_vars()]
+    assert "tanh" in " ".join(names) and not any(n.startswith("fused_") for n in names)
 
 
 def test_a_model_of_its_own_stays_as_it_is():
