@@ -13,65 +13,25 @@ from tvm.contrib.graph_executor import GraphModule  # noqa: E402
 from tvm.relay.testing import lstm  # noqa: E402
 from tvm.runtime.vm import VirtualMachine  # noqa: E402
 
-from roller_tvm.device import cpu_device  # noqa: E402
+from roller_tvm.device import cpu_device, load_device  # noqa: E402
 from roller_tvm.emulate.source import CudaSource  # noqa: E402
 from roller_tvm.errors import TargetError  # noqa: E402
 from roller_tvm.rammer.device_code import CannotFuse  # noqa: E402
-from roller_tvm.relay import FuseRTasks, GraphFusion, build, fused_sources, fusion_of, rtask_kernels, tune  # noqa: E402
+from roller_tvm.relay import (  # noqa: E402
+    FuseRTasks,
+    GraphFusion,
+    build,
+    fused_sources,
+    fusion_of,
+    rtask_kernels,
+    tune,
+    use_winograd,
+)
 from roller_tvm.relay.building import FUSION  # noqa: E402
 from roller_tvm.relay.cuda import use_toolchain  # noqa: E402
-from roller_tvm.relay.emulated_model import EmulatedModel  # noqa: E402
-from roller_tvm.relay.package import save_model  # noqa: E402
 from roller_tvm.toolchain import compile_cuda, kernel_resources  # noqa: E402
 
-ARCH = "cuda -arch=sm_80"
-TARGET = tvm.target.Target(ARCH, host="llvm")
-
-
-class Net:
-    """A module under construction: its weights get values."""
-
-    def __init__(self):
-        self.rng, self.params = np.random.default_rng(0), {}
-
-    def weight(self, name, *shape):
-        self.params[name] = tvm.nd.array((self.rng.standard_normal(shape) * 0.3).astype("float32"))
-        return relay.var(name, shape=shape)
-
-    def conv(self, x, name, c, f, k):
-        y = relay.nn.conv2d(x, self.weight(name, f, c, k, k), padding=(k // 2, k // 2), kernel_size=(k, k), channels=f)
-        return relay.nn.relu(relay.nn.bias_add(y, self.weight(f"{name}b", f)))
-
-    def module(self, result):
-        return tvm.IRModule.from_expr(relay.Function(relay.analysis.free_vars(result), result))
-
-    def feeds(self, mod):
-        free = [v for v in mod["main"].params if v.name_hint not in self.params]
-        return {v.name_hint: self.rng.standard_normal([int(e) for e in v.type_annotation.shape]).astype("float32")
-                for v in free}
-
-
-def reference(mod, params, feeds):
-    """By TVM's VM on the CPU: its graph executor does not take functions called where they are written."""
-    with tvm.transform.PassContext(opt_level=3):
-        machine = VirtualMachine(relay.vm.compile(mod, "llvm", params=params), tvm.cpu())
-    # By place: an LSTM of relay.testing has an input of one name for each step.
-    made = machine.run(*(tvm.nd.array(feeds[v.name_hint]) for v in mod["main"].params if v.name_hint in feeds))
-    return [m.numpy() for m in (made if isinstance(made, tvm.runtime.container.ADT) else [made])]
-
-
-def compare(net, mod, tmp_path, **options):
-    """Fuse, build, emulate, compare; the module, what was fused, and the functions that ran."""
-    fused = FuseRTasks(ARCH, params=net.params, top=2, **options)(mod)
-    path = save_model(build(fused, None, ARCH), tmp_path / "net.tar")
-    feeds, steps = net.feeds(mod), []
-    got = EmulatedModel(path, told=steps.append).run(feeds)
-    for one, expected in zip(got, reference(mod, net.params, feeds), strict=True):
-        np.testing.assert_allclose(one, expected, rtol=1e-4, atol=1e-4)
-    fusion = fusion_of(fused)
-    assert GraphFusion.from_json(fusion.to_json()) == fusion
-    assert sum(s.kernels for s in steps if s.name.startswith("rtasks")) == fusion.kernels
-    return fused, fusion, steps
+from .fused_nets import ARCH, TARGET, Net, compare, reference  # noqa: E402
 
 
 def inception(net):
@@ -219,6 +179,18 @@ def test_rkernels_without_code_are_given_up(monkeypatch):
     fusion = fusion_of(FuseRTasks(ARCH, params=net.params, top=2)(inception(net)))
     assert "steps do not apply" in dict(fusion.outside)["nn_max_pool2d"]
     assert fusion.kernels and "nn_max_pool2d" in fusion.refused[0]
+
+
+def test_winograd_has_no_expression_of_its_own_and_stays_outside(tmp_path):
+    net = Net()
+    x = relay.var("x", shape=(1, 8, 8, 16))
+    y = relay.nn.conv2d(x, net.weight("w", 3, 3, 16, 16), padding=(1, 1), kernel_size=(3, 3), channels=16,
+                        data_layout="NHWC", kernel_layout="HWIO")  # fmt: skip
+    mod = relay.transform.InferType()(net.module(relay.tanh(relay.nn.max_pool2d(y, (2, 2), layout="NHWC"))))
+    changed, choices = use_winograd(mod, net.params, load_device("a100"), ARCH, gain=0.0)
+    assert choices[0].chosen
+    ((name, why),) = fusion_of(FuseRTasks(ARCH, params=net.params, top=2)(changed)).outside
+    assert "winograd" in name and "No generic implem" in why
 
 
 def test_targets_that_cannot_be():
