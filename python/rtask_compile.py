@@ -119,7 +119,8 @@ def main() -> int:
             for one in compiled(model, load_device(DEVICES[arch]), arch, args.launch, args.compiler):
                 rows.append(one)
                 print("  ".join(cell for cell in row(one) if cell), flush=True)
-    text = "\n".join([f"python python/rtask_compile.py {' '.join(sys.argv[1:])}".rstrip(), "", report(rows)])
+    words = f"{' '.join(args.models)} --archs {' '.join(args.archs)} --launch {args.launch}"
+    text = "\n".join([f"python python/rtask_compile.py {words}", "", report(rows)])
     print(f"\n{text}")
     if args.out:
         args.out.write_text(text + "\n", encoding="utf-8")

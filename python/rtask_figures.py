@@ -139,8 +139,10 @@ def main() -> int:
                 for row in made:
                     print("\n\n".join(map(explain_fusion, row.plans)))
     said = verdicts(rows)
-    text = "\n".join([f"python python/rtask_figures.py {' '.join(sys.argv[1:])}".rstrip(), "", *lines_of(rows), "",
-                      *(f"{'met' if met else 'MISSED'}: {what}" for met, what in said)])
+    words = [*(args.models if args.models != parser.get_default("models") else []), "--devices", *args.devices]
+    command = f"python python/rtask_figures.py {' '.join(words)} --policy {args.policy}"
+    verdict = [f"{'met' if met else 'MISSED'}: {what}" for met, what in said]
+    text = "\n".join([command, "", *lines_of(rows), "", *verdict])
     print(f"\n{text}")
     if args.out:
         args.out.write_text(text + "\n", encoding="utf-8")

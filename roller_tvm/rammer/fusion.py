@@ -11,7 +11,7 @@ from ..errors import BadInput
 from .operators import RKernel
 from .program import TaskProgram
 
-FUSION_VERSION = 2
+FUSION_VERSION = 3
 
 
 @dataclass(frozen=True)

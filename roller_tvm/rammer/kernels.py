@@ -11,6 +11,7 @@ from ..device.frozen import FrozenMap
 from ..expr import TensorExpression
 from ..model.estimate import ProgramEstimate
 from ..model.gpu import busiest_unit
+from ..model.occupancy import occupancy
 from ..plan import construct
 from ..plan.candidates import RankedPlan
 from ..plan.features import NO_FEATURES, Features
@@ -138,8 +139,9 @@ def phase(plan: Plan, program: RProgram, estimate: ProgramEstimate, device: Devi
     tiling = tiling_of(plan.expression, program)
     if tiling and tiling.tasks != estimate.blocks:
         tiling = None
+    full, _ = occupancy(device, estimate.threads, estimate.registers, estimate.shared_bytes)
     return Phase(estimate.blocks, net / busiest * resident, share, estimate.threads, estimate.registers,
-                 estimate.shared_bytes, tiling)
+                 estimate.shared_bytes, tiling, max(1, full))
 
 
 def tiling_of(expression: TensorExpression, program: RProgram) -> Tiling | None:

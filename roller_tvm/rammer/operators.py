@@ -33,6 +33,8 @@ class Phase:
         Of one rTask: threads, registers a thread, shared memory.
     tiling : Tiling or None
         What each rTask writes; None where it is not known.
+    resident : int
+        rTasks of this phase that a unit holds at a time.
     """
 
     tasks: int
@@ -42,9 +44,10 @@ class Phase:
     registers: int = 0
     shared_bytes: int = 0
     tiling: Tiling | None = None
+    resident: int = 1
 
     def __post_init__(self) -> None:
-        if self.tasks < 1 or self.threads < 1 or self.registers < 0 or self.shared_bytes < 0:
+        if self.tasks < 1 or self.threads < 1 or self.resident < 1 or self.registers < 0 or self.shared_bytes < 0:
             raise ValueError(f"a phase needs rTasks and threads (got {self.tasks} of {self.threads})")
         for seconds in (self.alone_seconds, self.unit_seconds):
             if not isfinite(seconds) or seconds < 0:
@@ -58,12 +61,17 @@ class Phase:
 
     def to_json(self) -> list[Any]:
         return [self.tasks, self.alone_seconds, self.unit_seconds, self.threads, self.registers, self.shared_bytes,
-                self.tiling and self.tiling.to_json()]
+                self.tiling and self.tiling.to_json(), self.resident]
+
+    @property
+    def work(self) -> float:
+        """Time of a unit that the rTasks take up, of one that is full of them."""
+        return self.tasks * max(self.unit_seconds, self.alone_seconds / self.resident)
 
     @classmethod
     def from_json(cls, data: Sequence[Any]) -> Phase:
-        tasks, alone, unit, threads, registers, shared, tiling = data
-        return cls(tasks, alone, unit, threads, registers, shared, Tiling.from_json(tiling) if tiling else None)
+        *numbers, tiling, resident = data
+        return cls(*numbers, Tiling.from_json(tiling) if tiling else None, resident)
 
 
 @dataclass(frozen=True)
@@ -109,9 +117,9 @@ class RKernel:
     def work(self) -> float:
         """Time of an rTask by the number of them: the least is the most efficient (Rammer, section 4).
 
-        The time is that of a unit which an rTask takes up, so that rTasks of different sizes are compared alike.
+        Of rTasks that share a unit each counts for its part, so that large and small ones are compared alike.
         """
-        return sum(p.unit_seconds * p.tasks for p in self.phases)
+        return sum(p.work for p in self.phases)
 
     @cached_property
     def buffer_bytes(self) -> int:

@@ -102,7 +102,14 @@ def wavefront(
 
     For each breadth-first wave two plans are made, the wave appended to the plan so far and the wave by itself; it
     stays appended if that takes no longer than both apart. The last plan is one of the result.
+
+    With another way to select rKernels (`select`), what is apart counts by the better of fused and one by one.
     """
+    costs = Costs.of(device, launch)
+
+    def worth(plan: Placement) -> float:
+        return _expected(plan, graph, costs) if select else plan.seconds
+
     plans: list[Placement | ROperator] = []
     empty = current = Placement(device, dependences, launch)
     waves = [list(wave) for wave in reversed(graph.waves)]
@@ -128,7 +135,7 @@ def wavefront(
             plans.append(_closed(current, names, needed, memory))
             live.close()
             current = alone
-        elif (together := selected(current, wave)) and together.seconds <= current.seconds + alone.seconds:
+        elif (together := selected(current, wave)) and together.seconds <= worth(current) + worth(alone):
             current = together
         else:
             plans.append(current)

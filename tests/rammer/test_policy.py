@@ -105,6 +105,16 @@ def test_a_kernel_of_many_registers_does_not_take_the_others_vEUs() -> None:
     assert plan.parts[-1].program is None  # and the last plan is not lost
 
 
+def test_an_operator_that_is_slow_in_a_plan_does_not_take_the_waves_beside_it_along() -> None:
+    """By itself it is a fast kernel of its own: the waves before and after it stay fused."""
+    wide = tuple(ROperator(f"wide{n}", (kernel(10, 10.0),)) for n in range(8))
+    slow = ROperator("slow", (kernel(80, 50.0, seconds=10e-6),), ("wide0", "wide7"))
+    after = tuple(ROperator(f"after{n}", (kernel(10, 10.0),), ("slow",)) for n in range(8))
+    plan = plan_graph(DataFlowGraph((*wide, slow, *after)), V100, "front")
+    assert [(len(p.kernels), p.program is not None) for p in plan.parts] == [(8, True), (1, False), (8, True)]
+    assert plan.speedup > 3
+
+
 def test_what_does_not_fit_stays_unfused() -> None:
     big = RKernel("big", (Phase(4, 1e-6, 1e-6, threads=256, shared_bytes=200 << 10),), 1e-6)
     graph = DataFlowGraph((ROperator("a", (kernel(4, 1.0),)), ROperator("b", (big,), ("a",)),
