@@ -14,7 +14,7 @@ from ..model.gpu_tensor import DEPTH_BYTES, FRAGMENT, PADDING_BYTES
 from ..plan.program import RProgram
 from .gpu import fuse
 from .steps import Bind, CacheRead, ComputeAt, Fuse, Inline, Reorder, Split, Step, StorageAlign, Unroll, Vectorize
-from .tensor_steps import Fragment, Matrices, Pipeline, StoreAt, StoreVector, Tensorize, Tile
+from .tensor_steps import Fragment, Matrices, Pipeline, StoreAt, StoreVector, Tensorize, Tile, UnrollCompiled
 
 #: Short names of types in TVM's intrinsics.
 _SHORT = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "int8": "i8", "int32": "i32"}
@@ -106,6 +106,8 @@ def _store(out: str) -> list[Step]:
         Reorder(out, ("b", "m.f", "n.f", "m.row", "n.lane", "n.half", "m.half", "n.pair")),
         Fuse(out, ("m.row", "n.lane"), "lane"),
         Bind(out, "lane", "threadIdx.x"),
+        UnrollCompiled(out, "m.f"),
+        UnrollCompiled(out, "n.f"),
         Unroll(out, "n.half"),
         Unroll(out, "m.half"),
         Unroll(out, "n.pair"),

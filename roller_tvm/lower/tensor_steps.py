@@ -88,6 +88,17 @@ class Tensorize(TensorIrStep):
 
 
 @dataclass(frozen=True)
+class UnrollCompiled(TensorIrStep):
+    """Loop ``axis`` is left to the compiler of the kernel to unroll, which is told so, as the loops within it are.
+
+    Registers have no addresses: what a loop indexes lives in local memory, unless every turn is written out.
+    """
+
+    op: ClassVar[str] = "unroll_compiled"
+    axis: str
+
+
+@dataclass(frozen=True)
 class Pipeline(TensorIrStep):
     """Copies in loop ``axis`` run ``stages - 1`` iterations ahead of what reads them, in as many buffers.
 
@@ -101,4 +112,4 @@ class Pipeline(TensorIrStep):
     asynchronous: int
 
 
-STEPS.update({c.op: c for c in (Matrices, Tile, Fragment, StoreAt, StoreVector, Tensorize, Pipeline)})
+STEPS.update({c.op: c for c in (Matrices, Tile, Fragment, StoreAt, StoreVector, Tensorize, UnrollCompiled, Pipeline)})

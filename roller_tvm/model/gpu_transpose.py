@@ -16,8 +16,9 @@ from .occupancy import occupancy
 from .registers import register_cap
 from .storage import alignments, storage_elements
 
-# Registers of a thread, and of each element that it has in flight (compiled for sm_75 and sm_90).
-TURN_REGISTERS, PER_ITEM = 20, 2
+# Registers of a thread, and of each element that it has in flight (compiled for sm_75, sm_80 and sm_90, 1 to 256 elements
+# a thread). Of many the compiler loads as many ahead as the last number says, some with an address of their own.
+TURN_REGISTERS, PER_ITEM, AHEAD_REGISTERS, AHEAD_MOST = 20, 2, 12, 64
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,19 @@ def turned_shared_bytes(staged: Sequence[Operand], shape: TurnedShape) -> int:
     return total
 
 
+def turn_registers(items: int) -> int:
+    """Registers of a thread that moves so many elements of a tile.
+
+    Examples
+    --------
+    >>> turn_registers(4), turn_registers(16), turn_registers(256)
+    (28, 44, 140)
+    """
+    return max(
+        TURN_REGISTERS + PER_ITEM * min(items, IN_FLIGHT), AHEAD_REGISTERS + PER_ITEM * min(items, AHEAD_MOST)
+    )
+
+
 def transpose_estimate(
     geometry: Geometry, device: DeviceSpec, staged: Sequence[Operand], others: Sequence[Operand], shape: TurnedShape
 ) -> ProgramEstimate | None:
@@ -52,7 +66,7 @@ def transpose_estimate(
     tile, threads = shape.tile, shape.threads
     elements, outputs = prod(tile), prod(geometry.extents)
     items = ceil(elements / threads)
-    registers = TURN_REGISTERS + PER_ITEM * min(items, IN_FLIGHT) + len(others)
+    registers = turn_registers(items) + len(others)
     registers = min(registers, register_cap(device, threads) or registers)
     shared = turned_shared_bytes(staged, shape)
     resident, limit = occupancy(device, threads, registers, shared)

@@ -15,7 +15,8 @@ INDEXED = 4
 
 
 def within_rows(geometry: Geometry, block: Tile, vectors: Sequence[int], padding: Sequence[int]) -> tuple[int, ...]:
-    """Widths of fetches, narrower where a vector would go on in the next row and rows are not next to each other.
+    """Widths of fetches, narrower where rows are not next to each other and a vector would go on in the next, or would
+    walk several dimensions of its own: TVM of the Relax line finds no run in it.
 
     Parameters
     ----------
@@ -26,8 +27,8 @@ def within_rows(geometry: Geometry, block: Tile, vectors: Sequence[int], padding
     --------
     >>> from roller_tvm.expr.operators import operator
     >>> g = Geometry.of(operator("conv2d_nchw", n=1, c=8, h=9, w=9, f=12, kh=3, kw=3, dtype="int8"), "conv2d")
-    >>> within_rows(g, g.extents, (1, 16), (0, 0))  # 72 weights of a channel, 80 from one to the next
-    (1, 8)
+    >>> within_rows(g, g.extents, (1, 16), (0, 0))  # 72 weights of a channel in rows of 3, 80 from one to the next
+    (1, 4)
     """
     result = list(vectors)
     for number, (operand, added) in enumerate(zip(geometry.operands, padding, strict=True)):
@@ -39,12 +40,12 @@ def within_rows(geometry: Geometry, block: Tile, vectors: Sequence[int], padding
 
 
 def _crosses(box: Sequence[int], aligned: Sequence[tuple[int, int]], width: int) -> bool:
-    """Whether some vector begins in one row and ends in the next, a rounded stride away."""
+    """Whether some vector leaves its row, of the last dimension, where strides are rounded."""
     factors, stride = dict(aligned), 1
     for dim in range(len(box) - 1, 0, -1):
         stride *= box[dim]
         rounded = stride + -stride % factors.get(dim - 1, 1)
-        if rounded != stride and stride % width:
+        if rounded != stride and box[-1] % width:
             return True
         stride = rounded
     return False

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..lower.applier import StepApplier
 from ..lower.steps import TensorIrStep
-from ..lower.tensor_steps import Fragment, Matrices, Pipeline, StoreAt, StoreVector, Tensorize, Tile
+from ..lower.tensor_steps import Fragment, Matrices, Pipeline, StoreAt, StoreVector, Tensorize, Tile, UnrollCompiled
 from .intrinsics import register
 from .nodes import buffer_of, key, variables
 
@@ -36,6 +36,10 @@ class TensorSteps(StepApplier):
             self._store_vector(step)
         elif isinstance(step, Tensorize):
             self._tensorize(step)
+        elif isinstance(step, UnrollCompiled):
+            loop = self._loops(self.blocks[step.stage], len(self.loops[step.stage]))[self.at(step.stage, step.axis)]
+            self.schedule.unroll(loop)
+            self.schedule.annotate(loop, "pragma_unroll_explicit", 0)
         elif isinstance(step, Pipeline):
             self._pipeline(step)
         else:
