@@ -70,8 +70,9 @@ class Phase:
 
     @classmethod
     def from_json(cls, data: Sequence[Any]) -> Phase:
-        *numbers, tiling, resident = data
-        return cls(*numbers, Tiling.from_json(tiling) if tiling else None, resident)
+        tasks, alone, unit, threads, registers, shared, tiling, resident = data
+        tiles = Tiling.from_json(tiling) if tiling else None
+        return cls(tasks, alone, unit, threads, registers, shared, tiles, resident)
 
 
 @dataclass(frozen=True)
