@@ -53,7 +53,7 @@ def kernel_of(geometry: Geometry, shape: TiledShape) -> StagedKernel:
     statements = prod(shape.thread[i] for i in geometry.spatial) * prod(e for _, e in inner)
     return StagedKernel(
         geometry, shape.block, shape.thread, shape.vthreads, (*outer, *inner, *own), statements, shape.vectors,
-        shape.padding, shape.store, shape.stages,
+        shape.padding, shape.store, shape.stages, aligned=True,
     )  # fmt: skip
 
 

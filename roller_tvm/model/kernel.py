@@ -40,6 +40,8 @@ class StagedKernel:
         Outputs that a store moves.
     stages : int
         Buffers of each staged tile.
+    aligned : bool
+        Whether each buffer is made of whole vectors, as where rows are padded.
     """
 
     geometry: Geometry
@@ -52,6 +54,7 @@ class StagedKernel:
     padding: tuple[int, ...]
     store: int = 1
     stages: int = 1
+    aligned: bool = False
 
     def __post_init__(self) -> None:
         g, n = self.geometry, len(self.geometry.extents)
@@ -101,7 +104,8 @@ class StagedKernel:
         total = 0
         for op, box, padding in zip(self.geometry.operands, self.boxes, self.padding, strict=True):
             wide = max(self.vectors, default=1) > 1
-            quantum = max(1, VECTOR_ALIGNMENT // op.element_bytes) if wide and any(self.padding) else 1
+            whole = wide and (self.aligned or any(self.padding))
+            quantum = max(1, VECTOR_ALIGNMENT // op.element_bytes) if whole else 1
             total += storage_elements(box, alignments(box, padding, quantum)) * op.element_bytes
         return total * self.stages
 

@@ -238,7 +238,7 @@ class _Nest:
         stages = [max(map(int, loop.annotations[PIPELINE])) + 1 for loop in around if PIPELINE in loop.annotations]
         return StagedKernel(
             g, block, thread, vthreads, tuple(loops), self._limit_of(inside, prod(vthreads)), vectors, padding,
-            self._store(), max(stages, default=1),
+            self._store(), max(stages, default=1), any(ALIGN in p.block.annotations for p in copied),
         )  # fmt: skip
 
     def _limit_of(self, inside: Sequence[PlacedLoop], vthreads: int) -> int:
