@@ -166,7 +166,11 @@ def test_with_wider_vectors(name):
 
 def test_each_kind_of_plan_is_among_those():
     kinds = set()
-    for name in ("conv nchw", "sum of rows", "relu", "max pool", "softmax", "transposed", "matmul of long rows"):
+    names = (
+        "conv nchw", "sum of rows", "relu", "max pool", "softmax", "transposed", "matmul of long rows",
+        "sum of leading and trailing",
+    )  # fmt: skip
+    for name in names:
         for plan in plans_of(PROGRAMS[name]()):
             kinds |= {p.recipe for p in plan.programs}
             kinds |= {"lanes" for s in plan.split_reductions if s.lanes}
