@@ -236,23 +236,22 @@ class _Made:
         parameters = ", ".join([*each, *(["float* workspace_"] if self.offsets else [])])
         return f'extern "C" __global__ void __launch_bounds__({launch_bounds}) {self.name}({parameters}) {{\n'
 
-    def _arena(self, arena: int, dynamic: int) -> str:
-        workspace = "  unsigned char* workspace = (unsigned char*)workspace_;\n" if self.offsets else ""
-        return workspace + self._shared(arena, dynamic)
+    def _workspace(self, beyond: str = "0") -> str:
+        return f"  unsigned char* workspace = (unsigned char*)workspace_ + {beyond};\n" if self.offsets else ""
 
-    def _shared(self, arena: int, dynamic: int) -> str:
+    def _arena(self, arena: int, dynamic: int) -> str:
         if dynamic:
             return "  extern __shared__ __align__(128) unsigned char rammer_arena[];\n"
         return f"  __shared__ __align__(128) unsigned char rammer_arena[{max(16, arena)}];\n"
 
-    def _run(self, number: int, block: str) -> str:
+    def _run(self, number: int, block: str, lane: str = "rammer_t") -> str:
         text, arguments = self.calls[number]
         threads, blocks = self.launches[number].block, self.launches[number].grid
         lanes, own = self.functions[number].lanes, prod(threads)
-        thread = f"(rammer_t < {own}u ? rammer_t : {own - 1}u)" if lanes > own else "rammer_t"
+        thread = f"({lane} < {own}u ? {lane} : {own - 1}u)" if lanes > own else lane
         where = ["rammer_arena", _index(thread, threads), _index(block, blocks)]
         call = ", ".join([*map(self._argument, arguments), *where])
-        guard = f"if (rammer_t < {lanes}u) " if lanes < self.threads else ""
+        guard = f"if ({lane} < {lanes}u) " if lanes < self.threads else ""
         return f"{guard}{text}({call});"
 
     def side_by_side(self, arena: int, dynamic: int) -> str:
@@ -266,14 +265,15 @@ class _Made:
             first = last
         body = "".join(f"  {line}\n" for line in lines)
         return (f"{self.head}\n{_HELPERS}\n{self.definitions}\n{self._signature(str(self.threads))}"
-                f"{self._arena(arena, dynamic)}  const unsigned rammer_t = threadIdx.x;\n{body}}}\n")
+                f"{self._arena(arena, dynamic)}{self._workspace()}  const unsigned rammer_t = threadIdx.x;\n{body}}}\n")
 
     def persistent(self, arena: int, dynamic: int, resident: int) -> str:
         """Blocks that walk their lists."""
         name, used = self.name, self.program.used
         lists, groups, waits = self._lists()
         cases = "".join(
-            f"      case {number}: {self._run(number, '(unsigned)which')} break;\n" for number in range(len(self.calls))
+            f"      case {number}: {self._run(number, '(unsigned)which', 'rammer_own')} break;\n"
+            for number in range(len(self.calls))
         )
         tables = "".join((
             _table(f"{name}_first", lists[0]), _table(f"{name}_list", lists[1]),
@@ -305,7 +305,11 @@ static __device__ unsigned {name}_ended;
       }}
       continue;
     }}
-    switch (what) {{
+    // Never above 0. That it might be keeps the compiler from making the addresses of all cases before the loop, and
+    // spilling them.
+    const unsigned never = what < {min(_WAIT, _STEP)};
+    const unsigned rammer_own = threadIdx.x + never;
+{self._workspace("never")}    switch (what) {{
 {cases}    }}
     __syncthreads();
   }}
