@@ -64,7 +64,7 @@ def lane_nests(expression: TensorExpression, nests: tuple[NestShape, ...]) -> tu
     --------
     >>> from roller_tvm.expr.operators import softmax
     >>> from roller_tvm.plan.partition import partition
-    >>> split = SplitReduction("sum", "j", 16, True).apply(softmax(shape=(64, 1024)))
+    >>> split = SplitReduction("sum", "k", 16, True).apply(softmax(shape=(64, 1024)))
     >>> [(n.anchor, getattr(n, "merges", ())) for n in lane_nests(split, partition(split))]
     [('max', ()), ('sum.rf', ('sum',)), ('norm', ())]
     """
