@@ -229,11 +229,14 @@ def _registered(name: str, function: Callable[..., Any]) -> Iterator[None]:
             tvm.register_func(name, before, override=True)
 
 
-def register() -> None:
-    """Tell TVM about us; what ``relay.build`` calls for functions of our Compiler."""
+def register_fused_kernels() -> None:
+    """Tell TVM how fused kernels are built: `FuseRTasks` does; who builds a module loaded from JSON has to."""
     import tvm
 
     tvm.register_func(_EXTERNAL, runtime_module, override=True)
+
+
+register = register_fused_kernels
 
 
 @contextlib.contextmanager
