@@ -6,49 +6,34 @@ from collections.abc import Sequence
 
 from ..device import DeviceSpec
 from ..model.geometry import Geometry, Operand, Tile
-from ..model.gpu_tiled import vector_quantum
-from ..model.storage import VECTOR_ALIGNMENT, alignments
+from ..model.storage import VECTOR_ALIGNMENT
 from .align import bank_padding
 
 #: Elements of a vector whose places TVM computes one by one: CUDA C++ has no vector of more integers than int4.
 INDEXED = 4
 
 
-def within_rows(geometry: Geometry, block: Tile, vectors: Sequence[int], padding: Sequence[int]) -> tuple[int, ...]:
-    """Widths of fetches, narrower where rows are not next to each other and a vector would go on in the next, or would
-    walk several dimensions of its own: TVM of the Relax line finds no run in it.
+def within_rows(geometry: Geometry, block: Tile, vectors: Sequence[int]) -> tuple[int, ...]:
+    """Widths of fetches, narrower where a vector would leave its row, of the last dimension: TVM finds no run in that.
 
     Parameters
     ----------
-    vectors, padding : sequence of int
-        Of each operand: elements fetched at once, elements that rule 3 adds to a row.
+    vectors : sequence of int
+        Of each operand: elements fetched at once.
 
     Examples
     --------
     >>> from roller_tvm.expr.operators import operator
     >>> g = Geometry.of(operator("conv2d_nchw", n=1, c=8, h=9, w=9, f=12, kh=3, kw=3, dtype="int8"), "conv2d")
-    >>> within_rows(g, g.extents, (1, 16), (0, 0))  # 72 weights of a channel in rows of 3, 80 from one to the next
+    >>> within_rows(g, g.extents, (1, 16))  # weights in rows of 3
     (1, 4)
     """
     result = list(vectors)
-    for number, (operand, added) in enumerate(zip(geometry.operands, padding, strict=True)):
-        box = operand.box(block)
-        aligned = alignments(box, added, vector_quantum(operand, tuple(result)))
-        while result[number] > INDEXED and _crosses(box, aligned, result[number]):
+    for number, operand in enumerate(geometry.operands):
+        row = next((extent for extent in reversed(operand.box(block)) if extent > 1), 1)
+        while result[number] > INDEXED and row % result[number]:
             result[number] //= 2
     return tuple(result)
-
-
-def _crosses(box: Sequence[int], aligned: Sequence[tuple[int, int]], width: int) -> bool:
-    """Whether some vector leaves its row, of the last dimension, where strides are rounded."""
-    factors, stride = dict(aligned), 1
-    for dim in range(len(box) - 1, 0, -1):
-        stride *= box[dim]
-        rounded = stride + -stride % factors.get(dim - 1, 1)
-        if rounded != stride and box[-1] % width:
-            return True
-        stride = rounded
-    return False
 
 
 def overhanging(geometry: Geometry, tile: Tile) -> list[int]:

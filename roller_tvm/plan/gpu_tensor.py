@@ -26,6 +26,7 @@ from ..model.registers import FETCHES, usable_registers
 from ..model.storage import VECTOR_ALIGNMENT
 from .align import Rejection, capacity
 from .features import Features
+from .fetching import INDEXED
 from .gpu_direct import linear_tile
 from .gpu_tiled import COPY_LEAST
 from .program import RProgram
@@ -64,7 +65,7 @@ BLOCKS, WARPS, STEPS, STAGES, BANDS = (1, 2, 4, 8, 16), (1, 2, 4), (1, 2, 4), (4
 
 @dataclass(frozen=True)
 class Product:
-    """A nest as a product of matrices."""
+    """A nest as a product of matrices; ``rows`` are the lengths of its operands' innermost axes."""
 
     roles: MatrixRoles
     matrices: tuple[Matrix, Matrix]
@@ -72,6 +73,7 @@ class Product:
     vectors: tuple[int, int]
     dtype: str
     dynamic: bool
+    rows: tuple[int, int]
 
     @property
     def element_bytes(self) -> int:
@@ -103,8 +105,9 @@ def product_of(geometry: Geometry, tf32: bool = False) -> Product | Rejection:
     groups = (roles.m if roles.left_turned else roles.k, roles.n if roles.right_turned else roles.k)
     vectors = [copy_vector(geometry, op, group) for op, group in zip(operands, groups, strict=True)]
     dtype = TF32 if (own[0], stage.dtype) in ROUNDING else own[0]
+    rows = [next((geometry.extents[i] for i in reversed(group) if geometry.extents[i] > 1), 1) for group in groups]
     return Product(roles, (matrices[0], matrices[1]), roles.sizes(stage), (vectors[0], vectors[1]), dtype,
-                   instruction.dynamic)
+                   instruction.dynamic, (rows[0], rows[1]))
 
 
 def _refused(required: str, limit: str) -> Rejection:
@@ -143,12 +146,16 @@ def shapes(product_: Product, device: DeviceSpec) -> Iterator[TensorShape]:
 
 
 def _vectors(made: Product, block: tuple[int, int, int]) -> tuple[int, int]:
-    """Elements of a copy: TVM has no word for more zeros of single bytes than a register holds."""
+    """Elements of a copy: TVM has no word for more zeros of single bytes than a register holds.
+
+    Nor does it find a run that goes on in the next row, where zeros fill what is missing.
+    """
     _, *sizes = made.sizes
     result = []
-    for matrix, vector in zip(made.matrices, made.vectors, strict=True):
+    for matrix, vector, row in zip(made.matrices, made.vectors, made.rows, strict=True):
         filled = matrix.guarded or sizes[matrix.rows] % block[matrix.rows] or sizes[2] % block[2]
-        result.append(min(vector, COPY_LEAST) if filled and matrix.element_bytes == 1 else vector)
+        most = COPY_LEAST if matrix.element_bytes == 1 else INDEXED if row % vector else vector
+        result.append(min(vector, most) if filled else vector)
     return result[0], result[1]
 
 

@@ -180,7 +180,7 @@ def complete(search: Search, block: Tile, thread: Tile) -> tuple[TiledShape, int
     unrolled = unrolled_steps(g, thread, block)
     padding = tuple(storage_padding(g, op, block, unrolled, device) for op in g.operands)
     vectors = tuple(fetch_vector(g, op, block, device, p) for op, p in zip(g.operands, padding, strict=True))
-    vectors = within_rows(g, block, vectors, padding)
+    vectors = within_rows(g, block, vectors)
     if any(len(op.shape) < 2 for op in g.operands):
         vectors = tuple(1 for _ in vectors)  # the stride of a one-dimensional buffer cannot be aligned
     for op, width in zip(g.operands, vectors, strict=True):
