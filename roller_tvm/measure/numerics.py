@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import prod, sqrt
 from typing import Any
 
@@ -54,6 +54,33 @@ def tolerance(dtype: str, terms: int) -> float:
     '4.6e-05'
     """
     return min(MOST, SLACK * EPSILON[dtype] * sqrt(max(1, terms))) if dtype in EPSILON else 0.0
+
+
+def rounding_terms(sums: Iterable[tuple[int, str]], results: Sequence[str]) -> int:
+    """Terms of the one sum, in the type of the result, that rounds as much as all of them in a row.
+
+    Parameters
+    ----------
+    sums : iterable of (int, str)
+        For each stage the terms it sums, 1 where it sums nothing, and the type it is kept in. Errors add up, each
+        with its root; what is kept in a coarser type than the result rounds so much more.
+    results : sequence of str
+        Types of the outputs.
+
+    Examples
+    --------
+    >>> rounding_terms([(64, "float32"), (1, "float32")], ["float32"])
+    64
+    >>> rounding_terms([(1, "float16")], ["float32"]) == 2**26  # cast at the end
+    True
+    """
+    result = max((EPSILON[r] for r in results if r in EPSILON), default=0.0)
+    roots = 0.0
+    for terms, dtype in sums:
+        coarser = EPSILON[dtype] / result if result and dtype in EPSILON else 1.0
+        if terms > 1 or coarser > 1:
+            roots += sqrt(terms) * max(1.0, coarser)
+    return max(1, round(roots**2))
 
 
 def difference(got: np.ndarray, expected: np.ndarray, terms: int) -> str:

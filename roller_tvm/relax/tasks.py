@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import sqrt
 from typing import Any
 
 from ..errors import BadInput, UnsupportedOperator
+from ..measure.numerics import rounding_terms
 from ..tir.fused_func import OPERATORS
 from ..tir.nodes import key as identity
 from ..tir.nodes import nests, parameters, structurally_equal
@@ -213,11 +213,12 @@ def output_positions(func: Any) -> tuple[int, ...]:
 
 
 def reduction_terms(func: Any) -> int:
-    """Terms of the one sum that rounds as much as all reductions in a row: their errors add up, each with its root."""
-    roots = 0.0
+    """Terms of the one sum that rounds as much as all blocks of a function in a row."""
+    sums = []
     for nest in nests(func):
         terms = 1
         for iv, _ in nest.reduce:
             terms *= int(iv.dom.extent)
-        roots += sqrt(terms) if terms > 1 else 0.0
-    return max(1, round(roots**2))
+        sums.append((terms, str(nest.outputs[0].dtype)))
+    results = parameters(func)
+    return rounding_terms(sums, [str(results[n].dtype) for n in output_positions(func)])

@@ -6,6 +6,7 @@ import contextlib
 import os
 from typing import Any
 
+from roller_tvm.relay.dataflow import as_graph
 from roller_tvm.relay.emulated import TakeHost
 from roller_tvm.relay.folding import shared_constant_kernels
 from roller_tvm.relay.package import KERNELS
@@ -63,6 +64,7 @@ def build(
             instruments = [take.instrument] if made.kind.name == "cuda" else []
             stack.enter_context(tvm.transform.PassContext(opt_level=3, config=config, instruments=instruments))
             fusion = None
+            mod = as_graph(mod)  # as its tasks were extracted
             if fuse_rtasks:
                 from roller_tvm.relay.fuse_rtasks import FuseRTasks, fusion_of
 

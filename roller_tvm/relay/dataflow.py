@@ -125,6 +125,32 @@ def control_of(body: Any) -> str:
     return found[0] if found else ""
 
 
+def as_graph(mod: Any) -> Any:
+    """A module whose main function is one graph: bindings and functions inside of it say the same otherwise.
+
+    As it is where nothing is said so, and where there is more than data flow in it. TVM's graph executor and its
+    layout rewriter know no functions inside of a function (``relay.testing.lstm``).
+    """
+    import tvm
+    from tvm import relay
+
+    main = mod["main"]
+    said: list[Any] = []
+
+    def visit(expr: Any) -> None:
+        if isinstance(expr, relay.Let) or (isinstance(expr, relay.Call) and _written_here(expr.op)):
+            said.append(expr)
+
+    relay.analysis.post_order_visit(main.body, visit)
+    if not said or control_of(main.body):
+        return mod
+    flat = relay.transform.ToGraphNormalForm()(relay.transform.InferType()(mod))
+    main = flat["main"]
+    main = relay.Function(main.params, inlined(main.body), main.ret_type, main.type_params, main.attrs)
+    functions = {**dict(flat.functions.items()), flat.get_global_var("main"): main}
+    return relay.transform.InferType()(tvm.IRModule(functions, flat.type_definitions))
+
+
 def inlined(body: Any, values: Mapping[Any, Any] | None = None) -> Any:
     """A graph with the bodies of functions that are written at their call in place of the calls.
 

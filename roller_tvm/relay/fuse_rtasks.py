@@ -31,7 +31,7 @@ from roller_tvm.rammer.device_code import CannotFuse
 from roller_tvm.rammer.policy import plain_kernel
 from roller_tvm.rammer.regions import plan_regions
 from roller_tvm.rammer.vdevice import Costs
-from roller_tvm.relay.dataflow import CallNode, DataFlow, Tensor, control_of, inlined
+from roller_tvm.relay.dataflow import CallNode, DataFlow, Tensor, as_graph
 from roller_tvm.relay.folding import shared_constant_kernels
 from roller_tvm.relay.rtask_codegen import (
     ATTRIBUTE,
@@ -219,12 +219,7 @@ def prepared(mod: Any, params: Mapping[str, Any] | None, target: Any) -> Any:
     if params:
         main = relay.build_module.bind_params_by_name(mod["main"], dict(params))
         mod = tvm.IRModule({**dict(mod.functions.items()), mod.get_global_var("main"): main}, mod.type_definitions)
-    mod = relay.transform.InferType()(mod)
-    if not control_of(mod["main"].body):  # bindings and functions inside of it are its data flow, said otherwise
-        flat = relay.transform.ToGraphNormalForm()(mod)
-        main = flat["main"]
-        main = relay.Function(main.params, inlined(main.body), main.ret_type, main.type_params, main.attrs)
-        mod = tvm.IRModule({**dict(flat.functions.items()), flat.get_global_var("main"): main}, flat.type_definitions)
+    mod = as_graph(relay.transform.InferType()(mod))
     passes = relay.transform
     sequence = [
         passes.RemoveUnusedFunctions(), passes.InferType(), passes.SimplifyInference(), passes.FoldConstant(),

@@ -7,10 +7,9 @@ runs well), so no decision of ours is in it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import sqrt
 from typing import Any
 
-from roller_tvm.measure.numerics import difference, make_inputs, shape_of, tolerance, usable
+from roller_tvm.measure.numerics import difference, make_inputs, rounding_terms, shape_of, tolerance, usable
 
 
 def reference_schedule(outputs: Sequence[Any]) -> Any:
@@ -38,18 +37,22 @@ def _constant(axis: Any) -> bool:
 
 
 def reduction_terms(ops: Sequence[Any]) -> int:
-    """Terms of the one sum that rounds as much as all reductions in a row: their errors add up, each with its root."""
+    """Terms of the one sum that rounds as much as all of these operations in a row."""
     import tvm
+    from tvm import te
 
-    roots = 0.0
+    sums = []
     for op in ops:
+        if isinstance(op, te.PlaceholderOp):
+            continue
         terms = 1
         for axis in getattr(op, "reduce_axis", ()):
             # Adaptive pooling writes extents such as (i + 1) * 7 - i * 7.
             extent = tvm.arith.Analyzer().simplify(axis.dom.extent)
             terms *= int(extent) if isinstance(extent, tvm.tir.IntImm) else 1
-        roots += sqrt(terms) if terms > 1 else 0.0
-    return max(1, round(roots**2))
+        sums.append((terms, str(op.output(0).dtype)))
+    read = {t for op in ops for t in op.input_tensors}
+    return rounding_terms(sums, [str(op.output(0).dtype) for op in ops if op.output(0) not in read])
 
 
 __all__ = [

@@ -10,6 +10,7 @@ from roller_tvm.device import DeviceSpec
 from roller_tvm.errors import BadInput, TargetError, UnsupportedOperator
 from roller_tvm.measure.interrupt import stop_if_interrupted
 from roller_tvm.relay.cpu_names import check_cpu
+from roller_tvm.relay.dataflow import as_graph
 from roller_tvm.relay.folding import shared_constant_kernels
 from roller_tvm.relay.rtask_codegen import uncompiled
 
@@ -169,7 +170,7 @@ def extract_tasks(mod: Any, params: Any, target: Any, device: DeviceSpec) -> Tas
 
     check_shapes(mod)
     try:
-        traced, kernels = _trace(mod, params, target)
+        traced, kernels = _trace(as_graph(mod), params, target)
     except tvm.TVMError as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise UnsupportedOperator(

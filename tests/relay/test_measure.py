@@ -94,6 +94,19 @@ def test_errors_of_reductions_in_a_row_add_up_and_do_not_multiply():
     assert reduction_terms([a.op]) == 1
 
 
+def test_a_sum_kept_in_a_coarser_type_than_the_result_rounds_as_in_that_type():
+    from tvm import te
+
+    a = te.placeholder((8, 512), "float16", name="a")
+    r = te.reduce_axis((0, 512), name="r")
+    rows = te.compute((8,), lambda i: te.sum(a[i, r], r), name="rows")
+    cast = te.compute((8,), lambda i: rows[i].astype("float32"), name="cast")
+    assert tolerance("float32", reduction_terms([a.op, rows.op, cast.op])) == tolerance("float16", 512)
+    wide = te.compute((8, 512), lambda i, j: a[i, j].astype("float32"), name="wide")
+    exact = te.compute((8,), lambda i: te.sum(wide[i, r], r), name="exact")
+    assert reduction_terms([a.op, wide.op, exact.op]) == 512  # inputs are what they are
+
+
 def test_bytes_are_given_all_their_values_and_indices_stay_within_two_rows():
     from tvm import te
 
