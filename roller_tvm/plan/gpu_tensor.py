@@ -148,14 +148,14 @@ def shapes(product_: Product, device: DeviceSpec) -> Iterator[TensorShape]:
 def _vectors(made: Product, block: tuple[int, int, int]) -> tuple[int, int]:
     """Elements of a copy: TVM has no word for more zeros of single bytes than a register holds.
 
-    Nor does it find a run that goes on in the next row, where zeros fill what is missing.
+    Nor does it find a run that goes on in the next row.
     """
     _, *sizes = made.sizes
     result = []
     for matrix, vector, row in zip(made.matrices, made.vectors, made.rows, strict=True):
         filled = matrix.guarded or sizes[matrix.rows] % block[matrix.rows] or sizes[2] % block[2]
-        most = COPY_LEAST if matrix.element_bytes == 1 else INDEXED if row % vector else vector
-        result.append(min(vector, most) if filled else vector)
+        within = min(vector, INDEXED) if row % vector else vector
+        result.append(min(within, COPY_LEAST) if filled and matrix.element_bytes == 1 else within)
     return result[0], result[1]
 
 
