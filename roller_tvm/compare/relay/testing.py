@@ -45,6 +45,7 @@ def testing_model(name: str) -> tuple[Any, dict[str, np.ndarray], dict[str, np.n
     """
     module, arguments = TESTING[name]
     mod, params = importlib.import_module(f"tvm.relay.testing.{module}").get_workload(**arguments)
+    mod = _named_apart(mod)
     rng = np.random.default_rng(SEED)
     values = {n: _randomised(n, p.numpy(), rng) for n, p in sorted(params.items())}
     inputs = {}
@@ -53,6 +54,23 @@ def testing_model(name: str) -> tuple[Any, dict[str, np.ndarray], dict[str, np.n
             kind = var.checked_type
             inputs[str(var.name_hint)] = rng.standard_normal([int(e) for e in kind.shape]).astype(kind.dtype)
     return mod, values, inputs
+
+
+def _named_apart(mod: Any) -> Any:
+    """A module whose parameters have a name each: ``lstm`` calls the input of every step 'data'."""
+    from tvm import IRModule, relay
+
+    main, fresh, taken = mod["main"], [], set()
+    for var in main.params:
+        name = str(var.name_hint)
+        while name in taken:
+            name += "_"
+        taken.add(name)
+        fresh.append(var if name == var.name_hint else relay.Var(name, var.type_annotation))
+    if fresh == list(main.params):
+        return mod
+    body = relay.bind(main.body, dict(zip(main.params, fresh, strict=True)))
+    return relay.transform.InferType()(IRModule.from_expr(relay.Function(fresh, body)))
 
 
 def _randomised(name: str, values: np.ndarray, rng: Any) -> np.ndarray:
