@@ -16,7 +16,7 @@ from .occupancy import occupancy
 from .registers import register_cap
 from .storage import alignments, storage_elements
 
-# Registers of a thread, and of each element that it has in flight (compiled for sm_75, sm_80 and sm_90, 1 to 256 elements
+# Registers of a thread, and of each element that it has in flight (compiled for sm_75, 80 and 90, 1 to 256 elements
 # a thread). Of many the compiler loads as many ahead as the last number says, some with an address of their own.
 TURN_REGISTERS, PER_ITEM, AHEAD_REGISTERS, AHEAD_MOST = 20, 2, 12, 64
 

@@ -51,8 +51,8 @@ def reduction_terms(ops: Sequence[Any]) -> int:
             extent = tvm.arith.Analyzer().simplify(axis.dom.extent)
             terms *= int(extent) if isinstance(extent, tvm.tir.IntImm) else 1
         sums.append((terms, str(op.output(0).dtype)))
-    read = {t for op in ops for t in op.input_tensors}
-    return rounding_terms(sums, [str(op.output(0).dtype) for op in ops if op.output(0) not in read])
+    read = [t.op for op in ops for t in op.input_tensors]  # scalars cannot be asked whether they are equal
+    return rounding_terms(sums, [str(op.output(0).dtype) for op in ops if not any(op.same_as(r) for r in read)])
 
 
 __all__ = [

@@ -105,6 +105,9 @@ def test_a_sum_kept_in_a_coarser_type_than_the_result_rounds_as_in_that_type():
     wide = te.compute((8, 512), lambda i, j: a[i, j].astype("float32"), name="wide")
     exact = te.compute((8,), lambda i: te.sum(wide[i, r], r), name="exact")
     assert reduction_terms([a.op, wide.op, exact.op]) == 512  # inputs are what they are
+    half = te.placeholder((), name="half")
+    scaled = te.compute((8,), lambda i: exact[i] * half[()], name="scaled")
+    assert reduction_terms([a.op, wide.op, exact.op, half.op, scaled.op]) == 512
 
 
 def test_bytes_are_given_all_their_values_and_indices_stay_within_two_rows():
