@@ -33,6 +33,8 @@ UNROLL_MOST = 64
 # it ahead, guards and all, and with a loop.
 POINTWISE, UNROLLED, LOOP = 10, 14, 26
 PER_GUARD = 1.8
+# What a special function (exp, erf) keeps beside its argument, of one element at a time (compiled likewise).
+SPECIAL = 8
 # Of a reduction whose terms threads share: the compiler unrolls a thread's rounds and loads ahead.
 STREAMS, PER_ROUND = 20, 1.7
 # Threads that share a reduction meet in a tree of shuffles; a step is a shuffle and an operation.
@@ -108,7 +110,9 @@ def direct_estimate(geometry: Geometry, device: DeviceSpec, block: Tile, thread:
 def direct_registers(geometry: Geometry, thread: Tile, items: int, vector: int) -> int:
     """Registers of a thread of recipe gpu.direct (see ``direct_estimate``)."""
     if not geometry.reduce:
-        return POINTWISE + vector * (1 + len(geometry.operands) * items)
+        loads = vector * items * sum(1 + PER_GUARD * op.guarded for op in geometry.operands)
+        special = geometry.stage.ops_of("special") + geometry.epilogue_calls + sum(op.calls for op in geometry.operands)
+        return POINTWISE + vector + ceil(loads) + (SPECIAL if special else 0)
     if prod(geometry.extents[i] for i in geometry.reduce) > UNROLL_MOST:
         return LOOP + vector * (1 + len(geometry.operands))
     own = tuple(e if i in geometry.reduce else thread[i] for i, e in enumerate(geometry.extents))
