@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from roller_tvm.expr.operators import normalize, parse_params, resolve_axes
-from roller_tvm.kit.cases import Case
+from roller_tvm.kit.cases import RTASKS, Case
 from roller_tvm.kit.measure import FLUSHED, LEAST, LONG_US, MOST, WARM_UP
 from roller_tvm.kit.reference import Reference, reference_of
 
@@ -73,6 +73,9 @@ def _alike(size: Any, kernel: Any, out: Any, stride: Any, dilation: Any, before:
 
 def time_case(torch: Any, case: Case, flush: Any, budget_us: float) -> Iterator[dict[str, Any]]:
     """A result for each way in which torch may compute the case."""
+    if case.operator == RTASKS:
+        yield {"mode": case.dtype, "why": "a graph of operators, held against the same operators one by one"}
+        return
     reference = reference_of(case.operator, parse_params(case.params))
     run = call_of(torch, case, reference)
     shape = tuple(run().shape)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import zipfile
 from math import prod
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -92,7 +93,7 @@ def test_reference(bench, name, dtype):
     case = KitOperator(Case("X0", operator, params, dtype), "sm_90", "h200", reference, ())
     size, card = TYPES[dtype][0], bench.card
     addresses = [card.alloc(prod(s) * size) for s in (*reference.inputs, reference.output)]
-    _make_reference(bench, case, addresses[:-1], addresses[-1])
+    _make_reference(bench, Path(), case, addresses[:-1], addresses[-1])
     got = card.read(addresses[-1], reference.elements * size)
     elements = {i: got[i * size : (i + 1) * size] for i in range(reference.elements)}
     assert disagreement(reference, dtype, elements) == "", "Python"
