@@ -110,9 +110,9 @@ def direct_estimate(geometry: Geometry, device: DeviceSpec, block: Tile, thread:
 def direct_registers(geometry: Geometry, thread: Tile, items: int, vector: int) -> int:
     """Registers of a thread of recipe gpu.direct (see ``direct_estimate``)."""
     if not geometry.reduce:
-        loads = vector * items * sum(1 + PER_GUARD * op.guarded for op in geometry.operands)
+        ahead = vector * items * sum(1.0 + PER_GUARD * op.guarded for op in geometry.operands)
         special = geometry.stage.ops_of("special") + geometry.epilogue_calls + sum(op.calls for op in geometry.operands)
-        return POINTWISE + vector + ceil(loads) + (SPECIAL if special else 0)
+        return POINTWISE + vector + ceil(ahead) + (SPECIAL if special else 0)
     if prod(geometry.extents[i] for i in geometry.reduce) > UNROLL_MOST:
         return LOOP + vector * (1 + len(geometry.operands))
     own = tuple(e if i in geometry.reduce else thread[i] for i, e in enumerate(geometry.extents))

@@ -129,6 +129,23 @@ def near_divisor(extent: int, length: int) -> int:
     return min(near, key=lambda d: abs(d - length), default=length)
 
 
+def nearest_divisor(extent: int, length: int) -> int:
+    """The divisor of `extent` nearest to `length`, the longer of two.
+
+    Examples
+    --------
+    >>> nearest_divisor(7, 4), nearest_divisor(7, 2), nearest_divisor(9, 4)
+    (7, 1, 3)
+    """
+    return min((d for d in range(1, extent + 1) if extent % d == 0), key=lambda d: (abs(d - length), -d))
+
+
+def slides(geometry: Geometry, axis: int) -> bool:
+    """Whether a reduction axis goes along a dimension of an operand together with outputs, as a window does."""
+    dims = [{a for a, _ in dim} for op in geometry.operands for dim in op.dims]
+    return any(axis in dim and dim & geometry.spatial_set for dim in dims)
+
+
 def reduction_steps(geometry: Geometry, device: DeviceSpec) -> list[Tile]:
     """Reduction extents that a block stages at a time: whole small windows, transactions of the long axis."""
     reduce = geometry.reduce
@@ -144,13 +161,16 @@ def reduction_steps(geometry: Geometry, device: DeviceSpec) -> list[Tile]:
     while longer and lengths[-1] < geometry.extents[longest]:
         lengths.append(2 * lengths[-1])
     results: list[Tile] = []
+    whole = slides(geometry, longest)
     for window in (True, False):
         step = [1] * len(geometry.extents)
         for i in reduce:
             if i != longest and window:
                 step[i] = geometry.extents[i]
         for length in lengths:
-            length = near_divisor(geometry.extents[longest], length)
+            extent = geometry.extents[longest]
+            # Of a window's last, shorter step TVM cannot tell where it ends, and keeps what no thread reads.
+            length = nearest_divisor(extent, length) if whole else near_divisor(extent, length)
             candidate = tuple(length if i == longest else s for i, s in enumerate(step))
             if (longer or prod(candidate) <= 16 * base) and candidate not in results:
                 results.append(candidate)

@@ -170,7 +170,13 @@ def runtime_module(function: Any) -> Any:
         kernel = next(k for k in CudaSource(generated).kernels if _BODY in generated)
         return code.named(kernel.name, [p.name for p in kernel.parameters])
 
-    with _registered(_POSTPROC, lambda generated, _target=None: replaced(str(generated))):
+    users = tvm.get_global_func(_POSTPROC, allow_missing=True)
+
+    def processed(generated: str, on: Any = None) -> str:
+        made = replaced(str(generated))
+        return made if users is None else str(users(made, on))
+
+    with _registered(_POSTPROC, processed):
         return tvm.build(tvm.IRModule({name: host_function(name, code)}), target=target)
 
 

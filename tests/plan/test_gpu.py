@@ -134,3 +134,12 @@ def test_a_long_reduction_of_few_outputs_keeps_every_unit_busy(shape, axis):
     (split,) = best.plan.split_reductions
     assert best.estimate.programs[0].blocks >= 0.9 * spec.units and split.parts > 1
     assert best.seconds < 3 * best.plan.expression.io_bytes / (spec.far.bandwidth_gbps * 1e9)
+
+
+def test_a_step_along_a_window_divides_it():
+    """Of the last rows of a 7x7 window, staged 4 at a time, TVM would keep what no thread reads."""
+    expression = operator("conv2d_nchw", n=1, c=3, h=224, w=224, f=64, kh=7, kw=7, stride=2, padding=3)
+    for name in ("h100", "v100"):
+        programs = [p.plan.programs[0] for p in construct(expression, device(name), 10).plans]
+        steps = [p.tiles[0] for p in programs if p.recipe == "gpu.tiled"]
+        assert steps and all(7 % step[axis] == 0 for step in steps for axis in ("kh", "kw"))

@@ -367,7 +367,7 @@ def test_only_what_is_left_is_tuned(tmp_path):
 
 def test_devices_differ():
     """The plan is of the device asked for."""
-    mod = module(inception, (1, 8, 8, 8))
+    mod = module(inception, (1, 8, 64, 64))
     small = replace(load_device("a100"), units=4)
     whole, part = (rtask_graph(mod, A100, device).plans()[0] for device in ("a100", small))
     assert whole.seconds < part.seconds
