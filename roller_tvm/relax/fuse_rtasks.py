@@ -42,6 +42,8 @@ class FuseRTasks:
     left are scheduled. On a CPU, where operators run side by side in one parallel region, it schedules the functions
     itself.
 
+    A kernel whose blocks wait for each other counts their steps in the loaded module: run it in one stream at a time.
+
     Parameters
     ----------
     target : Target, dict or str, optional

@@ -146,7 +146,8 @@ def FuseRTasks(
     """A pass that makes one kernel of operators that are faster together, by the model.
 
     It does the ordinary optimisations first (inference forms, constants, common subexpressions, fusion of patterns),
-    and leaves what is not fused as it found it then. Build the result with plain ``relay.build`` or ``relay.vm``.
+    and leaves what is not fused as it found it then. Build the result with plain ``relay.build`` or ``relay.vm``. A
+    kernel whose blocks wait for each other counts their steps in the loaded module: run it in one stream at a time.
 
     Parameters
     ----------

@@ -209,12 +209,12 @@ def host_function(name: str, code: KernelCode) -> Any:
     for spec in code.host.between:
         body = tir.Allocate(pointers[spec.name], spec.dtype, [max(1, prod(spec.shape))], always, body)
     handles, buffers = [], {}
-    for number, spec in enumerate(code.host.parameters):
-        assert isinstance(spec, BufferSpec)
+    for number, parameter in enumerate(code.host.parameters):
+        assert isinstance(parameter, BufferSpec)
         handle = tir.Var(f"p{number}", "handle")
         handles.append(handle)
-        pointer = pointers.get(spec.name, data(f"unread{number}", spec.dtype))
-        buffers[handle] = tir.decl_buffer(spec.shape, spec.dtype, f"buffer{number}", data=pointer)
+        pointer = pointers.get(parameter.name, data(f"unread{number}", parameter.dtype))
+        buffers[handle] = tir.decl_buffer(parameter.shape, parameter.dtype, f"buffer{number}", data=pointer)
     made = tir.PrimFunc(handles, body, None, buffers)
     return made.with_attr({"global_symbol": name, "tir.noalias": True, "from_legacy_te_schedule": True})
 
