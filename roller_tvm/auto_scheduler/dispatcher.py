@@ -45,12 +45,15 @@ class ApplyHistoryBest(_ansor.ApplyHistoryBest):  # type: ignore[misc]
         self._vector_math = VectorMath(vector_math)
 
     def __enter__(self) -> Any:
+        entered = super().__enter__()
         self._vector_math.__enter__()
-        return super().__enter__()
+        return entered
 
     def __exit__(self, *error: object) -> None:
-        super().__exit__(*error)
-        self._vector_math.__exit__(*error)
+        try:
+            super().__exit__(*error)
+        finally:
+            self._vector_math.__exit__(*error)
 
     def load(self, records: Any, n_lines: int | None = None) -> None:
         super().load(_read(records), n_lines)

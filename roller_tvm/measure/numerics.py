@@ -62,8 +62,8 @@ def rounding_terms(sums: Iterable[tuple[int, str]], results: Sequence[str]) -> i
     Parameters
     ----------
     sums : iterable of (int, str)
-        For each stage the terms it sums, 1 where it sums nothing, and the type it is kept in. Errors add up, each
-        with its root; what is kept in a coarser type than the result rounds so much more.
+        For each stage that computes the terms it sums, 1 where it sums nothing, and the type it is kept in. Errors
+        add up, each with its root; what is kept in a coarser type than the result rounds so much more.
     results : sequence of str
         Types of the outputs.
 

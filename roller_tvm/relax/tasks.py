@@ -9,6 +9,7 @@ from typing import Any
 
 from ..errors import BadInput, UnsupportedOperator
 from ..measure.numerics import rounding_terms
+from ..te.copying import copies
 from ..tir.fused_func import OPERATORS
 from ..tir.nodes import key as identity
 from ..tir.nodes import nests, parameters, structurally_equal
@@ -219,6 +220,7 @@ def reduction_terms(func: Any) -> int:
         terms = 1
         for iv, _ in nest.reduce:
             terms *= int(iv.dom.extent)
-        sums.append((terms, str(nest.outputs[0].dtype)))
+        if not all(copies(store.value) for store in nest.stores):
+            sums.append((terms, str(nest.outputs[0].dtype)))
     results = parameters(func)
     return rounding_terms(sums, [str(results[n].dtype) for n in output_positions(func)])

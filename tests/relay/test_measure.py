@@ -105,6 +105,10 @@ def test_a_sum_kept_in_a_coarser_type_than_the_result_rounds_as_in_that_type():
     wide = te.compute((8, 512), lambda i, j: a[i, j].astype("float32"), name="wide")
     exact = te.compute((8,), lambda i: te.sum(wide[i, r], r), name="exact")
     assert reduction_terms([a.op, wide.op, exact.op]) == 512  # inputs are what they are
+    x = te.placeholder((1, 512, 6, 6), "float16", name="x")
+    w = te.placeholder((8, 512, 3, 3), "float16", name="w")
+    conv = tvm.topi.nn.conv2d_nchw(x, w, 1, 1, 1, "float32")
+    assert reduction_terms(auto_scheduler.ComputeDAG([x, w, conv]).ops) == 4608  # padding rounds nothing
     half = te.placeholder((), name="half")
     scaled = te.compute((8,), lambda i: exact[i] * half[()], name="scaled")
     assert reduction_terms([a.op, wide.op, exact.op, half.op, scaled.op]) == 512

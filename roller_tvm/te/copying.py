@@ -1,0 +1,29 @@
+"""Whether a value is an element as it stands in memory, on either of TVM's lines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def copies(value: Any) -> bool:
+    """Whether an expression only chooses between elements and constants (padding, slices), and so rounds nothing.
+
+    Parameters
+    ----------
+    value : PrimExpr
+
+    Examples
+    --------
+    >>> from tvm import te  # doctest: +SKIP
+    >>> a = te.placeholder((4,), "float16")  # doctest: +SKIP
+    >>> copies(a[0]), copies(a[0] + a[1])  # doctest: +SKIP
+    (True, False)
+    """
+    kind = type(value).__name__
+    if kind in ("ProducerLoad", "BufferLoad", "TensorLoad", "FloatImm", "IntImm"):
+        return True
+    if kind == "Select":
+        return copies(value.true_value) and copies(value.false_value)
+    if kind == "Call" and str(getattr(value.op, "name", "")).endswith("if_then_else"):
+        return all(copies(argument) for argument in list(value.args)[1:])
+    return False
