@@ -14,7 +14,7 @@ from tvm import s_tir, te  # noqa: E402
 from roller_tvm.device import load_device  # noqa: E402
 from roller_tvm.errors import MeasureError  # noqa: E402
 from roller_tvm.lower import lower  # noqa: E402
-from roller_tvm.plan import construct  # noqa: E402
+from roller_tvm.plan import construct, gpu_tiled  # noqa: E402
 from roller_tvm.te import te_operator  # noqa: E402
 from roller_tvm.tir import apply_steps_tir, read_prim_func  # noqa: E402
 from roller_tvm.tir.emulated import emulated_function, generated  # noqa: E402
@@ -86,21 +86,29 @@ def test_transforms_are_unrolled_and_initial_values_stand_before_sums():
     assert 'scope="local"' in text
 
 
-def test_windows_cut_into_remainders_are_refused_where_tvm_keeps_more_than_a_tile():
+def test_windows_cut_into_remainders_are_refused_where_tvm_keeps_more_than_a_tile(monkeypatch):
     """TVM 0.27 cannot tell the rows that a window's last part reads, and would keep the whole image."""
     tensors = te_operator("conv2d_nchw", n=8, c=3, h=230, w=230, f=64, kh=7, kw=7, stride=2)
     func = te.create_prim_func(tensors)
     reading = read_prim_func(func)
-    refused = kept = 0
-    for ranked in construct(reading.expression, load_device("h200"), 10).plans:
-        tile = ranked.plan.programs[0].tiles[0]
-        try:
-            schedule = apply_steps_tir(func, reading, lower(ranked.plan))
-        except MeasureError as error:
-            assert "a window is cut" in str(error) and 7 % tile["ry"]
-            refused += 1
-        else:
-            source, _ = generated(schedule)
-            assert max(shared_bytes(source)) == max(p.shared_bytes for p in ranked.estimate.programs)
-            kept += 1
-    assert refused and kept
+
+    def outcomes():
+        refused = kept = 0
+        for ranked in construct(reading.expression, load_device("h200"), 10).plans:
+            tile = ranked.plan.programs[0].tiles[0]
+            try:
+                schedule = apply_steps_tir(func, reading, lower(ranked.plan))
+            except MeasureError as error:
+                assert "a window is cut" in str(error) and 7 % tile["ry"]
+                refused += 1
+            else:
+                source, _ = generated(schedule)
+                assert max(shared_bytes(source)) == max(p.shared_bytes for p in ranked.estimate.programs)
+                kept += 1
+        return refused, kept
+
+    refused, kept = outcomes()
+    assert kept and not refused  # such steps are not planned
+    monkeypatch.setattr(gpu_tiled, "slides", lambda *_: False)
+    refused, _ = outcomes()
+    assert refused
