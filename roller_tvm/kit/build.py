@@ -77,6 +77,17 @@ class Options:
             raise ValueError(f"'sources' must be none, best or all (got {self.sources!r})")
 
 
+def standing(path: Path, case: Case, made_by: str, options: Options) -> KitOperator | None:
+    """The file of a case that is there already, as this code makes it; a damaged one is made again."""
+    if not path.is_file():
+        return None
+    try:
+        found = read_operator(path)
+    except RollerError:
+        return None
+    return found if found.case == case and (options.keep or found.made_by == made_by) else None
+
+
 def build_case(kit: Path, case: Case, arch: str, options: Options) -> KitOperator:
     """Make the file of one operator for one architecture, if it is not there as this code makes it.
 
@@ -90,14 +101,8 @@ def build_case(kit: Path, case: Case, arch: str, options: Options) -> KitOperato
 
         return build_graph(kit, case, arch, options)
     path, made_by = archive_path(kit, arch, case), state(options)
-    if path.is_file():
-        try:
-            found = read_operator(path)
-        except RollerError:
-            pass  # damaged: made again
-        else:
-            if found.case == case and (options.keep or found.made_by == made_by):
-                return found
+    if found := standing(path, case, made_by, options):
+        return found
     device = load_device(DEVICES[arch])
     func, reading = _read(case)
     plans: list[KitPlan] = []

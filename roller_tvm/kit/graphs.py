@@ -18,11 +18,10 @@ from roller_tvm.kit.archive import (
     KitPlan,
     Tensor,
     archive_path,
-    read_operator,
     triple,
     write_archive,
 )
-from roller_tvm.kit.build import DEVICES, Options, state
+from roller_tvm.kit.build import DEVICES, Options, standing, state
 from roller_tvm.kit.cases import Case
 from roller_tvm.kit.reference import UNFUSED, Reference
 from roller_tvm.rammer import Costs
@@ -41,14 +40,8 @@ def build_graph(kit: Path, case: Case, arch: str, options: Options) -> KitOperat
         A part of it cannot be planned, or a kernel is refused.
     """
     path, made_by = archive_path(kit, arch, case), state(options)
-    if path.is_file():
-        try:
-            found = read_operator(path)
-        except RollerError:
-            pass  # damaged: made again
-        else:
-            if found.case == case and (options.keep or found.made_by == made_by):
-                return found
+    if found := standing(path, case, made_by, options):
+        return found
     made = _Graph(case, arch, options)
     plans = (made.fused(), made.apart())
     inputs, output = [t.shape for t in made.parameters[:-1]], made.parameters[-1].shape

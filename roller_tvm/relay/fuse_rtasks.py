@@ -38,7 +38,7 @@ from roller_tvm.relay.rtask_codegen import (
     COMPILER,
     KernelCode,
     RegionCode,
-    register,
+    register_fused_kernels,
     with_one_workspace,
 )
 from roller_tvm.relay.rtask_kernels import Computation, Computations
@@ -183,7 +183,7 @@ def FuseRTasks(
     made_target = make_target(target)
     spec = find_device(made_target if device is None else device, device is None)
     check_device(spec, made_target)
-    register()
+    register_fused_kernels()
 
     @tvm.transform.module_pass(opt_level=0, name="FuseRTasks")
     def fuse_rtasks(mod: Any, _context: Any) -> Any:

@@ -242,9 +242,6 @@ def register_fused_kernels() -> None:
     tvm.register_func(_EXTERNAL, runtime_module, override=True)
 
 
-register = register_fused_kernels
-
-
 @contextlib.contextmanager
 def uncompiled() -> Iterator[None]:
     """While open, fused kernels are not compiled: for what lowers a model to look at the rest of it."""
