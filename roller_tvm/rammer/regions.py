@@ -14,12 +14,36 @@ from ..device import DeviceSpec
 from ..device.cpu_data import estimate
 from .fusion import FusionPlan, Part
 from .memory import Live, MemoryRule, in_order, peak_bytes, size
-from .operators import DataFlowGraph, RKernel, ROperator
+from .operators import DataFlowGraph, Phase, RKernel, ROperator
 from .program import ProgramBuilder, RTask, TaskProgram
 from .timing import simulate
 from .vdevice import VDevice
 
 POLICY = "side by side"
+
+
+def nests_kernel(nests: Sequence[tuple[int, float]], seconds: float, device: DeviceSpec) -> RKernel:
+    """An rKernel with a phase for each nest, the time shared out by what the nests compute.
+
+    Parameters
+    ----------
+    nests : sequence of (int, float)
+        Chunks of each nest's parallel loop, 1 where it has none, and the statements that it executes in all. Without
+        any the operator stays by itself.
+    seconds : float
+        Of all of them by themselves, launches included.
+    device : DeviceSpec
+    """
+    if not nests:
+        return RKernel("roller", (Phase(1, seconds, seconds),), seconds)
+    launch = device.launch_overhead_us * 1e-6
+    net = max(seconds - launch * sum(c > 1 for c, _ in nests), 0.0)
+    rounds = [-(-c // device.units) for c, _ in nests]
+    # On the threads that it has, by the busiest of them.
+    weights = [points / c * r for (c, points), r in zip(nests, rounds, strict=True)]
+    total = sum(weights) or 1.0
+    times = [net * w / total / r for w, r in zip(weights, rounds, strict=True)]
+    return RKernel("roller", tuple(Phase(c, t, t) for (c, _), t in zip(nests, times, strict=True)), net)
 
 
 def plan_regions(

@@ -17,7 +17,8 @@ from roller_tvm.errors import UnsupportedOperator
 from roller_tvm.lower import lower
 from roller_tvm.plan import construct
 from roller_tvm.plan.candidates import RankedPlan
-from roller_tvm.rammer import Phase, RKernel, RTask, TaskProgram
+from roller_tvm.rammer import RKernel, RTask, TaskProgram
+from roller_tvm.rammer.regions import nests_kernel
 from roller_tvm.relay.apply_te import apply_steps_te
 from roller_tvm.relay.candidates import packed_operands
 from roller_tvm.relay.rtask_kernels import Computation, Computations
@@ -168,16 +169,7 @@ def _parallel_inside(statement: Any) -> bool:
 
 def region_kernel(nests: Sequence[Any], seconds: float, device: Any) -> RKernel:
     """An rKernel with a phase for each nest, the time shared out by what the nests compute."""
-    launch = device.launch_overhead_us * 1e-6
-    if not nests:  # it stays by itself
-        return RKernel("roller", (Phase(1, seconds, seconds),), seconds)
-    chunks = [int(n.extent) if _is_parallel(n) else 1 for n in nests]
-    net = max(seconds - launch * sum(c > 1 for c in chunks), 0.0)
-    rounds = [-(-c // device.units) for c in chunks]
-    weights = [points(n) / c * r for n, c, r in zip(nests, chunks, rounds, strict=True)]
-    total = sum(weights) or 1.0
-    times = [net * w / total / r for w, r in zip(weights, rounds, strict=True)]
-    return RKernel("roller", tuple(Phase(c, t, t) for c, t in zip(chunks, times, strict=True)), net)
+    return nests_kernel([(int(n.extent) if _is_parallel(n) else 1, points(n)) for n in nests], seconds, device)
 
 
 def points(statement: Any) -> float:

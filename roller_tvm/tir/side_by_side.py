@@ -13,8 +13,8 @@ from typing import Any
 
 from ..device import DeviceSpec
 from ..errors import UnsupportedOperator, UsageError
-from ..rammer import DataFlowGraph, Edge, FusionPlan, Part, Phase, RKernel, ROperator, RTask, TaskProgram
-from ..rammer.regions import plan_regions
+from ..rammer import DataFlowGraph, Edge, FusionPlan, Part, RKernel, ROperator, RTask, TaskProgram
+from ..rammer.regions import nests_kernel, plan_regions
 from .nodes import parameters
 
 _PARALLEL = 1
@@ -159,19 +159,7 @@ def merge_calls(calls: Sequence[ScheduledCall], device: DeviceSpec, kept: Collec
 
 def _kernel(nests: Sequence[Any], seconds: float, device: DeviceSpec) -> RKernel:
     """An rKernel with a phase for each nest, the time shared out by what the nests compute."""
-    units, launch = device.units, device.launch_overhead_us * 1e-6
-    if not nests:  # not looked at: it stays by itself
-        return RKernel("roller", (Phase(1, seconds, seconds),), seconds)
-    chunks = [int(n.extent) if _is_parallel(n) else 1 for n in nests]
-    net = max(seconds - launch * sum(c > 1 for c in chunks), 0.0)
-    rounds = [-(-c // units) for c in chunks]
-    # On the threads that it has, by the busiest of them.
-    weights = [_points(n) / c * r for n, c, r in zip(nests, chunks, rounds, strict=True)]
-    total = sum(weights) or 1.0
-    phases = tuple(
-        Phase(c, net * w / total / r, net * w / total / r) for c, w, r in zip(chunks, weights, rounds, strict=True)
-    )
-    return RKernel("roller", phases, net)
+    return nests_kernel([(int(n.extent) if _is_parallel(n) else 1, _points(n)) for n in nests], seconds, device)
 
 
 def _points(statement: Any) -> float:
