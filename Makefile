@@ -37,7 +37,7 @@ QUIET := --quiet --disable-pip-version-check
 
 test: lint pytest
 
-nightly: PYTEST_ARGS += --nightly
+nightly: override PYTEST_ARGS += --nightly
 nightly: test
 
 pytest: pytest-relay pytest-relax
