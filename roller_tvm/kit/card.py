@@ -9,8 +9,9 @@ from typing import Any, Protocol
 from roller_tvm.device.cuda_driver import CudaFacts, Driver
 from roller_tvm.errors import MeasureError
 
-#: CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES; what a block gets without it.
-_DYNAMIC_SHARED, _UNASKED = 8, 48 << 10
+#: CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES. Asked for whatever is launched: without it a block gets 48 KiB, of
+#: which its static arrays are a part.
+_DYNAMIC_SHARED = 8
 Extents = tuple[int, int, int]
 
 
@@ -79,6 +80,7 @@ class DeviceCard:
         for event in self._events:
             self._call("cuEventCreate", ctypes.byref(event), 0)
         self._functions: dict[tuple[int, str], ctypes.c_void_p] = {}
+        self._asked: dict[tuple[int, str], int] = {}
 
     def free_bytes(self) -> int:
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
@@ -110,7 +112,9 @@ class DeviceCard:
         return module
 
     def unload(self, module: ctypes.c_void_p) -> None:
-        self._functions = {k: f for k, f in self._functions.items() if k[0] != module.value}
+        for key in [k for k in self._functions if k[0] == module.value]:
+            del self._functions[key]
+            self._asked.pop(key, None)
         self._call("cuModuleUnload", module)
 
     def launch(
@@ -140,10 +144,11 @@ class DeviceCard:
         if key not in self._functions:
             function = ctypes.c_void_p()
             self._call("cuModuleGetFunction", ctypes.byref(function), module, kernel.encode())
-            if dynamic_shared > _UNASKED:
-                most = self.facts.shared_per_block_optin
-                if dynamic_shared > most:
-                    raise MeasureError(f"asks for {dynamic_shared} B of shared memory, a block has {most} here", kernel)
-                self._call("cuFuncSetAttribute", function, _DYNAMIC_SHARED, dynamic_shared)
             self._functions[key] = function
+        if dynamic_shared > self._asked.get(key, 0):
+            most = self.facts.shared_per_block_optin
+            if dynamic_shared > most:
+                raise MeasureError(f"asks for {dynamic_shared} B of shared memory, a block has {most} here", kernel)
+            self._call("cuFuncSetAttribute", self._functions[key], _DYNAMIC_SHARED, dynamic_shared)
+            self._asked[key] = dynamic_shared
         return self._functions[key]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import statistics
 import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,11 @@ FLUSHED = 2
 #: Samples: at least, at most, and the microseconds after which a single one has to do.
 LEAST, MOST, LONG_US = 5, 30, 2e6
 WARM_UP = 2
+#: Before a sample the card is kept busy for so many times what this process takes to launch it, and at most so long:
+#: launches queue up meanwhile, and no sample waits for Python.
+HELD, MOST_HELD_US = 2.0, 50e3
+#: Rounds of `hold` from which their pace is taken.
+HOLD_ROUNDS = 1 << 15
 #: Of the free memory, what is used at most.
 MEMORY_SHARE = 0.95
 #: What a launch of the kit's own kernels fills: blocks of THREADS a multiprocessor.
@@ -55,6 +60,7 @@ class Bench:
         self._modules: dict[str, Any] = {}
         self._l2 = max(card.facts.l2_bytes, 1 << 20) * FLUSHED
         self._flush, self._told = card.alloc(self._l2), card.alloc(64)
+        self._us_of_round = 0.0
 
     def own(self, name: str) -> Any:
         """One of the kit's own modules (see ``support.own_sources``)."""
@@ -104,28 +110,46 @@ class Bench:
 
     def sampled(self, run: Callable[[], None], budget_us: float) -> dict[str, Any]:
         """Microseconds of `run`, L2 overwritten before each: median, least, most, quartiles, and how many."""
-        card = self.card
         taken: list[float] = []
+        launching = math.inf
 
         def once() -> float:
-            card.set(self._flush, 0, self._l2)
-            card.start()
+            nonlocal launching
+            self.card.set(self._flush, 0, self._l2)
+            if launching < math.inf:
+                self.hold(min(launching * HELD, MOST_HELD_US))
+            began = time.perf_counter()
+            self.card.start()
             run()
-            return card.stop()
+            launching = min(launching, (time.perf_counter() - began) * 1e6)
+            return self.card.stop()
 
-        began = time.perf_counter()
         first = once()
-        spent_us = (time.perf_counter() - began) * 1e6
         if first > LONG_US:
             taken = [first]
         else:
             for _ in range(WARM_UP):
+                began = time.perf_counter()
                 once()
+                spent_us = (time.perf_counter() - began) * 1e6
             count = max(LEAST, min(MOST, int(budget_us / max(spent_us, 1.0))))
             taken = [once() for _ in range(count)]
         low, _, high = statistics.quantiles(taken, n=4) if len(taken) > 1 else taken * 3
         told = {"median": statistics.median(taken), "least": min(taken), "most": max(taken), "low": low, "high": high}
         return {**{k: round(v, 3) for k, v in told.items()}, "count": len(taken)}
+
+    def hold(self, us: float) -> None:
+        """Keep the card busy for about so many microseconds."""
+        if not self._us_of_round:
+            for _ in range(WARM_UP):
+                self.card.start()
+                self._hold(HOLD_ROUNDS)
+                self._us_of_round = max(self.card.stop(), 1.0) / HOLD_ROUNDS
+        self._hold(int(us / self._us_of_round) + 1)
+
+    def _hold(self, rounds: int) -> None:
+        args = [ctypes.c_uint(rounds), ctypes.c_float(0.5), ctypes.c_uint64(self._told)]
+        self.card.launch(self.own("float32"), "hold", (1, 1, 1), (1, 1, 1), args)
 
     def floor_us(self) -> float:
         """What an empty kernel takes by the same clock."""
@@ -206,7 +230,7 @@ def _make_reference(bench: Bench, path: Path, operator: KitOperator, inputs: Seq
     reference, dtype = operator.reference, operator.case.dtype
     module = bench.own(dtype)
     for position, (address, shape) in enumerate(zip(inputs, reference.inputs, strict=True)):
-        count = prod(shape)
+        count = math.prod(shape)
         seed = ctypes.c_uint32(seed_of(position))
         bench.each(module, "fill", count, ctypes.c_uint64(address), ctypes.c_uint64(count), seed)
     if reference.kernel == UNFUSED:
@@ -285,5 +309,3 @@ def answer(bench: Bench, task: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from measure_operator(bench, path, task["ranks"], task["budget_us"], task["until"], task["spot"])
     except BadInput as error:  # the file, not the card
         yield from ({"rank": rank, "verdict": "failed", "why": str(error)} for rank in task["ranks"])
-
-

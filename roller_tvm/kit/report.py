@@ -100,7 +100,7 @@ def _head(results: Row) -> Iterator[str]:
     yield ""
     yield (f"{results['when']}, {results['made_by']}, kernels for {results.get('arch', '?')}, CUDA driver "
            f"{card['driver'] // 1000}.{card['driver'] % 1000 // 10}; {spent:.0f} s; {results['status']}.")  # fmt: skip
-    yield ("Medians of events on the card in microseconds, L2 overwritten before each run"
+    yield ("Medians of events on the card in microseconds, L2 overwritten before each run, launches queued beforehand"
            + (f"; an empty kernel takes {results['floor_us']:.1f}." if "floor_us" in results else "."))  # fmt: skip
     if torch.get("torch"):
         yield f"torch {torch['torch']}, CUDA {torch['cuda']}, cuDNN {torch['cudnn']}, on inputs of the same layout."

@@ -91,7 +91,7 @@ class Run:
         self.end = self.start + settings.seconds - REPORT_S
         own = ["--card", str(settings.card), *(["--driver", settings.driver] if settings.driver else [])]
         self.desk = Desk(_python("worker", *own), out / "worker.log", settings.silence_s)
-        self.torch = Desk(_python("torch_side"), out / "torch.log", settings.silence_s)
+        self.torch = Desk(_python("torch_side", "--card", str(settings.card)), out / "torch.log", settings.silence_s)
         self.operators: dict[str, KitOperator] = {}
         self.lost = 0
         self.results: dict[str, Any] = {
@@ -125,6 +125,9 @@ class Run:
             self.results["status"] = "interrupted"
         except WorkerLost as error:
             self.results["status"] = f"the card no longer answers: {error.what} ({error.at})"
+        except BadInput as error:
+            self.results["status"] = error.what
+            raise
         finally:
             self.desk.close()
             self.torch.close()
@@ -183,8 +186,7 @@ class Run:
     def _profile(self, until: float) -> None:
         task = {"kit": str(self.kit), "arch": self.results["arch"]}
         try:
-            for result in self.desk.ask({**task, "do": "floor"}, until):
-                self.results["floor_us"] = result["floor_us"]
+            self._floor(task, until)
             for result in self.desk.ask({**task, "do": "profile"}, until, PROFILE_SILENCE_S):
                 spec = result.pop("spec")
                 self.results["profile"] = result
@@ -195,6 +197,21 @@ class Run:
             self._note("profile", error)
         except TimeIsUp:
             self.results["profile"] = {"refused": "time was up"}
+
+    def _floor(self, task: dict[str, str], until: float) -> None:
+        """An empty kernel, timed. A driver that refuses it twice takes none of the kit's."""
+        for attempt in range(2):
+            try:
+                for result in self.desk.ask({**task, "do": "floor"}, until):
+                    self.results["floor_us"] = result["floor_us"]
+                return
+            except WorkerLost as error:
+                self._note("an empty kernel", error)
+                if attempt and error.said:
+                    compiler = next(iter(self.operators.values())).made_by.split(",")[0]
+                    told = f"this driver runs none of its kernels, made by {compiler}: {error.what}"
+                    remedy = "take a driver of that CUDA release or a later one, or make the kit with an older compiler"
+                    raise BadInput(told, str(self.kit), remedy) from None
 
     def _operators(self, until: float, ranks: Sequence[int], budget_us: float) -> None:
         """Measure those of the plans that have not been, in an order in which every beginning is a fair sample."""

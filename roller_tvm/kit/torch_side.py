@@ -1,11 +1,14 @@
 """The process that runs the same operators through torch (cuBLAS, cuDNN), if torch is there: as `worker`, line by line.
 
-Times are taken as the kit's own are: L2 overwritten before each sample, the median of events.
+Times are taken as the kit's own are: L2 overwritten before each sample, which waits in the card's queue meanwhile; the
+median of events.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
+import math
 import statistics
 import sys
 import time
@@ -14,11 +17,13 @@ from typing import Any
 
 from roller_tvm.expr.operators import normalize, parse_params, resolve_axes
 from roller_tvm.kit.cases import RTASKS, Case
-from roller_tvm.kit.measure import FLUSHED, LEAST, LONG_US, MOST, WARM_UP
+from roller_tvm.kit.measure import FLUSHED, HELD, LEAST, LONG_US, MOST, MOST_HELD_US, WARM_UP
 from roller_tvm.kit.reference import Reference, reference_of
 
 #: How torch may compute: in full float32 as our kernels do, or on tensor cores with ten bits of the fraction.
 MODES = {"float32": ("float32", "tfloat32"), "float16": ("float16",), "bfloat16": ("bfloat16",)}
+#: What a card's clock does in a microsecond at most: torch waits for so many cycles.
+CYCLES = 2000
 #: Operators that the mode changes.
 PRODUCTS = ("conv2d", "matmul")
 
@@ -90,12 +95,20 @@ def time_case(torch: Any, case: Case, flush: Any, budget_us: float) -> Iterator[
 
 
 def _sampled(torch: Any, run: Callable[[], Any], flush: Any, budget_us: float) -> dict[str, Any]:
+    wait = getattr(torch.cuda, "_sleep", None)
+    launching = math.inf
+
     def once() -> float:
+        nonlocal launching
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         flush.zero_()
+        if wait and launching < math.inf:
+            wait(int(min(launching * HELD, MOST_HELD_US) * CYCLES))
+        began = time.perf_counter()
         start.record()
         run()
         end.record()
+        launching = min(launching, (time.perf_counter() - began) * 1e6)
         end.synchronize()
         return float(start.elapsed_time(end)) * 1e3
 
@@ -111,8 +124,11 @@ def _sampled(torch: Any, run: Callable[[], Any], flush: Any, budget_us: float) -
     return {"median": round(statistics.median(taken), 3), "least": round(min(taken), 3), "count": len(taken)}
 
 
-def main() -> int:
+def main(words: list[str] | None = None) -> int:
     """The process."""
+    parser = argparse.ArgumentParser(description="Used by gpu_kit.py.")
+    parser.add_argument("--card", type=int, default=0)
+    card = parser.parse_args(words).card
     said, sys.stdout = sys.stdout, sys.stderr
 
     def say(message: dict[str, Any]) -> None:
@@ -129,7 +145,8 @@ def main() -> int:
         say({"error": "torch sees no card"})
         return 0
     torch.backends.cudnn.benchmark = True
-    properties = torch.cuda.get_device_properties(0)
+    torch.cuda.set_device(card)
+    properties = torch.cuda.get_device_properties(card)
     facts = {"torch": torch.__version__, "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
     say({"facts": {**facts, "device": properties.name}})
     flush = torch.empty(max(1 << 20, getattr(properties, "L2_cache_size", 1 << 26)) * FLUSHED, dtype=torch.uint8,

@@ -20,7 +20,7 @@ _FLAGS, _ABI, _NEW_ABI = 0x30, 8, 8
 #: Kernels of each of the kit's own modules that are launched by name.
 OWN = {
     **dict.fromkeys(("float32", "float16", "bfloat16"),
-                    ("fill", "conv2d", "matmul", "pool2d", "relu", "sum_last", "compare")),
+                    ("fill", "conv2d", "matmul", "pool2d", "relu", "sum_last", "compare", "hold")),
     "bench": ("tensor_float16", "tensor_bfloat16", "tensor_tfloat32", "tensor_int8", "barrier", "empty"),
     "profile": ("fma32", "fma16", "fma64", "int32", "latency32", "clock_cycles", "read", "shared_read",
                 "shared_chase", "make_cycle", "chase", "nothing"),

@@ -1,16 +1,27 @@
 /* A CUDA driver whose card is this process: the kit's fill, relu and compare really run, in plain C. A plan's kernel
  * does what its image says in words: "right", "wrong", "short" (leaves an element out), "over" (writes behind the end),
  * "hang", "die", "fault" (breaks the context), "refused", "no image"; and "count=8 us=12.5".
+ * Its time is a queue's: a kernel begins when the one before is done and it has been launched, whichever is later.
  */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 typedef uint64_t ptr;
 typedef struct { char text[256]; } module;
-typedef struct { module *of; char name[64]; } function;
-static int broken; static double us;
+typedef struct { module *of; char name[64]; unsigned shared; } function;
+static int broken;
+static double done, waited; /* when the card is done, and what was waited for it in no time; microseconds */
+static double now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return t.tv_sec * 1e6 + t.tv_nsec / 1e3 + waited;
+}
+static double ready(void) { double t = now(); return done > t ? done : t; }
+static void take(double us) { done = ready() + us; }
+static void wait_for(double until) { double left = until - now(); if (left > 0) waited += left; }
 #define CALL(...) { if (broken) return broken; __VA_ARGS__; return 0; }
 
 int cuInit(unsigned f) { if (getenv("MADE_UP_HANGS")) for (;;) pause(); return getenv("MADE_UP_NO_DEVICE") ? 100 : 0; }
@@ -38,10 +49,10 @@ int cuDeviceGetAttribute(int *v, int a, int d) {
 int cuDevicePrimaryCtxRetain(void **c, int d) CALL(*c = (void *)1)
 int cuDevicePrimaryCtxRelease_v2(int d) CALL()
 int cuCtxSetCurrent(void *c) CALL()
-int cuCtxSynchronize(void) CALL()
+int cuCtxSynchronize(void) CALL(wait_for(done))
 int cuMemGetInfo_v2(size_t *f, size_t *t) CALL(*f = *t = (size_t)1 << 28)
 int cuModuleLoadData(void **m, const void *image) {
-  if (strstr((const char *)image, "no image")) return 209;
+  if (getenv("MADE_UP_OLD") || strstr((const char *)image, "no image")) return 209;
   module *made = calloc(1, sizeof *made);
   strncpy(made->text, image, sizeof made->text - 1);
   CALL(*m = made)
@@ -53,11 +64,14 @@ int cuModuleGetFunction(void **f, void *m, const char *name) {
   strncpy(made->name, name, sizeof made->name - 1);
   CALL(*f = made)
 }
-int cuFuncSetAttribute(void *f, int a, int v) { return a == 8 && v > 49152 ? broken : 1; }
-int cuEventCreate(void **e, unsigned f) CALL(*e = malloc(1))
-int cuEventRecord(void *e, void *s) CALL((void)e)
-int cuEventSynchronize(void *e) CALL()
-int cuEventElapsedTime(float *t, void *a, void *b) CALL(*t = us / 1e3; us = 0)
+int cuFuncSetAttribute(void *f, int a, int v) {
+  if (a != 8 || v > 232448) return 1;
+  CALL(((function *)f)->shared = v)
+}
+int cuEventCreate(void **e, unsigned f) CALL(*e = malloc(sizeof(double)))
+int cuEventRecord(void *e, void *s) CALL(*(double *)e = ready())
+int cuEventSynchronize(void *e) CALL(wait_for(*(double *)e))
+int cuEventElapsedTime(float *t, void *a, void *b) CALL(*t = (*(double *)b - *(double *)a) / 1e3)
 int cuMemAlloc_v2(ptr *p, size_t n) CALL(*p = (ptr)(uintptr_t)malloc(n))
 int cuMemFree_v2(ptr p) CALL(free((void *)p))
 int cuMemsetD8_v2(ptr p, unsigned char c, size_t n) CALL(memset((void *)p, c, n))
@@ -78,6 +92,7 @@ int cuLaunchKernel(void *g, unsigned gx, unsigned gy, unsigned gz, unsigned bx, 
   function *f = g;
   const char *text = f->of->text, *name = f->name;
   if (broken) return broken;
+  if (shared > f->shared) return 701;
   if (!strcmp(name, "fill")) {
     for (uint64_t i = 0; i < ARG(1, uint64_t); i++) FLOATS(0)[i] = made(i, ARG(2, uint32_t));
   } else if (!strcmp(name, "relu")) {
@@ -107,11 +122,11 @@ int cuLaunchKernel(void *g, unsigned gx, unsigned gy, unsigned gz, unsigned bx, 
       FLOATS(1)[i] = strstr(text, "wrong") || x > 0 ? x : 0;
     }
     if (strstr(text, "over")) FLOATS(1)[count] = 1;
-    us += time ? atof(time + 3) : 1;
+    take(time ? atof(time + 3) : 1);
   } else if (!strcmp(name, "empty") || !strcmp(name, "nothing")) {
-    us += 2.5;
+    take(2.5);
   } else { /* a micro-benchmark: so many rounds */
-    us += ARG(0, uint32_t) * 0.01;
+    take(ARG(0, uint32_t) * 0.01);
   }
   return 0;
 }

@@ -127,6 +127,13 @@ def test_the_time_is_kept(driver, tmp_path):
     assert code == 1 and "not reached" in (tmp_path / "out/table.md").read_text()
 
 
+def test_a_driver_too_old_for_the_kit_says_so_at_once(driver, tmp_path):
+    kit = make_kit(tmp_path / "kit", {f"E{n}": ["right", "right"] for n in range(9)})
+    code, said, results = run(kit, tmp_path / "out", driver, MADE_UP_OLD="1")
+    assert code == 3 and "runs none of its kernels, made by by hand" in said and "NO_BINARY_FOR_GPU" in said, said
+    assert "older compiler" in said and results["status"] in said and len(results["lost"]) == 2
+
+
 def test_no_device(driver, tmp_path):
     kit = make_kit(tmp_path / "kit", {"E1": ["right"]})
     code, said, results = run(kit, tmp_path / "out", driver, MADE_UP_NO_DEVICE="1")

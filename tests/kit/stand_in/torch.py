@@ -101,5 +101,6 @@ backends = SimpleNamespace(
 )
 cuda = SimpleNamespace(
     is_available=lambda: True, Event=_Event, empty_cache=lambda: None, OutOfMemoryError=OutOfMemoryError,
+    set_device=lambda ordinal: None,
     get_device_properties=lambda ordinal: SimpleNamespace(name="NVIDIA Made Up", L2_cache_size=1 << 20),
 )  # fmt: skip
