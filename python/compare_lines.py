@@ -5,11 +5,13 @@
     python python/compare_lines.py comparison --seconds 3600         # start nothing after an hour
     python python/compare_lines.py comparison --only softmax,norm --peers 64 --searches 16
     python python/compare_lines.py comparison --status               # what is done
+    python python/compare_lines.py benchmarks/compare                # where it is kept from one machine to the next
 
 Runs ``roller-tvm compare`` in each line's environment (those of ``make venv`` unless told), a folder a line. What is
 stopped goes on with the same command: a tuner that was interrupted with its own records, and with the seconds that it
 had. After each operator the reports are written again, of all that is done so far; both lines' tables to
-``summary.txt``.
+``summary.txt``. A line's ``results.jsonl`` alone is enough to go on with elsewhere: finished operators stay, kernels of
+one that is half done are built again from their schedules; only a search that was under way is lost without ``work/``.
 """
 
 from __future__ import annotations
@@ -25,13 +27,13 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from roller_tvm.compare.suite import choose, load_suite  # noqa: E402
-from roller_tvm.errors import RollerError  # noqa: E402
+from roller_tvm.compare.results import Results  # noqa: E402
+from roller_tvm.compare.suite import Case, choose, load_suite  # noqa: E402
+from roller_tvm.errors import MeasureError, RollerError  # noqa: E402
 from roller_tvm.measure.lifeline import tie_to_parent  # noqa: E402
 
 #: Of each line, the cheap ones first; {peers} and {searches} are trials.
@@ -40,6 +42,8 @@ TUNERS = {
     "relax": "roller:1,roller:10,untuned,xgboost:{searches},metaschedule:{peers}",
 }
 DONE, LEFT = 0, 1
+#: What every tuner that searches learns with; without it each would fail on each operator, hours later.
+LEARNS = "import xgboost"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -56,6 +60,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--relax", type=Path, default=ROOT / ".venv/relax/bin/python", help="interpreter of that line")
     parser.add_argument("--seconds", type=float, default=math.inf, help="start nothing after so long")
     parser.add_argument("--retry", action="store_true", help="go on with what crashed, failed or ran out of time")
+    told = "tune and time only when nothing else runs here; wait so long at most, then go on and note it"
+    parser.add_argument("--quiet", type=float, default=120.0, metavar="SECONDS", help=told)
+    told = "go on where figures of another machine are: each operator on one, and the report tells"
+    parser.add_argument("--mix-machines", action="store_true", help=told)
+    parser.add_argument("--again", default="", metavar="TUNERS", help="forget what these did before, or 'times'")
     parser.add_argument("--status", action="store_true", help="run nothing: tell what is done")
     args = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -70,16 +79,33 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def compare(args: argparse.Namespace) -> int:
-    """Operator by operator, line by line."""
+    """Operator by operator, line by line.
+
+    Raises
+    ------
+    MeasureError
+        A line's environment lacks what its tuners learn with.
+    """
+    for line in args.lines.split(","):
+        python = str(getattr(args, line))
+        if subprocess.run([python, "-c", LEARNS], capture_output=True, check=False).returncode:
+            remedy = f"{python} -m pip install --no-deps xgboost scipy"
+            raise MeasureError("its tuners cannot learn: no xgboost there", python, remedy, "worker")
     until, left, lines = time.monotonic() + args.seconds, False, args.lines.split(",")
     for number, case in enumerate(cases := choose(load_suite(args.suite), args.only), 1):
-        print(f"-- {number}/{len(cases)} {case.id}: {case.title}", flush=True)
-        for line in lines:
+        todo = lines if args.retry or args.again else [ln for ln in lines if not finished(args, ln, case)]
+        print(f"-- {number}/{len(cases)} {case.id}: {case.title}{'' if todo else ' (done)'}", flush=True)
+        if not todo:
+            continue
+        for line in todo:
             seconds = until - time.monotonic()
             if seconds <= 0:
                 return LEFT
             words = ["--only", case.id, *(["--seconds", f"{seconds:.0f}"] if math.isfinite(seconds) else [])]
-            left |= call(args, line, [*words, *(["--retry"] if args.retry else [])]) != DONE
+            words += ["--quiet", f"{args.quiet:g}", *(["--retry"] if args.retry else []),
+                      *(["--again", args.again] if args.again else []),
+                      *(["--mix-machines"] if args.mix_machines else [])]  # fmt: skip
+            left |= call(args, line, words) != DONE
         for line in lines:
             call(args, line, ["--report"], quiet=True)
         tables = [table.read_text() for ln in lines if (table := args.folder / ln / "table.txt").exists()]
@@ -88,16 +114,29 @@ def compare(args: argparse.Namespace) -> int:
     return LEFT if left else DONE
 
 
+def finished(args: argparse.Namespace, line: str, case: Case) -> bool:
+    """Whether a line has nothing left to do on a case, so that not even TVM need be imported."""
+    return Results(args.folder / line / "results.jsonl").finished(case.digest, labels(args, line))
+
+
+def labels(args: argparse.Namespace, line: str) -> list[str]:
+    """A line's tuners with their trials."""
+    return TUNERS[line].format(peers=args.peers, searches=args.searches).split(",")
+
+
 def call(args: argparse.Namespace, line: str, words: Sequence[str], quiet: bool = False) -> int:
     """``roller-tvm compare`` in a line's environment; it dies with this process."""
-    tuners = TUNERS[line].format(peers=args.peers, searches=args.searches)
+    tuners = ",".join(labels(args, line))
     command = [str(getattr(args, line)), "-m", "roller_tvm.cli", "compare", "--suite", args.suite, "--tuners", tuners,
                "--line", line, "--output", str(args.folder / line), *words]  # fmt: skip
     said = subprocess.DEVNULL
     parent = os.getpid()
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(
-        command, stdout=said, stderr=said if quiet else None, env=env,
+        command,
+        stdout=said,
+        stderr=said if quiet else None,
+        env=env,
         preexec_fn=lambda: tie_to_parent(parent),  # noqa: PLW1509 - no thread is running
     )
     try:
@@ -117,10 +156,11 @@ def status(args: argparse.Namespace) -> int:
     for case in choose(load_suite(args.suite), args.only):
         told = []
         for line in args.lines.split(","):
-            tuned = _tuned(args.folder / line / "results.jsonl", case.digest)
-            for label in TUNERS[line].format(peers=args.peers, searches=args.searches).split(","):
+            results = Results(args.folder / line / "results.jsonl")
+            for label in labels(args, line):
                 name, _, trials = label.partition(":")
-                status, seconds = tuned.get(label, ("", 0.0))
+                tuned = results.tuned.get((case.digest, label))
+                status, seconds = (tuned.status, tuned.seconds) if tuned else ("", 0.0)
                 if not status:
                     left = True
                     curve = args.folder / line / "work" / f"{case.digest}.{name}"
@@ -128,19 +168,12 @@ def status(args: argparse.Namespace) -> int:
                     done = spot.read_text().splitlines() if spot.exists() else []
                     seconds, tried = json.loads(done[-1])[:2] if done else (0.0, 0)
                     status = f"{tried} trials so far" if tried else "to do"
-                told.append(f"{line} {label}: {status}{f' {seconds:.0f} s' if seconds else ''}")
+                told.append(f"{line} {label}: {status}{f' {seconds:.0f} s' if seconds > 0 else ''}")
+            if not results.timed_all(case.digest):
+                left = True
+                told.append(f"{line}: kernels to be timed beside one another")
         print(f"{case.id}\n  " + "\n  ".join(told))
     return LEFT if left else DONE
-
-
-def _tuned(results: Path, digest: str) -> dict[str, tuple[str, float]]:
-    """What a comparison has of a case: label -> status and seconds."""
-    found: dict[str, tuple[str, float]] = {}
-    for text in results.read_text().splitlines() if results.exists() else []:
-        data: dict[str, Any] = json.loads(text)
-        if data["kind"] == "tuned" and data["value"]["case"] == digest:
-            found[data["value"]["tuner"]] = data["value"]["status"], data["value"]["seconds"] or 0.0
-    return found
 
 
 if __name__ == "__main__":

@@ -48,8 +48,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", type=Path, default=Path("comparison"), metavar="FOLDER")
     parser.add_argument("--seconds", type=float, default=math.inf, help="start nothing after so long")
     parser.add_argument("--timeout", type=float, metavar="SECONDS", help="give a tuner up on a case after so long")
-    parser.add_argument("--again", default="", metavar="TUNERS", help="forget what these did before")
+    told = "forget what these did before; 'times' forgets only how long kernels took beside one another"
+    parser.add_argument("--again", default="", metavar="TUNERS", help=told)
     parser.add_argument("--retry", action="store_true", help="go on with what crashed, failed or ran out of time")
+    told = "tune and time only when nothing else runs here; wait so long at most, then go on and note it"
+    parser.add_argument("--quiet", type=float, default=0.0, metavar="SECONDS", help=told)
+    told = "go on in a folder that holds figures of another machine: each case on one machine, and the report tells"
+    parser.add_argument("--mix-machines", action="store_true", help=told)
     parser.add_argument("--report", action="store_true", help="run nothing: write the report of what is there")
     parser.add_argument("--list", action="store_true", help="print the suites, or the cases, and stop")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
@@ -132,7 +137,8 @@ def _request(args: argparse.Namespace) -> Any:
     tuners = parse_tuners(args.tuners or default_tuners(line, device.kind, of), args.trials)
     threads = device.units if device.kind == "cpu" else 1
     edge = f"roller_tvm.compare.{line}"
-    return Request(edge, line, target, device, tuners, args.output, threads, args.timeout)
+    return Request(edge, line, target, device, tuners, args.output, threads, args.timeout,
+                   quiet_s=args.quiet, mixed=args.mix_machines)  # fmt: skip
 
 
 def _model(args: argparse.Namespace) -> dict[str, Any]:

@@ -38,7 +38,8 @@ def environment(
     known: dict[str, Any] = {
         "line": line, "target": target, "threads": threads, "roller-tvm": __version__,
         "python": platform.python_version(), "system": f"{platform.system()} {platform.release()}",
-        "cpu": cpu_name(), "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "commit": _commit(), "cpu": cpu_name(), "cpu_id": cpu_id(), "caches": caches(),
+        "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "governor": _read(_CPUS / "cpu0/cpufreq/scaling_governor"), "gpu": gpu_facts(_CARD), **facts, **peaks,
     }  # fmt: skip
     identity = hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:12]
@@ -56,6 +57,27 @@ def cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
+def cpu_id() -> str:
+    """What tells CPUs apart that have one name: a virtual machine's may be just 'AMD EPYC'."""
+    wanted = {"vendor_id": "", "cpu family": "family", "model": "model", "stepping": "stepping"}
+    found: dict[str, str] = {}
+    for text in _read(_CPUINFO).splitlines():
+        key, _, value = text.partition(":")
+        if key.strip() in wanted:
+            found.setdefault(key.strip(), f"{wanted[key.strip()]} {value.strip()}".strip())
+    return " ".join(found[key] for key in wanted if key in found)
+
+
+def caches() -> str:
+    """Sizes of the first CPU's caches: 'L1d 32K, L2 512K, L3 32768K'."""
+    found = {}
+    for index in sorted(_CPUS.glob("cpu0/cache/index*")):
+        kind = _read(index / "type")
+        if kind != "Instruction":
+            found[f"L{_read(index / 'level')}{'d' if kind == 'Data' else ''}"] = _read(index / "size")
+    return ", ".join(f"{level} {size}" for level, size in found.items())
+
+
 def cpu_mhz() -> float | None:
     """The clock of the fastest CPU just now, as the kernel tells it."""
     found = [
@@ -71,6 +93,17 @@ def gpu_facts(asked: str) -> str:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
         if done.returncode == 0 and done.stdout.strip():
             return done.stdout.splitlines()[0].strip()
+    return ""
+
+
+def _commit() -> str:
+    """Of a checkout, with '+' where files differ from it; '' of an installed package."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        command = ["git", "describe", "--always", "--abbrev=10", "--exclude=*", "--dirty=+"]
+        done = subprocess.run(
+            command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=20, check=False
+        )
+        return done.stdout.strip()
     return ""
 
 

@@ -31,13 +31,11 @@ def _paragraph(report: Report, row: Row, other: Cell) -> str:
         f"  {other.tuner.label}: {other.tiles or other.schedule[:120]}",
     ]
     first = next((c for c in row.cells if c.tuner.name == "roller" and c.tuner.trials == 1), None)
-    lines += [f"  {told}" for told in verdict(row, ours, other, first, report.environment)]
+    lines += [f"  {told}" for told in verdict(row, ours, other, first)]
     return "\n".join(lines) + "\n"
 
 
-def verdict(
-    row: Row, ours: Cell, other: Cell, first: Cell | None, environment: dict[str, object]
-) -> list[str]:
+def verdict(row: Row, ours: Cell, other: Cell, first: Cell | None) -> list[str]:
     """What times say about the model.
 
     Parameters
@@ -48,7 +46,7 @@ def verdict(
         The best plan by prediction; its curve holds the prediction where it was measured by nobody.
     """
     told = []
-    peak, bandwidth = (_number(environment.get(name)) for name in ("gflops", "gbytes_per_s"))
+    peak, bandwidth = (_number(row.environment.get(name)) for name in ("gflops", "gbytes_per_s"))
     least = max(row.flops / peak / 1e9 if peak else 0.0, 0.0)
     if least and not math.isnan(least):
         share, theirs = least / ours.seconds, least / other.seconds

@@ -15,6 +15,8 @@ from roller_tvm.compare.theirs import Thought
 
 #: Below the folder of a comparison.
 TASKS, KERNELS, WORK = "tasks", "kernels", "work"
+#: What stands for a schedule where a kernel is TVM's own.
+DEFAULT = "TVM's default"
 
 
 @dataclass

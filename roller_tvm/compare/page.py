@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from html import escape
 
+from roller_tvm.compare.machines import place
 from roller_tvm.compare.report import Cell, Report
 from roller_tvm.compare.table import whole_models
 from roller_tvm.compare.tuner import Tuner
@@ -46,9 +47,8 @@ def page(report: Report, drawings: Mapping[str, str], losses: str, command: str 
         That made it.
     """
     e = report.environment
-    place = e.get("gpu") or e.get("cpu") or ""
-    facts = [place, f"{e['threads']} threads" if "threads" in e else "", f"TVM {e['tvm']}" if "tvm" in e else "",
-             str(e.get("target", "")), str(e.get("date", ""))]  # fmt: skip
+    facts = [place(e) if e else "", f"{e['threads']} threads" if "threads" in e else "",
+             f"TVM {e['tvm']}" if "tvm" in e else "", str(e.get("target", "")), str(e.get("date", ""))]  # fmt: skip
     parts = [
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
@@ -63,8 +63,8 @@ def page(report: Report, drawings: Mapping[str, str], losses: str, command: str 
         parts += ["<h2>Whole models</h2>", f'<pre class="table">{escape(told)}</pre>']
     parts += ["<h2>Every operator</h2>", _table(report)]
     parts += ["<h2>Where Roller loses most</h2>", f"<pre>{escape(losses)}</pre>"]
-    if lies := report.lies():
-        parts += ["<h2>Claims that did not hold</h2>", f"<pre>{escape(chr(10).join(lies))}</pre>"]
+    if notes := report.notes():  # claims that did not hold among them
+        parts += ["<h2>To know about these figures</h2>", f"<pre>{escape(chr(10).join(notes))}</pre>"]
     facts_text = "\n".join(f"{name}: {value}" for name, value in e.items())
     parts += ["<h2>Environment</h2>", f"<pre>{escape(facts_text)}</pre>", "</body></html>\n"]
     return "\n".join(part for part in parts if part)

@@ -6,11 +6,12 @@ import csv
 import io
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from roller_tvm.compare.machines import place
 from roller_tvm.compare.results import Prepared, Results, Timed, Tuned
 from roller_tvm.compare.suite import Case
 from roller_tvm.compare.tuner import Tuner
@@ -19,10 +20,12 @@ from roller_tvm.stats import best_over_time, geomean, paired_ratio, spread
 VERSION = 1
 COLUMNS = (
     "id", "title", "group", "weight", "flops", "io_bytes", "tuner", "status", "reason", "tune_s", "trials", "seconds",
-    "spread", "gflops", "ratio", "claimed_s", "predicted_s", "build_s", "error",
+    "spread", "gflops", "ratio", "claimed_s", "predicted_s", "build_s", "error", "environment",
 )  # fmt: skip
 #: A tuner that claims a kernel to be so much faster than it then is has measured something else.
 CLAIM = 1.5
+#: Where something else used more of the CPUs than this just before kernels were timed, that is told.
+BUSY = 0.1
 
 
 @dataclass(frozen=True)
@@ -69,12 +72,22 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """All tuners on one case."""
+    """All tuners on one case.
+
+    Parameters
+    ----------
+    environment : dict
+        Where its kernels were timed; of what was not, where it was tuned last.
+    busy : float
+        Share of the CPUs that something else used just before they were timed.
+    """
 
     case: Case
     flops: float
     io_bytes: float
     cells: tuple[Cell, ...]
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    busy: float = math.nan
 
     def cell(self, label: str) -> Cell | None:
         """That of a tuner."""
@@ -96,6 +109,7 @@ class Report:
     tuners : tuple of Tuner
     rows : tuple of Row
     environment : dict
+        Where this runs; a row may be of another machine.
     """
 
     base: str
@@ -142,6 +156,24 @@ class Report:
                     found.append((row, best))
         return sorted(found, key=lambda pair: pair[1].ratio)[:count]
 
+    def places(self) -> dict[str, list[Row]]:
+        """The rows with figures by the machine that they are of."""
+        found: dict[str, list[Row]] = {}
+        for row in self.rows:
+            if row.cells:
+                found.setdefault(place(row.environment), []).append(row)
+        return found
+
+    def notes(self) -> list[str]:
+        """What to know about the figures as such: several machines, a machine that was not at rest, lies."""
+        told = []
+        if len(places := self.places()) > 1:
+            for name, rows in places.items():
+                told.append(f"on {name}: {', '.join(row.case.id for row in rows)}")
+        told += [f"{row.case.id}: timed while other work used {row.busy:.0%} of the CPUs"
+                 for row in self.rows if row.busy > BUSY]  # fmt: skip
+        return told + self.lies()
+
     def lies(self) -> list[str]:
         """Tuners whose kernels are much slower than they say."""
         return [
@@ -159,7 +191,7 @@ def make_report(results: Results, cases: Sequence[Case], tuners: Sequence[Tuner]
     """
     ours = [t for t in tuners if t.name == "roller"]
     base = max(ours, key=lambda t: t.trials) if ours else tuners[0]
-    rows = []
+    rows, here = [], results.environments.get(environment, {})
     for case in cases:
         prepared = results.prepared.get(case.digest, Prepared(case))
         timed = results.timed.get(case.digest)
@@ -168,8 +200,11 @@ def make_report(results: Results, cases: Sequence[Case], tuners: Sequence[Tuner]
             tuned = results.tuned.get((case.digest, tuner.label))
             if tuned is not None:
                 cells.append(_cell(tuner, tuned, timed, own))
-        rows.append(Row(case, prepared.flops, prepared.io_bytes, tuple(cells)))
-    return Report(base.label, tuple(tuners), tuple(rows), results.environments.get(environment, {}))
+        of = [t.environment for t in results.tuned_of(case.digest)] + ([timed.environment] if timed else [])
+        where = results.environments.get(of[-1] if of else "", here)
+        busy = math.nan if timed is None else timed.busy
+        rows.append(Row(case, prepared.flops, prepared.io_bytes, tuple(cells), where, busy))
+    return Report(base.label, tuple(tuners), tuple(rows), here)
 
 
 def _cell(tuner: Tuner, tuned: Tuned, timed: Timed | None, base: Tuned | None) -> Cell:
@@ -205,11 +240,12 @@ def to_json(report: Report) -> dict[str, Any]:
     return {
         "version": VERSION, "base": report.base, "environment": report.environment,
         "tuners": [t.label for t in report.tuners], "summary": {t.label: summary(t.label) for t in report.tuners},
-        "notes": report.lies(),
+        "notes": report.notes(),
+        "environments": {row.environment["id"]: dict(row.environment) for row in report.rows if row.environment},
         "cases": [
             {
                 "id": row.case.id, "title": row.case.title, "group": row.case.group, "weight": row.case.weight,
-                "flops": row.flops, "io_bytes": row.io_bytes,
+                "flops": row.flops, "io_bytes": row.io_bytes, "environment": row.environment.get("id", ""),
                 "results": [
                     {
                         "tuner": c.tuner.label, "status": c.status, "reason": c.reason, "tune_s": number(c.tune_s),
@@ -227,13 +263,16 @@ def to_json(report: Report) -> dict[str, Any]:
 
 
 def to_csv(report: Report) -> str:
-    """A line for each case and tuner; the facts of the environment are comments before the names of the columns."""
-    out = io.StringIO()
+    """A line for each case and tuner; before the names of the columns, comments: this environment, then all of rows."""
+    out, known = io.StringIO(), to_json(report)
     for name, value in report.environment.items():
         out.write(f"# {name}: {value}\n")
+    for name, facts in known["environments"].items():
+        if name != report.environment.get("id"):
+            out.write(f"# environment {name}: {json.dumps(facts)}\n")
     writer = csv.DictWriter(out, COLUMNS, lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
-    for data in to_json(report)["cases"]:
+    for data in known["cases"]:
         for result in data["results"]:
             writer.writerow({**data, **{k: "" if v is None else v for k, v in result.items()}})
     return out.getvalue()

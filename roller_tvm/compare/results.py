@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -94,12 +94,15 @@ class Timed:
         Label of a tuner, and the file of its kernel.
     rounds : tuple of tuple of float
         For each kernel the typical seconds of a run, round by round.
+    busy : float
+        Share of the CPUs that something else used just before.
     """
 
     case: str
     kernels: tuple[tuple[str, str], ...]
     rounds: tuple[tuple[float, ...], ...]
     environment: str = ""
+    busy: float = math.nan
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "kernels", tuple((str(a), str(b)) for a, b in self.kernels))
@@ -158,7 +161,6 @@ class Results:
         self.tuned: dict[tuple[str, str], Tuned] = {}
         self.timed: dict[str, Timed] = {}
         self.environments: dict[str, dict[str, Any]] = {}
-        mend_lines(path)
         for number, line in enumerate(_lines(path), 1):
             try:
                 self._take(json.loads(line))
@@ -184,6 +186,24 @@ class Results:
         else:
             raise ValueError(f"kind {kind!r}")
 
+    def working(self, digest: str) -> dict[str, Tuned]:
+        """Tuners that have a kernel for a case, by label."""
+        return {tuned.tuner: tuned for tuned in self.tuned_of(digest) if tuned.ok and tuned.kernel}
+
+    def tuned_of(self, digest: str) -> list[Tuned]:
+        """What tuners have done on a case."""
+        return [tuned for (of, _), tuned in self.tuned.items() if of == digest]
+
+    def timed_all(self, digest: str) -> bool:
+        """Whether the kernels of a case, and no others, were timed beside one another."""
+        timed = self.timed.get(digest)
+        have = {(label, tuned.kernel) for label, tuned in self.working(digest).items()}
+        return not have or (timed is not None and set(timed.kernels) == have)
+
+    def finished(self, digest: str, labels: Iterable[str]) -> bool:
+        """Whether nothing is left to do on a case."""
+        return all((digest, label) in self.tuned for label in labels) and self.timed_all(digest)
+
     def add(self, value: Tuned | Timed | Prepared | Mapping[str, Any]) -> None:
         """Write one thing, and know it."""
         kind = "environment" if isinstance(value, Mapping) else type(value).__name__.lower()
@@ -193,6 +213,7 @@ class Results:
         self._take(json.loads(text))
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            mend_lines(self.path)
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(text + "\n")
                 file.flush()
@@ -220,5 +241,6 @@ def _own(cls: Any, data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    if path.exists():
-        yield from path.read_text(encoding="utf-8").splitlines()
+    """Whole lines: half of one is what a killed process left, or another is just writing."""
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    yield from text[: text.rfind("\n") + 1].splitlines()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from roller_tvm.baseline.trained import machine_of
+from roller_tvm.compare import machines, quiet
 from roller_tvm.compare.environment import environment
 from roller_tvm.compare.jobs import run_job
 from roller_tvm.compare.results import Prepared, Results, Timed, Tuned
@@ -26,8 +27,10 @@ OPERATORS = 10
 WHOLE_MODELS = "roller_tvm.compare.whole.jobs"
 #: And of what times them.
 LATENCY = "roller_tvm.compare.whole.latency"
-#: What of an environment makes figures another's.
-SAME = ("line", "target", "machine", "threads", "cpu", "gpu", "tvm", "llvm")
+#: Stands for a tuner where only times are to be had again.
+TIMES = "times"
+#: Of jobs that only build, the log.
+BUILT_AGAIN = "built_again.log"
 
 Progress = Callable[[Case, Tuner, Tuned], None]
 
@@ -52,6 +55,10 @@ class Request:
         A job is given up after so long; by default it follows from the trials.
     latency_s : float
         Of timing whole models, each of a few sets of processes.
+    quiet_s : float
+        Before tuning and timing, wait so long at most for a machine on which nothing else runs.
+    mixed : bool
+        Whether cases may be of different machines, each of one.
     """
 
     edge: str
@@ -63,6 +70,8 @@ class Request:
     threads: int
     limit_s: float | None = None
     latency_s: float = 6.0
+    quiet_s: float = 0.0
+    mixed: bool = False
 
     def limit(self, tuner: Tuner, whole: bool = False) -> float:
         """Seconds after which a tuner is given up on a case; Roller's trials are of each operator of a model."""
@@ -91,6 +100,7 @@ class Comparison:
         try:
             self.results = Results(folder / "results.jsonl")
             self.environment = ""
+            self.elsewhere: frozenset[str] = frozenset()
         except BaseException:
             self.close()
             raise
@@ -128,7 +138,7 @@ class Comparison:
         Raises
         ------
         RecordError
-            The folder holds figures of another machine, target or number of threads.
+            The folder holds figures of another TVM, or of another machine and they are not to be mixed.
         """
         r = self.request
         if only_report:
@@ -139,19 +149,19 @@ class Comparison:
             raise MeasureError(f"TVM cannot be used: {done.reason}", r.target, "run 'roller-tvm doctor'", "worker")
         peaks = {"gflops": r.device.peak("float32"), "gbytes_per_s": r.device.levels[0].bandwidth_gbps}
         here = environment(r.line, r.target, r.threads, {"machine": machine_of(r.device), **done.value}, peaks)
-        for other in self.results.environments.values():
-            changed = [f"{n} {other[n]!r}, now {here.get(n)!r}" for n in SAME if n in other and other[n] != here.get(n)]
-            if changed:
-                told = f"holds figures of another place: {'; '.join(changed)}"
-                raise RecordError(told, str(r.folder), "give another folder")
+        self.elsewhere = machines.others(self.results.environments, here, r.mixed, str(r.folder))
         if here["id"] not in self.results.environments:
             self.results.add(here)
         self.environment = str(here["id"])
 
     def forget(self, tuners: str, cases: Sequence[Case]) -> None:
-        """Do again what these tuners, names or labels with commas, have done on these cases."""
+        """Do again what these tuners, names or labels with commas, have done on these cases; ``times``: only time."""
         words = {w.strip() for w in tuners.split(",") if w.strip()}
         digests = {c.digest for c in cases}
+        if TIMES in words:
+            words.remove(TIMES)
+            for digest in digests:
+                self.results.timed.pop(digest, None)
         known = {label for digest, label in self.results.tuned if digest in digests}
         if unknown := words - known - {label.split(":")[0] for label in known}:
             raise BadInput(f"has no results of {', '.join(sorted(unknown))}", str(self.request.folder),
@@ -180,8 +190,9 @@ class Comparison:
                 del self.results.tuned[key]
 
     def prepare(self, cases: Sequence[Case]) -> None:
-        """Have each case as the line needs it."""
-        missing = [c for c in cases if not self._prepared(c)]
+        """Have each case that is not finished as the line needs it."""
+        labels = [t.label for t in self.request.tuners]
+        missing = [c for c in cases if not self._prepared(c) and not self.results.finished(c.digest, labels)]
         if not missing:
             return
         every = self._prepare(missing)
@@ -216,6 +227,7 @@ class Comparison:
     def run(self, cases: Sequence[Case], progress: Progress | None = None, until: float = float("inf")) -> bool:
         """Do all that is missing; False where time was up before the end (``time.monotonic``)."""
         for case in cases:
+            self._whole_here(case)
             for tuner in self.request.tuners:
                 tuned = self.results.tuned.get((case.digest, tuner.label))
                 if tuned is None:
@@ -235,16 +247,12 @@ class Comparison:
         refusal = prepared.reason or tuner.refusal(r.line, r.device.kind, "model" if case.whole else "operator")
         if refusal:
             return Tuned(case.digest, tuner.label, "unsupported", refusal, environment=self.environment)
-        arguments = {
-            "task": str(r.folder / prepared.file), "case": case.to_json(), "tuner": tuner.name,
-            "trials": tuner.trials, "target": r.target, "folder": str(r.folder),
-        }  # fmt: skip
-        logs = r.folder / "logs"
-        logs.mkdir(exist_ok=True)
-        log = logs / f"{case.id.replace('/', '_')}.{tuner.label.replace(':', '_')}.log"
+        arguments = {**self._task(case), "tuner": tuner.name, "trials": tuner.trials}
+        log = self._log(f"{case.id.replace('/', '_')}.{tuner.label.replace(':', '_')}.log")
         if case.whole:
             arguments["edge"] = r.edge
         module = WHOLE_MODELS if case.whole else r.edge
+        quiet.wait(r.quiet_s)
         done = run_job(module, "tune", arguments, r.limit(tuner, case.whole), r.threads, log)
         if done.status != "ok":
             return Tuned(case.digest, tuner.label, done.status, done.reason, environment=self.environment)
@@ -256,37 +264,76 @@ class Comparison:
             return Tuned(case.digest, tuner.label, "failed", told, environment=self.environment)
 
     def time(self, case: Case) -> None:
-        """Time the kernels of a case, unless just these were timed already."""
-        kernels = tuple((label, tuned.kernel) for label, tuned in self._working(case))
-        known = self.results.timed.get(case.digest)
-        if not kernels or (known is not None and known.kernels == kernels):
+        """Time the kernels of a case, unless just these were timed already; those that are gone are built again."""
+        if self.results.timed_all(case.digest):
             return
-        if known is not None and not all((self.request.folder / kernel).exists() for _, kernel in known.kernels):
-            return  # a folder that went on without its kernels: what they took stays known
-        files = [str(self.request.folder / kernel) for _, kernel in kernels]
-        done = self._time(case, files)
+        for label in [*self.results.working(case.digest)] if not case.whole else ():
+            self._build_again(case, label)
+        working = self.results.working(case.digest)
+        kernels = tuple((n, tuned.kernel) for n, tuned in working.items() if self._is_there(tuned.kernel))
+        if not kernels or (case.digest in self.results.timed and len(kernels) < len(working)):
+            return  # a kernel that cannot be had again: what all took together stays known
+        busy = quiet.wait(self.request.quiet_s)
+        done = self._time(case, kernels)
         if done.status != "ok":  # one of them does not run alone: find out which
             kernels = tuple(k for k in kernels if self._runs_alone(case, *k))
-            files = [str(self.request.folder / kernel) for _, kernel in kernels]
-            done = self._time(case, files)
+            done = self._time(case, kernels)
         if done.status == "ok" and kernels:
-            self.results.add(Timed(case.digest, kernels, done.value, self.environment))
+            self.results.add(Timed(case.digest, kernels, done.value, self.environment, busy))
 
     # -- parts --------------------------------------------------------------------------------------------------
 
     def _job(self, function: str, arguments: dict[str, Any], limit_s: float) -> Any:
         return run_job(self.request.edge, function, arguments, limit_s, self.request.threads)
 
-    def _time(self, case: Case, files: list[str]) -> Any:
+    def _time(self, case: Case, kernels: Sequence[tuple[str, str]]) -> Any:
         r = self.request
+        files = [str(r.folder / kernel) for _, kernel in kernels]
         arguments: dict[str, Any] = {"kernels": files, "target": r.target}
         if case.whole:
             arguments["seconds"] = r.latency_s
         return run_job(LATENCY if case.whole else r.edge, "time", arguments, JOB_S, r.threads)
 
+    def _task(self, case: Case) -> dict[str, Any]:
+        """What every job on a case is told."""
+        r = self.request
+        file = r.folder / self.results.prepared[case.digest].file
+        return {"task": str(file), "case": case.to_json(), "target": r.target, "folder": str(r.folder)}
+
+    def _log(self, name: str) -> Path:
+        logs = self.request.folder / "logs"
+        logs.mkdir(exist_ok=True)
+        return logs / name
+
+    def _is_there(self, kernel: str) -> bool:
+        return (self.request.folder / kernel).exists()
+
+    def _build_again(self, case: Case, label: str) -> None:
+        """Have a kernel of which only the schedule is known: results alone were brought here."""
+        tuned, r = self.results.tuned[case.digest, label], self.request
+        if self._is_there(tuned.kernel):
+            return
+        name, _, trials = label.partition(":")
+        arguments = {**self._task(case), "tuner": name, "trials": int(trials or 0), "schedule": tuned.schedule}
+        done = run_job(r.edge, "build_again", arguments, JOB_S, r.threads, self._log(BUILT_AGAIN))
+        if done.status == "ok" and done.value != tuned.kernel:
+            self.results.add(replace(tuned, kernel=done.value))
+
+    def _whole_here(self, case: Case) -> None:
+        """Begin a case anew that another machine has not finished: all of it is to be of one."""
+        r, own = self.request, [key for key in self.results.tuned if key[0] == case.digest]
+        if self.results.finished(case.digest, [t.label for t in r.tuners]):
+            return
+        if any(self.results.tuned[key].environment in self.elsewhere for key in own):
+            for key in own:
+                del self.results.tuned[key]
+            self.results.timed.pop(case.digest, None)
+            for work in (r.folder / "work").glob(f"{case.digest}.*"):
+                shutil.rmtree(work, ignore_errors=True)
+
     def _prepared(self, case: Case) -> bool:
         known = self.results.prepared.get(case.digest)
-        return known is not None and (not known.file or (self.request.folder / known.file).exists())
+        return known is not None and (not known.file or self._is_there(known.file))
 
     def _prepare(self, cases: Sequence[Case]) -> list[Prepared]:
         arguments = {"cases": [c.to_json() for c in cases], "target": self.request.target,
@@ -294,13 +341,8 @@ class Comparison:
         done = self._job("prepare", arguments, JOB_S + TRIAL_S * len(cases))
         return [_prepared(data) for data in done.value] if done.status == "ok" else []
 
-    def _working(self, case: Case) -> Iterator[tuple[str, Tuned]]:
-        for (digest, label), tuned in self.results.tuned.items():
-            if digest == case.digest and tuned.ok and tuned.kernel and (self.request.folder / tuned.kernel).exists():
-                yield label, tuned
-
     def _runs_alone(self, case: Case, label: str, kernel: str) -> bool:
-        done = self._time(case, [str(self.request.folder / kernel)])
+        done = self._time(case, [(label, kernel)])
         if done.status != "ok":
             told = f"its kernel cannot be timed: {done.status} {done.reason}"
             self.results.add(Tuned(case.digest, label, "failed", told, environment=self.environment))

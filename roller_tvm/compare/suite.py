@@ -200,9 +200,7 @@ def choose(cases: tuple[Case, ...], only: str) -> tuple[Case, ...]:
     if not words:
         return cases
     ids = {c.id for c in cases}
-    found = tuple(
-        c for c in cases if any(w == c.id or (w not in ids and w in f"{c.title} {c.group}") for w in words)
-    )
+    found = tuple(c for c in cases if any(w == c.id or (w not in ids and w in f"{c.title} {c.group}") for w in words))
     if not found:
         raise BadInput("no case is named so", only, "ids of the suite, or words of its operators: see --list")
     return found

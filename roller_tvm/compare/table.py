@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 
+from roller_tvm.compare.machines import place
 from roller_tvm.compare.report import Cell, Report, Row
 from roller_tvm.compare.suite import Case
 from roller_tvm.compare.tuner import Tuner
@@ -66,8 +67,7 @@ def whole_models(report: Report) -> list[str]:
 
 def _environment(report: Report) -> str:
     e = report.environment
-    place = e.get("gpu") or e.get("cpu") or "unknown machine"
-    return (f"{place}, {e.get('threads', '?')} threads, TVM {e.get('tvm', '?')} ({e.get('line', '?')} line),"
+    return (f"{place(e)}, {e.get('threads', '?')} threads, TVM {e.get('tvm', '?')} ({e.get('line', '?')} line),"
             f" {e.get('date', '')}, {e.get('target', '')}")  # fmt: skip
 
 
@@ -128,4 +128,4 @@ def _notes(report: Report) -> list[str]:
                 reasons[cell.tuner.label, cell.status, cell.reason] += 1
     notes = [f"{label}: {'' if status == 'ok' else status + ', '}{reason} ({count} cases)"
              for (label, status, reason), count in reasons.items()]  # fmt: skip
-    return ["", *notes, *report.lies()] if notes or report.lies() else []
+    return ["", *notes, *report.notes()] if notes or report.notes() else []

@@ -88,7 +88,7 @@ def test_the_table(report):
 def test_the_json_is_stable_and_the_csv_says_the_same(report):
     data = to_json(report)
     assert json.loads(json.dumps(data, allow_nan=False)) == data
-    assert set(data) == {"version", "base", "environment", "tuners", "summary", "notes", "cases"}
+    assert set(data) == {"version", "base", "environment", "environments", "tuners", "summary", "notes", "cases"}
     assert data["summary"]["ansor:1000"] == {
         "cases": 2, "speed_ratio": pytest.approx(1.0), "tune_ratio": pytest.approx(500.0),
         "tune_ratio_top1": pytest.approx(20000.0),

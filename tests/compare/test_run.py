@@ -1,6 +1,7 @@
 """The harness with fake tuners: they fail, hang, crash, lie, and the comparison goes on and says so."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -133,6 +134,100 @@ def test_it_goes_on_where_it_was(done):
         again = make_report(comparison.results, CASES[:1], more, comparison.environment)
     assert (folder / "calls").read_text() == before + "good ansor\n"
     assert cells(again, "good")["ansor"].ratio == pytest.approx(2.0)
+
+
+@pytest.fixture
+def half(tmp_path):
+    """What a machine that was lost had brought to the repository: one case done, of another the results alone."""
+    cases = tuple(Case(name, "matmul", f"m=8 n=8 k={k}") for name, k in (("good", 8), ("other", 9)))
+    there, here = tmp_path / "there", tmp_path / "here"
+    with Comparison(request(there)) as comparison:
+        comparison.open()
+        comparison.prepare(cases)
+        comparison.run(cases[:1])
+        for tuner in TUNERS[:2]:
+            comparison.results.add(comparison.tune(cases[1], tuner))
+    here.mkdir()
+    (here / "results.jsonl").write_text((there / "results.jsonl").read_text())
+    return here, cases
+
+
+def test_results_alone_are_enough_to_go_on(half):
+    folder, cases = half
+    with Comparison(request(folder)) as comparison:
+        comparison.open()
+        comparison.prepare(cases)
+        assert comparison.run(cases)
+        assert comparison.run(cases)
+        report = make_report(comparison.results, cases, TUNERS, comparison.environment)
+    calls = ["other ansor", "other roller:10 again", "other untuned:0 again"]
+    assert (folder / "calls").read_text().splitlines() == calls  # once, and nothing of what was done
+    for case in ("good", "other"):
+        assert [c.ratio for c in cells(report, case).values()] == pytest.approx([1.0, 8.0, 2.0])
+
+
+def test_times_alone_again(half):
+    folder, cases = half
+    (folder / "task").touch()
+    with Comparison(request(folder)) as comparison:
+        comparison.open()
+        comparison.forget("times", cases[:1])
+        comparison.prepare(cases[:1])
+        comparison.run(cases[:1])
+    calls = ["good roller:10 again", "good untuned:0 again", "good ansor:64 again"]
+    assert (folder / "calls").read_text().splitlines() == calls
+
+
+def test_a_kernel_that_cannot_be_had_again_leaves_what_is_known(half):
+    folder, cases = half
+    text = (folder / "results.jsonl").read_text()
+    (folder / "results.jsonl").write_text(text.replace("schedule 8e-05", "unreadable"))  # TVM's own
+    more = parse_tuners("roller,untuned,ansor:64,ansor:128")
+    with Comparison(request(folder, tuners=more)) as comparison:
+        comparison.open()
+        comparison.prepare(cases[:1])
+        comparison.run(cases[:1])
+        report = make_report(comparison.results, cases[:1], more, comparison.environment)
+    (row,) = report.rows
+    assert [c.timed for c in row.cells] == [True, True, True, False]
+
+
+def test_another_machine_has_whole_cases(half, monkeypatch):
+    folder, cases = half
+    monkeypatch.setattr("roller_tvm.compare.environment.cpu_id", lambda: "somebody's family 1")
+    with Comparison(request(folder)) as comparison, pytest.raises(RecordError, match="(?s)cpu_id .*--mix-machines"):
+        comparison.open()
+    with Comparison(request(folder, mixed=True)) as comparison:
+        comparison.open()
+        comparison.prepare(cases)
+        assert comparison.run(cases)
+        report = make_report(comparison.results, cases, TUNERS, comparison.environment)
+    assert (folder / "calls").read_text().splitlines() == ["other roller", "other untuned", "other ansor"]
+    assert len(report.places()) == 2
+    (note,) = (n for n in report.notes() if "family 1" in n)
+    assert note.endswith(": other")
+
+
+def test_a_machine_that_is_busy_is_waited_for_and_told(tmp_path, monkeypatch):
+    shares = iter([0.6, 0.5, 0.4, 0.01] * 4 + [0.3] * 1000)  # three tuners, three looks; then never at rest
+    looks = []
+
+    def busy(look_s):
+        looks.append(next(shares))
+        time.sleep(0.05)
+        return looks[-1]
+
+    monkeypatch.setattr("roller_tvm.compare.quiet.busy", busy)
+    case = Case("good", "matmul", "m=8 n=8 k=8")
+    with Comparison(request(tmp_path, quiet_s=1.0)) as comparison:
+        comparison.open()
+        comparison.prepare([case])
+        comparison.run([case])
+        assert looks == [0.6, 0.5, 0.4, 0.01] * 4 and comparison.results.timed[case.digest].busy == 0.01
+        comparison.forget("times", [case])
+        comparison.run([case])
+        report = make_report(comparison.results, [case], TUNERS, comparison.environment)
+    assert report.notes() == ["good: timed while other work used 30% of the CPUs"]
 
 
 def test_an_interrupted_line_is_forgotten(done, tmp_path):

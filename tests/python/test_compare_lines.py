@@ -2,6 +2,7 @@
 
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -10,11 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from roller_tvm.compare.results import Results, Tuned
+from roller_tvm.compare.suite import load_suite
+
 SCRIPT = Path(__file__).parents[2] / "python" / "compare_lines.py"
+TUNERS = runpy.run_path(str(SCRIPT))["TUNERS"]
 #: Stands for a line's interpreter: says what it was asked, waits where the test says so, exits as the test says.
 FAKE = """#!{python}
 import os, sys, time
 words = sys.argv[1:]
+if words[0] == "-c":
+    sys.exit({lacks})
 asked = " ".join(w for n, w in enumerate(words) if w in ("--report",) or words[n - 1] in ("--only", "--line"))
 with open({log!r}, "a") as log:
     log.write(asked + "\\n")
@@ -36,9 +43,9 @@ def place(tmp_path):
     suite = tmp_path / "own.csv"
     suite.write_text("id,operator,params\nfirst,relu,shape=8\nsecond,relu,shape=9\n")
 
-    def make(code=0):
+    def make(code=0, lacks=0):
         python, log = tmp_path / "python", tmp_path / "log"
-        python.write_text(FAKE.format(python=sys.executable, log=str(log), code=code))
+        python.write_text(FAKE.format(python=sys.executable, log=str(log), code=code, lacks=lacks))
         python.chmod(0o755)
         return [sys.executable, str(SCRIPT), str(tmp_path / "out"), "--suite", str(suite), "--relay", str(python),
                 "--relax", str(python)], log  # fmt: skip
@@ -53,6 +60,26 @@ def test_one_operator_wholly_before_the_next(place, tmp_path):
     first = ["relay first", "relax first", "relay --report", "relax --report"]
     assert told == first + [line.replace("first", "second") for line in first]
     assert (tmp_path / "out" / "summary.txt").read_text() == "table of relay\n\ntable of relax\n"
+
+
+def test_what_is_done_is_not_even_looked_at(place, tmp_path):
+    command, log = place()
+    first, second = load_suite(str(tmp_path / "own.csv"))
+    for line, case in (("relay", first), ("relax", first), ("relay", second)):
+        results = Results(tmp_path / "out" / line / "results.jsonl")
+        for label in TUNERS[line].format(peers=1000, searches=200).split(","):
+            results.add(Tuned(case.digest, label, "ok"))
+    assert subprocess.run(command, check=False, capture_output=True).returncode == 0
+    assert log.read_text().splitlines() == ["relax second", "relay --report", "relax --report"]
+    log.unlink()
+    assert subprocess.run([*command, "--retry"], check=False, capture_output=True).returncode == 0
+    assert log.read_text().splitlines()[:2] == ["relay first", "relax first"]
+
+
+def test_it_does_not_begin_without_what_peers_learn_with(place):
+    command, log = place(lacks=1)
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode != 0 and "no xgboost" in done.stderr and not log.exists()
 
 
 def test_what_is_left_is_said(place):
@@ -87,9 +114,6 @@ def test_it_takes_along_what_it_started(place, tmp_path, how):
 
 
 def test_how_far_it_is(place, tmp_path):
-    from roller_tvm.compare.results import Results, Tuned
-    from roller_tvm.compare.suite import load_suite
-
     command, _ = place()
     case = load_suite(str(tmp_path / "own.csv"))[0]
     folder = tmp_path / "out" / "relay"

@@ -6,6 +6,7 @@ import importlib
 from pathlib import Path
 from typing import Any
 
+from roller_tvm.compare.opened import DEFAULT
 from roller_tvm.tvm_env import import_relax_tvm
 
 #: Tuner -> module with a function `tune` of (opened task, trials).
@@ -50,6 +51,21 @@ def tune(task: str, case: dict[str, Any], tuner: str, trials: int, target: str, 
         return ranked(opened, importlib.import_module(f"{__name__}.roller"))
     found = importlib.import_module(f"{__name__}.{TUNERS.get(tuner, tuner)}").tune(opened, trials)
     return dict(found)
+
+
+def build_again(
+    task: str, case: dict[str, Any], tuner: str, trials: int, schedule: str, target: str, folder: str
+) -> str:
+    """The kernel of a schedule that ``tune`` has told; its file below the folder."""
+    from roller_tvm.compare.relax.kernels import build_record
+    from roller_tvm.compare.relax.tasks import open_task
+
+    import_relax_tvm("comparing")
+    o = open_task(Path(task), case, target, Path(folder))
+    if tuner in ("untuned", "dlight"):
+        return str(importlib.import_module(f"{__name__}.untuned").tune(o, trials)["kernel"])
+    line = "" if schedule == DEFAULT else schedule
+    return o.told(build_record(o.key, o.text, o.target, o.constants, line, o.kernels))
 
 
 def time(kernels: list[str], target: str) -> list[list[float]]:

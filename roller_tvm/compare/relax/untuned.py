@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from roller_tvm.compare.keeping import build_seconds
+from roller_tvm.compare.opened import DEFAULT
 from roller_tvm.compare.relax.kernels import build_module, kernel_file, open_reference
 from roller_tvm.compare.relax.tasks import Opened
 
@@ -21,4 +22,4 @@ def tune(opened: Opened, trials: int) -> dict[str, Any]:
     scheduled = time.perf_counter() - start
     open_reference(opened.key, opened.text, opened.target, opened.constants, opened.kernels)
     path = build_module(opened.key, text, kernel_file(opened.kernels, opened.key, f"default {text}"))
-    return opened.found(path, scheduled + build_seconds(path), schedule="TVM's default")
+    return opened.found(path, scheduled + build_seconds(path), schedule=DEFAULT)

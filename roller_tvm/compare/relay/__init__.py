@@ -49,6 +49,25 @@ def tune(task: str, case: dict[str, Any], tuner: str, trials: int, target: str, 
     return dict(found)
 
 
+def build_again(
+    task: str, case: dict[str, Any], tuner: str, trials: int, schedule: str, target: str, folder: str
+) -> str:
+    """The kernel of a schedule that ``tune`` has told; its file below the folder."""
+    from roller_tvm.compare.relay.tasks import open_task
+
+    import_relay_tvm("comparing")
+    opened = open_task(Path(task), case, target, Path(folder))
+    if tuner == "untuned":
+        return str(importlib.import_module(f"{__name__}.untuned").tune(opened, trials)["kernel"])
+    if tuner == "autotvm":
+        return opened.told(importlib.import_module(f"{__name__}.autotvm").build(opened, schedule))
+    from roller_tvm.compare.relay.ansor import packs_for
+    from roller_tvm.compare.relay.kernels import build_record
+
+    packs = packs_for(opened, tuner)
+    return opened.told(build_record(opened.key, opened.dag, opened.target, packs, schedule, opened.kernels))
+
+
 def time(kernels: list[str], target: str) -> list[list[float]]:
     """Typical seconds of kernels that compute the same, round by round, timed in turns."""
     from statistics import median

@@ -56,7 +56,7 @@ def tune(opened: Opened, trials: int) -> dict[str, Any]:
     found = {"seconds": curve.noted, "trials": tried}
     if not line:
         return {**found, "status": "failed", "reason": f"none of {tried} kernels worked"}
-    packs = task is opened.search_task and _packs(task)
+    packs = packs_for(opened, "ansor")
     path = build_record(opened.key, opened.dag, opened.target, packs, line, opened.kernels)
     tiles, thought = read_back(line, opened.dag, opened.device)
     return opened.found(path, found["seconds"], tried, claimed, curve.points, line, tiles, remark=remark,
@@ -69,10 +69,11 @@ def names_with_digits(dag: Any) -> bool:
     return any(c.isdigit() for op in free for a in (*op.axis, *op.reduce_axis) for c in a.var.name)
 
 
-def _packs(task: Any) -> bool:
+def packs_for(opened: Opened, tuner: str) -> bool:
+    """Whether a tuner's records of a task take its weights packed."""
     from roller_tvm.relay.measure import packs_weights
 
-    return packs_weights(task)
+    return packs_weights(opened.search_task) and not (tuner == "ansor" and names_with_digits(opened.dag))
 
 
 def watch(curve: CurveFile) -> Any:

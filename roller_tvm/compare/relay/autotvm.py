@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from roller_tvm.compare.curve import CurveFile
@@ -25,11 +27,8 @@ def tune(opened: Opened, trials: int) -> dict[str, Any]:
     """Tune every template that fits the operator, the trials shared among them; the best is taken."""
     if not opened.case.operator:
         raise UnsupportedOperator("AutoTVM's tasks are single operators: compare it on a suite", opened.case.id)
-    case, remarks = opened.case, []
-    templates = _templates(case, opened.target)
-    if not templates and case.operator.endswith("_nhwc"):  # for x86 it has no others
-        case = replace(case, operator=case.operator.removesuffix("nhwc") + "nchw", title="")
-        templates, remarks = _templates(case, opened.target), ["as NCHW, the layout that its templates are for"]
+    case, templates = _case_and_templates(opened)
+    remarks = [] if case is opened.case else ["as NCHW, the layout that its templates are for"]
     if not templates:
         raise UnsupportedOperator("AutoTVM has no template for it", opened.case.id)
     work = opened.work("autotvm")
@@ -44,17 +43,40 @@ def tune(opened: Opened, trials: int) -> dict[str, Any]:
     found: dict[str, Any] = {"seconds": curve.noted, "trials": curve.trials}
     if config is None:
         return {**found, "status": "failed", "reason": f"none of {curve.trials} kernels worked"}
-    with opened.target:
-        schedule, args = task.instantiate(config)
     told = f"{task.name} {config.to_json_dict()['entity']}"
-    key = f"autotvm {opened.key} {task.name} {[tuple(map(int, a.shape)) for a in args]}"
-    path = build_schedule(key, schedule, args, opened.target, f"{key} {told}", opened.kernels)
+    path = _build(opened, task, config, told)
     if {"bias=1", "relu=1"} & set(case.params.split()):
         remarks.append("without bias and ReLU, which its templates have not")
     if "NCHWc" in task.name:
         remarks.append("data in blocks of channels, as its template wants it")
     return opened.found(path, found["seconds"], curve.trials, claimed, curve.points, told, _tiles(config),
                         remark="; ".join(remarks))  # fmt: skip
+
+
+def build(opened: Opened, schedule: str) -> Path:
+    """The kernel of a template's name and the choices made in it, as ``tune`` tells them."""
+    from tvm.autotvm.task.space import ConfigEntity
+
+    name, _, entity = schedule.partition(" ")
+    task = next(t for t in _case_and_templates(opened)[1] if t.name == name)
+    config = ConfigEntity.from_json_dict({"index": 0, "code_hash": None, "entity": ast.literal_eval(entity)})
+    return _build(opened, task, config, schedule)
+
+
+def _build(opened: Opened, task: Any, config: Any, told: str) -> Path:
+    with opened.target:
+        schedule, args = task.instantiate(config)
+    key = f"autotvm {opened.key} {task.name} {[tuple(map(int, a.shape)) for a in args]}"
+    return build_schedule(key, schedule, args, opened.target, f"{key} {told}", opened.kernels)
+
+
+def _case_and_templates(opened: Opened) -> tuple[Case, list[Any]]:
+    """The templates for a case, or where there are none for the same in NCHW: for x86 there are no others."""
+    case, templates = opened.case, _templates(opened.case, opened.target)
+    if not templates and case.operator.endswith("_nhwc"):
+        case = replace(case, operator=case.operator.removesuffix("nhwc") + "nchw", title="")
+        templates = _templates(case, opened.target)
+    return case, templates
 
 
 def _templates(case: Case, target: Any) -> list[Any]:
