@@ -18,15 +18,15 @@ SETUP := setup.py $(addprefix roller_tvm/tvm_env/,relay-line.txt hook.py install
 relay_EXTRAS := relay,onnx,demo,dev
 define relay_STEPS
 	$(RELAY)/bin/roller-tvm install-tvm
-	@# Only its model files are used; its own dependencies (a GUI OpenCV among them) are not.
-	$(RELAY)/bin/pip install $(QUIET) --no-deps rapidocr-onnxruntime
+	@# Of rapidocr only the model files are used; xgboost, which all that search learn with, lists a library for GPUs.
+	$(RELAY)/bin/pip install $(QUIET) --no-deps rapidocr-onnxruntime xgboost scipy
 	@# Says what the machine lacks (a C++ compiler, say) now rather than in the middle of a tuning.
 	$(RELAY)/bin/roller-tvm doctor
 endef
 
 relax_EXTRAS := relax,relax-onnx,demo,test
 define relax_STEPS
-	$(RELAX)/bin/pip install $(QUIET) --no-deps rapidocr-onnxruntime
+	$(RELAX)/bin/pip install $(QUIET) --no-deps rapidocr-onnxruntime xgboost scipy
 	$(RELAX)/bin/roller-tvm doctor
 endef
 
