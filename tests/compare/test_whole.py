@@ -9,9 +9,10 @@ import pytest
 
 from roller_tvm.compare.report import make_report, to_csv
 from roller_tvm.compare.run import Comparison, Request
+from roller_tvm.compare.suite import Case
 from roller_tvm.compare.table import text
 from roller_tvm.compare.tuner import Tuner, default_tuners, parse_tuners
-from roller_tvm.compare.whole import latency, running
+from roller_tvm.compare.whole import jobs, latency, running
 from roller_tvm.compare.whole.running import Runnable, relative_error
 from roller_tvm.compare.whole.zoo import find_model
 from roller_tvm.errors import BadInput, MeasureError
@@ -19,7 +20,7 @@ from roller_tvm.errors import BadInput, MeasureError
 from ..plan.devices import device
 from .fake_line.whole import doubled
 
-pytest.importorskip("onnx")
+onnx = pytest.importorskip("onnx")
 TUNERS = parse_tuners("roller:1,roller:4,untuned,ansor:64,metaschedule,autotvm,onnxruntime,torch")
 
 
@@ -81,7 +82,28 @@ def test_the_table(done):
     told = text(done[1])
     assert "Whole models: latency" in told and "doubled" in told
     header = next(line for line in to_csv(done[1]).splitlines() if not line.startswith("#"))
-    assert header.endswith("build_s,error")
+    assert header.endswith("build_s,error,environment")
+
+
+def test_a_reference_stays_as_long_as_the_model_does(tmp_path, monkeypatch):
+    file = doubled(tmp_path / "doubled.onnx")
+    monkeypatch.setattr(jobs.importlib.util, "find_spec", lambda name: None)  # no onnxruntime: TVM's kernels made it
+
+    def prepared():
+        (told,) = jobs.prepare([str(file)], {"x": [2, 4]}, str(tmp_path / "out"))
+        case = Case.from_json(told["case"])
+        return case.digest, tmp_path / "out" / jobs.MODELS / f"{case.digest}.reference.npz"
+
+    digest, reference = prepared()
+    assert not reference.exists()
+    running.keep_reference([np.ones(3)], reference)
+    assert prepared() == (digest, reference) and reference.exists()
+    monkeypatch.setattr("roller_tvm.compare.whole.zoo.SEED", 1)  # other inputs
+    assert prepared() == (digest, reference) and not reference.exists()
+    model = onnx.load(file)
+    model.doc_string = "another"
+    onnx.save(model, file)
+    assert prepared()[0] != digest  # what was found of the old one is not of this
 
 
 def test_what_cannot_be_run_is_named(tmp_path):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -31,7 +33,8 @@ def prepare(names: list[str], shapes: dict[str, list[int]] | None, folder: str) 
     place, prepared = made(Path(folder, MODELS)), []
     for name in names:
         stem = Path(name).stem if name.endswith(".onnx") else name
-        told = f"{name} {shapes}" if shapes else name
+        own = _content(name, {})[:12] if name.endswith(".onnx") and Path(name).is_file() else ""
+        told = " ".join(map(str, filter(None, (name, shapes, own))))  # a file that has changed is another model
         case = Case(stem, group="models", title=stem, model=told, task=WHOLE)
         try:
             model = find_model(name, place, shapes)
@@ -45,16 +48,25 @@ def prepare(names: list[str], shapes: dict[str, list[int]] | None, folder: str) 
         if model.inputs:
             np.savez(inputs, **model.inputs)
         onnx = str(model.path.resolve()) if model.path.suffix == ".onnx" else ""
-        reference = place / f"{case.digest}.reference.npz"
-        reference.unlink(missing_ok=True)
-        if onnx and importlib.util.find_spec("onnxruntime") is not None:
+        data = {"name": name, "title": model.title, "onnx": onnx, "inputs": str(inputs.resolve()),
+                "content": _content(onnx, model.inputs)}  # fmt: skip
+        file, reference = place / f"{case.digest}.json", place / f"{case.digest}.reference.npz"
+        if not (file.exists() and json.loads(file.read_text()).get("content") == data["content"]):
+            reference.unlink(missing_ok=True)
+        if onnx and not reference.exists() and importlib.util.find_spec("onnxruntime") is not None:
             keep_reference(ort.open_model(Path(onnx), model.inputs, 1).outputs(), reference)
-        data = {"name": name, "title": model.title, "onnx": onnx, "inputs": str(inputs.resolve())}
-        file = place / f"{case.digest}.json"
         file.write_text(json.dumps(data))
         named = Case(stem, group="models", title=model.title, model=told, task=WHOLE)
         prepared.append(Prepared(named, file.relative_to(folder).as_posix()))
     return [asdict(p) for p in prepared]
+
+
+def _content(file: str, inputs: Mapping[str, Any]) -> str:
+    """What a model and its inputs are made of."""
+    digest = hashlib.sha256(Path(file).read_bytes() if file else b"")
+    for name, array in sorted(inputs.items()):
+        digest.update(f"{name} {array.shape} {array.dtype}".encode() + array.tobytes())
+    return digest.hexdigest()
 
 
 def tune(
