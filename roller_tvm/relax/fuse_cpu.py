@@ -14,8 +14,8 @@ from ..tir.candidates import make_candidates
 from ..tir.packing import constant_parameters
 from ..tir.rtasks import RFunction
 from ..tir.side_by_side import ScheduledCall, merge_calls
+from .blocks import Block, Region
 from .fused_block import FusedCall
-from .rtasks import Block, Region
 
 #: What TVM's ``SplitLayoutRewritePreproc`` calls a function whose constants it packed.
 _PACKED = "_prepacked"

@@ -18,12 +18,13 @@ from ..rammer.device_code import CannotFuse
 from ..tir.fused_func import fused_function, require_sources
 from ..tir.nodes import key
 from ..tir.rtasks import Call, KernelMaker
+from .blocks import Block, Region, read_blocks
 from .constants import array_of
 from .devices import device_of, find_target
 from .fuse_cpu import ScheduledFunctions, merge_region
 from .fused_block import FusedCall, rewritten, spec_bytes, spec_of, with_blocks, with_functions
 from .fusion import FusedRegion, Fusion
-from .rtasks import Block, Region, RTaskGraph, in_dataflow, lowered, read_blocks, rtask_graph
+from .rtasks import RTaskGraph, in_dataflow, lowered, rtask_graph
 
 #: Functions of plans are called so, and a number.
 NAME = "rtasks"

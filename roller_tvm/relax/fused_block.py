@@ -15,7 +15,7 @@ from ..emulate.host import BufferSpec
 from ..emulate.source import dtype_bytes
 from ..tir.nodes import key
 from ..tir.rtasks import Call
-from .rtasks import Block, Bound, used_variables
+from .blocks import Block, Bound, used_variables
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +107,7 @@ def _units(block: Block, fused: Sequence[FusedCall]) -> list[_Unit]:
 
 
 def _ordered(block: Block, units: Sequence[_Unit]) -> Iterator[_Unit]:
-    """Each unit after those whose variables it uses."""
+    """Each unit after those whose variables it uses, and those that the block divides it from."""
     maker = {key(b.binding.var): n for n, b in enumerate(block.bounds)}
     home = {n: u for u, unit in enumerate(units) for n in unit.numbers}
 
@@ -115,7 +115,8 @@ def _ordered(block: Block, units: Sequence[_Unit]) -> Iterator[_Unit]:
         values = [block.values[t] for t in bound.reads] if inside else [_value(block, bound)]
         return {maker[key(v)] for value in values for v in used_variables(value) if key(v) in maker}
 
-    before = [{home[m] for n in unit.numbers for m in needed(n, block.bounds[n], unit.fused is not None)} - {u}
+    before = [{home[m] for n in unit.numbers
+               for m in (*needed(n, block.bounds[n], unit.fused is not None), *block.fences[n])} - {u}
               for u, unit in enumerate(units)]  # fmt: skip
     after: list[list[int]] = [[] for _ in units]
     for u, others in enumerate(before):
