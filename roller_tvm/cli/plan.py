@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
     printed = _print(args, expression, construction, device, milliseconds, resources)
     if args.check:
         edge = edge_of(args, "execute a plan's kernels")
-        for checked in edge.check(args.words, device, features, args.on_pocl):
+        for checked in edge.check(args.words, device, features, args.top, args.on_pocl):
             print(f"\n#1 {checked}", file=sys.stderr if args.json else sys.stdout)
     return printed
 
@@ -147,7 +147,7 @@ class Resources:
 
 
 def _resources(args: argparse.Namespace, device: DeviceSpec, features: Features) -> Resources:
-    ranked, found = edge_of(args, "compiling a plan's kernels").compiled(args.words, device, features)
+    ranked, found = edge_of(args, "compiling a plan's kernels").compiled(args.words, device, features, args.top)
     if isinstance(found, Rejection):
         return Resources(device.arch, "", (), str(found))
     pairs = zip(ranked.estimate.programs, found.kernels(device.arch), strict=True)

@@ -100,8 +100,10 @@ def planning(device: DeviceSpec) -> tuple[DeviceSpec, Features]:
     return with_this_llvm(device), Features.of_tensor_ir(device)
 
 
-def check(words: Sequence[str], device: DeviceSpec, features: Features, on_pocl: bool) -> Iterator[Any]:
-    """The best plan of a named operator, its kernels executed on the CPU: an `emulate.Checked` of each witness."""
+def check(
+    words: Sequence[str], device: DeviceSpec, features: Features, top: int, on_pocl: bool
+) -> Iterator[Any]:
+    """The best of `top` plans of a named operator, its kernels executed on the CPU; an `emulate.Checked` a witness."""
     from tvm import te
 
     from roller_tvm.relax.emulated import check_plan, check_plan_on_pocl
@@ -110,14 +112,14 @@ def check(words: Sequence[str], device: DeviceSpec, features: Features, on_pocl:
 
     tensors = te_operator(words[0], **parse_params(" ".join(words[1:])))
     reading = read_prim_func(te.create_prim_func(tensors))
-    plan = construct(reading.expression, device, 1, features).best.plan
+    plan = construct(reading.expression, device, top, features).best.plan
     yield check_plan(plan, tensors, device.arch)
     if on_pocl:
         yield check_plan_on_pocl(plan, tensors)
 
 
-def compiled(words: Sequence[str], device: DeviceSpec, features: Features) -> tuple[Any, Any]:
-    """(the best plan of a named operator, what its kernels take: a `CompiledPlan`, or a `Rejection` if they spill)."""
+def compiled(words: Sequence[str], device: DeviceSpec, features: Features, top: int) -> tuple[Any, Any]:
+    """(the best of `top` plans of a named operator, what its kernels take: a `CompiledPlan`, or a `Rejection`)."""
     from tvm import te
 
     from roller_tvm.te import te_operator
@@ -126,7 +128,7 @@ def compiled(words: Sequence[str], device: DeviceSpec, features: Features) -> tu
 
     func = te.create_prim_func(te_operator(words[0], **parse_params(" ".join(words[1:]))))
     reading = read_prim_func(func)
-    best = construct(reading.expression, device, 1, features).best
+    best = construct(reading.expression, device, top, features).best
     return best, check_resources(best.plan, best.estimate, func, reading, (device.arch,), device=device)
 
 

@@ -135,28 +135,30 @@ def planning(device: DeviceSpec) -> tuple[DeviceSpec, Features]:
     return device, Features()
 
 
-def check(words: Sequence[str], device: DeviceSpec, features: Features, on_pocl: bool) -> Iterator[Any]:
-    """The best plan of a named operator, its kernels executed on the CPU: an `emulate.Checked` of each witness."""
+def check(
+    words: Sequence[str], device: DeviceSpec, features: Features, top: int, on_pocl: bool
+) -> Iterator[Any]:
+    """The best of `top` plans of a named operator, its kernels executed on the CPU; an `emulate.Checked` a witness."""
     from roller_tvm.relay.emulated import check_plan, check_plan_on_pocl
     from roller_tvm.te import read_te, te_operator
 
     tensors = te_operator(words[0], **parse_params(" ".join(words[1:])))
     reading = read_te(tensors)
-    plan = construct(reading.expression, device, 1, features).best.plan
+    plan = construct(reading.expression, device, top, features).best.plan
     yield check_plan(plan, tensors, device.arch)
     if on_pocl:
         yield check_plan_on_pocl(plan, tensors)
 
 
-def compiled(words: Sequence[str], device: DeviceSpec, features: Features) -> tuple[Any, Any]:
-    """(the best plan of a named operator, what its kernels take: a `CompiledPlan`, or a `Rejection` if they spill)."""
+def compiled(words: Sequence[str], device: DeviceSpec, features: Features, top: int) -> tuple[Any, Any]:
+    """(the best of `top` plans of a named operator, what its kernels take: a `CompiledPlan`, or a `Rejection`)."""
     from roller_tvm.relay.cuda import check_resources
     from roller_tvm.relay.loops import TeProgram
     from roller_tvm.te import read_te, te_operator
 
     tensors = te_operator(words[0], **parse_params(" ".join(words[1:])))
     reading = read_te(tensors)
-    best = construct(reading.expression, device, 1, features).best
+    best = construct(reading.expression, device, top, features).best
     program = TeProgram.of_reading(reading, tensors)
     return best, check_resources(best.plan, best.estimate, program, (device.arch,))
 

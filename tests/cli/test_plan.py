@@ -141,6 +141,21 @@ def test_what_compiled_kernels_take(capsys, arch):
     assert kernel["occupancy"][0] >= predicted["occupancy"] and kernel["local_bytes"] == 0
 
 
+@pytest.mark.relax
+def test_what_is_compiled_is_the_first_of_the_plans_shown(capsys):
+    """Of one plan that is asked for, the best is another than of ten: it was compiled in the place of the one shown."""
+    from roller_tvm.toolchain import find_compilers
+
+    if not any(c.supports("sm_90") for c in find_compilers()):
+        pytest.skip("neither NVRTC nor nvcc here")
+    words = ["n=1", "c=64", "h=56", "w=56", "f=64", "kh=3", "kw=3", "padding=1", "--device", "h200"]
+    code, out, _ = plan(capsys, "conv2d_nchw", *words, "--compile", "--json")
+    data = json.loads(out)
+    predicted = [(p["registers"], p["shared_bytes"]) for p in data["plans"][0]["estimate"]["programs"]]
+    told = [(k["registers"][0], k["shared_bytes"][0]) for k in data["compiled"]["kernels"]]
+    assert code == 0 and told == predicted
+
+
 def test_only_kernels_for_nvidia_gpus_are_compiled(capsys):
     code, _, err = plan(capsys, "matmul", "m=8", "n=8", "k=8", "--compile", "--device", "mi50")
     assert code == 2 and "--compile compiles one operator's kernels for an NVIDIA GPU" in err
