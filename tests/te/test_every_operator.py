@@ -24,7 +24,7 @@ from ..plan.devices import device  # noqa: E402
 from .every_operator import FAMILIES, NOT_ON_A_GPU, POSITIVE  # noqa: E402
 
 CPU, GPU, PLANS = "avx512", "a100", 2
-TARGET = "llvm -mcpu=skylake-avx512"
+TARGET = "llvm -mcpu=core-avx2"
 CASES = [(family, name) for family, cases in FAMILIES.items() for name in cases]
 
 
