@@ -142,7 +142,7 @@ def call(args: argparse.Namespace, line: str, words: Sequence[str], quiet: bool 
     try:
         return process.wait()
     except KeyboardInterrupt:
-        process.send_signal(signal.SIGINT)
+        process.terminate()  # what a shell put in the background ignores SIGINT
         with contextlib.suppress(KeyboardInterrupt):
             process.wait(30)
         raise

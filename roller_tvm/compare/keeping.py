@@ -51,9 +51,15 @@ def unrun(kernel: Path) -> str:
     return str(_told(kernel).get("unrun", ""))
 
 
-def no_device(kind: str) -> str:
-    """Why a kernel for a kind of device cannot be run."""
-    return f"built, neither run nor timed: no {kind} device here"
+def why_not_run(worker: Any, key: str) -> str:
+    """Why kernels of a task that is open in a line's `worker` module can be built and not run here, or ''."""
+    kind = str(worker.TASKS[key].target.kind.name)
+    return "" if worker.device_present(kind) else f"built, neither run nor timed: no {kind} device here"
+
+
+def why_wrong_now(worker: Any, key: str, mode: int) -> str:
+    """Why the answer of the kernel that `worker` has just built is wrong, or ''; not run, nobody knows."""
+    return "" if why_not_run(worker, key) else str(worker.run(key, 0, mode, math.inf, {})["wrong"])
 
 
 def _told(kernel: Path) -> dict[str, Any]:

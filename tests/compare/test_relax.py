@@ -32,6 +32,14 @@ def tuned(folder, prepared, case, tuner, trials):
     return edge.tune(task, prepared[case]["case"], tuner, trials, TARGET, str(folder))
 
 
+def comes_again(folder, prepared, case, tuner, trials, found):
+    """Whether the kernel of a schedule is the same file when it is built from what results tell."""
+    task, kernel = str(folder / prepared[case]["file"]), folder / found["kernel"]
+    kernel.unlink()
+    again = edge.build_again(task, prepared[case]["case"], tuner, trials, found["schedule"], TARGET, str(folder))
+    return again == found["kernel"] and kernel.exists()
+
+
 def test_operators_become_functions_whose_weights_are_known(prepared, folder):
     assert all(not p["reason"] and p["flops"] > 0 for p in prepared.values())
     told = {case: json.loads((folder / p["file"]).read_text()) for case, p in prepared.items()}
@@ -43,6 +51,8 @@ def test_roller_and_untuned_are_built_checked_and_timed(prepared, folder):
     found = [tuned(folder, prepared, "dense", "roller", 1), tuned(folder, prepared, "dense", "untuned", 0)]
     assert [f["status"] for f in found] == ["ok", "ok"]
     assert found[0]["seconds"] > 0 and found[0]["tiles"].startswith("cpu.")
+    assert comes_again(folder, prepared, "dense", "roller", 1, found[0])
+    assert comes_again(folder, prepared, "dense", "untuned", 0, found[1])
     rounds = edge.time([str(folder / f["kernel"]) for f in found], TARGET)
     assert len(rounds) == 2 and all(s > 0 for kernel in rounds for s in kernel)
     assert tuned(folder, prepared, "norm", "roller", 1)["status"] == "ok"
@@ -80,6 +90,7 @@ def test_metaschedule(prepared, folder):
     before = records.read_text()
     records.write_text(before + '[0, [[["half')  # killed while it wrote
     again = tuned(folder, prepared, "dense", "metaschedule", 4)
+    assert comes_again(folder, prepared, "dense", "metaschedule", 4, found)
     assert again["schedule"] == found["schedule"] and records.read_text() == before
 
 
@@ -88,6 +99,7 @@ def test_the_search_over_rtiles(prepared, folder):
     pytest.importorskip("xgboost")
     found = tuned(folder, prepared, "dense", "xgboost", 8)
     assert found.get("status", "ok") == "ok" and found["claimed_s"] > 0 and found["tiles"].startswith("cpu.")
+    assert comes_again(folder, prepared, "dense", "xgboost", 8, found)
 
 
 @pytest.mark.slow

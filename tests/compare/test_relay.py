@@ -51,6 +51,14 @@ def tuned(folder, prepared, case, tuner, trials):
     return edge.tune(task, prepared[case]["case"], tuner, trials, TARGET, str(folder))
 
 
+def comes_again(folder, prepared, case, tuner, trials, found):
+    """Whether the kernel of a schedule is the same file when it is built from what results tell."""
+    task, kernel = str(folder / prepared[case]["file"]), folder / found["kernel"]
+    kernel.unlink()
+    again = edge.build_again(task, prepared[case]["case"], tuner, trials, found["schedule"], TARGET, str(folder))
+    return again == found["kernel"] and kernel.exists()
+
+
 def test_operators_become_tasks(prepared, folder):
     assert all(not p["reason"] and p["flops"] > 0 and p["io_bytes"] > 0 for p in prepared.values())
     told = {case: json.loads((folder / p["file"]).read_text()) for case, p in prepared.items()}
@@ -62,6 +70,8 @@ def test_roller_and_untuned_are_built_checked_and_timed(prepared, folder):
     found = [tuned(folder, prepared, "dense", "roller", 1), tuned(folder, prepared, "dense", "untuned", 0)]
     assert [f["status"] for f in found] == ["ok", "ok"]
     assert found[0]["seconds"] > 0 and found[0]["tiles"].startswith("cpu.")
+    assert comes_again(folder, prepared, "dense", "roller", 1, found[0])
+    assert comes_again(folder, prepared, "dense", "untuned", 0, found[1])
     rounds = edge.time([str(folder / f["kernel"]) for f in found], TARGET)
     assert len(rounds) == 2 and all(s > 0 for kernel in rounds for s in kernel)
     with pytest.raises(UnsupportedOperator, match="no single kernel"):
@@ -76,6 +86,7 @@ def test_ansor_goes_on_where_it_was(prepared, folder):
     work = next((folder / "work").glob("*.ansor"))
     records = (work / "records.4.json").read_text()
     again = tuned(folder, prepared, "dense", "ansor", 4)
+    assert comes_again(folder, prepared, "dense", "ansor", 4, found)
     assert again["schedule"] == found["schedule"] and (work / "records.4.json").read_text() == records
     opened = open_task(folder / prepared["dense"]["file"], prepared["dense"]["case"], TARGET, folder)
     line, seconds, count = best_record(work / "records.4.json", opened.key)
@@ -87,6 +98,7 @@ def test_ansor_goes_on_where_it_was(prepared, folder):
 def test_the_others(prepared, folder, tuner):
     found = tuned(folder, prepared, "dense", tuner, 4)
     assert found["status"] == "ok" and found["trials"] and found["claimed_s"] > 0 and found["tiles"]
+    assert comes_again(folder, prepared, "dense", tuner, 4, found)
 
 
 @pytest.mark.nightly
@@ -94,6 +106,7 @@ def test_the_search_over_rtiles(prepared, folder):
     pytest.importorskip("xgboost")
     found = tuned(folder, prepared, "dense", "xgboost", 8)
     assert found.get("status", "ok") == "ok" and found["claimed_s"] > 0 and found["tiles"].startswith("cpu.")
+    assert comes_again(folder, prepared, "dense", "xgboost", 8, found)
 
 
 @pytest.mark.slow

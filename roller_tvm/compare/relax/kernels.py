@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from roller_tvm.compare.keeping import keep_folder, keep_kernel, no_device
+from roller_tvm.compare.keeping import keep_folder, keep_kernel, why_not_run, why_wrong_now
 from roller_tvm.compare.turns import Timer
 
 
@@ -46,7 +45,7 @@ def build_record(key: str, mod: str, target: Any, constants: Sequence[int], reco
     if not record:  # TVM's own kernel
         return build_module(key, mod, path, check=False)
     worker.build(key, 0, record, PLAIN)
-    wrong = _wrong(key, PLAIN)
+    wrong = why_wrong_now(worker, key, PLAIN)
     return _export(key, 1, PACKED, path, wrong, worker.build(key, 1, record, PACKED))
 
 
@@ -56,7 +55,7 @@ def build_module(key: str, mod: str, path: Path, check: bool = True) -> Path:
     from roller_tvm.relax import worker
 
     seconds = worker.build_default(key, 0, mod, PLAIN)
-    wrong = _wrong(key, PLAIN) if check else ""
+    wrong = why_wrong_now(worker, key, PLAIN) if check else ""
     return _export(key, 0, PLAIN, path, wrong, seconds)
 
 
@@ -72,21 +71,6 @@ def open_reference(key: str, mod: str, target: Any, constants: Sequence[int], fo
     worker.load_reference(key, str(reference))
 
 
-def _unrun(key: str) -> str:
-    """Why kernels of a task can be built and not run here, or ''."""
-    from roller_tvm.relax import worker
-
-    kind = str(worker.TASKS[key].target.kind.name)
-    return "" if worker.device_present(kind) else no_device(kind)
-
-
-def _wrong(key: str, mode: int) -> str:
-    """Why the answer of the kernel that was just built is wrong, or ''; where no device runs it nobody knows."""
-    from roller_tvm.relax import worker
-
-    return "" if _unrun(key) else str(worker.run(key, 0, mode, math.inf, {})["wrong"])
-
-
 def _export(key: str, number: int, mode: int, path: Path, wrong: str, build_s: float) -> Path:
     from roller_tvm.measure.session import PACKED
     from roller_tvm.relax import worker
@@ -94,7 +78,7 @@ def _export(key: str, number: int, mode: int, path: Path, wrong: str, build_s: f
     opened = worker.TASKS[key]
     buffers = opened.packed[number] if mode == PACKED else opened.buffers
     shapes = [([int(e) for e in b.shape], str(b.dtype)) for b in buffers]
-    told = {"wrong": wrong, "build_s": build_s, "args": shapes, "unrun": _unrun(key)}
+    told = {"wrong": wrong, "build_s": build_s, "args": shapes, "unrun": why_not_run(worker, key)}
     return keep_kernel(path, opened.built[number, mode].export_library, told)
 
 

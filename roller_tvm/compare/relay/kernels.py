@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from roller_tvm.compare.keeping import keep_folder, keep_kernel, no_device
+from roller_tvm.compare.keeping import keep_folder, keep_kernel, why_not_run, why_wrong_now
 from roller_tvm.compare.turns import Timer
 
 
@@ -47,7 +46,7 @@ def build_record(key: str, dag: Any, target: Any, packs: bool, line: str, folder
     _open(key, dag, target, packs, folder)
     check, kept = (session.CHECK, session.PACKED) if packs else (session.PLAIN, session.PLAIN)
     worker.build(key, 0, line, check)
-    wrong = _wrong(key, check)
+    wrong = why_wrong_now(worker, key, check)
     return _export(key, 1, kept, path, wrong, worker.build(key, 1, line, kept))
 
 
@@ -59,7 +58,7 @@ def build_default(key: str, dag: Any, target: Any, lowered: str, folder: Path) -
     path = kernel_file(folder, key + lowered)
     _open(key, dag, target, False, folder)
     seconds = worker.build_default(key, 0, lowered, PLAIN)
-    wrong = _wrong(key, PLAIN)
+    wrong = why_wrong_now(worker, key, PLAIN)
     return _export(key, 0, PLAIN, path, wrong, seconds)
 
 
@@ -78,7 +77,7 @@ def build_schedule(key: str, schedule: Any, args: Sequence[Any], target: Any, na
         module = tvm.build(schedule, list(args), target)
     seconds = time.perf_counter() - start
     worker.TASKS[key].built[0, PLAIN] = (module, list(args))
-    wrong = _wrong(key, PLAIN)
+    wrong = why_wrong_now(worker, key, PLAIN)
     return _export(key, 0, PLAIN, path, wrong, seconds)
 
 
@@ -95,27 +94,12 @@ def _open(key: str, dag: Any, target: Any, packs: bool, folder: Path) -> None:
     worker.load_reference(key, str(reference))
 
 
-def _unrun(key: str) -> str:
-    """Why kernels of a task can be built and not run here, or ''."""
-    from roller_tvm.relay import worker
-
-    kind = str(worker.TASKS[key].target.kind.name)
-    return "" if worker.device_present(kind) else no_device(kind)
-
-
-def _wrong(key: str, mode: int) -> str:
-    """Why the answer of the kernel that was just built is wrong, or ''; where no device runs it nobody knows."""
-    from roller_tvm.relay import worker
-
-    return "" if _unrun(key) else str(worker.run(key, 0, mode, math.inf, {})["wrong"])
-
-
 def _export(key: str, number: int, mode: int, path: Path, wrong: str, build_s: float) -> Path:
     from roller_tvm.relay import worker
 
     module, args = worker.TASKS[key].built[number, mode]
     shapes = [([int(e) for e in t.shape], str(t.dtype)) for t in args]
-    told = {"wrong": wrong, "build_s": build_s, "args": shapes, "unrun": _unrun(key)}
+    told = {"wrong": wrong, "build_s": build_s, "args": shapes, "unrun": why_not_run(worker, key)}
     return keep_kernel(path, module.export_library, told)
 
 
