@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -68,6 +68,32 @@ class OpenClFunction:
     def __str__(self) -> str:
         return "\n".join(map(str, self.host.launches))
 
+    @classmethod
+    def of(cls, source: str, host: HostCode) -> OpenClFunction:
+        """The function of what TVM generates, whose kernels' dynamic shared memory is their own and of a fixed size.
+
+        TVM's code generator for OpenCL leaves out that a block shares it.
+
+        Examples
+        --------
+        >>> from roller_tvm.emulate import Launch
+        >>> text = "__kernel void f() { uchar d[64]; vstore2(x, 0, (float*)d + 8); }"
+        >>> made = OpenClFunction.of(text, HostCode((), (), (Launch("f", (), (1, 1, 1), (1, 1, 1), 64),)))
+        >>> made.source
+        '__kernel void f() { __local uchar d[64]; vstore2(x, 0, (__local float*)d + 8); }'
+        >>> made.host.launches[0].dynamic_shared
+        0
+        """
+        if not any(launch.dynamic_shared for launch in host.launches):
+            return cls(source, host)
+        sizes = "|".join({str(launch.dynamic_shared) for launch in host.launches if launch.dynamic_shared})
+        names = "|".join({m[1] for m in re.finditer(rf"\buchar (\w+)\[(?:{sizes})\];", source)})
+        if not names:
+            raise NotEmulated("dynamic shared memory that it does not declare", where=host.launches[0].kernel)
+        source = re.sub(rf"\buchar ((?:{names})\[(?:{sizes})\];)", r"__local uchar \1", source)
+        source = re.sub(rf"\(([\w ]+\*\)\s*\(?(?:{names})\b)", r"(__local \1", source)
+        return cls(source, replace(host, launches=tuple(replace(launch, dynamic_shared=0) for launch in host.launches)))
+
     def run(self, arrays: Sequence[Any], sizes: Mapping[str, int] | None = None) -> list[np.ndarray[Any, Any]]:
         """Run every kernel.
 
@@ -106,8 +132,6 @@ class OpenClFunction:
             memory[spec.name] = cl.Buffer(import_queue.context, flags, hostbuf=array), array
         for launch in host.launches:
             kernel = cl.Kernel(program, launch.kernel)
-            if launch.dynamic_shared:
-                raise NotEmulated("dynamic shared memory in OpenCL", where=launch.kernel)
             arguments = [memory[a][0] if isinstance(a, str) else np.int32(a) for a in launch.arguments]
             kernel.set_args(*arguments)
             whole = tuple(b * t for b, t in zip(launch.grid, launch.block, strict=True))

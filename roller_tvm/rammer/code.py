@@ -16,21 +16,10 @@ from ..device import DeviceSpec
 from ..emulate.host import BufferSpec, HostCode, Launch
 from ..emulate.source import dtype_bytes
 from ..model.occupancy import occupancy
-from .device_code import CannotFuse, DeviceFunction, device_function, preamble
+from .device_code import CannotFuse, DeviceFunction
+from .dialect import CUDA, Dialect
 from .program import BarrierTask, RTask, TaskProgram
 
-_HELPERS = """
-struct rammer_index { unsigned x, y, z; };
-template <class T> static __device__ __forceinline__ T rammer_load(const T* p) { return *p; }
-static __device__ __forceinline__ void rammer_sync(unsigned threads) {
-  asm volatile("bar.sync 1, %0;" :: "r"(threads) : "memory");
-}
-static __device__ __forceinline__ void rammer_pause() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 700
-  __nanosleep(20);
-#endif
-}
-"""
 #: Bytes of a pointer, and of a kernel's parameters (CUDA C++ Programming Guide, function parameters: 4 KB at least).
 _POINTER, _PARAMETERS = 8, 4096
 #: What buffers of the workspace are aligned to: a line of the caches, as the driver's own are at least.
@@ -79,7 +68,7 @@ class OperatorCode:
 
 @dataclass(frozen=True)
 class FusedKernel:
-    """CUDA C++ of a plan, and how it is launched.
+    """The source of a plan's one kernel, CUDA C++ or OpenCL C, and how it is launched.
 
     Parameters
     ----------
@@ -99,7 +88,8 @@ class FusedKernel:
 
 
 def fuse(
-    name: str, program: TaskProgram, code: Mapping[str, OperatorCode], spec: DeviceSpec, kept: Collection[str] = ()
+    name: str, program: TaskProgram, code: Mapping[str, OperatorCode], spec: DeviceSpec, kept: Collection[str] = (),
+    dialect: Dialect = CUDA,
 ) -> FusedKernel:  # fmt: skip
     """The kernel of a plan.
 
@@ -113,17 +103,23 @@ def fuse(
     spec : DeviceSpec
     kept : collection of str
         Tensors that are read outside of the plan although an operator of the plan reads them too.
+    dialect : Dialect
+        That the operators' code is in, and the kernel will be.
 
     Raises
     ------
     CannotFuse
-        A kernel's text cannot be a part of another, or not all vEUs are on the device at a time.
+        A kernel's text cannot be a part of another, or not all vEUs are on the device at a time, or they wait in a
+        language in which they cannot.
     """
-    made = _Made(name, program, code, kept)
+    made = _Made(name, program, code, kept, dialect)
     arena = max((f.shared_bytes for f in made.functions), default=0)
     # Blocks of a plain kernel run in any order: only where nothing that is read is written.
     waits = program.waits or bool(made.read & made.written)
     resident = 0
+    if waits and not dialect.waits:
+        raise CannotFuse(f"its blocks wait for one another, and {dialect.name} promises none that others run beside it",
+                         where=f"plan '{name}'", remedy="plan with the policy 'horizontal', where none waits")
     if waits:
         resident = -(-program.used // spec.units)
         fits, limit = occupancy(spec, made.threads, program.device.registers, arena)
@@ -132,7 +128,7 @@ def fuse(
                              f"{fits} of {resident} ({limit})", where=f"plan '{name}'",
                              remedy="plan with the shared memory that the kernels take")
     static = spec.limits.shared_per_block_bytes
-    dynamic = arena if made.dynamic or (static is not None and arena > static) else 0
+    dynamic = arena if dialect.dynamic_arena and (made.dynamic or (static is not None and arena > static)) else 0
     body = made.persistent(arena, dynamic, resident) if waits else made.side_by_side(arena, dynamic)
     grid = program.used if waits else sum(prod(launch.grid) for launch in made.launches)
     parameters, between = made.interface()
@@ -145,9 +141,10 @@ class _Made:
     """The parts of a fused kernel."""
 
     def __init__(
-        self, name: str, program: TaskProgram, code: Mapping[str, OperatorCode], kept: Collection[str]
-    ) -> None:
-        self.name, self.program, self.kept = name, program, kept
+        self, name: str, program: TaskProgram, code: Mapping[str, OperatorCode], kept: Collection[str],
+        dialect: Dialect,
+    ) -> None:  # fmt: skip
+        self.name, self.program, self.kept, self.dialect = name, program, kept, dialect
         self.launches: list[Launch] = []
         self.functions: list[DeviceFunction] = []
         self.calls: list[tuple[str, list[Argument]]] = []  # function and arguments, by phase
@@ -167,15 +164,15 @@ class _Made:
             if len(own.host.launches) != len(kernel.phases):
                 raise CannotFuse(f"{len(own.host.launches)} kernels for {len(kernel.phases)} phases of its plan",
                                  where=f"operator '{operator}'", remedy="give the code that its rKernel stands for")
-            heads |= dict.fromkeys(preamble(own.source))
+            heads |= dict.fromkeys(dialect.preamble(own.source))
             named = own.named(operator)
             for phase, launch in enumerate(own.host.launches):
                 if prod(launch.grid) != kernel.phases[phase].tasks:
                     raise CannotFuse(f"{prod(launch.grid)} blocks for {kernel.phases[phase].tasks} rTasks",
                                      where=f"operator '{operator}', kernel '{launch.kernel}'",
                                      remedy="give the code that its rKernel stands for")
-                made = device_function(own.source, launch.kernel, launch.block, launch.grid, self.threads,
-                                       launch.dynamic_shared)
+                made = dialect.read(own.source, launch.kernel, launch.block, launch.grid, self.threads,
+                                    launch.dynamic_shared)
                 text = texts.setdefault(made.text, f"{name}_{len(texts)}")
                 self.number[operator, phase] = len(self.launches)
                 self.launches.append(launch)
@@ -222,9 +219,10 @@ class _Made:
         if isinstance(argument, str):
             return argument
         c_type, name = argument
+        pointer = f"({self.dialect.memory}{c_type}*)"
         if name in self.offsets:
-            return f"({c_type}*)(workspace + {self.offsets[name]}u)"
-        return f"({c_type}*)b{self.number_of[name]}"
+            return f"{pointer}(workspace + {self.offsets[name]}u)"
+        return f"{pointer}b{self.number_of[name]}"
 
     def interface(self) -> tuple[tuple[BufferSpec, ...], tuple[BufferSpec, ...]]:
         """(parameters, the memory that only this kernel sees), in the order of the kernel's parameters together."""
@@ -232,40 +230,43 @@ class _Made:
         return tuple(self.parameters), own
 
     def _signature(self, launch_bounds: str) -> str:
-        each = [f"{self.types[b.name]}* b{n}" for n, b in enumerate(self.parameters)]
-        parameters = ", ".join([*each, *(["float* workspace_"] if self.offsets else [])])
-        return f'extern "C" __global__ void __launch_bounds__({launch_bounds}) {self.name}({parameters}) {{\n'
+        memory = self.dialect.memory
+        each = [f"{memory}{self.types[b.name]}* b{n}" for n, b in enumerate(self.parameters)]
+        parameters = ", ".join([*each, *([f"{memory}float* workspace_"] if self.offsets else [])])
+        return f"{self.dialect.kernel.format(threads=launch_bounds)} {self.name}({parameters}) {{\n"
 
     def _workspace(self, beyond: str = "0") -> str:
-        return f"  unsigned char* workspace = (unsigned char*)workspace_ + {beyond};\n" if self.offsets else ""
+        pointer = f"{self.dialect.memory}unsigned char*"
+        return f"  {pointer} workspace = ({pointer})workspace_ + {beyond};\n" if self.offsets else ""
 
     def _arena(self, arena: int, dynamic: int) -> str:
-        if dynamic:
-            return "  extern __shared__ __align__(128) unsigned char rammer_arena[];\n"
-        return f"  __shared__ __align__(128) unsigned char rammer_arena[{max(16, arena)}];\n"
+        declared = self.dialect.dynamic_arena if dynamic else self.dialect.arena.format(size=max(16, arena))
+        return f"  {declared};\n"
 
     def _run(self, number: int, block: str, lane: str = "rammer_t") -> str:
         text, arguments = self.calls[number]
         threads, blocks = self.launches[number].block, self.launches[number].grid
         lanes, own = self.functions[number].lanes, prod(threads)
         thread = f"({lane} < {own}u ? {lane} : {own - 1}u)" if lanes > own else lane
-        where = ["rammer_arena", _index(thread, threads), _index(block, blocks)]
+        places = [self.dialect.index + _index(*place) for place in ((thread, threads), (block, blocks))]
+        where = ["rammer_arena", *places]
         call = ", ".join([*map(self._argument, arguments), *where])
         guard = f"if ({lane} < {lanes}u) " if lanes < self.threads else ""
         return f"{guard}{text}({call});"
 
     def side_by_side(self, arena: int, dynamic: int) -> str:
         """Blocks of one kernel after those of another, none waiting."""
-        lines, first = [], 0
+        lines, first, own = [], 0, self.dialect.block
         for number, launch in enumerate(self.launches):
             last = first + prod(launch.grid)
-            test = f"if (blockIdx.x < {last}u) " if number + 1 < len(self.launches) else ""
-            where = f"(blockIdx.x - {first}u)" if first else "blockIdx.x"
+            test = f"if ({own} < {last}u) " if number + 1 < len(self.launches) else ""
+            where = f"({own} - {first}u)" if first else own
             lines.append(f"{'else ' if number else ''}{test}{{\n    {self._run(number, where)}\n  }}")
             first = last
         body = "".join(f"  {line}\n" for line in lines)
-        return (f"{self.head}\n{_HELPERS}\n{self.definitions}\n{self._signature(str(self.threads))}"
-                f"{self._arena(arena, dynamic)}{self._workspace()}  const unsigned rammer_t = threadIdx.x;\n{body}}}\n")
+        return (f"{self.head}\n{self.dialect.helpers}\n{self.definitions}\n{self._signature(str(self.threads))}"
+                f"{self._arena(arena, dynamic)}{self._workspace()}  const unsigned rammer_t = {self.dialect.thread};\n"
+                f"{body}}}\n")
 
     def persistent(self, arena: int, dynamic: int, resident: int) -> str:
         """Blocks that walk their lists."""
@@ -280,7 +281,7 @@ class _Made:
             _table(f"{name}_groups", groups), _table(f"{name}_waits", waits),
         ))  # fmt: skip
         return f"""{self.head}
-{_HELPERS}
+{self.dialect.helpers}
 {self.definitions}
 // How many rTasks of each vEU are over, and how many blocks have ended: 0 before and after a launch.
 static __device__ unsigned {name}_steps[{used}];

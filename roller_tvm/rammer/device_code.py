@@ -17,7 +17,7 @@ _ARRAY = re.compile(r"\s*(?P<type>.*?)\s*\b(?P<name>\w+)\s*(?P<extents>(?:\[[^\]
 _INDICES = {"threadIdx": "rammer_thread", "blockIdx": "rammer_block", "blockDim": "rammer_threads",
             "gridDim": "rammer_blocks"}  # fmt: skip
 #: Alignment of what lies in the arena: the widest access of a thread.
-_ALIGNMENT = 16
+ALIGNMENT = 16
 #: Barriers that need every thread of the block: with fewer, there is no such instruction.
 _WHOLE_BLOCK = re.compile(r"\b(?:__syncthreads_(?:count|and|or)|__barrier_sync)\b|\bgrid_group\b|\bthis_grid\b")
 #: An element of an array, or a vector of them, that is assigned to: its array, how, what.
@@ -117,14 +117,8 @@ def device_function(source: str, kernel: str, threads: Extents, blocks: Extents,
     (16, False, 4)
     """
     found = CudaSource(source).kernel(kernel)
-    plain = blanked(source)
-    for head in re.finditer(rf"__global__[^;{{}}]*?\b{re.escape(kernel)}\s*\(", plain):
-        closed = matching(plain, head.end() - 1)
-        opened = closed + 1 + len(plain[closed + 1 :]) - len(plain[closed + 1 :].lstrip())
-        if plain[opened] == "{":  # elsewhere a declaration
-            break
-    parameters = re.sub(r"\b(?:__restrict__|__restrict|__grid_constant__)\b", "", source[head.end() : closed])
-    body = source[opened + 1 : matching(plain, opened)]
+    declared, body = kernel_text(source, kernel)
+    parameters = re.sub(r"\b(?:__restrict__|__restrict|__grid_constant__)\b", "", declared)
     own = lanes = prod(threads)
     syncs = bool(_SYNC.search(blanked(body)) or _WHOLE_BLOCK.search(blanked(body)))
     if syncs and own < block_threads:
@@ -144,6 +138,23 @@ def device_function(source: str, kernel: str, threads: Extents, blocks: Extents,
     return DeviceFunction(text, found.parameters, size, syncs, lanes)
 
 
+def kernel_text(source: str, kernel: str) -> tuple[str, str]:
+    """A kernel's parameters and its body, without their brackets.
+
+    Examples
+    --------
+    >>> kernel_text("__global__ void f(int* x); __global__ void f(int* x) { *x = 0; }", "f")
+    ('int* x', ' *x = 0; ')
+    """
+    plain = blanked(source)
+    for head in re.finditer(rf"__global__[^;{{}}]*?\b{re.escape(kernel)}\s*\(", plain):
+        closed = matching(plain, head.end() - 1)
+        opened = closed + 1 + len(plain[closed + 1 :]) - len(plain[closed + 1 :].lstrip())
+        if plain[opened] == "{":  # elsewhere a declaration
+            break
+    return source[head.end() : closed], source[opened + 1 : matching(plain, opened)]
+
+
 def _own_barrier(body: str, kernel: str, own: int, lanes: int, block_threads: int) -> str:
     """Barriers of the threads that run the body: the others of the block are not there.
 
@@ -157,7 +168,7 @@ def _own_barrier(body: str, kernel: str, own: int, lanes: int, block_threads: in
     if lanes > own and (twice := _twice(plain)):
         raise CannotFuse(f"its {own} threads are no whole warps, others have {block_threads}, and it is not the same "
                          f"to do twice: {twice}", where=f"kernel '{kernel}'", remedy="give it a kernel of whole warps")
-    return _spans(body, ((m.start(), m.end(), f"rammer_sync({lanes})") for m in _SYNC.finditer(plain)))
+    return spans(body, ((m.start(), m.end(), f"rammer_sync({lanes})") for m in _SYNC.finditer(plain)))
 
 
 def _twice(plain: str) -> str:
@@ -177,7 +188,7 @@ def _arena(body: str, kernel: str, dynamic_shared: int) -> tuple[str, str, int]:
     changes, members, size = [], "", 0
     for match in _SHARED.finditer(blanked(body)):
         declared = body[match.start("rest") : match.end("rest")]
-        align = max([_ALIGNMENT, *map(int, _ALIGN.findall(declared))])
+        align = max([ALIGNMENT, *map(int, _ALIGN.findall(declared))])
         found = _ARRAY.match(_ALIGN.sub(" ", declared))
         if not found:
             raise CannotFuse(f"shared memory declared as {match.group()!r}", where=f"kernel '{kernel}'",
@@ -188,17 +199,17 @@ def _arena(body: str, kernel: str, dynamic_shared: int) -> tuple[str, str, int]:
             changes.append((match.start(), match.end(), f"auto* {name} = ({c_type}*)rammer_arena;"))
             continue
         numbers = re.findall(r"\[\s*(\d+)\s*\]", extents)
-        width = _width(c_type, name, kernel)
+        width = element_bytes(c_type, name, kernel)
         if len(numbers) != extents.count("["):
             raise CannotFuse(f"shared memory of {extents} elements", where=f"kernel '{kernel}', '{name}'",
                              remedy="leave the operator a kernel of its own")
         size = -(-size // align) * align + width * prod(map(int, numbers))
         members += f"  __align__({align}) {c_type} {name}{extents};\n"
         changes.append((match.start(), match.end(), f"auto& {name} = ((rammer_self_shared*)rammer_arena)->{name};"))
-    return _spans(body, changes), members, -(-size // _ALIGNMENT) * _ALIGNMENT
+    return spans(body, changes), members, -(-size // ALIGNMENT) * ALIGNMENT
 
 
-def _width(c_type: str, name: str, kernel: str) -> int:
+def element_bytes(c_type: str, name: str, kernel: str) -> int:
     dtype = CudaSource(f"__global__ void f({c_type}* {name}) {{ }}").kernels[0].parameters[0].dtype
     if c_type in _SIZES:
         return _SIZES[c_type]
@@ -210,10 +221,10 @@ def _width(c_type: str, name: str, kernel: str) -> int:
 
 def _words(text: str, names: Mapping[str, str]) -> str:
     words = re.compile(rf"(?<![.\w])(?:{'|'.join(names)})\b")
-    return _spans(text, ((m.start(), m.end(), names[m.group()]) for m in words.finditer(blanked(text))))
+    return spans(text, ((m.start(), m.end(), names[m.group()]) for m in words.finditer(blanked(text))))
 
 
-def _spans(text: str, changes: Iterable[tuple[int, int, str]]) -> str:
+def spans(text: str, changes: Iterable[tuple[int, int, str]]) -> str:
     result, done = [], 0
     for start, end, new in changes:
         result += [text[done:start], new]

@@ -2,14 +2,16 @@
 
 ``wavefront`` is the policy of the paper (OSDI'20, section 4): of a wave that fills the device it tries the fastest
 rKernels and the most efficient ones. ``front`` is the same with those between, and ``by_list`` takes operators one by
-one, those on the longest path first. All only predict; no plan of theirs is kept that is predicted slower than its
-kernels launched one by one.
+one, those on the longest path first. ``horizontal`` makes kernels in which no block waits for another, which keep
+nothing between launches and need no room for all their blocks. All only predict; no plan of theirs is kept that is
+predicted slower than its kernels launched one by one.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from ..device import DeviceSpec
 from ..errors import BadInput
@@ -23,7 +25,7 @@ from .timing import simulate
 from .vdevice import Costs
 
 Select = Callable[[Placement, Sequence[ROperator]], "Placement | None"]
-POLICIES = ("best", "wavefront", "front", "list")
+POLICIES = ("best", "wavefront", "front", "list", "horizontal")
 
 
 def plan_graph(
@@ -37,7 +39,8 @@ def plan_graph(
     graph : DataFlowGraph
     device : DeviceSpec
     policy : str
-        'wavefront', 'front', 'list', or the 'best' of the last two; on a CPU there is one, ``regions.plan_regions``.
+        'wavefront', 'front', 'list', or the 'best' of the last two; 'horizontal' where no block is to wait for another.
+        On a CPU there is one, ``regions.plan_regions``.
     launch : str
         How kernels are started, 'stream' or 'graph': what fusing saves.
     kept : collection of str
@@ -77,12 +80,16 @@ def plan_graph(
         made.append(("front", wavefront(*given, _from_front)))
     if policy in ("best", "list"):
         made.append(("list", by_list(*given)))
+    if policy == "horizontal":
+        made.append(("horizontal", horizontal(*given)))
     costs = Costs.of(device, launch)
     for name, plans in sorted(made, key=lambda m: sum(_expected(p, graph, costs) for p in m[1])):
         found = _finish(name, *given, plans)
         if found.peak_bytes <= memory.limit_bytes:
             return found
     # They take operators in an order of their own; in the graph's nothing is ever too much.
+    if policy == "horizontal":
+        return _finish("one by one, in the graph's order", *given, [graph.by_name[name] for name in in_order(graph)])
     rank = {name: -float(n) for n, name in enumerate(in_order(graph))}
     return _finish("list, in the graph's order", *given, by_list(*given, rank))
 
@@ -143,6 +150,42 @@ def wavefront(
             current = alone
         live.add(names)
     return [*plans, current] if current.chosen else plans
+
+
+def horizontal(
+    graph: DataFlowGraph, device: DeviceSpec, launch: str, dependences: Dependences, memory: MemoryRule,
+    kept: frozenset[str] = frozenset(),
+) -> list[Placement | ROperator]:  # fmt: skip
+    """Breadth-first waves, each by itself, of the rKernels that are one kernel: none of a wave's rTasks waits.
+
+    An operator that is faster as several kernels, launches counted, stays by itself.
+    """
+    costs = Costs.of(device, launch)
+    empty = Placement(device, dependences, launch)
+    plans: list[Placement | ROperator] = []
+    waves = [list(wave) for wave in reversed(graph.waves)]
+    live = Live(graph, kept)
+    while waves:
+        wave = waves.pop()
+        together, apart = [], []
+        for operator in wave:
+            one = tuple(k for k in operator.kernels if len(k.phases) == 1)
+            if one and min(k.seconds for k in one) <= _plain_seconds(operator, costs):
+                together.append(replace(operator, kernels=one))
+            else:
+                apart.append(operator)
+        names = [o.name for o in together]
+        plan = _from_front(empty, together) if together and live.alone(names) <= memory.limit_bytes else None
+        if plan is None and len(together) > 1:  # too much for one vDevice, or for the memory
+            half = len(together) // 2
+            waves += [[graph.by_name[o.name] for o in some] for some in (together[half:], [*together[:half], *apart])]
+            continue
+        plans += [plan] if plan else [graph.by_name[name] for name in names]
+        plans += apart
+        for group in (names, *([o.name] for o in apart)):
+            live.add(group)
+            live.close()
+    return plans
 
 
 def _closed(current: Placement, names: Iterable[str], needed: int, memory: MemoryRule) -> Placement:

@@ -109,7 +109,7 @@ def opencl_function(schedule: Any, args: Sequence[Any]) -> OpenClFunction:
     except Exception as error:  # whatever its code generator stumbles over
         raise NotEmulated(f"TVM makes no OpenCL of it: {last_line(error)}") from error
     (host,) = take.read()[0].values()
-    return OpenClFunction(str(built.imported_modules[0].get_source()), host)
+    return OpenClFunction.of(str(built.imported_modules[0].get_source()), host)
 
 
 class TakeHost:

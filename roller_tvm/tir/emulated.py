@@ -46,7 +46,7 @@ def emulated_function(
     >>> (out,) = function.run([a, b])  # doctest: +SKIP
     """
     source, host = generated(scheduled, target, name)
-    program = compile_source(source, checked, str(_target(target).attrs["arch"]))
+    program = compile_source(source, checked, str(target_of(target).attrs["arch"]))
     return Function.of(program, host, sizes)
 
 
@@ -55,7 +55,7 @@ def generated(scheduled: Any, target: Any = "sm_80", name: str = "") -> tuple[st
     import tvm
 
     module = _module(scheduled, name)
-    target = _target(target)
+    target = target_of(target)
     current = tvm.transform.PassContext.current()
     config = {str(k): v for k, v in current.config.items()}
     take = TakeHost()
@@ -90,7 +90,7 @@ def opencl_function(scheduled: Any, name: str = "") -> OpenClFunction:
     >>> (out,) = opencl_function(schedule).run([a, b])  # doctest: +SKIP
     """
     try:
-        return OpenClFunction(*generated(scheduled, OPENCL, name))
+        return OpenClFunction.of(*generated(scheduled, OPENCL, name))
     except RollerError:
         raise
     except Exception as error:  # whatever its code generator stumbles over
@@ -201,7 +201,8 @@ def _module(scheduled: Any, name: str) -> Any:
     return module
 
 
-def _target(given: Any) -> Any:
+def target_of(given: Any) -> Any:
+    """A target with a host; an architecture alone is cuda's."""
     import tvm
 
     if isinstance(given, str) and given.startswith("sm_"):

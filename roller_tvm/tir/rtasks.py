@@ -14,9 +14,11 @@ from ..plan.features import Features
 from ..rammer import DataFlowGraph, Edge, FusionPlan, Part, RKernel, ROperator, plan_graph, planned_rkernels
 from ..rammer.code import FusedKernel, OperatorCode, fuse
 from ..rammer.device_code import CannotFuse
+from ..rammer.dialect import CUDA
+from ..rammer.opencl_code import OPENCL
 from ..te.body import REMEDY
 from .apply import apply_steps_tir
-from .emulated import generated
+from .emulated import generated, opencl_function, target_of
 from .nodes import structural_hash, structurally_equal
 from .read import TirReading, read_prim_func
 
@@ -222,12 +224,13 @@ class KernelMaker:
     Parameters
     ----------
     functions : RFunctions
-    target : tvm.target.Target or str
-        For cuda, or the architecture alone.
+    target : tvm.target.Target, dict or str
+        For cuda, or the architecture alone; or ``emulated.OPENCL``.
     """
 
     def __init__(self, functions: RFunctions, target: Any) -> None:
         self.functions, self.target = functions, target
+        self.dialect = OPENCL if target_of(target).kind.name == "opencl" else CUDA
         self._made: dict[tuple[int, int], tuple[RKernel, tuple[str, HostCode] | CannotFuse]] = {}
 
     def code(self, call: Call, kernel: RKernel) -> OperatorCode:
@@ -252,12 +255,15 @@ class KernelMaker:
 
         assert kernel.plan is not None
         current = tvm.transform.PassContext.current()
-        ahead = any(program.choice("stages", 1) > 1 for program in kernel.plan.programs)
+        ahead = self.dialect is CUDA and any(program.choice("stages", 1) > 1 for program in kernel.plan.programs)
         config = {**current.config, **({"tirx.use_async_copy": True} if ahead else {})}
         try:
             with tvm.transform.PassContext(opt_level=current.opt_level, config=config):
-                schedule = apply_steps_tir(found.func, found.reading, lower(kernel.plan))
-                return generated(schedule.mod["main"], self.target)
+                scheduled = apply_steps_tir(found.func, found.reading, lower(kernel.plan)).mod["main"]
+                if self.dialect is OPENCL:
+                    function = opencl_function(scheduled)
+                    return function.source, function.host
+                return generated(scheduled, self.target)
         except Exception as error:  # a defect of one recipe, or of TVM's lowering, must not stop the other operators
             what = error.what if isinstance(error, RollerError) else last_line(error)
             return CannotFuse(f"no code for its rKernel '{kernel.name}': {what}", where=f"operator '{name}'",
@@ -287,4 +293,4 @@ class KernelMaker:
         by_name: Mapping[str, Call] = {call.name: call for call in calls}
         outside = {t for c in calls if c.name not in inside for t in c.tensors[: len(c.tensors) - c.outputs]}
         codes = {name: self.code(by_name[name], kernel) for name, kernel in part.kernels}
-        return fuse(name, part.program, codes, self.functions.device, {*kept, *outside})
+        return fuse(name, part.program, codes, self.functions.device, {*kept, *outside}, self.dialect)

@@ -40,7 +40,7 @@ def alive(graph: DataFlowGraph, groups: list[list[str]], kept: set[str]) -> int:
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-@given(sized(), st.integers(1, 3000), st.sampled_from(["best", "wavefront", "list"]), st.data())
+@given(sized(), st.integers(1, 3000), st.sampled_from(["best", "wavefront", "list", "horizontal"]), st.data())
 def test_plans_stay_within_the_rule(graph: DataFlowGraph, cache: int, policy: str, data: st.DataObject) -> None:
     kept = data.draw(st.sets(st.sampled_from([o.name for o in graph.operators])))
     device = with_l2(cache)

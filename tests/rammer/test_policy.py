@@ -36,7 +36,7 @@ def kernel(tasks: int, us: float, name: str = "k", registers: int = 32, threads:
 
 
 @QUICK
-@given(graphs(), st.sampled_from(["wavefront", "front", "list"]), st.sampled_from(["stream", "graph"]))
+@given(graphs(), st.sampled_from(["wavefront", "front", "list", "horizontal"]), st.sampled_from(["stream", "graph"]))
 def test_every_plan(graph: DataFlowGraph, policy: str, launch: str) -> None:
     plan = plan_graph(graph, SMALL, policy, launch)
     done: set[str] = set()
@@ -50,6 +50,7 @@ def test_every_plan(graph: DataFlowGraph, policy: str, launch: str) -> None:
         if part.program:
             part.program.check(Dependences(graph))
             assert simulate(part.program).makespan == part.seconds
+            assert policy != "horizontal" or part.horizontal
             device = part.program.device
             resident, _ = occupancy(V100, device.threads, device.registers, device.shared_bytes)
             assert device.per_unit == resident >= 1
