@@ -17,6 +17,8 @@ from typing import Any
 
 # Plans beyond the wanted ones, for those that the compile check drops.
 SPARE = 4
+#: Plans made at least, however few are compiled: of fewer the best can be another.
+PLANNED = 10
 #: States of plans that others take the place of.
 DROPPED = ("spills", "refused")
 #: A prediction of registers that is held to be right: at most this share below what the compiler took.
@@ -50,7 +52,7 @@ def compile_plans(
     done, own, features = done or {}, base["id"], features or NO_FEATURES
     started = time.perf_counter()
     try:
-        construction = construct(reading.expression, device, top, features)
+        construction = construct(reading.expression, device, max(top, PLANNED), features)
     except RollerError as error:
         return [{**base, "rank": 0, "status": "fallback", "error": str(error)}]
     plan_ms = (time.perf_counter() - started) * 1e3
@@ -64,7 +66,7 @@ def compile_plans(
             continue
         if rank >= len(plans) and spilled:
             known = {ranked.plan for ranked in plans}
-            more = construct(reading.expression, device, top + SPARE, features).plans
+            more = construct(reading.expression, device, max(top, PLANNED) + SPARE, features).plans
             plans += [r for r in more if r.plan not in known]
         if rank >= len(plans):
             break

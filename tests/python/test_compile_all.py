@@ -1,0 +1,60 @@
+"""Everything compiled anew: what is kept of it, and from where an interrupted run goes on."""
+
+import doctest
+import gzip
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).parents[2] / "python"
+
+
+@pytest.fixture
+def script(monkeypatch):
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    import compile_all
+
+    yield compile_all
+    for name in ("compile_all", "resources", "compiling"):
+        sys.modules.pop(name, None)
+
+
+def row(**more):
+    kernel = {"predicted_registers": 64, "predicted_shared": 8192, "threads": 256, "sm_90": [32, 0, 8192]}
+    return {"id": "C0", "device": "h200", "dtype": "float32", "rank": 0, "recipe": ["gpu.tiled"], "status": "ok",
+            "variant": "", "build_s": 0.5, "kernels": [kernel], **more}  # fmt: skip
+
+
+def test_what_is_kept(script, tmp_path):
+    text = json.dumps(row()) + "\n"
+    (tmp_path / "h200.jsonl").write_text(text)
+    runs = [run for run in script.RUNS if run.name == "h200"]
+    script.write(tmp_path, tmp_path, runs, 2, lambda line: f"nvrtc of {line}")
+    totals, lines = ((tmp_path / name).read_text() for name in ("compiled_operators.txt", "resources.txt"))
+    assert "compile_operators.py --device h200 --archs sm_90 --top 2 --out h200.jsonl    (nvrtc of relay)" in totals
+    assert "1 plans of 1 operators, planned for h200, float32: 1 ok" in totals
+    assert "C0  #1    gpu.tiled" in lines and "1 kernels of 1 operators compiled for sm_90" in lines
+    assert gzip.decompress((tmp_path / "compiled_h200.jsonl.gz").read_bytes()).decode() == text
+
+
+def test_other_code_begins_anew(script, tmp_path):
+    assert doctest.testmod(script).failed == 0
+    for folder in script.CODE:
+        (tmp_path / folder).mkdir()
+    before = script.state(tmp_path)
+    (tmp_path / "plan/other.py").write_text("1")
+    assert script.state(tmp_path) != before
+
+
+def test_every_run_is_a_command_of_its_line(script, monkeypatch, tmp_path, capsys):
+    asked = []
+    monkeypatch.setattr(script, "ROOT", tmp_path)
+    monkeypatch.setattr(script, "state", lambda package: "code")
+    monkeypatch.setattr(script.subprocess, "run", lambda words, cwd: asked.append(words) or script.Failed)
+    monkeypatch.setattr(script, "Failed", type("Failed", (), {"returncode": 1}), raising=False)
+    assert script.main(["--only", "a100,relax_h200_float16"]) == 1
+    assert [words[0] for words in asked] == [".venv/relay/bin/python", ".venv/relax/bin/python"]
+    assert asked[1][-1] == str(tmp_path / "build/compiled/code/relax_h200_float16.jsonl")
+    assert "not as they should be: a100, relax_h200_float16" in capsys.readouterr().err
