@@ -60,7 +60,7 @@ def main() -> int:
     for name in args.devices.split(","):
         device = load_device(name)
         predictions = Predictions(device)
-        files = [replay_file(path, FIRST) for path in find_files([args.data / name])]
+        files = [f for path in find_files([args.data / name]) for f in replay_file(path, FIRST)]
         reports = [report_file(file, predictions, FIRST, every=False) for file in files]
         if available() and not args.no_xgboost:
             add_learned(reports, predictions, FIRST)

@@ -1,6 +1,8 @@
 """``roller-tvm replay``: record files of Ansor and databases of MetaSchedule held against the micro-performance model.
 
-Ansor's are read without TVM. MetaSchedule's hold a trace and a module: TVM of the Relax line applies one to the other.
+Ansor's are read without TVM, but for those of a whole model: they know their operators by hashes, which TVM of the
+Relay line makes of the model's tasks again. MetaSchedule's hold a trace and a module: TVM of the Relax line applies one
+to the other.
 """
 
 from __future__ import annotations
@@ -8,18 +10,20 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from roller_tvm.baseline.xgb import available
-from roller_tvm.device import known_devices, load_device
+from roller_tvm.cli.model import LAYOUTS, say
+from roller_tvm.device import DeviceSpec, known_devices, load_device
 from roller_tvm.errors import BadInput, UsageError
 from roller_tvm.model.effects import ALL, EFFECTS, Effects
 from roller_tvm.replay.databases import apart
 from roller_tvm.replay.plot import scatter
 from roller_tvm.replay.records import find_files
-from roller_tvm.replay.replay import FIRST, Predictions, Replayed, replay_file
+from roller_tvm.replay.replay import FIRST, Predictions, Replayed, WorkloadOf, named_workload, replay_file
 from roller_tvm.replay.report import FileReport, add_learned, report_file, summary, text
 from roller_tvm.tvm_env import Line, find_tvm
 from roller_tvm.tvm_env.locate import refuse_other_line
@@ -35,8 +39,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     devices = ", ".join(d for d in known_devices() if d != "cpu")
     parser.add_argument("--device", required=True, help=f"where they were measured: {devices}, or a spec file (.toml)")
     parser.add_argument(
+        "--tasks-of", metavar="MODEL",
+        help="the model that records of Ansor were made for, where they know their operators by hashes: a file (ONNX, "
+        "a Relay module), or a name as of compare --models; needs the TVM of the Relay line",
+    )  # fmt: skip
+    shapes = "of MODEL: shapes of the inputs that it leaves open"
+    parser.add_argument("--input-shapes", metavar='"NAME:[1,3,224,224] ..."', help=shapes)
+    parser.add_argument("--desired-layout", choices=LAYOUTS, help="of MODEL: convert its convolutions to this layout")
+    parser.add_argument(
         "--first", type=int, default=FIRST, metavar="N",
-        help=f"judge on a file's first N records that ran; default {FIRST}, 0 for all",
+        help=f"judge on the first N records of each operator that ran; default {FIRST}, 0 for all",
     )  # fmt: skip
     parser.add_argument("--first-only", action="store_true", help="leave out the figures of all records beside them")
     parser.add_argument(
@@ -75,7 +87,8 @@ def run(args: argparse.Namespace) -> int:
     every = not args.first_only or first is None
     predictions = Predictions(device, effects)
     most = None if every else first
-    reports = [report_file(file, predictions, first, every) for file in replayed(args.records, most)]
+    workload_of = named_workload if args.tasks_of is None else of_model(args, device)
+    reports = [report_file(file, predictions, first, every) for file in replayed(args.records, most, workload_of)]
     learned = available() and not args.no_xgboost
     if learned:
         add_learned(reports, predictions, first)
@@ -98,7 +111,39 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def replayed(paths: list[Path], most: int | None) -> Iterator[Replayed]:
+def of_model(args: argparse.Namespace, device: DeviceSpec) -> WorkloadOf:
+    """What records know their operators by, looked up in a model's tasks."""
+    refuse_other_line(Line.RELAY, find_tvm(), "reading the tasks of a model")
+    from roller_tvm.compare.relay.testing import TESTING as NETWORKS
+    from roller_tvm.compare.relay.testing import testing_model
+    from roller_tvm.compare.whole.zoo import TESTING, find_model
+    from roller_tvm.models import parse_shapes
+    from roller_tvm.relay.importers import Model, converted, load_model
+    from roller_tvm.relay.replay import ModelWorkloads
+    from roller_tvm.tvm_env import import_relay_tvm
+
+    import_relay_tvm("reading the tasks of a model")
+    word, layout = args.tasks_of, args.desired_layout
+    shapes = parse_shapes(args.input_shapes) if args.input_shapes else None
+    if word.startswith(TESTING):
+        name = word.removeprefix(TESTING)
+        if name not in NETWORKS:
+            known = ", ".join(NETWORKS)
+            raise BadInput(f"relay.testing has no network {name!r}", "--tasks-of", f"one of {known}")
+        mod, params, _ = testing_model(name)
+        model = Model(mod, params, {})
+        model = converted(model, layout) if layout else model
+    elif Path(word).suffix:
+        model = load_model(Path(word), shapes, layout)
+    else:
+        with tempfile.TemporaryDirectory(prefix="roller-tvm-") as folder:
+            found = find_model(word, Path(folder))
+            model = load_model(found.path, found.shapes, layout)
+    say(f"records are looked up among the tasks of {word}")
+    return ModelWorkloads(word, model.mod, model.params, device)
+
+
+def replayed(paths: list[Path], most: int | None, workload_of: WorkloadOf) -> Iterator[Replayed]:
     """Everything that the paths hold, file by file and workload by workload."""
     databases, others = apart(paths)
     files = find_files(others)
@@ -106,7 +151,7 @@ def replayed(paths: list[Path], most: int | None) -> Iterator[Replayed]:
         if sys.stderr.isatty():
             told = f"{number}/{len(databases) + len(files)} {path.name:<60.60}"
             print(f"\r{told}", end="\r", file=sys.stderr, flush=True)
-        yield from _database(path, most) if number <= len(databases) else [replay_file(path, most)]
+        yield from _database(path, most) if number <= len(databases) else replay_file(path, most, workload_of)
 
 
 def _database(folder: Path, most: int | None) -> list[Replayed]:

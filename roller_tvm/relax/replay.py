@@ -18,8 +18,8 @@ from ..replay.databases import PACKED, RECORDS, WORKLOADS, file_of
 from ..replay.records import Recorded, Skipped
 from ..replay.replay import Entry, Replayed
 from ..replay.state import Unreadable
-from ..replay.workload import Workload
-from ..tir.described import kernels_of_function, kind_of
+from ..replay.workload import Workload, kind_of
+from ..tir.described import kernels_of_function
 from ..tir.read import TirReading, read_prim_func
 from .database import kernels_of, replay
 
@@ -45,7 +45,7 @@ class _Task:
 
     def replayed(self, path: Path) -> Replayed:
         expression = self.reading.expression
-        workload = Workload(kind_of(expression), expression, (), expression.anchor.name, ())
+        workload = Workload(kind_of(expression), expression, (), expression.anchor.name)
         entries, skipped = tuple(self.entries), tuple(self.skipped)
         return Replayed(path, workload, entries, self.ran, self.records, skipped, self.name)
 

@@ -35,10 +35,8 @@ def kernels_of(record: Recorded, workload: Workload) -> tuple[Kernel, ...]:
 
 
 @functools.lru_cache(maxsize=256)
-def _geometry(workload: Workload, stage: str, memory: bool) -> Geometry:
-    expression = workload.expression
-    inlined = tuple(s.name for s in expression.stages if s.name == "pad")
-    geometry = Geometry.of(expression, stage, inlined)
+def _geometry(workload: Workload, stage: str, inlined: tuple[str, ...], output: str, memory: bool) -> Geometry:
+    geometry = Geometry.of(workload.expression, stage, inlined, output)
     return in_memory(geometry, inlined) if memory else geometry
 
 
@@ -46,26 +44,40 @@ def _bound(stage: LoopStage, binding: str) -> int:
     return prod(loop.extent for loop in stage.loops if loop.binding.startswith(binding))
 
 
-def _kernel(state: State, stage: LoopStage, workload: Workload) -> Kernel:
-    if not any(loop.binding.startswith(THREAD) for loop in stage.loops):
-        raise Unreadable(f"stage '{stage.name}' is bound to no GPU threads")
-    if stage.kind == "write":
-        return _staged(state, stage, workload)
-    inside = state.inside(stage.name)
-    if inside:
-        raise Unreadable(f"stages {', '.join(s.name for s in inside)} within '{stage.name}': no known kind of kernel")
-    geometry = _geometry(workload, stage.name, True)
-    limit = stage.pragma.get(UNROLL)
-    threads = _bound(stage, THREAD)
+def _base(stage: LoopStage) -> str:
+    """The stage of the workload that a stage of the schedule computes."""
+    return stage.name.removesuffix(f".{stage.scope}") if stage.scope else stage.name
+
+
+def _kernel(state: State, root: LoopStage, workload: Workload) -> Kernel:
+    """The kernel of a stage that stands in no other's loops, and of all that stands in its own."""
+    if not any(loop.binding.startswith(THREAD) for loop in root.loops):
+        raise Unreadable(f"stage '{root.name}' is bound to no GPU threads")
+    inside = [s for s in state.inside(root.name) if s.kind != "read"]
+    reducing = [s for s in (root, *inside) if s.reduces]
+    if len(reducing) > 1:
+        told = ", ".join(s.name for s in inside)
+        raise Unreadable(f"stages {told} within '{root.name}': several reductions in one kernel have no description")
+    anchor = reducing[0] if reducing else root
+    copies = [s for s in state.stages if s.kind == "read" and s.at is not None and s.at[0] == anchor.name]
+    name, expression = _base(anchor), workload.expression
+    if not expression.is_stage(name):
+        raise Unreadable(f"'{name}' is no stage of the workload")
+    stored = {_base(s) for s in state.stages if not s.place} - {name}
+    inlined = tuple(s.name for s in expression.stages if s.name not in stored and s.name != name)
+    geometry = _geometry(workload, name, inlined, root.name, not copies)
+    if copies:
+        return _staged(root, anchor, copies, geometry, workload)
+    threads, limit = max(_bound(root, THREAD), _bound(anchor, THREAD)), anchor.pragma.get(UNROLL)
     lanes = prod(
-        loop.extent for loop in stage.loops
-        if loop.binding.startswith(THREAD) and loop.axes and min(loop.axes) >= stage.spatial
+        loop.extent for loop in anchor.loops
+        if loop.binding.startswith(THREAD) and loop.axes and min(loop.axes) >= anchor.spatial
     )  # fmt: skip
     if lanes > 1:
         return ReduceKernel(geometry, lanes, threads // lanes, limit)
     outputs = prod(
-        loop.extent for loop in stage.loops
-        if loop.binding in ("", VTHREAD) and loop.axes and max(loop.axes) < stage.spatial
+        loop.extent for loop in root.loops
+        if not loop.binding.startswith((BLOCK, THREAD)) and loop.axes and max(loop.axes) < root.spatial
     )  # fmt: skip
     return DirectKernel(geometry, threads, outputs, 1, limit)
 
@@ -82,15 +94,16 @@ def _per_axis(stage: LoopStage, binding: str, axes: int) -> Tile:
     return tuple(tile)
 
 
-def _staged(state: State, output: LoopStage, workload: Workload) -> StagedKernel:
-    anchor = state.stage(output.source)
-    if anchor.name != f"{workload.anchor}.local" or anchor.at is None or anchor.at[0] != output.name:
-        raise Unreadable(f"'{anchor.name}' is not the anchor kept in registers")
-    geometry = _geometry(workload, workload.anchor, False)
+def _staged(
+    output: LoopStage, anchor: LoopStage, copies: list[LoopStage], geometry: Geometry, workload: Workload
+) -> StagedKernel:
+    """A block fetches what its anchor reads step by step; the output's loops say what a block and a thread have."""
+    if anchor is output or anchor.at is None or anchor.at[0] != output.name:
+        raise Unreadable(f"'{anchor.name}' is not kept in registers until '{output.name}' stores it")
+    same = tuple(a.extent for a in workload.expression.stage(output.name).spatial)
+    if same != tuple(geometry.extents[i] for i in geometry.spatial):
+        raise Unreadable(f"'{output.name}' has other axes than '{anchor.name}'")
     axes = len(geometry.extents)
-    copies = [s for s in state.stages if s.kind == "read" and s.at is not None and s.at[0] == anchor.name]
-    if not copies:
-        raise Unreadable(f"'{anchor.name}' stages none of its operands")
     vthreads = _per_axis(output, VTHREAD, axes)
     lanes = _per_axis(output, THREAD, axes)
     own = _per_axis(output, "", axes)
@@ -98,15 +111,15 @@ def _staged(state: State, output: LoopStage, workload: Workload) -> StagedKernel
     loops: list[tuple[int, int]] = []
     step = [1] * axes
     for number, loop in enumerate(anchor.loops):
-        part = loop.pure
-        if part is None:
-            raise Unreadable(f"'{anchor.name}' fuses loops")
-        if part.axis >= anchor.spatial:
-            if number > place:
+        if loop.extent > 1 and not loop.parts:
+            raise Unreadable(f"'{anchor.name}' splits fused axes")
+        for part in loop.parts:
+            if part.axis >= anchor.spatial:
+                if number > place:
+                    loops.append((part.axis, part.extent))
+                    step[part.axis] *= part.extent
+            elif part.stride * part.extent <= own[part.axis]:
                 loops.append((part.axis, part.extent))
-                step[part.axis] *= part.extent
-        elif part.stride * part.extent <= own[part.axis]:
-            loops.append((part.axis, part.extent))
     thread = tuple(v * o for v, o in zip(vthreads, own, strict=True))
     block = tuple(
         step[i] if i >= anchor.spatial else min(thread[i] * lanes[i], geometry.extents[i]) for i in range(axes)

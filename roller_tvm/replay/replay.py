@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import isfinite, log
 from pathlib import Path
@@ -65,14 +66,30 @@ class Replayed:
         return self.entries if count is None else tuple(e for e in self.entries if e.order < count)
 
 
-def replay_file(path: Path, most: int | None = None) -> Replayed:
-    """Read a file and describe its records' kernels.
+#: What a record is about, and ``Unreadable`` where that cannot be told.
+WorkloadOf = Callable[[Recorded, Path], Workload]
+
+
+def named_workload(record: Recorded, path: Path) -> Workload:
+    """The operator that a record's key, or else its file's name, says by name."""
+    return workload_of(record.key, path.name)
+
+
+def replay_file(path: Path, most: int | None = None, workload_of: WorkloadOf = named_workload) -> list[Replayed]:
+    """Read a file and describe its records' kernels, workload by workload.
 
     Parameters
     ----------
     path : Path
     most : int, optional
-        Records that ran that are read back; all by default.
+        Records of a workload that ran that are read back; all by default.
+    workload_of : callable, optional
+        Record and file -> the workload; ``Unreadable`` where it is not known.
+
+    Returns
+    -------
+    list of Replayed
+        One for each workload; what cannot be read without one is the first's, or stands by itself.
 
     Raises
     ------
@@ -80,23 +97,47 @@ def replay_file(path: Path, most: int | None = None) -> Replayed:
         The file cannot be read.
     """
     file = read_file(path)
-    entries: list[Entry] = []
-    skipped = list(file.skipped)
-    workload: Workload | None = None
-    order = -1
+    by_key: dict[str, list[Recorded]] = {}
     for record in file.records:
-        if not record.ran:
-            continue
-        order += 1
-        if most is not None and order >= most:
-            continue
+        by_key.setdefault(record.key, []).append(record)
+    found: list[Replayed] = []
+    lost = list(file.skipped)
+    lost_records = lost_ran = 0
+    for records in by_key.values():
         try:
-            workload = workload_of(record.key, path.name)
+            workload = workload_of(records[0], path)
+        except Unreadable as error:
+            ran = [r for r in records if r.ran]
+            lost += [Skipped(r.number, str(error), False) for r in (ran if most is None else ran[:most])]
+            lost_records, lost_ran = lost_records + len(records), lost_ran + len(ran)
+        else:
+            found.append(_replayed(path, workload, records, most))
+    if len(found) > 1:  # a file of one workload is named after itself
+        used: Counter[str] = Counter()
+        for number, replayed in enumerate(found):
+            name = replayed.workload.name or replayed.kind if replayed.workload else replayed.kind
+            used[name] += 1
+            found[number] = replace(replayed, title=name if used[name] == 1 else f"{name}_{used[name]}")
+    lost.sort(key=lambda s: s.number)
+    if len(found) == 1 and not lost_records:
+        skipped = tuple(sorted((*found[0].skipped, *lost), key=lambda s: s.number))
+        return [replace(found[0], skipped=skipped)]
+    if lost or not found:
+        found.append(Replayed(path, None, (), lost_ran, lost_records, tuple(lost)))
+    return found
+
+
+def _replayed(path: Path, workload: Workload, records: Sequence[Recorded], most: int | None) -> Replayed:
+    """The records of one workload."""
+    entries: list[Entry] = []
+    skipped: list[Skipped] = []
+    ran = [record for record in records if record.ran]
+    for order, record in enumerate(ran if most is None else ran[:most]):
+        try:
             entries.append(Entry(record, kernels_of(record, workload), order))
         except Unreadable as error:
             skipped.append(Skipped(record.number, str(error), False))
-    skipped.sort(key=lambda s: s.number)
-    return Replayed(path, workload, tuple(entries), order + 1, len(file.records), tuple(skipped))
+    return Replayed(path, workload, tuple(entries), len(ran), len(records), tuple(skipped))
 
 
 class Predictions:

@@ -36,7 +36,7 @@ class FileReport:
     def to_json(self) -> dict[str, Any]:
         file = self.file
         return {
-            "file": str(file.path), "kind": file.kind, "lines": file.records, "ran": file.ran,
+            "file": str(file.path), "name": file.name, "kind": file.kind, "lines": file.records, "ran": file.ran,
             "read": len(file.entries), "share_read": round(file.share, 6),
             "skipped": [{"line": s.number, "reason": s.reason} for s in file.skipped],
             "first": {k: f.to_json() for k, f in self.first.items()},
@@ -152,13 +152,15 @@ def summary(reports: Sequence[FileReport]) -> dict[str, dict[str, dict[str, Figu
 
 def text(reports: Sequence[FileReport], predictions: Predictions, first: int | None, worst: int) -> str:
     """The whole report for people."""
-    lines = [f"{count(len(reports), 'file')} of records on {predictions.device}"]
+    files = len({r.file.path for r in reports})
+    told = f", {len(reports)} workloads" if len(reports) > files else ""
+    lines = [f"{count(files, 'file')} of records{told} on {predictions.device}"]
     lines += _reading(reports)
     wide = max([12, *(len(r.file.name) for r in reports)])
     head = f"{'':<{wide}} {'records':>8} {'correlation':>12} {'top-1':>8} {'top-10':>8} {'predicted/measured':>19}"
-    told = f"the first {first} records that ran of each file" if first else "all records"
+    told = f"the first {first} records that ran of each" if first else "all records"
     if len(reports) > 1:
-        lines += ["", f"by file, {told}", head]
+        lines += ["", f"one by one, {told}", head]
         lines += [_row(r.file.name, r.first["model"], wide) for r in reports if r.first]
     for part, title in (("first", told), ("all", "all records")):
         rows = [(g, who, f[who]) for g, parts in summary(reports).items() for f in [parts.get(part, {})] for who in f]
@@ -201,7 +203,8 @@ def _reading(reports: Sequence[FileReport]) -> list[str]:
     if hashed:
         lines.append(
             f"  {hashed} of {looked}, {hashed / looked:.0%}, know their workload by a hash of its DAG, as those that "
-            "Ansor extracts from a network: name a file of one workload after its operator"
+            "Ansor extracts from a network: give that network, --tasks-of MODEL, or name a file of one workload after "
+            "its operator"
         )
     for file, line in skipped[:NAMED]:
         lines.append(f"  {file.path.name} {line}")

@@ -62,24 +62,90 @@ class LoopStage:
     pragma: dict[str, int] = field(default_factory=dict)
     spatial: int = 0  # how many axes are outputs'; those after are reduced
     partial: bool = False  # an rfactor stage
+    whole: tuple[Loop, ...] = ()  # the outputs' loops before any step
 
-    def axis_extent(self, axis: int) -> int:
-        return prod(p.extent for loop in self.loops for p in loop.parts if p.axis == axis)
+    @property
+    def reduces(self) -> bool:
+        return any(axis >= self.spatial for loop in self.loops for axis in loop.axes)
+
+
+#: What a loop of a workload walks: axes with their extents, the last fastest.
+Digits = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
 class StageInfo:
-    """A stage of the workload before any step: an input, or a computation with its axes."""
+    """A stage of the workload before any step: an input, or a computation with its axes.
+
+    Parameters
+    ----------
+    name : str
+    spatial, reduce : tuple of int
+        Extents of its loops.
+    is_input : bool
+    digits : tuple of Digits
+        Of each loop, where an expression has several axes for one (``i // 4`` and ``i % 4``); by default a loop
+        is an axis.
+    """
 
     name: str
     spatial: tuple[int, ...] = ()
     reduce: tuple[int, ...] = ()
     is_input: bool = False
+    digits: tuple[Digits, ...] = ()
+
+    def loops(self) -> list[Loop]:
+        """A loop for each axis that the workload has, outputs' first."""
+        extents = (*self.spatial, *self.reduce)
+        if not self.digits:
+            return whole_axes(extents)
+        return [
+            Loop(extent, tuple(Part(a, e, 1) for a, e in digits), axes=frozenset(a for a, _ in digits))
+            for extent, digits in zip(extents, self.digits, strict=True)
+        ]
 
 
 def whole_axes(extents: Sequence[int]) -> list[Loop]:
     """A loop for each axis."""
     return [Loop(e, (Part(i, e, 1),), axes=frozenset((i,))) for i, e in enumerate(extents)]
+
+
+def split_parts(parts: Sequence[Part], extents: Sequence[int]) -> list[tuple[Part, ...]]:
+    """What each of the loops walks that a loop of several parts is split into; nothing where no part ends at a split.
+
+    Parameters
+    ----------
+    parts : sequence of Part
+        Outermost first. Of a single one the last iterations may stand over.
+    extents : sequence of int
+        Of the loops, outermost first.
+
+    Examples
+    --------
+    >>> both = [Part(0, 6, 1), Part(1, 4, 1)]
+    >>> outer, inner = split_parts(both, [2, 12])
+    >>> [(p.axis, p.extent, p.stride) for p in outer], [(p.axis, p.extent, p.stride) for p in inner]
+    ([(0, 2, 3)], [(0, 3, 1), (1, 4, 1)])
+    >>> split_parts(both, [4, 6])
+    [(), ()]
+    """
+    if len(parts) == 1:
+        whole = parts[0]
+        return [(Part(whole.axis, e, whole.stride * prod(extents[n + 1:])),) for n, e in enumerate(extents)]
+    rest, walked = list(parts), []
+    for extent in reversed(extents):
+        own: list[Part] = []
+        while extent > 1:
+            part = rest.pop() if rest else None
+            if part is None or max(extent, part.extent) % min(extent, part.extent):
+                return [()] * len(extents)
+            inside = min(extent, part.extent)
+            own.append(Part(part.axis, inside, part.stride))
+            extent //= inside
+            if inside < part.extent:
+                rest.append(Part(part.axis, part.extent // inside, part.stride * inside))
+        walked.append(tuple(reversed(own)))
+    return walked[::-1]
 
 
 class State:
@@ -88,10 +154,11 @@ class State:
     def __init__(self, stages: Sequence[StageInfo]):
         self.stages: list[LoopStage] = []
         for info in stages:
-            extents = (*info.spatial, *info.reduce)
-            loops = whole_axes(extents)
+            loops = info.loops()
+            outputs = tuple(loops[:len(info.spatial)])
+            axes = sum(len(loop.parts) for loop in outputs)
             kind = "input" if info.is_input else "compute"
-            self.stages.append(LoopStage(info.name, kind, loops, spatial=len(info.spatial)))
+            self.stages.append(LoopStage(info.name, kind, loops, spatial=axes, whole=outputs))
         self.lengths: list[tuple[int, ...]] = []  # of the step at that position, empty where it is no split
 
     @classmethod
@@ -134,13 +201,8 @@ class State:
         whole = loops[loop]
         rest = ceil(whole.extent / prod(lengths))
         extents = [rest, *lengths] if inner_to_outer else [*lengths, rest]
-        pieces = []
-        for n, extent in enumerate(extents):
-            part = whole.pure
-            below = prod(extents[n + 1:])
-            parts = (Part(part.axis, extent, part.stride * below),) if part else ()
-            pieces.append(Loop(extent, parts, axes=whole.axes))
-        loops[loop:loop + 1] = pieces
+        walked = split_parts(whole.parts, extents)
+        loops[loop:loop + 1] = [Loop(e, parts, axes=whole.axes) for e, parts in zip(extents, walked, strict=True)]
 
     def _follow_split(self, stage: int, loop: int, source: int, parts: int) -> None:
         lengths = self.lengths[source]
@@ -187,18 +249,17 @@ class State:
 
     def _cache_read(self, stage: int, scope: str, readers: Sequence[int]) -> None:
         source = self.stages[stage]
-        spatial = source.spatial or 0
-        extents = [source.axis_extent(i) for i in range(spatial)]
-        loops = whole_axes(extents)
-        copy = LoopStage(f"{source.name}.{scope}", "read", loops, source.name, scope=scope, spatial=spatial)
+        loops = whole_axes([loop.extent for loop in source.whole])
+        copy = LoopStage(f"{source.name}.{scope}", "read", loops, source.name, scope=scope, spatial=len(loops))
         self.stages.insert(stage + 1, copy)
 
     def _cache_write(self, stage: int, scope: str) -> None:
         output = self.stages[stage]
         cache = replace(output, name=f"{output.name}.{scope}", scope=scope, pragma={})
-        extents = [output.axis_extent(i) for i in range(output.spatial)]
-        copy = whole_axes(extents)
-        self.stages[stage:stage + 1] = [cache, LoopStage(output.name, "write", copy, cache.name, spatial=len(copy))]
+        copy = LoopStage(
+            output.name, "write", list(output.whole), cache.name, spatial=output.spatial, whole=output.whole
+        )
+        self.stages[stage:stage + 1] = [cache, copy]
 
     def _factor(self, stage: int, loop: int, place: int) -> None:
         whole = self.stages[stage]

@@ -12,6 +12,7 @@ from typing import Any
 from ..errors import RollerError
 from ..expr import TensorExpression
 from ..expr.operators import operator
+from ..expr.pattern import pattern
 from .state import StageInfo, Unreadable
 
 
@@ -22,24 +23,42 @@ class Workload:
     Parameters
     ----------
     kind : str
-        'conv2d', 'depthwise', 'matmul', 'pooling' or 'reduction'.
+        'conv2d', 'depthwise', 'matmul', 'pooling', 'reduction' (see ``kind_of``).
     expression : TensorExpression
     stages : tuple of StageInfo
         Named as the expression's; a padding of nothing has a stage in Ansor's DAG, and is named 'pad' too.
     anchor : str
         The stage with the reduction.
     operands : tuple of (str, str)
-        Stage that is read, and the tensor that the anchor of the expression reads there.
+        Stage that is read, and the tensor that the anchor of the expression reads there, where they differ.
+    name : str
+        Of the operator in its model.
     """
 
     kind: str
     expression: TensorExpression
     stages: tuple[StageInfo, ...]
     anchor: str
-    operands: tuple[tuple[str, str], ...]
+    operands: tuple[tuple[str, str], ...] = ()
+    name: str = ""
 
-    def operand_of(self, stage: str) -> str | None:
-        return dict(self.operands).get(stage)
+    def operand_of(self, stage: str) -> str:
+        return dict(self.operands).get(stage, stage)
+
+
+def kind_of(expression: TensorExpression) -> str:
+    """The kind of an operator in the words of ``replay``.
+
+    Examples
+    --------
+    >>> kind_of(operator("conv2d_nchw", n=1, c=8, h=8, w=8, f=8, kh=3, kw=3, stride=1, padding="SAME"))
+    'conv2d'
+    """
+    kind = pattern(expression)
+    if kind == "contraction":
+        windows = any(len(index.axes) > 1 for access in expression.anchor.reads for index in access.indices)
+        return "conv2d" if windows else "matmul"
+    return kind
 
 
 def _padding(value: Any) -> Any:
@@ -73,8 +92,7 @@ def _staged(kind: str, expression: TensorExpression, pads: bool) -> Workload:
             stages.append(StageInfo(access.tensor, shape, is_input=True))
             if access.tensor == "data" and pads:
                 stages.append(StageInfo("pad", shape))
-        operands += [(access.tensor, access.tensor), ("pad", access.tensor)] if access.tensor in ("data", "pad") else [
-            (access.tensor, access.tensor)]
+        operands += [("pad", access.tensor)] if access.tensor == "data" else []
     computed = [s for s in expression.stages if s.name != "pad"]
     for stage in computed:
         extents = [(a.extent, a.is_reduce) for a in stage.axes]
@@ -124,6 +142,21 @@ HASH = re.compile(r"[0-9a-f]{32}")
 HASHED = "its workload is known by a hash alone"
 
 
+def hashed(key: str) -> bool:
+    """Whether a workload key says which operator it is by a hash alone.
+
+    Examples
+    --------
+    >>> hashed('["c75fea8a729fa8512d4c275837a40cc4", [1, 64, 56, 56]]'), hashed('["matmul", 8, 8, 8]')
+    (True, False)
+    """
+    try:
+        name = json.loads(key)[0]
+    except (ValueError, TypeError, IndexError, KeyError, RecursionError):
+        return False
+    return isinstance(name, str) and HASH.fullmatch(name) is not None
+
+
 def workload_of(key: str, file_name: str = "") -> Workload:
     """The operator of a workload key; of the file's name where the key is a hash.
 
@@ -153,8 +186,11 @@ def _workload(key: str, stem: str) -> Workload:
         words = re.split(r"[_\s]+", stem)
         build = KINDS.get(words[0])
         args = [int(w) if w.lstrip("-").isdigit() else w for w in words[1:]]
-    if build is None and isinstance(name, str) and HASH.fullmatch(name):
-        raise Unreadable(f"{HASHED} ({name[:8]}..): name the file after the operator, as matmul_1024_1024_1024")
+    if build is None and hashed(key):
+        raise Unreadable(
+            f"{HASHED} ({name[:8]}..): give the model that it is of, --tasks-of MODEL, or name the file after the "
+            "operator, as matmul_1024_1024_1024"
+        )
     if build is None:
         known = ", ".join(sorted(KINDS))
         raise Unreadable(f"workload {name!r:.60} is not one of {known}, and neither is the file's name")

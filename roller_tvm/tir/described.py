@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from ..expr import TensorExpression
 from ..model.geometry import Geometry, Tile, in_memory
 from ..model.kernel import DirectKernel, Kernel, ReduceKernel, StagedKernel
 from ..replay.state import Unreadable
@@ -51,24 +50,6 @@ def kernels_of_function(func: Any, plain: Any, reading: TirReading) -> tuple[Ker
     names = _Names.of(plain, reading)
     stored = {str(b.name) for blocks in nests_found for p in blocks for b in p.written if _scope(b) == "global"}
     return tuple(_Nest(blocks, names, stored).kernel() for blocks in nests_found)
-
-
-def kind_of(expression: TensorExpression) -> str:
-    """The kind of an operator in the words of ``replay``.
-
-    Examples
-    --------
-    >>> from roller_tvm.expr.operators import operator
-    >>> kind_of(operator("conv2d_nchw", n=1, c=8, h=8, w=8, f=8, kh=3, kw=3, stride=1, padding="SAME"))
-    'conv2d'
-    """
-    from ..expr.pattern import pattern
-
-    kind = pattern(expression)
-    if kind == "contraction":
-        windows = any(len(index.axes) > 1 for access in expression.anchor.reads for index in access.indices)
-        return "conv2d" if windows else "matmul"
-    return kind
 
 
 def _scope(buffer: Any) -> str:

@@ -95,3 +95,12 @@ def test_a_split_that_leaves_a_rest_rounds_up():
     state = State.replay([StageInfo("a", (10,))], [("SP", 0, 0, 10, (4,), 1)])
     assert [loop.extent for loop in state.stages[0].loops] == [3, 4]
     assert [loop.parts[0].stride for loop in state.stages[0].loops] == [4, 1]
+
+
+def test_a_loop_over_two_axes_of_the_expression_is_split_where_one_ends():
+    # i is 4 x 8 to the expression: i // 8 and i % 8.
+    info = StageInfo("y", (32, 6), digits=(((0, 4), (1, 8)), ((2, 6),)))
+    state = State.replay([info], [["SP", 0, 0, 32, [16], 1], ["FU", 0, [1, 2]], ["SP", 0, 1, 96, [12], 1]])
+    (stage,) = state.stages
+    walked = [[(p.axis, p.extent, p.stride) for p in loop.parts] for loop in stage.loops]
+    assert walked == [[(0, 2, 2)], [(0, 2, 1), (1, 4, 2)], [(1, 2, 1), (2, 6, 1)]] and stage.spatial == 3

@@ -14,9 +14,10 @@ from roller_tvm.model.kernel import DirectKernel, ReduceKernel, StagedKernel  # 
 from roller_tvm.plan import construct  # noqa: E402
 from roller_tvm.plan.features import Features  # noqa: E402
 from roller_tvm.replay.state import Unreadable  # noqa: E402
+from roller_tvm.replay.workload import kind_of  # noqa: E402
 from roller_tvm.te import te_operator  # noqa: E402
 from roller_tvm.tir import apply_steps_tir, read_prim_func  # noqa: E402
-from roller_tvm.tir.described import kernels_of_function, kind_of  # noqa: E402
+from roller_tvm.tir.described import kernels_of_function  # noqa: E402
 
 DEVICE = load_device("a100")
 STAGED = {

@@ -1,0 +1,115 @@
+"""Records of a whole model: their workloads are hashes of compute DAGs, which the model's own tasks have too."""
+
+from __future__ import annotations
+
+import json
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from ..device import DeviceSpec
+from ..errors import UnsupportedOperator, last_line
+from ..replay.records import Recorded
+from ..replay.replay import named_workload
+from ..replay.state import Digits, StageInfo, Unreadable
+from ..replay.workload import Workload, hashed, kind_of
+from ..te.read import TeReading, read_te
+from .tasks import extract_tasks, make_target
+
+#: Kinds of target whose kernels run in blocks of threads, and how each is told its architecture.
+GPUS = {"cuda": "-arch=", "nvptx": "-mcpu=", "rocm": "-mcpu=", "opencl": "", "vulkan": "", "metal": ""}
+
+
+def workload_of_dag(dag: Any, name: str = "") -> Workload:
+    """A ``ComputeDAG`` as the workload of its records, stages numbered as there.
+
+    Raises
+    ------
+    UnsupportedOperator
+        It is no operator that can be planned.
+
+    Examples
+    --------
+    >>> workload_of_dag(task.search_task.compute_dag).kind  # doctest: +SKIP
+    'conv2d'
+    """
+    reading = read_te(dag)
+    stages = tuple(_stage_info(reading, stage) for stage in reading.positions)
+    return Workload(kind_of(reading.expression), reading.expression, stages, reading.expression.anchor.name, name=name)
+
+
+def _stage_info(reading: TeReading, name: str) -> StageInfo:
+    """A stage's loops, and the axes of the expression that each became."""
+    if name in reading.tensors:
+        shape = reading.expression.tensors[name].shape
+        return StageInfo(name, shape, is_input=True)
+    stage, op = reading.expression.stage(name), reading.ops[name]
+    place = {axis.name: (position, axis.extent) for position, axis in enumerate(stage.axes)}
+    digits: list[Digits] = [tuple(place[axis] for axis in axes) for axes in reading.axes[name].values()]
+    if [a for loop in digits for a, _ in loop] != list(range(len(place))):
+        raise UnsupportedOperator(f"the axes of '{name}' come in another order than its loops", reading.expression.name)
+    lengths, outputs = [prod(extent for _, extent in loop) for loop in digits], len(op.axis)
+    plain = all(len(loop) == 1 for loop in digits)
+    return StageInfo(name, tuple(lengths[:outputs]), tuple(lengths[outputs:]), digits=() if plain else tuple(digits))
+
+
+class ModelWorkloads:
+    """What records say of their workload by a hash, looked up among the tasks of a model.
+
+    Parameters
+    ----------
+    title : str
+        Of the model, for reasons.
+    mod, params
+        As for ``relay.build``: the keys of tasks depend on which parameters are bound.
+    device : DeviceSpec
+        Where the records were measured.
+
+    Examples
+    --------
+    >>> of_model = ModelWorkloads("resnet-18", mod, params, load_device("v100"))  # doctest: +SKIP
+    >>> replay_file(Path("resnet18.json"), workload_of=of_model)  # doctest: +SKIP
+    [Replayed(...), ...]
+    """
+
+    def __init__(self, title: str, mod: Any, params: Any, device: DeviceSpec) -> None:
+        self.title, self.device = title, device
+        self._model = mod, params
+        self._tasks: dict[str, dict[str, Any]] = {}  # kind of target -> key -> task
+
+    def __call__(self, record: Recorded, path: Path) -> Workload:
+        if not hashed(record.key):
+            return named_workload(record, path)
+        kind = record.target.split(maxsplit=1)[0]
+        if kind not in GPUS:
+            raise Unreadable(f"its target is {kind}: kernels of GPUs alone are predicted ({', '.join(GPUS)})")
+        task = self.tasks(kind).get(_plain(record.key))
+        if task is None:
+            return self._by_file(record, path, kind)
+        try:
+            return workload_of_dag(task.search_task.compute_dag, task.name)
+        except UnsupportedOperator as error:
+            raise Unreadable(f"task {task.name} of {self.title} cannot be planned: {last_line(error.what)}") from None
+
+    def tasks(self, kind: str) -> dict[str, Any]:
+        """The model's tasks for a kind of target by their keys; extracted once, which takes seconds."""
+        if kind not in self._tasks:
+            target = make_target(f"{kind} {GPUS[kind]}{self.device.arch}" if GPUS[kind] else kind)
+            found = extract_tasks(*self._model, target, self.device)
+            self._tasks[kind] = {_plain(task.key): task for task in found}
+        return self._tasks[kind]
+
+    def _by_file(self, record: Recorded, path: Path, kind: str) -> Workload:
+        """The operator that the file is named after, where the model has no such task."""
+        try:
+            return named_workload(record, path)
+        except Unreadable:
+            raise Unreadable(
+                f"{record.key[2:10]}.. is none of the {len(self.tasks(kind))} tasks of {self.title}: another model, "
+                "batch, layout or version of TVM"
+            ) from None
+
+
+def _plain(key: str) -> str:
+    """A key without what may differ in its spelling. The shapes stay: the hash leaves some of them out."""
+    return json.dumps(json.loads(key))
