@@ -112,14 +112,13 @@ def fuse(
         A kernel's text cannot be a part of another, or not all vEUs are on the device at a time, or they wait in a
         language in which they cannot.
     """
+    refuse_waits(name, program.waits, dialect)
     made = _Made(name, program, code, kept, dialect)
     arena = max((f.shared_bytes for f in made.functions), default=0)
     # Blocks of a plain kernel run in any order: only where nothing that is read is written.
     waits = program.waits or bool(made.read & made.written)
     resident = 0
-    if waits and not dialect.waits:
-        raise CannotFuse(f"its blocks wait for one another, and {dialect.name} promises none that others run beside it",
-                         where=f"plan '{name}'", remedy="plan with the policy 'horizontal', where none waits")
+    refuse_waits(name, waits, dialect)
     if waits:
         resident = -(-program.used // spec.units)
         fits, limit = occupancy(spec, made.threads, program.device.registers, arena)
@@ -135,6 +134,13 @@ def fuse(
     arguments = tuple(spec.name for spec in (*parameters, *between))
     launch = Launch(name, arguments, (grid, 1, 1), (made.threads, 1, 1), dynamic)
     return FusedKernel(body, HostCode(parameters, between, (launch,)), arena, resident)
+
+
+def refuse_waits(name: str, waits: bool, dialect: Dialect) -> None:
+    """Raise ``CannotFuse`` for a plan with waits in a language that has none: before the code of its operators."""
+    if waits and not dialect.waits:
+        raise CannotFuse(f"its blocks wait for one another, and {dialect.name} promises none that others run beside it",
+                         where=f"plan '{name}'", remedy="plan with the policy 'horizontal', where none waits")
 
 
 class _Made:

@@ -13,8 +13,10 @@ from roller_tvm.lower import lower
 from roller_tvm.plan import construct
 from roller_tvm.rammer import RKernel, rkernels
 from roller_tvm.rammer.device_code import CannotFuse
+from roller_tvm.rammer.dialect import CUDA, Dialect
+from roller_tvm.rammer.opencl_code import OPENCL
 from roller_tvm.relay.apply_te import apply_steps_te
-from roller_tvm.relay.emulated import generated
+from roller_tvm.relay.emulated import generated, opencl_function
 from roller_tvm.relay.loops import TeProgram
 from roller_tvm.te import TeReading, read_te
 
@@ -54,12 +56,15 @@ class Computations:
         Plans a function.
     target : tvm.target.Target, optional
         Whose scope computations are asked for that depend on it.
+    dialect : Dialect
+        That code is generated in.
     """
 
     device: DeviceSpec
     arch: str
     top: int = 10
     target: Any = None
+    dialect: Dialect = CUDA
     _known: dict[int, list[tuple[Any, Computation | UnsupportedOperator]]] = field(default_factory=dict, repr=False)
     _code: dict[tuple[int, int], tuple[RKernel, tuple[str, HostCode]]] = field(default_factory=dict, repr=False)
 
@@ -113,8 +118,14 @@ class Computations:
         """The rKernels of a computation."""
         return rkernels(construct(reading.expression, self.device, self.top).plans, self.device)
 
+    def _generated(self, schedule: Any, args: list[Any]) -> tuple[str, HostCode]:
+        if self.dialect is OPENCL:
+            function = opencl_function(schedule, args)
+            return function.source, function.host
+        return generated(schedule, args, self.arch)
+
     def code(self, computation: Computation, kernel: RKernel, name: str) -> tuple[str, HostCode]:
-        """CUDA C++ of an rKernel, and its launches.
+        """The source of an rKernel, and its launches.
 
         Raises
         ------
@@ -125,7 +136,7 @@ class Computations:
         if key not in self._code:
             assert kernel.plan is not None
             try:
-                made = generated(*apply_steps_te(computation.program, lower(kernel.plan)), self.arch)
+                made = self._generated(*apply_steps_te(computation.program, lower(kernel.plan)))
             except Exception as error:  # a defect of one recipe, or of TVM's lowering, must not stop the others
                 what = error.what if isinstance(error, RollerError) else last_line(error)
                 raise CannotFuse(f"no code for its rKernel '{kernel.name}': {what}", where=f"operator '{name}'",

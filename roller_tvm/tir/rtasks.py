@@ -12,7 +12,7 @@ from ..errors import RollerError, UnsupportedOperator, UsageError, last_line
 from ..lower import lower
 from ..plan.features import Features
 from ..rammer import DataFlowGraph, Edge, FusionPlan, Part, RKernel, ROperator, plan_graph, planned_rkernels
-from ..rammer.code import FusedKernel, OperatorCode, fuse
+from ..rammer.code import FusedKernel, OperatorCode, fuse, refuse_waits
 from ..rammer.device_code import CannotFuse
 from ..rammer.dialect import CUDA
 from ..rammer.opencl_code import OPENCL
@@ -289,6 +289,7 @@ class KernelMaker:
         """
         if part.program is None:
             raise ValueError("only a part with a program is one kernel")
+        refuse_waits(name, part.program.waits, self.dialect)
         inside = {name for name, _ in part.kernels}
         by_name: Mapping[str, Call] = {call.name: call for call in calls}
         outside = {t for c in calls if c.name not in inside for t in c.tensors[: len(c.tensors) - c.outputs]}

@@ -1,0 +1,97 @@
+"""A fused kernel in OpenCL, checked on PoCL: every operator in it against TVM's own loops of that operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from roller_tvm.emulate.check import Checked, check_on_pocl
+from roller_tvm.emulate.host import BufferSpec
+from roller_tvm.emulate.opencl import OpenClFunction
+from roller_tvm.measure.numerics import make_inputs, usable
+
+Arrays = list[np.ndarray[Any, Any]]
+
+
+@dataclass(frozen=True)
+class Member:
+    """An operator of a fused kernel.
+
+    Parameters
+    ----------
+    tensors : tuple of BufferSpec
+        Of the graph, by their names there, with the shapes that the operator sees; the last ones are written.
+    compute : function of a list of array
+        What the operator makes of the tensors that it reads.
+    terms : int
+        Of its sums; see ``measure.numerics``.
+    outputs : int
+    """
+
+    tensors: tuple[BufferSpec, ...]
+    compute: Callable[[Arrays], Arrays]
+    terms: int
+    outputs: int = 1
+
+    @property
+    def read(self) -> tuple[BufferSpec, ...]:
+        return self.tensors[: len(self.tensors) - self.outputs]
+
+    @property
+    def written(self) -> tuple[BufferSpec, ...]:
+        return self.tensors[len(self.tensors) - self.outputs :]
+
+
+def check_together(function: OpenClFunction, members: Sequence[Member]) -> Checked:
+    """Execute the kernel of operators that read nothing of one another, and compare all that they write.
+
+    Parameters
+    ----------
+    function : OpenClFunction
+        One launch; its parameters have the names of the graph's tensors, and as many elements.
+    members : sequence of Member
+
+    Raises
+    ------
+    WrongAnswer
+        It computed something else.
+    NotEmulated, ToolchainError
+        PoCL cannot run it, or there is none.
+
+    Examples
+    --------
+    >>> print(check_together(function, members))  # doctest: +SKIP
+    executed in OpenCL by PoCL: 1 kernel, all blocks, all elements agree with the reference (0.1 s)
+    """
+    read = {spec.name: spec for member in members for spec in member.read}
+    written = [spec.name for member in members for spec in member.written]
+    for positive in (False, True):  # roots and logarithms need it
+        values = dict(zip(read, make_inputs([*map(_Tensor, read.values())], positive), strict=True))
+        expected: dict[str, np.ndarray[Any, Any]] = {}
+        for member in members:
+            given = [values[spec.name].reshape(spec.shape) for spec in member.read]
+            expected |= zip((spec.name for spec in member.written), member.compute(given), strict=True)
+        if usable([*expected.values()]):
+            break
+    parameters = [p for p in function.host.parameters if isinstance(p, BufferSpec)]
+    arrays = [values[p.name].reshape(p.shape) if p.name in values else None for p in parameters]
+    due = [expected[p.name].reshape(p.shape) for p in parameters if p.name in written]
+    return check_on_pocl(function, arrays, due, max(member.terms for member in members))
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    """A spec as `make_inputs` asks for it."""
+
+    spec: BufferSpec
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(map(int, self.spec.shape))
+
+    @property
+    def dtype(self) -> str:
+        return self.spec.dtype
