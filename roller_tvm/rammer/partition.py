@@ -111,6 +111,24 @@ def convex_parts(nodes: Iterable[Node]) -> tuple[Step, ...]:
     return tuple(steps)
 
 
+def divided(fences: Iterable[bool]) -> tuple[tuple[int, ...], ...]:
+    """For each operator of a program those that it comes after, whatever it reads, where some divide the program.
+
+    What divides it comes after all before it; what is after comes after it.
+
+    Examples
+    --------
+    >>> divided([False, False, True, False])
+    ((), (), (0, 1), (2,))
+    """
+    found: list[tuple[int, ...]] = []
+    last = -1
+    for number, fence in enumerate(fences):
+        found.append(tuple(range(max(last, 0), number)) if fence else (last,) if last >= 0 else ())
+        last = number if fence else last
+    return tuple(found)
+
+
 def _before(nodes: Sequence[Node], by_name: Mapping[str, Node]) -> dict[str, tuple[str, ...]]:
     """What each node comes after: what it reads, and the effect before its own."""
     if len(by_name) < len(nodes):

@@ -17,6 +17,7 @@ from tvm import relax
 
 from ..errors import RollerError
 from ..rammer import Node, convex_parts
+from ..rammer.partition import divided
 from ..te.body import unique
 from ..tir.nodes import key
 from ..tir.rtasks import Call
@@ -85,12 +86,7 @@ class Block:
     @cached_property
     def fences(self) -> tuple[tuple[int, ...], ...]:
         """For each binding those that it comes after, whatever it reads: what is written in place divides the block."""
-        found: list[tuple[int, ...]] = []
-        last = -1
-        for n, bound in enumerate(self.bounds):
-            found.append(tuple(range(max(last, 0), n)) if bound.in_place else (last,) if last >= 0 else ())
-            last = n if bound.in_place else last
-        return tuple(found)
+        return divided(b.in_place for b in self.bounds)
 
     @cached_property
     def regions(self) -> tuple[Region, ...]:

@@ -58,8 +58,8 @@ class DataFlow:
     control: str = ""
 
     @classmethod
-    def of(cls, body: Any) -> DataFlow:
-        """Read a function's body, types inferred."""
+    def of(cls, body: Any, mod: Any = None) -> DataFlow:
+        """Read a function's body, types inferred; functions of the module that it calls are asked for their effects."""
         from tvm import relay
 
         flow = cls(body)
@@ -68,7 +68,7 @@ class DataFlow:
             if isinstance(expr, relay.Call):
                 if is_view(expr):
                     continue
-                flow.calls.append(_call_node(expr, names))
+                flow.calls.append(_call_node(expr, names, mod))
             elif not isinstance(expr, relay.Tuple | relay.TupleGetItem | relay.Var | relay.Constant):
                 flow.control = type(expr).__name__
                 flow.calls = []
@@ -128,7 +128,8 @@ def control_of(body: Any) -> str:
 def as_graph(mod: Any) -> Any:
     """A module whose main function is one graph: bindings and functions inside of it say the same otherwise.
 
-    As it is where nothing is said so, and where there is more than data flow in it. TVM's graph executor and its
+    As it is where nothing is said so, and where there is more than data flow in it: bindings keep calls with an effect
+    in their order, and alive. TVM's graph executor and its
     layout rewriter know no functions inside of a function (``relay.testing.lstm``).
     """
     import tvm
@@ -142,7 +143,7 @@ def as_graph(mod: Any) -> Any:
             said.append(expr)
 
     relay.analysis.post_order_visit(main.body, visit)
-    if not said or control_of(main.body):
+    if not said or control_of(main.body) or effects(main.body, mod):
         return mod
     flat = relay.transform.ToGraphNormalForm()(relay.transform.InferType()(mod))
     main = flat["main"]
@@ -227,36 +228,35 @@ def _outputs(expr: Any) -> int:
     return len(kind.fields) if isinstance(kind, relay.TupleType) else 1
 
 
-def _call_node(call: Any, names: dict[str, int]) -> CallNode:
+def _call_node(call: Any, names: dict[str, int], mod: Any) -> CallNode:
     name = _name(call)
     number = names[name] = names.get(name, -1) + 1
     inputs = tuple(t for argument in call.args for t in sources(argument))
     outputs = tuple((call, n) for n in range(_outputs(call)))
-    effect = next((o for o in _operators(call) if _stateful(o)), "")
+    effect = next(iter(effects(call.op, mod)), "")
     why = f"'{effect}' has side effects" if effect else _outside(call)
     return CallNode(f"{name}_{number}" if number else name, call, inputs, outputs, why, bool(effect))
 
 
-def _operators(call: Any) -> list[Any]:
-    """The operators of a call: itself, or those of the function that it calls."""
+def effects(expr: Any, mod: Any = None) -> list[str]:
+    """Operators in an expression, and in the functions of the module that it names, that do more than compute."""
     import tvm
     from tvm import relay
 
-    found: list[Any] = []
+    found: dict[str, None] = {}
+    todo, seen = [expr], set()
 
-    def visit(expr: Any) -> None:
-        if isinstance(expr, relay.Call) and isinstance(expr.op, tvm.ir.Op):
-            found.append(expr.op)
+    def visit(one: Any) -> None:
+        if isinstance(one, tvm.ir.Op) and one.get_attr("TOpIsStateful"):
+            found[str(one.name)] = None
+        elif isinstance(one, relay.GlobalVar) and mod is not None and one not in seen:
+            seen.add(one)
+            function = mod.functions.get(one)
+            todo.extend([function] if isinstance(function, relay.Function) else [])
 
-    if isinstance(call.op, relay.Function):
-        relay.analysis.post_order_visit(call.op.body, visit)
-    elif isinstance(call.op, tvm.ir.Op):
-        found.append(call.op)
-    return [*dict.fromkeys(found)]
-
-
-def _stateful(operator: Any) -> bool:
-    return bool(operator.get_attr("TOpIsStateful"))
+    while todo:
+        relay.analysis.post_order_visit(todo.pop(), visit)
+    return list(found)
 
 
 def _name(call: Any) -> str:

@@ -17,8 +17,8 @@ from roller_tvm.errors import UnsupportedOperator
 from roller_tvm.lower import lower
 from roller_tvm.plan import construct
 from roller_tvm.plan.candidates import RankedPlan
-from roller_tvm.rammer import RKernel, RTask, TaskProgram
-from roller_tvm.rammer.regions import nests_kernel
+from roller_tvm.rammer import RKernel, TaskProgram
+from roller_tvm.rammer.nests import by_thread, check_nest, is_parallel, region_kernel, tasks_by_thread
 from roller_tvm.relay.apply_te import apply_steps_te
 from roller_tvm.relay.candidates import packed_operands
 from roller_tvm.relay.rtask_kernels import Computation, Computations
@@ -110,7 +110,7 @@ class Regions(Computations):
         for number in range(max(map(len, nests))):
             thread = tir.Var("veu", "int32")
             lists = [
-                _list_of(own[number], _counts(program, operator, number), thread)
+                _list_of(own[number], tasks_by_thread(program, operator, number), thread)
                 for (operator, _, _), own in zip(members, nests, strict=True) if number < len(own)
             ]  # fmt: skip
             inner = lists[0] if len(lists) == 1 else tir.SeqStmt(lists)
@@ -141,82 +141,21 @@ def nests_of(func: Any, name: str) -> Nests:
         elif kind == "Allocate":
             allocated.append(statement)
             todo.insert(0, statement.body)
-        elif kind in ("For", "BufferStore", "IfThenElse"):
-            inside = statement.body if _is_parallel(statement) else statement
-            if kind != "BufferStore" and _parallel_inside(inside):
-                raise UnsupportedOperator("a parallel loop of it is not the outermost", name)
-            if _is_parallel(statement) and not hasattr(statement.extent, "value"):
-                raise UnsupportedOperator("the extent of its parallel loop is not a number", name)
-            nests.append(statement)
         else:
-            raise UnsupportedOperator(f"a {kind} stands where a loop is expected", name)
+            check_nest(statement, name)
+            nests.append(statement)
     return Nests(tuple(allocated), tuple(nests))
-
-
-def _is_parallel(statement: Any) -> bool:
-    from tvm import tir
-
-    return isinstance(statement, tir.For) and statement.kind == tir.ForKind.PARALLEL
-
-
-def _parallel_inside(statement: Any) -> bool:
-    import tvm
-
-    found: list[Any] = []
-    tvm.tir.stmt_functor.post_order_visit(statement, lambda s: found.append(s) if _is_parallel(s) else None)
-    return bool(found)
-
-
-def region_kernel(nests: Sequence[Any], seconds: float, device: Any) -> RKernel:
-    """An rKernel with a phase for each nest, the time shared out by what the nests compute."""
-    return nests_kernel([(int(n.extent) if _is_parallel(n) else 1, points(n)) for n in nests], seconds, device)
-
-
-def points(statement: Any) -> float:
-    """How often the statements of a nest are executed, in all."""
-    kind = type(statement).__name__
-    if kind == "For":
-        return points(statement.body) * float(getattr(statement.extent, "value", 1))
-    if kind == "SeqStmt":
-        return sum(map(points, statement.seq))
-    if kind == "IfThenElse":
-        other = statement.else_case
-        return max(points(statement.then_case), points(other) if other is not None else 0.0)
-    if kind in ("BufferStore", "Evaluate"):
-        return 1.0
-    body = getattr(statement, "body", None)
-    return points(body) if body is not None else 0.0
-
-
-def _counts(program: TaskProgram, operator: str, phase: int) -> list[int]:
-    """rTasks of a phase on each thread."""
-    return [sum(isinstance(e, RTask) and e[:2] == (operator, phase) for e in entries) for entries in program.prog]
 
 
 def _list_of(nest: Any, counts: Sequence[int], thread: Any) -> Any:
     """What a thread runs of a nest: its own range of the parallel loop, or all of a serial one, or nothing."""
     from tvm import tir
 
-    if not _is_parallel(nest):
+    if not is_parallel(nest):
         return tir.IfThenElse(thread == counts.index(1), nest, None)
     kind = str(nest.loop_var.dtype)
     first = [0, *accumulate(counts)]
-    start, extent = _chosen(first[:-1], thread, kind), _chosen(counts, thread, kind)
+    start, extent = by_thread(first[:-1], thread, kind, tir), by_thread(counts, thread, kind, tir)
     # A loop from 0, as TVM's passes and its code generator expect.
     body = tir.stmt_functor.substitute(nest.body, {nest.loop_var: nest.loop_var + start + nest.min})
     return tir.For(nest.loop_var, tir.const(0, kind), extent, tir.ForKind.SERIAL, body)
-
-
-def _chosen(values: Sequence[int], thread: Any, kind: str) -> Any:
-    """The value of a thread's number: a straight line where they are on one, else one by one."""
-    from tvm import tir
-
-    number = thread.astype(kind) if kind != "int32" else thread
-    step = values[1] - values[0] if len(values) > 1 else 0
-    if all(v == values[0] + n * step for n, v in enumerate(values)):
-        return number * tir.const(step, kind) + tir.const(values[0], kind) if step else tir.const(values[0], kind)
-    result = tir.const(values[-1], kind)
-    for n in range(len(values) - 2, -1, -1):
-        if values[n] != values[n + 1]:
-            result = tir.Select(thread <= n, tir.const(values[n], kind), result)
-    return result

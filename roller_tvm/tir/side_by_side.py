@@ -13,12 +13,10 @@ from typing import Any
 
 from ..device import DeviceSpec
 from ..errors import UnsupportedOperator, UsageError
-from ..rammer import DataFlowGraph, Edge, FusionPlan, Part, RKernel, ROperator, RTask, TaskProgram
-from ..rammer.regions import nests_kernel, plan_regions
+from ..rammer import DataFlowGraph, Edge, FusionPlan, Part, ROperator, TaskProgram
+from ..rammer.nests import by_thread, check_nest, is_parallel, region_kernel, tasks_by_thread
+from ..rammer.regions import plan_regions
 from .nodes import parameters
-
-_PARALLEL = 1
-_REMEDY = "it stays a function of its own"
 
 
 @dataclass(frozen=True)
@@ -97,10 +95,6 @@ class _Loops:
     allocated: tuple[Any, ...]
     nests: tuple[Any, ...]
 
-    @property
-    def chunks(self) -> list[int]:
-        return [int(n.extent) if _is_parallel(n) else 1 for n in self.nests]
-
 
 def merge_calls(calls: Sequence[ScheduledCall], device: DeviceSpec, kept: Collection[str] = ()) -> MergedCalls:
     """Plan which calls run side by side on a CPU's threads, and merge those.
@@ -137,7 +131,7 @@ def merge_calls(calls: Sequence[ScheduledCall], device: DeviceSpec, kept: Collec
             loops[call.name] = found
         inputs = tuple(Edge(t, writer[t]) for t in call.inputs if t in writer)
         size = sum(_bytes(p) for p in parameters(call.func)[len(call.inputs) :])
-        kernel = _kernel(found.nests if not isinstance(found, str) else (), call.seconds, device)
+        kernel = region_kernel(found.nests if not isinstance(found, str) else (), call.seconds, device)
         operators.append(ROperator(call.name, (kernel,), inputs, size))
         for tensor in call.results:
             if tensor in writer:
@@ -157,27 +151,6 @@ def merge_calls(calls: Sequence[ScheduledCall], device: DeviceSpec, kept: Collec
     return MergedCalls(plan, tuple(steps), tuple(refused))
 
 
-def _kernel(nests: Sequence[Any], seconds: float, device: DeviceSpec) -> RKernel:
-    """An rKernel with a phase for each nest, the time shared out by what the nests compute."""
-    return nests_kernel([(int(n.extent) if _is_parallel(n) else 1, _points(n)) for n in nests], seconds, device)
-
-
-def _points(statement: Any) -> float:
-    """How often the statements of a nest are executed, in all."""
-    kind = type(statement).__name__
-    if kind == "For":
-        return _points(statement.body) * float(getattr(statement.extent, "value", statement.extent))
-    if kind == "SeqStmt":
-        return sum(map(_points, statement.seq))
-    if kind == "IfThenElse":
-        other = statement.else_case
-        return max(_points(statement.then_case), _points(other) if other is not None else 0.0)
-    if kind in ("BufferStore", "Evaluate"):
-        return 1.0
-    body = getattr(statement, "body", None)
-    return _points(body) if body is not None else 0.0
-
-
 def _bytes(buffer: Any) -> int:
     import tvm
 
@@ -186,10 +159,6 @@ def _bytes(buffer: Any) -> int:
         count *= int(extent)
     bits = tvm.DataType(str(buffer.dtype)).bits
     return count * bits // 8
-
-
-def _is_parallel(statement: Any) -> bool:
-    return type(statement).__name__ == "For" and int(statement.kind) == _PARALLEL
 
 
 def _loops(func: Any, name: str) -> _Loops:
@@ -225,28 +194,12 @@ def _nests(plain: Any, name: str) -> _Loops:
             todo[:0] = list(statement.seq)
         elif kind == "AllocBuffer":
             allocated.append(statement)
-        elif kind in ("For", "BufferStore", "IfThenElse", "Evaluate"):
-            if kind != "BufferStore" and _parallel_inside(statement.body if _is_parallel(statement) else statement):
-                raise UnsupportedOperator("a parallel loop of it is not the outermost", name, _REMEDY)
-            if _is_parallel(statement) and not hasattr(statement.extent, "value"):
-                raise UnsupportedOperator("the extent of its parallel loop is not a number", name, _REMEDY)
-            nests.append(statement)
         else:
-            raise UnsupportedOperator(f"a {kind} stands where a loop is expected", name, _REMEDY)
+            check_nest(statement, name)
+            nests.append(statement)
     if not nests:
-        raise UnsupportedOperator("it computes nothing", name, _REMEDY)
+        raise UnsupportedOperator("it computes nothing", name, "it stays a function of its own")
     return _Loops(tuple(allocated), tuple(nests))
-
-
-def _parallel_inside(statement: Any) -> bool:
-    if statement is None or _is_parallel(statement):
-        return statement is not None
-    kind = type(statement).__name__
-    if kind == "SeqStmt":
-        return any(map(_parallel_inside, statement.seq))
-    if kind == "IfThenElse":
-        return _parallel_inside(statement.then_case) or _parallel_inside(statement.else_case)
-    return _parallel_inside(getattr(statement, "body", None))
 
 
 def side_by_side(calls: Sequence[ScheduledCall], program: TaskProgram, name: str) -> MergedCall:
@@ -291,7 +244,7 @@ def side_by_side(calls: Sequence[ScheduledCall], program: TaskProgram, name: str
         lists = []
         for call, own in zip(calls, nests, strict=True):
             if number < len(own):
-                lists.append(_list_of(own[number], _counts(program, call.name, number), thread, tirx))
+                lists.append(_list_of(own[number], tasks_by_thread(program, call.name, number), thread, tirx))
         inner = lists[0] if len(lists) == 1 else tirx.SeqStmt(lists)
         body.append(tirx.For(thread, 0, threads, tirx.ForKind.PARALLEL, inner))
     whole = body[0] if len(body) == 1 else tirx.SeqStmt(body)
@@ -305,30 +258,12 @@ def side_by_side(calls: Sequence[ScheduledCall], program: TaskProgram, name: str
     return MergedCall(func, (*read, *written), len(written))
 
 
-def _counts(program: TaskProgram, operator: str, phase: int) -> list[int]:
-    """rTasks of a phase on each thread."""
-    return [sum(isinstance(e, RTask) and e[:2] == (operator, phase) for e in entries) for entries in program.prog]
-
-
 def _list_of(nest: Any, counts: Sequence[int], thread: Any, tirx: Any) -> Any:
     """What a thread runs of a nest: its own range of the parallel loop, or all of a serial one, or nothing."""
-    if not _is_parallel(nest):
+    if not is_parallel(nest):
         return tirx.IfThenElse(thread == counts.index(1), nest, None)
     first = [0, *accumulate(counts)]
     kind = str(nest.loop_var.ty.dtype) if hasattr(nest.loop_var, "ty") else str(nest.loop_var.dtype)
-    start = _chosen(first[:-1], thread, kind, tirx)
-    extent = _chosen(counts, thread, kind, tirx)
+    start = by_thread(first[:-1], thread, kind, tirx)
+    extent = by_thread(counts, thread, kind, tirx)
     return tirx.For(nest.loop_var, start + nest.min, extent, tirx.ForKind.SERIAL, nest.body)
-
-
-def _chosen(values: Sequence[int], thread: Any, kind: str, tirx: Any) -> Any:
-    """The value of a thread's number: a straight line where they are on one, else one by one."""
-    number = thread.astype(kind) if kind != "int32" else thread
-    step = values[1] - values[0] if len(values) > 1 else 0
-    if all(v == values[0] + n * step for n, v in enumerate(values)):
-        return number * tirx.const(step, kind) + tirx.const(values[0], kind) if step else tirx.const(values[0], kind)
-    result = tirx.const(values[-1], kind)
-    for n in range(len(values) - 2, -1, -1):
-        if values[n] != values[n + 1]:
-            result = tirx.Select(thread <= n, tirx.const(values[n], kind), result)
-    return result

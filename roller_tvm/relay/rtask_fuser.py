@@ -1,0 +1,105 @@
+"""Plans of a Relay function made functions of its module: each part a kernel, in halves where it cannot be one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from roller_tvm.errors import BadInput
+from roller_tvm.rammer import Part, ROperator, VDevice
+from roller_tvm.rammer.device_code import CannotFuse
+from roller_tvm.rammer.policy import plain_kernel
+from roller_tvm.rammer.vdevice import Costs
+from roller_tvm.relay.dataflow import DataFlow
+from roller_tvm.relay.graph_fusion import GraphFusion
+from roller_tvm.relay.rtask_codegen import ATTRIBUTE, COMPILER, KernelCode, RegionCode
+from roller_tvm.relay.rtask_graph import Kind, RTaskGraph
+from roller_tvm.relay.rtask_rewrite import Group, rewritten
+
+#: The attribute of a module that says what was fused.
+FUSED = "roller_rtasks"
+
+
+class Fuser:
+    """One module's main function, planned and rewritten.
+
+    Parameters
+    ----------
+    kind : Kind
+    """
+
+    def __init__(self, kind: Kind) -> None:
+        self.kind = kind
+        self.groups: list[Group] = []
+        self.codes: dict[str, KernelCode | RegionCode] = {}
+
+    def run(self, mod: Any) -> Any:
+        """The module with its plans, and an attribute that says what they are.
+
+        Parameters
+        ----------
+        mod : tvm.IRModule
+            After the fusion of patterns; it stays as it is.
+        """
+        import tvm
+        from tvm import relay
+
+        mod = tvm.IRModule(dict(mod.functions.items()), mod.type_definitions)  # not the caller's
+        main = mod["main"]
+        flow = DataFlow.of(main.body, mod)
+        self.graph = RTaskGraph(flow, self.kind)
+        plans, symbols = [], []
+        for plan in self.graph.plans():
+            made = [one for part in plan.parts for one in self._parts(part)]
+            plans.append(replace(plan, parts=tuple(part for part, _ in made)))
+            symbols.append(tuple(symbol for _, symbol in made))
+        if flow.control:
+            self.graph.outside["main"] = f"control flow in it ({flow.control})"
+        fusion = GraphFusion(self.kind.device, tuple(plans), tuple(symbols), tuple(self.graph.outside.items()),
+                             tuple(self.graph.refused))  # fmt: skip
+        if self.groups:
+            body, functions = rewritten(flow.body, self.groups)
+            for variable, function in functions.items():
+                symbol = str(variable.name_hint)
+                mod[variable] = function.with_attr({
+                    "Primitive": tvm.tir.IntImm("int32", 1), "Inline": tvm.tir.IntImm("int32", 1),
+                    "Compiler": COMPILER, "global_symbol": symbol, ATTRIBUTE: self.codes[symbol].to_json(),
+                })  # fmt: skip
+            mod["main"] = relay.Function(main.params, body, None, main.type_params, main.attrs)
+        mod = relay.transform.InferType()(relay.transform.DefuseOps()(mod))
+        return mod.with_attr(FUSED, tvm.runtime.convert(json.dumps(fusion.to_json())))
+
+    def _parts(self, part: Part) -> Iterator[tuple[Part, str]]:
+        """A part with its kernel; in halves where it cannot be one, in the end unfused."""
+        graph, device = self.graph, self.kind.device
+        if part.program is None:
+            for name, kernel in part.kernels:
+                try:
+                    VDevice.of(device, [kernel])
+                except BadInput as error:
+                    graph.refused.append(f"operator '{name}': {error}")
+            yield part, ""
+            return
+        names = {name for name, _ in part.kernels}
+        inside = [node for node in graph.flow.calls if node.name in names]
+        try:
+            symbol = f"rtasks_{len(self.codes)}"
+            code, inputs, outputs = self.kind.code(graph, symbol, part, inside)
+            self.codes[symbol] = code
+            self.groups.append(Group(symbol, tuple(node.call for node in inside), inputs, outputs))
+            yield part, symbol
+            return
+        except (CannotFuse, BadInput) as error:
+            graph.refused.append(f"{', '.join(name for name, _ in part.kernels)}: {error}")
+        if len(inside) == 1:
+            (only,) = names
+            costs = Costs.of(device, self.kind.launch)
+            plain = plain_kernel(ROperator(only, graph.computations[only].kernels), costs)
+            yield Part(((only, plain),), part.sequential_seconds, part.sequential_seconds), ""
+            return
+        half = len(inside) // 2
+        for some in (inside[:half], inside[half:]):
+            for smaller in graph.plan_of([node.name for node in some]).parts:
+                yield from self._parts(smaller)

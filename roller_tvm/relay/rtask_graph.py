@@ -1,0 +1,184 @@
+"""A Relay function's operators as rOperators, and plans for the parts of it that can be planned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, Protocol
+
+from roller_tvm.device import DeviceSpec
+from roller_tvm.emulate.source import dtype_bytes
+from roller_tvm.errors import UnsupportedOperator
+from roller_tvm.rammer import DataFlowGraph, Edge, FusionPlan, Node, Part, RKernel, ROperator, convex_parts
+from roller_tvm.rammer.device_code import CannotFuse
+from roller_tvm.rammer.partition import divided
+from roller_tvm.relay.dataflow import CallNode, DataFlow, Tensor
+from roller_tvm.relay.rtask_codegen import KernelCode, RegionCode
+from roller_tvm.relay.rtask_kernels import Computation, Computations
+
+
+class Kind(Protocol):
+    """How plans are made for a device, and what they become: kernels of a GPU, parallel regions of a CPU."""
+
+    device: DeviceSpec
+    target: Any
+    launch: str
+
+    @property
+    def made(self) -> Computations:
+        """What reads and plans operators."""
+
+    def schedule(self, graph: RTaskGraph, operators: DataFlowGraph, kept: list[str], resident: int) -> FusionPlan:
+        """A plan for operators; see ``rammer.plan_graph``."""
+
+    def check(self, computation: Computation, kernel: RKernel, name: str) -> None:
+        """That an rKernel has code; raises ``CannotFuse``."""
+
+    def code(
+        self, graph: RTaskGraph, symbol: str, part: Part, inside: Sequence[CallNode]
+    ) -> tuple[KernelCode | RegionCode, tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """The code of a part, what it is given, and what it returns; raises ``CannotFuse``."""
+
+
+class RTaskGraph:
+    """A function's data flow, planned.
+
+    Parameters
+    ----------
+    flow : DataFlow
+    kind : Kind
+
+    Attributes
+    ----------
+    calls : dict of str to CallNode
+    computations : dict of str to Computation
+        Of those that may be in a plan.
+    outside : dict of str to str
+        What is in no plan, and why.
+    refused : list of str
+        Why plans that were to be are not.
+    """
+
+    def __init__(self, flow: DataFlow, kind: Kind) -> None:
+        self.flow, self.kind = flow, kind
+        self.outside = {node.name: node.outside for node in flow.calls if node.outside}
+        self.refused: list[str] = []
+        self.calls = {node.name: node for node in flow.calls}
+        self.computations: dict[str, Computation] = {}
+        self._producers: dict[Tensor, CallNode] = {t: node for node in flow.calls for t in node.outputs}
+        self._readers: dict[Tensor, set[str]] = {}
+        for node in flow.calls:
+            for tensor in node.inputs:
+                self._readers.setdefault(tensor, set()).add(node.name)
+        self._results = set(flow.results)
+        self._names: dict[Tensor, str] = {}
+        for node in flow.calls:
+            if not node.outside:
+                try:
+                    self.computations[node.name] = kind.made.of(node.call.op, node.name)
+                except UnsupportedOperator as error:
+                    self.outside[node.name] = error.what
+
+    def plans(self) -> list[FusionPlan]:
+        """A plan for each convex part; every rKernel in them has code."""
+        fences = divided([node.effect for node in self.flow.calls])
+        while True:
+            nodes = []
+            for node, fence in zip(self.flow.calls, fences, strict=True):
+                inputs = [self._producers[t].name for t in node.inputs if t in self._producers]
+                inputs += [self.flow.calls[n].name for n in fence]
+                why = self.outside.get(node.name, "")
+                nodes.append(Node(node.name, tuple(dict.fromkeys(inputs)), why, node.effect))
+            self._steps = convex_parts(nodes)
+            self._step = {name: number for number, step in enumerate(self._steps) for name in step.operators}
+            outside = len(self.outside)
+            plans = [self.plan_of(step.operators) for step in self._steps if not step.outside]
+            if len(self.outside) == outside:
+                return plans
+
+    def plan_of(self, names: Sequence[str]) -> FusionPlan:
+        """A plan; what has no code is given up, an operator of which nothing is left is outside from now on."""
+        while True:
+            names = [name for name in names if name not in self.outside]
+            plan = self._plan(names)
+            lost = False
+            for name, kernel in [k for part in plan.parts if part.program for k in part.kernels]:
+                computation = self.computations[name]
+                try:
+                    self.kind.check(computation, kernel, name)
+                except CannotFuse as error:
+                    lost = True
+                    if kernel in computation.kernels:
+                        self.refused.append(str(error))
+                        computation.kernels = tuple(k for k in computation.kernels if k is not kernel)
+                    if not computation.kernels:
+                        self.outside[name] = error.what
+            if not lost:
+                return plan
+
+    def _plan(self, names: Sequence[str]) -> FusionPlan:
+        inside = set(names)
+        operators = []
+        for name in names:
+            node, computation = self.calls[name], self.computations[name]
+            edges = []
+            for argument, tensor in zip(computation.inputs, node.inputs, strict=True):
+                writer = self._producers.get(tensor) if argument else None
+                if writer is not None and writer.name in inside:
+                    edges.append(Edge(argument, writer.name, self.computations[writer.name].outputs[tensor[1]]))
+            size = sum(map(_bytes, node.outputs)) if computation.kernels[0].plan is None else 0
+            operators.append(ROperator(name, computation.kernels, tuple(edges), size))
+        kept = [n for n in names if any(self.kept(t, inside) for t in self.calls[n].outputs)]
+        resident = self._resident(self._step[names[0]]) if names else 0
+        return self.kind.schedule(self, DataFlowGraph(tuple(operators)), kept, resident)
+
+    def kept(self, tensor: Tensor, inside: set[str]) -> bool:
+        """Whether a tensor is read outside of these operators."""
+        return tensor in self._results or not self._readers.get(tensor, set()) <= inside
+
+    def _resident(self, step: int) -> int:
+        """Bytes that others keep in memory while a step runs: inputs and weights, results between steps."""
+        total = 0
+        for tensor, readers in self._readers.items():
+            node = self._producers.get(tensor)
+            last = len(self._steps) if tensor in self._results else max(self._step[r] for r in readers)
+            if node is None or self._step[node.name] < step <= last:
+                total += _bytes(tensor)
+        return total
+
+    def tensors(self, name: str) -> tuple[str, ...]:
+        """What a call reads, as far as it computes anything of it, and what it writes."""
+        node, computation = self.calls[name], self.computations[name]
+        read = [t for t, argument in zip(node.inputs, computation.inputs, strict=True) if argument]
+        return tuple(self.name(t) for t in (*read, *node.outputs))
+
+    def name(self, tensor: Tensor) -> str:
+        """A tensor's name, unique in the graph."""
+        if tensor not in self._names:
+            expr, number = tensor
+            node = self._producers.get(tensor)
+            if node is not None:
+                name = node.name if len(node.outputs) == 1 else f"{node.name}:{number}"
+            else:
+                name = f"{getattr(expr, 'name_hint', 'constant')}@{len(self._names)}"
+            self._names[tensor] = name
+        return self._names[tensor]
+
+
+def _bytes(tensor: Tensor) -> int:
+    """0 where its size is not known."""
+    try:
+        shape, dtype = shape_of(tensor)
+        return prod(shape) * dtype_bytes(dtype)
+    except (TypeError, ValueError, AttributeError):  # a dynamic shape, no tensor
+        return 0
+
+
+def shape_of(tensor: Tensor) -> tuple[tuple[int, ...], str]:
+    """Shape and type of a tensor."""
+    from tvm import relay
+
+    expr, number = tensor
+    kind = expr.checked_type
+    kind = kind.fields[number] if isinstance(kind, relay.TupleType) else kind
+    return tuple(int(e) for e in kind.shape), str(kind.dtype)
