@@ -49,7 +49,8 @@ def opened(folder):
 
 def test_what_is_told_of_a_kernel_becomes_its_result(tmp_path):
     task = opened(tmp_path)
-    told = {"a": {"wrong": ""}, "b": {"wrong": "off by 3"}, "c": {"wrong": "", "unrun": "built, neither run nor timed: no cuda device here"}}
+    built = {"wrong": "", "unrun": "built, neither run nor timed: no cuda device here"}
+    told = {"a": {"wrong": ""}, "b": {"wrong": "off by 3"}, "c": built}
     found = {}
     for name, values in told.items():
         kernel = keep_kernel(task.kernels / f"{name}.so", lambda file: Path(file).touch(), {**values, "build_s": 0.5})
