@@ -1,0 +1,124 @@
+"""Fused kernels of a Relay model in OpenCL on PoCL: a second witness beside the emulator, where none waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from roller_tvm.device import DeviceSpec
+from roller_tvm.emulate import BufferSpec, Checked, OpenClFunction
+from roller_tvm.emulate.opencl import queue
+from roller_tvm.emulate.together import Arrays, Member, check_together
+from roller_tvm.errors import RollerError, TargetError
+from roller_tvm.measure.numerics import shape_of
+from roller_tvm.rammer import Part
+from roller_tvm.rammer.opencl_code import OPENCL
+from roller_tvm.relay.dataflow import CallNode, Tensor
+from roller_tvm.relay.fuse_rtasks import prepared
+from roller_tvm.relay.reference import reduction_terms, reference_schedule
+from roller_tvm.relay.rtask_codegen import KernelCode
+from roller_tvm.relay.rtask_fuser import Fuser
+from roller_tvm.relay.rtask_gpu import GpuKernels
+from roller_tvm.relay.rtask_graph import RTaskGraph
+from roller_tvm.relay.rtask_kernels import Computation, Computations
+from roller_tvm.relay.tasks import check_device, make_target
+from roller_tvm.relay.tuning import find_device
+from roller_tvm.tvm_env import import_relay_tvm
+
+
+def check_fusion_on_pocl(
+    mod: Any, target: Any, device: DeviceSpec | str | None = None, params: Mapping[str, Any] | None = None,
+    policy: str = "horizontal", launch: str = "stream", top: int = 10,
+) -> dict[str, Checked | RollerError]:  # fmt: skip
+    """Execute every fused kernel of a model in OpenCL, and compare it with its operators as TVM computes them.
+
+    Blocks that wait for one another need a device that promises to run them together, which OpenCL does not: with the
+    default policy no kernel has any.
+
+    Parameters
+    ----------
+    mod, target, device, params, policy, launch, top
+        As for `FuseRTasks`; a GPU's.
+
+    Returns
+    -------
+    dict of str to Checked or RollerError
+        Of each function that `FuseRTasks` makes: `WrongAnswer` where the kernel is wrong, `CannotFuse` where its blocks
+        wait or its text is no part of another in OpenCL, `NotEmulated` where PoCL has no such type.
+
+    Raises
+    ------
+    TargetError
+        It is no GPU's.
+    ToolchainError
+        There is no PoCL.
+
+    Examples
+    --------
+    >>> found = check_fusion_on_pocl(mod, "cuda -arch=sm_80", params=params)  # doctest: +SKIP
+    >>> [name for name, result in found.items() if isinstance(result, WrongAnswer)]  # doctest: +SKIP
+    []
+    """
+    import_relay_tvm("fusing rTasks of a Relay model")
+    made_target = make_target(target)
+    spec = find_device(made_target if device is None else device, device is None)
+    check_device(spec, made_target)
+    if spec.kind != "gpu":
+        raise TargetError("fused kernels are a GPU's", f"target {made_target.kind.name}", "give one of kind cuda")
+    queue()
+    witness = _Witness(spec, made_target, policy, launch, top)
+    Fuser(witness).run(prepared(mod, params, made_target))
+    return witness.found
+
+
+class _Witness(GpuKernels):
+    """The pass at work, each of its kernels checked as soon as it is made."""
+
+    def __init__(self, device: DeviceSpec, target: Any, policy: str, launch: str, top: int) -> None:
+        super().__init__(device, target, policy, launch, top)
+        self.opencl = GpuKernels(device, target, policy, launch, top)
+        self.opencl.made = Computations(device, "", top, dialect=OPENCL)
+        self.found: dict[str, Checked | RollerError] = {}
+        self._built: dict[int, tuple[Computation, Callable[[Arrays], Arrays]]] = {}
+
+    def code(
+        self, graph: RTaskGraph, symbol: str, part: Part, inside: Sequence[CallNode]
+    ) -> tuple[KernelCode, tuple[Tensor, ...], tuple[Tensor, ...]]:
+        made = super().code(graph, symbol, part, inside)
+        try:
+            kernel = self.opencl.fused(graph, symbol, part, inside)
+            members = [self._member(graph, node) for node in inside]
+            self.found[symbol] = check_together(OpenClFunction(kernel.source, kernel.host), members)
+        except RollerError as error:
+            self.found[symbol] = error
+        return made
+
+    def _member(self, graph: RTaskGraph, node: CallNode) -> Member:
+        import tvm
+
+        computation = graph.computations[node.name]
+        tensors = computation.program.tensors
+        if id(computation) not in self._built:
+            self._built[id(computation)] = computation, _own_loops(tensors, len(node.outputs))
+        specs = tuple(BufferSpec(name, shape_of(tensor), str(tensor.dtype))
+                      for name, tensor in zip(graph.tensors(node.name), tensors, strict=True))
+        terms = reduction_terms(tvm.auto_scheduler.ComputeDAG(list(tensors)).ops)
+        return Member(specs, self._built[id(computation)][1], terms, len(node.outputs))
+
+
+def _own_loops(tensors: Sequence[Any], outputs: int) -> Callable[[Arrays], Arrays]:
+    """What a computation makes of its inputs, by TVM's own schedule."""
+    import tvm
+
+    results = tensors[len(tensors) - outputs :]
+    kernel = tvm.build(reference_schedule(results), list(tensors), "llvm")
+
+    def compute(arrays: Arrays) -> Arrays:
+        made = [tvm.nd.empty(shape_of(r), r.dtype) for r in results]
+        kernel(*map(tvm.nd.array, arrays), *made)
+        return [m.numpy() for m in made]
+
+    return compute
+
+
+__all__ = ["check_fusion_on_pocl"]

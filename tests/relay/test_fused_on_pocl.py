@@ -1,0 +1,66 @@
+"""Fused kernels whose blocks do not wait, in OpenCL on PoCL: their operators against TVM's own schedules."""
+
+import pytest
+
+tvm = pytest.importorskip("tvm")
+pytestmark = pytest.mark.tvm
+
+from tvm import relay  # noqa: E402
+
+from roller_tvm.emulate import Checked  # noqa: E402
+from roller_tvm.emulate.opencl import queue  # noqa: E402
+from roller_tvm.errors import TargetError, ToolchainError, WrongAnswer  # noqa: E402
+from roller_tvm.rammer.code import _Made  # noqa: E402
+from roller_tvm.rammer.device_code import CannotFuse  # noqa: E402
+from roller_tvm.relay import FuseRTasks, fused_sources  # noqa: E402
+from roller_tvm.relay.fused_on_pocl import check_fusion_on_pocl  # noqa: E402
+
+from .fused_nets import ARCH, Net  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def pocl():
+    try:
+        queue()
+    except ToolchainError as error:
+        pytest.skip(f"{error.what}: {error.remedy}")
+
+
+def branches(net):
+    """A product, a convolution, a softmax and single elements, of other widths; then what reads two of them."""
+    x, y = relay.var("x", shape=(8, 32)), relay.var("y", shape=(1, 4, 8, 8))
+    dense = relay.nn.dense(x, net.weight("d", 32, 32))
+    both = [relay.reshape(relay.nn.softmax(x), (1, 4, 8, 8)), net.conv(y, "c", 4, 4, 3)]
+    return net.module(relay.Tuple([dense, relay.concatenate(both, 1), relay.tanh(y) * relay.sigmoid(y)]))
+
+
+def test_operators_of_other_widths():
+    net = Net()
+    mod = branches(net)
+    found = check_fusion_on_pocl(mod, ARCH, params=net.params, top=2)
+    assert found and all(isinstance(r, Checked) and r.elements == r.of_elements for r in found.values()), found
+    sources = fused_sources(FuseRTasks(ARCH, params=net.params, top=2, policy="horizontal")(mod))
+    assert list(sources) == list(found) and "_steps" not in "".join(sources.values())
+    assert "rammer_sync" in sources["rtasks_0"]  # of unequal widths, by way of shared memory
+
+
+def test_blocks_of_another_operator_are_found(monkeypatch):
+    """What the witness is for: each block of the second operator runs as its first."""
+    run = _Made._run
+    monkeypatch.setattr(_Made, "_run", lambda self, n, block, *more: run(self, n, "0u" if n else block, *more))
+    net = Net()
+    x = relay.var("x", shape=(32, 32))
+    mod = net.module(relay.Tuple([relay.nn.dense(x, net.weight(n, 64, 32)) for n in "ab"]))
+    (found,) = check_fusion_on_pocl(mod, ARCH, params=net.params, top=2).values()
+    assert isinstance(found, WrongAnswer) and "result 1: " in str(found)
+
+
+def test_plans_that_wait_are_not_run():
+    net = Net()
+    (found,) = check_fusion_on_pocl(branches(net), ARCH, params=net.params, top=2, policy="best").values()
+    assert isinstance(found, CannotFuse) and "its blocks wait for one another" in str(found)
+
+
+def test_a_target_that_is_no_gpu():
+    with pytest.raises(TargetError, match="fused kernels are a GPU's"):
+        check_fusion_on_pocl(branches(Net()), "llvm")
