@@ -18,6 +18,8 @@ _INDICES = {"threadIdx": "rammer_thread", "blockIdx": "rammer_block", "blockDim"
             "gridDim": "rammer_blocks"}  # fmt: skip
 #: Alignment of what lies in the arena: the widest access of a thread.
 ALIGNMENT = 16
+#: What the arena is aligned to.
+_LINE = 128
 #: Barriers that need every thread of the block: with fewer, there is no such instruction.
 _WHOLE_BLOCK = re.compile(r"\b(?:__syncthreads_(?:count|and|or)|__barrier_sync)\b|\bgrid_group\b|\bthis_grid\b")
 #: An element of an array, or a vector of them, that is assigned to: its array, how, what.
@@ -121,6 +123,9 @@ def device_function(source: str, kernel: str, threads: Extents, blocks: Extents,
     parameters = re.sub(r"\b(?:__restrict__|__restrict|__grid_constant__)\b", "", declared)
     own = lanes = prod(threads)
     syncs = bool(_SYNC.search(blanked(body)) or _WHOLE_BLOCK.search(blanked(body)))
+    if syncs and re.search(r"\breturn\b", blanked(body)):  # it would come to the next barrier, not leave the block
+        raise CannotFuse("threads return, where others of the block wait at barriers", where=f"kernel '{kernel}'",
+                         remedy="leave the operator a kernel of its own")
     if syncs and own < block_threads:
         lanes = -(-own // 32) * 32
         body = _own_barrier(body, kernel, own, lanes, block_threads)
@@ -186,7 +191,11 @@ def _twice(plain: str) -> str:
 def _arena(body: str, kernel: str, dynamic_shared: int) -> tuple[str, str, int]:
     """The body with its shared arrays in the arena, their declarations as members, and their bytes."""
     changes, members, size = [], "", 0
-    for match in _SHARED.finditer(blanked(body)):
+    declarations = list(_SHARED.finditer(blanked(body)))
+    # Open-ended arrays are all the same memory; the others lie behind it, not in it.
+    first = -(-dynamic_shared // _LINE) * _LINE if any(match["extern"] for match in declarations) else 0
+    at = f"(rammer_arena + {first}u)" if first else "rammer_arena"
+    for match in declarations:
         declared = body[match.start("rest") : match.end("rest")]
         align = max([ALIGNMENT, *map(int, _ALIGN.findall(declared))])
         found = _ARRAY.match(_ALIGN.sub(" ", declared))
@@ -195,7 +204,6 @@ def _arena(body: str, kernel: str, dynamic_shared: int) -> tuple[str, str, int]:
                              remedy="leave the operator a kernel of its own")
         c_type, name, extents = " ".join(found["type"].split()), found["name"], found["extents"].strip()
         if match["extern"]:
-            size = max(size, dynamic_shared)
             changes.append((match.start(), match.end(), f"auto* {name} = ({c_type}*)rammer_arena;"))
             continue
         numbers = re.findall(r"\[\s*(\d+)\s*\]", extents)
@@ -205,7 +213,8 @@ def _arena(body: str, kernel: str, dynamic_shared: int) -> tuple[str, str, int]:
                              remedy="leave the operator a kernel of its own")
         size = -(-size // align) * align + width * prod(map(int, numbers))
         members += f"  __align__({align}) {c_type} {name}{extents};\n"
-        changes.append((match.start(), match.end(), f"auto& {name} = ((rammer_self_shared*)rammer_arena)->{name};"))
+        changes.append((match.start(), match.end(), f"auto& {name} = ((rammer_self_shared*){at})->{name};"))
+    size = first + size if members else dynamic_shared if first else 0
     return spans(body, changes), members, -(-size // ALIGNMENT) * ALIGNMENT
 
 

@@ -144,6 +144,38 @@ def test_what_cannot_be_fused_is_named() -> None:
         fuse("plan0", part.program, {"a": wrong, "b": more}, DEVICE)
 
 
+def test_shared_memory_of_two_kinds_is_apart() -> None:
+    """Declared with its size, and taken at the launch: with one in the other, what is turned would be overwritten."""
+    made, code = operator("a", ["x"], 64)
+    text = code.source.replace("  __syncthreads();", """  extern __shared__ float more[];
+  more[((int)threadIdx.x)] = -turned_shared[((int)threadIdx.x)];
+  __syncthreads();
+  if (more[0] > 0.0f) turned_shared[((int)threadIdx.x)] = more[((int)threadIdx.x)];
+  __syncthreads();""")
+    launches = (replace(code.host.launches[0], dynamic_shared=4 * 64),)
+    both = replace(code, source=text, host=replace(code.host, launches=launches))
+    after, next_code = operator("b", ["a"], 128)
+    (part,) = plan_graph(DataFlowGraph((made, after)), DEVICE, "wavefront").parts
+    assert part.program is not None
+    kernel = fuse("plan0", part.program, {"a": both, "b": next_code}, DEVICE)
+    assert kernel.shared_bytes >= 2 * 4 * 64
+    x = np.arange(1, SIZE + 1, dtype="float32")
+    expected = reference((("a", ["x"], 64, True), ("b", ["a"], 128, True)), x)
+    np.testing.assert_array_equal(run(kernel, x)["b"], expected["b"])
+
+
+def test_threads_that_leave_before_a_barrier_are_refused() -> None:
+    """A kernel's own threads may; as a part of another they would come to its next barrier."""
+    made, code = operator("a", ["x"], 64)
+    other, more = operator("b", ["x"], 128)
+    barrier = "  __syncthreads();"
+    leaves = replace(code, source=code.source.replace(barrier, f"  if (threadIdx.x > 62) return;\n{barrier}"))
+    (part,) = plan_graph(DataFlowGraph((made, other)), DEVICE).parts
+    assert part.program is not None
+    with pytest.raises(CannotFuse, match="kernel 'a_kernel': threads return"):
+        fuse("plan0", part.program, {"a": leaves, "b": more}, DEVICE)
+
+
 def test_vEUs_that_are_not_resident_together_are_refused() -> None:
     """The kernels take more shared memory than the rKernels said: a block that never starts would be waited for."""
     made, code = operator("a", ["x"], 64)
