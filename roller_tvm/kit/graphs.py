@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from math import prod
+from math import prod, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ def build_graph(kit: Path, case: Case, arch: str, options: Options) -> KitOperat
     made = _Graph(case, arch, options)
     plans = (made.fused(), made.apart())
     inputs, output = [t.shape for t in made.parameters[:-1]], made.parameters[-1].shape
-    reference = Reference(UNFUSED, (), tuple(inputs), output, 0, made.flops)
+    reference = Reference(UNFUSED, (), tuple(inputs), output, made.terms(), made.flops)
     operator = KitOperator(case, arch, DEVICES[arch], reference, plans, (), made_by)
     write_archive(path, operator, made.files)
     return operator
@@ -75,6 +75,16 @@ class _Graph:
         self.files: dict[str, bytes] = {}
         self.resources: dict[str, tuple[dict[str, Any], ...]] = {}
         self.parameters: tuple[Tensor, ...] = ()
+
+    def terms(self) -> int:
+        """Of one sum that rounds as much as all that follow one another in the graph."""
+        roots: dict[str, float] = {}
+        for wave in self.graph.waves:
+            for o in wave:
+                stages = plan.expression.stages if (plan := o.fastest.plan) else ()
+                own = sum(sqrt(prod(a.extent for a in s.reduce)) for s in stages if s.reduce)
+                roots[o.name] = own + max((roots[e.producer] for e in o.inputs), default=0.0)
+        return round(max(roots.values()) ** 2)
 
     def fused(self) -> KitPlan:
         """As planned: parts that are one kernel, and those that are not."""

@@ -33,7 +33,7 @@ class Reference:
     output : tuple of int
         A shape.
     terms : int
-        Added up for one element.
+        Added up for one element; of a graph, in one sum that rounds as much as all that follow one another.
     flops : int
     """
 

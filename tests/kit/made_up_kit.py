@@ -37,7 +37,7 @@ def add_graph(folder, name, plans, arch="sm_90"):
     fused, apart = replace(plan(0), variant="fused"), plan(1)
     launch = replace(apart.launches[0], dynamic_shared=0)  # the last of two kernels makes the result
     apart = replace(apart, variant=UNFUSED, image="1.cubin", launches=(replace(launch, image="2.cubin"), launch))
-    reference = Reference(UNFUSED, (), ((COUNT,),), (COUNT,), 0, 8)
+    reference = Reference(UNFUSED, (), ((COUNT,),), (COUNT,), 10_000, 8)
     write_archive(archive_path(folder, arch, case),
                   KitOperator(case, arch, "h200", reference, (fused, apart), (), "by hand"), files)
 

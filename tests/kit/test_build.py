@@ -130,7 +130,8 @@ def test_a_graph_of_operators_fused_and_one_by_one(tmp_path):
     made = build_case(tmp_path, case, "sm_90", OPTIONS)
     fused, apart = made.plans
     assert len(fused.launches) * 3 <= len(apart.launches) and fused.predicted_us < apart.predicted_us
-    assert verify(tmp_path)[1] == []
+    # One after the other: a projection, a head's products and softmax (largest, sum), and the last projection.
+    assert verify(tmp_path)[1] == [] and made.reference.terms == round((2 * 48**0.5 + 4 * 16**0.5) ** 2)
     bench = Bench(EmulatedCard(sources(tmp_path)), tmp_path, "sm_90")
     found = list(measure_operator(bench, archive_path(tmp_path, "sm_90", case), [0, 1], 1.0, float("inf")))
     assert [f["verdict"] for f in found] == ["right", "right"], found

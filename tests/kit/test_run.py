@@ -69,13 +69,14 @@ def test_all_is_well(driver, tmp_path):
 
 
 def test_a_graph_fused_beside_its_operators_one_by_one(driver, tmp_path):
-    """Two kernels of two images against one; a fused kernel that differs from them is wrong."""
-    kit = make_kit(tmp_path / "kit", {"E1": ["right us=7"]})
-    add_graph(kit, "F0", ["right us=5", "right us=6", "right us=9"])
+    """Two kernels of two images against one; a fused kernel that differs from them by more than roundings is wrong."""
+    kit = make_kit(tmp_path / "kit", {"E1": ["right us=7", "near"]})
+    add_graph(kit, "F0", ["near us=5", "right us=6", "right us=9"])
     add_graph(kit, "F1", ["wrong us=5", "right us=6", "right us=9"])
     code, said, results = run(kit, tmp_path / "out", driver)
     assert code == 6 and results["status"] == "done", said
     assert verdicts(results, "F0") == ["right", "right"] and verdicts(results, "F1") == ["wrong", "right"]
+    assert verdicts(results, "E1") == ["right", "wrong"], "an operator's own sums are exact"
     plans = results["operators"]["F0.float32"]["plans"]
     assert [plans[n]["kernels"] for n in "01"] == [1, 2]
     assert plans["0"]["us"]["median"] == pytest.approx(5) and plans["1"]["us"]["median"] == pytest.approx(15)
