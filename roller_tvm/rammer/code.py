@@ -322,6 +322,7 @@ static __device__ unsigned {name}_ended;
   }}
   // Nobody polls any more when the last block gets here.
   if (__syncthreads_or(rammer_t == 0 && atomicInc(&{name}_ended, gridDim.x - 1) == gridDim.x - 1)) {{
+    __threadfence();  // what the others wrote there comes before what is written now
     for (unsigned n = rammer_t; n < gridDim.x; n += {self.threads}) steps[n] = 0;
   }}
 }}

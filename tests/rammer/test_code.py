@@ -95,6 +95,8 @@ def test_a_graph_with_barriers_launched_three_times() -> None:
         ("e", ["c", "d"], 128, True), ("f", ["e", "b"], 48, True),
     )  # fmt: skip
     assert kernel.resident >= 1 and "rammer_sync(96)" in kernel.source
+    ended = kernel.source.index("atomicInc(&plan0_ended")  # no write to a counter may come after the one that resets it
+    assert ended < kernel.source.index("__threadfence();", ended) < kernel.source.index("steps[n] = 0")
     assert [p.name for p in kernel.host.parameters] == ["x", "f"]
     (workspace,) = kernel.host.between  # of a, b, c, d and e
     assert workspace.shape == (5 * SIZE,)
