@@ -2,8 +2,9 @@
 
     python python/build_gpu_kit.py [--out build/gpu-kit] [--only C0,M1] [--dtypes float32,float16] [--jobs 2]
 
-Needs a TVM of the Relax line and NVRTC or nvcc; no GPU. What is there as this code makes it is kept: a run that was
-interrupted goes on. Afterwards, on the other machine: python3 gpu-kit/gpu_kit.py --out results
+Needs a TVM of the Relax line and NVRTC or nvcc (the older its CUDA, the older the drivers may be); no GPU. What
+is there as this code makes it is kept: a run that was interrupted goes on. Afterwards, on the other machine:
+python3 gpu-kit/gpu_kit.py --out results
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from roller_tvm.errors import RollerError, UsageError  # noqa: E402
-from roller_tvm.kit.build import DEVICES, Options, build_case, build_support, copy_runner  # noqa: E402
+from roller_tvm.kit.build import DEVICES, Options, build_case, build_support, copy_runner, state  # noqa: E402
 from roller_tvm.kit.cases import FAMILIES, Case, all_cases, fair  # noqa: E402
 from roller_tvm.kit.verify import verify  # noqa: E402
 
@@ -71,6 +72,8 @@ def main() -> int:
         for arch in archs:
             build_support(args.out, arch, options)
         copy_runner(args.out, HERE / "gpu_kit.py")
+        compiler = state(options).split(",")[0]
+        print(f"compiled by {compiler}: for drivers of CUDA {compiler.split()[-1].split('.')[0]} and later")
     except RollerError as error:
         print(error, file=sys.stderr)
         return error.exit_code
