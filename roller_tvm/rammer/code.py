@@ -16,6 +16,8 @@ from ..device import DeviceSpec
 from ..emulate.host import BufferSpec, HostCode, Launch
 from ..emulate.source import dtype_bytes
 from ..model.occupancy import occupancy
+from ..toolchain import KernelResources
+from .bounds import Bounds, bounds_of
 from .device_code import CannotFuse, DeviceFunction
 from .dialect import CUDA, Dialect
 from .program import BarrierTask, RTask, TaskProgram
@@ -79,12 +81,18 @@ class FusedKernel:
         Of a block.
     resident : int
         Blocks that have to be on a unit at a time; 0 where none waits for another.
+    bounds : Bounds or None
+        Its launch bounds, where blocks wait.
+    compiled : KernelResources or None
+        What it takes, where a compiler was here to tell.
     """
 
     source: str
     host: HostCode
     shared_bytes: int
     resident: int
+    bounds: Bounds | None = None
+    compiled: KernelResources | None = None
 
 
 def fuse(
@@ -117,7 +125,7 @@ def fuse(
     arena = max((f.shared_bytes for f in made.functions), default=0)
     # Blocks of a plain kernel run in any order: only where nothing that is read is written.
     waits = program.waits or bool(made.read & made.written)
-    resident = 0
+    resident, bounds = 0, None
     refuse_waits(name, waits, dialect)
     if waits:
         resident = -(-program.used // spec.units)
@@ -126,14 +134,15 @@ def fuse(
             raise CannotFuse(f"its {program.used} vEUs wait for one another, and a unit of {spec.name} has room for "
                              f"{fits} of {resident} ({limit})", where=f"plan '{name}'",
                              remedy="plan with the shared memory that the kernels take")
+        bounds = bounds_of(spec, made.threads, resident)[0]
     static = spec.limits.shared_per_block_bytes
     dynamic = arena if dialect.dynamic_arena and (made.dynamic or (static is not None and arena > static)) else 0
-    body = made.persistent(arena, dynamic, resident) if waits else made.side_by_side(arena, dynamic)
+    body = made.persistent(arena, dynamic, bounds) if bounds else made.side_by_side(arena, dynamic)
     grid = program.used if waits else sum(prod(launch.grid) for launch in made.launches)
     parameters, between = made.interface()
     arguments = tuple(spec.name for spec in (*parameters, *between))
     launch = Launch(name, arguments, (grid, 1, 1), (made.threads, 1, 1), dynamic)
-    return FusedKernel(body, HostCode(parameters, between, (launch,)), arena, resident)
+    return FusedKernel(body, HostCode(parameters, between, (launch,)), arena, resident, bounds)
 
 
 def refuse_waits(name: str, waits: bool, dialect: Dialect) -> None:
@@ -274,7 +283,7 @@ class _Made:
                 f"{self._arena(arena, dynamic)}{self._workspace()}  const unsigned rammer_t = {self.dialect.thread};\n"
                 f"{body}}}\n")
 
-    def persistent(self, arena: int, dynamic: int, resident: int) -> str:
+    def persistent(self, arena: int, dynamic: int, bounds: Bounds) -> str:
         """Blocks that walk their lists."""
         name, used = self.name, self.program.used
         lists, groups, waits = self._lists()
@@ -293,7 +302,7 @@ class _Made:
 static __device__ unsigned {name}_steps[{used}];
 static __device__ unsigned {name}_ended;
 {tables}
-{self._signature(f"{self.threads}, {resident}")}{self._arena(arena, dynamic)}  const unsigned rammer_t = threadIdx.x;
+{self._signature(str(bounds))}{self._arena(arena, dynamic)}  const unsigned rammer_t = threadIdx.x;
   volatile unsigned* steps = {name}_steps;
   for (int at = {name}_first[blockIdx.x]; at < {name}_first[blockIdx.x + 1]; ++at) {{
     const int what = {name}_list[2 * at], which = {name}_list[2 * at + 1];

@@ -14,7 +14,10 @@ from ..device import DeviceSpec
 from ..emulate.host import BufferSpec
 from ..errors import BadInput, RollerError, TargetError, UnsupportedOperator, last_line
 from ..rammer import FusionPlan, Part
+from ..rammer.bounds import without_spills
+from ..rammer.code import FusedKernel
 from ..rammer.device_code import CannotFuse
+from ..tir.emulated import generated
 from ..tir.fused_func import fused_function, require_sources
 from ..tir.nodes import key
 from ..tir.rtasks import Call, KernelMaker
@@ -240,13 +243,25 @@ class _GpuFusion:
         given = [spec.name for spec in kernel.host.parameters if isinstance(spec, BufferSpec)]
         reads, results = (tuple(n for n in given if (n in made) == written) for written in (False, True))
         specs = [*(spec_of(block, n) for n in (*reads, *results)), *kernel.host.between]
-        func = fused_function(name, kernel, self.graph.target, specs, [o for o, _ in part.kernels])
+        func, kernel = self._function(name, kernel, specs, [o for o, _ in part.kernels])
         self.taken.add(name)
         builder = relax.BlockBuilder(self.mod)  # which gives the variable its type
         var = builder.add_func(func, name)
         self.mod = builder.get()
         self.report.kernels[name] = kernel
         return name, FusedCall(tuple(calls), var, reads, (*results, *kernel.host.between))
+
+    def _function(
+        self, name: str, kernel: FusedKernel, specs: Sequence[BufferSpec], operators: Sequence[str]
+    ) -> tuple[Any, FusedKernel]:
+        """A kernel as a function, by launch bounds that the compiler here keeps to without spilling; and the kernel."""
+        target = self.graph.target
+
+        def text(one: FusedKernel) -> str:
+            return generated(fused_function(name, one, target, specs, operators, proven=True), target)[0]
+
+        kernel = without_spills(kernel, self.graph.device, str(target.attrs["arch"]), text=text)
+        return fused_function(name, kernel, target, specs, operators, proven=kernel.compiled is not None), kernel
 
 
 def _read(calls: Sequence[Call]) -> frozenset[str]:

@@ -30,8 +30,9 @@ _RESIDENT = "tirx.launch_bounds_min_blocks_per_sm"
 
 
 def fused_function(
-    name: str, kernel: FusedKernel, target: Any, parameters: Sequence[BufferSpec], operators: Collection[str] = ()
-) -> Any:
+    name: str, kernel: FusedKernel, target: Any, parameters: Sequence[BufferSpec], operators: Collection[str] = (),
+    proven: bool = False,
+) -> Any:  # fmt: skip
     """The PrimFunc that launches a fused kernel.
 
     Parameters
@@ -45,6 +46,9 @@ def fused_function(
         The function's, of the kernel's tensors by their names; last the memory that only it sees.
     operators : collection of str
         Names of what is in it, for who reads the module.
+    proven : bool
+        Whether the kernel keeps to few enough registers by its own launch bounds as far as TensorIR can say them: not
+        how many threads a larger block would have. Else it is told how many blocks a unit has to have room for.
 
     Examples
     --------
@@ -57,6 +61,7 @@ def fused_function(
     if missing := set(launch.arguments) - set(given):
         raise ValueError(f"kernel '{launch.kernel}' works on {', '.join(sorted(missing))}, which are no parameters")
     types = [given[argument] for argument in launch.arguments]
+    blocks = kernel.bounds.blocks if proven and kernel.bounds else kernel.resident
 
     def made(source: str, callee: str) -> Any:
         arguments = [given[a].data for a in launch.arguments]
@@ -68,8 +73,8 @@ def fused_function(
         body: Any = tirx.Evaluate(tirx.call_intrin("", _CALL, callee, *arguments, source))
         if arena is not None:
             body = tirx.SeqStmt([tirx.AllocBuffer(arena), body])
-        if kernel.resident:
-            body = tirx.AttrStmt(tirx.const(0, "int32"), _RESIDENT, kernel.resident, body)
+        if blocks:
+            body = tirx.AttrStmt(tirx.const(0, "int32"), _RESIDENT, blocks, body)
         for tag, extent in (("threadIdx.x", launch.block[0]), ("blockIdx.x", launch.grid[0])):
             axis = tirx.IterVar(None, tirx.Var(tag.replace(".", "_"), "int32"), 1, tag)
             body = tirx.AttrStmt(axis, "thread_extent", extent, body)

@@ -1,0 +1,108 @@
+"""Launch bounds of kernels that wait: enough room by any compiler, and none by which the compiler at hand spills."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roller_tvm.device import load_device
+from roller_tvm.model.registers import register_cap
+from roller_tvm.rammer import bounds
+from roller_tvm.rammer.bounds import Bounds, bounded, bounds_of, together, without_spills
+from roller_tvm.rammer.code import FusedKernel
+from roller_tvm.rammer.device_code import CannotFuse
+from roller_tvm.toolchain import Compiler, KernelResources
+
+from .test_code import fused
+
+A100 = load_device("a100")
+
+
+def waiting() -> FusedKernel:
+    kernel, _ = fused(("a", ["x"], 64, True), ("b", ["a"], 128, True), ("c", ["a", "b"], 32, False))
+    assert kernel.resident
+    return kernel
+
+
+@given(st.sampled_from(["a100", "v100", "h200", "t4", "rtx4090"]), st.integers(1, 1024), st.integers(1, 16))
+def test_the_first_bounds_leave_room_for_all_blocks(name: str, threads: int, resident: int) -> None:
+    spec = load_device(name)
+    limits = spec.limits
+    if together(spec, threads, resident) > limits.max_threads_per_unit:
+        return
+    first, *others = bounds_of(spec, threads, resident)
+    assert first.threads >= threads and all(b.threads >= threads for b in others)
+    # What a compiler may take at most, of one large block or of several.
+    registers = register_cap(spec, together(spec, first.threads, max(1, first.blocks)))
+    assert registers
+    # Each scheduler has its part of the register file, and its part of the warps.
+    a_warp = -(-registers * spec.vector_width // limits.register_granularity) * limits.register_granularity
+    a_scheduler = limits.registers_per_unit // limits.schedulers_per_unit // a_warp
+    assert a_scheduler * limits.schedulers_per_unit >= resident * -(-threads // spec.vector_width)
+
+
+def test_a_kernel_that_waits_has_the_bound_of_one_large_block() -> None:
+    """By blocks ptxas fills their whole share of the register file, and spills what is left over."""
+    kernel = waiting()
+    every = 128 * kernel.resident
+    if every < 1024:
+        assert kernel.bounds == Bounds(every) and f"__launch_bounds__({every}) plan0(" in kernel.source
+    else:
+        assert kernel.bounds == Bounds(128, kernel.resident)
+    few = bounds_of(A100, 128, 5)[0]
+    assert f"__launch_bounds__({few}) plan0(" in bounded(kernel, few).source
+    none, _ = fused(("a", ["x"], 64, True), ("b", ["x"], 128, True))
+    assert none.bounds is None and "__launch_bounds__(128) plan0(" in none.source
+
+
+def compiler(monkeypatch: pytest.MonkeyPatch, *taken: KernelResources) -> list[str]:
+    """A compiler by which a kernel takes one after the other; what it is given."""
+    given: list[str] = []
+    results = iter(taken)
+    monkeypatch.setattr(bounds, "find_compilers", lambda: (Compiler("nvcc", (13, 0), "nvcc", ("sm_70", "sm_80")),))
+    monkeypatch.setattr(bounds, "compile_cuda", lambda source, *_: given.append(source))
+    monkeypatch.setattr(bounds, "kernel_resources", lambda _: {"plan0": next(results)})
+    return given
+
+
+def small(resident: int = 5) -> FusedKernel:
+    return bounded(replace(waiting(), resident=resident), bounds_of(A100, 128, resident)[0])
+
+
+def test_bounds_by_which_it_spills_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = compiler(monkeypatch, KernelResources(32, 8, 0), KernelResources(104, 0, 0), KernelResources(56, 0, 0))
+    made = without_spills(small(), A100, "sm_80")
+    # 640 spills, '128, 5' takes more registers than five blocks have, 128 alone is seen to take few enough.
+    assert made.bounds == Bounds(128) and made.compiled == KernelResources(56, 0, 0)
+    assert [f"__launch_bounds__({b})" in s for b, s in zip(bounds_of(A100, 128, 5), given, strict=True)] == [True] * 3
+
+
+def test_what_spills_by_all_bounds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler(monkeypatch, *[KernelResources(96, 8, 0, spill_bytes=16)] * 3)
+    told = r"'plan0' for sm_80: it spills.*\(640\): 96 registers, 8 B local.*\(128, 5\).*\(128\)"
+    with pytest.raises(CannotFuse, match=told):
+        without_spills(small(), A100, "sm_80")
+
+
+def test_without_a_compiler_the_first_bounds_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = compiler(monkeypatch)
+    assert without_spills(small(), A100, "sm_90") == small() and not given  # this one knows no sm_90
+    free = replace(small(), resident=0)
+    assert without_spills(free, A100, "sm_80") is free and not given  # nothing waits
+    monkeypatch.setattr(bounds, "find_compilers", lambda: ())
+    assert without_spills(small(), A100, "sm_80") == small()
+
+
+def test_a_source_that_says_less_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TensorIR cannot say how many threads a larger block would have."""
+    given = compiler(monkeypatch, KernelResources(64, 8, 0), KernelResources(96, 0, 0))
+
+    def text(kernel: FusedKernel) -> str:
+        assert kernel.bounds
+        return f"blocks {kernel.bounds.blocks}"
+
+    assert without_spills(small(), A100, "sm_80", text=text).bounds == Bounds(128, 5)
+    assert given == ["blocks 0", "blocks 5"]
