@@ -8,10 +8,10 @@ pytestmark = pytest.mark.tvm
 pytest.importorskip("tvm.relay")
 
 from roller_tvm.compare import relay as edge  # noqa: E402
-from roller_tvm.compare.relay.ansor import best_record, read_back  # noqa: E402
+from roller_tvm.compare.relay.ansor import best_record, names_with_digits, read_back  # noqa: E402
 from roller_tvm.compare.relay.functions import relay_function  # noqa: E402
 from roller_tvm.compare.relay.tasks import open_task  # noqa: E402
-from roller_tvm.compare.suite import Case  # noqa: E402
+from roller_tvm.compare.suite import Case, load_suite  # noqa: E402
 from roller_tvm.errors import UnsupportedOperator  # noqa: E402
 
 from ..expr.examples import EXAMPLES  # noqa: E402
@@ -63,6 +63,14 @@ def test_operators_become_tasks(prepared, folder):
     assert all(not p["reason"] and p["flops"] > 0 and p["io_bytes"] > 0 for p in prepared.values())
     told = {case: json.loads((folder / p["file"]).read_text()) for case, p in prepared.items()}
     assert told["dense"]["default"] and not told["norm"]["default"]  # several kernels in Relay, one here
+
+
+def test_ansor_can_pack_the_weights_of_every_operator(folder):
+    cases = [c for c in load_suite("cpu") if c.weighted]
+    assert any(c.operator == "dense" for c in cases)  # Relay calls its axes i0 and i1
+    for prepared in edge.prepare([c.to_json() for c in cases], TARGET, str(folder)):
+        opened = open_task(folder / prepared["file"], prepared["case"], TARGET, folder)
+        assert not names_with_digits(opened.dag), prepared["case"]["id"]
 
 
 @pytest.mark.slow

@@ -61,10 +61,10 @@ def build_again(
         return str(importlib.import_module(f"{__name__}.untuned").tune(opened, trials)["kernel"])
     if tuner == "autotvm":
         return opened.told(importlib.import_module(f"{__name__}.autotvm").build(opened, schedule))
-    from roller_tvm.compare.relay.ansor import packs_for
     from roller_tvm.compare.relay.kernels import build_record
+    from roller_tvm.relay.measure import packs_weights
 
-    packs = packs_for(opened, tuner)
+    packs = packs_weights(opened.search_task)
     return opened.told(build_record(opened.key, opened.dag, opened.target, packs, schedule, opened.kernels))
 
 

@@ -26,11 +26,9 @@ def tune(opened: Opened, trials: int) -> dict[str, Any]:
     """Tune with as many trials, less those that its file has."""
     from tvm import auto_scheduler
 
+    from roller_tvm.relay.measure import packs_weights
+
     task = opened.search_task
-    remark = ""
-    if names_with_digits(opened.dag):
-        task = opened.with_option(False)
-        remark = "weights not packed: TVM's layout rewriting does not take this operator's axis names"
     log = opened.work("ansor") / f"records.{trials}.json"
     reached = log.with_name(f"curve.{trials}.jsonl")
     if not log.exists():  # seconds alone cannot be gone on with
@@ -56,24 +54,15 @@ def tune(opened: Opened, trials: int) -> dict[str, Any]:
     found = {"seconds": curve.noted, "trials": tried}
     if not line:
         return {**found, "status": "failed", "reason": f"none of {tried} kernels worked"}
-    packs = packs_for(opened, "ansor")
-    path = build_record(opened.key, opened.dag, opened.target, packs, line, opened.kernels)
+    path = build_record(opened.key, opened.dag, opened.target, packs_weights(task), line, opened.kernels)
     tiles, thought = read_back(line, opened.dag, opened.device)
-    return opened.found(path, found["seconds"], tried, claimed, curve.points, line, tiles, remark=remark,
-                        thought=thought)  # fmt: skip
+    return opened.found(path, found["seconds"], tried, claimed, curve.points, line, tiles, thought=thought)
 
 
 def names_with_digits(dag: Any) -> bool:
     """Whether Ansor's layout rewriting would end in compute_dag.cc:764 (axis names with digits)."""
     free = [op for op in dag.ops if "layout_free_placeholders" in (getattr(op, "attrs", None) or {})]
     return any(c.isdigit() for op in free for a in (*op.axis, *op.reduce_axis) for c in a.var.name)
-
-
-def packs_for(opened: Opened, tuner: str) -> bool:
-    """Whether a tuner's records of a task take its weights packed."""
-    from roller_tvm.relay.measure import packs_weights
-
-    return packs_weights(opened.search_task) and not (tuner == "ansor" and names_with_digits(opened.dag))
 
 
 def watch(curve: CurveFile) -> Any:

@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
+from string import ascii_lowercase
 from typing import Any
 
 from roller_tvm.compare.opened import OpenedTask, model_told, write_task
@@ -37,17 +38,11 @@ class Opened(OpenedTask):
     @cached_property
     def search_task(self) -> Any:
         """With the packing of weights that ``relay.build`` applies."""
-        return self.with_option(True)
-
-    def with_option(self, rewrites: bool) -> Any:
-        """The task with or without the packing of weights."""
         from tvm import auto_scheduler
 
-        options = auto_scheduler.LayoutRewriteOption
-        option = options.get_target_default(self.target, True) if rewrites else options.NO_REWRITE
         return auto_scheduler.SearchTask(
             compute_dag=self.dag, workload_key=self.key, target=self.target, desc=self.desc,
-            layout_rewrite_option=option,
+            layout_rewrite_option=auto_scheduler.LayoutRewriteOption.get_target_default(self.target, True),
         )  # fmt: skip
 
 
@@ -125,8 +120,38 @@ def _write(
 ) -> Prepared:
     from tvm.runtime._ffi_node_api import SaveJSON
 
-    data = {"key": key, "desc": desc, "tensors": str(SaveJSON(dag.tensors)), "default": default, "flops": flops}
+    tensors = letters_alone(str(SaveJSON(dag.tensors)))
+    data = {"key": key, "desc": desc, "tensors": tensors, "default": default, "flops": flops}
     return Prepared(case, write_task(case, data, folder), flops, io_bytes)
+
+
+def letters_alone(tensors: str) -> str:
+    """Tensors as JSON, digits in the names of variables replaced by letters: Ansor packs no weight along an axis 'i1'.
+
+    Examples
+    --------
+    >>> nodes = [{"type_key": "tir.Var", "attrs": {"name": "1"}}, {"type_key": "runtime.String", "repr_str": "i1"}]
+    >>> json.loads(letters_alone(json.dumps({"nodes": nodes})))["nodes"][-1]["repr_str"]
+    'ib'
+    """
+    data = json.loads(tensors)
+    nodes = data["nodes"]
+    variables = [n for n in nodes if n.get("type_key") in ("tir.Var", "tir.SizeVar")]
+    taken = {nodes[int(v["attrs"]["name"])]["repr_str"] for v in variables}
+    fresh: dict[str, str] = {}
+    for variable in variables:
+        name_node = nodes[int(variable["attrs"]["name"])]
+        name = name_node["repr_str"]
+        if not any(c.isdigit() for c in name):
+            continue
+        if name not in fresh:
+            fresh[name] = "".join(ascii_lowercase[int(c)] if c.isdigit() else c for c in name)
+            while fresh[name] in taken:
+                fresh[name] += "x"
+            taken.add(fresh[name])
+        variable["attrs"]["name"] = str(len(nodes))  # a node of its own: something else may have the same string
+        nodes.append({**name_node, "repr_str": fresh[name]})
+    return json.dumps(data)
 
 
 def open_task(path: Path, case: dict[str, Any], target: str, folder: Path) -> Opened:
