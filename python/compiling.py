@@ -15,6 +15,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from roller_tvm.device.arch import arch_number
+
 # Plans beyond the wanted ones, for those that the compile check drops.
 SPARE = 4
 #: Plans made at least, however few are compiled: of fewer the best can be another.
@@ -233,7 +235,7 @@ def kernels_for(results: Sequence[dict[str, Any]], arch: str) -> list[tuple[dict
 def summary(results: list[dict[str, Any]], what: str = "operators") -> str:
     """Totals, as text."""
     ok = [r for r in results if r["status"] == "ok"]
-    archs = sorted({a for r in ok for k in r["kernels"] for a in k if a.startswith("sm_")})
+    archs = sorted({a for r in ok for k in r["kernels"] for a in k if a.startswith("sm_")}, key=arch_number)
     states = Counter(r["status"] for r in results).most_common()
     devices = "/".join(sorted({r["device"] for r in results}))
     lines = [

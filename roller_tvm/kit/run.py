@@ -291,7 +291,7 @@ def kit_archs(kit: Path) -> list[str]:
     BadInput
         It is no kit.
     """
-    found = sorted(p.parent.name for p in kit.glob(f"sm_*/{ARCHIVE}"))
+    found = sorted((p.parent.name for p in kit.glob(f"sm_*/{ARCHIVE}")), key=arch_number)
     if not found:
         raise BadInput("is no GPU kit: it has no sm_*/support.zip", str(kit), "make one where TVM is: make gpu-kit")
     return found

@@ -34,6 +34,13 @@ def test_shared_memory_that_differs_is_counted():
     assert "shared memory as predicted 1" in summary([result("a", shared=4100), result("b")])
 
 
+def test_newer_architectures_stand_after_older_ones():
+    row = result("a")
+    row["kernels"][0] |= {"sm_100": [64, 0, 4096]}
+    text = summary([row])
+    assert text.index("sm_80: 1 kernels") < text.index("sm_100: 1 kernels")
+
+
 def test_tasks_are_compiled_once_for_each_architecture_and_go_on_where_they_were(monkeypatch):
     def plans(base, reading, device, archs, *_):
         return [base | {"rank": 0, "status": "ok", "archs": archs, "reading": reading}]
