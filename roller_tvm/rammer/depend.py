@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain
 from math import prod
 from typing import Any
 
@@ -17,6 +19,35 @@ from ..expr import Index, Stage, TensorExpression
 from ..plan.program import Plan
 from .operators import DataFlowGraph, RKernel
 from .tiling import Box, reshaped
+
+#: Boxes, each once, and which of them is each rTask's; None where it is nothing.
+Boxes = tuple[list[Box | None], list[int]]
+
+
+class Tasks(tuple[tuple[int, ...], ...]):
+    """For each rTask of a reader those of the producer that it waits for.
+
+    Examples
+    --------
+    >>> Tasks(((0, 1), (), (2,))).latest(np.array([3.0, 5.0, 4.0]))
+    array([5., 0., 4.])
+    """
+
+    @cached_property
+    def _joined(self) -> tuple[Any, Any, Any]:
+        """Readers that wait for any; where theirs begin; all of them, one after the other."""
+        counts = np.fromiter(map(len, self), dtype=np.int64, count=len(self))
+        waiting = np.flatnonzero(counts)
+        begins = np.cumsum(counts)[waiting] - counts[waiting]
+        return waiting, begins, np.fromiter(chain.from_iterable(self), dtype=np.int64, count=int(counts.sum()))
+
+    def latest(self, ends: Any) -> Any:
+        """When the last of what it waits for is over, of each reader; 0 where that is nothing."""
+        waiting, begins, joined = self._joined
+        found = np.zeros(len(self))
+        if len(waiting):
+            found[waiting] = np.maximum.reduceat(ends[joined], begins)
+        return found
 
 
 @dataclass(frozen=True)
@@ -28,13 +59,13 @@ class Need:
     producer : str
     phase : int
         Of the producer's rKernel.
-    tasks : tuple of tuple of int, or None
+    tasks : Tasks or None
         For each rTask of the reader those of the producer; None where each needs all.
     """
 
     producer: str
     phase: int
-    tasks: tuple[tuple[int, ...], ...] | None = None
+    tasks: Tasks | None = None
 
 
 def needed(expression: TensorExpression, output: str, box: Box, sources: Collection[str]) -> dict[str, Box]:
@@ -47,8 +78,9 @@ def needed(expression: TensorExpression, output: str, box: Box, sources: Collect
     >>> needed(e, e.output.name, ((0, 7), (4, 5)), [t.name for t in e.inputs])
     {'A': ((0, 7), (0, 15)), 'B': ((0, 15), (4, 5))}
     """
-    found = needed_by_each(expression, output, [box], sources)
-    return {name: boxes[0] for name, boxes in found.items() if boxes[0] is not None}
+    found = _regions(expression, output, [box], sources)
+    read = {name: regions.distinct()[0][0] for name, regions in found.items()}
+    return {name: box for name, box in read.items() if box is not None}
 
 
 @dataclass
@@ -65,11 +97,18 @@ class _Regions:
                         np.where(self.any, self.high, other.high))
         return _Regions(low, high, self.any | other.any)
 
+    def distinct(self) -> Boxes:
+        rows = np.concatenate([self.any[None], self.low, self.high]).T
+        rows, which = np.unique(rows, axis=0, return_inverse=True)
+        count = len(self.low) + 1
+        boxes = [tuple(zip(row[1:count], row[count:], strict=True)) if row[0] else None for row in rows.tolist()]
+        return boxes, which.reshape(-1).tolist()
 
-def needed_by_each(
+
+def _regions(
     expression: TensorExpression, output: str, boxes: Sequence[Box], sources: Collection[str]
-) -> dict[str, list[Box | None]]:
-    """As ``needed``, of many regions: for each source what each of them reads of it, None where nothing."""
+) -> dict[str, _Regions]:
+    """As ``needed``, of many regions: for each source that any of them reads, what each reads of it."""
     corners = np.array(boxes, dtype=np.int64).reshape(len(boxes), -1, 2)
     every = np.ones(len(boxes), dtype=bool)
     wanted = {output: _Regions(corners[:, :, 0].T, corners[:, :, 1].T, every)}
@@ -85,12 +124,7 @@ def needed_by_each(
                 continue
             into = found if access.tensor in sources else wanted
             into[access.tensor] = into[access.tensor].hull(region) if access.tensor in into else region
-    result: dict[str, list[Box | None]] = {}
-    for name, regions in found.items():
-        pairs = np.stack([regions.low, regions.high], axis=2).transpose(1, 0, 2).tolist()
-        result[name] = [tuple(map(tuple, box)) if some else None
-                        for box, some in zip(pairs, regions.any.tolist(), strict=True)]
-    return result
+    return found
 
 
 def _axis_ranges(stage: Stage, regions: _Regions) -> dict[str, tuple[Any, Any]]:
@@ -146,7 +180,9 @@ class Dependences:
     """
 
     graph: DataFlowGraph
-    _known: dict[tuple[object, ...], tuple[tuple[int, ...], ...] | None] = field(default_factory=dict, repr=False)
+    _whole: dict[tuple[int, int], frozenset[str]] = field(default_factory=dict, repr=False)
+    _boxes: dict[tuple[int, int], dict[str, Boxes]] = field(default_factory=dict, repr=False)
+    _tasks: dict[tuple[int, int, int, int, str], Tasks | None] = field(default_factory=dict, repr=False)
 
     def of(self, operator: str, phase: int, chosen: Mapping[str, RKernel]) -> tuple[Need, ...]:
         """Needs of one phase among the operators for which an rKernel was chosen."""
@@ -174,22 +210,45 @@ class Dependences:
         return tuple(needs.values())
 
     def _reads(self, plan: Plan, phase: int, tensor: str) -> bool:
-        key = ("reads", id(plan), phase, tensor)
-        if key not in self._known:
+        key = id(plan), phase
+        if key not in self._whole:
             output = plan.programs[phase].output
-            shape = plan.expression.stage(output).shape
-            whole = tuple((0, e - 1) for e in shape)
-            found = needed(plan.expression, output, whole, phases_reads(plan, phase))
-            self._known[key] = ((1,),) if tensor in found else None
-        return self._known[key] is not None
+            box = tuple((0, e - 1) for e in plan.expression.stage(output).shape)
+            self._whole[key] = frozenset(needed(plan.expression, output, box, phases_reads(plan, phase)))
+        return tensor in self._whole[key]
 
-    def _tiles(
-        self, writer: RKernel, writer_phase: int, reader: RKernel, phase: int, tensor: str
-    ) -> tuple[tuple[int, ...], ...] | None:
+    def _read(self, reader: RKernel, phase: int, tensor: str) -> Boxes:
+        """What the rTasks of a phase read of a tensor."""
+        plan, tiling = reader.plan, reader.phases[phase].tiling
+        assert plan and tiling
+        key = id(reader), phase
+        if key not in self._boxes:
+            boxes = [tiling.box(task) for task in range(tiling.tasks)]
+            found = _regions(plan.expression, plan.programs[phase].output, boxes, phases_reads(plan, phase))
+            self._boxes[key] = {name: regions.distinct() for name, regions in found.items()}
+        return self._boxes[key].get(tensor, ([None], [0] * tiling.tasks))
+
+    def _tiles(self, writer: RKernel, writer_phase: int, reader: RKernel, phase: int, tensor: str) -> Tasks | None:
         key = (id(writer), writer_phase, id(reader), phase, tensor)
-        if key not in self._known:
-            self._known[key] = _tiles_needed(writer, writer_phase, reader, phase, tensor)
-        return self._known[key]
+        if key not in self._tasks:
+            self._tasks[key] = self._tiles_needed(writer, writer_phase, reader, phase, tensor)
+        return self._tasks[key]
+
+    def _tiles_needed(
+        self, writer: RKernel, writer_phase: int, reader: RKernel, phase: int, tensor: str
+    ) -> Tasks | None:  # fmt: skip
+        tiles, mine, plan = writer.phases[writer_phase].tiling, reader.phases[phase].tiling, reader.plan
+        if tiles is None or mine is None or plan is None or tiles.tasks == 1 or tensor not in plan.expression.tensors:
+            return None
+        shape = plan.expression.tensors[tensor].shape
+        if prod(shape) != prod(tiles.shape):
+            return None
+        boxes, which = self._read(reader, phase, tensor)
+        found = [tuple(tiles.tasks_of(reshaped(box, shape, tiles.shape))) if box is not None else () for box in boxes]
+        # What more wait for than a block polls at a time is no closer than the whole operator, which all may share.
+        if all(len(tasks) == tiles.tasks for tasks in found) or max(map(len, found)) > reader.phases[phase].threads:
+            return None
+        return Tasks(found[n] for n in which)
 
 
 def _writer(kernel: RKernel, output: str) -> int:
@@ -201,31 +260,7 @@ def _writer(kernel: RKernel, output: str) -> int:
     return len(kernel.phases) - 1
 
 
-def _tiles_needed(
-    writer: RKernel, writer_phase: int, reader: RKernel, phase: int, tensor: str
-) -> tuple[tuple[int, ...], ...] | None:
-    tiles, mine, plan = writer.phases[writer_phase].tiling, reader.phases[phase].tiling, reader.plan
-    if tiles is None or mine is None or plan is None or tiles.tasks == 1 or tensor not in plan.expression.tensors:
-        return None
-    shape = plan.expression.tensors[tensor].shape
-    if prod(shape) != prod(tiles.shape):
-        return None
-    program, reads = plan.programs[phase], phases_reads(plan, phase)
-    boxes = [mine.box(task) for task in range(mine.tasks)]
-    known: dict[Box | None, tuple[int, ...]] = {None: ()}  # many rTasks read the same
-    result = []
-    for region in needed_by_each(plan.expression, program.output, boxes, reads).get(tensor, [None] * mine.tasks):
-        if region not in known:
-            assert region is not None
-            known[region] = tuple(tiles.tasks_of(reshaped(region, shape, tiles.shape)))
-        result.append(known[region])
-    # What more wait for than a block polls at a time is no closer than the whole operator, which all may share.
-    if all(len(found) == tiles.tasks for found in result) or max(map(len, result)) > reader.phases[phase].threads:
-        return None
-    return tuple(result)
-
-
 def _both(a: Need, b: Need) -> Need:
     if a.tasks is None or b.tasks is None:
         return Need(a.producer, a.phase)
-    return Need(a.producer, a.phase, tuple(tuple(sorted({*p, *q})) for p, q in zip(a.tasks, b.tasks, strict=True)))
+    return Need(a.producer, a.phase, Tasks(tuple(sorted({*p, *q})) for p, q in zip(a.tasks, b.tasks, strict=True)))

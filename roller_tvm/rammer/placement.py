@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
 
 from ..device import DeviceSpec
 from .depend import Dependences, Need
-from .operators import RKernel
+from .operators import Phase, RKernel
 from .program import ProgramBuilder, RTask, TaskProgram
 from .vdevice import VDevice
 
@@ -25,6 +27,18 @@ class Placement:
     dependences : Dependences
     launch : str
         How kernels are launched, for what launching costs.
+    chosen : tuple of (operator, RKernel)
+    device : VDevice or None
+        None of an empty plan.
+    free, pipes : array of float
+        Seconds after the launch when each vEU, and the pipes of each unit, are done.
+    veus, ends : dict
+        (operator, phase) -> of each of its rTasks, the vEU, and the second when it is over.
+    reasons : tuple of str
+        Why these rKernels.
+    narrower : dict
+        Beginnings of this plan placed on vDevices of fewer vEUs a unit, by that number: what an rKernel that leaves
+        room for fewer is added to.
     """
 
     spec: DeviceSpec
@@ -32,72 +46,60 @@ class Placement:
     launch: str
     chosen: Chosen = ()
     device: VDevice | None = None
-    free: list[float] = field(default_factory=list)  # by vEU
-    pipes: list[float] = field(default_factory=list)  # by unit
-    veus: dict[tuple[str, int], list[int]] = field(default_factory=dict)  # of each phase's rTasks
-    ends: dict[tuple[str, int], list[float]] = field(default_factory=dict)
-    reasons: tuple[str, ...] = ()  # why these rKernels
+    free: Any = None
+    pipes: Any = None
+    veus: dict[tuple[str, int], Any] = field(default_factory=dict)
+    ends: dict[tuple[str, int], Any] = field(default_factory=dict)
+    reasons: tuple[str, ...] = ()
+    narrower: dict[int, Placement] = field(default_factory=dict, repr=False)
 
     @property
     def seconds(self) -> float:
         """Of the kernel that this plan would be, launching it included."""
         assert self.device is not None
-        return self.device.costs.launch_seconds + max(self.free, default=0.0)
+        return self.device.costs.launch_seconds + float(self.free.max())
 
     def extended(self, chosen: Sequence[tuple[str, RKernel]]) -> Placement:
         """This plan with more operators after it; this one stays as it is.
 
         Where their rKernels leave room for fewer vEUs on a unit, all rTasks are placed anew.
         """
-        every = (*self.chosen, *chosen)
         device = VDevice.of(self.spec, (k for _, k in chosen), self.launch, self.device)
-        grown = Placement(self.spec, self.dependences, self.launch, every, device, reasons=self.reasons)
-        todo: Sequence[tuple[str, RKernel]] = chosen
-        if self.device is not None and self.device.per_unit == device.per_unit:
-            grown.free, grown.pipes = list(self.free), list(self.pipes)
-            grown.veus, grown.ends = dict(self.veus), dict(self.ends)
-        else:
-            grown.free, grown.pipes = [0.0] * device.veus, [0.0] * device.units
-            todo = every
-        kernels = dict(every)
-        for operator, kernel in todo:
-            for phase in range(len(kernel.phases)):
-                grown._place(operator, phase, kernel, self.dependences.of(operator, phase, kernels))
+        grown = self._on(device)._with(chosen, device)
+        grown.reasons = self.reasons
+        grown.narrower = {room: begun for room, begun in self.narrower.items() if room < device.per_unit}
         return grown
 
-    def _place(self, operator: str, number: int, kernel: RKernel, needs: Sequence[Need]) -> None:
+    def _on(self, device: VDevice) -> Placement:
+        """This plan on a vDevice with room for as many vEUs or fewer."""
+        if self.device and self.device.per_unit == device.per_unit:
+            return self
+        begun = self.narrower.get(device.per_unit) or Placement(
+            self.spec, self.dependences, self.launch, free=np.zeros(device.veus), pipes=np.zeros(device.units)
+        )
+        self.narrower[device.per_unit] = begun = begun._with(self.chosen[len(begun.chosen) :], device)
+        return begun
+
+    def _with(self, chosen: Sequence[tuple[str, RKernel]], device: VDevice) -> Placement:
+        grown = Placement(self.spec, self.dependences, self.launch, (*self.chosen, *chosen), device, self.free.copy(),
+                          self.pipes.copy(), dict(self.veus), dict(self.ends))
+        kernels = dict(grown.chosen)
+        for operator, kernel in chosen:
+            for number, phase in enumerate(kernel.phases):
+                grown._place((operator, number), phase, self.dependences.of(operator, number, kernels))
+        return grown
+
+    def _place(self, name: tuple[str, int], phase: Phase, needs: Sequence[Need]) -> None:
         assert self.device is not None
-        phase, units, costs = kernel.phases[number], self.device.units, self.device.costs
-        whole, narrow = 0.0, []
+        ready = np.zeros(phase.tasks)
         for need in needs:
             ends = self.ends[need.producer, need.phase]
-            if need.tasks is None:
-                whole = max(whole, max(ends))
-            else:
-                narrow.append((need.tasks, ends))
+            np.maximum(ready, need.tasks.latest(ends) if need.tasks is not None else ends.max(), out=ready)
+        costs = self.device.costs
         poll = costs.poll_seconds if needs else 0.0
-        wait = costs.signal_seconds if needs else 0.0
-        pipes = self.pipes
-        heap = [(f, pipes[v % units], v) for v, f in enumerate(self.free)]
-        heapq.heapify(heap)
-        placed, ended = [], []
-        for index in range(phase.tasks):
-            ready = whole
-            for tasks, ends in narrow:
-                for other in tasks[index]:
-                    if ends[other] > ready:
-                        ready = ends[other]
-            free, _, v = heap[0]
-            start = max(free, ready + wait) + poll
-            unit = v % units
-            pipe = pipes[unit] = max(pipes[unit], start) + phase.unit_seconds
-            end = max(start + phase.alone_seconds, pipe)
-            heapq.heapreplace(heap, (end, pipe, v))
-            placed.append(v)
-            ended.append(end)
-        for free, _, v in heap:
-            self.free[v] = free
-        self.veus[operator, number], self.ends[operator, number] = placed, ended
+        if needs:
+            ready += costs.signal_seconds
+        self.veus[name], self.ends[name] = _earliest(self.free, self.pipes, phase, ready, poll)
 
     def program(self) -> TaskProgram:
         """The rTasks as a program, with a barrier wherever one has to wait."""
@@ -113,7 +115,7 @@ class Placement:
                 whole = [last[n.producer, n.phase] for n in needs if n.tasks is None]
                 narrow = [(n.tasks, places[n.producer, n.phase]) for n in needs if n.tasks is not None]
                 mine, end = [], {}
-                for index, v in enumerate(self.veus[operator, number]):
+                for index, v in enumerate(self.veus[operator, number].tolist()):
                     task = RTask(operator, number, index)
                     builder.append(task, v)
                     mine.append((v, count[v]))
@@ -131,3 +133,42 @@ class Placement:
                         builder.wait_for(task, waits)
                 last[operator, number], places[operator, number] = end, mine
         return builder.build()
+
+
+def _earliest(free: Any, pipes: Any, phase: Phase, ready: Any, poll: float) -> tuple[Any, Any]:
+    """vEU and end of each rTask of a phase: one after the other on the vEU that is free first, then on the unit whose
+    pipes are done first as far as that vEU has seen. Brings `free` and `pipes` up to date.
+    """
+    unit = np.arange(len(free)) % len(pipes)
+    seen = pipes[unit]
+    veus, ends = np.empty(phase.tasks, dtype=np.int64), np.empty(phase.tasks)
+    first = 0
+    while first < phase.tasks:
+        # As they are free now, as long as none that got an rTask is free again before them.
+        order = np.lexsort((seen, free))[: phase.tasks - first]
+        start = np.maximum(free[order], ready[first : first + len(order)]) + poll
+        served = _served(pipes, unit[order], start, phase.unit_seconds)
+        end = np.maximum(start + phase.alone_seconds, served)
+        again = np.minimum.accumulate(end)[:-1] <= free[order[1:]]
+        count = int(again.argmax()) + 1 if again.any() else len(order)
+        order, served, end = order[:count], served[:count], end[:count]
+        free[order], seen[order] = end, served
+        np.maximum.at(pipes, unit[order], served)
+        veus[first : first + count], ends[first : first + count] = order, end
+        first += count
+    return veus, ends
+
+
+def _served(pipes: Any, unit: Any, start: Any, seconds: float) -> Any:
+    """When the pipes of its unit are done with each rTask: those of a unit one after the other, in the order given."""
+    by_unit = np.argsort(unit, kind="stable")
+    at = np.arange(len(unit))
+    new = np.ones(len(unit), dtype=bool)
+    new[1:] = np.diff(unit[by_unit]) != 0
+    turn = np.empty_like(at)  # how many of the unit's were before
+    turn[by_unit] = at - np.maximum.accumulate(np.where(new, at, 0))
+    done, result = pipes.copy(), np.empty(len(unit))
+    for n in range(int(turn.max()) + 1):
+        mine = np.flatnonzero(turn == n)
+        result[mine] = done[unit[mine]] = np.maximum(done[unit[mine]], start[mine]) + seconds
+    return result

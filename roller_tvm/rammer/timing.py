@@ -7,14 +7,14 @@ before its own latency is over.
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 from .program import BarrierTask, RTask, TaskProgram
 
 
-@dataclass(frozen=True)
-class Interval:
+class Interval(NamedTuple):
     """When an rTask ran, in seconds after the launch."""
 
     task: RTask
@@ -48,6 +48,15 @@ class Timeline:
         return sum(i.end - i.start for i in self.intervals) / total if total else 0.0
 
 
+@dataclass
+class _Watch:
+    """A barrier while a program runs; many rTasks may share it."""
+
+    left: int  # of those it waits for
+    latest: float = 0.0  # end of those that are over
+    behind: list[int] = field(default_factory=list)  # vEUs that have come to it
+
+
 def simulate(program: TaskProgram) -> Timeline:
     """Run a program on paper.
 
@@ -56,66 +65,60 @@ def simulate(program: TaskProgram) -> Timeline:
     BadProgram
         It would never end.
     """
-    device, costs = program.device, program.device.costs
-    prog = program.prog
-    done: list[list[float]] = [[] for _ in prog]  # when each entry was over
-    pipes = [0.0] * device.units
-    # A barrier, which many rTasks may share, is watched at the first of its rTasks that is not over.
-    watched: dict[tuple[int, int], list[BarrierTask]] = {}
-    behind: dict[int, list[int]] = {}  # vEUs that wait at a barrier
-    seen: dict[int, int] = {}  # how many of its rTasks are known to be over
-    told: dict[int, float] = {}  # when those were, and others can know
+    device, costs, prog, kernels = program.device, program.device.costs, program.prog, program.kernel_of
+    watches: dict[int, _Watch] = {}
+    watched: dict[tuple[int, int], list[_Watch]] = {}  # by (vEU, order)
+    for entries in prog:
+        for entry in entries:
+            if isinstance(entry, BarrierTask) and id(entry) not in watches:
+                watches[id(entry)] = watch = _Watch(len(entry.waits))
+                for place in entry.waits:
+                    watched.setdefault(place, []).append(watch)
+    at, free, pipes = [0] * len(prog), [0.0] * len(prog), [0.0] * device.units
     heap: list[tuple[float, int]] = []
     intervals = []
-    free = [0.0] * len(prog)
 
-    def passed(entry: BarrierTask) -> bool:
-        waits, n = entry.waits, seen.get(id(entry), 0)
-        while n < len(waits) and len(done[waits[n][0]]) > waits[n][1]:
-            n += 1
-        seen[id(entry)] = n
-        if n < len(waits):
-            watched.setdefault(waits[n], []).append(entry)
-            return False
-        told[id(entry)] = max(done[u][order] for u, order in waits) + costs.signal_seconds
-        return True
+    def over(v: int) -> None:
+        """What a vEU is at has run: pass the barriers that waited for it alone."""
+        ended = watched.pop((v, at[v]), ())
+        at[v] += 1
+        for watch in ended:
+            watch.left -= 1
+            watch.latest = max(watch.latest, free[v])
+            if not watch.left:
+                for waiting in watch.behind:
+                    advance(waiting)
 
     def advance(v: int) -> None:
         """Pass the barriers that can be passed; queue the rTask behind them."""
         entries = prog[v]
-        while len(done[v]) < len(entries):
-            entry = entries[len(done[v])]
+        while at[v] < len(entries):
+            entry = entries[at[v]]
             if isinstance(entry, RTask):
                 heapq.heappush(heap, (free[v], v))
                 return
-            if id(entry) not in told and (id(entry) in behind or not passed(entry)):
-                behind.setdefault(id(entry), []).append(v)
+            watch = watches[id(entry)]
+            if watch.left:
+                watch.behind.append(v)
                 return
-            again = done[v] and isinstance(entries[len(done[v]) - 1], BarrierTask)  # polled together
-            free[v] = max(free[v], told[id(entry)] + (costs.poll_seconds if again else 0.0))
+            told = watch.latest + costs.signal_seconds
+            again = at[v] > 0 and isinstance(entries[at[v] - 1], BarrierTask)  # polled together
+            free[v] = max(free[v], told + (costs.poll_seconds if again else 0.0))
             free[v] += 0.0 if again else costs.poll_seconds
-            done[v].append(free[v])
-            release(v)
-
-    def release(v: int) -> None:
-        for entry in watched.pop((v, len(done[v]) - 1), ()):
-            if passed(entry):
-                for waiting in behind.pop(id(entry), ()):
-                    advance(waiting)
+            over(v)
 
     for v in range(len(prog)):
         advance(v)
     while heap:
         start, v = heapq.heappop(heap)
-        entry = prog[v][len(done[v])]
+        entry = prog[v][at[v]]
         assert isinstance(entry, RTask)
-        phase, unit = program.phase(entry), device.unit(v)
+        phase, unit = kernels[entry.operator].phases[entry.phase], device.unit(v)
         pipes[unit] = max(pipes[unit], start) + phase.unit_seconds
         free[v] = max(start + phase.alone_seconds, pipes[unit])
         intervals.append(Interval(entry, v, start, free[v]))
-        done[v].append(free[v])
-        release(v)
+        over(v)
         advance(v)
-    if any(len(d) < len(p) for d, p in zip(done, prog, strict=True)):
+    if any(done < len(entries) for done, entries in zip(at, prog, strict=True)):
         program.check()  # says which barrier
     return Timeline(tuple(intervals), costs.launch_seconds)
