@@ -56,6 +56,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--arch", default="sm_80")
     parser.add_argument("--scale", type=int, default=16, help="divides the sizes of branchy models; default 16")
     parser.add_argument("--policy", default="horizontal", choices=POLICIES)
+    parser.add_argument("--launch", default="stream", choices=("stream", "graph"))
     parser.add_argument("--top", type=int, default=10, help="plans an operator; default 10")
     parser.add_argument("--out", type=Path, help="write the table there too")
     args = parser.parse_args(words)
@@ -66,13 +67,14 @@ def main(words: list[str] | None = None) -> int:
     for model in args.models:
         start = time.perf_counter()
         found = check_fusion_on_pocl(module_of(model, args.scale), {"kind": "cuda", "arch": args.arch},
-                                     policy=args.policy, top=args.top)  # fmt: skip
+                                     policy=args.policy, launch=args.launch, top=args.top)  # fmt: skip
         rows.append(row(Path(model).stem, found, time.perf_counter() - start))
         wrong = wrong or any(state(r) == WRONG for r in found.values())
         for name, result in found.items():
             print(f"{model} {name}: {result}", flush=True)
     head = ("model", "fused kernels", *(name for _, name in STATES), WRONG, "elements compared", "s")
-    given = f"{' '.join(args.models)} --arch {args.arch} --scale {args.scale} --policy {args.policy} --top {args.top}"
+    options = {n: getattr(args, n) for n in ("arch", "scale", "policy", "launch", "top")}
+    given = " ".join([*args.models, *(f"--{name} {value}" for name, value in options.items())])
     lines = table([head, *rows], left=1, indent="")
     text = "\n".join([f"python python/rtask_on_pocl.py {given}", "", *lines])
     print(f"\n{text}")

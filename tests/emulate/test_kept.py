@@ -18,6 +18,7 @@ from roller_tvm.emulate import (
 )
 from roller_tvm.emulate import host as host_module
 from roller_tvm.emulate import kept as kept_module
+from roller_tvm.emulate import opencl as opencl_module
 from roller_tvm.emulate import source as source_module
 from roller_tvm.emulate.host import launch_of
 from roller_tvm.errors import BadInput, UsageError
@@ -37,7 +38,7 @@ ADD = HostCode(
 KERNELS = BuiltKernels(SOURCE, "sm_80", {"f": ADD}, {"g": "host code that sorts"})
 
 
-@pytest.mark.parametrize("module", [host_module, kept_module, source_module])
+@pytest.mark.parametrize("module", [host_module, kept_module, opencl_module, source_module])
 def test_examples(module):
     assert doctest.testmod(module).failed == 0
 

@@ -1,5 +1,6 @@
 """Fused kernels whose blocks do not wait, in OpenCL on PoCL: every operator in them against TVM's own loops of it."""
 
+import numpy as np
 import pytest
 
 tvm = pytest.importorskip("tvm")
@@ -15,15 +16,18 @@ from roller_tvm.errors import ToolchainError, WrongAnswer  # noqa: E402
 from roller_tvm.rammer import plan_graph  # noqa: E402
 from roller_tvm.rammer.code import _Made  # noqa: E402
 from roller_tvm.rammer.device_code import CannotFuse  # noqa: E402
+from roller_tvm.relax import FuseRTasks  # noqa: E402
 from roller_tvm.relax.fused_on_pocl import FusedOnPocl, check_fusion_on_pocl  # noqa: E402
+from roller_tvm.relax.targets import make_target  # noqa: E402
 from roller_tvm.te import te_operator  # noqa: E402
 from roller_tvm.tir.rtasks import Call, RFunctions, call_graph  # noqa: E402
-from tests.relax.networks import module, values  # noqa: E402
+from tests.relax.networks import default, module, values  # noqa: E402
+from tests.relax.test_fuse_rtasks import emulate  # noqa: E402
 
 A100 = {"kind": "cuda", "arch": "sm_80"}
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def pocl():
     try:
         queue()
@@ -55,7 +59,7 @@ def conv(name, tensors, k):
     return call(name, "conv2d_nchw", tensors, n=1, c=8, h=14, w=14, f=8, kh=k, kw=k, padding=k // 2, relu=True)
 
 
-def test_operators_of_one_width():
+def test_operators_of_one_width(pocl):
     """Equal functions of other tensors, by way of shared memory."""
     calls = [call(f"d{n}", "dense", ("x", f"w{n}", f"y{n}"), m=32, n=64, k=32) for n in range(3)]
     witness, part = fused(calls, top=2)
@@ -68,7 +72,7 @@ def test_operators_of_one_width():
     assert checked.blocks == part.program.tasks and "by PoCL" in str(checked)
 
 
-def test_operators_of_other_widths():
+def test_operators_of_other_widths(pocl):
     """A convolution, another whose copies run ahead, a softmax with barriers of its own, one of single elements."""
     calls = [
         conv("one", ("x", "w1", "a"), 1), conv("three", ("x", "w3", "b"), 3),
@@ -82,7 +86,7 @@ def test_operators_of_other_widths():
     assert witness.check("together", part, calls).elements == 2 * 8 * 14 * 14 + 4 * 64 + 8 * 14 * 14
 
 
-def test_blocks_of_another_operator_are_found(monkeypatch):
+def test_blocks_of_another_operator_are_found(monkeypatch, pocl):
     """What the witness is for: each block of the second operator runs as its first."""
     calls = [call(f"d{n}", "dense", ("x", f"w{n}", f"y{n}"), m=32, n=64, k=32) for n in range(2)]
     witness, part = fused(calls, top=2)
@@ -102,12 +106,21 @@ def heads(builder, x):
     return relax.op.add(*second)
 
 
-def test_a_module():
+def test_a_module(pocl):
     found = check_fusion_on_pocl(module(heads, (4, 16)), A100, top=2)
     assert "rtasks_0" in found and all(isinstance(r, Checked) for r in found.values()), found
 
 
-def test_plans_that_wait_are_not_run():
+def test_the_same_policy_in_cuda(tmp_path):
+    """Built as any model, executed by the emulator, compared with the whole model."""
+    mod, x = module(heads, (4, 16)), values(4, 16)
+    fuse = FuseRTasks(make_target(A100), policy="horizontal", top=2)
+    (made,), _, fuse = emulate(mod, [(4, 16)], tmp_path, [[x]], fuse)
+    np.testing.assert_allclose(made[0], default(mod, x)[0], rtol=1e-4, atol=1e-4)
+    assert fuse.report.kernels and not any(kernel.resident for kernel in fuse.report.kernels.values())
+
+
+def test_plans_that_wait_are_not_run(pocl):
     found = check_fusion_on_pocl(module(heads, (4, 16)), A100, policy="best", top=2)
     assert list(found) == ["rtasks_0"] and isinstance(found["rtasks_0"], CannotFuse)
     assert "its blocks wait for one another" in str(found["rtasks_0"])

@@ -15,10 +15,10 @@ from roller_tvm.rammer.device_code import CannotFuse  # noqa: E402
 from roller_tvm.relay import FuseRTasks, fused_sources  # noqa: E402
 from roller_tvm.relay.fused_on_pocl import check_fusion_on_pocl  # noqa: E402
 
-from .fused_nets import ARCH, Net  # noqa: E402
+from .fused_nets import ARCH, Net, compare  # noqa: E402
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def pocl():
     try:
         queue()
@@ -34,7 +34,7 @@ def branches(net):
     return net.module(relay.Tuple([dense, relay.concatenate(both, 1), relay.tanh(y) * relay.sigmoid(y)]))
 
 
-def test_operators_of_other_widths():
+def test_operators_of_other_widths(pocl):
     net = Net()
     mod = branches(net)
     found = check_fusion_on_pocl(mod, ARCH, params=net.params, top=2)
@@ -44,7 +44,7 @@ def test_operators_of_other_widths():
     assert "rammer_sync" in sources["rtasks_0"]  # of unequal widths, by way of shared memory
 
 
-def test_blocks_of_another_operator_are_found(monkeypatch):
+def test_blocks_of_another_operator_are_found(monkeypatch, pocl):
     """What the witness is for: each block of the second operator runs as its first."""
     run = _Made._run
     monkeypatch.setattr(_Made, "_run", lambda self, n, block, *more: run(self, n, "0u" if n else block, *more))
@@ -55,10 +55,18 @@ def test_blocks_of_another_operator_are_found(monkeypatch):
     assert isinstance(found, WrongAnswer) and "result 1: " in str(found)
 
 
-def test_plans_that_wait_are_not_run():
+def test_plans_that_wait_are_not_run(pocl):
     net = Net()
     (found,) = check_fusion_on_pocl(branches(net), ARCH, params=net.params, top=2, policy="best").values()
     assert isinstance(found, CannotFuse) and "its blocks wait for one another" in str(found)
+
+
+def test_the_same_policy_in_cuda(tmp_path):
+    """Built by plain relay.build, executed by the emulator, compared with the whole model."""
+    net = Net()
+    _, fusion, steps = compare(net, branches(net), tmp_path, policy="horizontal")
+    assert [s.kernels for s in steps if s.name.startswith("rtasks")] == [1]
+    assert not any(part.program and part.program.waits for plan in fusion.plans for part in plan.parts)
 
 
 def test_a_target_that_is_no_gpu():
