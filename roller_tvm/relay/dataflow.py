@@ -169,19 +169,50 @@ def inlined(body: Any, values: Mapping[Any, Any] | None = None) -> Any:
         new = values.get(expr, expr)
         before = children(expr)
         after = [made[e] for e in before]
-        changed = any(a is not b for a, b in zip(after, before, strict=True))
         if isinstance(expr, relay.Call) and _written_here(expr.op):
             new = inlined(expr.op.body, {**values, **dict(zip(expr.op.params, after, strict=True))})
-        elif isinstance(expr, relay.Call) and changed:
-            new = relay.Call(expr.op, after, expr.attrs, expr.type_args, expr.span)
-        elif isinstance(expr, relay.Tuple) and changed:
-            new = relay.Tuple(after)
         elif isinstance(expr, relay.TupleGetItem) and isinstance(after[0], relay.Tuple):
             new = after[0].fields[expr.index]
-        elif isinstance(expr, relay.TupleGetItem) and changed:
-            new = relay.TupleGetItem(after[0], expr.index)
+        elif before:
+            new = _again(expr, before, after)
         made[expr] = new
     return made[body]
+
+
+def without_copies(body: Any) -> Any:
+    """A graph in which nothing is copied (ONNX's Identity) but what it is given, to be a result.
+
+    Tensors of Relay are values: a copy is what it copies.
+    """
+    from tvm import relay
+
+    made: dict[Any, Any] = {}
+    results = list(body.fields) if isinstance(body, relay.Tuple) else [body]
+    for expr in ordered(body):
+        before = children(expr)
+        after = [made[e] for e in before]
+        if not _is_copy(expr) or (expr in results and isinstance(after[0], relay.Var | relay.Constant)):
+            made[expr] = _again(expr, before, after)
+        else:
+            made[expr] = after[0]
+    return made[body]
+
+
+def _is_copy(expr: Any) -> bool:
+    from tvm import relay
+
+    return isinstance(expr, relay.Call) and getattr(expr.op, "name", "") == "copy"
+
+
+def _again(expr: Any, before: list[Any], after: list[Any]) -> Any:
+    """An expression that reads others now; itself where they are the same."""
+    from tvm import relay
+
+    if all(a.same_as(b) for a, b in zip(after, before, strict=True)):
+        return expr
+    if isinstance(expr, relay.Call):
+        return relay.Call(expr.op, after, expr.attrs, expr.type_args, expr.span)
+    return relay.Tuple(after) if isinstance(expr, relay.Tuple) else relay.TupleGetItem(after[0], expr.index)
 
 
 def _written_here(function: Any) -> bool:

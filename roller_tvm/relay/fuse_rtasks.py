@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from roller_tvm.device import DeviceSpec
-from roller_tvm.relay.dataflow import as_graph
+from roller_tvm.relay.dataflow import as_graph, without_copies
 from roller_tvm.relay.folding import shared_constant_kernels
 from roller_tvm.relay.graph_fusion import GraphFusion
 from roller_tvm.relay.rtask_codegen import ATTRIBUTE, register_fused_kernels
@@ -106,6 +106,11 @@ def prepared(mod: Any, params: Mapping[str, Any] | None, target: Any) -> Any:
         main = relay.build_module.bind_params_by_name(mod["main"], dict(params))
         mod = tvm.IRModule({**dict(mod.functions.items()), mod.get_global_var("main"): main}, mod.type_definitions)
     mod = as_graph(relay.transform.InferType()(mod))
+    main = mod["main"]
+    body = without_copies(main.body)
+    if not body.same_as(main.body):
+        main = relay.Function(main.params, body, main.ret_type, main.type_params, main.attrs)
+        mod = tvm.IRModule({**dict(mod.functions.items()), mod.get_global_var("main"): main}, mod.type_definitions)
     passes = relay.transform
     sequence = [
         passes.RemoveUnusedFunctions(), passes.InferType(), passes.SimplifyInference(), passes.FoldConstant(),

@@ -132,6 +132,18 @@ def test_the_same_block_twice(tmp_path):
     assert [s.name for s in steps if s.name.startswith("rtasks")] == ["rtasks_0", "rtasks_1"]
 
 
+def test_copies_are_no_kernels(tmp_path):
+    """ONNX's Identity: of what is computed, of what is copied, of an input that is a result too."""
+    net = Net()
+    x = relay.var("x", shape=(4, 16))
+    y = relay.copy(relay.copy(relay.nn.dense(relay.copy(x), net.weight("a", 16, 16))))
+    last = relay.nn.dense(relay.copy(y), net.weight("c", 16, 16))
+    mod = net.module(relay.Tuple([relay.copy(relay.nn.dense(y, net.weight("b", 16, 16))), last, relay.copy(x)]))
+    _, fusion, _ = compare(net, mod, tmp_path)
+    names = [name for plan in fusion.plans for part in plan.parts for name, _ in part.kernels]
+    assert sorted(names) == ["copy", "nn_dense", "nn_dense_1", "nn_dense_2"] and not fusion.outside
+
+
 def test_control_flow_is_left_alone():
     x = relay.var("x", shape=(4, 16))
     which = relay.var("which", shape=(), dtype="bool")
