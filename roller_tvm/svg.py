@@ -59,7 +59,7 @@ class Drawing:
         """Names beside their colours, in rows; where the next thing may stand."""
         at = x
         for name, colour in zip(names, colours, strict=True):
-            width = 22 + 6.6 * len(name)
+            width = 24 + 7.4 * len(name)  # of a wide font
             if at + width > self.width and at > x:
                 at, y = x, y + 18
             self.bar(at, y - 9, 10, 10, colour)

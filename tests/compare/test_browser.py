@@ -11,6 +11,8 @@ import pytest
 from roller_tvm.compare.charts import colours, pictures
 from roller_tvm.compare.losses import explain
 from roller_tvm.compare.page import page
+from roller_tvm.compare.tuner import KINDS, Tuner
+from roller_tvm.svg import COLOURS, Drawing
 
 from .test_report import report  # noqa: F401 - the fixture
 
@@ -29,7 +31,7 @@ for (const figure of document.querySelectorAll("figure")) {
   }
   for (const e of figure.querySelectorAll("text")) {
     const b = e.getBoundingClientRect();
-    texts.push([e.textContent, b.left, b.right, b.height]);
+    texts.push([e.textContent, b.left, b.right, b.top]);
   }
   boxes[figure.id] = {box: [outer.left, outer.top, outer.right, outer.bottom], shapes, texts};
 }
@@ -48,17 +50,21 @@ def chromium(folder, *words):
     return done.stdout
 
 
+def asked(text, tmp_path):
+    """What the browser says of a page."""
+    asking = tmp_path / "asking.html"
+    asking.write_text(text.replace("</body>", f"{ASK}</body>"))
+    answer = re.search("TOLD(.*)TOLD", chromium(tmp_path, "--dump-dom", asking.as_uri()), re.S)
+    return json.loads(html.unescape(answer[1]))
+
+
 @pytest.fixture
 def written(report):  # noqa: F811 - the fixture
     return report, page(report, pictures(report), explain(report), "roller-tvm compare --suite mine.csv")
 
 
 def test_it_fits_a_phone_and_its_pictures_are_inside(written, tmp_path):
-    _, text = written
-    asking = tmp_path / "asking.html"
-    asking.write_text(text.replace("</body>", f"{ASK}</body>"))
-    answer = re.search("TOLD(.*)TOLD", chromium(tmp_path, "--dump-dom", asking.as_uri()), re.S)
-    told = json.loads(html.unescape(answer[1]))
+    told = asked(written[1], tmp_path)
     assert told["width"] <= told["inner"] and told["fetched"] == []  # nothing to scroll sideways, no network
     assert set(told["boxes"]) == {"tuning_against_speed", "speed_over_time", "operators", "roofline"}
     for name, figure in told["boxes"].items():
@@ -69,6 +75,18 @@ def test_it_fits_a_phone_and_its_pictures_are_inside(written, tmp_path):
             assert left - 1 <= a <= c <= right + 1 and top - 1 <= b <= d <= bottom + 1, (name, figure["box"])
         for words, a, c, _ in figure["texts"]:
             assert left - 1 <= a <= c <= right + 1, (name, words)
+
+
+def test_names_in_a_legend_end_before_the_next_colour(tmp_path):
+    names = [Tuner.parse(name).title for name in KINDS]
+    drawing = Drawing(720, 200, "legend")
+    drawing.legend(names, (COLOURS * 2)[: len(names)], 8, 44)
+    told = asked(f'<html><body><figure id="legend">{drawing}</figure></body></html>', tmp_path)
+    _, *squares = sorted(told["boxes"]["legend"]["shapes"], key=lambda s: s[0] - s[2])  # the ground is the widest
+    assert len(squares) == len(names) == len(told["boxes"]["legend"]["texts"])
+    for words, left, right, top in told["boxes"]["legend"]["texts"]:
+        beside = [s for s in squares if abs(s[1] - top) < s[3] - s[1]]
+        assert beside and not any(left < s[0] < right + 1 for s in beside), words
 
 
 def test_every_tuner_is_painted(written, tmp_path):
