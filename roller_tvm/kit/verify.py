@@ -17,6 +17,7 @@ from roller_tvm.kit.support import ARCHIVE, own_sources
 from roller_tvm.toolchain import Cubin, KernelResources, kernel_resources
 
 _FLAGS, _ABI, _NEW_ABI = 0x30, 8, 8
+_POINTER = 8
 #: Kernels of each of the kit's own modules that are launched by name.
 OWN = {
     **dict.fromkeys(("float32", "float16", "bfloat16"),
@@ -102,6 +103,9 @@ def _plan(path: Path, plan: KitPlan, arch: str, most_shared: int) -> Iterator[st
         threads, shared = prod(launch.block), kernel.shared_bytes + launch.dynamic_shared
         if kernel.max_threads and threads > kernel.max_threads:
             yield f"{launch.kernel} is launched with {threads} threads and made for {kernel.max_threads}"
+        if kernel.parameter_bytes != _POINTER * len(launch.arguments):
+            yield (f"{launch.kernel} takes {kernel.parameter_bytes} B of arguments, and is given "
+                   f"{len(launch.arguments)} buffers")  # fmt: skip
         if shared > most_shared:
             yield f"{launch.kernel} takes {shared} B of shared memory, a block has {most_shared}"
 

@@ -18,6 +18,7 @@ from roller_tvm.toolchain.compile import Cubin
 
 # Attribute numbers of .nv.info (EIATTR_*), as `cuobjdump -elf` names them.
 _MAX_THREADS = 0x05
+_PARAMETERS = 0x0A
 _FRAME_SIZE = 0x11
 _MIN_STACK_SIZE = 0x12
 _REGCOUNT = 0x2F
@@ -51,6 +52,8 @@ class KernelResources:
         Machine code.
     max_threads : int or None
         From ``__launch_bounds__``.
+    parameter_bytes : int
+        Arguments of a launch, laid out as in a C structure.
 
     Examples
     --------
@@ -65,6 +68,7 @@ class KernelResources:
     constant_bytes: int = 0
     code_bytes: int = 0
     max_threads: int | None = None
+    parameter_bytes: int = 0
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
@@ -173,7 +177,9 @@ def _read(cubin: Cubin) -> dict[str, KernelResources]:
         shared, constant = by_name.get(f".nv.shared.{name}"), by_name.get(f".nv.constant0.{name}")
         if constant is None:
             continue  # a device function that was not inlined; its stack counts in its callers' minimum
-        limits = [struct.unpack("<III", v) for n, v in _attributes(elf, info) if n == _MAX_THREADS]
+        attributes = list(_attributes(elf, info))
+        limits = [struct.unpack("<III", v) for n, v in attributes if n == _MAX_THREADS]
+        parameters = [struct.unpack_from("<H", v, 6)[0] for n, v in attributes if n == _PARAMETERS]
         amounts = told[name]
         kernels[name] = KernelResources(
             registers=amounts[_REGCOUNT],
@@ -183,6 +189,7 @@ def _read(cubin: Cubin) -> dict[str, KernelResources]:
             constant_bytes=constant.size,
             code_bytes=section.size,
             max_threads=limits[0][0] * limits[0][1] * limits[0][2] if limits else None,
+            parameter_bytes=parameters[0] if parameters else 0,
         )
     return kernels
 

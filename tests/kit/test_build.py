@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ pytest.importorskip("tvm.tirx", reason="needs the Relax line")
 pytestmark = pytest.mark.relax
 
 from roller_tvm.device.cpu_bench import find_compiler  # noqa: E402
-from roller_tvm.kit.archive import archive_path, read_member, read_operator  # noqa: E402
+from roller_tvm.kit.archive import archive_path, read_member, read_operator, write_archive  # noqa: E402
 from roller_tvm.kit.build import Options, build_case, build_support, copy_runner  # noqa: E402
 from roller_tvm.kit.cases import Case  # noqa: E402
 from roller_tvm.kit.measure import Bench, measure_operator  # noqa: E402
@@ -96,8 +97,15 @@ def test_damage_is_found(kit, tmp_path):
         for name, data in {**files, "0.cubin": other}.items():
             new.writestr(name, data)
     archive_path(tmp_path / "kit", "sm_90", CASES[0]).write_bytes(b"half a file")
+    path = archive_path(tmp_path / "kit", "sm_90", CASES[3])
+    operator = read_operator(path)
+    (first, *rest), (plan, *others) = operator.plans[0].launches, operator.plans
+    given = replace(plan, launches=(replace(first, arguments=(*first.arguments, first.arguments[0])), *rest))
+    files = {n: read_member(path, n) for n in zipfile.ZipFile(path).namelist() if n != "manifest.json"}
+    write_archive(path, replace(operator, plans=(given, *others)), files)
     count, wrong = verify(tmp_path / "kit")
-    assert len(wrong) == 2 and any("E0.float32.zip#0: no kernel main_kernel" in w for w in wrong)
+    assert len(wrong) == 3 and any("24 B of arguments, and is given 4" in w for w in wrong)
+    assert any("E0.float32.zip#0: no kernel main_kernel" in w for w in wrong)
     assert any("C0.float32.zip" in w for w in wrong)
 
 

@@ -52,7 +52,7 @@ def test_shared_memory_is_what_was_declared(compiler, arch):
     assert list(kernels) == ["turn"]
     turn = kernels["turn"]
     assert turn.shared_bytes == 400  # 100 floats: nothing of the driver's share on sm_90
-    assert turn.max_threads == 64
+    assert turn.max_threads == 64 and turn.parameter_bytes == 16
     assert turn.local_bytes == 0 and turn.spill_bytes == 0 and not turn.spills
     assert turn.code_bytes > 0 and turn.constant_bytes > 0
 
