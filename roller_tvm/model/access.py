@@ -5,36 +5,16 @@ What lanes touch follows from a kernel's tiles alone, so it is enumerated for a 
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, prod
-from typing import Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
-from .geometry import Operand, Tile
+from .geometry import Operand
 from .kernel import StagedKernel
 
 #: Warps of a fetch that are looked at: the rest are like them.
 SAMPLES = 6
-
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-def counted(function: Callable[Concatenate[StagedKernel, P], T]) -> Callable[Concatenate[StagedKernel, P], T]:
-    """Remember what a function counts of a kernel, with the kernel."""
-
-    @functools.wraps(function)
-    def remembered(kernel: StagedKernel, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        key = (function.__name__, *args, *kwargs.items())
-        if key not in kernel.counted:
-            kernel.counted[key] = function(kernel, *args, **kwargs)
-        return kernel.counted[key]  # type: ignore[return-value]
-
-    return remembered
 
 
 @dataclass(frozen=True)
@@ -98,50 +78,70 @@ def first_elements(kernel: StagedKernel, operand: Operand) -> int:
     return offset
 
 
-@counted
 def fetch(kernel: StagedKernel, number: int, warp: int, sector: int) -> Fetch:
-    """Count the copy of operand `number`, lanes taking neighbouring vectors of the tile in turn."""
+    """Count the copy of operand `number`, lanes taking neighbouring vectors of the tile in turn (remembered)."""
+    known = kernel.geometry.counted
+    key = ("fetch", number, kernel.boxes[number], kernel.vectors[number], kernel.padding[number], kernel.threads,
+           warp, sector)  # fmt: skip
+    if key not in known:
+        known[key] = _fetch(kernel, number, warp, sector)
+    return known[key]
+
+
+def _fetch(kernel: StagedKernel, number: int, warp: int, sector: int) -> Fetch:
     op, box, vector = kernel.geometry.operands[number], kernel.boxes[number], kernel.vectors[number]
-    threads, total = kernel.threads, prod(kernel.boxes[number])
-    padding = kernel.padding[number]
-    shape = memory_shape(kernel, op)
+    threads, total = kernel.threads, prod(box)
     rounds = ceil(total / (threads * vector))
     vectorised = vector > 1 and not op.guarded and op.as_stored and _whole_vectors(box, op.shape, vector)
     warps = ceil(threads / warp)
-    chosen = sorted({int(n) for n in np.linspace(0, rounds * warps - 1, SAMPLES)})
-    strides = strides_of(shape)
-    rows = strides_of([*box[:-1], box[-1] + padding]) if box else []
+    strides = strides_of(memory_shape(kernel, op))
+    rows = strides_of([*box[:-1], box[-1] + kernel.padding[number]]) if box else []
     base = first_elements(kernel, op) % max(1, sector // op.element_bytes)
-    requested = moved = conflicts = 0.0
-    counted = 0
-    for number_ in chosen:
-        round_, mine = divmod(number_, warps)
-        lanes = np.arange(mine * warp, min((mine + 1) * warp, threads))
-        first = (round_ * threads + lanes) * vector
-        elements = first[:, None] + np.arange(vector)[None, :]
-        elements = elements[elements[:, -1] < total]
-        if not len(elements):
+    # Of each warp that is looked at, its first element; lanes beyond the block or the tile touch no other.
+    looked_at = [divmod(n, warps) for n in _spaced(rounds * warps)]
+    firsts = [(round_ * threads + mine * warp) * vector for round_, mine in looked_at]
+    firsts = [first for first in firsts if first + vector <= total]
+    if not firsts:
+        return Fetch(rounds, vector, vectorised, 0.0, 0.0, 0.0)
+    here = [min(warp, threads - first // vector % threads) for first in firsts]
+    starts, lanes = np.array(firsts, dtype=np.int64)[:, None], np.arange(warp)
+    last = np.minimum(np.array(here)[:, None], (total - starts) // vector)
+    first = starts + np.where(lanes < last, lanes, 0) * vector
+    rest = first[:, :, None] + np.arange(vector)
+    address = np.full(rest.shape, base)
+    local = np.zeros(first.shape, dtype=np.int64)
+    for extent, stride, row in zip(reversed(box), reversed(strides), reversed(rows), strict=True):
+        if extent == 1:
             continue
-        counted += 1
-        address, local = np.full(elements.shape, base), np.zeros(elements.shape, dtype=np.int64)
-        rest = elements
-        for extent, stride, row in zip(reversed(box), reversed(strides), reversed(rows), strict=True):
-            rest, coordinate = np.divmod(rest, extent)
-            address = address + coordinate * stride
-            local = local + coordinate * row
-        touched = address * op.element_bytes // sector
-        together = len(np.unique(touched))
-        moved += together * sector
-        if vectorised:
-            requested += together * sector
-            conflicts += 1.0
-        else:
-            requested += sum(len(np.unique(touched[:, j])) for j in range(vector)) * sector
-            conflicts += _banks(local[:, 0], 32)
-    share = rounds * warps / max(1, counted) * op.stored_share
+        rest, coordinate = np.divmod(rest, extent)
+        address += coordinate * stride
+        if not vectorised:
+            local += coordinate[:, :, 0] * row
+    touched = address * op.element_bytes // sector
+    moved = _distinct(touched.reshape(len(firsts), -1)).sum() * sector
+    if vectorised:
+        requested, conflicts = moved, len(firsts)
+    else:
+        requested = _distinct(touched.swapaxes(1, 2)).sum() * sector
+        conflicts = sum(_banks(words, 32) for words in local)
+    share = rounds * warps / len(firsts) * op.stored_share
     # The last round may be a part of one.
     share *= total / (rounds * threads * vector) if rounds * warps > SAMPLES else 1.0
-    return Fetch(rounds, vector, vectorised, requested * share, moved * share, conflicts / max(1, counted))
+    return Fetch(
+        rounds, vector, vectorised, float(requested) * share, float(moved) * share, conflicts / len(firsts)
+    )
+
+
+def _spaced(count: int) -> list[int]:
+    """At most ``SAMPLES`` of so many, first and last among them."""
+    step = (count - 1) / (SAMPLES - 1)
+    return sorted({*(int(n * step) for n in range(SAMPLES - 1)), count - 1})
+
+
+def _distinct(values: np.ndarray) -> np.ndarray:
+    """How many different numbers stand along the last axis."""
+    ordered = np.sort(values, axis=-1)
+    return (ordered[..., 1:] != ordered[..., :-1]).sum(axis=-1) + 1
 
 
 def _whole_vectors(box: tuple[int, ...], shape: tuple[int, ...], vector: int) -> bool:
@@ -157,32 +157,43 @@ def _whole_vectors(box: tuple[int, ...], shape: tuple[int, ...], vector: int) ->
 
 def _banks(addresses: np.ndarray, banks: int) -> int:
     """Cycles in which banks of a word each serve different words: the most that one bank has to."""
-    words = np.unique(addresses)
-    return int(np.bincount(words % banks).max()) if len(words) else 1
+    words = set(addresses.tolist())
+    counts: dict[int, int] = {}
+    for word in words:
+        counts[word % banks] = counts.get(word % banks, 0) + 1
+    return max(counts.values(), default=1)
 
 
-def lane_coordinates(lanes: Tile, spatial: tuple[int, ...], count: int) -> dict[int, np.ndarray]:
-    """Position along each spatial axis of the first `count` threads (last axis fastest)."""
+def lane_addresses(kernel: StagedKernel, steps: dict[int, int], count: int) -> np.ndarray:
+    """Addresses of the first `count` threads (last axis fastest), `steps` apart along each spatial axis."""
     rest = np.arange(count)
-    result = {}
-    for axis in reversed(spatial):
-        rest, result[axis] = np.divmod(rest, lanes[axis])
-    return result
+    address = np.zeros(count, dtype=np.int64)
+    for axis in reversed(kernel.geometry.spatial):
+        if kernel.lanes[axis] > 1:
+            rest, at = np.divmod(rest, kernel.lanes[axis])
+            if steps.get(axis):
+                address += at * steps[axis]
+    return address
 
 
-@counted
 def read_cycles(kernel: StagedKernel, number: int, warp: int, vector: int, banks: int = 32) -> float:
     """Cycles that reading `vector` neighbouring elements of a staged operand takes a warp: conflicts counted."""
     op, box, padding = kernel.geometry.operands[number], kernel.boxes[number], kernel.padding[number]
-    spatial = kernel.geometry.spatial
-    at = lane_coordinates(kernel.lanes, spatial, min(warp, kernel.threads))
     rows = strides_of([*box[:-1], box[-1] + padding]) if box else []
-    own = {i: kernel.thread[i] // kernel.vthreads[i] for i in spatial}
-    address = np.zeros(min(warp, kernel.threads), dtype=np.int64)
+    steps = dict.fromkeys(kernel.geometry.spatial, 0)
     for dim, row in zip(op.dims, rows, strict=True):
         for axis, coefficient in dim:
-            if axis in at:
-                address = address + at[axis] * (own[axis] * coefficient * row)
+            if axis in steps:
+                steps[axis] += kernel.thread[axis] // kernel.vthreads[axis] * coefficient * row
+    count = min(warp, kernel.threads)
+    known = kernel.geometry.counted
+    key = ("read", kernel.lanes, tuple(steps.values()), count, vector, banks)
+    if key not in known:
+        known[key] = _read_cycles(lane_addresses(kernel, steps, count), vector, banks)
+    return known[key]
+
+
+def _read_cycles(address: np.ndarray, vector: int, banks: int) -> float:
     if vector == 1:
         return float(_banks(address, banks))
     # Vectors are served a part of the warp at a time.
@@ -192,18 +203,22 @@ def read_cycles(kernel: StagedKernel, number: int, warp: int, vector: int, banks
         part = address[start:start + together]
         cycles += _banks((part[:, None] + np.arange(vector)[None, :]).ravel(), banks)
     # Lanes that read the same vector are served with those that do.
-    distinct = len(np.unique(address)) * vector
+    distinct = len(set(address.tolist())) * vector
     return float(max(1, min(cycles, max(ceil(distinct / banks), _banks(address // vector, together)))))
 
 
-@counted
 def store_sectors(kernel: StagedKernel, warp: int, sector: int) -> float:
     """Sectors that one store instruction of a warp touches."""
     g = kernel.geometry
-    shape = tuple(g.extents[i] for i in g.spatial)
-    at = lane_coordinates(kernel.lanes, g.spatial, min(warp, kernel.threads))
-    address = np.zeros(min(warp, kernel.threads), dtype=np.int64)
-    for axis, stride in zip(g.spatial, strides_of(shape), strict=True):
-        address = address + at[axis] * (kernel.thread[axis] // kernel.vthreads[axis] * stride)
-    touched = (address[:, None] + np.arange(kernel.store)[None, :]) * g.output_bytes // sector
-    return float(len(np.unique(touched)))
+    strides = strides_of([g.extents[i] for i in g.spatial])
+    steps = {
+        axis: kernel.thread[axis] // kernel.vthreads[axis] * stride
+        for axis, stride in zip(g.spatial, strides, strict=True)
+    }
+    count = min(warp, kernel.threads)
+    key = ("store", kernel.lanes, tuple(steps.values()), count, kernel.store, sector)
+    if key not in g.counted:
+        address = lane_addresses(kernel, steps, count)
+        touched = (address[:, None] + np.arange(kernel.store)[None, :]) * g.output_bytes // sector
+        g.counted[key] = float(_distinct(touched.ravel()))
+    return g.counted[key]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil, prod
 from operator import truediv
+from typing import Any
 
 from ..expr import Access, Stage, TensorExpression, dtype_bytes, footprint
 
@@ -60,6 +61,12 @@ class Operand:
     @cached_property
     def axes(self) -> frozenset[int]:
         return frozenset(a for dim in self.dims for a, _ in dim)
+
+    @cached_property
+    def plain(self) -> bool:
+        """Whether memory holds it element for element as it is read: what vectors move."""
+        computed = self.guarded or self.arithmetic or any(self.opaque)
+        return not computed and self.as_stored and len(self.shape) > 1
 
     @cached_property
     def elements_whole(self) -> int:
@@ -225,6 +232,11 @@ class Geometry:
     def _bytes(self) -> dict[Tile, int]:
         return {}
 
+    @cached_property
+    def counted(self) -> dict[Any, Any]:
+        """What models have counted of tiles of this nest, by what it depends on: many candidates share it."""
+        return {}
+
     def input_bytes(self, tile: Tile) -> int:
         """Bytes of all operands' boxes for one tile (remembered: growth asks for the same tile often)."""
         known = self._bytes.get(tile)
@@ -239,6 +251,17 @@ class Geometry:
     def traffic(self, tile: Tile) -> float:
         """Bytes loaded into a level if the whole operator is computed in such tiles (exact fractions of tiles)."""
         return self.input_bytes(tile) * prod(map(truediv, self.extents, tile))
+
+    def moved_and_held(self, tile: Tile) -> tuple[float, int]:
+        """``traffic`` and ``footprint_bytes`` of a tile (remembered: growth compares each with several)."""
+        known = self._moved.get(tile)
+        if known is None:
+            known = self._moved[tile] = self.traffic(tile), self.footprint_bytes(tile)
+        return known
+
+    @cached_property
+    def _moved(self) -> dict[Tile, tuple[float, int]]:
+        return {}
 
     @cached_property
     def innermost(self) -> frozenset[int]:

@@ -37,7 +37,15 @@ class GpuRates:
 
     @classmethod
     def of(cls, device: DeviceSpec, dtype: str) -> GpuRates:
-        return _rates(device, dtype)
+        # A construction asks thousands of times for one device: to tell that it is the same takes no look inside.
+        if _LAST and _LAST[0][0] is device and _LAST[0][1] == dtype:
+            return _LAST[0][2]
+        rates = _rates(device, dtype)
+        _LAST[:] = [(device, dtype, rates)]
+        return rates
+
+
+_LAST: list[tuple[DeviceSpec, str, GpuRates]] = []
 
 
 @lru_cache(maxsize=64)
@@ -98,18 +106,36 @@ def far_traffic(geometry: Geometry, device: DeviceSpec, block: Tile, resident: i
     block_bytes : list of int
         Per operand, what one block loads over its whole life.
     """
-    spatial = geometry.spatial
-    grid = [ceil(geometry.extents[i] / block[i]) for i in spatial]
-    blocks = prod(grid)
-    resident = max(1, min(resident, blocks))
-    waves = blocks / resident
-    covered = spread(grid, resident)
     l2 = device.level("l2").capacity_bytes if device.has("l2") else 0
     total = 0.0
+    for op, per_block, (again, distinct) in zip(
+        geometry.operands, block_bytes, _shared_in_wave(geometry, block, resident), strict=True
+    ):
+        traffic = again * per_block
+        once = max(op.source_bytes, 1)
+        if op.source_bytes <= l2 // 2:
+            traffic = min(traffic, once * 1.0)
+        total += max(traffic, min(once, per_block * distinct))
+    return total
+
+
+def _shared_in_wave(geometry: Geometry, block: Tile, resident: int) -> list[tuple[float, int]]:
+    """Per operand, how many blocks' loads come from afar, and how many blocks load different parts (remembered)."""
+    spatial = geometry.spatial
+    tile = tuple([block[i] for i in spatial])
+    known = geometry.counted.get(("wave", tile, resident))
+    if known is not None:
+        return known
+    grid = [ceil(geometry.extents[i] / n) for i, n in zip(spatial, tile, strict=True)]
+    blocks = prod(grid)
+    at_once = max(1, min(resident, blocks))
+    waves = blocks / at_once
+    covered = spread(grid, at_once)
     own, wave = list(geometry.extents), list(geometry.extents)
     for n, i in enumerate(spatial):
         own[i], wave[i] = block[i], min(geometry.extents[i], block[i] * covered[n])
-    for op, per_block in zip(geometry.operands, block_bytes, strict=True):
+    result = []
+    for op in geometry.operands:
         different = distinct = 1
         for n, i in enumerate(spatial):
             if i in op.axes:
@@ -117,12 +143,9 @@ def far_traffic(geometry: Geometry, device: DeviceSpec, block: Tile, resident: i
                 distinct *= grid[n]
         # Windows of neighbours overlap.
         overlap = min(1.0, op.elements(tuple(wave)) / (different * op.elements(tuple(own))))
-        traffic = waves * different * overlap * per_block
-        once = max(op.source_bytes, 1)
-        if op.source_bytes <= l2 // 2:
-            traffic = min(traffic, once * 1.0)
-        total += max(traffic, min(once, per_block * distinct))
-    return total
+        result.append((waves * different * overlap, distinct))
+    geometry.counted["wave", tile, resident] = result
+    return result
 
 
 def busiest_unit(device: DeviceSpec, blocks: int, resident: int) -> tuple[int, int]:

@@ -99,14 +99,14 @@ def tiled_estimate(geometry: Geometry, device: DeviceSpec, shape: TiledShape, th
     resident, limit = occupancy(device, threads, registers, shared_bytes)
     if resident == 0:
         return None
-    blocks = prod(ceil(extents[i] / block[i]) for i in spatial)
+    blocks = prod([ceil(extents[i] / block[i]) for i in spatial])
     resident = min(resident, ceil(blocks / device.units))
-    steps = prod(ceil(extents[i] / block[i]) for i in reduce)
+    steps = prod([ceil(extents[i] / block[i]) for i in reduce])
 
     # One block, one step.
-    inner = prod(block[i] for i in reduce)
-    rounds = ceil(prod(ceil(block[i] / thread[i]) for i in spatial) / threads)  # register tiles of a thread
-    points = prod(thread[i] for i in spatial) * inner * rounds  # per thread
+    inner = prod([block[i] for i in reduce])
+    rounds = ceil(prod([ceil(block[i] / thread[i]) for i in spatial]) / threads)  # register tiles of a thread
+    points = prod([thread[i] for i in spatial]) * inner * rounds  # per thread
     arithmetic = instructions(geometry)
     compute = points * arithmetic * threads / rates.lanes
     load_slots, wavefronts = shared_reads(geometry, shape, warp)
@@ -117,7 +117,7 @@ def tiled_estimate(geometry: Geometry, device: DeviceSpec, shape: TiledShape, th
         for op, n, v in zip(geometry.operands, fetches, shape.vectors, strict=True)
     )
     issue = ((points * arithmetic + load_slots * inner * rounds) + fetch_slots) * warps / rates.issue
-    staged = sum(prod(box) * op.element_bytes for op, box in zip(geometry.operands, boxes, strict=True)) / rates.shared
+    staged = sum([prod(box) * op.element_bytes for op, box in zip(geometry.operands, boxes, strict=True)])
     global_load = sum(bytes_step)
 
     # The whole grid: how many blocks the busiest unit runs, and how many are there at a time.
@@ -125,7 +125,7 @@ def tiled_estimate(geometry: Geometry, device: DeviceSpec, shape: TiledShape, th
     far = far_traffic(geometry, device, block, device.units * resident, [b * steps for b in bytes_step])
     l2_time = global_load / rates.l2
     dram_time = far / (blocks * steps) / rates.dram  # what misses L2
-    shared_time = shared_read + staged
+    shared_time = shared_read + staged / rates.shared
     throughput = overlapped([compute, issue, shared_time, l2_time, dram_time])
     sync = 2 * rates.shared_latency
     alone = max(compute, issue, shared_read) / min(1.0, warps / rates.issue)
@@ -135,7 +135,7 @@ def tiled_estimate(geometry: Geometry, device: DeviceSpec, shape: TiledShape, th
     cycles = busiest * (steps * max(throughput, chain / resident) + BLOCK_CYCLES)
 
     # Store and epilogue.
-    outputs = prod(extents[i] for i in spatial)
+    outputs = prod([extents[i] for i in spatial])
     waste = 1.0
     if spatial and block[spatial[-1]] < extents[spatial[-1]]:
         run = block[spatial[-1]] * geometry.output_bytes
@@ -208,38 +208,46 @@ def shared_reads(geometry: Geometry, shape: TiledShape, warp: int) -> tuple[floa
     What a thread reads twice in the unrolled part of a step (a sliding window) is loaded once; rows that are
     contiguous and aligned are loaded as vectors.
     """
-    spatial = geometry.spatial
-    covered = dict(zip(spatial, spread([ceil(shape.block[i] / shape.thread[i]) for i in spatial], warp), strict=True))
-    unrolled = shape.unrolled
-    own = tuple(unrolled[i] if i not in covered else e for i, e in enumerate(shape.thread))
-    last = spatial[-1] if spatial else -1
+    spatial, unrolled, known = geometry.spatial, shape.unrolled, geometry.counted
+    lanes = tuple([ceil(shape.block[i] / shape.thread[i]) for i in spatial])
+    inside = geometry.spatial_set
+    own = tuple([shape.thread[i] if i in inside else n for i, n in enumerate(unrolled)])
+    part = [n // shape.vthreads[i] if i in inside else n for i, n in enumerate(own)]
+    key = "warp", lanes, warp
+    if key not in known:
+        covered = dict(zip(spatial, spread(list(lanes), warp), strict=True))
+        known[key] = [prod([covered[i] for i in spatial if i in op.axes]) for op in geometry.operands]
+    if ("own", own) not in known:
+        known["own", own] = [_distinct(op, own) for op in geometry.operands]
+    if "conflicts" not in known:
+        known["conflicts"] = [_conflict(geometry, op) for op in geometry.operands]
     slots = wavefronts = 0.0
-    for op, padding in zip(geometry.operands, shape.padding, strict=True):
-        box = op.box(own)
-        vector = _read_vector(op, op.box(shape.block), box, shape, covered, padding)
-        distinct = 1
-        for dim, extent, full in zip(op.dims, box, op.shape, strict=True):
-            # A window that no neighbour overlaps (stride as wide as the tile) is read only where it is needed.
-            count = 1
-            for a, _ in dim:
-                count *= own[a]
-            distinct *= min(extent, count, full)
+    for op, padding, spread_over, distinct, conflict in zip(
+        geometry.operands, shape.padding, known[key], known["own", own], known["conflicts"], strict=True
+    ):
+        vector = read_width(op.dims, op.box(shape.block), op.box(own), padding, shape.block, part)
         loads = distinct / vector
-        unique = distinct * op.element_bytes
-        for i in spatial:
-            if i in op.axes:
-                unique *= covered[i]
-        conflict = 1.0
-        if last in op.axes and op.dims[-1] and any(a == last for a, _ in op.dims[-1]):
-            conflict = min(4.0, float(max(1, op.stride_of(last))))
         slots += loads
-        wavefronts += max(loads, unique / 128 * conflict)
-    points = prod(unrolled[i] for i in geometry.reduce)
+        wavefronts += max(loads, distinct * op.element_bytes * spread_over / 128 * conflict)
+    points = prod([unrolled[i] for i in geometry.reduce])
     return slots / points, wavefronts / points
 
 
-def _read_vector(operand: Operand, block: list[int], own: list[int], shape: TiledShape, spatial: dict[int, int],
-                 padding: int) -> int:
-    """Elements of a shared-memory read."""
-    part = [shape.thread[a] // shape.vthreads[a] if a in spatial else n for a, n in enumerate(shape.unrolled)]
-    return read_width(operand.dims, block, own, padding, shape.block, part)
+def _distinct(operand: Operand, own: Tile) -> int:
+    """Elements that a thread reads in the unrolled part of a step."""
+    distinct = 1
+    for dim, extent, full in zip(operand.dims, operand.box(own), operand.shape, strict=True):
+        # A window that no neighbour overlaps (stride as wide as the tile) is read only where it is needed.
+        count = 1
+        for a, _ in dim:
+            count *= own[a]
+        distinct *= min(extent, count, full)
+    return distinct
+
+
+def _conflict(geometry: Geometry, operand: Operand) -> float:
+    """How many lanes of a warp want words of one bank: as many as their reads are apart."""
+    last = geometry.spatial[-1] if geometry.spatial else -1
+    if operand.dims and any(a == last for a, _ in operand.dims[-1]):
+        return min(4.0, float(max(1, operand.stride_of(last))))
+    return 1.0

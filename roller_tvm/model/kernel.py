@@ -116,11 +116,6 @@ class StagedKernel:
             return (True,) * len(self.loops)
         return unrolled_loops([e for _, e in self.loops], prod(self.vthreads), self.unroll_limit)
 
-    @cached_property
-    def counted(self) -> dict[tuple[object, ...], object]:
-        """What ``access`` has counted of this kernel: the same whatever effects are looked at."""
-        return {}
-
     def inner(self, flags: Sequence[bool]) -> Tile:
         """Extents per axis of the loops that `flags` marks; virtual threads are marked always."""
         tile = list(self.vthreads)

@@ -49,15 +49,18 @@ def _words(count: int, element_bytes: int) -> int:
 
 def accumulators(geometry: Geometry, thread: Tile) -> int:
     """Registers that hold a thread's outputs."""
-    return _words(prod(thread[i] for i in geometry.spatial), geometry.accumulator_bytes)
+    return _words(prod([thread[i] for i in geometry.spatial]), geometry.accumulator_bytes)
 
 
 def fragments(geometry: Geometry, thread: Tile) -> list[int]:
-    """Registers of each operand that a thread reads in one step of the reduction."""
-    return [
-        _words(prod(thread[i] for i in op.axes if i in geometry.spatial_set), op.element_bytes)
-        for op in geometry.operands
-    ]
+    """Registers of each operand that a thread reads in one step of the reduction (remembered, not to be changed)."""
+    known = geometry.counted.get(("fragments", thread))
+    if known is None:
+        known = geometry.counted["fragments", thread] = [
+            _words(prod(thread[i] for i in op.axes if i in geometry.spatial_set), op.element_bytes)
+            for op in geometry.operands
+        ]
+    return known
 
 
 def register_cap(device: DeviceSpec, threads: int) -> int | None:
@@ -98,9 +101,13 @@ def needed_registers(geometry: Geometry, device: DeviceSpec, thread: Tile) -> in
 
 
 def prefetched(geometry: Geometry, thread: Tile, unrolled: Tile) -> list[int]:
-    """Registers of each operand that a thread reads in the unrolled part of a step."""
-    own = tuple(unrolled[i] if i in geometry.reduce else e for i, e in enumerate(thread))
-    return [_words(op.elements(own), op.element_bytes) for op in geometry.operands]
+    """Registers of each operand that a thread reads in the unrolled part of a step (remembered, not to be changed)."""
+    known = geometry.counted.get(("prefetched", thread, unrolled))
+    if known is None:
+        own = tuple(unrolled[i] if i in geometry.reduce else e for i, e in enumerate(thread))
+        known = [_words(op.elements(own), op.element_bytes) for op in geometry.operands]
+        geometry.counted["prefetched", thread, unrolled] = known
+    return known
 
 
 def predicted_registers(
@@ -120,9 +127,9 @@ def predicted_registers(
     held = accumulators(geometry, thread)
     smaller = sum(parts) - max(parts, default=0)
     if device.kind == "gpu":
-        ahead = sum(min(n, PREFETCHED_MOST) for n in prefetched(geometry, thread, unrolled))
-        fetched = sum(n * v for n, v in zip(fetches, vectors, strict=True))
-        guarded = sum(n for n, op in zip(fetches, geometry.operands, strict=False) if op.guarded)
+        ahead = sum([min(n, PREFETCHED_MOST) for n in prefetched(geometry, thread, unrolled)])
+        fetched = sum([n * v for n, v in zip(fetches, vectors, strict=True)])
+        guarded = sum([n for n, op in zip(fetches, geometry.operands, strict=False) if op.guarded])
         raw = BASE + PER_ACCUMULATOR * held + PER_FRAGMENT * smaller + PER_PREFETCHED * ahead
         raw = max(raw + PER_FETCH * sum(fetches) + PER_FETCHED * fetched, BASE + PER_GUARDED_FETCH * guarded)
         raw = ceil(raw / ROUNDED_TO) * ROUNDED_TO
@@ -142,10 +149,14 @@ def unrolled_steps(geometry: Geometry, thread: Tile, step: Tile) -> Tile:
     >>> unrolled_steps(g, (8, 8, 1), (64, 64, 32))
     (1, 1, 8)
     """
-    result = [1] * len(thread)
     body = prod(thread[i] for i in geometry.spatial)
-    for i in reversed(geometry.reduce):
-        most = WINDOW_STATEMENTS if i in geometry.window else STATEMENTS
-        result[i] = max(d for d in range(1, step[i] + 1) if step[i] % d == 0 and (d == 1 or body * d <= most))
-        body *= result[i]
-    return tuple(result)
+    key = ("unrolled", body, tuple(step[i] for i in geometry.reduce))
+    known = geometry.counted.get(key)
+    if known is None:
+        result = [1] * len(thread)
+        for i in reversed(geometry.reduce):
+            most = WINDOW_STATEMENTS if i in geometry.window else STATEMENTS
+            result[i] = max(d for d in range(1, step[i] + 1) if step[i] % d == 0 and (d == 1 or body * d <= most))
+            body *= result[i]
+        known = geometry.counted[key] = tuple(result)
+    return known

@@ -7,7 +7,7 @@ from math import ceil, prod
 
 from ..device import DeviceSpec
 from .effects import Effects
-from .geometry import Tile
+from .geometry import Geometry, Tile
 from .gpu import GpuRates
 from .kernel import StagedKernel
 from .occupancy import occupancy
@@ -40,19 +40,26 @@ class Residency:
 PER_FETCHED_ELEMENT, FETCHED_MOST = 0.5, 32
 
 
-def registers_needed(kernel: StagedKernel, device: DeviceSpec, body: Tile, rolled: bool) -> tuple[int, int]:
-    """Registers that a thread needs so that none spills, and how many it can have (see ``residency``)."""
-    g = kernel.geometry
-    held = 0 if rolled else accumulators(g, kernel.thread)
+def registers_needed(
+    geometry: Geometry, device: DeviceSpec, thread: Tile, threads: int, body: Tile, fetched: int, rolled: bool = False
+) -> tuple[int, int]:
+    """Registers that a thread needs so that none spills, and how many it can have (see ``residency``).
+
+    Parameters
+    ----------
+    thread : Tile
+        Its outputs.
+    threads : int
+        Of a block.
+    fetched : int
+        Elements that a thread fetches in a step.
+    """
+    held = 0 if rolled else accumulators(geometry, thread)
     # Operands of the unrolled body that are read ahead, and elements on their way into shared memory.
-    ahead = min(PREFETCHED_MOST, sum(op.elements(body) for op in g.operands))
-    fetched = sum(
-        ceil(prod(box) / (vector * kernel.threads)) * vector
-        for box, vector in zip(kernel.boxes, kernel.vectors, strict=True)
-    )
-    needed = held + min(fragments(g, kernel.thread), default=0) + 1 + ADDRESSES
+    ahead = min(PREFETCHED_MOST, sum(op.elements(body) for op in geometry.operands))
+    needed = held + min(fragments(geometry, thread), default=0) + 1 + ADDRESSES
     needed += int(PER_PREFETCHED * ahead) + int(PER_FETCHED_ELEMENT * min(FETCHED_MOST, fetched))
-    cap = register_cap(device, kernel.threads) or needed
+    cap = register_cap(device, threads) or needed
     return needed, min(cap, device.limits.compiled_registers or cap)
 
 
@@ -71,7 +78,11 @@ def residency(
         That the compiler takes, where that is known better than from what is needed.
     """
     held = 0 if rolled else accumulators(kernel.geometry, kernel.thread)
-    needed, cap = registers_needed(kernel, device, body, rolled)
+    fetched = sum(
+        ceil(prod(box) / (vector * kernel.threads)) * vector
+        for box, vector in zip(kernel.boxes, kernel.vectors, strict=True)
+    )
+    needed, cap = registers_needed(kernel.geometry, device, kernel.thread, kernel.threads, body, fetched, rolled)
     spilled = min(held, max(0, needed - cap)) if effects.spilling else 0
     taken = registers or min(cap, max(REGISTERS_LEAST, ceil(needed * REGISTERS_TAKEN)))
     resident, limit = occupancy(device, kernel.threads, taken, kernel.shared_bytes)

@@ -43,17 +43,16 @@ def overhanging(geometry: Geometry, tile: Tile) -> list[int]:
 
 def fetch_vector(geometry: Geometry, operand: Operand, block: Tile, device: DeviceSpec, padding: int) -> int:
     """Elements that one fetch instruction can move: contiguous in both memories, aligned in both, not guarded."""
-    if operand.guarded or operand.arithmetic or any(operand.opaque) or len(operand.shape) < 2:
-        return 1
-    if not operand.as_stored:
+    if not operand.plain:
         return 1
     box = operand.box(block)
     # Trailing dimensions that the box covers whole are one run with the dimension before them, unless rows are padded.
     first, below = len(box) - 1, 1
-    guarded = any(a in operand.axes for a in overhanging(geometry, block))
-    while first > 0 and box[first] == operand.shape[first] and not padding and not guarded:
-        below *= box[first]
-        first -= 1
+    if not padding and box[first] == operand.shape[first]:
+        guarded = any(a in operand.axes for a in overhanging(geometry, block))
+        while first > 0 and box[first] == operand.shape[first] and not guarded:
+            below *= box[first]
+            first -= 1
     run, row = box[first] * below, operand.shape[first] * below
     for width in (device.vector_bytes // operand.element_bytes, device.vector_bytes // operand.element_bytes // 2):
         if width < 2:

@@ -12,7 +12,7 @@ from math import ceil, prod
 from ..device import DeviceSpec
 from ..model.estimate import ProgramEstimate
 from ..model.geometry import Geometry, Tile
-from ..model.gpu_tiled import TiledShape, kernel_of, shared_bytes_of, staged_estimate, tiled_estimate
+from ..model.gpu_tiled import TiledShape, shared_bytes_of, staged_estimate, tiled_estimate
 from ..model.registers import (
     ACCUMULATORS,
     FETCHES,
@@ -45,18 +45,20 @@ REGISTER_LEAST, REGISTER_MOST = 4, 32
 
 def reuse_score(geometry: Geometry, tile: Tile, larger: Tile) -> float:
     """Data-reuse score of growing a tile: traffic saved per byte of footprint (Roller, section 3.3)."""
-    saved = geometry.traffic(tile) - geometry.traffic(larger)
-    return saved / max(1, geometry.footprint_bytes(larger) - geometry.footprint_bytes(tile))
+    (before, held), (after, more) = geometry.moved_and_held(tile), geometry.moved_and_held(larger)
+    return (before - after) / max(1, more - held)
 
 
 def grow(geometry: Geometry, tile: Tile, options: list[list[int]]) -> Iterator[Tile]:
     """The tiles one aligned step larger, one per spatial axis; past one that stands over, others grow whole."""
-    over = {i for i in geometry.spatial if geometry.extents[i] % tile[i]}
+    extents = geometry.extents
+    over = [i for i in geometry.spatial if extents[i] % tile[i]]
     for i in geometry.spatial:
-        extent, alone = geometry.extents[i], not over - {i}
-        larger = next((e for e in options[i] if e > tile[i] and (alone or extent % e == 0)), None)
-        if larger is not None:
-            yield (*tile[:i], larger, *tile[i + 1:])
+        extent, own, alone = extents[i], tile[i], not over or over == [i]
+        for larger in options[i]:
+            if larger > own and (alone or extent % larger == 0):
+                yield (*tile[:i], larger, *tile[i + 1:])
+                break
 
 
 @cache
@@ -189,13 +191,16 @@ def complete(search: Search, block: Tile, thread: Tile) -> tuple[TiledShape, int
     g, device = search.geometry, search.device
     search.considered += 1
     limits = device.limits
-    threads = prod(ceil(block[i] / thread[i]) for i in g.spatial)
+    threads = prod([ceil(block[i] / thread[i]) for i in g.spatial])
     if loops_over_tiles(device):
         threads = min(threads, limits.max_threads_per_block or threads)
-    label = f"block {block} thread {thread}"
-    if search.reject(execution_unit(threads, device.vector_width, max(search.eps, IDLE_LANES)), label):
+
+    def broken(rejection: Rejection | None) -> bool:
+        return rejection is not None and search.reject(rejection, f"block {block} thread {thread}")
+
+    if broken(execution_unit(threads, device.vector_width, max(search.eps, IDLE_LANES))):
         return None
-    if search.reject(capacity("threads per block", threads, limits.max_threads_per_block or threads), label):
+    if broken(capacity("threads per block", threads, limits.max_threads_per_block or threads)):
         return None
     unrolled = unrolled_steps(g, thread, block)
     padding = tuple(storage_padding(g, op, block, unrolled, device) for op in g.operands)
@@ -203,25 +208,24 @@ def complete(search: Search, block: Tile, thread: Tile) -> tuple[TiledShape, int
     vectors = within_rows(g, block, vectors)
     if any(len(op.shape) < 2 for op in g.operands):
         vectors = tuple(1 for _ in vectors)  # the stride of a one-dimensional buffer cannot be aligned
-    for op, width in zip(g.operands, vectors, strict=True):
-        if device.kind != "gpu":
-            break  # a limit of compilers for GPUs, which hold all that a thread fetches in registers
-        fetches = ceil(op.elements(block) / (width * threads))
-        if search.reject(capacity("fetches per thread", fetches, FETCHES, "use more threads or a shorter step"), label):
+    fetches = [ceil(op.elements(block) / (width * threads)) for op, width in zip(g.operands, vectors, strict=True)]
+    # A limit of compilers for GPUs, which hold all that a thread fetches in registers.
+    for count in fetches if device.kind == "gpu" else ():
+        if broken(capacity("fetches per thread", count, FETCHES, "use more threads or a shorter step")):
             return None
     virtual = virtual_threads(g, block, thread, device)
     shape = TiledShape(block, thread, virtual, unrolled, vectors, store_vector(g, block, thread, virtual), padding)
     shared = shared_bytes_of(g, shape)
     most = limits.shared_per_block_bytes or device.level("shared").capacity_bytes
-    if search.reject(capacity("shared memory of a block", shared, most), label):
+    if broken(capacity("shared memory of a block", shared, most)):
         return None
     limit = usable_registers(device, threads)
     needed = needed_registers(g, device, thread)
-    if limit is not None and search.reject(
-        capacity("registers", needed, limit, "use a smaller register tile or fewer threads"), label
-    ):
+    remedy = "use a smaller register tile or fewer threads"
+    if limit is not None and broken(capacity("registers", needed, limit, remedy)):
         return None
-    if device.kind == "gpu" and search.reject(spilling(g, device, shape, unrolled), label):
+    fetched = sum(count * width for count, width in zip(fetches, vectors, strict=True))
+    if device.kind == "gpu" and broken(spilling(g, device, thread, unrolled, threads, fetched)):
         return None
     estimate = tiled_estimate(g, device, shape, threads, shared)
     if estimate is None:
@@ -229,31 +233,32 @@ def complete(search: Search, block: Tile, thread: Tile) -> tuple[TiledShape, int
     return shape, threads, estimate
 
 
-def spilling(geometry: Geometry, device: DeviceSpec, shape: TiledShape, unrolled: Tile) -> Rejection | None:
+def spilling(
+    geometry: Geometry, device: DeviceSpec, thread: Tile, unrolled: Tile, threads: int, fetched: int
+) -> Rejection | None:
     """What the model says will spill is not planned: recorded schedules that do are tens of times slower."""
-    body = tuple(unrolled[i] if i in geometry.reduce else e for i, e in enumerate(shape.thread))
-    needed, cap = registers_needed(kernel_of(geometry, shape), device, body, False)
+    body = tuple(unrolled[i] if i in geometry.reduce else e for i, e in enumerate(thread))
+    needed, cap = registers_needed(geometry, device, thread, threads, body, fetched)
     return capacity("registers of an unrolled step", needed, cap, "unroll less of a step, or use a smaller tile")
 
 
-def aligned(search: Search, block: Tile) -> bool:
-    """Rules 2 and 4 for a block tile."""
+def misaligned(search: Search, block: Tile) -> Rejection | None:
+    """The first of rules 2 and 4 that a block tile breaks."""
     g = search.geometry
     for i in g.spatial:
-        if search.reject(tensor_shape(g.extents[i], block[i], shape_eps(search, i), g.axes[i]), f"block {block}"):
-            return False
-    if search.reject(one_overhang(overhanging(g, block)), f"block {block}"):
-        return False
+        if broken := tensor_shape(g.extents[i], block[i], shape_eps(search, i), g.axes[i]):
+            return broken
+    if broken := one_overhang(overhanging(g, block)):
+        return broken
     sector = search.device.far.transaction_bytes
     for op in g.operands:
         box = op.box(block)
         full = not box or box[-1] >= op.shape[-1]
-        run = op.run(box)
         # Beyond eps, half a sector is tolerated: strided and windowed rows never align.
         moved = max(1, sector // op.element_bytes // 2)
-        if search.reject(transaction(run, full, moved, max(search.eps, 0.25), op.name), f"block {block}"):
-            return False
-    return True
+        if broken := transaction(op.run(box), full, moved, max(search.eps, 0.25), op.name):
+            return broken
+    return None
 
 
 def neighbouring(geometry: Geometry, sector: int) -> set[int]:
@@ -301,7 +306,7 @@ def block_tiles(search: Search, thread: Tile, step: Tile, beam: int) -> list[Til
         for tile in frontier:
             ranked = sorted(((reuse_score(g, tile, larger), larger) for larger in grow(g, tile, options)), reverse=True)
             for score, larger in ranked[: min(beam, BRANCHES)]:
-                threads = prod(ceil(larger[i] / thread[i]) for i in g.spatial)
+                threads = prod([ceil(larger[i] / thread[i]) for i in g.spatial])
                 if larger in seen or threads > most_threads:
                     continue
                 seen.add(larger)
@@ -332,6 +337,7 @@ def construct_tiled(
     first = min(steps, key=lambda s: (-min((min(op.run(op.box(s)), 8) for op in along), default=0), abs(prod(s) - 16)))
     coarse: list[tuple[float, Tile, Tile]] = []
     done: set[tuple[Tile, Tile]] = set()
+    rules: dict[Tile, Rejection | None] = {}  # what a block tile breaks, whatever its threads are
     # Where tiles are whole axes there may be room for a short step only.
     shorter = [min(steps, key=lambda s: abs(prod(s) - 4))] if lacking else []
     threads = register_tiles(search)
@@ -339,7 +345,11 @@ def construct_tiled(
     for beam in (1, BLOCK_BEAM):
         for thread, step in product(threads, [first, *shorter]):
             for block in block_tiles(search, thread, step, beam):
-                if (block, thread) in done or not aligned(search, block):
+                if (block, thread) in done:
+                    continue
+                if block not in rules:
+                    rules[block] = misaligned(search, block)
+                if rules[block] is not None and search.reject(rules[block], f"block {block}"):
                     continue
                 done.add((block, thread))
                 outcome = complete(search, block, thread)

@@ -39,6 +39,11 @@ def test_elements_of_a_vector_that_is_none_are_asked_for_again():
     assert not copy.vectorised and copy.requested > 2 * copy.moved
 
 
+def test_a_vector_longer_than_the_tile_moves_nothing():
+    """A record may ask for one: no lane has a whole vector to copy."""
+    assert fetch(product(block=(8, 64, 2), thread=(1, 8, 1), vectors=(32, 1)), 0, 32, 32).moved == 0.0
+
+
 def test_bank_conflicts_of_shared_reads():
     side_by_side = product(thread=(8, 1, 1), block=(64, 64, 16))
     assert read_cycles(side_by_side, 1, 32, 1) == 1.0  # lanes read neighbours of B
@@ -63,3 +68,51 @@ def test_strides_and_unrolling():
     assert unrolled_loops([1, 100, 2], 1, 64) == (True, False, True)
     # More than 16 virtual threads are a loop of their own.
     assert unrolled_loops([2], 32, 64) == (True,) and unrolled_loops([2], 32, 16) == (False,)
+
+
+def touched_one_by_one(kernel, number, warp, sector):
+    """Bytes that each load of a copy asks for, and that a warp's loads touch together, lane after lane."""
+    op, box, vector = kernel.geometry.operands[number], kernel.boxes[number], kernel.vectors[number]
+    strides, source = strides_of(op.shape), op.sources[0]
+    memory = strides_of(kernel.geometry.expression.tensors[source.tensor].shape)
+    base = sum(i.const * s for i, s in zip(source.indices, memory, strict=True)) % (sector // 4)
+    if len(memory) == len(strides):
+        strides = memory
+    total, threads = prod(box), kernel.threads
+    requested, moved, warps, active = 0, 0, 0, 0
+    for first in range(0, total, threads * vector):
+        for warp_start in range(0, threads, warp):
+            loads = [set() for _ in range(vector)]
+            for lane in range(warp_start, min(warp_start + warp, threads)):
+                start = first + lane * vector
+                for j in range(vector) if start + vector <= total else ():
+                    rest, address = start + j, base
+                    for extent, stride in zip(reversed(box), reversed(strides), strict=True):
+                        rest, at = divmod(rest, extent)
+                        address += at * stride
+                    loads[j].add(address * 4 // sector)
+            requested += sum(map(len, loads)) * sector
+            moved += len(set().union(*loads)) * sector
+            warps, active = warps + 1, active + bool(loads[0])
+    # A warp that has nothing to copy counts as the mean of the others.
+    return requested * op.stored_share * warps / active, moved * op.stored_share * warps / active, warps
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_few_warps_are_counted_as_one_by_one(warm):
+    """Copies of at most six warps are looked at whole; what was counted of other tiles before changes nothing."""
+    conv = operator("conv2d_nchw", n=2, c=8, h=14, w=14, f=32, kh=3, kw=3, stride=1, padding=1)
+    tiles = [((1, 8, 7, 14, 1, 3, 3), (1, 2, 1, 2)), ((1, 16, 2, 14, 1, 3, 1), (1, 4, 1, 1)),
+             ((2, 8, 2, 7, 2, 1, 1), (1, 2, 1, 1))]  # fmt: skip
+    shared, checked = Geometry.of(conv, "conv2d", ("pad",)), 0
+    for block, thread in tiles:
+        for vectors in ((1, 1), (1, 3), (2, 2)):
+            g = shared if warm else Geometry.of(conv, "conv2d", ("pad",))
+            kernel = StagedKernel(g, block, (*thread, 1, 1, 1), (1,) * 7, (), None, vectors, (0, 0))
+            for number in range(2):
+                copy = fetch(kernel, number, 32, 32)
+                requested, moved, warps = touched_one_by_one(kernel, number, 32, 32)
+                if warps <= 6 and not copy.vectorised:
+                    assert (copy.requested, copy.moved) == (pytest.approx(requested), pytest.approx(moved))
+                    checked += 1
+    assert checked >= 6
