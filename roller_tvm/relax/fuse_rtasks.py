@@ -55,8 +55,8 @@ class FuseRTasks:
     device : DeviceSpec or str, optional
         By default the one that follows from the target.
     policy : str
-        See ``rammer.plan_graph``. With 'horizontal' no block waits for another: such kernels may run in any streams, and
-        ``check_fusion_on_pocl`` executes them.
+        See ``rammer.plan_graph``. With 'horizontal' no block waits for another: such kernels may run in any streams,
+        and ``check_fusion_on_pocl`` executes them.
     launch : str, optional
         How the model's kernels are launched, 'stream' or 'graph' (a CUDA graph): what fusing saves. By default as
         ``relax.backend.use_cuda_graph`` says.
