@@ -10,6 +10,7 @@ import pytest
 
 from roller_tvm.expr.operators import parse_params
 from roller_tvm.kit.cases import RTASKS, Case, all_cases
+from roller_tvm.kit.measure import LEAST, WARM_UP
 from roller_tvm.kit.reference import reference_of
 from roller_tvm.kit.torch_side import call_of, time_case
 
@@ -54,6 +55,7 @@ def test_float32_is_timed_in_full_and_on_tensor_cores(torch):
     found = {r["mode"]: r["us"]["median"] for r in time_case(torch, AWKWARD[3], flush, 100.0)}
     assert found == {"float32": 20.0, "tfloat32": 5.0}
     assert [r["mode"] for r in time_case(torch, AWKWARD[2], flush, 100.0)] == ["float32"]
+    assert len(torch.waits) >= 3 * (WARM_UP + LEAST), "every sample but the first waits in the card's queue"
 
 
 def test_in_the_report(driver, tmp_path):  # noqa: F811
