@@ -81,8 +81,9 @@ def row(one: Compiled) -> tuple[str, ...]:
     assert program is not None
     r, planned = one.resources, program.device
     (launched,) = one.kernel.host.launches
+    bounds = one.kernel.bounds  # of which TensorIR says how many blocks, not how many threads
     return (one.model, one.arch, str(len(one.part.kernels)), str(program.tasks), str(program.barriers),
-            f"{launched.grid[0]} x {launched.block[0]}", str(one.kernel.bounds or launched.block[0]),
+            f"{launched.grid[0]} x {launched.block[0]}", str(bounds if bounds and bounds.blocks else launched.block[0]),
             f"{r.registers} of {planned.registers}", str(max(r.local_bytes, r.spill_bytes or 0)),
             f"{one.kernel.shared_bytes} of {planned.shared_bytes}", f"{one.fits} of {one.kernel.resident or '-'}",
             f"{r.code_bytes / 1024:.0f}", "" if one.good else "NOT RESIDENT")
