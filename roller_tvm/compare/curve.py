@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from roller_tvm.compare.keeping import mend_lines
+from roller_tvm.errors import last_line
 
 
 class CurveFile:
@@ -24,6 +25,8 @@ class CurveFile:
         Kernels measured.
     noted : float
         Seconds until kernels were measured last.
+    failure : str
+        What was wrong with the last that did not work, in this process.
 
     Examples
     --------
@@ -39,6 +42,7 @@ class CurveFile:
         self.path = path
         self.trials = 0
         self.best = math.inf
+        self.failure = ""
         self.points: list[tuple[float, float]] = []
         self.before = 0.0
         mend_lines(path)
@@ -62,9 +66,14 @@ class CurveFile:
         """So long was spent on what is no tuning."""
         self.start += seconds
 
-    def note(self, measured: list[float]) -> None:
-        """Kernels were measured (infinite: one that failed)."""
+    def none_worked(self) -> str:
+        """What to say where no kernel did."""
+        return f"none of {self.trials} kernels worked{f': {self.failure}' if self.failure else ''}"
+
+    def note(self, measured: list[float], failure: str = "") -> None:
+        """Kernels were measured (infinite: one that failed, of which `failure` says why)."""
         self.trials += len(measured)
+        self.failure = last_line(failure) if failure.strip() else self.failure
         self.best = min([self.best, *measured])
         when = self.noted = self.elapsed
         self._point(when)

@@ -2,6 +2,7 @@
 
 import doctest
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -95,3 +96,11 @@ def test_tuning_goes_on_with_its_seconds(tmp_path):
 
 def test_examples():
     assert doctest.testmod(keeping).failed == 0
+
+
+def test_why_no_kernel_worked(tmp_path):
+    curve = CurveFile(tmp_path / "curve.jsonl")
+    assert curve.none_worked() == "none of 0 kernels worked"
+    curve.note([math.inf], "traceback\nLocalBuilder: Timeout, killed after 120.0 seconds\n")
+    curve.note([math.inf, math.inf])
+    assert curve.none_worked() == "none of 3 kernels worked: LocalBuilder: Timeout, killed after 120.0 seconds"

@@ -45,8 +45,7 @@ def tune(opened: Opened, trials: int) -> dict[str, Any]:
     best = database.query_tuning_record(opened.mod, opened.target, "main")
     seconds = curve.noted
     if best is None or float(best.run_secs[0]) >= FAILED_S:
-        reason = f"none of {curve.trials} kernels worked"
-        return {"status": "failed", "reason": reason, "seconds": seconds, "trials": curve.trials}
+        return {"status": "failed", "reason": curve.none_worked(), "seconds": seconds, "trials": curve.trials}
     line = record_text(best)
     tiles, thought = record_tiles(opened.mod, line, opened.device)
     path = build_record(opened.key, opened.text, opened.target, opened.constants, line, opened.kernels)
@@ -81,7 +80,8 @@ def _watch(curve: CurveFile, model: Any, learned: Path) -> Any:
         ) -> None:
             told = [] if runner_results is None else runner_results
             costs = [[] if r.error_msg else [float(s) for s in r.run_secs] for r in told]
-            curve.note([sum(c) / len(c) if c else math.inf for c in costs])
+            wrong = next((str(r.error_msg) for r in (*(builder_results or ()), *told) if r.error_msg), "")
+            curve.note([sum(c) / len(c) if c else math.inf for c in costs], wrong)
             start = time.perf_counter()
             if getattr(model, "booster", True) is not None:  # it cannot load what has learned nothing
                 part = learned.with_name(f"part.{learned.name}")

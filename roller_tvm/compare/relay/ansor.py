@@ -53,7 +53,7 @@ def tune(opened: Opened, trials: int) -> dict[str, Any]:
     line, claimed, tried = best_record(log, opened.key)
     found = {"seconds": curve.noted, "trials": tried}
     if not line:
-        return {**found, "status": "failed", "reason": f"none of {tried} kernels worked"}
+        return {**found, "status": "failed", "reason": curve.none_worked()}
     path = build_record(opened.key, opened.dag, opened.target, packs_weights(task), line, opened.kernels)
     tiles, thought = read_back(line, opened.dag, opened.device)
     return opened.found(path, found["seconds"], tried, claimed, curve.points, line, tiles, thought=thought)
@@ -72,7 +72,8 @@ def watch(curve: CurveFile) -> Any:
     class Watch(auto_scheduler.measure.PythonBasedMeasureCallback):
         def callback(self, policy: Any, inputs: Any, results: Any) -> None:
             costs = [[float(c.value) for c in r.costs] if int(r.error_no) == 0 else [] for r in results]
-            curve.note([sum(c) / len(c) if c else math.inf for c in costs])
+            wrong = next((str(r.error_msg) for r in results if int(r.error_no) != 0), "")
+            curve.note([sum(c) / len(c) if c else math.inf for c in costs], wrong)
 
     return Watch()
 

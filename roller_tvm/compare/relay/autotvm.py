@@ -42,7 +42,7 @@ def tune(opened: Opened, trials: int) -> dict[str, Any]:
     claimed, task, config = best
     found: dict[str, Any] = {"seconds": curve.noted, "trials": curve.trials}
     if config is None:
-        return {**found, "status": "failed", "reason": f"none of {curve.trials} kernels worked"}
+        return {**found, "status": "failed", "reason": curve.none_worked()}
     told = f"{task.name} {config.to_json_dict()['entity']}"
     path = _build(opened, task, config, told)
     if {"bias=1", "relu=1"} & set(case.params.split()):
@@ -105,7 +105,8 @@ def _tune_one(task: Any, trials: int, log: Any, curve: CurveFile) -> tuple[float
         )  # fmt: skip
 
         def watch(_tuner: Any, _inputs: Any, results: Any) -> None:
-            curve.note([_seconds(r) for r in results])
+            wrong = next((str(next(iter(r.costs), "")) for r in results if r.error_no != 0), "")
+            curve.note([_seconds(r) for r in results], wrong)
 
         tuner.tune(trials - done, measure_option=options,
                    callbacks=[autotvm.callback.log_to_file(str(log)), watch])  # fmt: skip
