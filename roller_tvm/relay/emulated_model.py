@@ -60,7 +60,7 @@ class EmulatedModel:
         self._nodes = self._graph["nodes"]
         rows, attrs = self._graph["node_row_ptr"], self._graph["attrs"]
         shapes, dtypes = attrs["shape"][1], attrs["dltype"][1]
-        self._tensors = [(tuple(shape), dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
+        self._tensors = [(tuple(s), "bool" if d == "uint1" else d) for s, d in zip(shapes, dtypes, strict=True)]
         self._first = rows
         self.inputs = {
             self._nodes[n]["name"]: self._tensors[rows[n]]

@@ -132,6 +132,20 @@ def test_the_same_block_twice(tmp_path):
     assert [s.name for s in steps if s.name.startswith("rtasks")] == ["rtasks_0", "rtasks_1"]
 
 
+def test_tensors_of_other_types(tmp_path):
+    """Truth values and integers between operators of a plan, and as results; one tensor twice."""
+    net = Net()
+    x = relay.var("x", shape=(8, 16))
+    y = relay.nn.dense(x, net.weight("w", 16, 16))
+    less = relay.less(y, relay.nn.softmax(x))
+    first = relay.cast(relay.argmax(y, axis=1), "int64")
+    picked = relay.one_hot(first, relay.const(1.0), relay.const(0.0), 16, -1, "float32")
+    small = relay.cast(y * relay.const(10.0), "int8")
+    results = [relay.where(less, x, y), less, relay.logical_not(less), first, picked * y, small, less]
+    _, fusion, _ = compare(net, net.module(relay.Tuple(results)), tmp_path)
+    assert fusion.kernels == 1 and not fusion.outside
+
+
 def test_copies_are_no_kernels(tmp_path):
     """ONNX's Identity: of what is computed, of what is copied, of an input that is a result too."""
     net = Net()
