@@ -12,7 +12,7 @@ from roller_tvm.emulate.opencl import queue  # noqa: E402
 from roller_tvm.errors import TargetError, ToolchainError, WrongAnswer  # noqa: E402
 from roller_tvm.rammer.code import _Made  # noqa: E402
 from roller_tvm.rammer.device_code import CannotFuse  # noqa: E402
-from roller_tvm.relay import FuseRTasks, fused_sources  # noqa: E402
+from roller_tvm.relay import fused_sources  # noqa: E402
 from roller_tvm.relay.fused_on_pocl import check_fusion_on_pocl  # noqa: E402
 
 from .fused_nets import ARCH, Net, compare  # noqa: E402
@@ -36,12 +36,9 @@ def branches(net):
 
 def test_operators_of_other_widths(pocl):
     net = Net()
-    mod = branches(net)
-    found = check_fusion_on_pocl(mod, ARCH, params=net.params, top=2)
-    assert found and all(isinstance(r, Checked) and r.elements == r.of_elements for r in found.values()), found
-    sources = fused_sources(FuseRTasks(ARCH, params=net.params, top=2, policy="horizontal")(mod))
-    assert list(sources) == list(found) and "_steps" not in "".join(sources.values())
-    assert "rammer_sync" in sources["rtasks_0"]  # of unequal widths, by way of shared memory
+    found = check_fusion_on_pocl(branches(net), ARCH, params=net.params, top=2)
+    assert list(found) == ["rtasks_0"] and isinstance(found["rtasks_0"], Checked), found
+    assert found["rtasks_0"].elements == found["rtasks_0"].of_elements
 
 
 def test_blocks_of_another_operator_are_found(monkeypatch, pocl):
@@ -64,8 +61,10 @@ def test_plans_that_wait_are_not_run(pocl):
 def test_the_same_policy_in_cuda(tmp_path):
     """Built by plain relay.build, executed by the emulator, compared with the whole model."""
     net = Net()
-    _, fusion, steps = compare(net, branches(net), tmp_path, policy="horizontal")
+    fused, fusion, steps = compare(net, branches(net), tmp_path, policy="horizontal")
     assert [s.kernels for s in steps if s.name.startswith("rtasks")] == [1]
+    (source,) = fused_sources(fused).values()
+    assert "_steps" not in source and "rammer_sync" in source  # of unequal widths, by way of shared memory
     assert not any(part.program and part.program.waits for plan in fusion.plans for part in plan.parts)
 
 
