@@ -161,6 +161,8 @@ class Worker:
         if code < 0:
             with contextlib.suppress(ValueError):
                 how = signal.Signals(-code).name
+        if how == "SIGILL":
+            how += " (the target has instructions that this CPU has not)"
         self._log.seek(0)
         said = self._log.read().decode(errors="replace").strip().splitlines()[-1:]
         self.kill()

@@ -161,7 +161,9 @@ def nothing_tuned(result: TuneResult) -> NothingTuned:
     reasons = Counter(t.reason for t in result.tasks).most_common(3)
     told = "; ".join(f"{n} x {reason}" for reason, n in reasons)
     remedy = "run 'roller-tvm doctor', and check that the target is this machine's"
-    if not result.failures:  # no plan was made at all
+    if "SIGILL" in told:
+        remedy = "give the target 'llvm', which means this CPU, or plan without measuring (0 trials)"
+    elif not result.failures:  # no plan was made at all
         remedy = "build without records; open extents: give shapes (--input-shapes), or sizes (Relax line: --buckets)"
     return NothingTuned(
         f"none of {len(result.tasks)} tasks got a working plan ({kinds}): {told}", result.target, remedy
