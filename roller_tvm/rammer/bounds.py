@@ -7,10 +7,11 @@ block as large as all of a unit together, ``__launch_bounds__(threads * blocks)`
 takes what it needs, as it does of ordinary kernels. Both hold for every compiler; the kernel is launched with fewer
 threads than the second allows.
 
-Measured with nvcc 13.0 on the 16 kernels that wait in attention, NASNet, Inception and ResNeXt on sm_80 and sm_90: by
-blocks 9 spill and they take 38 to 168 registers, by one large block 2 spill and they take 32 to 113. With fewer blocks,
-and so more registers, the 9 went on spilling until they had 224 or more, or all of the file. A bound at the largest
-block that there is lets ptxas aim at two of those, 32 registers: there blocks come first.
+Measured with nvcc 13.0 on 16 kernels that wait, of attention, NASNet, Inception and ResNeXt on sm_80 and sm_90 (the
+last table of ``benchmarks/rtask_compiled.txt``): by blocks 10 spill and the 16 take 38 to 168 registers, by one large
+block 2 spill and they take 32 to 113. Fewer blocks, and so more registers, are no remedy: six of those that spill by
+blocks need 94 to 255 registers until they no longer do. A bound at the largest block that there is lets ptxas aim at
+two of those, 32 registers: there blocks come first.
 """
 
 from __future__ import annotations
