@@ -14,11 +14,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def tutorials() -> list[object]:
-    """Those that tune take half a minute and need a TVM of their line, the others seconds and nothing."""
+    """Those that tune take half a minute and need a TVM of their line (with Ansor, two), the others seconds."""
+    told = {"relay": [pytest.mark.tvm, pytest.mark.slow], "relax": [pytest.mark.relax, pytest.mark.slow],
+            "auto_scheduler": [pytest.mark.tvm, pytest.mark.nightly]}  # fmt: skip
     found = []
     for path in sorted((ROOT / "tutorials").glob("*.py")):
-        imported = re.findall(r"^from tvm import .*\b(relay|relax)\b", path.read_text(), re.M)
-        marks = [[{"relay": pytest.mark.tvm, "relax": pytest.mark.relax}[line], pytest.mark.slow] for line in imported]
+        imported = re.findall(r"^from tvm import .*\b(relay|relax|auto_scheduler)\b", path.read_text(), re.M)
+        marks = [told[line] for line in imported]
         found.append(pytest.param(path.name, marks=marks[0] if marks else []))
     return found
 
@@ -28,7 +30,7 @@ def test_tutorial_runs(tutorial: str, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
     script = ROOT / "tutorials" / tutorial
     done = subprocess.run(
-        [sys.executable, str(script)], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300
+        [sys.executable, str(script)], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=900
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert "agree" in done.stdout.splitlines()[-1]
