@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -101,6 +101,18 @@ class Placement:
             ready += costs.signal_seconds
         self.veus[name], self.ends[name] = _earliest(self.free, self.pipes, phase, ready, poll)
 
+    def pattern(self) -> Hashable:
+        """All that the program follows from but the operators' names, as a network's equal layers are equal in."""
+        kernels = dict(self.chosen)
+        number = {operator: n for n, (operator, _) in enumerate(self.chosen)}
+        phases = (
+            (phase, self.veus[operator, n].tobytes(),
+             tuple((number[need.producer], need.phase, need.tasks)
+                   for need in self.dependences.of(operator, n, kernels)))
+            for operator, kernel in self.chosen for n, phase in enumerate(kernel.phases)
+        )  # fmt: skip
+        return self.device, tuple(len(k.phases) for _, k in self.chosen), tuple(phases)
+
     def program(self) -> TaskProgram:
         """The rTasks as a program, with a barrier wherever one has to wait."""
         assert self.device is not None
@@ -161,14 +173,17 @@ def _earliest(free: Any, pipes: Any, phase: Phase, ready: Any, poll: float) -> t
 
 def _served(pipes: Any, unit: Any, start: Any, seconds: float) -> Any:
     """When the pipes of its unit are done with each rTask: those of a unit one after the other, in the order given."""
+    count = np.bincount(unit, minlength=len(pipes))
+    most = int(count.max())
+    if most == 1:
+        return np.maximum(pipes[unit], start) + seconds
     by_unit = np.argsort(unit, kind="stable")
-    at = np.arange(len(unit))
-    new = np.ones(len(unit), dtype=bool)
-    new[1:] = np.diff(unit[by_unit]) != 0
-    turn = np.empty_like(at)  # how many of the unit's were before
-    turn[by_unit] = at - np.maximum.accumulate(np.where(new, at, 0))
-    done, result = pipes.copy(), np.empty(len(unit))
-    for n in range(int(turn.max()) + 1):
-        mine = np.flatnonzero(turn == n)
-        result[mine] = done[unit[mine]] = np.maximum(done[unit[mine]], start[mine]) + seconds
-    return result
+    turn = np.empty_like(unit)  # how many of the unit's were before
+    turn[by_unit] = np.arange(len(unit)) - (np.cumsum(count) - count)[unit[by_unit]]
+    rows = np.zeros((most, len(pipes)))  # by turn and unit: starts, then ends
+    rows[turn, unit] = start
+    done = pipes
+    for n, row in enumerate(rows):
+        done = np.where(count > n, np.maximum(done, row) + seconds, done)
+        row[:] = done
+    return rows[turn, unit]

@@ -10,7 +10,7 @@ predicted slower than its kernels launched one by one.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ..device import DeviceSpec
@@ -20,6 +20,7 @@ from .fusion import FusionPlan, Part
 from .memory import Live, MemoryRule, in_order, peak_bytes, size
 from .operators import DataFlowGraph, RKernel, ROperator
 from .placement import Placement
+from .program import TaskProgram
 from .regions import plan_regions
 from .timing import simulate
 from .vdevice import Costs
@@ -340,14 +341,18 @@ def _finish(
     """Plans as programs; those that are not predicted to pay as kernels one after the other."""
     costs = Costs.of(device, launch)
     parts = []
+    made: dict[Hashable, tuple[TaskProgram, float]] = {}
     for plan in plans:
         operators = [plan] if isinstance(plan, ROperator) else [graph.by_name[name] for name, _ in plan.chosen]
         plain = tuple((o.name, plain_kernel(o, costs)) for o in operators)
         sequential = sum(_plain_seconds(o, costs) for o in operators)
         if isinstance(plan, Placement) and sum(len(k.phases) for _, k in plan.chosen) > 1:
-            program = plan.program()
-            seconds = simulate(program).makespan
+            if (known := made.get(pattern := plan.pattern())) is None:
+                program = plan.program()
+                known = made[pattern] = program, simulate(program).makespan
+            program, seconds = known
             if seconds < sequential:
+                program = program.of_others(plan.chosen)
                 launches = sum(len(k.phases) for _, k in plain)
                 waves = tuple(graph.depth[name] for name, _ in plan.chosen)
                 parts.append(Part(plan.chosen, seconds, sequential, program, plan.reasons, launches, waves))

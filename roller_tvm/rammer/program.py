@@ -5,7 +5,7 @@ Roller calls the tiles of one loop nest an rProgram too (``plan.program.RProgram
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -107,6 +107,15 @@ class TaskProgram:
     def places(self) -> dict[RTask, tuple[int, int]]:
         """Where each rTask stands: (vEU, order)."""
         return {e: (v, n) for v, entries in enumerate(self.prog) for n, e in enumerate(entries) if isinstance(e, RTask)}
+
+    def of_others(self, kernels: Sequence[tuple[str, RKernel]]) -> TaskProgram:
+        """The same program of other operators, one for each of this one's, with rKernels of the same rTasks."""
+        other = {mine: name for (mine, _), (name, _) in zip(self.kernels, kernels, strict=True)}
+        prog = tuple(
+            tuple(RTask(other[e.operator], e.phase, e.number) if isinstance(e, RTask) else e for e in entries)
+            for entries in self.prog
+        )
+        return TaskProgram(self.device, tuple(kernels), prog, self.ordered)
 
     def check(self, dependences: Dependences | None = None) -> None:
         """Raise ``BadProgram`` unless every rTask stands there once, no barrier waits for ever, none is missing.
