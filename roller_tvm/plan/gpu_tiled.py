@@ -34,6 +34,8 @@ REGISTER_TILES = 6
 REFINED = 24
 # Candidates that every effect is counted of: those that the quick estimate puts first.
 LOOKED_AT = 64
+# And tried with more buffers: of fewer the best can be another than of ten plans.
+STAGED = 20
 # Share of lanes that may idle in a block's last warp whatever eps is: rows of 21 or 83 fill whole warps only in
 # blocks of hundreds of threads, which have few registers each. The model counts what idles.
 IDLE_LANES = 0.2
@@ -365,10 +367,10 @@ def construct_tiled(
             if outcome:
                 fine[tile, thread] = outcome
     ranked = sorted(fine.values(), key=lambda o: o[2].seconds)
-    ranked = closer(search, ranked[: max(LOOKED_AT, 2 * top)])[: 2 * top]
+    ranked = closer(search, ranked[: max(LOOKED_AT, 2 * top)])[: max(STAGED, 2 * top)]
     if features.async_copy:
         ranked = sorted((staged(search, features, *o) for o in ranked), key=lambda o: o[2].seconds)
-    return [(program(search, shape, threads), estimate) for shape, threads, estimate in ranked]
+    return [(program(search, shape, threads), estimate) for shape, threads, estimate in ranked[: 2 * top]]
 
 
 def closer(
