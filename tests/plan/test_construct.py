@@ -20,6 +20,7 @@ from roller_tvm.model.geometry import Geometry
 from roller_tvm.model.storage import storage_elements
 from roller_tvm.plan import Plan, RankedPlan, construct
 from roller_tvm.plan.gpu_tiled import IDLE_LANES, awkward
+from roller_tvm.plan.lanes import LaneNest, lane_nests
 from roller_tvm.plan.partition import partition, store_guarded, store_rearranged
 from roller_tvm.plan.rows import row_nest
 
@@ -149,23 +150,39 @@ def test_every_plan_is_legal(data):
 @thorough
 @given(st.data())
 def test_the_programs_compute_every_stage_once(data):
-    construction, spec, expression = planned(data)
+    construction, _, expression = planned(data)
     for ranked in construction.plans:
-        plan = ranked.plan
-        stages = plan.expression.stages
-        # The stages that were asked for, and a partial one for each split reduction.
-        asked = {s.name for s in expression.stages} | {f"{s.stage}.rf" for s in plan.split_reductions}
-        assert {s.name for s in stages} == asked
-        stores = (store_rearranged, store_guarded, None)
-        nests = [(p.anchor, p.output, p.inlined) for p in plan.programs]
-        known = [[(n.anchor, n.output, n.inlined) for n in partition(plan.expression, s)] for s in stores]
-        if plan.programs[0].recipe.endswith(".rows"):  # all of them in one nest
-            n, (p,) = row_nest(plan.expression), plan.programs
-            known = [[(n.anchor, n.output, p.inlined)]]  # what is kept on a CPU is computed again on a GPU
-            assert {*p.staged, p.output, *p.inlined} == asked and set(p.staged) <= set(n.kept)
-        assert nests in known
-        assert plan.expression.outputs[-1].output_elements == expression.outputs[-1].output_elements
-        assert plan.expression.io_bytes == expression.io_bytes
+        check_stages(ranked.plan, expression)
+
+
+def test_reductions_merged_where_they_are_made_compute_every_stage_once():
+    expression = operator("global_avg_pool2d_nchw", n=1, c=1, h=2, w=4)
+    plans = [r.plan for r in construct(expression, device("avx2"), top=6).plans]
+    assert any(p.programs[0].recipe == "cpu.lanes" for p in plans)
+    for plan in plans:
+        check_stages(plan, expression)
+
+
+def check_stages(plan, expression):
+    stages = plan.expression.stages
+    # The stages that were asked for, and a partial one for each split reduction.
+    asked = {s.name for s in expression.stages} | {f"{s.stage}.rf" for s in plan.split_reductions}
+    assert {s.name for s in stages} == asked
+    stores = (store_rearranged, store_guarded, None)
+    nests = [(p.anchor, p.output, p.inlined) for p in plan.programs]
+    shapes = [partition(plan.expression, s) for s in stores]
+    if any(p.recipe == "cpu.lanes" for p in plan.programs):  # what merges lanes is in the nest that fills them
+        shapes = [lane_nests(plan.expression, s) for s in shapes]
+        merged = {n.anchor: n.merges for s in shapes for n in s if isinstance(n, LaneNest)}
+        assert all(merged[p.anchor] == p.staged for p in plan.programs if p.recipe == "cpu.lanes")
+    known = [[(n.anchor, n.output, n.inlined) for n in s] for s in shapes]
+    if plan.programs[0].recipe.endswith(".rows"):  # all of them in one nest
+        n, (p,) = row_nest(plan.expression), plan.programs
+        known = [[(n.anchor, n.output, p.inlined)]]  # what is kept on a CPU is computed again on a GPU
+        assert {*p.staged, p.output, *p.inlined} == asked and set(p.staged) <= set(n.kept)
+    assert nests in known
+    assert plan.expression.outputs[-1].output_elements == expression.outputs[-1].output_elements
+    assert plan.expression.io_bytes == expression.io_bytes
 
 
 @thorough
