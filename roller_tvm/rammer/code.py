@@ -26,6 +26,10 @@ from .program import BarrierTask, RTask, TaskProgram
 _POINTER, _PARAMETERS = 8, 4096
 #: What buffers of the workspace are aligned to: a line of the caches, as the driver's own are at least.
 _LINE = 256
+#: Polls after which a wait is over for good: a poll goes to the L2 cache and pauses, a few tenths of a microsecond, so
+#: that is tens of seconds, where plans take milliseconds. A block that cannot start (a device with fewer units than the
+#: plan's, registers of another compiler, two streams) then ends the launch with an error instead of never.
+_PATIENCE = 1 << 26
 #: Instructions of a vEU's list beside numbers of kernels.
 _WAIT, _STEP = -1, -2
 #: Of a call: a number as text, or a buffer by its type and name.
@@ -308,7 +312,11 @@ static __device__ unsigned {name}_ended;
     const int what = {name}_list[2 * at], which = {name}_list[2 * at + 1];
     if (what == {_WAIT}) {{
       for (int n = {name}_groups[which] + (int)rammer_t; n < {name}_groups[which + 1]; n += {self.threads}) {{
-        while (steps[{name}_waits[2 * n]] < (unsigned){name}_waits[2 * n + 1]) rammer_pause();
+        unsigned polls = 0;
+        while (steps[{name}_waits[2 * n]] < (unsigned){name}_waits[2 * n + 1]) {{
+          if (++polls == {_PATIENCE}u) __trap();
+          rammer_pause();
+        }}
       }}
       __threadfence();
       __syncthreads();

@@ -47,6 +47,7 @@ class FuseRTasks:
     itself.
 
     A kernel whose blocks wait for each other counts their steps in the loaded module: run it in one stream at a time.
+    Where not all of its blocks can run at once (a device of fewer units than planned for) it fails after some seconds.
 
     Parameters
     ----------

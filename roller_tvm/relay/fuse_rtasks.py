@@ -32,6 +32,7 @@ def FuseRTasks(
     It does the ordinary optimisations first (inference forms, constants, common subexpressions, fusion of patterns),
     and leaves what is not fused as it found it then. Build the result with plain ``relay.build`` or ``relay.vm``. A
     kernel whose blocks wait for each other counts their steps in the loaded module: run it in one stream at a time.
+    Where not all of its blocks can run at once (a device of fewer units than planned for) it fails after some seconds.
 
     Parameters
     ----------

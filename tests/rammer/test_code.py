@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from roller_tvm.device import load_device
-from roller_tvm.emulate import BufferSpec, Function, HostCode, Launch, compile_source
+from roller_tvm.emulate import BufferSpec, Function, HostCode, KernelFault, Launch, compile_source
 from roller_tvm.rammer import (
     DataFlowGraph,
     Dependences,
@@ -101,6 +101,13 @@ def test_a_graph_with_barriers_launched_three_times() -> None:
     (workspace,) = kernel.host.between  # of a, b, c, d and e
     assert workspace.shape == (5 * SIZE,)
     assert kernel.host.launches[0].grid[0] <= DEVICE.units * 32
+
+
+def test_a_wait_that_lasts_too_long_ends_the_launch_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("roller_tvm.rammer.code._PATIENCE", 1)  # the first poll that finds the counter too low
+    kernel, _ = fused(("a", ["x"], 64, True), ("b", ["a"], 96, True), ("c", ["a", "b"], 128, True))
+    with pytest.raises(KernelFault, match="__trap"):
+        run(kernel, np.ones(SIZE, "float32"))
 
 
 def test_operators_side_by_side_need_no_barrier() -> None:
