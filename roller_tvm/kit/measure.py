@@ -31,8 +31,8 @@ WARM_UP = 2
 #: Before a sample the card is kept busy for so many times what this process takes to launch it, and at most so long:
 #: launches queue up meanwhile, and no sample waits for Python.
 HELD, MOST_HELD_US = 2.0, 50e3
-#: Rounds of `hold` from which their pace is taken.
-HOLD_ROUNDS = 1 << 15
+#: Cycles of a card's clock in a microsecond, at most: a card that idles is slower, and is held longer.
+CYCLES = 2000
 #: Of the free memory, what is used at most.
 MEMORY_SHARE = 0.95
 #: What a launch of the kit's own kernels fills: blocks of THREADS a multiprocessor.
@@ -60,7 +60,6 @@ class Bench:
         self._modules: dict[str, Any] = {}
         self._l2 = max(card.facts.l2_bytes, 1 << 20) * FLUSHED
         self._flush, self._told = card.alloc(self._l2), card.alloc(64)
-        self._us_of_round = 0.0
 
     def own(self, name: str) -> Any:
         """One of the kit's own modules (see ``support.own_sources``)."""
@@ -140,17 +139,9 @@ class Bench:
         return {**{k: round(v, 3) for k, v in told.items()}, "count": len(taken)}
 
     def hold(self, us: float) -> None:
-        """Keep the card busy for about so many microseconds."""
-        if not self._us_of_round:
-            for _ in range(WARM_UP):
-                self.card.start()
-                self._hold(HOLD_ROUNDS)
-                self._us_of_round = max(self.card.stop(), 1.0) / HOLD_ROUNDS
-        self._hold(int(us / self._us_of_round) + 1)
-
-    def _hold(self, rounds: int) -> None:
-        args = [ctypes.c_uint(rounds), ctypes.c_float(0.5), ctypes.c_uint64(self._told)]
-        self.card.launch(self.own("float32"), "hold", (1, 1, 1), (1, 1, 1), args)
+        """Keep the card busy for so many microseconds, or longer while its clock is low."""
+        cycles = ctypes.c_uint64(int(us * CYCLES) + 1)
+        self.card.launch(self.own("float32"), "hold", (1, 1, 1), (1, 1, 1), [cycles])
 
     def floor_us(self) -> float:
         """What an empty kernel takes by the same clock."""

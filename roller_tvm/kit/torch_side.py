@@ -17,13 +17,11 @@ from typing import Any
 
 from roller_tvm.expr.operators import normalize, parse_params, resolve_axes
 from roller_tvm.kit.cases import RTASKS, Case
-from roller_tvm.kit.measure import FLUSHED, HELD, LEAST, LONG_US, MOST, MOST_HELD_US, WARM_UP
+from roller_tvm.kit.measure import CYCLES, FLUSHED, HELD, LEAST, LONG_US, MOST, MOST_HELD_US, WARM_UP
 from roller_tvm.kit.reference import Reference, reference_of
 
 #: How torch may compute: in full float32 as our kernels do, or on tensor cores with ten bits of the fraction.
 MODES = {"float32": ("float32", "tfloat32"), "float16": ("float16",), "bfloat16": ("bfloat16",)}
-#: What a card's clock does in a microsecond at most: torch waits for so many cycles.
-CYCLES = 2000
 #: Operators that the mode changes.
 PRODUCTS = ("conv2d", "matmul")
 
