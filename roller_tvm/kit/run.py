@@ -207,7 +207,8 @@ class Run:
                 return
             except WorkerLost as error:
                 self._note("an empty kernel", error)
-                if attempt and error.said:
+                # Not at the memory, which another process may hold.
+                if attempt and error.said and error.at == "an empty kernel":
                     compiler = next(iter(self.operators.values())).made_by.split(",")[0]
                     told = f"this driver runs none of its kernels, made by {compiler}: {error.what}"
                     remedy = "take a driver of that CUDA release or a later one, or make the kit with an older compiler"

@@ -26,7 +26,7 @@ static void wait_for(double until) { double left = until - now(); if (left > 0) 
 
 int cuInit(unsigned f) { if (getenv("MADE_UP_HANGS")) for (;;) pause(); return getenv("MADE_UP_NO_DEVICE") ? 100 : 0; }
 int cuGetErrorName(int c, const char **s) {
-  *s = c == 100 ? "CUDA_ERROR_NO_DEVICE" : c == 700 ? "CUDA_ERROR_ILLEGAL_ADDRESS" : c == 701 ? "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES"
+  *s = c == 2 ? "CUDA_ERROR_OUT_OF_MEMORY" : c == 100 ? "CUDA_ERROR_NO_DEVICE" : c == 700 ? "CUDA_ERROR_ILLEGAL_ADDRESS" : c == 701 ? "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES"
      : c == 209 ? "CUDA_ERROR_NO_BINARY_FOR_GPU" : "CUDA_ERROR_UNKNOWN";
   return 0;
 }
@@ -72,7 +72,7 @@ int cuEventCreate(void **e, unsigned f) CALL(*e = malloc(sizeof(double)))
 int cuEventRecord(void *e, void *s) CALL(*(double *)e = ready())
 int cuEventSynchronize(void *e) CALL(wait_for(*(double *)e))
 int cuEventElapsedTime(float *t, void *a, void *b) CALL(*t = (*(double *)b - *(double *)a) / 1e3)
-int cuMemAlloc_v2(ptr *p, size_t n) CALL(*p = (ptr)(uintptr_t)malloc(n))
+int cuMemAlloc_v2(ptr *p, size_t n) { if (getenv("MADE_UP_FULL")) return 2; CALL(*p = (ptr)(uintptr_t)malloc(n)) }
 int cuMemFree_v2(ptr p) CALL(free((void *)p))
 int cuMemsetD8_v2(ptr p, unsigned char c, size_t n) CALL(memset((void *)p, c, n))
 int cuMemcpyHtoD_v2(ptr p, const void *s, size_t n) CALL(memcpy((void *)p, s, n))

@@ -135,6 +135,13 @@ def test_a_driver_too_old_for_the_kit_says_so_at_once(driver, tmp_path):
     assert "older compiler" in said and results["status"] in said and len(results["lost"]) == 2
 
 
+def test_a_card_that_another_process_fills_is_not_taken_for_an_old_driver(driver, tmp_path):
+    kit = make_kit(tmp_path / "kit", {"E1": ["right"]})
+    code, said, results = run(kit, tmp_path / "out", driver, MADE_UP_FULL="1")
+    assert code == 1 and "runs none of its kernels" not in said, said
+    assert "OUT_OF_MEMORY" in results["status"] and "the card's memory" in results["status"]
+
+
 def test_no_device(driver, tmp_path):
     kit = make_kit(tmp_path / "kit", {"E1": ["right"]})
     code, said, results = run(kit, tmp_path / "out", driver, MADE_UP_NO_DEVICE="1")
