@@ -138,6 +138,27 @@ class Prepared:
     reason: str = ""
 
 
+@dataclass(frozen=True)
+class Forgotten:
+    """What earlier lines tell of a case and does not count any more.
+
+    Parameters
+    ----------
+    case : str
+    tuners : tuple of str
+        Labels whose results it was.
+    times : bool
+        Whether what its kernels took is forgotten too.
+    """
+
+    case: str
+    tuners: tuple[str, ...] = ()
+    times: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tuners", tuple(map(str, self.tuners)))
+
+
 class Results:
     """A file of lines, and what it says: of each thing the last line counts.
 
@@ -178,6 +199,12 @@ class Results:
         elif kind == "timed":
             timed = Timed(**_own(Timed, value))
             self.timed[timed.case] = timed
+        elif kind == "forgotten":
+            forgotten = Forgotten(**_own(Forgotten, value))
+            for label in forgotten.tuners:
+                self.tuned.pop((forgotten.case, label), None)
+            if forgotten.times:
+                self.timed.pop(forgotten.case, None)
         elif kind == "prepared":
             prepared = Prepared(**{**_own(Prepared, value), "case": Case.from_json(value["case"])})
             self.prepared[prepared.case.digest] = prepared
@@ -204,7 +231,7 @@ class Results:
         """Whether nothing is left to do on a case."""
         return all((digest, label) in self.tuned for label in labels) and self.timed_all(digest)
 
-    def add(self, value: Tuned | Timed | Prepared | Mapping[str, Any]) -> None:
+    def add(self, value: Tuned | Timed | Prepared | Forgotten | Mapping[str, Any]) -> None:
         """Write one thing, and know it."""
         kind = "environment" if isinstance(value, Mapping) else type(value).__name__.lower()
         data = dict(value) if isinstance(value, Mapping) else asdict(value)

@@ -14,7 +14,7 @@ from roller_tvm.baseline.trained import machine_of
 from roller_tvm.compare import machines, quiet
 from roller_tvm.compare.environment import environment
 from roller_tvm.compare.jobs import run_job
-from roller_tvm.compare.results import Prepared, Results, Timed, Tuned
+from roller_tvm.compare.results import Forgotten, Prepared, Results, Timed, Tuned
 from roller_tvm.compare.suite import Case
 from roller_tvm.compare.tuner import Tuner
 from roller_tvm.errors import BadInput, MeasureError, RecordError
@@ -155,20 +155,23 @@ class Comparison:
         self.environment = str(here["id"])
 
     def forget(self, tuners: str, cases: Sequence[Case]) -> None:
-        """Do again what these tuners, names or labels with commas, have done on these cases; ``times``: only time."""
+        """Do again what these tuners, names or labels with commas, have done on these cases; ``times``: only time.
+
+        A case of another machine keeps its times: it would have to be tuned here first.
+        """
         words = {w.strip() for w in tuners.split(",") if w.strip()}
-        digests = {c.digest for c in cases}
-        if TIMES in words:
-            words.remove(TIMES)
-            for digest in digests:
-                self.results.timed.pop(digest, None)
-        known = {label for digest, label in self.results.tuned if digest in digests}
+        times, words = TIMES in words, words - {TIMES}
+        known = {label for _, label in self.results.tuned} | {t.label for t in self.request.tuners}
         if unknown := words - known - {label.split(":")[0] for label in known}:
             raise BadInput(f"has no results of {', '.join(sorted(unknown))}", str(self.request.folder),
-                           f"of {', '.join(sorted(known)) or 'none yet'}")  # fmt: skip
-        for digest, label in list(self.results.tuned):
-            if digest in digests and words & {label, label.split(":")[0]}:
-                del self.results.tuned[digest, label]
+                           f"of {', '.join(sorted(known))}")  # fmt: skip
+        for digest in dict.fromkeys(c.digest for c in cases):
+            done = self.results.tuned_of(digest)
+            labels = tuple(t.tuner for t in done if words & {t.tuner, t.tuner.split(":")[0]})
+            only_times = times and digest in self.results.timed and not self._elsewhere(digest)
+            if labels or only_times:
+                self.results.add(Forgotten(digest, labels, only_times))
+            for label in labels:
                 self._remove_work(digest, label)
 
     def _remove_work(self, digest: str, label: str) -> None:
@@ -184,9 +187,9 @@ class Comparison:
                 kept.unlink(missing_ok=True)
 
     def retry(self) -> None:
-        """Go on with what crashed, failed or ran out of time; tuners that keep their records have lost nothing."""
+        """Go on with what crashed, failed or ran out of time here; tuners that keep their records have lost nothing."""
         for key, tuned in list(self.results.tuned.items()):
-            if tuned.status in ("timeout", "crash", "failed"):
+            if tuned.status in ("timeout", "crash", "failed") and tuned.environment not in self.elsewhere:
                 del self.results.tuned[key]
 
     def prepare(self, cases: Sequence[Case]) -> None:
@@ -321,15 +324,16 @@ class Comparison:
 
     def _whole_here(self, case: Case) -> None:
         """Begin a case anew that another machine has not finished: all of it is to be of one."""
-        r, own = self.request, [key for key in self.results.tuned if key[0] == case.digest]
-        if self.results.finished(case.digest, [t.label for t in r.tuners]):
+        other = self._elsewhere(case.digest)
+        if not other or self.results.finished(case.digest, [t.label for t in self.request.tuners]):
             return
-        if any(self.results.tuned[key].environment in self.elsewhere for key in own):
-            for key in own:
-                del self.results.tuned[key]
-            self.results.timed.pop(case.digest, None)
-            for work in (r.folder / "work").glob(f"{case.digest}.*"):
-                shutil.rmtree(work, ignore_errors=True)
+        self.results.add(Forgotten(case.digest, other, times=True))
+        for work in (self.request.folder / "work").glob(f"{case.digest}.*"):
+            shutil.rmtree(work, ignore_errors=True)
+
+    def _elsewhere(self, digest: str) -> tuple[str, ...]:
+        """Tuners whose results of a case are of another machine."""
+        return tuple(t.tuner for t in self.results.tuned_of(digest) if t.environment in self.elsewhere)
 
     def _prepared(self, case: Case) -> bool:
         known = self.results.prepared.get(case.digest)

@@ -1,5 +1,6 @@
 """The harness with fake tuners: they fail, hang, crash, lie, and the comparison goes on and says so."""
 
+import contextlib
 import json
 import time
 from pathlib import Path
@@ -206,6 +207,78 @@ def test_another_machine_has_whole_cases(half, monkeypatch):
     assert len(report.places()) == 2
     (note,) = (n for n in report.notes() if "family 1" in n)
     assert note.endswith(": other")
+
+
+@pytest.fixture
+def moved(half, monkeypatch):
+    """`half` on another machine, where figures may be mixed: how to go on there."""
+    folder, cases = half
+    monkeypatch.setattr("roller_tvm.compare.environment.cpu_id", lambda: "somebody's family 1")
+
+    def go_on(number, tuners=TUNERS, stop=99, **forget):
+        class Stopped(Exception):
+            pass
+
+        with Comparison(request(folder, mixed=True, tuners=tuners)) as comparison:
+            comparison.open()
+            comparison.prepare(cases)
+            if "again" in forget:
+                comparison.forget(forget["again"], cases)
+            if "retry" in forget:
+                comparison.retry()
+            left = [stop]
+
+            def progress(*_):
+                left[0] -= 1
+                if not left[0]:
+                    raise Stopped
+
+            with contextlib.suppress(Stopped):
+                comparison.run(cases[number : number + 1], progress)
+        calls = folder / "calls"
+        return calls.read_text().splitlines() if calls.exists() else []
+
+    return folder, cases, go_on
+
+
+def test_a_case_begun_anew_on_another_machine_goes_on_there(moved):
+    folder, cases, go_on = moved
+    assert go_on(0, stop=2, again="roller") == ["good roller", "good untuned"]
+    work = folder / "work" / f"{cases[0].digest}.ansor"
+    work.mkdir(parents=True)
+    assert go_on(0) == ["good roller", "good untuned", "good ansor"]
+    assert work.exists()  # of this machine
+    assert len({t.environment for t in Results(folder / "results.jsonl").tuned_of(cases[0].digest)}) == 1
+
+
+def test_another_machines_tuner_that_nobody_asks_for_now_is_in_nobodys_way(moved):
+    folder, cases, go_on = moved
+    more = parse_tuners("roller,untuned,ansor:128")
+    first = go_on(0, tuners=more)
+    assert first == ["good roller", "good untuned", "good ansor"] and go_on(0, tuners=more) == first
+    assert (cases[0].digest, "ansor:64") not in Results(folder / "results.jsonl").tuned
+
+
+def test_what_another_machine_finished_is_not_tuned_here(moved):
+    folder, cases, go_on = moved
+    text = (folder / "results.jsonl").read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
+    failed = next(d for d in lines if d["kind"] == "tuned" and d["value"]["tuner"] == "untuned")
+    failed["value"] |= {"tuner": "ansor:128", "status": "failed", "kernel": ""}
+    (folder / "results.jsonl").write_text(text + json.dumps(failed) + "\n")
+    four = parse_tuners("roller,untuned,ansor:64,ansor:128")
+    assert go_on(0, tuners=four, retry=True) == []
+    assert go_on(0, tuners=four, again="times") == []
+
+
+def test_what_is_forgotten_stays_forgotten(half):
+    folder, cases = half
+    with Comparison(request(folder)) as comparison:
+        comparison.open()
+        comparison.forget("roller,times", cases[:1])
+    results = Results(folder / "results.jsonl")
+    assert (cases[0].digest, "roller:10") not in results.tuned and cases[0].digest not in results.timed
+    assert (cases[0].digest, "untuned") in results.tuned and (cases[1].digest, "roller:10") in results.tuned
 
 
 def test_a_machine_that_is_busy_is_waited_for_and_told(tmp_path, monkeypatch):
