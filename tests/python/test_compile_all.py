@@ -5,6 +5,7 @@ import gzip
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -29,9 +30,10 @@ def row(**more):
 
 def test_what_is_kept(script, tmp_path):
     text = json.dumps(row()) + "\n"
-    (tmp_path / "h200.jsonl").write_text(text)
+    (tmp_path / "nvrtc_of_relay").mkdir()
+    (tmp_path / "nvrtc_of_relay/h200.jsonl").write_text(text)
     runs = [run for run in script.RUNS if run.name == "h200"]
-    script.write(tmp_path, tmp_path, runs, 2, lambda line: f"nvrtc of {line}")
+    script.write(tmp_path, tmp_path, runs, 2, {"relay": "nvrtc of relay"})
     totals, lines = ((tmp_path / name).read_text() for name in ("compiled_operators.txt", "resources.txt"))
     assert "compile_operators.py --device h200 --archs sm_90 --top 2 --out h200.jsonl    (nvrtc of relay)" in totals
     assert "1 plans of 1 operators, planned for h200, float32: 1 ok" in totals
@@ -42,19 +44,43 @@ def test_what_is_kept(script, tmp_path):
 def test_other_code_begins_anew(script, tmp_path):
     assert doctest.testmod(script).failed == 0
     for folder in script.CODE:
-        (tmp_path / folder).mkdir()
-    before = script.state(tmp_path)
-    (tmp_path / "plan/other.py").write_text("1")
-    assert script.state(tmp_path) != before
+        (tmp_path / "roller_tvm" / folder).mkdir(parents=True)
+    (tmp_path / "python").mkdir()
+    for name in script.SCRIPTS:
+        (tmp_path / "python" / name).write_text("")
+    seen = {script.state(tmp_path)}
+    for path in ("roller_tvm/plan/other.py", *(f"python/{name}" for name in script.SCRIPTS)):
+        (tmp_path / path).write_text("1")
+        seen.add(script.state(tmp_path))
+    assert len(seen) == 2 + len(script.SCRIPTS)
 
 
-def test_every_run_is_a_command_of_its_line(script, monkeypatch, tmp_path, capsys):
-    asked = []
+@pytest.fixture
+def asked(script, monkeypatch, tmp_path):
+    """Commands that were run, each of which ends with `code`."""
+    runs = SimpleNamespace(words=[], code=1)
+
+    def run(words, cwd):
+        runs.words.append(words)
+        return SimpleNamespace(returncode=runs.code)
+
     monkeypatch.setattr(script, "ROOT", tmp_path)
-    monkeypatch.setattr(script, "state", lambda package: "code")
-    monkeypatch.setattr(script.subprocess, "run", lambda words, cwd: asked.append(words) or script.Failed)
-    monkeypatch.setattr(script, "Failed", type("Failed", (), {"returncode": 1}), raising=False)
+    monkeypatch.setattr(script, "state", lambda root: "code")
+    monkeypatch.setattr(script, "compiler_of", lambda line: f"nvrtc of {line}")
+    monkeypatch.setattr(script.subprocess, "run", run)
+    return runs
+
+
+def test_every_run_is_a_command_of_its_line(script, asked, tmp_path, capsys):
     assert script.main(["--only", "a100,relax_h200_float16"]) == 1
-    assert [words[0] for words in asked] == [".venv/relay/bin/python", ".venv/relax/bin/python"]
-    assert asked[1][-1] == str(tmp_path / "build/compiled/code/relax_h200_float16.jsonl")
+    assert [words[0] for words in asked.words] == [".venv/relay/bin/python", ".venv/relax/bin/python"]
+    assert asked.words[1][-1] == str(tmp_path / "build/compiled/code/nvrtc_of_relax/relax_h200_float16.jsonl")
     assert "not as they should be: a100, relax_h200_float16" in capsys.readouterr().err
+
+
+def test_nothing_is_written_of_a_run_that_broke_off(script, asked, monkeypatch):
+    written = []
+    monkeypatch.setattr(script, "write", lambda *given: written.append(given))
+    assert script.main([]) == 1 and len(asked.words) == len(script.RUNS) and not written
+    asked.code = 0
+    assert script.main([]) == 0 and len(written) == 1
