@@ -80,9 +80,10 @@ class ModelWorkloads:
     def __call__(self, record: Recorded, path: Path) -> Workload:
         if not hashed(record.key):
             return named_workload(record, path)
-        kind = record.target.split(maxsplit=1)[0]
+        kind = record.target_kind
         if kind not in GPUS:
-            raise Unreadable(f"its target is {kind}: kernels of GPUs alone are predicted ({', '.join(GPUS)})")
+            told = kind or "empty"
+            raise Unreadable(f"its target is {told}: kernels of GPUs alone are predicted ({', '.join(GPUS)})")
         task = self.tasks(kind).get(_plain(record.key))
         if task is None:
             return self._by_file(record, path, kind)

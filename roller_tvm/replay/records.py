@@ -45,6 +45,11 @@ class Recorded:
     def ran(self) -> bool:
         return math.isfinite(self.seconds)
 
+    @property
+    def target_kind(self) -> str:
+        """What the target begins with, such as 'cuda'; nothing where it is empty."""
+        return (self.target.split() or [""])[0]
+
 
 @dataclass(frozen=True)
 class Skipped:

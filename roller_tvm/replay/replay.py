@@ -97,13 +97,13 @@ def replay_file(path: Path, most: int | None = None, workload_of: WorkloadOf = n
         The file cannot be read.
     """
     file = read_file(path)
-    by_key: dict[str, list[Recorded]] = {}
+    alike: dict[tuple[str, str], list[Recorded]] = {}
     for record in file.records:
-        by_key.setdefault(record.key, []).append(record)
+        alike.setdefault((record.key, record.target_kind), []).append(record)
     found: list[Replayed] = []
     lost = list(file.skipped)
     lost_records = lost_ran = 0
-    for records in by_key.values():
+    for records in alike.values():
         try:
             workload = workload_of(records[0], path)
         except Unreadable as error:

@@ -1,6 +1,7 @@
 """Records of a whole model, known by hashes: read back by its tasks, and held against what TVM makes of them."""
 
 import json
+import re
 from math import prod
 
 import numpy as np
@@ -144,6 +145,18 @@ def test_records_for_a_cpu_are_left_out_with_a_reason(log, model, tmp_path):
     path.write_text(log.read_text().splitlines()[0].replace('"cuda -keys', '"llvm -keys') + "\n")
     (file,) = replay_file(path, workload_of=ModelWorkloads("network", *model, DEVICE))
     assert not file.entries and "its target is llvm" in file.skipped[0].reason
+    path.write_text(re.sub('"cuda -keys[^"]*"', '""', log.read_text().splitlines()[0]) + "\n")
+    (file,) = replay_file(path, workload_of=ModelWorkloads("network", *model, DEVICE))
+    assert not file.entries and "its target is empty" in file.skipped[0].reason
+
+
+def test_records_for_a_cpu_do_not_hide_those_for_a_gpu(log, model, tmp_path):
+    line = log.read_text().splitlines()[0]
+    path = tmp_path / "both.json"
+    path.write_text(line.replace('"cuda -keys', '"llvm -keys') + "\n" + line + "\n")
+    file, rest = replay_file(path, workload_of=ModelWorkloads("network", *model, DEVICE))
+    assert [e.record.number for e in file.entries] == [2] and not file.skipped
+    assert [s.number for s in rest.skipped] == [1] and "its target is llvm" in rest.skipped[0].reason
 
 
 def test_the_command_reads_a_models_records(model, log, tmp_path, capsys):
