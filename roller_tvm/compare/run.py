@@ -31,6 +31,8 @@ LATENCY = "roller_tvm.compare.whole.latency"
 TIMES = "times"
 #: Of jobs that only build, the log.
 BUILT_AGAIN = "built_again.log"
+#: Of a kernel that could not be had again.
+NOT_AGAIN = "cannot be built again:"
 
 Progress = Callable[[Case, Tuner, Tuned], None]
 
@@ -270,11 +272,14 @@ class Comparison:
         """Time the kernels of a case, unless just these were timed already; those that are gone are built again."""
         if self.results.timed_all(case.digest):
             return
-        for label in [*self.results.working(case.digest)] if not case.whole else ():
-            self._build_again(case, label)
         working = self.results.working(case.digest)
-        kernels = tuple((n, tuned.kernel) for n, tuned in working.items() if self._is_there(tuned.kernel))
-        if not kernels or (case.digest in self.results.timed and len(kernels) < len(working)):
+        again = working if case.whole else {label: self._built_again(case, tuned) for label, tuned in working.items()}
+        kernels = tuple((n, tuned.kernel) for n, tuned in again.items() if self._is_there(tuned.kernel))
+        known = case.digest in self.results.timed and len(kernels) < len(working)
+        for label, tuned in again.items():
+            if tuned != working[label]:  # under the files' old names, if times are known by them
+                self.results.add(replace(tuned, kernel=working[label].kernel) if known else tuned)
+        if not kernels or known:
             return  # a kernel that cannot be had again: what all took together stays known
         busy = quiet.wait(self.request.quiet_s)
         done = self._time(case, kernels)
@@ -311,16 +316,16 @@ class Comparison:
     def _is_there(self, kernel: str) -> bool:
         return (self.request.folder / kernel).exists()
 
-    def _build_again(self, case: Case, label: str) -> None:
-        """Have a kernel of which only the schedule is known: results alone were brought here."""
-        tuned, r = self.results.tuned[case.digest, label], self.request
+    def _built_again(self, case: Case, tuned: Tuned) -> Tuned:
+        """With a kernel of which only the schedule is known (results alone were brought here), or why not."""
         if self._is_there(tuned.kernel):
-            return
-        name, _, trials = label.partition(":")
+            return tuned
+        r, (name, _, trials) = self.request, tuned.tuner.partition(":")
         arguments = {**self._task(case), "tuner": name, "trials": int(trials or 0), "schedule": tuned.schedule}
         done = run_job(r.edge, "build_again", arguments, JOB_S, r.threads, self._log(BUILT_AGAIN))
-        if done.status == "ok" and done.value != tuned.kernel:
-            self.results.add(replace(tuned, kernel=done.value))
+        if done.status != "ok":
+            return replace(tuned, reason=f"{NOT_AGAIN} {done.reason}")
+        return replace(tuned, kernel=done.value, reason="" if tuned.reason.startswith(NOT_AGAIN) else tuned.reason)
 
     def _whole_here(self, case: Case) -> None:
         """Begin a case anew that another machine has not finished: all of it is to be of one."""

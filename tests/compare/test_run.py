@@ -191,6 +191,37 @@ def test_a_kernel_that_cannot_be_had_again_leaves_what_is_known(half):
         report = make_report(comparison.results, cases[:1], more, comparison.environment)
     (row,) = report.rows
     assert [c.timed for c in row.cells] == [True, True, True, False]
+    assert row.cell("untuned").reason.startswith("cannot be built again: ")
+
+
+def test_a_kernel_that_cannot_be_had_again_is_told_where_nothing_was_timed(half):
+    folder, cases = half
+    text = (folder / "results.jsonl").read_text()
+    (folder / "results.jsonl").write_text(text.replace("schedule 8e-05", "unreadable"))
+    for _ in range(2):
+        with Comparison(request(folder)) as comparison:
+            comparison.open()
+            comparison.prepare(cases)
+            comparison.run(cases[1:])
+            found = cells(make_report(comparison.results, cases, TUNERS, comparison.environment), "other")
+        lines = (folder / "results.jsonl").read_text().splitlines()
+        assert sum("cannot be built again" in line for line in lines) == 1
+    assert [c.timed for c in found.values()] == [True, False, True]
+    assert found["untuned"].status == "ok" and "cannot be built again" in found["untuned"].reason
+
+
+def test_times_are_not_lost_to_new_names_of_kernels(half):
+    folder, cases = half
+    text = (folder / "results.jsonl").read_text()
+    text = text.replace("schedule 8e-05", "unreadable").replace("good.ansor.so", "as_it_was_called.so")
+    (folder / "results.jsonl").write_text(text)
+    more = parse_tuners("roller,untuned,ansor:64,ansor:128")
+    with Comparison(request(folder, tuners=more)) as comparison:
+        comparison.open()
+        comparison.prepare(cases[:1])
+        comparison.run(cases[:1])
+        (row,) = make_report(comparison.results, cases[:1], more, comparison.environment).rows
+    assert [c.timed for c in row.cells] == [True, True, True, False]
 
 
 def test_another_machine_has_whole_cases(half, monkeypatch):
