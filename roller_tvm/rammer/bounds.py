@@ -7,6 +7,9 @@ block as large as all of a unit together, ``__launch_bounds__(threads * blocks)`
 takes what it needs, as it does of ordinary kernels. Both hold for every compiler; the kernel is launched with fewer
 threads than the second allows.
 
+Other bounds allow more registers. They come last, and only where the compiler here was seen to take few enough; should
+another one take more, not all blocks can start, and the kernel ends with an error (``code._PATIENCE``).
+
 Measured with nvcc 13.0 on 16 kernels that wait, of attention, NASNet, Inception and ResNeXt on sm_80 and sm_90 (the
 last table of ``benchmarks/rtask_compiled.txt``): by blocks 10 spill and the 16 take 38 to 168 registers, by one large
 block 2 spill and they take 32 to 113. Fewer blocks, and so more registers, are no remedy: six of those that spill by
@@ -66,8 +69,8 @@ def together(spec: DeviceSpec, threads: int, resident: int) -> int:
     return -(-threads // spec.vector_width) * spec.vector_width * resident
 
 
-def bounds_of(spec: DeviceSpec, threads: int, resident: int) -> tuple[Bounds, ...]:
-    """Launch bounds for blocks that have to be on a unit at once: the first two, or the first, by any compiler.
+def bounds_of(spec: DeviceSpec, threads: int, resident: int, larger: bool = True) -> tuple[Bounds, ...]:
+    """Launch bounds for blocks that have to be on a unit at once: the first by any compiler, the last by some.
 
     Parameters
     ----------
@@ -76,6 +79,8 @@ def bounds_of(spec: DeviceSpec, threads: int, resident: int) -> tuple[Bounds, ..
         Of a block.
     resident : int
         Blocks of a unit.
+    larger : bool
+        Whether bounds can name more threads than the kernel is launched with; TensorIR's cannot.
 
     Examples
     --------
@@ -84,10 +89,14 @@ def bounds_of(spec: DeviceSpec, threads: int, resident: int) -> tuple[Bounds, ..
     ['640', '128, 5', '128']
     >>> [str(b) for b in bounds_of(load_device("a100"), 224, 5)]
     ['224, 5', '1024', '224']
+    >>> [str(b) for b in bounds_of(load_device("a100"), 128, 5, larger=False)]
+    ['128, 5', '128']
     """
     most = spec.limits.max_threads_per_block or 1024
     every = together(spec, threads, resident)
     by_blocks, plain = Bounds(threads, resident), Bounds(threads)
+    if not larger:
+        return by_blocks, plain
     found = (Bounds(every), by_blocks, plain) if every < most else (by_blocks, Bounds(most), plain)
     return tuple(dict.fromkeys(found))
 
@@ -118,7 +127,8 @@ def without_spills(
     compiler : str
         'auto', 'nvrtc' or 'nvcc'.
     text : function of FusedKernel -> str, optional
-        The source that will be compiled in the end, where that is not the kernel's own.
+        The source that TVM will make and compile, where that is not the kernel's own: no bound in it is larger than
+        the kernel's blocks.
 
     Raises
     ------
@@ -138,21 +148,22 @@ def without_spills(
     threads = launch.block[0]
     assert isinstance(threads, int)
     most = register_cap(spec, together(spec, threads, kernel.resident))
-    told: dict[str, str] = {}
-    for bounds in bounds_of(spec, threads, kernel.resident):
+    told: list[str] = []
+    for bounds in bounds_of(spec, threads, kernel.resident, larger=text is None):
         made = bounded(kernel, bounds)
         source = text(made) if text else made.source
-        if source in told:
-            continue
         try:
             (taken,) = kernel_resources(compile_cuda(source, arch, compiler, launch.kernel)).values()
-        except ToolchainError:  # what cannot be compiled here is for the build to tell
-            return kernel
+        except ToolchainError as error:
+            if not told:  # what cannot be compiled here is for the build to tell
+                return kernel
+            told.append(f"({bounds}): {error.what}")
+            continue
         if not taken.spills and (most is None or taken.registers <= most):
             return replace(made, compiled=taken)
-        told[source] = f"({bounds}): {taken}"
+        told.append(f"({bounds}): {taken}")
     raise CannotFuse(
-        f"it spills, or takes more than {most} registers, by all launch bounds: {'; '.join(told.values())}",
+        f"it spills, or takes more than {most} registers, by all launch bounds: {'; '.join(told)}",
         where=f"plan '{launch.kernel}' for {arch}", remedy="fuse fewer operators",
     )  # fmt: skip
 

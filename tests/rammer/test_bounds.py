@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roller_tvm.device import load_device
+from roller_tvm.errors import ToolchainError
 from roller_tvm.model.registers import register_cap
 from roller_tvm.rammer import bounds
 from roller_tvm.rammer.bounds import Bounds, bounded, bounds_of, together, without_spills
@@ -27,13 +28,13 @@ def waiting() -> FusedKernel:
     return kernel
 
 
-@given(st.sampled_from(["a100", "v100", "h200", "t4", "rtx4090"]), st.integers(1, 1024), st.integers(1, 16))
-def test_the_first_bounds_leave_room_for_all_blocks(name: str, threads: int, resident: int) -> None:
+@given(st.sampled_from(["a100", "v100", "h200", "t4", "rtx4090"]), st.integers(1, 1024), st.integers(1, 16), st.booleans())
+def test_the_first_bounds_leave_room_for_all_blocks(name: str, threads: int, resident: int, larger: bool) -> None:
     spec = load_device(name)
     limits = spec.limits
     if together(spec, threads, resident) > limits.max_threads_per_unit:
         return
-    first, *others = bounds_of(spec, threads, resident)
+    first, *others = bounds_of(spec, threads, resident, larger)
     assert first.threads >= threads and all(b.threads >= threads for b in others)
     # What a compiler may take at most, of one large block or of several.
     registers = register_cap(spec, together(spec, first.threads, max(1, first.blocks)))
@@ -80,6 +81,26 @@ def test_bounds_by_which_it_spills_are_left(monkeypatch: pytest.MonkeyPatch) -> 
     assert [f"__launch_bounds__({b})" in s for b, s in zip(bounds_of(A100, 128, 5), given, strict=True)] == [True] * 3
 
 
+def test_where_no_bound_may_be_larger_than_a_block_the_first_is_by_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TVM's own text names the threads of a launch: what it promises without blocks is seen of this compiler alone."""
+    given = compiler(monkeypatch, KernelResources(96, 0, 0))
+    made = without_spills(small(), A100, "sm_80", text=lambda kernel: kernel.source)
+    assert made.bounds == Bounds(128, 5) and len(given) == 1
+
+
+def test_a_compiler_that_gives_up_does_not_bring_back_bounds_that_spill(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler(monkeypatch, KernelResources(96, 8, 0, spill_bytes=16))
+    seen = iter([None])
+
+    def once(*_: object) -> None:
+        if next(seen, "over") == "over":
+            raise ToolchainError("it takes too long")
+
+    monkeypatch.setattr(bounds, "compile_cuda", once)
+    with pytest.raises(CannotFuse, match="8 B local.*it takes too long"):
+        without_spills(small(), A100, "sm_80")
+
+
 def test_what_spills_by_all_bounds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     compiler(monkeypatch, *[KernelResources(96, 8, 0, spill_bytes=16)] * 3)
     told = r"'plan0' for sm_80: it spills.*\(640\): 96 registers, 8 B local.*\(128, 5\).*\(128\)"
@@ -94,15 +115,3 @@ def test_without_a_compiler_the_first_bounds_stay(monkeypatch: pytest.MonkeyPatc
     assert without_spills(free, A100, "sm_80") is free and not given  # nothing waits
     monkeypatch.setattr(bounds, "find_compilers", lambda: ())
     assert without_spills(small(), A100, "sm_80") == small()
-
-
-def test_a_source_that_says_less_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """TensorIR cannot say how many threads a larger block would have."""
-    given = compiler(monkeypatch, KernelResources(64, 8, 0), KernelResources(96, 0, 0))
-
-    def text(kernel: FusedKernel) -> str:
-        assert kernel.bounds
-        return f"blocks {kernel.bounds.blocks}"
-
-    assert without_spills(small(), A100, "sm_80", text=text).bounds == Bounds(128, 5)
-    assert given == ["blocks 0", "blocks 5"]
