@@ -83,6 +83,9 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"{device.name} is a {device.kind}", "--device", "replay knows the kernels of GPUs")
     if args.plot is not None and not args.plot.resolve().parent.is_dir():
         raise BadInput("no such folder", str(args.plot.parent), f"mkdir -p {args.plot.parent}")
+    for option in ("input_shapes", "desired_layout"):
+        if getattr(args, option) and args.tasks_of is None:
+            raise UsageError("it is of a model, and none is given", f"--{option.replace('_', '-')}", "give --tasks-of")
     first = args.first or None
     every = not args.first_only or first is None
     predictions = Predictions(device, effects)
@@ -113,17 +116,21 @@ def run(args: argparse.Namespace) -> int:
 
 def of_model(args: argparse.Namespace, device: DeviceSpec) -> WorkloadOf:
     """What records know their operators by, looked up in a model's tasks."""
+    from roller_tvm.compare.whole.zoo import TESTING, find_model
+
+    word, layout = args.tasks_of, args.desired_layout
+    is_file = bool(Path(word).suffix) and not word.startswith(TESTING)
+    if args.input_shapes and not is_file:
+        raise UsageError(f"{word} has shapes of its own", "--input-shapes", "leave it out, or give a model's file")
     refuse_other_line(Line.RELAY, find_tvm(), "reading the tasks of a model")
     from roller_tvm.compare.relay.testing import TESTING as NETWORKS
     from roller_tvm.compare.relay.testing import testing_model
-    from roller_tvm.compare.whole.zoo import TESTING, find_model
     from roller_tvm.models import parse_shapes
     from roller_tvm.relay.importers import Model, converted, load_model
     from roller_tvm.relay.replay import ModelWorkloads
     from roller_tvm.tvm_env import import_relay_tvm
 
     import_relay_tvm("reading the tasks of a model")
-    word, layout = args.tasks_of, args.desired_layout
     shapes = parse_shapes(args.input_shapes) if args.input_shapes else None
     if word.startswith(TESTING):
         name = word.removeprefix(TESTING)
@@ -133,7 +140,7 @@ def of_model(args: argparse.Namespace, device: DeviceSpec) -> WorkloadOf:
         mod, params, _ = testing_model(name)
         model = Model(mod, params, {})
         model = converted(model, layout) if layout else model
-    elif Path(word).suffix:
+    elif is_file:
         model = load_model(Path(word), shapes, layout)
     else:
         with tempfile.TemporaryDirectory(prefix="roller-tvm-") as folder:

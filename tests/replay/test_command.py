@@ -45,6 +45,10 @@ def test_json_holds_every_figure(log, capsys):
     (["--device", "avx"], 3, "known: "),
     (["--device", "v100", "--without", "magic"], 2, "bank_conflicts"),
     (["--device", "ipu_mk1"], 2, "GPUs"),
+    (["--device", "v100", "--input-shapes", "x:[1,8]"], 2, "--tasks-of"),
+    (["--device", "v100", "--desired-layout", "NHWC"], 2, "--tasks-of"),
+    (["--device", "v100", "--input-shapes", "x:[1,8]", "--tasks-of", "resnet50"], 2, "resnet50 has shapes of its own"),
+    (["--device", "v100", "--input-shapes", "x:[1,8]", "--tasks-of", "testing:squeezenet_v1.1"], 2, "of its own"),
 ])  # fmt: skip
 def test_wrong_words_are_refused_with_what_is_known(log, words, code, told, capsys):
     assert main(["replay", str(log), *words]) == code
