@@ -38,7 +38,7 @@ def environment(
     known: dict[str, Any] = {
         "line": line, "target": target, "threads": threads, "roller-tvm": __version__,
         "python": platform.python_version(), "system": f"{platform.system()} {platform.release()}",
-        "commit": _commit(), "cpu": cpu_name(), "cpu_id": cpu_id(), "caches": caches(),
+        "commit": commit(), "cpu": cpu_name(), "cpu_id": cpu_id(), "caches": caches(),
         "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "governor": _read(_CPUS / "cpu0/cpufreq/scaling_governor"), "gpu": gpu_facts(_CARD), **facts, **peaks,
     }  # fmt: skip
@@ -96,15 +96,33 @@ def gpu_facts(asked: str) -> str:
     return ""
 
 
-def _commit() -> str:
-    """Of a checkout, with '+' where files differ from it; '' of an installed package."""
+def commit(package: Path = Path(__file__).parent.parent) -> str:
+    """Of a checkout, with '+' where the package's files differ from it; '' of an installed package.
+
+    Parameters
+    ----------
+    package : Path
+        Folder of the package. Only the repository that it is at the top of is its own: another that it is
+        installed in says nothing of it.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     commit(Path(folder, "roller_tvm"))
+    ''
+    """
+    if not (package.parent / ".git").exists():
+        return ""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        command = ["git", "describe", "--always", "--abbrev=10", "--exclude=*", "--dirty=+"]
-        done = subprocess.run(
-            command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=20, check=False
-        )
-        return done.stdout.strip()
+        head = _git(package, "rev-parse", "--short=10", "HEAD")
+        same = _git(package, "diff", "--quiet", "HEAD", "--", str(package))
+        return "" if head.returncode else head.stdout.strip() + ("+" if same.returncode else "")
     return ""
+
+
+def _git(package: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["git", *words], cwd=package, capture_output=True, text=True, timeout=20, check=False)
 
 
 def _load() -> float | None:

@@ -2,12 +2,14 @@
 
 import contextlib
 import json
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
 from roller_tvm.cli import main
+from roller_tvm.compare.environment import commit
 from roller_tvm.compare.report import make_report
 from roller_tvm.compare.results import Results, Tuned
 from roller_tvm.compare.run import Comparison, Request
@@ -389,3 +391,22 @@ def test_a_tuner_of_the_other_line(tmp_path):
         tuned = comparison.results.tuned[case.digest, "metaschedule:64"]
     assert tuned.status == "unsupported" and "relax line" in tuned.reason
     assert json.loads((tmp_path / "results.jsonl").read_text().splitlines()[0])["kind"] == "environment"
+
+
+def test_a_commit_is_of_the_package_alone(tmp_path):
+    def git(*words):
+        told = ["-c", "user.name=x", "-c", "user.email=x", "-c", "commit.gpgsign=false"]
+        subprocess.run(["git", *told, *words], cwd=tmp_path, check=True, capture_output=True)
+
+    package, installed = tmp_path / "roller_tvm", tmp_path / ".venv" / "site-packages" / "roller_tvm"
+    for folder in (package, installed):
+        folder.mkdir(parents=True)
+        (folder / "code.py").write_text("one = 1\n")
+    (tmp_path / "results.jsonl").touch()
+    git("init", "-q")
+    git("add", "roller_tvm", "results.jsonl")
+    git("commit", "-q", "-m", "one")
+    (tmp_path / "results.jsonl").write_text("a line\n")
+    assert len(commit(package)) == 10 and commit(installed) == ""
+    (package / "code.py").write_text("one = 2\n")
+    assert commit(package).endswith("+")
