@@ -25,15 +25,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from roller_tvm.compare.environment import commit  # noqa: E402
 from roller_tvm.compare.results import Results  # noqa: E402
+from roller_tvm.compare.run import TIMES  # noqa: E402
 from roller_tvm.compare.suite import Case, choose, load_suite  # noqa: E402
-from roller_tvm.errors import MeasureError, RollerError  # noqa: E402
+from roller_tvm.errors import BadInput, MeasureError, RollerError  # noqa: E402
 from roller_tvm.measure.lifeline import tie_to_parent  # noqa: E402
 
 #: Of each line, the cheap ones first; {peers} and {searches} are trials.
@@ -64,7 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--quiet", type=float, default=120.0, metavar="SECONDS", help=told)
     told = "go on where figures of another machine are: each operator on one, and the report tells"
     parser.add_argument("--mix-machines", action="store_true", help=told)
-    parser.add_argument("--again", default="", metavar="TUNERS", help="forget what these did before, or 'times'")
+    told = "forget what these did before, or 'times'; what was done with the commit checked out now stays"
+    parser.add_argument("--again", default="", metavar="TUNERS", help=told)
     parser.add_argument("--status", action="store_true", help="run nothing: tell what is done")
     args = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -85,7 +88,13 @@ def compare(args: argparse.Namespace) -> int:
     ------
     MeasureError
         A line's environment lacks what its tuners learn with.
+    BadInput
+        Nobody knows a tuner whose work is to be done again.
     """
+    words = {word.strip() for word in args.again.split(",") if word.strip()}
+    known = {label for line in args.lines.split(",") for label in (*labels(args, line), *kept(args, line))} | {TIMES}
+    if unknown := words - known - {label.split(":")[0] for label in known}:
+        raise BadInput(f"no tuner {', '.join(sorted(unknown))}", "--again", f"of {', '.join(sorted(known))}")
     for line in args.lines.split(","):
         python = str(getattr(args, line))
         if subprocess.run([python, "-c", LEARNS], capture_output=True, check=False).returncode:
@@ -93,7 +102,8 @@ def compare(args: argparse.Namespace) -> int:
             raise MeasureError("its tuners cannot learn: no xgboost there", python, remedy, "worker")
     until, left, lines = time.monotonic() + args.seconds, False, args.lines.split(",")
     for number, case in enumerate(cases := choose(load_suite(args.suite), args.only), 1):
-        todo = lines if args.retry or args.again else [ln for ln in lines if not finished(args, ln, case)]
+        anew = {line: again(args, line, words, case) for line in lines}
+        todo = [ln for ln in lines if args.retry or anew[ln] or not finished(args, ln, case)]
         print(f"-- {number}/{len(cases)} {case.id}: {case.title}{'' if todo else ' (done)'}", flush=True)
         if not todo:
             continue
@@ -101,11 +111,11 @@ def compare(args: argparse.Namespace) -> int:
             seconds = until - time.monotonic()
             if seconds <= 0:
                 return LEFT
-            words = ["--only", case.id, *(["--seconds", f"{seconds:.0f}"] if math.isfinite(seconds) else [])]
-            words += ["--quiet", f"{args.quiet:g}", *(["--retry"] if args.retry else []),
-                      *(["--again", args.again] if args.again else []),
+            asked = ["--only", case.id, *(["--seconds", f"{seconds:.0f}"] if math.isfinite(seconds) else [])]
+            asked += ["--quiet", f"{args.quiet:g}", *(["--retry"] if args.retry else []),
+                      *(["--again", anew[line]] if anew[line] else []),
                       *(["--mix-machines"] if args.mix_machines else [])]  # fmt: skip
-            left |= call(args, line, words) != DONE
+            left |= call(args, line, asked) != DONE
         for line in lines:
             call(args, line, ["--report"], quiet=True)
         tables = [table.read_text() for ln in lines if (table := args.folder / ln / "table.txt").exists()]
@@ -117,6 +127,23 @@ def compare(args: argparse.Namespace) -> int:
 def finished(args: argparse.Namespace, line: str, case: Case) -> bool:
     """Whether a line has nothing left to do on a case, so that not even TVM need be imported."""
     return Results(args.folder / line / "results.jsonl").finished(case.digest, labels(args, line))
+
+
+def kept(args: argparse.Namespace, line: str) -> set[str]:
+    """Labels of which a line has results."""
+    return {label for _, label in Results(args.folder / line / "results.jsonl").tuned}
+
+
+def again(args: argparse.Namespace, line: str, words: Set[str], case: Case) -> str:
+    """What a line has to forget of a case: not what was done with this very commit, perhaps a minute ago."""
+    results, here = Results(args.folder / line / "results.jsonl"), commit()
+    found = [TIMES] if TIMES in words and case.digest in results.timed else []
+    for tuned in results.tuned_of(case.digest):
+        of = results.environments.get(tuned.environment, {}).get("commit", "")
+        same = of == here != "" and not here.endswith("+")  # with '+' it may be another state of the same commit
+        if words & {tuned.tuner, tuned.tuner.split(":")[0]} and not same:
+            found.append(tuned.tuner)
+    return ",".join(found)
 
 
 def labels(args: argparse.Namespace, line: str) -> list[str]:

@@ -22,7 +22,8 @@ import os, sys, time
 words = sys.argv[1:]
 if words[0] == "-c":
     sys.exit({lacks})
-asked = " ".join(w for n, w in enumerate(words) if w in ("--report",) or words[n - 1] in ("--only", "--line"))
+named = "--only", "--line", "--again"
+asked = " ".join(w for n, w in enumerate(words) if w == "--report" or words[n - 1] in named)
 with open({log!r}, "a") as log:
     log.write(asked + "\\n")
 if "--report" in asked:
@@ -80,6 +81,28 @@ def test_it_does_not_begin_without_what_peers_learn_with(place):
     command, log = place(lacks=1)
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode != 0 and "no xgboost" in done.stderr and not log.exists()
+
+
+def test_again_is_for_what_there_is_and_not_for_what_was_just_done(place, tmp_path, monkeypatch):
+    run = runpy.run_path(str(SCRIPT))
+    main = run["main"]
+    monkeypatch.setitem(main.__globals__, "commit", lambda: "0123456789")
+    command, log = place()
+    folder = tmp_path / "out"
+    first = load_suite(str(tmp_path / "own.csv"))[0]
+    results = Results(folder / "relay" / "results.jsonl")
+    results.add({"id": "before", "commit": "9876543210"})
+    results.add({"id": "now", "commit": "0123456789"})
+    results.add(Tuned(first.digest, "roller:1", "ok", environment="before"))
+    results.add(Tuned(first.digest, "roller:10", "ok", environment="now"))
+    results.add(Tuned(first.digest, "ansor:64", "ok", environment="before"))
+    assert main([*command[2:], "--again", "roller,ansor"]) == 0
+    told = [line for line in log.read_text().splitlines() if "--report" not in line]
+    assert [sorted(line.split()) for line in told] == [
+        sorted(["relay", "first", "roller:1,ansor:64"]), ["first", "relax"], ["relay", "second"], ["relax", "second"],
+    ]  # fmt: skip
+    log.unlink()
+    assert main([*command[2:], "--again", "hope"]) != 0 and not log.exists()
 
 
 def test_what_is_left_is_said(place):
