@@ -15,6 +15,7 @@ from roller_tvm.model.occupancy import occupancy
 from roller_tvm.rammer import (
     DataFlowGraph,
     Dependences,
+    Edge,
     FusionPlan,
     Phase,
     RKernel,
@@ -22,7 +23,7 @@ from roller_tvm.rammer import (
     plan_graph,
     simulate,
 )
-from tests.rammer.graphs import graphs
+from tests.rammer.graphs import graphs, kernels
 
 V100 = load_device("v100")
 SMALL = replace(V100, name="small", units=8)
@@ -33,6 +34,24 @@ def kernel(tasks: int, us: float, name: str = "k", registers: int = 32, threads:
            seconds: float = 0.0) -> RKernel:
     phase = Phase(tasks, us * 1e-6, us * share * 1e-6, threads, registers)
     return RKernel(name, (phase,), seconds or -(-tasks // V100.units) * us * 1e-6)
+
+
+@QUICK
+@given(st.data(), st.sampled_from(["wavefront", "front", "list", "horizontal"]))
+def test_equal_parts_that_are_made_once_are_those_made_each_by_itself(data: st.DataObject, policy: str) -> None:
+    """A network's layers: three operators of the same rKernels again and again."""
+    given = [tuple(data.draw(kernels(f"k{i}")) for i in range(2)) for _ in range(3)]
+    graph = DataFlowGraph(tuple(
+        ROperator(f"op{3 * layer + n}", given[n], (Edge("in", f"op{3 * layer + n - 1}"),) if layer + n else ())
+        for layer in range(5) for n in range(3)
+    ))  # fmt: skip
+    plan = plan_graph(graph, SMALL, policy)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("roller_tvm.rammer.placement.Placement.pattern", lambda self: id(self))
+        assert plan_graph(graph, SMALL, policy) == plan
+    for part in plan.parts:
+        if part.program:
+            assert {o for o, _ in part.kernels} == {task.operator for task in part.program.places}
 
 
 @QUICK
