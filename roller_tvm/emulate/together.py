@@ -11,6 +11,7 @@ import numpy as np
 from roller_tvm.emulate.check import Checked, check_on_pocl
 from roller_tvm.emulate.host import BufferSpec
 from roller_tvm.emulate.opencl import OpenClFunction
+from roller_tvm.errors import RollerError
 from roller_tvm.measure.numerics import make_inputs, usable
 
 Arrays = list[np.ndarray[Any, Any]]
@@ -80,6 +81,28 @@ def check_together(function: OpenClFunction, members: Sequence[Member]) -> Check
     arrays = [values[p.name].reshape(p.shape) if p.name in values else None for p in parameters]
     due = [expected[p.name].reshape(p.shape) for p in parameters if p.name in written]
     return check_on_pocl(function, arrays, due, max(member.terms for member in members))
+
+
+def witnessed(check: Callable[[], Checked]) -> Checked | RollerError:
+    """What the check of a fused kernel came to, or the error that ended it.
+
+    Returns
+    -------
+    Checked or RollerError
+        `WrongAnswer` where the kernel is wrong, `CannotFuse` where its blocks wait or its text is no part of another in
+        OpenCL, `NotEmulated` where PoCL has no such type.
+
+    Examples
+    --------
+    >>> def check():
+    ...     raise RollerError("its blocks wait", "rtasks_0")
+    >>> witnessed(check).what
+    'its blocks wait'
+    """
+    try:
+        return check()
+    except RollerError as error:
+        return error
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import tvm
 from ..device import DeviceSpec
 from ..emulate import BufferSpec, Checked
 from ..emulate.opencl import OpenClFunction, queue
-from ..emulate.together import Arrays, Member, check_together
+from ..emulate.together import Arrays, Member, check_together, witnessed
 from ..errors import RollerError
 from ..measure.numerics import shape_of
 from ..rammer import Part
@@ -42,8 +42,7 @@ def check_fusion_on_pocl(
     Returns
     -------
     dict of str to Checked or RollerError
-        Of each function that `FuseRTasks` makes: `WrongAnswer` where the kernel is wrong, `CannotFuse` where its blocks
-        wait or its text is no part of another in OpenCL, `NotEmulated` where PoCL has no such type.
+        Of each function that `FuseRTasks` makes; see `emulate.together.witnessed`.
 
     Raises
     ------
@@ -126,10 +125,7 @@ class _Witness(_GpuFusion):
 
     def _fused(self, block: Block, region: Region, part: Part) -> tuple[str, FusedCall]:
         name, made = super()._fused(block, region, part)
-        try:
-            self.found[name] = self.on_pocl.check(name, part, region.calls, region.kept)
-        except RollerError as error:
-            self.found[name] = error
+        self.found[name] = witnessed(lambda: self.on_pocl.check(name, part, region.calls, region.kept))
         return name, made
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from roller_tvm.device import DeviceSpec
 from roller_tvm.emulate import BufferSpec, Checked, OpenClFunction
 from roller_tvm.emulate.opencl import queue
-from roller_tvm.emulate.together import Arrays, Member, check_together
+from roller_tvm.emulate.together import Arrays, Member, check_together, witnessed
 from roller_tvm.errors import RollerError, TargetError
 from roller_tvm.measure.numerics import shape_of
 from roller_tvm.rammer import Part
@@ -43,8 +43,7 @@ def check_fusion_on_pocl(
     Returns
     -------
     dict of str to Checked or RollerError
-        Of each function that `FuseRTasks` makes: `WrongAnswer` where the kernel is wrong, `CannotFuse` where its blocks
-        wait or its text is no part of another in OpenCL, `NotEmulated` where PoCL has no such type.
+        Of each function that `FuseRTasks` makes; see `emulate.together.witnessed`.
 
     Raises
     ------
@@ -85,13 +84,13 @@ class _Witness(GpuKernels):
         self, graph: RTaskGraph, symbol: str, part: Part, inside: Sequence[CallNode]
     ) -> tuple[KernelCode, tuple[Tensor, ...], tuple[Tensor, ...]]:
         made = super().code(graph, symbol, part, inside)
-        try:
-            kernel = self.opencl.fused(graph, symbol, part, inside)
-            members = [self._member(graph, node) for node in inside]
-            self.found[symbol] = check_together(OpenClFunction(kernel.source, kernel.host), members)
-        except RollerError as error:
-            self.found[symbol] = error
+        self.found[symbol] = witnessed(lambda: self._checked(graph, symbol, part, inside))
         return made
+
+    def _checked(self, graph: RTaskGraph, symbol: str, part: Part, inside: Sequence[CallNode]) -> Checked:
+        kernel = self.opencl.fused(graph, symbol, part, inside)
+        members = [self._member(graph, node) for node in inside]
+        return check_together(OpenClFunction(kernel.source, kernel.host), members)
 
     def _member(self, graph: RTaskGraph, node: CallNode) -> Member:
         import tvm
