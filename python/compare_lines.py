@@ -96,10 +96,7 @@ def compare(args: argparse.Namespace) -> int:
     if unknown := words - known - {label.split(":")[0] for label in known}:
         raise BadInput(f"no tuner {', '.join(sorted(unknown))}", "--again", f"of {', '.join(sorted(known))}")
     for line in args.lines.split(","):
-        python = str(getattr(args, line))
-        if subprocess.run([python, "-c", LEARNS], capture_output=True, check=False).returncode:
-            remedy = f"{python} -m pip install --no-deps xgboost scipy"
-            raise MeasureError("its tuners cannot learn: no xgboost there", python, remedy, "worker")
+        can_learn(str(getattr(args, line)))
     until, left, lines = time.monotonic() + args.seconds, False, args.lines.split(",")
     for number, case in enumerate(cases := choose(load_suite(args.suite), args.only), 1):
         anew = {line: again(args, line, words, case) for line in lines}
@@ -122,6 +119,25 @@ def compare(args: argparse.Namespace) -> int:
         args.folder.mkdir(parents=True, exist_ok=True)
         (args.folder / "summary.txt").write_text("\n".join(tables))
     return LEFT if left else DONE
+
+
+def can_learn(python: str) -> None:
+    """Whether an environment has what its tuners learn with.
+
+    Raises
+    ------
+    MeasureError
+        It has not, or there is no such interpreter.
+    """
+    try:
+        done = subprocess.run([python, "-c", LEARNS], capture_output=True, text=True, check=False)
+    except OSError as error:
+        told = f"that interpreter does not start: {error.strerror}"
+        raise MeasureError(told, python, "run 'make venv', or give another with --relay, --relax", "worker") from error
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        remedy = f"where it is missing: {python} -m pip install --no-deps xgboost scipy"
+        raise MeasureError(f"its tuners cannot learn: {said}", python, remedy, "worker")
 
 
 def finished(args: argparse.Namespace, line: str, case: Case) -> bool:

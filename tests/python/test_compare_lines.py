@@ -21,7 +21,7 @@ FAKE = """#!{python}
 import os, sys, time
 words = sys.argv[1:]
 if words[0] == "-c":
-    sys.exit({lacks})
+    sys.exit({lacks!r})  # 0, or what is written to stderr
 named = "--only", "--line", "--again"
 asked = " ".join(w for n, w in enumerate(words) if w == "--report" or words[n - 1] in named)
 with open({log!r}, "a") as log:
@@ -78,9 +78,11 @@ def test_what_is_done_is_not_even_looked_at(place, tmp_path):
 
 
 def test_it_does_not_begin_without_what_peers_learn_with(place):
-    command, log = place(lacks=1)
+    command, log = place(lacks="Traceback\nOSError: libgomp.so.1: no such file")
     done = subprocess.run(command, check=False, capture_output=True, text=True)
-    assert done.returncode != 0 and "no xgboost" in done.stderr and not log.exists()
+    assert done.returncode != 0 and "cannot learn: OSError: libgomp.so.1" in done.stderr and not log.exists()
+    done = subprocess.run([*command, "--relay", "/nowhere"], check=False, capture_output=True, text=True)
+    assert done.returncode != 0 and "/nowhere" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_again_is_for_what_there_is_and_not_for_what_was_just_done(place, tmp_path, monkeypatch):
