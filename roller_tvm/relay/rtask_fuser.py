@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from roller_tvm.errors import BadInput
+from roller_tvm.errors import BadInput, RollerError, last_line
 from roller_tvm.rammer import Part, ROperator, VDevice
-from roller_tvm.rammer.device_code import CannotFuse
 from roller_tvm.rammer.policy import plain_kernel
 from roller_tvm.rammer.vdevice import Costs
 from roller_tvm.relay.dataflow import DataFlow
@@ -56,7 +55,9 @@ class Fuser:
             plans.append(replace(plan, parts=tuple(part for part, _ in made)))
             symbols.append(tuple(symbol for _, symbol in made))
         if flow.control:
-            self.graph.outside["main"] = f"control flow in it ({flow.control})"
+            # Bindings without effects are gone by now.
+            why = "bindings that keep effects in order" if flow.control == "Let" else "control flow in it"
+            self.graph.outside["main"] = f"{why} ({flow.control})"
         fusion = GraphFusion(self.kind.device, tuple(plans), tuple(symbols), tuple(self.graph.outside.items()),
                              tuple(self.graph.refused))  # fmt: skip
         if self.groups:
@@ -91,8 +92,9 @@ class Fuser:
             self.groups.append(Group(symbol, tuple(node.call for node in inside), inputs, outputs))
             yield part, symbol
             return
-        except (CannotFuse, BadInput) as error:
-            graph.refused.append(f"{', '.join(name for name, _ in part.kernels)}: {error}")
+        except Exception as error:  # a kernel whose text is not understood must not stop the model
+            why = error if isinstance(error, RollerError) else f"{type(error).__name__}: {last_line(error)}"
+            graph.refused.append(f"{', '.join(name for name, _ in part.kernels)}: {why}")
         if len(inside) == 1:
             (only,) = names
             costs = Costs.of(device, self.kind.launch)
