@@ -24,7 +24,7 @@ COLUMNS = (
 )  # fmt: skip
 #: A tuner that claims a kernel to be so much faster than it then is has measured something else.
 CLAIM = 1.5
-#: Where something else used more of the CPUs than this just before kernels were timed, that is told.
+#: Where something else used more of the CPUs than this just before kernels were tuned or timed, that is told.
 BUSY = 0.1
 
 
@@ -45,6 +45,8 @@ class Cell:
     tune_s : float
     curve : list of (float, float)
         Seconds since tuning began, and seconds of the best kernel, in the clock of this comparison.
+    busy : float
+        Share of the CPUs that something else used just before it tuned.
     """
 
     tuner: Tuner
@@ -64,6 +66,7 @@ class Cell:
     build_s: float = math.nan
     error: float = math.nan
     thought: str = ""
+    busy: float = math.nan
 
     @property
     def timed(self) -> bool:
@@ -172,6 +175,8 @@ class Report:
                 told.append(f"on {name}: {', '.join(row.case.id for row in rows)}")
         told += [f"{row.case.id}: timed while other work used {row.busy:.0%} of the CPUs"
                  for row in self.rows if row.busy > BUSY]  # fmt: skip
+        told += [f"{row.case.id}: {cell.tuner.label} began to tune while other work used {cell.busy:.0%} of the CPUs"
+                 for row in self.rows for cell in row.cells if cell.busy > BUSY]  # fmt: skip
         return told + self.lies()
 
     def lies(self) -> list[str]:
@@ -212,7 +217,8 @@ def _cell(tuner: Tuner, tuned: Tuned, timed: Timed | None, base: Tuned | None) -
     own = timed.of(base) if timed is not None and base is not None else ()
     told: dict[str, Any] = {"tune_s": tuned.seconds, "trials": tuned.trials, "claimed_s": tuned.claimed_s,
                             "predicted_s": tuned.predicted_s, "tiles": tuned.tiles, "schedule": tuned.schedule,
-                            "build_s": tuned.build_s, "error": tuned.error, "thought": tuned.thought}  # fmt: skip
+                            "build_s": tuned.build_s, "error": tuned.error, "thought": tuned.thought,
+                            "busy": tuned.busy}  # fmt: skip
     if not rounds:
         return Cell(tuner, tuned.status, tuned.reason, **told)
     seconds = median(rounds)

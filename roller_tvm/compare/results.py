@@ -54,6 +54,8 @@ class Tuned:
         Of a whole model's outputs, relative to the largest magnitude of the reference's.
     thought : str
         What Roller's model took another tuner's tiles for (see ``theirs``).
+    busy : float
+        Share of the CPUs that something else used just before, where a machine at rest was waited for.
     """
 
     case: str
@@ -72,6 +74,7 @@ class Tuned:
     build_s: float = math.nan
     error: float = math.nan
     thought: str = ""
+    busy: float = math.nan
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:

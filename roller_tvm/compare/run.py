@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -257,16 +258,15 @@ class Comparison:
         if case.whole:
             arguments["edge"] = r.edge
         module = WHOLE_MODELS if case.whole else r.edge
-        quiet.wait(r.quiet_s)
+        busy = quiet.wait(r.quiet_s) if r.quiet_s > 0 else math.nan
         done = run_job(module, "tune", arguments, r.limit(tuner, case.whole), r.threads, log)
+        of: dict[str, Any] = {"case": case.digest, "tuner": tuner.label, "environment": self.environment, "busy": busy}
         if done.status != "ok":
-            return Tuned(case.digest, tuner.label, done.status, done.reason, environment=self.environment)
+            return Tuned(status=done.status, reason=done.reason, **of)
         try:
-            return Tuned(**{"case": case.digest, "tuner": tuner.label, "status": "ok", "environment": self.environment}
-                         | done.value)  # fmt: skip
+            return Tuned(**{"status": "ok", **of, **done.value})
         except (TypeError, ValueError) as error:
-            told = f"what it says makes no sense: {error}"
-            return Tuned(case.digest, tuner.label, "failed", told, environment=self.environment)
+            return Tuned(status="failed", reason=f"what it says makes no sense: {error}", **of)
 
     def time(self, case: Case) -> None:
         """Time the kernels of a case, unless just these were timed already; those that are gone are built again."""

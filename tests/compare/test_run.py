@@ -333,7 +333,21 @@ def test_a_machine_that_is_busy_is_waited_for_and_told(tmp_path, monkeypatch):
         comparison.forget("times", [case])
         comparison.run([case])
         report = make_report(comparison.results, [case], TUNERS, comparison.environment)
-    assert report.notes() == ["good: timed while other work used 30% of the CPUs"]
+        assert report.notes() == ["good: timed while other work used 30% of the CPUs"]
+        comparison.forget("ansor", [case])
+        comparison.run([case])
+        report = make_report(comparison.results, [case], TUNERS, comparison.environment)
+    assert report.notes()[1:] == ["good: ansor:64 began to tune while other work used 30% of the CPUs"]
+
+
+def test_nobody_looks_before_tuning_whom_nobody_asked(tmp_path, monkeypatch):
+    looks = []
+    monkeypatch.setattr("roller_tvm.compare.quiet.busy", lambda look_s: looks.append(look_s) or 0.0)
+    with Comparison(request(tmp_path, tuners=TUNERS[:1])) as comparison:
+        comparison.open()
+        comparison.prepare(CASES[:1])
+        assert comparison.tune(CASES[0], TUNERS[0]).ok
+    assert not looks
 
 
 def test_an_interrupted_line_is_forgotten(done, tmp_path):
