@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from roller_tvm.compare.machines import place
+from roller_tvm.compare.machines import same
 from roller_tvm.compare.report import Report
 from roller_tvm.measure.table import duration
 from roller_tvm.stats import at_time, geomean
@@ -131,11 +131,11 @@ def operators(report: Report) -> Drawing | None:
 
 def roofline(report: Report) -> Drawing | None:
     """GFLOP/s over FLOP a byte that must be moved, below the device's peaks; cases of this machine alone."""
-    here = place(report.environment)
+    here = report.environment
     peak, bandwidth = (report.environment.get(name) for name in ("gflops", "gbytes_per_s"))
     points = [
         (c.tuner.label, row.flops / row.io_bytes, row.gflops(c), row.case.id) for row in report.rows
-        for c in row.cells if c.timed and row.flops > 0 and row.io_bytes > 0 and place(row.environment) == here
+        for c in row.cells if c.timed and row.flops > 0 and row.io_bytes > 0 and same(row.environment, here)
     ]  # fmt: skip
     if not points or not peak or not bandwidth:
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from roller_tvm.errors import RecordError
@@ -22,6 +22,17 @@ def changed(names: Iterable[str], other: Mapping[str, Any], here: Mapping[str, A
     ["cpu 'one', now 'two'"]
     """
     return [f"{n} {other[n]!r}, now {here.get(n)!r}" for n in names if n in other and other[n] != here.get(n)]
+
+
+def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two environments are of one machine, as far as both tell.
+
+    Examples
+    --------
+    >>> same({"cpu": "one"}, {"cpu": "one", "caches": "L2 512K"}), same({"machine": "a"}, {"machine": "b"})
+    (True, False)
+    """
+    return not changed((n for n in PLACE if n in other), one, other)
 
 
 def others(
@@ -63,3 +74,19 @@ def place(environment: Mapping[str, Any]) -> str:
         return str(environment["gpu"])
     more = "; ".join(str(environment[n]) for n in ("cpu_id", "caches") if environment.get(n))
     return f"{environment.get('cpu') or 'unknown machine'}{f' ({more})' if more else ''}"
+
+
+def names(machines: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Names that tell machines apart: `place`, and what else differs where that is the same of several.
+
+    Examples
+    --------
+    >>> names([{"cpu": "Xeon", "target": "llvm"}, {"cpu": "Xeon", "target": "llvm -mcpu=core-avx2"}, {"cpu": "EPYC"}])
+    ['Xeon, target llvm', 'Xeon, target llvm -mcpu=core-avx2', 'EPYC']
+    """
+    found = []
+    for machine in machines:
+        alike = [m for m in machines if place(m) == place(machine)]
+        differ = [n for n in PLACE if len({str(m.get(n)) for m in alike}) > 1]
+        found.append(", ".join([place(machine), *(f"{n} {machine.get(n)}" for n in differ)]))
+    return found

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from roller_tvm.compare.machines import place
+from roller_tvm.compare.machines import names, same
 from roller_tvm.compare.results import Prepared, Results, Timed, Tuned
 from roller_tvm.compare.suite import Case
 from roller_tvm.compare.tuner import Tuner
@@ -161,11 +161,18 @@ class Report:
 
     def places(self) -> dict[str, list[Row]]:
         """The rows with figures by the machine that they are of."""
-        found: dict[str, list[Row]] = {}
+        machines: list[dict[str, Any]] = []
+        rows: list[list[Row]] = []
         for row in self.rows:
-            if row.cells:
-                found.setdefault(place(row.environment), []).append(row)
-        return found
+            if not row.cells:
+                continue
+            number = next((n for n, known in enumerate(machines) if same(known, row.environment)), len(machines))
+            if number == len(machines):
+                machines.append({})
+                rows.append([])
+            machines[number] |= row.environment  # a newer line tells more of the same machine
+            rows[number].append(row)
+        return dict(zip(names(machines), rows, strict=True))
 
     def notes(self) -> list[str]:
         """What to know about the figures as such: several machines, a machine that was not at rest, lies."""

@@ -5,6 +5,7 @@ import io
 import json
 import math
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
@@ -51,6 +52,23 @@ def report(tmp_path):
         rounds = (tuple(1.5 * s for s in ours), ours, tuple(ratio * s for s in ours))
         results.add(Timed(case.digest, kernels, rounds))
     return make_report(Results(results.path), (FIRST, SECOND, THIRD), TUNERS, "here")
+
+
+def test_machines_are_told_apart_by_what_environments_tell(report):
+    """An older line of the same machine is no other machine; one that differs in its target alone is."""
+    old = {"cpu": "Xeon", "target": "llvm"}
+    new = {**old, "cpu_id": "family 6", "caches": "L2 1M"}
+
+    def placed(*environments):
+        rows = tuple(replace(row, environment=e) for row, e in zip(report.rows, environments, strict=True))
+        return replace(report, rows=rows, environment={**report.environment, **new})
+
+    assert [len(rows) for rows in placed(old, new, new).places().values()] == [3]
+    assert not any(note.startswith("on ") for note in placed(old, new, new).notes())
+    apart = placed(new, {**new, "target": "llvm -mcpu=znver4"}, old).places()
+    assert [len(rows) for rows in apart.values()] == [2, 1] and "target llvm -mcpu=znver4" in list(apart)[1]
+    marks = [pictures(placed(e, e, e))["roofline"].count("<circle") for e in (new, old)]
+    assert marks[0] == marks[1]
 
 
 def test_ratios_are_over_the_roller_that_measures_most(report):
