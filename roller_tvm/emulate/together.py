@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from roller_tvm.emulate.check import Checked, check_on_pocl
+from roller_tvm.emulate.errors import NotEmulated
 from roller_tvm.emulate.host import BufferSpec
 from roller_tvm.emulate.opencl import OpenClFunction
-from roller_tvm.errors import RollerError
+from roller_tvm.errors import RollerError, last_line
 from roller_tvm.measure.numerics import make_inputs, usable
 
 Arrays = list[np.ndarray[Any, Any]]
@@ -90,7 +91,7 @@ def witnessed(check: Callable[[], Checked]) -> Checked | RollerError:
     -------
     Checked or RollerError
         `WrongAnswer` where the kernel is wrong, `CannotFuse` where its blocks wait or its text is no part of another in
-        OpenCL, `NotEmulated` where PoCL has no such type.
+        OpenCL, `NotEmulated` where PoCL has no such type, or failed in a way that nobody foresaw.
 
     Examples
     --------
@@ -98,11 +99,15 @@ def witnessed(check: Callable[[], Checked]) -> Checked | RollerError:
     ...     raise RollerError("its blocks wait", "rtasks_0")
     >>> witnessed(check).what
     'its blocks wait'
+    >>> witnessed(lambda: 1 / 0).what
+    'ZeroDivisionError: division by zero'
     """
     try:
         return check()
     except RollerError as error:
         return error
+    except Exception as error:  # the kernel stays among the results, with what happened
+        return NotEmulated(f"{type(error).__name__}: {last_line(error)}", "PoCL")
 
 
 @dataclass(frozen=True)
