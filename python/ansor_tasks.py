@@ -71,7 +71,7 @@ def extract(models: list[str], target: Any, folder: Path) -> list[NamedTask]:
     """Tasks that Ansor tunes, each workload once; on dense ones without layout rewriting, which fails there."""
     from tvm import auto_scheduler
 
-    from roller_tvm.compare.relay.ansor import names_with_digits
+    from roller_tvm.compare.relay.whole import names_with_digits
 
     found: dict[str, NamedTask] = {}
     for model in models:

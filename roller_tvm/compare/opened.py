@@ -15,6 +15,8 @@ from roller_tvm.compare.theirs import Thought
 
 #: Below the folder of a comparison.
 TASKS, KERNELS, WORK = "tasks", "kernels", "work"
+#: Of a task's file; one of another version is made anew.
+TASK_VERSION = 2
 #: What stands for a schedule where a kernel is TVM's own.
 DEFAULT = "TVM's default"
 
@@ -88,8 +90,15 @@ def made(folder: Path) -> Path:
 def write_task(case: Case, data: dict[str, Any], folder: Path) -> str:
     """Keep what a line needs to open a case's task again; its file below the folder of the comparison."""
     path = made(folder / TASKS) / f"{case.digest}.json"
-    path.write_text(json.dumps(data))
+    path.write_text(json.dumps({"version": TASK_VERSION, **data}))
     return path.relative_to(folder).as_posix()
+
+
+def readable(path: Path) -> bool:
+    """Whether what was kept of a case is there, and a task's file one that this version wrote."""
+    if not path.exists():
+        return False
+    return path.parent.name != TASKS or json.loads(path.read_text()).get("version") == TASK_VERSION
 
 
 def model_told(file: str, shapes: dict[str, list[int]] | None, layout: str | None) -> str:

@@ -15,6 +15,7 @@ from roller_tvm.baseline.trained import machine_of
 from roller_tvm.compare import machines, quiet
 from roller_tvm.compare.environment import environment
 from roller_tvm.compare.jobs import run_job
+from roller_tvm.compare.opened import readable
 from roller_tvm.compare.results import Forgotten, Prepared, Results, Timed, Tuned
 from roller_tvm.compare.suite import Case
 from roller_tvm.compare.tuner import Tuner
@@ -342,7 +343,7 @@ class Comparison:
 
     def _prepared(self, case: Case) -> bool:
         known = self.results.prepared.get(case.digest)
-        return known is not None and (not known.file or self._is_there(known.file))
+        return known is not None and (not known.file or readable(self.request.folder / known.file))
 
     def _prepare(self, cases: Sequence[Case]) -> list[Prepared]:
         arguments = {"cases": [c.to_json() for c in cases], "target": self.request.target,

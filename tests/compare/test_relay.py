@@ -8,9 +8,10 @@ pytestmark = pytest.mark.tvm
 pytest.importorskip("tvm.relay")
 
 from roller_tvm.compare import relay as edge  # noqa: E402
-from roller_tvm.compare.relay.ansor import best_record, names_with_digits, read_back  # noqa: E402
+from roller_tvm.compare.relay.ansor import best_record, read_back  # noqa: E402
 from roller_tvm.compare.relay.functions import relay_function  # noqa: E402
 from roller_tvm.compare.relay.tasks import open_task  # noqa: E402
+from roller_tvm.compare.relay.whole import names_with_digits  # noqa: E402
 from roller_tvm.compare.suite import Case, load_suite  # noqa: E402
 from roller_tvm.errors import UnsupportedOperator  # noqa: E402
 

@@ -10,8 +10,9 @@ import pytest
 
 from roller_tvm.cli import main
 from roller_tvm.compare.environment import commit
+from roller_tvm.compare.opened import write_task
 from roller_tvm.compare.report import make_report
-from roller_tvm.compare.results import Results, Tuned
+from roller_tvm.compare.results import Prepared, Results, Tuned
 from roller_tvm.compare.run import Comparison, Request
 from roller_tvm.compare.suite import Case
 from roller_tvm.compare.tuner import parse_tuners
@@ -358,6 +359,19 @@ def test_an_interrupted_line_is_forgotten(done, tmp_path):
     half.write_text(text + '{"version": 1, "kind": "riddle", "value": {}}\n')
     with pytest.raises(RecordError, match="riddle"):
         Results(half)
+
+
+def test_a_task_of_another_version_is_made_anew(tmp_path):
+    case = CASES[0]
+    with Comparison(request(tmp_path)) as comparison:
+        comparison.open()
+        file = write_task(case, {"key": "k"}, tmp_path)
+        comparison.results.add(Prepared(case, file))
+        comparison.prepare([case])
+        assert comparison.results.prepared[case.digest].file == file
+        (tmp_path / file).write_text('{"key": "k"}')  # as they were before they had versions
+        comparison.prepare([case])
+        assert comparison.results.prepared[case.digest].file == "task"
 
 
 def test_one_that_breaks_the_preparing_of_all(tmp_path):

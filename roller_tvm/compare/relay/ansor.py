@@ -59,12 +59,6 @@ def tune(opened: Opened, trials: int) -> dict[str, Any]:
     return opened.found(path, found["seconds"], tried, claimed, curve.points, line, tiles, thought=thought)
 
 
-def names_with_digits(dag: Any) -> bool:
-    """Whether Ansor's layout rewriting would end in compute_dag.cc:764 (axis names with digits)."""
-    free = [op for op in dag.ops if "layout_free_placeholders" in (getattr(op, "attrs", None) or {})]
-    return any(c.isdigit() for op in free for a in (*op.axis, *op.reduce_axis) for c in a.var.name)
-
-
 def watch(curve: CurveFile) -> Any:
     """A measure callback that notes what was reached when."""
     from tvm import auto_scheduler

@@ -12,7 +12,7 @@ import numpy as np
 
 from roller_tvm.compare.curve import CurveFile
 from roller_tvm.compare.keeping import mend_lines
-from roller_tvm.compare.relay.ansor import BUILD_S, ROUND, RUN_S, names_with_digits
+from roller_tvm.compare.relay.ansor import BUILD_S, ROUND, RUN_S
 from roller_tvm.compare.relay.testing import testing_model
 from roller_tvm.compare.whole.running import Arrays, Running
 from roller_tvm.compare.whole.zoo import TESTING
@@ -162,6 +162,12 @@ def _ansor(mod: Any, params: Any, target: str, records: Path, trials: int) -> tu
             measure_callbacks=[auto_scheduler.RecordToFile(str(records)), watch(curve)],
         ))  # fmt: skip
     return {"seconds": curve.noted, "trials": curve.trials, "schedule": f"{len(tasks)} operators"}, unpackable
+
+
+def names_with_digits(dag: Any) -> bool:
+    """Whether Ansor's layout rewriting would end in compute_dag.cc:764 (axis names with digits)."""
+    free = [op for op in dag.ops if "layout_free_placeholders" in (getattr(op, "attrs", None) or {})]
+    return any(c.isdigit() for op in free for a in (*op.axis, *op.reduce_axis) for c in a.var.name)
 
 
 def _without_rewriting(task: Any) -> Any:
