@@ -14,7 +14,7 @@ from roller_tvm.compare.table import text
 from roller_tvm.compare.tuner import Tuner, default_tuners, parse_tuners
 from roller_tvm.compare.whole import jobs, latency, running
 from roller_tvm.compare.whole.running import Runnable, relative_error
-from roller_tvm.compare.whole.zoo import find_model
+from roller_tvm.compare.whole.zoo import find_model, randomise
 from roller_tvm.errors import BadInput, MeasureError
 
 from ..plan.devices import device
@@ -104,6 +104,37 @@ def test_a_reference_stays_as_long_as_the_model_does(tmp_path, monkeypatch):
     model.doc_string = "another"
     onnx.save(model, file)
     assert prepared()[0] != digest  # what was found of the old one is not of this
+
+
+def test_a_model_is_all_of_its_weights_wherever_they_are(tmp_path):
+    """Weights in a file of their own, and those of a network that this package makes, are part of what is compared."""
+    weight = onnx.numpy_helper.from_array(np.ones((4, 512), np.float32), "w")
+    x = onnx.helper.make_tensor_value_info("x", 1, (2, 4))
+    y = onnx.helper.make_tensor_value_info("y", 1, (2, 512))
+    graph = onnx.helper.make_graph([onnx.helper.make_node("MatMul", ["x", "w"], ["y"])], "net", [x], [y], [weight])
+    opset = [onnx.helper.make_opsetid("", 13)]
+    file = tmp_path / "net.onnx"
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=8), str(file), save_as_external_data=True,
+              location="net.data", size_threshold=0)  # fmt: skip
+    data = tmp_path / "net.data"
+
+    def digest(name):
+        return Case.from_json(jobs.prepare([str(name)], None, str(tmp_path / "out"))[0]["case"]).digest
+
+    before = digest(file)
+    assert digest(file) == before
+    data.write_bytes(b"\0" * len(data.read_bytes()))
+    assert digest(file) != before
+
+
+def test_a_network_of_the_zoo_that_changed_is_another(tmp_path, monkeypatch):
+    def digest():
+        return Case.from_json(jobs.prepare(["squeezenet"], None, str(tmp_path / "out"))[0]["case"]).digest
+
+    before = digest()
+    assert digest() == before  # the same every time that it is made
+    monkeypatch.setattr("roller_tvm.compare.whole.zoo.randomise", lambda model: randomise(model, 1))
+    assert digest() != before
 
 
 def test_what_cannot_be_run_is_named(tmp_path):

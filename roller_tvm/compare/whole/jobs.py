@@ -7,7 +7,7 @@ import importlib
 import importlib.util
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -33,8 +33,7 @@ def prepare(names: list[str], shapes: dict[str, list[int]] | None, folder: str) 
     place, prepared = made(Path(folder, MODELS)), []
     for name in names:
         stem = Path(name).stem if name.endswith(".onnx") else name
-        own = _content(name, {})[:12] if name.endswith(".onnx") and Path(name).is_file() else ""
-        told = " ".join(map(str, filter(None, (name, shapes, own))))  # a file that has changed is another model
+        told = " ".join(map(str, filter(None, (name, shapes))))
         case = Case(stem, group="models", title=stem, model=told, task=WHOLE)
         try:
             model = find_model(name, place, shapes)
@@ -44,10 +43,12 @@ def prepare(names: list[str], shapes: dict[str, list[int]] | None, folder: str) 
         except Exception as error:  # of the onnx package
             prepared.append(Prepared(case, reason=last_line(error)))
             continue
+        onnx = str(model.path.resolve()) if model.path.suffix == ".onnx" else ""
+        own = _content(onnx, {})[:12] if onnx else ""  # a file that has changed is another model
+        case = Case(stem, group="models", title=model.title, model=f"{told} {own}".strip(), task=WHOLE)
         inputs = place / f"{case.digest}.inputs.npz"
         if model.inputs:
             np.savez(inputs, **model.inputs)
-        onnx = str(model.path.resolve()) if model.path.suffix == ".onnx" else ""
         data = {"name": name, "title": model.title, "onnx": onnx, "inputs": str(inputs.resolve()),
                 "content": _content(onnx, model.inputs)}  # fmt: skip
         file, reference = place / f"{case.digest}.json", place / f"{case.digest}.reference.npz"
@@ -56,17 +57,37 @@ def prepare(names: list[str], shapes: dict[str, list[int]] | None, folder: str) 
         if onnx and not reference.exists() and importlib.util.find_spec("onnxruntime") is not None:
             keep_reference(ort.open_model(Path(onnx), model.inputs, 1).outputs(), reference)
         file.write_text(json.dumps(data))
-        named = Case(stem, group="models", title=model.title, model=told, task=WHOLE)
-        prepared.append(Prepared(named, file.relative_to(folder).as_posix()))
+        prepared.append(Prepared(case, file.relative_to(folder).as_posix()))
     return [asdict(p) for p in prepared]
 
 
 def _content(file: str, inputs: Mapping[str, Any]) -> str:
-    """What a model and its inputs are made of."""
-    digest = hashlib.sha256(Path(file).read_bytes() if file else b"")
+    """What a model, with the weights that it keeps in files of their own, and its inputs are made of."""
+    digest = hashlib.sha256()
+    for part in [Path(file), *_external(Path(file))] if file else []:
+        digest.update(part.read_bytes())
     for name, array in sorted(inputs.items()):
         digest.update(f"{name} {array.shape} {array.dtype}".encode() + array.tobytes())
     return digest.hexdigest()
+
+
+def _external(file: Path) -> list[Path]:
+    """Files of weights that an ONNX file names, where they are."""
+    try:
+        import onnx
+    except ImportError:  # text detection needs none, and has no such files
+        return []
+
+    def tensors(graph: Any) -> Iterator[Any]:
+        yield from graph.initializer
+        for attribute in (a for node in graph.node for a in node.attribute):
+            yield from (attribute.t, *attribute.tensors)
+            for inner in (attribute.g, *attribute.graphs):
+                yield from tensors(inner)
+
+    graph = onnx.load(str(file), load_external_data=False).graph
+    names = {entry.value for t in tensors(graph) for entry in t.external_data if entry.key == "location"}
+    return [path for name in sorted(names) if (path := file.parent / name).is_file()]
 
 
 def tune(
