@@ -97,7 +97,9 @@ def gpu_facts(asked: str) -> str:
 
 
 def commit(package: Path = Path(__file__).parent.parent) -> str:
-    """Of a checkout, with '+' where the package's files differ from it; '' of an installed package.
+    """The last that changed the package in a checkout, with '+' where files differ from it; '' of an installed one.
+
+    Commits of other files, results among them, leave it as it is.
 
     Parameters
     ----------
@@ -115,9 +117,10 @@ def commit(package: Path = Path(__file__).parent.parent) -> str:
     if not (package.parent / ".git").exists():
         return ""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        head = _git(package, "rev-parse", "--short=10", "HEAD")
+        head = _git(package, "log", "-1", "--format=%h", "--abbrev=10", "HEAD", "--", str(package))
         same = _git(package, "diff", "--quiet", "HEAD", "--", str(package))
-        return "" if head.returncode else head.stdout.strip() + ("+" if same.returncode else "")
+        known = head.stdout.strip()
+        return f"{known}+" if known and same.returncode else known
     return ""
 
 
