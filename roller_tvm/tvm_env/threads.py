@@ -38,7 +38,10 @@ def set_threads(count: int) -> int:
         return count
     now = int(tvm.get_global_func("runtime.NumThreads")())
     if now > count:
+        cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
         tvm.get_global_func("runtime.config_threadpool")(_BIG_CORES, count)
+        if cpus:  # with one thread TVM binds the caller to one CPU, and with it every process started later
+            os.sched_setaffinity(0, cpus)
         now = int(tvm.get_global_func("runtime.NumThreads")())
     if now < count:
         warnings.warn(
