@@ -18,7 +18,7 @@ from ..plan.devices import device  # noqa: E402
 from . import osdi22  # noqa: E402
 from .lines import RELAY, Operator  # noqa: E402
 
-GPU, PLANS, SAMPLE = "a100", 2, 12
+GPU, PLANS, SAMPLE = "a100", 2, 24
 
 
 def alike():

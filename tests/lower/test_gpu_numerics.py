@@ -53,7 +53,7 @@ OPERATORS = {
 }
 
 
-SAMPLE = 4
+SAMPLE = 8
 
 
 @pytest.fixture(autouse=True)
