@@ -35,7 +35,9 @@ def options(trials, log=None, module=auto_scheduler, **more):
 
 
 def records(log):
-    return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    """Those that are there whole: a line is a comment until all of it is written."""
+    lines = log.read_text().splitlines() if log.exists() else []
+    return [json.loads(line) for line in lines if not line.startswith("#")]
 
 
 def keys(log):
@@ -140,12 +142,13 @@ def test_a_killed_run_is_resumed(tasks, tmp_path):
             time.sleep(0.05)
         run.kill()
     before = log.read_text()
-    assert len(records(log)) >= 2
+    whole = len(records(log))
+    assert whole >= 2
     with log.open("a") as file:
         file.write(before.splitlines()[0][:40])
     tuner = auto_scheduler.TaskScheduler(tasks, load_log_file=str(log), callbacks=[])
     tuner.tune(options(2, log), search_policy_params={"round": 1})
-    assert log.read_text().startswith(before) and len(records(log)) > len(before.splitlines())
+    assert log.read_text().startswith(before) and len(records(log)) > whole
     assert len({json.dumps(r["i"]) for r in records(log)}) == len(records(log))
 
 
