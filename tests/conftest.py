@@ -80,3 +80,15 @@ def golden(request):
         )
 
     return check
+
+
+@pytest.fixture
+def pocl():
+    """OpenCL on the CPU, or a skip that says what is missing."""
+    from roller_tvm.emulate.opencl import queue
+    from roller_tvm.errors import ToolchainError
+
+    try:
+        queue()
+    except ToolchainError as error:
+        pytest.skip(f"{error.what}: {error.remedy}")

@@ -162,11 +162,7 @@ def test_only_kernels_for_nvidia_gpus_are_compiled(capsys):
 
 
 @pytest.mark.te
-def test_a_second_witness(capsys):
-    from ..lower.gpu_check import pocl_or_skip
-
-    pytest.importorskip("tvm")
-    pocl_or_skip()
+def test_a_second_witness(pocl, capsys):
     code, out, _ = plan(capsys, "relu", "shape=3x7x5", "--device", "a100", "--check", "--on-pocl")
     assert code == 0 and "#1 executed on the CPU: 1" in out and "#1 executed in OpenCL by PoCL: 1 kernel, all" in out
     code, _, err = plan(capsys, "relu", "shape=3x7x5", "--device", "a100", "--on-pocl")

@@ -13,7 +13,6 @@ pytestmark = [pytest.mark.te, pytest.mark.slow]
 from roller_tvm.plan.features import Features  # noqa: E402
 from roller_tvm.te import te_operator  # noqa: E402
 
-from ..lower.gpu_check import pocl_or_skip  # noqa: E402
 from ..plan.devices import device  # noqa: E402
 from . import osdi22  # noqa: E402
 from .lines import RELAY, Operator  # noqa: E402
@@ -56,8 +55,7 @@ def test_emulated(ids):
 
 
 @pytest.mark.parametrize("ids", every(OPERATORS, 2 if RELAY else 6))
-def test_on_pocl(ids):
-    pocl_or_skip()
+def test_on_pocl(pocl, ids):
     subject = operator(ids)
     for plan in subject.plans(GPU, PLANS):
         subject.check(subject.on_pocl(plan), plan)

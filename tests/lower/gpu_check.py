@@ -1,10 +1,6 @@
 """GPU plans of TE programs: run on PoCL beside TVM's own schedule, and made through an Ansor State as well."""
 
-import pytest
-
 from roller_tvm.device import load_device
-from roller_tvm.emulate import opencl
-from roller_tvm.errors import ToolchainError
 from roller_tvm.lower import lower
 from roller_tvm.plan import construct
 from roller_tvm.relay.apply_state import apply_steps_state
@@ -13,14 +9,6 @@ from roller_tvm.relay.emulated import opencl_function
 from roller_tvm.relay.loops import TeProgram
 from roller_tvm.relay.reference import difference, make_inputs, reduction_terms
 from roller_tvm.te import read_te
-
-
-def pocl_or_skip():
-    """Skips where there is no PoCL, saying what to install."""
-    try:
-        opencl.queue()
-    except ToolchainError as error:
-        pytest.skip(f"{error.what}: {error.remedy}")
 
 
 def expected_of(tensors, feeds):
@@ -52,8 +40,7 @@ def plans_with(tensors, recipe="", device="v100", top=60):
 
 
 def check(tensors, recipe="", device="v100", most=3, ops=None):
-    """Runs plans that have a program of `recipe` on PoCL, different ones first; returns them."""
-    pocl_or_skip()
+    """Runs plans that have a program of `recipe` on PoCL (ask for the fixture), different ones first; returns them."""
     plans, reading = plans_with(tensors, recipe, device)
     assert plans, f"no plan has a program of {recipe}"
     feeds = make_inputs(tensors[:-1])

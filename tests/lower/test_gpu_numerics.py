@@ -6,7 +6,7 @@ Needs pyopencl and a PoCL platform (Debian: pocl-opencl-icd). Each SAMPLE-th at 
 import pytest
 
 tvm = pytest.importorskip("tvm")
-pytestmark = pytest.mark.tvm
+pytestmark = [pytest.mark.tvm, pytest.mark.usefixtures("pocl")]
 
 from roller_tvm.device import load_device  # noqa: E402
 from roller_tvm.lower import lower  # noqa: E402
@@ -19,7 +19,7 @@ from roller_tvm.relay.loops import TeProgram  # noqa: E402
 from roller_tvm.relay.reference import difference, make_inputs, reduction_terms  # noqa: E402
 from roller_tvm.te import read_te, te_operator  # noqa: E402
 
-from .gpu_check import expected_of, pocl_or_skip, spread  # noqa: E402
+from .gpu_check import expected_of, spread  # noqa: E402
 
 OPERATORS = {
     "matmul": ("matmul", dict(m=128, n=96, k=64)),
@@ -54,11 +54,6 @@ OPERATORS = {
 
 
 SAMPLE = 8
-
-
-@pytest.fixture(autouse=True)
-def pocl():
-    pocl_or_skip()
 
 
 def cases():

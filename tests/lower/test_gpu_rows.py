@@ -56,7 +56,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_results(name):
+def test_results(pocl, name):
     """The best with rows in shared memory and the best without, as both differ in what they choose."""
     plans = gpu_check.check(CASES[name](), "gpu.rows", device="t4", most=3)
     assert len(plans[0].programs) == 1

@@ -56,7 +56,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_results(name):
+def test_results(pocl, name):
     gpu_check.check(CASES[name](), "gpu.transpose", most=2)
 
 

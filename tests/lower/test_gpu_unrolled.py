@@ -30,7 +30,7 @@ def winograd(size, channels=8, filters=8, batch=1, relu=False):
 @pytest.mark.parametrize(
     "params", [dict(size=8), dict(size=7, batch=2), dict(size=10, channels=3, relu=True)], ids=str
 )
-def test_results(params):
+def test_results(pocl, params):
     plans = gpu_check.check(winograd(**params), "gpu.unrolled", most=1)
     assert [p.recipe for p in plans[0].programs].count("gpu.unrolled") == 2
 
@@ -45,7 +45,7 @@ def test_constants_are_in_the_code():
     assert gpu_check.same_through_a_state(tensors, plan, reading)
 
 
-def test_a_tensor_read_twice_is_not_staged_twice():
+def test_a_tensor_read_twice_is_not_staged_twice(pocl):
     """One staged tile would have to hold both; its bytes would be wrong."""
     from tvm import te
 

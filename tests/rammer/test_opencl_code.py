@@ -10,8 +10,7 @@ import pytest
 
 from roller_tvm.device import load_device
 from roller_tvm.emulate import BufferSpec, HostCode, Launch
-from roller_tvm.emulate.opencl import OpenClFunction, queue
-from roller_tvm.errors import ToolchainError
+from roller_tvm.emulate.opencl import OpenClFunction
 from roller_tvm.rammer import DataFlowGraph, Dependences, Phase, RKernel, ROperator, plan_graph
 from roller_tvm.rammer.code import FusedKernel, OperatorCode, fuse
 from roller_tvm.rammer.device_code import CannotFuse
@@ -102,17 +101,9 @@ def fused(made: Sequence[tuple[ROperator, OperatorCode]], policy: str = "horizon
     return fuse("plan0", part.program, {o.name: c for o, c in made}, DEVICE, dialect=OPENCL)
 
 
-def pocl() -> None:
-    try:
-        queue()
-    except ToolchainError as error:
-        pytest.skip(f"{error.what}: {error.remedy}")
-
-
 @pytest.mark.parametrize(("widths", "along"), [((64, 64, 64, 64, 64), False), ((32, 64, 16, 128, 48), True)])
-def test_operators_side_by_side(widths: tuple[int, ...], along: bool) -> None:
+def test_operators_side_by_side(pocl: None, widths: tuple[int, ...], along: bool) -> None:
     """Of as many threads, and of others: those beyond an operator's own go along to its barriers, and store nothing."""
-    pocl()
     kinds = dict(zip(("plain", "summed", "counted", "turned", "wide"), widths, strict=True))
     kernel = fused([operator(kind, kind, threads) for kind, threads in kinds.items()])
     assert kernel.resident == 0 and ("if (rammer_live)" in kernel.source) == along
@@ -126,9 +117,8 @@ def test_operators_side_by_side(widths: tuple[int, ...], along: bool) -> None:
             np.testing.assert_array_equal(next(results), computed(name, kinds[name], x), err_msg=name)
 
 
-def test_without_the_guard_it_would_be_wrong() -> None:
+def test_without_the_guard_it_would_be_wrong(pocl: None) -> None:
     """What the guard is for: the test above sees it where it is missing."""
-    pocl()
     kernel = fused([operator("summed", "summed", 32), operator("plain", "plain", 128)])
     assert kernel.source.count("if (rammer_live) ") >= 7
     source = kernel.source.replace("if (rammer_live) ", "")

@@ -11,8 +11,7 @@ from tvm import relax, te  # noqa: E402
 
 from roller_tvm.device import load_device  # noqa: E402
 from roller_tvm.emulate import Checked  # noqa: E402
-from roller_tvm.emulate.opencl import queue  # noqa: E402
-from roller_tvm.errors import ToolchainError, WrongAnswer  # noqa: E402
+from roller_tvm.errors import WrongAnswer  # noqa: E402
 from roller_tvm.rammer import plan_graph  # noqa: E402
 from roller_tvm.rammer.code import _Made  # noqa: E402
 from roller_tvm.rammer.device_code import CannotFuse  # noqa: E402
@@ -25,14 +24,6 @@ from tests.relax.networks import default, module, values  # noqa: E402
 from tests.relax.test_fuse_rtasks import emulate  # noqa: E402
 
 A100 = {"kind": "cuda", "arch": "sm_80"}
-
-
-@pytest.fixture
-def pocl():
-    try:
-        queue()
-    except ToolchainError as error:
-        pytest.skip(f"{error.what}: {error.remedy}")
 
 
 def call(name, operator, tensors, **params):

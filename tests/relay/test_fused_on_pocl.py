@@ -8,22 +8,13 @@ pytestmark = pytest.mark.tvm
 from tvm import relay  # noqa: E402
 
 from roller_tvm.emulate import Checked  # noqa: E402
-from roller_tvm.emulate.opencl import queue  # noqa: E402
-from roller_tvm.errors import TargetError, ToolchainError, WrongAnswer  # noqa: E402
+from roller_tvm.errors import TargetError, WrongAnswer  # noqa: E402
 from roller_tvm.rammer.code import _Made  # noqa: E402
 from roller_tvm.rammer.device_code import CannotFuse  # noqa: E402
 from roller_tvm.relay import fused_sources  # noqa: E402
 from roller_tvm.relay.fused_on_pocl import check_fusion_on_pocl  # noqa: E402
 
 from .fused_nets import ARCH, Net, compare  # noqa: E402
-
-
-@pytest.fixture
-def pocl():
-    try:
-        queue()
-    except ToolchainError as error:
-        pytest.skip(f"{error.what}: {error.remedy}")
 
 
 def branches(net):
