@@ -27,6 +27,7 @@ def rows_by_number(n, m):
     return [numbers, table, te.compute((n, m), lambda i, j: scaled[numbers[i], j], name="rows")]
 
 
+@pytest.mark.nightly
 def test_a_sketch_policy_searches_as_ever(tmp_path):
     log, task, met = tmp_path / "records.json", product_task(), []
 
@@ -58,6 +59,7 @@ def test_ansors_names_of_policies_mean_ansor(monkeypatch):
     assert made == ["sketch.random"]
 
 
+@pytest.mark.nightly
 def test_registered_inputs_reach_the_runner(tmp_path):
     log = tmp_path / "records.json"
     numbers = np.array([3, 1, 2, 0, 5, 4, 7, 6], dtype="int32")

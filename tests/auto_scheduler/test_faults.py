@@ -57,6 +57,7 @@ def test_what_crashes_hangs_or_answers_wrongly_is_never_recorded(faulty, monkeyp
     assert len(found) == 4 and not set(first) & set(found)
 
 
+@pytest.mark.nightly
 def test_trials_that_fail_are_told_and_the_best_plan_recorded(monkeypatch, tmp_path):
     quickly(monkeypatch, error_no=6)
     task, log = product_task(), tmp_path / "records.json"
@@ -80,6 +81,7 @@ def test_a_gpu_that_is_not_here_is_planned_for(tmp_path, recwarn):
     assert "threadIdx.x" in str(tvm.lower(schedule, args))
 
 
+@pytest.mark.nightly
 def test_what_cannot_be_planned_keeps_tvms_own_schedule(tmp_path):
     log = tmp_path / "records.json"
     lengths, a = np.arange(8, dtype="int32"), np.random.default_rng(0).standard_normal((8, 16)).astype("float32")
@@ -118,6 +120,7 @@ def test_a_cpu_of_another_kind_needs_its_description(tmp_path):
     assert len(records(log)) == 1 and records(log)[0]["i"][0][1] == str(task.target)
 
 
+@pytest.mark.nightly
 def test_ctrl_c_while_the_runner_is_at_work_ends_the_tuning(monkeypatch, tmp_path):
     import signal
 

@@ -25,6 +25,7 @@ def tracker():
     tracker.terminate()
 
 
+@pytest.mark.nightly
 def test_plans_are_measured_through_a_tracker(tracker, tmp_path):
     host, port, key = tracker
     log, task = tmp_path / "records.json", product_task()
@@ -37,6 +38,7 @@ def test_plans_are_measured_through_a_tracker(tracker, tmp_path):
     check_product(*task.apply_best(str(log)))
 
 
+@pytest.mark.nightly
 def test_a_board_that_runs_nothing_of_it_leaves_the_plan(tracker, tmp_path):
     """Code of another architecture: the board refuses every trial."""
     from roller_tvm.auto_scheduler.search_policy import RollerWarning

@@ -49,6 +49,7 @@ def tasks():
     return [product_task(n=64), product_task(n=48)]
 
 
+@pytest.mark.nightly
 def test_rounds_go_to_the_best_plans_of_every_task(tasks, tmp_path, capfd):
     log = tmp_path / "records.json"
     table = [auto_scheduler.task_scheduler.PrintTableInfo(),
@@ -78,6 +79,7 @@ def alike(monkeypatch):
     return seen
 
 
+@pytest.mark.nightly
 def test_many_trials_end_when_nothing_is_gained(tasks, tmp_path, alike):
     log = tmp_path / "records.json"
     tuner = auto_scheduler.TaskScheduler(tasks, strategy="round-robin", callbacks=[])
@@ -99,6 +101,7 @@ def test_tvms_own_scheduler_with_our_policies(tasks, tmp_path, alike):
     assert len({json.dumps(r["i"]) for r in records(log)}) == len(records(log))
 
 
+@pytest.mark.nightly
 def test_no_trials_plan_and_few_go_to_the_costliest(tasks, tmp_path):
     log = tmp_path / "records.json"
     tuner = auto_scheduler.TaskScheduler(tasks, [1, 1000], callbacks=[])
@@ -112,6 +115,7 @@ def test_no_trials_plan_and_few_go_to_the_costliest(tasks, tmp_path):
     assert [r["i"][0][0] for r in measured] == [tasks[1].workload_key] and len(records(log)) == 3
 
 
+@pytest.mark.nightly
 def test_early_stopping_counts_trials_without_a_gain(tasks, alike):
     tasks[0].tune(options(40, early_stopping=3, num_measures_per_round=2))
     assert len(alike) == 4  # the first, then three that bring nothing
@@ -132,6 +136,7 @@ tuner.tune(options(1000, Path(sys.argv[1])), search_policy_params={"round": 1, "
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_a_killed_run_is_resumed(tasks, tmp_path):
     log = tmp_path / "records.json"
     root = str(Path(__file__).resolve().parents[2])

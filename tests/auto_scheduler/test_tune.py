@@ -93,6 +93,7 @@ def test_zero_trials_record_one_plan_that_no_measurement_loses_to(tuned, tmp_pat
     assert again.trials == 0  # a plan is no trial
 
 
+@pytest.mark.nightly
 def test_tvms_own_task_with_our_policy(tmp_path):
     log = tmp_path / "records.json"
     task = product_task(ansor)
@@ -108,6 +109,7 @@ def test_our_options_given_to_tvms_own_task_mean_roller(tmp_path, monkeypatch):
     assert len(records(log)) == 1
 
 
+@pytest.mark.nightly
 def test_what_is_said(capfd, tmp_path):
     product_task().tune(options(1, tmp_path / "r.json", verbose=1))
     said = capfd.readouterr().out

@@ -211,6 +211,7 @@ def test_the_tasks_are_listed_and_chosen(model, tmp_path, capsys):
     assert code == 2 and "no task 99" in err
 
 
+@pytest.mark.nightly
 def test_the_next_command_is_for_the_same_shapes(rows, tmp_path, capsys):
     words = ("tune", rows[0], "-o", tmp_path / "r", "--trials", "0")
     code, _, err = main(capsys, *words)

@@ -52,6 +52,7 @@ def test_compiled_explained_drawn_and_emulated(model, tmp_path, capsys, suffix):
     assert [line.split()[1] for line in err.splitlines() if " blocks, " in line] == ["rtasks_0:"]
 
 
+@pytest.mark.nightly
 def test_what_is_left_is_tuned(model, tmp_path, capsys):
     words = [model, "--target", "cuda -arch=sm_80", "--fuse-rtasks"]
     code, out, _ = main(capsys, "tune", *words, "--tasks", "list")

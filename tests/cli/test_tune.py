@@ -34,6 +34,7 @@ def tuned(tmp_path_factory):
     return model, records
 
 
+@pytest.mark.nightly
 def test_records_are_there_and_are_not_made_twice(tuned, capsys):
     model, path = tuned
     records = read_records(path)

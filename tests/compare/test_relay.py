@@ -66,6 +66,7 @@ def test_operators_become_tasks(prepared, folder):
     assert told["dense"]["default"] and not told["norm"]["default"]  # several kernels in Relay, one here
 
 
+@pytest.mark.nightly
 def test_ansor_can_pack_the_weights_of_every_operator(folder):
     cases = [c for c in load_suite("cpu") if c.weighted]
     assert any(c.operator == "dense" for c in cases)  # Relay calls its axes i0 and i1

@@ -22,6 +22,7 @@ from roller_tvm.te import read_te  # noqa: E402
 
 from ..lower.gpu_check import spread  # noqa: E402
 from ..plan.devices import device  # noqa: E402
+from ..sampling import sampled  # noqa: E402
 from ..te.every_operator import FAMILIES, NOT_ON_A_GPU, POSITIVE  # noqa: E402
 
 GPU, PLANS = "a100", 2
@@ -31,14 +32,7 @@ ALWAYS = ("conv2d int8", "depthwise int8", "max int8")
 NAMES = [(family, name) for family, cases in FAMILIES.items() for name in cases if name not in NOT_ON_A_GPU]
 
 
-def marks(number, name):
-    return [pytest.mark.nightly] if number % SAMPLE and name not in ALWAYS else []
-
-
-CASES = [pytest.param(family, name, marks=marks(n, name)) for n, (family, name) in enumerate(NAMES)]
-
-
-@pytest.mark.parametrize(("family", "name"), CASES)
+@pytest.mark.parametrize(("family", "name"), sampled(NAMES, SAMPLE, 0, [c for c in NAMES if c[1] in ALWAYS]))
 def test_kernels(family, name):
     tensors = list(FAMILIES[family][name]())
     outputs = [t for t in tensors if not isinstance(t.op, te.PlaceholderOp)]

@@ -23,6 +23,7 @@ from roller_tvm.tir.emulated import emulated_function  # noqa: E402
 
 from ..lower.gpu_check import spread  # noqa: E402
 from ..plan.devices import device  # noqa: E402
+from ..sampling import sampled  # noqa: E402
 from ..te.every_operator import FAMILIES, NOT_ON_A_GPU, POSITIVE  # noqa: E402
 from ..tir.test_every_operator import NOT_MADE, REFUSED  # noqa: E402
 
@@ -35,14 +36,7 @@ SAMPLE, FIRST = 16, 4
 ALWAYS = ("max int8",)
 
 
-def marks(number, name):
-    return [pytest.mark.nightly] if number % SAMPLE != FIRST and name not in ALWAYS else []
-
-
-CASES = [pytest.param(family, name, marks=marks(n, name)) for n, (family, name) in enumerate(NAMES)]
-
-
-@pytest.mark.parametrize(("family", "name"), CASES)
+@pytest.mark.parametrize(("family", "name"), sampled(NAMES, SAMPLE, FIRST, [c for c in NAMES if c[1] in ALWAYS]))
 def test_kernels(family, name):
     tensors = list(FAMILIES[family][name]())
     placeholders = [t for t in tensors if isinstance(t.op, te.PlaceholderOp)]

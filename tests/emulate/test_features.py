@@ -16,6 +16,7 @@ from roller_tvm.tir import read_prim_func  # noqa: E402
 
 from ..lower.gpu_check import spread  # noqa: E402
 from ..plan.devices import device  # noqa: E402
+from ..sampling import sampled  # noqa: E402
 
 
 def matmul(m, n, k, dtype, result, transposed=False):
@@ -45,7 +46,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", sampled(CASES, 4, always=("bytes",)))
 def test_plans(name):
     tensors, recipe = CASES[name]
     reading = read_prim_func(te.create_prim_func(list(tensors)))

@@ -164,7 +164,7 @@ def emulated_tensor_matmul(*args, stages=0, **options):
         return emulated_function(tensor_matmul(*args, stages=stages, **options), "sm_80")
 
 
-@pytest.mark.slow  # importing TVM's intrinsics alone takes 16 s
+@pytest.mark.nightly  # importing TVM's intrinsics alone takes 16 s
 @pytest.mark.parametrize("kind", ["wmma", "mma"])
 @pytest.mark.parametrize("stages", [0, 2])
 @pytest.mark.parametrize("result", ["float32", "float16"])

@@ -15,6 +15,7 @@ from roller_tvm.relay.reference import difference, make_inputs, reduction_terms 
 from roller_tvm.te import te_operator  # noqa: E402
 
 from ..lower.gpu_check import expected_of, plans_with, spread  # noqa: E402
+from ..sampling import sampled  # noqa: E402
 
 OPERATORS = {
     "matmul": ("matmul", dict(m=64, n=96, k=40, bias=True, relu=True)),
@@ -28,7 +29,7 @@ OPERATORS = {
 }
 
 
-@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("name", sampled(OPERATORS, 3))
 def test_our_plans(name):
     operator, parameters = OPERATORS[name]
     tensors = list(te_operator(operator, **parameters))

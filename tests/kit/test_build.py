@@ -129,6 +129,7 @@ def test_the_folder_is_all_that_is_needed(kit, tmp_path):
     assert done.returncode == 0 and "no device: no CUDA driver" in done.stdout, done.stdout + done.stderr
 
 
+@pytest.mark.nightly
 def test_a_graph_of_operators_fused_and_one_by_one(tmp_path):
     """Attention's heads in small: the fused kernels agree with the operators' own, executed block by block."""
     if not find_compilers():

@@ -118,6 +118,7 @@ def test_an_operator_that_loses_the_card_twice_is_left(driver, tmp_path):
     assert verdicts(results, "E2") == ["right"]
 
 
+@pytest.mark.nightly
 def test_the_time_is_kept(driver, tmp_path):
     kit = make_kit(tmp_path / "kit", {f"E{n}": ["right", "hang"] for n in range(9)})
     code, _, results = run(kit, tmp_path / "out", driver, "--seconds", "16", "--silence", "3")
@@ -150,6 +151,7 @@ def test_no_device(driver, tmp_path):
     assert code == 0 and "no device: no CUDA driver" in said
 
 
+@pytest.mark.nightly
 def test_a_driver_that_never_answers_is_not_taken_for_no_device(driver, tmp_path):
     kit = make_kit(tmp_path / "kit", {"E1": ["right"]})
     code, said, _ = run(kit, tmp_path / "out", driver, "--seconds", "12", MADE_UP_HANGS="1")

@@ -10,6 +10,7 @@ from tvm import te, topi  # noqa: E402
 from roller_tvm.te import te_operator  # noqa: E402
 
 from ..expr.examples import EXAMPLES  # noqa: E402
+from ..sampling import sampled  # noqa: E402
 from .kernels import check, plans_of  # noqa: E402
 
 
@@ -153,7 +154,8 @@ PROGRAMS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+# Each fourth at every change, all in make nightly.
+@pytest.mark.parametrize("name", sampled(PROGRAMS, 4))
 def test_every_plan_computes_the_same(name):
     assert check(PROGRAMS[name]())
 
@@ -184,9 +186,12 @@ def test_each_kind_of_plan_is_among_those():
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("words", EXAMPLES, ids=lambda w: f"{w[0]} {' '.join(f'{k}={v}' for k, v in w[1].items())}")
-def test_named_operators_of_awkward_sizes(words):
-    assert check(te_operator(words[0], **words[1]), most=2)
+IDS = [f"{name} {' '.join(f'{k}={v}' for k, v in params.items())}" for name, params in EXAMPLES]
+
+
+@pytest.mark.parametrize(("name", "params"), sampled(EXAMPLES, 4), ids=IDS)
+def test_named_operators_of_awkward_sizes(name, params):
+    assert check(te_operator(name, **params), most=2)
 
 
 def test_weights_are_read_from_front_to_back():

@@ -35,6 +35,7 @@ def test_results(size, channels, filters, batch):
     assert [p.recipe for p in plans[0].programs].count("cpu.unrolled") == 2
 
 
+@pytest.mark.nightly
 def test_a_network_gets_the_weights_of_the_product_packed_and_the_record_is_checked():
     key = auto_scheduler.workload_registry.register_workload_tensors("roller_test_winograd", winograd(8, 32, 32))
     option = auto_scheduler.LayoutRewriteOption.REWRITE_FOR_PRE_TRANSFORMED

@@ -19,6 +19,7 @@ from roller_tvm.relay.loops import TeProgram  # noqa: E402
 from roller_tvm.relay.reference import difference, make_inputs, reduction_terms  # noqa: E402
 from roller_tvm.te import read_te, te_operator  # noqa: E402
 
+from ..sampling import sampled  # noqa: E402
 from .gpu_check import expected_of, spread  # noqa: E402
 
 OPERATORS = {
@@ -56,11 +57,7 @@ OPERATORS = {
 SAMPLE = 8
 
 
-def cases():
-    return [pytest.param(n, marks=[pytest.mark.nightly] if i % SAMPLE else []) for i, n in enumerate(OPERATORS)]
-
-
-@pytest.mark.parametrize("name", cases())
+@pytest.mark.parametrize("name", sampled(OPERATORS, SAMPLE))
 def test_results(name):
     operator, params = OPERATORS[name]
     tensors = te_operator(operator, **params)

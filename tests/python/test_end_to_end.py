@@ -25,6 +25,7 @@ def small(monkeypatch):
     monkeypatch.setitem(end_to_end.MODELS, "small", prepared)
 
 
+@pytest.mark.nightly
 def test_a_model_is_tuned_once_and_its_table_written(small, tmp_path, capsys):
     out = tmp_path / "table.txt"
     arguments = [*ARGUMENTS, "--folder", str(tmp_path / "work")]

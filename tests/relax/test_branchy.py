@@ -19,15 +19,15 @@ from roller_tvm.relax.fuse_rtasks import FuseRTasks  # noqa: E402
 from roller_tvm.relax.package import save_model, with_signature  # noqa: E402
 from roller_tvm.relax.targets import make_target  # noqa: E402
 
+from ..sampling import sampled  # noqa: E402
+
 TARGET = {"kind": "cuda", "arch": "sm_80"}
 QUICK = ("attention", "lstm")
 #: Sizes are divided by so much.
 SCALE = 16
 
 
-@pytest.mark.parametrize("name", [
-    name if name in QUICK else pytest.param(name, marks=pytest.mark.nightly) for name in {**PARTS, **MODELS}
-])  # fmt: skip
+@pytest.mark.parametrize("name", sampled([*PARTS, *MODELS], always=QUICK))
 def test_fused_answers_are_the_models(name, tmp_path):
     mod, shapes = made(name, SCALE)
     given = values(shapes)

@@ -115,6 +115,7 @@ def test_with_relax_integration(tmp_path, unchecked):
     assert all(f.attrs["tirx.is_scheduled"] for f in funcs)
 
 
+@pytest.mark.nightly
 def test_what_crashes_or_computes_something_else_never_reaches_the_runner(monkeypatch):
     monkeypatch.setattr(sys, "path", [os.getcwd(), *sys.path])
     monkeypatch.setattr(components, "Limits", lambda: Limits(run_s=2.0))

@@ -137,6 +137,7 @@ def test_a_database_of_another_target_is_refused_by_name(tmp_path):
         Store(None, M.TARGET, database)
 
 
+@pytest.mark.nightly
 def test_a_target_that_says_less_of_the_same_goes_on_with_the_databases(tmp_path):
     """The command line fills in the CPU's name and its threads; who tunes into its folder need not."""
     full = make_target(M.TARGET)

@@ -58,6 +58,7 @@ def residual(builder, x):
 
 
 @pytest.mark.parametrize("only", ARRANGEMENTS)
+@pytest.mark.nightly
 def test_a_network_is_arranged_from_end_to_end(only):
     mod, report = arranged(residual, (1, 3, 16, 16), only=only)
     assert report.convolutions == 5

@@ -57,6 +57,7 @@ def test_the_best_is_recorded_and_a_second_run_resumes(tmp_path, monkeypatch, ca
     assert all(0 < t.seconds < 0.1 and t.checked and not math.isnan(t.default_s) for t in again.tasks)
 
 
+@pytest.mark.nightly
 def test_more_trials_than_were_made_tune_again(tmp_path):
     for trials, status in ((0, "planned"), (2, "measured"), (1, "resumed"), (2, "resumed")):
         _, result = tune(
@@ -66,6 +67,7 @@ def test_more_trials_than_were_made_tune_again(tmp_path):
         assert [t.status for t in result.tasks] == [status], trials
 
 
+@pytest.mark.nightly
 def test_where_tvm_s_own_kernel_is_faster_it_stays_and_it_is_said(tmp_path):
     always = Limits(margin=-1e9)  # TVM's own wins, however slow
     mod = M.network()
@@ -114,6 +116,7 @@ def test_a_module_that_is_not_lowered_says_what_to_run(tmp_path):
         tune_tir(M.matmul(), M.TARGET, tmp_path, -1)
 
 
+@pytest.mark.nightly
 def test_scheduled_functions_are_left_alone_and_op_names_select(tmp_path):
     mod = tvm.IRModule({"matmul_done": M.matmul(8).with_attr("tirx.is_scheduled", True), "matmul": M.matmul()})
     _, result = tune(mod, target=M.TARGET, work_dir=tmp_path, max_trials_global=0)
@@ -202,6 +205,7 @@ def convolution():
     return builder.get()
 
 
+@pytest.mark.nightly
 def test_packed_weights_are_timed_packed_checked_and_folded_by_the_pipeline(tmp_path):
     mod = convolution()
     prepared = prepare(mod, M.TARGET)

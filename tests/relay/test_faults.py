@@ -55,6 +55,7 @@ def readable(log):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_killed_whenever_a_record_comes_and_resumed_to_the_end(tmp_path):
     log = tmp_path / "r.json"
     before = set()
@@ -75,6 +76,7 @@ def test_killed_whenever_a_record_comes_and_resumed_to_the_end(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_two_tuners_of_one_file_share_the_work(tmp_path):
     log = tmp_path / "r.json"
     told = [finished(process) for process in [tuner(log), tuner(log)]]

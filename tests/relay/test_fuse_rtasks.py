@@ -50,6 +50,7 @@ def test_an_inception_cell_is_one_kernel(tmp_path):
     assert [p.startswith("<svg") for p in fusion.pictures()] == [True]
 
 
+@pytest.mark.nightly
 def test_plain_relay_build_of_an_attention_block(tmp_path):
     """Views between the products, a softmax of several stages, a normalisation, a residual sum."""
     net = Net()
@@ -111,6 +112,7 @@ def test_several_outputs_views_and_what_is_read_outside_too(tmp_path):
     assert fusion.launches == 1
 
 
+@pytest.mark.nightly
 def test_residual_sums(tmp_path):
     net = Net()
     x = relay.var("x", shape=(1, 4, 6, 6))
@@ -243,6 +245,7 @@ def test_resources_of_a_fused_kernel(arch):
     assert taken["rtasks_0"].local_bytes == 0
 
 
+@pytest.mark.nightly
 def test_tuning_what_is_left(tmp_path):
     """Fused operators are no tasks any more; records of the others go into the same build."""
     net = Net()
@@ -302,6 +305,7 @@ def test_small_products_side_by_side_on_a_cpu(cpu, tmp_path):
     assert GraphFusion.from_json(fusion.to_json()) == fusion and len(fusion.pictures()) == len(fusion.plans)
 
 
+@pytest.mark.nightly
 def test_convolutions_as_tvm_lays_them_out_on_a_cpu(cpu, tmp_path):
     net = Net()
     _, fusion = on_cpu(net, inception(net), cpu, tmp_path, False)

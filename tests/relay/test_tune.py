@@ -108,6 +108,7 @@ def test_tvms_own_kernel_is_measured_beside_ours_and_stays_where_it_is_faster(tm
     assert next(t for t in again.tasks if "conv2d" in t.task.name).reason == conv.reason
 
 
+@pytest.mark.nightly
 def test_a_plain_tvm_in_a_fresh_process_gets_our_kernels(tuned, expected, tmp_path):
     result, log, _ = tuned
     code = tmp_path / "plain.py"
@@ -153,6 +154,7 @@ def test_zero_trials_plan_check_and_never_beat_a_measurement(tmp_path):
     assert {t.status for t in more.tasks} <= {"measured", "fallback"}
 
 
+@pytest.mark.nightly
 def test_wrong_and_crashing_candidates_do_not_stop_tuning(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [os.getcwd(), *sys.path])
     mod, params = model()

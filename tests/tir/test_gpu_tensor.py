@@ -22,6 +22,8 @@ from roller_tvm.tir.cuda import check_resources  # noqa: E402
 from roller_tvm.tir.emulated import emulated_function  # noqa: E402
 from roller_tvm.toolchain import find_compilers  # noqa: E402
 
+from ..sampling import sampled  # noqa: E402
+
 DEVICE = load_device("a100")
 FEATURES = Features.of_tensor_ir(DEVICE)
 
@@ -99,7 +101,7 @@ def agree(got, wanted, dtype, sums):
     assert np.abs(got.astype("float64") - wanted).max() <= tolerance * np.abs(wanted).max()
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", sampled(CASES, 3))
 def test_numbers_and_shared_memory(name):
     tensors = CASES[name]()
     func = te.create_prim_func(tensors)
@@ -134,7 +136,7 @@ def to_tf32(x):
     return ((x.view("uint32") + np.uint32(1 << 12)) & np.uint32(0xFFFFE000)).view("float32")
 
 
-@pytest.mark.parametrize("name", ROUNDED)
+@pytest.mark.parametrize("name", sampled(ROUNDED, 3, 1))
 def test_float32_as_tf32(name):
     """Operands are rounded, not cut off, and summed in float32: as exact as a product of the rounded operands."""
     tensors = ROUNDED[name]()

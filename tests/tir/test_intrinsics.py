@@ -25,6 +25,7 @@ register("mma_fill_16x16_f32")
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_tvm_s_own_module_can_be_imported_afterwards():
     """As MetaSchedule does for every task, whatever was planned before."""
     done = subprocess.run(

@@ -14,8 +14,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def tutorials() -> list[object]:
-    """Those that tune take half a minute and need a TVM of their line (with Ansor, two), the others seconds."""
-    told = {"relay": [pytest.mark.tvm, pytest.mark.slow], "relax": [pytest.mark.relax, pytest.mark.slow],
+    """Those that tune take half a minute (with Ansor, two) and need a TVM of their line, the others seconds."""
+    told = {"relay": [pytest.mark.tvm, pytest.mark.nightly], "relax": [pytest.mark.relax, pytest.mark.nightly],
             "auto_scheduler": [pytest.mark.tvm, pytest.mark.nightly]}  # fmt: skip
     found = []
     for path in sorted((ROOT / "tutorials").glob("*.py")):
