@@ -22,7 +22,8 @@ from .device_code import CannotFuse, DeviceFunction
 from .dialect import CUDA, Dialect
 from .program import BarrierTask, RTask, TaskProgram
 
-#: Bytes of a pointer, and of a kernel's parameters (CUDA C++ Programming Guide, function parameters: 4 KB at least).
+#: Bytes of a pointer, and of a kernel's parameters by any compiler (CUDA C++ Programming Guide, function parameters:
+#: 4 KB; more from CUDA 12.1 and sm_70 on).
 _POINTER, _PARAMETERS = 8, 4096
 #: What buffers of the workspace are aligned to: a line of the caches, as the driver's own are at least.
 _LINE = 256
@@ -137,7 +138,7 @@ def fuse(
         if fits < resident:
             raise CannotFuse(f"its {program.used} vEUs wait for one another, and a unit of {spec.name} has room for "
                              f"{fits} of {resident} ({limit})", where=f"plan '{name}'",
-                             remedy="plan with the shared memory that the kernels take")
+                             remedy="plan with the shared memory that the kernels take, for the card that it runs on")
         bounds = bounds_of(spec, made.threads, resident)[0]
     static = spec.limits.shared_per_block_bytes
     dynamic = arena if dialect.dynamic_arena and (made.dynamic or (static is not None and arena > static)) else 0

@@ -8,8 +8,9 @@ from dataclasses import replace
 from html import escape
 
 from ..device import DeviceSpec
+from ..errors import BadInput
 from .fusion import FusionPlan, Part
-from .operators import RKernel
+from .operators import Phase, RKernel
 from .program import BarrierTask, RTask, TaskProgram
 from .timing import Interval, simulate
 from .vdevice import VDevice
@@ -36,15 +37,11 @@ def draw(plan: FusionPlan, device: DeviceSpec) -> str:
     """
     operators = [o for part in plan.parts for o, _ in part.kernels]
     colours = {o: _colour(n) for n, o in enumerate(operators)}
-    sequential = [(part, _alone(o, k, device, plan.launch)) for part in plan.parts for o, k in _plain(part)]
-    fused = []
+    before, fused = [], []
     for part in plan.parts:
-        if part.program:
-            fused.append((part.seconds, part.program))
-        else:
-            fused += [(s, p) for o, k in part.kernels for s, p in [_alone(o, k, device, plan.launch)]]
-    before = [entry for _, entry in sequential]
-    whole = max(sum(s for s, _ in before), sum(s for s, _ in fused), 1e-12)
+        before += _one_by_one(part, device, plan.launch)
+        fused += [(part.seconds, part.program)] if part.program else _one_by_one(part, device, plan.launch)
+    whole = max(plan.sequential_seconds, plan.seconds, 1e-12)
     scale = (_WIDTH - _LEFT) / whole
     legend = -(-len(operators) // 6) * _LEGEND
     height = 2 * (_TOP + _HEIGHT) + _GAP + legend + 16
@@ -70,13 +67,21 @@ def draw(plan: FusionPlan, device: DeviceSpec) -> str:
     return "\n".join([*lines, "</svg>\n"])
 
 
-def _plain(part: Part) -> Iterable[tuple[str, RKernel]]:
-    return part.kernels
+def _one_by_one(part: Part, device: DeviceSpec, launch: str) -> list[tuple[float, TaskProgram]]:
+    """(seconds, program) of each operator of a part by itself, as long together as the plan says."""
+    each = [_alone(o, k, device, launch) for o, k in part.plain]
+    total = sum(seconds for seconds, _ in each)
+    return [(seconds * part.sequential_seconds / total if total else 0.0, program) for seconds, program in each]
 
 
 def _alone(operator: str, kernel: RKernel, device: DeviceSpec, launch: str) -> tuple[float, TaskProgram]:
     """(seconds, program) of an operator by itself: its blocks on the device, phase after phase."""
-    vdevice = VDevice.of(device, [kernel], launch)
+    try:
+        vdevice = VDevice.of(device, [kernel], launch)
+    except BadInput:  # it is too big for the device: its time is drawn, on as many vEUs as there are units
+        kernel = replace(kernel, phases=tuple(Phase(p.tasks, p.alone_seconds, p.unit_seconds) for p in kernel.phases),
+                         plan=None)
+        vdevice = VDevice.of(device, [kernel], launch)
     lists: list[list[RTask | BarrierTask]] = [[] for _ in range(vdevice.veus)]
     for phase, one in enumerate(kernel.phases):
         for number in range(one.tasks):

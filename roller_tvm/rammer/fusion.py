@@ -11,7 +11,7 @@ from ..errors import BadInput
 from .operators import RKernel
 from .program import TaskProgram
 
-FUSION_VERSION = 3
+FUSION_VERSION = 4
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,9 @@ class Part:
     program : TaskProgram or None
         What the one kernel runs; None where the operators stay kernels of their own.
     reasons : tuple of str
-        Why these rKernels.
-    sequential_launches : int
-        Kernels that the operators are one by one, by their fastest; 0 for those of `kernels`.
+        Why these rKernels; of operators that stay kernels of their own, why they have to.
+    plain : tuple of (operator, RKernel)
+        By which the operators are fastest one by one; empty for `kernels`.
     waves : tuple of int
         Of each operator, its breadth-first wave in the graph; empty where that is not told.
     """
@@ -40,7 +40,7 @@ class Part:
     sequential_seconds: float
     program: TaskProgram | None = None
     reasons: tuple[str, ...] = ()
-    sequential_launches: int = 0
+    plain: tuple[tuple[str, RKernel], ...] = ()
     waves: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -48,12 +48,19 @@ class Part:
             raise ValueError("a part of a graph has operators")
         if self.seconds > self.sequential_seconds * (1 + 1e-9):
             raise ValueError(f"fusing {', '.join(o for o, _ in self.kernels)} is predicted to be slower than not")
-        if not self.sequential_launches:
-            object.__setattr__(self, "sequential_launches", sum(len(k.phases) for _, k in self.kernels))
+        if not self.plain:
+            object.__setattr__(self, "plain", self.kernels)
+        if [o for o, _ in self.plain] != [o for o, _ in self.kernels]:
+            raise ValueError("one by one a part of a graph has the same operators")
 
     @property
     def launches(self) -> int:
         return self.program.regions if self.program else sum(len(k.phases) for _, k in self.kernels)
+
+    @property
+    def sequential_launches(self) -> int:
+        """Kernels that the operators are one by one."""
+        return sum(len(k.phases) for _, k in self.plain)
 
     @property
     def by_wave(self) -> dict[int, tuple[str, ...]]:
@@ -78,8 +85,9 @@ class Part:
 
     def to_json(self) -> dict[str, Any]:
         data: dict[str, Any] = {"seconds": self.seconds, "sequential_seconds": self.sequential_seconds,
-                                "reasons": list(self.reasons), "sequential_launches": self.sequential_launches,
-                                "waves": list(self.waves)}
+                                "reasons": list(self.reasons), "waves": list(self.waves)}
+        if self.plain != self.kernels:
+            data["plain"] = [k.to_json() for _, k in self.plain]
         if self.program:
             return data | {"program": self.program.to_json()}
         return data | {"kernels": [[o, k.to_json()] for o, k in self.kernels]}
@@ -88,8 +96,10 @@ class Part:
     def from_json(cls, data: Mapping[str, Any]) -> Part:
         program = TaskProgram.from_json(data["program"]) if "program" in data else None
         kernels = program.kernels if program else tuple((o, RKernel.from_json(k)) for o, k in data["kernels"])
-        return cls(kernels, data["seconds"], data["sequential_seconds"], program, tuple(data["reasons"]),
-                   data["sequential_launches"], tuple(data["waves"]))
+        others = map(RKernel.from_json, data.get("plain", ()))
+        plain = tuple((o, k) for (o, _), k in zip(kernels, others, strict=False))
+        return cls(kernels, data["seconds"], data["sequential_seconds"], program, tuple(data["reasons"]), plain,
+                   tuple(data["waves"]))
 
 
 @dataclass(frozen=True)

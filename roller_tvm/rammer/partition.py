@@ -21,22 +21,17 @@ class Node:
     ----------
     name : str
     inputs : tuple of str
-        Operators whose results it reads.
+        Operators that it comes after: whose results it reads, and those that `divided` tells.
     outside : str
-        Why it stays outside of every plan (an extern call, no kernel, a dynamic shape); '' where it does not.
-    effect : bool
-        Whether it does more than computing its result: operators that do keep their order. They stay outside.
+        Why it stays outside of every plan (an extern call, an effect, a dynamic shape); '' where it does not.
     """
 
     name: str
     inputs: tuple[str, ...] = ()
     outside: str = ""
-    effect: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "inputs", tuple(self.inputs))
-        if self.effect and not self.outside:
-            object.__setattr__(self, "outside", "it has side effects")
 
 
 @dataclass(frozen=True)
@@ -73,7 +68,7 @@ def convex_parts(nodes: Iterable[Node]) -> tuple[Step, ...]:
     Returns
     -------
     tuple of Step
-        Every node once, after all that it reads; those with effects in the order in which they were given.
+        Every node once, after all that it reads.
 
     Raises
     ------
@@ -130,21 +125,17 @@ def divided(fences: Iterable[bool]) -> tuple[tuple[int, ...], ...]:
 
 
 def _before(nodes: Sequence[Node], by_name: Mapping[str, Node]) -> dict[str, tuple[str, ...]]:
-    """What each node comes after: what it reads, and the effect before its own."""
+    """What each node comes after."""
     if len(by_name) < len(nodes):
         names = [node.name for node in nodes]
         twice = next(n for n in names if names.count(n) > 1)
         raise BadInput("two operators of one name", where=f"operator '{twice}'", remedy="name them differently")
-    before, effect = {}, ""
     for node in nodes:
         for name in node.inputs:
             if name not in by_name:
                 raise BadInput(f"it reads from '{name}', which is not in the program", where=f"operator '{node.name}'",
                                remedy="add that operator, or leave it out of the inputs where it is one of the program")
-        before[node.name] = (*dict.fromkeys(node.inputs), *([effect] if node.effect and effect else []))
-        if node.effect:
-            effect = node.name
-    return before
+    return {node.name: tuple(dict.fromkeys(node.inputs)) for node in nodes}
 
 
 def _ordered(before: Mapping[str, tuple[str, ...]], by_name: Mapping[str, Node]) -> list[str]:

@@ -23,7 +23,7 @@ from .placement import Placement
 from .program import TaskProgram
 from .regions import plan_regions
 from .timing import simulate
-from .vdevice import Costs
+from .vdevice import Costs, VDevice
 
 Select = Callable[[Placement, Sequence[ROperator]], "Placement | None"]
 POLICIES = ("best", "wavefront", "front", "list", "horizontal")
@@ -334,6 +334,19 @@ def plain_kernel(operator: ROperator, costs: Costs) -> RKernel:
     return min(operator.kernels, key=lambda k: k.seconds + len(k.phases) * costs.launch_seconds)
 
 
+def _too_big(operator: ROperator, device: DeviceSpec) -> tuple[str, ...]:
+    """Why an operator fits on a vDevice by none of its rKernels, of the first; nothing where one fits."""
+    why: tuple[str, ...] = ()
+    for kernel in operator.kernels:
+        try:
+            VDevice.of(device, [kernel])
+        except BadInput as error:
+            why = why or (f"operator '{operator.name}' stays by itself: {error.what} ({error.where})",)
+        else:
+            return ()
+    return why
+
+
 def _finish(
     policy: str, graph: DataFlowGraph, device: DeviceSpec, launch: str, dependences: Dependences, memory: MemoryRule,
     kept: frozenset[str], plans: Sequence[Placement | ROperator],
@@ -353,11 +366,12 @@ def _finish(
             program, seconds = known
             if seconds < sequential:
                 program = program.of_others(plan.chosen)
-                launches = sum(len(k.phases) for _, k in plain)
                 waves = tuple(graph.depth[name] for name, _ in plan.chosen)
-                parts.append(Part(plan.chosen, seconds, sequential, program, plan.reasons, launches, waves))
+                parts.append(Part(plan.chosen, seconds, sequential, program, plan.reasons, plain, waves))
                 continue
-        parts.append(Part(plain, sequential, sequential, waves=tuple(graph.depth[o.name] for o in operators)))
+        why = _too_big(plan, device) if isinstance(plan, ROperator) else ()
+        parts.append(Part(plain, sequential, sequential, reasons=why,
+                          waves=tuple(graph.depth[o.name] for o in operators)))
     groups = [names for p in parts for names in ([[o for o, _ in p.kernels]] if p.program else
                                                  [[o] for o, _ in p.kernels])]
     return FusionPlan(device.name, policy, launch, tuple(parts), peak_bytes(graph, groups, kept), memory.peak_bytes,

@@ -39,11 +39,13 @@ def _part(number: int, part: Part) -> list[str]:
     names = ", ".join(o for o, _ in part.kernels)
     if not part.program:
         why = "one kernel anyway" if part.launches == 1 else "fusing them is not predicted to pay"
-        return [f"plan {number}: {names}", f"  {part.launches} kernels, {part.seconds * 1e6:.1f} us: {why}"]
+        head = f"  {part.launches} kernels, {part.seconds * 1e6:.1f} us"
+        told = [f"  {reason}" for reason in part.reasons]
+        return [f"plan {number}: {names}", *([head, *told] if told else [f"{head}: {why}"])]
     program = part.program
     device, line = program.device, simulate(program)
     costs = device.costs
-    launches = program.launches - 1
+    launches = part.sequential_launches - part.launches
     ends = {o: max(i.end for i in line.intervals if i.task.operator == o) for o, _ in part.kernels}
     last = max(ends, key=lambda o: ends[o])
     lines = [
@@ -59,6 +61,9 @@ def _part(number: int, part: Part) -> list[str]:
     waited = _waiting(part)
     if waited:
         lines.append(f"  vEUs wait {waited * 1e6:.2f} us each at barriers, on average")
+    if program.waits and not device.regions:
+        lines.append(f"  blocks wait for one another, so the device has to have {device.units} units; name the card "
+                     "where it has fewer")
     lines += [f"  {reason}" for reason in part.reasons]
     for operator, kernel in part.kernels:
         start = min(i.start for i in line.intervals if i.task.operator == operator)

@@ -11,25 +11,19 @@ import contextlib
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 from roller_tvm.emulate import BufferSpec, HostCode
-from roller_tvm.emulate.source import CudaSource, dtype_bytes
+from roller_tvm.emulate.source import CudaSource
 from roller_tvm.emulate.text import blanked, matching, split_top
 from roller_tvm.errors import BadInput
-from roller_tvm.rammer.device_code import CannotFuse
 
 #: The value of the attribute Compiler, and our own attribute.
 COMPILER, ATTRIBUTE = "roller_rtasks", "roller_rtasks_kernel"
 VERSION = 1
 _EXTERNAL, _POSTPROC = f"relay.ext.{COMPILER}", "tvm_callback_cuda_postproc"
-#: Bytes of a kernel's parameters by any compiler, and of one (CUDA C++ Programming Guide, "Function Parameters": 4 KB;
-#: more from CUDA 12.1 and sm_70 on).
-PARAMETER_BYTES, _POINTER = 4096, 8
-#: Of buffers in the workspace: what cudaMalloc gives, which the widest access is aligned to.
-_WORKSPACE, _ALIGNMENT = "rammer_workspace", 256
 #: Stands for the kernel's body until its source is replaced.
 _BODY = "roller_rtasks_body"
 
@@ -93,42 +87,6 @@ def _signature(source: str, kernel: str) -> tuple[int, int, int]:
     head = next(m for m in re.finditer(rf"\b{re.escape(kernel)}\s*\(", plain)
                 if "__global__" in plain[max(plain.rfind(c, 0, m.start()) for c in "};\n") + 1 : m.start()])
     return head.start(), head.end() - 1, matching(plain, head.end() - 1)
-
-
-def with_one_workspace(source: str, host: HostCode) -> tuple[str, HostCode]:
-    """A kernel whose own buffers are parts of one: the host asks for memory once, and parameters are few.
-
-    Raises
-    ------
-    CannotFuse
-        There are more parameters than a kernel may have.
-    """
-    launch = host.launches[0]
-    parameters = CudaSource(source).kernel(launch.kernel).parameters
-    own = {spec.name: spec for spec in host.between}
-    start, opened, closed = _signature(source, launch.kernel)
-    declared = [p.strip() for p in split_top(source[opened + 1 : closed], ",")]
-    kept, lines, size = [], "", 0
-    arguments: list[Any] = []
-    for text, parameter, argument in zip(declared, parameters, launch.arguments, strict=True):
-        spec = own.get(argument)
-        if spec is None:
-            kept.append(text)
-            arguments.append(argument)
-            continue
-        lines += f"\n  {parameter.c_type}* {parameter.name} = ({parameter.c_type}*)({_WORKSPACE} + {size}ull);"
-        size += -(-prod(spec.shape) * dtype_bytes(spec.dtype) // _ALIGNMENT) * _ALIGNMENT
-    between: tuple[BufferSpec, ...] = ()
-    if size:
-        kept.append(f"unsigned char* {_WORKSPACE}")
-        arguments.append(_WORKSPACE)
-        between = (BufferSpec(_WORKSPACE, (size,), "uint8"),)
-    if len(kept) * _POINTER > PARAMETER_BYTES:
-        raise CannotFuse(f"{len(kept)} tensors are {len(kept) * _POINTER} bytes of parameters, a kernel has "
-                         f"{PARAMETER_BYTES}", where=f"plan '{launch.kernel}'", remedy="fuse fewer operators")
-    body = source.index("{", closed) + 1
-    changed = f"{source[: opened + 1]}{', '.join(kept)}{source[closed:body]}{lines}{source[body:]}"
-    return changed, HostCode(host.parameters, between, (replace(launch, arguments=tuple(arguments)),))
 
 
 @dataclass(frozen=True)

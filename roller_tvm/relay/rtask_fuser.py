@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from roller_tvm.errors import BadInput, RollerError, last_line
-from roller_tvm.rammer import Part, ROperator, VDevice
+from roller_tvm.errors import RollerError, last_line
+from roller_tvm.rammer import Part, ROperator
 from roller_tvm.rammer.policy import plain_kernel
 from roller_tvm.rammer.vdevice import Costs
 from roller_tvm.relay.dataflow import DataFlow
@@ -76,11 +76,7 @@ class Fuser:
         """A part with its kernel; in halves where it cannot be one, in the end unfused."""
         graph, device = self.graph, self.kind.device
         if part.program is None:
-            for name, kernel in part.kernels:
-                try:
-                    VDevice.of(device, [kernel])
-                except BadInput as error:
-                    graph.refused.append(f"operator '{name}': {error}")
+            graph.refused += [why for why in part.reasons if why not in graph.refused]
             yield part, ""
             return
         names = {name for name, _ in part.kernels}

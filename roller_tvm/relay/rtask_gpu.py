@@ -12,7 +12,7 @@ from roller_tvm.rammer import DataFlowGraph, FusionPlan, Part, RKernel, plan_gra
 from roller_tvm.rammer.bounds import without_spills
 from roller_tvm.rammer.code import FusedKernel, OperatorCode, fuse, refuse_waits
 from roller_tvm.relay.dataflow import CallNode, Tensor
-from roller_tvm.relay.rtask_codegen import KernelCode, with_one_workspace
+from roller_tvm.relay.rtask_codegen import KernelCode
 from roller_tvm.relay.rtask_graph import RTaskGraph, shape_of
 from roller_tvm.relay.rtask_kernels import Computation, Computations
 
@@ -48,8 +48,8 @@ class GpuKernels:
         inputs = tuple(dict.fromkeys(t for node in inside for t in node.inputs if t not in written))
         given = {p.name for p in fused.host.parameters if isinstance(p, BufferSpec)}
         outputs = tuple(t for node in inside for t in node.outputs if graph.name(t) in given)
-        source, host = with_one_workspace(fused.source, _host(graph, fused.host, inputs, outputs))
-        return KernelCode(source, host, str(self.target.arch)), inputs, outputs
+        host = _host(graph, fused.host, inputs, outputs)
+        return KernelCode(fused.source, host, str(self.target.arch)), inputs, outputs
 
     def fused(self, graph: RTaskGraph, symbol: str, part: Part, inside: Sequence[CallNode]) -> FusedKernel:
         """The one kernel of a part, its parameters by the graph's names; raises ``CannotFuse``."""

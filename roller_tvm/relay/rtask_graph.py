@@ -87,8 +87,7 @@ class RTaskGraph:
             for node, fence in zip(self.flow.calls, fences, strict=True):
                 inputs = [self._producers[t].name for t in node.inputs if t in self._producers]
                 inputs += [self.flow.calls[n].name for n in fence]
-                why = self.outside.get(node.name, "")
-                nodes.append(Node(node.name, tuple(dict.fromkeys(inputs)), why, node.effect))
+                nodes.append(Node(node.name, tuple(dict.fromkeys(inputs)), self.outside.get(node.name, "")))
             self._steps = convex_parts(nodes)
             self._step = {name: number for number, step in enumerate(self._steps) for name in step.operators}
             outside = len(self.outside)

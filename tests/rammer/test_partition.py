@@ -10,26 +10,24 @@ from hypothesis import strategies as st
 
 from roller_tvm.errors import BadInput
 from roller_tvm.rammer import Node, convex_parts
+from roller_tvm.rammer.partition import divided
 
 
 @st.composite
 def programs(draw: st.DrawFn) -> list[Node]:
+    kinds = draw(st.lists(st.sampled_from(["", "", "", "extern", "effect"]), max_size=14))
     nodes = []
-    for n in range(draw(st.integers(0, 14))):
+    for n, before in enumerate(divided(kind == "effect" for kind in kinds)):
         inputs = draw(st.lists(st.integers(0, n - 1), max_size=3, unique=True)) if n else []
-        kind = draw(st.sampled_from(["", "", "", "extern", "effect"]))
-        nodes.append(Node(f"n{n}", tuple(f"n{i}" for i in inputs), kind if kind == "extern" else "", kind == "effect"))
+        nodes.append(Node(f"n{n}", tuple(f"n{i}" for i in dict.fromkeys((*inputs, *before))), kinds[n]))
     return nodes
 
 
 def reachable(nodes: list[Node]) -> dict[str, set[str]]:
-    """What each node comes after, directly or not; an effect comes after those before it."""
+    """What each node comes after, directly or not."""
     above: dict[str, set[str]] = {}
-    effect = ""
     for node in nodes:
-        direct = {*node.inputs, *([effect] if node.effect and effect else [])}
-        above[node.name] = direct.union(*(above[i] for i in direct)) if direct else set()
-        effect = node.name if node.effect else effect
+        above[node.name] = set(node.inputs).union(*(above[i] for i in node.inputs))
     return above
 
 
@@ -37,11 +35,10 @@ def reachable(nodes: list[Node]) -> dict[str, set[str]]:
 @given(programs(), st.data())
 def test_parts_of_a_program(nodes: list[Node], data: st.DataObject) -> None:
     above = reachable(nodes)
-    given_order = nodes
-    if not any(n.effect for n in nodes):  # effects mean the order in which they are given
-        given_order = data.draw(st.permutations(nodes))
-    steps = convex_parts(given_order)
+    steps = convex_parts(data.draw(st.permutations(nodes)))
     by_name = {n.name: n for n in nodes}
+    effects = [n.name for n in nodes if n.outside == "effect"]
+    assert [name for step in steps for name in step.operators if name in effects] == effects
     at = {name: (number, place) for number, step in enumerate(steps) for place, name in enumerate(step.operators)}
     assert sum(len(s.operators) for s in steps) == len(at) == len(nodes) and set(at) == set(by_name)
     for step in steps:
@@ -71,10 +68,9 @@ def _most_on_a_way(nodes: list[Node], above: dict[str, set[str]]) -> int:
 
 
 def test_a_branch_outside_keeps_the_rest_together() -> None:
-    steps = convex_parts([Node("a"), Node("print", ("a",), effect=True), Node("b", ("a",)), Node("c", ("b",)),
-                          Node("log", ("c",), effect=True)])
-    assert [str(s) for s in steps] == ["a, b, c", "print: outside, it has side effects",
-                                       "log: outside, it has side effects"]
+    steps = convex_parts([Node("a"), Node("print", ("a",), "an extern call"), Node("b", ("a",)), Node("c", ("b",)),
+                          Node("log", ("c",), "an extern call")])
+    assert [str(s) for s in steps] == ["a, b, c", "print: outside, an extern call", "log: outside, an extern call"]
 
 
 def test_refused_programs() -> None:

@@ -20,6 +20,8 @@ from roller_tvm.rammer import (
     Phase,
     RKernel,
     ROperator,
+    draw,
+    explain_fusion,
     plan_graph,
     simulate,
 )
@@ -143,6 +145,11 @@ def test_what_does_not_fit_stays_unfused() -> None:
         plan = plan_graph(graph, V100, policy)
         assert [[o for o, _ in p.kernels] for p in plan.parts] == [["a"], ["b"], ["c", "d"]]
         assert plan.parts[1].program is None and plan.parts[2].program is not None
+        # By its name, with the limit; and there is a picture of it all the same.
+        told = "operator 'b' stays by itself: an rTask needs 204800 bytes of shared memory, a block of v100 has 98304"
+        assert plan.parts[1].reasons[0].startswith(told) and told in explain_fusion(plan)
+        assert "b, 4 rTasks" in draw(plan, V100)
+        assert FusionPlan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
 
 
 def test_refused_graphs() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import xml.etree.ElementTree as xml
 
+import pytest
+
 from roller_tvm.device import load_device
-from roller_tvm.rammer import DataFlowGraph, Phase, RKernel, ROperator, draw, explain_fusion, plan_graph
+from roller_tvm.rammer import DataFlowGraph, FusionPlan, Phase, RKernel, ROperator, draw, explain_fusion, plan_graph
 
 V100 = load_device("v100")
 
@@ -29,7 +32,23 @@ def test_words() -> None:
     assert f"{part.program.barriers} barriers" in text and "vEUs wait" in text
     assert "  wave 1: branch0, branch1, branch2" in text and "  wave 2: a <b> & c" in text
     assert "branch1: plan 0" in text and "a <b> & c ends last" in text
+    assert "the device has to have 80 units; name the card where it has fewer" in text
     assert "leave" in explain_fusion(plan_graph(branches(), V100, "wavefront"))
+
+
+def test_before_fusion_is_by_the_fastest_kernels_whatever_the_plan_chose() -> None:
+    """Eight operators whose efficient kernels were chosen, together: one by one they are the fast ones."""
+    fast = RKernel("fast", (Phase(320, 4e-6, 4e-6, 256, 64), Phase(10, 1e-6, 1e-6)), 17e-6)
+    efficient = RKernel("efficient", (Phase(40, 16e-6, 16e-6, 256, 64),), 20e-6)
+    plan = plan_graph(DataFlowGraph(tuple(ROperator(f"op{n}", (fast, efficient)) for n in range(8))), V100, "wavefront")
+    (part,) = plan.parts
+    assert {k.name for _, k in part.kernels} == {"efficient"} and {k.name for _, k in part.plain} == {"fast"}
+    assert part.sequential_seconds == pytest.approx(8 * (17e-6 + 2 * 2.6e-6)) and part.sequential_launches == 16
+    words = draw(plan, V100)
+    assert f"one by one: 16 kernels, {plan.sequential_seconds * 1e6:.1f} us predicted" in words
+    assert "op0, 320 rTasks" in words and "op0, 40 rTasks" in words
+    assert "15 launches of 2.6 us saved" in explain_fusion(plan)
+    assert FusionPlan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
 
 
 def test_picture() -> None:

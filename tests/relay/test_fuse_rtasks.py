@@ -328,10 +328,10 @@ def test_kernels_of_too_many_parameters_are_cut(monkeypatch):
     (whole,) = fused_sources(FuseRTasks(ARCH, params=net.params, top=2)(mod)).values()
     given = len(CudaSource(whole).kernel("rtasks_0").parameters)
     assert given == len(net.params) + 3  # the input, the result, the workspace
-    monkeypatch.setattr("roller_tvm.relay.rtask_codegen.PARAMETER_BYTES", (given - 1) * 8)
+    monkeypatch.setattr("roller_tvm.rammer.code._PARAMETERS", (given - 1) * 8)
     fused = FuseRTasks(ARCH, params=net.params, top=2)(mod)
     fusion = fusion_of(fused)
-    assert f"{given * 8} bytes of parameters" in fusion.refused[0] and len(fused_sources(fused)) > 1
+    assert f"{given * 8} B of parameters" in fusion.refused[0] and len(fused_sources(fused)) > 1
     assert sum(len(p.kernels) for plan in fusion.plans for p in plan.parts) == 6
     with tvm.transform.PassContext(opt_level=3):
         relay.build(fused, TARGET)
