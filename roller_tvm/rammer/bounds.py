@@ -20,7 +20,7 @@ two of those, 32 registers: there blocks come first.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -111,7 +111,7 @@ def bounded(kernel: FusedKernel, bounds: Bounds) -> FusedKernel:
 
 def without_spills(
     kernel: FusedKernel, spec: DeviceSpec, arch: str, compiler: str = "auto",
-    text: Callable[[FusedKernel], str] | None = None,
+    text: Callable[[FusedKernel], str] | None = None, options: Sequence[str] = (),
 ) -> FusedKernel:  # fmt: skip
     """A kernel with launch bounds by which the compiler here spills nothing and lets all its blocks be resident.
 
@@ -129,6 +129,8 @@ def without_spills(
     text : function of FusedKernel -> str, optional
         The source that TVM will make and compile, where that is not the kernel's own: no bound in it is larger than
         the kernel's blocks.
+    options : sequence of str
+        That it will be compiled with, beyond our own.
 
     Raises
     ------
@@ -153,7 +155,7 @@ def without_spills(
         made = bounded(kernel, bounds)
         source = text(made) if text else made.source
         try:
-            (taken,) = kernel_resources(compile_cuda(source, arch, compiler, launch.kernel)).values()
+            (taken,) = kernel_resources(compile_cuda(source, arch, compiler, launch.kernel, options)).values()
         except ToolchainError as error:
             if not told:  # what cannot be compiled here is for the build to tell
                 return kernel

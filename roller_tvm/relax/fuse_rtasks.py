@@ -18,7 +18,7 @@ from ..rammer.bounds import without_spills
 from ..rammer.code import FusedKernel
 from ..rammer.device_code import CannotFuse
 from ..tir.emulated import generated
-from ..tir.fused_func import fused_function, require_sources
+from ..tir.fused_func import fused_function, require_sources, tvm_options
 from ..tir.nodes import key
 from ..tir.rtasks import Call, KernelMaker
 from .blocks import Block, Region, read_blocks
@@ -47,14 +47,16 @@ class FuseRTasks:
     itself.
 
     A kernel whose blocks wait for each other counts their steps in the loaded module: run it in one stream at a time.
-    Where not all of its blocks can run at once (a device of fewer units than planned for) it fails after some seconds.
+    All of its blocks have to run at once: on a device of fewer units than planned for it fails after some seconds. A
+    target names an architecture; where your card has fewer units than others of it (A30, L4, a MIG slice), name the
+    card, or describe it in a spec file: `device`.
 
     Parameters
     ----------
     target : Target, dict or str, optional
         By default the target in whose scope the pass runs.
     device : DeviceSpec or str, optional
-        By default the one that follows from the target.
+        By default the one that stands for the target's architecture.
     policy : str
         See ``rammer.plan_graph``. With 'horizontal' no block waits for another: such kernels may run in any streams,
         and ``check_fusion_on_pocl`` executes them.
@@ -183,6 +185,7 @@ class _GpuFusion:
         while todo:
             part = todo.pop()
             if part.program is None:
+                refused += [why for why in part.reasons if why not in refused]
                 parts.append(part)
                 names.append("")
                 continue
@@ -260,10 +263,10 @@ class _GpuFusion:
         target = self.graph.target
 
         def text(one: FusedKernel) -> str:
-            return generated(fused_function(name, one, target, specs, operators, proven=True), target)[0]
+            return generated(fused_function(name, one, target, specs, operators), target)[0]
 
-        kernel = without_spills(kernel, self.graph.device, str(target.attrs["arch"]), text=text)
-        return fused_function(name, kernel, target, specs, operators, proven=kernel.compiled is not None), kernel
+        kernel = without_spills(kernel, self.graph.device, str(target.attrs["arch"]), text=text, options=tvm_options())
+        return fused_function(name, kernel, target, specs, operators), kernel
 
 
 def _read(calls: Sequence[Call]) -> frozenset[str]:

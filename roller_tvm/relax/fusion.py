@@ -62,6 +62,11 @@ class Fusion:
         return tuple(name for region in self.regions for name in region.functions if name)
 
     @property
+    def refused(self) -> tuple[str, ...]:
+        """Why plans, or kernels of operators, were refused."""
+        return tuple(why for region in self.regions for why in region.refused)
+
+    @property
     def launches(self) -> int:
         """Kernels that the planned operators are now."""
         return sum(region.plan.launches for region in self.regions)
@@ -94,7 +99,7 @@ class Fusion:
             lines += [*([""] if lines else []), region.name, explain_fusion(region.plan)]
         if self.outside:
             lines += ["", "outside of every plan", *(f"  {name}: {reason}" for name, reason in self.outside)]
-        if refused := [line for region in self.regions for why in region.refused for line in why.splitlines()]:
+        if refused := [line for why in self.refused for line in why.splitlines()]:
             lines += ["", "refused", *(f"  {line}" for line in refused)]
         return "\n".join(lines)
 

@@ -6,6 +6,7 @@ among the other kernels.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -30,8 +31,7 @@ _RESIDENT = "tirx.launch_bounds_min_blocks_per_sm"
 
 
 def fused_function(
-    name: str, kernel: FusedKernel, target: Any, parameters: Sequence[BufferSpec], operators: Collection[str] = (),
-    proven: bool = False,
+    name: str, kernel: FusedKernel, target: Any, parameters: Sequence[BufferSpec], operators: Collection[str] = ()
 ) -> Any:  # fmt: skip
     """The PrimFunc that launches a fused kernel.
 
@@ -46,9 +46,6 @@ def fused_function(
         The function's, of the kernel's tensors by their names; last the memory that only it sees.
     operators : collection of str
         Names of what is in it, for who reads the module.
-    proven : bool
-        Whether the kernel keeps to few enough registers by its own launch bounds as far as TensorIR can say them: not
-        how many threads a larger block would have. Else it is told how many blocks a unit has to have room for.
 
     Examples
     --------
@@ -61,7 +58,9 @@ def fused_function(
     if missing := set(launch.arguments) - set(given):
         raise ValueError(f"kernel '{launch.kernel}' works on {', '.join(sorted(missing))}, which are no parameters")
     types = [given[argument] for argument in launch.arguments]
-    blocks = kernel.bounds.blocks if proven and kernel.bounds else kernel.resident
+    # TensorIR cannot say how many threads a larger block would have: then how many blocks a unit has to have room for.
+    said = kernel.bounds is not None and kernel.bounds.threads == launch.block[0]
+    blocks = kernel.bounds.blocks if kernel.bounds and said else kernel.resident
 
     def made(source: str, callee: str) -> Any:
         arguments = [given[a].data for a in launch.arguments]
@@ -98,6 +97,18 @@ def require_sources() -> None:
     if _CALL not in set(map(str, tvm.ir.Op.list_op_names())):
         remedy = "pip install 'apache-tvm>=0.27'; without fuse_rtasks this one builds the model"
         raise TvmLineError(f"TVM {tvm.__version__} takes no CUDA source in a PrimFunc", "FuseRTasks", remedy)
+
+
+def tvm_options() -> tuple[str, ...]:
+    """What TVM 0.27 adds when it compiles CUDA (``tvm/support/nvcc.py``), as far as registers follow from it.
+
+    Examples
+    --------
+    >>> tvm_options()  # doctest: +SKIP
+    ('--use_fast_math', '--ptxas-options=--register-usage-level=10')
+    """
+    level = os.environ.get("TVM_CUDA_PTXAS_REG_LEVEL", "10")
+    return "--use_fast_math", f"--ptxas-options=--register-usage-level={level}"
 
 
 def device_text(kernel: FusedKernel, name: str, known: Collection[str] = ()) -> tuple[str, str]:
@@ -155,4 +166,4 @@ def kernels_of(module: Any) -> Mapping[str, tuple[str, ...]]:
             if func.attrs and OPERATORS in func.attrs}  # fmt: skip
 
 
-__all__ = ["OPERATORS", "device_text", "fused_function", "kernels_of"]
+__all__ = ["OPERATORS", "device_text", "fused_function", "kernels_of", "require_sources", "tvm_options"]

@@ -6,6 +6,7 @@ import ctypes
 import re
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -86,7 +87,9 @@ class Cubin:
             )  # fmt: skip
 
 
-def compile_cuda(source: str, arch: str, compiler: str = "auto", where: str = "") -> Cubin:
+def compile_cuda(
+    source: str, arch: str, compiler: str = "auto", where: str = "", options: Sequence[str] = ()
+) -> Cubin:  # fmt: skip
     """Compile CUDA C++ to a cubin.
 
     Parameters
@@ -99,6 +102,8 @@ def compile_cuda(source: str, arch: str, compiler: str = "auto", where: str = ""
         ``nvrtc``, ``nvcc`` or ``auto``: the quickest one here that knows `arch`.
     where : str
         What the source belongs to, for error messages.
+    options : sequence of str
+        More of them, that nvcc and NVRTC both know, such as ``--use_fast_math``.
 
     Returns
     -------
@@ -124,9 +129,9 @@ def compile_cuda(source: str, arch: str, compiler: str = "auto", where: str = ""
     chosen = _choose(arch, compiler, where)
     source = _without_wmma(_rename_clashes(source))
     if chosen.name == "nvrtc":
-        data, log = _nvrtc(chosen, source, arch, where)
+        data, log = _nvrtc(chosen, source, arch, where, options)
     else:
-        data, log = _nvcc(chosen, source, arch, where)
+        data, log = _nvcc(chosen, source, arch, where, options)
     return Cubin(data, log, arch, chosen.name)
 
 
@@ -161,10 +166,10 @@ def _without_wmma(source: str) -> str:
     return source if "nvcuda::" in source else source.replace("#include <mma.h>\n", "")
 
 
-def _nvrtc(compiler: Compiler, source: str, arch: str, where: str) -> tuple[bytes, str]:
+def _nvrtc(compiler: Compiler, source: str, arch: str, where: str, more: Sequence[str]) -> tuple[bytes, str]:
     library = nvrtc_library(compiler.path)
     program = ctypes.c_void_p()
-    options = [f"--gpu-architecture={arch}", "-default-device", "--ptxas-options=-v"]
+    options = [f"--gpu-architecture={arch}", "-default-device", "--ptxas-options=-v", *more]
     options += [f"--include-path={folder}" for folder in include_folders()]
     encoded = [o.encode() for o in options]
     given = {} if any(Path(folder, "cuda/std/cstdint").is_file() for folder in include_folders()) else _STANDARD
@@ -193,11 +198,11 @@ def _nvrtc_get(library: ctypes.CDLL, program: ctypes.c_void_p, what: str) -> byt
     return buffer.raw
 
 
-def _nvcc(compiler: Compiler, source: str, arch: str, where: str) -> tuple[bytes, str]:
+def _nvcc(compiler: Compiler, source: str, arch: str, where: str, more: Sequence[str]) -> tuple[bytes, str]:
     with tempfile.TemporaryDirectory(prefix="roller-nvcc-") as folder:
         text, out = Path(folder, "kernels.cu"), Path(folder, "kernels.cubin")
         text.write_text(source)
-        command = [compiler.path, "-cubin", "-O3", "-arch", arch, "-Xptxas", "-v", "-o", str(out), str(text)]
+        command = [compiler.path, "-cubin", "-O3", "-arch", arch, "-Xptxas", "-v", *more, "-o", str(out), str(text)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=_NVCC_LIMIT_S)
         except subprocess.TimeoutExpired:

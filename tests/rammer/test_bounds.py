@@ -64,7 +64,7 @@ def compiler(monkeypatch: pytest.MonkeyPatch, *taken: KernelResources) -> list[s
     given: list[str] = []
     results = iter(taken)
     monkeypatch.setattr(bounds, "find_compilers", lambda: (Compiler("nvcc", (13, 0), "nvcc", ("sm_70", "sm_80")),))
-    monkeypatch.setattr(bounds, "compile_cuda", lambda source, *_: given.append(source))
+    monkeypatch.setattr(bounds, "compile_cuda", lambda source, *more: given.append(source + str(more)))
     monkeypatch.setattr(bounds, "kernel_resources", lambda _: {"plan0": next(results)})
     return given
 
@@ -84,8 +84,8 @@ def test_bounds_by_which_it_spills_are_left(monkeypatch: pytest.MonkeyPatch) -> 
 def test_where_no_bound_may_be_larger_than_a_block_the_first_is_by_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """TVM's own text names the threads of a launch: what it promises without blocks is seen of this compiler alone."""
     given = compiler(monkeypatch, KernelResources(96, 0, 0))
-    made = without_spills(small(), A100, "sm_80", text=lambda kernel: kernel.source)
-    assert made.bounds == Bounds(128, 5) and len(given) == 1
+    made = without_spills(small(), A100, "sm_80", text=lambda kernel: kernel.source, options=("--use_fast_math",))
+    assert made.bounds == Bounds(128, 5) and len(given) == 1 and "('--use_fast_math',)" in given[0]
 
 
 def test_a_compiler_that_gives_up_does_not_bring_back_bounds_that_spill(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,7 @@
 """Graphs of PrimFuncs as fused kernels, executed by the emulator with all blocks interleaved."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -9,9 +11,12 @@ pytestmark = pytest.mark.relax
 from tvm import te  # noqa: E402
 
 from roller_tvm.device import load_device  # noqa: E402
-from roller_tvm.emulate import Function, compile_source  # noqa: E402
+from roller_tvm.emulate import BufferSpec, Function, HostCode, Launch, compile_source  # noqa: E402
+from roller_tvm.rammer.bounds import Bounds  # noqa: E402
 from roller_tvm.rammer.code import FusedKernel  # noqa: E402
 from roller_tvm.te import te_operator  # noqa: E402
+from roller_tvm.tir.emulated import generated  # noqa: E402
+from roller_tvm.tir.fused_func import fused_function  # noqa: E402
 from roller_tvm.tir.nodes import parameters  # noqa: E402
 from roller_tvm.tir.rtasks import Call, FusedCalls, fuse_calls  # noqa: E402
 
@@ -52,6 +57,16 @@ def compare(calls, given, kept, **options):
     for name in kept:
         np.testing.assert_allclose(values[name], expected[name], rtol=1e-4, atol=1e-4)
     return fused
+
+
+@pytest.mark.parametrize("bounds, said", [(Bounds(640), "128, 5"), (Bounds(128, 5), "128, 5"), (Bounds(128), "128")])
+def test_launch_bounds_as_far_as_tensor_ir_can_say_them(bounds, said):
+    """How many threads a larger block would have it cannot: then it asks for room for all blocks of a unit."""
+    spec = BufferSpec("x", (128,), "float32")
+    source = f'extern "C" __global__ void __launch_bounds__({bounds}) k(float* b0) {{ b0[threadIdx.x] = 0.0f; }}'
+    host = HostCode((spec,), (), (Launch("k", ("x",), (8, 1, 1), (128, 1, 1)),))
+    func = fused_function("rtasks_0", FusedKernel(source, host, 0, 5, bounds), "sm_80", [spec])
+    assert set(re.findall(r"__launch_bounds__\(([^)]*)\)", generated(func, "sm_80")[0])) == {said}
 
 
 def test_branches_of_convolutions():

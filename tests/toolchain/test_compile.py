@@ -46,6 +46,17 @@ extern "C" __global__ void h(half* a) { a[threadIdx.x] = htanh(a[threadIdx.x] * 
 
 
 @each_compiler
+def test_options_of_either_compiler(compiler):
+    """Those with which TVM compiles on the Relax line: a quotient is fewer instructions, ptxas takes the level."""
+    source = 'extern "C" __global__ void q(float* a, const float* b) { a[threadIdx.x] /= b[threadIdx.x]; }'
+    options = ("--use_fast_math", "--ptxas-options=--register-usage-level=10")
+    plain, fast = (kernel_resources(compile_cuda(source, "sm_80", compiler, "", o))["q"] for o in ((), options))
+    assert fast.code_bytes < plain.code_bytes
+    with pytest.raises(ToolchainError, match="no-such-option"):
+        compile_cuda(source, "sm_80", compiler, "", ("--ptxas-options=--no-such-option",))
+
+
+@each_compiler
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90"])
 def test_shared_memory_is_what_was_declared(compiler, arch):
     kernels = kernel_resources(compile_cuda(SHARED, arch, compiler))
