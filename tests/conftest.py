@@ -60,9 +60,7 @@ def pytest_collection_modifyitems(config, items):
 
 def pytest_addoption(parser):
     parser.addoption("--nightly", action="store_true", help="run what is too long for every change, too")
-    parser.addoption(
-        "--update-golden", action="store_true", help="write the golden files anew instead of comparing"
-    )
+    parser.addoption("--update-golden", action="store_true", help="write the golden files anew instead of comparing")
 
 
 @pytest.fixture
@@ -75,20 +73,19 @@ def golden(request):
             path.parent.mkdir(exist_ok=True)
             path.write_text(text)
         assert path.exists(), f"{path} is missing: run pytest with --update-golden, and read what it writes"
-        assert text == path.read_text(), (
-            f"differs from {path.name}; if meant, run pytest with --update-golden"
-        )
+        assert text == path.read_text(), f"differs from {path.name}; if meant, run pytest with --update-golden"
 
     return check
 
 
 @pytest.fixture
-def pocl():
-    """OpenCL on the CPU, or a skip that says what is missing."""
+def pocl(request):
+    """OpenCL on the CPU, or a skip that says what is missing; a nightly run without its witness is a failed one."""
     from roller_tvm.emulate.opencl import queue
     from roller_tvm.errors import ToolchainError
 
     try:
         queue()
     except ToolchainError as error:
-        pytest.skip(f"{error.what}: {error.remedy}")
+        missing_it = pytest.fail if request.config.getoption("--nightly") else pytest.skip
+        missing_it(f"{error.what}: {error.remedy}")

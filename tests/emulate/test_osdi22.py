@@ -10,10 +10,13 @@ import pytest
 pytest.importorskip("tvm")
 pytestmark = [pytest.mark.te, pytest.mark.slow]
 
+from roller_tvm.emulate import opencl  # noqa: E402
+from roller_tvm.errors import ToolchainError  # noqa: E402
 from roller_tvm.plan.features import Features  # noqa: E402
 from roller_tvm.te import te_operator  # noqa: E402
 
 from ..plan.devices import device  # noqa: E402
+from ..sampling import sampled  # noqa: E402
 from . import osdi22  # noqa: E402
 from .lines import RELAY, Operator  # noqa: E402
 
@@ -32,10 +35,6 @@ OPERATORS = alike()
 PRODUCTS = [ids for ids, (name, _) in OPERATORS.items() if name in ("matmul", "conv2d_nchw")]
 
 
-def every(names, first):
-    return [pytest.param(n, marks=[pytest.mark.nightly] if i % SAMPLE != first else []) for i, n in enumerate(names)]
-
-
 def operator(ids, **more):
     name, params = OPERATORS[ids]
     return Operator(te_operator(name, **params, **more))
@@ -46,15 +45,26 @@ def test_all_are_here():
     assert doctest.testmod(osdi22).failed == 0
 
 
+@pytest.mark.parametrize(("nightly", "outcome"), [(True, pytest.fail.Exception), (False, pytest.skip.Exception)])
+def test_a_nightly_run_without_its_witness_fails(request, monkeypatch, nightly, outcome):
+    def missing():
+        raise ToolchainError("pyopencl finds no platform of PoCL", remedy="apt install pocl-opencl-icd")
+
+    monkeypatch.setattr(opencl, "queue", missing)
+    monkeypatch.setattr(request.config.option, "nightly", nightly)
+    with pytest.raises(outcome, match="apt install pocl-opencl-icd"):
+        request.getfixturevalue("pocl")
+
+
 # The lines' samples differ, and so do the witnesses'.
-@pytest.mark.parametrize("ids", every(OPERATORS, 0 if RELAY else 4))
+@pytest.mark.parametrize("ids", sampled(OPERATORS, SAMPLE, 0 if RELAY else 4))
 def test_emulated(ids):
     subject = operator(ids)
     for plan in subject.plans(GPU, PLANS):
         subject.check(subject.emulated(plan), plan)
 
 
-@pytest.mark.parametrize("ids", every(OPERATORS, 2 if RELAY else 6))
+@pytest.mark.parametrize("ids", sampled(OPERATORS, SAMPLE, 2 if RELAY else 6))
 def test_on_pocl(pocl, ids):
     subject = operator(ids)
     for plan in subject.plans(GPU, PLANS):
@@ -62,7 +72,7 @@ def test_on_pocl(pocl, ids):
 
 
 @pytest.mark.relax
-@pytest.mark.parametrize("ids", every(PRODUCTS, 8))
+@pytest.mark.parametrize("ids", sampled(PRODUCTS, SAMPLE, 8))
 def test_in_half_precision_on_tensor_cores(ids):
     subject = operator(ids, dtype="float16")
     plans = subject.plans(GPU, PLANS, Features.of_tensor_ir(device(GPU)))
