@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from roller_tvm.cli.line import add_buckets_argument, add_fusion_argument, edge_of
+from roller_tvm.cli.line import add_buckets_argument, add_fusion_arguments, check_fusion_arguments, edge_of
 from roller_tvm.cli.model import add_model_arguments, say
 from roller_tvm.errors import BadInput, UsageError
 
@@ -33,10 +33,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_buckets_argument(parser)
     told = "Relax line, cuda: products of float32 on tensor cores, rounded to tf32 (answers change); default off"
     parser.add_argument("--tf32", action="store_true", help=told)
-    add_fusion_argument(parser)
+    add_fusion_arguments(parser)
     parser.add_argument("--explain", action="store_true", help="with --fuse-rtasks: print every plan, and why")
     told = "with --fuse-rtasks: draw the operators over time, before and after (of several graphs FILE.1.svg, ...)"
     parser.add_argument("--timeline", type=Path, metavar="FILE.svg", help=told)
+    told = (
+        "with --fuse-rtasks: execute the fused kernels whose blocks do not wait (all of --fusion-policy horizontal) in "
+        "OpenCL by PoCL on this CPU too, and compare them with their operators; needs pyopencl and PoCL"
+    )
+    parser.add_argument("--on-pocl", action="store_true", help=told)
     parser.add_argument("--json", action="store_true", help="print what was built as JSON")
 
 
@@ -44,6 +49,7 @@ def run(args: argparse.Namespace) -> int:
     """Build and write the model."""
     _check_fusion(args)
     built = edge_of(args, "compiling a model").build(args)
+    witnessed = _witnessed(built.on_pocl()) if args.on_pocl and built.on_pocl else {}
     start = time.perf_counter()
     output = built.build()
     seconds, size, records = time.perf_counter() - start, output.stat().st_size, args.tuning_records
@@ -61,7 +67,8 @@ def run(args: argparse.Namespace) -> int:
             told["fusion"] = {
                 "kernels": fusion.launches, "kernels_one_by_one": fusion.sequential_launches,
                 "predicted_s": fusion.predicted_seconds, "predicted_s_one_by_one": fusion.sequential_seconds,
-                "timelines": [str(p) for p in pictures],
+                "outside": dict(fusion.outside), "refused": list(fusion.refused),
+                "timelines": [str(p) for p in pictures], "on_pocl": witnessed,
             }  # fmt: skip
         print(json.dumps(told, indent=1))
     else:
@@ -69,6 +76,11 @@ def run(args: argparse.Namespace) -> int:
         print(f"{output}: {size / 1e6:.1f} MB, built in {seconds:.1f} s {how}")
         if fusion is not None:
             print(fusion.explain() if args.explain else str(fusion).splitlines()[0])
+            if (fusion.outside or fusion.refused) and not args.explain:
+                say(
+                    f"  {len(fusion.outside)} operators are in no plan, {len(fusion.refused)} plans or kernels were "
+                    "refused: --explain tells why"
+                )
         for picture in pictures:
             print(f"timeline: {picture}")
         say(f"next: roller-tvm run {output} --print-time")
@@ -77,15 +89,39 @@ def run(args: argparse.Namespace) -> int:
 
 def _check_fusion(args: argparse.Namespace) -> None:
     """Mistakes that need no model to be found."""
-    for given, option in ((args.explain, "--explain"), (args.timeline, "--timeline")):
-        if given and not args.fuse_rtasks:
-            raise UsageError("it tells what --fuse-rtasks did", option, "give --fuse-rtasks too")
+    check_fusion_arguments(
+        args, (args.explain, "--explain"), (args.timeline, "--timeline"), (args.on_pocl, "--on-pocl")
+    )
     if args.timeline is None:
         return
     if args.timeline.suffix != ".svg":
         raise UsageError(f"'{args.timeline}' does not end in .svg", "--timeline", "give a name such as timeline.svg")
     if not args.timeline.parent.is_dir():
         raise BadInput("no such folder", str(args.timeline.parent), f"mkdir -p {args.timeline.parent}")
+
+
+def _witnessed(found: Mapping[str, Any]) -> dict[str, str]:
+    """What executing fused kernels in OpenCL came to, told on the way.
+
+    Raises
+    ------
+    WrongAnswer, ToolchainError
+        Of a kernel that PoCL could run and that is wrong, or that it could not for another reason than its kind.
+    """
+    from roller_tvm.emulate import Checked, NotEmulated
+    from roller_tvm.rammer.device_code import CannotFuse
+
+    for name, result in found.items():
+        say(f"{name}: {result if isinstance(result, Checked) else str(result).splitlines()[0]}")
+    for result in found.values():
+        if not isinstance(result, (Checked, CannotFuse, NotEmulated)):
+            raise result
+    agreed = sum(isinstance(result, Checked) for result in found.values())
+    say(
+        f"PoCL executed {agreed} of {len(found)} fused kernels, and they agree with their operators"
+        + ("" if agreed == len(found) else "; --fusion-policy horizontal makes kernels whose blocks do not wait")
+    )
+    return {name: str(result) for name, result in found.items()}
 
 
 def _draw(path: Path, pictures: Sequence[str]) -> list[Path]:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import argparse
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from roller_tvm.device import DeviceSpec
-from roller_tvm.errors import NoTvm, TvmLineError
+from roller_tvm.errors import NoTvm, TvmLineError, UsageError
 from roller_tvm.plan.features import Features
 from roller_tvm.tvm_env import Line, find_tvm
 from roller_tvm.tvm_env.locate import REMEDY, VERSION_TEXT, refuse_other_line
@@ -49,7 +49,8 @@ class Built:
     """A model about to be built: where to, for which target, how, and what it is without records.
 
     Once it is built `fusion` tells what ``--fuse-rtasks`` did: an object that prints, and has `explain`, `pictures`,
-    `launches`, `sequential_launches`, `predicted_seconds` and `sequential_seconds`.
+    `launches`, `sequential_launches`, `predicted_seconds`, `sequential_seconds`, `outside` and `refused`. `on_pocl`
+    executes its kernels in OpenCL: for each what that came to, see ``check_fusion_on_pocl``.
     """
 
     output: Path
@@ -57,6 +58,7 @@ class Built:
     build: Callable[[], Path]
     untuned: str
     fusion: Callable[[], Any] | None = None
+    on_pocl: Callable[[], Mapping[str, Any]] | None = None
 
 
 def add_line_argument(parser: argparse.ArgumentParser) -> None:
@@ -113,7 +115,23 @@ def add_buckets_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--buckets", metavar="SIZES", help=told)
 
 
-def add_fusion_argument(parser: argparse.ArgumentParser) -> None:
-    """--fuse-rtasks."""
+def add_fusion_arguments(parser: argparse.ArgumentParser) -> None:
+    """--fuse-rtasks, --fusion-policy, and the device that they plan for."""
+    from roller_tvm.rammer import POLICIES
+
     told = "make one kernel (on a CPU one parallel region) of small operators where that is predicted to pay"
     parser.add_argument("--fuse-rtasks", action="store_true", help=told)
+    told = f"with --fuse-rtasks, of a GPU: how to schedule; by 'horizontal' no block waits; default {POLICIES[0]}"
+    parser.add_argument("--fusion-policy", choices=POLICIES, help=told)
+    told = (
+        "plan for this device, a name or a spec file (.toml), where the target does not say enough: of a card with "
+        "fewer units than others of its architecture (A30, L4, a MIG slice)"
+    )
+    parser.add_argument("--device", metavar="DEVICE", help=told)
+
+
+def check_fusion_arguments(args: argparse.Namespace, *others: tuple[Any, str]) -> None:
+    """Refuse what goes with --fuse-rtasks alone: --fusion-policy, and `others` as (what is given, the option)."""
+    for given, option in ((args.fusion_policy, "--fusion-policy"), *others):
+        if given and not args.fuse_rtasks:
+            raise UsageError("it is about what --fuse-rtasks does", option, "give --fuse-rtasks too")

@@ -14,6 +14,8 @@ from roller_tvm.cli.line import add_line_argument
 from roller_tvm.models import parse_shapes
 
 LAYOUTS = ("NCHW", "NHWC")  # those of either line's importer
+#: What the command to go on with has to repeat: of another shape, or planned otherwise, there are no records.
+_SHAPING = ("target", "input_shapes", "desired_layout", "params", "line", "buckets", "device", "fusion_policy")
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,9 +46,9 @@ def model_words(args: argparse.Namespace, target: str | None) -> str:
     """FILE and what shapes the model, for the command to go on with: another shape has no records."""
     words = [str(args.FILE)]
     for name, value in {**vars(args), "target": target}.items():
-        if name in ("target", "input_shapes", "desired_layout", "params", "line", "buckets") and value:
+        if name in _SHAPING and value:
             words += [f"--{name.replace('_', '-')}", str(value)]
-    return shlex.join(words)
+    return shlex.join([*words, *(["--fuse-rtasks"] if vars(args).get("fuse_rtasks") else [])])
 
 
 def read_model(args: argparse.Namespace, load: Callable[..., Any]) -> Any:

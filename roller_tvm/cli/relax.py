@@ -38,24 +38,24 @@ def tuning(args: argparse.Namespace) -> Tuning:
 
     made = make_target(target)
     mod = prepare(model.mod, made, buckets)
+    fuse = _fuse(args, target, device)
 
     def tasks() -> list[Any]:
         from roller_tvm.relax.tasks import extract_tasks
         from roller_tvm.relax.tuning import left_to_tune
 
-        return extract_tasks(left_to_tune(mod, made, device)[0] if args.fuse_rtasks else mod)
+        return extract_tasks(left_to_tune(mod, made, device, fuse)[0] if fuse else mod)
 
     def tune(progress: Any, limits: Any) -> Any:
         from roller_tvm.relax.tuning import tune
 
         _, result = tune(
             mod, None, made, args.output, max_trials_per_task=args.trials, tasks=args.tasks, device=device,
-            progress=progress, limits=limits, fuse_rtasks=args.fuse_rtasks,
+            progress=progress, limits=limits, fuse_rtasks=fuse,
         )  # fmt: skip
         return result
 
     words = f"{model_words(args, args.target)} --tuning-records {shlex.quote(str(args.output))} -o model.so"
-    words += " --fuse-rtasks" if args.fuse_rtasks else ""
     return Tuning(tasks, tune, f"roller-tvm compile {words}")
 
 
@@ -72,25 +72,38 @@ def build(args: argparse.Namespace) -> Built:
         if not records.exists():
             raise BadInput("no such folder of records", str(records), remedy)
         _check_folder(records, target)
+    device = _device(args, target) if args.device else None
     _threads(target)
     model = read_model(args, load_model)
-
-    fuse: Any = False
-    if args.fuse_rtasks:
-        from roller_tvm.relax import FuseRTasks
-        from roller_tvm.relax.targets import make_target
-
-        fuse = FuseRTasks(make_target(target), tf32=args.tf32)
+    fuse = _fuse(args, target, device, args.tf32)
 
     def build() -> Path:
         from roller_tvm.relax.pipeline import build
 
         mod = with_signature(model.mod, model.inputs)
-        built = build(mod, target, model.params, records, buckets=buckets, tf32=args.tf32, fuse_rtasks=fuse)
+        built = build(mod, target, model.params, records, device, buckets, args.tf32, fuse)
         return save_model(built, output)
 
+    def on_pocl() -> Mapping[str, Any]:
+        from roller_tvm.relax.fused_on_pocl import check_fusion_on_pocl
+        from roller_tvm.relax.pipeline import prepare
+        from roller_tvm.relax.targets import make_target
+
+        made = make_target(target)
+        policy = args.fusion_policy or "best"
+        return check_fusion_on_pocl(prepare(model.mod, made, buckets), made, device, policy, tf32=args.tf32)
+
     how = "with the plans that the model thinks best, not measured"
-    return Built(output, target, build, how, (lambda: fuse.report) if args.fuse_rtasks else None)
+    return Built(output, target, build, how, (lambda: fuse.report) if fuse else None, on_pocl)
+
+
+def _fuse(args: argparse.Namespace, target: dict[str, Any], device: Any, tf32: bool = False) -> Any:
+    """The pass of --fuse-rtasks; False where it is not asked for."""
+    from roller_tvm.relax import FuseRTasks
+    from roller_tvm.relax.targets import make_target
+
+    policy = args.fusion_policy or "best"
+    return FuseRTasks(make_target(target), device, policy, tf32=tf32) if args.fuse_rtasks else False
 
 
 def planning(device: DeviceSpec) -> tuple[DeviceSpec, Features]:

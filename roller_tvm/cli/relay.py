@@ -33,29 +33,31 @@ def tuning(args: argparse.Namespace) -> Tuning:
     if args.tasks != "list":
         _check_records(args.output)
     model = read_model(args, load_model)
+    fuse = _fuse(args, model, target, device)
 
     def tasks() -> list[Any]:
         from roller_tvm.relay.tasks import extract_tasks, make_target
 
         made = make_target(target)
-        if not args.fuse_rtasks:
+        if not fuse:
             return extract_tasks(model.mod, model.params, made, device)
         from roller_tvm.relay.tuning import left_to_tune
 
-        return extract_tasks(left_to_tune(model.mod, model.params, made, device), None, made, device)
+        return extract_tasks(left_to_tune(model.mod, model.params, made, device, fuse), None, made, device)
 
     def tune(progress: Any, limits: Any) -> Any:
         from roller_tvm.relay import tune
 
         return tune(
             model.mod, model.params, target, args.output, args.trials, device, args.tasks, progress=progress,
-            limits=limits, fuse_rtasks=args.fuse_rtasks,
+            limits=limits, fuse_rtasks=fuse,
         )  # fmt: skip
 
+    if not args.fuse_rtasks:  # what is built from records has been planned
+        args = argparse.Namespace(**{**vars(args), "device": None})
     words = f"roller-tvm compile {model_words(args, target)}"
-    last = "-o model.tar" + (" --fuse-rtasks" if args.fuse_rtasks else "")
     records = f"--tuning-records {shlex.quote(str(args.output))}"
-    return Tuning(tasks, tune, f"{words} {records} {last}", f"{words} {last}")
+    return Tuning(tasks, tune, f"{words} {records} -o model.tar", f"{words} -o model.tar")
 
 
 def _device(args: argparse.Namespace, target: str) -> Any:
@@ -100,7 +102,10 @@ def build(args: argparse.Namespace) -> Built:
         raise UsageError("the Relay line has no tensor cores", "--tf32", remedy)
     output, records = check_output(args.output or OUTPUT), args.tuning_records
     target = _target(args)
-    device_for_target(target)
+    if args.device and not args.fuse_rtasks:
+        raise UsageError("TVM's own schedules, and those of records, are not planned for a device", "--device",
+                         "leave it out, or give --fuse-rtasks too")
+    device = _device(args, target) if args.device else device_for_target(target)
     if records is not None:
         remedy = f"roller-tvm tune {args.FILE} --output {records}"
         if not records.is_file():
@@ -117,17 +122,31 @@ def build(args: argparse.Namespace) -> Built:
             )
     model = read_model(args, load_model)
 
+    fuse = _fuse(args, model, target, device)
     fused: list[Any] = []
 
     def build() -> Path:
         from roller_tvm.relay import build
         from roller_tvm.relay.building import FUSION
 
-        built = build(model.mod, model.params, target, records, args.fuse_rtasks)
+        built = build(model.mod, model.params, target, records, fuse)
         fused.append(getattr(built, FUSION))
         return save_model(built, output)
 
-    return Built(output, target, build, "with TVM's own schedules", (lambda: fused[-1]) if args.fuse_rtasks else None)
+    def on_pocl() -> Mapping[str, Any]:
+        from roller_tvm.relay.fused_on_pocl import check_fusion_on_pocl
+
+        return check_fusion_on_pocl(model.mod, target, device, model.params, args.fusion_policy or "best")
+
+    return Built(output, target, build, "with TVM's own schedules", (lambda: fused[-1]) if fuse else None, on_pocl)
+
+
+def _fuse(args: argparse.Namespace, model: Any, target: str, device: DeviceSpec) -> Any:
+    """The pass of --fuse-rtasks; False where it is not asked for."""
+    from roller_tvm.relay import FuseRTasks
+
+    policy = args.fusion_policy or "best"
+    return FuseRTasks(target, device, model.params, policy) if args.fuse_rtasks else False
 
 
 def planning(device: DeviceSpec) -> tuple[DeviceSpec, Features]:

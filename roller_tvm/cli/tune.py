@@ -9,7 +9,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from roller_tvm.cli.line import Tuning, add_buckets_argument, add_fusion_argument, edge_of
+from roller_tvm.cli.line import (
+    Tuning,
+    add_buckets_argument,
+    add_fusion_arguments,
+    check_fusion_arguments,
+    edge_of,
+)
 from roller_tvm.cli.model import add_model_arguments, say
 from roller_tvm.errors import UsageError
 
@@ -38,18 +44,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tasks", default="all", help="list (print them and stop), all, or numbers and ranges: 0,2,3-5; default all"
     )
     parser.add_argument(
-        "--device",
-        metavar="DEVICE",
-        help="plan for this device, a name or a spec file (.toml), where the target does not say enough",
-    )
-    parser.add_argument(
         "--timeout",
         type=float,
         metavar="SECONDS",
         help="give a candidate up after so long (building, and running)",
     )
     add_buckets_argument(parser)
-    add_fusion_argument(parser)
+    add_fusion_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
@@ -61,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
         )
     if args.timeout is not None and args.timeout <= 0:
         raise UsageError(f"--timeout must be above 0 (got {args.timeout:g})", remedy="leave it out")
+    check_fusion_arguments(args)
     if args.tasks != "list":
         if args.output is None:
             remedy = "give a file for the records: --output records.json (Relax line: a folder)"

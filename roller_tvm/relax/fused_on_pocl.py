@@ -11,7 +11,7 @@ from ..device import DeviceSpec
 from ..emulate import BufferSpec, Checked
 from ..emulate.opencl import OpenClFunction, queue
 from ..emulate.together import Arrays, Member, check_together, witnessed
-from ..errors import RollerError
+from ..errors import RollerError, TargetError
 from ..measure.numerics import shape_of
 from ..rammer import Part
 from ..tir.emulated import OPENCL
@@ -27,7 +27,7 @@ from .tasks import reduction_terms
 
 def check_fusion_on_pocl(
     mod: Any, target: Any = None, device: DeviceSpec | str | None = None, policy: str = "horizontal",
-    launch: str = "stream", top: int = 10,
+    launch: str = "stream", top: int = 10, tf32: bool = False,
 ) -> dict[str, Checked | RollerError]:  # fmt: skip
     """Execute every fused kernel of a module in OpenCL, and compare it with its operators as TVM computes them.
 
@@ -36,7 +36,7 @@ def check_fusion_on_pocl(
 
     Parameters
     ----------
-    mod, target, device, policy, launch, top
+    mod, target, device, policy, launch, top, tf32
         As for `FuseRTasks`.
 
     Returns
@@ -46,6 +46,8 @@ def check_fusion_on_pocl(
 
     Raises
     ------
+    TargetError
+        It is no GPU's.
     ToolchainError
         There is no PoCL.
 
@@ -55,8 +57,10 @@ def check_fusion_on_pocl(
     >>> [name for name, result in found.items() if isinstance(result, WrongAnswer)]  # doctest: +SKIP
     []
     """
+    graph = rtask_graph(mod, target, device, top, tf32)
+    if graph.device.kind != "gpu":
+        raise TargetError("fused kernels are a GPU's", f"target {graph.target.kind.name}", "give one of kind cuda")
     queue()
-    graph = rtask_graph(mod, target, device, top)
     witness = _Witness(graph, policy, launch, Fusion(graph.device))
     witness.module()
     return witness.found

@@ -56,7 +56,7 @@ def tune(
     progress: Progress | None = None,
     limits: Limits | None = None,
     worker: str = WORKER,
-    fuse_rtasks: bool = False,
+    fuse_rtasks: Any = False,
 ) -> tuple[Any, TuneResult]:
     """Plan every PrimFunc of a module, measure the best plans, and record the winners in a MetaSchedule database.
 
@@ -86,7 +86,7 @@ def tune(
         Processes that build; by default one for each core.
     progress : function of (TunedTask, number of tasks), optional
         Called as each task is done.
-    fuse_rtasks : bool
+    fuse_rtasks : bool or FuseRTasks
         For models that are built so: what `FuseRTasks` makes one kernel of on a GPU is planned by it, and not tuned.
         On a CPU every function is tuned, and `build` decides by the records which run side by side.
 
@@ -124,7 +124,7 @@ def tune(
         with Pool(workers or threads, threads, worker) as pool:
             pool.start()  # they import TVM while the module is taken apart
             if fuse_rtasks:
-                mod, told = left_to_tune(as_module(mod, params), made, spec)
+                mod, told = left_to_tune(as_module(mod, params), made, spec, fuse_rtasks)
                 params = None
                 result.notes += told
             found = extract_tasks(mod, params, op_names)
@@ -147,7 +147,7 @@ def tune(
         return store.database, result
 
 
-def left_to_tune(mod: Any, target: Any, device: DeviceSpec) -> tuple[Any, list[str]]:
+def left_to_tune(mod: Any, target: Any, device: DeviceSpec, fuse_rtasks: Any = True) -> tuple[Any, list[str]]:
     """A module without the operators that `FuseRTasks` plans, and what it says of them.
 
     Parameters
@@ -156,12 +156,14 @@ def left_to_tune(mod: Any, target: Any, device: DeviceSpec) -> tuple[Any, list[s
         Legalized and fused.
     target : Target
     device : DeviceSpec
+    fuse_rtasks : bool or FuseRTasks
+        How, unless as the pass does by itself.
     """
     from .fuse_rtasks import FuseRTasks
 
     if target.kind.name == "llvm":
         return mod, []
-    fuse: Any = FuseRTasks(target, device)
+    fuse: Any = FuseRTasks(target, device) if fuse_rtasks is True else fuse_rtasks
     left = fuse(mod)
     return left, [str(fuse.report).splitlines()[0]]
 

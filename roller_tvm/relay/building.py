@@ -22,7 +22,7 @@ FUSION = "roller_tvm_fusion"
 
 def build(
     mod: Any, params: Any = None, target: Any = "llvm", log_file: str | os.PathLike[str] | None = None,
-    fuse_rtasks: bool = False, vector_math: bool = True,
+    fuse_rtasks: Any = False, vector_math: bool = True,
 ) -> Any:  # fmt: skip
     """``relay.build`` with the records of a file; without a file, TVM's own schedules.
 
@@ -30,7 +30,7 @@ def build(
     gives the same schedules. This one has CPU kernels compute exp, erf and tanh with arithmetic (see ``VectorMath``;
     `vector_math` False has them call the mathematics library, as TVM's do), leaves out half-written records,
     compiles CUDA without nvcc, sets the number of threads, and takes less time over constant folding. With
-    `fuse_rtasks` it runs ``FuseRTasks`` first, and the result has a `FUSION`: what that did.
+    `fuse_rtasks` (True, or what ``FuseRTasks`` gave) it runs that pass first; the result has a `FUSION`: what it did.
 
     Examples
     --------
@@ -68,7 +68,8 @@ def build(
             if fuse_rtasks:
                 from roller_tvm.relay.fuse_rtasks import FuseRTasks, fusion_of
 
-                mod, params = FuseRTasks(made, params=params)(mod), None
+                mod = (FuseRTasks(made, params=params) if fuse_rtasks is True else fuse_rtasks)(mod)
+                params = None if fuse_rtasks is True else params
                 fusion = fusion_of(mod)
                 take.modules.clear()  # those of the operators one by one
             built = relay.build(mod, target=made, params=params)

@@ -32,7 +32,9 @@ def FuseRTasks(
     It does the ordinary optimisations first (inference forms, constants, common subexpressions, fusion of patterns),
     and leaves what is not fused as it found it then. Build the result with plain ``relay.build`` or ``relay.vm``. A
     kernel whose blocks wait for each other counts their steps in the loaded module: run it in one stream at a time.
-    Where not all of its blocks can run at once (a device of fewer units than planned for) it fails after some seconds.
+    All of its blocks have to run at once: on a device of fewer units than planned for it fails after some seconds. A
+    target names an architecture; where your card has fewer units than others of it (A30, L4, a MIG slice), name the
+    card, or describe it in a spec file: `device`.
 
     Parameters
     ----------
@@ -40,7 +42,7 @@ def FuseRTasks(
         For cuda, its architecture given; or for a CPU, where independent operators that leave threads idle run side by
         side in one parallel region.
     device : DeviceSpec or str, optional
-        By default the one that the target names.
+        By default the one that stands for the target's architecture.
     params : mapping of str to array, optional
         Values of parameters, as for ``relay.build``, which needs them no more.
     policy, launch

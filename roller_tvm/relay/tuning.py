@@ -50,7 +50,7 @@ def tune(
     progress: Progress | None = None,
     limits: Limits | None = None,
     worker: str = WORKER,
-    fuse_rtasks: bool = False,
+    fuse_rtasks: Any = False,
 ) -> TuneResult:
     """Plan every operator of a model, measure the best plans, and write records.
 
@@ -71,9 +71,9 @@ def tune(
         Plans to construct, at least `trials`.
     progress : function of (TunedTask, number of tasks), optional
         Called as each task is done.
-    fuse_rtasks : bool
-        Run ``FuseRTasks`` first, and tune what stays outside of its kernels: the result has its `fusion`, and the
-        `module` to build.
+    fuse_rtasks : bool or tvm.transform.Pass
+        Run ``FuseRTasks`` first (or what it gave for other options), and tune what stays outside of its kernels: the
+        result has its `fusion`, and the `module` to build.
 
     Returns
     -------
@@ -116,7 +116,7 @@ def tune(
         if fuse_rtasks:
             from roller_tvm.relay.fuse_rtasks import fusion_of
 
-            mod, params = left_to_tune(mod, params, made_target, spec), None
+            mod, params = left_to_tune(mod, params, made_target, spec, fuse_rtasks), None
             result.module, result.fusion = mod, fusion_of(mod)
             result.notes.append(str(result.fusion).splitlines()[0])
         found = extract_tasks(mod, params, made_target, spec)
@@ -140,13 +140,13 @@ def tune(
     return result
 
 
-def left_to_tune(mod: Any, params: Any, target: Any, device: DeviceSpec) -> Any:
+def left_to_tune(mod: Any, params: Any, target: Any, device: DeviceSpec, fuse: Any = True) -> Any:
     """A module after ``FuseRTasks``, as it will be built with records: what is left of it can be tuned."""
     from roller_tvm.relay.fuse_rtasks import FuseRTasks
 
     tvm = import_relay_tvm("fusing rTasks of a Relay model")
     with tvm.transform.PassContext(opt_level=3, config={"relay.backend.use_auto_scheduler": True}):
-        return FuseRTasks(target, device, params)(mod)
+        return (FuseRTasks(target, device, params) if fuse is True else fuse)(mod)
 
 
 def find_device(source: Any, is_target: bool) -> DeviceSpec:

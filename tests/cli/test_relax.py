@@ -110,6 +110,19 @@ def test_branches_fused_run_emulated(branches, tmp_path, capsys):
     assert told["predicted_s"] < told["predicted_s_one_by_one"]
 
 
+def test_no_block_waits_and_pocl_is_the_second_witness(pocl, branches, tmp_path, capsys):
+    card = tmp_path / "a30.toml"
+    card.write_text('base = "a100"\nname = "a30"\nunits = { value = 56, unit = "SM" }\n')
+    words = ("compile", branches[0], "--target", "cuda -arch=sm_80", "--fuse-rtasks", "-o", tmp_path / "m.so")
+    code, out, err = main(capsys, *words, "--explain", "--on-pocl", "--fusion-policy", "horizontal")
+    assert code == 0 and "policy horizontal" in out and "PoCL executed 1 of 1 fused" in err
+    code, out, err = main(capsys, *words, "--json", "--on-pocl", "--device", card)
+    told = json.loads(out)["fusion"]
+    assert code == 0 and "device: a30" in err and "PoCL executed 0 of 1 fused" in err
+    assert "blocks wait for one another" in told["on_pocl"]["rtasks_0"]
+    assert told["outside"] == {} and told["refused"] == []
+
+
 def test_what_a_tuning_has_left(branches, capsys):
     words = ("tune", branches[0], "--target", "cuda -arch=sm_80", "--tasks", "list")
     assert "0 tasks" not in main(capsys, *words)[1]
@@ -118,6 +131,7 @@ def test_what_a_tuning_has_left(branches, capsys):
 
 @pytest.mark.parametrize("words, said", [
     (["--explain"], "give --fuse-rtasks too"), (["--fuse-rtasks", "--timeline", "t.png"], "does not end in .svg"),
+    (["--on-pocl"], "give --fuse-rtasks too"), (["--fusion-policy", "list"], "give --fuse-rtasks too"),
     (["--fuse-rtasks", "--timeline", "nowhere/t.svg"], "no such folder"),
 ])  # fmt: skip
 def test_mistakes_in_what_is_fused(words, said, tmp_path, capsys, monkeypatch):

@@ -11,6 +11,8 @@ pytest.importorskip("onnx")
 from onnx import TensorProto, helper, numpy_helper, save  # noqa: E402
 
 from roller_tvm import cli  # noqa: E402
+from roller_tvm.cli.relay import tuning  # noqa: E402
+from roller_tvm.rammer.code import _Made  # noqa: E402
 
 
 def main(capsys, *words):
@@ -69,6 +71,35 @@ def test_as_json(model, tmp_path, capsys):
     assert told["kernels"] == 1 < told["kernels_one_by_one"] and told["predicted_s"] < told["predicted_s_one_by_one"]
 
 
-def test_mistakes(model, tmp_path, capsys):
-    code, _, err = main(capsys, "compile", model, "-o", tmp_path / "m.tar", "--explain")
-    assert code == 2 and "--fuse-rtasks" in err
+@pytest.mark.parametrize("words, said", [
+    (["--explain"], "--explain: it is about what --fuse-rtasks does"), (["--on-pocl"], "give --fuse-rtasks too"),
+    (["--fusion-policy", "horizontal"], "give --fuse-rtasks too"), (["--device", "a100"], "give --fuse-rtasks too"),
+])  # fmt: skip
+def test_mistakes(model, tmp_path, capsys, words, said):
+    code, _, err = main(capsys, "compile", model, "-o", tmp_path / "m.tar", "--target", "cuda -arch=sm_80", *words)
+    assert code == 2 and said in err
+
+
+def test_no_block_waits_and_pocl_is_the_second_witness(pocl, model, tmp_path, capsys):
+    words = ["compile", model, "--target", "cuda -arch=sm_80", "-o", tmp_path / "m.tar", "--fuse-rtasks", "--on-pocl"]
+    code, out, err = main(capsys, *words, "--fusion-policy", "horizontal", "--explain")
+    assert code == 0 and "policy horizontal" in out and "none waits for another" in out
+    assert "rtasks_0: executed in OpenCL by PoCL: 1 kernel, all blocks" in err and "PoCL executed 1 of 1 fused" in err
+
+
+def test_a_kernel_that_pocl_finds_wrong_is_not_built(monkeypatch, pocl, model, tmp_path, capsys):
+    run = _Made._run
+    monkeypatch.setattr(_Made, "_run", lambda self, n, block, *more: run(self, n, "0u" if n else block, *more))
+    words = ["compile", model, "--target", "cuda -arch=sm_80", "-o", tmp_path / "m.tar", "--fuse-rtasks", "--on-pocl"]
+    code, _, err = main(capsys, *words, "--fusion-policy", "horizontal")
+    assert code == 6 and "result 1: " in err and not (tmp_path / "m.tar").exists()
+
+
+def test_for_a_card_of_fewer_units_than_its_architecture_s(model, tmp_path, capsys):
+    card = tmp_path / "a30.toml"
+    card.write_text('base = "a100"\nname = "a30"\nunits = { value = 56, unit = "SM" }\n')
+    words = [str(model), "--target", "cuda -arch=sm_80", "--fuse-rtasks", "--device", str(card)]
+    code, out, err = main(capsys, "compile", *words, "-o", tmp_path / "m.tar", "--explain")
+    assert code == 0 and "a30: 56 units" in out and "the device has to have 56 units" in out and "device: a30" in err
+    args = cli.make_parser("tune").parse_args(["tune", *words, "--output", str(tmp_path / "r.json")])
+    assert tuning(args).next.endswith(f"--device {card} --fuse-rtasks --tuning-records {args.output} -o model.tar")
