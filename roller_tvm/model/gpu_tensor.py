@@ -2,7 +2,8 @@
 
 A block's step loads a tile of each matrix into shared memory; its warps load fragments from there and multiply. With
 several buffers the loads of later steps are on their way meanwhile: what is left of their latency is the time of a
-step times the steps they run ahead.
+step times the steps they run ahead. Memory, and what starting and storing a block take, are those of any staged kernel
+(``gpu_kernel``), so that both recipes' times can be compared.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from math import ceil
 from ..device import DeviceSpec
 from .estimate import LevelTime, ProgramEstimate
 from .geometry import Geometry
-from .gpu import BLOCK_CYCLES, GpuRates, busiest_unit, overlapped
+from .gpu import GpuRates, busiest_unit, started
+from .gpu_kernel import BLOCK_CYCLES, DRAM_SHARE, FMA_SHARE, OVERLAP_LOSS, fetch_latency
 from .gpu_tiled import FETCH_OVERHEAD, GUARD_OVERHEAD
 from .occupancy import occupancy
 from .registers import BASE, ROUNDED_TO, register_cap
@@ -144,7 +146,8 @@ def tensor_estimate(
     # One block, one step, in cycles of its unit.
     flops = device.peak(dtype, tensor=True) / (device.units * device.clock_ghz)
     schedulers = rates.issue
-    compute = 2 * bm * bn * bk / flops * max(1.0, schedulers / (warps * resident))
+    multiplied = 2 * bm * bn * bk / (flops * FMA_SHARE)  # by warps on every scheduler
+    compute = multiplied * max(1.0, schedulers / (warps * resident))
     element = matrices[0].element_bytes
     deep = bk * element / DEPTH_BYTES
     products = bm * bn / (FRAGMENT * FRAGMENT) * deep * 2
@@ -166,26 +169,27 @@ def tensor_estimate(
     )
     l2_time = moved / rates.l2
     far = _far_bytes(device, matrices, grid, shape, (m, n, k), device.units * resident)
-    dram_time = far / (blocks * steps) / rates.dram
+    dram_time = far / (blocks * steps) / (rates.dram * DRAM_SHARE)
     pipes = {"compute": compute, "issue": issue, "shared": shared_time, "l2": l2_time, "dram": dram_time}
-    throughput = overlapped(list(pipes.values()))
-    alone = max(compute, issue, shared_time) * max(1.0, schedulers / warps)
-    sync = 2 * rates.shared_latency
+    throughput = _beside(*pipes.values())
+    alone = _beside(multiplied, issue, shared_time) * max(1.0, schedulers / warps)
+    sync = (2 + deep) * rates.shared_latency  # two barriers, the first fragments of each round
+    arrive = fetch_latency(device, rates, min(1.0, far / (moved * blocks * steps))) + l2_time
     if ahead and shape.stages > 1:
         # A load has the steps that it runs ahead to arrive in.
-        latency = max(alone + sync, (rates.dram_latency + l2_time + alone) / (shape.stages - 1))
+        latency = max(alone + sync, (arrive + alone) / (shape.stages - 1))
     else:
-        latency = rates.dram_latency + l2_time + alone + sync
+        latency = arrive + alone + sync
     busiest, waves = busiest_unit(device, blocks, resident)
     # A block keeps its unit busy for a share of a step's latency; blocks know nothing of one another's phases, so that
     # the unit idles when all of them wait.
     busy = min(1.0, throughput / latency)
     step = throughput / (1 - (1 - busy) ** resident)
-    cycles = busiest * (steps * step + BLOCK_CYCLES) + rates.dram_latency
     outputs = batch * m * n
     store_bytes = outputs * geometry.output_bytes + geometry.epilogue_bytes
-    store = store_bytes / (rates.dram * device.units) + rates.dram_latency
-    seconds = (cycles + store) * rates.cycle + device.launch_overhead_us * 1e-6
+    store = store_bytes / blocks / min(rates.l2, rates.dram * DRAM_SHARE)
+    cycles = busiest * (steps * step + store + BLOCK_CYCLES / resident) + rates.dram_latency
+    seconds = max(cycles * rates.cycle, started(device, blocks)) + device.launch_overhead_us * 1e-6
     bound = max(pipes, key=lambda pipe: pipes[pipe]) if step < WAITING * throughput else "latency"
     per_unit = blocks * steps / device.units * rates.cycle
     levels = (
@@ -194,9 +198,15 @@ def tensor_estimate(
         LevelTime("shared", loads * FRAGMENT * DEPTH_BYTES * blocks * steps, shared_time * per_unit),
     )
     return ProgramEstimate(
-        seconds, compute * per_unit, levels, bound, geometry.stage.flops + geometry.epilogue_flops * outputs,
-        blocks, waves, resident, limit, threads, registers, shared, blocks / (busiest * device.units),
+        seconds, compute * FMA_SHARE * per_unit, levels, bound,
+        geometry.stage.flops + geometry.epilogue_flops * outputs, blocks, waves, resident, limit, threads, registers,
+        shared, blocks / (busiest * device.units),
     )  # fmt: skip
+
+
+def _beside(*pipes: float) -> float:
+    """Time of pipes that work at once, as in ``staged_time``: the slowest, and what it does not hide of the others."""
+    return max(pipes) + OVERLAP_LOSS * (sum(pipes) - max(pipes))
 
 
 def _waste(run_bytes: int, matrix: Matrix, sector: int) -> float:

@@ -1,0 +1,73 @@
+"""The model of tensor-core kernels against what others measured of mma.sync; no record of ours has any."""
+
+from dataclasses import replace
+
+import pytest
+
+from roller_tvm.device import load_device
+from roller_tvm.device.spec import FrozenMap
+from roller_tvm.expr.operators import operator
+from roller_tvm.model.geometry import Geometry
+from roller_tvm.model.gpu_tensor import Matrix, TensorShape, tensor_estimate
+from roller_tvm.plan import construct
+from roller_tvm.plan.features import Features
+
+UNITS, GHZ, DRAM_GBPS, L2_MIB = 188, 2.2, 1792, 128
+#: TFLOP/s of hand-written kernels on an RTX PRO 6000 Blackwell Max-Q (waynehacking8/blackwell-tensorcore-kernels,
+#: results/bench.csv): blocks of 128x128x32, by size, warp tile and buffers.
+MEASURED = {
+    (2048, 32, 1): 137.1, (2048, 32, 2): 141.4, (2048, 64, 2): 201.0,
+    (4096, 32, 1): 178.3, (4096, 32, 2): 182.3, (4096, 64, 2): 241.4,
+    (8192, 32, 1): 163.0, (8192, 32, 2): 175.4, (8192, 64, 2): 238.5,
+}  # fmt: skip
+
+
+def card():
+    """That card: an RTX 4090 with other numbers, its tensor cores with 1024 FLOP a clock and unit (as probed there)."""
+    base = load_device("rtx4090")
+    scale = UNITS * GHZ / (base.units * base.clock_ghz)
+    levels = [
+        replace(level, bandwidth_gbps=DRAM_GBPS if level.name == "dram" else level.bandwidth_gbps * scale,
+                capacity_bytes=L2_MIB << 20 if level.name == "l2" else level.capacity_bytes)
+        for level in base.levels
+    ]  # fmt: skip
+    peak = FrozenMap({"float16": UNITS * 1024 * GHZ})
+    return replace(base, units=UNITS, clock_ghz=GHZ, levels=tuple(levels), tensor_gflops=peak)
+
+
+def predicted(device, size, warp, stages):
+    """TFLOP/s."""
+    geometry = Geometry.of(operator("matmul", m=size, n=size, k=size, dtype="float16"), "matmul")
+    matrices = tuple(Matrix(n, bool(n), 2, size * size * 2, False) for n in (0, 1))
+    shape = TensorShape((128, 128, 32), (warp, warp), stages, (8, 8))
+    told = tensor_estimate(geometry, device, matrices, (1, size, size, size), shape, "float16", True)
+    return 2 * size**3 / told.seconds / 1e12
+
+
+def test_kernels_that_others_measured_stand_in_their_order():
+    device = card()
+    told = {key: predicted(device, *key) for key in MEASURED}
+    for size in {size for size, *_ in MEASURED}:
+        own = [key for key in MEASURED if key[0] == size]
+        assert sorted(own, key=told.get) == sorted(own, key=MEASURED.get)
+    ratios = [told[key] / MEASURED[key] for key in MEASURED]
+    assert min(ratios) > 0.7 and max(ratios) < 1.1
+
+
+@pytest.mark.parametrize("device", ["a100", "h200"])
+def test_the_best_plan_of_a_large_product_is_as_fast_as_the_best_that_is_known(device):
+    """On A100 CUTLASS does 240 and cuBLAS 250 of 312 TFLOP/s (NVIDIA/cutlass, issue 105)."""
+    spec = load_device(device)
+    product = operator("matmul", m=4096, n=4096, k=4096, dtype="float16")
+    best = construct(product, spec, 1, Features.of_tensor_ir(spec)).best
+    assert 0.65 < best.estimate.gflops / spec.peak("float16", tensor=True) < 0.82
+
+
+def test_memory_costs_a_tensor_core_no_less_than_other_units():
+    """Where memory is the limit the two recipes differ little: both read the same bytes."""
+    spec = load_device("a100")
+    stream = operator("matmul", m=16, n=4096, k=4096, dtype="float16")
+    features = Features.of_tensor_ir(spec)
+    plain = replace(features, tensor_cores=False)
+    both, without = (construct(stream, spec, 1, f).best.seconds for f in (features, plain))
+    assert without / both < 1.1
