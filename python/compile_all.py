@@ -1,13 +1,18 @@
 #!/usr/bin/env python3
-"""Compile the paper's operators by the plans of today, on both lines, and write benchmarks/ anew.
+"""Compile the paper's 119 operators by the plans of today, on both lines, and write benchmarks/ anew.
 
-    python python/compile_all.py                     # goes on where it was; --top 1 first, more later
-    python python/compile_all.py --only a100,relax_h200
+    .venv/relay/bin/python python/compile_all.py                          # every run, then the tables
+    .venv/relay/bin/python python/compile_all.py --only a100,relax_h200   # some runs, no tables
 
-Runs compile_operators.py in the environment of either line, one after the other (no GPU; minutes each), then
-resources.py: compiled_*.jsonl.gz, compiled_operators.txt (totals), resources.txt (a line an operator). Until then all
-lies under build/compiled/, by the state of the code that plans and by compiler: with another it begins anew. Nothing is
-written of runs of which one did not end as it should.
+It takes `make venv` (both environments, NVRTC in them) and minutes a run; no GPU. A run is compile_operators.py in the
+environment of its line. One that was interrupted goes on where it was; with a larger --top it compiles what is
+missing.
+
+Written to benchmarks/: compiled_operators.txt (totals of each run), resources.txt (a line an operator, predicted beside
+compiled, and how the errors lie), compiled_RUN.jsonl.gz (all that was compiled). Until every run has ended as it should
+all lies in build/compiled/CODE/COMPILER/, where CODE is the state of the code that plans: other code begins anew.
+
+Exit codes: 0 written (with --only: compiled), 1 a run did not end as it should, or no compiler is here, 2 no such run.
 """
 
 from __future__ import annotations
@@ -26,6 +31,9 @@ sys.path.insert(0, str(ROOT))
 
 from compiling import read_results, summary  # noqa: E402
 from resources import architectures, report  # noqa: E402
+
+from roller_tvm.errors import RollerError, ToolchainError, UsageError  # noqa: E402
+from roller_tvm.toolchain.compilers import NVRTC_REMEDY  # noqa: E402
 
 BENCHMARKS = ROOT / "benchmarks"
 #: What plans and their kernels follow from, of the package and beside this script.
@@ -64,6 +72,7 @@ RUNS = (
     Run("relax_a100_float16", "relax", "--device a100 --archs sm_80 --dtype float16 --only C,M"),
     Run("relax_h200_float16", "relax", "--device h200 --archs sm_90 --dtype float16 --only C,M"),
 )
+NAMES = [run.name for run in RUNS]
 
 
 def state(root: Path) -> str:
@@ -83,10 +92,21 @@ def state(root: Path) -> str:
 
 
 def compiler_of(line: str) -> str:
-    """The CUDA compiler that a line's environment takes, such as 'nvrtc 12.9'."""
-    ask = "from roller_tvm.toolchain import find_compilers; print(find_compilers()[0])"
-    told = subprocess.run([f".venv/{line}/bin/python", "-c", ask], capture_output=True, text=True, cwd=ROOT, check=True)
-    return told.stdout.split(" (")[0].strip()
+    """The CUDA compiler that a line's environment takes, such as 'nvrtc 12.9'.
+
+    Raises
+    ------
+    ToolchainError
+        There is no such environment, or no compiler for it.
+    """
+    python = ROOT / ".venv" / line / "bin/python"
+    if not python.is_file():
+        raise ToolchainError(f"there is no environment of the {line} line", str(python), "make venv")
+    ask = "from roller_tvm.toolchain import find_compilers; print(*find_compilers()[:1])"
+    told = subprocess.run([python, "-c", ask], capture_output=True, text=True, cwd=ROOT, check=True).stdout.strip()
+    if not told:
+        raise ToolchainError("neither NVRTC nor nvcc found to compile CUDA with", str(python), NVRTC_REMEDY)
+    return told.split(" (")[0]
 
 
 def results_of(folder: Path, run: Run, compiler: str) -> Path:
@@ -124,12 +144,18 @@ def write(folder: Path, benchmarks: Path, runs: Sequence[Run], top: int, compile
 def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--top", type=int, default=2, help="plans of each operator; default 2")
-    parser.add_argument("--only", default="", help=f"some of {', '.join(r.name for r in RUNS)}; writes no tables")
+    parser.add_argument("--only", default="", metavar="RUNS", help=f"some of {', '.join(NAMES)}; writes no tables")
     args = parser.parse_args(words)
     folder = ROOT / "build" / "compiled" / state(ROOT)
     wanted = [name for name in args.only.split(",") if name]
-    runs = [run for run in RUNS if not wanted or run.name in wanted]
-    compilers = {line: compiler_of(line) for line in dict.fromkeys(run.line for run in runs)}
+    try:
+        if strange := [name for name in wanted if name not in NAMES]:
+            raise UsageError(f"no run is called {strange[0]!r}", "--only", f"runs: {', '.join(NAMES)}")
+        runs = [run for run in RUNS if not wanted or run.name in wanted]
+        compilers = {line: compiler_of(line) for line in dict.fromkeys(run.line for run in runs)}
+    except RollerError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
     failed = []
     for run in runs:
         out = results_of(folder, run, compilers[run.line])

@@ -84,3 +84,12 @@ def test_nothing_is_written_of_a_run_that_broke_off(script, asked, monkeypatch):
     assert script.main([]) == 1 and len(asked.words) == len(script.RUNS) and not written
     asked.code = 0
     assert script.main([]) == 0 and len(written) == 1
+
+
+def test_what_is_missing_is_told_with_its_remedy(script, monkeypatch, tmp_path, capsys):
+    assert script.main(["--only", "a100,h100"]) == 2
+    assert "'h100'" in capsys.readouterr().err
+    monkeypatch.setattr(script, "ROOT", tmp_path)
+    monkeypatch.setattr(script, "state", lambda root: "code")
+    assert script.main([]) == 1
+    assert "make venv" in capsys.readouterr().err
