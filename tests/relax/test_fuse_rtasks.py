@@ -18,7 +18,7 @@ from roller_tvm.relax import FuseRTasks, build, rtask_graph, tune  # noqa: E402
 from roller_tvm.relax.devices import device_of  # noqa: E402
 from roller_tvm.relax.emulated_model import EmulatedModel  # noqa: E402
 from roller_tvm.relax.package import save_model, with_signature  # noqa: E402
-from roller_tvm.relax.pipeline import lower, prepare  # noqa: E402
+from roller_tvm.relax.pipeline import lower, prepare, schedule  # noqa: E402
 from roller_tvm.relax.resources import cuda_sources, resources_of  # noqa: E402
 from roller_tvm.relax.targets import make_target  # noqa: E402
 from roller_tvm.relax.tasks import extract_tasks  # noqa: E402
@@ -200,6 +200,26 @@ def test_plain_tvm_compiles_a_kernel_a_plan():
     assert fuse.report.launches == len(fuse.report.functions) == 1
     assert kernels_of(fused)["rtasks_0"] == tuple(o for o, _ in fuse.report.regions[0].plan.parts[0].kernels)
     assert "main" in str(mod) and not kernels_of(mod)  # the given module is as it was
+
+
+def test_a_plan_is_captured_in_a_cuda_graph():
+    """By TVM's own pass, as any kernel; what it hands on within lies in memory that is the graph's."""
+    def body(builder, x):  # the model's input and its result are no memory of the graph's
+        def away(x, channels):
+            out = relax.TensorType((1, channels, 8, 8), F32)
+            return builder.emit(relax.call_dps_packed("roller_tvm.test.twice", relax.Tuple([x]), out))
+
+        return away(builder.emit(inception(builder, away(x, 8))), 32)
+
+    target = make_target(A100)
+    fuse = FuseRTasks(target, top=2)
+    with tvm.transform.PassContext(config={"relax.backend.use_cuda_graph": True}), target:
+        mod, _ = schedule(prepare(module(body, (1, 8, 8, 8)), target), target, fuse_rtasks=fuse)
+        made = lower(target)(mod)
+    ((name, kernel),) = fuse.report.kernels.items()
+    captured, (workspace,) = str(made["main_cuda_graph_capture"]), kernel.host.between
+    assert f"{name}(lv, " in captured and f"alloc2: R.Tensor(({workspace.shape[0]},)" in captured
+    assert kernel.resident and fuse.report.regions[0].plan.launch == "graph"
 
 
 @pytest.mark.skipif(not find_compilers(), reason="no CUDA compiler")
