@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..emulate import Checked, check, check_on_pocl
+from ..emulate import Checked, NotEmulated, check, check_on_pocl
 from ..errors import RollerError
 from ..lower import lower
 from ..measure.numerics import make_inputs, shape_of, usable
@@ -61,7 +61,7 @@ def check_plan_on_pocl(plan: Plan, tensors: Sequence[Any]) -> Checked:
     Raises
     ------
     NotEmulated
-        TVM makes no OpenCL of it (tensor cores).
+        It uses tensor cores, which OpenCL has not.
     ToolchainError
         There is no PoCL.
     WrongAnswer
@@ -74,6 +74,9 @@ def check_plan_on_pocl(plan: Plan, tensors: Sequence[Any]) -> Checked:
     """
     from tvm import te
 
+    if any(program.recipe == "gpu.tensor" for program in plan.programs):
+        remedy = "leave --on-pocl out: the emulator is the only witness of tensor cores"
+        raise NotEmulated("OpenCL has no tensor cores", plan.expression.name, remedy)
     tensors = list(tensors)
     func = te.create_prim_func(tensors)
     function = opencl_function(apply_steps_tir(func, read_prim_func(func), lower(plan)))

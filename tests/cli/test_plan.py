@@ -169,6 +169,13 @@ def test_a_second_witness(pocl, capsys):
     assert code == 2 and "--check" in err
 
 
+@pytest.mark.relax
+def test_tensor_cores_have_one_witness(capsys):
+    words = ["m=32", "n=16", "k=16", "dtype=float16", "--device", "a100", "--top", "1", "--check", "--on-pocl"]
+    code, out, err = plan(capsys, "matmul", *words)
+    assert code == 3 and "#1 executed on the CPU: 1 kernel" in out and "OpenCL has no tensor cores" in err
+
+
 @pytest.mark.parametrize("words", [["--device", "cpu"], ["--device", "mi50"]])
 def test_only_kernels_for_nvidia_gpus_are_executed(capsys, words):
     code, _, err = plan(capsys, "matmul", "m=8", "n=8", "k=8", "--check", *words)
