@@ -11,7 +11,7 @@ from tvm import relax, te  # noqa: E402
 
 from roller_tvm.device import load_device  # noqa: E402
 from roller_tvm.emulate import Checked  # noqa: E402
-from roller_tvm.errors import WrongAnswer  # noqa: E402
+from roller_tvm.errors import TargetError, WrongAnswer  # noqa: E402
 from roller_tvm.rammer import plan_graph  # noqa: E402
 from roller_tvm.rammer.code import _Made  # noqa: E402
 from roller_tvm.rammer.device_code import CannotFuse  # noqa: E402
@@ -20,7 +20,7 @@ from roller_tvm.relax.fused_on_pocl import FusedOnPocl, check_fusion_on_pocl  # 
 from roller_tvm.relax.targets import make_target  # noqa: E402
 from roller_tvm.te import te_operator  # noqa: E402
 from roller_tvm.tir.rtasks import Call, RFunctions, call_graph  # noqa: E402
-from tests.relax.networks import default, module, values  # noqa: E402
+from tests.relax.networks import LLVM, default, module, values  # noqa: E402
 from tests.relax.test_fuse_rtasks import emulate  # noqa: E402
 
 A100 = {"kind": "cuda", "arch": "sm_80"}
@@ -100,6 +100,11 @@ def heads(builder, x):
 def test_a_module(pocl):
     found = check_fusion_on_pocl(module(heads, (4, 16)), A100, top=2)
     assert "rtasks_0" in found and all(isinstance(r, Checked) for r in found.values()), found
+
+
+def test_a_target_that_is_no_gpu():
+    with pytest.raises(TargetError, match="fused kernels are a GPU's"):
+        check_fusion_on_pocl(module(heads, (4, 16)), LLVM)
 
 
 def test_the_same_policy_in_cuda(tmp_path):
