@@ -2,7 +2,7 @@
 # make lint   ruff and mypy alone             make venv   set up alone             make clean   remove all of it
 # make nightly   every check, and what is too long for each change: every operator's GPU kernels executed
 # make gpu-kit   build/gpu-kit: every kernel compiled, for python/gpu_kit.py on a machine with a card (KIT_ARGS="--only C0,M1")
-# make pytest-relay, pytest-relax             the tests of one of TVM's lines; PYTEST_ARGS="tests/te -x"
+# make pytest-relay, pytest-relax, pytest-core   the tests of one of TVM's lines, or of what needs none; PYTEST_ARGS="tests/te -x"
 
 # TVM 0.17 wants numpy 1.26, which has wheels up to Python 3.12.
 PYTHON ?= $(shell for p in python3.11 python3.10 python3.12 python3; do \
@@ -32,7 +32,7 @@ endef
 
 QUIET := --quiet --disable-pip-version-check
 
-.PHONY: test nightly pytest pytest-relay pytest-relax demo demo-relay demo-relax gpu-kit venv lint clean
+.PHONY: test nightly pytest pytest-relay pytest-relax pytest-core demo demo-relay demo-relax gpu-kit venv lint clean
 .DELETE_ON_ERROR:
 
 test: lint pytest
@@ -40,14 +40,16 @@ test: lint pytest
 nightly: override PYTEST_ARGS += --nightly
 nightly: test
 
-pytest: pytest-relay pytest-relax
+pytest: pytest-relay pytest-relax pytest-core
 
 pytest-relay: $(RELAY)/.ready
 	$(RELAY)/bin/python -m pytest -m "tvm or te" $(PYTEST_ARGS)
 
-# What needs no TVM runs here, and above not again: the shorter of the two.
 pytest-relax: $(RELAX)/.ready
-	$(RELAX)/bin/python -m pytest -m "not tvm" $(PYTEST_ARGS)
+	$(RELAX)/bin/python -m pytest -m "relax or te" $(PYTEST_ARGS)
+
+pytest-core: $(RELAY)/.ready
+	$(RELAY)/bin/python -m pytest -m "not (tvm or relax or te)" $(PYTEST_ARGS)
 
 demo: demo-relay demo-relax
 

@@ -6,6 +6,8 @@ import pytest
 from roller_tvm.emulate import DeviceArray, compile
 from roller_tvm.errors import UsageError
 
+from ..sampling import sampled
+
 
 def run(body, args, grid=1, block=32, parameters="float* A, float* B", head="", **options):
     program = compile(head + 'extern "C" __global__ void f(' + parameters + ") {" + body + "}")
@@ -105,7 +107,7 @@ def test_a_tree_of_shuffles_in_halves():
 
 @pytest.mark.parametrize(
     ("c_type", "call", "expected"),
-    [
+    sampled([
         ("float", "atomicAdd(A, 0.25f)", 3 + 24), ("double", "atomicAdd(A, 0.25)", 3 + 24),
         ("half", "atomicAdd(A, (half)0.25f)", 3 + 24), ("int", "atomicSub(A, 2)", 3 - 192),
         ("int", "atomicMin(A, 50 - (int)(threadIdx.x + 32 * blockIdx.x))", -45),
@@ -113,7 +115,7 @@ def test_a_tree_of_shuffles_in_halves():
         ("unsigned", "atomicXor(A, threadIdx.x)", 3), ("unsigned", "atomicInc(A, 9u)", (3 + 96) % 10),
         ("int", "atomicAdd_block(A, 1)", 99), ("unsigned long long", "atomicAdd(A, 1ull << 40)", 3 + (96 << 40)),
         ("int", "int seen = 3, old; do seen = atomicCAS(A, old = seen, seen + 2); while (seen != old)", 3 + 192),
-    ],
+    ], 4),
 )  # fmt: skip
 def test_atomics(c_type, call, expected):
     kinds = {"half": "float16", "float": "float32", "double": "float64", "int": "int32", "unsigned": "uint32"}

@@ -189,6 +189,7 @@ def without(function, text, count=-1):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly  # TVM's intrinsics again
 def test_a_pipeline_without_its_waits_or_barriers_is_caught():
     function = emulated_tensor_matmul("mma", stages=2)
     rng = np.random.default_rng(0)

@@ -5,6 +5,8 @@ import pytest
 
 from roller_tvm.emulate import DeviceArray, KernelFault, compile
 
+from ..sampling import sampled
+
 HEAD = "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n#include <mma.h>\n"
 
 # The registers of a lane, as the PTX manual numbers them: group = lane / 4, t = lane % 4.
@@ -56,9 +58,9 @@ def bf16(x):
 
 @pytest.mark.parametrize(
     ("m", "k", "a_type", "c_type"),
-    [(16, 8, "f16", "f32"), (16, 16, "f16", "f32"), (16, 16, "f16", "f16"), (16, 8, "bf16", "f32"),
+    sampled([(16, 8, "f16", "f32"), (16, 16, "f16", "f32"), (16, 16, "f16", "f16"), (16, 8, "bf16", "f32"),
      (16, 16, "bf16", "f32"), (16, 4, "tf32", "f32"), (16, 8, "tf32", "f32"), (8, 16, "s8", "s32"),
-     (16, 16, "s8", "s32"), (16, 32, "s8", "s32"), (16, 32, "u8", "s32")],
+     (16, 16, "s8", "s32"), (16, 32, "s8", "s32"), (16, 32, "u8", "s32")], 4),
 )  # fmt: skip
 def test_mma(m, k, a_type, c_type):
     rng = np.random.default_rng(0)
@@ -100,7 +102,7 @@ def ldmatrix_source(count, transpose=False, offset="0"):
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
-@pytest.mark.parametrize("transpose", [False, True])
+@pytest.mark.parametrize("transpose", sampled([False, True], always=(True,)))
 def test_ldmatrix(count, transpose):
     a = np.arange(256).astype("float16").reshape(4, 8, 8)
     out = np.zeros((count, 32), "uint32")
@@ -142,9 +144,9 @@ extern "C" __global__ void f({a}* A, {a}* B, {c}* C) {{
 
 @pytest.mark.parametrize(
     ("shape", "kind", "result", "precision"),
-    [((16, 16, 16), "half", "float", ""), ((32, 8, 16), "half", "half", ""), ((8, 32, 16), "half", "float", ""),
+    sampled([((16, 16, 16), "half", "float", ""), ((32, 8, 16), "half", "half", ""), ((8, 32, 16), "half", "float", ""),
      ((16, 16, 16), "nv_bfloat16", "float", ""), ((16, 16, 16), "signed char", "int", ""),
-     ((16, 16, 8), "float", "float", "wmma::precision::tf32")],
+     ((16, 16, 8), "float", "float", "wmma::precision::tf32")], 4),
 )  # fmt: skip
 @pytest.mark.parametrize("columns", [False, True])
 def test_wmma(shape, kind, result, precision, columns):

@@ -21,11 +21,13 @@ from roller_tvm.model.geometry import Geometry
 from roller_tvm.model.storage import storage_elements
 from roller_tvm.plan import Plan, RankedPlan, construct
 from roller_tvm.plan.gpu_tiled import IDLE_LANES, awkward
+from roller_tvm.plan.gpu_transpose import STANDS_OVER
 from roller_tvm.plan.lanes import LaneNest, lane_nests
 from roller_tvm.plan.partition import partition, store_guarded, store_rearranged
 from roller_tvm.plan.rows import row_nest
 
 from ..expr.strategies import operators
+from ..sampling import sampled
 from .devices import CPUS, GPUS, device
 
 names = st.sampled_from([*GPUS, *CPUS])
@@ -44,7 +46,9 @@ def planned(data, on=planned_for):
 
 def check_tiles(program, stage):
     for axis in stage.axes:
-        sizes = [axis.extent, *(t[axis.name] for t in program.tiles)]
+        # A tile that is only moved may stand over the edge: its guard costs a comparison.
+        over = STANDS_OVER if program.recipe == "gpu.transpose" else 0
+        sizes = [int(axis.extent * (1 + over)), *(t[axis.name] for t in program.tiles)]
         assert sizes == sorted(sizes, reverse=True), f"{axis}: {sizes} along {program}"
 
 
@@ -137,6 +141,10 @@ def geometry_of(plan, program):
 @given(st.data())
 def test_every_plan_is_legal(data):
     construction, spec, _ = planned(data, names)
+    check_legal(construction, spec)
+
+
+def check_legal(construction, spec):
     for ranked in construction.plans:
         plan = ranked.plan
         assert len(plan.programs) == len(ranked.estimate.programs)
@@ -146,6 +154,12 @@ def test_every_plan_is_legal(data):
                 check_cpu(program, estimate, plan, spec)
             else:
                 check_gpu(program, estimate, plan, spec, construction.eps)
+
+
+def test_a_layout_change_may_stand_over_the_edge():
+    construction = construct(operator("transpose", shape=(7, 7), perm=(1, 0)), device("a100"), top=6)
+    check_legal(construction, device("a100"))
+    assert any(max(p.tiles[0].shape.values()) == 8 for r in construction.plans for p in r.plan.programs)
 
 
 @thorough
@@ -283,7 +297,7 @@ def test_recipes_of_known_operators(words, name, recipes):
     assert [p.recipe for p in best.programs] == recipes
 
 
-@pytest.mark.parametrize("name", GPUS)
+@pytest.mark.parametrize("name", sampled(GPUS, 4))
 def test_few_outputs_and_a_long_sum_are_split(name):
     best = construct(operator("matmul", m=16, n=16, k=32768), device(name)).best
     assert best.plan.split_reductions and not best.plan.split_reductions[0].lanes

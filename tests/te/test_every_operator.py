@@ -27,8 +27,8 @@ from .every_operator import FAMILIES, NOT_ON_A_GPU, POSITIVE  # noqa: E402
 CPU, GPU, PLANS = "avx512", "a100", 2
 TARGET = "llvm -mcpu=core-avx2"
 CASES = [(family, name) for family, cases in FAMILIES.items() for name in cases]
-# A quarter of them at every change, all in make nightly.
-SAMPLE = in_sample(CASES, 4)
+# An eighth of them at every change, all in make nightly.
+SAMPLE = in_sample(CASES, 8)
 
 
 @cache
@@ -88,7 +88,7 @@ def poison(tensor):
     return np.full(reference.shape_of(tensor), value, kind)
 
 
-@pytest.mark.parametrize(("family", "name"), sampled(CASES, 4))
+@pytest.mark.parametrize(("family", "name"), sampled(CASES, 8))
 def test_on_a_cpu_it_computes_what_it_should(request, family, name):
     found = built(family, request.config.getoption("--nightly"))[name]
     if isinstance(found, Exception):
@@ -110,7 +110,7 @@ def test_on_a_cpu_it_computes_what_it_should(request, family, name):
             assert not reference.difference(got, wanted, terms), f"plan {rank}"
 
 
-@pytest.mark.parametrize(("family", "name"), sampled(CASES, 4))
+@pytest.mark.parametrize(("family", "name"), sampled(CASES, 8))
 def test_for_a_gpu_it_is_planned_and_its_kernels_are_well_formed(family, name):
     if name in NOT_ON_A_GPU:
         with pytest.raises(UnsupportedOperator, match=NOT_ON_A_GPU[name]):
