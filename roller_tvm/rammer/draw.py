@@ -17,6 +17,8 @@ from .vdevice import VDevice
 
 # Of the picture, in its own units.
 _WIDTH, _LEFT, _TOP, _HEIGHT, _GAP, _LEGEND = 1000.0, 70.0, 24.0, 220.0, 46.0, 18.0
+#: Characters of a name in the legend, which has room for six in a row; all of it is told on pointing.
+_NAME = 21
 
 
 def draw(plan: FusionPlan, device: DeviceSpec) -> str:
@@ -62,8 +64,9 @@ def draw(plan: FusionPlan, device: DeviceSpec) -> str:
     for n, operator in enumerate(operators):
         x = _LEFT + n % 6 * (_WIDTH - _LEFT) / 6
         y = 2 * (_TOP + _HEIGHT) + _GAP + n // 6 * _LEGEND
+        short = operator if len(operator) <= _NAME else f"{operator[: _NAME - 1]}\u2026"
         lines.append(f'<rect x="{x:g}" y="{y:g}" width="10" height="10" fill="{colours[operator]}"/>'
-                     f'<text x="{x + 14:g}" y="{y + 9:g}">{escape(operator[:24])}</text>')
+                     f'<text x="{x + 14:g}" y="{y + 9:g}">{escape(short)}<title>{escape(operator)}</title></text>')
     return "\n".join([*lines, "</svg>\n"])
 
 

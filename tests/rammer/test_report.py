@@ -59,6 +59,7 @@ def test_picture() -> None:
     assert titles.count("launch") == 5 + 1  # before: one rectangle an operator; after: one kernel
     assert titles.count("a <b> & c, 20 rTasks") >= 2
     assert {"branch0, 30 rTasks", "branch0, 4 rTasks"} <= set(titles)
+    assert "a <b> & c" in titles  # of the legend, which cuts long names
     words = [t.text for t in root.iter(f"{space}text")]
     assert any(w.startswith("one by one: 8 kernels") for w in words if w)
     assert any(w.startswith("fused: 1 kernels") for w in words if w)
