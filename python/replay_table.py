@@ -39,10 +39,8 @@ def row(name: str, files: int, f: Figures) -> str:
 
 
 def judged(files: list[Replayed], predictions: Predictions) -> Figures:
-    """Overall figures of the kinds that are judged."""
-    return overall([
-        predictions.judge(file.first(FIRST)) for file in files if file.kind in JUDGED and file.first(FIRST)
-    ])  # fmt: skip
+    """Overall figures of files."""
+    return overall([predictions.judge(file.first(FIRST)) for file in files])
 
 
 def main() -> int:
@@ -76,13 +74,14 @@ def main() -> int:
         result[name] = {kind: {who: f.to_json() for who, f in p["first"].items()} for kind, p in tables.items()}
         if not args.no_effects:
             print(f"\nleaving one effect out ({', '.join(JUDGED)})\n{HEAD}")
-            whole = judged(files, predictions)
-            print(row("every effect", len(files), whole))
+            kept = [file for file in files if file.kind in JUDGED and file.first(FIRST)]
+            whole = judged(kept, predictions)
+            print(row("every effect", len(kept), whole))
             without = {}
             for effect in EFFECTS:
-                without[effect] = judged(files, Predictions(device, ALL.without(effect)))
+                without[effect] = judged(kept, Predictions(device, ALL.without(effect)))
                 lost = whole.correlation - without[effect].correlation
-                print(row(f"without {effect}", len(files), without[effect]) + f"  {-lost:+.3f}")
+                print(row(f"without {effect}", len(kept), without[effect]) + f"  {-lost:+.3f}")
             result[name]["effects"] = {k: f.to_json() for k, f in without.items()}
         print(flush=True)
     if args.json:
