@@ -91,6 +91,7 @@ def test_many_trials_end_when_nothing_is_gained(tasks, tmp_path, alike):
     assert len(alike) == 8 and list(again.best_costs) == [0.001, 0.001]
 
 
+@pytest.mark.nightly
 def test_tvms_own_scheduler_with_our_policies(tasks, tmp_path, alike):
     log = tmp_path / "records.json"
     theirs = [product_task(ansor, n=64), product_task(ansor, n=48)]

@@ -66,6 +66,7 @@ def test_every_callback_is_called_with_every_trial(tuned):
     assert costs == pytest.approx([r["r"][0][0] for r in records(log)], rel=1e-4)
 
 
+@pytest.mark.nightly
 def test_resuming_measures_what_was_not_measured(tuned, tmp_path):
     task, log, _ = tuned
     more = tmp_path / "more.json"

@@ -21,6 +21,7 @@ def outputs_of_every_layer(prepared):
 
 
 @pytest.mark.parametrize("network", ["resnet50", "squeezenet"])
+@pytest.mark.nightly
 def test_activations_neither_die_nor_explode(tmp_path, network):
     prepared = light(network, tmp_path)
     first, *layers = outputs_of_every_layer(prepared)

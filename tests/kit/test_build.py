@@ -42,12 +42,18 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def kit(tmp_path_factory):
+def cases(request):
+    """Half of them at every change, all in make nightly."""
+    return CASES if request.config.getoption("--nightly") else [CASES[n] for n in (0, 1, 3, -1)]
+
+
+@pytest.fixture(scope="module")
+def kit(tmp_path_factory, cases):
     if not find_compilers():
         pytest.skip("neither NVRTC nor nvcc here")
     folder = tmp_path_factory.mktemp("kit")
     build_support(folder, "sm_90", OPTIONS)
-    for case in CASES:
+    for case in cases:
         build_case(folder, case, "sm_90", OPTIONS)
     return folder
 
@@ -61,13 +67,13 @@ def sources(kit):
     return found
 
 
-def test_every_kernel_computes_what_the_reference_does(kit):
+def test_every_kernel_computes_what_the_reference_does(kit, cases):
     if find_compiler() is None:
         pytest.skip("needs a C++ compiler")
     card = EmulatedCard(sources(kit))
     steps: list[str] = []
     bench = Bench(card, kit, "sm_90", steps.append)
-    for case in CASES:
+    for case in cases:
         path = archive_path(kit, "sm_90", case)
         held = len(card.memory)
         results = list(measure_operator(bench, path, [0, 1], 0.0, float("inf")))
@@ -78,8 +84,8 @@ def test_every_kernel_computes_what_the_reference_does(kit):
             assert results[0]["error"] == 0, "sums of the kit's inputs are exact"
 
 
-def test_what_is_written_is_read_back(kit):
-    assert verify(kit) == (5 + sum(len(read_operator(archive_path(kit, "sm_90", c)).plans) for c in CASES), [])
+def test_what_is_written_is_read_back(kit, cases):
+    assert verify(kit) == (5 + sum(len(read_operator(archive_path(kit, "sm_90", c)).plans) for c in cases), [])
     operator = read_operator(archive_path(kit, "sm_90", CASES[3]))
     plan = operator.plans[0]
     assert Plan.from_json(plan.plan).device == operator.device == "h200"

@@ -55,8 +55,9 @@ def test_all_is_well(driver, tmp_path):
     assert code == 0 and results["status"] == "done", said
     assert verdicts(results, "E1") == ["right"] * 4 and verdicts(results, "E2") == ["right"]
     plan = results["operators"]["E1.float32"]["plans"]["1"]
-    assert plan["us"]["median"] == pytest.approx(10) and plan["error"] == 0 and plan["us"]["count"] >= 5
-    assert results["card"]["name"] == "NVIDIA Made Up" and results["floor_us"] == pytest.approx(2.5)
+    # The card's own time: launching costs this process some 20 us, of which little may show where it is interrupted.
+    assert 10 <= plan["us"]["median"] < 13 and plan["error"] == 0 and plan["us"]["count"] >= 5
+    assert results["card"]["name"] == "NVIDIA Made Up" and 2.5 <= results["floor_us"] < 5
     table = (tmp_path / "out/table.md").read_text()
     assert "| E1.float32 | direct #1 | 10.0 | 20.0 | 10.0 | 4 |" in table
     assert "| relu float32 | 2 | 5 |  | " in table and " | 2.00 | " in table, "the regret of the first plan"
@@ -79,7 +80,7 @@ def test_a_graph_fused_beside_its_operators_one_by_one(driver, tmp_path):
     assert verdicts(results, "E1") == ["right", "wrong"], "an operator's own sums are exact"
     plans = results["operators"]["F0.float32"]["plans"]
     assert [plans[n]["kernels"] for n in "01"] == [1, 2]
-    assert plans["0"]["us"]["median"] == pytest.approx(5) and plans["1"]["us"]["median"] == pytest.approx(15)
+    assert 5 <= plans["0"]["us"]["median"] < 8 and 15 <= plans["1"]["us"]["median"] < 18
     table = (tmp_path / "out/table.md").read_text()
     assert "| F0.float32 model=made_up | 2 | 1 | 15.0 | 5.0 | 3.00x | 2.00x |" in table
     assert "| F1.float32 model=made_up | 2 | 1 |  |  |  | 2.00x |" in table

@@ -124,6 +124,7 @@ def test_answers_stay_and_launches_go(name, tmp_path):
     assert report.launches == 1 < report.sequential_launches
 
 
+@pytest.mark.nightly
 def test_products_on_tensor_cores_are_fused_too(tmp_path):
     """Half precision: fragments, copies that run ahead, and a softmax of other threads, in one kernel."""
     def half(*shape):
@@ -152,6 +153,7 @@ def called(builder, x):
     return relax.op.add(back, other)
 
 
+@pytest.mark.nightly
 def test_a_call_into_a_library_stays_where_it_is(tmp_path):
     """What comes back from outside is in a later plan: no plan waits for itself."""
     @tvm.register_global_func("roller_tvm.test.twice", override=True)
@@ -377,6 +379,7 @@ def test_the_pass_alone_schedules_a_cpu_s_functions():
     np.testing.assert_allclose(run(built, x)[0], default(mod, x)[0], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.nightly
 def test_only_what_is_left_is_tuned(tmp_path):
     """Without a device: what is outside of every plan is recorded, and a build with the records says the same plans."""
     mod = prepare(module(called, (1, 8, 8, 8)), A100)

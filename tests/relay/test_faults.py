@@ -87,6 +87,7 @@ def test_two_tuners_of_one_file_share_the_work(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_no_candidate_stops_the_others_or_is_believed(task, monkeypatch):  # noqa: F811
     monkeypatch.setattr(sys, "path", [os.getcwd(), *sys.path])
     with Pool(2, threads=1, module="tests.relay.hostile_worker") as pool:

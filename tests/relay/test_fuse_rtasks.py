@@ -87,6 +87,7 @@ def test_lstm_cells(tmp_path):
     assert fusion.launches * 3 <= fusion.sequential_launches and len(steps) == fusion.kernels
 
 
+@pytest.mark.nightly
 def test_an_operator_outside_in_the_middle(tmp_path):
     """What cannot be planned stays between two plans, and is named."""
     net = Net()
@@ -122,6 +123,7 @@ def test_residual_sums(tmp_path):
     assert fusion.launches < fusion.sequential_launches
 
 
+@pytest.mark.nightly
 def test_the_same_block_twice(tmp_path):
     """Two blocks of a network, each between operators that stay outside."""
     net = Net()
@@ -134,6 +136,7 @@ def test_the_same_block_twice(tmp_path):
     assert [s.name for s in steps if s.name.startswith("rtasks")] == ["rtasks_0", "rtasks_1"]
 
 
+@pytest.mark.nightly
 def test_tensors_of_other_types(tmp_path):
     """Truth values and integers between operators of a plan, and as results; one tensor twice."""
     net = Net()
@@ -321,6 +324,7 @@ def test_what_keeps_every_thread_busy_is_left_alone_on_a_cpu(cpu):
         assert fusion_of(FuseRTasks(CPU, cpu, net.params)(mod)).kernels == 0
 
 
+@pytest.mark.nightly
 def test_kernels_of_too_many_parameters_are_cut(monkeypatch):
     """Halves of a plan that no kernel can be given the tensors of; what they hand on within is one workspace."""
     net = Net()

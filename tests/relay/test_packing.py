@@ -78,6 +78,7 @@ def conv(channels):
     return [x, w, te.compute((1, 7, 7, channels), body, name="conv", attrs={"layout_free_placeholders": [w]})]
 
 
+@pytest.mark.nightly
 def test_weights_are_packed_whatever_the_order_of_the_loops():
     key = auto_scheduler.workload_registry.register_workload_tensors("roller_test_conv", conv(96))
     target = tvm.target.Target("llvm -num-cores 2")

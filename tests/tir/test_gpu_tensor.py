@@ -212,6 +212,7 @@ def test_a_trace_replays():
 
 
 @pytest.mark.parametrize("name", ["matmul", "conv"])
+@pytest.mark.nightly
 def test_staged_tiles_run_ahead(name):
     """gpu.tiled with several buffers: the same numbers, shared memory for all of them."""
     params = dict(m=128, n=128, k=256) if name == "matmul" else dict(n=1, c=64, h=14, w=14, f=64, kh=3, kw=3, padding=1)
