@@ -111,7 +111,7 @@ def nvrtc_library(path: str) -> ctypes.CDLL:
 
 
 def _find_nvcc() -> Compiler | None:
-    path = shutil.which("nvcc")
+    path = shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
     if path is None:
         return None
     try:

@@ -6,7 +6,6 @@ import importlib.metadata
 import importlib.util
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from roller_tvm.toolchain import find_compilers
 from roller_tvm.tvm_env import probe
 from roller_tvm.tvm_env.ffi import PAIRS, bad_pair, installed_ffi, pair_of
 from roller_tvm.tvm_env.locate import INSTALL, REMEDY, Line, TvmFound, find_tvm
@@ -110,7 +110,7 @@ def examine(wanted: Line | None = None) -> Report:
             checks.append(Check("import tvm", False, failure, True, _import_remedy(found)))
         else:
             checks += _capabilities(found, seen)
-    checks += [_compiler(), _nvcc(), _nvrtc(seen), _gpu(seen), *_packages(line), _threads(seen), _profile()]
+    checks += [_compiler(), *_cuda_compilers(), _gpu(seen), *_packages(line), _threads(seen), _profile()]
     return Report(found, tuple(checks))
 
 
@@ -226,19 +226,15 @@ def _system_install(package: str) -> str:
     return f"install {package} with the system's package manager"
 
 
-def _nvcc() -> Check:
-    path = shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
-    if path is None:
-        return Check("nvcc", False, "not needed where NVRTC is", False, "")
-    text = subprocess.run([path, "--version"], capture_output=True, text=True).stdout
-    match = re.search(r"release ([\d.]+)", text)
-    return Check("nvcc", True, f"{match[1] if match else 'version unknown'}, {path}")
-
-
-def _nvrtc(seen: dict[str, Any]) -> Check:
-    version = seen.get("nvrtc")
+def _cuda_compilers() -> list[Check]:
+    """Those that `roller_tvm.toolchain` would take."""
+    found = {c.name: c for c in find_compilers()}
+    told = {name: f"{c.version[0]}.{c.version[1]}, {c.path}" for name, c in found.items()}
     pip = f"{_python()} -m pip install nvidia-cuda-nvrtc-cu12"
-    return Check("NVRTC", bool(version), version or "compiles CUDA without nvcc", False, pip)
+    return [
+        Check("nvcc", "nvcc" in told, told.get("nvcc", "not needed where NVRTC is"), False, ""),
+        Check("NVRTC", "nvrtc" in told, told.get("nvrtc", "compiles CUDA without nvcc"), False, pip),
+    ]
 
 
 def _gpu(seen: dict[str, Any]) -> Check:

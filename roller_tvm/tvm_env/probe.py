@@ -3,7 +3,6 @@ at import then takes only the probe with it. Imports nothing of roller_tvm."""
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import json
 import sys
@@ -27,19 +26,6 @@ def has(module: str) -> bool:
     return True
 
 
-def nvrtc_version() -> str | None:
-    """Version of the NVRTC that is loaded or can be, or None."""
-    for name in ("libnvrtc.so.12", "libnvrtc.so.13", "libnvrtc.so.11.2", "libnvrtc.so"):
-        try:
-            library = ctypes.CDLL(name)
-            major, minor = ctypes.c_int(), ctypes.c_int()
-            if library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)) == 0:
-                return f"{major.value}.{minor.value}"
-        except (OSError, AttributeError):
-            continue
-    return None
-
-
 def main() -> None:
     """Print the report."""
     import tvm
@@ -60,7 +46,6 @@ def main() -> None:
     report["te_schedules"] = has("tvm.te") and hasattr(importlib.import_module("tvm.te"), "create_schedule")
     threads = tvm.get_global_func("runtime.NumThreads", True)
     report["pool"] = int(threads()) if threads else None
-    report["nvrtc"] = nvrtc_version()
     report["gpu"] = None
     device = tvm.cuda(0)
     if device.exist:

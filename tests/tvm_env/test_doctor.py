@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from roller_tvm.cli import main
+from roller_tvm.toolchain.compilers import Compiler
 from roller_tvm.tvm_env import doctor
 from roller_tvm.tvm_env.doctor import examine
 from roller_tvm.tvm_env.locate import Line, TvmFound
@@ -47,10 +48,19 @@ def test_onnx_without_mapping_counts_as_missing(monkeypatch):
 
 
 def test_every_missing_needed_thing_has_a_remedy(monkeypatch, tmp_path):
-    nothing = {"info": {}, "codegen": [], "parts": [], "te_schedules": False, "pool": None, "nvrtc": None}
+    nothing = {"info": {}, "codegen": [], "parts": [], "te_schedules": False, "pool": None}
     for line in (Line.RELAY, Line.RELAX):
         checks = doctor._capabilities(TvmFound(tmp_path, "0", line, False), nothing)
         assert checks and all(check.remedy for check in checks if check.needed and not check.found)
+
+
+def test_cuda_compilers_are_those_that_would_be_taken(monkeypatch):
+    """NVRTC from a wheel was not seen where no TVM had loaded it, and its remedy mended nothing."""
+    monkeypatch.setattr(doctor, "find_compilers", lambda: (Compiler("nvrtc", (12, 9), "/wheel/libnvrtc.so.12", ()),))
+    nvcc, nvrtc = doctor._cuda_compilers()
+    assert nvrtc.found and nvrtc.detail == "12.9, /wheel/libnvrtc.so.12" and not nvcc.found
+    monkeypatch.setattr(doctor, "find_compilers", lambda: ())
+    assert "pip install nvidia-cuda-nvrtc-cu12" in doctor._cuda_compilers()[1].remedy
 
 
 @pytest.mark.tvm
