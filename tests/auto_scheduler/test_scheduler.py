@@ -170,6 +170,7 @@ def network():
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_a_network_from_extraction_to_a_build(tmp_path):
     log = tmp_path / "records.json"
     mod, params = network()

@@ -124,6 +124,7 @@ def test_no_space_left_for_the_model(tuned, tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_ctrl_c_keeps_the_records_and_resumes(tuned, tmp_path, capsys):
     path = tmp_path / "r.json"
     words = ["tune", str(tuned[0]), "--output", str(path), "--trials", "2"]

@@ -20,7 +20,7 @@ from ..sampling import sampled  # noqa: E402
 from . import osdi22  # noqa: E402
 from .lines import RELAY, Operator  # noqa: E402
 
-GPU, PLANS, SAMPLE = "a100", 2, 24
+GPU, PLANS, SAMPLE = "a100", 2, 40
 
 
 def alike():

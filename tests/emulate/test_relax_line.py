@@ -204,6 +204,7 @@ def test_a_pipeline_without_its_waits_or_barriers_is_caught():
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_less_shared_memory_than_the_kernel_uses():
     import dataclasses
 

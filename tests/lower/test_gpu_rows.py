@@ -13,6 +13,7 @@ from roller_tvm.relay.loops import TeProgram  # noqa: E402
 from roller_tvm.te import read_te, te_operator  # noqa: E402
 from roller_tvm.toolchain import find_compilers  # noqa: E402
 
+from ..sampling import sampled  # noqa: E402
 from . import gpu_check  # noqa: E402
 
 
@@ -55,7 +56,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", sampled(CASES, 3))
 def test_results(pocl, name):
     """The best with rows in shared memory and the best without, as both differ in what they choose."""
     plans = gpu_check.check(CASES[name](), "gpu.rows", device="t4", most=3)

@@ -17,6 +17,8 @@ from roller_tvm.relay.apply_te import apply_steps_te  # noqa: E402
 from roller_tvm.relay.loops import TeProgram  # noqa: E402
 from roller_tvm.te import read_te, te_operator  # noqa: E402
 
+from ..sampling import sampled  # noqa: E402
+
 OPERATORS = {
     "matmul": ("matmul", dict(m=1000, n=512, k=1024)),
     "matmul nt": ("matmul", dict(m=512, n=768, k=256, layout="NT", bias=True, relu=True)),
@@ -95,7 +97,7 @@ def kernels(lowered):
 
 
 @pytest.mark.parametrize("device", ["v100", "h200"])
-@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("name", sampled(OPERATORS, 3))
 def test_kernels_are_as_planned(name, device):
     operator, params = OPERATORS[name]
     tensors = te_operator(operator, **params)

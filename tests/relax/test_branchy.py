@@ -22,7 +22,7 @@ from roller_tvm.relax.targets import make_target  # noqa: E402
 from ..sampling import sampled  # noqa: E402
 
 TARGET = {"kind": "cuda", "arch": "sm_80"}
-QUICK = ("attention", "lstm")
+QUICK = ("attention",)
 #: Sizes are divided by so much.
 SCALE = 16
 

@@ -16,6 +16,7 @@ from roller_tvm.relay.dataflow import as_graph  # noqa: E402
 TARGET = "llvm -mcpu=core-avx2 -num-cores=2"
 
 
+@pytest.mark.nightly
 def test_an_lstm_of_bindings_and_functions_is_tuned_and_built_with_its_records(tmp_path):
     mod, params = testing.lstm.get_workload(2, 8)
     rng = np.random.default_rng(1)

@@ -56,6 +56,7 @@ class TestOnnx:
         with pytest.raises(BadInput):
             load_model(tmp_path / name)
 
+    @pytest.mark.nightly
     def test_folding_leaves_the_keys_of_the_tasks(self, tmp_path):
         """Records of a folded module are found by a build of the module as the importer made it."""
         import onnx

@@ -101,7 +101,7 @@ def agree(got, wanted, dtype, sums):
     assert np.abs(got.astype("float64") - wanted).max() <= tolerance * np.abs(wanted).max()
 
 
-@pytest.mark.parametrize("name", sampled(CASES, 3))
+@pytest.mark.parametrize("name", sampled(CASES, 6))
 def test_numbers_and_shared_memory(name):
     tensors = CASES[name]()
     func = te.create_prim_func(tensors)
@@ -136,7 +136,7 @@ def to_tf32(x):
     return ((x.view("uint32") + np.uint32(1 << 12)) & np.uint32(0xFFFFE000)).view("float32")
 
 
-@pytest.mark.parametrize("name", sampled(ROUNDED, 3, 1))
+@pytest.mark.parametrize("name", sampled(ROUNDED, 6, 1))
 def test_float32_as_tf32(name):
     """Operands are rounded, not cut off, and summed in float32: as exact as a product of the rounded operands."""
     tensors = ROUNDED[name]()
