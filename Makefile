@@ -2,7 +2,7 @@
 # make lint   ruff and mypy alone             make venv   set up alone             make clean   remove all of it
 # make nightly   every check, and what is too long for each change: every operator's GPU kernels executed
 # make gpu-kit   build/gpu-kit: every kernel compiled, for python/gpu_kit.py on a machine with a card (KIT_ARGS="--only C0,M1")
-# make pytest-relay, pytest-relax, pytest-core   the tests of one of TVM's lines, or of what needs none; PYTEST_ARGS="tests/te -x"
+# make pytest-relay, pytest-relax   the tests of one of TVM's lines, PYTEST_ARGS="tests/te -x"; pytest-core, pytest-emulate   of what needs none
 
 # TVM 0.17 wants numpy 1.26, which has wheels up to Python 3.12.
 PYTHON ?= $(shell for p in python3.11 python3.10 python3.12 python3; do \
@@ -32,7 +32,7 @@ endef
 
 QUIET := --quiet --disable-pip-version-check
 
-.PHONY: test nightly pytest pytest-relay pytest-relax pytest-core demo demo-relay demo-relax gpu-kit venv lint clean
+.PHONY: test nightly pytest pytest-relay pytest-relax pytest-core pytest-emulate demo demo-relay demo-relax gpu-kit venv lint clean
 .DELETE_ON_ERROR:
 
 test: lint pytest
@@ -40,7 +40,11 @@ test: lint pytest
 nightly: override PYTEST_ARGS += --nightly
 nightly: test
 
-pytest: pytest-relay pytest-relax pytest-core
+pytest: pytest-relay pytest-relax pytest-core pytest-emulate
+
+# What needs no TVM, in two halves: whichever core is free first takes one.
+NO_TVM := -m "not (tvm or relax or te)"
+APART := tests/emulate tests/kit tests/compare
 
 pytest-relay: $(RELAY)/.ready
 	$(RELAY)/bin/python -m pytest -m "tvm or te" $(PYTEST_ARGS)
@@ -49,7 +53,10 @@ pytest-relax: $(RELAX)/.ready
 	$(RELAX)/bin/python -m pytest -m "relax or te" $(PYTEST_ARGS)
 
 pytest-core: $(RELAY)/.ready
-	$(RELAY)/bin/python -m pytest -m "not (tvm or relax or te)" $(PYTEST_ARGS)
+	$(RELAY)/bin/python -m pytest $(NO_TVM) $(APART:%=--ignore=%) $(PYTEST_ARGS)
+
+pytest-emulate: $(RELAY)/.ready
+	$(RELAY)/bin/python -m pytest $(NO_TVM) $(APART) $(PYTEST_ARGS)
 
 demo: demo-relay demo-relax
 

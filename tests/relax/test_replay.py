@@ -46,7 +46,10 @@ def sampled(mod, target, count):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A database of two workloads, timed by nobody: the n-th record says n tenths of a millisecond."""
+    """A database of two workloads, timed by nobody: the n-th record says n tenths of a millisecond.
+
+    MetaSchedule imports tensor intrinsics for half a minute first: nightly.
+    """
     path = tmp_path_factory.mktemp("records")
     target = tvm.target.Target(CUDA).with_host("llvm")
     database = JSONDatabase(work_dir=str(path))
@@ -79,6 +82,7 @@ def spoilt(folder, tmp_path):
     return tmp_path
 
 
+@pytest.mark.nightly
 def test_sampled_schedules_are_read_as_kernels(folder):
     files = {file.kind: file for file in replay_database(folder)}
     assert set(files) == set(WORKLOADS)
@@ -98,6 +102,7 @@ def test_sampled_schedules_are_read_as_kernels(folder):
         assert kernel.blocks * (kernel.rows if isinstance(kernel, ReduceKernel) else kernel.threads) >= 128
 
 
+@pytest.mark.nightly
 def test_bad_lines_are_counted_by_number_and_the_rest_is_read(spoilt):
     first = [file for file in replay_database(spoilt) if file.kind == "conv2d"][0]
     assert first.ran == COUNT + 2, "what failed did not run"
@@ -109,6 +114,7 @@ def test_bad_lines_are_counted_by_number_and_the_rest_is_read(spoilt):
     assert [e.order for e in first.entries] == [0, *range(3, 2 + COUNT)]
 
 
+@pytest.mark.nightly
 def test_the_command_judges_a_database_like_a_file_of_ansor(spoilt, capsys):
     assert main(["replay", str(spoilt), "--device", "a100", "--no-xgboost", "--json"]) == 0
     files = {f["kind"]: f for f in json.loads(capsys.readouterr().out)["files"]}
@@ -116,6 +122,7 @@ def test_the_command_judges_a_database_like_a_file_of_ansor(spoilt, capsys):
     assert files["reduction"]["share_read"] == 1.0 and files["conv2d"]["share_read"] < 1.0
 
 
+@pytest.mark.nightly
 def test_records_of_a_cpu_are_refused(folder, tmp_path, capsys):
     data = json.loads(lines_of(folder)[0])
     data[1][2] = {"kind": "llvm"}
