@@ -130,6 +130,13 @@ def add_fusion_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", metavar="DEVICE", help=told)
 
 
+def policy_of(args: argparse.Namespace) -> str:
+    """That of --fusion-policy, which has no default of argparse's so that giving it shows."""
+    from roller_tvm.rammer import POLICIES
+
+    return str(args.fusion_policy or POLICIES[0])
+
+
 def check_fusion_arguments(args: argparse.Namespace, *others: tuple[Any, str]) -> None:
     """Refuse what goes with --fuse-rtasks alone: --fusion-policy, and `others` as (what is given, the option)."""
     for given, option in ((args.fusion_policy, "--fusion-policy"), *others):

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from roller_tvm.cli.line import Built, Tuning
+from roller_tvm.cli.line import Built, Tuning, policy_of
 from roller_tvm.cli.model import model_words, read_model, say, tell_device
 from roller_tvm.device import DeviceSpec
 from roller_tvm.errors import BadInput, RecordError, UsageError
@@ -90,8 +90,8 @@ def build(args: argparse.Namespace) -> Built:
         from roller_tvm.relax.targets import make_target
 
         made = make_target(target)
-        policy = args.fusion_policy or "best"
-        return check_fusion_on_pocl(prepare(model.mod, made, buckets), made, device, policy, tf32=args.tf32)
+        mod = prepare(model.mod, made, buckets)
+        return check_fusion_on_pocl(mod, made, device, policy_of(args), tf32=args.tf32)
 
     how = "with the plans that the model thinks best, not measured"
     return Built(output, target, build, how, (lambda: fuse.report) if fuse else None, on_pocl)
@@ -102,8 +102,7 @@ def _fuse(args: argparse.Namespace, target: dict[str, Any], device: Any, tf32: b
     from roller_tvm.relax import FuseRTasks
     from roller_tvm.relax.targets import make_target
 
-    policy = args.fusion_policy or "best"
-    return FuseRTasks(make_target(target), device, policy, tf32=tf32) if args.fuse_rtasks else False
+    return FuseRTasks(make_target(target), device, policy_of(args), tf32=tf32) if args.fuse_rtasks else False
 
 
 def planning(device: DeviceSpec) -> tuple[DeviceSpec, Features]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from roller_tvm.cli.line import Built, Tuning
+from roller_tvm.cli.line import Built, Tuning, policy_of
 from roller_tvm.cli.model import model_words, read_model, say, tell_device
 from roller_tvm.device import DeviceSpec
 from roller_tvm.errors import BadInput, RecordError, UsageError
@@ -136,7 +136,7 @@ def build(args: argparse.Namespace) -> Built:
     def on_pocl() -> Mapping[str, Any]:
         from roller_tvm.relay.fused_on_pocl import check_fusion_on_pocl
 
-        return check_fusion_on_pocl(model.mod, target, device, model.params, args.fusion_policy or "best")
+        return check_fusion_on_pocl(model.mod, target, device, model.params, policy_of(args))
 
     return Built(output, target, build, "with TVM's own schedules", (lambda: fused[-1]) if fuse else None, on_pocl)
 
@@ -145,8 +145,7 @@ def _fuse(args: argparse.Namespace, model: Any, target: str, device: DeviceSpec)
     """The pass of --fuse-rtasks; False where it is not asked for."""
     from roller_tvm.relay import FuseRTasks
 
-    policy = args.fusion_policy or "best"
-    return FuseRTasks(target, device, model.params, policy) if args.fuse_rtasks else False
+    return FuseRTasks(target, device, model.params, policy_of(args)) if args.fuse_rtasks else False
 
 
 def planning(device: DeviceSpec) -> tuple[DeviceSpec, Features]:

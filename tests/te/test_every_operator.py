@@ -88,7 +88,7 @@ def poison(tensor):
     return np.full(reference.shape_of(tensor), value, kind)
 
 
-@pytest.mark.parametrize(("family", "name"), sampled(CASES, 8))
+@pytest.mark.parametrize(("family", "name"), sampled(CASES, always=SAMPLE))
 def test_on_a_cpu_it_computes_what_it_should(request, family, name):
     found = built(family, request.config.getoption("--nightly"))[name]
     if isinstance(found, Exception):
@@ -110,7 +110,7 @@ def test_on_a_cpu_it_computes_what_it_should(request, family, name):
             assert not reference.difference(got, wanted, terms), f"plan {rank}"
 
 
-@pytest.mark.parametrize(("family", "name"), sampled(CASES, 8))
+@pytest.mark.parametrize(("family", "name"), sampled(CASES, always=SAMPLE))
 def test_for_a_gpu_it_is_planned_and_its_kernels_are_well_formed(family, name):
     if name in NOT_ON_A_GPU:
         with pytest.raises(UnsupportedOperator, match=NOT_ON_A_GPU[name]):

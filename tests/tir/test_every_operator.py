@@ -103,7 +103,7 @@ def test_it_is_read_as_its_tensor_expression_is(family, name):
     assert str(reading.expression) == str(read_te(tensors_of(family, name), "op").expression)
 
 
-@pytest.mark.parametrize(("family", "name"), sampled(CASES, 8, 4))
+@pytest.mark.parametrize(("family", "name"), sampled(CASES, always=SAMPLE))
 def test_it_computes_what_it_should(request, family, name):
     found = built(family, request.config.getoption("--nightly"))[name]
     if name in REFUSED or name in TIES:
