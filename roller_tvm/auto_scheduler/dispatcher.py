@@ -11,6 +11,7 @@ from tvm.auto_scheduler.dispatcher import *
 
 from roller_tvm.relay.records import load_for_build
 from roller_tvm.relay.vector_math import VectorMath
+from roller_tvm.relay.wide_indices import WideIndices
 
 
 def _read(records: Any) -> Any:
@@ -29,8 +30,9 @@ def _read(records: Any) -> Any:
 class ApplyHistoryBest(_ansor.ApplyHistoryBest):  # type: ignore[misc]
     """Applies the best record of each task; as TVM's, but a half-written line does not end the script.
 
-    Kernels that are built for CPUs meanwhile compute exp, erf and tanh with arithmetic (``relay.vector_math``); with
-    `vector_math` False they call the mathematics library, as TVM's do.
+    Kernels that are built for CPUs meanwhile compute exp, erf and tanh with arithmetic (``relay.vector_math``) and
+    addresses in 64 bits (``relay.wide_indices``); with `vector_math` False they call the mathematics library, with
+    `wide_indices` False they compute addresses in 32 bits, as TVM's do.
 
     Examples
     --------
@@ -39,21 +41,24 @@ class ApplyHistoryBest(_ansor.ApplyHistoryBest):  # type: ignore[misc]
     """
 
     def __init__(
-        self, records: Any, n_lines: int | None = None, include_compatible: bool = False, vector_math: bool = True
-    ) -> None:
+        self, records: Any, n_lines: int | None = None, include_compatible: bool = False, vector_math: bool = True,
+        wide_indices: bool = True,
+    ) -> None:  # fmt: skip
         super().__init__(records, n_lines, include_compatible)
-        self._vector_math = VectorMath(vector_math)
+        self._code = VectorMath(vector_math), WideIndices(wide_indices)
 
     def __enter__(self) -> Any:
         entered = super().__enter__()
-        self._vector_math.__enter__()
+        for way in self._code:
+            way.__enter__()
         return entered
 
     def __exit__(self, *error: object) -> None:
         try:
             super().__exit__(*error)
         finally:
-            self._vector_math.__exit__(*error)
+            for way in self._code:
+                way.__exit__(*error)
 
     def load(self, records: Any, n_lines: int | None = None) -> None:
         super().load(_read(records), n_lines)

@@ -22,15 +22,13 @@ TILE_OVERHEAD = 30
 CACHE_SHARE = 0.75
 # Load slots that one element behind a bounds check costs.
 GUARDED_LOADS = 4
-# The same for multiply-adds and loads that are both near their limit, in code without moves (measured, LLVM 22: 28 and
-# 14 vectors with one load more take 1.09 and 1.12 of the multiply-adds' cycles, with 16 and 9 loads 1.03 and 1.04).
-PORTS = 8
-# How sharply throughput and latency of the multiply-adds change over: the exponent of their norm (measured: 7 or 8
-# accumulators reach 80% of the peak, 14 to 16 reach 97%, at a latency of 4 cycles and 2 a cycle).
-OVERLAP = 4
-# From this share of the vector registers on, each further one costs some cycles a step (measured, LLVM 10: 23, 24 and
-# 26 of 32 registers reach 265, 245 and 254 GFLOP/s of 285).
-CROWDED_FROM, CROWDED_CYCLES = 0.72, 0.15
+# How sharply throughput and latency of the multiply-adds change over: the exponent of their norm (measured on Zen 3,
+# LLVM 10 and 22: 8 accumulators, just enough at a latency of 4 cycles and 2 a cycle, reach 92% of the peak).
+OVERLAP = 8
+# The same for multiply-adds and loads that are both near their limit (measured on Zen 3, LLVM 10 and 22: 14 vectors
+# with one load more take 1.28 of the multiply-adds' cycles, 7 with 8 loads 1.35; with vectors of 512 bits, LLVM 22: 28
+# and 14 with one load more 1.09 and 1.12, with 16 and 9 loads 1.03 and 1.04).
+PORTS = 4
 # Share of a cache level's time that prefetching does not hide behind arithmetic.
 EXPOSED = 0.15
 # A row of a large matrix is a page of its own: cycles that the translation of one more page costs in the inner loop
@@ -134,13 +132,6 @@ class RegisterUse:
         return self.accumulators + self.vector_loads + (1 if folded else held)
 
 
-def crowding(use: RegisterUse, rates: CpuRates) -> float:
-    """Cycles that the compiler's moves cost a point of the reduction where the register file is nearly full."""
-    if use.held is not None:  # it orders what it broadcasts so that nothing is moved
-        return 0.0
-    return CROWDED_CYCLES * max(0.0, use.registers - CROWDED_FROM * rates.registers)
-
-
 def inner_cycles(
     use: RegisterUse, rates: CpuRates, points: int, reduces: bool, per_point: float = 1.0
 ) -> tuple[float, float]:
@@ -148,15 +139,14 @@ def inner_cycles(
     # Few accumulators leave gaps between dependent multiply-adds well before the latency itself is the limit.
     chain = rates.latency if reduces else 0.0
     busy = use.accumulators * per_point / rates.fma
-    arithmetic = points * (busy**OVERLAP + chain**OVERLAP) ** (1 / OVERLAP) + points * crowding(use, rates)
+    arithmetic = points * (busy**OVERLAP + chain**OVERLAP) ** (1 / OVERLAP)
     return arithmetic, points * (use.vector_loads + use.broadcasts + use.gathers) / rates.loads
 
 
 def combined(use: RegisterUse, arithmetic: float, loads: float) -> float:
     """Cycles of arithmetic and loads side by side."""
-    busiest = max(arithmetic, loads)
-    if use.held is None or not busiest:
-        return busiest
+    if not (busiest := max(arithmetic, loads)):
+        return 0.0
     return busiest * sum((n / busiest) ** PORTS for n in (arithmetic, loads)) ** (1 / PORTS)
 
 

@@ -12,11 +12,12 @@ if TYPE_CHECKING:
     from roller_tvm.relay.rtask_codegen import register_fused_kernels
     from roller_tvm.relay.tuning import TunedTask, TuneResult, tune
     from roller_tvm.relay.vector_math import VectorMath
+    from roller_tvm.relay.wide_indices import WideIndices
     from roller_tvm.relay.winograd import use_winograd
 
 __all__ = [
-    "FuseRTasks", "GraphFusion", "TuneResult", "TunedTask", "VectorMath", "build", "check_fusion_on_pocl",
-    "fused_sources", "fusion_of", "register_fused_kernels", "tune", "use_winograd",
+    "FuseRTasks", "GraphFusion", "TuneResult", "TunedTask", "VectorMath", "WideIndices", "build",
+    "check_fusion_on_pocl", "fused_sources", "fusion_of", "register_fused_kernels", "tune", "use_winograd",
 ]  # fmt: skip
 
 # Looked up when used: worker processes need nothing of the planner, and start sooner without it.
@@ -32,6 +33,7 @@ _HOME = {
     "TuneResult": "tuning",
     "TunedTask": "tuning",
     "VectorMath": "vector_math",
+    "WideIndices": "wide_indices",
     "use_winograd": "winograd",
 }
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 from typing import Any
 
+from roller_tvm.relay.cpu_code import cpu_code
 from roller_tvm.relay.dataflow import as_graph
 from roller_tvm.relay.emulated import TakeHost
 from roller_tvm.relay.folding import shared_constant_kernels
@@ -13,7 +14,6 @@ from roller_tvm.relay.package import KERNELS
 from roller_tvm.relay.records import load_for_build
 from roller_tvm.relay.tasks import make_target
 from roller_tvm.relay.tuning import find_device
-from roller_tvm.relay.vector_math import VectorMath
 from roller_tvm.tvm_env import import_relay_tvm, set_threads
 
 #: An attribute of what `build` returns: the `GraphFusion`, or None.
@@ -22,13 +22,14 @@ FUSION = "roller_tvm_fusion"
 
 def build(
     mod: Any, params: Any = None, target: Any = "llvm", log_file: str | os.PathLike[str] | None = None,
-    fuse_rtasks: Any = False, vector_math: bool = True,
+    fuse_rtasks: Any = False, vector_math: bool = True, wide_indices: bool = True,
 ) -> Any:  # fmt: skip
     """``relay.build`` with the records of a file; without a file, TVM's own schedules.
 
     A convenience: plain ``ApplyHistoryBest`` + ``relay.build`` with ``relay.backend.use_auto_scheduler``
     gives the same schedules. This one has CPU kernels compute exp, erf and tanh with arithmetic (see ``VectorMath``;
-    `vector_math` False has them call the mathematics library, as TVM's do), leaves out half-written records,
+    `vector_math` False has them call the mathematics library, as TVM's do) and addresses in 64 bits (see
+    ``WideIndices``; `wide_indices` False: in 32, as TVM's), leaves out half-written records,
     compiles CUDA without nvcc, sets the number of threads, and takes less time over constant folding. With
     `fuse_rtasks` (True, or what ``FuseRTasks`` gave) it runs that pass first; the result has a `FUSION`: what it did.
 
@@ -59,7 +60,8 @@ def build(
             stack.enter_context(untuned)
             if log_file is not None:
                 stack.enter_context(auto_scheduler.ApplyHistoryBest(load_for_build(log_file)))
-                stack.enter_context(VectorMath(vector_math and made.kind.name == "llvm"))
+                cpu = made.kind.name == "llvm"
+                stack.enter_context(cpu_code(vector_math and cpu, wide_indices and cpu))
             stack.enter_context(shared_constant_kernels())
             instruments = [take.instrument] if made.kind.name == "cuda" else []
             stack.enter_context(tvm.transform.PassContext(opt_level=3, config=config, instruments=instruments))

@@ -8,6 +8,9 @@ from typing import Any
 
 from roller_tvm.tvm_env import import_relay_tvm
 
+#: Tuners whose kernels are built as Roller builds them; the peers' are built as TVM does.
+OURS = ("roller", "ranked", "xgboost")
+
 
 def facts(target: str) -> dict[str, Any]:
     """Versions of what is compared, of a target that TVM takes."""
@@ -40,13 +43,14 @@ def tune(task: str, case: dict[str, Any], tuner: str, trials: int, target: str, 
     """One tuner on one task: fields of ``results.Tuned``."""
     from roller_tvm.compare.relay.tasks import open_task
     from roller_tvm.compare.searching import ranked
+    from roller_tvm.relay.cpu_code import cpu_code
 
     import_relay_tvm("comparing")
     opened = open_task(Path(task), case, target, Path(folder))
-    if tuner == "ranked":
-        return ranked(opened, importlib.import_module(f"{__name__}.roller"))
-    found = importlib.import_module(f"{__name__}.{tuner}").tune(opened, trials)
-    return dict(found)
+    with cpu_code(tuner in OURS, tuner in OURS):
+        if tuner == "ranked":
+            return ranked(opened, importlib.import_module(f"{__name__}.roller"))
+        return dict(importlib.import_module(f"{__name__}.{tuner}").tune(opened, trials))
 
 
 def build_again(
@@ -62,10 +66,12 @@ def build_again(
     if tuner == "autotvm":
         return opened.told(importlib.import_module(f"{__name__}.autotvm").build(opened, schedule))
     from roller_tvm.compare.relay.kernels import build_record
+    from roller_tvm.relay.cpu_code import cpu_code
     from roller_tvm.relay.measure import packs_weights
 
     packs = packs_weights(opened.search_task)
-    return opened.told(build_record(opened.key, opened.dag, opened.target, packs, schedule, opened.kernels))
+    with cpu_code(tuner in OURS, tuner in OURS):
+        return opened.told(build_record(opened.key, opened.dag, opened.target, packs, schedule, opened.kernels))
 
 
 def time(kernels: list[str], target: str) -> list[list[float]]:

@@ -1,0 +1,145 @@
+"""WideIndices: addresses of CPU kernels in 64 bits, which LLVM folds into the instructions that use them.
+
+TVM computes them in 32 bits. A sum in 32 bits that is made a 64 bit address cannot be split into a register and a
+constant, so LLVM keeps an address register for every row of a register tile, adds and extends it for each element, and
+the loops that it was to keep busy with multiply-adds wait for that.
+"""
+
+from __future__ import annotations
+
+import re
+from contextvars import ContextVar
+from functools import cache
+from typing import Any
+
+_ACTIVE: ContextVar[bool] = ContextVar("roller_wide_indices", default=False)
+_BUILD = "target.build.llvm"
+_INT32 = re.compile(r"int32(?=$|x)")
+
+
+class WideIndices:
+    """Kernels that are built for LLVM in this context compute addresses in 64 bits.
+
+    What they compute is the same: an index that fits into 32 bits is the same number in 64. Schedules and records know
+    nothing of it, so that what TVM, Ansor and Roller schedule all gain.
+
+    Parameters
+    ----------
+    on : bool
+        False: as TVM does it, inside of a context that does otherwise.
+
+    Examples
+    --------
+    >>> with WideIndices():  # doctest: +SKIP
+    ...     lib = relay.build(mod, "llvm -mcpu=skylake-avx512", params=params)
+    """
+
+    def __init__(self, on: bool = True) -> None:
+        self.on = on
+        self._before: list[Any] = []
+
+    @staticmethod
+    def active() -> bool:
+        """Whether kernels that are built here and now are built so."""
+        return _ACTIVE.get()
+
+    def __enter__(self) -> WideIndices:
+        if self.on:
+            _install()
+        self._before.append(_ACTIVE.set(self.on))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _ACTIVE.reset(self._before.pop())
+
+
+@cache
+def _install() -> None:
+    """Stand before TVM's code generator, once a process; outside of the context it gets what it would have got."""
+    import tvm
+
+    generate = tvm.get_global_func(_BUILD)
+
+    def build(mod: Any, target: Any) -> Any:
+        return generate(_widened(mod) if _ACTIVE.get() else mod, target)
+
+    tvm.register_func(_BUILD, build, override=True)
+
+
+def _widened(mod: Any) -> Any:
+    import tvm
+
+    made = {var: with_wide_indices(f) if isinstance(f, tvm.tir.PrimFunc) else f for var, f in mod.functions.items()}
+    return tvm.IRModule(made, attrs=mod.attrs)
+
+
+def with_wide_indices(func: Any) -> Any:
+    """A PrimFunc whose loops count, and whose buffers are indexed, in 64 bits.
+
+    Examples
+    --------
+    >>> func = with_wide_indices(func)  # doctest: +SKIP
+    """
+    from tvm import tir
+
+    widening = _Widening()
+    kinds = ["tir.BufferLoad", "tir.BufferStore", "tir.For", "tir.LetStmt"]
+    tir.stmt_functor.post_order_visit(func.body, widening.find)
+    body = tir.stmt_functor.ir_transform(func.body, None, widening.rewrite, kinds)
+    # Where a loop's variable is a number or stands in a condition.
+    narrow = {var: tir.Cast("int32", wide) for var, wide in widening.wide.items()}
+    return func.with_body(tir.stmt_functor.substitute(body, narrow))
+
+
+class _Widening:
+    def __init__(self) -> None:
+        from tvm import tir
+
+        self._arithmetic = (tir.Add, tir.Sub, tir.Mul, tir.Div, tir.Mod, tir.FloorDiv, tir.FloorMod, tir.Min, tir.Max)
+        self.wide: dict[Any, Any] = {}
+
+    def find(self, node: Any) -> None:
+        """Note what is bound in 32 bits."""
+        from tvm import tir
+
+        var = node.loop_var if isinstance(node, tir.For) else node.var if isinstance(node, tir.LetStmt) else None
+        if var is not None and str(var.dtype) == "int32":
+            self.wide[var] = tir.Var(var.name, "int64")
+
+    def rewrite(self, node: Any) -> Any:
+        """A load, a store or what binds a variable, its parts done already."""
+        from tvm import tir
+
+        if isinstance(node, tir.BufferLoad):
+            return tir.BufferLoad(node.buffer, [self.widened(i) for i in node.indices])
+        if isinstance(node, tir.BufferStore):
+            return tir.BufferStore(node.buffer, node.value, [self.widened(i) for i in node.indices])
+        if isinstance(node, tir.LetStmt) and node.var in self.wide:
+            return tir.LetStmt(self.wide[node.var], self.widened(node.value), node.body)
+        if isinstance(node, tir.For) and node.loop_var in self.wide:
+            bounds = self.widened(node.min), self.widened(node.extent)
+            return tir.For(
+                self.wide[node.loop_var], *bounds, node.kind, node.body, node.thread_binding, node.annotations
+            )
+        return None
+
+    def widened(self, e: Any) -> Any:
+        """An integer expression in 64 bits: its sums and products too, down to what is bound outside."""
+        from tvm import tir
+
+        dtype = str(e.dtype)
+        if not _INT32.match(dtype):
+            return e
+        if isinstance(e, tir.Var) and e in self.wide:
+            return self.wide[e]
+        if isinstance(e, tir.IntImm):
+            return tir.IntImm("int64", e.value)
+        if isinstance(e, self._arithmetic):
+            return type(e)(self.widened(e.a), self.widened(e.b))
+        if isinstance(e, tir.Ramp):
+            return tir.Ramp(self.widened(e.base), self.widened(e.stride), e.lanes)
+        if isinstance(e, tir.Broadcast):
+            return tir.Broadcast(self.widened(e.value), e.lanes)
+        if isinstance(e, tir.Select):
+            return tir.Select(e.condition, self.widened(e.true_value), self.widened(e.false_value))
+        return tir.Cast(_INT32.sub("int64", dtype), e)
