@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ..expr.split import partial_name
 from ..plan.program import Plan, SplitReduction
 from .cpu import lower_cpu_tiled
+from .cpu_axpy import lower_cpu_axpy
 from .cpu_dilated import lower_cpu_dilated
 from .cpu_direct import lower_cpu_direct
 from .cpu_lanes import lower_cpu_lanes
@@ -31,6 +32,7 @@ _RECIPES = {
     "cpu.tiled": lower_cpu_tiled,
     "cpu.direct": lower_cpu_direct,
     "cpu.window": lower_cpu_tiled,  # the same loops, the windows unrolled
+    "cpu.axpy": lower_cpu_axpy,
     "cpu.dilated": lower_cpu_dilated,
     "cpu.rows": lower_cpu_rows,
     "cpu.lanes": lower_cpu_lanes,

@@ -10,8 +10,9 @@ from .cpu import EXPOSED, GUARDED_LOADS, INSTRUCTIONS, TILE_OVERHEAD, CpuRates, 
 from .estimate import LevelTime, ProgramEstimate
 from .geometry import Geometry, Operand, Tile
 
-# Cycles of one vector more than the registers hold: written and read again, beside other work (measured on Zen 3, LLVM 10
-# and 22: 3x3 depthwise tiles of 1x7, 2x2, 2x4, 4x2 vectors, 34, 20, 32, 32 of which 16 fit, take 6.5 to 8.2 cycles each).
+# Cycles of one vector more than the registers hold: written and read again, beside other work (measured on Zen 3, LLVM
+# 10 and 22: 3x3 depthwise tiles of 1x7, 2x2, 2x4, 4x2 vectors, with 34, 20, 32, 32 where 16 fit, take 6.5 to 8.2 cycles
+# a vector).
 SPILLED = 0.3
 # Bytes that the start of a contiguous run costs beside its own: prefetchers have to find it (measured on 40 tiles each
 # of 23 convolutions).

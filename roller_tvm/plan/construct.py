@@ -23,6 +23,7 @@ from ..model.geometry import Geometry
 from .align import Rejection, summarise
 from .candidates import Construction, RankedPlan
 from .cpu import construct_tiled as construct_cpu_tiled
+from .cpu_axpy import construct_axpy
 from .cpu_dilated import TurnedNest, construct_dilated, dilated, divides, turned
 from .cpu_direct import construct_direct as construct_cpu_direct
 from .cpu_lanes import construct_lanes
@@ -166,7 +167,7 @@ def recipes(
             if slides_only(g):
                 tiled = Recipe(construct_cpu_tiled, last_resort=True)
                 return (Recipe(construct_window), Recipe(construct_cpu_direct), tiled)
-            return (Recipe(construct_cpu_tiled), Recipe(construct_cpu_direct))
+            return (Recipe(construct_cpu_tiled), Recipe(construct_axpy), Recipe(construct_cpu_direct))
         return (Recipe(construct_cpu_direct),)
     if multiplies_constants(g):
         return (Recipe(construct_unrolled), Recipe(construct_direct, last_resort=True))

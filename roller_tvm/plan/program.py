@@ -31,6 +31,7 @@ RECIPES = {
     "gpu.reduce": "the threads of a block share one reduction",
     "cpu.tiled": "register tile of vectors inside cache tiles, outer tiles in parallel",
     "cpu.direct": "vectorised rows, outer rows in parallel",
+    "cpu.axpy": "rows of sums in the nearest cache, a scaled row added at a time, outer rows in parallel",
     "cpu.window": "register tile of vectors whose sliding windows are unrolled, outer tiles in parallel",
     "cpu.dilated": "register tile as long as the elements are apart, windows unrolled: products with zeros left out",
     "cpu.unrolled": "a product with constant matrices, unrolled for one vector",

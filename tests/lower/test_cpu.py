@@ -127,6 +127,10 @@ PROGRAMS = {
     "batch_matmul": batch_matmul,
     "batch_matmul float16": lambda: batch_matmul(dtype="float16"),
     "matmul of long rows": matmul_of_long_rows,
+    "matmul of primes": lambda: matmul_of_long_rows(m=13, n=67, k=11),
+    "matmul of primes, epilogue": lambda: with_epilogue(matmul_of_long_rows(m=3, n=101, k=7)),
+    "conv nhwc of primes": lambda: conv_nhwc(c=5, f=37, h=7),
+    "conv nhwc of primes, epilogue": lambda: with_epilogue(conv_nhwc(c=3, f=41, h=9, stride=2)),
     "max pool": lambda: pool("max"),
     "avg pool": lambda: pool("avg"),
     "pool wide": lambda: pool("max", h=33, c=8),
@@ -160,6 +164,12 @@ def test_every_plan_computes_the_same(name):
     assert check(PROGRAMS[name]())
 
 
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if "of primes" in name and "dense" not in name])
+def test_rows_that_no_vector_divides(name):
+    plans = check(PROGRAMS[name]())
+    assert plans[0].programs[-1].recipe == "cpu.axpy"
+
+
 # Vectors of half a row, lanes of half precision, splits in sixteen lanes.
 @pytest.mark.parametrize("name", ["dense float16", "conv nchw", "softmax", "mean of an image"])
 def test_with_wider_vectors(name):
@@ -170,7 +180,7 @@ def test_each_kind_of_plan_is_among_those():
     kinds = set()
     names = (
         "conv nchw", "sum of rows", "relu", "max pool", "softmax", "transposed", "matmul of long rows",
-        "sum of leading and trailing",
+        "dense", "matmul of primes", "conv nhwc of primes, epilogue",
     )  # fmt: skip
     for name in names:
         for plan in plans_of(PROGRAMS[name]()):
@@ -182,7 +192,7 @@ def test_each_kind_of_plan_is_among_those():
             kinds |= {"fused" for s in plan.expression.stages for a in s.axes if a.fused_of}
     assert kinds == {
         "cpu.tiled", "cpu.direct", "cpu.rows", "cpu.window", "lanes", "packed", "stored prologue", "prologue in place",
-        "fused", "cpu.dilated", "cpu.lanes",
+        "fused", "cpu.dilated", "cpu.lanes", "cpu.axpy",
     }  # fmt: skip
 
 

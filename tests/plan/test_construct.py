@@ -111,7 +111,7 @@ def check_cpu(program, estimate, plan, spec):
     stage = plan.expression.stage(program.anchor)
     chunk, tile = program.tile("l2"), program.tile("register")
     for axis in stage.spatial:
-        assert axis.extent % chunk[axis.name] == 0 or program.recipe == "cpu.direct"
+        assert axis.extent % chunk[axis.name] == 0 or program.recipe in ("cpu.direct", "cpu.axpy")
         assert chunk[axis.name] % tile[axis.name] == 0 or program.recipe == "cpu.direct"
     assert estimate.threads == 1 and estimate.blocks >= 1
     if program.recipe in ("cpu.tiled", "cpu.window"):

@@ -106,26 +106,6 @@ def _sizes(func):
     return [d for b in func.buffer_map.values() for d in (*b.shape, *b.strides) if isinstance(d, tir.Var)]
 
 
-def test_rows_are_constants_beside_one_address():
-    """What it is for: LLVM finds that the rows of a register tile are a constant apart."""
-    a, b = te.placeholder((64, 64), name="a"), te.placeholder((64, 64), name="b")
-    k = te.reduce_axis((0, 64), name="k")
-    c = te.compute((64, 64), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="c")
-    schedule = te.create_schedule(c.op)
-    (i, j), k = c.op.axis, c.op.reduce_axis[0]
-    (io, ii), (jo, ji) = schedule[c].split(i, 4), schedule[c].split(j, 4)
-    schedule[c].reorder(io, jo, k, ii, ji)
-    schedule[c].unroll(ii)
-    schedule[c].vectorize(ji)
-
-    def extended():
-        return tvm.build(schedule, [a, b, c], "llvm").get_source("ll").count("sext i32")
-
-    before = extended()
-    with WideIndices():
-        assert extended() < before
-
-
 def test_only_within_its_context():
     schedule, tensors = divided()
     plain = text(tvm.build(schedule, tensors, "llvm"))

@@ -1,0 +1,37 @@
+"""Micro-performance model of recipe cpu.axpy: rows of sums in the nearest cache, a scaled row added at a time."""
+
+from __future__ import annotations
+
+from math import prod
+
+from .cpu import CALL, INSTRUCTIONS, TILE_OVERHEAD, CpuRates, RegisterUse, TileCost
+from .geometry import Geometry
+
+# Vectors that LLVM computes side by side in a loop that it vectorises itself; what is left of a row goes one by one.
+SIDE_BY_SIDE = 4
+# Cycles to enter and leave a row's loop: addresses, the trips that are left, a misprediction now and then (measured on
+# Zen 3: rows of 521 and 67 elements).
+ROW_OVERHEAD = 12
+# Stores a cycle: one, on CPUs from 2013 to Zen 3.
+STORES = 1.0
+
+
+def axpy_cost(geometry: Geometry, rates: CpuRates) -> TileCost:
+    """What one row of sums costs over the whole reduction."""
+    g, last = geometry, geometry.vector_axis
+    assert last is not None
+    points, row = prod(g.extents[i] for i in g.reduce), g.extents[last]
+    alone = row % (SIDE_BY_SIDE * rates.lanes)
+    vectors = (row - alone) // rates.lanes
+    per_point = sum(n * INSTRUCTIONS[kind] for kind, n in g.stage.ops) or 1.0
+    rows = sum(last in op.axes for op in g.operands)
+    others = len(g.operands) - rows
+    # A sum is read, added to and stored; what is left over does the same for a single element.
+    busy = max((vectors + alone) * per_point / rates.fma, (vectors + alone) / STORES)
+    loads = ((vectors + alone) * (rows + 1) + others) / rates.loads
+    epilogue = row / rates.lanes * (2 + g.epilogue_flops) / rates.fma + TILE_OVERHEAD
+    special = g.stage.ops_of("special") * row
+    special += sum(op.calls * (row if last in op.axes else 1) for op in g.operands)
+    calls = CALL * (points * special + g.epilogue_calls * row)
+    use = RegisterUse(SIDE_BY_SIDE, vectors * rows, others, 0)
+    return TileCost(use, points * busy, points * loads, frozenset(), points * ROW_OVERHEAD + epilogue + calls)

@@ -1,0 +1,60 @@
+"""Rows that no vectors divide: when they are summed up in a cache, on how many cores, and what that costs."""
+
+import pytest
+
+from roller_tvm.expr.operators import matmul, operator
+from roller_tvm.model.cpu import CpuRates
+from roller_tvm.model.cpu_axpy import axpy_cost
+from roller_tvm.model.geometry import Geometry
+from roller_tvm.plan import construct
+
+from .devices import device
+
+
+def recipes(expression, on="avx2", top=6):
+    return [[p.recipe for p in ranked.plan.programs] for ranked in construct(expression, device(on), top=top).plans]
+
+
+@pytest.mark.parametrize("n", [521, 67, 509, 134])
+def test_a_prime_is_summed_up_in_the_cache(n):
+    assert recipes(matmul(m=127, n=n, k=61))[0] == ["cpu.axpy"]
+
+
+@pytest.mark.parametrize("n", [512, 1000, 48, 13])  # vectors divide it, or it is hardly longer than one
+def test_what_vectors_divide_is_not(n):
+    assert ["cpu.axpy"] not in recipes(matmul(m=127, n=n, k=61), top=40)
+
+
+def test_why_not_is_told():
+    rejections = construct(matmul(m=127, n=512, k=61), device("avx2")).rejections
+    (told,) = {str(r) for r in rejections if "rows of 'n'" in str(r)}
+    assert told == "execution unit: needs rows of 'n' that vectors do not divide, limit 512 (take recipe cpu.tiled)"
+
+
+def test_a_row_that_the_cache_cannot_hold_is_not():
+    rejections = construct(matmul(m=3, n=100_003, k=5), device("avx2")).rejections
+    assert any(r.rule == device("avx2").levels[-2].name and r.remedy == "split the axis" for r in rejections)
+
+
+def test_weights_along_the_reduction_have_no_rows():
+    assert ["cpu.axpy"] not in recipes(matmul(m=127, n=521, k=61, layout="NT"), top=40)
+
+
+def test_rows_are_shared_out_over_the_cores():
+    plan = construct(operator("conv2d_nhwc", n=1, c=61, h=53, w=53, f=67, k=3, padding=1), device("avx2")).best.plan
+    program = plan.programs[-1]
+    spec = device("avx2")
+    share, row = program.tile("l2"), program.tile("register")
+    assert program.recipe == "cpu.axpy" and program.choice("parallel") >= 1
+    assert share["f"] == row["f"] == 67 and row["oh"] == row["ow"] == 1
+    assert share["oh"] * share["ow"] >= 53 * 53 / spec.units
+
+
+def test_a_row_costs_its_vectors_and_one_by_one_what_is_left():
+    def cost(n):
+        g, rates = Geometry.of(matmul(m=8, n=n, k=64), "matmul"), CpuRates.of(device("avx2"))
+        return axpy_cost(g, rates).cycles(64, frozenset()) / 64
+
+    assert cost(256) < cost(257) < cost(263) < cost(287)  # 1, 7, 31 left
+    assert cost(287) > cost(288)
+    assert cost(512 + 9) < 2 * cost(256 + 9)
