@@ -50,7 +50,8 @@ def test_what_is_constructed_lies_in_the_space():
     """The only difference is who chooses."""
     expression = operator("matmul", m=64, n=64, k=64)
     found = RTileSpace(expression, CPU)
-    every = {found.plan(p).plan.programs for p in found.points(found.size(), Random(0))}
+    drawn = found.points(4 * found.size(), Random(0))  # rare ones too
+    every = {found.plan(p).plan.programs for p in drawn}
     for ranked in construct(expression, CPU, 10).plans:
         assert ranked.plan.programs in every
 
@@ -58,19 +59,19 @@ def test_what_is_constructed_lies_in_the_space():
 @pytest.mark.parametrize("objective", ["rank", "regression"])
 def test_it_finds_what_a_random_search_of_as_many_does_not(objective):
     """The time asked for is the distance of the tiles from some that are best: the model learns where that is."""
-    found = space("matmul", m=256, n=256, k=64)
+    found = space("matmul", m=720, n=960, k=64)
 
     def seconds(ranked):
         program = ranked.plan.programs[0]
         if program.recipe != "cpu.tiled":
             return 1e-3
         tile, chunk = program.tile("register"), program.tile("l2")
-        wanted = [(tile["m"], 4), (tile["n"], 32), (chunk["m"], 64), (chunk["n"], 128)]
+        wanted = [(tile["m"], 4), (tile["n"], 32), (chunk["m"], 60), (chunk["n"], 192)]
         return 1e-6 * (1 + sum(abs(math.log2(a / b)) for a, b in wanted))
 
     search = Online(found, batch=12, objective=objective, annealing=QUICK)
     tried = list(search.run(60, lambda plans: [seconds(p) for p in plans]))
-    random = min(seconds(found.plan(p)) for p in found.points(60, Random(7)))
+    random = np.median([min(seconds(found.plan(p)) for p in found.points(60, Random(seed))) for seed in range(9)])
     assert len(tried) == 60 and search.best.seconds < random
     later = [t.seconds for t in tried[36:]]
     assert np.median(later) < np.median([t.seconds for t in tried[:12]])

@@ -111,6 +111,15 @@ def constant_cpu():
     return Plan(product, "cpu", (program,))
 
 
+def primes_cpu():
+    program = RProgram(
+        "cpu.axpy", "matmul", "matmul",
+        (tile("l2", "m=7 n=67 k=11"), tile("register", "m=1 n=67 k=11")),
+        (), (), (("parallel", 1),),
+    )  # fmt: skip
+    return Plan(of("matmul m=13 n=67 k=11"), "cpu", (program,))
+
+
 def pool_cpu():
     expression = fuse_axes(of("avg_pool2d n=4 c=16 h=16 w=16 k=2 stride=2"))
     program = RProgram(
@@ -152,6 +161,6 @@ EXAMPLES = {
     f.__name__: f
     for f in (
         matmul_gpu, conv_gpu, split_gpu, relu_gpu, softmax_gpu, conv_cpu, packed_cpu, constant_cpu, pool_cpu, lanes_cpu,
-        merged_cpu,
+        merged_cpu, primes_cpu,
     )  # fmt: skip
 }

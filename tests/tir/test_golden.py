@@ -107,6 +107,7 @@ PROGRAMS = {
     "constant_cpu": lambda: matmul(48, 128, 512),
     "pool_cpu": pool,
     "lanes_cpu": rows,
+    "primes_cpu": lambda: matmul(13, 67, 11),
 }
 TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 2})
 
