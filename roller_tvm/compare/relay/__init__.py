@@ -10,6 +10,7 @@ from roller_tvm.tvm_env import import_relay_tvm
 
 #: Tuners whose kernels are built as Roller builds them; the peers' are built as TVM does.
 OURS = ("roller", "ranked", "xgboost")
+BUILT = "addresses in 64 bits, exp and tanh as arithmetic: built as roller_tvm.relay.build does"
 
 
 def facts(target: str) -> dict[str, Any]:
@@ -49,8 +50,12 @@ def tune(task: str, case: dict[str, Any], tuner: str, trials: int, target: str, 
     opened = open_task(Path(task), case, target, Path(folder))
     with cpu_code(tuner in OURS, tuner in OURS):
         if tuner == "ranked":
-            return ranked(opened, importlib.import_module(f"{__name__}.roller"))
-        return dict(importlib.import_module(f"{__name__}.{tuner}").tune(opened, trials))
+            found = ranked(opened, importlib.import_module(f"{__name__}.roller"))
+        else:
+            found = dict(importlib.import_module(f"{__name__}.{tuner}").tune(opened, trials))
+    if tuner in OURS and opened.target.kind.name == "llvm" and found.get("status", "ok") == "ok":
+        found["reason"] = "; ".join(filter(None, (found.get("reason"), BUILT)))
+    return found
 
 
 def build_again(
