@@ -80,6 +80,7 @@ def test_roller_and_untuned_are_built_checked_and_timed(prepared, folder):
     found = [tuned(folder, prepared, "dense", "roller", 1), tuned(folder, prepared, "dense", "untuned", 0)]
     assert [f["status"] for f in found] == ["ok", "ok"]
     assert found[0]["seconds"] > 0 and found[0]["tiles"].startswith("cpu.")
+    assert [f["reason"] for f in found] == [edge.BUILT, ""]  # a peer's is built as TVM does, and that is told
     assert comes_again(folder, prepared, "dense", "roller", 1, found[0])
     assert comes_again(folder, prepared, "dense", "untuned", 0, found[1])
     rounds = edge.time([str(folder / f["kernel"]) for f in found], TARGET)
