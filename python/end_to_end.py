@@ -6,7 +6,7 @@
     python python/end_to_end.py --rounds 5                 # another five processes of measuring
 
 Each model is imported (and converted to NHWC, as Ansor's tutorials do), tuned (unless the record file in the folder has
-its operators already), built through plain ``ApplyHistoryBest`` + ``relay.build`` as a user builds it, compared with
+its operators already), built through ``roller_tvm.relay.build`` as a user builds it, compared with
 onnxruntime, and timed in turns with it. A built library is used again while it is newer than the records.
 """
 
@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from side_by_side import Variant, compare, measure, onnxruntime_variant, timed, tvm_variant  # noqa: E402
 
-from roller_tvm.compare.relay.whole import plain_build  # noqa: E402
+from roller_tvm.compare.relay.whole import plain_build, roller_build  # noqa: E402
 from roller_tvm.compare.whole.networks import bert_base, mobilenet_v2  # noqa: E402
 from roller_tvm.compare.whole.zoo import Prepared, light, text_detection  # noqa: E402
 from roller_tvm.errors import RollerError  # noqa: E402
@@ -74,7 +74,7 @@ def tuned(model: Prepared, layout: str, target: str, args: argparse.Namespace) -
         print(result if args.verbose else brief, flush=True)
         tune_s = tune_s if now else None
         if args.rebuild or not library.is_file() or library.stat().st_mtime < records.stat().st_mtime:
-            _, build_s = timed(lambda: plain_build(imported.mod, imported.params, target, records, library))
+            _, build_s = timed(lambda: roller_build(imported.mod, imported.params, target, records, library))
     return tvm_variant(layout, library, model, tune_s, build_s)
 
 

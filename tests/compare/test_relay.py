@@ -133,3 +133,16 @@ def test_a_whole_model(tmp_path):
     found = [jobs.tune(task, prepared["case"], *tuner, TARGET, str(tmp_path), edge) for tuner in tuners]
     assert [f["status"] for f in found] == ["ok", "ok"]
     assert all(0 < f["error"] < 1e-4 and f["build_s"] > 0 for f in found)  # the reference is onnxruntime's
+
+
+def test_a_network_with_functions_within_becomes_one_graph():
+    import tvm
+
+    from roller_tvm.compare.relay.testing import testing_model
+
+    mod, _, inputs = testing_model("lstm")  # four steps, whose inputs TVM calls by one name
+    calls: list[object] = []
+    tvm.relay.analysis.post_order_visit(
+        mod["main"].body, lambda e: calls.append(e.op) if isinstance(e, tvm.relay.Call) else None
+    )
+    assert len(inputs) == 4 and calls and all(isinstance(op, tvm.ir.Op) for op in calls)
