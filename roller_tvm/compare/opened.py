@@ -17,6 +17,8 @@ from roller_tvm.compare.theirs import Thought
 TASKS, KERNELS, WORK = "tasks", "kernels", "work"
 #: Of a task's file; one of another version is made anew.
 TASK_VERSION = 2
+#: Tuners whose kernels are built as Roller builds them; the peers' are built as TVM does.
+OURS = ("roller", "ranked", "xgboost")
 #: What stands for a schedule where a kernel is TVM's own.
 DEFAULT = "TVM's default"
 

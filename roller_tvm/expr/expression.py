@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -23,6 +24,25 @@ DTYPE_BYTES = {
     "int8": 1, "uint64": 8, "uint32": 4, "uint16": 2, "uint8": 1, "bool": 1,
 }  # fmt: skip
 COMBINERS = ("sum", "max", "min", "prod", "other")
+#: Kinds of arithmetic that are special functions. 'exp': exp, erf, tanh and sigmoid where CPU kernels compute them in
+#: vectors; 'sqrt': square root and its reciprocal; 'special': all others, which a CPU calls for each element.
+FUNCTIONS = ("exp", "sqrt", "special")
+#: Arithmetic: (kind, count).
+Ops = tuple[tuple[str, int], ...]
+
+
+def total_of(*several: Ops) -> Ops:
+    """Counts added up by kind.
+
+    Examples
+    --------
+    >>> total_of((("add", 1), ("exp", 1)), (("exp", 2),))
+    (('add', 1), ('exp', 3))
+    """
+    counts: Counter[str] = Counter()
+    for ops in several:
+        counts.update(dict(ops))
+    return tuple(counts.items())
 
 
 def dtype_bytes(dtype: str) -> int:
@@ -175,8 +195,9 @@ class Stage:
     dtype : str
         Of the tensor produced.
     ops : tuple of (kind, count)
-        Arithmetic per iteration point: 'fma', 'mul', 'add', 'div', 'cmp', 'special' (exp, tanh, ...),
-        'cast'. A multiply that feeds the reduction's add is one 'fma'.
+        Arithmetic per iteration point: 'fma', 'mul', 'add', 'div', 'cmp', 'cast', and ``FUNCTIONS``. A multiply that
+        feeds the reduction's add is one 'fma'. What stays the same along the innermost loops (the reduction, or the
+        last axis) is not counted.
     combiner : str
         '' for a stage without reduction, else one of 'sum', 'max', 'min', 'prod', 'other'.
     results : int
@@ -193,7 +214,7 @@ class Stage:
     axes: tuple[Axis, ...]
     reads: tuple[Access, ...]
     dtype: str = "float32"
-    ops: tuple[tuple[str, int], ...] = ()
+    ops: Ops = ()
     combiner: str = ""
     results: int = 1
     initial: bool = False
@@ -266,6 +287,11 @@ class Stage:
 
     def ops_of(self, kind: str) -> int:
         return dict(self.ops).get(kind, 0)
+
+    @property
+    def functions(self) -> Ops:
+        """Those of its `ops` that are special functions."""
+        return tuple((kind, n) for kind, n in self.ops if kind in FUNCTIONS)
 
     @cached_property
     def flops_per_point(self) -> int:

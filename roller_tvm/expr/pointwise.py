@@ -140,11 +140,10 @@ def softmax(shape: Ints, axis: Ints = (-1,), dtype: str = "float32") -> TensorEx
     kept = {a: e for a, e in every.items() if a != f"i{over}"}
     inner = [a if a in kept else "k" for a in every]
     axes = (*spatial(kept), *reduce({"k": shape[over]}))
+    function = "exp" if dtype == "float32" else "special"
     stages = (
         Stage("max", axes, (read("data", inner),), dtype, (("cmp", 1),), "max"),
-        elementwise(
-            "exp", every, [read("data", every), read("max", kept)], dtype, (("add", 1), ("special", 1))
-        ),
+        elementwise("exp", every, [read("data", every), read("max", kept)], dtype, (("add", 1), (function, 1))),
         Stage("sum", axes, (read("exp", inner),), dtype, (("add", 1),), "sum"),
         elementwise("norm", every, [read("exp", every), read("sum", kept)], dtype, (("div", 1),)),
     )
@@ -164,13 +163,13 @@ def layer_norm(shape: Ints, dtype: str = "float32") -> TensorExpression:
         Stage("total", axes, (read("data", row),), dtype, (("add", 1),), "sum"),
         Stage(
             "spread", axes, (read("data", row), read("total", kept)), dtype,
-            (("add", 2), ("div", 2), ("fma", 1)), "sum",
+            (("add", 1), ("fma", 1)), "sum",
         ),
         elementwise(
             "norm", every,
             [read("data", every), read("total", kept), read("spread", kept), read("gamma", [last]),
              read("beta", [last])],
-            dtype, (("add", 3), ("div", 3), ("mul", 1), ("special", 1)),
+            dtype, (("add", 2), ("div", 1), ("mul", 1)),
         ),
     )  # fmt: skip
     return TensorExpression("layer_norm", (Tensor("data", shape, dtype), *width), stages, "spread")

@@ -69,8 +69,8 @@ def lower_cpu_tiled(expression: TensorExpression, program: RProgram) -> list[Ste
         whole = "parallel"
         steps.append(Fuse(out, parallel, whole))
     steps.append(Parallel(out, whole))
-    # Stored by unrolled loops, a register tile needs no memory of its own; calls would be written out as often.
-    if not any(s.ops_of("special") for s in expression.stages if s.name in (*program.inlined, out)):
+    # Stored by unrolled loops, a register tile needs no memory of its own; functions would be written out as often.
+    if not any(s.functions for s in expression.stages if s.name in (*program.inlined, out)):
         long = {f"{loop}.i" for axis, loop in zip(anchor.spatial, loops, strict=True) if tile[axis.name] > 1}
         steps += [Unroll(out, loop) for loop in inside[:-1] if loop in long]
     if row:

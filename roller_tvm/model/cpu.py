@@ -13,6 +13,7 @@ from itertools import product
 from math import ceil, prod
 
 from ..device import DeviceSpec
+from ..expr.expression import Ops
 from .estimate import LevelTime, ProgramEstimate
 from .geometry import Geometry, Operand, Tile
 
@@ -35,9 +36,23 @@ EXPOSED = 0.15
 # (measured: 1024^3 product, 8x2 vectors in registers, 183 GFLOP/s as is and 256 with the operand copied together).
 PAGE_BYTES = 4096
 PAGE_CYCLES = 4.0
-INSTRUCTIONS = {"fma": 1.0, "mul": 1.0, "add": 1.0, "cmp": 1.0, "cast": 1.0, "div": 8.0, "special": 0.0}
-# Cycles of exp, log, tanh and the like, an element: calls, whatever the vectors around them (measured: 5 to 12).
+# Slots of a vector instruction. 'exp' is a polynomial or a quotient of two, 'sqrt' with the division by it (measured on
+# Zen 3, LLVM 10 and 22: 16 to 25, and 10 to 17); calls are counted apart.
+INSTRUCTIONS = {
+    "fma": 1.0, "mul": 1.0, "add": 1.0, "cmp": 1.0, "cast": 1.0, "div": 8.0, "exp": 20.0, "sqrt": 16.0, "special": 0.0,
+}  # fmt: skip
+# Cycles of log, sin and the like, an element: calls, whatever the vectors around them (measured: 5 to 12).
 CALL = 8.0
+
+
+def instructions(*several: Ops) -> float:
+    """Slots of vector instructions that arithmetic takes on one vector."""
+    return sum(n * INSTRUCTIONS[kind] for ops in several for kind, n in ops)
+
+
+def calls_of(*several: Ops) -> int:
+    """Functions that are called for each element."""
+    return sum(n for ops in several for kind, n in ops if kind == "special")
 
 
 @dataclass(frozen=True)
@@ -174,6 +189,18 @@ def register_use(geometry: Geometry, tile: Tile, lanes: int, held: int | None = 
     return RegisterUse(accumulators, loads, broadcasts, gathers, held)
 
 
+def prologue_slots(operand: Operand) -> float:
+    """Slots of vector instructions that computing an operand in place takes on one vector."""
+    return operand.arithmetic + instructions(operand.functions)
+
+
+def epilogue_cycles(geometry: Geometry, vectors: float, outputs: int, rates: CpuRates) -> float:
+    """Cycles of what is computed in place between `vectors` of sums and the store."""
+    g = geometry
+    slots = g.epilogue_flops + instructions(g.epilogue_functions)
+    return vectors * slots / rates.fma + CALL * calls_of(g.epilogue_functions) * outputs
+
+
 def scattered(geometry: Geometry, operand: Operand) -> bool:
     """Whether every step of the reduction reads its vectors from another page: worth copying together."""
     last = geometry.vector_axis
@@ -228,16 +255,19 @@ class TileCost:
     def of(cls, geometry: Geometry, tile: Tile, rates: CpuRates) -> TileCost:
         g, use = geometry, register_use(geometry, tile, rates.lanes, rates.broadcasts)
         points = prod(g.extents[i] for i in g.reduce)
-        per_point = sum(n * INSTRUCTIONS[kind] for kind, n in g.stage.ops) or 1.0
+        per_point = instructions(g.stage.ops) or 1.0
         arithmetic, loads = inner_cycles(use, rates, points, bool(g.reduce), per_point)
         missed = conflicts(g, tile, rates) * rates.line / rates.caches[1][2] if len(rates.caches) > 1 else 0.0
-        epilogue = use.accumulators * (2 + g.epilogue_flops) / rates.fma + TILE_OVERHEAD
         outputs = prod(tile[i] for i in g.spatial)
-        special = g.stage.ops_of("special") * outputs
-        special += sum(op.calls * prod(tile[i] for i in op.axes if i in g.spatial_set) for op in g.operands)
-        calls = CALL * (points * special + g.epilogue_calls * outputs)
+        epilogue = 2 * use.accumulators / rates.fma + epilogue_cycles(g, use.accumulators, outputs, rates)
+        calls = calls_of(g.stage.ops) * outputs
+        for op in g.operands:
+            own = prod(tile[i] for i in op.axes if i in g.spatial_set)
+            calls += calls_of(op.functions) * own
+            wide = rates.lanes if g.vector_axis in op.axes else 1
+            arithmetic += points * prologue_slots(op) * own / wide / rates.fma
         pages = frozenset(op.name for op in g.operands if scattered(g, op))
-        return cls(use, arithmetic, loads, pages, points * missed + epilogue + calls)
+        return cls(use, arithmetic, loads, pages, points * (missed + CALL * calls) + epilogue + TILE_OVERHEAD)
 
     def cycles(self, points: int, packed: frozenset[str]) -> float:
         """Of one register tile, where the operands `packed` are copied together."""

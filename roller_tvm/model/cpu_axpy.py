@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from math import prod
 
-from .cpu import CALL, INSTRUCTIONS, TILE_OVERHEAD, CpuRates, RegisterUse, TileCost
+from .cpu import (
+    CALL,
+    TILE_OVERHEAD,
+    CpuRates,
+    RegisterUse,
+    TileCost,
+    calls_of,
+    epilogue_cycles,
+    instructions,
+    prologue_slots,
+)
 from .geometry import Geometry
 
 # Vectors that LLVM computes side by side in a loop that it vectorises itself; what is left of a row goes one by one.
@@ -23,15 +33,18 @@ def axpy_cost(geometry: Geometry, rates: CpuRates) -> TileCost:
     points, row = prod(g.extents[i] for i in g.reduce), g.extents[last]
     alone = row % (SIDE_BY_SIDE * rates.lanes)
     vectors = (row - alone) // rates.lanes
-    per_point = sum(n * INSTRUCTIONS[kind] for kind, n in g.stage.ops) or 1.0
+    per_point = instructions(g.stage.ops) or 1.0
     rows = sum(last in op.axes for op in g.operands)
     others = len(g.operands) - rows
     # A sum is read, added to and stored; what is left over does the same for a single element.
     busy = max((vectors + alone) * per_point / rates.fma, (vectors + alone) / STORES)
     loads = ((vectors + alone) * (rows + 1) + others) / rates.loads
-    epilogue = row / rates.lanes * (2 + g.epilogue_flops) / rates.fma + TILE_OVERHEAD
-    special = g.stage.ops_of("special") * row
-    special += sum(op.calls * (row if last in op.axes else 1) for op in g.operands)
-    calls = CALL * (points * special + g.epilogue_calls * row)
+    vectors_stored = row / rates.lanes
+    epilogue = 2 * vectors_stored / rates.fma + epilogue_cycles(g, vectors_stored, row, rates) + TILE_OVERHEAD
+    calls = calls_of(g.stage.ops) * row
+    for op in g.operands:
+        own, vector = (row, rates.lanes) if last in op.axes else (1, 1)
+        calls += calls_of(op.functions) * own
+        busy += prologue_slots(op) * own / vector / rates.fma
     use = RegisterUse(SIDE_BY_SIDE, vectors * rows, others, 0)
-    return TileCost(use, points * busy, points * loads, frozenset(), points * ROW_OVERHEAD + epilogue + calls)
+    return TileCost(use, points * busy, points * loads, frozenset(), points * (ROW_OVERHEAD + CALL * calls) + epilogue)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil, prod
 
 from ..device import DeviceSpec
-from .cpu import EXPOSED, INSTRUCTIONS, TILE_OVERHEAD, CpuRates, vectors
+from .cpu import EXPOSED, TILE_OVERHEAD, CpuRates, instructions, vectors
 from .cpu_window import SPILLED
 from .estimate import LevelTime, ProgramEstimate
 from .geometry import Geometry, Operand, Tile
@@ -63,7 +63,7 @@ def dilated_estimate(
     last = g.vector_axis
     wide = vectors(tile[last], rates.lanes) if vector and last is not None else 1
     sums = prod(wide if vector and i == last else tile[i] for i in g.spatial)
-    per_point = sum(n * INSTRUCTIONS[kind] for kind, n in g.stage.ops) or 1.0
+    per_point = instructions(g.stage.ops) or 1.0
     fmas = sums * prod(tile[i] for i in g.reduce) * live_share(g) * per_point
     loads = sum(_loads(op, g, tile, wide) for op in g.operands)
     steps = prod(ceil(e / tile[i]) for i, e in enumerate(g.extents) if i in g.reduce)
@@ -76,7 +76,8 @@ def dilated_estimate(
     # Sums go to memory and from there, turned element by element, to the output.
     core = tiles * (cycles + sums / rates.fma) + TILE_OVERHEAD * (tiles if vector else 1)
     stored = prod(chunk[i] for i in g.spatial)
-    core += stored * (1 / rates.loads + g.epilogue_flops / rates.fma / rates.lanes)
+    epilogue = g.epilogue_flops + instructions(g.epilogue_functions)
+    core += stored * (1 / rates.loads + epilogue / rates.fma / rates.lanes)
     held = stored * g.output_bytes
     if held > rates.caches[0][1]:
         beyond = [rate for _, capacity, rate in rates.caches[1:] if held <= capacity]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from .cpu import CALL, CpuRates, TileCost
+from .cpu import CpuRates, TileCost, epilogue_cycles
 from .geometry import Geometry, Tile
 
 
@@ -28,5 +28,5 @@ def lanes_cost(geometry: Geometry, merges: Sequence[Geometry], tile: Tile, rates
     cost = TileCost.of(geometry, tile, rates)
     outputs, last = prod(tile[i] for i in geometry.spatial[:-1]), merges[-1]
     terms = sum(prod(g.extents[i] for i in g.reduce) for g in merges)
-    cycles = terms / min(rates.fma, rates.loads) + last.epilogue_flops / rates.fma + CALL * last.epilogue_calls
+    cycles = terms / min(rates.fma, rates.loads) + epilogue_cycles(last, 1, 1, rates)
     return replace(cost, other=cost.other + outputs * cycles)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil, prod
 
 from ..device import DeviceSpec
-from .cpu import GUARDED_LOADS, TILE_OVERHEAD, CpuRates
+from .cpu import GUARDED_LOADS, CpuRates
 from .cpu_direct import Cycles, streamed
 from .estimate import ProgramEstimate
 from .geometry import Geometry
@@ -36,4 +36,4 @@ def unrolled_estimate(geometry: Geometry, device: DeviceSpec, vector: int) -> Pr
     moved = sum(op.source_bytes for op in read) + outputs * g.output_bytes + g.epilogue_bytes
     chunks = outputs // stored // vector
     flops = g.stage.flops + g.epilogue_flops * outputs
-    return streamed(device, rates, [Cycles(vectors * cycles - chunks * TILE_OVERHEAD)], moved, chunks, flops)
+    return streamed(device, rates, [Cycles(vectors * cycles)], moved, chunks, flops)

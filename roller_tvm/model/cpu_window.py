@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import ceil, prod
 
 from ..device import DeviceSpec
-from .cpu import EXPOSED, GUARDED_LOADS, INSTRUCTIONS, TILE_OVERHEAD, CpuRates, through, vectors
+from .cpu import EXPOSED, TILE_OVERHEAD, CpuRates, instructions, through, vector_of, vectors
 from .estimate import LevelTime, ProgramEstimate
 from .geometry import Geometry, Operand, Tile
 
@@ -14,6 +14,11 @@ from .geometry import Geometry, Operand, Tile
 # 10 and 22: 3x3 depthwise tiles of 1x7, 2x2, 2x4, 4x2 vectors, with 34, 20, 32, 32 where 16 fit, take 6.5 to 8.2 cycles
 # a vector).
 SPILLED = 0.3
+# Cycles of an element that is loaded alone behind a check of bounds, and what it takes more where the vectors that such
+# elements are put together in do not all stay in registers, next to RESERVED of them for masks and addresses (measured
+# on Zen 3: pooling and depthwise convolutions, NCHW, 4 to 8 lanes, strides 1 and 2, tiles of 9 to 51 such vectors; the
+# smallest take 0.8 to 1.2 cycles with LLVM 10, 0.6 to 1.3 with LLVM 22, the largest 2.1 to 3.7 and 1.0 to 2.1).
+CHECKED, REBUILT, RESERVED = 1.0, 2.0, 6
 # Bytes that the start of a contiguous run costs beside its own: prefetchers have to find it (measured on 40 tiles each
 # of 23 convolutions).
 RUN_START = 192
@@ -31,11 +36,14 @@ class WindowUse:
         Load instructions, each element of the tile's window once.
     live : int
         Vectors that the compiler keeps: the sums, and the inputs of all windows, which overlap.
+    checked : int
+        Elements that are loaded one by one, each behind a check.
     """
 
     sums: int
     loads: int
     live: int
+    checked: int = 0
 
 
 def window_use(geometry: Geometry, tile: Tile, lanes: int) -> WindowUse:
@@ -44,15 +52,18 @@ def window_use(geometry: Geometry, tile: Tile, lanes: int) -> WindowUse:
     wide = 1 if last is None else vectors(tile[last], lanes)
     whole = tuple(e if i in g.reduce else tile[i] for i, e in enumerate(g.extents))
     sums = prod(wide if i == last else tile[i] for i in g.spatial)
-    loads, kept = 0, 0
+    loads, kept, checked = 0, 0, 0
     for op in g.operands:
         number = _vectors_of(op, g, whole, wide)
         sliding = any(len(dim) > 1 for dim in op.dims)
-        alone = last is not None and last in op.axes and op.stride_of(last) != 1 and not op.constant
-        alone = alone or last in op.guard_axes
-        loads += number * ((lanes if alone else 1) * (GUARDED_LOADS if last in op.guard_axes else 1))
         kept = max(kept, number if sliding else 0)
-    return WindowUse(sums, loads, sums + kept)
+        elements = 1 if last is None else vector_of(tile[last], lanes)
+        if last in op.guard_axes:
+            checked += number * elements
+            continue
+        alone = last is not None and last in op.axes and op.stride_of(last) != 1 and not op.constant
+        loads += number * (elements if alone else 1)
+    return WindowUse(sums, loads, sums + kept, checked)
 
 
 def _vectors_of(op: Operand, g: Geometry, whole: Tile, wide: int) -> int:
@@ -69,9 +80,12 @@ def tile_cycles(geometry: Geometry, use: WindowUse, rates: CpuRates) -> tuple[fl
     """Cycles of a register tile's arithmetic and of its loads; one after the other, as checks are branches."""
     g = geometry
     points = prod(g.extents[i] for i in g.reduce)
-    per_point = sum(n * INSTRUCTIONS[kind] for kind, n in g.stage.ops) or 1.0
-    arithmetic = use.sums * (points * per_point + 1 + g.epilogue_flops) / rates.fma
-    return arithmetic, use.loads / rates.loads + SPILLED * max(0, use.live - rates.registers)
+    per_point = instructions(g.stage.ops) or 1.0
+    epilogue = 1 + g.epilogue_flops + instructions(g.epilogue_functions)
+    arithmetic = use.sums * (points * per_point + epilogue) / rates.fma
+    loads = use.loads / rates.loads + SPILLED * max(0, use.live - rates.registers)
+    rebuilt = max(0, use.live - (rates.registers - RESERVED)) / use.live
+    return arithmetic, loads + use.checked * (CHECKED + REBUILT * rebuilt)
 
 
 def window_estimate(
@@ -97,7 +111,7 @@ def window_estimate(
     whole = tuple(e if i in g.reduce else tile[i] for i, e in enumerate(g.extents))
     busiest = ceil(chunks / device.units)
     stored = prod(chunk[i] for i in g.spatial) * g.output_bytes
-    run = _run(g, chunk, tile, order, rates.lanes) * g.output_bytes
+    run = _run(g, chunk, tile, order) * g.output_bytes
     levels: list[LevelTime] = []
     worst, exposed, below = core, 0.0, ""
     for name, _, rate in rates.caches:
@@ -128,13 +142,14 @@ def window_estimate(
     )  # fmt: skip
 
 
-def _run(geometry: Geometry, chunk: Tile, tile: Tile, order: tuple[int, ...], lanes: int) -> int:
-    """Neighbouring elements that are stored one after the other: along the vector axis, or in blocks of one vector."""
+def _run(geometry: Geometry, chunk: Tile, tile: Tile, order: tuple[int, ...]) -> int:
+    """Neighbouring elements that are stored one after the other: along the vector axis; where it is whole, the next."""
     g, last = geometry, geometry.vector_axis
     if last is None:
         return 1
     run = chunk[last] if order and order[-1] == last else tile[last]
     before = max((i for i in g.spatial if i < last), default=None)
-    if run == g.extents[last] == lanes and before is not None:
-        run *= chunk[before] if order and order[-1] == before else tile[before]
+    if run == g.extents[last] and before is not None:
+        left = [axis for axis in order if axis != last]
+        run *= chunk[before] if left and left[-1] == before else tile[before]
     return run

@@ -14,6 +14,7 @@ from operator import truediv
 from typing import Any
 
 from ..expr import Access, Stage, TensorExpression, dtype_bytes, footprint
+from ..expr.expression import Ops, total_of
 
 Tile = tuple[int, ...]
 
@@ -47,7 +48,7 @@ class Operand:
     arithmetic: int  # operations a prologue spends on one element
     guard_axes: frozenset[int] = frozenset()  # axes that its bounds check depends on
     as_stored: bool = True  # in memory element for element: no prologue rearranges what is read
-    calls: int = 0  # special functions (exp, tanh) that a prologue spends on one element
+    functions: Ops = ()  # special functions (exp, tanh) that a prologue spends on one element
 
     @property
     def name(self) -> str:
@@ -148,7 +149,7 @@ class Geometry:
     epilogue_bytes: int  # read by the epilogue, whole tensors
     epilogue_flops: int  # per output element
     output_bytes: int  # per output element
-    epilogue_calls: int = 0  # special functions per output element
+    epilogue_functions: Ops = ()  # special functions per output element
 
     @classmethod
     def of(
@@ -180,7 +181,7 @@ class Geometry:
         end = output or stage_name
         after: list[Stage] = []
         computed = {stage_name}
-        for later in expression.stages:
+        for later in expression.stages if end != stage_name else ():
             if (later.name in inlined or later.name == end) and any(a.tensor in computed for a in later.reads):
                 after.append(later)
                 computed.add(later.name)
@@ -191,7 +192,7 @@ class Geometry:
             sum(expression.tensors[t].bytes for t in read_after),
             sum(s.flops for s in after) // max(1, points),
             dtype_bytes(expression.tensors[end].dtype),
-            sum(s.ops_of("special") for s in after),
+            total_of(*(s.functions for s in after)),
         )  # fmt: skip
 
     @cached_property
@@ -302,8 +303,8 @@ def in_memory(geometry: Geometry, inlined: Sequence[str]) -> Geometry:
     if not operands:
         return geometry
     work = sum(op.arithmetic for op in geometry.operands)
-    calls = sum(op.calls for op in geometry.operands)
-    operands[0] = replace(operands[0], arithmetic=work, calls=calls)
+    functions = total_of(*(op.functions for op in geometry.operands))
+    operands[0] = replace(operands[0], arithmetic=work, functions=functions)
     return replace(geometry, operands=tuple(operands))
 
 
@@ -339,13 +340,13 @@ def operand_of(
         sources,
         sum(expression.tensors[s.tensor].bytes for s in sources),
         guarded, tensor.constant, arithmetic, guard_axes, as_stored,
-        _calls(expression, access.tensor, inlined),
+        _functions(expression, access.tensor, inlined),
     )  # fmt: skip
 
 
-def _calls(expression: TensorExpression, name: str, inlined: Sequence[str]) -> int:
+def _functions(expression: TensorExpression, name: str, inlined: Sequence[str]) -> Ops:
     """Special functions that one element of a tensor costs where it is computed in place."""
     if not expression.is_stage(name) or name not in inlined:
-        return 0
+        return ()
     stage = expression.stage(name)
-    return stage.ops_of("special") + sum(_calls(expression, a.tensor, inlined) for a in stage.reads)
+    return total_of(stage.functions, *(_functions(expression, a.tensor, inlined) for a in stage.reads))

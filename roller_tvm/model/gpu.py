@@ -9,8 +9,8 @@ from math import ceil, prod
 from ..device import DeviceSpec
 from .geometry import Geometry, Operand, Tile
 
-# Issue slots of the arithmetic: 'special' functions run on a quarter of the lanes, a division is a handful.
-INSTRUCTIONS = {"fma": 1, "mul": 1, "add": 1, "cmp": 1, "cast": 1, "div": 8, "special": 4}
+# Issue slots of the arithmetic: special functions run on a quarter of the lanes, a division is a handful.
+INSTRUCTIONS = {"fma": 1, "mul": 1, "add": 1, "cmp": 1, "cast": 1, "div": 8, "exp": 4, "sqrt": 4, "special": 4}
 # Share of the time of the pipes that are not the bottleneck which is not hidden behind it: of two plans with one
 # bottleneck, the one with less of everything else is ahead.
 OVERLAP_LOSS = 0.05

@@ -111,7 +111,8 @@ def direct_registers(geometry: Geometry, thread: Tile, items: int, vector: int) 
     """Registers of a thread of recipe gpu.direct (see ``direct_estimate``)."""
     if not geometry.reduce:
         ahead = vector * items * sum(1.0 + PER_GUARD * op.guarded for op in geometry.operands)
-        special = geometry.stage.ops_of("special") + geometry.epilogue_calls + sum(op.calls for op in geometry.operands)
+        inside = any(op.functions for op in geometry.operands)
+        special = inside or geometry.stage.functions or geometry.epilogue_functions
         return POINTWISE + vector + ceil(ahead) + (SPECIAL if special else 0)
     if prod(geometry.extents[i] for i in geometry.reduce) > UNROLL_MOST:
         return LOOP + vector * (1 + len(geometry.operands))

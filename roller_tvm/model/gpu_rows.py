@@ -102,7 +102,8 @@ def rows_estimate(
     for g in nests:
         slots += instructions(g) * shape.own
         for op in g.operands:
-            slots += (op.arithmetic + op.calls * INSTRUCTIONS["special"]) * shape.own
+            functions = sum(n * INSTRUCTIONS[kind] for kind, n in op.functions)
+            slots += (op.arithmetic + functions) * shape.own
             if op.elements_whole < shape.length:
                 continue
             loaded += shape.own * any(a.tensor not in mine and a.tensor not in read for a in op.sources)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from ..expr import Stage
-from ..model.cpu import CpuRates
+from ..model.cpu import CpuRates, calls_of
 from ..model.cpu_rows import rows_estimate
 from ..model.estimate import ProgramEstimate
 from ..model.geometry import Geometry
@@ -42,10 +42,11 @@ def row_vector(stage: Stage, nest: RowNest, rates: CpuRates, geometry: Geometry)
     """Length of a stage's vectors: the most lanes, by halves, that divide its last axis; 0 for none.
 
     A stage that calls a function for every element gains nothing from vectors: they are taken apart for the calls.
+    Exp and its like are computed in vectors.
     """
     own = Geometry.of(geometry.expression, stage.name, nest.inlined)
     last = own.vector_axis
-    calls = stage.ops_of("special") + sum(op.calls for op in own.operands)
+    calls = calls_of(stage.ops, *(op.functions for op in own.operands))
     if last is None or last < nest.rows or calls or any(op.stride_of(last) > 1 for op in own.operands):
         return 0
     lanes = rates.lanes

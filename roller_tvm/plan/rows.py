@@ -9,6 +9,9 @@ from ..expr import Index, Stage, TensorExpression
 from ..expr.pattern import is_product
 from .partition import NestShape
 
+#: Operations a point that are not done twice, where their result can be kept in the nearest cache.
+EXPENSIVE = 16
+
 
 @dataclass(frozen=True)
 class RowNest(NestShape):
@@ -53,10 +56,10 @@ def row_nest(expression: TensorExpression) -> RowNest | None:
 
 
 def _worth_keeping(expression: TensorExpression, stage: Stage) -> bool:
-    """Whether computing a stage where it is read would call special functions more than once a point."""
+    """Whether computing a stage where it is read would repeat special functions, or as much arithmetic."""
     readers = expression.consumers(stage.name)
     reads = sum(max(1, r.points // max(1, stage.points)) for r in readers)
-    return stage.ops_of("special") > 0 and reads > 1
+    return reads > 1 and (bool(stage.functions) or stage.flops_per_point >= EXPENSIVE)
 
 
 def _shared_rows(expression: TensorExpression, stages: list[Stage], inlined: tuple[str, ...]) -> int:

@@ -68,8 +68,12 @@ def _polynomial(coefficients: tuple[float, ...], x: Any) -> Any:
     return result
 
 
-def _unless_nan(x: Any, result: Any) -> Any:
-    return tirx.Select(tirx.isnan(x), x, result)
+def _clamped(x: Any, end: float) -> Any:
+    """Within -end and end; not-a-number stays, which a comparison never prefers to the second operand.
+
+    There is no asking for it: TVM takes vectors apart for ``isnan``.
+    """
+    return tirx.max(_number(-end), tirx.min(_number(end), x))
 
 
 def _exp(x: Any) -> Any:
@@ -80,16 +84,14 @@ def _exp(x: Any) -> Any:
     bits = (power.astype("int32") + tirx.const(fits.BIAS, "int32")) << tirx.const(fits.MANTISSA, "int32")
     result = _polynomial(fits.EXP, rest) * tirx.reinterpret("float32", bits)
     result = tirx.Select(x < _number(fits.SMALLEST), _number(0.0), result)
-    result = tirx.Select(x > _number(fits.LARGEST), _number(float("inf")), result)
-    return _unless_nan(x, result)
+    return tirx.Select(x > _number(fits.LARGEST), _number(float("inf")), result)
 
 
 def _rational(fit: tuple[tuple[float, ...], tuple[float, ...], float], x: Any) -> Any:
     above, below, end = fit
-    near = tirx.max(tirx.min(x, _number(end)), _number(-end))
+    near = _clamped(x, end)
     square = near * near
-    result = near * _polynomial(above, square) / _polynomial(below, square)
-    return _unless_nan(x, tirx.max(tirx.min(result, _number(1.0)), _number(-1.0)))
+    return _clamped(near * _polynomial(above, square) / _polynomial(below, square), 1.0)
 
 
 _FUNCTIONS = {

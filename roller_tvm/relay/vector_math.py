@@ -58,15 +58,28 @@ def _install() -> None:
     for name, function in (("exp", _exp), ("erf", _erf), ("tanh", _tanh)):
         own = tvm.ir.Op.get(f"tir.{name}").get_attr("llvm.FLowerIntrinsic")
         tvm.ir.register_intrin_lowering(f"tir.{name}", "llvm", f=_rule(function, own), level=_LEVEL)
+    # TVM takes vectors apart for it before a rule is asked.
+    tvm.ir.register_op_attr("tir.erf", "TVectorizable", True)
 
 
 def _rule(function: Callable[[Any], Any], own: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
     def lower(call: Any) -> Any:
         if _ACTIVE.get() and re.fullmatch(r"float32(x\d+)?", str(call.dtype)):
             return function(call.args[0])
-        return call if own is None else own(call)  # TVM goes on to its rule for every target
+        if own is not None:
+            return own(call)
+        return _by_element(call) if "x" in str(call.dtype) else call  # TVM goes on to its rule for every target
 
     return lower
+
+
+def _by_element(call: Any) -> Any:
+    """A function of each element of a vector."""
+    from tvm import tir
+
+    dtype, lanes = str(call.dtype).split("x")
+    elements = (tir.Shuffle(list(call.args), [lane]) for lane in range(int(lanes)))
+    return tir.Shuffle([tir.call_intrin(dtype, call.op, e) for e in elements], list(range(int(lanes))))
 
 
 def _let(value: Any, body: Callable[[Any], Any]) -> Any:
@@ -109,26 +122,26 @@ def _exp_of_name(x: Any) -> Any:
         value = _let(rest, lambda r: _polynomial(fits.EXP, r)) * scale
         value = tir.Select(x < _like(fits.SMALLEST, x), _like(0.0, x), value)
         value = tir.Select(x > _like(fits.LARGEST, x), _like(float("inf"), x), value)
-        return tir.Select(tir.isnan(x), x, value)
+        return tir.Select(tir.isnan(x), x, value)  # LLVM 10 would give 0
 
     return _let(whole, result)
 
 
 def _rational(fit: tuple[tuple[float, ...], tuple[float, ...], float], x: Any) -> Any:
-    from tvm import tir
-
     above, below, end = fit
 
-    def result(x: Any) -> Any:
-        near = tir.max(tir.min(x, _like(end, x)), _like(-end, x))
+    def quotient(near: Any) -> Any:
+        value = _let(near * near, lambda s: near * _polynomial(above, s) / _polynomial(below, s))
+        return _clamped(value, 1.0)
 
-        def quotient(near: Any) -> Any:
-            value = _let(near * near, lambda s: near * _polynomial(above, s) / _polynomial(below, s))
-            return tir.max(tir.min(value, _like(1.0, x)), _like(-1.0, x))
+    return _let(_clamped(x, end), quotient)
 
-        return tir.Select(tir.isnan(x), x, _let(near, quotient))
 
-    return _let(x, result)
+def _clamped(x: Any, end: float) -> Any:
+    """Within -end and end; not-a-number stays, which a comparison never prefers to the second operand."""
+    from tvm import tir
+
+    return tir.max(_like(-end, x), tir.min(_like(end, x), x))
 
 
 def _erf(x: Any) -> Any:

@@ -10,6 +10,7 @@ from ..errors import UnsupportedOperator
 from ..expr.affine import Index
 from ..expr.expression import DTYPE_BYTES, Access, Axis, Stage
 from .affine import Affine, Splits, affine, constant
+from .numbering import Numbering, dtype_of_node
 from .quotient import Quotient, quotient
 
 REMEDY = "leave this operator to TVM's own schedule"
@@ -22,14 +23,17 @@ _ARITHMETIC = {
     # Calls on the Relay line, nodes on the other.
     **dict.fromkeys(("LShift", "RShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor"), "add"),
 }
-# Calls that are not among the special functions (exp, tanh, ...), which everything else counts as.
+# Calls that are not 'special' functions (log, sin, ...), which everything else counts as.
 _CALLS = {
+    **dict.fromkeys(("sqrt", "rsqrt"), "sqrt"),
     **dict.fromkeys(("likely", "reinterpret"), ""),
     **dict.fromkeys(("fabs", "floor", "ceil", "round", "trunc", "nearbyint", "isnan"), "cmp"),
     **dict.fromkeys(("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not"), "add"),
     **dict.fromkeys(("shift_left", "shift_right"), "add"),
     "fma": "fma",
 }
+#: What ``VectorMath`` makes arithmetic of in kernels for CPUs.
+VECTOR_MATH = ("exp", "erf", "tanh", "sigmoid")
 _COMBINERS = {"Add": "sum", "Max": "max", "Min": "min", "Mul": "prod"}
 
 
@@ -97,6 +101,8 @@ def dtype_of(dtype: Any, where: str) -> str:
     return text
 
 
+#: What an expression reads: no tensor, what stays the same along the innermost loops, what every point has of its own.
+NOTHING, ROW, POINT = 0, 1, 2
 #: What is known of an index: over digits of axes, over whole axes; None where it is neither.
 Form = tuple[Affine | None, Quotient | None]
 
@@ -112,7 +118,8 @@ class StageReader:
     loads: list[tuple[str, list[Form], bool]] = field(default_factory=list)
     uneven: list[str] = field(default_factory=list)
     initial: bool = False
-    read_into: set[int] = field(default_factory=set)  # variables of Let that hold what was read
+    read_into: dict[int, int] = field(default_factory=dict)  # variables of Let, and what they hold
+    walked: dict[tuple[int, bool], int] = field(default_factory=dict)  # expressions, and what they read
 
     def read(self) -> tuple[Stage, dict[str, tuple[str, ...]]]:
         iters = [*self.op.axis, *self.op.reduce_axis]
@@ -126,6 +133,10 @@ class StageReader:
             extent_of(iv.dom.extent, self.name, f"axis '{n}'") if kind == "spatial" else self._length(iv, n)
             for iv, n, kind in zip(iters, self.axis_names, self.kinds, strict=True)
         ]
+        summed = {i for i, kind in enumerate(self.kinds) if kind == "reduce"}
+        longer = [i for i, e in enumerate(self.extents) if e > 1]
+        self.innermost = summed or set(longer[-1:])
+        self.number = Numbering(self._access)
         self.by_name = {n: [i for i, p in enumerate(plain) if p == n] for n in plain}
         combiner = self._body(list(self.op.body))
         return self._stage(combiner)
@@ -181,50 +192,56 @@ class StageReader:
     def _count(self, kind: str, by: int = 1) -> None:
         self.counts[kind] = self.counts.get(kind, 0) + by
 
-    def _walk(self, node: Any, guarded: bool) -> bool:
-        """Note reads and arithmetic below a node; True if it reads a tensor.
+    def _walk(self, node: Any, guarded: bool) -> int:
+        """Note reads and arithmetic below a node; what it reads: NOTHING, ROW or POINT.
 
-        Arithmetic on axes and constants alone is not counted: it is done once a loop, not a point.
+        Arithmetic on axes and constants alone is not counted, nor that on what stays the same along the innermost
+        loops: it is done once a loop, not a point. What stands in an expression several times is computed once.
         """
+        key = self.number(node), guarded
+        if key not in self.walked:
+            self.walked[key] = self._walk_once(node, guarded)
+        return self.walked[key]
+
+    def _walk_once(self, node: Any, guarded: bool) -> int:
         kind = type(node).__name__
         if kind in ("Var", "IntImm", "FloatImm", "SizeVar", "StringImm"):
-            return kind == "Var" and hash(node) in self.read_into
+            return self.read_into.get(hash(node), NOTHING) if kind == "Var" else NOTHING
         if (load := self._access(node)) is not None:
-            self._load(*load, guarded)
-            return True
+            return self._load(*load, guarded)
         if kind in _ARITHMETIC:
-            reads = self._walk(node.value, guarded) if kind == "Cast" else self._both(node, guarded)
-            if reads:
-                self._count(_ARITHMETIC[kind])
-            return reads
+            operands = [node.value] if kind == "Cast" else [node.a, node.b]
+            return self._counted(_ARITHMETIC[kind], self._most(operands, guarded))
         if kind == "Call":
             return self._call(node, guarded)
-        if kind == "Select":
-            return self._choice(node.condition, node.true_value, node.false_value, guarded)
+        if kind == "Select":  # computes both, so that neither is guarded
+            if self._always(node.condition):
+                return self._walk(node.true_value, guarded)
+            return self._counted("cmp", self._most([node.condition, node.true_value, node.false_value], guarded))
         if kind == "Let":
-            reads = self._walk(node.value, guarded)
-            if reads:
-                self.read_into.add(hash(node.var))
-            return self._walk(node.body, guarded) or reads
-        if kind in ("Not", "BitwiseNot"):
-            reads = self._walk(node.a, guarded)
-            if reads and kind == "BitwiseNot":
-                self._count("add")
-            return reads
+            self.read_into[hash(node.var)] = self._walk(node.value, guarded)
+            return max(self.read_into[hash(node.var)], self._walk(node.body, guarded))
+        if kind == "Not":
+            return self._walk(node.a, guarded)
+        if kind == "BitwiseNot":
+            return self._counted("add", self._walk(node.a, guarded))
         if kind in ("And", "Or"):
-            return self._both(node, guarded)
+            return self._most([node.a, node.b], guarded)
         raise UnsupportedOperator(f"'{kind}' in its body cannot be planned", self.name, REMEDY)
 
-    def _both(self, node: Any, guarded: bool) -> bool:
-        reads = self._walk(node.a, guarded)
-        return self._walk(node.b, guarded) or reads
+    def _most(self, nodes: Iterable[Any], guarded: bool) -> int:
+        return max((self._walk(node, guarded) for node in nodes), default=NOTHING)
 
-    def _choice(self, condition: Any, yes: Any, no: Any, guarded: bool) -> bool:
+    def _counted(self, kind: str, read: int) -> int:
+        """An operation on what was read."""
+        if read == POINT and kind:
+            self._count(kind)
+        return read
+
+    def _choice(self, condition: Any, yes: Any, no: Any, guarded: bool) -> int:
         if self._always(condition):
             return self._walk(yes, guarded)
-        reads = self._walk(condition, guarded)
-        reads |= self._walk(yes, True)
-        return self._walk(no, True) or reads
+        return max(self._walk(condition, guarded), self._walk(yes, True), self._walk(no, True))
 
     def _always(self, condition: Any) -> bool:
         """True where the extents alone prove a condition (layout transforms are full of such)."""
@@ -241,27 +258,25 @@ class StageReader:
         low, high = a.plus(b, -1).range()
         return {"LT": high < 0, "LE": high <= 0, "GT": low > 0, "GE": low >= 0}[kind]
 
-    def _call(self, node: Any, guarded: bool) -> bool:
+    def _call(self, node: Any, guarded: bool) -> int:
         callee = callee_of(node)
         if callee == "if_then_else":
             condition, yes, no = node.args
             return self._choice(condition, yes, no, guarded)
-        reads = False
-        for argument in node.args:
-            reads |= self._walk(argument, guarded)
+        read = self._most(node.args, guarded)
         # Compilers make a product of a square, whatever they may do to other powers.
         square = callee == "pow" and _literal(node.args[1]) == 2
         cost = "mul" if square else _CALLS.get(callee, "special")
-        if reads and cost:
-            self._count(cost)
-        return reads
+        if callee in VECTOR_MATH and dtype_of_node(node) == "float32":
+            cost = "exp"
+        return self._counted(cost, read)
 
     def _access(self, node: Any) -> tuple[str, list[Any]] | None:
         """The tensor that an expression reads, by our name, and its indices."""
         found = _read_by(node)
         return None if found is None else (self.names[found[0].op], found[1])
 
-    def _load(self, tensor: str, indices: Iterable[Any], guarded: bool) -> None:
+    def _load(self, tensor: str, indices: Iterable[Any], guarded: bool) -> int:
         forms: list[Form] = []
         for index in indices:
             form, other = affine(index, self._axis_of), None
@@ -275,6 +290,9 @@ class StageReader:
                 self._inner_loads(index, guarded)
             forms.append((form, other))
         self.loads.append((tensor, forms, guarded))
+        used = [form if form is not None else other.form if other is not None else None for form, other in forms]
+        inner = any(form is None or any(v in self.innermost for v, _, _ in form.terms) for form in used)
+        return POINT if inner or not self.innermost else ROW
 
     def _inner_loads(self, index: Any, guarded: bool) -> None:
         """A gather: what the index itself reads."""

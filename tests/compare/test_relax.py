@@ -14,7 +14,8 @@ from ..relay.onnx_models import convolution  # noqa: E402
 
 #: One core: the tests run beside others.
 TARGET = "llvm -mcpu=core-avx2 -num-cores=1"
-CASES = [Case("dense", "dense", "m=4 n=32 k=16 bias=1 relu=1"), Case("norm", "layer_norm", "shape=4x16")]
+CASES = [Case("dense", "dense", "m=4 n=32 k=16 bias=1 relu=1"), Case("norm", "layer_norm", "shape=4x16"),
+         Case("softmax", "softmax", "shape=4x16")]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +45,15 @@ def test_operators_become_functions_whose_weights_are_known(prepared, folder):
     assert all(not p["reason"] and p["flops"] > 0 for p in prepared.values())
     told = {case: json.loads((folder / p["file"]).read_text()) for case, p in prepared.items()}
     assert told["dense"]["constants"] == [1, 2] and told["norm"]["constants"] == []
+
+
+@pytest.mark.slow
+def test_roller_has_exp_as_arithmetic_and_its_peers_have_not(prepared, folder):
+    found = [tuned(folder, prepared, "softmax", "roller", 1), tuned(folder, prepared, "softmax", "untuned", 0)]
+    assert [(f["status"], f["reason"]) for f in found] == [("ok", edge.BUILT), ("ok", "")]
+    for kernel, calls in zip(found, (False, True), strict=True):
+        assert (b"expf" in (folder / kernel["kernel"]).read_bytes()) == calls
+    assert comes_again(folder, prepared, "softmax", "roller", 1, found[0])
 
 
 @pytest.mark.slow

@@ -39,7 +39,7 @@ def evaluate(expression, arrays):
             value = REDUCE[stage.combiner](value, axis=tuple(range(len(stage.spatial), len(full))))
         else:
             value = np.broadcast_to(sum((n + 1) * r for n, r in enumerate(reads)), full)
-            if stage.ops_of("special"):
+            if stage.functions:
                 value = np.sin(value)
         known[stage.name] = np.asarray(value).reshape(stage.shape)
     return known

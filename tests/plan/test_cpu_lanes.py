@@ -67,5 +67,5 @@ def test_merging_costs_what_it_adds_and_what_its_epilogue_calls():
     cost, plain = lanes_cost(geometry, merges, tile, rates), TileCost.of(geometry, tile, rates)
     # 16 sums, 4 additions of vectors and 4 one by one each.
     assert cost.other - plain.other == pytest.approx(16 * (4 + 4) / min(rates.fma, rates.loads))
-    called = [*merges[:-1], replace(merges[-1], epilogue_calls=1)]
+    called = [*merges[:-1], replace(merges[-1], epilogue_functions=(("special", 1),))]
     assert lanes_cost(geometry, called, tile, rates).other > cost.other

@@ -96,7 +96,8 @@ def attention():
 def test_models_for_cpus_are_built_with_it_and_those_for_gpus_not():
     mod = attention()
     prepared = prepare(mod, M.TARGET).script()
-    assert not any(f"T.{name}(" in prepared for name in FUNCTIONS) and "T.isnan" in prepared
+    assert not any(f"T.{name}(" in prepared for name in FUNCTIONS) and "T.reinterpret" in prepared
+    assert "T.isnan" not in prepared  # for which TVM takes a vector apart
     for func in (f for f in prepare(mod, M.TARGET).functions.values() if type(f).__name__ == "PrimFunc"):
         flops = tvm.s_tir.analysis.estimate_tir_flops(tvm.IRModule({"main": func}))  # MetaSchedule asks before it tunes
         assert flops >= 0

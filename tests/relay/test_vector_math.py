@@ -99,6 +99,14 @@ def test_outside_of_it_in_another_thread_and_where_it_is_off_kernels_are_tvms():
     assert calls(plain) and {text(m) for m in found} == {text(plain)}
 
 
+def test_erf_of_vectors_is_called_for_each_element_outside_of_it():
+    with VectorMath():  # for which TVM is told that erf of a vector is one operation
+        assert not calls(kernel("erf", (LANES,), True))
+    module, x = kernel("erf", (LANES,), True), np.linspace(-4, 4, LANES, dtype="float32")
+    assert calls(module) == {"erff"}
+    np.testing.assert_allclose(run(module, x), np.vectorize(math.erf)(x), rtol=1e-6)
+
+
 def test_it_ends_with_an_error_inside():
     with pytest.raises(ZeroDivisionError), VectorMath():
         1 / 0  # noqa: B018

@@ -6,9 +6,10 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-from roller_tvm.compare.opened import DEFAULT
+from roller_tvm.compare.opened import DEFAULT, OURS
 from roller_tvm.tvm_env import import_relax_tvm
 
+BUILT = "exp and tanh as arithmetic: prepared as roller_tvm.relax.prepare does"
 #: Tuner -> module with a function `tune` of (opened task, trials).
 TUNERS = {"dlight": "untuned"}
 
@@ -46,11 +47,15 @@ def tune(task: str, case: dict[str, Any], tuner: str, trials: int, target: str, 
     from roller_tvm.compare.searching import ranked
 
     import_relax_tvm("comparing")
-    opened = open_task(Path(task), case, target, Path(folder))
+    plain = open_task(Path(task), case, target, Path(folder))
+    opened = plain.as_prepared() if tuner in OURS else plain
     if tuner == "ranked":
-        return ranked(opened, importlib.import_module(f"{__name__}.roller"))
-    found = importlib.import_module(f"{__name__}.{TUNERS.get(tuner, tuner)}").tune(opened, trials)
-    return dict(found)
+        found = ranked(opened, importlib.import_module(f"{__name__}.roller"))
+    else:
+        found = dict(importlib.import_module(f"{__name__}.{TUNERS.get(tuner, tuner)}").tune(opened, trials))
+    if opened is not plain and found.get("status", "ok") == "ok":
+        found["reason"] = "; ".join(filter(None, (found.get("reason"), BUILT)))
+    return found
 
 
 def build_again(
@@ -64,6 +69,7 @@ def build_again(
     o = open_task(Path(task), case, target, Path(folder))
     if tuner in ("untuned", "dlight"):
         return str(importlib.import_module(f"{__name__}.untuned").tune(o, trials)["kernel"])
+    o = o.as_prepared() if tuner in OURS else o
     line = "" if schedule == DEFAULT else schedule
     return o.told(build_record(o.key, o.text, o.target, o.constants, line, o.kernels))
 

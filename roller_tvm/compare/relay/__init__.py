@@ -6,10 +6,9 @@ import importlib
 from pathlib import Path
 from typing import Any
 
+from roller_tvm.compare.opened import OURS
 from roller_tvm.tvm_env import import_relay_tvm
 
-#: Tuners whose kernels are built as Roller builds them; the peers' are built as TVM does.
-OURS = ("roller", "ranked", "xgboost")
 BUILT = "addresses in 64 bits, exp and tanh as arithmetic: built as roller_tvm.relay.build does"
 
 

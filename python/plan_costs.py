@@ -1,0 +1,187 @@
+#!/usr/bin/env python3
+"""Plans of one operator on this CPU, predicted beside measured: what the cost model of a recipe gets wrong, in seconds.
+
+    .venv/relay/bin/python python/plan_costs.py max_pool2d_nchw n=1 c=64 h=56 w=56 k=3 stride=2 padding=1
+    .venv/relax/bin/python python/plan_costs.py softmax shape=12x128x128 --plans 30
+    .venv/relay/bin/python python/plan_costs.py avg_pool2d_nchw n=1 c=64 h=28 w=28 k=3 padding=1 --recipe cpu.window
+
+Half of the plans are those of each recipe that the model thinks fastest, the others are drawn from the whole space that
+the XGBoost baseline searches. Kernels are built as ``roller_tvm.relay.build`` and the Relax pipeline build them, their
+answers compared with those of TVM's default build, and timed one after the other, the median of nine runs each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import numpy as np  # noqa: E402
+
+from roller_tvm.baseline.space import RTileSpace  # noqa: E402
+from roller_tvm.compare.tiles import plan_tiles  # noqa: E402
+from roller_tvm.device import cpu_device, default_cpu_target  # noqa: E402
+from roller_tvm.errors import RollerError  # noqa: E402
+from roller_tvm.expr.operators import parse_params  # noqa: E402
+from roller_tvm.lower import lower  # noqa: E402
+from roller_tvm.stats import geomean, spearman  # noqa: E402
+from roller_tvm.te import te_operator  # noqa: E402
+from roller_tvm.tvm_env import line, set_threads  # noqa: E402
+
+#: Of answers, between one order of adding up and another.
+TOLERANCE = 1e-3
+#: Configurations that are drawn for each that is measured.
+DRAWN = 40
+#: A plan (None for TVM's own schedule) -> a function that runs its kernel once, one that times it, and the answer.
+Built = tuple[Callable[[int, int], Sequence[float]], Callable[[], np.ndarray]]
+
+
+def relay_builder(tensors: Sequence[Any], target: str) -> tuple[Any, Callable[[Any], Built]]:
+    """The operator as the planner reads it, and what builds a plan of it, on the Relay line."""
+    import tvm
+    from tvm import te
+
+    from roller_tvm.relay.apply_te import apply_steps_te
+    from roller_tvm.relay.cpu_code import cpu_code
+    from roller_tvm.relay.loops import TeProgram
+    from roller_tvm.te import read_te
+
+    reading = read_te(list(tensors))
+    arrays = [tvm.nd.array(a) for a in arguments(tensors)]
+
+    def build(plan: Any) -> Built:
+        if plan is None:
+            schedule, args = te.create_schedule(tensors[-1].op), list(tensors)
+        else:
+            schedule, args = apply_steps_te(TeProgram.of_reading(reading, list(tensors)), lower(plan))
+        with cpu_code(plan is not None, plan is not None):
+            built = tvm.build(schedule, args, target)
+
+        def timed(number: int, repeat: int) -> Sequence[float]:
+            evaluator = built.time_evaluator(built.entry_name, tvm.cpu(), number=number, repeat=repeat)
+            return [float(s) for s in evaluator(*arrays).results]
+
+        def answer() -> np.ndarray:
+            built(*arrays)
+            return np.asarray(arrays[-1].numpy())
+
+        return timed, answer
+
+    return reading.expression, build
+
+
+def relax_builder(tensors: Sequence[Any], target: str) -> tuple[Any, Callable[[Any], Built]]:
+    """The same on the Relax line."""
+    import tvm
+    from tvm import te
+
+    from roller_tvm.relax.targets import make_target
+    from roller_tvm.relax.vector_math import with_vector_math
+    from roller_tvm.tir.apply import apply_steps_tir
+    from roller_tvm.tir.read import read_prim_func
+
+    plain = te.create_prim_func(list(tensors))
+    func = with_vector_math(plain)
+    reading = read_prim_func(func, name="main", constants=())
+    arrays = [tvm.runtime.tensor(a) for a in arguments(tensors)]
+
+    def build(plan: Any) -> Built:
+        mod = tvm.IRModule({"main": plain.with_attr("global_symbol", "main")})
+        if plan is not None:
+            mod = apply_steps_tir(func, reading, tuple(lower(plan))).mod
+        built = tvm.compile(mod, make_target(target)).mod
+
+        def timed(number: int, repeat: int) -> Sequence[float]:
+            evaluator = built.time_evaluator("main", tvm.cpu(), number=number, repeat=repeat)
+            return [float(s) for s in evaluator(*arrays).results]
+
+        def answer() -> np.ndarray:
+            built["main"](*arrays)
+            return np.asarray(arrays[-1].numpy())
+
+        return timed, answer
+
+    return reading.expression, build
+
+
+def arguments(tensors: Sequence[Any]) -> list[np.ndarray]:
+    """Random inputs and an output."""
+    rng = np.random.default_rng(0)
+    shapes = [([int(e) for e in t.shape], str(t.dtype)) for t in tensors]
+    return [rng.standard_normal(shape).astype(dtype) for shape, dtype in shapes]
+
+
+def chosen(space: RTileSpace, plans: int, recipe: str, seed: int) -> list[Any]:
+    """Plans to measure: of each recipe the best by prediction, as many drawn, fastest predicted first."""
+    rng = random.Random(seed)
+    drawn = [space.plan(point) for point in space.points(plans * DRAWN, rng)]
+    kinds: dict[str, list[Any]] = {}
+    for ranked in sorted(drawn, key=lambda r: r.seconds):
+        recipes = "+".join(p.recipe for p in ranked.plan.programs)
+        if recipe in recipes.split("+") or not recipe:
+            kinds.setdefault(recipes, []).append(ranked)
+    found: list[Any] = []
+    for ranked in kinds.values():
+        share = max(1, plans // len(kinds))
+        best, rest = ranked[: (share + 1) // 2], ranked[(share + 1) // 2 :]
+        found += best + rng.sample(rest, min(len(rest), share // 2))
+    return sorted(found, key=lambda r: r.seconds)
+
+
+def seconds_of(timed: Callable[[int, int], Sequence[float]]) -> float:
+    """The median of nine runs of at least ten milliseconds."""
+    once = min(timed(1, 3))
+    return statistics.median(timed(max(1, round(0.01 / once)), 9))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point; 1 where an answer is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("operator", help="as roller-tvm plan takes it")
+    parser.add_argument("params", nargs="*", metavar="NAME=VALUE")
+    parser.add_argument("--plans", type=int, default=20)
+    parser.add_argument("--recipe", default="", help="only plans that have it: cpu.window, cpu.tiled, ...")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args(argv)
+    try:
+        return measure(args)
+    except RollerError as error:
+        print(f"plan_costs: error: {error}", file=sys.stderr)
+        return 2
+
+
+def measure(args: argparse.Namespace) -> int:
+    """Print a line a plan as it is measured, and what they say together."""
+    device = cpu_device()
+    set_threads(device.units)
+    tensors = te_operator(args.operator, **parse_params(" ".join(args.params)))
+    builder = relay_builder if line() == "relay" else relax_builder
+    expression, build = builder(list(tensors), default_cpu_target(device.units))
+    plans = chosen(RTileSpace(expression, device), args.plans, args.recipe, args.seed)
+    expected = build(None)[1]()
+    pairs, wrong = [], 0
+    print(f"{'predicted us':>12} {'measured':>9} {'ratio':>6}  plan")
+    for ranked in plans:
+        timed, answer = build(ranked.plan)
+        error = float(np.max(np.abs(answer() - expected)) / (np.max(np.abs(expected)) or 1))
+        right = error <= TOLERANCE
+        wrong += not right
+        predicted, seconds = ranked.seconds * 1e6, seconds_of(timed) * 1e6
+        pairs.append((predicted, seconds))
+        told = plan_tiles(ranked.plan) + ("" if right else f"  WRONG ANSWER, {error:.1e}")
+        print(f"{predicted:>12.1f} {seconds:>9.1f} {seconds / predicted:>6.2f}  {told}", flush=True)
+    best = min(seconds for _, seconds in pairs)
+    print(f"measured over predicted: geomean {geomean([m / p for p, m in pairs]):.2f}; rank correlation "
+          f"{spearman((p for p, _ in pairs), (m for _, m in pairs)):.2f}; the first is {pairs[0][1] / best:.2f} times "
+          f"the fastest's time")  # fmt: skip
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,64 @@
+"""Value numbering: expressions that say the same have one number, wherever they stand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+#: The expressions that one is made of; others have two.
+_PARTS = {
+    "Cast": ("value",),
+    "Select": ("condition", "true_value", "false_value"),
+    "Not": ("a",),
+    "BitwiseNot": ("a",),
+}  # fmt: skip
+_TWO = ("a", "b")
+
+
+def dtype_of_node(node: Any) -> str:
+    """Of an expression, which later versions of TVM tell with its type."""
+    return str(node.ty.dtype if hasattr(node, "ty") else node.dtype)
+
+
+@dataclass
+class Numbering:
+    """Numbers of the expressions of one body.
+
+    Parameters
+    ----------
+    access : callable
+        The name of the tensor that an expression reads and the indices, or None.
+    """
+
+    access: Callable[[Any], tuple[str, list[Any]] | None]
+    numbers: dict[Hashable, int] = field(default_factory=dict)
+    known: dict[int, tuple[int, Any]] = field(default_factory=dict)  # by address, with what is kept at it
+
+    def __call__(self, node: Any) -> int:
+        """The number of an expression.
+
+        Examples
+        --------
+        >>> from tvm import te
+        >>> i, number = te.reduce_axis((0, 8), "i").var, Numbering(lambda node: None)
+        >>> number(i + 1) == number(i + 1), number(i + 1) == number(i + 2)
+        (True, False)
+        """
+        own = hash(node)
+        if own not in self.known:
+            self.known[own] = self.numbers.setdefault(self._says(node, own), len(self.numbers)), node
+        return self.known[own][0]
+
+    def _says(self, node: Any, own: int) -> Hashable:
+        kind = type(node).__name__
+        if (read := self.access(node)) is not None:
+            return "read", read[0], *map(self, read[1])
+        if kind in ("IntImm", "FloatImm"):
+            return kind, dtype_of_node(node), node.value
+        if kind == "Call":
+            return kind, str(getattr(node.op, "name", node.op)), dtype_of_node(node), *map(self, node.args)
+        parts = _PARTS.get(kind, _TWO)
+        if all(hasattr(node, name) for name in parts):
+            return kind, dtype_of_node(node), *(self(getattr(node, name)) for name in parts)
+        return kind, own  # a variable, or what nothing is known of
