@@ -111,7 +111,7 @@ def window_estimate(
     whole = tuple(e if i in g.reduce else tile[i] for i, e in enumerate(g.extents))
     busiest = ceil(chunks / device.units)
     stored = prod(chunk[i] for i in g.spatial) * g.output_bytes
-    run = _run(g, chunk, tile, order) * g.output_bytes
+    run = run_length(g, chunk, tile, order) * g.output_bytes
     levels: list[LevelTime] = []
     worst, exposed, below = core, 0.0, ""
     for name, _, rate in rates.caches:
@@ -142,7 +142,7 @@ def window_estimate(
     )  # fmt: skip
 
 
-def _run(geometry: Geometry, chunk: Tile, tile: Tile, order: tuple[int, ...]) -> int:
+def run_length(geometry: Geometry, chunk: Tile, tile: Tile, order: tuple[int, ...]) -> int:
     """Neighbouring elements that are stored one after the other: along the vector axis; where it is whole, the next."""
     g, last = geometry, geometry.vector_axis
     if last is None:

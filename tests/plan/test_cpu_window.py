@@ -6,7 +6,7 @@ import pytest
 
 from roller_tvm.expr.operators import operator
 from roller_tvm.model.cpu import CpuRates
-from roller_tvm.model.cpu_window import tile_cycles, window_use
+from roller_tvm.model.cpu_window import run_length, tile_cycles, window_use
 from roller_tvm.model.geometry import Geometry
 from roller_tvm.plan import construct
 from roller_tvm.plan.cpu_window import slides_only
@@ -47,6 +47,32 @@ def test_tiles_whose_windows_leave_the_registers_cost_more_an_output():
 
     assert cycles(4) < cycles(1)
     assert cycles(4) == cycles(4, more) and cycles(14) > cycles(14, more)
+
+
+def test_elements_behind_a_check_of_their_own_are_loaded_one_by_one():
+    padded = depthwise(h=56, w=56)
+    rates = CpuRates.of(device("avx2"))
+    checked = Geometry.of(padded, padded.anchor_name, [s.name for s in padded.stages if not s.reduce][:1])
+
+    def use(g, rows):
+        return window_use(g, tuple({"oh": rows, "ow": 8}.get(a, 1) for a in g.axes), rates.lanes)
+
+    assert use(geometry(padded), 1).checked == 0
+    assert use(checked, 1).checked == 3 * 3 * 8 and use(checked, 1).loads == 9  # weights have no border
+    loads = {rows: tile_cycles(checked, use(checked, rows), rates)[1] / use(checked, rows).checked for rows in (1, 8)}
+    assert loads[1] < 1.5 < loads[8]  # vectors put together in memory
+
+
+@pytest.mark.parametrize("channels, order, elements", [
+    (32, ("i", "j", "c"), 28 * 32), (32, ("j", "i", "c"), 32), (16, ("i", "j", "c"), 16), (32, ("c", "i", "j"), 8),
+])  # fmt: skip
+def test_rows_that_are_whole_go_on_in_the_next(channels, order, elements):
+    g = geometry(operator("depthwise_conv2d_nhwc", n=1, c=32, h=28, w=28, k=3, padding=1))
+    names = dict(zip("ijc", g.spatial[-3:], strict=True))
+    sizes = {names["i"]: 28, names["j"]: 28, names["c"]: channels}
+    chunk = tuple(sizes.get(i, 1) for i in range(len(g.axes)))
+    tile = tuple(8 if i == names["c"] else 1 for i in range(len(g.axes)))
+    assert run_length(g, chunk, tile, tuple(names[a] for a in order)) == elements
 
 
 @pytest.mark.parametrize("on", ["avx2", "avx512"])

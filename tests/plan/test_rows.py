@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from roller_tvm.expr.operators import matmul, operator, softmax
+from roller_tvm.model.geometry import Geometry
 from roller_tvm.plan import construct
 from roller_tvm.plan.lanes import lane_splits
 from roller_tvm.plan.rows import row_nest
@@ -22,6 +23,20 @@ def test_stages_that_call_nothing_are_computed_in_place():
     cheap = tuple(replace(s, ops=(("add", 1),)) if s.name == "exp" else s for s in expression.stages)
     nest = row_nest(replace(expression, stages=cheap))
     assert nest.kept == ("max", "sum") and nest.inlined == ("exp",)
+
+
+def test_much_arithmetic_is_not_done_twice_even_if_nothing_is_called():
+    expression = softmax(shape=(6, 40))
+    written_out = (("add", 11), ("cmp", 7), ("mul", 10))  # exp, as VectorMath writes it
+    stages = tuple(replace(s, ops=written_out) if s.name == "exp" else s for s in expression.stages)
+    assert row_nest(replace(expression, stages=stages)).kept == ("max", "exp", "sum")
+
+
+def test_a_stage_that_reads_another_is_no_epilogue_of_it():
+    expression = softmax(shape=(6, 40))
+    nest = Geometry.of(expression, "max", ["exp"])  # exp is computed where sum and norm read it
+    assert nest.epilogue_flops == 0 and not nest.epilogue_functions
+    assert Geometry.of(expression, "sum", ["exp"]).operands[0].functions == (("exp", 1),)
 
 
 def test_a_softmax_over_the_first_axis_is_one_row():

@@ -84,6 +84,31 @@ def ops(tensor):
     return dict(read_te(tensor).expression.output.ops)
 
 
+def test_what_stands_in_an_expression_twice_is_counted_once():
+    def twice(i, j):
+        return (X[i, j] + 1.0) * (X[i, j] + 1.0) - (X[i, j] + 2.0)
+
+    assert ops(te.compute((6, 8), twice)) == {"add": 3, "mul": 1}
+    y = te.compute((6, 8), lambda i, j: tir.exp(X[i, j]) + tir.exp(X[i, j]) * tir.exp(Y[i, j]))
+    assert ops(y) == {"exp": 2, "mul": 1, "add": 1}
+
+
+def test_what_stays_the_same_along_the_innermost_loops_is_not_counted():
+    rows, one = te.placeholder((6,), name="rows"), te.placeholder((6, 1), name="one")
+    assert ops(te.compute((6, 8), lambda i, j: X[i, j] * tir.sqrt(rows[i] / 3.0 + 1.0))) == {"mul": 1}
+    assert ops(te.compute((6, 1), lambda i, j: tir.sqrt(one[i, j]))) == {"sqrt": 1}  # its loop is the first
+    assert ops(te.compute((1,), lambda i: rows[i] * 2.0)) == {"mul": 1}
+    k = te.reduce_axis((0, 8), "k")
+    assert ops(te.compute((6,), lambda i: te.sum(X[i, k] - rows[i] / 8.0, axis=k))) == {"add": 2}
+
+
+def test_a_select_computes_both_sides_and_an_if_then_else_checks():
+    picked = te.compute((6, 8), lambda i, j: tir.Select(X[i, j] > 0.0, X[i, j], Y[i, j]))
+    assert reads(picked) == ["x[i, j]", "y[i, j]"] and ops(picked) == {"cmp": 2}
+    checked = te.compute((6, 8), lambda i, j: tir.if_then_else(i > 0, X[i - 1, j], 0.0))
+    assert reads(checked) == ["x[i - 1, j]?"]
+
+
 def test_arithmetic_is_counted_by_kind():
     assert ops(topi.tanh(X)) == {"exp": 1} and ops(topi.log(X)) == {"special": 1}
     assert ops(topi.rsqrt(X)) == {"sqrt": 1}
