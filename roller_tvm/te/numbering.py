@@ -6,14 +6,14 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
-#: The expressions that one is made of; others have two.
+#: The expressions that one is made of; others are variables, constants, reads and calls, or nothing is known of them.
 _PARTS = {
+    **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Mod", "FloorDiv", "FloorMod", "Min", "Max"), ("a", "b")),
+    **dict.fromkeys(("EQ", "NE", "LT", "LE", "GT", "GE", "And", "Or"), ("a", "b")),
+    **dict.fromkeys(("Not", "BitwiseNot"), ("a",)),
     "Cast": ("value",),
     "Select": ("condition", "true_value", "false_value"),
-    "Not": ("a",),
-    "BitwiseNot": ("a",),
-}  # fmt: skip
-_TWO = ("a", "b")
+}
 
 
 def dtype_of_node(node: Any) -> str:
@@ -52,13 +52,15 @@ class Numbering:
 
     def _says(self, node: Any, own: int) -> Hashable:
         kind = type(node).__name__
-        if (read := self.access(node)) is not None:
-            return "read", read[0], *map(self, read[1])
+        if (parts := _PARTS.get(kind)) is not None:
+            told = dtype_of_node(node) if kind == "Cast" else ""
+            return kind, told, *(self(getattr(node, name)) for name in parts)
         if kind in ("IntImm", "FloatImm"):
             return kind, dtype_of_node(node), node.value
+        if kind in ("Var", "SizeVar"):
+            return own
+        if (read := self.access(node)) is not None:
+            return "read", read[0], *map(self, read[1])
         if kind == "Call":
             return kind, str(getattr(node.op, "name", node.op)), dtype_of_node(node), *map(self, node.args)
-        parts = _PARTS.get(kind, _TWO)
-        if all(hasattr(node, name) for name in parts):
-            return kind, dtype_of_node(node), *(self(getattr(node, name)) for name in parts)
-        return kind, own  # a variable, or what nothing is known of
+        return kind, own
