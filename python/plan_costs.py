@@ -27,7 +27,7 @@ import numpy as np  # noqa: E402
 from roller_tvm.baseline.space import RTileSpace  # noqa: E402
 from roller_tvm.compare.tiles import plan_tiles  # noqa: E402
 from roller_tvm.device import cpu_device, default_cpu_target  # noqa: E402
-from roller_tvm.errors import RollerError  # noqa: E402
+from roller_tvm.errors import BadInput, RollerError  # noqa: E402
 from roller_tvm.expr.operators import parse_params  # noqa: E402
 from roller_tvm.lower import lower  # noqa: E402
 from roller_tvm.stats import geomean, spearman  # noqa: E402
@@ -164,6 +164,8 @@ def measure(args: argparse.Namespace) -> int:
     builder = relay_builder if line() == "relay" else relax_builder
     expression, build = builder(list(tensors), default_cpu_target(device.units))
     plans = chosen(RTileSpace(expression, device), args.plans, args.recipe, args.seed)
+    if not plans:
+        raise BadInput("no plan of the operator has this recipe", args.recipe, "leave --recipe out to see them all")
     expected = build(None)[1]()
     pairs, wrong = [], 0
     print(f"{'predicted us':>12} {'measured':>9} {'ratio':>6}  plan")

@@ -59,8 +59,8 @@ def stage_cycles(geometry: Geometry, rates: CpuRates, vector: int) -> Cycles:
     g = geometry
     outputs = prod(g.extents[i] for i in g.spatial)
     last = g.vector_axis
-    per_point = instructions(g.stage.ops)
-    per_point += sum(prologue_slots(op) for op in g.operands if last in op.axes or op.axes.intersection(g.reduce))
+    inner = [op for op in g.operands if last in op.axes or op.axes.intersection(g.reduce)]  # others: once a row
+    per_point = instructions(g.stage.ops) + sum(prologue_slots(op) for op in inner)
     points = g.stage.points
     contiguous = [
         last is not None
@@ -73,7 +73,7 @@ def stage_cycles(geometry: Geometry, rates: CpuRates, vector: int) -> Cycles:
     guards = sum(  # one check a vector, or one an element that is loaded alone
         points if last in op.guard_axes else GUARDED_LOADS * points / vectorised for op in g.operands if op.guarded
     )
-    calls = points * calls_of(g.stage.ops, *(op.functions for op in g.operands))
+    calls = points * calls_of(g.stage.ops, *(op.functions for op in inner))
     calls += outputs * calls_of(g.epilogue_functions)
     return Cycles(
         guards

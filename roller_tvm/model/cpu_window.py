@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import ceil, prod
 
 from ..device import DeviceSpec
-from .cpu import EXPOSED, TILE_OVERHEAD, CpuRates, instructions, through, vector_of, vectors
+from .cpu import EXPOSED, TILE_OVERHEAD, CpuRates, instructions, through, vectors
 from .estimate import LevelTime, ProgramEstimate
 from .geometry import Geometry, Operand, Tile
 
@@ -57,12 +57,12 @@ def window_use(geometry: Geometry, tile: Tile, lanes: int) -> WindowUse:
         number = _vectors_of(op, g, whole, wide)
         sliding = any(len(dim) > 1 for dim in op.dims)
         kept = max(kept, number if sliding else 0)
-        elements = 1 if last is None else vector_of(tile[last], lanes)
+        elements = number if last is None else number * tile[last] // wide
         if last in op.guard_axes:
-            checked += number * elements
+            checked += elements
             continue
         alone = last is not None and last in op.axes and op.stride_of(last) != 1 and not op.constant
-        loads += number * (elements if alone else 1)
+        loads += elements if alone else number
     return WindowUse(sums, loads, sums + kept, checked)
 
 

@@ -46,7 +46,7 @@ def row_vector(stage: Stage, nest: RowNest, rates: CpuRates, geometry: Geometry)
     """
     own = Geometry.of(geometry.expression, stage.name, nest.inlined)
     last = own.vector_axis
-    calls = calls_of(stage.ops, *(op.functions for op in own.operands))
+    calls = calls_of(stage.ops, *(op.functions for op in own.operands if last in op.axes))
     if last is None or last < nest.rows or calls or any(op.stride_of(last) > 1 for op in own.operands):
         return 0
     lanes = rates.lanes

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 from ..errors import UnsupportedOperator
 from ..expr.affine import Index
 from ..expr.expression import DTYPE_BYTES, Access, Axis, Stage
 from .affine import Affine, Splits, affine, constant
-from .numbering import Numbering, dtype_of_node
+from .numbering import PARTS, Numbering, dtype_of_node
 from .quotient import Quotient, quotient
 
 REMEDY = "leave this operator to TVM's own schedule"
@@ -21,7 +22,8 @@ _ARITHMETIC = {
     "Mul": "mul",
     "Cast": "cast",
     # Calls on the Relay line, nodes on the other.
-    **dict.fromkeys(("LShift", "RShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor"), "add"),
+    **dict.fromkeys(("LShift", "RShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot"), "add"),
+    "Select": "cmp",  # computes both, so that neither is guarded
 }
 # Calls that are not 'special' functions (log, sin, ...), which everything else counts as.
 _CALLS = {
@@ -101,8 +103,10 @@ def dtype_of(dtype: Any, where: str) -> str:
     return text
 
 
-#: What an expression reads: no tensor, what stays the same along the innermost loops, what every point has of its own.
-NOTHING, ROW, POINT = 0, 1, 2
+#: What an expression is made of: nothing, tensors, what differs from one trip of the innermost loops to the next.
+NOTHING, READS, VARIES = 0, 1, 2
+#: Trips that the innermost loops have, if the output has so many: what stays the same along fewer is not once a loop.
+INNERMOST = 4
 #: What is known of an index: over digits of axes, over whole axes; None where it is neither.
 Form = tuple[Affine | None, Quotient | None]
 
@@ -119,7 +123,8 @@ class StageReader:
     uneven: list[str] = field(default_factory=list)
     initial: bool = False
     read_into: dict[int, int] = field(default_factory=dict)  # variables of Let, and what they hold
-    walked: dict[tuple[int, bool], int] = field(default_factory=dict)  # expressions, and what they read
+    walked: dict[tuple[int, bool], tuple[int, Any]] = field(default_factory=dict)  # expressions by address, with them
+    counted: set[int] = field(default_factory=set)  # numbers of expressions
 
     def read(self) -> tuple[Stage, dict[str, tuple[str, ...]]]:
         iters = [*self.op.axis, *self.op.reduce_axis]
@@ -133,13 +138,22 @@ class StageReader:
             extent_of(iv.dom.extent, self.name, f"axis '{n}'") if kind == "spatial" else self._length(iv, n)
             for iv, n, kind in zip(iters, self.axis_names, self.kinds, strict=True)
         ]
-        summed = {i for i, kind in enumerate(self.kinds) if kind == "reduce"}
-        longer = [i for i, e in enumerate(self.extents) if e > 1]
-        self.innermost = summed or set(longer[-1:])
-        self.number = Numbering(self._access)
+        self.innermost = self._innermost()
+        self.number = Numbering(self._which)
         self.by_name = {n: [i for i, p in enumerate(plain) if p == n] for n in plain}
         combiner = self._body(list(self.op.body))
         return self._stage(combiner)
+
+    def _innermost(self) -> set[int]:
+        """The reduction axes, or the last axes that make a loop."""
+        if "reduce" in self.kinds:
+            return {i for i, kind in enumerate(self.kinds) if kind == "reduce"}
+        found: set[int] = set()
+        for i in reversed(range(len(self.extents))):
+            if prod(self.extents[n] for n in found) >= INNERMOST:
+                break
+            found.add(i)
+        return found
 
     def _length(self, iv: Any, name: str) -> int:
         """The length of a reduction axis; the largest, where it depends on an output axis."""
@@ -193,55 +207,48 @@ class StageReader:
         self.counts[kind] = self.counts.get(kind, 0) + by
 
     def _walk(self, node: Any, guarded: bool) -> int:
-        """Note reads and arithmetic below a node; what it reads: NOTHING, ROW or POINT.
+        """Note reads and arithmetic below a node; what it is made of: READS and VARIES, or'ed.
 
         Arithmetic on axes and constants alone is not counted, nor that on what stays the same along the innermost
         loops: it is done once a loop, not a point. What stands in an expression several times is computed once.
         """
-        key = self.number(node), guarded
-        if key not in self.walked:
-            self.walked[key] = self._walk_once(node, guarded)
-        return self.walked[key]
-
-    def _walk_once(self, node: Any, guarded: bool) -> int:
         kind = type(node).__name__
-        if kind in ("Var", "IntImm", "FloatImm", "SizeVar", "StringImm"):
-            return self.read_into.get(hash(node), NOTHING) if kind == "Var" else NOTHING
+        if kind in ("Var", "SizeVar"):
+            axis = self._axis_of(node)
+            return self.read_into.get(hash(node), NOTHING) if axis is None else VARIES * (axis[0] in self.innermost)
+        if kind in ("IntImm", "FloatImm", "StringImm"):
+            return NOTHING
+        at = hash(node), guarded
+        if at in self.walked:
+            return self.walked[at][0]
+        made = NOTHING
         if (load := self._access(node)) is not None:
-            return self._load(*load, guarded)
-        if kind in _ARITHMETIC:
-            operands = [node.value] if kind == "Cast" else [node.a, node.b]
-            return self._counted(_ARITHMETIC[kind], self._most(operands, guarded))
-        if kind == "Call":
-            return self._call(node, guarded)
-        if kind == "Select":  # computes both, so that neither is guarded
-            if self._always(node.condition):
-                return self._walk(node.true_value, guarded)
-            return self._counted("cmp", self._most([node.condition, node.true_value, node.false_value], guarded))
-        if kind == "Let":
-            self.read_into[hash(node.var)] = self._walk(node.value, guarded)
-            return max(self.read_into[hash(node.var)], self._walk(node.body, guarded))
-        if kind == "Not":
-            return self._walk(node.a, guarded)
-        if kind == "BitwiseNot":
-            return self._counted("add", self._walk(node.a, guarded))
-        if kind in ("And", "Or"):
-            return self._most([node.a, node.b], guarded)
-        raise UnsupportedOperator(f"'{kind}' in its body cannot be planned", self.name, REMEDY)
+            made = self._load(*load, guarded)
+        elif kind == "Call":
+            made = self._call(node, guarded)
+        elif kind == "Let":
+            made = self.read_into[hash(node.var)] = self._walk(node.value, guarded)
+            made |= self._walk(node.body, guarded)
+        elif kind == "Select" and self._always(node.condition):
+            made = self._walk(node.true_value, guarded)
+        elif (parts := PARTS.get(kind)) is not None:
+            for name in parts:
+                made |= self._walk(getattr(node, name), guarded)
+            self._count_once(_ARITHMETIC.get(kind, ""), node, made)
+        else:
+            raise UnsupportedOperator(f"'{kind}' in its body cannot be planned", self.name, REMEDY)
+        self.walked[at] = made, node
+        return made
 
-    def _most(self, nodes: Iterable[Any], guarded: bool) -> int:
-        return max((self._walk(node, guarded) for node in nodes), default=NOTHING)
-
-    def _counted(self, kind: str, read: int) -> int:
-        """An operation on what was read."""
-        if read == POINT and kind:
+    def _count_once(self, kind: str, node: Any, made: int) -> None:
+        if kind and made == READS | VARIES and (number := self.number(node)) not in self.counted:
+            self.counted.add(number)
             self._count(kind)
-        return read
 
     def _choice(self, condition: Any, yes: Any, no: Any, guarded: bool) -> int:
         if self._always(condition):
             return self._walk(yes, guarded)
-        return max(self._walk(condition, guarded), self._walk(yes, True), self._walk(no, True))
+        return self._walk(condition, guarded) | self._walk(yes, True) | self._walk(no, True)
 
     def _always(self, condition: Any) -> bool:
         """True where the extents alone prove a condition (layout transforms are full of such)."""
@@ -263,18 +270,26 @@ class StageReader:
         if callee == "if_then_else":
             condition, yes, no = node.args
             return self._choice(condition, yes, no, guarded)
-        read = self._most(node.args, guarded)
+        made = NOTHING
+        for argument in node.args:
+            made |= self._walk(argument, guarded)
         # Compilers make a product of a square, whatever they may do to other powers.
         square = callee == "pow" and _literal(node.args[1]) == 2
         cost = "mul" if square else _CALLS.get(callee, "special")
         if callee in VECTOR_MATH and dtype_of_node(node) == "float32":
             cost = "exp"
-        return self._counted(cost, read)
+        self._count_once(cost, node, made)
+        return made
 
     def _access(self, node: Any) -> tuple[str, list[Any]] | None:
         """The tensor that an expression reads, by our name, and its indices."""
         found = _read_by(node)
         return None if found is None else (self.names[found[0].op], found[1])
+
+    def _which(self, node: Any) -> tuple[Hashable, list[Any]] | None:
+        """The same by the tensor: a stage may produce several of one name."""
+        found = _read_by(node)
+        return None if found is None else ((hash(found[0]), found[0].value_index), found[1])
 
     def _load(self, tensor: str, indices: Iterable[Any], guarded: bool) -> int:
         forms: list[Form] = []
@@ -292,13 +307,13 @@ class StageReader:
         self.loads.append((tensor, forms, guarded))
         used = [form if form is not None else other.form if other is not None else None for form, other in forms]
         inner = any(form is None or any(v in self.innermost for v, _, _ in form.terms) for form in used)
-        return POINT if inner or not self.innermost else ROW
+        return READS | VARIES if inner or not self.innermost else READS
 
     def _inner_loads(self, index: Any, guarded: bool) -> None:
         """A gather: what the index itself reads."""
-        counts = dict(self.counts)
+        before = dict(self.counts), dict(self.walked), set(self.counted)
         self._walk(index, guarded)
-        self.counts = counts
+        self.counts, self.walked, self.counted = before
 
     def _stage(self, combiner: str) -> tuple[Stage, dict[str, tuple[str, ...]]]:
         splits = Splits(self.extents)

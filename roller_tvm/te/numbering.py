@@ -7,15 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 #: The expressions that one is made of; others are variables, constants, reads and calls, or nothing is known of them.
-_PARTS = {
+PARTS = {
     **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Mod", "FloorDiv", "FloorMod", "Min", "Max"), ("a", "b")),
     **dict.fromkeys(("EQ", "NE", "LT", "LE", "GT", "GE", "And", "Or"), ("a", "b")),
+    **dict.fromkeys(("LShift", "RShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor"), ("a", "b")),
     **dict.fromkeys(("Not", "BitwiseNot"), ("a",)),
     "Cast": ("value",),
     "Select": ("condition", "true_value", "false_value"),
 }
-
-
 def dtype_of_node(node: Any) -> str:
     """Of an expression, which later versions of TVM tell with its type."""
     return str(node.ty.dtype if hasattr(node, "ty") else node.dtype)
@@ -28,10 +27,10 @@ class Numbering:
     Parameters
     ----------
     access : callable
-        The name of the tensor that an expression reads and the indices, or None.
+        Which tensor an expression reads and at what indices, or None.
     """
 
-    access: Callable[[Any], tuple[str, list[Any]] | None]
+    access: Callable[[Any], tuple[Hashable, list[Any]] | None]
     numbers: dict[Hashable, int] = field(default_factory=dict)
     known: dict[int, tuple[int, Any]] = field(default_factory=dict)  # by address, with what is kept at it
 
@@ -45,22 +44,26 @@ class Numbering:
         >>> number(i + 1) == number(i + 1), number(i + 1) == number(i + 2)
         (True, False)
         """
+        kind = type(node).__name__
+        if kind in ("IntImm", "FloatImm"):  # whose hash is their value's
+            return self._number((kind, dtype_of_node(node), str(node.value)))
         own = hash(node)
         if own not in self.known:
-            self.known[own] = self.numbers.setdefault(self._says(node, own), len(self.numbers)), node
+            self.known[own] = self._number(self._says(node, kind, own)), node
         return self.known[own][0]
 
-    def _says(self, node: Any, own: int) -> Hashable:
-        kind = type(node).__name__
-        if (parts := _PARTS.get(kind)) is not None:
+    def _number(self, said: Hashable) -> int:
+        return self.numbers.setdefault(said, len(self.numbers))
+
+    def _says(self, node: Any, kind: str, own: int) -> Hashable:
+        if (parts := PARTS.get(kind)) is not None:
             told = dtype_of_node(node) if kind == "Cast" else ""
-            return kind, told, *(self(getattr(node, name)) for name in parts)
-        if kind in ("IntImm", "FloatImm"):
-            return kind, dtype_of_node(node), node.value
+            return kind, told, *[self(getattr(node, name)) for name in parts]
         if kind in ("Var", "SizeVar"):
             return own
         if (read := self.access(node)) is not None:
-            return "read", read[0], *map(self, read[1])
+            return "read", read[0], *[self(index) for index in read[1]]
         if kind == "Call":
-            return kind, str(getattr(node.op, "name", node.op)), dtype_of_node(node), *map(self, node.args)
+            said = str(getattr(node.op, "name", node.op)), dtype_of_node(node)
+            return kind, *said, *[self(argument) for argument in node.args]
         return kind, own

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -182,6 +182,10 @@ class BlockReader(StageReader):
         if key(buffer) not in self.names:
             raise UnsupportedOperator(f"reads '{buffer.name}' before it is computed", self.name, REMEDY)
         return self.names[key(buffer)], indices
+
+    def _which(self, node: Any) -> tuple[Hashable, list[Any]] | None:
+        found = access_of(node)
+        return None if found is None else (key(found[0]), found[1])
 
     def _combined(self, reduce: Any) -> str:
         return str(reduce.combiner.kind)

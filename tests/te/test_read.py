@@ -97,9 +97,39 @@ def test_what_stays_the_same_along_the_innermost_loops_is_not_counted():
     rows, one = te.placeholder((6,), name="rows"), te.placeholder((6, 1), name="one")
     assert ops(te.compute((6, 8), lambda i, j: X[i, j] * tir.sqrt(rows[i] / 3.0 + 1.0))) == {"mul": 1}
     assert ops(te.compute((6, 1), lambda i, j: tir.sqrt(one[i, j]))) == {"sqrt": 1}  # its loop is the first
+    assert ops(te.compute((6, 8, 2), lambda i, j, c: tir.exp(X[i, j]))) == {"exp": 1}  # two trips are no loop
     assert ops(te.compute((1,), lambda i: rows[i] * 2.0)) == {"mul": 1}
     k = te.reduce_axis((0, 8), "k")
     assert ops(te.compute((6,), lambda i: te.sum(X[i, k] - rows[i] / 8.0, axis=k))) == {"add": 2}
+
+
+def test_what_differs_by_the_loop_alone_varies():
+    rows, k = te.placeholder((6,), name="rows"), te.reduce_axis((0, 8), "k")
+    waves = te.compute((6, 8), lambda i, j: tir.sin(rows[i] * j.astype("float32")))
+    assert ops(waves) == {"mul": 1, "special": 1}
+    assert ops(te.compute((6,), lambda i: te.sum(tir.exp(rows[i] * k.astype("float32")), axis=k))) == {
+        "mul": 1, "exp": 1, "add": 1
+    }  # fmt: skip
+    assert ops(topi.one_hot(te.placeholder((6,), "int32"), 1.0, 0.0, 8, -1, "float32"))["cmp"] > 0
+
+
+def test_no_read_is_taken_for_another():
+    x = te.placeholder((8,), name="x")
+    near = te.compute((6,), lambda i: x[i + 2 + te.const(-1)] * 3.0 + x[i + 2 + te.const(-2)] * 3.0)
+    assert sorted(reads(near)) == ["x[i + 1]", "x[i]"] and ops(near) == {"mul": 2, "add": 1}
+    a, b = te.compute((8,), lambda i: (x[i] * 2.0, x[i] + 1.0), name="two")
+    assert ops(te.compute((8,), lambda i: tir.exp(a[i]) + tir.exp(b[i])))["exp"] == 2
+    at = te.placeholder((8,), name="at")
+
+    def gathered(i):
+        return x[tir.exp(at[i]).astype("int32")] + tir.exp(at[i])
+
+    assert ops(te.compute((8,), gathered)) == {"exp": 1, "add": 1}  # that of the index is not its work
+
+
+def test_many_tensors_are_read_side_by_side():
+    parts = [te.placeholder((1, 4), name=f"p{n}") for n in range(256)]
+    assert len(read_te(topi.concatenate(parts, 0)).expression.output.reads) == 256
 
 
 def test_a_select_computes_both_sides_and_an_if_then_else_checks():
@@ -204,8 +234,8 @@ def test_each_stage_of_a_long_chain_is_read_once(monkeypatch):
     out, walked = X, []
     for _ in range(30):
         out = topi.nn.relu(topi.add(out, Y))
-    once = StageReader._walk_once
-    monkeypatch.setattr(StageReader, "_walk_once", lambda self, *told: walked.append(self.name) or once(self, *told))
+    once = StageReader._walk
+    monkeypatch.setattr(StageReader, "_walk", lambda self, *told: walked.append(self.name) or once(self, *told))
     stages = read_te(out).expression.stages
     assert len(stages) == 60 and len(set(walked)) == 60
     assert len(walked) <= 4 * 60  # a sum of two reads, a maximum of one and a constant, and no more
