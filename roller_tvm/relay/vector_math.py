@@ -7,6 +7,7 @@ knows nothing of schedules: what TVM, Ansor and Roller schedule all gain by it, 
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable
 from contextvars import ContextVar
 from functools import cache
@@ -16,6 +17,7 @@ from ..te import fits
 
 #: Above that of TVM's own rules.
 _LEVEL = 99
+_LOCK, _contexts = threading.Lock(), 0
 _ACTIVE: ContextVar[bool] = ContextVar("roller_vector_math", default=False)
 
 
@@ -43,11 +45,28 @@ class VectorMath:
     def __enter__(self) -> VectorMath:
         if self.on:
             _install()
+            _erf_of_vectors(1)
         self._before.append(_ACTIVE.set(self.on))
         return self
 
     def __exit__(self, *_: object) -> None:
         _ACTIVE.reset(self._before.pop())
+        if self.on:
+            _erf_of_vectors(-1)
+
+
+def _erf_of_vectors(more: int) -> None:
+    """Have TVM keep vectors whole for erf while any context is on: it takes them apart before a rule is asked."""
+    import tvm
+
+    global _contexts
+    erf = tvm.ir.Op.get("tir.erf")
+    with _LOCK:
+        before, _contexts = _contexts, _contexts + more
+        if not before:
+            erf.set_attr("TVectorizable", True, _LEVEL)
+        elif not _contexts:
+            erf.reset_attr("TVectorizable")
 
 
 @cache
@@ -58,8 +77,6 @@ def _install() -> None:
     for name, function in (("exp", _exp), ("erf", _erf), ("tanh", _tanh)):
         own = tvm.ir.Op.get(f"tir.{name}").get_attr("llvm.FLowerIntrinsic")
         tvm.ir.register_intrin_lowering(f"tir.{name}", "llvm", f=_rule(function, own), level=_LEVEL)
-    # TVM takes vectors apart for it before a rule is asked.
-    tvm.ir.register_op_attr("tir.erf", "TVectorizable", True)
 
 
 def _rule(function: Callable[[Any], Any], own: Callable[[Any], Any] | None) -> Callable[[Any], Any]:

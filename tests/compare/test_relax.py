@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 pytestmark = pytest.mark.relax
@@ -53,6 +54,9 @@ def test_roller_has_exp_as_arithmetic_and_its_peers_have_not(prepared, folder):
     assert [(f["status"], f["reason"]) for f in found] == [("ok", edge.BUILT), ("ok", "")]
     for kernel, calls in zip(found, (False, True), strict=True):
         assert (b"expf" in (folder / kernel["kernel"]).read_bytes()) == calls
+    (own,) = folder.glob("kernels/*.prepared/out0.npy")
+    plain = own.parent.with_suffix("") / "out0.npy"
+    assert (np.load(own) == np.load(plain)).all()  # what calls exp judges what does not
     assert comes_again(folder, prepared, "softmax", "roller", 1, found[0])
 
 

@@ -99,12 +99,18 @@ def test_outside_of_it_in_another_thread_and_where_it_is_off_kernels_are_tvms():
     assert calls(plain) and {text(m) for m in found} == {text(plain)}
 
 
-def test_erf_of_vectors_is_called_for_each_element_outside_of_it():
+def test_erf_of_vectors_is_tvms_outside_of_it():
+    x = np.linspace(-4, 4, LANES, dtype="float32")
     with VectorMath():  # for which TVM is told that erf of a vector is one operation
         assert not calls(kernel("erf", (LANES,), True))
-    module, x = kernel("erf", (LANES,), True), np.linspace(-4, 4, LANES, dtype="float32")
-    assert calls(module) == {"erff"}
-    np.testing.assert_allclose(run(module, x), np.vectorize(math.erf)(x), rtol=1e-6)
+        with VectorMath(False):
+            off = kernel("erf", (LANES,), True)
+        assert not calls(kernel("erf", (LANES,), True))
+    assert tvm.ir.Op.get("tir.erf").get_attr("TVectorizable") is None
+    for module in (off, kernel("erf", (LANES,), True)):
+        assert calls(module) == {"erff"}
+        np.testing.assert_allclose(run(module, x), np.vectorize(math.erf)(x), rtol=1e-6)
+    assert "erff" in kernel("erf", (LANES,), True, target="c").get_source()
 
 
 def test_it_ends_with_an_error_inside():

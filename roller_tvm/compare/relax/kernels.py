@@ -65,10 +65,16 @@ def open_reference(key: str, mod: str, target: Any, constants: Sequence[int], fo
 
     if key in worker.TASKS:
         return
-    reference = folder / key
+    make_reference(key, mod, target, constants, folder / key)
+    worker.load_reference(key, str(folder / key))
+
+
+def make_reference(key: str, mod: str, target: Any, constants: Sequence[int], reference: Path) -> None:
+    """Open a task in this process, and have a folder of what its answers are compared with."""
+    from roller_tvm.relax import worker
+
     worker.open_task(key, mod, str(target), constants)
     keep_folder(reference, lambda part: worker.make_reference(key, part))
-    worker.load_reference(key, str(reference))
 
 
 def _export(key: str, number: int, mode: int, path: Path, wrong: str, build_s: float) -> Path:

@@ -37,18 +37,25 @@ class Opened(OpenedTask):
         return Task(0, self.case.id, 1, self.mod["main"], (self.mod,), self.constants, self.key)
 
     def as_prepared(self) -> Opened:
-        """As ``relax.prepare`` leaves functions for a CPU: exp and tanh as arithmetic; itself where it has none."""
+        """As ``relax.prepare`` leaves functions for a CPU: exp and tanh as arithmetic; itself where it has none.
+
+        Its answers are compared with those of the function as it was.
+        """
         import tvm
         import tvm_ffi
 
+        from roller_tvm.compare.relax.kernels import make_reference
         from roller_tvm.relax.vector_math import VectorMath
 
         if self.target.kind.name != "llvm":
             return self
         rewrite: Any = VectorMath()
         mod = rewrite(self.mod)
-        same = tvm_ffi.structural_equal(mod, self.mod)
-        return self if same else replace(self, text=str(tvm.ir.save_json(mod)), mod=mod)
+        if tvm_ffi.structural_equal(mod, self.mod):
+            return self
+        key = f"{self.key}.prepared"
+        make_reference(self.key, self.text, self.target, self.constants, self.kernels / key)
+        return replace(self, key=key, text=str(tvm.ir.save_json(mod)), mod=mod)
 
 
 def prepare(cases: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
