@@ -38,12 +38,26 @@ from roller_tvm.tvm_env import line, set_threads  # noqa: E402
 TOLERANCE = 1e-3
 #: Configurations that are drawn for each that is measured.
 DRAWN = 40
-#: A plan (None for TVM's own schedule) -> a function that runs its kernel once, one that times it, and the answer.
+#: What times a kernel (seconds of so many runs at a time, so often), and what runs it for its answer.
 Built = tuple[Callable[[int, int], Sequence[float]], Callable[[], np.ndarray]]
 
 
+def opened(module: Any, name: str, arrays: Sequence[Any], cpu: Any) -> Built:
+    """A built kernel on its arguments, the last of which is the answer."""
+
+    def timed(number: int, repeat: int) -> Sequence[float]:
+        evaluator = module.time_evaluator(name, cpu, number=number, repeat=repeat)
+        return [float(s) for s in evaluator(*arrays).results]
+
+    def answer() -> np.ndarray:
+        module[name](*arrays)
+        return np.asarray(arrays[-1].numpy())
+
+    return timed, answer
+
+
 def relay_builder(tensors: Sequence[Any], target: str) -> tuple[Any, Callable[[Any], Built]]:
-    """The operator as the planner reads it, and what builds a plan of it, on the Relay line."""
+    """The operator as the planner reads it, and what builds a plan of it (None: TVM's own), on the Relay line."""
     import tvm
     from tvm import te
 
@@ -62,16 +76,7 @@ def relay_builder(tensors: Sequence[Any], target: str) -> tuple[Any, Callable[[A
             schedule, args = apply_steps_te(TeProgram.of_reading(reading, list(tensors)), lower(plan))
         with cpu_code(plan is not None, plan is not None):
             built = tvm.build(schedule, args, target)
-
-        def timed(number: int, repeat: int) -> Sequence[float]:
-            evaluator = built.time_evaluator(built.entry_name, tvm.cpu(), number=number, repeat=repeat)
-            return [float(s) for s in evaluator(*arrays).results]
-
-        def answer() -> np.ndarray:
-            built(*arrays)
-            return np.asarray(arrays[-1].numpy())
-
-        return timed, answer
+        return opened(built, built.entry_name, arrays, tvm.cpu())
 
     return reading.expression, build
 
@@ -95,17 +100,7 @@ def relax_builder(tensors: Sequence[Any], target: str) -> tuple[Any, Callable[[A
         mod = tvm.IRModule({"main": plain.with_attr("global_symbol", "main")})
         if plan is not None:
             mod = apply_steps_tir(func, reading, tuple(lower(plan))).mod
-        built = tvm.compile(mod, make_target(target)).mod
-
-        def timed(number: int, repeat: int) -> Sequence[float]:
-            evaluator = built.time_evaluator("main", tvm.cpu(), number=number, repeat=repeat)
-            return [float(s) for s in evaluator(*arrays).results]
-
-        def answer() -> np.ndarray:
-            built["main"](*arrays)
-            return np.asarray(arrays[-1].numpy())
-
-        return timed, answer
+        return opened(tvm.compile(mod, make_target(target)).mod, "main", arrays, tvm.cpu())
 
     return reading.expression, build
 

@@ -83,6 +83,13 @@ class OpenedTask:
         }  # fmt: skip
 
 
+def remarked(found: dict[str, Any], remark: str) -> dict[str, Any]:
+    """Fields of ``results.Tuned`` with something more to know about the kernel, where it is right."""
+    if found.get("status", "ok") != "ok":
+        return found
+    return {**found, "reason": "; ".join(filter(None, (found.get("reason"), remark)))}
+
+
 def made(folder: Path) -> Path:
     """A folder that is there."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -194,11 +194,26 @@ def prologue_slots(operand: Operand) -> float:
     return operand.arithmetic + instructions(operand.functions)
 
 
+def prologues(geometry: Geometry, tile: Tile, rates: CpuRates) -> tuple[float, int]:
+    """Cycles of vectors and calls, at a point of the reduction, of what a register tile computes where it is read."""
+    cycles, calls = 0.0, 0
+    for op in geometry.operands:
+        own = prod(tile[i] for i in op.axes if i in geometry.spatial_set)
+        wide = rates.lanes if geometry.vector_axis in op.axes else 1
+        cycles += prologue_slots(op) * own / wide / rates.fma
+        calls += calls_of(op.functions) * own
+    return cycles, calls
+
+
+def epilogue_slots(geometry: Geometry) -> float:
+    """Slots of vector instructions that what is computed in place before the store takes on one vector."""
+    return geometry.epilogue_flops + instructions(geometry.epilogue_functions)
+
+
 def epilogue_cycles(geometry: Geometry, vectors: float, outputs: int, rates: CpuRates) -> float:
     """Cycles of what is computed in place between `vectors` of sums and the store."""
-    g = geometry
-    slots = g.epilogue_flops + instructions(g.epilogue_functions)
-    return vectors * slots / rates.fma + CALL * calls_of(g.epilogue_functions) * outputs
+    calls = calls_of(geometry.epilogue_functions) * outputs
+    return vectors * epilogue_slots(geometry) / rates.fma + CALL * calls
 
 
 def scattered(geometry: Geometry, operand: Operand) -> bool:
@@ -260,12 +275,9 @@ class TileCost:
         missed = conflicts(g, tile, rates) * rates.line / rates.caches[1][2] if len(rates.caches) > 1 else 0.0
         outputs = prod(tile[i] for i in g.spatial)
         epilogue = 2 * use.accumulators / rates.fma + epilogue_cycles(g, use.accumulators, outputs, rates)
-        calls = calls_of(g.stage.ops) * outputs
-        for op in g.operands:
-            own = prod(tile[i] for i in op.axes if i in g.spatial_set)
-            calls += calls_of(op.functions) * own
-            wide = rates.lanes if g.vector_axis in op.axes else 1
-            arithmetic += points * prologue_slots(op) * own / wide / rates.fma
+        before, calls = prologues(g, tile, rates)
+        arithmetic += points * before
+        calls += calls_of(g.stage.ops) * outputs
         pages = frozenset(op.name for op in g.operands if scattered(g, op))
         return cls(use, arithmetic, loads, pages, points * (missed + CALL * calls) + epilogue + TILE_OVERHEAD)
 

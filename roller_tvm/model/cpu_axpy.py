@@ -13,7 +13,7 @@ from .cpu import (
     calls_of,
     epilogue_cycles,
     instructions,
-    prologue_slots,
+    prologues,
 )
 from .geometry import Geometry
 
@@ -41,10 +41,8 @@ def axpy_cost(geometry: Geometry, rates: CpuRates) -> TileCost:
     loads = ((vectors + alone) * (rows + 1) + others) / rates.loads
     vectors_stored = row / rates.lanes
     epilogue = 2 * vectors_stored / rates.fma + epilogue_cycles(g, vectors_stored, row, rates) + TILE_OVERHEAD
-    calls = calls_of(g.stage.ops) * row
-    for op in g.operands:
-        own, vector = (row, rates.lanes) if last in op.axes else (1, 1)
-        calls += calls_of(op.functions) * own
-        busy += prologue_slots(op) * own / vector / rates.fma
+    before, calls = prologues(g, tuple(row if i == last else 1 for i in range(len(g.extents))), rates)
+    calls += calls_of(g.stage.ops) * row
+    busy += before
     use = RegisterUse(SIDE_BY_SIDE, vectors * rows, others, 0)
     return TileCost(use, points * busy, points * loads, frozenset(), points * (ROW_OVERHEAD + CALL * calls) + epilogue)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil, prod
 
 from ..device import DeviceSpec
-from .cpu import EXPOSED, TILE_OVERHEAD, CpuRates, instructions, vectors
+from .cpu import EXPOSED, TILE_OVERHEAD, CpuRates, epilogue_slots, instructions, vectors
 from .cpu_window import SPILLED
 from .estimate import LevelTime, ProgramEstimate
 from .geometry import Geometry, Operand, Tile
@@ -76,8 +76,7 @@ def dilated_estimate(
     # Sums go to memory and from there, turned element by element, to the output.
     core = tiles * (cycles + sums / rates.fma) + TILE_OVERHEAD * (tiles if vector else 1)
     stored = prod(chunk[i] for i in g.spatial)
-    epilogue = g.epilogue_flops + instructions(g.epilogue_functions)
-    core += stored * (1 / rates.loads + epilogue / rates.fma / rates.lanes)
+    core += stored * (1 / rates.loads + epilogue_slots(g) / rates.fma / rates.lanes)
     held = stored * g.output_bytes
     if held > rates.caches[0][1]:
         beyond = [rate for _, capacity, rate in rates.caches[1:] if held <= capacity]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import ceil, prod
 
 from ..device import DeviceSpec
-from .cpu import CALL, GUARDED_LOADS, CpuRates, calls_of, instructions, prologue_slots
+from .cpu import CALL, GUARDED_LOADS, CpuRates, calls_of, epilogue_slots, instructions, prologue_slots
 from .estimate import LevelTime, ProgramEstimate
 from .geometry import Geometry
 
@@ -79,7 +79,7 @@ def stage_cycles(geometry: Geometry, rates: CpuRates, vector: int) -> Cycles:
         guards
         + points / vectorised * per_point / rates.fma
         + loads / rates.loads
-        + outputs * (1 + g.epilogue_flops + instructions(g.epilogue_functions)) / vectorised,
+        + outputs * (1 + epilogue_slots(g)) / vectorised,
         calls * CALL,
         points / vectorised * rates.latency if g.reduce else 0.0,  # one accumulator at a time
     )

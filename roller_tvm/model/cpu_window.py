@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import ceil, prod
 
 from ..device import DeviceSpec
-from .cpu import EXPOSED, TILE_OVERHEAD, CpuRates, instructions, through, vectors
+from .cpu import EXPOSED, TILE_OVERHEAD, CpuRates, epilogue_slots, instructions, through, vectors
 from .estimate import LevelTime, ProgramEstimate
 from .geometry import Geometry, Operand, Tile
 
@@ -81,8 +81,7 @@ def tile_cycles(geometry: Geometry, use: WindowUse, rates: CpuRates) -> tuple[fl
     g = geometry
     points = prod(g.extents[i] for i in g.reduce)
     per_point = instructions(g.stage.ops) or 1.0
-    epilogue = 1 + g.epilogue_flops + instructions(g.epilogue_functions)
-    arithmetic = use.sums * (points * per_point + epilogue) / rates.fma
+    arithmetic = use.sums * (points * per_point + 1 + epilogue_slots(g)) / rates.fma
     loads = use.loads / rates.loads + SPILLED * max(0, use.live - rates.registers)
     rebuilt = max(0, use.live - (rates.registers - RESERVED)) / use.live
     return arithmetic, loads + use.checked * (CHECKED + REBUILT * rebuilt)

@@ -6,7 +6,7 @@ nearest cache instead, and LLVM, which may leave a remainder, vectorises the loo
 
 from __future__ import annotations
 
-from math import ceil, prod
+from math import ceil
 
 from ..model.cpu import CpuRates, lanes_filled, tiled_estimate
 from ..model.cpu_axpy import axpy_cost
@@ -69,5 +69,4 @@ def _share(g: Geometry, leading: list[int], units: int) -> Tile:
     for i in leading:
         share[i] = ceil(g.extents[i] / left)
         left = ceil(left / g.extents[i])
-    assert prod(share)
     return tuple(share)

@@ -12,6 +12,7 @@ import tvm
 from tvm import tirx
 
 from ..te import fits
+from ..te.numbering import dtype_of_node
 
 
 @tvm.transform.module_pass(opt_level=0, name="VectorMath")
@@ -51,7 +52,7 @@ def with_vector_math(func: Any) -> Any:
 def _arithmetic(call: Any) -> Any:
     name = str(getattr(call.op, "name", ""))
     function = _FUNCTIONS.get(name.rsplit(".", 1)[-1]) if name.startswith("tirx.") else None
-    if function is None or str(call.ty.dtype if hasattr(call, "ty") else call.dtype) != "float32":
+    if function is None or dtype_of_node(call) != "float32":
         return call
     return function(call.args[0])
 

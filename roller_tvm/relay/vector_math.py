@@ -14,14 +14,14 @@ from functools import cache
 from typing import Any
 
 from ..te import fits
+from .switch import Switch
 
 #: Above that of TVM's own rules.
 _LEVEL = 99
 _LOCK, _contexts = threading.Lock(), 0
-_ACTIVE: ContextVar[bool] = ContextVar("roller_vector_math", default=False)
 
 
-class VectorMath:
+class VectorMath(Switch):
     """Kernels that are built for LLVM in this context compute exp, erf and tanh of float32 with arithmetic.
 
     Sigmoid and softmax call exp. Results agree with the mathematics library's to a few units in the last place;
@@ -38,19 +38,16 @@ class VectorMath:
     ...     lib = relay.build(mod, "llvm -mcpu=skylake-avx512", params=params)
     """
 
-    def __init__(self, on: bool = True) -> None:
-        self.on = on
-        self._before: list[Any] = []
+    state = ContextVar("roller_vector_math", default=False)
 
-    def __enter__(self) -> VectorMath:
-        if self.on:
-            _install()
-            _erf_of_vectors(1)
-        self._before.append(_ACTIVE.set(self.on))
-        return self
+    @staticmethod
+    def install() -> None:
+        """Put rules in the place of TVM's."""
+        _install()
+        _erf_of_vectors(1)
 
-    def __exit__(self, *_: object) -> None:
-        _ACTIVE.reset(self._before.pop())
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
         if self.on:
             _erf_of_vectors(-1)
 
@@ -81,7 +78,7 @@ def _install() -> None:
 
 def _rule(function: Callable[[Any], Any], own: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
     def lower(call: Any) -> Any:
-        if _ACTIVE.get() and re.fullmatch(r"float32(x\d+)?", str(call.dtype)):
+        if VectorMath.active() and re.fullmatch(r"float32(x\d+)?", str(call.dtype)):
             return function(call.args[0])
         if own is not None:
             return own(call)

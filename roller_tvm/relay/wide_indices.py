@@ -12,12 +12,13 @@ from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
-_ACTIVE: ContextVar[bool] = ContextVar("roller_wide_indices", default=False)
+from .switch import Switch
+
 _BUILD = "target.build.llvm"
 _INT32 = re.compile(r"int32(?=$|x)")
 
 
-class WideIndices:
+class WideIndices(Switch):
     """Kernels that are built for LLVM in this context compute addresses in 64 bits.
 
     What they compute is the same: an index that fits into 32 bits is the same number in 64. Schedules and records know
@@ -34,23 +35,12 @@ class WideIndices:
     ...     lib = relay.build(mod, "llvm -mcpu=skylake-avx512", params=params)
     """
 
-    def __init__(self, on: bool = True) -> None:
-        self.on = on
-        self._before: list[Any] = []
+    state = ContextVar("roller_wide_indices", default=False)
 
     @staticmethod
-    def active() -> bool:
-        """Whether kernels that are built here and now are built so."""
-        return _ACTIVE.get()
-
-    def __enter__(self) -> WideIndices:
-        if self.on:
-            _install()
-        self._before.append(_ACTIVE.set(self.on))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        _ACTIVE.reset(self._before.pop())
+    def install() -> None:
+        """Have TVM's code generator ask."""
+        _install()
 
 
 @cache
@@ -61,7 +51,7 @@ def _install() -> None:
     generate = tvm.get_global_func(_BUILD)
 
     def build(mod: Any, target: Any) -> Any:
-        return generate(_widened(mod) if _ACTIVE.get() else mod, target)
+        return generate(_widened(mod) if WideIndices.active() else mod, target)
 
     tvm.register_func(_BUILD, build, override=True)
 

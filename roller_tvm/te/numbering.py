@@ -15,6 +15,8 @@ PARTS = {
     "Cast": ("value",),
     "Select": ("condition", "true_value", "false_value"),
 }
+
+
 def dtype_of_node(node: Any) -> str:
     """Of an expression, which later versions of TVM tell with its type."""
     return str(node.ty.dtype if hasattr(node, "ty") else node.dtype)

@@ -16,6 +16,7 @@ from ..errors import UnsupportedOperator, UsageError
 from ..rammer import DataFlowGraph, Edge, FusionPlan, Part, ROperator, TaskProgram
 from ..rammer.nests import by_thread, check_nest, is_parallel, region_kernel, tasks_by_thread
 from ..rammer.regions import plan_regions
+from ..te.numbering import dtype_of_node
 from .nodes import parameters
 
 
@@ -263,7 +264,7 @@ def _list_of(nest: Any, counts: Sequence[int], thread: Any, tirx: Any) -> Any:
     if not is_parallel(nest):
         return tirx.IfThenElse(thread == counts.index(1), nest, None)
     first = [0, *accumulate(counts)]
-    kind = str(nest.loop_var.ty.dtype) if hasattr(nest.loop_var, "ty") else str(nest.loop_var.dtype)
+    kind = dtype_of_node(nest.loop_var)
     start = by_thread(first[:-1], thread, kind, tirx)
     extent = by_thread(counts, thread, kind, tirx)
     return tirx.For(nest.loop_var, start + nest.min, extent, tirx.ForKind.SERIAL, nest.body)

@@ -6,7 +6,7 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-from roller_tvm.compare.opened import DEFAULT, OURS
+from roller_tvm.compare.opened import DEFAULT, OURS, remarked
 from roller_tvm.tvm_env import import_relax_tvm
 
 BUILT = "exp and tanh as arithmetic: prepared as roller_tvm.relax.prepare does"
@@ -53,9 +53,7 @@ def tune(task: str, case: dict[str, Any], tuner: str, trials: int, target: str, 
         found = ranked(opened, importlib.import_module(f"{__name__}.roller"))
     else:
         found = dict(importlib.import_module(f"{__name__}.{TUNERS.get(tuner, tuner)}").tune(opened, trials))
-    if opened is not plain and found.get("status", "ok") == "ok":
-        found["reason"] = "; ".join(filter(None, (found.get("reason"), BUILT)))
-    return found
+    return remarked(found, BUILT) if opened is not plain else found
 
 
 def build_again(

@@ -6,7 +6,7 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-from roller_tvm.compare.opened import OURS
+from roller_tvm.compare.opened import OURS, remarked
 from roller_tvm.tvm_env import import_relay_tvm
 
 BUILT = "addresses in 64 bits, exp and tanh as arithmetic: built as roller_tvm.relay.build does"
@@ -52,9 +52,7 @@ def tune(task: str, case: dict[str, Any], tuner: str, trials: int, target: str, 
             found = ranked(opened, importlib.import_module(f"{__name__}.roller"))
         else:
             found = dict(importlib.import_module(f"{__name__}.{tuner}").tune(opened, trials))
-    if tuner in OURS and opened.target.kind.name == "llvm" and found.get("status", "ok") == "ok":
-        found["reason"] = "; ".join(filter(None, (found.get("reason"), BUILT)))
-    return found
+    return remarked(found, BUILT) if tuner in OURS and opened.target.kind.name == "llvm" else found
 
 
 def build_again(
