@@ -17,7 +17,7 @@ from ..model.estimate import Estimate, ProgramEstimate
 from ..model.geometry import Geometry, Tile
 from ..plan.candidates import RankedPlan
 from ..plan.construct import recipes, variants
-from ..plan.cpu import chunks_of, construct_tiled, orders_of, packings_of, register_tiles, tiled_program
+from ..plan.cpu import chunks_of, construct_tiled, may_pack, orders_of, packings_of, register_tiles, tiled_program
 from ..plan.partition import NestShape
 from ..plan.program import Plan, RProgram, SplitReduction
 from ..plan.search import Search
@@ -62,8 +62,8 @@ class TiledForm:
 
     def _point(self, form: int, tile: int, chunk: int, order: int, packing: int) -> Point:
         orders = orders_of(self.search.geometry, self.chunks_of(tile)[chunk], self.tiles[tile])
-        boxed = self.search.geometry.stage.is_box(self.chunks_of(tile)[chunk])
-        return Point(form, tile, chunk, order % len(orders), packing if boxed else 0)
+        packs = may_pack(self.search.geometry, self.chunks_of(tile)[chunk], self.tiles[tile], self.packings[packing])
+        return Point(form, tile, chunk, order % len(orders), packing if packs else 0)
 
     def beside(self, at: Point, random: Random) -> Point | None:
         """A configuration that differs in one choice."""
@@ -163,7 +163,8 @@ class RTileSpace:
                 found += here
                 if tiled:
                     rates = CpuRates.of(self.device, max(op.element_bytes for op in geometry.operands))
-                    forms.append(TiledForm(search, register_tiles(search, rates, None), packings_of(geometry)))
+                    tiles = register_tiles(search, rates, None, over=True)
+                    forms.append(TiledForm(search, tiles, packings_of(geometry)))
                 else:
                     forms.append(ListedForm(here))
             if not found:

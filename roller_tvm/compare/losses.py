@@ -56,10 +56,12 @@ def verdict(row: Row, ours: Cell, other: Cell, first: Cell | None) -> list[str]:
     if ours.predicted_s > 0:
         off = ours.seconds / ours.predicted_s
         told.append(f"its own kernel takes {off:.2f} times the {duration(ours.predicted_s)} that the model predicted")
-        if other.seconds < ours.predicted_s:
+        if other.seconds >= ours.predicted_s:
+            told.append("as predicted it would have won: the model leaves out what slows this kernel down")
+        elif off >= 1:
             told.append("theirs is faster even than that prediction: the plan is worse, whatever became of it")
         else:
-            told.append("as predicted it would have won: the model leaves out what slows this kernel down")
+            told.append("both are faster than that prediction: it does not tell which should be")
     told += _thought(ours, other)
     if first is not None and first.timed and ours.timed:
         if first.seconds > 1.1 * ours.seconds:

@@ -88,6 +88,21 @@ def _cpu(program: RProgram, estimate: ProgramEstimate, g: Geometry, device: Devi
         yield f"register  {estimate.registers} of {limit} vectors of {device.vector_bytes} B: {what}"
 
 
+def edge_lines(program: RProgram, geometry: Geometry) -> list[str]:
+    """Rule 4 with its numbers for every axis over whose edge tiles stand."""
+    if program.recipe.startswith("cpu.") and program.recipe != "cpu.tiled":  # elsewhere a chunk is a core's share
+        return []
+    lines = []
+    for i in geometry.spatial:
+        covered = axis = geometry.extents[i]
+        for tile in program.tiles:
+            covered = ceil(covered / tile[geometry.axes[i]]) * tile[geometry.axes[i]]
+        if covered > axis:
+            idle = share(1 - axis / covered)
+            lines.append(f"tiles cover {covered} of the {axis} along '{geometry.axes[i]}' (rule 4): {idle} for nothing")
+    return lines
+
+
 def padding_lines(program: RProgram, geometry: Geometry, device: DeviceSpec) -> list[str]:
     """Rule 3 with its numbers for every staged tensor."""
     if not program.staged or not device.has("shared") or not device.level("shared").banks:

@@ -10,7 +10,7 @@ from ..model.estimate import ProgramEstimate
 from ..model.geometry import Geometry
 from ..plan.program import RECIPES, RProgram
 from .bound import bound_line, parallel_lines
-from .footprint import held_lines, padding_lines
+from .footprint import edge_lines, held_lines, padding_lines
 from .operator import peak_of
 from .words import amount, count, seconds, share, table
 
@@ -43,6 +43,7 @@ def program_lines(
         lines += ["   padding (rule 3)", *(f"    {line}" for line in padding)]
     lines += ["   time", *table(_time_rows(program, estimate, g, device), left=1)]
     lines += ["   runs", *(f"    {line}" for line in parallel_lines(program, estimate, device))]
+    lines += [f"    {line}" for line in edge_lines(program, g)]
     lines.append(f"    {bound_line(program, estimate, g, device)}")
     return lines
 

@@ -168,7 +168,7 @@ def runner_lines(plans: Sequence[RankedPlan], device: DeviceSpec, most: int) -> 
             ]
         )
     if not rows:
-        return ["    there is no other legal plan"]
+        return ["    none was kept: there is no other, or no more were asked for (--top)"]
     width = [max(len(r[i]) for r in rows) for i in range(3)]
     lines = [f"    {r[0]:<{width[0]}}  {r[1]:>{width[1]}}  {r[2]:>{width[2]}}  {r[3]}" for r in rows]
     left = len(plans) - 1 - len(rows)

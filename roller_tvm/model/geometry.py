@@ -288,6 +288,10 @@ class Geometry:
         """Number of tiles that cover the given axes."""
         return prod(ceil(self.extents[i] / tile[i]) for i in positions)
 
+    def overhanging(self, tile: Tile) -> list[int]:
+        """Spatial axes whose last tile stands over."""
+        return [i for i in self.spatial if self.extents[i] % tile[i]]
+
     def reuse(self, axis: int) -> bool:
         """Whether some operand is reused along a spatial axis (absent from it, or a window slides over it)."""
         return any(

@@ -33,6 +33,9 @@ PARTS = Rejection("region", "the parts of an axis after a tiled one whole", "gap
 ALIKE = 0.01
 # Longest window that is unrolled.
 WINDOW = 7
+# Cycles a multiply-add, over those of the best register tile that divides its axes, that make one worth while that
+# stands over an edge: its check costs a second copy of the loop.
+OVER_EDGE = 0.95
 # Guarded loads in an unrolled body: beyond, LLVM takes seconds.
 UNROLLED_LOADS = 400
 
@@ -82,20 +85,42 @@ def filled(extent: int, lanes: int) -> float:
     return extent / (ceil(extent / lanes) * lanes)
 
 
-def register_tiles(search: Search, rates: CpuRates, most: int | None = REGISTER_TILES) -> list[Tile]:
-    """Register tiles that fit the vector registers, by cycles per multiply-add of their inner loop; None: all."""
+def register_tiles(
+    search: Search, rates: CpuRates, most: int | None = REGISTER_TILES, over: bool = False
+) -> list[Tile]:
+    """Register tiles that fit the vector registers, by cycles per multiply-add of their inner loop.
+
+    Parameters
+    ----------
+    most : int or None
+        How many; None: all.
+    over : bool
+        Also those that stand over the edge of an axis (197 rows in tiles of 6), where that pays.
+    """
     g = search.geometry
-    last = g.vector_axis
     options: list[list[int]] = []
     for i, extent in enumerate(g.extents):
         if i in g.reduce:
             options.append([1])
-        elif i == last:
+        elif i == g.vector_axis:
             options.append(vector_tiles(extent, rates.lanes, rates.registers // 4))
         else:
             options.append(aligned_extents(extent, 0.0, most=rates.registers))
         options[-1] = [e for e in options[-1] if g.stage.axes[i].is_box(e)] or [1]
-    scored: list[tuple[float, int, Tile]] = []
+    scored = _scored(search, rates, options)
+    least = min((score for score, _, _ in scored), default=0.0) * OVER_EDGE
+    if over and least > 1 / rates.fma:  # what a multiply-add takes at best
+        for i in _loose_axes(g):
+            sizes = [e for e in range(2, min(rates.registers, g.extents[i]) + 1) if g.extents[i] % e]
+            rows = [*options[:i], sizes, *options[i + 1 :]]
+            scored += [found for found in _scored(search, rates, rows) if found[0] < least]
+    return [t for _, _, t in sorted(scored)[:most]]
+
+
+def _scored(search: Search, rates: CpuRates, options: list[list[int]]) -> list[tuple[float, int, Tile]]:
+    """Those of the register tiles that fit: cycles a multiply-add that counts, accumulators (negative), the tile."""
+    g = search.geometry
+    last, scored = g.vector_axis, []
     for tile in product(*options):
         if search.reject(None if g.stage.is_box(tile) else PARTS, f"register tile {tile}"):
             continue
@@ -110,21 +135,31 @@ def register_tiles(search: Search, rates: CpuRates, most: int | None = REGISTER_
             continue
         per_fma = combined(use, *inner_cycles(use, rates, 1, bool(g.reduce))) / use.accumulators
         used = lanes_filled(tile[last], rates.lanes) if last is not None else 1.0
+        used *= prod(filled(g.extents[i], tile[i]) for i in g.spatial)
         scored.append((per_fma / used, -use.accumulators, tile))
-    scored.sort()
-    return [t for _, _, t in scored[:most]]
+    return scored
+
+
+def _loose_axes(geometry: Geometry) -> list[int]:
+    """Axes over whose edge a register tile may stand: rows of the output that no packed constant has."""
+    g = geometry
+    packed = {i for op in g.operands if op.constant for i in op.axes}
+    return [
+        i for i in g.spatial
+        if i != g.vector_axis and i not in packed and g.stage.axes[i].part_of is None and not g.stage.axes[i].fused_of
+    ]  # fmt: skip
 
 
 def chunks_of(search: Search, tile: Tile, units: int, most: int | None = CHUNKS) -> list[Tile]:
     """Chunks of whole register tiles that keep all cores busy, the best balanced first; None: all."""
     g = search.geometry
     options = [
-        [extent] if i in g.reduce else aligned_extents(extent, 0.0, step=tile[i])
+        [extent] if i in g.reduce else aligned_extents(ceil(extent / tile[i]) * tile[i], 0.0, step=tile[i])
         for i, extent in enumerate(g.extents)
     ]
     found: list[tuple[float, int, Tile]] = []
     for chunk in product(*options):
-        count = prod(g.extents[i] // chunk[i] for i in g.spatial)
+        count = g.tiles(chunk, g.spatial)
         split = sum(1 for i in g.spatial if chunk[i] < g.extents[i])
         if count > units * CHUNKS_PER_CORE or split > 2:
             continue
@@ -151,6 +186,12 @@ def packings_of(geometry: Geometry) -> list[frozenset[str]]:
     return [frozenset(), spread] if spread else [frozenset()]
 
 
+def may_pack(geometry: Geometry, chunk: Tile, tile: Tile, packed: frozenset[str]) -> bool:
+    """Whether a chunk's part of these operands can be copied: a box, none of it over an edge."""
+    g, over = geometry, set(geometry.overhanging(tile))
+    return g.stage.is_box(chunk) and not any(over & op.axes for op in g.operands if op.name in packed)
+
+
 def construct_tiled(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
     """Ranked candidates of recipe cpu.tiled."""
     g, device = search.geometry, search.device
@@ -159,10 +200,10 @@ def construct_tiled(search: Search, top: int) -> list[tuple[RProgram, ProgramEst
     rates = CpuRates.of(device, max(op.element_bytes for op in g.operands))
     packings = packings_of(g)
     found: list[tuple[float, Tile, Tile, tuple[int, ...], frozenset[str], ProgramEstimate]] = []
-    for tile in register_tiles(search, rates):
+    for tile in register_tiles(search, rates, over=True):
         of_tile, cost = [], TileCost.of(g, tile, rates)
         for chunk, packed in product(chunks_of(search, tile, device.units), packings):
-            if packed and not g.stage.is_box(chunk):
+            if packed and not may_pack(g, chunk, tile, packed):
                 continue
             estimates = []
             for order in orders_of(g, chunk, tile):

@@ -36,11 +36,6 @@ def within_rows(geometry: Geometry, block: Tile, vectors: Sequence[int]) -> tupl
     return tuple(result)
 
 
-def overhanging(geometry: Geometry, tile: Tile) -> list[int]:
-    """Spatial axes whose last tile stands over."""
-    return [i for i in geometry.spatial if geometry.extents[i] % tile[i]]
-
-
 def fetch_vector(geometry: Geometry, operand: Operand, block: Tile, device: DeviceSpec, padding: int) -> int:
     """Elements that one fetch instruction can move: contiguous in both memories, aligned in both, not guarded."""
     if not operand.plain:
@@ -49,7 +44,7 @@ def fetch_vector(geometry: Geometry, operand: Operand, block: Tile, device: Devi
     # Trailing dimensions that the box covers whole are one run with the dimension before them, unless rows are padded.
     first, below = len(box) - 1, 1
     if not padding and box[first] == operand.shape[first]:
-        guarded = any(a in operand.axes for a in overhanging(geometry, block))
+        guarded = any(a in operand.axes for a in geometry.overhanging(block))
         while first > 0 and box[first] == operand.shape[first] and not guarded:
             below *= box[first]
             first -= 1

@@ -24,7 +24,7 @@ from ..model.registers import (
 from ..model.residency import registers_needed
 from .align import Rejection, aligned_extents, capacity, execution_unit, tensor_shape, transaction
 from .features import NO_FEATURES, Features
-from .fetching import fetch_vector, overhanging, storage_padding, store_vector, virtual_threads, within_rows
+from .fetching import fetch_vector, storage_padding, store_vector, virtual_threads, within_rows
 from .program import RProgram
 from .search import Search
 
@@ -106,7 +106,7 @@ def register_tiles(search: Search) -> list[Tile]:
                     continue
                 seen.add(larger)
                 label = f"register tile {larger}"
-                if search.reject(one_overhang(overhanging(g, larger)), label):
+                if search.reject(one_overhang(g.overhanging(larger)), label):
                     continue
                 if search.reject(capacity("accumulators", accumulators(g, larger), ACCUMULATORS), label):
                     continue
@@ -250,7 +250,7 @@ def misaligned(search: Search, block: Tile) -> Rejection | None:
     for i in g.spatial:
         if broken := tensor_shape(g.extents[i], block[i], shape_eps(search, i), g.axes[i]):
             return broken
-    if broken := one_overhang(overhanging(g, block)):
+    if broken := one_overhang(g.overhanging(block)):
         return broken
     sector = search.device.far.transaction_bytes
     for op in g.operands:

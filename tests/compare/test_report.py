@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 from roller_tvm.compare.charts import pictures
-from roller_tvm.compare.losses import explain
+from roller_tvm.compare.losses import explain, verdict
 from roller_tvm.compare.output import write
 from roller_tvm.compare.page import page
 from roller_tvm.compare.report import COLUMNS, make_report, to_csv, to_json
@@ -158,6 +158,17 @@ def test_where_it_loses_says_what_the_model_got_wrong(report):
     assert "the model expects 1.50 times our time of them, they take 0.50 times ours" in told
     assert "noise" not in told  # a disturbed round disturbed all
     assert "ranking was off: the plan thought best takes 1.50 times" in told
+
+
+@pytest.mark.parametrize(
+    "predicted, words", [(0.5e-6, "it would have won"), (1.5e-6, "the plan is worse"), (3e-6, "does not tell which")]
+)
+def test_what_a_prediction_tells(report, predicted, words):
+    row, other = report.worst(1)[0]
+    ours = replace(row.cell(report.base), seconds=2e-6, predicted_s=predicted)
+    told = verdict(row, ours, replace(other, seconds=1e-6), None)
+    assert words in " ".join(told)
+    assert sum(w in " ".join(told) for w in ("it would have won", "the plan is worse", "does not tell which")) == 1
 
 
 def test_files(report, tmp_path):

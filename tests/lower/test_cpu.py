@@ -10,6 +10,7 @@ from tvm import te, topi  # noqa: E402
 from roller_tvm.te import te_operator  # noqa: E402
 
 from ..expr.examples import EXAMPLES  # noqa: E402
+from ..plan.examples import over_edges  # noqa: E402
 from ..sampling import sampled  # noqa: E402
 from .kernels import check, plans_of  # noqa: E402
 
@@ -131,6 +132,9 @@ PROGRAMS = {
     "matmul of primes, epilogue": lambda: with_epilogue(matmul_of_long_rows(m=3, n=101, k=7)),
     "conv nhwc of primes": lambda: conv_nhwc(c=5, f=37, h=7),
     "conv nhwc of primes, epilogue": lambda: with_epilogue(conv_nhwc(c=3, f=41, h=9, stride=2)),
+    "matmul over an edge": lambda: with_epilogue(matmul_of_long_rows(m=17, n=64, k=24)),
+    "conv nhwc over an edge": lambda: with_epilogue(conv_nhwc(c=6, f=32, h=17)),
+    "conv nchwc over an edge": lambda: conv_nchwc(h=17),
     "max pool": lambda: pool("max"),
     "avg pool": lambda: pool("avg"),
     "pool wide": lambda: pool("max", h=33, c=8),
@@ -168,6 +172,11 @@ def test_every_plan_computes_the_same(name):
 def test_rows_that_no_vector_divides(name):
     plans = check(PROGRAMS[name]())
     assert plans[0].programs[-1].recipe == "cpu.axpy"
+
+
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if "over an edge" in name])
+def test_register_tiles_over_the_edge(name):
+    assert any(over_edges(plan) for plan in check(PROGRAMS[name]()))
 
 
 # Vectors of half a row, lanes of half precision, splits in sixteen lanes.

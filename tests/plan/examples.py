@@ -120,6 +120,22 @@ def primes_cpu():
     return Plan(of("matmul m=13 n=67 k=11"), "cpu", (program,))
 
 
+def edge_cpu():
+    program = RProgram(
+        "cpu.tiled", "matmul", "matmul",
+        (tile("l2", "m=18 n=16 k=11"), tile("register", "m=3 n=16 k=1")),
+        (), (), (("order:n", 0), ("order:m", 1), ("vector", 8)),
+    )  # fmt: skip
+    return Plan(of("matmul m=17 n=32 k=11"), "cpu", (program,))
+
+
+def over_edges(plan):
+    """The axes of a plan's last nest over whose edge its register tile stands."""
+    program = plan.programs[-1]
+    tile = program.tile("register")
+    return [a.name for a in plan.expression.stage(program.anchor).spatial if a.extent % tile[a.name]]
+
+
 def pool_cpu():
     expression = fuse_axes(of("avg_pool2d n=4 c=16 h=16 w=16 k=2 stride=2"))
     program = RProgram(
@@ -161,6 +177,6 @@ EXAMPLES = {
     f.__name__: f
     for f in (
         matmul_gpu, conv_gpu, split_gpu, relu_gpu, softmax_gpu, conv_cpu, packed_cpu, constant_cpu, pool_cpu, lanes_cpu,
-        merged_cpu, primes_cpu,
+        merged_cpu, primes_cpu, edge_cpu,
     )  # fmt: skip
 }

@@ -108,6 +108,7 @@ PROGRAMS = {
     "pool_cpu": pool,
     "lanes_cpu": rows,
     "primes_cpu": lambda: matmul(13, 67, 11),
+    "edge_cpu": lambda: matmul(17, 32, 11),
 }
 TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 2})
 

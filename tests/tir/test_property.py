@@ -6,7 +6,7 @@ import pytest
 pytestmark = pytest.mark.relax
 tvm = pytest.importorskip("tvm")
 pytest.importorskip("hypothesis")
-from hypothesis import HealthCheck, given, note, settings  # noqa: E402
+from hypothesis import HealthCheck, example, given, note, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from tvm import te  # noqa: E402
 
@@ -83,6 +83,8 @@ chains = st.lists(st.sampled_from(sorted(POINTWISE)), max_size=2)
 
 @CHECKED
 @given(EXTENTS, EXTENTS, EXTENTS, st.booleans(), st.booleans(), st.booleans(), chains, constants)
+@example(17, 16, 8, False, False, False, ["relu"], (1,))  # register tiles over the edge of the rows
+@example(31, 16, 8, True, False, False, [], ())
 def test_products(m, n, k, batched, flip_a, flip_b, chain, known):
     program = Program()
     batch = (3,) if batched else ()

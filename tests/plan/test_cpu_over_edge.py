@@ -1,0 +1,89 @@
+"""Register tiles over the edge of an axis: where they are taken, where they cannot be, and what they cost."""
+
+from dataclasses import replace
+
+import pytest
+
+from roller_tvm.expr.operators import matmul, operator
+from roller_tvm.model.cpu import CpuRates
+from roller_tvm.model.geometry import Geometry
+from roller_tvm.plan import construct
+from roller_tvm.plan.cpu import may_pack, register_tiles
+
+from .devices import device
+from .examples import over_edges
+
+
+def geometry(expression):
+    return Geometry.of(expression, expression.anchor_name)
+
+
+@pytest.mark.parametrize("rows", [17, 197, 1021])
+def test_prime_rows_come_close_to_even_ones(rows):
+    odd = construct(matmul(m=rows, n=768, k=768), device("avx2")).best
+    even = construct(matmul(m=rows + 24 - rows % 24, n=768, k=768), device("avx2")).best
+    assert over_edges(odd.plan) == ["m"]
+    assert odd.seconds / rows < 1.2 * even.seconds / (rows + 24 - rows % 24)
+
+
+@pytest.mark.parametrize("rows", [16, 96, 192])
+def test_rows_that_tiles_divide_have_no_edge(rows):
+    for found in construct(matmul(m=rows, n=768, k=768), device("avx2"), top=10).plans:
+        assert not over_edges(found.plan)
+
+
+def test_an_image_of_a_prime_size():
+    conv = operator("conv2d_nhwc", n=1, c=192, h=17, w=17, f=192, k=3, padding=1)
+    best = construct(conv, device("avx2")).best.plan
+    assert len(over_edges(best)) == 1 and over_edges(best)[0] in ("oh", "ow")
+
+
+def test_chunks_are_whole_tiles():
+    for found in construct(matmul(m=197, n=768, k=768), device("avx2"), top=10).plans:
+        (program,) = found.plan.programs
+        chunk, tile = program.tile("l2"), program.tile("register")
+        assert chunk["m"] % tile["m"] == 0 and chunk["n"] % tile["n"] == 0
+        assert -(-197 // chunk["m"]) * chunk["m"] < 197 + chunk["m"]
+
+
+def test_columns_have_no_edge():
+    """A vector whose lanes are checked one by one is none."""
+    for found in construct(matmul(m=192, n=509, k=64), device("avx2"), top=10).plans:
+        assert over_edges(found.plan) == []
+
+
+def test_a_packed_constant_has_no_edge():
+    """Its layout is made of the loops' digits: 197 rows are no tiles of 6."""
+    product = matmul(m=197, n=64, k=64)
+    rows = next(t.name for t in product.inputs if t.shape == (197, 64))
+    product = replace(product, inputs=tuple(replace(t, constant=t.name == rows) for t in product.inputs))
+    for found in construct(product, device("avx2"), top=10).plans:
+        assert over_edges(found.plan) == []
+
+
+def test_what_stands_over_an_edge_is_not_copied():
+    g = geometry(matmul(m=197, n=768, k=2048))
+    a, b = (op.name for op in g.operands)
+    assert may_pack(g, (99, 96, 2048), (3, 24, 1), frozenset({b}))
+    assert not may_pack(g, (99, 96, 2048), (3, 24, 1), frozenset({a, b}))
+    assert may_pack(g, (197, 96, 2048), (1, 24, 1), frozenset({a, b}))
+
+
+def test_only_who_asks_gets_them():
+    """Lanes are merged in tiles that divide their axes."""
+    from roller_tvm.plan.search import Search
+
+    expression = matmul(m=197, n=768, k=64)
+    search = Search(geometry(expression), device("avx2"), None, 0.0)
+    rates = CpuRates.of(device("avx2"))
+    assert {tile[0] for tile in register_tiles(search, rates)} == {1}
+    assert 3 in {tile[0] for tile in register_tiles(search, rates, over=True)}
+
+
+def test_the_explanation_tells_what_is_computed_for_nothing():
+    from roller_tvm.explain import explain
+
+    construction = construct(matmul(m=197, n=768, k=768), device("avx2"))
+    program = construction.best.plan.programs[-1]
+    covered = -(-197 // program.tile("register")["m"]) * program.tile("register")["m"]
+    assert f"tiles cover {covered} of the 197 along 'm' (rule 4)" in explain(construction, device("avx2"))
