@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--relax", type=Path, default=ROOT / ".venv/relax/bin/python", help="interpreter of that line")
     parser.add_argument("--seconds", type=float, default=math.inf, help="start nothing after so long")
     parser.add_argument("--retry", action="store_true", help="go on with what crashed, failed or ran out of time")
-    told = "tune and time only when nothing else runs here; wait so long at most, then go on and note it"
+    told = "tune only when nothing else runs here, time at the CPU's pace; wait so long at most, and note it"
     parser.add_argument("--quiet", type=float, default=120.0, metavar="SECONDS", help=told)
     told = "go on where figures of another machine are: each operator on one, and the report tells"
     parser.add_argument("--mix-machines", action="store_true", help=told)

@@ -1,15 +1,18 @@
-"""Whether anything else runs here: what is timed beside a compiler says little."""
+"""Whether anything else runs here, or beside it on a shared host: what is timed beside a compiler says little."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 _STAT = Path("/proc/stat")
 #: One look, in seconds, and the share of the CPUs that a machine at rest may use.
 LOOK_S, REST = 0.5, 0.05
+#: The share of its fastest pace that the CPU has to run at.
+PACE = 0.9
 #: Fields of /proc/stat's first line that are no work: idle, and waiting for a disk.
 _IDLE = (3, 4)
 
@@ -25,18 +28,28 @@ def busy(look_s: float = LOOK_S) -> float:
     return 1.0 - sum(spent[n] for n in _IDLE) / sum(spent)
 
 
-def wait(limit_s: float, look_s: float = LOOK_S) -> float:
-    """Wait until the machine is at rest, at most so long; how busy it is then.
+def wait(
+    limit_s: float, pace: Callable[[], float] = lambda: math.nan, least: float = PACE, look_s: float = LOOK_S
+) -> tuple[float, float]:
+    """Wait until the machine is at rest and at its pace, at most so long; how busy and how fast it is then.
+
+    Parameters
+    ----------
+    pace : function
+        See ``pace.Pace``; nan is not waited for.
+    least : float
+        The pace to wait for.
 
     Examples
     --------
-    >>> 0.0 <= wait(0.0) <= 1.0
-    True
+    >>> wait(0.0, lambda: 0.5)[1]
+    0.5
     """
     until = time.monotonic() + limit_s
-    while (share := busy(look_s)) > REST and time.monotonic() < until:
-        pass
-    return share
+    while True:
+        share, speed = busy(look_s), pace()
+        if not (share > REST or speed < least) or time.monotonic() >= until:
+            return share, speed
 
 
 def _ticks() -> list[int]:

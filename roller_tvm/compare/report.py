@@ -26,6 +26,8 @@ COLUMNS = (
 CLAIM = 1.5
 #: Where something else used more of the CPUs than this just before kernels were tuned or timed, that is told.
 BUSY = 0.1
+#: And of the CPU's fastest pace that one may lack.
+SLOW = 0.8
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,8 @@ class Cell:
         Seconds since tuning began, and seconds of the best kernel, in the clock of this comparison.
     busy : float
         Share of the CPUs that something else used just before it tuned.
+    pace : float
+        Of the CPU before and after it tuned, over its fastest.
     """
 
     tuner: Tuner
@@ -67,6 +71,7 @@ class Cell:
     error: float = math.nan
     thought: str = ""
     busy: float = math.nan
+    pace: float = math.nan
 
     @property
     def timed(self) -> bool:
@@ -83,6 +88,8 @@ class Row:
         Where its kernels were timed; of what was not, where it was tuned last.
     busy : float
         Share of the CPUs that something else used just before they were timed.
+    pace : float
+        Of the CPU before and after that, over its fastest.
     """
 
     case: Case
@@ -91,6 +98,7 @@ class Row:
     cells: tuple[Cell, ...]
     environment: Mapping[str, Any] = field(default_factory=dict)
     busy: float = math.nan
+    pace: float = math.nan
 
     def cell(self, label: str) -> Cell | None:
         """That of a tuner."""
@@ -184,6 +192,10 @@ class Report:
                  for row in self.rows if row.busy > BUSY]  # fmt: skip
         told += [f"{row.case.id}: {cell.tuner.label} began to tune while other work used {cell.busy:.0%} of the CPUs"
                  for row in self.rows for cell in row.cells if cell.busy > BUSY]  # fmt: skip
+        told += [f"{row.case.id}: timed while the CPU ran at {row.pace:.0%} of its pace (--again times)"
+                 for row in self.rows if row.pace < SLOW]  # fmt: skip
+        told += [f"{row.case.id}: {cell.tuner.label} tuned while the CPU ran at {cell.pace:.0%} of its pace"
+                 for row in self.rows for cell in row.cells if cell.pace < SLOW]  # fmt: skip
         return told + self.lies()
 
     def lies(self) -> list[str]:
@@ -214,8 +226,8 @@ def make_report(results: Results, cases: Sequence[Case], tuners: Sequence[Tuner]
                 cells.append(_cell(tuner, tuned, timed, own))
         of = [t.environment for t in results.tuned_of(case.digest)] + ([timed.environment] if timed else [])
         where = results.environments.get(of[-1] if of else "", here)
-        busy = math.nan if timed is None else timed.busy
-        rows.append(Row(case, prepared.flops, prepared.io_bytes, tuple(cells), where, busy))
+        busy, pace = (math.nan, math.nan) if timed is None else (timed.busy, timed.pace)
+        rows.append(Row(case, prepared.flops, prepared.io_bytes, tuple(cells), where, busy, pace))
     return Report(base.label, tuple(tuners), tuple(rows), here)
 
 
@@ -225,7 +237,7 @@ def _cell(tuner: Tuner, tuned: Tuned, timed: Timed | None, base: Tuned | None) -
     told: dict[str, Any] = {"tune_s": tuned.seconds, "trials": tuned.trials, "claimed_s": tuned.claimed_s,
                             "predicted_s": tuned.predicted_s, "tiles": tuned.tiles, "schedule": tuned.schedule,
                             "build_s": tuned.build_s, "error": tuned.error, "thought": tuned.thought,
-                            "busy": tuned.busy}  # fmt: skip
+                            "busy": tuned.busy, "pace": tuned.pace}  # fmt: skip
     if not rounds:
         return Cell(tuner, tuned.status, tuned.reason, **told)
     seconds = median(rounds)

@@ -56,6 +56,8 @@ class Tuned:
         What Roller's model took another tuner's tiles for (see ``theirs``).
     busy : float
         Share of the CPUs that something else used just before, where a machine at rest was waited for.
+    pace : float
+        Of the CPU before and after, over its fastest (see ``pace``), where that was waited for.
     """
 
     case: str
@@ -75,6 +77,7 @@ class Tuned:
     error: float = math.nan
     thought: str = ""
     busy: float = math.nan
+    pace: float = math.nan
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:
@@ -99,6 +102,8 @@ class Timed:
         For each kernel the typical seconds of a run, round by round.
     busy : float
         Share of the CPUs that something else used just before.
+    pace : float
+        Of the CPU before and after, over its fastest.
     """
 
     case: str
@@ -106,6 +111,7 @@ class Timed:
     rounds: tuple[tuple[float, ...], ...]
     environment: str = ""
     busy: float = math.nan
+    pace: float = math.nan
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "kernels", tuple((str(a), str(b)) for a, b in self.kernels))

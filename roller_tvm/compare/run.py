@@ -16,6 +16,7 @@ from roller_tvm.compare import machines, quiet
 from roller_tvm.compare.environment import environment
 from roller_tvm.compare.jobs import run_job
 from roller_tvm.compare.opened import readable
+from roller_tvm.compare.pace import Pace
 from roller_tvm.compare.results import Forgotten, Prepared, Results, Timed, Tuned
 from roller_tvm.compare.suite import Case
 from roller_tvm.compare.tuner import Tuner
@@ -60,7 +61,8 @@ class Request:
     latency_s : float
         Of timing whole models, each of a few sets of processes.
     quiet_s : float
-        Before tuning and timing, wait so long at most for a machine on which nothing else runs.
+        Before tuning and timing, wait so long at most for a machine on which nothing else runs; before timing for
+        one at its pace, too.
     mixed : bool
         Whether cases may be of different machines, each of one.
     """
@@ -104,6 +106,7 @@ class Comparison:
         try:
             self.results = Results(folder / "results.jsonl")
             self.environment = ""
+            self._pace: Pace | None = None
             self.elsewhere: frozenset[str] = frozenset()
         except BaseException:
             self.close()
@@ -124,6 +127,9 @@ class Comparison:
 
     def close(self) -> None:
         """Let other processes write there."""
+        if self._pace is not None:
+            self._pace.close()
+            self._pace = None
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -259,9 +265,10 @@ class Comparison:
         if case.whole:
             arguments["edge"] = r.edge
         module = WHOLE_MODELS if case.whole else r.edge
-        busy = quiet.wait(r.quiet_s) if r.quiet_s > 0 else math.nan
+        busy, before = quiet.wait(r.quiet_s, self.pace, least=0.0) if r.quiet_s > 0 else (math.nan, math.nan)
         done = run_job(module, "tune", arguments, r.limit(tuner, case.whole), r.threads, log)
-        of: dict[str, Any] = {"case": case.digest, "tuner": tuner.label, "environment": self.environment, "busy": busy}
+        of: dict[str, Any] = {"case": case.digest, "tuner": tuner.label, "environment": self.environment,
+                              "busy": busy, "pace": (before + self.pace()) / 2}  # fmt: skip
         if done.status != "ok":
             return Tuned(status=done.status, reason=done.reason, **of)
         try:
@@ -282,13 +289,24 @@ class Comparison:
                 self.results.add(replace(tuned, kernel=working[label].kernel) if known else tuned)
         if not kernels or known:
             return  # a kernel that cannot be had again: what all took together stays known
-        busy = quiet.wait(self.request.quiet_s)
+        busy, before = quiet.wait(self.request.quiet_s, self.pace)
         done = self._time(case, kernels)
         if done.status != "ok":  # one of them does not run alone: find out which
             kernels = tuple(k for k in kernels if self._runs_alone(case, *k))
             done = self._time(case, kernels)
         if done.status == "ok" and kernels:
-            self.results.add(Timed(case.digest, kernels, done.value, self.environment, busy))
+            pace = (before + self.pace()) / 2
+            self.results.add(Timed(case.digest, kernels, done.value, self.environment, busy, pace))
+
+    def pace(self) -> float:
+        """How fast the CPU runs just now; nan where nobody asked for a quiet machine."""
+        if not self.request.quiet_s > 0:
+            return math.nan
+        if self._pace is None:
+            here = self.results.environments.get(self.environment, {})
+            seen = (e for e in self.results.environments.values() if machines.same(e, here))
+            self._pace = Pace(self.request.device, max((float(e.get("gflops") or 0) for e in seen), default=0.0))
+        return self._pace()
 
     # -- parts --------------------------------------------------------------------------------------------------
 
