@@ -10,8 +10,9 @@
 Runs ``roller-tvm compare`` in each line's environment (those of ``make venv`` unless told), a folder a line. What is
 stopped goes on with the same command: a tuner that was interrupted with its own records, and with the seconds that it
 had. After each operator the reports are written again, of all that is done so far; both lines' tables to
-``summary.txt``. A line's ``results.jsonl`` alone is enough to go on with elsewhere: finished operators stay, kernels of
-one that is half done are built again from their schedules; only a search that was under way is lost without ``work/``.
+``summary.txt``, and for a README to ``summary.md``. A line's ``results.jsonl`` alone is enough to go on with elsewhere:
+finished operators stay, kernels of one that is half done are built again from their schedules; only a search that was
+under way is lost without ``work/``.
 """
 
 from __future__ import annotations
@@ -115,9 +116,10 @@ def compare(args: argparse.Namespace) -> int:
             left |= call(args, line, asked) != DONE
         for line in lines:
             call(args, line, ["--report"], quiet=True)
-        tables = [table.read_text() for ln in lines if (table := args.folder / ln / "table.txt").exists()]
         args.folder.mkdir(parents=True, exist_ok=True)
-        (args.folder / "summary.txt").write_text("\n".join(tables))
+        for name in ("table.txt", "table.md"):
+            tables = [table.read_text() for ln in lines if (table := args.folder / ln / name).exists()]
+            (args.folder / name.replace("table", "summary")).write_text("\n".join(tables))
     return LEFT if left else DONE
 
 

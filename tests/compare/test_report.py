@@ -13,6 +13,7 @@ import pytest
 
 from roller_tvm.compare.charts import pictures
 from roller_tvm.compare.losses import explain, verdict
+from roller_tvm.compare.markdown import markdown
 from roller_tvm.compare.output import write
 from roller_tvm.compare.page import page
 from roller_tvm.compare.report import COLUMNS, make_report, to_csv, to_json
@@ -119,6 +120,16 @@ def test_the_json_is_stable_and_the_csv_says_the_same(report):
     assert [float(r["ratio"]) for r in rows if r["tuner"] == "ansor:1000" and r["ratio"]] == pytest.approx([2.0, 0.5])
 
 
+def test_the_table_for_a_readme(report):
+    lines = markdown(report, "roller-tvm compare").splitlines()
+    assert lines[0] == "| operator | Roller top-10 | Roller top-1 | Ansor, 1000 trials |"
+    assert lines[2].split(" | ")[0] == "| `matmul m=64 n=64 k=64`" and lines[2].endswith("| 2.00 |")
+    assert "GFLOP/s" in lines[2] and "**1.00**" in lines[4] and lines[4].endswith("| **1.00** |")
+    assert lines[5].endswith("| 500 |") and lines[6].endswith("| 20000 |")  # tuning
+    assert all(line.count("|") == 5 for line in lines[:7]) and "Some <CPU>" in lines[-1]
+    assert lines[-1].endswith("Made by `roller-tvm compare`.")
+
+
 def test_pictures_are_whole(report):
     drawn = pictures(report)
     assert set(drawn) == {"tuning_against_speed", "speed_over_time", "operators", "roofline"}
@@ -174,12 +185,12 @@ def test_what_a_prediction_tells(report, predicted, words):
 def test_files(report, tmp_path):
     assert write(report, tmp_path / "out").read_text().startswith("<!DOCTYPE html>")
     names = {p.name for p in (tmp_path / "out").iterdir()}
-    assert {"results.csv", "results.json", "table.txt", "losses.txt", "roofline.svg"} <= names
+    assert {"results.csv", "results.json", "table.txt", "table.md", "losses.txt", "roofline.svg"} <= names
 
 
 def test_nothing_done_yet(tmp_path):
     empty = make_report(Results(tmp_path / "results.jsonl"), (FIRST,), TUNERS, "")
-    assert "0 cases" not in text(empty) and pictures(empty) == {}
+    assert "0 cases" not in text(empty) and pictures(empty) == {} and markdown(empty) == ""
     assert page(empty, {}, explain(empty)).endswith("</html>\n")
 
 

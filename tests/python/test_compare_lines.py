@@ -29,8 +29,9 @@ with open({log!r}, "a") as log:
 if "--report" in asked:
     out = words[words.index("--output") + 1]
     os.makedirs(out, exist_ok=True)
-    with open(os.path.join(out, "table.txt"), "w") as file:
-        file.write("table of " + words[words.index("--line") + 1] + "\\n")
+    for name in ("table.txt", "table.md"):
+        with open(os.path.join(out, name), "w") as file:
+            file.write(name[:5] + " of " + words[words.index("--line") + 1] + "\\n")
 if "slow" in asked:
     with open({log!r} + ".pid", "w") as file:
         file.write(str(os.getpid()))
@@ -60,7 +61,8 @@ def test_one_operator_wholly_before_the_next(place, tmp_path):
     told = log.read_text().splitlines()
     first = ["relay first", "relax first", "relay --report", "relax --report"]
     assert told == first + [line.replace("first", "second") for line in first]
-    assert (tmp_path / "out" / "summary.txt").read_text() == "table of relay\n\ntable of relax\n"
+    for name in ("summary.txt", "summary.md"):
+        assert (tmp_path / "out" / name).read_text() == "table of relay\n\ntable of relax\n"
 
 
 def test_what_is_done_is_not_even_looked_at(place, tmp_path):

@@ -16,7 +16,7 @@ from roller_tvm.compare.relay.tasks import Opened
 from roller_tvm.compare.suite import Case
 from roller_tvm.errors import UnsupportedOperator
 
-#: XGBTuner trains each time it has measured so many; its own number is more than a short tuning has in all.
+#: XGBTuner trains each time it has measured so many; of a shorter tuning a share, or it would never learn.
 PLAN, SHARE = 64, 4
 TIMEOUT_S = 20
 #: As TVM's tutorial for x86 measures; more runs where they take less than so many milliseconds.
@@ -95,7 +95,8 @@ def _tune_one(task: Any, trials: int, log: Any, curve: CurveFile) -> tuple[float
     done = sum(1 for _ in autotvm.record.load_from_file(str(log))) if log.exists() else 0
     if done < trials:
         # 'rank' is not known to xgboost 2 and later; its successor for pairs is.
-        tuner = autotvm.tuner.XGBTuner(task, plan_size=min(PLAN, max(1, trials // SHARE)), loss_type="rank-binary")
+        plan = PLAN if trials > PLAN else max(1, trials // SHARE)
+        tuner = autotvm.tuner.XGBTuner(task, plan_size=plan, loss_type="rank-binary")
         if done:
             tuner.load_history(autotvm.record.load_from_file(str(log)))
         options = autotvm.measure_option(

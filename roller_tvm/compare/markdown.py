@@ -1,0 +1,71 @@
+"""The comparison as a table of Markdown, for a README: ratios of kernels, then what tuning took."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from roller_tvm.compare.machines import place
+from roller_tvm.compare.report import Cell, Report, Row
+from roller_tvm.compare.tuner import Tuner
+from roller_tvm.measure.table import duration
+from roller_tvm.stats import geomean
+
+#: Of a case that a tuner has no kernel for, or none that was timed.
+NONE = "-"
+
+
+def markdown(report: Report, command: str = "") -> str:
+    """A line a case that the base has a kernel for; '' where there is none.
+
+    Parameters
+    ----------
+    command : str
+        What made it, told below.
+    """
+    rows = [row for row in report.rows if (own := row.cell(report.base)) is not None and own.timed]
+    if not rows:
+        return ""
+    others = [t for t in report.others if any(_timed(row.cell(t.label)) for row in rows)]
+    base = next(t.title for t in report.tuners if t.label == report.base)
+    lines = [_line(["operator", base, *(t.title for t in others)]), _line(["---"] * (2 + len(others)))]
+    lines += [_line([f"`{row.case.title}`", _own(row, report.base), *(_ratio(row, t) for t in others)]) for row in rows]
+    means = [f"**{_times(geomean(report.ratios(t.label)))}**" for t in others]
+    lines.append(_line([f"**kernels, geometric mean of {len(rows)}**", "**1.00**", *means]))
+    spent = [_times(geomean(report.compile_ratios(t.label))) for t in others]
+    mean = geomean([own.tune_s for row in rows if (own := row.cell(report.base)) and own.tune_s > 0])
+    lines.append(_line(["tuning time, geometric mean", "-" if math.isnan(mean) else f"{mean:.1f} s", *spent]))
+    if report.first:
+        spent = [_times(geomean(report.compile_ratios(t.label, report.first))) for t in others]
+        lines.append(_line(["the same over Roller top-1's", "", *spent]))
+    where = dict.fromkeys(place(row.environment) for row in rows)
+    e = report.environment
+    told = f"{', '.join(where)}; {e.get('threads', '?')} threads; TVM {e.get('tvm', '?')}."
+    return "\n".join([*lines, "", f"{told}{f' Made by `{command}`.' if command else ''}"]) + "\n"
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _timed(cell: Cell | None) -> bool:
+    return cell is not None and cell.timed
+
+
+def _own(row: Row, label: str) -> str:
+    cell = row.cell(label)
+    assert cell is not None
+    rate = row.gflops(cell)
+    return duration(cell.seconds) + ("" if math.isnan(rate) else f", {rate:.0f} GFLOP/s")
+
+
+def _ratio(row: Row, tuner: Tuner) -> str:
+    cell = row.cell(tuner.label)
+    return NONE if cell is None else _times(cell.ratio)
+
+
+def _times(value: float) -> str:
+    """Two digits behind the point, none where there are three before it."""
+    if math.isnan(value):
+        return NONE
+    return f"{value:.0f}" if value >= 100 else f"{value:.2f}"
