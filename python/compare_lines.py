@@ -196,29 +196,38 @@ def call(args: argparse.Namespace, line: str, words: Sequence[str], quiet: bool 
 
 
 def status(args: argparse.Namespace) -> int:
-    """A line for each operator: which tuners are done, and how far those are that search."""
-    left = False
-    for case in choose(load_suite(args.suite), args.only):
-        told = []
-        for line in args.lines.split(","):
-            results = Results(args.folder / line / "results.jsonl")
-            for label in labels(args, line):
-                name, _, trials = label.partition(":")
-                tuned = results.tuned.get((case.digest, label))
-                status, seconds = (tuned.status, tuned.seconds) if tuned else ("", 0.0)
-                if not status:
-                    left = True
-                    curve = args.folder / line / "work" / f"{case.digest}.{name}"
-                    spot = curve / trials / "curve.jsonl" if line == "relax" else curve / f"curve.{trials}.jsonl"
-                    done = spot.read_text().splitlines() if spot.exists() else []
-                    seconds, tried = json.loads(done[-1])[:2] if done else (0.0, 0)
-                    status = f"{tried} trials so far" if tried else "to do"
-                told.append(f"{line} {label}: {status}{f' {seconds:.0f} s' if seconds > 0 else ''}")
-            if not results.timed_all(case.digest):
-                left = True
-                told.append(f"{line}: kernels to be timed beside one another")
-        print(f"{case.id}\n  " + "\n  ".join(told))
-    return LEFT if left else DONE
+    """A line for each operator and line of TVM: done, or what is and how far that is which searches; then how many."""
+    cases, lines = choose(load_suite(args.suite), args.only), args.lines.split(",")
+    known = {line: Results(args.folder / line / "results.jsonl") for line in lines}
+    done = {line: [c for c in cases if known[line].finished(c.digest, labels(args, line))] for line in lines}
+    for case in cases:
+        for line in lines:
+            told = ["done"] if case in done[line] else _so_far(args, line, case, known[line])
+            print(f"{case.id if line == lines[0] else '':<18} {line:<6} {', '.join(told) or 'to do'}")
+    print(", ".join(f"{line}: {len(done[line])} of {len(cases)} done" for line in lines))
+    return DONE if all(len(done[line]) == len(cases) for line in lines) else LEFT
+
+
+def _so_far(args: argparse.Namespace, line: str, case: Case, results: Results) -> list[str]:
+    """What is done of a case: a tuner's seconds, or the trials so far of one that was stopped."""
+    told, todo = [], 0
+    for label in labels(args, line):
+        name, _, trials = label.partition(":")
+        if tuned := results.tuned.get((case.digest, label)):
+            told.append(f"{label} {tuned.status}{f' {tuned.seconds:.0f} s' if tuned.seconds > 0 else ''}")
+            continue
+        folder = args.folder / line / "work" / f"{case.digest}.{name}"
+        curve = folder / trials / "curve.jsonl" if line == "relax" else folder / f"curve.{trials}.jsonl"
+        if points := curve.read_text().splitlines() if curve.exists() else []:
+            seconds, tried = json.loads(points[-1])[:2]
+            told.append(f"{label} {tried} trials so far {seconds:.0f} s")
+        else:
+            todo += 1
+    if todo and told:
+        told.append(f"{todo} to do")
+    if all((case.digest, label) in results.tuned for label in labels(args, line)):
+        told.append("kernels to be timed")
+    return told
 
 
 if __name__ == "__main__":

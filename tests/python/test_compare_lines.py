@@ -150,4 +150,9 @@ def test_how_far_it_is(place, tmp_path):
     curve.write_text(json.dumps([70.0, 64, 1e-5]) + "\n")
     done = subprocess.run([*command, "--status"], check=False, capture_output=True, text=True)
     assert done.returncode == 1
-    assert "relay roller:1: ok 2 s" in done.stdout and "relay ansor:1000: 64 trials so far 70 s" in done.stdout
+    first, second, third, *_, last = done.stdout.splitlines()
+    assert first.split(maxsplit=2) == [
+        "first", "relay", "roller:1 ok 2 s, ansor:1000 64 trials so far 70 s, 4 to do"
+    ]  # fmt: skip
+    assert second.split(maxsplit=1) == ["relax", "to do"] and third.split(maxsplit=2) == ["second", "relay", "to do"]
+    assert last == "relay: 0 of 2 done, relax: 0 of 2 done"
