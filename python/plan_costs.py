@@ -50,6 +50,8 @@ def opened(module: Any, name: str, arrays: Sequence[Any], cpu: Any) -> Built:
         return [float(s) for s in evaluator(*arrays).results]
 
     def answer() -> np.ndarray:
+        last = arrays[-1].numpy()
+        arrays[-1].copyfrom(np.full(last.shape, np.nan, last.dtype))  # what is not written is not an earlier answer
         module[name](*arrays)
         return np.asarray(arrays[-1].numpy())
 

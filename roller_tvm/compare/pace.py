@@ -45,17 +45,17 @@ class Pace:
         self._held = contextlib.ExitStack()
 
     def __call__(self) -> float:
-        """A share, about 1 while nobody else has the units; nan where it cannot be measured."""
+        """A share, about 1 while nobody else has the units, 0 if not one repeat was undisturbed; else nan."""
         if not self._fastest > 0:
             return math.nan
         try:
             if self._run is None:
                 self._run = self._held.enter_context(self._runner(self._bytes))
-            rates = self._run([self._request]).get(self._request)
+            rates = self._run([self._request]).get(self._request, [])
         except ProfileError:  # no C compiler
             self._fastest = math.nan
             return math.nan
-        return median(rates) / self._fastest if rates else math.nan
+        return median(rates) / self._fastest if rates else 0.0
 
     def close(self) -> None:
         """Remove the program."""

@@ -151,12 +151,16 @@ def _loose_axes(geometry: Geometry) -> list[int]:
 
 
 def chunks_of(search: Search, tile: Tile, units: int, most: int | None = CHUNKS) -> list[Tile]:
-    """Chunks of whole register tiles that keep all cores busy, the best balanced first; None: all."""
-    g = search.geometry
-    options = [
-        [extent] if i in g.reduce else aligned_extents(ceil(extent / tile[i]) * tile[i], 0.0, step=tile[i])
-        for i, extent in enumerate(g.extents)
-    ]
+    """Chunks of whole register tiles that keep all cores busy, the best balanced first; None: all.
+
+    An axis over whose edge register tiles stand is not cut: which rows are left over would differ from chunk to chunk,
+    and LLVM 22 then checks them one by one in the innermost loop.
+    """
+    g, options = search.geometry, []
+    for i, extent in enumerate(g.extents):
+        covered = extent if i in g.reduce else ceil(extent / tile[i]) * tile[i]
+        cut = i not in g.reduce and covered == extent
+        options.append(aligned_extents(extent, 0.0, step=tile[i]) if cut else [covered])
     found: list[tuple[float, int, Tile]] = []
     for chunk in product(*options):
         count = g.tiles(chunk, g.spatial)

@@ -129,9 +129,9 @@ def edge_cpu():
     return Plan(of("matmul m=17 n=32 k=11"), "cpu", (program,))
 
 
-def over_edges(plan):
-    """The axes of a plan's last nest over whose edge its register tile stands."""
-    program = plan.programs[-1]
+def over_edges(plan, program=None):
+    """The axes of a nest, a plan's last, over whose edge its register tile stands."""
+    program = program or plan.programs[-1]
     tile = program.tile("register")
     return [a.name for a in plan.expression.stage(program.anchor).spatial if a.extent % tile[a.name]]
 

@@ -29,6 +29,7 @@ from roller_tvm.plan.rows import row_nest
 from ..expr.strategies import operators
 from ..sampling import sampled
 from .devices import CPUS, GPUS, device
+from .examples import over_edges
 
 names = st.sampled_from([*GPUS, *CPUS])
 planned_for = st.sampled_from([*GPUS, *CPUS, "ipu_mk1"])
@@ -48,7 +49,11 @@ def check_tiles(program, stage):
     for axis in stage.axes:
         # A tile that is only moved may stand over the edge: its guard costs a comparison.
         over = STANDS_OVER if program.recipe == "gpu.transpose" else 0
-        sizes = [int(axis.extent * (1 + over)), *(t[axis.name] for t in program.tiles)]
+        whole = int(axis.extent * (1 + over))
+        if program.recipe in ("cpu.tiled", "cpu.window"):  # whole register tiles may, too
+            least = program.tile("register")[axis.name]
+            whole = ceil(axis.extent / least) * least
+        sizes = [whole, *(t[axis.name] for t in program.tiles)]
         assert sizes == sorted(sizes, reverse=True), f"{axis}: {sizes} along {program}"
 
 
@@ -110,8 +115,16 @@ def check_gpu(program, estimate, plan, spec, eps):
 def check_cpu(program, estimate, plan, spec):
     stage = plan.expression.stage(program.anchor)
     chunk, tile = program.tile("l2"), program.tile("register")
+    # Rule 4 but for one axis in whole tiles over its edge: rows, of no packed constant.
+    over = over_edges(plan, program) if program.recipe in ("cpu.tiled", "cpu.window") else []
+    assert len(over) < 2
+    vectors = next((a.name for a in reversed(stage.spatial) if a.extent > 1), "")
+    packed = {a for read in stage.reads if plan.expression.tensors[read.tensor].constant for a in read.axes}
+    assert not {vectors, *packed} & set(over)
     for axis in stage.spatial:
-        assert axis.extent % chunk[axis.name] == 0 or program.recipe in ("cpu.direct", "cpu.axpy")
+        covered = ceil(axis.extent / tile[axis.name]) * tile[axis.name] if axis.name in over else axis.extent
+        assert axis.name not in over or chunk[axis.name] == covered
+        assert covered % chunk[axis.name] == 0 or program.recipe in ("cpu.direct", "cpu.axpy")
         assert chunk[axis.name] % tile[axis.name] == 0 or program.recipe == "cpu.direct"
     assert estimate.threads == 1 and estimate.blocks >= 1
     if program.recipe in ("cpu.tiled", "cpu.window"):

@@ -38,12 +38,12 @@ def test_an_image_of_a_prime_size():
     assert len(over_edges(best)) == 1 and over_edges(best)[0] in ("oh", "ow")
 
 
-def test_chunks_are_whole_tiles():
-    for found in construct(matmul(m=197, n=768, k=768), device("avx2"), top=10).plans:
+def test_a_chunk_has_the_whole_axis():
+    """What is left over would differ from chunk to chunk: LLVM 22 leaves such checks in the innermost loop."""
+    for found in construct(matmul(m=1021, n=512, k=256), device("avx2"), top=10).plans:
         (program,) = found.plan.programs
         chunk, tile = program.tile("l2"), program.tile("register")
-        assert chunk["m"] % tile["m"] == 0 and chunk["n"] % tile["n"] == 0
-        assert -(-197 // chunk["m"]) * chunk["m"] < 197 + chunk["m"]
+        assert chunk["m"] == -(-1021 // tile["m"]) * tile["m"] and chunk["n"] % tile["n"] == 0
 
 
 def test_columns_have_no_edge():
