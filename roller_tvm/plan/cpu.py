@@ -107,14 +107,18 @@ def register_tiles(
         else:
             options.append(aligned_extents(extent, 0.0, most=rates.registers))
         options[-1] = [e for e in options[-1] if g.stage.axes[i].is_box(e)] or [1]
-    scored = _scored(search, rates, options)
+    scored = sorted(_scored(search, rates, options))
+    kept = scored[:most]
     least = min((score for score, _, _ in scored), default=0.0) * OVER_EDGE
     if over and least > 1 / rates.fma:  # what a multiply-add takes at best
+        found: list[tuple[float, int, Tile]] = []
         for i in _loose_axes(g):
             sizes = [e for e in range(2, min(rates.registers, g.extents[i]) + 1) if g.extents[i] % e]
             rows = [*options[:i], sizes, *options[i + 1 :]]
-            scored += [found for found in _scored(search, rates, rows) if found[0] < least]
-    return [t for _, _, t in sorted(scored)[:most]]
+            found += [tile for tile in _scored(search, rates, rows) if tile[0] < least]
+        # Beside the others, not in their place: their axis cannot be cut into chunks, nor what has it be copied.
+        kept += sorted(found)[:most]
+    return [t for _, _, t in kept]
 
 
 def _scored(search: Search, rates: CpuRates, options: list[list[int]]) -> list[tuple[float, int, Tile]]:
