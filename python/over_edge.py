@@ -20,16 +20,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import numpy as np  # noqa: E402
-from plan_costs import TOLERANCE, relax_builder, relay_builder  # noqa: E402
+from plan_costs import TOLERANCE, error_of, operator_here  # noqa: E402
 
 from roller_tvm.compare.tiles import plan_tiles  # noqa: E402
-from roller_tvm.device import cpu_device, default_cpu_target  # noqa: E402
-from roller_tvm.expr.operators import parse_params  # noqa: E402
+from roller_tvm.device import cpu_device  # noqa: E402
 from roller_tvm.plan import construct, cpu  # noqa: E402
 from roller_tvm.stats import geomean  # noqa: E402
-from roller_tvm.te import te_operator  # noqa: E402
-from roller_tvm.tvm_env import line, set_threads  # noqa: E402
+from roller_tvm.tvm_env import set_threads  # noqa: E402
 
 #: Rows and images of awkward sizes, and some that tiles divide.
 OPERATORS = (
@@ -64,16 +61,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.words and not any(w in words for w in args.words):
             continue
         operator, *params = words.split()
-        tensors = list(te_operator(operator, **parse_params(" ".join(params))))
-        builder = relay_builder if line() == "relay" else relax_builder
-        expression, build = builder(tensors, default_cpu_target(device.units))
+        expression, build = operator_here(operator, params, device.units)
         over = construct(expression, device, top=PLANS).plans
         with dividing_tiles_alone():
             plain = construct(expression, device, top=PLANS).plans
         expected = build(None)[1]()
         built = [build(ranked.plan) for ranked in (*over, *plain)]
-        errors = [float(np.max(np.abs(answer() - expected)) / np.max(np.abs(expected))) for _, answer in built]
-        wrong += sum(not error <= TOLERANCE for error in errors)  # nan: not all of it was written
+        errors = [error_of(answer(), expected) for _, answer in built]
+        wrong += sum(not error <= TOLERANCE for error in errors)
         number = max(1, round(0.01 / min(built[0][0](1, 3))))
         rounds = [[timed(number, 1)[0] for timed, _ in built] for _ in range(ROUNDS)]
         times = [statistics.median(column) * 1e6 for column in zip(*rounds, strict=True)]

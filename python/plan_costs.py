@@ -107,6 +107,17 @@ def relax_builder(tensors: Sequence[Any], target: str) -> tuple[Any, Callable[[A
     return reading.expression, build
 
 
+def operator_here(operator: str, params: Sequence[str], threads: int) -> tuple[Any, Callable[[Any], Built]]:
+    """A named operator as the planner reads it, and what builds a plan of it, on the line of this environment."""
+    tensors = list(te_operator(operator, **parse_params(" ".join(params))))
+    return (relay_builder if line() == "relay" else relax_builder)(tensors, default_cpu_target(threads))
+
+
+def error_of(answer: np.ndarray, expected: np.ndarray) -> float:
+    """The largest difference over the largest magnitude; nan where not all of the answer was written."""
+    return float(np.max(np.abs(answer - expected)) / (np.max(np.abs(expected)) or 1))
+
+
 def arguments(tensors: Sequence[Any]) -> list[np.ndarray]:
     """Random inputs and an output."""
     rng = np.random.default_rng(0)
@@ -157,9 +168,7 @@ def measure(args: argparse.Namespace) -> int:
     """Print a line a plan as it is measured, and what they say together."""
     device = cpu_device()
     set_threads(device.units)
-    tensors = te_operator(args.operator, **parse_params(" ".join(args.params)))
-    builder = relay_builder if line() == "relay" else relax_builder
-    expression, build = builder(list(tensors), default_cpu_target(device.units))
+    expression, build = operator_here(args.operator, args.params, device.units)
     plans = chosen(RTileSpace(expression, device), args.plans, args.recipe, args.seed)
     if not plans:
         raise BadInput("no plan of the operator has this recipe", args.recipe, "leave --recipe out to see them all")
@@ -168,7 +177,7 @@ def measure(args: argparse.Namespace) -> int:
     print(f"{'predicted us':>12} {'measured':>9} {'ratio':>6}  plan")
     for ranked in plans:
         timed, answer = build(ranked.plan)
-        error = float(np.max(np.abs(answer() - expected)) / (np.max(np.abs(expected)) or 1))
+        error = error_of(answer(), expected)
         right = error <= TOLERANCE
         wrong += not right
         predicted, seconds = ranked.seconds * 1e6, seconds_of(timed) * 1e6

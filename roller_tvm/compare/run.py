@@ -102,11 +102,11 @@ class Comparison:
         except OSError as error:
             raise BadInput(f"no folder can be made there: {error.strerror}", str(folder), "give another") from error
         self._lock: Any = None
+        self._pace: Pace | None = None
         self._take_lock()
         try:
             self.results = Results(folder / "results.jsonl")
             self.environment = ""
-            self._pace: Pace | None = None
             self.elsewhere: frozenset[str] = frozenset()
         except BaseException:
             self.close()
