@@ -118,7 +118,7 @@ def compare(args: argparse.Namespace) -> int:
             call(args, line, ["--report"], quiet=True)
         args.folder.mkdir(parents=True, exist_ok=True)
         for name in ("table.txt", "table.md"):
-            tables = [table.read_text() for ln in lines if (table := args.folder / ln / name).exists()]
+            tables = [table.read_text() for ln in TUNERS if (table := args.folder / ln / name).exists()]
             (args.folder / name.replace("table", "summary")).write_text("\n".join(tables))
     return LEFT if left else DONE
 

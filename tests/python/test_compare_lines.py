@@ -65,6 +65,14 @@ def test_one_operator_wholly_before_the_next(place, tmp_path):
         assert (tmp_path / "out" / name).read_text() == "table of relay\n\ntable of relax\n"
 
 
+def test_the_summary_keeps_the_line_that_was_not_asked_for(place, tmp_path):
+    command, log = place()
+    for lines in ("relay", "relax"):
+        assert subprocess.run([*command, "--lines", lines], check=False, capture_output=True).returncode == 0
+    assert log.read_text().splitlines()[-1] == "relax --report"
+    assert (tmp_path / "out" / "summary.txt").read_text() == "table of relay\n\ntable of relax\n"
+
+
 def test_what_is_done_is_not_even_looked_at(place, tmp_path):
     command, log = place()
     first, second = load_suite(str(tmp_path / "own.csv"))
