@@ -26,7 +26,7 @@ def _paragraph(report: Report, row: Row, other: Cell) -> str:
     lines = [
         f"{row.case.id}: {row.case.title}",
         f"  {other.tuner.label} {duration(other.seconds)}, {report.base} {duration(ours.seconds)}:"
-        f" {ours.seconds / other.seconds:.2f} times as long",
+        f" {1 / other.ratio:.2f} times as long in the same rounds",
         f"  {report.base}: {ours.tiles or ours.schedule[:120]}",
         f"  {other.tuner.label}: {other.tiles or other.schedule[:120]}",
     ]
@@ -82,7 +82,7 @@ def _thought(ours: Cell, other: Cell) -> list[str]:
     told = [f"theirs in Roller's words: {other.thought}; predicted {duration(other.predicted_s)}"]
     if not ours.predicted_s > 0:
         return told
-    thought, taken = other.predicted_s / ours.predicted_s, other.seconds / ours.seconds
+    thought, taken = other.predicted_s / ours.predicted_s, other.ratio
     if thought > 1:
         told.append(f"the model expects {thought:.2f} times our time of them, they take {taken:.2f} times ours")
     else:
