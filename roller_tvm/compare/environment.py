@@ -10,11 +10,13 @@ import platform
 import subprocess
 from collections.abc import Mapping
 from datetime import datetime, timezone
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from roller_tvm.version import __version__
 
+_PACKAGES = ("numpy", "xgboost", "onnxruntime", "torch")
 _CPUINFO, _CPUS = Path("/proc/cpuinfo"), Path("/sys/devices/system/cpu")
 #: Of a card: what stays, and the clocks of the moment.
 _CARD, _CLOCKS = "name,driver_version,clocks.max.sm,clocks.max.mem,power.limit", "clocks.sm,clocks.mem"
@@ -38,7 +40,7 @@ def environment(
     known: dict[str, Any] = {
         "line": line, "target": target, "threads": threads, "roller-tvm": __version__,
         "python": platform.python_version(), "system": f"{platform.system()} {platform.release()}",
-        "commit": commit(), "cpu": cpu_name(), "cpu_id": cpu_id(), "caches": caches(),
+        "commit": commit(), **versions(), "cpu": cpu_name(), "cpu_id": cpu_id(), "caches": caches(),
         "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "governor": _read(_CPUS / "cpu0/cpufreq/scaling_governor"), "gpu": gpu_facts(_CARD), **facts, **peaks,
     }  # fmt: skip
@@ -46,6 +48,15 @@ def environment(
     changing = {"mhz": cpu_mhz(), "gpu_clocks": gpu_facts(_CLOCKS), "load": _load(),
                 "date": datetime.now(timezone.utc).isoformat(timespec="seconds")}  # fmt: skip
     return {"id": identity, **known, **changing}
+
+
+def versions() -> dict[str, str]:
+    """Of what tuners learn with and models run in beside TVM, where it is installed."""
+    found = {}
+    for name in _PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
 
 
 def cpu_name() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -32,6 +33,8 @@ class PlanMeasuring:
     ----------
     lines : dict
         Programs of a plan -> its record.
+    spent : float
+        Seconds that tuning had taken before it could measure: the reference was made.
     """
 
     def __init__(
@@ -41,12 +44,14 @@ class PlanMeasuring:
         self.opening = ("open_task", opening, limits.reference_s)
         self.folder = tempfile.TemporaryDirectory(prefix="roller-tvm-")
         self.lines: dict[Any, str] = {}
+        self.spent = 0.0
 
     def __enter__(self) -> PlanMeasuring:
         try:
             self.pool.start()
             for worker in self.pool.workers:  # imports are not tuning
                 worker.call("hello", (), 120.0)
+            start = time.perf_counter()
             limit = self.limits.reference_s
             first = self.pool.workers[0]
             first.prepare([self.opening])
@@ -55,6 +60,7 @@ class PlanMeasuring:
                 raise MeasureError(f"no reference to check against: {reply.text}", self.key, kind="reference")
             for worker in self.pool.workers:
                 worker.prepare([self.opening, ("load_reference", (self.key, self.folder.name), limit)])
+            self.spent = time.perf_counter() - start
         except BaseException:
             self.__exit__()
             raise
@@ -75,9 +81,15 @@ class PlanMeasuring:
             self.lines[tuple(ranked.plan.programs)] = lines[number]
         seconds = [math.inf] * len(plans)
         if lines:
-            chosen = list(lines)
-            session = Session(self.pool, self.limits, {}, self.key, self.mode, [lines[n] for n in chosen],
-                              self.limits.options())  # fmt: skip
-            for number, outcome in zip(chosen, session.each_timed(), strict=True):
+            outcomes = self._session(list(lines.values())).each_timed()
+            for number, outcome in zip(lines, outcomes, strict=True):
                 seconds[number] = outcome.seconds if outcome.ok else math.inf
         return seconds
+
+    def in_turns(self, plans: Sequence[Any]) -> list[float]:
+        """Seconds of finalists that were measured before, measured again as Roller's are."""
+        lines = [self.lines[tuple(ranked.plan.programs)] for ranked in plans]
+        return [o.seconds if o.ok else math.inf for o in self._session(lines).measured("").outcomes]
+
+    def _session(self, lines: list[str]) -> Session:
+        return Session(self.pool, self.limits, {}, self.key, self.mode, lines, self.limits.options())

@@ -12,6 +12,7 @@ from statistics import median
 from typing import Any
 
 from roller_tvm.compare.machines import names, same
+from roller_tvm.compare.opened import OURS
 from roller_tvm.compare.results import Prepared, Results, Timed, Tuned
 from roller_tvm.compare.suite import Case
 from roller_tvm.compare.tuner import Tuner
@@ -51,6 +52,8 @@ class Cell:
         Share of the CPUs that something else used just before it tuned.
     pace : float
         Of the CPU before and after it tuned, over its fastest.
+    environment : dict
+        Where, and with which commit, it was tuned.
     """
 
     tuner: Tuner
@@ -72,6 +75,7 @@ class Cell:
     thought: str = ""
     busy: float = math.nan
     pace: float = math.nan
+    environment: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def timed(self) -> bool:
@@ -196,7 +200,18 @@ class Report:
                  for row in self.rows if row.pace < SLOW]  # fmt: skip
         told += [f"{row.case.id}: {cell.tuner.label} tuned while the CPU ran at {cell.pace:.0%} of its pace"
                  for row in self.rows for cell in row.cells if cell.pace < SLOW]  # fmt: skip
-        return told + self.lies()
+        return told + self.commits() + self.lies()
+
+    def commits(self) -> list[str]:
+        """Rows in which what is ours is of more than one state of this package."""
+        told = []
+        for row in self.rows:
+            own = [c for c in row.cells if c.tuner.name in OURS and c.timed]
+            of = [str(c.environment.get("commit", "")) for c in own]
+            if len(set(of)) > 1:
+                each = ", ".join(f"{c.tuner.label} of commit {commit}" for c, commit in zip(own, of, strict=True))
+                told.append(f"{row.case.id}: {each} (--again {','.join(dict.fromkeys(c.tuner.name for c in own))})")
+        return told
 
     def lies(self) -> list[str]:
         """Tuners whose kernels are much slower than they say."""
@@ -223,7 +238,7 @@ def make_report(results: Results, cases: Sequence[Case], tuners: Sequence[Tuner]
         for tuner in tuners:
             tuned = results.tuned.get((case.digest, tuner.label))
             if tuned is not None:
-                cells.append(_cell(tuner, tuned, timed, own))
+                cells.append(_cell(tuner, tuned, timed, own, results.environments.get(tuned.environment, {})))
         of = [t.environment for t in results.tuned_of(case.digest)] + ([timed.environment] if timed else [])
         where = results.environments.get(of[-1] if of else "", here)
         busy, pace = (math.nan, math.nan) if timed is None else (timed.busy, timed.pace)
@@ -231,13 +246,15 @@ def make_report(results: Results, cases: Sequence[Case], tuners: Sequence[Tuner]
     return Report(base.label, tuple(tuners), tuple(rows), here)
 
 
-def _cell(tuner: Tuner, tuned: Tuned, timed: Timed | None, base: Tuned | None) -> Cell:
+def _cell(
+    tuner: Tuner, tuned: Tuned, timed: Timed | None, base: Tuned | None, environment: Mapping[str, Any]
+) -> Cell:
     rounds = timed.of(tuned) if timed is not None and tuned.ok else ()
     own = timed.of(base) if timed is not None and base is not None else ()
     told: dict[str, Any] = {"tune_s": tuned.seconds, "trials": tuned.trials, "claimed_s": tuned.claimed_s,
                             "predicted_s": tuned.predicted_s, "tiles": tuned.tiles, "schedule": tuned.schedule,
                             "build_s": tuned.build_s, "error": tuned.error, "thought": tuned.thought,
-                            "busy": tuned.busy, "pace": tuned.pace}  # fmt: skip
+                            "busy": tuned.busy, "pace": tuned.pace, "environment": environment}  # fmt: skip
     if not rounds:
         return Cell(tuner, tuned.status, tuned.reason, **told)
     seconds = median(rounds)
@@ -266,7 +283,9 @@ def to_json(report: Report) -> dict[str, Any]:
         "version": VERSION, "base": report.base, "environment": report.environment,
         "tuners": [t.label for t in report.tuners], "summary": {t.label: summary(t.label) for t in report.tuners},
         "notes": report.notes(),
-        "environments": {row.environment["id"]: dict(row.environment) for row in report.rows if row.environment},
+        "environments": {
+            e["id"]: dict(e) for row in report.rows for e in (row.environment, *(c.environment for c in row.cells)) if e
+        },
         "cases": [
             {
                 "id": row.case.id, "title": row.case.title, "group": row.case.group, "weight": row.case.weight,
@@ -278,6 +297,7 @@ def to_json(report: Report) -> dict[str, Any]:
                         "gflops": number(row.gflops(c)), "ratio": number(c.ratio), "claimed_s": number(c.claimed_s),
                         "predicted_s": number(c.predicted_s), "build_s": number(c.build_s), "error": number(c.error),
                         "curve": [[t, s] for t, s in c.curve], "tiles": c.tiles, "thought": c.thought,
+                        "environment": c.environment.get("id", ""),
                     }
                     for c in row.cells
                 ],

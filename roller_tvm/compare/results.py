@@ -16,6 +16,8 @@ from roller_tvm.errors import BadInput, RecordError
 
 #: Of the lines; a later one that means something else has another.
 VERSION = 1
+#: Of a kernel that could not be had again: how its reason begins.
+NOT_AGAIN = "cannot be built again:"
 #: What may become of a tuner on a case.
 STATUSES = ("ok", "unsupported", "failed", "timeout", "crash", "wrong answer")
 
@@ -231,10 +233,10 @@ class Results:
         return [tuned for (of, _), tuned in self.tuned.items() if of == digest]
 
     def timed_all(self, digest: str) -> bool:
-        """Whether the kernels of a case, and no others, were timed beside one another."""
+        """Whether the kernels of a case that can be had were timed beside one another."""
+        have = {(n, t.kernel) for n, t in self.working(digest).items() if not t.reason.startswith(NOT_AGAIN)}
         timed = self.timed.get(digest)
-        have = {(label, tuned.kernel) for label, tuned in self.working(digest).items()}
-        return not have or (timed is not None and set(timed.kernels) == have)
+        return not have or (timed is not None and have <= set(timed.kernels))
 
     def finished(self, digest: str, labels: Iterable[str]) -> bool:
         """Whether nothing is left to do on a case."""

@@ -6,7 +6,7 @@ import contextlib
 import math
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from roller_tvm.compare.environment import environment
 from roller_tvm.compare.jobs import run_job
 from roller_tvm.compare.opened import readable
 from roller_tvm.compare.pace import Pace
-from roller_tvm.compare.results import Forgotten, Prepared, Results, Timed, Tuned
+from roller_tvm.compare.results import NOT_AGAIN, Forgotten, Prepared, Results, Timed, Tuned
 from roller_tvm.compare.suite import Case
 from roller_tvm.compare.tuner import Tuner
 from roller_tvm.errors import BadInput, MeasureError, RecordError
@@ -34,8 +34,6 @@ LATENCY = "roller_tvm.compare.whole.latency"
 TIMES = "times"
 #: Of jobs that only build, the log.
 BUILT_AGAIN = "built_again.log"
-#: Of a kernel that could not be had again.
-NOT_AGAIN = "cannot be built again:"
 
 Progress = Callable[[Case, Tuner, Tuned], None]
 
@@ -180,9 +178,17 @@ class Comparison:
             labels = tuple(t.tuner for t in done if words & {t.tuner, t.tuner.split(":")[0]})
             only_times = times and digest in self.results.timed and not self._elsewhere(digest)
             if labels or only_times:
-                self.results.add(Forgotten(digest, labels, only_times))
+                self._remove_kernels(t.kernel for t in done if t.tuner in labels)
+                self.results.add(Forgotten(digest, labels, times=True))
             for label in labels:
                 self._remove_work(digest, label)
+
+    def _remove_kernels(self, kernels: Iterable[str]) -> None:
+        """Remove files: one schedule may be another kernel now. Who else had it builds it again."""
+        for kernel in filter(None, kernels):
+            path = self.request.folder / kernel
+            path.unlink(missing_ok=True)
+            path.with_suffix(".json").unlink(missing_ok=True)
 
     def _remove_work(self, digest: str, label: str) -> None:
         """Remove what a tuner keeps to go on with: names end in the trials, ``curve.64.jsonl`` or a folder ``64``."""

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from roller_tvm.baseline.online import Measure, Online, Tried, rank_plans
+from roller_tvm.baseline.online import Online, Tried, rank_plans
 from roller_tvm.baseline.plan_features import NAMES, plan_features
 from roller_tvm.baseline.space import RTileSpace
 from roller_tvm.baseline.trained import machine_of, read_measured, train_measured
 from roller_tvm.compare.curve import CurveFile
+from roller_tvm.compare.measuring import PlanMeasuring
 from roller_tvm.compare.opened import OpenedTask, first_right
 from roller_tvm.compare.tiles import plan_tiles
 from roller_tvm.device import DeviceSpec
@@ -30,7 +32,7 @@ CHECKED = 8
 def search(
     space: RTileSpace,
     trials: int,
-    measure: Measure,
+    measure: PlanMeasuring,
     build: Callable[[Plan], tuple[Path, str]],
     opened: OpenedTask,
 ) -> dict[str, Any]:
@@ -47,6 +49,7 @@ def search(
     path = work / f"curve.{trials}.jsonl"
     path.unlink(missing_ok=True)  # a search that was interrupted begins anew: what it had learned is gone
     curve = CurveFile(path)
+    curve.before = measure.spent
     batch: list[float] = []
     online = Online(space, batch=min(BATCH, max(1, trials // BATCHES)))
     for tried in online.run(trials, measure):
@@ -57,8 +60,8 @@ def search(
     if batch:
         curve.note(batch)
     _keep(work / f"measured.{trials}.json", online, opened.case.title)
+    worked = chosen(online.tried, measure)
     found: dict[str, Any] = {"seconds": curve.elapsed, "trials": len(online.tried), "curve": curve.points}
-    worked = sorted((t for t in online.tried if math.isfinite(t.seconds)), key=lambda t: t.seconds)
     records: dict[int, str] = {}
 
     def built(tried: Tried) -> Path:
@@ -71,6 +74,14 @@ def search(
     every = "" if len(online.tried) == trials else f"all {len(online.tried)} configurations measured"
     return opened.found(kernel, found["seconds"], len(online.tried), tried.seconds, curve.points, records[id(tried)],
                         plan_tiles(tried.plan.plan), tried.plan.seconds, every)  # fmt: skip
+
+
+def chosen(tried: Sequence[Tried], measure: PlanMeasuring) -> list[Tried]:
+    """What worked, the fastest first: the finalists among them measured again, so that noise does not choose."""
+    worked = sorted((t for t in tried if math.isfinite(t.seconds)), key=lambda t: t.seconds)
+    finalists, others = worked[: measure.limits.finalists], worked[measure.limits.finalists :]
+    again = zip(finalists, measure.in_turns([t.plan for t in finalists]) if finalists else (), strict=True)
+    return [*sorted((replace(t, seconds=s) for t, s in again), key=lambda t: t.seconds), *others]
 
 
 def ranked(opened: OpenedTask, roller: Any) -> dict[str, Any]:

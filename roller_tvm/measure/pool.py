@@ -92,8 +92,25 @@ class Worker:
         with contextlib.suppress(OSError):  # it died just now: the first call says so
             self._connection.send(("hello", ()))
 
+    @contextlib.contextmanager
+    def _or_kill(self) -> Iterator[None]:
+        """What interrupts a call ends the process: its reply would be taken for that of the next."""
+        try:
+            yield
+        except MeasureError:
+            raise
+        except BaseException:
+            self.kill()
+            raise
+
     def send(self, function: str, args: Sequence[Any], limit_s: float) -> None:
         """Start a call; ``receive`` gives its reply."""
+        with self._or_kill():
+            self._set_up()
+            self._send(function, args, limit_s)
+
+    def _set_up(self) -> None:
+        """Have a process that has greeted, and that the calls of `prepare` were made to."""
         self.start()
         assert self._connection is not None
         if not self._greeted:
@@ -117,7 +134,6 @@ class Worker:
                         kind=reply.kind,
                         remedy="leave this task to TVM's own schedule",
                     )
-        self._send(function, args, limit_s)
 
     def _send(self, function: str, args: Sequence[Any], limit_s: float) -> None:
         assert self._connection is not None
@@ -129,11 +145,13 @@ class Worker:
         assert self._pending is not None
         function, deadline = self._pending
         self._pending = None
-        return self._receive(max(0.0, deadline - time.monotonic()), function)
+        with self._or_kill():
+            return self._receive(max(0.0, deadline - time.monotonic()), function)
 
     def call(self, function: str, args: Sequence[Any], limit_s: float) -> Reply:
-        self.send(function, args, limit_s)
-        return self.receive()
+        with self._or_kill():
+            self.send(function, args, limit_s)
+            return self.receive()
 
     def _receive(self, limit_s: float, function: str) -> Reply:
         assert self._connection is not None

@@ -2,18 +2,21 @@
 
 import math
 from random import Random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 pytest.importorskip("xgboost")
 
-from roller_tvm.baseline.online import Annealing, Online, rank_plans, train
+from roller_tvm.baseline.online import Annealing, Online, Tried, rank_plans, train
 from roller_tvm.baseline.plan_features import plan_features
 from roller_tvm.baseline.space import RTileSpace
+from roller_tvm.compare.searching import chosen
 from roller_tvm.errors import UnsupportedOperator, UsageError
 from roller_tvm.expr.operators import operator
 from roller_tvm.lower import lower
+from roller_tvm.measure.session import Limits
 from roller_tvm.plan import construct
 
 from ..plan.devices import device
@@ -97,6 +100,19 @@ def test_plans_ranked_by_a_model():
     backwards = [1e-6 * (len(plans) - n) for n in range(len(plans))]
     ranked = rank_plans(plans, CPU, train(backwards * 4, np.concatenate([rows] * 4), "regression"))
     assert ranked[0] in plans[-3:] and set(map(id, ranked)) == set(map(id, plans))
+
+
+def test_noise_does_not_choose():
+    """Of the best three, which stood out by luck, the one that is fastest when they are measured in turns."""
+    found = space()
+    plans = [found.plan(p) for p in found.points(5, Random(0))]
+    tried = [Tried(None, plan, s) for plan, s in zip(plans, (1.0, 1.2, 1.1, math.inf, 1.3), strict=True)]
+    again = {id(plans[0]): 1.4, id(plans[1]): 1.25, id(plans[2]): 1.15}
+    measure = SimpleNamespace(limits=Limits(), in_turns=lambda finalists: [again[id(p)] for p in finalists])
+    assert [(t.plan, t.seconds) for t in chosen(tried, measure)] == [
+        (plans[2], 1.15), (plans[1], 1.25), (plans[0], 1.4), (plans[4], 1.3),
+    ]  # fmt: skip
+    assert chosen(tried[3:4], measure) == []
 
 
 def test_what_cannot_be_searched():

@@ -8,6 +8,7 @@ pytestmark = pytest.mark.tvm
 pytest.importorskip("tvm.relay")
 
 from roller_tvm.compare import relay as edge  # noqa: E402
+from roller_tvm.compare.relay import autotvm as autotvm_edge  # noqa: E402
 from roller_tvm.compare.relay.ansor import best_record, read_back  # noqa: E402
 from roller_tvm.compare.relay.functions import relay_function  # noqa: E402
 from roller_tvm.compare.relay.tasks import open_task  # noqa: E402
@@ -102,6 +103,18 @@ def test_ansor_goes_on_where_it_was(prepared, folder):
     opened = open_task(folder / prepared["dense"]["file"], prepared["dense"]["case"], TARGET, folder)
     line, seconds, count = best_record(work / "records.4.json", opened.key)
     assert count == 4 and seconds > 0 and read_back(line, opened.dag)[0] == found["tiles"] != ""
+
+
+@pytest.mark.slow
+def test_autotvms_kernels_take_weights_packed_as_while_they_were_tuned(prepared, folder):
+    from tvm import autotvm
+
+    opened = open_task(folder / prepared["dense"]["file"], prepared["dense"]["case"], TARGET, folder)
+    (task,) = (t for t in autotvm_edge._templates(opened.case, opened.target) if t.name == "dense_pack.x86")
+    kernel = autotvm_edge._build(opened, task, task.config_space.get(0), "its first")
+    told = json.loads(kernel.with_suffix(".json").read_text())
+    assert not told["wrong"] and sorted(len(shape) for shape, _ in told["args"]) == [2, 2, 3]
+    assert not autotvm.GLOBAL_SCOPE.in_tuning
 
 
 @pytest.mark.nightly

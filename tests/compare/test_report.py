@@ -96,6 +96,25 @@ def test_a_curve_ends_where_the_kernel_is_timed(report):
     assert curve[-1] == pytest.approx((2000.0, 2 * 4.2e-6)) and curve[0][1] == pytest.approx(3 * curve[-1][1])
 
 
+def test_each_result_tells_the_commit_that_it_is_of(tmp_path):
+    results = Results(tmp_path / "results.jsonl")
+    for name in ("old", "new"):
+        results.add({"id": name, "commit": f"{name}er"})
+    of = {"roller:1": "new", "roller:10": "old", "ansor:1000": "old"}
+    for case, same in ((FIRST, False), (SECOND, True)):
+        for tuner in TUNERS:
+            where = "new" if same and tuner.name == "roller" else of[tuner.label]
+            results.add(Tuned(case.digest, tuner.label, "ok", kernel=tuner.label, environment=where))
+        results.add(Timed(case.digest, tuple((t.label, t.label) for t in TUNERS), ((1e-6,),) * 3, "new"))
+    report = make_report(results, (FIRST, SECOND), TUNERS, "new")
+    assert report.notes() == ["first: roller:1 of commit newer, roller:10 of commit older (--again roller)"]
+    told = to_json(report)
+    assert {r["tuner"]: r["environment"] for r in told["cases"][0]["results"]} == of
+    assert set(told["environments"]) == {"old", "new"}
+    rows = [line for line in csv.DictReader(io.StringIO(to_csv(report).partition("\nid,")[2]), ("id", *COLUMNS[1:]))]
+    assert [row["environment"] for row in rows[1:4]] == list(of.values())
+
+
 def test_the_table(report):
     told = text(report)
     assert re.search(r"first +matmul.* 2\.00x", told)

@@ -183,6 +183,21 @@ def test_times_alone_again(half):
     assert (folder / "calls").read_text().splitlines() == calls
 
 
+def test_what_is_done_again_is_built_and_timed_again(half):
+    """Though its schedule is the one it had: the code that is generated for it may be another."""
+    folder, cases = half
+    with Comparison(request(folder)) as comparison:
+        comparison.open()
+        comparison.prepare(cases)
+        comparison.run(cases)
+        (folder / "good.roller:10.so").write_text("of an earlier commit")
+        kernel = comparison.results.tuned[cases[0].digest, "roller:10"].kernel
+        comparison.forget("roller", cases[:1])
+        assert not (folder / kernel).exists() and cases[0].digest not in comparison.results.timed
+        assert comparison.run(cases[:1]) and cases[0].digest in comparison.results.timed
+        assert (folder / kernel).exists()
+
+
 def test_a_kernel_that_cannot_be_had_again_leaves_what_is_known(half):
     folder, cases = half
     text = (folder / "results.jsonl").read_text()

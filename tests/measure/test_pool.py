@@ -69,6 +69,26 @@ def test_a_failing_worker_leaves_no_reply_that_another_call_would_take():
         assert slow.call("echo", ("new",), 60).value == "new"
 
 
+@pytest.mark.parametrize("where", ["_send", "_receive"])
+def test_an_interrupted_call_leaves_no_reply_that_the_next_would_take(monkeypatch, where):
+    """Ctrl-C as a call has been sent, or while it is waited for."""
+    with Pool(1, 1, MODULE) as pool:
+        (worker,) = pool.workers
+        assert worker.call("echo", ("first",), 60).value == "first"
+        own = getattr(worker, where)
+
+        def interrupted(*args):
+            if where == "_send":
+                own(*args)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(worker, where, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            worker.call("echo", ("late",), 60)
+        monkeypatch.undo()
+        assert worker.call("echo", ("next",), 60).value == "next" and worker.generation == 2
+
+
 def test_a_wall_clock_that_jumps_is_not_looked_at(monkeypatch):
     jumps = iter(range(10**9, 0, -(10**6)))
     monkeypatch.setattr(time, "time", lambda: float(next(jumps)))

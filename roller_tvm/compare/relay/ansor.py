@@ -19,7 +19,6 @@ from roller_tvm.replay.state import StageInfo
 #: Ansor's own number of measurements between two trainings, and where the trials are few enough that it would not
 #: learn at all, the share of them.
 ROUND, SHARE = 64, 2
-BUILD_S, RUN_S = 30, 20
 
 
 def tune(opened: Opened, trials: int) -> dict[str, Any]:
@@ -45,8 +44,7 @@ def tune(opened: Opened, trials: int) -> dict[str, Any]:
         policy = auto_scheduler.SketchPolicy(task, program_cost_model=model, init_search_callbacks=callbacks, verbose=0)
         options = auto_scheduler.TuningOptions(
             num_measure_trials=left, num_measures_per_round=min(ROUND, max(1, trials // SHARE)), verbose=0,
-            builder=auto_scheduler.LocalBuilder(timeout=BUILD_S),
-            runner=auto_scheduler.LocalRunner(repeat=2, min_repeat_ms=100, timeout=RUN_S),
+            builder=auto_scheduler.LocalBuilder(), runner=auto_scheduler.LocalRunner(repeat=2, min_repeat_ms=100),
             measure_callbacks=[auto_scheduler.RecordToFile(str(log)), watch(curve)],
         )  # fmt: skip
         task.tune(options, policy)

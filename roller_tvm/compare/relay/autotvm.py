@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,6 @@ from roller_tvm.errors import UnsupportedOperator
 
 #: XGBTuner trains each time it has measured so many; of a shorter tuning a share, or it would never learn.
 PLAN, SHARE = 64, 4
-TIMEOUT_S = 20
 #: As TVM's tutorial for x86 measures; more runs where they take less than so many milliseconds.
 NUMBER, REPEAT, LEAST_MS = 10, 1, 50
 
@@ -64,10 +65,22 @@ def build(opened: Opened, schedule: str) -> Path:
 
 
 def _build(opened: Opened, task: Any, config: Any, told: str) -> Path:
-    with opened.target:
+    with opened.target, _as_measured():
         schedule, args = task.instantiate(config)
     key = f"autotvm {opened.key} {task.name} {[tuple(map(int, a.shape)) for a in args]}"
     return build_schedule(key, schedule, args, opened.target, f"{key} {told}", opened.kernels)
+
+
+@contextlib.contextmanager
+def _as_measured() -> Iterator[None]:
+    """Weights come packed, as while templates are tuned and in ``relay.build``; else the kernel packs them."""
+    from tvm.autotvm import GLOBAL_SCOPE
+
+    before, GLOBAL_SCOPE.in_tuning = GLOBAL_SCOPE.in_tuning, True
+    try:
+        yield
+    finally:
+        GLOBAL_SCOPE.in_tuning = before
 
 
 def _case_and_templates(opened: Opened) -> tuple[Case, list[Any]]:
@@ -100,9 +113,8 @@ def _tune_one(task: Any, trials: int, log: Any, curve: CurveFile) -> tuple[float
         if done:
             tuner.load_history(autotvm.record.load_from_file(str(log)))
         options = autotvm.measure_option(
-            builder=autotvm.LocalBuilder(timeout=TIMEOUT_S),
-            runner=autotvm.LocalRunner(number=NUMBER, repeat=REPEAT, min_repeat_ms=LEAST_MS, timeout=TIMEOUT_S,
-                                       enable_cpu_cache_flush=False),
+            builder=autotvm.LocalBuilder(),
+            runner=autotvm.LocalRunner(number=NUMBER, repeat=REPEAT, min_repeat_ms=LEAST_MS),
         )  # fmt: skip
 
         def watch(_tuner: Any, _inputs: Any, results: Any) -> None:

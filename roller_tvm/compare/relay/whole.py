@@ -12,7 +12,7 @@ import numpy as np
 
 from roller_tvm.compare.curve import CurveFile
 from roller_tvm.compare.keeping import mend_lines
-from roller_tvm.compare.relay.ansor import BUILD_S, ROUND, RUN_S
+from roller_tvm.compare.relay.ansor import ROUND
 from roller_tvm.compare.relay.testing import testing_model
 from roller_tvm.compare.whole.running import Arrays, Running
 from roller_tvm.compare.whole.zoo import TESTING
@@ -168,8 +168,7 @@ def _ansor(mod: Any, params: Any, target: str, records: Path, trials: int) -> tu
         # The scheduler counts what this run measures: what a log has is not among it.
         scheduler.tune(auto_scheduler.TuningOptions(
             num_measure_trials=max(trials - curve.trials, len(tasks)), num_measures_per_round=ROUND, verbose=0,
-            builder=auto_scheduler.LocalBuilder(timeout=BUILD_S),
-            runner=auto_scheduler.LocalRunner(repeat=2, min_repeat_ms=100, timeout=RUN_S),
+            builder=auto_scheduler.LocalBuilder(), runner=auto_scheduler.LocalRunner(repeat=2, min_repeat_ms=100),
             measure_callbacks=[auto_scheduler.RecordToFile(str(records)), watch(curve)],
         ))  # fmt: skip
     return {"seconds": curve.noted, "trials": curve.trials, "schedule": f"{len(tasks)} operators"}, unpackable
