@@ -33,6 +33,7 @@ class Workers:
         self.pool = Pool(threads, threads, worker)
         self.measurer = Measurer(self.pool, Limits())
         self._present: bool | None = None
+        self._ran: set[str] = set()
         weakref.finalize(self, self.pool.close)
 
     @classmethod
@@ -55,7 +56,14 @@ class Workers:
 
     def outcomes(self, task: Any, states: Sequence[Any]) -> list[Outcome]:
         """What becomes of each State: right, wrong, or a failure with its kind."""
-        return self.measurer.measure(task, states, "each").outcomes
+        outcomes = self.measurer.measure(task, states, "each").outcomes
+        if any(o.ok or o.kind == "wrong answer" for o in outcomes):
+            self._ran.add(str(task.target))
+        return outcomes
+
+    def have_run(self, target: Any) -> bool:
+        """Whether any State for a target came to an answer here."""
+        return str(target) in self._ran
 
     def first_working(self, jobs: Sequence[tuple[Any, Sequence[Any]]]) -> list[TaskResult]:
         """For each (task, States) the first State that computes what it should, or, not run here, that builds."""
@@ -79,23 +87,19 @@ def check(workers: Workers, task: Any, states: Sequence[Any], is_local: bool) ->
     Parameters
     ----------
     is_local : bool
-        Whether they will be measured on this machine. If not, that none can run here proves nothing.
+        Whether they will be measured on this machine. If not, that none has ever run here proves nothing.
 
     Raises
     ------
     MeasureError
         No reference can be computed.
     """
-    unknown = [Outcome("ok") for _ in states]
     if not workers.runs_here(task.target):
-        return unknown
-    try:
-        outcomes = workers.outcomes(task, states)
-    except MeasureError:
-        if is_local:
-            raise
-        return unknown
-    return unknown if not is_local and all(o.kind in RUNNING for o in outcomes) else outcomes
+        return [Outcome("ok") for _ in states]
+    outcomes = workers.outcomes(task, states)
+    if is_local or workers.have_run(task.target) or any(o.kind not in RUNNING for o in outcomes):
+        return outcomes
+    return [Outcome("ok") for _ in states]
 
 
 def use_threads(device: DeviceSpec) -> int:

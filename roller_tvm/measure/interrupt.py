@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 _noted = threading.Event()
+_deferring = threading.Event()
 
 
 class Stopped(Exception):
@@ -25,9 +26,16 @@ def stop_if_interrupted() -> None:
         raise Stopped("interrupted")
 
 
+def interrupted() -> bool:
+    """Whether Ctrl-C waits for the end of a ``deferred_interrupt``."""
+    return _deferring.is_set() and _noted.is_set()
+
+
 @contextlib.contextmanager
 def deferred_interrupt() -> Iterator[None]:
     """Ctrl-C inside becomes a KeyboardInterrupt here, at the end or at the next ``stop_if_interrupted``.
+
+    One within another leaves it to that.
 
     Examples
     --------
@@ -37,11 +45,15 @@ def deferred_interrupt() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield  # signals go to the main thread
         return
+    if _deferring.is_set():
+        yield
+        return
 
     def note(_signal: int, _frame: Any) -> None:
         _noted.set()
 
     _noted.clear()
+    _deferring.set()
     before = signal.signal(signal.SIGINT, note)
     try:
         yield
@@ -50,6 +62,7 @@ def deferred_interrupt() -> Iterator[None]:
             raise KeyboardInterrupt from error
         raise
     finally:
+        _deferring.clear()
         signal.signal(signal.SIGINT, before)
     if _noted.is_set():
         raise KeyboardInterrupt

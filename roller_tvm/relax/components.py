@@ -16,7 +16,7 @@ from tvm.s_tir.meta_schedule.space_generator import PySpaceGenerator
 from ..device import DeviceSpec
 from ..errors import BadInput, MeasureError, NothingTuned
 from ..measure.machine import same_machine
-from ..measure.pool import Pool
+from ..measure.pool import Pool, Worker
 from ..measure.session import Limits
 from ..tir.candidates import make_candidates
 from ..tir.packing import constant_parameters
@@ -26,9 +26,6 @@ from .devices import device_of, find_target
 from .measure import WORKER, Measurer
 from .tasks import Task, extract_tasks, hash_of, normalized, without_names
 from .tuning import TOP, shares
-
-#: Kinds of failure of a candidate that can run here, and computes something else, or nothing.
-REFUSED = ("wrong answer", "crash", "run error", "run timeout", "schedule error", "build error")
 
 
 @derived_object
@@ -129,8 +126,13 @@ class RollerStrategy(PySearchStrategy):
 def _checkers(threads: int) -> Pool:
     """Worker processes that check answers, for all tasks, until this process ends."""
     pool = Pool(threads, threads, WORKER)
-    weakref.finalize(pool, pool.close)
+    weakref.finalize(pool, _end, tuple(pool.workers))
     return pool
+
+
+def _end(workers: Sequence[Worker]) -> None:
+    for worker in workers:
+        worker.kill()
 
 
 def right_ones(context: Any, schedules: Sequence[Any]) -> list[Any]:
@@ -148,9 +150,9 @@ def right_ones(context: Any, schedules: Sequence[Any]) -> list[Any]:
         warnings.warn(f"answers of '{task.name}' are not checked: {error.what}", stacklevel=2)
         return list(schedules)
     for number, outcome in enumerate(outcomes):
-        if outcome.kind in REFUSED:
+        if not outcome.ok:
             warnings.warn(f"plan {number} of '{task.name}' is left out: {outcome}", stacklevel=2)
-    return [s for s, outcome in zip(schedules, outcomes, strict=True) if outcome.kind not in REFUSED]
+    return [s for s, outcome in zip(schedules, outcomes, strict=True) if outcome.ok]
 
 
 def tune_with(

@@ -57,6 +57,20 @@ def test_what_crashes_hangs_or_answers_wrongly_is_never_recorded(faulty, monkeyp
     assert len(found) == 4 and not set(first) & set(found)
 
 
+def test_a_crash_tells_of_the_machine_only_where_nothing_has_run_here(faulty, tmp_path):
+    """Where another machine will measure: code for that one may not run on this."""
+    task = product_task()
+    state = next(iter(auto_scheduler.RollerPolicy(task, verbose=0).queue.todo)).state
+
+    def told(is_local):
+        (tmp_path / "0").unlink(missing_ok=True)  # it crashes once more
+        return [o.kind for o in checking.check(faulty, task, [state], is_local)]
+
+    assert told(True) == ["crash"] and told(False) == ["ok"]
+    assert [o.kind for o in checking.check(faulty, task, [state], False)] == ["ok"] and faulty.have_run(task.target)
+    assert told(False) == ["crash"]
+
+
 @pytest.mark.nightly
 def test_trials_that_fail_are_told_and_the_best_plan_recorded(monkeypatch, tmp_path):
     quickly(monkeypatch, error_no=6)
@@ -136,6 +150,22 @@ def test_ctrl_c_while_the_runner_is_at_work_ends_the_tuning(monkeypatch, tmp_pat
     with warnings.catch_warnings(), pytest.raises(KeyboardInterrupt):
         product_task().tune(given)
     assert len(records(log)) == 1 and not checking.Workers._shared
+
+
+def test_ctrl_c_while_the_runner_is_at_work_loses_no_trial(monkeypatch, tmp_path):
+    """What it measured is recorded, what its processes lost with Ctrl-C is not."""
+    import signal
+
+    def answer(self, task, states):
+        os.kill(os.getpid(), signal.SIGINT)
+        given = [auto_scheduler.MeasureResult([0.001], 4 * (n > 0), "", 0.1, 1.0) for n in range(len(states))]
+        return [auto_scheduler.MeasureInput(task, s) for s in states], given
+
+    monkeypatch.setattr(measuring.Means, "measure", answer)
+    log = tmp_path / "records.json"
+    with warnings.catch_warnings(), pytest.raises(KeyboardInterrupt):
+        product_task().tune(options(4, log))
+    assert [r["r"][1] for r in records(log)] == [0]
 
 
 def test_a_trial_without_flops_proves_that_the_device_is_there():

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from roller_tvm.measure.interrupt import deferred_interrupt, stop_if_interrupted
+from roller_tvm.measure.interrupt import deferred_interrupt, interrupted, stop_if_interrupted
 
 
 def interrupt():
@@ -29,6 +29,16 @@ def test_it_comes_at_the_end_without_a_stop_and_the_handler_is_restored():
     assert signal.getsignal(signal.SIGINT) is before
     with deferred_interrupt():
         stop_if_interrupted()  # an old one is forgotten
+
+
+def test_one_within_another_leaves_it_to_that():
+    after = []
+    with pytest.raises(KeyboardInterrupt), deferred_interrupt():
+        assert not interrupted()
+        with deferred_interrupt():
+            interrupt()
+        after.append(interrupted())
+    assert after == [True] and not interrupted()
 
 
 def test_other_exceptions_pass():
