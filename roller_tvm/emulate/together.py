@@ -13,7 +13,7 @@ from roller_tvm.emulate.errors import NotEmulated
 from roller_tvm.emulate.host import BufferSpec
 from roller_tvm.emulate.opencl import OpenClFunction
 from roller_tvm.errors import RollerError, last_line
-from roller_tvm.measure.numerics import make_inputs, usable
+from roller_tvm.measure.numerics import reference_on
 
 Arrays = list[np.ndarray[Any, Any]]
 
@@ -70,14 +70,15 @@ def check_together(function: OpenClFunction, members: Sequence[Member]) -> Check
     """
     read = {spec.name: spec for member in members for spec in member.read}
     written = [spec.name for member in members for spec in member.written]
-    for positive in (False, True):  # roots and logarithms need it
-        values = dict(zip(read, make_inputs([*map(_Tensor, read.values())], positive), strict=True))
-        expected: dict[str, np.ndarray[Any, Any]] = {}
+
+    def compute(feeds: Sequence[np.ndarray]) -> list[np.ndarray]:
+        fed, made = dict(zip(read, feeds, strict=True)), []
         for member in members:
-            given = [values[spec.name].reshape(spec.shape) for spec in member.read]
-            expected |= zip((spec.name for spec in member.written), member.compute(given), strict=True)
-        if usable([*expected.values()]):
-            break
+            made += member.compute([fed[spec.name].reshape(spec.shape) for spec in member.read])
+        return made
+
+    feeds, results = reference_on([*map(_Tensor, read.values())], compute)
+    values, expected = dict(zip(read, feeds, strict=True)), dict(zip(written, results, strict=True))
     parameters = [p for p in function.host.parameters if isinstance(p, BufferSpec)]
     arrays = [values[p.name].reshape(p.shape) if p.name in values else None for p in parameters]
     due = [expected[p.name].reshape(p.shape) for p in parameters if p.name in written]
@@ -112,7 +113,7 @@ def witnessed(check: Callable[[], Checked]) -> Checked | RollerError:
 
 @dataclass(frozen=True)
 class _Tensor:
-    """A spec as `make_inputs` asks for it."""
+    """A spec as `reference_on` asks for it."""
 
     spec: BufferSpec
 

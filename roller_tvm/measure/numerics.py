@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import prod, sqrt
 from typing import Any
 
@@ -18,6 +18,9 @@ SLACK = 16.0
 #: 4608 bfloat16 by 0.13, while a ninth of a 3x3 window's terms left out is 0.33 and a result of zeros 1.
 MOST = 0.25
 #: numpy has no bfloat16; its values are compared as the float32 they convert to.
+#: Of a reference that says something: the share of its values that are numbers, and the largest of them over the
+#: typical one. Errors are held against the largest: a few poles of a quotient would hide those of all others.
+NUMBERS, LARGEST = 0.99, 1e3
 EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
@@ -43,6 +46,29 @@ def make_inputs(tensors: Sequence[Any], positive: bool = False) -> list[np.ndarr
         values = np.resize(np.roll(source, 7919 * number), size) if size else np.zeros(0, source.dtype)
         result.append(values.reshape(shape).astype(dtype))
     return result
+
+
+def reference_on(
+    tensors: Sequence[Any], compute: Callable[[list[np.ndarray]], Sequence[np.ndarray]],
+    positives: Sequence[bool] = (False, True),
+) -> tuple[list[np.ndarray], list[np.ndarray]]:  # fmt: skip
+    """Values for each placeholder and what is expected of them: positive ones where others say little.
+
+    Parameters
+    ----------
+    compute : function of the values
+        The results of an independent implementation.
+    positives : sequence of bool
+        Kinds of values to try, in this order.
+    """
+    told = []
+    for positive in positives:
+        inputs = make_inputs(tensors, positive)
+        expected = list(compute(inputs))
+        if usable(expected):
+            return inputs, expected
+        told.append((inputs, expected))
+    return max(told, key=lambda pair: numbers(pair[1]))  # the first of them, if both are as good
 
 
 def tolerance(dtype: str, terms: int) -> float:
@@ -108,6 +134,26 @@ def difference(got: np.ndarray, expected: np.ndarray, terms: int) -> str:
 
 
 def usable(expected: Sequence[np.ndarray]) -> bool:
-    """Whether a reference says anything: most of its values are numbers."""
-    floats = [e for e in expected if e.size and np.issubdtype(e.dtype, np.floating)]
-    return all(np.isfinite(e).mean() > 0.5 for e in floats)
+    """Whether a reference says something of all its values: they are numbers, none of them far above the others.
+
+    Examples
+    --------
+    >>> usable([np.array([1.0, -2.0, 0.0])]), usable([np.array([1.0, np.nan])]), usable([np.array([1.0, 2.0, 1e6])])
+    (True, False, False)
+    """
+    return numbers(expected) >= NUMBERS and all(_largest(e) <= LARGEST for e in _floats(expected))
+
+
+def _floats(expected: Sequence[np.ndarray]) -> list[np.ndarray]:
+    return [e for e in expected if e.size and np.issubdtype(e.dtype, np.floating)]
+
+
+def numbers(expected: Sequence[np.ndarray]) -> float:
+    """Share of the values that are numbers, of the result that has fewest."""
+    return min((float(np.isfinite(e).mean()) for e in _floats(expected)), default=1.0)
+
+
+def _largest(values: np.ndarray) -> float:
+    """The largest magnitude over the typical one of those that are not 0."""
+    magnitudes = np.abs(values[np.isfinite(values) & (values != 0)], dtype=np.float64)
+    return float(magnitudes.max() / np.median(magnitudes)) if magnitudes.size else 1.0

@@ -10,7 +10,7 @@ import numpy as np
 from ..emulate import Checked, NotEmulated, check, check_on_pocl
 from ..errors import RollerError
 from ..lower import lower
-from ..measure.numerics import make_inputs, shape_of, usable
+from ..measure.numerics import reference_on, shape_of
 from ..plan.program import Plan
 from ..tir.apply import apply_steps_tir
 from ..tir.emulated import emulated_function, opencl_function
@@ -159,15 +159,15 @@ def _reference(func: Any, buffers: Sequence[Any], made: set[int]) -> tuple[list[
     cpu = tvm.get_global_func("target.llvm_get_system_cpu")()
     plain = reference_module(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}))
     kernel = tvm.compile(plain, target=tvm.target.Target({"kind": "llvm", "mcpu": str(cpu)}))
-    for positive in (False, True):  # roots and logarithms need it
-        feeds = make_inputs([b for n, b in enumerate(buffers) if n not in made], positive)
+
+    def placed(feeds: Sequence[np.ndarray]) -> list[np.ndarray]:
         values = iter(feeds)
-        arrays = [
-            np.zeros(shape_of(b), str(b.dtype)) if n in made else next(values) for n, b in enumerate(buffers)
-        ]
-        memory = [tvm.runtime.tensor(a) for a in arrays]
+        return [np.zeros(shape_of(b), str(b.dtype)) if n in made else next(values) for n, b in enumerate(buffers)]
+
+    def compute(feeds: Sequence[np.ndarray]) -> list[np.ndarray]:
+        memory = [tvm.runtime.tensor(a) for a in placed(feeds)]
         kernel(*memory)
-        expected = [memory[n].numpy() for n in sorted(made)]
-        if usable(expected):
-            break
-    return arrays, expected
+        return [memory[n].numpy() for n in sorted(made)]
+
+    feeds, expected = reference_on([b for n, b in enumerate(buffers) if n not in made], compute)
+    return placed(feeds), expected

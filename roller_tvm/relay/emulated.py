@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from roller_tvm.device.arch import arch_number
 from roller_tvm.emulate import (
     BufferSpec,
@@ -27,7 +29,7 @@ from roller_tvm.plan.program import Plan
 from roller_tvm.relay.apply_te import apply_steps_te
 from roller_tvm.relay.cuda import cuda_source
 from roller_tvm.relay.loops import TeProgram
-from roller_tvm.relay.reference import make_inputs, reduction_terms, reference_schedule, usable
+from roller_tvm.relay.reference import reduction_terms, reference_on, reference_schedule
 from roller_tvm.te import read_te
 
 
@@ -236,14 +238,14 @@ def _reference(tensors: Sequence[Any]) -> tuple[list[Any], list[Any], int]:
     given = [isinstance(t.op, te.PlaceholderOp) for t in tensors]
     outputs = [t for t, is_given in zip(tensors, given, strict=True) if not is_given]
     kernel = tvm.build(reference_schedule(outputs), tensors, "llvm")
-    for positive in (False, True):  # roots and logarithms need it
-        feeds = make_inputs([t for t, is_given in zip(tensors, given, strict=True) if is_given], positive)
+
+    def compute(feeds: Sequence[np.ndarray]) -> list[np.ndarray]:
         made = [tvm.nd.empty([int(e) for e in t.shape], t.dtype) for t in outputs]
         inputs, results = iter(feeds), iter(made)
         kernel(*(tvm.nd.array(next(inputs)) if is_given else next(results) for is_given in given))
-        expected = [m.numpy() for m in made]
-        if usable(expected):
-            break
+        return [m.numpy() for m in made]
+
+    feeds, expected = reference_on([t for t, is_given in zip(tensors, given, strict=True) if is_given], compute)
     inputs = iter(feeds)
     arrays = [next(inputs) if is_given else None for is_given in given]
     return arrays, expected, reduction_terms(tvm.auto_scheduler.ComputeDAG(tensors).ops)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from roller_tvm.measure.numerics import difference, make_inputs, rounding_terms, shape_of, tolerance, usable
+from roller_tvm.measure.numerics import difference, make_inputs, reference_on, rounding_terms, shape_of, tolerance
 from roller_tvm.te.copying import copies
 
 
@@ -57,5 +57,5 @@ def reduction_terms(ops: Sequence[Any]) -> int:
 
 
 __all__ = [
-    "difference", "make_inputs", "reduction_terms", "reference_schedule", "shape_of", "tolerance", "usable",
+    "difference", "make_inputs", "reduction_terms", "reference_on", "reference_schedule", "shape_of", "tolerance",
 ]  # fmt: skip

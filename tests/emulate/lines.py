@@ -7,7 +7,7 @@ import tvm
 from tvm import te
 
 from roller_tvm.lower import lower
-from roller_tvm.measure.numerics import difference, make_inputs, shape_of, usable
+from roller_tvm.measure.numerics import difference, reference_on, shape_of
 from roller_tvm.plan import construct
 from roller_tvm.tvm_env import line
 
@@ -33,20 +33,17 @@ class Operator:
 
             self.func = te.create_prim_func(self.tensors)
             self.reading = read_prim_func(self.func, name="op")
-        for kind in positive:
-            feeds = make_inputs(placeholders, kind)
-            values = iter(feeds)
-            self.arrays = [next(values) if given else None for given in self.given]
-            self.expected = self._own()
-            if usable(self.expected):
-                break
+        feeds, self.expected = reference_on(placeholders, self._own, positive)
+        values = iter(feeds)
+        self.arrays = [next(values) if given else None for given in self.given]
         sums = [prod(a.extent for a in s.reduce) for s in self.reading.expression.stages if s.reduce]
         self.terms = max(1, round(sum(sqrt(n) for n in sums) ** 2))
 
-    def _own(self):
+    def _own(self, feeds):
         """What TVM computes of the loops as they are, on the CPU."""
-        pairs = zip(self.tensors, self.arrays, strict=True)
-        made = [np.zeros(shape_of(t), str(t.dtype)) if a is None else a for t, a in pairs]
+        values = iter(feeds)
+        pairs = zip(self.tensors, self.given, strict=True)
+        made = [next(values) if given else np.zeros(shape_of(t), str(t.dtype)) for t, given in pairs]
         if RELAY:
             from roller_tvm.relay.reference import reference_schedule
 
