@@ -13,6 +13,7 @@ from typing import Any
 from roller_tvm.device import DeviceSpec, load_device
 from roller_tvm.errors import BadInput, MeasureError, must_be
 from roller_tvm.measure.claims import WAIT_S, Claims
+from roller_tvm.measure.machine import same_machine
 from roller_tvm.measure.results import TunedTask, TuneResult, busy, judge, nothing_tuned
 from roller_tvm.measure.selection import select
 from roller_tvm.relay.candidates import Candidates, make_candidates
@@ -161,7 +162,7 @@ def find_device(source: Any, is_target: bool) -> DeviceSpec:
 def _how(pool: Pool, target: Any, trials: int, result: TuneResult) -> str:
     """How winners are chosen: by time, by a check of the result, or (no such device here) by building."""
     reply = pool.workers[0].call("device_present", (target.kind.name,), 60.0)
-    if reply.ok and reply.value:
+    if reply.ok and reply.value and same_machine(target):
         return "time" if trials else "check"
     result.notes.append(
         f"no {target.kind.name} device here: plans are chosen by prediction and built, neither measured nor checked"
@@ -260,6 +261,7 @@ class _Tuner:
             state, _ = tuned.candidates.states[measured.winner]
             self.writer.append(record_text(task.search_task, state, self._note(tuned), spent))
         elif self.writer is not None and measured.default_wins:
+            self.writer.withdraw(task.key, task.target)  # what an earlier tuning took without it
             self.writer.append(kept_line(task.key, task.target, tuned.reason, self.trials))
         return tuned
 

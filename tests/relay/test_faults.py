@@ -149,7 +149,7 @@ def test_the_drop_in_s_records_survive_as_ours_do(task, tmp_path):  # noqa: F811
     write.callback(None, *zip(*pairs, strict=True))
     process = os.fork()
     if not process:
-        records._reveal = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        records._set_firsts = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
         write.callback(None, *zip(*pairs, strict=True))
         os._exit(0)
     assert os.WTERMSIG(os.waitpid(process, 0)[1]) == signal.SIGKILL

@@ -22,6 +22,18 @@ def test_note_and_record_come_back(tmp_path):
     assert R.best_notes([record]) == {('["abc", [4]]', "llvm -keys=cpu"): NOTE}
 
 
+def test_records_of_ours_are_withdrawn_and_others_stay(tmp_path):
+    path, writer = tmp_path / "r.json", R.RecordWriter(tmp_path / "r.json")
+    other = LINE.replace("abc", "another")
+    for text in (f"{NOTE.line()}\n{LINE}\n", LINE + "\n", f"{NOTE.line()}\n{other}\n", f"{NOTE.line()}\n{LINE}\n"):
+        writer.append(text)
+    size, _ = path.stat().st_size, writer.grew()
+    assert writer.withdraw('["abc", [4]]', "llvm -keys=cpu") == 2
+    assert writer.withdraw('["abc", [4]]', "llvm -keys=cpu") == 0
+    assert [(r.line, r.note) for r in R.read_records(path)] == [(LINE, None), (other, NOTE)]
+    assert path.stat().st_size == size and not writer.grew()
+
+
 @pytest.mark.parametrize("cut", range(1, len(LINE), 17))
 def test_a_cut_last_line_is_told_left_out_and_mended(tmp_path, cut):
     path = tmp_path / "r.json"

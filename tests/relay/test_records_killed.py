@@ -78,7 +78,7 @@ def test_killed_between_the_two_steps_of_a_write_leaves_a_comment(tmp_path, monk
     writer.append(line)
     process = os.fork()
     if not process:
-        monkeypatch.setattr(R, "_reveal", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        monkeypatch.setattr(R, "_set_firsts", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
         writer.append(line)
         os._exit(0)
     assert os.WTERMSIG(os.waitpid(process, 0)[1]) == signal.SIGKILL
@@ -115,16 +115,16 @@ def test_a_file_that_goes_while_it_is_written_is_made_anew(tmp_path, monkeypatch
     path = tmp_path / "r.json"
     writer = R.RecordWriter(path)
     line = '{"i": [["[1]", "llvm"], [[], []]], "r": [[1], 0], "v": "v0.6"}\n'
-    real = R._reveal
+    real = R._set_firsts
 
     def gone(*args):
-        monkeypatch.setattr(R, "_reveal", real)
+        monkeypatch.setattr(R, "_set_firsts", real)
         path.unlink()
         if how == "replaced":
             path.write_text(line)
         real(*args)
 
-    monkeypatch.setattr(R, "_reveal", gone)
+    monkeypatch.setattr(R, "_set_firsts", gone)
     writer.append(line)
     assert path.read_text() == line * (2 if how == "replaced" else 1)
 
