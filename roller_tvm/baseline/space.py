@@ -162,7 +162,7 @@ class RTileSpace:
                     continue
                 found += here
                 if tiled:
-                    rates = CpuRates.of(self.device, max(op.element_bytes for op in geometry.operands))
+                    rates = CpuRates.of(self.device, geometry)
                     tiles = register_tiles(search, rates, None, over=True)
                     forms.append(TiledForm(search, tiles, packings_of(geometry)))
                 else:

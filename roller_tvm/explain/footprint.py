@@ -62,7 +62,7 @@ def _gpu(program: RProgram, estimate: ProgramEstimate, g: Geometry, device: Devi
 
 
 def _cpu(program: RProgram, estimate: ProgramEstimate, g: Geometry, device: DeviceSpec) -> Iterator[str]:
-    rates = CpuRates.of(device, g.output_bytes)
+    rates = CpuRates.of(device, g)
     spatial = {g.axes[i] for i in g.spatial}
     for tile, what in (
         (program.tile("l2"), "one chunk"),

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from ..expr import TensorExpression
 from ..plan.program import RProgram
-from .cpu import vector_last
+from .cpu import vector_last, vector_name
 from .loops import open_parts
 from .steps import CacheWrite, ComputeAt, Fuse, Inline, Parallel, Reorder, Split, Step, Unroll, Vectorize
 
@@ -36,8 +36,9 @@ def lower_cpu_dilated(expression: TensorExpression, program: RProgram) -> list[S
     outer, rest = tuple(f"{loop}.p" for loop in loops), [f"{loop}.i" for loop in loops]
     vector = program.choice("vector")
     if vector > 1:
-        steps.append(Split(out, rest[-1], (vector,), (f"{loops[-1]}.o", f"{loops[-1]}.v")))
-        rest[-1:] = [f"{loops[-1]}.o", f"{loops[-1]}.v"]
+        at = next(n for n, a in enumerate(output.spatial) if a.name == vector_name(output))
+        steps.append(Split(out, rest[at], (vector,), (f"{loops[at]}.o", f"{loops[at]}.v")))
+        rest = [*rest[:at], f"{loops[at]}.o", *rest[at + 1 :], f"{loops[at]}.v"]
     steps.append(Reorder(out, (*outer, *rest)))
     whole = outer[0]
     if len(outer) > 1:

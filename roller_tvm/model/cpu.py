@@ -75,8 +75,9 @@ class CpuRates:
     broadcasts: int | None = None  # registers that broadcast values take at a time
 
     @classmethod
-    def of(cls, device: DeviceSpec, element_bytes: int = 4) -> CpuRates:
-        return _rates(device, element_bytes)
+    def of(cls, device: DeviceSpec, geometry: Geometry) -> CpuRates:
+        """Of a nest: a register has as many lanes as it holds elements of the widest type that vectors are made of."""
+        return _rates(device, geometry.widest_bytes)
 
 
 @lru_cache(maxsize=16)
@@ -315,7 +316,7 @@ def tiled_estimate(
         Bytes that are read and written after the anchor, where they are not its output's and its epilogue's.
     """
     g = geometry
-    rates = CpuRates.of(device, g.operands[0].element_bytes if g.operands else 4)
+    rates = CpuRates.of(device, g)
     cost = cost or TileCost.of(g, tile, rates)
     use = cost.use
     points = prod(g.extents[i] for i in g.reduce)
@@ -346,15 +347,16 @@ def tiled_estimate(
             if cycles > worst:
                 worst, bound = cycles, name
         below = name
-    seconds = busiest * max(worst, core + exposed) * rates.cycle + device.launch_overhead_us * 1e-6
+    launch = device.launch_overhead_us * 1e-6
+    seconds = busiest * max(worst, core + exposed) * rates.cycle + launch
     outputs = prod(g.extents[i] for i in g.spatial)
     after = outputs * g.output_bytes + g.epilogue_bytes if stored is None else stored
     everything = sum(op.source_bytes for op in g.operands) + after
     if everything > rates.caches[-1][1] * device.units:  # comes from memory, however the loops are ordered
         streamed = everything / (rates.far * device.units) * rates.cycle
         levels.append(LevelTime(device.far.name, everything, streamed))
-        if streamed > seconds:
-            seconds, bound = streamed + device.launch_overhead_us * 1e-6, device.far.name
+        if streamed + launch > seconds:
+            seconds, bound = streamed + launch, device.far.name
     levels.reverse()
     return ProgramEstimate(
         seconds, core * chunks / device.units * rates.cycle, tuple(levels), bound,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil, prod
 
 from ..device import DeviceSpec
-from .cpu import EXPOSED, TILE_OVERHEAD, CpuRates, epilogue_slots, instructions, vectors
+from .cpu import CALL, EXPOSED, TILE_OVERHEAD, CpuRates, epilogue_cycles, instructions, prologues, vectors
 from .cpu_window import SPILLED
 from .estimate import LevelTime, ProgramEstimate
 from .geometry import Geometry, Operand, Tile
@@ -59,7 +59,7 @@ def dilated_estimate(
         Whether vectors run along the last axis; else along the columns, as the compiler finds them.
     """
     g = geometry
-    rates = CpuRates.of(device, g.operands[0].element_bytes)
+    rates = CpuRates.of(device, g)
     last = g.vector_axis
     wide = vectors(tile[last], rates.lanes) if vector and last is not None else 1
     sums = prod(wide if vector and i == last else tile[i] for i in g.spatial)
@@ -71,12 +71,14 @@ def dilated_estimate(
         cycles = steps * (max(fmas / rates.fma, loads / rates.loads) + SPILLED * max(0, sums + loads - rates.registers))
     else:  # sums in memory; a compiler's vectors of columns, which a stride takes apart
         cycles = steps * (fmas / rates.fma + (loads + 2 * sums) / rates.loads) / rates.lanes
+    before, calls = prologues(g, tile, rates)
+    cycles += steps * prod(tile[i] for i in g.reduce) * live_share(g) * (before + CALL * calls)
     tiles = prod(ceil(chunk[i] / tile[i]) for i in g.spatial)
     chunks = prod(ceil(g.extents[i] / chunk[i]) for i in g.spatial)
     # Sums go to memory and from there, turned element by element, to the output.
     core = tiles * (cycles + sums / rates.fma) + TILE_OVERHEAD * (tiles if vector else 1)
     stored = prod(chunk[i] for i in g.spatial)
-    core += stored * (1 / rates.loads + epilogue_slots(g) / rates.fma / rates.lanes)
+    core += stored / rates.loads + epilogue_cycles(g, stored / rates.lanes, stored, rates)
     held = stored * g.output_bytes
     if held > rates.caches[0][1]:
         beyond = [rate for _, capacity, rate in rates.caches[1:] if held <= capacity]

@@ -86,9 +86,16 @@ def stage_cycles(geometry: Geometry, rates: CpuRates, vector: int) -> Cycles:
 
 
 def streamed(
-    device: DeviceSpec, rates: CpuRates, stages: Sequence[Cycles], moved: float, chunks: int, flops: int
-) -> ProgramEstimate:
-    """A program of stages, one after the other in a chunk, that move `moved` bytes from the level that holds them."""
+    device: DeviceSpec, rates: CpuRates, stages: Sequence[Cycles], moved: float, chunks: int, flops: int,
+    trips: int = 0,
+) -> ProgramEstimate:  # fmt: skip
+    """A program of stages, one after the other in a chunk, that move `moved` bytes from the level that holds them.
+
+    Parameters
+    ----------
+    trips : int
+        How often the stages begin, where that is not once a chunk.
+    """
     level, rate = device.far.name, rates.far
     for cache, capacity, cache_rate in rates.caches:
         if moved / device.units <= capacity:
@@ -96,7 +103,7 @@ def streamed(
             break
     units = min(device.units, chunks)
     together = Cycles.of(stages)
-    cycles = together.total + chunks * len(stages) * STAGE_OVERHEAD
+    cycles = together.total + (trips or chunks) * len(stages) * STAGE_OVERHEAD
     busiest = ceil(chunks / device.units) / chunks
     memory = moved * busiest / rate
     core = cycles * busiest
@@ -112,7 +119,7 @@ def streamed(
 def direct_estimate(geometry: Geometry, device: DeviceSpec, chunks: int, vector: int = 0) -> ProgramEstimate:
     """Predicted time of recipe cpu.direct: rows of vectors, memory traffic once."""
     g = geometry
-    rates = CpuRates.of(device, g.output_bytes)
+    rates = CpuRates.of(device, g)
     outputs = prod(g.extents[i] for i in g.spatial)
     moved = sum(op.source_bytes for op in g.operands) + outputs * g.output_bytes + g.epilogue_bytes
     flops = g.stage.flops + g.epilogue_flops * outputs

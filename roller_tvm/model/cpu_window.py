@@ -6,7 +6,18 @@ from dataclasses import dataclass
 from math import ceil, prod
 
 from ..device import DeviceSpec
-from .cpu import EXPOSED, TILE_OVERHEAD, CpuRates, epilogue_slots, instructions, through, vectors
+from .cpu import (
+    CALL,
+    EXPOSED,
+    TILE_OVERHEAD,
+    CpuRates,
+    calls_of,
+    epilogue_cycles,
+    instructions,
+    prologue_slots,
+    through,
+    vectors,
+)
 from .estimate import LevelTime, ProgramEstimate
 from .geometry import Geometry, Operand, Tile
 
@@ -76,12 +87,18 @@ def _vectors_of(op: Operand, g: Geometry, whole: Tile, wide: int) -> int:
     return number
 
 
-def tile_cycles(geometry: Geometry, use: WindowUse, rates: CpuRates) -> tuple[float, float]:
+def tile_cycles(geometry: Geometry, tile: Tile, use: WindowUse, rates: CpuRates) -> tuple[float, float]:
     """Cycles of a register tile's arithmetic and of its loads; one after the other, as checks are branches."""
-    g = geometry
+    g, outputs = geometry, prod(tile[i] for i in geometry.spatial)
     points = prod(g.extents[i] for i in g.reduce)
     per_point = instructions(g.stage.ops) or 1.0
-    arithmetic = use.sums * (points * per_point + 1 + epilogue_slots(g)) / rates.fma
+    arithmetic = use.sums * (points * per_point + 1) / rates.fma + epilogue_cycles(g, use.sums, outputs, rates)
+    arithmetic += CALL * points * calls_of(g.stage.ops) * outputs
+    whole = tuple(e if i in g.reduce else tile[i] for i, e in enumerate(g.extents))
+    for op in g.operands:  # what windows that overlap read is computed once
+        elements = op.elements(whole)
+        arithmetic += prologue_slots(op) * elements / rates.lanes / rates.fma
+        arithmetic += CALL * calls_of(op.functions) * elements
     loads = use.loads / rates.loads + SPILLED * max(0, use.live - rates.registers)
     rebuilt = max(0, use.live - (rates.registers - RESERVED)) / use.live
     return arithmetic, loads + use.checked * (CHECKED + REBUILT * rebuilt)
@@ -100,9 +117,9 @@ def window_estimate(
         Axis positions of the loops over register tiles inside a chunk, outermost first.
     """
     g = geometry
-    rates = CpuRates.of(device, g.operands[0].element_bytes)
+    rates = CpuRates.of(device, g)
     use = window_use(g, tile, rates.lanes)
-    arithmetic, loads = tile_cycles(g, use, rates)
+    arithmetic, loads = tile_cycles(g, tile, use, rates)
     tiles = prod(ceil(chunk[i] / tile[i]) for i in g.spatial)
     chunks = prod(ceil(g.extents[i] / chunk[i]) for i in g.spatial)
     core = tiles * (arithmetic + loads) + TILE_OVERHEAD

@@ -230,6 +230,12 @@ class Geometry:
         return dtype_bytes(self.stage.dtype)
 
     @cached_property
+    def widest_bytes(self) -> int:
+        """Of the widest element along the vector axis: an operand's, a sum's, an output's."""
+        along = [op.element_bytes for op in self.operands if self.vector_axis in op.axes]
+        return max(self.accumulator_bytes, self.output_bytes, *along)
+
+    @cached_property
     def _bytes(self) -> dict[Tile, int]:
         return {}
 

@@ -205,7 +205,7 @@ def construct_tiled(search: Search, top: int) -> list[tuple[RProgram, ProgramEst
     g, device = search.geometry, search.device
     if not g.spatial or not g.operands:
         return []
-    rates = CpuRates.of(device, max(op.element_bytes for op in g.operands))
+    rates = CpuRates.of(device, g)
     packings = packings_of(g)
     found: list[tuple[float, Tile, Tile, tuple[int, ...], frozenset[str], ProgramEstimate]] = []
     for tile in register_tiles(search, rates, over=True):
@@ -238,7 +238,7 @@ def tiled_program(
     choices = tuple((f"order:{search.geometry.axes[axis]}", n) for n, axis in enumerate(order))
     last = search.geometry.vector_axis
     if last is not None:
-        lanes = CpuRates.of(search.device, search.geometry.output_bytes).lanes
+        lanes = CpuRates.of(search.device, search.geometry).lanes
         if (vector := vector_of(tile[last], lanes)) < tile[last]:
             choices += (("vector", vector),)
     choices += _unrolled_window(search, tile)
@@ -253,7 +253,7 @@ def _unrolled_window(search: Search, tile: Tile) -> tuple[tuple[str, int], ...]:
     g = search.geometry
     if not any(op.guarded for op in g.operands):
         return ()
-    lanes = CpuRates.of(search.device, g.output_bytes).lanes
+    lanes = CpuRates.of(search.device, g).lanes
     alone = any(g.vector_axis in op.guard_axes for op in g.operands)
     size = prod(tile[i] for i in g.spatial) // (1 if alone else lanes)
     chosen: list[tuple[str, int]] = []

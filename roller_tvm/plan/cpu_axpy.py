@@ -27,7 +27,7 @@ def construct_axpy(search: Search, top: int) -> list[tuple[RProgram, ProgramEsti
     last = g.vector_axis
     if last is None or not g.operands:
         return []
-    rates = CpuRates.of(device, max(op.element_bytes for op in g.operands))
+    rates = CpuRates.of(device, g)
     row = g.extents[last] * g.output_bytes * sum(last in op.axes for op in g.operands)
     if search.reject(_even(g, rates)) or search.reject(
         capacity(device.levels[-2].name, row, int(rates.caches[0][1]), "split the axis")

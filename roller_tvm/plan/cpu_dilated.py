@@ -79,7 +79,7 @@ def construct_dilated(search: Search, top: int) -> list[tuple[RProgram, ProgramE
     search.geometry = in_memory(search.geometry, nest.inlined)
     g, device = search.geometry, search.device
     steps = strides(g)
-    rates = CpuRates.of(device, g.output_bytes)
+    rates = CpuRates.of(device, g)
     vector = g.vector_axis is not None and g.vector_axis not in steps
     found: list[tuple[float, RProgram, ProgramEstimate]] = []
     for tile in _tiles(search, rates, vector):
@@ -137,7 +137,7 @@ def _program(search: Search, chunk: Tile, tile: Tile, vector: bool) -> RProgram:
     register = tuple(1 if i in g.reduce else e for i, e in enumerate(tile))
     tiles = (search.rtile("l2", chunk), search.rtile("register", register))
     output = g.expression.stage(search.nest.output)
-    rates = CpuRates.of(search.device, g.output_bytes)
+    rates = CpuRates.of(search.device, g)
     stored = next((a.extent for a in reversed(output.spatial) if a.extent > 1), 1)
     if output is g.stage and g.vector_axis is not None:
         stored = chunk[g.vector_axis]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from math import prod
+from math import ceil, prod
 
 from ..model.cpu import CpuRates
 from ..model.cpu_direct import direct_estimate
 from ..model.estimate import ProgramEstimate
+from ..model.geometry import Geometry, Tile
 from .align import Rejection
 from .cpu import filled, vector_extents
 from .program import RProgram
@@ -16,28 +17,24 @@ from .search import Search
 def construct_direct(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
     """Ranked candidates of recipe cpu.direct: how many outer axes run in parallel, how long the vectors are."""
     g, device = search.geometry, search.device
-    rates = CpuRates.of(device, g.output_bytes)
+    rates = CpuRates.of(device, g)
     found: list[tuple[RProgram, ProgramEstimate]] = []
     last = g.vector_axis
-    vectors = [0]
+    vectors, alone = [0], search.nest.output == search.nest.anchor
     uneven = last is not None and g.axes[last] in g.stage.uneven
     if last is not None and not uneven and not search.reject(_vectorisable(search, last)):
         longest = vector_extents(g.extents[last], rates.lanes, 4)[-1]
         # Shorter ones too: TVM takes vectors apart that straddle blocks of a layout.
         vectors = [v for v in (longest, 16, 8, 4) if v <= longest and g.extents[last] % v == 0]
-        alone = search.nest.output == search.nest.anchor  # else a region is computed inside a vector's loop
+        # Unless it is alone, a region is computed inside a vector's loop.
         vectors = [v for v in dict.fromkeys(vectors) if alone or g.stage.axes[last].is_box(v)] or [0]
     for outer in range(len(g.spatial) + 1):
         for vector in vectors:
-            # The loops that run in parallel, in order; the vectors of the last axis are one of them.
-            leading = [i for i in g.spatial if i != last or 1 < vector < g.extents[last]][:outer]
-            if len(leading) < outer or (outer and g.extents[leading[-1]] == 1):
+            only = not vector and not uneven and all(g.extents[i] == 1 for i in g.spatial if i != last)
+            if (chunk := _chunk(g, outer, vector, device.units if only else 0)) is None:
                 continue
             search.considered += 1
-            chunk = tuple(
-                (vector if i == last else 1) if i in leading else e for i, e in enumerate(g.extents)
-            )
-            chunks = prod(g.extents[i] // chunk[i] for i in leading)
+            chunks = prod(ceil(e / c) for e, c in zip(g.extents, chunk, strict=True))
             estimate = direct_estimate(g, device, chunks, vector)
             tile = tuple(
                 e if i in g.reduce else (vector or 1) if i == last else 1 for i, e in enumerate(g.extents)
@@ -49,10 +46,28 @@ def construct_direct(search: Search, top: int) -> list[tuple[RProgram, ProgramEs
     return sorted(found, key=lambda c: c[1].seconds)[: 2 * top]
 
 
+def _chunk(g: Geometry, outer: int, vector: int, units: int) -> Tile | None:
+    """What is computed in one go where `outer` loops run in parallel; None where there are not so many.
+
+    Parameters
+    ----------
+    units : int
+        Where the last axis is the only loop and has no vectors: how many share it. Else 0.
+    """
+    last = g.vector_axis
+    if units and outer == len(g.spatial):
+        return tuple(ceil(e / units) if i == last else e for i, e in enumerate(g.extents))
+    # The loops that run in parallel, in order; the vectors of the last axis are one of them.
+    leading = [i for i in g.spatial if i != last or 1 < vector < g.extents[last]][:outer]
+    if len(leading) < outer or (outer and g.extents[leading[-1]] == 1):
+        return None
+    return tuple((vector if i == last else 1) if i in leading else e for i, e in enumerate(g.extents))
+
+
 def _vectorisable(search: Search, last: int) -> Rejection | None:
     """Rule 1 on a CPU: an axis whose longest vector leaves more than half of the lanes idle is not worth it."""
     g = search.geometry
-    lanes = CpuRates.of(search.device, g.output_bytes).lanes
+    lanes = CpuRates.of(search.device, g).lanes
     longest = vector_extents(g.extents[last], lanes, 4)[-1]
     if longest == g.extents[last] or 2 * filled(longest, lanes) >= 1:
         return None

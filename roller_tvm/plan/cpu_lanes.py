@@ -25,7 +25,7 @@ def construct_lanes(search: Search, top: int) -> list[tuple[RProgram, ProgramEst
         *(Geometry.of(expression, name, nest.inlined) for name in first),
         Geometry.of(expression, last, nest.inlined, nest.output),
     ]
-    rates = CpuRates.of(device, g.output_bytes)
+    rates = CpuRates.of(device, g)
     lanes = g.spatial[-1]
     stored = expression.tensors[nest.output].bytes + merges[-1].epilogue_bytes
     found = []

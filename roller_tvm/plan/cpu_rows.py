@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
+from ..device import DeviceSpec
 from ..expr import Stage
 from ..model.cpu import CpuRates, calls_of
 from ..model.cpu_rows import rows_estimate
@@ -19,9 +20,8 @@ def construct_rows(search: Search, top: int) -> list[tuple[RProgram, ProgramEsti
     nest, g = search.nest, search.geometry
     assert isinstance(nest, RowNest)
     expression = g.expression
-    rates = CpuRates.of(search.device, g.output_bytes)
     stages = [*nest.kept, nest.output]
-    vectors = {name: row_vector(expression.stage(name), nest, rates, g) for name in stages}
+    vectors = {name: row_vector(expression.stage(name), nest, search.device, g) for name in stages}
     rows = prod(a.extent for a in expression.stage(nest.output).spatial[: nest.rows])
     row = tuple(1 if n < nest.rows else e for n, e in enumerate(g.extents))
     inner = tuple(
@@ -38,7 +38,7 @@ def construct_rows(search: Search, top: int) -> list[tuple[RProgram, ProgramEsti
     return sorted(found, key=lambda c: c[1].seconds)
 
 
-def row_vector(stage: Stage, nest: RowNest, rates: CpuRates, geometry: Geometry) -> int:
+def row_vector(stage: Stage, nest: RowNest, device: DeviceSpec, geometry: Geometry) -> int:
     """Length of a stage's vectors: the most lanes, by halves, that divide its last axis; 0 for none.
 
     A stage that calls a function for every element gains nothing from vectors: they are taken apart for the calls.
@@ -49,7 +49,7 @@ def row_vector(stage: Stage, nest: RowNest, rates: CpuRates, geometry: Geometry)
     calls = calls_of(stage.ops, *(op.functions for op in own.operands if last in op.axes))
     if last is None or last < nest.rows or calls or any(op.stride_of(last) > 1 for op in own.operands):
         return 0
-    lanes = rates.lanes
+    lanes = CpuRates.of(device, own).lanes
     while lanes > 2 and own.extents[last] % lanes:
         lanes //= 2
     return lanes if own.extents[last] % lanes == 0 and lanes > 2 else 0

@@ -28,7 +28,7 @@ def construct_unrolled(search: Search, top: int) -> list[tuple[RProgram, Program
     if search.reject(capacity("unrolled statements", prod(own), STATEMENTS), "cpu.unrolled"):
         return []
     search.considered += 1
-    lanes = CpuRates.of(device, g.output_bytes).lanes
+    lanes = CpuRates.of(device, g).lanes
     vector = vector_of(vector_tiles(g.extents[last], lanes, 1)[-1], lanes)
     tile = tuple(vector if i == last else e for i, e in enumerate(own))
     tiles = (search.rtile("l2", tile), search.rtile("register", tile))

@@ -54,7 +54,7 @@ def window_tiles(search: Search, rates: CpuRates) -> list[Tile]:
             continue
         search.considered += 1
         outputs = prod(tile[i] for i in g.spatial)
-        scored.append((sum(tile_cycles(g, use, rates)) / outputs, -use.sums, tile))
+        scored.append((sum(tile_cycles(g, tile, use, rates)) / outputs, -use.sums, tile))
     scored.sort()
     return [t for _, _, t in scored[:REGISTER_TILES]]
 
@@ -64,7 +64,7 @@ def construct_window(search: Search, top: int) -> list[tuple[RProgram, ProgramEs
     g, device = search.geometry, search.device
     if not g.spatial or not g.operands or not slides_only(g):
         return []
-    rates = CpuRates.of(device, max(op.element_bytes for op in g.operands))
+    rates = CpuRates.of(device, g)
     found: list[tuple[float, RProgram, ProgramEstimate]] = []
     for tile in window_tiles(search, rates):
         of_tile = []

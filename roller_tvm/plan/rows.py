@@ -40,7 +40,7 @@ def row_nest(expression: TensorExpression) -> RowNest | None:
     (('max', 'exp', 'sum'), 'norm', 1)
     """
     if len(expression.outputs) != 1 or any(
-        is_product(s) or s.combiner == "other" or s.indivisible for s in expression.stages
+        is_product(s) or s.combiner == "other" or s.indivisible or s.results > 1 for s in expression.stages
     ):
         return None
     output = expression.outputs[0]

@@ -1,5 +1,7 @@
 """CPU recipes on llvm: every plan computes what TVM's default schedule does."""
 
+from math import prod
+
 import pytest
 
 tvm = pytest.importorskip("tvm")
@@ -65,6 +67,21 @@ def batch_matmul(b=3, m=12, n=20, k=16, dtype="float32"):
     return [x, y, topi.nn.batch_matmul(x, y)]
 
 
+def dense_int8(m=64, n=256, k=256):
+    x, w = tensor(m, k, dtype="int8"), tensor(n, k, name="w", dtype="int8")
+    return [x, w, topi.nn.dense(x, w, out_dtype="int32")]
+
+
+def transposed_column(c=8, f=12, h=9):
+    x, w = tensor(1, c, h, 1), tensor(c, f, 2, 1, name="w")
+    return [x, w, topi.nn.conv2d_transpose_nchw(x, w, (2, 1), (0, 0, 0, 0), "float32", (0, 0))]
+
+
+def larger(*shape):
+    x, y = tensor(*shape), tensor(*shape, name="y")
+    return [x, y, topi.greater(topi.multiply(x, y), y)]
+
+
 def matmul_of_long_rows(m=12, n=1024, k=16):
     x, y = tensor(m, k), tensor(k, n, name="y")
     return [x, y, topi.matmul(x, y)]
@@ -120,11 +137,13 @@ PROGRAMS = {
     "transposed with overlap": lambda: with_epilogue(transposed(k=4, pad=1, h=7)),
     "transposed in threes": lambda: transposed(k=3, stride=3, packed=False),
     "transposed of an odd size": lambda: transposed(k=3, pad=1),
+    "transposed of one column": transposed_column,
     "dense": dense,
     "dense of one row": lambda: dense(m=1, k=64),
     "dense of primes": lambda: dense(m=7, n=13, k=11),
     "dense epilogue": lambda: with_epilogue(dense()),
     "dense float16": lambda: dense(dtype="float16"),
+    "dense int8": lambda: dense_int8(m=5, n=24, k=16),
     "batch_matmul": batch_matmul,
     "batch_matmul float16": lambda: batch_matmul(dtype="float16"),
     "matmul of long rows": matmul_of_long_rows,
@@ -146,6 +165,7 @@ PROGRAMS = {
     "variance": lambda: unary(variance, 3, 12, 48),
     "softmax inner axis": lambda: unary(lambda x: topi.nn.softmax(x, 1), 4, 16, 40),
     "sum of rows": lambda: unary(lambda x: topi.sum(x, 1), 24, 64),
+    "sum of odd rows": lambda: unary(lambda x: topi.nn.relu(topi.sum(x, 1)), 67, 24),
     "sum of columns": lambda: unary(lambda x: topi.nn.relu(topi.sum(x, 0)), 24, 64),
     "sum of leading and trailing": lambda: unary(lambda x: topi.sum(x, (0, 2)), 6, 32, 32),
     "sum of images": lambda: unary(lambda x: topi.sum(x, 1), 2, 8, 32, 40),
@@ -153,6 +173,8 @@ PROGRAMS = {
     "mean of an image": lambda: unary(lambda x: topi.divide(topi.sum(x, (2, 3), True), 49.0), 2, 24, 7, 7),
     "relu": lambda: unary(topi.nn.relu, 2, 12, 9, 9),
     "relu float16": lambda: unary(topi.nn.relu, 2, 12, 9, 9, dtype="float16"),
+    "relu of an odd size": lambda: unary(topi.nn.relu, 1, 37, 41),
+    "larger of two": lambda: larger(6, 40),
     "sigmoid of a prime": lambda: unary(topi.sigmoid, 1009),
     "transpose": lambda: unary(lambda x: topi.transpose(x, (0, 2, 3, 1)), 2, 12, 9, 9),
     "transpose blocks": lambda: unary(lambda x: topi.transpose(x, (2, 3, 0, 1)), 4, 6, 8, 9),
@@ -177,6 +199,23 @@ def test_rows_that_no_vector_divides(name):
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if "over an edge" in name])
 def test_register_tiles_over_the_edge(name):
     assert any(over_edges(plan) for plan in check(PROGRAMS[name]()))
+
+
+@pytest.mark.parametrize("name", ["relu of an odd size", "sum of odd rows", "sigmoid of a prime"])
+def test_a_loop_that_no_vector_divides_runs_in_parallel(name):
+    programs = [plan.programs[-1] for plan in check(PROGRAMS[name](), most=8) if len(plan.programs) == 1]
+    assert any(p.recipe == "cpu.direct" and p.choice("parallel") and not p.choice("vector") for p in programs)
+
+
+def test_vectors_are_as_long_as_the_widest_type_allows():
+    """Sums of 32 bits of operands of 8: a register of AVX2 holds 8 of them."""
+    for plan in plans_of(dense_int8()):
+        program = plan.programs[-1]
+        if program.recipe == "cpu.tiled":
+            tile = program.tile("register")
+            assert prod(tile[a.name] for a in plan.expression.anchor.spatial) <= 16 * 8
+    for plan in plans_of(larger(64, 256)):
+        assert plan.programs[-1].choice("vector") <= 4 * 8  # of floats, not of what they are compared to
 
 
 # Vectors of half a row, lanes of half precision, splits in sixteen lanes.

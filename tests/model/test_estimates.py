@@ -173,9 +173,9 @@ def test_register_use_of_known_tiles():
 
 
 def test_rows_a_page_apart_push_each_other_out_of_the_nearest_cache():
-    rates = cpu.CpuRates.of(device("cpu"), 4)
-    many = rates.ways + 4
     geometry, _ = geometry_of("matmul", m=64, n=64, k=1024)
+    rates = cpu.CpuRates.of(device("cpu"), geometry)
+    many = rates.ways + 4
     assert cpu.conflicts(geometry, (many, 16, 1), rates) == many
     assert cpu.conflicts(geometry, (rates.ways, 16, 1), rates) == 0
     geometry, _ = geometry_of("matmul", m=64, n=64, k=1000)  # a row is not a multiple of a way: other lines

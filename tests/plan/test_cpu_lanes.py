@@ -59,9 +59,9 @@ def test_without_an_axis_beside_the_lanes_there_is_no_tile_to_merge():
 
 def test_merging_costs_what_it_adds_and_what_its_epilogue_calls():
     spec = device("avx512")
-    rates = CpuRates.of(spec)
     expression, _ = split(matmul(m=16, n=64, k=512, layout="NT"))
     geometry = Geometry.of(expression, "matmul.rf")
+    rates = CpuRates.of(spec, geometry)
     merges = [Geometry.of(expression, name) for name in ("matmul.rf2", "matmul")]
     tile = (2, 8, 16, 1)
     cost, plain = lanes_cost(geometry, merges, tile, rates), TileCost.of(geometry, tile, rates)

@@ -75,7 +75,7 @@ def test_only_who_asks_gets_them():
 
     expression = matmul(m=197, n=768, k=64)
     search = Search(geometry(expression), device("avx2"), None, 0.0)
-    rates = CpuRates.of(device("avx2"))
+    rates = CpuRates.of(device("avx2"), search.geometry)
     assert {tile[0] for tile in register_tiles(search, rates)} == {1}
     assert 3 in {tile[0] for tile in register_tiles(search, rates, over=True)}
 

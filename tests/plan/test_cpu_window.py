@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from roller_tvm.expr.operators import operator
-from roller_tvm.model.cpu import CpuRates
+from roller_tvm.model.cpu import CALL, CpuRates
 from roller_tvm.model.cpu_window import run_length, tile_cycles, window_use
 from roller_tvm.model.geometry import Geometry
 from roller_tvm.plan import construct
@@ -38,12 +38,12 @@ def test_windows_that_overlap_share_their_loads():
 
 def test_tiles_whose_windows_leave_the_registers_cost_more_an_output():
     g = geometry(depthwise(h=56, w=64))
-    rates = CpuRates.of(device("avx512"))
+    rates = CpuRates.of(device("avx512"), g)
     more = replace(rates, registers=2 * rates.registers)
 
     def cycles(rows, rates=rates):
-        use = window_use(g, tuple({"oh": rows, "ow": 16}.get(a, 1) for a in g.axes), rates.lanes)
-        return sum(tile_cycles(g, use, rates)) / rows
+        tile = tuple({"oh": rows, "ow": 16}.get(a, 1) for a in g.axes)
+        return sum(tile_cycles(g, tile, window_use(g, tile, rates.lanes), rates)) / rows
 
     assert cycles(4) < cycles(1)
     assert cycles(4) == cycles(4, more) and cycles(14) > cycles(14, more)
@@ -51,16 +51,40 @@ def test_tiles_whose_windows_leave_the_registers_cost_more_an_output():
 
 def test_elements_behind_a_check_of_their_own_are_loaded_one_by_one():
     padded = depthwise(h=56, w=56)
-    rates = CpuRates.of(device("avx2"))
     checked = Geometry.of(padded, padded.anchor_name, [s.name for s in padded.stages if not s.reduce][:1])
+    rates = CpuRates.of(device("avx2"), checked)
+
+    def tile(rows):
+        return tuple({"oh": rows, "ow": 8}.get(a, 1) for a in checked.axes)
 
     def use(g, rows):
-        return window_use(g, tuple({"oh": rows, "ow": 8}.get(a, 1) for a in g.axes), rates.lanes)
+        return window_use(g, tile(rows), rates.lanes)
+
+    def loads(rows):
+        return tile_cycles(checked, tile(rows), use(checked, rows), rates)[1] / use(checked, rows).checked
 
     assert use(geometry(padded), 1).checked == 0
     assert use(checked, 1).checked == 3 * 3 * 8 and use(checked, 1).loads == 9  # weights have no border
-    loads = {rows: tile_cycles(checked, use(checked, rows), rates)[1] / use(checked, rows).checked for rows in (1, 8)}
-    assert loads[1] < 1.5 < loads[8]  # vectors put together in memory
+    assert loads(1) < 1.5 < loads(8)  # vectors put together in memory
+
+
+@pytest.mark.parametrize("name", ["epilogue_functions", "functions"])
+def test_functions_that_are_called_cost_what_they_take(name):
+    """Before and after the window: a logarithm an element is more than the window itself."""
+    g = geometry(depthwise())
+    tile = tuple({"oh": 4, "ow": 16}.get(a, 1) for a in g.axes)
+    rates = CpuRates.of(device("avx512"), g)
+    log = (("special", 1),)
+    if name == "functions":
+        changed = replace(g, operands=(replace(g.operands[0], functions=log), *g.operands[1:]))
+        elements = g.operands[0].elements(tuple(e if i in g.reduce else tile[i] for i, e in enumerate(g.extents)))
+    else:
+        changed, elements = replace(g, epilogue_functions=log), 4 * 16
+
+    def cycles(g):
+        return sum(tile_cycles(g, tile, window_use(g, tile, rates.lanes), rates))
+
+    assert cycles(changed) == pytest.approx(cycles(g) + CALL * elements)
 
 
 @pytest.mark.parametrize("channels, order, elements", [

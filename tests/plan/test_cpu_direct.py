@@ -1,0 +1,34 @@
+"""Recipe cpu.direct: what runs in parallel where vectors do not divide the last axis."""
+
+from math import ceil, prod
+
+import pytest
+
+from roller_tvm.expr.operators import operator
+from roller_tvm.plan import construct
+
+from .devices import device
+
+
+@pytest.mark.parametrize("shape", [(1009, 997), (2, 257, 257), (1, 1, 521, 521), (1009,)])
+def test_the_only_loop_is_shared_by_the_cores(shape):
+    """Elementwise: axes are fused into one, which no vector divides."""
+    spec = device("avx2")
+    plans = construct(operator("relu", shape=shape), spec, 10).plans
+    programs = [ranked.plan.programs[-1] for ranked in plans]
+    serial = next(r for r, p in zip(plans, programs, strict=True) if not p.choice("parallel"))
+    shared = next(r for r, p in zip(plans, programs, strict=True) if p.choice("parallel"))
+    chunk = shared.plan.programs[-1].tile("l2")
+    assert prod(e for _, e in chunk.extents) == ceil(prod(shape) / spec.units)
+    assert prod(shape) < 10_000 or shared.seconds < 0.5 * serial.seconds
+
+
+def test_a_loop_among_others_stays_whole():
+    """Of rows and columns the rows run in parallel: fused with them, columns would be divided and taken modulo."""
+    plans = construct(operator("add", shape=(67, 997), other=(997,)), device("avx2"), 10).plans
+    assert {p.plan.programs[-1].choice("parallel") for p in plans} == {0, 1}
+
+
+def test_vectors_and_their_loop_are_as_before():
+    program = construct(operator("relu", shape=(64, 1024)), device("avx2")).best.plan.programs[-1]
+    assert program.choice("vector") >= 8 and program.choice("parallel") == 1
