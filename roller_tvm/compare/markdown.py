@@ -16,22 +16,23 @@ NONE = "-"
 
 
 def markdown(report: Report, command: str = "") -> str:
-    """A line a case that the base has a kernel for; '' where there is none.
+    """A line a case, and what to know about them; '' where the base has no kernel for any.
 
     Parameters
     ----------
     command : str
         What made it, told below.
     """
-    rows = [row for row in report.rows if (own := row.cell(report.base)) is not None and own.timed]
-    if not rows:
+    rows = [row for row in report.rows if row.cell(report.base) is not None]
+    compared = sum(_timed(row.cell(report.base)) for row in rows)
+    if not compared:
         return ""
     others = [t for t in report.others if any(_timed(row.cell(t.label)) for row in rows)]
     base = next(t.title for t in report.tuners if t.label == report.base)
     lines = [_line(["operator", base, *(t.title for t in others)]), _line(["---"] * (2 + len(others)))]
     lines += [_line([f"`{row.case.title}`", _own(row, report.base), *(_ratio(row, t) for t in others)]) for row in rows]
-    means = [f"**{_times(geomean(report.ratios(t.label)))}**" for t in others]
-    lines.append(_line([f"**kernels, geometric mean of {len(rows)}**", "**1.00**", *means]))
+    means = [_mean(report.ratios(t.label), compared) for t in others]
+    lines.append(_line([f"**kernels, geometric mean of {compared}**", "**1.00**", *means]))
     spent = [_times(geomean(report.compile_ratios(t.label))) for t in others]
     mean = geomean([own.tune_s for row in rows if (own := row.cell(report.base)) and own.tune_s > 0])
     lines.append(_line(["tuning time, geometric mean", "-" if math.isnan(mean) else f"{mean:.1f} s", *spent]))
@@ -41,7 +42,10 @@ def markdown(report: Report, command: str = "") -> str:
     where = dict.fromkeys(place(row.environment) for row in rows)
     e = report.environment
     told = f"{', '.join(where)}; {e.get('threads', '?')} threads; TVM {e.get('tvm', '?')}."
-    return "\n".join([*lines, "", f"{told}{f' Made by `{command}`.' if command else ''}"]) + "\n"
+    lines += ["", f"{told}{f' Made by `{command}`.' if command else ''}"]
+    if notes := [*report.remarks(), *report.notes()]:
+        lines += ["", *(f"- {note}" for note in notes)]
+    return "\n".join(lines) + "\n"
 
 
 def _line(cells: Iterable[str]) -> str:
@@ -55,8 +59,16 @@ def _timed(cell: Cell | None) -> bool:
 def _own(row: Row, label: str) -> str:
     cell = row.cell(label)
     assert cell is not None
+    if not cell.timed:
+        return cell.status if cell.status != "ok" else "not timed"
     rate = row.gflops(cell)
     return duration(cell.seconds) + ("" if math.isnan(rate) else f", {rate:.0f} GFLOP/s")
+
+
+def _mean(ratios: list[float], compared: int) -> str:
+    """The geometric mean, and of how many where that is not all."""
+    mean = f"**{_times(geomean(ratios))}**"
+    return mean if len(ratios) == compared else f"{mean} of {len(ratios)}"
 
 
 def _ratio(row: Row, tuner: Tuner) -> str:

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -185,6 +186,15 @@ class Report:
             machines[number] |= row.environment  # a newer line tells more of the same machine
             rows[number].append(row)
         return dict(zip(names(machines), rows, strict=True))
+
+    def remarks(self) -> list[str]:
+        """Why tuners have no kernel for some cases, and what to know about those that have one."""
+        reasons: Counter[tuple[str, str, str]] = Counter()
+        for cell in (cell for row in self.rows for cell in row.cells):
+            if cell.status != "ok" or cell.reason:
+                reasons[cell.tuner.label, cell.status, cell.reason] += 1
+        return [f"{label}: {'' if status == 'ok' else status + ', '}{reason} ({count} case{'s' * (count > 1)})"
+                for (label, status, reason), count in reasons.items()]  # fmt: skip
 
     def notes(self) -> list[str]:
         """What to know about the figures as such: several machines, a machine that was not at rest, lies."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 
 from roller_tvm.compare.machines import place
 from roller_tvm.compare.report import Cell, Report, Row
@@ -40,7 +39,8 @@ def text(report: Report) -> str:
     lines += [_row(row, report) for row in report.rows]
     lines += ["", *summary(report)]
     lines += whole_models(report)
-    lines += _notes(report)
+    if told := [*report.remarks(), *report.notes()]:
+        lines += ["", *told]
     return "\n".join(lines) + "\n"
 
 
@@ -118,14 +118,3 @@ def _times(value: float) -> str:
     if math.isnan(value):
         return "-"
     return f"{value:.0f}x" if value >= 100 else f"{value:.2f}x"
-
-
-def _notes(report: Report) -> list[str]:
-    reasons: Counter[tuple[str, str, str]] = Counter()
-    for row in report.rows:
-        for cell in row.cells:
-            if cell.status != "ok" or cell.reason:
-                reasons[cell.tuner.label, cell.status, cell.reason] += 1
-    notes = [f"{label}: {'' if status == 'ok' else status + ', '}{reason} ({count} cases)"
-             for (label, status, reason), count in reasons.items()]  # fmt: skip
-    return ["", *notes, *report.notes()] if notes or report.notes() else []

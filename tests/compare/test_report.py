@@ -118,7 +118,7 @@ def test_each_result_tells_the_commit_that_it_is_of(tmp_path):
 def test_the_table(report):
     told = text(report)
     assert re.search(r"first +matmul.* 2\.00x", told)
-    assert "unsupported" in told and "it is odd (1 cases)" in told
+    assert "unsupported" in told and "it is odd (1 case)" in told
     (line,) = (x for x in told.splitlines() if x.startswith("Ansor, 1000 trials"))
     assert line.split()[3:] == ["2", "1.00x", "0.50", "500x", "20000x", "rows"]
 
@@ -143,10 +143,18 @@ def test_the_table_for_a_readme(report):
     lines = markdown(report, "roller-tvm compare").splitlines()
     assert lines[0] == "| operator | Roller top-10 | Roller top-1 | Ansor, 1000 trials |"
     assert lines[2].split(" | ")[0] == "| `matmul m=64 n=64 k=64`" and lines[2].endswith("| 2.00 |")
-    assert "GFLOP/s" in lines[2] and "**1.00**" in lines[4] and lines[4].endswith("| **1.00** |")
-    assert lines[5].endswith("| 500 |") and lines[6].endswith("| 20000 |")  # tuning
-    assert all(line.count("|") == 5 for line in lines[:7]) and "Some <CPU>" in lines[-1]
-    assert lines[-1].endswith("Made by `roller-tvm compare`.")
+    assert "GFLOP/s" in lines[2] and lines[4].endswith("| unsupported | - | - |")
+    assert "geometric mean of 2**" in lines[5] and "**1.00**" in lines[5] and lines[5].endswith("| **1.00** |")
+    assert lines[6].endswith("| 500 |") and lines[7].endswith("| 20000 |")  # tuning
+    assert all(line.count("|") == 5 for line in lines[:8]) and "Some <CPU>" in lines[9]
+    assert lines[9].endswith("Made by `roller-tvm compare`.") and lines[10] == ""
+    assert lines[11:14] == [f"- {t.label}: unsupported, it is odd (1 case)" for t in TUNERS]
+
+
+def test_a_mean_tells_how_many_it_is_of_where_that_is_not_all(report):
+    first, second, _ = report.rows
+    without = replace(second, cells=(*second.cells[:2], replace(second.cells[2], seconds=math.nan, ratio=math.nan)))
+    assert "| **2.00** of 1 |" in markdown(replace(report, rows=(first, without)))
 
 
 def test_pictures_are_whole(report):
