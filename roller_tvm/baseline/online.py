@@ -115,7 +115,7 @@ class Online:
 
     def _propose(self, count: int) -> list[Point]:
         """The next batch: by the model as soon as there is one."""
-        model = train([t.seconds for t in self.tried], np.array([self._row(t.point) for t in self.tried]),
+        model = train([t.seconds for t in self.tried], np.array([self.row(t.point) for t in self.tried]),
                       self.objective) if self.tried else None  # fmt: skip
         chosen: list[Point] = []
         if model is not None:
@@ -137,9 +137,10 @@ class Online:
             self._seen.add(digest)
             chosen.append(point)
 
-    def _row(self, point: Point) -> np.ndarray:
+    def row(self, point: Point) -> np.ndarray:
+        """Features of a configuration."""
         if point not in self._rows:
-            self._rows[point] = plan_features(self.space.plan(point), self.space.device)
+            self._rows[point] = plan_features(self.space.plan(point), self.space.device, self.space.searched(point))
         return self._rows[point]
 
     def _annealed(self, model: Model) -> list[Point]:
@@ -148,12 +149,12 @@ class Online:
         worked = sorted((t for t in self.tried if math.isfinite(t.seconds)), key=lambda t: t.seconds)
         chains = [t.point for t in worked[: a.chains // 2]]
         chains += [self.space.random(random) for _ in range(a.chains - len(chains))]
-        scores = model.scores(np.array([self._row(p) for p in chains]))
+        scores = model.scores(np.array([self.row(p) for p in chains]))
         found = dict(zip(chains, map(float, scores), strict=True))
         for step in range(a.steps):
             heat = a.first + (a.last - a.first) * step / a.steps
             beside = [self.space.beside(p, random) for p in chains]
-            new = model.scores(np.array([self._row(p) for p in beside]))
+            new = model.scores(np.array([self.row(p) for p in beside]))
             found.update(zip(beside, map(float, new), strict=True))
             for n, point in enumerate(beside):
                 gain = float(new[n] - scores[n])

@@ -36,8 +36,14 @@ def _log(value: float) -> float:
     return log2(max(value, 2.0**-30))
 
 
-def plan_features(ranked: RankedPlan, device: DeviceSpec) -> np.ndarray:
-    """One row of ``NAMES``: of the nest that computes most, counts as logarithms.
+def plan_features(ranked: RankedPlan, device: DeviceSpec, nest: int | None = None) -> np.ndarray:
+    """One row of ``NAMES``: of one nest, counts as logarithms.
+
+    Parameters
+    ----------
+    nest : int, optional
+        Position of the nest whose tiles are searched; by default the one that takes longest as predicted, which
+        is what a space varies.
 
     Examples
     --------
@@ -50,7 +56,7 @@ def plan_features(ranked: RankedPlan, device: DeviceSpec) -> np.ndarray:
     (True, True)
     """
     plan, estimates = ranked.plan, ranked.estimate.programs
-    at = max(range(len(estimates)), key=lambda n: estimates[n].flops)
+    at = max(range(len(estimates)), key=lambda n: estimates[n].seconds) if nest is None else nest
     program, estimate = plan.programs[at], estimates[at]
     stage = plan.expression.stage(program.anchor)
     axes = [a.name for a in reversed(stage.axes)][:AXES]

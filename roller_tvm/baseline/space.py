@@ -198,6 +198,10 @@ class RTileSpace:
         plan = Plan(around.expression, self.device.name, tuple(p for p, _ in chosen), around.splits)
         return RankedPlan(plan, Estimate(tuple(e for _, e in chosen)))
 
+    def searched(self, at: Point) -> int:
+        """Position, in a configuration's plan, of the nest that it is of."""
+        return self._around[at.form].programs.index(None)
+
     def size(self) -> int:
         """How many configurations there are, orders and packings counted by their most."""
         total = 0

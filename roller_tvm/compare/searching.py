@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from roller_tvm.baseline.online import Online, Tried, rank_plans
-from roller_tvm.baseline.plan_features import NAMES, plan_features
+from roller_tvm.baseline.plan_features import NAMES
 from roller_tvm.baseline.space import RTileSpace
 from roller_tvm.baseline.trained import machine_of, read_measured, train_measured
 from roller_tvm.compare.curve import CurveFile
@@ -104,7 +104,7 @@ def learned_order(folder: Path, title: str, device: DeviceSpec) -> Callable[[lis
 def _keep(path: Path, online: Online, title: str) -> None:
     """What was measured, for training without measuring."""
     rows = [
-        [t.seconds if math.isfinite(t.seconds) else None, *map(float, plan_features(t.plan, online.space.device))]
+        [t.seconds if math.isfinite(t.seconds) else None, *map(float, online.row(t.point))]
         for t in online.tried
     ]
     device = online.space.device

@@ -36,11 +36,11 @@ def lower_cpu_direct(expression: TensorExpression, program: RProgram) -> list[St
     steps.append(Reorder(out, (*rest, *reduce, last) if vector > 1 else (*rest, last, *reduce)))
     inside = rest[-1] if rest else ""
     if outer > 0:
-        own = (*rest, last)[:outer]  # the last one where it is the only loop that there is
-        whole = own[0]
+        shared = (*rest, last)[:outer]  # the last one where it is the only loop that there is
+        whole = shared[0]
         if outer > 1:
             whole = "outer"
-            steps.append(Fuse(out, own, whole))
+            steps.append(Fuse(out, shared, whole))
         inside = whole if outer >= len(rest) else inside
         steps.append(Parallel(out, whole))
     if vector > 1:

@@ -49,6 +49,26 @@ def test_every_configuration_is_a_plan_that_lowers(name, params):
         assert np.isfinite(plan_features(ranked, CPU)).all()
 
 
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("softmax", {"shape": "12x128x128"}),
+        ("max_pool2d_nchw", {"n": 1, "c": 64, "h": 112, "w": 112, "k": 3, "stride": 2, "padding": 1}),
+    ],
+)
+def test_configurations_that_differ_have_features_that_do(name, params):
+    """Those of the nest that is searched: where another computes more, all rows were one and the same."""
+    found = space(name, **params)
+    rows: dict = {}
+    for point in found.points(60, Random(2)):
+        form = rows.setdefault(point.form, {})
+        program = found.plan(point).plan.programs[found.searched(point)]
+        form[program] = tuple(Online(found).row(point))
+    assert any(len(form) > 1 for form in rows.values())
+    for form in rows.values():
+        assert len(set(form.values())) > len(form) / 2, f"{len(set(form.values()))} rows of {len(form)} configurations"
+
+
 def test_what_is_constructed_lies_in_the_space():
     """The only difference is who chooses."""
     expression = operator("matmul", m=64, n=64, k=64)
