@@ -117,6 +117,24 @@ def test_autotvms_kernels_take_weights_packed_as_while_they_were_tuned(prepared,
     assert not autotvm.GLOBAL_SCOPE.in_tuning
 
 
+@pytest.mark.slow
+def test_tvms_own_kernel_stays_where_it_is_faster(prepared, folder, monkeypatch):
+    from roller_tvm.measure.session import Outcome, TaskResult
+    from roller_tvm.relay.measure import Measurer
+
+    given = []
+
+    def measure(self, task, states, how="time", default=""):
+        given.append(default)
+        return TaskResult([Outcome("ok", 2e-3, (2e-3,)) for _ in states], None, Outcome("ok", 1e-3), True)
+
+    monkeypatch.setattr(Measurer, "measure", measure)
+    found = tuned(folder, prepared, "dense", "roller", 2)
+    assert found["status"] == "ok" and "own kernel stays" in found["reason"] and found["claimed_s"] == 1e-3 and given[0]
+    assert comes_again(folder, prepared, "dense", "roller", 2, found)
+    assert found["kernel"] != tuned(folder, prepared, "dense", "untuned", 0)["kernel"]  # built as Roller builds
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("tuner", ["autotvm", "roller"])
 def test_the_others(prepared, folder, tuner):

@@ -6,7 +6,7 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-from roller_tvm.compare.opened import OURS, remarked
+from roller_tvm.compare.opened import DEFAULT, OURS, remarked
 from roller_tvm.tvm_env import import_relay_tvm
 
 BUILT = "addresses in 64 bits, exp and tanh as arithmetic: built as roller_tvm.relay.build does"
@@ -60,15 +60,16 @@ def build_again(
 ) -> str:
     """The kernel of a schedule that ``tune`` has told; its file below the folder."""
     from roller_tvm.compare.relay.tasks import open_task
+    from roller_tvm.relay.cpu_code import cpu_code
 
     import_relay_tvm("comparing")
     opened = open_task(Path(task), case, target, Path(folder))
-    if tuner == "untuned":
-        return str(importlib.import_module(f"{__name__}.untuned").tune(opened, trials)["kernel"])
+    if schedule == DEFAULT:
+        with cpu_code(tuner in OURS, tuner in OURS):
+            return str(importlib.import_module(f"{__name__}.untuned").tune(opened, trials)["kernel"])
     if tuner == "autotvm":
         return opened.told(importlib.import_module(f"{__name__}.autotvm").build(opened, schedule))
     from roller_tvm.compare.relay.kernels import build_record
-    from roller_tvm.relay.cpu_code import cpu_code
     from roller_tvm.relay.measure import packs_weights
 
     packs = packs_weights(opened.search_task)

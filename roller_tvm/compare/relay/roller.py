@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from roller_tvm.compare.keeping import build_seconds
-from roller_tvm.compare.opened import first_right
-from roller_tvm.compare.relay.kernels import build_record
+from roller_tvm.compare.opened import DEFAULT, first_right
+from roller_tvm.compare.relay.kernels import build_default, build_record
 from roller_tvm.compare.relay.tasks import Opened
 from roller_tvm.compare.tiles import plan_tiles
 from roller_tvm.errors import UnsupportedOperator
@@ -74,15 +74,20 @@ def _measured(opened: Opened, candidates: Any, trials: int, start: float) -> dic
         for worker in pool.workers:  # imports are not tuning
             worker.call("hello", (), 120.0)
         began = time.perf_counter()
-        measured = Measurer(pool, Limits()).measure(task, [state for state, _ in states])
+        measured = Measurer(pool, Limits()).measure(task, [state for state, _ in states], default=opened.default)
         spent += time.perf_counter() - began
+    tried = sum(bool(o.repeats) for o in measured.outcomes)
+    if measured.winner is None and measured.default is not None and measured.default_wins:
+        path = build_default(opened.key, opened.dag, opened.target, opened.default, opened.kernels)
+        claimed = measured.default.seconds
+        return opened.found(path, spent, tried, claimed, [(spent, claimed)], DEFAULT,
+                            remark="TVM's own kernel stays")  # fmt: skip
     if measured.winner is None:
         kinds = ", ".join(f"{n} {kind}" for kind, n in measured.failures().items())
         return {"status": "failed", "reason": f"no plan works ({kinds})", "seconds": spent}
     state, number = states[measured.winner]
     line, seconds = record_line(task, state), measured.outcomes[measured.winner].seconds
     path = build_record(opened.key, opened.dag, opened.target, packs_weights(task), line, opened.kernels)
-    tried = sum(bool(o.repeats) for o in measured.outcomes)
     return _found(opened, path, line, candidates.plans[number], spent, tried, seconds, [(spent, seconds)])
 
 
