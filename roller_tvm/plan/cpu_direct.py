@@ -30,7 +30,7 @@ def construct_direct(search: Search, top: int) -> list[tuple[RProgram, ProgramEs
         vectors = [v for v in dict.fromkeys(vectors) if alone or g.stage.axes[last].is_box(v)] or [0]
     for outer in range(len(g.spatial) + 1):
         for vector in vectors:
-            only = not vector and not uneven and all(g.extents[i] == 1 for i in g.spatial if i != last)
+            only = last is not None and not vector and not uneven and all(g.extents[i] == 1 for i in g.spatial if i != last)
             if (chunk := _chunk(g, outer, vector, device.units if only else 0)) is None:
                 continue
             search.considered += 1
