@@ -15,6 +15,7 @@ _ESTIMATES = {
     "clock": "frequency",
     "fma_per_cycle": "fma",
     "fma_latency": "cycles",
+    "reorder_window": "instructions",
     "l1_bandwidth": "loads",
     "l2_bandwidth": "bandwidth",
     "l3_bandwidth": "bandwidth",

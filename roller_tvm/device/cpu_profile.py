@@ -18,7 +18,7 @@ from pathlib import Path
 
 from roller_tvm.device.cache import cache_folder, one_at_a_time, write_whole
 from roller_tvm.device.cpu_bench import SOURCE, NativeRunner
-from roller_tvm.device.cpu_data import Simd
+from roller_tvm.device.cpu_data import Simd, estimate
 from roller_tvm.device.cpu_detect import CpuFacts, detect_cpu
 from roller_tvm.device.cpu_measure import (
     CpuProfile,
@@ -283,6 +283,7 @@ def cpu_spec(
         vector_registers=simd.registers,
         fma_latency_cycles=profile.fma_latency_cycles,
         fma_per_cycle=profile.fma_per_cycle,
+        reorder_window=int(estimate("reorder_window")),
         **ways,
     )
     scaling = ", ".join(f"{n} {rate:.0f}" for n, rate in profile.scaling.items())

@@ -87,6 +87,9 @@ class Limits:
     A block also costs `shared_reserved_bytes` of its unit; allocations round up to `shared_granularity_bytes`
     for shared memory and, for registers, to `register_granularity` registers a warp.
 
+    `reorder_window` is how many instructions a core begins before the oldest of them is done: what follows a chain of
+    sums that wait for one another is begun while they do.
+
     `broadcast_registers` is a fact of the code generator beside a CPU: the vector registers that it needs at a time for
     values broadcast to several vectors; unknown, it may hold every value of a register tile that long.
 
@@ -115,6 +118,7 @@ class Limits:
     broadcast_registers: int | None = None
     fma_latency_cycles: float | None = None
     fma_per_cycle: float | None = None
+    reorder_window: int | None = None
     l1_ways: int | None = None
     l2_ways: int | None = None
     l3_ways: int | None = None

@@ -72,6 +72,7 @@ LIMITS = {
     "broadcast_registers": "registers",
     "fma_latency": "cycles",
     "fma_per_cycle": "fma",
+    "reorder_window": "instructions",
     "l1_ways": "ways",
     "l2_ways": "ways",
     "l3_ways": "ways",

@@ -23,6 +23,8 @@ TILE_OVERHEAD = 30
 CACHE_SHARE = 0.75
 # Load slots that one element behind a bounds check costs.
 GUARDED_LOADS = 4
+# Vectors that LLVM computes side by side in a loop that it vectorises itself; what is left of a row goes one by one.
+SIDE_BY_SIDE = 4
 # How sharply throughput and latency of the multiply-adds change over: the exponent of their norm (measured on Zen 3,
 # LLVM 10 and 22: 8 accumulators, just enough at a latency of 4 cycles and 2 a cycle, reach 92% of the peak).
 OVERLAP = 8
@@ -73,6 +75,7 @@ class CpuRates:
     ways: int  # of the nearest cache
     way_bytes: int
     broadcasts: int | None = None  # registers that broadcast values take at a time
+    window: int = 0  # instructions begun before the oldest is done
 
     @classmethod
     def of(cls, device: DeviceSpec, geometry: Geometry) -> CpuRates:
@@ -97,7 +100,7 @@ def _rates(device: DeviceSpec, element_bytes: int) -> CpuRates:
         1 / hertz, device.vector_bytes // element_bytes, device.limits.fma_per_cycle or 1.0,
         device.limits.fma_latency_cycles or 4.0, nearest / device.vector_bytes, device.limits.vector_registers or 16,
         device.far.line_bytes, tuple(caches), device.far.bandwidth_gbps * per_core, ways, held // ways,
-        device.limits.broadcast_registers,
+        device.limits.broadcast_registers, device.limits.reorder_window or 0,
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from math import prod
 
 from .cpu import (
     CALL,
+    SIDE_BY_SIDE,
     TILE_OVERHEAD,
     CpuRates,
     RegisterUse,
@@ -17,8 +18,6 @@ from .cpu import (
 )
 from .geometry import Geometry
 
-# Vectors that LLVM computes side by side in a loop that it vectorises itself; what is left of a row goes one by one.
-SIDE_BY_SIDE = 4
 # Cycles to enter and leave a row's loop: addresses, the trips that are left, a misprediction now and then (measured on
 # Zen 3: rows of 521 and 67 elements).
 ROW_OVERHEAD = 12

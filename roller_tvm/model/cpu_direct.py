@@ -7,7 +7,16 @@ from dataclasses import dataclass
 from math import ceil, prod
 
 from ..device import DeviceSpec
-from .cpu import CALL, GUARDED_LOADS, CpuRates, calls_of, epilogue_slots, instructions, prologue_slots
+from .cpu import (
+    CALL,
+    GUARDED_LOADS,
+    SIDE_BY_SIDE,
+    CpuRates,
+    calls_of,
+    epilogue_slots,
+    instructions,
+    prologue_slots,
+)
 from .estimate import LevelTime, ProgramEstimate
 from .geometry import Geometry
 
@@ -31,21 +40,33 @@ def block(extent: int) -> int:
 
 @dataclass(frozen=True)
 class Cycles:
-    """Cycles of one core that overlap: of instructions, of calls, of sums that wait for one another."""
+    """Cycles of one core that overlap: of instructions, of calls, of sums that wait for one another.
+
+    Parameters
+    ----------
+    chain : float
+        Of the sums, were each begun when the one before it is done.
+    chains, issued : float
+        How many sums there are, and instructions.
+    """
 
     instructions: float
     calls: float = 0.0
     chain: float = 0.0
+    chains: float = 0.0
+    issued: float = 0.0
 
     @classmethod
     def of(cls, stages: Sequence[Cycles]) -> Cycles:
         """Of several stages of many rows: what one waits for leaves time to the others, of another row if need be."""
-        columns = zip(*((s.instructions, s.calls, s.chain) for s in stages), strict=True)
-        return cls(*(sum(column) for column in columns))
+        columns = zip(*((s.instructions, s.calls, s.chain, s.issued) for s in stages), strict=True)
+        instructions, calls, chain, issued = (sum(column) for column in columns)
+        return cls(instructions, calls, chain, max(s.chains for s in stages), issued)
 
-    @property
-    def total(self) -> float:
-        return max(self.instructions, self.calls, self.chain)
+    def total(self, window: int) -> float:
+        """Of all of it, where a core begins `window` instructions before the oldest is done: later sums among them."""
+        ahead = 1 + window * self.chains / self.issued if self.issued else 1.0
+        return max(self.instructions, self.calls, self.chain / ahead)
 
 
 def stage_cycles(geometry: Geometry, rates: CpuRates, vector: int) -> Cycles:
@@ -68,20 +89,24 @@ def stage_cycles(geometry: Geometry, rates: CpuRates, vector: int) -> Cycles:
         and not (any(op.opaque) and vector > block(g.extents[last]))
         for op in g.operands
     ]
-    vectorised = max(1, min(vector, rates.lanes)) if last is not None and all(contiguous) else 1
+    vectorised = max(1.0, min(vector, rates.lanes)) if last is not None and all(contiguous) else 1.0
+    if last is not None and vector <= 1 and not g.reduce and all(contiguous) and not any(op.guarded for op in inner):
+        alone = g.extents[last] % (SIDE_BY_SIDE * rates.lanes)  # LLVM's own vectors
+        vectorised = g.extents[last] / ((g.extents[last] - alone) / rates.lanes + alone)
     loads = sum(points / (vectorised if c else 1) for c in contiguous)
     guards = sum(  # one check a vector, or one an element that is loaded alone
         points if last in op.guard_axes else GUARDED_LOADS * points / vectorised for op in g.operands if op.guarded
     )
     calls = points * calls_of(g.stage.ops, *(op.functions for op in inner))
     calls += outputs * calls_of(g.epilogue_functions)
+    arithmetic = points / vectorised * per_point
+    after = outputs * (1 + epilogue_slots(g)) / vectorised
     return Cycles(
-        guards
-        + points / vectorised * per_point / rates.fma
-        + loads / rates.loads
-        + outputs * (1 + epilogue_slots(g)) / vectorised,
+        guards + arithmetic / rates.fma + loads / rates.loads + after,
         calls * CALL,
         points / vectorised * rates.latency if g.reduce else 0.0,  # one accumulator at a time
+        outputs / vectorised if g.reduce else 0.0,
+        arithmetic + loads + after + calls * CALL * rates.fma,
     )
 
 
@@ -103,7 +128,7 @@ def streamed(
             break
     units = min(device.units, chunks)
     together = Cycles.of(stages)
-    cycles = together.total + (trips or chunks) * len(stages) * STAGE_OVERHEAD
+    cycles = together.total(rates.window) + (trips or chunks) * len(stages) * STAGE_OVERHEAD
     busiest = ceil(chunks / device.units) / chunks
     memory = moved * busiest / rate
     core = cycles * busiest

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from roller_tvm.expr.operators import operator, parse_operator
 from roller_tvm.model import cpu
+from roller_tvm.model.cpu_direct import Cycles, stage_cycles
 from roller_tvm.model.geometry import Geometry
 from roller_tvm.model.gpu_direct import direct_estimate, reduce_estimate
 from roller_tvm.plan import construct
@@ -170,6 +171,27 @@ def test_register_use_of_known_tiles():
     assert cpu.register_use(geometry, (4, 8, 1), 8).registers <= 4 + 1 + 4
     transposed, _ = geometry_of("matmul", m=64, n=64, k=64, layout="NT")
     assert cpu.register_use(transposed, (6, 16, 1), 8).gathers == 16
+
+
+def test_sums_that_wait_leave_time_to_those_that_a_core_begins_meanwhile():
+    stage = Cycles(10.0, chain=100.0, chains=4, issued=40)  # 10 instructions a sum
+    assert stage.total(0) == 100 and stage.total(10) == 50 and stage.total(1000) == 10
+    both = Cycles.of([stage, Cycles(30.0, issued=120)])  # and 30 more until the next sum
+    assert both.total(40) == 50 and both.total(1000) == 40
+
+
+def test_rows_of_no_vectors_are_the_compilers():
+    """Long rows of an odd length come near those that vectors divide; a reduction stays one by one."""
+    spec = device("avx2")
+
+    def cycles(width, **words):
+        geometry, _ = geometry_of("relu", shape=(64, width), **words)
+        return stage_cycles(geometry, cpu.CpuRates.of(spec, geometry), 0).instructions / width
+
+    assert cycles(997) < 1.2 * cycles(992) and cycles(31) > 4 * cycles(32)
+    geometry, _ = geometry_of("reduce_sum", shape=(997, 64), axis=(1,))
+    rates = cpu.CpuRates.of(spec, geometry)
+    assert stage_cycles(geometry, rates, 0).chain == geometry.stage.points * rates.latency
 
 
 def test_rows_a_page_apart_push_each_other_out_of_the_nearest_cache():

