@@ -23,7 +23,7 @@ def markdown(report: Report, command: str = "") -> str:
     command : str
         What made it, told below.
     """
-    rows = [row for row in report.rows if row.cell(report.base) is not None]
+    rows = [row for row in report.rows if _done(row.cell(report.base))]
     compared = sum(_timed(row.cell(report.base)) for row in rows)
     if not compared:
         return ""
@@ -56,11 +56,16 @@ def _timed(cell: Cell | None) -> bool:
     return cell is not None and cell.timed
 
 
+def _done(cell: Cell | None) -> bool:
+    """Whether a case is to be shown: while its kernels are not timed yet it is not."""
+    return cell is not None and (cell.timed or cell.status != "ok")
+
+
 def _own(row: Row, label: str) -> str:
     cell = row.cell(label)
     assert cell is not None
     if not cell.timed:
-        return cell.status if cell.status != "ok" else "not timed"
+        return cell.status
     rate = row.gflops(cell)
     return duration(cell.seconds) + ("" if math.isnan(rate) else f", {rate:.0f} GFLOP/s")
 

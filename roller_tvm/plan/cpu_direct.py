@@ -28,10 +28,10 @@ def construct_direct(search: Search, top: int) -> list[tuple[RProgram, ProgramEs
         vectors = [v for v in (longest, 16, 8, 4) if v <= longest and g.extents[last] % v == 0]
         # Unless it is alone, a region is computed inside a vector's loop.
         vectors = [v for v in dict.fromkeys(vectors) if alone or g.stage.axes[last].is_box(v)] or [0]
+    only = last is not None and not uneven and all(g.extents[i] == 1 for i in g.spatial if i != last)
     for outer in range(len(g.spatial) + 1):
         for vector in vectors:
-            only = last is not None and not vector and not uneven and all(g.extents[i] == 1 for i in g.spatial if i != last)
-            if (chunk := _chunk(g, outer, vector, device.units if only else 0)) is None:
+            if (chunk := _chunk(g, outer, vector, device.units if only and not vector else 0)) is None:
                 continue
             search.considered += 1
             chunks = prod(ceil(e / c) for e, c in zip(g.extents, chunk, strict=True))
