@@ -81,6 +81,19 @@ def with_wide_indices(func: Any) -> Any:
     return func.with_body(tir.stmt_functor.substitute(body, narrow))
 
 
+def lanes_of(node: Any) -> dict[str, Any]:
+    """Which lanes of a vector a load or a store is of, where that is not all: TVM 0.18 and later mask what stands over.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> lanes_of(SimpleNamespace(predicate=None)), lanes_of(SimpleNamespace(predicate="mask"))
+    ({}, {'predicate': 'mask'})
+    """
+    predicate = getattr(node, "predicate", None)
+    return {} if predicate is None else {"predicate": predicate}
+
+
 class _Widening:
     def __init__(self) -> None:
         from tvm import tir
@@ -101,9 +114,9 @@ class _Widening:
         from tvm import tir
 
         if isinstance(node, tir.BufferLoad):
-            return tir.BufferLoad(node.buffer, [self.widened(i) for i in node.indices])
+            return tir.BufferLoad(node.buffer, [self.widened(i) for i in node.indices], **lanes_of(node))
         if isinstance(node, tir.BufferStore):
-            return tir.BufferStore(node.buffer, node.value, [self.widened(i) for i in node.indices])
+            return tir.BufferStore(node.buffer, node.value, [self.widened(i) for i in node.indices], **lanes_of(node))
         if isinstance(node, tir.LetStmt) and node.var in self.wide:
             return tir.LetStmt(self.wide[node.var], self.widened(node.value), node.body)
         if isinstance(node, tir.For) and node.loop_var in self.wide:
