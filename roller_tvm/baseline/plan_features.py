@@ -23,7 +23,7 @@ _RECIPES = tuple(RECIPES)
 def _names() -> tuple[str, ...]:
     tiles = [f"{part} {t} axis {a}" for part in ("extent", "count") for t in range(TILES) for a in range(AXES)]
     levels = [f"bytes per flop {level}" for level in range(LEVELS)]
-    rest = ["kernels", "flops", "blocks", "waves", "idle", "registers", "near bytes", "outputs of a tile", "vector",
+    rest = ["nests", "flops", "blocks", "waves", "idle", "registers", "near bytes", "outputs of a tile", "vector",
             "unrolled", "packed", "inlined", "lanes", "recipe"]  # fmt: skip
     order = [f"order axis {a}" for a in range(AXES)]
     return (*tiles, *levels, *order, *rest)
@@ -73,7 +73,7 @@ def plan_features(ranked: RankedPlan, device: DeviceSpec, nest: int | None = Non
     for n, axis in enumerate(axes):
         row[f"order axis {n}"] = program.choice(f"order:{axis}", -1)
     row |= {
-        "kernels": len(plan.programs), "flops": _log(flops), "blocks": _log(estimate.blocks),
+        "nests": len(plan.programs), "flops": _log(flops), "blocks": _log(estimate.blocks),
         "waves": _log(estimate.waves), "idle": 1 - estimate.utilisation, "registers": estimate.registers,
         "near bytes": _log(estimate.shared_bytes), "outputs of a tile": _log(_outputs(program, stage)),
         "vector": program.choice("vector"), "unrolled": _log(prod(program.choices_of("unroll").values())),

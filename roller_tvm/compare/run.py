@@ -165,7 +165,7 @@ class Comparison:
     def forget(self, tuners: str, cases: Sequence[Case]) -> None:
         """Do again what these tuners, names or labels with commas, have done on these cases; ``times``: only time.
 
-        A case of another machine keeps its times: it would have to be tuned here first.
+        ``times`` leaves a case of another machine its times: it would have to be tuned here first.
         """
         words = {w.strip() for w in tuners.split(",") if w.strip()}
         times, words = TIMES in words, words - {TIMES}
@@ -203,8 +203,13 @@ class Comparison:
                 kept.unlink(missing_ok=True)
 
     def retry(self) -> None:
-        """Go on with what crashed, failed or ran out of time here; tuners that keep their records have lost nothing."""
+        """Go on with what crashed, failed or ran out of time here; tuners that keep their records have lost nothing.
+
+        Kernels that could not be built again are asked for once more.
+        """
         for key, tuned in list(self.results.tuned.items()):
+            if tuned.reason.startswith(NOT_AGAIN):
+                self.results.tuned[key] = replace(tuned, reason="")
             if tuned.status in ("timeout", "crash", "failed") and tuned.environment not in self.elsewhere:
                 del self.results.tuned[key]
 

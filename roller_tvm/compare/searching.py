@@ -81,7 +81,8 @@ def chosen(tried: Sequence[Tried], measure: PlanMeasuring) -> list[Tried]:
     worked = sorted((t for t in tried if math.isfinite(t.seconds)), key=lambda t: t.seconds)
     finalists, others = worked[: measure.limits.finalists], worked[measure.limits.finalists :]
     again = zip(finalists, measure.in_turns([t.plan for t in finalists]) if finalists else (), strict=True)
-    return [*sorted((replace(t, seconds=s) for t, s in again), key=lambda t: t.seconds), *others]
+    ranked = sorted((replace(t, seconds=s) for t, s in again if math.isfinite(s)), key=lambda t: t.seconds)
+    return [*ranked, *others]
 
 
 def ranked(opened: OpenedTask, roller: Any) -> dict[str, Any]:

@@ -12,6 +12,7 @@ What is unrolled lets the compiler see which products meet a zero.
 from __future__ import annotations
 
 from ..expr import TensorExpression
+from ..plan.cpu_dilated import output_axes
 from ..plan.program import RProgram
 from .cpu import vector_last, vector_name
 from .loops import open_parts
@@ -30,7 +31,7 @@ def lower_cpu_dilated(expression: TensorExpression, program: RProgram) -> list[S
     out = output.name
     opened, loops = open_parts(out, output.spatial)
     steps += opened
-    taken = {axis: chunk[name] for name, axis in output_axes(expression, program).items()}
+    taken = {axis: chunk[name] for name, axis in output_axes(expression, anchor, output, program.inlined).items()}
     for axis, loop in zip(output.spatial, loops, strict=True):
         steps.append(Split(out, loop, (taken.get(axis.name, axis.extent),), (f"{loop}.p", f"{loop}.i")))
     outer, rest = tuple(f"{loop}.p" for loop in loops), [f"{loop}.i" for loop in loops]
@@ -72,24 +73,3 @@ def _tiles(expression: TensorExpression, program: RProgram, inner: str) -> list[
     if last:
         steps.append(Vectorize(inner, last))
     return steps
-
-
-def output_axes(expression: TensorExpression, program: RProgram) -> dict[str, str]:
-    """The axis of the output that each axis of the anchor becomes.
-
-    Examples
-    --------
-    >>> from roller_tvm.expr.operators import operator
-    >>> conv = operator("conv2d_nchw", n=1, c=8, h=8, w=8, f=8, k=3)
-    >>> output_axes(conv, RProgram("cpu.direct", "conv2d", "conv2d", ()))["oh"]
-    'oh'
-    """
-    anchor, output = expression.stage(program.anchor), expression.stage(program.output)
-    if anchor is output:
-        return {a.name: a.name for a in anchor.spatial}
-    reads = [a for a in expression.resolve(output, program.inlined) if a.tensor == anchor.name]
-    return {
-        own.terms[0][0]: read.terms[0][0]
-        for own, read in zip(anchor.write().indices, reads[0].indices, strict=True)
-        if read.terms
-    }

@@ -3,6 +3,7 @@
 Shape of the loops::
 
     cpu.direct   outer.. -> parallel   rest   v -> vector                      output; anchor inside
+                 last -> parallel                                              where no vector divides the only loop
 """
 
 from __future__ import annotations

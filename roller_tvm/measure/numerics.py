@@ -17,10 +17,10 @@ SLACK = 16.0
 #: Of the largest magnitude, an error whatever the type and the sum. Of 25088 terms float16 itself is off by 0.04, of
 #: 4608 bfloat16 by 0.13, while a ninth of a 3x3 window's terms left out is 0.33 and a result of zeros 1.
 MOST = 0.25
-#: numpy has no bfloat16; its values are compared as the float32 they convert to.
 #: Of a reference that says something: the share of its values that are numbers, and the largest of them over the
 #: typical one. Errors are held against the largest: a few poles of a quotient would hide those of all others.
 NUMBERS, LARGEST = 0.99, 1e3
+#: numpy has no bfloat16; its values are compared as the float32 they convert to.
 EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 

@@ -75,7 +75,8 @@ def stage_cycles(geometry: Geometry, rates: CpuRates, vector: int) -> Cycles:
     Parameters
     ----------
     vector : int
-        Neighbours along the vector axis that are computed at a time; up to 1: one by one.
+        Neighbours along the vector axis that are computed at a time; up to 1: one by one, unless LLVM makes vectors
+        of them itself.
     """
     g = geometry
     outputs = prod(g.extents[i] for i in g.spatial)
@@ -90,7 +91,9 @@ def stage_cycles(geometry: Geometry, rates: CpuRates, vector: int) -> Cycles:
         for op in g.operands
     ]
     vectorised = max(1.0, min(vector, rates.lanes)) if last is not None and all(contiguous) else 1.0
-    if last is not None and vector <= 1 and not g.reduce and all(contiguous) and not any(op.guarded for op in inner):
+    if last is not None and vector <= 1 and not g.reduce and all(contiguous) and not any(
+        op.guarded or any(op.opaque) for op in inner
+    ):
         alone = g.extents[last] % (SIDE_BY_SIDE * rates.lanes)  # LLVM's own vectors
         vectorised = g.extents[last] / ((g.extents[last] - alone) / rates.lanes + alone)
     loads = sum(points / (vectorised if c else 1) for c in contiguous)

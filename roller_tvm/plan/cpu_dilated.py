@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import product
 from math import prod
 
-from ..expr import Index, TensorExpression
+from ..expr import Index, Stage, TensorExpression
 from ..model.cpu import CpuRates
 from ..model.cpu_dilated import dilated_estimate, strides
 from ..model.estimate import ProgramEstimate
@@ -61,6 +61,28 @@ def turned(expression: TensorExpression, nests: tuple[NestShape, ...]) -> tuple[
     order = [s.name for s in expression.stages]
     inlined = tuple(sorted({*product_.inlined, *last.inlined}, key=order.index))
     return (*before, TurnedNest(anchor.name, output.name, inlined))
+
+
+def output_axes(
+    expression: TensorExpression, anchor: Stage, output: Stage, inlined: Sequence[str]
+) -> dict[str, str]:
+    """The axis of the output that each axis of the anchor becomes.
+
+    Examples
+    --------
+    >>> from roller_tvm.expr.operators import operator
+    >>> conv = operator("conv2d_nchw", n=1, c=8, h=8, w=8, f=8, k=3)
+    >>> output_axes(conv, conv.anchor, conv.anchor, ())["oh"]
+    'oh'
+    """
+    if anchor is output:
+        return {a.name: a.name for a in anchor.spatial}
+    reads = [a for a in expression.resolve(output, inlined) if a.tensor == anchor.name]
+    return {
+        own.terms[0][0]: read.terms[0][0]
+        for own, read in zip(anchor.write().indices, reads[0].indices, strict=True)
+        if read.terms
+    }
 
 
 def dilated(geometry: Geometry, inlined: Sequence[str]) -> bool:
@@ -138,9 +160,9 @@ def _program(search: Search, chunk: Tile, tile: Tile, vector: bool) -> RProgram:
     tiles = (search.rtile("l2", chunk), search.rtile("register", register))
     output = g.expression.stage(search.nest.output)
     rates = CpuRates.of(search.device, g)
-    stored = next((a.extent for a in reversed(output.spatial) if a.extent > 1), 1)
-    if output is g.stage and g.vector_axis is not None:
-        stored = chunk[g.vector_axis]
-    wide = max(e for e in vector_extents(stored, rates.lanes, 1) if stored % e == 0)
+    stored = next((a for a in reversed(output.spatial) if a.extent > 1), output.spatial[-1])
+    of = output_axes(g.expression, g.stage, output, search.nest.inlined)
+    lengths = {of[name]: length for name, length in zip(g.axes, chunk, strict=True) if name in of}
+    wide = max(e for e in vector_extents(lengths.get(stored.name, stored.extent), rates.lanes, 1))
     choices = tuple((f"unroll:{g.axes[i]}", tile[i]) for i in reversed(g.reduce) if tile[i] > 1)
     return search.program("cpu.dilated", tiles, (*choices, ("columns", int(not vector)), ("vector", wide)))

@@ -1,4 +1,4 @@
-"""Construction of recipe cpu.direct: vectorised rows, outer rows in parallel."""
+"""Construction of recipe cpu.direct: vectorised rows, outer rows in parallel; or a single loop that threads share."""
 
 from __future__ import annotations
 

@@ -20,6 +20,8 @@ from .timing import simulate
 from .vdevice import VDevice
 
 POLICY = "side by side"
+#: Chunks of an operator that are shared out one by one; with more no thread is left idle, and there is nothing to gain.
+MANY = 4096
 
 
 def nests_kernel(nests: Sequence[tuple[int, float]], seconds: float, device: DeviceSpec) -> RKernel:
@@ -79,12 +81,16 @@ def plan_regions(
     live = Live(graph, frozenset(kept))
     parts: list[Part] = []
     for wave in graph.waves:
-        free = [o for o in wave if o.name not in apart]
-        for group in [*_groups(free, device), *([o] for o in wave if o.name in apart)]:
+        many = {o.name: n for o in wave if (n := max(p.tasks for p in o.fastest.phases)) > MANY}
+        free = [o for o in wave if o.name not in apart and o.name not in many]
+        for group in [*_groups(free, device), *([o] for o in wave if o not in free)]:
             names = [o.name for o in group]
             together = len(group) > 1 and live.alone(names) <= memory.limit_bytes
-            reasons = () if together or len(group) == 1 else (
-                f"{', '.join(names)}: {size(live.alone(names))} would be alive, {memory}",)
+            reasons: tuple[str, ...] = ()
+            if len(group) > 1 and not together:
+                reasons = (f"{', '.join(names)}: {size(live.alone(names))} would be alive, {memory}",)
+            elif names[0] in many:
+                reasons = (f"{names[0]}: its {many[names[0]]} chunks leave no thread idle",)
             parts += [_together(group, device)] if together else [_apart(o, device, reasons) for o in group]
             for some in [names] if together else [[n] for n in names]:
                 live.add(some)

@@ -206,10 +206,13 @@ class Store:
         for mod in task.workloads:
             check_replay(mod, schedule, self.target, task.name)
         with deferred_interrupt(), self._writing():
-            self.note(note)  # first: a record without one counts as MetaSchedule's own
+            if not note.reason:  # a record without a note counts as MetaSchedule's own
+                self.note(note)
             for mod in task.workloads:
                 workload = self.database.commit_workload(mod)
                 self.database.commit_tuning_record(record_of(workload, schedule.trace, self.target, repeats))
+            if note.reason:  # that of TVM's own schedule, which nobody writes once the note is there
+                self.note(note)
 
     def share(self, task: Any) -> None:
         """Give the first function's best record to the task's other functions, which differ in a mark."""

@@ -133,6 +133,8 @@ def test_noise_does_not_choose():
         (plans[2], 1.15), (plans[1], 1.25), (plans[0], 1.4), (plans[4], 1.3),
     ]  # fmt: skip
     assert chosen(tried[3:4], measure) == []
+    again[id(plans[2])] = math.inf  # the second time it crashed
+    assert [t.plan for t in chosen(tried, measure)] == [plans[1], plans[0], plans[4]]
 
 
 def test_what_cannot_be_searched():

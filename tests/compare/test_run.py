@@ -227,6 +227,11 @@ def test_a_kernel_that_cannot_be_had_again_is_told_where_nothing_was_timed(half)
         assert sum("cannot be built again" in line for line in lines) == 1
     assert [c.timed for c in found.values()] == [True, False, True]
     assert found["untuned"].status == "ok" and "cannot be built again" in found["untuned"].reason
+    with Comparison(request(folder)) as comparison:
+        comparison.open()
+        assert comparison.results.finished(cases[1].digest, [t.label for t in TUNERS])
+        comparison.retry()  # perhaps it was just a full disk
+        assert not comparison.results.finished(cases[1].digest, [t.label for t in TUNERS])
 
 
 def test_times_are_not_lost_to_new_names_of_kernels(half):

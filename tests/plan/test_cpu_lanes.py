@@ -37,8 +37,6 @@ def test_sums_of_rows_are_one_parallel_loop(on, parts):
     plan = construct(operator("reduce_sum", shape=(1024, 768), axis=(1,)), device(on)).best.plan
     assert [p.recipe for p in plan.programs] == ["cpu.lanes"]
     assert [s.parts for s in plan.split_reductions] == parts
-    few = construct(operator("reduce_sum", shape=(128, 768), axis=(1,)), device(on)).best.plan
-    assert [p.recipe for p in few.programs] in (["cpu.lanes"], ["cpu.rows"])
 
 
 def test_few_lanes_are_merged_one_by_one():

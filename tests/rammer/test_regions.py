@@ -51,6 +51,14 @@ def test_what_keeps_all_threads_busy_is_left_alone() -> None:
     assert plan.seconds == plan.sequential_seconds
 
 
+def test_chunks_without_number_are_not_shared_out_one_by_one() -> None:
+    """Elementwise loops of an odd length: each element is an iteration of the parallel loop."""
+    plan = plan_graph(graph_of(*(kernel(1_000_003, 1e-4) for _ in range(4)), kernel(1, 10.0), kernel(1, 10.0)), FOUR)
+    together = [part for part in plan.parts if part.program is not None]
+    assert len(plan.parts) == 5 and [[o for o, _ in part.kernels] for part in together] == [["op4", "op5"]]
+    assert sum("1000003 chunks leave no thread idle" in reason for p in plan.parts for reason in p.reasons) == 4
+
+
 def test_an_operator_of_three_chunks_takes_a_fourth_along() -> None:
     """Full ones stay by themselves although the wave is the same."""
     plan = plan_graph(graph_of(kernel(3, 50.0), kernel(4, 50.0), kernel(1, 50.0), kernel(4, 50.0)), FOUR)
