@@ -66,7 +66,7 @@ class Cycles:
     def total(self, window: int) -> float:
         """Of all of it, where a core begins `window` instructions before the oldest is done: later sums among them."""
         ahead = 1 + window * self.chains / self.issued if self.issued else 1.0
-        return max(self.instructions, self.calls, self.chain / ahead)
+        return max(self.instructions, self.calls, self.chain / max(1.0, min(ahead, self.chains)))
 
 
 def stage_cycles(geometry: Geometry, rates: CpuRates, vector: int) -> Cycles:

@@ -1,5 +1,6 @@
 """Predictions hold to what is certain: no faster than the device, and more work never takes less time."""
 
+from dataclasses import replace
 from math import ceil, prod
 
 import pytest
@@ -175,9 +176,10 @@ def test_register_use_of_known_tiles():
 
 def test_sums_that_wait_leave_time_to_those_that_a_core_begins_meanwhile():
     stage = Cycles(10.0, chain=100.0, chains=4, issued=40)  # 10 instructions a sum
-    assert stage.total(0) == 100 and stage.total(10) == 50 and stage.total(1000) == 10
+    assert stage.total(0) == 100 and stage.total(10) == 50 and stage.total(1000) == 25
+    assert replace(stage, chains=1).total(1000) == 100  # there is no later one
     both = Cycles.of([stage, Cycles(30.0, issued=120)])  # and 30 more until the next sum
-    assert both.total(40) == 50 and both.total(1000) == 40
+    assert both.total(40) == 50 and both.total(1000) == 40 and both.total(0) == 100
 
 
 def test_rows_of_no_vectors_are_the_compilers():
