@@ -359,7 +359,7 @@ def test_on_a_cpu_branches_share_a_parallel_region(name):
     body, *shapes = NETS[name]
     mod, given = module(body, *shapes), [values(*shape) for shape in shapes]
     target = tvm.target.Target(LLVM)
-    four = replace(device("avx2"), name="four", units=4, launch_overhead_us=0.5)
+    four = replace(device("avx2"), name="four", units=4, launch_overhead_us=0.2)
     fuse = FuseRTasks(target, four)
     for result, expected in zip(run(build(mod, target, device=four, fuse_rtasks=fuse), *given), default(mod, *given),
                                 strict=True):
@@ -372,7 +372,7 @@ def test_on_a_cpu_branches_share_a_parallel_region(name):
 def test_the_pass_alone_schedules_a_cpu_s_functions():
     mod, x = module(inception, (1, 8, 8, 8)), values(1, 8, 8, 8)
     target = tvm.target.Target(LLVM)
-    four = replace(device("avx2"), name="four", units=4, launch_overhead_us=0.5)
+    four = replace(device("avx2"), name="four", units=4, launch_overhead_us=0.2)
     fused = FuseRTasks(target, four)(mod)
     assert "side_by_side" in [v.name_hint for v in fused.get_global_vars()]
     built = tvm.compile(fused, target, relax_pipeline=lower(target))
