@@ -43,7 +43,7 @@ def markdown(report: Report, command: str = "") -> str:
     e = report.environment
     told = f"{', '.join(where)}; {e.get('threads', '?')} threads; TVM {e.get('tvm', '?')}."
     lines += ["", f"{told}{f' Made by `{command}`.' if command else ''}"]
-    if notes := [*report.remarks(), *report.notes()]:
+    if notes := report.to_know():
         lines += ["", *(f"- {note}" for note in notes)]
     return "\n".join(lines) + "\n"
 

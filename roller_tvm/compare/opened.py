@@ -82,6 +82,11 @@ class OpenedTask:
             **({} if thought is None else {"predicted_s": thought.seconds, "thought": str(thought)}),
         }  # fmt: skip
 
+    def found_default(self, kernel: Path, seconds: float, trials: int, claimed_s: float) -> dict[str, Any]:
+        """Fields of ``results.Tuned`` for Roller where TVM's own kernel measures faster than its plans."""
+        return self.found(kernel, seconds, trials, claimed_s, [(seconds, claimed_s)], DEFAULT,
+                          remark="TVM's own kernel stays")  # fmt: skip
+
 
 def remarked(found: dict[str, Any], remark: str) -> dict[str, Any]:
     """Fields of ``results.Tuned`` with something more to know about the kernel, where it is right."""

@@ -63,7 +63,7 @@ def page(report: Report, drawings: Mapping[str, str], losses: str, command: str 
         parts += ["<h2>Whole models</h2>", f'<pre class="table">{escape(told)}</pre>']
     parts += ["<h2>Every operator</h2>", _table(report)]
     parts += ["<h2>Where Roller loses most</h2>", f"<pre>{escape(losses)}</pre>"]
-    if notes := [*report.remarks(), *report.notes()]:  # claims that did not hold among them
+    if notes := report.to_know():  # claims that did not hold among them
         parts += ["<h2>To know about these figures</h2>", f"<pre>{escape(chr(10).join(notes))}</pre>"]
     facts_text = "\n".join(f"{name}: {value}" for name, value in e.items())
     parts += ["<h2>Environment</h2>", f"<pre>{escape(facts_text)}</pre>", "</body></html>\n"]

@@ -196,6 +196,10 @@ class Report:
         return [f"{label}: {'' if status == 'ok' else status + ', '}{reason} ({count} case{'s' * (count > 1)})"
                 for (label, status, reason), count in reasons.items()]  # fmt: skip
 
+    def to_know(self) -> list[str]:
+        """What a reader of its figures is told: `remarks`, then `notes`."""
+        return [*self.remarks(), *self.notes()]
+
     def notes(self) -> list[str]:
         """What to know about the figures as such: several machines, a machine that was not at rest, lies."""
         told = []

@@ -39,7 +39,7 @@ def text(report: Report) -> str:
     lines += [_row(row, report) for row in report.rows]
     lines += ["", *summary(report)]
     lines += whole_models(report)
-    if told := [*report.remarks(), *report.notes()]:
+    if told := report.to_know():
         lines += ["", *told]
     return "\n".join(lines) + "\n"
 

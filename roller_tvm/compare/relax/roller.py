@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from roller_tvm.compare.keeping import build_seconds
-from roller_tvm.compare.opened import DEFAULT, first_right
+from roller_tvm.compare.opened import first_right
 from roller_tvm.compare.relax.kernels import build_record
 from roller_tvm.compare.relax.tasks import Opened
 from roller_tvm.compare.tiles import plan_tiles
@@ -83,8 +83,7 @@ def _measured(opened: Opened, plans: list[Any], spent: float) -> dict[str, Any]:
     if measured.winner is None:  # TVM's own kernel is faster: what a database then says
         path = build_record(opened.key, opened.text, opened.target, opened.constants, "", opened.kernels)
         claimed = measured.default.seconds if measured.default is not None else math.nan
-        return opened.found(path, spent, tried, claimed, [(spent, claimed)], DEFAULT,
-                            remark="TVM's own kernel stays")  # fmt: skip
+        return opened.found_default(path, spent, tried, claimed)
     plan, schedule = plans[measured.winner]
     line, seconds = record_line(opened.mod, schedule, opened.target), measured.outcomes[measured.winner].seconds
     path = build_record(opened.key, opened.text, opened.target, opened.constants, line, opened.kernels)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from roller_tvm.compare.keeping import build_seconds
-from roller_tvm.compare.opened import DEFAULT, first_right
+from roller_tvm.compare.opened import first_right
 from roller_tvm.compare.relay.kernels import build_default, build_record
 from roller_tvm.compare.relay.tasks import Opened
 from roller_tvm.compare.tiles import plan_tiles
@@ -79,9 +79,7 @@ def _measured(opened: Opened, candidates: Any, trials: int, start: float) -> dic
     tried = sum(bool(o.repeats) for o in measured.outcomes)
     if measured.winner is None and measured.default is not None and measured.default_wins:
         path = build_default(opened.key, opened.dag, opened.target, opened.default, opened.kernels)
-        claimed = measured.default.seconds
-        return opened.found(path, spent, tried, claimed, [(spent, claimed)], DEFAULT,
-                            remark="TVM's own kernel stays")  # fmt: skip
+        return opened.found_default(path, spent, tried, measured.default.seconds)
     if measured.winner is None:
         kinds = ", ".join(f"{n} {kind}" for kind, n in measured.failures().items())
         return {"status": "failed", "reason": f"no plan works ({kinds})", "seconds": spent}
