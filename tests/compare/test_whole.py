@@ -3,6 +3,7 @@
 import doctest
 import importlib.util
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -12,10 +13,10 @@ from roller_tvm.compare.run import Comparison, Request
 from roller_tvm.compare.suite import Case
 from roller_tvm.compare.table import text
 from roller_tvm.compare.tuner import Tuner, default_tuners, parse_tuners
-from roller_tvm.compare.whole import jobs, latency, running
+from roller_tvm.compare.whole import jobs, latency, running, torch, torchcompile
 from roller_tvm.compare.whole.running import Runnable, relative_error
 from roller_tvm.compare.whole.zoo import find_model, randomise
-from roller_tvm.errors import BadInput, MeasureError
+from roller_tvm.errors import BadInput, MeasureError, UnsupportedOperator
 
 from ..plan.devices import device
 from .fake_line.whole import doubled
@@ -163,3 +164,44 @@ def test_tuners_of_whole_models():
     assert default_tuners("relay", "cpu", "model").split(",")[-3:] == ["onnxruntime", "torch", "torchcompile"]
     assert "xgboost" not in default_tuners("relax", "cpu", "model")
     assert Tuner.parse("torch").refusal("relax", "cpu") and not Tuner.parse("torch").refusal("relax", "cpu", "model")
+
+
+FAKE_TORCH = '''
+import contextlib
+__version__ = "0"
+inference_mode, from_numpy, set_num_threads = contextlib.nullcontext, lambda array: array, lambda count: None
+def compile(module):
+    module.compiled = True
+    return module
+'''
+FAKE_ONNX2TORCH = '''
+import torchvision
+from torchvision.ops import roi_align
+class Tensor:
+    def __init__(self, array): self.array = array
+    def numpy(self): return self.array
+class Module:
+    compiled = False
+    def eval(self): return self
+    def __call__(self, x): return Tensor(x * (2 if self.compiled else 3))
+def convert(file): return Module()
+'''
+
+
+def test_torch_needs_no_torchvision(tmp_path, monkeypatch):
+    (tmp_path / "torch.py").write_text(FAKE_TORCH)
+    (tmp_path / "onnx2torch.py").write_text(FAKE_ONNX2TORCH)
+    for name in ("torch", "onnx2torch", "torchvision", "torchvision.ops"):
+        monkeypatch.setitem(sys.modules, name, None)  # so that it is as before afterwards
+        del sys.modules[name]
+    monkeypatch.syspath_prepend(tmp_path)
+    looked = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda n: None if n == "torchvision" else looked(n))
+    np.savez(tmp_path / "in.npz", x=np.ones(2, np.float32))
+    model = {"onnx": "net.onnx", "title": "net", "inputs": str(tmp_path / "in.npz")}
+    assert torch.build(model, tmp_path, 1)["schedule"] == "torch 0"
+    inputs = {"x": np.ones(2, np.float32)}
+    assert torch.open_model(tmp_path, inputs, 1).outputs()[0][0] == 3.0
+    assert torchcompile.open_model(tmp_path, inputs, 1).outputs()[0][0] == 2.0
+    with pytest.raises(UnsupportedOperator, match="torchvision is not installed"):
+        sys.modules["torchvision"].ops.nms()

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 import time
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from roller_tvm.compare.whole.running import Arrays, Running
 from roller_tvm.errors import UnsupportedOperator
+
+#: Without the package that onnx2torch asks for, of which there is no build for torch without CUDA.
+REMEDY = "pip install torch && pip install --no-deps onnx2torch"
 
 
 def build(model: dict[str, Any], output: Path, threads: int, compiled: bool = False) -> dict[str, Any]:
@@ -16,7 +22,7 @@ def build(model: dict[str, Any], output: Path, threads: int, compiled: bool = Fa
 
     lacking = unavailable(model)
     if lacking:
-        raise UnsupportedOperator(lacking, model["title"], "pip install torch onnx2torch")
+        raise UnsupportedOperator(lacking, model["title"], REMEDY)
     import torch
 
     start = time.perf_counter()
@@ -28,8 +34,6 @@ def build(model: dict[str, Any], output: Path, threads: int, compiled: bool = Fa
 
 def unavailable(model: dict[str, Any]) -> str:
     """Why torch cannot run a model here, or ''."""
-    import importlib.util
-
     if not model["onnx"]:
         return "it is no ONNX file"
     missing = [name for name in ("torch", "onnx2torch") if importlib.util.find_spec(name) is None]
@@ -43,6 +47,8 @@ def open_model(file: Path, inputs: Arrays, threads: int) -> Running:
 
 def _running(file: Path, inputs: Arrays, threads: int, compiled: bool) -> Running:
     import torch
+
+    _without_torchvision()
     from onnx2torch import convert
 
     torch.set_num_threads(threads)
@@ -60,3 +66,23 @@ def _running(file: Path, inputs: Arrays, threads: int, compiled: bool) -> Runnin
         return [t.numpy() for t in (made if isinstance(made, (list, tuple)) else [made])]
 
     return Running(run, outputs)
+
+
+def _without_torchvision() -> None:
+    """Let onnx2torch be imported without torchvision, which it uses for NonMaxSuppression and RoiAlign alone."""
+    if "torchvision" in sys.modules or importlib.util.find_spec("torchvision") is not None:
+        return
+    package, ops = ModuleType("torchvision"), ModuleType("torchvision.ops")
+
+    def missing(name: str) -> Any:
+        if name.startswith("__"):  # what tools look for in any module
+            raise AttributeError(name)
+
+        def absent(*_: object, **__: object) -> Any:
+            raise UnsupportedOperator("torchvision is not installed", name, "pip install torchvision")
+
+        return absent
+
+    ops.__getattr__ = missing  # type: ignore[method-assign]
+    package.ops = ops  # type: ignore[attr-defined]
+    sys.modules.update({"torchvision": package, "torchvision.ops": ops})
