@@ -184,11 +184,13 @@ class Module:
     compiled = False
     def eval(self): return self
     def __call__(self, x): return Tensor(x * (2 if self.compiled else 3))
-def convert(file): return Module()
+def convert(model):
+    assert "Dropout" not in [n.op_type for n in model.graph.node]
+    return Module()
 '''
 
 
-def test_torch_needs_no_torchvision(tmp_path, monkeypatch):
+def test_torch_reads_what_onnx2torch_does_not_and_needs_no_torchvision(tmp_path, monkeypatch):
     (tmp_path / "torch.py").write_text(FAKE_TORCH)
     (tmp_path / "onnx2torch.py").write_text(FAKE_ONNX2TORCH)
     for name in ("torch", "onnx2torch", "torchvision", "torchvision.ops"):
@@ -198,10 +200,21 @@ def test_torch_needs_no_torchvision(tmp_path, monkeypatch):
     looked = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda n: None if n == "torchvision" else looked(n))
     np.savez(tmp_path / "in.npz", x=np.ones(2, np.float32))
-    model = {"onnx": "net.onnx", "title": "net", "inputs": str(tmp_path / "in.npz")}
+    file = tmp_path / "net.onnx"
+    make = onnx.helper
+    nodes = [
+        make.make_node("Constant", [], ["three"], value=onnx.numpy_helper.from_array(np.full(2, 3, np.float32))),
+        make.make_node("Dropout", ["x"], ["same", "mask"]), make.make_node("Mul", ["same", "three"], ["y"]),
+    ]  # fmt: skip
+    given, result = (make.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2]) for name in "xy")
+    onnx.save(make.make_model(make.make_graph(nodes, "net", [given], [result])), str(file))
+    readable = torch._readable(file).graph
+    assert [n.op_type for n in readable.node] == ["Identity", "Mul"] and readable.node[0].output == ["same"]
+    assert [i.name for i in readable.initializer] == ["three"]
+    model = {"onnx": str(file), "title": "net", "inputs": str(tmp_path / "in.npz")}
     assert torch.build(model, tmp_path, 1)["schedule"] == "torch 0"
     inputs = {"x": np.ones(2, np.float32)}
-    assert torch.open_model(tmp_path, inputs, 1).outputs()[0][0] == 3.0
-    assert torchcompile.open_model(tmp_path, inputs, 1).outputs()[0][0] == 2.0
+    assert torch.open_model(file, inputs, 1).outputs()[0][0] == 3.0
+    assert torchcompile.open_model(file, inputs, 1).outputs()[0][0] == 2.0
     with pytest.raises(UnsupportedOperator, match="torchvision is not installed"):
         sys.modules["torchvision"].ops.nms()
