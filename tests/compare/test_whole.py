@@ -180,8 +180,11 @@ from torchvision.ops import roi_align
 class Tensor:
     def __init__(self, array): self.array = array
     def numpy(self): return self.array
+class Graph:
+    nodes = ()
 class Module:
-    compiled = False
+    compiled, graph = False, Graph
+    def recompile(self): pass
     def eval(self): return self
     def __call__(self, x): return Tensor(x * (2 if self.compiled else 3))
 def convert(model):
@@ -218,3 +221,21 @@ def test_torch_reads_what_onnx2torch_does_not_and_needs_no_torchvision(tmp_path,
     assert torchcompile.open_model(file, inputs, 1).outputs()[0][0] == 2.0
     with pytest.raises(UnsupportedOperator, match="torchvision is not installed"):
         sys.modules["torchvision"].ops.nms()
+
+
+def test_a_shape_that_is_known_is_no_tensor(tmp_path):
+    if importlib.util.find_spec("torch") is None or importlib.util.find_spec("onnx2torch") is None:
+        pytest.skip(f"PyTorch is not installed: {torch.REMEDY}")
+    x = np.arange(8, dtype=np.float32).reshape(2, 4)
+    make, file = onnx.helper, tmp_path / "net.onnx"
+    shape = onnx.numpy_helper.from_array(np.array([4, -1]), "shape")
+    nodes = [make.make_node("Reshape", ["x", "shape"], ["z"]), make.make_node("Relu", ["z"], ["y"])]
+    given = make.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2, 4])
+    result = make.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [4, 2])
+    model = make.make_model(make.make_graph(nodes, "net", [given], [result], [shape]), ir_version=8,
+                            opset_imports=[make.make_opsetid("", 13)])  # fmt: skip
+    onnx.save(model, str(file))
+    outputs = torch.open_model(file, {"x": x}, 1).outputs()
+    assert (outputs[0] == x.reshape(4, 2)).all()
+    module = torch._with_known_shapes(importlib.import_module("onnx2torch").convert(str(file)))
+    assert [n.op for n in module.graph.nodes if n.op.startswith("call")] == ["call_function", "call_module"]

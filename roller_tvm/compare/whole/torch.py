@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import operator
 import sys
 import time
 from pathlib import Path
@@ -52,7 +53,7 @@ def _running(file: Path, inputs: Arrays, threads: int, compiled: bool) -> Runnin
     from onnx2torch import convert
 
     torch.set_num_threads(threads)
-    module = convert(_readable(file)).eval()
+    module = _with_known_shapes(convert(_readable(file))).eval()
     if compiled:
         module = torch.compile(module)
     given = [torch.from_numpy(array) for array in inputs.values()]
@@ -106,3 +107,22 @@ def _readable(file: Path) -> Any:
             del node.attribute[:], node.input[1:], node.output[1:]
         graph.node.append(node)
     return model
+
+
+def _with_known_shapes(module: Any) -> Any:
+    """Reshape with the numbers that a constant holds: a tensor of them is what ``torch.compile`` breaks a graph at."""
+    import torch
+
+    graph = module.graph
+    for node in list(graph.nodes):
+        if node.op != "call_module" or type(module.get_submodule(node.target)).__name__ != "OnnxReshape":
+            continue
+        given, wanted = node.args
+        if wanted.op != "get_attr" or 0 in (shape := operator.attrgetter(wanted.target)(module).tolist()):
+            continue
+        with graph.inserting_before(node):
+            reshaped = graph.call_function(torch.reshape, (given, tuple(shape)))
+        node.replace_all_uses_with(reshaped)
+        graph.erase_node(node)
+    module.recompile()
+    return module
