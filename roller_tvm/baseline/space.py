@@ -164,7 +164,7 @@ class RTileSpace:
                 if tiled:
                     rates = CpuRates.of(self.device, geometry)
                     tiles = register_tiles(search, rates, None, over=True)
-                    forms.append(TiledForm(search, tiles, packings_of(geometry)))
+                    forms.append(TiledForm(search, tiles, packings_of(geometry, rates)))
                 else:
                     forms.append(ListedForm(here))
             if not found:

@@ -10,7 +10,7 @@ from roller_tvm.baseline.space import RTileSpace, TiledForm
 from roller_tvm.device import DeviceSpec
 from roller_tvm.errors import RollerError
 from roller_tvm.expr import TensorExpression
-from roller_tvm.model.cpu import tiled_estimate
+from roller_tvm.model.cpu import CpuRates, tiled_estimate
 from roller_tvm.plan.cpu import orders_of, packings_of
 from roller_tvm.replay.state import LoopStage
 
@@ -121,9 +121,10 @@ def thought_of(expression: TensorExpression, device: DeviceSpec, tiles: TheirTil
             g.extents[n] if n in g.reduce else max(tile[n], min(tiles.core.get(a, 1), g.extents[n]))
             for n, a in enumerate(names)
         )
+        packings = packings_of(g, CpuRates.of(device, g))
         seconds = min(
             tiled_estimate(g, device, chunk, tile, order, packed).seconds
-            for packed in packings_of(g) if not packed or g.stage.is_box(chunk)
+            for packed in packings if not packed or g.stage.is_box(chunk)
             for order in orders_of(g, chunk, tile)
         )  # fmt: skip
         told = [f"{word}({' '.join(f'{a}={e}' for a, e in zip(names, extents, strict=True) if e > 1) or '1'})"

@@ -284,6 +284,9 @@ def cpu_spec(
         fma_latency_cycles=profile.fma_latency_cycles,
         fma_per_cycle=profile.fma_per_cycle,
         reorder_window=int(estimate("reorder_window")),
+        stores_per_cycle=estimate("stores_per_cycle"),
+        page_bytes=int(estimate("page")),
+        page_walk_cycles=estimate("page_walk"),
         **ways,
     )
     scaling = ", ".join(f"{n} {rate:.0f}" for n, rate in profile.scaling.items())

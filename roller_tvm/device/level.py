@@ -88,7 +88,8 @@ class Limits:
     for shared memory and, for registers, to `register_granularity` registers a warp.
 
     `reorder_window` is how many instructions a core begins before the oldest of them is done: what follows a chain of
-    sums that wait for one another is begun while they do.
+    sums that wait for one another is begun while they do. `page_bytes` are what one entry of the table of addresses
+    covers, `page_walk_cycles` what reading from another page at each step costs beyond the caches.
 
     `broadcast_registers` is a fact of the code generator beside a CPU: the vector registers that it needs at a time for
     values broadcast to several vectors; unknown, it may hold every value of a register tile that long.
@@ -119,6 +120,9 @@ class Limits:
     fma_latency_cycles: float | None = None
     fma_per_cycle: float | None = None
     reorder_window: int | None = None
+    stores_per_cycle: float | None = None
+    page_bytes: int | None = None
+    page_walk_cycles: float | None = None
     l1_ways: int | None = None
     l2_ways: int | None = None
     l3_ways: int | None = None

@@ -13,6 +13,7 @@ from itertools import product
 from math import ceil, prod
 
 from ..device import DeviceSpec
+from ..device.cpu_data import estimate
 from ..expr.expression import Ops
 from .estimate import LevelTime, ProgramEstimate
 from .geometry import Geometry, Operand, Tile
@@ -34,10 +35,6 @@ OVERLAP = 8
 PORTS = 4
 # Share of a cache level's time that prefetching does not hide behind arithmetic.
 EXPOSED = 0.15
-# A row of a large matrix is a page of its own: cycles that the translation of one more page costs in the inner loop
-# (measured: 1024^3 product, 8x2 vectors in registers, 183 GFLOP/s as is and 256 with the operand copied together).
-PAGE_BYTES = 4096
-PAGE_CYCLES = 4.0
 # Slots of a vector instruction. 'exp' is a polynomial or a quotient of two, 'sqrt' with the division by it (measured on
 # Zen 3, LLVM 10 and 22: 16 to 25, and 10 to 17); calls are counted apart.
 INSTRUCTIONS = {
@@ -74,6 +71,9 @@ class CpuRates:
     far: float  # bytes per cycle and core from memory
     ways: int  # of the nearest cache
     way_bytes: int
+    stores: float  # vector stores
+    page_bytes: int
+    page_walk: float  # cycles of one more page that the inner loop reads from
     broadcasts: int | None = None  # registers that broadcast values take at a time
     window: int = 0  # instructions begun before the oldest is done
 
@@ -94,13 +94,16 @@ def _rates(device: DeviceSpec, element_bytes: int) -> CpuRates:
     nearest = caches[0][2]
     first = device.levels[-2]
     held = first.capacity_bytes // (device.units if first.scope == "device" else 1)
+    page = device.limits.page_bytes or int(estimate("page"))
     # Caches that are looked up while the address is still being translated have ways of a page.
-    ways = device.limits.l1_ways or max(1, held // PAGE_BYTES)
+    ways = device.limits.l1_ways or max(1, held // page)
     return CpuRates(
         1 / hertz, device.vector_bytes // element_bytes, device.limits.fma_per_cycle or 1.0,
         device.limits.fma_latency_cycles or 4.0, nearest / device.vector_bytes, device.limits.vector_registers or 16,
         device.far.line_bytes, tuple(caches), device.far.bandwidth_gbps * per_core, ways, held // ways,
-        device.limits.broadcast_registers, device.limits.reorder_window or 0,
+        device.limits.stores_per_cycle or estimate("stores_per_cycle"), page,
+        device.limits.page_walk_cycles or estimate("page_walk"), device.limits.broadcast_registers,
+        device.limits.reorder_window or 0,
     )  # fmt: skip
 
 
@@ -220,13 +223,13 @@ def epilogue_cycles(geometry: Geometry, vectors: float, outputs: int, rates: Cpu
     return vectors * epilogue_slots(geometry) / rates.fma + CALL * calls
 
 
-def scattered(geometry: Geometry, operand: Operand) -> bool:
+def scattered(geometry: Geometry, operand: Operand, rates: CpuRates) -> bool:
     """Whether every step of the reduction reads its vectors from another page: worth copying together."""
     last = geometry.vector_axis
     if last is None or operand.constant or operand.guarded or operand.stride_of(last) != 1:
         return False
     steps = [operand.stride_of(i) for i in geometry.reduce if i in operand.axes and geometry.extents[i] > 1]
-    return bool(steps) and min(steps) * operand.element_bytes >= PAGE_BYTES
+    return bool(steps) and min(steps) * operand.element_bytes >= rates.page_bytes
 
 
 def conflicts(geometry: Geometry, tile: Tile, rates: CpuRates) -> int:
@@ -259,7 +262,9 @@ class TileCost:
     arithmetic, loads : float
         Cycles over the whole reduction.
     pages : frozenset of str
-        Operands that are read from another page at each step unless they are copied together.
+        Operands that are read from another page at each step unless they are copied together ...
+    page_walk : float
+        ... at so many cycles each.
     other : float
         Cycles of missed lines, special functions, the epilogue and of entering the tile.
     """
@@ -268,6 +273,7 @@ class TileCost:
     arithmetic: float
     loads: float
     pages: frozenset[str]
+    page_walk: float
     other: float
 
     @classmethod
@@ -282,13 +288,14 @@ class TileCost:
         before, calls = prologues(g, tile, rates)
         arithmetic += points * before
         calls += calls_of(g.stage.ops) * outputs
-        pages = frozenset(op.name for op in g.operands if scattered(g, op))
-        return cls(use, arithmetic, loads, pages, points * (missed + CALL * calls) + epilogue + TILE_OVERHEAD)
+        pages = frozenset(op.name for op in g.operands if scattered(g, op, rates))
+        other = points * (missed + CALL * calls) + epilogue + TILE_OVERHEAD
+        return cls(use, arithmetic, loads, pages, rates.page_walk, other)
 
     def cycles(self, points: int, packed: frozenset[str]) -> float:
         """Of one register tile, where the operands `packed` are copied together."""
         together = combined(self.use, self.arithmetic, self.loads)
-        return together + points * len(self.pages - packed) * PAGE_CYCLES + self.other
+        return together + points * len(self.pages - packed) * self.page_walk + self.other
 
 
 def tiled_estimate(

@@ -21,8 +21,6 @@ from .geometry import Geometry
 # Cycles to enter and leave a row's loop: addresses, the trips that are left, a misprediction now and then (measured on
 # Zen 3: rows of 521 and 67 elements).
 ROW_OVERHEAD = 12
-# Stores a cycle: one, on CPUs from 2013 to Zen 3.
-STORES = 1.0
 
 
 def axpy_cost(geometry: Geometry, rates: CpuRates) -> TileCost:
@@ -36,7 +34,7 @@ def axpy_cost(geometry: Geometry, rates: CpuRates) -> TileCost:
     rows = sum(last in op.axes for op in g.operands)
     others = len(g.operands) - rows
     # A sum is read, added to and stored; what is left over does the same for a single element.
-    busy = max((vectors + alone) * per_point / rates.fma, (vectors + alone) / STORES)
+    busy = max((vectors + alone) * per_point / rates.fma, (vectors + alone) / rates.stores)
     loads = ((vectors + alone) * (rows + 1) + others) / rates.loads
     vectors_stored = row / rates.lanes
     epilogue = 2 * vectors_stored / rates.fma + epilogue_cycles(g, vectors_stored, row, rates) + TILE_OVERHEAD
@@ -44,4 +42,5 @@ def axpy_cost(geometry: Geometry, rates: CpuRates) -> TileCost:
     calls += calls_of(g.stage.ops) * row
     busy += before
     use = RegisterUse(SIDE_BY_SIDE, vectors * rows, others, 0)
-    return TileCost(use, points * busy, points * loads, frozenset(), points * (ROW_OVERHEAD + CALL * calls) + epilogue)
+    other = points * (ROW_OVERHEAD + CALL * calls) + epilogue
+    return TileCost(use, points * busy, points * loads, frozenset(), 0.0, other)

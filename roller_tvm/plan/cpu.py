@@ -188,9 +188,9 @@ def orders_of(geometry: Geometry, chunk: Tile, tile: Tile) -> list[tuple[int, ..
     return result or [looped]
 
 
-def packings_of(geometry: Geometry) -> list[frozenset[str]]:
+def packings_of(geometry: Geometry, rates: CpuRates) -> list[frozenset[str]]:
     """Operands that may be copied together once a chunk: none, or all whose elements lie apart."""
-    spread = frozenset(op.name for op in geometry.operands if scattered(geometry, op))
+    spread = frozenset(op.name for op in geometry.operands if scattered(geometry, op, rates))
     return [frozenset(), spread] if spread else [frozenset()]
 
 
@@ -206,7 +206,7 @@ def construct_tiled(search: Search, top: int) -> list[tuple[RProgram, ProgramEst
     if not g.spatial or not g.operands:
         return []
     rates = CpuRates.of(device, g)
-    packings = packings_of(g)
+    packings = packings_of(g, rates)
     found: list[tuple[float, Tile, Tile, tuple[int, ...], frozenset[str], ProgramEstimate]] = []
     for tile in register_tiles(search, rates, over=True):
         of_tile, cost = [], TileCost.of(g, tile, rates)

@@ -146,6 +146,7 @@ def _ansor(mod: Any, params: Any, target: str, records: Path, trials: int) -> tu
         Fields of a result; keys of the tasks whose weights cannot be packed.
     """
     from tvm import auto_scheduler
+    from tvm.auto_scheduler.task_scheduler import PrintTableInfo
 
     from roller_tvm.compare.relay.ansor import watch
     from roller_tvm.relay.tasks import make_target
@@ -164,7 +165,10 @@ def _ansor(mod: Any, params: Any, target: str, records: Path, trials: int) -> tu
         raise MeasureError(told, "ansor", f"give ansor:{len(tasks)} or more", "trials")
     if curve.trials < trials:
         log = str(records) if curve.trials else None
-        scheduler = auto_scheduler.TaskScheduler(tasks, list(map(int, weights)), load_log_file=log)
+        scheduler = auto_scheduler.TaskScheduler(
+            tasks, list(map(int, weights)), load_log_file=log,
+            callbacks=[PrintTableInfo()],  # unless told it also leaves a table in the current folder
+        )  # fmt: skip
         # The scheduler counts what this run measures: what a log has is not among it.
         scheduler.tune(auto_scheduler.TuningOptions(
             num_measure_trials=max(trials - curve.trials, len(tasks)), num_measures_per_round=ROUND, verbose=0,
