@@ -106,8 +106,10 @@ def run(library: Any, subject: Subject) -> list[np.ndarray]:
     import tvm
     from tvm.contrib import graph_executor
 
+    from roller_tvm.relay.package import set_inputs
+
     module = graph_executor.GraphModule(library["default"](tvm.cpu()))
-    module.set_input(**subject.inputs)
+    set_inputs(module, subject.inputs)
     module.run()
     return [module.get_output(n).numpy() for n in range(module.get_num_outputs())]
 

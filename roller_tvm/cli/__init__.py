@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from roller_tvm.errors import DiskFull, RollerError, UsageError
+from roller_tvm.errors import BadInput, DiskFull, RollerError, UsageError
 from roller_tvm.version import __version__
 
 # Verb -> one line of help. The module is roller_tvm/cli/<verb>.py, dashes as underscores; it is imported only
@@ -97,10 +97,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
         where = str(error.filename or "")
-        return _fail(DiskFull("no space left on the device", where, "free some space, then run it again"))
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return _fail(DiskFull("no space left on the device", where, "free some space, then run it again"))
+        if not where:
+            raise
+        return _fail(BadInput(error.strerror or str(error), where, "name a file that can be used so"))
 
 
 def _fail(error: RollerError) -> int:

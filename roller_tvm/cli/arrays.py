@@ -24,14 +24,27 @@ def read_arrays(path: Path) -> dict[str, Any]:
     try:
         with np.load(path) as arrays:
             return {name: arrays[name] for name in arrays.files}
-    except (ValueError, OSError, zipfile.BadZipFile, AttributeError) as error:
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile, AttributeError, TypeError) as error:
+        told = "it holds a single array" if isinstance(error, (AttributeError, TypeError)) else str(error)
         remedy = "write it with numpy.savez(file, input_name=array)"
-        raise BadInput(f"is not an .npz file: {error}", str(path), remedy) from error
+        raise BadInput(f"is not an .npz file: {told}", str(path), remedy) from error
+
+
+def check_writable(path: Path) -> None:
+    """Whether outputs can go there, found out before a model is run.
+
+    Raises
+    ------
+    BadInput
+    """
+    if not path.resolve().parent.is_dir():
+        raise BadInput("no such folder", str(path.parent), f"mkdir -p {path.parent}")
+    if path.is_dir():
+        raise BadInput("is a folder", str(path), f"name a file: {path / 'outputs.npz'}")
 
 
 def write_arrays(path: Path, outputs: list[Any]) -> None:
     """Write outputs as output_0, output_1, ..."""
-    if not path.resolve().parent.is_dir():
-        raise BadInput("no such folder", str(path.parent), f"mkdir -p {path.parent}")
+    check_writable(path)
     with path.open("wb") as file:  # savez would append .npz to another ending
         np.savez(file, **{f"output_{n}": o for n, o in enumerate(outputs)})  # type: ignore[arg-type]

@@ -75,6 +75,13 @@ def run(args: argparse.Namespace) -> int:
     if args.report and (args.again or args.retry):
         told = f"--report runs nothing, so there is nothing for {'--again' if args.again else '--retry'} to do"
         raise UsageError(told, "roller-tvm compare", "leave one of them out")
+    for name, given, of in (
+        ("--params", args.params, "--suite" if args.suite else "--models" if args.models else ""),
+        ("--input-shapes", args.input_shapes, "--suite" if args.suite else ""),
+        ("--desired-layout", args.desired_layout, "--suite" if args.suite else ""),
+    ):
+        if given and of:
+            raise UsageError(f"{name} says nothing about {of}", name, "leave one of them out")
     request = _request(args)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was started is to end with it
     try:
@@ -95,7 +102,7 @@ def _compare(args: argparse.Namespace, request: Any) -> int:
     with Comparison(request) as comparison:
         comparison.open(args.report)
         if args.models:
-            cases = choose(comparison.whole_models(_names(args.models), _shapes(args)), args.only)
+            cases = choose(comparison.whole_models(_names(args.models), _shapes(args), args.desired_layout), args.only)
         elif not args.suite:
             cases = choose(comparison.model(_model(args)), args.only)
         if args.list:
@@ -134,6 +141,9 @@ def _request(args: argparse.Namespace) -> Any:
     target = args.target or default_cpu_target(cpu_device().units)
     device = device_for_target(target)
     of = "model" if args.models else "operator"
+    if args.models and device.kind != "cpu":
+        told = "whole models are compared on this machine's CPU alone"
+        raise UsageError(told, f"--target {target}", "leave --target out, or compare a model's operators: compare FILE")
     tuners = parse_tuners(args.tuners or default_tuners(line, device.kind, of), args.trials)
     threads = device.units if device.kind == "cpu" else 1
     edge = f"roller_tvm.compare.{line}"

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from roller_tvm.cli.arrays import read_arrays, write_arrays
+from roller_tvm.cli.arrays import check_writable, read_arrays, write_arrays
 from roller_tvm.cli.line import add_line_argument, edge_of
 from roller_tvm.cli.model import say
 from roller_tvm.cli.reference import compare, expected
@@ -78,6 +78,8 @@ def run(args: argparse.Namespace) -> int:
     from roller_tvm.tvm_env import set_threads
     from roller_tvm.tvm_env.pin import pinned_calling_thread
 
+    if args.outputs is not None:
+        check_writable(args.outputs)
     edge = edge_of(args, "running a model")
     threads = set_threads(args.threads or cpu_device().units)
     if args.emulate:

@@ -237,9 +237,11 @@ class Comparison:
             self.results.add(prepared)
         return tuple(prepared.case for prepared in found)
 
-    def whole_models(self, names: Sequence[str], shapes: Mapping[str, Sequence[int]] | None = None) -> tuple[Case, ...]:
-        """Whole models as cases, by their names (see ``whole.zoo.find_model``)."""
-        arguments = {"names": list(names), "shapes": shapes, "folder": str(self.request.folder)}
+    def whole_models(
+        self, names: Sequence[str], shapes: Mapping[str, Sequence[int]] | None = None, layout: str | None = None
+    ) -> tuple[Case, ...]:
+        """Whole models as cases, by their names (see ``whole.zoo.find_model``); TVM converts them to a layout."""
+        arguments = {"names": list(names), "shapes": shapes, "layout": layout, "folder": str(self.request.folder)}
         done = run_job(WHOLE_MODELS, "prepare", arguments, JOB_S, self.request.threads)
         if done.status != "ok":
             raise BadInput(f"the models cannot be had: {done.reason}", ", ".join(names), "see above")

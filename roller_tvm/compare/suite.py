@@ -137,7 +137,7 @@ def read_operators(path: Path) -> list[dict[str, str]]:
     """
     try:
         with path.open(newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
+            reader = csv.DictReader(file, restval="")  # a short row lacks what its case then names
             rows = list(reader)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise BadInput(f"cannot be read: {error}", str(path), "give a CSV file") from error

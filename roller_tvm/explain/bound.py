@@ -60,7 +60,7 @@ def bound_line(program: RProgram, estimate: ProgramEstimate, g: Geometry, device
                 f"{estimate.bound} bound: every byte is moved {moved / once:.1f} times on average; "
                 "a larger tile would help"
             )
-    words = {"cpu": _CPU, "ipu": _IPU}.get(device.kind, _GPU if program.staged else _GPU | _UNSTAGED)
+    words = {"cpu": _CPU, "ipu": _IPU}.get(device.kind, _GPU if program.copies_tiles else _GPU | _UNSTAGED)
     told = words.get(
         estimate.bound,
         f"traffic from {estimate.bound} takes longer than the arithmetic; a larger tile would help",

@@ -30,7 +30,7 @@ def _of(used: float, limit: float) -> str:
 
 def _gpu(program: RProgram, estimate: ProgramEstimate, g: Geometry, device: DeviceSpec) -> Iterator[str]:
     limits = device.limits
-    if program.staged:
+    if program.copies_tiles:
         block = tuple(program.tile("shared")[a] for a in g.axes)
         padding = dict(program.tile("shared").padding)
         aligned = storage_alignment(g, program)
@@ -105,7 +105,7 @@ def edge_lines(program: RProgram, geometry: Geometry) -> list[str]:
 
 def padding_lines(program: RProgram, geometry: Geometry, device: DeviceSpec) -> list[str]:
     """Rule 3 with its numbers for every staged tensor."""
-    if not program.staged or not device.has("shared") or not device.level("shared").banks:
+    if not program.copies_tiles or not device.has("shared") or not device.level("shared").banks:
         return []
     shared = device.level("shared")
     tile = program.tile("shared")

@@ -30,7 +30,7 @@ def program_lines(
     lines += [f"    {line}" for line in _load_compute_store(program, expression, device)]
     if program.inlined:
         lines.append(f"    in place: {', '.join(program.inlined)}")
-    if program.recipe == "cpu.rows":
+    if program.recipe in ("cpu.rows", "gpu.rows") and program.staged:
         lines.append(f"    kept for a row: {', '.join(program.staged)}")
     if program.recipe == "cpu.lanes":
         lines.append(f"    merged in the tile: {', '.join(program.staged)}")
@@ -50,7 +50,7 @@ def program_lines(
 
 def _load_compute_store(program: RProgram, expression: TensorExpression, device: DeviceSpec) -> list[str]:
     lines = list(program.load_compute_store(expression))
-    if device.kind == "gpu" and not program.staged:  # a block's tile is there, but nobody copies it
+    if device.kind == "gpu" and not program.copies_tiles:  # a block's tile is there, but nobody copies it
         lines = [line.replace("-> shared", "-> caches").replace(" shared ->", " caches ->") for line in lines]
     return lines
 
@@ -69,7 +69,7 @@ def _tile_rows(program: RProgram, g: Geometry, device: DeviceSpec) -> list[list[
             what = count(parallel, "block") + (f" x {count(serial, 'step')}" if serial > 1 else "")
         else:
             what = f"{program.choice('threads')} threads"
-        level = "block" if device.kind == "gpu" and number == 0 and not program.staged else tile.level
+        level = "block" if device.kind == "gpu" and number == 0 and not program.copies_tiles else tile.level
         rows.append([level, *(str(tile[a]) for a in g.axes), what])
         outer = tile.shape
     return rows

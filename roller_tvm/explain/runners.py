@@ -117,7 +117,7 @@ def _differences(
         found.append(Difference(rest, f"{warps} warps on a unit instead of {had}: loads are hidden less"))
     elif after.bound == "latency":
         staged = "more, or longer, steps of load - synchronise - compute"
-        found.append(Difference(rest, staged if program.staged else "loads are hidden less"))
+        found.append(Difference(rest, staged if program.copies_tiles else "loads are hidden less"))
     elif after.bound == "issue":
         found.append(Difference(rest, "more instructions beside the arithmetic (fetches, addresses)"))
     elif device.kind == "cpu":

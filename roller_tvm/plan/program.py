@@ -154,6 +154,11 @@ class RProgram:
                 return t
         raise KeyError(f"{self.anchor}: no rTile at level '{level}' (has {[t.level for t in self.tiles]})")
 
+    @property
+    def copies_tiles(self) -> bool:
+        """Whether operands are copied to shared memory tile by tile; gpu.rows keeps whole rows there instead."""
+        return bool(self.staged) and any(t.level == "shared" for t in self.tiles)
+
     def choice(self, key: str, default: int = 0) -> int:
         return dict(self.choices).get(key, default)
 

@@ -8,6 +8,7 @@ import os
 import re
 import tarfile
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,7 @@ class LoadedModel:
                 self.device = self._device(tvm, path)
                 self.module = graph_executor.GraphModule(library["default"](self.device))
                 weights = weights_of(library)
-        except (tvm.TVMError, RuntimeError, AttributeError, OSError) as error:
+        except (tvm.TVMError, RuntimeError, AttributeError, OSError, EOFError, tarfile.TarError) as error:
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             raise BadInput(
                 f"is not a built model: {lines[-1] if lines else error}", str(path), remedy
@@ -149,15 +150,25 @@ class LoadedModel:
 
     def run(self, inputs: dict[str, Any]) -> list[Any]:
         """Outputs as numpy arrays."""
-        self.module.set_input(**inputs)
+        set_inputs(self.module, inputs)
         self.module.run()
         self.device.sync()
         return [self.module.get_output(i).numpy() for i in range(self.module.get_num_outputs())]
 
     def times(self, inputs: dict[str, Any], number: int, repeat: int) -> list[float]:
         """Seconds a run, `repeat` times the mean of `number` runs."""
-        self.module.set_input(**inputs)
+        set_inputs(self.module, inputs)
         return [float(t) for t in self.module.benchmark(self.device, number=number, repeat=repeat).results]
+
+
+def set_inputs(module: Any, inputs: Mapping[str, Any]) -> None:
+    """Give a graph executor its inputs, whatever they are called.
+
+    ``set_input(**inputs)`` takes inputs called 'key' and 'value' for arguments of its own.
+    """
+    for name, array in inputs.items():
+        if module.get_input_index(name) >= 0:  # the graph may have no use for one
+            module.set_input(name, array)
 
 
 def weights_of(library: Any) -> set[str]:

@@ -4,11 +4,14 @@ import json
 
 import pytest
 
-from roller_tvm.cli import compare, main
+from roller_tvm.cli import compare, main, make_parser
 from roller_tvm.compare.run import Request
 from roller_tvm.compare.tuner import parse_tuners
+from roller_tvm.errors import UsageError
 
 from ..plan.devices import device
+
+REQUEST = compare._request
 
 
 @pytest.fixture(autouse=True)
@@ -53,12 +56,26 @@ def test_tasks_of_a_model(tmp_path, capsys):
     [
         ([], 2), (["net.onnx", "--suite", "demo"], 2), (["--suite", "demo", "--trials", "0"], 2),
         (["--suite", "no such"], 3), (["--suite", "demo", "--tuners", "hope"], 2),
+        (["--suite", "demo", "--params", "w.params"], 2), (["--suite", "demo", "--desired-layout", "NHWC"], 2),
+        (["--models", "squeezenet", "--params", "w.params"], 2), (["--suite", "demo", "--input-shapes", "x:[1]"], 2),
         (["--suite", "demo", "--only", "no such"], 3), (["--suite", "demo", "--again", "hope"], 3),
     ],
 )  # fmt: skip
 def test_mistakes(tmp_path, words, code, capsys):
     assert main(["compare", *words, "--output", str(tmp_path)]) == code
     assert "remedy" in capsys.readouterr().err
+
+
+def test_whole_models_are_for_cpus():
+    words = ["compare", "--models", "squeezenet", "--line", "relay", "--target", "cuda -arch=sm_90"]
+    with pytest.raises(UsageError, match="CPU alone"):
+        REQUEST(make_parser("compare").parse_args(words))
+
+
+def test_a_short_row_is_named(tmp_path, capsys):
+    (tmp_path / "short.csv").write_text("id,operator,params\nA\n")
+    assert main(["compare", "--suite", str(tmp_path / "short.csv"), "--output", str(tmp_path / "out")]) == 3
+    assert "line 2" in capsys.readouterr().err
 
 
 def test_lists(capsys):

@@ -40,6 +40,7 @@ def fail(error):
         (fail(BadInput("not ONNX", "m.onnx", "give an ONNX file")), 3, "m.onnx: not ONNX\n  remedy: give an"),
         (fail(KeyboardInterrupt()), 130, "interrupted"),
         (fail(OSError(errno.ENOSPC, "No space left", "r.json")), 7, "r.json: no space left"),
+        (fail(PermissionError(errno.EACCES, "Permission denied", "r.json")), 3, "r.json: Permission denied"),
     ],
 )
 def test_exit_codes_and_messages(verb, capsys, action, code, said):

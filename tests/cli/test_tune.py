@@ -189,3 +189,27 @@ def test_inputs_that_do_not_fit(tuned, tmp_path, capsys):
                        ("text", "is not an .npz file"), ("none", "no such file")):  # fmt: skip
         code, _, err = main(capsys, "run", tmp_path / "m.tar", "--inputs", tmp_path / f"{name}.npz")
         assert code == 3 and said in err
+    np.save(tmp_path / "one.npy", np.zeros(3))
+    code, _, err = main(capsys, "run", tmp_path / "m.tar", "--inputs", tmp_path / "one.npy")
+    assert code == 3 and "a single array" in err
+    code, _, err = main(capsys, "run", tmp_path / "m.tar", "-o", tmp_path)
+    assert code == 3 and "is a folder" in err
+    (tmp_path / "half.tar").write_bytes((tmp_path / "m.tar").read_bytes()[:20000])
+    code, _, err = main(capsys, "run", tmp_path / "half.tar")
+    assert code == 3 and "is not a built model" in err
+
+
+def test_inputs_called_as_the_executor_calls_its_own_arguments(tmp_path, capsys):
+    onnx = pytest.importorskip("onnx")
+    make = onnx.helper
+    key, value, y = (make.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [4]) for name in ("key", "value", "y"))
+    graph = make.make_graph([make.make_node("Sub", ["key", "value"], ["y"])], "apart", [key, value], [y])
+    model = make.make_model(graph, opset_imports=[make.make_opsetid("", 13)], ir_version=8)
+    onnx.save(model, str(tmp_path / "m.onnx"))
+    assert main(capsys, "compile", tmp_path / "m.onnx", "-o", tmp_path / "m.tar")[0] == 0
+    given = {"key": np.arange(4, dtype="float32"), "value": np.ones(4, "float32")}
+    np.savez(tmp_path / "in.npz", **given)
+    np.savez(tmp_path / "out.npz", y=given["key"] - given["value"])
+    code, out, err = main(capsys, "run", tmp_path / "m.tar", "--inputs", tmp_path / "in.npz",
+                          "--expect", tmp_path / "out.npz")  # fmt: skip
+    assert code == 0 and "agree" in out + err

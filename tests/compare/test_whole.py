@@ -2,6 +2,7 @@
 
 import doctest
 import importlib.util
+import json
 import math
 import sys
 
@@ -14,7 +15,7 @@ from roller_tvm.compare.suite import Case
 from roller_tvm.compare.table import text
 from roller_tvm.compare.tuner import Tuner, default_tuners, parse_tuners
 from roller_tvm.compare.whole import jobs, latency, running, torch, torchcompile
-from roller_tvm.compare.whole.running import Runnable, relative_error
+from roller_tvm.compare.whole.running import Runnable, keep_inputs, relative_error
 from roller_tvm.compare.whole.zoo import find_model, randomise
 from roller_tvm.errors import BadInput, MeasureError, UnsupportedOperator
 
@@ -139,7 +140,7 @@ def test_a_network_of_the_zoo_that_changed_is_another(tmp_path, monkeypatch):
 
 
 def test_what_cannot_be_run_is_named(tmp_path):
-    np.savez(tmp_path / "in.npz", x=np.zeros(1, np.float32))
+    keep_inputs({"x": np.zeros(1, np.float32)}, tmp_path / "in.npz")
     runnable = Runnable("tests.compare.nowhere", "file", str(tmp_path / "in.npz"), 1)
     assert Runnable.read(runnable.write(tmp_path / "r.json")) == runnable
     with pytest.raises(MeasureError, match="cannot be run"):
@@ -151,6 +152,11 @@ def test_errors():
     assert relative_error([one], [one]) == 0.0 and math.isinf(relative_error([one], [two]))
     assert math.isinf(relative_error([one], [])) and math.isinf(relative_error([np.full(2, np.nan)], [np.ones(2)]))
     assert doctest.testmod(running).failed == 0
+    assert relative_error([np.array([True, False])], [np.array([True, False])]) == 0.0
+    assert math.isinf(relative_error([np.array([1], np.uint8)], [np.array([2], np.uint8)]))
+    ends = np.array([-np.inf, 1.0, 8.0], np.float32)
+    assert relative_error([ends + np.float32(0.5)], [ends]) == 0.0625
+    assert math.isinf(relative_error([np.zeros(3)], [ends]))
 
 
 def test_models_by_name(tmp_path):
@@ -202,7 +208,7 @@ def test_torch_reads_what_onnx2torch_does_not_and_needs_no_torchvision(tmp_path,
     monkeypatch.syspath_prepend(tmp_path)
     looked = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda n: None if n == "torchvision" else looked(n))
-    np.savez(tmp_path / "in.npz", x=np.ones(2, np.float32))
+    keep_inputs({"x": np.ones(2, np.float32)}, tmp_path / "in.npz")
     file = tmp_path / "net.onnx"
     make = onnx.helper
     nodes = [
@@ -239,3 +245,18 @@ def test_a_shape_that_is_known_is_no_tensor(tmp_path):
     assert (outputs[0] == x.reshape(4, 2)).all()
     module = torch._with_known_shapes(importlib.import_module("onnx2torch").convert(str(file)))
     assert [n.op for n in module.graph.nodes if n.op.startswith("call")] == ["call_function", "call_module"]
+
+
+def test_a_model_that_onnxruntime_cannot_run_is_no_harm_to_others(tmp_path):
+    make = onnx.helper
+    given, result = (make.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2]) for name in ("file", "y"))
+    graph = make.make_graph([make.make_node("Mine", ["file"], ["y"], domain="own")], "own", [given], [result])
+    sets = [make.make_opsetid("", 13), make.make_opsetid("own", 1)]
+    onnx.save(make.make_model(graph, opset_imports=sets, ir_version=8), str(tmp_path / "own.onnx"))
+    names = [str(tmp_path / "own.onnx"), str(doubled(tmp_path / "doubled.onnx")), "testing:mlp"]
+    own, other, network = jobs.prepare(names, {"x": [2, 4]}, str(tmp_path), "NHWC")
+    assert not own["file"] and "'x'" in own["reason"]  # it has no such input
+    own, other, network = jobs.prepare(names[:1], None, str(tmp_path)) + [other, network]
+    assert own["file"] and other["file"] and other["case"]["title"] == "doubled, NHWC"
+    assert json.loads((tmp_path / other["file"]).read_text())["layout"] == "NHWC"
+    assert "another layout" in network["reason"]

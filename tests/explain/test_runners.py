@@ -68,7 +68,7 @@ def test_split_is_named():
 def test_every_device_has_words_for_its_plans(name):
     device = load_device(name)
     for words in ("conv2d_nchw n=8 c=32 h=17 w=17 f=40 k=3 stride=2 relu=1", "reduce_sum shape=64x100 axis=1",
-                  "relu shape=1000"):  # fmt: skip
+                  "relu shape=1000", "softmax shape=12x128x128"):  # fmt: skip
         construction = construct(parse_operator(words.split()), device, top=3)
         text = explain(construction, device, steps=True)
         title = next(line for line in text.splitlines() if line.startswith("plan "))

@@ -7,13 +7,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from roller_tvm.compare.curve import CurveFile
 from roller_tvm.compare.opened import made
 from roller_tvm.compare.relax.metaschedule import ROUND, SEED, resumed
-from roller_tvm.compare.whole.running import Arrays, Running
-from roller_tvm.errors import UnsupportedOperator
+from roller_tvm.compare.whole.running import Arrays, Running, read_inputs
+from roller_tvm.errors import MeasureError, UnsupportedOperator
 from roller_tvm.tvm_env import import_relax_tvm
 
 
@@ -25,9 +23,8 @@ def build(model: dict[str, Any], output: Path, tuner: str, trials: int, target: 
 
     if not model["onnx"]:
         raise UnsupportedOperator("relay.testing is of TVM's relay line", model["title"])
-    with np.load(model["inputs"]) as arrays:
-        shapes = {name: tuple(arrays[name].shape) for name in arrays.files}
-    imported, full = load_model(model["onnx"], shapes), make_target(target)
+    shapes = {name: array.shape for name, array in read_inputs(Path(model["inputs"])).items()}
+    imported, full = load_model(model["onnx"], shapes, model["layout"]), make_target(target)
     if tuner == "roller":
         found = _roller(imported, full, work, trials, output)
     elif tuner == "metaschedule":
@@ -91,19 +88,28 @@ def _metaschedule(imported: Any, target: Any, work: Path, trials: int, output: P
     given = tvm.target.Target(target)
     with given:
         mod = tvm.transform.Sequential(first)(with_signature(imported.mod, imported.inputs))
+    tasks = ms.relax_integration.extract_tasks(mod, given)
+    if trials < len(tasks):
+        told = f"{trials} trials are fewer than the model's {len(tasks)} tasks"
+        raise MeasureError(told, "metaschedule", f"give metaschedule:{len(tasks)} or more", "trials")
     if curve.trials < trials:
         threads = int(given.attrs["num-cores"]) if "num-cores" in given.attrs else 1
         ms.relax_integration.tune_relax(
-            mod, {}, given, str(work), trials - curve.trials, num_trials_per_iter=ROUND, seed=SEED,
-            **resumed(work, threads, curve),
+            mod, {}, given, str(work), trials - curve.trials,
+            # As Ansor's scheduler shrinks its rounds: what no round is left for would run as one thread's plain loops.
+            num_trials_per_iter=min(ROUND, trials // len(tasks)), seed=SEED, **resumed(work, threads, curve),
         )  # fmt: skip
+    database = ms.database.JSONDatabase(work_dir=str(work))
+    without = sum(database.query_tuning_record(t.dispatched[0], given, t.task_name) is None for t in tasks)
     start = time.perf_counter()
     with given, tvm.transform.PassContext(opt_level=3):
         last = [passes.MetaScheduleApplyDatabase(str(work)), passes.SplitLayoutRewritePreproc(), passes.FoldConstant(),
                 passes.DeadCodeElimination()]  # fmt: skip
         mod = tvm.transform.Sequential(last)(mod)
     save_model(tvm.compile(mod, given), output)
-    return {"seconds": curve.noted, "trials": curve.trials, "build_s": time.perf_counter() - start}
+    return {"seconds": curve.noted, "trials": curve.trials, "build_s": time.perf_counter() - start,
+            "schedule": f"{len(tasks)} operators",
+            "reason": f"no record of {without} of {len(tasks)} operators" if without else ""}  # fmt: skip
 
 
 def open_model(file: Path, inputs: Arrays, threads: int) -> Running:

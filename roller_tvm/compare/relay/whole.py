@@ -14,9 +14,10 @@ from roller_tvm.compare.curve import CurveFile
 from roller_tvm.compare.keeping import mend_lines
 from roller_tvm.compare.relay.ansor import ROUND
 from roller_tvm.compare.relay.testing import testing_model
-from roller_tvm.compare.whole.running import Arrays, Running
+from roller_tvm.compare.whole.running import Arrays, Running, keep_inputs, read_inputs
 from roller_tvm.compare.whole.zoo import TESTING
 from roller_tvm.errors import MeasureError
+from roller_tvm.relay.package import set_inputs
 from roller_tvm.tvm_env import import_relay_tvm
 
 #: Relay's pass that packs weights as Ansor's records want them.
@@ -50,12 +51,11 @@ def _imported(model: dict[str, Any]) -> tuple[Any, Any]:
     from roller_tvm.relay.importers import load_model
 
     if model["onnx"]:
-        with np.load(model["inputs"]) as arrays:
-            shapes = {name: tuple(arrays[name].shape) for name in arrays.files}
-        loaded = load_model(model["onnx"], shapes)
+        shapes = {name: array.shape for name, array in read_inputs(Path(model["inputs"])).items()}
+        loaded = load_model(model["onnx"], shapes, model["layout"])
         return loaded.mod, loaded.params
     mod, params, inputs = testing_model(model["name"].removeprefix(TESTING))
-    np.savez(model["inputs"], **inputs)
+    keep_inputs(inputs, Path(model["inputs"]))
     return mod, params
 
 
@@ -132,8 +132,7 @@ def _seconds(path: Path, inputs: str) -> float:
     from tvm.contrib import graph_executor
 
     module = graph_executor.GraphModule(tvm.runtime.load_module(str(path))["default"](tvm.cpu()))
-    with np.load(inputs) as arrays:
-        module.set_input(**dict(arrays))
+    set_inputs(module, read_inputs(Path(inputs)))
     return min(float(s) for s in module.benchmark(tvm.cpu(), number=1, repeat=COMPARED).results)
 
 
@@ -203,7 +202,7 @@ def open_model(file: Path, inputs: Arrays, threads: int) -> Running:
     from tvm.contrib import graph_executor
 
     module = graph_executor.GraphModule(tvm.runtime.load_module(str(file))["default"](tvm.cpu()))
-    module.set_input(**inputs)
+    set_inputs(module, inputs)
     run: Callable[[], object] = module.run
     run()  # the pool exists from here on
     pin_calling_thread()

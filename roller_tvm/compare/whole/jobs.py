@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 import importlib.util
@@ -16,9 +17,10 @@ from roller_tvm.compare.opened import made
 from roller_tvm.compare.results import Prepared
 from roller_tvm.compare.suite import WHOLE, Case
 from roller_tvm.compare.whole import onnxruntime as ort
-from roller_tvm.compare.whole.running import Runnable, found, keep_reference
+from roller_tvm.compare.whole.running import Runnable, found, keep_inputs, keep_reference
+from roller_tvm.compare.whole.zoo import Prepared as Model
 from roller_tvm.compare.whole.zoo import find_model
-from roller_tvm.errors import RollerError, last_line
+from roller_tvm.errors import BadInput, RollerError, last_line
 
 #: Below the folder of a comparison.
 MODELS = "models"
@@ -26,39 +28,49 @@ MODELS = "models"
 OTHERS = ("onnxruntime", "torch", "torchcompile")
 
 
-def prepare(names: list[str], shapes: dict[str, list[int]] | None, folder: str) -> list[dict[str, Any]]:
+def prepare(
+    names: list[str], shapes: dict[str, list[int]] | None, folder: str, layout: str | None = None
+) -> list[dict[str, Any]]:
     """Each model with what it is run on, in files; what cannot be had says why."""
-    import numpy as np
-
     place, prepared = made(Path(folder, MODELS)), []
     for name in names:
         stem = Path(name).stem if name.endswith(".onnx") else name
-        told = " ".join(map(str, filter(None, (name, shapes))))
+        told = " ".join(map(str, filter(None, (name, shapes, layout))))
         case = Case(stem, group="models", title=stem, model=told, task=WHOLE)
         try:
             model = find_model(name, place, shapes)
+            if layout and model.path.suffix != ".onnx":
+                raise BadInput("only an ONNX file is converted to another layout", name, "leave --desired-layout out")
+            case, file = _written(model, stem, told, layout, place)
         except RollerError as error:
             prepared.append(Prepared(case, reason=error.what))
-            continue
-        except Exception as error:  # of the onnx package
+        except Exception as error:  # of the onnx package, whose errors have no common base
             prepared.append(Prepared(case, reason=last_line(error)))
-            continue
-        onnx = str(model.path.resolve()) if model.path.suffix == ".onnx" else ""
-        own = _content(onnx, {})[:12] if onnx else ""  # a file that has changed is another model
-        case = Case(stem, group="models", title=model.title, model=f"{told} {own}".strip(), task=WHOLE)
-        inputs = place / f"{case.digest}.inputs.npz"
-        if model.inputs:
-            np.savez(inputs, **model.inputs)
-        data = {"name": name, "title": model.title, "onnx": onnx, "inputs": str(inputs.resolve()),
-                "content": _content(onnx, model.inputs)}  # fmt: skip
-        file, reference = place / f"{case.digest}.json", place / f"{case.digest}.reference.npz"
-        if not (file.exists() and json.loads(file.read_text()).get("content") == data["content"]):
-            reference.unlink(missing_ok=True)
-        if onnx and not reference.exists() and importlib.util.find_spec("onnxruntime") is not None:
-            keep_reference(ort.open_model(Path(onnx), model.inputs, 1).outputs(), reference)
-        file.write_text(json.dumps(data))
-        prepared.append(Prepared(case, file.relative_to(folder).as_posix()))
+        else:
+            prepared.append(Prepared(case, file.relative_to(folder).as_posix()))
     return [asdict(p) for p in prepared]
+
+
+def _written(model: Model, stem: str, told: str, layout: str | None, place: Path) -> tuple[Case, Path]:
+    """A model as a case, and the file that says what it is run on; what onnxruntime answers beside it."""
+    onnx = str(model.path.resolve()) if model.path.suffix == ".onnx" else ""
+    own = _content(onnx, {})[:12] if onnx else ""  # a file that has changed is another model
+    title = f"{model.title}, {layout}" if layout else model.title
+    case = Case(stem, group="models", title=title, model=f"{told} {own}".strip(), task=WHOLE)
+    inputs = place / f"{case.digest}.inputs.npz"
+    if model.inputs:
+        keep_inputs(model.inputs, inputs)
+    data = {"name": str(model.path), "title": model.title, "onnx": onnx, "layout": layout,
+            "inputs": str(inputs.resolve()), "content": _content(onnx, model.inputs)}  # fmt: skip
+    file, reference = place / f"{case.digest}.json", place / f"{case.digest}.reference.npz"
+    if not (file.exists() and json.loads(file.read_text()).get("content") == data["content"]):
+        reference.unlink(missing_ok=True)
+    if onnx and not reference.exists() and importlib.util.find_spec("onnxruntime") is not None:
+        # What it cannot run is compared with TVM's own kernels (see `tune`).
+        with contextlib.suppress(Exception):  # its errors have no common base
+            keep_reference(ort.open_model(Path(onnx), model.inputs, 1).outputs(), reference)
+    file.write_text(json.dumps(data))
+    return case, file
 
 
 def _content(file: str, inputs: Mapping[str, Any]) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Any
 
 from roller_tvm.compare.whole.running import Arrays, Running
 from roller_tvm.errors import UnsupportedOperator
+from roller_tvm.tvm_env.pin import pin_calling_thread
 
 
 def build(model: dict[str, Any], output: Path, threads: int) -> dict[str, Any]:
@@ -26,12 +28,13 @@ def build(model: dict[str, Any], output: Path, threads: int) -> dict[str, Any]:
 
 
 def open_model(file: Path, inputs: Arrays, threads: int) -> Running:
-    """A session on these inputs."""
+    """A session on these inputs, each thread on a CPU of its own as TVM's are."""
     session = _session(file, threads)
 
     def run() -> list[Any]:
         return list(session.run(None, dict(inputs)))
 
+    pin_calling_thread()
     return Running(run, run)
 
 
@@ -41,4 +44,8 @@ def _session(file: Path, threads: int) -> Any:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.log_severity_level = 3
+    cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    if 1 < threads <= len(cpus):  # the calling thread is one of them; they are counted from 1
+        others = ";".join(str(cpu + 1) for cpu in cpus[1:threads])
+        options.add_session_config_entry("session.intra_op_thread_affinities", others)
     return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])

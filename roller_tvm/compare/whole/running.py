@@ -27,7 +27,7 @@ class Runnable:
     file : str
         What it opens.
     inputs : str
-        ``.npz`` with an array for each input.
+        What `keep_inputs` wrote.
     threads : int
     """
 
@@ -47,9 +47,8 @@ class Runnable:
 
     def open(self) -> Running:
         """Ready to run, in this process."""
-        with np.load(self.inputs) as arrays:
-            inputs = dict(arrays)
-        found: Running = importlib.import_module(self.module).open_model(Path(self.file), inputs, self.threads)
+        inputs, module = read_inputs(Path(self.inputs)), importlib.import_module(self.module)
+        found: Running = module.open_model(Path(self.file), inputs, self.threads)
         return found
 
 
@@ -70,21 +69,50 @@ class Running:
 
 
 def relative_error(outputs: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
-    """The largest difference over the largest magnitude, of the worst output.
+    """The largest difference over the largest magnitude, of the worst output; whole numbers are to be the same.
 
     Examples
     --------
     >>> relative_error([np.array([1.0, 2.0])], [np.array([1.0, 4.0])])
     0.5
+    >>> relative_error([np.array([999])], [np.array([1000])])
+    inf
     """
     if len(outputs) != len(expected) or any(g.shape != e.shape for g, e in zip(outputs, expected, strict=True)):
         return float("inf")
     worst, least = 0.0, float(np.finfo(np.float32).tiny)
     for got, right in zip(outputs, expected, strict=True):
-        if right.size:
-            error = float(np.abs(got - right).max()) / max(float(np.abs(right).max()), least)
-            worst = max(worst, error) if error == error else float("inf")
+        if not np.issubdtype(right.dtype, np.inexact):
+            worst = worst if np.array_equal(got, right) else float("inf")
+            continue
+        apart = got != right  # what is equal may be infinite
+        if not apart.any():
+            continue
+        with np.errstate(invalid="ignore", over="ignore"):
+            error = float(np.abs(got[apart].astype(np.float64) - right[apart]).max())
+        error /= max(float(np.abs(right[np.isfinite(right)]).max(initial=0.0)), least)
+        worst = max(worst, error) if error == error else float("inf")
     return worst
+
+
+def keep_inputs(inputs: Arrays, path: Path) -> None:
+    """What a model is run on; a name may be any, of numpy's own arguments too ('file')."""
+    np.savez(path, *inputs.values(), names=np.array(list(inputs), dtype=str))
+
+
+def read_inputs(path: Path) -> dict[str, np.ndarray]:
+    """What `keep_inputs` wrote.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp(), "inputs.npz")
+    >>> keep_inputs({"file": np.arange(2)}, path)
+    >>> read_inputs(path)
+    {'file': array([0, 1])}
+    """
+    with np.load(path) as arrays:
+        return {str(name): arrays[f"arr_{n}"] for n, name in enumerate(arrays["names"])}
 
 
 def keep_reference(outputs: Sequence[np.ndarray], path: Path) -> None:

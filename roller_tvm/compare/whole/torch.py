@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import operator
+import os
 import sys
 import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from roller_tvm.compare.whole.running import Arrays, Running
+from roller_tvm.compare.whole.running import Arrays, Running, read_inputs
 from roller_tvm.errors import UnsupportedOperator
 
 #: Without the package that onnx2torch asks for, of which there is no build for torch without CUDA.
@@ -19,16 +20,13 @@ REMEDY = "pip install torch && pip install --no-deps onnx2torch"
 
 def build(model: dict[str, Any], output: Path, threads: int, compiled: bool = False) -> dict[str, Any]:
     """The module, made of the ONNX file; compiled it is run once, which is when torch compiles."""
-    import numpy as np
-
     lacking = unavailable(model)
     if lacking:
         raise UnsupportedOperator(lacking, model["title"], REMEDY)
     import torch
 
     start = time.perf_counter()
-    with np.load(model["inputs"]) as arrays:
-        _running(Path(model["onnx"]), dict(arrays), threads, compiled).run()
+    _running(Path(model["onnx"]), read_inputs(Path(model["inputs"])), threads, compiled).run()
     spent = time.perf_counter() - start
     return {"file": model["onnx"], "build_s": spent, "seconds": 0.0, "schedule": f"torch {torch.__version__}"}
 
@@ -43,7 +41,13 @@ def unavailable(model: dict[str, Any]) -> str:
 
 def open_model(file: Path, inputs: Arrays, threads: int) -> Running:
     """The module on these inputs."""
-    return _running(file, inputs, threads, False)
+    return opened(file, inputs, threads, False)
+
+
+def opened(file: Path, inputs: Arrays, threads: int, compiled: bool) -> Running:
+    """The module on these inputs in this process, each thread on a CPU of its own as TVM's are."""
+    os.environ.setdefault("OMP_PROC_BIND", "true")  # read when torch is loaded
+    return _running(file, inputs, threads, compiled)
 
 
 def _running(file: Path, inputs: Arrays, threads: int, compiled: bool) -> Running:

@@ -16,4 +16,4 @@ def build(model: dict[str, Any], output: Path, threads: int) -> dict[str, Any]:
 
 def open_model(file: Path, inputs: Arrays, threads: int) -> Running:
     """As ``torch.open_model``, compiled."""
-    return eager._running(file, inputs, threads, True)
+    return eager.opened(file, inputs, threads, True)
