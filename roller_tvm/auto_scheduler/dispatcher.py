@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import statistics
 from typing import Any
 
 from tvm.auto_scheduler import dispatcher as _ansor
@@ -27,6 +28,10 @@ def _read(records: Any) -> Any:
     return read
 
 
+def _files(records: list[Any]) -> bool:
+    return any(isinstance(record, (str, os.PathLike)) for record in records)
+
+
 class ApplyHistoryBest(_ansor.ApplyHistoryBest):  # type: ignore[misc]
     """Applies the best record of each task; as TVM's, but a half-written line does not end the script.
 
@@ -44,6 +49,7 @@ class ApplyHistoryBest(_ansor.ApplyHistoryBest):  # type: ignore[misc]
         self, records: Any, n_lines: int | None = None, include_compatible: bool = False, vector_math: bool = True,
         wide_indices: bool = True,
     ) -> None:  # fmt: skip
+        self._exact: dict[tuple[str, str], tuple[Any, float]] = {}
         super().__init__(records, n_lines, include_compatible)
         self._code = VectorMath(vector_math), WideIndices(wide_indices)
 
@@ -61,7 +67,23 @@ class ApplyHistoryBest(_ansor.ApplyHistoryBest):  # type: ignore[misc]
                 way.__exit__(*error)
 
     def load(self, records: Any, n_lines: int | None = None) -> None:
-        super().load(_read(records), n_lines)
+        read = _read(records)
+        super().load(read, n_lines)
+        for given, result in read[:n_lines] if isinstance(read, list) and not _files(read) else []:
+            key = str(given.task.target), str(given.task.workload_key)
+            cost = statistics.fmean(float(c) for c in result.costs)
+            if result.error_no == 0 and (key not in self._exact or cost < self._exact[key][1]):
+                self._exact[key] = given.state, cost
+
+    def _query_inside(self, target: Any, workload_key: str, func_name: str) -> Any:
+        """TVM takes the fastest of all CPUs' (all cards') records; those of this very target come first."""
+        exact = self._exact.get((str(target), str(workload_key)))
+        found = super()._query_inside(target, workload_key, func_name) if exact is None else exact[0]
+        return found
+
+    def update(self, target: Any, workload_key: str, state: Any) -> None:
+        self._exact[str(target), str(workload_key)] = state, 0.0
+        super().update(target, workload_key, state)
 
 
 class ApplyHistoryBestOrSample(_ansor.ApplyHistoryBestOrSample):  # type: ignore[misc]

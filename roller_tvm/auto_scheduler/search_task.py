@@ -7,11 +7,15 @@ import functools
 import warnings
 from typing import Any
 
+import tvm
 from tvm.auto_scheduler import search_task as _ansor
 from tvm.auto_scheduler.search_task import *
 from tvm.target import Target
 
+from roller_tvm.auto_scheduler.dispatcher import ApplyHistoryBest
 from roller_tvm.auto_scheduler.search_policy import RollerPolicy, RollerWarning
+from roller_tvm.errors import BadInput
+from roller_tvm.relay.records import load_for_build
 
 
 class TuningOptions(_ansor.TuningOptions):  # type: ignore[misc]
@@ -66,17 +70,46 @@ class SearchTask(_ansor.SearchTask):  # type: ignore[misc]
     def apply_best(
         self, log_file: str, include_compatible: bool = False, layout_rewrite_option: Any = None
     ) -> tuple[Any, Any]:
-        """The best recorded schedule and its arguments; without a record, a schedule that runs, with a warning."""
-        try:
-            return super().apply_best(log_file, include_compatible, layout_rewrite_option)
-        except RuntimeError as error:
-            warnings.warn(f"{str(error).splitlines()[-1]}: an untuned schedule instead", RollerWarning, stacklevel=2)
+        """The best recorded schedule and its arguments; without a record, a schedule that runs, with a warning.
+
+        Of a file with a line that is no record (half of one, say) the others are read.
+        """
+        state, lacking = self._best_of(log_file, include_compatible)
+        if state is None:
+            warnings.warn(f"{lacking}: an untuned schedule instead", RollerWarning, stacklevel=2)
             return untuned(self)
+        return self.compute_dag.apply_steps_from_state(state, layout_rewrite_option or self.layout_rewrite_option)
+
+    def print_best(self, log_file: str, print_mode: str = "schedule") -> str:
+        """The best recorded schedule as Python, or (``print_mode="cuda"``) as CUDA source.
+
+        Raises
+        ------
+        RuntimeError
+            There is no record, as TVM has it.
+        """
+        state, lacking = self._best_of(log_file, False)
+        if state is None:
+            raise RuntimeError(lacking)
+        if print_mode == "schedule":
+            return str(self.compute_dag.print_python_code_from_state(state))
+        if print_mode != "cuda":
+            raise ValueError(f"Invalid print_mode: {print_mode}")
+        schedule, args = self.compute_dag.apply_steps_from_state(state)
+        return str(tvm.build(schedule, args, "cuda").imported_modules[0].get_source())
+
+    def _best_of(self, log_file: str, include_compatible: bool) -> tuple[Any, str]:
+        """The state of the best record for the task's target, or None and what is lacking."""
+        try:
+            history = ApplyHistoryBest(load_for_build(log_file), include_compatible=include_compatible)
+        except BadInput as error:
+            return None, str(error)
+        state = history._query_inside(self.target, self.workload_key, "")
+        return state, "" if state is not None else f"{log_file}: no valid record of {self.workload_key}"
 
 
 def untuned(task: Any) -> tuple[Any, Any]:
     """A schedule of a task that nobody tuned, and its arguments."""
-    import tvm
     from tvm import te
     from tvm.auto_scheduler import RandomModel, SketchPolicy
 

@@ -37,7 +37,7 @@ def tuning(args: argparse.Namespace) -> Tuning:
     from roller_tvm.relax.targets import make_target
 
     made = make_target(target)
-    mod = prepare(model.mod, made, buckets)
+    mod = prepare(model.mod, made, buckets, device)
     fuse = _fuse(args, target, device)
 
     def tasks() -> list[Any]:
@@ -90,7 +90,7 @@ def build(args: argparse.Namespace) -> Built:
         from roller_tvm.relax.targets import make_target
 
         made = make_target(target)
-        mod = prepare(model.mod, made, buckets)
+        mod = prepare(model.mod, made, buckets, device)
         return check_fusion_on_pocl(mod, made, device, policy_of(args), tf32=args.tf32)
 
     how = "with the plans that the model thinks best, not measured"

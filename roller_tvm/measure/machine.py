@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import platform
+from functools import lru_cache
 from typing import Any
+
+from ..device.cpu_data import simd_of_mcpu
+from ..device.cpu_detect import CpuFacts, detect_cpu
 
 #: Names that one architecture goes by.
 ALIASES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
 def same_machine(target: Any) -> bool:
-    """Whether a target for CPUs is for one like this; of other kinds of target nothing is told.
+    """Whether a target for CPUs is for one like this, its vectors too; of other kinds of target nothing is told.
 
     Examples
     --------
     >>> same_machine(tvm.target.Target("llvm -mtriple=riscv64-linux-gnu"))  # doctest: +SKIP
     False
     """
-    triple = str(target.attrs.get("mtriple", "")) if target.kind.name in ("llvm", "c") else ""
-    if not triple:
+    if target.kind.name not in ("llvm", "c"):
         return True
+    triple = str(target.attrs.get("mtriple", ""))
     theirs, ours = triple.split("-")[0].lower(), platform.machine().lower()
-    return ALIASES.get(theirs, theirs) == ALIASES.get(ours, ours)
+    if triple and ALIASES.get(theirs, theirs) != ALIASES.get(ours, ours):
+        return False
+    simd = simd_of_mcpu(str(target.attrs.get("mcpu", "")))
+    return simd is None or (simd.machine == _facts().machine and simd.flags <= _facts().flags)
+
+
+@lru_cache(maxsize=1)
+def _facts() -> CpuFacts:
+    return detect_cpu()

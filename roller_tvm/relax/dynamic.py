@@ -83,6 +83,7 @@ class Buckets:
             chosen = dict(zip(sizes, values, strict=True))
             name = "_".join([self.func_name, *(f"{n}{v}" for n, v in chosen.items())])
             own = relax.transform.BindSymbolicVars(chosen)(tvm.IRModule({self.func_name: plain}))[self.func_name]
+            own = copy_with_new_vars(own)  # what depends on no open extent would be one variable in all copies
             copies.append((chosen, builder.add_func(own, name), own))
         default = builder.add_func(copy_with_new_vars(plain), f"{self.func_name}_any")
         _add_dispatcher(builder, self.func_name, func, known, copies, default)

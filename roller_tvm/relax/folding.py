@@ -204,7 +204,7 @@ class _Folder(relax.PyExprMutator):
         scalar = self._constant(arguments[1])
         if scalar is None or scalar.ndim or not _is_operator(self.builder_.get()[value.args[0]], op, arguments):
             return value
-        return relax.Call(tvm.ir.Op.get(f"relax.{op.__name__}"), [arguments[0], relax.const(scalar)], None)
+        return relax.Call(tvm.ir.Op.get(f"relax.{op.__name__}"), [arguments[0], _exact(scalar)], None)
 
     # Affine values -----------------------------------------------------------------------------------------
 
@@ -220,7 +220,7 @@ class _Folder(relax.PyExprMutator):
             weights, axis = self._constant(value.args[1]), _weight_axis(value)
             if weights is None or axis is None or weights.dtype.name not in _FOLDED:
                 return None
-            return Affine(relax.Call(value.op, [self.visit_expr(value.args[0]), relax.const(weights)],
+            return Affine(relax.Call(value.op, [self.visit_expr(value.args[0]), _exact(weights)],
                                      value.attrs, value.ty_args), _result_axis(value))  # fmt: skip
         return self._arithmetic(name, value) if name in _AFFINE else None
 
@@ -270,7 +270,7 @@ class _Folder(relax.PyExprMutator):
                 weights = array_of(root.args[1])
                 assert weights is not None  # `_form` saw them
                 scaled = weights * _laid(scale, weights.ndim, _weight_axis(root))
-                root = relax.Call(root.op, [root.args[0], relax.const(scaled.astype(weights.dtype))],
+                root = relax.Call(root.op, [root.args[0], _exact(scaled.astype(weights.dtype))],
                                   root.attrs, root.ty_args)  # fmt: skip
             root, scale = self.builder_.emit(root), None
         for values, op in ((scale, relax.op.multiply), (form.shift, relax.op.add)):
@@ -278,6 +278,11 @@ class _Folder(relax.PyExprMutator):
                 laid = _laid(values, int(root.ty.ndim), form.axis).astype(kind)
                 root = self.builder_.emit(op(root, relax.const(laid, kind)))
         return root
+
+
+def _exact(array: np.ndarray) -> Any:
+    """A constant of the array's own type; unless told, TVM makes float64 float32 and int64 int32."""
+    return relax.const(array, str(array.dtype))
 
 
 def _laid(values: np.ndarray, ndim: int, axis: int | None) -> np.ndarray:
@@ -322,7 +327,7 @@ def _along(constant: np.ndarray, shape: tuple[int, ...]) -> tuple[int | None, np
         return None, None
     extents = (1,) * (len(shape) - constant.ndim) + constant.shape
     long = [axis for axis, extent in enumerate(extents) if extent > 1]
-    if len(long) > 1 or shape[long[0]] < 0:
+    if len(long) != 1 or shape[long[0]] < 0:
         return None, None
     return long[0], constant.astype(np.float64).reshape(-1)
 

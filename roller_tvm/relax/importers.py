@@ -293,7 +293,9 @@ def _fixed(tvm: Any, mod: Any, given: dict[str, tuple[int, ...]], path: Path) ->
     """The module with its open extents fixed by the shapes given."""
     from tvm import relax
 
-    own = {str(var.name): tuple(var.ty.shape) for var in mod["main"].params}
+    if not given:
+        return mod
+    own = {str(var.name): tuple(getattr(var.ty, "shape", None) or ()) for var in mod["main"].params}
     bound: dict[str, int] = {}
     for name, shape in given.items():
         if name not in own:
@@ -348,10 +350,15 @@ def _converted(tvm: Any, mod: Any, layout: str) -> Any:
 
 
 def _inputs(mod: Any, names: list[str] | None) -> dict[str, tuple[tuple[int | str, ...], str]]:
+    from tvm import relax
+
     params = list(mod["main"].params)
     found: dict[str, tuple[tuple[int | str, ...], str]] = {}
     for number, var in enumerate(params):
         name = names[number] if names is not None and len(names) == len(params) else str(var.name)
+        if not isinstance(var.ty, relax.TensorType):
+            told = f"input '{name}' is no tensor but {var.ty}"
+            raise UnsupportedOperator(told, remedy="give a module whose 'main' takes tensors alone")
         shape = var.ty.shape if var.ty.shape is not None else ()
         found[name] = (tuple(map(_extent, shape)), str(var.ty.dtype))
     return found

@@ -41,7 +41,7 @@ def split_packing(func: Any, values: Mapping[int, np.ndarray], target: Any) -> t
     inputs = []
     for position, array in sorted(values.items()):
         if position in positions:
-            arguments.append(relax.const(array))
+            arguments.append(relax.const(array, str(array.dtype)))
             continue
         inputs.append(relax.Var(f"x{position}", relax.TensorType(array.shape, str(array.dtype))))
         arguments.append(inputs[-1])

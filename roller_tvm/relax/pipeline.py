@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from ..errors import BadInput, RecordError
 from ..models import last_line
 from ..tir.emulated import TakeHost
 from .alignment import UnalignedInputs
-from .database import for_other_kernels
+from .database import for_other_kernels, mend
 from .devices import device_of, find_target
 from .dynamic import Buckets, Sizes
 from .folding import FoldScales
@@ -43,7 +44,10 @@ from .vector_math import VectorMath
 PREPARED = "roller_tvm.prepared"
 
 
-def prepare(mod: Any, target: Any = None, buckets: Sizes | Sequence[int] | None = None) -> Any:
+def prepare(
+    mod: Any, target: Any = None, buckets: Sizes | Sequence[int] | None = None,
+    device: DeviceSpec | str | None = None,
+) -> Any:  # fmt: skip
     """A Relax module legalized, folded and fused: every PrimFunc is one task.
 
     Parameters
@@ -54,6 +58,13 @@ def prepare(mod: Any, target: Any = None, buckets: Sizes | Sequence[int] | None 
         By default the target in scope.
     buckets : mapping of variable to sizes, or sequence of int, optional
         Sizes of open extents for which static functions are made (`dynamic.Buckets`).
+    device : DeviceSpec or str, optional
+        For which activations are laid out; by default the one that follows from the target.
+
+    Raises
+    ------
+    BadInput
+        The module was prepared before: for another kind of target, or without the buckets.
 
     Examples
     --------
@@ -61,6 +72,11 @@ def prepare(mod: Any, target: Any = None, buckets: Sizes | Sequence[int] | None 
     """
     target, passes = _target(target), relax.transform
     if _is_prepared(mod):
+        if (kind := str(mod.attrs[PREPARED])) != target.kind.name:
+            what = f"it was prepared for {kind}, not for {target.kind.name}"
+            raise BadInput(what, "module", "prepare the module that it was made of")
+        if buckets is not None:
+            raise BadInput("it was prepared before its buckets were known", "module", "give 'buckets' to prepare")
         return mod
     _require_relax(mod)
     steps: list[Any] = [Buckets(buckets)] if buckets is not None else []
@@ -69,7 +85,7 @@ def prepare(mod: Any, target: Any = None, buckets: Sizes | Sequence[int] | None 
         SumsAsAdditions(),
         FoldScales(),
         passes.CanonicalizeBindings(),
-        *([PlanLayout(target)] if target.kind.name == "llvm" else []),
+        *([PlanLayout(target, device)] if target.kind.name == "llvm" else []),
         relax.backend.DispatchSampling(),  # sorting and sampling are libraries' work
         relax.backend.DispatchSortScan(),
         passes.LegalizeOps(),
@@ -83,7 +99,7 @@ def prepare(mod: Any, target: Any = None, buckets: Sizes | Sequence[int] | None 
         *([VectorMath(), passes.AttachAttrLayoutFreeBuffers()] if target.kind.name == "llvm" else []),
     ]
     with target:
-        return tvm.transform.Sequential(steps)(mod).with_attr(PREPARED, True)
+        return tvm.transform.Sequential(steps)(mod).with_attr(PREPARED, target.kind.name)
 
 
 def schedule(
@@ -180,7 +196,7 @@ def roller_pipeline(
     @tvm.transform.module_pass(opt_level=0, name="RollerPipeline")
     def pipeline(mod: Any, _context: Any) -> Any:
         full = _target(target)
-        scheduled, _ = schedule(prepare(mod, full, buckets), full, database, device, top, tf32, fuse_rtasks)
+        scheduled, _ = schedule(prepare(mod, full, buckets, device), full, database, device, top, tf32, fuse_rtasks)
         with full:
             return lower(full)(scheduled)
 
@@ -280,15 +296,28 @@ def _database(given: Any, target: Any) -> Iterator[Any]:
         yield database
 
 
+def _opened(files: Sequence[Path]) -> Any:
+    """A database without the half of a last line that a process that was killed, or is writing, left."""
+    from tvm.s_tir.meta_schedule.database import JSONDatabase
+
+    if all(data.endswith(b"\n") or not data for data in (file.read_bytes() for file in files)):
+        return JSONDatabase(*map(str, files))
+    with tempfile.TemporaryDirectory(prefix="roller-tvm-") as folder:
+        copies = [Path(folder, file.name) for file in files]
+        for file, copy in zip(files, copies, strict=True):
+            copy.write_bytes(file.read_bytes())
+            mend(copy)
+        return JSONDatabase(*map(str, copies))
+
+
 def _read(folder: Path, target: Any) -> Any:
-    from tvm.s_tir import meta_schedule
 
     files = [folder / "database_workload.json", folder / "database_tuning_record.json"]
     missing = [f.name for f in files if not f.is_file()]
     if missing:
         raise RecordError(f"has no {' and no '.join(missing)}", str(folder), "give the folder that tune_relax wrote")
     try:
-        found = meta_schedule.database.JSONDatabase(*map(str, files))
+        found = _opened(files)
     except Exception as error:  # whatever the reader stumbles over
         raise RecordError(f"cannot be read: {last_line(error)}", str(folder), "tune again into a new folder") from error
     # A target is no part of a database's key: records of another would be applied without a word.

@@ -9,8 +9,9 @@ from typing import Any
 import tvm
 
 from ..device import DeviceSpec
+from ..models import last_line
 from ..tir.candidates import Candidates, make_candidates
-from ..tir.nodes import structural_hash, structurally_equal
+from ..tir.nodes import parameters, structural_hash, structurally_equal
 from ..tir.packing import constant_parameters
 from .devices import device_of, find_target
 from .lowered import require_lowered
@@ -119,7 +120,7 @@ class ScheduleWithRoller:
             else:
                 device = device_of(self.device, func_target)
                 found = make_candidates(func, device, self.top, constant_parameters(func), name, self.tf32)
-                scheduled, note = _best(found, name)
+                scheduled, note = _best(found, name, func_target)
                 alike.append((_bare(func), scheduled, note))
             report.notes.append(note)
             if scheduled is not None:
@@ -146,10 +147,27 @@ def _named(scheduled: Any, func: Any) -> Any:
     return result.with_attr(SCHEDULED, True)
 
 
-def _best(found: Candidates, name: str) -> tuple[Any, Note]:
+def _best(found: Candidates, name: str, target: Any) -> tuple[Any, Note]:
     for candidate, schedule in found.schedules():
+        if reason := _refused(schedule.mod["main"], target):
+            found.failures.append(reason)
+            continue
         plan = candidate.ranked.plan
         recipes = " + ".join(dict.fromkeys(p.recipe for p in plan.programs))
         return schedule.mod["main"], Note(name, recipes, candidate.ranked.seconds * 1e6)
     reason = found.reason or f"no plan could be applied: {found.failures[0] if found.failures else 'none made'}"
     return None, Note(name, reason=reason)
+
+
+def _refused(func: Any, target: Any) -> str:
+    """Why TVM cannot build a kernel, or ''; asked where it is known to happen.
+
+    Its legalization of bfloat16 on CPUs takes some vectorised stores for values of another type.
+    """
+    if target.kind.name != "llvm" or all(str(b.dtype) != "bfloat16" for b in parameters(func)):
+        return ""
+    try:
+        tvm.compile(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}), target)
+    except Exception as error:  # whatever its passes raise
+        return f"TVM cannot build it: {last_line(error)}"
+    return ""

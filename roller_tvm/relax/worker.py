@@ -120,10 +120,10 @@ def make_reference(key: str, folder: str) -> float:
 
 def load_reference(key: str, folder: str) -> None:
     task = TASKS[key]
-    for kind, into in (("in", task.inputs), ("out", task.expected)):
-        del into[:]
-        while (path := Path(folder, f"{kind}{len(into)}.npy")).exists():
-            into.append(np.load(path, mmap_mode="r"))
+    types = [str(buffer.dtype) for buffer in task.buffers]
+    given = [t for n, t in enumerate(types) if n not in task.outputs]
+    for kind, into, dtypes in (("in", task.inputs, given), ("out", task.expected, [types[n] for n in task.outputs])):
+        into[:] = [numerics.load(Path(folder, f"{kind}{n}.npy"), dtype) for n, dtype in enumerate(dtypes)]
 
 
 def build(key: str, number: int, line: str, mode: int) -> float:

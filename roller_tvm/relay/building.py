@@ -59,7 +59,7 @@ def build(
         with contextlib.ExitStack() as stack:
             stack.enter_context(untuned)
             if log_file is not None:
-                stack.enter_context(auto_scheduler.ApplyHistoryBest(load_for_build(log_file)))
+                stack.enter_context(auto_scheduler.ApplyHistoryBest(load_for_build(log_file, str(made))))
                 cpu = made.kind.name == "llvm"
                 stack.enter_context(cpu_code(vector_math and cpu, wide_indices and cpu))
             stack.enter_context(shared_constant_kernels())

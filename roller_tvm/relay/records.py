@@ -20,7 +20,7 @@ import os
 import time
 import warnings
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,8 @@ from roller_tvm.version import __version__
 MARK = "# roller-tvm "
 #: A task that has no record because TVM's own kernel was measured to be faster.
 KEPT = "# roller-tvm-kept "
+#: How a record begins, blanks aside.
+RECORD = b'{"i":[["'
 #: Seconds -> what is written for a plan that was not measured.
 UNMEASURED = 1e9
 
@@ -193,13 +195,20 @@ def _warn(where: str, what: str, remedy: str) -> None:
 
 
 def best_notes(records: list[Record]) -> dict[tuple[str, str], Note]:
-    """Our note of the record that wins, for each (workload key, target) that has one of ours."""
+    """Our note of the record that wins, for each (workload key, target) that has one of ours.
+
+    Its trials are the most that we ever gave the task: if fewer had found a better time by luck, those that more trials
+    are wanted of would be tuned again each time.
+    """
     best: dict[tuple[str, str], Record] = {}
+    trials: dict[tuple[str, str], int] = {}
     for record in records:
         task = (record.workload_key, record.target)
         if record.error_no == 0 and (task not in best or record.cost < best[task].cost):
             best[task] = record
-    return {task: record.note for task, record in best.items() if record.note is not None}
+        if record.note is not None:
+            trials[task] = max(trials.get(task, 0), record.note.trials)
+    return {task: replace(r.note, trials=trials[task]) for task, r in best.items() if r.note is not None}
 
 
 def record_text(task: Any, state: Any, note: Note, seconds_spent: float = 0.0) -> str:
@@ -369,6 +378,12 @@ def _write_all(handle: int, data: bytes) -> None:
         data = data[os.write(handle, data) :]
 
 
+def _begins_a_line(data: bytes) -> bool:
+    """Whether this can be the start of a comment or of a record, all that was written when a process was killed."""
+    text = data.replace(b" ", b"").replace(b"\0", b"")  # a file system may have made room and written nothing
+    return text[:1] in (b"", b"#") or text.startswith(RECORD[: len(text)])
+
+
 def mend(handle: int) -> int:
     """Make an open record file end with a whole line; returns its size."""
     size = os.fstat(handle).st_size
@@ -379,19 +394,28 @@ def mend(handle: int) -> int:
     try:
         parse(data[keep:].decode())
     except ValueError:
+        if not _begins_a_line(data[keep:]):
+            told = f"its last line is no part of a record: {_start(data[keep:].decode(errors='replace'))}"
+            raise RecordError(told, "record file", "name a record file, or one that is not there yet") from None
         os.ftruncate(handle, keep)
         return keep
     _write_all(handle, b"\n")  # the record is whole, its newline is missing
     return size + 1
 
 
-def load_for_build(path: str | os.PathLike[str]) -> list[tuple[Any, Any]]:
+def load_for_build(path: str | os.PathLike[str], target: str | None = None) -> list[tuple[Any, Any]]:
     """(MeasureInput, MeasureResult) of every readable record, for ``auto_scheduler.ApplyHistoryBest``.
 
-    ApplyHistoryBest given the file itself dies of one half line; this leaves it out with a warning.
+    ApplyHistoryBest given the file itself dies of one half line; this leaves it out with a warning. Of records for
+    several CPUs, or several cards, it would take the fastest: with a `target` a workload that has records of just that
+    one, or was left to TVM for it, keeps no others.
     """
     from tvm.auto_scheduler.measure_record import load_record_from_string
 
     if not Path(path).exists():
         raise BadInput("no such record file", str(path), "tune first, or correct the path")
-    return [tuple(load_record_from_string(r.line)) for r in read_records(path, strict=False)]
+    records = read_records(path, strict=False)
+    own = {r.workload_key for r in records if r.target == target and r.error_no == 0}
+    own |= {key for key, of in read_kept(path) if of == target}
+    wanted = [r for r in records if r.target == target or r.workload_key not in own]
+    return [tuple(load_record_from_string(r.line)) for r in wanted]

@@ -106,3 +106,23 @@ def test_which_extent_is_meant_must_be_said():
         Buckets({"m": (1,)})(two)
     with pytest.raises(BadInput, match="has no open extent"):
         Buckets((1, 2))(classifier())
+
+
+def test_what_depends_on_no_open_extent_is_of_each_copy():
+    """One variable in two functions is what FuseOps ends at."""
+    from roller_tvm.relax.pipeline import build, prepare
+
+    from .networks import LLVM, run
+
+    shift = values(4)
+
+    def body(builder, x):
+        fixed = builder.emit(relax.op.exp(relax.const(shift)))
+        return builder.emit(relax.op.add(builder.emit(relax.op.subtract(x, fixed)), fixed))
+
+    mod = module(body, (tvm.tirx.Var("n", "int64"), 4))
+    prepare(mod, LLVM, (1, 3))
+    executable = build(mod, LLVM, buckets=(1, 3))
+    for size in (1, 2, 3):
+        x = values(size, 4)
+        np.testing.assert_allclose(run(executable, x)[0], x, rtol=1e-4, atol=1e-5)

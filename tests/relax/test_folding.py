@@ -147,3 +147,27 @@ def test_extents_that_only_a_run_can_tell():
 
     left = ["nonzero", "permute_dims", "astype", "matmul", "multiply"]
     assert operators(FoldScales()(module(body, (4, 5)))) == left
+
+
+def test_constants_keep_their_type():
+    def body(builder, x):
+        weights = relax.const(values(4, 5).astype("float64"), "float64")
+        return builder.emit(OP.multiply(builder.emit(OP.matmul(x, weights)), relax.const(3.0, "float64")))
+
+    mod = module(body, (3, 4), dtype="float64")
+    folded = FoldScales()(mod)
+    assert operators(folded) == ["matmul"]
+    x = values(3, 4).astype("float64")
+    np.testing.assert_allclose(default(folded, x)[0], default(mod, x)[0], rtol=1e-12)
+
+    def clipped(builder, x):
+        return builder.emit_te(topi.maximum, x, builder.emit(relax.const(3, "int64")))
+
+    check_int = module(clipped, (3, 4), dtype="int64")
+    x = np.arange(12, dtype="int64").reshape(3, 4)
+    assert (default(FoldScales()(check_int), x)[0] == np.maximum(x, 3)).all()
+
+
+def test_a_constant_of_nothing_is_no_scale():
+    mod = module(lambda b, x: b.emit(OP.add(x, relax.const(np.zeros(0, "float32")))), (4, 0))
+    assert operators(FoldScales()(mod)) == ["add"]

@@ -194,6 +194,18 @@ class TestWhatToRunFirst:
         assert prepare(once, LLVM) is once
         with tvm.target.Target(LLVM):
             require_lowered(once)
+        with pytest.raises(BadInput, match="prepared for llvm, not for cuda"):
+            prepare(once, CUDA)
+        with pytest.raises(BadInput, match="buckets"):
+            build(once, LLVM, buckets=(1, 8))
+
+    def test_a_kernel_in_bfloat16_that_tvm_cannot_build_gives_way_to_another(self):
+        shape = relax.TensorType((8, 16), "bfloat16"), relax.TensorType((16, 32), "bfloat16")
+        params = [relax.Var(name, ty) for name, ty in zip("xw", shape, strict=True)]
+        builder = relax.BlockBuilder()
+        with builder.function("main", params):
+            builder.emit_func_output(builder.emit(relax.op.matmul(*params)))
+        assert build(builder.finalize(), LLVM) is not None
 
 
 class TestRecords:
@@ -243,6 +255,15 @@ class TestRecords:
             (tmp_path / name).write_text("{ no json\n")
         with pytest.raises(RecordError, match="cannot be read"):
             schedule(prepare(classifier(), LLVM), LLVM, tmp_path)
+
+    def test_half_a_last_line_is_left_out(self, tmp_path):
+        mod = prepare(classifier(), LLVM)
+        tune(mod, None, LLVM, tmp_path, max_trials_per_task=0)
+        file = tmp_path / "database_tuning_record.json"
+        whole = file.read_text()
+        file.write_text(whole + whole.splitlines()[0][:100])
+        _, report = schedule(mod, LLVM, tmp_path)
+        assert len(report.left) >= whole.count("\n") and file.read_text().endswith(whole.splitlines()[0][:100])
 
     def test_records_of_another_target(self, tmp_path):
         other = tvm.target.Target({"kind": "llvm", "mcpu": "haswell"})

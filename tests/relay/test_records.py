@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+from dataclasses import replace
 
 import pytest
 
@@ -127,3 +128,65 @@ def test_a_measured_record_wins_over_any_prediction(tmp_path):
     assert len(R.load_for_build(path)) == 2
     history = auto_scheduler.ApplyHistoryBest(str(path))  # a plain TVM reads it, comments and all
     assert history.best_by_targetkey["cpu"]
+
+
+def test_a_file_that_holds_no_records_is_left_as_it_is(tmp_path):
+    path = tmp_path / "settings.json"
+    for text in ('{"my": "settings"}', "text", f"{LINE}\n[1, 2"):
+        path.write_text(text)
+        with pytest.raises(RecordError, match="no part of a record"):
+            R.RecordWriter(path).mend()
+        assert path.read_text() == text
+    for rest in ("# roller-tv", '{"i', '{ "i" : [["a', "\0\0\0"):
+        path.write_text(f"{LINE}\n{rest}")
+        assert R.RecordWriter(path).mend()
+        assert path.read_text() == f"{LINE}\n"
+
+
+def test_the_most_trials_that_were_given_count():
+    """Else a task whose best time came of fewer would be tuned again each time that more are asked for."""
+    slower = replace(NOTE, measured_s=0.6, trials=20)
+    found = [R.Record(LINE, 1, "k", "llvm", 0.5, 0, NOTE), R.Record(LINE, 2, "k", "llvm", 0.6, 0, slower)]
+    assert R.best_notes(found) == {("k", "llvm"): replace(NOTE, trials=20)}
+
+
+@pytest.mark.tvm
+def test_each_target_gets_its_own_record(tmp_path):
+    tvm = pytest.importorskip("tvm")
+    from tvm import auto_scheduler
+
+    from roller_tvm.auto_scheduler import ApplyHistoryBest
+    from roller_tvm.auto_scheduler import SearchTask as RollerTask
+    from roller_tvm.lower.steps import Parallel
+    from roller_tvm.relay.apply_state import apply_steps_state
+    from roller_tvm.relay.loops import TeProgram
+
+    from . import programs as P
+
+    key = auto_scheduler.workload_registry.register_workload_tensors("roller_test_targets", P.matmul())
+    path = tmp_path / "r.json"
+    writer = R.RecordWriter(path)
+    names = ("llvm -mcpu=core-avx2", "llvm -mcpu=skylake-avx512", "llvm -mcpu=x86-64")
+    for name, seconds in zip(names[:2], (2e-3, 1e-3), strict=True):
+        task = auto_scheduler.SearchTask(workload_key=key, target=tvm.target.Target(name))
+        dag = task.compute_dag
+        steps = [Parallel("C", "i")] if name == names[0] else []
+        state = apply_steps_state(dag, TeProgram.of_dag(dag), steps) if steps else dag.get_init_state()
+        writer.append(R.record_text(task, state, R.Note(name, predicted_s=1e-6, measured_s=seconds, trials=1)))
+    path.write_text(path.read_text() + LINE[:60])
+
+    def steps_of(target):
+        with pytest.warns(R.RecordWarning):
+            history = ApplyHistoryBest(str(path))
+        state = history._query_inside(tvm.target.Target(target), key, "")
+        return len(state.transform_steps)
+
+    assert [steps_of(name) for name in names] == [1, 0, 0]  # of the third there is none: the fastest, as in TVM
+    with pytest.warns(R.RecordWarning):
+        kept = R.load_for_build(path, str(tvm.target.Target(names[0])))
+    assert [len(given.state.transform_steps) for given, _ in kept] == [1]
+    task = RollerTask(workload_key=key, target=tvm.target.Target(names[0]))
+    with pytest.warns(R.RecordWarning):
+        assert "parallel" in task.print_best(str(path)) and task.apply_best(str(path))
+    writer.append(R.kept_line(key, str(tvm.target.Target(names[2])), "TVM's own is faster", 10))
+    assert not R.load_for_build(path, str(tvm.target.Target(names[2])))
