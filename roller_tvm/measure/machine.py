@@ -31,6 +31,13 @@ def same_machine(target: Any) -> bool:
     return simd is None or (simd.machine == _facts().machine and simd.flags <= _facts().flags)
 
 
+def not_here(target: Any) -> str:
+    """What is told where plans for a target are neither measured nor checked."""
+    kind = target.kind.name
+    lacking = f"no {kind} device here" if same_machine(target) else f"this CPU cannot run code for {target}"
+    return f"{lacking}: plans are chosen by prediction and built, neither measured nor checked"
+
+
 @lru_cache(maxsize=1)
 def _facts() -> CpuFacts:
     return detect_cpu()

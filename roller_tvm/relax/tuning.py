@@ -13,7 +13,7 @@ from typing import Any
 
 from ..device import DeviceSpec
 from ..errors import BadInput, MeasureError, RecordError, RollerError, must_be
-from ..measure.machine import same_machine
+from ..measure.machine import not_here, same_machine
 from ..measure.pool import Pool
 from ..measure.results import TunedTask, TuneResult, busy, judge, nothing_tuned
 from ..measure.selection import select
@@ -229,8 +229,8 @@ class _Tuner:
         if reply.ok and reply.value and same_machine(self.measurer.target):
             return True
         self.result.notes.append(
-            f"no {kind} device here: plans are chosen by prediction and built, neither measured nor checked; their"
-            " records hold the predicted time, in nanoseconds where measured ones hold seconds"
+            f"{not_here(self.measurer.target)}; their records hold the predicted time, in nanoseconds where measured"
+            " ones hold seconds"
         )
         return False
 

@@ -13,7 +13,7 @@ from typing import Any
 from roller_tvm.device import DeviceSpec, load_device
 from roller_tvm.errors import BadInput, MeasureError, must_be
 from roller_tvm.measure.claims import WAIT_S, Claims
-from roller_tvm.measure.machine import same_machine
+from roller_tvm.measure.machine import not_here, same_machine
 from roller_tvm.measure.results import TunedTask, TuneResult, busy, judge, nothing_tuned
 from roller_tvm.measure.selection import select
 from roller_tvm.relay.candidates import Candidates, make_candidates
@@ -164,9 +164,7 @@ def _how(pool: Pool, target: Any, trials: int, result: TuneResult) -> str:
     reply = pool.workers[0].call("device_present", (target.kind.name,), 60.0)
     if reply.ok and reply.value and same_machine(target):
         return "time" if trials else "check"
-    result.notes.append(
-        f"no {target.kind.name} device here: plans are chosen by prediction and built, neither measured nor checked"
-    )
+    result.notes.append(not_here(target))
     return "build"
 
 
