@@ -19,6 +19,7 @@ _ARCH_LIMITS = {
     "max_threads_per_unit": "threads",
     "max_blocks_per_unit": "blocks",
     "registers_per_unit": "registers",
+    "max_registers_per_block": "registers",
 }
 
 
@@ -111,6 +112,7 @@ def _as_arch(spec: DeviceSpec, number: int, notes: list[str]) -> DeviceSpec:
         max_threads_per_unit=rows["max_threads_per_unit"],
         max_blocks_per_unit=rows["max_blocks_per_unit"],
         registers_per_unit=rows["registers_per_unit"],
+        max_registers_per_block=rows["max_registers_per_block"],
     )
     levels = tuple(
         replace(lv, capacity_bytes=rows["shared_per_unit"]) if lv.name == "shared" else lv

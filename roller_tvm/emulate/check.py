@@ -17,6 +17,9 @@ from roller_tvm.measure.numerics import difference
 
 #: Floating-point operations a second that emulation reaches at least, every access checked.
 SLOWEST_FLOPS_S = 1e8
+#: Of the elements that so many blocks would write if all wrote as many: fewer than this share, and they write too
+#: little (those at an edge write few).
+FEWEST = 0.25
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,9 @@ def check(
     results = function.run(arrays, sample=sample)
     seconds = time.perf_counter() - start
     compared, whole = _compare(results, expected, terms, str(function))
+    if sample and compared < FEWEST * whole * sample / blocks:
+        told = f"{sample} of {blocks} blocks wrote {compared} elements of {whole}"
+        raise WrongAnswer(f"{told}: far from their share", where=str(function))
     return Checked(len(function.launches), sample or blocks, blocks, compared, whole, seconds)
 
 

@@ -6,6 +6,7 @@ A convolution is one too (an implicit product): its pixels are rows or columns, 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 
 from .expression import Access, Axis, Stage, TensorExpression
 
@@ -126,9 +127,9 @@ def run_along(stage: Stage, access: Access, shape: tuple[int, ...], group: tuple
         axis = stage.axes[left.pop()]
         if dict(index.terms).get(axis.name) != 1 or index.const:
             return run
+        if axis.extent != full:  # of a longer row, which has to be a multiple of what is neighbours here
+            return run * gcd(axis.extent, full)
         run *= axis.extent
-        if axis.extent != full:
-            return run
     return run
 
 

@@ -17,7 +17,7 @@ from roller_tvm.kit.inputs import TYPES
 from roller_tvm.kit.reference import Reference
 
 #: Of what is written here; an archive of another version is refused.
-VERSION = 1
+VERSION = 2
 MANIFEST = "manifest.json"
 REMEDY = "make the kit again: make gpu-kit"
 

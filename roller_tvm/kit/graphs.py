@@ -8,6 +8,8 @@ from math import prod, sqrt
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from roller_tvm.device import load_device
 from roller_tvm.emulate.host import BufferSpec, HostCode
 from roller_tvm.errors import MeasureError, RollerError
@@ -23,12 +25,34 @@ from roller_tvm.kit.archive import (
 )
 from roller_tvm.kit.build import DEVICES, Options, standing, state
 from roller_tvm.kit.cases import Case
+from roller_tvm.kit.inputs import STEPS, seed_of, value
 from roller_tvm.kit.reference import UNFUSED, Reference
 from roller_tvm.rammer import Costs
 from roller_tvm.rammer.policy import plain_kernel
 from roller_tvm.toolchain import compile_cuda, kernel_resources
 
 FUSED = "fused"
+_WORD = np.uint64(0xFFFFFFFF)
+#: Elements of a graph's result that are compared with those of a CPU.
+SPOTS = 254
+
+
+def filled(count: int, seed: int) -> np.ndarray:
+    """``kit.inputs.value`` of the first indices, as the card fills an input.
+
+    Examples
+    --------
+    >>> from roller_tvm.kit.inputs import value
+    >>> filled(3, 1).tolist() == [value(i, 1) for i in range(3)]
+    True
+    """
+    h = (np.arange(count, dtype=np.uint64) ^ np.uint64(seed)) & _WORD
+    h = h * np.uint64(2654435769) & _WORD
+    h = (h ^ h >> np.uint64(15)) * np.uint64(2246822519) & _WORD
+    h = (h ^ h >> np.uint64(13)) * np.uint64(3266489917) & _WORD
+    h ^= h >> np.uint64(16)
+    steps = (h % np.uint64(2 * STEPS + 1)).astype(np.float32) - np.float32(STEPS)
+    return np.asarray(steps / np.float32(STEPS), np.float32)
 
 
 def build_graph(kit: Path, case: Case, arch: str, options: Options) -> KitOperator:
@@ -45,7 +69,7 @@ def build_graph(kit: Path, case: Case, arch: str, options: Options) -> KitOperat
     made = _Graph(case, arch, options)
     plans = (made.fused(), made.apart())
     inputs, output = [t.shape for t in made.parameters[:-1]], made.parameters[-1].shape
-    reference = Reference(UNFUSED, (), tuple(inputs), output, made.terms(), made.flops)
+    reference = Reference(UNFUSED, (), tuple(inputs), output, made.terms(), made.flops, made.known())
     operator = KitOperator(case, arch, DEVICES[arch], reference, plans, (), made_by)
     write_archive(path, operator, made.files)
     return operator
@@ -85,6 +109,32 @@ class _Graph:
                 own = sum(sqrt(prod(a.extent for a in s.reduce)) for s in stages if s.reduce)
                 roots[o.name] = own + max((roots[e.producer] for e in o.inputs), default=0.0)
         return round(max(roots.values()) ** 2)
+
+    def known(self) -> tuple[tuple[int, float], ...]:
+        """Elements of the result for the kit's inputs, as TVM's own kernels compute them on this CPU."""
+        import tvm
+
+        from roller_tvm.tir.nodes import parameters, structural_hash
+
+        *inputs, output = self.parameters
+        values = {t.name: filled(t.elements, seed_of(n)) for n, t in enumerate(inputs)}
+        built: dict[int, Any] = {}
+        for call in self.region.calls:
+            key = structural_hash(func := call.func.without_attr("global_symbol") if call.func.attrs else call.func)
+            if key not in built:
+                named = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+                built[key] = tvm.compile(named, tvm.target.Target("llvm"))["main"]
+            buffers, written = parameters(call.func), call.tensors[len(call.tensors) - call.outputs :]
+            tensors = []
+            for name, buffer in zip(call.tensors, buffers, strict=True):
+                shape = tuple(map(int, buffer.shape))
+                array = np.zeros(shape, str(buffer.dtype)) if name in written else values[name].reshape(shape)
+                tensors.append(tvm.runtime.tensor(array))
+            built[key](*tensors)
+            values |= {n: t.numpy() for n, t in zip(call.tensors, tensors, strict=True) if n in written}
+        result, last = values[output.name].ravel(), output.elements - 1
+        places = sorted({0, last, *(int((value(n, SPOTS) + 1) / 2 * last) for n in range(SPOTS))})
+        return tuple((place, float(result[place])) for place in places)
 
     def fused(self) -> KitPlan:
         """As planned: parts that are one kernel, and those that are not."""

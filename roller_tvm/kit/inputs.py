@@ -73,3 +73,21 @@ def allowed(dtype: str, scale: float, terms: int = 1) -> float:
     10.0
     """
     return ROUNDINGS * TYPES[dtype][1] * scale * math.sqrt(max(1, terms))
+
+
+def each_allowed(dtype: str, scale: float, terms: int = 1) -> tuple[float, float]:
+    """What an element may differ by: a share of itself, and that much beside.
+
+    Of exact sums only the last rounding, to the type of the result, differs: in a long bfloat16 sum a whole term would
+    hide in the rounding of the largest element.
+
+    Examples
+    --------
+    >>> each_allowed("float32", 1.0) == (0.0, allowed("float32", 1.0))
+    True
+    >>> each_allowed("bfloat16", 100.0) == (2 * 2**-7, 100 * 2 * 2**-23)
+    True
+    """
+    if terms > 1 or dtype == "float32":
+        return 0.0, allowed(dtype, scale, terms)
+    return ROUNDINGS * TYPES[dtype][1], allowed("float32", scale)

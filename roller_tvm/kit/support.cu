@@ -83,10 +83,12 @@ extern "C" __global__ void __launch_bounds__(256) sum_last(const T* x, T* y, u64
 }
 
 /* worst: bits of the largest difference, then where it is (both halves of one word, so that they belong together);
- * told: bits of the largest magnitude that is due, elements that differ, elements that are no number in one alone. */
-extern "C" __global__ void __launch_bounds__(256) compare(const T* got, const T* due, u64 count, u64* worst, unsigned* told) {
+ * told: bits of the largest magnitude that is due, elements that differ, elements that are no number in one alone,
+ * elements that differ by more than `limits`: below, a number; above, a share of what is due. Those alone can be the worst. */
+extern "C" __global__ void __launch_bounds__(256) compare(const T* got, const T* due, u64 count, u64* worst, unsigned* told, u64 limits) {
+  const float least = __uint_as_float((unsigned)limits), relative = __uint_as_float((unsigned)(limits >> 32));
   u64 most = 0;
-  unsigned scale = 0, differing = 0, odd = 0;
+  unsigned scale = 0, differing = 0, odd = 0, beyond = 0;
   EACH(i, count) {
     const float a = (float)got[i], b = (float)due[i];
     const float gap = a > b ? a - b : b - a, size = b < 0.0f ? -b : b;
@@ -96,12 +98,15 @@ extern "C" __global__ void __launch_bounds__(256) compare(const T* got, const T*
     if (a == b) continue;
     differing++;
     odd += bits == 0x7f800000u;
+    if (gap <= relative * size + least) continue;
+    beyond++;
     most = here > most ? here : most;
   }
   if (scale) atomicMax(told, scale);
-  if (differing) atomicMax(worst, most);
+  if (beyond) atomicMax(worst, most);
   if (differing) atomicAdd(told + 1, differing);
   if (odd) atomicAdd(told + 2, odd);
+  if (beyond) atomicAdd(told + 3, beyond);
 }
 
 /* One thread that waits for so many cycles: the card is busy while launches queue up behind it. */

@@ -123,7 +123,7 @@ def _fetch(kernel: StagedKernel, number: int, warp: int, sector: int) -> Fetch:
         requested, conflicts = moved, len(firsts)
     else:
         requested = _distinct(touched.swapaxes(1, 2)).sum() * sector
-        conflicts = sum(_banks(words, 32) for words in local)
+        conflicts = sum(bank_cycles(words, 32) for words in local)
     share = rounds * warps / len(firsts) * op.stored_share
     # The last round may be a part of one.
     share *= total / (rounds * threads * vector) if rounds * warps > SAMPLES else 1.0
@@ -155,7 +155,7 @@ def _whole_vectors(box: tuple[int, ...], shape: tuple[int, ...], vector: int) ->
     return run % vector == 0 and row % vector == 0
 
 
-def _banks(addresses: np.ndarray, banks: int) -> int:
+def bank_cycles(addresses: np.ndarray, banks: int) -> int:
     """Cycles in which banks of a word each serve different words: the most that one bank has to."""
     words = set(addresses.tolist())
     counts: dict[int, int] = {}
@@ -195,16 +195,16 @@ def read_cycles(kernel: StagedKernel, number: int, warp: int, vector: int, banks
 
 def _read_cycles(address: np.ndarray, vector: int, banks: int) -> float:
     if vector == 1:
-        return float(_banks(address, banks))
+        return float(bank_cycles(address, banks))
     # Vectors are served a part of the warp at a time.
     together = max(1, banks // vector)
     cycles = 0
     for start in range(0, len(address), together):
         part = address[start:start + together]
-        cycles += _banks((part[:, None] + np.arange(vector)[None, :]).ravel(), banks)
+        cycles += bank_cycles((part[:, None] + np.arange(vector)[None, :]).ravel(), banks)
     # Lanes that read the same vector are served with those that do.
     distinct = len(set(address.tolist())) * vector
-    return float(max(1, min(cycles, max(ceil(distinct / banks), _banks(address // vector, together)))))
+    return float(max(1, min(cycles, max(ceil(distinct / banks), bank_cycles(address // vector, together)))))
 
 
 def store_sectors(kernel: StagedKernel, warp: int, sector: int) -> float:

@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, prod
 
+import numpy as np
+
 from ..device import DeviceSpec
+from .access import bank_cycles, strides_of
 from .estimate import LevelTime, ProgramEstimate
 from .geometry import Geometry, Operand, Tile
 from .gpu import IN_FLIGHT, GpuRates, busiest_unit, far_traffic, in_waves, sectors
@@ -37,6 +40,30 @@ def turned_shared_bytes(staged: Sequence[Operand], shape: TurnedShape) -> int:
         box = op.box(shape.tile)
         total += storage_elements(box, alignments(box, padding, 1)) * op.element_bytes
     return total
+
+
+def turn_cycles(
+    geometry: Geometry, device: DeviceSpec, operand: Operand, tile: Tile, padding: int, threads: int
+) -> int:
+    """Cycles in which a warp reads its part of a tile from shared memory: lanes that meet in a bank wait.
+
+    Padding parts the rows that neighbouring lanes read; where whole rows lie between them, some meet all the same.
+    """
+    key = ("turned", operand.name, tile, padding, threads)
+    if key not in geometry.counted:
+        level, box = device.level("shared"), operand.box(tile)
+        lanes = np.arange(min(device.vector_width, threads, prod(tile)))
+        extents = [tile[i] for i in geometry.spatial]
+        at = dict(zip(geometry.spatial, np.unravel_index(lanes, extents), strict=True))
+        address = np.zeros(len(lanes), np.int64)
+        for dim, row in zip(operand.dims, strides_of([*box[:-1], box[-1] + padding]), strict=True):
+            for axis, coefficient in dim:
+                if axis in at:
+                    address += at[axis] * coefficient * row
+        words = address * operand.element_bytes // (level.bank_bytes or 4)
+        geometry.counted[key] = bank_cycles(words, level.banks or 1)
+    found: int = geometry.counted[key]
+    return found
 
 
 def turn_registers(items: int) -> int:
@@ -92,7 +119,11 @@ def transpose_estimate(
     slots = fetched / threads * (2 + FETCH_OVERHEAD) + items * (2 + FETCH_OVERHEAD + arithmetic)
     slots += items * len(others) * (1 + LOAD_OVERHEAD)
     issue = slots * warps / rates.issue
-    bank_time = (fetched + elements * len(staged)) * geometry.output_bytes / rates.shared
+    turned = sum(
+        turn_cycles(geometry, device, op, tile, padding, threads)
+        for op, padding in zip(staged, shape.padding, strict=True)
+    )
+    bank_time = (fetched + elements * turned) * geometry.output_bytes / rates.shared
     near = float(sum(moved))
     dram = (far + store_bytes) / blocks / rates.dram
     l2 = (near + store_bytes / blocks) / rates.l2

@@ -41,7 +41,10 @@ def occupancy(device: DeviceSpec, threads: int, registers: int, shared_bytes: in
         bounds.append((limits.max_threads_per_unit // (warps * device.vector_width), "threads"))
     if limits.registers_per_unit and registers:
         a_warp = _round_up(registers * device.vector_width, limits.register_granularity or 1)
-        bounds.append((limits.registers_per_unit // (a_warp * warps), "registers"))
+        # Each scheduler has its part of the register file, and warps of its own.
+        schedulers = limits.schedulers_per_unit or 1
+        resident = limits.registers_per_unit // schedulers // a_warp * schedulers
+        bounds.append((resident // warps, "registers"))
     if shared_bytes and device.has("shared"):
         block = _round_up(shared_bytes, limits.shared_granularity_bytes or 1) + (limits.shared_reserved_bytes or 0)
         bounds.append((device.level("shared").capacity_bytes // block, "shared memory"))

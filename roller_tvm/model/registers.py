@@ -66,7 +66,7 @@ def fragments(geometry: Geometry, thread: Tile) -> list[int]:
 def register_cap(device: DeviceSpec, threads: int) -> int | None:
     """Registers a thread can have so that a block of `threads` still fits; None where no limit is known.
 
-    Warps are dealt out to the schedulers of a unit, each with its own part of the register file.
+    No more than kernels are compiled with (`Limits.compiled_registers`).
 
     Examples
     --------
@@ -74,6 +74,12 @@ def register_cap(device: DeviceSpec, threads: int) -> int | None:
     >>> [register_cap(load_device("a100"), t) for t in (256, 448, 640, 784)]
     [255, 128, 96, 72]
     """
+    share = _share(device, threads)
+    return share if share is None else min(share, device.limits.compiled_registers or share)
+
+
+def _share(device: DeviceSpec, threads: int) -> int | None:
+    """Of the register file: warps are dealt out to the schedulers of a unit, each with its own part of it."""
     limits = device.limits
     file = limits.max_registers_per_block or limits.registers_per_unit
     if not file:
@@ -87,7 +93,7 @@ def register_cap(device: DeviceSpec, threads: int) -> int | None:
 
 def usable_registers(device: DeviceSpec, threads: int) -> int | None:
     """What ``needed_registers`` may be at most."""
-    cap = register_cap(device, threads)
+    cap = _share(device, threads)
     return None if cap is None else int(USABLE * cap)
 
 

@@ -60,7 +60,7 @@ def registers_needed(
     needed = held + min(fragments(geometry, thread), default=0) + 1 + ADDRESSES
     needed += int(PER_PREFETCHED * ahead) + int(PER_FETCHED_ELEMENT * min(FETCHED_MOST, fetched))
     cap = register_cap(device, threads) or needed
-    return needed, min(cap, device.limits.compiled_registers or cap)
+    return needed, cap
 
 
 def residency(

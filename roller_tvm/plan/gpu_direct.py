@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil, prod
 
+from ..device import DeviceSpec
 from ..expr import dtype_bytes
 from ..model.estimate import ProgramEstimate
-from ..model.geometry import Geometry, Tile, in_memory
+from ..model.geometry import Geometry, Operand, Tile, in_memory
 from ..model.gpu_direct import direct_estimate, reduce_estimate
 from .align import Rejection, capacity, execution_unit
 from .program import RProgram
 from .search import Search
 
+#: Types of which CUDA's vectors, or TVM's conversions to them, have four elements at most.
+NO_LONG_VECTORS = frozenset({"float64", "int64", "uint64", "bool"})
 NO_LOOP = Rejection("execution unit", "an output axis to give to threads", "none", "keep a dimension of one element")
 
 
@@ -28,9 +31,17 @@ def linear_tile(geometry: Geometry, length: int, axes: Sequence[int] | None = No
     return tuple(tile)
 
 
-def _vector_widths(geometry: Geometry, most: int) -> list[int]:
-    """Vector widths at which every operand and the output move whole aligned vectors."""
+def _vector_widths(geometry: Geometry, device: DeviceSpec) -> list[int]:
+    """Vector widths at which every operand and the output move whole aligned vectors.
+
+    CUDA has no vector of more than four values of 64 bits or of truth values, converted or not.
+    """
     widths = [1]
+    g = geometry
+    types = {g.stage.dtype, *(g.expression.tensors[a.tensor].dtype for op in g.operands for a in op.sources)}
+    most = device.vector_bytes // max(g.output_bytes, *(op.element_bytes for op in g.operands), 1)
+    if types & NO_LONG_VECTORS:
+        most = min(most, 4)
     total = prod(geometry.extents[i] for i in geometry.spatial)
     if geometry.reduce or not geometry.spatial:
         return widths
@@ -41,12 +52,25 @@ def _vector_widths(geometry: Geometry, most: int) -> list[int]:
         same = all(
             not op.guarded
             and (op.stride_of(last) == 0 or (op.stride_of(last) == 1 and op.dims[-1] == ((last, 1),)))
+            and _starts_aligned(geometry, op, width)
             for op in geometry.operands
         )
         linear = all(op.shape == geometry.stage.shape and op.stride_of(last) == 1 for op in geometry.operands)
         if same and (linear or geometry.extents[last] % width == 0):
             widths.append(width)
     return widths
+
+
+def _starts_aligned(geometry: Geometry, operand: Operand, width: int) -> bool:
+    """Whether vectors of an operand start at multiples of their width: no offset, rows of whole vectors."""
+    if operand.stride_of(geometry.spatial[-1]) == 0:
+        return True
+    for access in operand.sources:
+        shape = geometry.expression.tensors[access.tensor].shape
+        rows = shape != geometry.stage.shape and prod(shape[:-1]) > 1
+        if access.indices and (access.indices[-1].const % width or (rows and shape[-1] % width)):
+            return False
+    return True
 
 
 def _own_stage(search: Search) -> Rejection | None:
@@ -67,7 +91,7 @@ def construct_direct(search: Search, top: int) -> list[tuple[RProgram, ProgramEs
     found: list[tuple[RProgram, ProgramEstimate]] = []
     if search.reject(None if g.spatial else NO_LOOP) or search.reject(_own_stage(search)):
         return found
-    for vector in _vector_widths(g, max(1, device.vector_bytes // g.output_bytes)):
+    for vector in _vector_widths(g, device):
         for items in (1, 2, 4):
             threads = device.vector_width
             while threads <= most:

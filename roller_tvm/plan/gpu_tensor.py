@@ -126,7 +126,8 @@ def copy_vector(geometry: Geometry, operand: Operand, group: tuple[int, ...]) ->
         plain = source is not None and len(source.axes) == 1 and not source.const and source.divisor == 1
         if last is None or last in operand.guard_axes or not plain:
             return 1
-        run = gcd(run, geometry.extents[last])
+        source_row = geometry.expression.tensors[operand.sources[0].tensor].shape[-1]
+        run = gcd(run, geometry.extents[last], source_row)
     return gcd(run, VECTOR_ALIGNMENT // operand.element_bytes)
 
 

@@ -1,9 +1,13 @@
 """What a GPU would not survive, or what makes an answer a matter of luck: every kind of fault, and its report."""
 
+import types
+
 import numpy as np
 import pytest
 
 from roller_tvm.emulate import DeviceArray, KernelFault, compile
+from roller_tvm.emulate.check import check
+from roller_tvm.errors import WrongAnswer
 
 HEAD = 'extern "C" __global__ void __launch_bounds__(128) f(float* A, float* B) {\n'
 
@@ -196,3 +200,14 @@ def test_without_checks_only_barriers_are_watched():
     program = compile(HEAD + "  if (threadIdx.x) __syncthreads();\n}", checked=False)
     with pytest.raises(KernelFault, match="divergent barrier"):
         program.run("f", 1, 64, [np.zeros(1, "float32"), b])
+
+
+@pytest.mark.parametrize(("wrote", "right"), [(16, True), (0, False), (3, False)])
+def test_blocks_that_write_too_little_are_wrong_though_none_is_compared(wrote, right):
+    result = np.ma.array(np.ones(64, np.float32), mask=np.arange(64) >= wrote)
+    made = types.SimpleNamespace(blocks=8, launches=[0], run=lambda arrays, sample: [result])
+    if right:
+        assert check(made, [], [np.ones(64, np.float32)], 1, flops=1e10, budget_s=1.0).elements == wrote
+    else:
+        with pytest.raises(WrongAnswer, match="2 of 8 blocks wrote"):
+            check(made, [], [np.ones(64, np.float32)], 1, flops=1e10, budget_s=1.0)

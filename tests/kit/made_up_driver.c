@@ -1,5 +1,5 @@
 /* A CUDA driver whose card is this process: the kit's fill, relu and compare really run, in plain C. A plan's kernel
- * does what its image says in words: "right", "wrong", "near" (a few roundings off), "short" (leaves an element out), "over" (writes behind the end),
+ * does what its image says in words: "right", "wrong", "near" (a few roundings off), "once" (wrong when launched again), "short" (leaves an element out), "over" (writes behind the end),
  * "hang", "die", "fault" (breaks the context), "refused", "no image"; and "count=8 us=12.5".
  * Its time is a queue's: a kernel begins when the one before is done and it has been launched, whichever is later.
  */
@@ -100,6 +100,7 @@ int cuLaunchKernel(void *g, unsigned gx, unsigned gy, unsigned gz, unsigned bx, 
   } else if (!strcmp(name, "compare")) {
     uint64_t worst = 0;
     uint32_t *told = (uint32_t *)ARG(4, ptr);
+    union { uint64_t bits; float f[2]; } limits = {ARG(5, uint64_t)};
     for (uint64_t i = 0; i < ARG(2, uint64_t); i++) {
       float a = FLOATS(0)[i], b = FLOATS(1)[i], gap = a > b ? a - b : b - a;
       union { float f; uint32_t u; } bits = {gap}, size = {b < 0 ? -b : b};
@@ -107,12 +108,16 @@ int cuLaunchKernel(void *g, unsigned gx, unsigned gy, unsigned gz, unsigned bx, 
       if (a == b) continue;
       told[1]++;
       if (!(gap <= 3e38f)) told[2]++, bits.u = 0x7f800000u;
+      if (gap <= limits.f[1] * size.f + limits.f[0]) continue;
+      told[3]++;
       if (((uint64_t)bits.u << 32 | i) > worst) worst = (uint64_t)bits.u << 32 | i;
     }
     *(uint64_t *)ARG(3, ptr) = worst;
   } else if (!strcmp(name, "main_kernel")) {
     unsigned count = atoi(strstr(text, "count=") + 6);
     const char *time = strstr(text, "us=");
+    static int launches;
+    const int launched = strstr(text, "once") ? launches++ : 0;
     if (strstr(text, "hang")) for (;;) pause();
     if (strstr(text, "die")) abort();
     if (strstr(text, "fault")) { broken = 700; return 0; }
@@ -122,6 +127,7 @@ int cuLaunchKernel(void *g, unsigned gx, unsigned gy, unsigned gz, unsigned bx, 
       if (strstr(text, "short") && i == count - 1) continue;
       FLOATS(1)[i] = strstr(text, "wrong") || x > 0 ? x : 0;
       if (strstr(text, "near")) FLOATS(1)[i] *= 1 + 4e-6f;
+      if (strstr(text, "once") && launched) FLOATS(1)[i] += 1;
     }
     if (strstr(text, "over")) FLOATS(1)[count] = 1;
     take(time ? atof(time + 3) : 1);

@@ -30,14 +30,19 @@ def make_kit(folder, operators, archs=("sm_90",)):
     return folder
 
 
-def add_graph(folder, name, plans, arch="sm_90"):
-    """A graph of operators: what its fused kernel does, and what those of the operators one by one do."""
+def add_graph(folder, name, plans, arch="sm_90", off=0.0):
+    """A graph of operators: what its fused kernel does, and what those of the operators one by one do.
+
+    `off` is how far from right what a CPU computed of it is.
+    """
     case = Case(name, RTASKS, "model=made_up", "float32")
     files = {f"{n}.cubin": b"\x7fELF " + f"{what} count={COUNT}".encode() for n, what in enumerate(plans)}
     fused, apart = replace(plan(0), variant="fused"), plan(1)
     launch = replace(apart.launches[0], dynamic_shared=0)  # the last of two kernels makes the result
     apart = replace(apart, variant=UNFUSED, image="1.cubin", launches=(replace(launch, image="2.cubin"), launch))
-    reference = Reference(UNFUSED, (), ((COUNT,),), (COUNT,), 10_000, 8)
+    alone = reference_of("relu", {"shape": str(COUNT)})
+    known = tuple((i, alone.element(i) + off) for i in (0, COUNT - 1))
+    reference = Reference(UNFUSED, (), ((COUNT,),), (COUNT,), 10_000, 8, known)
     write_archive(archive_path(folder, arch, case),
                   KitOperator(case, arch, "h200", reference, (fused, apart), (), "by hand"), files)
 

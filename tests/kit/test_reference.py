@@ -137,3 +137,22 @@ def test_compare(bench):
     got[3] = np.float32(-4) * (1 + np.float32(2**-22))
     card.write(a, got.tobytes())
     assert "why" not in bench.compared(a, b, 4, "float32"), "a last rounding is let pass"
+
+
+def test_an_element_is_judged_by_its_own_size(bench):
+    """A bfloat16 element that misses one term of a long sum: less than a rounding of the largest element."""
+    card, words = bench.card, np.float32([300, 1.5, 0.25, -8]).view(np.uint32) >> 16
+    a, b = card.alloc(8), card.alloc(8)
+    card.write(b, words.astype(np.uint16).tobytes())
+    for change, off in ((np.float32([300, 1.5, 0.25, -8]), 0), (np.float32([302, 1.5, 0.25, -8]), 0),
+                        (np.float32([300, 1.25, 0.25, -8]), 1), (np.float32([300, 1.25, 0.125, -8]), 2)):  # fmt: skip
+        card.write(a, (change.view(np.uint32) >> 16).astype(np.uint16).tobytes())
+        told = bench.compared(a, b, 4, "bfloat16").get("why", "")
+        assert told.endswith(f"; {off} of 4 are off by more" if off else "") and bool(told) == bool(off), told
+        assert "why" not in bench.compared(a, b, 4, "bfloat16", 4), "sums that are not exact: by the largest"
+
+
+def test_the_first_and_the_last_element_are_checked():
+    for params in ({"m": 128, "n": 1000, "k": 512}, {"m": 3, "n": 4, "k": 5}):
+        reference = reference_of("matmul", params)
+        assert {0, reference.elements - 1} <= set(spots(reference))

@@ -86,6 +86,21 @@ def test_a_graph_fused_beside_its_operators_one_by_one(driver, tmp_path):
     assert "| F1.float32 model=made_up | 2 | 1 |  |  |  | 2.00x |" in table
 
 
+def test_operators_one_by_one_are_held_against_a_cpu(driver, tmp_path):
+    kit = make_kit(tmp_path / "kit", {})
+    add_graph(kit, "F0", ["right us=5", "right us=6", "right us=9"], off=0.5)
+    code, _, results = run(kit, tmp_path / "out", driver)
+    assert code == 1 and verdicts(results, "F0") == ["failed", "failed"]
+    assert "by TVM's own kernels on a CPU" in why(results, "F0")
+
+
+def test_a_kernel_that_is_right_only_once_is_wrong(driver, tmp_path):
+    kit = make_kit(tmp_path / "kit", {"E1": ["once", "right"]})
+    code, _, results = run(kit, tmp_path / "out", driver)
+    assert code == 6 and verdicts(results, "E1") == ["wrong", "right"]
+    assert "not when launched again" in why(results, "E1")
+
+
 def test_what_goes_wrong_is_told_and_the_others_are_measured(driver, tmp_path):
     kit = make_kit(tmp_path / "kit", {
         "E1": ["wrong", "right"], "E2": ["short", "over", "right"], "E3": ["die", "right"], "E4": ["fault", "right"],

@@ -22,6 +22,9 @@ CASES = [
     ("v100", 128, 32, 24 * 1024, 4, "shared memory"),  # 96 / 24
     ("v100", 128, 32, 24 * 1024 + 1, 3, "shared memory"),
     ("v100", 33, 128, 0, 8, "registers"),  # two warps of 4096 registers: 65536 / 8192
+    # Each of four schedulers has 16384 registers and warps of its own.
+    ("v100", 160, 136, 0, 2, "registers"),  # 3 warps of 4352 a scheduler, 12 in all; 5 a block
+    ("v100", 32, 136, 0, 12, "registers"),
     # A100: 164 KiB a unit, 32 blocks, 1 KiB reserved a block.
     ("a100", 128, 32, 40 * 1024, 4, "shared memory"),  # 164 / 41
     ("a100", 128, 32, 41 * 1024, 3, "shared memory"),  # 164 / 42

@@ -6,9 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from roller_tvm.expr import Access, Axis, Index, Stage, Tensor, TensorExpression
 from roller_tvm.expr.operators import operator
 from roller_tvm.model.geometry import Geometry
 from roller_tvm.model.gpu_tiled import TiledShape, shared_bytes_of
+from roller_tvm.model.gpu_transpose import turn_cycles
 from roller_tvm.plan import construct
 from roller_tvm.plan.fetching import fetch_vector
 from roller_tvm.plan.gpu_tiled import near_divisor
@@ -143,3 +145,37 @@ def test_a_step_along_a_window_divides_it():
         programs = [p.plan.programs[0] for p in construct(expression, device(name), 10).plans]
         steps = [p.tiles[0] for p in programs if p.recipe == "gpu.tiled"]
         assert steps and all(7 % step[axis] == 0 for step in steps for axis in ("kh", "kw"))
+
+
+def elementwise(name, read, given, made, shape=(1024, 4096), source=(1024, 4096)):
+    stage = Stage("y", tuple(Axis(a, e) for a, e in zip("ij", shape, strict=True)), (read,), made, ops=((name, 1),))
+    return TensorExpression(name, (Tensor("x", source, given),), (stage,), "y")
+
+
+@pytest.mark.parametrize(("given", "made", "most"), [
+    ("int64", "int8", 2), ("float64", "float16", 2), ("float32", "int8", 4), ("float16", "bool", 4),
+    ("float16", "float16", 8),
+])  # fmt: skip
+def test_vectors_are_those_that_cuda_has(given, made, most):
+    expression = elementwise("cast", Access("x", (Index.axis("i"), Index.axis("j"))), given, made)
+    widths = {r.plan.programs[0].choice("vector", 1) for r in construct(expression, device("h200")).plans}
+    assert max(widths) == most
+
+
+@pytest.mark.parametrize(("row", "offset", "most"), [(4096, 0, 4), (4100, 4, 4), (4098, 2, 2), (4097, 1, 1)])
+def test_vectors_start_at_multiples_of_themselves(row, offset, most):
+    read = Access("x", (Index.axis("i"), Index.of({"j": 1}, offset)))
+    expression = elementwise("add", read, "float32", "float32", source=(1024, row))
+    widths = {r.plan.programs[0].choice("vector", 1) for r in construct(expression, device("h200")).plans}
+    assert max(widths) == most
+
+
+@pytest.mark.parametrize(("shape", "tile", "padding", "cycles"), [
+    ("4096,16,8", (8, 16, 16), 1, 8),  # 16 rows of 8 + 1 lie between neighbours: 144 words, 16 banks on
+    ("4096,16,8", (8, 2, 128), 1, 2), ("64,1,64", (32, 1, 32), 1, 1), ("64,1,64", (32, 1, 32), 0, 32),
+])  # fmt: skip
+def test_lanes_that_meet_in_a_bank_wait(shape, tile, padding, cycles):
+    """Where whole rows lie between those that neighbouring lanes read, padding the last one parts only some."""
+    g = geometry_of("transpose", shape=shape, perm="2,1,0")
+    (operand,) = g.operands
+    assert turn_cycles(g, device("h200"), operand, tile, padding, 256) == cycles

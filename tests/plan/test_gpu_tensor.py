@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from roller_tvm.device import load_device
+from roller_tvm.expr import Access, Axis, Index, Stage, Tensor, TensorExpression
 from roller_tvm.expr.matrices import matrix_roles
 from roller_tvm.expr.operators import parse_operator
 from roller_tvm.model.gpu_tensor import TensorShape, shared_bytes
@@ -127,3 +128,20 @@ def test_rows_are_padded_to_start_in_other_banks():
         starts = {row * matrix.element_bytes * n % 128 for n in range(8)}
         assert len(starts) == 8, "two rows that ldmatrix reads together start in one bank"
     assert shared_bytes(made.matrices, shape) == 3 * sum(m.tile_bytes(shape.block) for m in made.matrices)
+
+
+@pytest.mark.parametrize(("row", "vector", "copies"), [(1024, 8, True), (1026, 2, True), (1025, 1, False)])
+def test_copies_start_at_multiples_of_themselves_in_rows_longer_than_the_matrix(row, vector, copies):
+    """Part of a wider matrix: its rows start where those of the whole do."""
+    m, n, k = (Axis(name, 1024) for name in "mnk")
+    left, right = (Access(t, (Index.axis(a), Index.axis(b))) for t, a, b in (("x", "m", "k"), ("w", "k", "n")))
+    stage = Stage("y", (m, n, replace(k, kind="reduce")), (left, right), "float16", (("fma", 1),), "sum")
+    tensors = Tensor("x", (1024, row), "float16"), Tensor("w", (1024, 1024), "float16")
+    spec = load_device("h200")
+    found = construct(TensorExpression("part", tensors, (stage,), "y"), spec, 10, Features.of_tensor_ir(spec))
+    for ranked in found.plans:
+        for program in ranked.plan.programs:
+            if program.recipe == "gpu.tensor":
+                assert program.choice("vector:x", 1) <= vector and program.choice("vector:w", 1) <= 8
+    best = found.best.plan.programs[0]
+    assert best.recipe == "gpu.tensor" and bool(best.choice("async")) == copies
