@@ -116,11 +116,16 @@ def compare(args: argparse.Namespace) -> int:
             left |= call(args, line, asked) != DONE
         for line in lines:
             call(args, line, ["--report"], quiet=True)
-        args.folder.mkdir(parents=True, exist_ok=True)
-        for name in ("table.txt", "table.md"):
-            tables = [table.read_text() for ln in TUNERS if (table := args.folder / ln / name).exists()]
-            (args.folder / name.replace("table", "summary")).write_text("\n".join(tables))
+        write_summary(args.folder)
     return LEFT if left else DONE
+
+
+def write_summary(folder: Path) -> None:
+    """Both lines' tables in one file, also that of a line which was not asked for."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("table.txt", "table.md"):
+        tables = [table.read_text() for ln in TUNERS if (table := folder / ln / name).exists()]
+        (folder / name.replace("table", "summary")).write_text("\n".join(tables))
 
 
 def can_learn(python: str) -> None:
@@ -170,10 +175,15 @@ def labels(args: argparse.Namespace, line: str) -> list[str]:
 
 
 def call(args: argparse.Namespace, line: str, words: Sequence[str], quiet: bool = False) -> int:
-    """``roller-tvm compare`` in a line's environment; it dies with this process."""
-    tuners = ",".join(labels(args, line))
-    command = [str(getattr(args, line)), "-m", "roller_tvm.cli", "compare", "--suite", args.suite, "--tuners", tuners,
-               "--line", line, "--output", str(args.folder / line), *words]  # fmt: skip
+    """``roller-tvm compare`` of the suite in a line's environment."""
+    asked = ["--suite", args.suite, "--tuners", ",".join(labels(args, line)), *words]
+    return run_compare(getattr(args, line), line, args.folder, asked, quiet)
+
+
+def run_compare(python: Path, line: str, folder: Path, words: Sequence[str], quiet: bool = False) -> int:
+    """``roller-tvm compare`` by an interpreter, into a line's folder; it dies with this process."""
+    command = [str(python), "-m", "roller_tvm.cli", "compare", *words[:4], "--line", line, "--output",
+               str(folder / line), *words[4:]]  # fmt: skip
     said = subprocess.DEVNULL
     parent = os.getpid()
     env = {**os.environ, "PYTHONPATH": str(ROOT)}

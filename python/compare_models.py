@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+"""Whole models on both of TVM's lines: Roller, Ansor or MetaSchedule, untuned TVM, onnxruntime, PyTorch.
+
+    python python/compare_models.py whole                      # an hour a model; stop it at any time
+    python python/compare_models.py whole --models squeezenet,net.onnx --peers 200
+    python python/compare_models.py benchmarks/models          # where it is kept
+
+Runs ``roller-tvm compare --models`` in each line's environment (those of ``make venv`` unless told), model by model.
+The same command goes on: what was tuned and timed stays. PyTorch is among them where ``pip install torch`` and
+``pip install --no-deps onnx2torch`` put it into an environment; else its rows say that it is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from compare_lines import DONE, LEFT, can_learn, run_compare, write_summary  # noqa: E402
+
+from roller_tvm.errors import RollerError  # noqa: E402
+
+MODELS = "bert_base,mobilenet_v2,detection,resnet50,squeezenet"
+OTHERS = "roller:1,roller:10,untuned,onnxruntime,torch,torchcompile"
+SEARCH = {"relay": "ansor", "relax": "metaschedule"}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point; 0 when nothing is left to do, 1 when something is."""
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
+    parser.add_argument("folder", type=Path, help="gets a folder for each line")
+    parser.add_argument("--models", default=MODELS, metavar="NAME,FILE.onnx")
+    parser.add_argument("--lines", default="relay,relax")
+    parser.add_argument("--peers", type=int, default=500, help="trials of Ansor and MetaSchedule, for all of a model")
+    parser.add_argument("--relay", type=Path, default=ROOT / ".venv/relay/bin/python", help="interpreter of that line")
+    parser.add_argument("--relax", type=Path, default=ROOT / ".venv/relax/bin/python", help="interpreter of that line")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="start nothing after so long")
+    parser.add_argument("--retry", action="store_true", help="go on with what crashed, failed or ran out of time")
+    parser.add_argument("--again", default="", metavar="TUNERS", help="forget what these did before, or 'times'")
+    told = "tune only when nothing else runs here, time at the CPU's pace; wait so long at most, and note it"
+    parser.add_argument("--quiet", type=float, default=120.0, metavar="SECONDS", help=told)
+    args = parser.parse_args(argv)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        return compare(args)
+    except RollerError as error:
+        print(f"compare_models: error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("compare_models: stopped; the same command goes on", file=sys.stderr)
+        return 130
+
+
+def compare(args: argparse.Namespace) -> int:
+    """Model by model, line by line."""
+    lines, models = args.lines.split(","), [m for m in args.models.split(",") if m]
+    for line in lines:
+        can_learn(str(getattr(args, line)))
+    until, left = time.monotonic() + args.seconds, False
+    for number, model in enumerate(models, 1):
+        print(f"-- {number}/{len(models)} {model}", flush=True)
+        for line in lines:
+            if (seconds := until - time.monotonic()) <= 0:
+                return LEFT
+            words = ["--quiet", f"{args.quiet:g}", *(["--retry"] if args.retry else []),
+                     *(["--again", args.again] if args.again else []),
+                     *(["--seconds", f"{seconds:.0f}"] if math.isfinite(seconds) else [])]  # fmt: skip
+            left |= call(args, line, model, words) != DONE
+        for line in lines:
+            call(args, line, args.models, ["--report"], quiet=True)
+        write_summary(args.folder)
+    return LEFT if left else DONE
+
+
+def call(args: argparse.Namespace, line: str, models: str, words: Sequence[str], quiet: bool = False) -> int:
+    """``roller-tvm compare --models`` in a line's environment."""
+    tuners = f"{OTHERS},{SEARCH[line]}:{args.peers}"
+    return run_compare(getattr(args, line), line, args.folder, ["--models", models, "--tuners", tuners, *words], quiet)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
