@@ -42,7 +42,7 @@ def planned(operator, params, recipe, top=10, features=None):
 @pytest.mark.parametrize("kind", STAGED)
 def test_a_staged_plan_is_read_back_whole(kind):
     found = 0
-    for program, estimate, kernel in planned(*STAGED[kind], "gpu.tiled"):
+    for program, estimate, kernel in planned(*STAGED[kind], "gpu.tiled", 20):
         found += 1
         axes = kernel.geometry.axes
         assert kind_of(kernel.geometry.expression) == kind and isinstance(kernel, StagedKernel)
