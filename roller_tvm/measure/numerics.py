@@ -21,6 +21,9 @@ MOST = 0.25
 #: Of a reference that says something: the share of its values that are numbers, and the largest of them over the
 #: typical one. Errors are held against the largest: a few poles of a quotient would hide those of all others.
 NUMBERS, LARGEST = 0.99, 1e3
+#: Below this every magnitude is taken for 0; and the binary exponent that float64 has for it.
+SMALLEST = 1e-30
+NEARLY_ZERO = int(np.float64(SMALLEST).view(np.int64) >> 52)
 #: numpy has no bfloat16; its values are compared as the float32 they convert to.
 EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
@@ -141,17 +144,18 @@ def difference(got: np.ndarray, expected: np.ndarray, terms: int) -> str:
     return ""
 
 
-def _groups(magnitudes: np.ndarray) -> Iterator[tuple[np.ndarray, float]]:
-    """Values by magnitude, each group with its largest: a gap of `LARGEST` begins another.
+def _groups(magnitudes: np.ndarray) -> Iterator[tuple[Any, float]]:
+    """Values by magnitude, each group with its largest: a gap of more than `LARGEST` begins another.
 
     Of what a mask filled with -1e9 and scores near 1, errors of the scores are not held against the 1e9.
     """
-    order = np.argsort(magnitudes)
-    ordered = magnitudes[order]
-    first = np.searchsorted(ordered, 1e-30, side="right")  # zeros are of the first group
-    gaps = np.flatnonzero(ordered[first + 1 :] > LARGEST * ordered[first:-1]) + first + 1
-    for group in np.split(order, gaps):
-        yield group, max(float(magnitudes[group[-1]]), 1e-30)
+    # Binary exponents rather than an order: results have millions of elements. What is nearly 0 is of the first group.
+    powers = np.maximum(magnitudes.view(np.int64) >> 52, NEARLY_ZERO)
+    found = np.flatnonzero(np.bincount(powers)).tolist()
+    starts = [b for a, b in zip(found, found[1:], strict=False) if a > NEARLY_ZERO and 2.0 ** (b - a - 1) > LARGEST]
+    for low, high in zip([0, *starts], [*starts, np.inf], strict=True):
+        group = (powers >= low) & (powers < high) if starts else slice(None)
+        yield group, max(float(magnitudes[group].max()), SMALLEST)
 
 
 def usable(expected: Sequence[np.ndarray]) -> bool:
