@@ -26,7 +26,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -53,32 +53,42 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; 0 when nothing is left to do, 1 when something is."""
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
-    parser.add_argument("folder", type=Path, help="gets a folder for each line")
+    add_common(parser, peers=1000)
     parser.add_argument("--suite", default="cpu", metavar="NAME|FILE.csv")
     parser.add_argument("--only", default="", metavar="WORDS", help="cases with these ids, or words of their titles")
-    parser.add_argument("--lines", default="relay,relax")
-    parser.add_argument("--peers", type=int, default=1000, help="trials of Ansor and MetaSchedule")
     parser.add_argument("--searches", type=int, default=200, help="trials of AutoTVM and the XGBoost baseline")
-    parser.add_argument("--relay", type=Path, default=ROOT / ".venv/relay/bin/python", help="interpreter of that line")
-    parser.add_argument("--relax", type=Path, default=ROOT / ".venv/relax/bin/python", help="interpreter of that line")
-    parser.add_argument("--seconds", type=float, default=math.inf, help="start nothing after so long")
-    parser.add_argument("--retry", action="store_true", help="go on with what crashed, failed or ran out of time")
-    told = "tune only when nothing else runs here, time at the CPU's pace; wait so long at most, and note it"
-    parser.add_argument("--quiet", type=float, default=120.0, metavar="SECONDS", help=told)
     told = "go on where figures of another machine are: each operator on one, and the report tells"
     parser.add_argument("--mix-machines", action="store_true", help=told)
     told = "forget what these did before, or 'times'; what was done with the commit checked out now stays"
     parser.add_argument("--again", default="", metavar="TUNERS", help=told)
     parser.add_argument("--status", action="store_true", help="run nothing: tell what is done")
     args = parser.parse_args(argv)
+    return ended("compare_lines", lambda: status(args) if args.status else compare(args))
+
+
+def add_common(parser: argparse.ArgumentParser, peers: int) -> None:
+    """What a comparison on both lines is told, of operators or of whole models."""
+    parser.add_argument("folder", type=Path, help="gets a folder for each line")
+    parser.add_argument("--lines", default="relay,relax")
+    parser.add_argument("--peers", type=int, default=peers, help="trials of Ansor and MetaSchedule")
+    parser.add_argument("--relay", type=Path, default=ROOT / ".venv/relay/bin/python", help="interpreter of that line")
+    parser.add_argument("--relax", type=Path, default=ROOT / ".venv/relax/bin/python", help="interpreter of that line")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="start nothing after so long")
+    parser.add_argument("--retry", action="store_true", help="go on with what crashed, failed or ran out of time")
+    told = "tune only when nothing else runs here, time at the CPU's pace; wait so long at most, and note it"
+    parser.add_argument("--quiet", type=float, default=120.0, metavar="SECONDS", help=told)
+
+
+def ended(name: str, action: Callable[[], int]) -> int:
+    """The exit code of a script's work, its errors said."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        return status(args) if args.status else compare(args)
+        return action()
     except RollerError as error:
-        print(f"compare_lines: error: {error}", file=sys.stderr)
+        print(f"{name}: error: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        print("compare_lines: stopped; the same command goes on", file=sys.stderr)
+        print(f"{name}: stopped; the same command goes on", file=sys.stderr)
         return 130
 
 
@@ -182,8 +192,7 @@ def call(args: argparse.Namespace, line: str, words: Sequence[str], quiet: bool 
 
 def run_compare(python: Path, line: str, folder: Path, words: Sequence[str], quiet: bool = False) -> int:
     """``roller-tvm compare`` by an interpreter, into a line's folder; it dies with this process."""
-    command = [str(python), "-m", "roller_tvm.cli", "compare", *words[:4], "--line", line, "--output",
-               str(folder / line), *words[4:]]  # fmt: skip
+    command = [str(python), "-m", "roller_tvm.cli", "compare", "--line", line, "--output", str(folder / line), *words]
     said = subprocess.DEVNULL
     parent = os.getpid()
     env = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -14,19 +14,14 @@ from __future__ import annotations
 
 import argparse
 import math
-import signal
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from compare_lines import DONE, LEFT, can_learn, run_compare, write_summary  # noqa: E402
-
-from roller_tvm.errors import RollerError  # noqa: E402
+from compare_lines import DONE, LEFT, add_common, can_learn, ended, run_compare, write_summary  # noqa: E402
 
 MODELS = "bert_base,mobilenet_v2,detection,resnet50,squeezenet"
 OTHERS = "roller:1,roller:10,untuned,onnxruntime,torch,torchcompile"
@@ -37,27 +32,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; 0 when nothing is left to do, 1 when something is."""
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
-    parser.add_argument("folder", type=Path, help="gets a folder for each line")
+    add_common(parser, peers=500)  # for all operators of a model
     parser.add_argument("--models", default=MODELS, metavar="NAME,FILE.onnx")
-    parser.add_argument("--lines", default="relay,relax")
-    parser.add_argument("--peers", type=int, default=500, help="trials of Ansor and MetaSchedule, for all of a model")
-    parser.add_argument("--relay", type=Path, default=ROOT / ".venv/relay/bin/python", help="interpreter of that line")
-    parser.add_argument("--relax", type=Path, default=ROOT / ".venv/relax/bin/python", help="interpreter of that line")
-    parser.add_argument("--seconds", type=float, default=math.inf, help="start nothing after so long")
-    parser.add_argument("--retry", action="store_true", help="go on with what crashed, failed or ran out of time")
     parser.add_argument("--again", default="", metavar="TUNERS", help="forget what these did before, or 'times'")
-    told = "tune only when nothing else runs here, time at the CPU's pace; wait so long at most, and note it"
-    parser.add_argument("--quiet", type=float, default=120.0, metavar="SECONDS", help=told)
     args = parser.parse_args(argv)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        return compare(args)
-    except RollerError as error:
-        print(f"compare_models: error: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("compare_models: stopped; the same command goes on", file=sys.stderr)
-        return 130
+    return ended("compare_models", lambda: compare(args))
 
 
 def compare(args: argparse.Namespace) -> int:

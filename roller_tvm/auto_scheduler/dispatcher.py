@@ -78,8 +78,7 @@ class ApplyHistoryBest(_ansor.ApplyHistoryBest):  # type: ignore[misc]
     def _query_inside(self, target: Any, workload_key: str, func_name: str) -> Any:
         """TVM takes the fastest of all CPUs' (all cards') records; those of this very target come first."""
         exact = self._exact.get((str(target), str(workload_key)))
-        found = super()._query_inside(target, workload_key, func_name) if exact is None else exact[0]
-        return found
+        return super()._query_inside(target, workload_key, func_name) if exact is None else exact[0]
 
     def update(self, target: Any, workload_key: str, state: Any) -> None:
         self._exact[str(target), str(workload_key)] = state, 0.0

@@ -25,16 +25,15 @@ from roller_tvm.kit.archive import (
 )
 from roller_tvm.kit.build import DEVICES, Options, standing, state
 from roller_tvm.kit.cases import Case
-from roller_tvm.kit.inputs import STEPS, seed_of, value
-from roller_tvm.kit.reference import UNFUSED, Reference
+from roller_tvm.kit.inputs import STEPS, seed_of, step_of
+from roller_tvm.kit.reference import UNFUSED, Reference, places
 from roller_tvm.rammer import Costs
 from roller_tvm.rammer.policy import plain_kernel
 from roller_tvm.toolchain import compile_cuda, kernel_resources
 
 FUSED = "fused"
-_WORD = np.uint64(0xFFFFFFFF)
 #: Elements of a graph's result that are compared with those of a CPU.
-SPOTS = 254
+SPOTS = 256
 
 
 def filled(count: int, seed: int) -> np.ndarray:
@@ -46,13 +45,8 @@ def filled(count: int, seed: int) -> np.ndarray:
     >>> filled(3, 1).tolist() == [value(i, 1) for i in range(3)]
     True
     """
-    h = (np.arange(count, dtype=np.uint64) ^ np.uint64(seed)) & _WORD
-    h = h * np.uint64(2654435769) & _WORD
-    h = (h ^ h >> np.uint64(15)) * np.uint64(2246822519) & _WORD
-    h = (h ^ h >> np.uint64(13)) * np.uint64(3266489917) & _WORD
-    h ^= h >> np.uint64(16)
-    steps = (h % np.uint64(2 * STEPS + 1)).astype(np.float32) - np.float32(STEPS)
-    return np.asarray(steps / np.float32(STEPS), np.float32)
+    steps = step_of(np.arange(count, dtype=np.uint64), seed).astype(np.float32)
+    return np.asarray((steps - np.float32(STEPS)) / np.float32(STEPS), np.float32)
 
 
 def build_graph(kit: Path, case: Case, arch: str, options: Options) -> KitOperator:
@@ -132,9 +126,8 @@ class _Graph:
                 tensors.append(tvm.runtime.tensor(array))
             built[key](*tensors)
             values |= {n: t.numpy() for n, t in zip(call.tensors, tensors, strict=True) if n in written}
-        result, last = values[output.name].ravel(), output.elements - 1
-        places = sorted({0, last, *(int((value(n, SPOTS) + 1) / 2 * last) for n in range(SPOTS))})
-        return tuple((place, float(result[place])) for place in places)
+        result = values[output.name].ravel()
+        return tuple((place, float(result[place])) for place in places(output.elements, SPOTS))
 
     def fused(self) -> KitPlan:
         """As planned: parts that are one kernel, and those that are not."""

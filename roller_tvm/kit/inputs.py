@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import struct
+from typing import Any
 
 _WORD = 0xFFFFFFFF
 #: Spread of the values: as many on each side of zero.
@@ -34,11 +35,15 @@ def value(index: int, seed: int) -> float:
     >>> [value(i, 1) * STEPS for i in range(3)]
     [32.0, -128.0, -63.0]
     """
+    return float((step_of(index, seed) - STEPS) / STEPS)
+
+
+def step_of(index: Any, seed: int) -> Any:
+    """Which of the steps, from the lowest, an element is; of an array of indices (uint64) all at once."""
     h = ((index ^ seed) & _WORD) * 2654435769 & _WORD
     h = (h ^ h >> 15) * 2246822519 & _WORD
     h = (h ^ h >> 13) * 3266489917 & _WORD
-    h ^= h >> 16
-    return (h % (2 * STEPS + 1) - STEPS) / STEPS
+    return (h ^ h >> 16) % (2 * STEPS + 1)
 
 
 def seed_of(position: int) -> int:

@@ -150,9 +150,20 @@ def spots(reference: Reference, seed: int = 7) -> list[int]:
     if reference.kernel == UNFUSED:
         return [index for index, _ in reference.known]
     count = max(1, min(ELEMENTS, MOST_TERMS // max(1, reference.terms)))
-    last = reference.elements - 1
-    between = [int((value(i, seed) + 1) / 2 * last) for i in range(count)]
-    return sorted({0, last, *between[: max(0, count - 2)]}) if count > 1 else between
+    return places(reference.elements, count, seed)
+
+
+def places(elements: int, count: int, seed: int = 7) -> list[int]:
+    """The first, the last, and some between, in order; one alone is somewhere.
+
+    Examples
+    --------
+    >>> places(100, 4)[0], places(100, 4)[-1]
+    (0, 99)
+    """
+    last = elements - 1
+    between = [int((value(i, seed) + 1) / 2 * last) for i in range(max(1, count - 2))]
+    return between if count == 1 else sorted({0, last, *between[: count - 2]})
 
 
 def disagreement(reference: Reference, dtype: str, elements: Mapping[int, bytes]) -> str:
