@@ -61,9 +61,11 @@ class TiledForm:
         return self._point(form, tile, chunk, random.randrange(EVERY), random.randrange(len(self.packings)))
 
     def _point(self, form: int, tile: int, chunk: int, order: int, packing: int) -> Point:
-        orders = orders_of(self.search.geometry, self.chunks_of(tile)[chunk], self.tiles[tile])
-        packs = may_pack(self.search.geometry, self.chunks_of(tile)[chunk], self.tiles[tile], self.packings[packing])
-        return Point(form, tile, chunk, order % len(orders), packing if packs else 0)
+        g, extents, packed = self.search.geometry, self.chunks_of(tile)[chunk], self.packings[packing]
+        orders = orders_of(g, extents, self.tiles[tile], packed)
+        if not orders or not may_pack(g, extents, self.tiles[tile], packed):
+            packing, orders = 0, orders_of(g, extents, self.tiles[tile])
+        return Point(form, tile, chunk, order % len(orders), packing)
 
     def beside(self, at: Point, random: Random) -> Point | None:
         """A configuration that differs in one choice."""
@@ -84,7 +86,8 @@ class TiledForm:
     def program(self, at: Point) -> tuple[RProgram, ProgramEstimate]:
         """The rProgram of a configuration, and what the model counts in it."""
         s, tile, chunk = self.search, self.tiles[at.tile], self.chunks_of(at.tile)[at.chunk]
-        order, packed = orders_of(s.geometry, chunk, tile)[at.order], self.packings[at.packing]
+        packed = self.packings[at.packing]
+        order = orders_of(s.geometry, chunk, tile, packed)[at.order]
         estimate = tiled_estimate(s.geometry, s.device, chunk, tile, order, packed)
         return tiled_program(s, chunk, tile, order, packed), estimate
 

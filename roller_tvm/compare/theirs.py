@@ -125,7 +125,7 @@ def thought_of(expression: TensorExpression, device: DeviceSpec, tiles: TheirTil
         seconds = min(
             tiled_estimate(g, device, chunk, tile, order, packed).seconds
             for packed in packings if not packed or g.stage.is_box(chunk)
-            for order in orders_of(g, chunk, tile)
+            for order in orders_of(g, chunk, tile, packed)
         )  # fmt: skip
         told = [f"{word}({' '.join(f'{a}={e}' for a, e in zip(names, extents, strict=True) if e > 1) or '1'})"
                 for word, extents in (("l2", chunk), ("register", tile))]  # fmt: skip

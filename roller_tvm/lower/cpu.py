@@ -4,7 +4,7 @@ Shapes of the loops (``p`` parallel chunks, ``m`` register tiles of a chunk, ``i
 
     cpu.tiled    p.. -> parallel   m.. in the plan's order   i.. vectors        output
                    S0 S1 R0 S2 R1 S3: unrolled, last axis vectors              anchor, at the last m
-                 copy: vectors                                                 staged operands, at p
+                 copy: vectors                                                 staged operands, at p or their last m
 
 The anchor's loops have Ansor's multi-level shape (every spatial axis split once into four, every reduction once
 into two), because TVM's layout rewrite of constant operands, which packs them, reads that shape.
@@ -83,10 +83,23 @@ def lower_cpu_tiled(expression: TensorExpression, program: RProgram) -> list[Ste
     steps += pack_constants(expression, anchor, inner, trips)
     for name in program.staged:
         packed, dimension = f"{name}.packed", len(expression.tensors[name].shape) - 1
-        steps += [CacheRead(name, "global", (inner,), packed), ComputeAt(packed, out, whole)]
+        at = panel_loop(anchor, program, name, [(anchor.spatial[at].name, f"{loop}.m") for at, loop in ranked]) or whole
+        steps += [CacheRead(name, "global", (inner,), packed), ComputeAt(packed, out, at)]
         steps += _copy(packed, f"d{dimension}", vector)
         steps += pack_copy(expression, anchor, name, packed, inner, trips)
     return steps
+
+
+def panel_loop(anchor: Stage, program: RProgram, operand: str, middle: list[tuple[str, str]]) -> str:
+    """The loop over register tiles inside of which a staged operand's panel stays the same; '' if there is none.
+
+    There the operand is copied a panel at a time: `middle` are the axes and loops, outermost first.
+    """
+    chunk, tile = program.tile("l2"), program.tile("register")
+    axes = {axis for access in anchor.reads if access.tensor == operand for axis in access.axes}
+    looped = [(axis in axes, loop) for axis, loop in middle if chunk[axis] > tile[axis]]
+    own = [loop for mine, loop in looped if mine]
+    return own[-1] if own and all(mine for mine, _ in looped[: len(own)]) else ""
 
 
 def _copy(packed: str, row: str, vector: int) -> list[Step]:

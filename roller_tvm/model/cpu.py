@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
-from math import ceil, prod
+from math import ceil, gcd, prod
 
 from ..device import DeviceSpec
 from ..device.cpu_data import estimate
@@ -223,13 +223,26 @@ def epilogue_cycles(geometry: Geometry, vectors: float, outputs: int, rates: Cpu
     return vectors * epilogue_slots(geometry) / rates.fma + CALL * calls
 
 
-def scattered(geometry: Geometry, operand: Operand, rates: CpuRates) -> bool:
-    """Whether every step of the reduction reads its vectors from another page: worth copying together."""
+def vectors_along(geometry: Geometry, operand: Operand) -> bool:
+    """Whether the nest reads vectors of an operand as memory holds them, which nothing has arranged for it."""
     last = geometry.vector_axis
-    if last is None or operand.constant or operand.guarded or operand.stride_of(last) != 1:
-        return False
+    return not (last is None or operand.constant or operand.guarded or operand.stride_of(last) != 1)
+
+
+def step_bytes(geometry: Geometry, operand: Operand) -> int:
+    """Between what one step of the reduction reads and what the next does, the nearest; 0 if it has no steps."""
     steps = [operand.stride_of(i) for i in geometry.reduce if i in operand.axes and geometry.extents[i] > 1]
-    return bool(steps) and min(steps) * operand.element_bytes >= rates.page_bytes
+    return min(steps, default=0) * operand.element_bytes
+
+
+def may_scatter(geometry: Geometry, operand: Operand, rates: CpuRates) -> bool:
+    """Whether every step of the reduction reads its vectors elsewhere: it may be worth to copy them together."""
+    return vectors_along(geometry, operand) and step_bytes(geometry, operand) > rates.line
+
+
+def scattered(geometry: Geometry, operand: Operand, rates: CpuRates) -> bool:
+    """Whether every step of the reduction reads its vectors from another page."""
+    return vectors_along(geometry, operand) and step_bytes(geometry, operand) >= rates.page_bytes
 
 
 def conflicts(geometry: Geometry, tile: Tile, rates: CpuRates) -> int:
@@ -319,7 +332,7 @@ def tiled_estimate(
     order : tuple of int
         Axis positions of the loops over register tiles inside a chunk, outermost first.
     packed : frozenset of str
-        Operands copied together once a chunk.
+        Operands copied together once a chunk, the part of one register tile after the other.
     cost : TileCost, optional
         Of `tile`, if it is known already.
     stored : int, optional
@@ -335,8 +348,9 @@ def tiled_estimate(
 
     whole = tuple(g.extents[i] if i in g.reduce else tile[i] for i in range(len(tile)))
     whole_chunk = tuple(g.extents[i] if i in g.reduce else chunk[i] for i in range(len(chunk)))
-    copies = sum(op.elements(whole_chunk) * op.element_bytes for op in g.operands if op.name in packed)
-    core = tiles * cost.cycles(points, packed) + copies / rates.caches[-1][2]
+    copied = [op for op in g.operands if op.name in packed]
+    copies = sum(copying(op, whole, whole_chunk, rates, op.name in cost.pages) for op in copied)
+    core = tiles * cost.cycles(points, packed) + copies
     levels: list[LevelTime] = []
     worst, bound = core, "compute" if cost.arithmetic >= cost.loads else "load"
     busiest = ceil(chunks / device.units)
@@ -349,7 +363,7 @@ def tiled_estimate(
                 * (use.vector_loads * device.vector_bytes + use.broadcasts * float(g.output_bytes))
             )
         else:
-            moved = through(g, below, whole, chunk, order, rates)
+            moved = through(g, below, whole, chunk, order, rates, packed)
         cycles = moved / rate
         levels.append(LevelTime(name, moved * chunks, moved * chunks / device.units / rate * rates.cycle))
         if below != "register":
@@ -375,9 +389,21 @@ def tiled_estimate(
     )  # fmt: skip
 
 
+def copying(operand: Operand, panel: Tile, chunk: Tile, rates: CpuRates, pages: bool) -> float:
+    """Cycles of copying a chunk's part of an operand together, a panel at a time: from the last cache into its own.
+
+    Each row of a panel may lie in a page of its own (`pages`).
+    """
+    elements = operand.elements(chunk)
+    rows = elements / operand.run(operand.box(panel))
+    moved = elements * operand.element_bytes * sum(1 / rate for _, _, rate in rates.caches[1:])
+    return moved + (rows * rates.page_walk if pages else 0.0)
+
+
 def through(
-    g: Geometry, below: str, tile: Tile, chunk: Tile, order: tuple[int, ...], rates: CpuRates
-) -> float:
+    g: Geometry, below: str, tile: Tile, chunk: Tile, order: tuple[int, ...], rates: CpuRates,
+    packed: frozenset[str] = frozenset(),
+) -> float:  # fmt: skip
     """Bytes that one chunk moves into cache level `below` from the next one.
 
     From the register tile outwards, the loops whose working set still fits into the cache are free; outside
@@ -389,12 +415,12 @@ def through(
     while outer:
         axis = outer[-1]
         grown = (*current[:axis], chunk[axis], *current[axis + 1 :])
-        if g.input_bytes(grown) > capacity:
+        if held(g, grown, rates, packed) > capacity:
             break
         current = grown
         outer.pop()
     trips = {i: ceil(chunk[i] / current[i]) for i in outer}
-    fits = g.input_bytes(current) <= capacity
+    fits = held(g, current, rates, packed) <= capacity
     total = 0.0
     for op in g.operands:
         repeat, stays = 1, fits
@@ -404,3 +430,30 @@ def through(
                 repeat *= trips[axis]
         total += repeat * op.elements(current) * op.element_bytes
     return total
+
+
+def held(g: Geometry, tile: Tile, rates: CpuRates, packed: frozenset[str]) -> float:
+    """Bytes of a cache that a tile's operands keep others from: all ways of the sets that their lines fall into."""
+    total = 0.0
+    for op in g.operands:
+        own = op.elements(tile) * op.element_bytes
+        total += own if op.constant or op.name in packed else own / sets_reached(op, tile, rates)
+    return total
+
+
+def sets_reached(operand: Operand, tile: Tile, rates: CpuRates) -> float:
+    """Share of a cache's sets that the lines of an operand's box fall into.
+
+    Rows at equal distances meet again and again in the same places of a page, which decide about the set (of larger
+    caches with the page's address, as good as random): of a matrix with rows of 512 bytes, a column of lines has an
+    eighth of the cache.
+    """
+    box = operand.box(tile)
+    run = operand.run(box) * operand.element_bytes
+    step, stride, contiguous = rates.page_bytes, operand.element_bytes, True
+    for extent, full in zip(reversed(box), reversed(operand.shape), strict=True):
+        if not contiguous and extent > 1:
+            step = gcd(step, stride)
+        contiguous = contiguous and extent == full
+        stride *= full
+    return min(1.0, max(run, rates.line) / step)

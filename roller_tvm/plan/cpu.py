@@ -11,8 +11,8 @@ from ..model.cpu import (
     combined,
     inner_cycles,
     lanes_filled,
+    may_scatter,
     register_use,
-    scattered,
     tiled_estimate,
     vector_of,
     vectors,
@@ -177,20 +177,32 @@ def chunks_of(search: Search, tile: Tile, units: int, most: int | None = CHUNKS)
     return [c for _, _, c in found[:most]]
 
 
-def orders_of(geometry: Geometry, chunk: Tile, tile: Tile) -> list[tuple[int, ...]]:
-    """Orders of the loops over register tiles: each operand in turn is outermost, the largest first."""
+def orders_of(
+    geometry: Geometry, chunk: Tile, tile: Tile, packed: frozenset[str] = frozenset()
+) -> list[tuple[int, ...]]:
+    """Orders of the loops over register tiles: each operand in turn is outermost, the largest first.
+
+    Operands `packed` are copied a panel at a time, which the loops inside of theirs use again: theirs are outermost.
+    """
     looped = tuple(i for i in geometry.spatial if chunk[i] > tile[i])
     result: list[tuple[int, ...]] = []
     for op in sorted(geometry.operands, key=lambda op: -op.source_bytes):
         order = tuple(sorted(looped, key=lambda i: (i not in op.axes, i)))
         if order not in result:
             result.append(order)
-    return result or [looped]
+    own = [op.axes for op in geometry.operands if op.name in packed]
+    return [o for o in result or [looped] if all(list(o) == _first(o, axes) for axes in own)]
+
+
+def _first(order: tuple[int, ...], axes: frozenset[int]) -> list[int]:
+    return sorted(order, key=lambda i: i not in axes)
 
 
 def packings_of(geometry: Geometry, rates: CpuRates) -> list[frozenset[str]]:
-    """Operands that may be copied together once a chunk: none, or all whose elements lie apart."""
-    spread = frozenset(op.name for op in geometry.operands if scattered(geometry, op, rates))
+    """Operands that may be copied together, a panel at a time: none, or all that lie apart and are used again."""
+    looped = [i for i in geometry.spatial if geometry.extents[i] > 1]
+    again = [op for op in geometry.operands if any(i not in op.axes for i in looped)]
+    spread = frozenset(op.name for op in again if may_scatter(geometry, op, rates))
     return [frozenset(), spread] if spread else [frozenset()]
 
 
@@ -214,9 +226,11 @@ def construct_tiled(search: Search, top: int) -> list[tuple[RProgram, ProgramEst
             if packed and not may_pack(g, chunk, tile, packed):
                 continue
             estimates = []
-            for order in orders_of(g, chunk, tile):
+            for order in orders_of(g, chunk, tile, packed):
                 search.considered += 1
                 estimates.append((tiled_estimate(g, device, chunk, tile, order, packed, cost), order))
+            if not estimates:
+                continue
             least = min(e.seconds for e, _ in estimates)
             # Of orders as good, the first: the largest operand, which a network reads cold, streams through once.
             estimate, order = next(e for e in estimates if e[0].seconds <= least * (1 + ALIKE))

@@ -8,6 +8,7 @@ tvm = pytest.importorskip("tvm")
 pytestmark = pytest.mark.tvm
 
 from roller_tvm.lower import lower  # noqa: E402
+from roller_tvm.plan.program import RTile  # noqa: E402
 from roller_tvm.relay.apply_te import apply_steps_te  # noqa: E402
 from roller_tvm.relay.loops import TeProgram  # noqa: E402
 
@@ -55,6 +56,8 @@ def test_buffers_are_tiles(name):
                 continue
             for staged in program.staged:  # what the anchor reads, or (lanes of cpu.rows) what it computes
                 own = tuple(chunk[a.name] for a in stage.spatial)
-                expected = own if staged == program.anchor else chunk.storage(staged, stage, plan.expression)
+                panel = RTile("l2", {**chunk.shape, **{a.name: tile[a.name] for a in stage.spatial}})
+                copied = panel if program.recipe == "cpu.tiled" else chunk
+                expected = own if staged == program.anchor else copied.storage(staged, stage, plan.expression)
                 assert prod(expected) in sizes, f"{program}: {sizes}"
     assert seen

@@ -206,6 +206,33 @@ def test_rows_a_page_apart_push_each_other_out_of_the_nearest_cache():
     assert cpu.conflicts(geometry, (many, 16, 1), rates) == 0
 
 
+def test_columns_have_a_part_of_a_cache_only():
+    geometry, _ = geometry_of("matmul", m=64, n=1024, k=512)
+    rates = cpu.CpuRates.of(device("avx2"), geometry)
+    for columns, rows, share in ((16, 128, 1 / 8), (32, 128, 1 / 4), (16, 1024, 1 / 64), (16, 1040, 1), (16, 768, 1 / 16)):
+        g, _ = geometry_of("matmul", m=64, n=rows, k=512)
+        b = next(op for op in g.operands if op.name == "B")
+        assert cpu.sets_reached(b, (4, columns, 512), rates) == share, (columns, rows)
+    # One row, whole rows and copied panels lie together.
+    b = next(op for op in geometry.operands if op.name == "B")
+    assert cpu.sets_reached(b, (4, 1024, 512), rates) == 1
+    tile = (4, 16, 512)
+    apart, together = cpu.held(geometry, tile, rates, frozenset()), cpu.held(geometry, tile, rates, frozenset({"B"}))
+    assert together == geometry.input_bytes(tile) and apart > 1.9 * rates.caches[1][1]
+
+
+def test_columns_that_many_rows_share_are_copied_a_panel_at_a_time():
+    """Rows less than a page apart too: their lines meet in few sets; not where each is used once, or rows are short."""
+    spec = device("avx2")
+    for params, packed in (("m=128 n=768 k=3072", True), ("m=4 n=1024 k=1024", False), ("m=64 n=16 k=1024", False)):
+        best = construct(parse_operator(["matmul", *params.split()]), spec, top=1).plans[0]
+        (program,) = best.plan.programs
+        assert (program.staged == ("B",)) is packed, f"{params}: {program}"
+        if packed:
+            order = program.choices_of("order")
+            assert order["n"] < order.get("m", 9)
+
+
 def test_a_ragged_vector_takes_a_whole_register():
     geometry, _ = geometry_of("matmul", m=64, n=60, k=64)
     # In equal vectors of at most 8: 12 = 2 x 6, 20 = 4 x 5.
