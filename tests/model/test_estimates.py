@@ -209,7 +209,8 @@ def test_rows_a_page_apart_push_each_other_out_of_the_nearest_cache():
 def test_columns_have_a_part_of_a_cache_only():
     geometry, _ = geometry_of("matmul", m=64, n=1024, k=512)
     rates = cpu.CpuRates.of(device("avx2"), geometry)
-    for columns, rows, share in ((16, 128, 1 / 8), (32, 128, 1 / 4), (16, 1024, 1 / 64), (16, 1040, 1), (16, 768, 1 / 16)):
+    shares = ((16, 128, 1 / 8), (32, 128, 1 / 4), (16, 1024, 1 / 64), (16, 1040, 1), (16, 768, 1 / 16))
+    for columns, rows, share in shares:
         g, _ = geometry_of("matmul", m=64, n=rows, k=512)
         b = next(op for op in g.operands if op.name == "B")
         assert cpu.sets_reached(b, (4, columns, 512), rates) == share, (columns, rows)
