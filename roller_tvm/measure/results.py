@@ -109,7 +109,7 @@ class TuneResult:
     @property
     def default_latency_s(self) -> float:
         """The same tasks with TVM's own kernels; nan unless each was measured."""
-        return sum(t.default_s * t.task.weight for t in self.tasks)
+        return sum(t.default_s * t.task.weight for t in self.tasks if t.task.weight)
 
     def __str__(self) -> str:
         from roller_tvm.measure.table import summary

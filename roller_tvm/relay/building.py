@@ -8,6 +8,7 @@ from typing import Any
 
 from roller_tvm.relay.cpu_code import cpu_code
 from roller_tvm.relay.dataflow import as_graph
+from roller_tvm.relay.dense_weights import NamedAxes, constant_dense, history_of
 from roller_tvm.relay.emulated import TakeHost
 from roller_tvm.relay.folding import shared_constant_kernels
 from roller_tvm.relay.package import KERNELS
@@ -27,18 +28,19 @@ def build(
     """``relay.build`` with the records of a file; without a file, TVM's own schedules.
 
     A convenience: plain ``ApplyHistoryBest`` + ``relay.build`` with ``relay.backend.use_auto_scheduler``
-    gives the same schedules. This one has CPU kernels compute exp, erf and tanh with arithmetic (see ``VectorMath``;
-    `vector_math` False has them call the mathematics library, as TVM's do) and addresses in 64 bits (see
-    ``WideIndices``; `wide_indices` False: in 32, as TVM's), leaves out half-written records,
-    compiles CUDA without nvcc, sets the number of threads, and takes less time over constant folding. With
-    `fuse_rtasks` (True, or what ``FuseRTasks`` gave) it runs that pass first; the result has a `FUSION`: what it did.
+    gives the same schedules but of dense layers on CPUs, whose weights TVM alone cannot pack (``dense_weights``).
+    This one has CPU kernels compute exp, erf and tanh with arithmetic (see ``VectorMath``; `vector_math` False has
+    them call the mathematics library, as TVM's do) and addresses in 64 bits (see ``WideIndices``; `wide_indices`
+    False: in 32, as TVM's), leaves out half-written records, compiles CUDA without nvcc, sets the number of threads,
+    and takes less time over constant folding. With `fuse_rtasks` (True, or what ``FuseRTasks`` gave) it runs that
+    pass first; the result has a `FUSION`: what it did.
 
     Examples
     --------
     >>> lib = build(mod, params, "llvm -mcpu=skylake-avx512", "records.json")  # doctest: +SKIP
     """
     tvm = import_relay_tvm("building a Relay model")
-    from tvm import auto_scheduler, autotvm, relay
+    from tvm import autotvm, relay
     from tvm.auto_scheduler.dispatcher import FallbackContext
     from tvm.relay.backend import te_compiler
 
@@ -59,14 +61,17 @@ def build(
         with contextlib.ExitStack() as stack:
             stack.enter_context(untuned)
             if log_file is not None:
-                stack.enter_context(auto_scheduler.ApplyHistoryBest(load_for_build(log_file, str(made))))
+                stack.enter_context(history_of(load_for_build(log_file, str(made))))
                 cpu = made.kind.name == "llvm"
+                stack.enter_context(NamedAxes(cpu))
                 stack.enter_context(cpu_code(vector_math and cpu, wide_indices and cpu))
             stack.enter_context(shared_constant_kernels())
             instruments = [take.instrument] if made.kind.name == "cuda" else []
             stack.enter_context(tvm.transform.PassContext(opt_level=3, config=config, instruments=instruments))
             fusion = None
             mod = as_graph(mod)  # as its tasks were extracted
+            if log_file is not None and made.kind.name == "llvm":
+                mod = constant_dense(mod, params)
             if fuse_rtasks:
                 from roller_tvm.relay.fuse_rtasks import FuseRTasks, fusion_of
 

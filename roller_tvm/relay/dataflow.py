@@ -174,7 +174,7 @@ def inlined(body: Any, values: Mapping[Any, Any] | None = None) -> Any:
         elif isinstance(expr, relay.TupleGetItem) and isinstance(after[0], relay.Tuple):
             new = after[0].fields[expr.index]
         elif before:
-            new = _again(expr, before, after)
+            new = again(expr, before, after)
         made[expr] = new
     return made[body]
 
@@ -192,7 +192,7 @@ def without_copies(body: Any) -> Any:
         before = children(expr)
         after = [made[e] for e in before]
         if not _is_copy(expr) or (expr in results and isinstance(after[0], relay.Var | relay.Constant)):
-            made[expr] = _again(expr, before, after)
+            made[expr] = again(expr, before, after)
         else:
             made[expr] = after[0]
     return made[body]
@@ -204,7 +204,7 @@ def _is_copy(expr: Any) -> bool:
     return isinstance(expr, relay.Call) and getattr(expr.op, "name", "") == "copy"
 
 
-def _again(expr: Any, before: list[Any], after: list[Any]) -> Any:
+def again(expr: Any, before: list[Any], after: list[Any]) -> Any:
     """An expression that reads others now; itself where they are the same."""
     from tvm import relay
 

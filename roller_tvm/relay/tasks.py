@@ -11,6 +11,7 @@ from roller_tvm.errors import BadInput, TargetError, UnsupportedOperator
 from roller_tvm.measure.interrupt import stop_if_interrupted
 from roller_tvm.relay.cpu_names import check_cpu
 from roller_tvm.relay.dataflow import as_graph
+from roller_tvm.relay.dense_weights import NamedAxes, constant_dense, theirs_of
 from roller_tvm.relay.folding import shared_constant_kernels
 from roller_tvm.relay.rtask_codegen import uncompiled
 
@@ -19,6 +20,8 @@ ARCH_REQUIRED = ("cuda", "nvptx")
 # Ansor's own constants for NVIDIA GPUs, where it cannot ask one (tvm's hardware_params.cc).
 GPU_VECTOR_UNIT_BYTES, GPU_CACHE_LINE_BYTES, GPU_MAX_VTHREAD = 16, 64, 8
 NO_LIMIT = 2**31 - 1
+#: After the name of a task that only a build by TVM alone looks for.
+FOR_TVM = "(for TVM alone)"
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,7 @@ class Task:
     name : str
         Relay's name of the fused function, without its decoration.
     weight : int
-        How many times the model calls it.
+        How many times the model calls it; 0 for what only a build by TVM alone will look for.
     search_task : auto_scheduler.SearchTask
     flops : float
     default : str
@@ -152,6 +155,9 @@ def check_shapes(mod: Any) -> None:
 def extract_tasks(mod: Any, params: Any, target: Any, device: DeviceSpec) -> Tasks:
     """Every distinct operator of a model, also those without a reduction.
 
+    Dense layers whose weights TVM cannot pack are there twice (see ``dense_weights``): as ``build`` makes them, and
+    as TVM alone does.
+
     Parameters
     ----------
     mod : tvm.IRModule
@@ -169,27 +175,36 @@ def extract_tasks(mod: Any, params: Any, target: Any, device: DeviceSpec) -> Tas
     from tvm import auto_scheduler
 
     check_shapes(mod)
+    rewrite = auto_scheduler.LayoutRewriteOption.get_target_default(target, True)
+    packs = rewrite != auto_scheduler.LayoutRewriteOption.NO_REWRITE
     try:
-        traced, kernels = _trace(as_graph(mod), params, target)
+        with NamedAxes(packs):
+            traced, kernels = _trace(constant_dense(as_graph(mod), params) if packs else as_graph(mod), params, target)
     except tvm.TVMError as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise UnsupportedOperator(
             f"Relay cannot lower this model: {lines[-1]}", f"target '{target}'",
             "build it with relay.build alone to see which operator it is") from error  # fmt: skip
-    rewrite = auto_scheduler.LayoutRewriteOption.get_target_default(target, True)
     parameters = hardware_params(target, device)
     tasks = Tasks()
     tasked = {name for _, names in traced.values() for name in names}
     # What is lowered to do something with shapes or memory only has no name of an operator.
     tasks.left = tuple(sorted(short_name(n) for n in kernels if "fused_" in n and n not in tasked))
-    for number, (key, (weight, names)) in enumerate(traced.items()):
+    workloads: list[tuple[str, str, int, set[str]]] = []
+    for_tvm: list[tuple[str, str, int, set[str]]] = []  # last: tasks are chosen by number
+    for key, (weight, names) in traced.items():
+        name = short_name(",".join(names))
+        workloads.append((key, name, int(weight), names))
+        if packs and (plain := theirs_of(key)) is not None:
+            for_tvm.append((plain, f"{name} {FOR_TVM}", 0, names))
+    for key, name, weight, names in (*workloads, *for_tvm):
+        lowered = next((kernels[n] for n in sorted(names) if n in kernels), None)
+        default = "" if lowered is None else str(tvm.ir.save_json(tvm.IRModule({"default_function": lowered})))
         task = auto_scheduler.SearchTask(
             workload_key=key, target=target, hardware_params=parameters, layout_rewrite_option=rewrite,
             desc=",".join(sorted(names)))  # fmt: skip
-        lowered = next((kernels[n] for n in sorted(names) if n in kernels), None)
-        default = "" if lowered is None else str(tvm.ir.save_json(tvm.IRModule({"default_function": lowered})))
         flops = max(0.0, float(task.compute_dag.flop_ct))
-        tasks.append(Task(number, short_name(task.desc), int(weight), task, flops, default))
+        tasks.append(Task(len(tasks), name, weight, task, flops, default))
     return tasks
 
 

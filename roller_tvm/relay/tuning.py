@@ -219,18 +219,22 @@ class _Tuner:
         tuned = self._prepared(task)
         if tuned.status:
             return tuned
-        candidates = tuned.candidates
-        if self.how == "time":  # N plans; one may be there in two forms
+        candidates, how = tuned.candidates, self._way(task)
+        if how == "time":  # N plans; one may be there in two forms
             best = list(dict.fromkeys(number for _, number in candidates.states))[: self.trials]
             candidates.states = [s for s in candidates.states if s[1] in best]
         began = time.perf_counter()
         try:
             states = [state for state, _ in candidates.states]
-            measured = self.measurer.measure(task.search_task, states, self.how, task.default)
+            measured = self.measurer.measure(task.search_task, states, how, task.default)
         except MeasureError as error:
             tuned.status, tuned.reason = "fallback", f"{error.kind}: {error.what}"
             return tuned
         return self._finish(tuned, measured, time.perf_counter() - began)
+
+    def _way(self, task: Task) -> str:
+        """How the winner is chosen: of what only TVM alone would build, the first plan that is right."""
+        return self.how if task.weight else "check"
 
     def _prepared(self, task: Task) -> TunedTask:
         """The task with its candidates and no status, or already done: resumed, or without a plan."""
@@ -238,13 +242,14 @@ class _Tuner:
             self.known = {**self.known, **best_notes(read_records(self.writer.path))}
             self.kept = {**self.kept, **read_kept(self.writer.path)}
         note = self.known.get((task.key, task.target))
-        if note is not None and (self.how != "time" or note.trials >= self.trials):
+        untimed = self._way(task) != "time"
+        if note is not None and (untimed or note.trials >= self.trials):
             predicted = math.nan if note.predicted_s is None else note.predicted_s
             seconds = predicted if note.measured_s is None else note.measured_s
             counted = Candidates(flops=note.flops or 0)
             return TunedTask(task, "resumed", counted, seconds=seconds, predicted_s=predicted, checked=note.checked)
         reason, trials = self.kept.get((task.key, task.target), ("", -1))
-        if reason and (self.how != "time" or trials >= self.trials):
+        if reason and (untimed or trials >= self.trials):
             return TunedTask(task, "fallback", Candidates(), reason=reason, kept=True)
         with timed(self.result.seconds, "plan"):
             candidates = make_candidates(task, self.device, self.top)
@@ -254,7 +259,7 @@ class _Tuner:
         """Judge the outcomes and write what there is to write."""
         task = tuned.task
         plans = [tuned.candidates.plans[number] for _, number in tuned.candidates.states]
-        judge(tuned, measured, plans, self.how == "time")
+        judge(tuned, measured, plans, self._way(task) == "time")
         if self.writer is not None and measured.winner is not None:
             state, _ = tuned.candidates.states[measured.winner]
             self.writer.append(record_text(task.search_task, state, self._note(tuned), spent))

@@ -75,7 +75,7 @@ def _prepare(case: Case, target: Any, device: Any, folder: Path) -> Prepared:
     expression = case.expression()
     tasks: list[Any]
     try:
-        tasks = extract_tasks(*relay_function(case), target, device)
+        tasks = [t for t in extract_tasks(*relay_function(case), target, device) if t.weight]
     except UnsupportedOperator:
         tasks = []
     if len(tasks) == 1:
@@ -103,6 +103,8 @@ def of_model(
     stem, found = Path(file).stem, []
     told = model_told(file, shapes, layout)
     for task in extract_tasks(model.mod, model.params, make_target(target), device_for_target(target)):
+        if not task.weight:
+            continue
         case = Case(f"{stem}.{task.id}", group=stem, weight=task.weight, title=f"{stem} {task.name}", model=told,
                     task=task.key)  # fmt: skip
         dag = task.search_task.compute_dag

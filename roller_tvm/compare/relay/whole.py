@@ -17,6 +17,7 @@ from roller_tvm.compare.relay.testing import testing_model
 from roller_tvm.compare.whole.running import Arrays, Running, keep_inputs, read_inputs
 from roller_tvm.compare.whole.zoo import TESTING
 from roller_tvm.errors import MeasureError
+from roller_tvm.relay.dense_weights import NamedAxes, constant_dense
 from roller_tvm.relay.package import set_inputs
 from roller_tvm.tvm_env import import_relay_tvm
 
@@ -32,17 +33,19 @@ def build(model: dict[str, Any], output: Path, tuner: str, trials: int, target: 
     mod, params = _imported(model)
     found: dict[str, Any] = {"seconds": 0.0, "schedule": "TVM's default"}
     records = work / f"records.{trials}.json"
-    if tuner == "roller":
-        found = _roller(mod, params, target, records, trials)
-    elif tuner == "ansor":
-        found, unpackable = _ansor(mod, params, target, records, trials)
-        if unpackable:
-            return {**found, **_without_packing(mod, params, target, records, unpackable, output, model["inputs"])}
-    start = time.perf_counter()
-    if tuner == "roller":
-        roller_build(mod, params, target, records, output)
-    else:
-        plain_build(mod, params, target, None if tuner == "untuned" else records, output)
+    with NamedAxes(tuner == "ansor"):  # without it TVM packs no dense layer's weights
+        if tuner == "roller":
+            found = _roller(mod, params, target, records, trials)
+        elif tuner == "ansor":
+            mod = constant_dense(mod, params)
+            found, unpackable = _ansor(mod, params, target, records, trials)
+            if unpackable:
+                return {**found, **_without_packing(mod, params, target, records, unpackable, output, model["inputs"])}
+        start = time.perf_counter()
+        if tuner == "roller":
+            roller_build(mod, params, target, records, output)
+        else:
+            plain_build(mod, params, target, None if tuner == "untuned" else records, output)
     return {**found, "file": str(output), "build_s": time.perf_counter() - start}
 
 

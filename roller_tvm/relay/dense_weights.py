@@ -1,0 +1,194 @@
+"""Dense layers whose constant weights ``relay.build`` can pack.
+
+On CPUs TVM packs constant weights as the State's loops want them. Of ``dense`` it cannot: the rewriter takes no axis
+names with digits, and TOPI calls the axes i0 and i1 (its code for packed weights, which expects i, j and k, does not
+run either). Here the axes have those names, for weights that are constant: others would be packed in every run. A
+computation of other names is another workload, with records of its own; a plain TVM looks for the one with its names.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Collection
+from typing import Any
+
+from roller_tvm.relay.dataflow import again, children, ordered
+
+#: TOPI's names of the two axes, and those that the layout rewriter takes.
+THEIRS, OURS = ("i0", "i1"), ("i", "j")
+#: Where TOPI's `dense` finds `matmul`.
+MODULE = "tvm.topi.nn.dense"
+
+
+def constant_dense(mod: Any, params: Collection[str] | None) -> Any:
+    """A module in which every ``dense`` has a constant weight: with others it is the ``matmul`` that it stands for.
+
+    What is given the operator alone cannot tell otherwise whether the weight is constant.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+    params : collection of str, or None
+        Names of the main function's parameters that count as constant.
+
+    Examples
+    --------
+    >>> constant_dense(mod, params)["main"]  # doctest: +SKIP
+    """
+    import tvm
+    from tvm import relay
+
+    main = mod["main"]
+    constant: dict[Any, bool] = {}
+    made: dict[Any, Any] = {}
+    for expr in ordered(main.body):
+        before = children(expr)
+        after = [made[e] for e in before]
+        held = isinstance(expr, relay.Var) and expr.name_hint in (params or ())
+        constant[expr] = isinstance(expr, relay.Constant) or held or bool(before and all(constant[e] for e in before))
+        made[expr] = again(expr, before, after)
+        name = getattr(expr.op, "name", "") if isinstance(expr, relay.Call) else ""
+        if name == "nn.dense" and not constant[before[1]]:
+            # relay.nn.matmul would give a dense again.
+            made[expr] = relay.op.nn._make.matmul(*after, expr.attrs.units, expr.attrs.out_dtype, False, True)
+    if made[main.body].same_as(main.body):
+        return mod
+    body = relay.Function(main.params, made[main.body], main.ret_type, main.type_params, main.attrs)
+    functions = {**dict(mod.functions.items()), mod.get_global_var("main"): body}
+    return relay.transform.InferType()(tvm.IRModule(functions, mod.type_definitions))
+
+
+class NamedAxes:
+    """While this is open, two-dimensional ``dense`` is computed over axes i, j and k.
+
+    Examples
+    --------
+    >>> with NamedAxes():  # doctest: +SKIP
+    ...     lib = relay.build(constant_dense(mod, params), target, params=params)
+    """
+
+    def __init__(self, enabled: bool = True) -> None:
+        self.enabled = enabled
+        self._before: list[Any] = []
+
+    def __enter__(self) -> NamedAxes:
+        if self.enabled:
+            import tvm.topi
+
+            module: Any = sys.modules[MODULE]
+            self._before.append(module.dense)
+            module.dense = tvm.topi.nn.dense = _dense_over(module.dense)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.enabled:
+            import tvm.topi
+
+            module: Any = sys.modules[MODULE]
+            module.dense = tvm.topi.nn.dense = self._before.pop()
+
+
+def _dense_over(theirs: Any) -> Any:
+    """TOPI's `dense`, under our names where its output is a matrix."""
+
+    def dense(
+        data: Any, weight: Any, bias: Any = None, out_dtype: Any = None, auto_scheduler_rewritten_layout: str = "",
+        meta_schedule_original_shape: Any = None,
+    ) -> Any:  # fmt: skip
+        layout = auto_scheduler_rewritten_layout
+        if bias is not None or meta_schedule_original_shape or len(data.shape) != 2:
+            return theirs(data, weight, bias, out_dtype, layout, meta_schedule_original_shape)
+        return named_dense(data, weight, out_dtype or data.dtype, layout)
+
+    return dense
+
+
+def named_dense(data: Any, weight: Any, out_dtype: str, layout: str = "") -> Any:
+    """``data @ weight.T`` over axes i, j and k; the weight as it is, or as the layout rewriter packed it.
+
+    Parameters
+    ----------
+    data, weight : te.Tensor
+        Of M x K and N x K elements.
+    out_dtype : str
+    layout : str
+        What the layout rewriter made of ``jk``.
+    """
+    from tvm import auto_scheduler, te
+
+    rows, depth = data.shape
+    if layout:
+        columns, _ = auto_scheduler.get_shape_from_rewritten_layout(layout, ["j", "k"])
+        auto_scheduler.remove_index_check(weight)
+    else:
+        columns = weight.shape[0]
+    k = te.reduce_axis((0, depth), name="k")
+    product = te.compute(
+        (rows, columns),
+        lambda i, j: te.sum(data[i, k].astype(out_dtype) * weight[j, k].astype(out_dtype), axis=k),
+        name="T_matmul_NT", tag="dense", attrs={"layout_free_placeholders": [weight]},
+    )  # fmt: skip
+    return auto_scheduler.rewrite_compute_body(product, layout) if layout else product
+
+
+def history_of(records: Any) -> Any:
+    """``ApplyHistoryBest`` that takes the record of TVM's computation where ours, of other names, has none.
+
+    Parameters
+    ----------
+    records : as ``ApplyHistoryBest`` takes them
+    """
+    from tvm import auto_scheduler
+
+    class History(auto_scheduler.ApplyHistoryBest):
+        """Looks for a workload under both names."""
+
+        def _query_inside(self, target: Any, workload_key: str, func_name: str) -> Any:
+            found = super()._query_inside(target, workload_key, func_name)
+            if found is None and (theirs := theirs_of(workload_key)) is not None:
+                found = super()._query_inside(target, theirs, func_name)
+            return found
+
+    return History(records)
+
+
+def theirs_of(key: str) -> str | None:
+    """The workload that TVM makes where `NamedAxes` made this one; None where it is the same.
+
+    Parameters
+    ----------
+    key : str
+        A registered workload.
+    """
+    import tvm
+    from tvm import auto_scheduler
+    from tvm.auto_scheduler.workload_registry import register_workload_tensors, workload_key_to_tensors
+
+    graph = json.loads(tvm.ir.save_json(workload_key_to_tensors(key)))
+    nodes, found = graph["nodes"], False
+    for node in [n for n in nodes if n["type_key"] == "ComputeOp" and _layout_free(nodes, n)]:
+        variables = [_named(nodes, axis) for axis in _at(nodes, node["attrs"]["axis"]).get("data", ())]
+        if tuple(name for _, name in variables) == OURS:
+            found = True
+            for (variable, _), name in zip(variables, THEIRS, strict=True):
+                variable["attrs"]["name"] = str(len(nodes))
+                nodes.append({"type_key": "runtime.String", "repr_str": name})
+    if not found:
+        return None
+    tensors = list(tvm.ir.load_json(json.dumps(graph)))
+    return str(register_workload_tensors(auto_scheduler.ComputeDAG(tensors).workload_key(), tensors))
+
+
+def _at(nodes: list[dict[str, Any]], number: Any) -> dict[str, Any]:
+    return nodes[int(number)]
+
+
+def _layout_free(nodes: list[dict[str, Any]], op: dict[str, Any]) -> bool:
+    return "layout_free_placeholders" in _at(nodes, op["attrs"]["attrs"]).get("keys", ())
+
+
+def _named(nodes: list[dict[str, Any]], axis: Any) -> tuple[dict[str, Any], str]:
+    """The variable of an IterVar, and its name."""
+    variable = _at(nodes, _at(nodes, axis)["attrs"]["var"])
+    return variable, _at(nodes, variable["attrs"]["name"]).get("repr_str", "")
