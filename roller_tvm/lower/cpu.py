@@ -82,12 +82,18 @@ def lower_cpu_tiled(expression: TensorExpression, program: RProgram) -> list[Ste
     trips = _trips(expression, anchor, program, [at for at, _ in ranked])
     steps += pack_constants(expression, anchor, inner, trips)
     for name in program.staged:
-        packed, dimension = f"{name}.packed", len(expression.tensors[name].shape) - 1
+        packed, dimension = f"{name}.packed", _vector_dimension(anchor, name)
         at = panel_loop(anchor, program, name, [(anchor.spatial[at].name, f"{loop}.m") for at, loop in ranked]) or whole
         steps += [CacheRead(name, "global", (inner,), packed), ComputeAt(packed, out, at)]
         steps += _copy(packed, f"d{dimension}", vector)
         steps += pack_copy(expression, anchor, name, packed, inner, trips)
     return steps
+
+
+def _vector_dimension(anchor: Stage, operand: str) -> int:
+    """The dimension of a staged operand along which its vectors lie."""
+    indices = next(access.indices for access in anchor.reads if access.tensor == operand)
+    return max(d for d, index in enumerate(indices) if vector_name(anchor) in index.axes)
 
 
 def panel_loop(anchor: Stage, program: RProgram, operand: str, middle: list[tuple[str, str]]) -> str:

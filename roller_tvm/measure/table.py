@@ -87,7 +87,7 @@ def summary(result: TuneResult) -> str:
     states = {s: sum(t.status == s for t in result.tasks) for s in ("measured", "planned", "resumed", "fallback")}
     counted = ", ".join(f"{n} {s}" for s, n in states.items() if n)
     latency = f"{duration(result.latency_s)} a run in these kernels"
-    if any(t.seconds == t.predicted_s for t in result.tasks):
+    if any(t.seconds == t.predicted_s for t in result.tasks if t.task.weight):
         latency = f"~{latency}, as predicted"
     if not math.isnan(result.default_latency_s):
         latency += f" ({duration(result.default_latency_s)} with TVM's own)"

@@ -396,7 +396,7 @@ def copying(operand: Operand, panel: Tile, chunk: Tile, rates: CpuRates, pages: 
     """
     elements = operand.elements(chunk)
     rows = elements / operand.run(operand.box(panel))
-    moved = elements * operand.element_bytes * sum(1 / rate for _, _, rate in rates.caches[1:])
+    moved = elements * operand.element_bytes * sum(1 / rate for _, _, rate in rates.caches[1:] or rates.caches)
     return moved + (rows * rates.page_walk if pages else 0.0)
 
 
@@ -450,10 +450,10 @@ def sets_reached(operand: Operand, tile: Tile, rates: CpuRates) -> float:
     """
     box = operand.box(tile)
     run = operand.run(box) * operand.element_bytes
-    step, stride, contiguous = rates.page_bytes, operand.element_bytes, True
+    strides, stride, contiguous = [], operand.element_bytes, True
     for extent, full in zip(reversed(box), reversed(operand.shape), strict=True):
         if not contiguous and extent > 1:
-            step = gcd(step, stride)
+            strides.append(stride)
         contiguous = contiguous and extent == full
         stride *= full
-    return min(1.0, max(run, rates.line) / step)
+    return min(1.0, max(run, rates.line) / gcd(rates.page_bytes, *strides)) if strides else 1.0

@@ -199,11 +199,13 @@ def _first(order: tuple[int, ...], axes: frozenset[int]) -> list[int]:
 
 
 def packings_of(geometry: Geometry, rates: CpuRates) -> list[frozenset[str]]:
-    """Operands that may be copied together, a panel at a time: none, or all that lie apart and are used again."""
+    """Operands that may be copied together, a panel at a time: none, each that lies apart and is used again, or all."""
     looped = [i for i in geometry.spatial if geometry.extents[i] > 1]
-    again = [op for op in geometry.operands if any(i not in op.axes for i in looped)]
-    spread = frozenset(op.name for op in again if may_scatter(geometry, op, rates))
-    return [frozenset(), spread] if spread else [frozenset()]
+    names = [op.name for op in geometry.operands]
+    again = [op for op in geometry.operands if any(i not in op.axes for i in looped) and names.count(op.name) == 1]
+    spread = [op.name for op in again if may_scatter(geometry, op, rates)]
+    together = [frozenset(spread)] if len(spread) > 1 else []
+    return [frozenset(), *(frozenset({name}) for name in spread), *together]
 
 
 def may_pack(geometry: Geometry, chunk: Tile, tile: Tile, packed: frozenset[str]) -> bool:

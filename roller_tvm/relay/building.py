@@ -8,11 +8,11 @@ from typing import Any
 
 from roller_tvm.relay.cpu_code import cpu_code
 from roller_tvm.relay.dataflow import as_graph
-from roller_tvm.relay.dense_weights import NamedAxes, constant_dense, history_of
+from roller_tvm.relay.dense_weights import NamedAxes, constant_dense, history_of, packs_dense
 from roller_tvm.relay.emulated import TakeHost
 from roller_tvm.relay.folding import shared_constant_kernels
 from roller_tvm.relay.package import KERNELS
-from roller_tvm.relay.records import load_for_build
+from roller_tvm.relay.records import load_for_build, settled_for
 from roller_tvm.relay.tasks import make_target
 from roller_tvm.relay.tuning import find_device
 from roller_tvm.tvm_env import import_relay_tvm, set_threads
@@ -61,17 +61,17 @@ def build(
         with contextlib.ExitStack() as stack:
             stack.enter_context(untuned)
             if log_file is not None:
-                stack.enter_context(history_of(load_for_build(log_file, str(made))))
+                stack.enter_context(history_of(load_for_build(log_file, str(made)), settled_for(log_file, str(made))))
                 cpu = made.kind.name == "llvm"
-                stack.enter_context(NamedAxes(cpu))
                 stack.enter_context(cpu_code(vector_math and cpu, wide_indices and cpu))
             stack.enter_context(shared_constant_kernels())
             instruments = [take.instrument] if made.kind.name == "cuda" else []
             stack.enter_context(tvm.transform.PassContext(opt_level=3, config=config, instruments=instruments))
             fusion = None
             mod = as_graph(mod)  # as its tasks were extracted
-            if log_file is not None and made.kind.name == "llvm":
+            if log_file is not None and packs_dense(mod, made):
                 mod = constant_dense(mod, params)
+                stack.enter_context(NamedAxes())
             if fuse_rtasks:
                 from roller_tvm.relay.fuse_rtasks import FuseRTasks, fusion_of
 

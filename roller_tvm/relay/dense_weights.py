@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 from collections.abc import Collection
 from typing import Any
 
@@ -17,8 +18,50 @@ from roller_tvm.relay.dataflow import again, children, ordered
 
 #: TOPI's names of the two axes, and those that the layout rewriter takes.
 THEIRS, OURS = ("i0", "i1"), ("i", "j")
+#: Types of the layers that are meant.
+FLOATS = ("float", "bfloat")
 #: Where TOPI's `dense` finds `matmul`.
 MODULE = "tvm.topi.nn.dense"
+
+
+def packs_dense(mod: Any, target: Any) -> bool:
+    """Whether weights of dense layers are packed: TVM does it for the target, and `constant_dense` sees all layers.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        As ``as_graph`` gives it.
+    target : tvm.target.Target
+    """
+    from tvm.auto_scheduler import LayoutRewriteOption
+
+    if LayoutRewriteOption.get_target_default(target, True) == LayoutRewriteOption.NO_REWRITE:
+        return False
+    return not any(_hides_dense(expr, mod) for expr in ordered(mod["main"].body))
+
+
+def _hides_dense(expr: Any, mod: Any) -> bool:
+    """Whether there is a dense layer within an expression that is no data flow, or calls a function."""
+    import tvm
+    from tvm import relay
+
+    inner = expr
+    if isinstance(expr, relay.Call):
+        inner = mod[expr.op] if isinstance(expr.op, relay.GlobalVar) else expr.op
+    elif isinstance(expr, (relay.Tuple, relay.TupleGetItem, relay.Var, relay.Constant)):
+        return False
+    attrs = getattr(inner, "attrs", None)
+    if attrs is not None and isinstance(inner, relay.Function) and "Compiler" in attrs:
+        return False
+    found: list[Any] = []
+
+    def visit(one: Any) -> None:
+        if isinstance(one, relay.Call) and getattr(one.op, "name", "") == "nn.dense":
+            found.append(one)
+
+    if not isinstance(inner, tvm.ir.Op):
+        relay.analysis.post_order_visit(inner, visit)
+    return bool(found)
 
 
 def constant_dense(mod: Any, params: Collection[str] | None) -> Any:
@@ -39,6 +82,7 @@ def constant_dense(mod: Any, params: Collection[str] | None) -> Any:
     import tvm
     from tvm import relay
 
+    mod = relay.transform.InferType()(mod)
     main = mod["main"]
     constant: dict[Any, bool] = {}
     made: dict[Any, Any] = {}
@@ -49,7 +93,7 @@ def constant_dense(mod: Any, params: Collection[str] | None) -> Any:
         constant[expr] = isinstance(expr, relay.Constant) or held or bool(before and all(constant[e] for e in before))
         made[expr] = again(expr, before, after)
         name = getattr(expr.op, "name", "") if isinstance(expr, relay.Call) else ""
-        if name == "nn.dense" and not constant[before[1]]:
+        if name == "nn.dense" and not constant[before[1]] and _floats(expr):
             # relay.nn.matmul would give a dense again.
             made[expr] = relay.op.nn._make.matmul(*after, expr.attrs.units, expr.attrs.out_dtype, False, True)
     if made[main.body].same_as(main.body):
@@ -60,7 +104,7 @@ def constant_dense(mod: Any, params: Collection[str] | None) -> Any:
 
 
 class NamedAxes:
-    """While this is open, two-dimensional ``dense`` is computed over axes i, j and k.
+    """While this is open, two-dimensional ``dense`` of floats is computed over axes i, j and k.
 
     Examples
     --------
@@ -68,17 +112,23 @@ class NamedAxes:
     ...     lib = relay.build(constant_dense(mod, params), target, params=params)
     """
 
+    _lock = threading.Lock()
+    _open = 0  # of any thread: TOPI's is put back when the last is left
+    _theirs: Any = None
+
     def __init__(self, enabled: bool = True) -> None:
         self.enabled = enabled
-        self._before: list[Any] = []
 
     def __enter__(self) -> NamedAxes:
         if self.enabled:
             import tvm.topi
 
             module: Any = sys.modules[MODULE]
-            self._before.append(module.dense)
-            module.dense = tvm.topi.nn.dense = _dense_over(module.dense)
+            with self._lock:
+                if not NamedAxes._open:
+                    NamedAxes._theirs = module.dense
+                    module.dense = tvm.topi.nn.dense = _dense_over(module.dense)
+                NamedAxes._open += 1
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -86,7 +136,10 @@ class NamedAxes:
             import tvm.topi
 
             module: Any = sys.modules[MODULE]
-            module.dense = tvm.topi.nn.dense = self._before.pop()
+            with self._lock:
+                NamedAxes._open -= 1
+                if not NamedAxes._open:
+                    module.dense = tvm.topi.nn.dense = NamedAxes._theirs
 
 
 def _dense_over(theirs: Any) -> Any:
@@ -97,7 +150,8 @@ def _dense_over(theirs: Any) -> Any:
         meta_schedule_original_shape: Any = None,
     ) -> Any:  # fmt: skip
         layout = auto_scheduler_rewritten_layout
-        if bias is not None or meta_schedule_original_shape or len(data.shape) != 2:
+        floats = str(data.dtype).startswith(FLOATS)  # TVM has kernels of its own for integers
+        if bias is not None or meta_schedule_original_shape or len(data.shape) != 2 or not floats:
             return theirs(data, weight, bias, out_dtype, layout, meta_schedule_original_shape)
         return named_dense(data, weight, out_dtype or data.dtype, layout)
 
@@ -132,23 +186,25 @@ def named_dense(data: Any, weight: Any, out_dtype: str, layout: str = "") -> Any
     return auto_scheduler.rewrite_compute_body(product, layout) if layout else product
 
 
-def history_of(records: Any) -> Any:
+def history_of(records: Any, settled: Collection[str]) -> Any:
     """``ApplyHistoryBest`` that takes the record of TVM's computation where ours, of other names, has none.
 
     Parameters
     ----------
     records : as ``ApplyHistoryBest`` takes them
+    settled : collection of str
+        Workloads that have a record of just the target that is built for, or are left to TVM.
     """
     from tvm import auto_scheduler
 
     class History(auto_scheduler.ApplyHistoryBest):
-        """Looks for a workload under both names."""
+        """Looks for a workload under both names, first for one that is settled."""
 
         def _query_inside(self, target: Any, workload_key: str, func_name: str) -> Any:
-            found = super()._query_inside(target, workload_key, func_name)
-            if found is None and (theirs := theirs_of(workload_key)) is not None:
-                found = super()._query_inside(target, theirs, func_name)
-            return found
+            theirs = None if workload_key in settled else theirs_of(workload_key)
+            keys = [workload_key, theirs] if theirs not in settled else [theirs, workload_key]
+            known = (super(History, self)._query_inside(target, key, func_name) for key in keys if key is not None)
+            return next((state for state in known if state is not None), None)
 
     return History(records)
 
@@ -178,6 +234,10 @@ def theirs_of(key: str) -> str | None:
         return None
     tensors = list(tvm.ir.load_json(json.dumps(graph)))
     return str(register_workload_tensors(auto_scheduler.ComputeDAG(tensors).workload_key(), tensors))
+
+
+def _floats(call: Any) -> bool:
+    return all(str(argument.checked_type.dtype).startswith(FLOATS) for argument in call.args)
 
 
 def _at(nodes: list[dict[str, Any]], number: Any) -> dict[str, Any]:

@@ -415,7 +415,16 @@ def load_for_build(path: str | os.PathLike[str], target: str | None = None) -> l
     if not Path(path).exists():
         raise BadInput("no such record file", str(path), "tune first, or correct the path")
     records = read_records(path, strict=False)
-    own = {r.workload_key for r in records if r.target == target and r.error_no == 0}
-    own |= {key for key, of in read_kept(path) if of == target}
+    own = _settled(records, path, target)
     wanted = [r for r in records if r.target == target or r.workload_key not in own]
     return [tuple(load_record_from_string(r.line)) for r in wanted]
+
+
+def settled_for(path: str | os.PathLike[str], target: str) -> set[str]:
+    """Workloads that have a record of just this target, or were left to TVM for it."""
+    return _settled(read_records(path, strict=False), path, target)
+
+
+def _settled(records: list[Record], path: str | os.PathLike[str], target: str | None) -> set[str]:
+    own = {r.workload_key for r in records if r.target == target and r.error_no == 0}
+    return own | {key for key, of in read_kept(path) if of == target}

@@ -18,6 +18,8 @@ from roller_tvm.measure.results import TunedTask, TuneResult, busy, judge, nothi
 from roller_tvm.measure.selection import select
 from roller_tvm.relay.candidates import Candidates, make_candidates
 from roller_tvm.relay.cold import ColdWeights
+from roller_tvm.relay.dataflow import as_graph
+from roller_tvm.relay.dense_weights import NamedAxes, constant_dense, packs_dense
 from roller_tvm.relay.measure import Limits, Measurer, TaskResult, timed
 from roller_tvm.relay.pool import WORKER, Pool
 from roller_tvm.relay.records import (
@@ -91,9 +93,7 @@ def tune(
     --------
     >>> result = tune(mod, params, "llvm -mcpu=skylake-avx512", log_file="records.json")  # doctest: +SKIP
     >>> print(result)  # doctest: +SKIP
-    >>> with auto_scheduler.ApplyHistoryBest("records.json"):  # doctest: +SKIP
-    ...     with PassContext(opt_level=3, config={"relay.backend.use_auto_scheduler": True}):
-    ...         lib = relay.build(mod, target, params=params)
+    >>> lib = build(mod, params, result.target, "records.json")  # doctest: +SKIP
     """
     if isinstance(trials, bool) or not isinstance(trials, int) or trials < 0:
         raise BadInput(must_be("trials", "an int >= 0", trials), remedy="0 plans without measuring")
@@ -146,8 +146,11 @@ def left_to_tune(mod: Any, params: Any, target: Any, device: DeviceSpec, fuse: A
     from roller_tvm.relay.fuse_rtasks import FuseRTasks
 
     tvm = import_relay_tvm("fusing rTasks of a Relay model")
-    with tvm.transform.PassContext(opt_level=3, config={"relay.backend.use_auto_scheduler": True}):
-        return (FuseRTasks(target, device, params) if fuse is True else fuse)(mod)
+    mod = as_graph(mod)
+    packs = packs_dense(mod, target)  # as build does: what is fused depends on it
+    with NamedAxes(packs), tvm.transform.PassContext(opt_level=3, config={"relay.backend.use_auto_scheduler": True}):
+        fusing = FuseRTasks(target, device, params) if fuse is True else fuse
+        return fusing(constant_dense(mod, params) if packs else mod)
 
 
 def find_device(source: Any, is_target: bool) -> DeviceSpec:

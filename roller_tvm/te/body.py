@@ -12,7 +12,7 @@ from ..expr.affine import Index
 from ..expr.expression import DTYPE_BYTES, Access, Axis, Stage
 from .affine import Affine, Splits, affine, constant
 from .numbering import PARTS, Numbering, dtype_of_node
-from .quotient import Quotient, quotient
+from .quotient import Quotient, nodes_of, quotient
 
 REMEDY = "leave this operator to TVM's own schedule"
 _ARITHMETIC = {
@@ -127,6 +127,13 @@ class StageReader:
     counted: set[int] = field(default_factory=set)  # numbers of expressions
 
     def read(self) -> tuple[Stage, dict[str, tuple[str, ...]]]:
+        """The stage, and the axes that each of its loops became."""
+        try:
+            return self._read()
+        except RecursionError:
+            raise UnsupportedOperator("its expressions stand too deep in one another", self.name, REMEDY) from None
+
+    def _read(self) -> tuple[Stage, dict[str, tuple[str, ...]]]:
         iters = [*self.op.axis, *self.op.reduce_axis]
         self.kinds = ["spatial"] * len(self.op.axis) + ["reduce"] * len(self.op.reduce_axis)
         used: set[str] = set()
@@ -171,6 +178,8 @@ class StageReader:
             self.name, "fix the shape when importing the model, or " + REMEDY)  # fmt: skip
 
     def _axis_of(self, var: Any) -> tuple[int, int, int] | None:
+        if hash(var) in self.read_into:  # it is bound in the body
+            return None
         found = self.by_name.get(str(var.name), [])
         if len(found) > 1:
             found = [i for i in found if var.same_as(self.variables[i])]
@@ -295,13 +304,14 @@ class StageReader:
         forms: list[Form] = []
         for index in indices:
             form, other = affine(index, self._axis_of), None
+            plain = form is not None
             if form is not None and any((lo, hi) != (1, self.extents[v]) for v, lo, hi in form.terms):
                 other = quotient(index, self._axis_of)
             if form is None:
                 simple = _canonical(index, self.variables, self.lows, self.extents)
                 form, other = affine(simple, self._axis_of), quotient(simple, self._axis_of)
                 other = other or quotient(index, self._axis_of)
-            if form is None and other is None:
+            if not plain and any(self._access(node) is not None for node in nodes_of(index)):
                 self._inner_loads(index, guarded)
             forms.append((form, other))
         self.loads.append((tensor, forms, guarded))

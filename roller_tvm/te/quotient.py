@@ -20,7 +20,8 @@ AxisOf = Callable[[Any], tuple[int, int, int] | None]
 #: Divisors tried for a slope that is written in floating point.
 LARGEST_DIVISOR = 64
 _ROUND: dict[str, Callable[[Any], Any]] = {
-    "floor": np.floor, "ceil": np.ceil, "round": np.round, "nearbyint": np.round, "trunc": np.trunc,
+    "floor": np.floor, "ceil": np.ceil, "nearbyint": np.round, "trunc": np.trunc,
+    "round": lambda v: np.trunc(v + np.copysign(0.5, v)),  # halves away from zero, which numpy rounds to even
 }  # fmt: skip
 
 
@@ -188,13 +189,17 @@ def _evaluate(node: Any, values: np.ndarray) -> Any:
 
 def _variables(node: Any) -> list[Any]:
     """Variables of an index expression; those inside of loads too."""
+    return [one for one in nodes_of(node) if type(one).__name__ in ("Var", "SizeVar")]
+
+
+def nodes_of(node: Any) -> list[Any]:
+    """An index expression and all that it is made of; what stands in it several times, as often."""
     found: list[Any] = []
     todo = [node]
     while todo:
         one = todo.pop()
-        if type(one).__name__ in ("Var", "SizeVar"):
-            found.append(one)
-        for field in ("a", "b", "value", "condition", "true_value", "false_value"):
+        found.append(one)
+        for field in ("a", "b", "value", "body", "condition", "true_value", "false_value"):
             child = getattr(one, field, None)
             if _typed(child):
                 todo.append(child)

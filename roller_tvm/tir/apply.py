@@ -8,7 +8,7 @@ from typing import Any
 
 from ..lower.steps import Bind, CacheRead, Pack, Split, Step, StorageAlign, Vectorize
 from .finishing import Finishing
-from .nodes import buffer_of, key, parameters
+from .nodes import REDUCTION, buffer_of, key, parameters
 from .packing import index_map, mark_packed
 from .read import TirReading
 
@@ -36,6 +36,15 @@ class TirApplier(Finishing):
         for block in self.blocks.values():
             if not schedule.get_loops(block):  # of one point, or none
                 schedule.add_unit_loop(block)
+        for name, places in reading.order.items():
+            loops = list(schedule.get_loops(self.blocks[name]))
+            # Where they are written in another order: steps go by spatial loops first, and TVM makes loops anew in
+            # the order of the block's axes.
+            if places != tuple(sorted(places)):
+                schedule.reorder(*(loops[place] for place in places))
+            kinds = [int(axis.iter_type) == REDUCTION for axis in schedule.get(self.blocks[name]).iter_vars]
+            if kinds != sorted(kinds):
+                schedule.reorder_block_iter_var(self.blocks[name], sorted(range(len(kinds)), key=kinds.__getitem__))
         params = parameters(schedule.mod[func_name])
         order = parameters_of(reading)
         self._inputs = {name: key(params[at]) for name, at in order.items()}

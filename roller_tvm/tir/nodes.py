@@ -8,6 +8,7 @@ from typing import Any
 
 from ..errors import UnsupportedOperator
 from ..te.body import REMEDY
+from ..te.quotient import nodes_of
 
 #: ``IterVar.iter_type`` of an axis that may run in any order, and of a reduction.
 DATA_PARALLEL, REDUCTION = 0, 2
@@ -27,25 +28,41 @@ class Nest:
     block : SBlock
     spatial, reduce : tuple of (IterVar, str)
         Axes of the block, each with the name of its loop.
+    order : tuple of int
+        Of each axis's loop, spatial ones first: how many loops stand around it.
     stores : tuple of BufferStore
-    lets : dict
-        Variable (by ``key``) -> value, of those bound inside of the block.
+    init : tuple of BufferStore
+        What a reduction starts from.
+    lets : tuple of (Var, PrimExpr)
+        Variables that are bound inside of the block, in order.
     """
 
     name: str
     block: Any
     spatial: tuple[tuple[Any, str], ...]
     reduce: tuple[tuple[Any, str], ...]
+    order: tuple[int, ...]
     stores: tuple[Any, ...]
-    lets: dict[int, Any]
+    init: tuple[Any, ...]
+    lets: tuple[tuple[Any, Any], ...]
 
     @property
     def outputs(self) -> list[Any]:
         return [store.buffer for store in self.stores]
 
     def value_of(self, store: Any) -> Any:
-        """What is stored, also where it was given a name first."""
-        return self.lets.get(key(store.value), store.value)
+        """What is stored: what a name stands for, or within what it names."""
+        values = {key(variable): value for variable, value in self.lets}
+        value = store.value
+        while key(value) in values:
+            value = values[key(value)]
+        if not any(key(node) in values for node in nodes_of(value)):
+            return value
+        import tvm
+
+        for variable, named in reversed(self.lets):
+            value = tvm.tirx.Let(variable, named, value)
+        return value
 
 
 def key(node: Any) -> int:
@@ -59,6 +76,20 @@ def variables(node: Any) -> set[int]:
         return {key(node)}
     children = (getattr(node, "a", None), getattr(node, "b", None), getattr(node, "value", None))
     return set().union(*(variables(c) for c in children if c is not None and not isinstance(c, (int, float))))
+
+
+def least_of(dtype: str) -> Any:
+    """TVM's start of a maximum."""
+    import tvm
+
+    return tvm.tirx.min_value(dtype)
+
+
+def largest_of(dtype: str) -> Any:
+    """TVM's start of a minimum."""
+    import tvm
+
+    return tvm.tirx.max_value(dtype)
 
 
 def structurally_equal(a: Any, b: Any) -> bool:
@@ -202,8 +233,10 @@ def _nest(statement: Any) -> Nest:
     if len(block.alloc_buffers) or len(block.match_buffers):
         raise UnsupportedOperator(f"block '{name}' allocates or matches buffers of its own", name, REMEDY)
     by_var = {key(f.loop_var): f for f in loops}
+    place = {key(f.loop_var): n for n, f in enumerate(loops)}
     spatial: list[Any] = []
     reduce: list[Any] = []
+    places: dict[int, int] = {}
     for iv, value in zip(block.iter_vars, realize.iter_values, strict=True):
         loop = by_var.pop(key(value), None)
         if loop is None and not _is_zero(value):
@@ -211,6 +244,9 @@ def _nest(statement: Any) -> Nest:
         if loop is None:  # what te.create_prim_func gives a result without dimensions
             continue
         label = str(loop.loop_var.name)
+        if not (_same(loop.min, iv.dom.min) and _same(loop.extent, iv.dom.extent)):
+            raise AlreadyScheduled(f"loop '{label}' is not the whole of axis '{iv.var.name}'", name, REMEDY)
+        places[key(iv.var)] = place[key(loop.loop_var)]
         if int(iv.iter_type) not in (DATA_PARALLEL, REDUCTION):
             raise UnsupportedOperator(
                 f"axis '{iv.var.name}' of block '{name}' is neither spatial nor a reduction", name, REMEDY
@@ -219,23 +255,58 @@ def _nest(statement: Any) -> Nest:
     if by_var:
         raise AlreadyScheduled(f"block '{name}' does not use all of its loops", name, REMEDY)
     stores, lets = _stores(block.body, name)
-    return Nest(name, block, tuple(spatial), tuple(reduce), stores, lets)
+    _check_stores(stores, [iv for iv, _ in spatial], name)
+    init: tuple[Any, ...] = ()
+    if reduce:
+        if block.init is None:
+            raise UnsupportedOperator(f"block '{name}' adds to what is there already", name, REMEDY)
+        init, named = _stores(block.init, name)
+        if named:
+            raise UnsupportedOperator(f"block '{name}' starts from what is given a name first", name, REMEDY)
+    order = tuple(places[key(iv.var)] for iv, _ in (*spatial, *reduce))
+    return Nest(name, block, tuple(spatial), tuple(reduce), order, stores, init, lets)
 
 
 def _is_zero(value: Any) -> bool:
     return getattr(value, "value", None) == 0
 
 
-def _stores(body: Any, name: str) -> tuple[tuple[Any, ...], dict[int, Any]]:
+def _same(a: Any, b: Any) -> bool:
+    """Whether two extents are one number, or one expression."""
+    one, other = getattr(a, "value", None), getattr(b, "value", None)
+    return one == other if one is not None or other is not None else structurally_equal(a, b)
+
+
+def _check_stores(stores: tuple[Any, ...], axes: list[Any], name: str) -> None:
+    """A block computes the elements of its results in the order of its spatial axes: another one is not understood."""
+    for store in stores:
+        shape, places = list(store.buffer.shape), list(store.indices)
+        plain = len(places) == len(axes) and all(
+            _is_axis(index, axis) and _same(axis.dom.extent, extent)
+            for index, axis, extent in zip(places, axes, shape, strict=False)
+        )
+        if not plain:
+            told = f"{store.buffer.name}[{', '.join(map(str, places))}]"
+            axis = ", ".join(str(axis.var.name) for axis in axes)
+            raise UnsupportedOperator(f"block '{name}' writes {told}, not the whole of it by axes {axis}", name, REMEDY)
+
+
+def _is_axis(index: Any, axis: Any) -> bool:
+    """An axis itself, or where it has one point, that point."""
+    return key(index) == key(axis.var) or (_is_zero(index) and getattr(axis.dom.extent, "value", None) == 1)
+
+
+def _stores(body: Any, name: str) -> tuple[tuple[Any, ...], tuple[tuple[Any, Any], ...]]:
     statements = list(body.seq) if type(body).__name__ == "SeqStmt" else [body]
-    stores, lets = [], {}
+    stores: list[Any] = []
+    lets: list[tuple[Any, Any]] = []
     while statements:
         statement = statements.pop(0)
         kind = type(statement).__name__
         if kind == "BufferStore":
             stores.append(statement)
         elif kind in ("Bind", "LetStmt") or (hasattr(statement, "var") and hasattr(statement, "value")):
-            lets[key(statement.var)] = statement.value
+            lets.append((statement.var, statement.value))
             inner = getattr(statement, "body", None)
             if inner is not None:
                 statements[:0] = list(inner.seq) if type(inner).__name__ == "SeqStmt" else [inner]
@@ -243,4 +314,4 @@ def _stores(body: Any, name: str) -> tuple[tuple[Any, ...], dict[int, Any]]:
             raise UnsupportedOperator(f"a {kind} in the body of block '{name}' cannot be planned", name, REMEDY)
     if not stores:
         raise UnsupportedOperator(f"block '{name}' stores nothing", name, REMEDY)
-    return tuple(stores), lets
+    return tuple(stores), tuple(lets)

@@ -10,7 +10,18 @@ from ..errors import UnsupportedOperator
 from ..expr.expression import Stage, Tensor, TensorExpression
 from ..expr.pattern import choose_anchor
 from ..te.body import REMEDY, StageReader, dtype_of, extent_of, unique
-from .nodes import AlreadyScheduled, Nest, access_of, buffer_of, key, nests, parameters, structurally_equal
+from .nodes import (
+    AlreadyScheduled,
+    Nest,
+    access_of,
+    buffer_of,
+    key,
+    largest_of,
+    least_of,
+    nests,
+    parameters,
+    structurally_equal,
+)
 
 #: te.compute's name of a combiner's node, by which ``StageReader`` tells reductions.
 _COMBINERS = {"Add": "sum", "Max": "max", "Min": "min", "Mul": "prod"}
@@ -29,6 +40,8 @@ class TirReading:
         Stage -> {loop of the function -> names of the axes it became}, spatial axes first.
     spatial : dict
         Stage -> number of its spatial loops.
+    order : dict
+        Stage -> of each of these loops, how many stand around it in the function.
     buffers : dict
         Input or stage -> the buffers it has (a stage with several results has several).
     arguments : tuple of str
@@ -39,6 +52,7 @@ class TirReading:
     blocks: dict[str, str]
     loops: dict[str, dict[str, tuple[str, ...]]]
     spatial: dict[str, int]
+    order: dict[str, tuple[int, ...]]
     buffers: dict[str, tuple[Any, ...]]
     arguments: tuple[str, ...]
 
@@ -95,7 +109,7 @@ def read_prim_func(func: Any, name: str | None = None, constants: Collection[str
         inputs.append(Tensor(own, shape, dtype_of(buffer.dtype, own), constant))
         buffers[own] = (buffer,)
     stages: list[Stage] = []
-    reading: dict[str, Any] = {"blocks": {}, "loops": {}, "spatial": {}}
+    reading: dict[str, Any] = {"blocks": {}, "loops": {}, "spatial": {}, "order": {}}
     for nest in found:
         own = unique(nest.name, used)
         for buffer in nest.outputs:
@@ -108,6 +122,7 @@ def read_prim_func(func: Any, name: str | None = None, constants: Collection[str
         reading["blocks"][own] = nest.name
         reading["loops"][own] = axes
         reading["spatial"][own] = len(nest.spatial)
+        reading["order"][own] = nest.order
     if not stages:
         raise UnsupportedOperator("nothing is computed in it", where, REMEDY)
     read = {a.tensor for s in stages for a in s.reads}
@@ -166,7 +181,6 @@ class Reduce:
 
     combiner: Combiner
     source: list[Any]
-    own: set[int]
     init: list[Any] = field(default_factory=list)
     condition: int = 1
 
@@ -196,9 +210,11 @@ def _view(nest: Nest, name: str) -> Compute:
     reduce = [Iter(iv.var, iv.dom, label) for iv, label in nest.reduce]
     dtype = str(nest.outputs[0].dtype)
     if not nest.reduce:
-        return Compute(spatial, reduce, [store.value for store in nest.stores], dtype)
-    own = {key(b) for b in nest.outputs}
+        return Compute(spatial, reduce, [nest.value_of(store) for store in nest.stores], dtype)
+    own = {key(store.buffer): list(store.indices) for store in nest.stores}
     values = [nest.value_of(store) for store in nest.stores]
+    if any(type(value).__name__ == "Let" for value in values):
+        raise UnsupportedOperator("its reduction computes with what it gives a name first", name, REMEDY)
     combiner, sources = "other", []
     if len(values) == 1:
         node = values[0]
@@ -213,12 +229,32 @@ def _view(nest: Nest, name: str) -> Compute:
             _sources(value, own, sources)
     if not sources:
         raise UnsupportedOperator("its reduction reads nothing but its own result", name, REMEDY)
-    return Compute(spatial, reduce, [Reduce(Combiner(combiner), sources, own)] * len(values), dtype)
+    starts = [] if _begins_as_tvms(nest, combiner) else [store.value for store in nest.init]
+    return Compute(spatial, reduce, [Reduce(Combiner(combiner), sources, starts)] * len(values), dtype)
 
 
-def _is_own(node: Any, own: set[int]) -> bool:
+def _begins_as_tvms(nest: Nest, combiner: str) -> bool:
+    """Whether a reduction starts from what TVM starts it from, so that parts of it can."""
+    (value, *more), dtype = [store.value for store in nest.init], str(nest.outputs[0].dtype)
+    start = getattr(value, "value", None)
+    if more or start is None:  # of several results, numbers: each combiner has its own
+        return all(getattr(store.value, "value", None) is not None for store in nest.init)
+    if combiner in ("max", "min"):
+        return bool(start == (least_of if combiner == "max" else largest_of)(dtype).value)
+    return combiner == "other" or start == {"sum": 0, "prod": 1}[combiner]
+
+
+#: A buffer that a block writes, by ``key`` -> where.
+Own = dict[int, list[Any]]
+
+
+def _is_own(node: Any, own: Own) -> bool:
     found = None if node is None else access_of(node)
-    return found is not None and key(found[0]) in own
+    if found is None or key(found[0]) not in own:
+        return False
+    if not all(structurally_equal(a, b) for a, b in zip(found[1], own[key(found[0])], strict=True)):
+        raise UnsupportedOperator(f"reads another element of '{found[0].name}', which it writes", "block", REMEDY)
+    return True
 
 
 def _children(node: Any) -> list[Any]:
@@ -228,20 +264,25 @@ def _children(node: Any) -> list[Any]:
     return [c for c in (*named, *listed) if hasattr(c, "dtype") or hasattr(c, "ty")]
 
 
-def _reads_own(node: Any, own: set[int]) -> bool:
-    return _is_own(node, own) or any(_reads_own(c, own) for c in _children(node))
+def _reads_own(node: Any, own: Own, known: dict[int, bool] | None = None) -> bool:
+    known = {} if known is None else known
+    if key(node) not in known:
+        known[key(node)] = _is_own(node, own) or any(_reads_own(c, own, known) for c in _children(node))
+    return known[key(node)]
 
 
-def _sources(node: Any, own: set[int], found: list[Any]) -> None:
+def _sources(node: Any, own: Own, found: list[Any], seen: set[int] | None = None) -> None:
     """The largest parts that do not read the result itself: what a combiner of several values is given."""
-    if _is_own(node, own):
+    seen = set() if seen is None else seen
+    if key(node) in seen or _is_own(node, own):
         return
+    seen.add(key(node))
     if not _reads_own(node, own):
         if not any(structurally_equal(node, other) for other in found):
             found.append(node)
         return
     for child in _children(node):
-        _sources(child, own, found)
+        _sources(child, own, found, seen)
 
 
 __all__ = ["AlreadyScheduled", "TirReading", "buffer_of", "read_prim_func"]

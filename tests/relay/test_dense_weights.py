@@ -13,8 +13,10 @@ from tvm import relay  # noqa: E402
 
 from roller_tvm.device import load_device  # noqa: E402
 from roller_tvm.relay import build, tune  # noqa: E402
-from roller_tvm.relay.dense_weights import NamedAxes, constant_dense  # noqa: E402
+from roller_tvm.relay.building import FUSION  # noqa: E402
+from roller_tvm.relay.dense_weights import NamedAxes, constant_dense, history_of, packs_dense  # noqa: E402
 from roller_tvm.relay.measure import Limits  # noqa: E402
+from roller_tvm.relay.records import kept_line, load_for_build, settled_for  # noqa: E402
 from roller_tvm.relay.tasks import FOR_TVM, extract_tasks, make_target  # noqa: E402
 
 TARGET = "llvm -num-cores 2"
@@ -154,7 +156,7 @@ def test_records_of_tvms_names_serve_where_there_are_no_others(tuned, tmp_path, 
 
     monkeypatch.setattr(auto_scheduler.ApplyHistoryBest, "_query_inside", spy)
     lib = build(model(), WEIGHTS, TARGET, some)
-    assert asked[own] is None and asked[twin] is not None
+    assert asked.get(own) is None and asked[twin] is not None
     np.testing.assert_allclose(result(lib), expected(), rtol=1e-4, atol=1e-4)
     assert weight_of(lib) == WEIGHTS["w"].shape, "as its record says"
 
@@ -173,3 +175,86 @@ def test_names_are_tvms_again_afterwards():
         deep = topi.nn.dense(te.placeholder((2, 4, 8)), te.placeholder((6, 8)))
         assert [a.var.name for a in deep.op.axis] == ["i0", "i1", "i2"]
     assert axes() == ["i0", "i1"]
+
+
+def test_names_stay_while_another_thread_needs_them():
+    from tvm import te, topi
+
+    first, second = NamedAxes(), NamedAxes()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__()
+    product = topi.nn.dense(te.placeholder((4, 8)), te.placeholder((6, 8)))
+    assert [a.var.name for a in product.op.axis] == ["i", "j"]
+    second.__exit__()
+    product = topi.nn.dense(te.placeholder((4, 8)), te.placeholder((6, 8)))
+    assert [a.var.name for a in product.op.axis] == ["i0", "i1"]
+
+
+def test_layers_of_integers_stay_as_tvm_has_them():
+    x, w = relay.var("x", shape=(16, 24), dtype="int8"), relay.var("w", shape=(32, 24), dtype="int8")
+    mod = tvm.IRModule.from_expr(relay.Function([x, w], relay.nn.dense(x, w, out_dtype="int32")))
+    assert names(constant_dense(mod, ())) == ["nn.dense"]
+    tasks = extract_tasks(mod, {"w": np.zeros((32, 24), "int8")}, make_target(TARGET), load_device("cpu"))
+    assert tasks and all(task.weight for task in tasks)
+
+
+def test_layers_within_control_flow_keep_tvms_names():
+    """Nothing sees there which weights are constant, and only TVM's virtual machine builds such a model."""
+    x, c = relay.var("x", shape=(16, 24)), relay.var("c", shape=(), dtype="bool")
+    w, v = relay.var("w", shape=(32, 24)), relay.var("v", shape=(32, 24))
+    chosen = relay.If(c, relay.nn.dense(x, w), relay.nn.relu(relay.nn.dense(x, v)))
+    mod = tvm.IRModule.from_expr(relay.Function([x, c, w, v], chosen))
+    weights = {n: np.zeros((32, 24), "float32") for n in "wv"}
+    assert not packs_dense(mod, make_target(TARGET)) and packs_dense(model(), make_target(TARGET))
+    assert not packs_dense(model(), make_target("cuda -arch=sm_70"))
+    tasks = extract_tasks(mod, weights, make_target(TARGET), load_device("cpu"))
+    assert [task.weight for task in tasks if "dense" in task.name] == [1, 1]
+
+
+def test_one_workload_is_one_task():
+    """A layer, and a product of inputs of its shapes: TVM has one workload for both."""
+    x, y, w = (relay.var(n, shape=s) for n, s in (("x", (16, 24)), ("y", (32, 24)), ("w", (32, 24))))
+    out = relay.Tuple([relay.nn.dense(x, w), relay.nn.dense(x, y)])
+    mod = tvm.IRModule.from_expr(relay.Function([x, y, w], out))
+    tasks = extract_tasks(mod, {"w": np.zeros((32, 24), "float32")}, make_target(TARGET), load_device("cpu"))
+    assert len({task.key for task in tasks}) == len(tasks) == 2 and all(task.weight for task in tasks)
+
+
+def test_what_was_left_to_tvm_is_left_to_tvm(tuned, tmp_path):
+    """Its record for TVM's names was not held against TVM's own kernel."""
+    log, tuning = tuned
+    keys = {t.task.name: t.task.key for t in tuning.tasks}
+    own, twin = keys["nn_dense_add_nn_relu"], keys[f"nn_dense_add_nn_relu {FOR_TVM}"]
+    kept = tmp_path / "kept.json"
+    lines = [ln for ln in log.read_text().splitlines(True) if json.dumps(own)[1:-1] not in ln]
+    kept.write_text("".join(lines) + kept_line(own, tuning.target, "it is faster", 10))
+    history = history_of(load_for_build(kept, tuning.target), settled_for(kept, tuning.target))
+    target = make_target(TARGET)
+    assert history._query_inside(target, own, "") is None and history._query_inside(target, twin, "") is not None
+    without = history_of(load_for_build(kept, tuning.target), settled_for(kept, "llvm -num-cores 3"))
+    assert without._query_inside(target, own, "") is not None
+
+
+def test_a_record_of_this_target_goes_before_one_of_another(tuned, tmp_path):
+    log, tuning = tuned
+    keys = {t.task.name: t.task.key for t in tuning.tasks}
+    own, twin = keys["nn_dense_add_nn_relu"], keys[f"nn_dense_add_nn_relu {FOR_TVM}"]
+    history = history_of(load_for_build(log, tuning.target), {twin})
+    target = make_target(TARGET)
+    assert history._query_inside(target, own, "").same_as(history._query_inside(target, twin, ""))
+    both = history_of(load_for_build(log, tuning.target), {own, twin})
+    assert not both._query_inside(target, own, "").same_as(both._query_inside(target, twin, ""))
+
+
+def test_tuning_and_building_fuse_alike_on_a_cpu(tmp_path):
+    """What is fused depends on whether a layer's weights would be packed: on both sides or on none."""
+    x = relay.var("x", shape=(8, 32))
+    weights = [relay.var(n, shape=(32, 32)) for n in "qkv"]
+    q, k, v = (relay.nn.dense(x, w) for w in weights)
+    mod = tvm.IRModule.from_expr(relay.Function([x, *weights], relay.Tuple([relay.nn.softmax(q) + k, v])))
+    params = {n: RNG.standard_normal((32, 32), dtype="float32") for n in "qkv"}
+    log = tmp_path / "records.json"
+    tuning = tune(mod, params, TARGET, log, trials=0, fuse_rtasks=True)
+    built = build(mod, params, TARGET, log, fuse_rtasks=True)
+    assert getattr(built, FUSION).to_json() == tuning.fusion.to_json()

@@ -1,6 +1,7 @@
 """Forms of TE that topi and Relay produce, and those that cannot be planned."""
 
 import json
+import sys
 
 import pytest
 
@@ -78,6 +79,55 @@ def test_gathers_read_their_indices_and_the_whole_dimension():
     expression = read_te(topi.take(X, rows, axis=0)).expression
     assert {str(a) for a in expression.output.reads} == {"rows[ax0]", "x[?, ax1]"}
     assert pattern(expression) == "injective"
+
+
+def test_what_chooses_an_index_is_read():
+    x, mask = te.placeholder((9,), name="x"), te.placeholder((8,), name="mask", dtype="int32")
+    for choose in (tir.if_then_else, tir.Select):
+        y = te.compute((8,), lambda i: x[choose(mask[i] > 0, i, i + 1)])  # noqa: B023
+        assert {a.tensor for a in read_te(y).expression.output.reads} == {"x", "mask"}
+
+
+def test_round_takes_halves_away_from_zero_and_nearbyint_to_even():
+    x = te.placeholder((4,), name="x")
+
+    def at(function):
+        y = te.compute((3,), lambda i: x[function(i.astype("float32") * 0.5).astype("int32")])
+        ((index,),) = (a.indices for a in read_te(y).expression.output.reads)
+        return [(sum(c * n for _, c in index.terms) + index.const) // index.divisor for n in range(3)]
+
+    assert at(tir.round) == [0, 1, 1]  # 0, 0.5, 1
+    assert at(tir.nearbyint) == [0, 0, 1]
+
+
+def test_a_bound_name_is_no_axis():
+    x, rows = te.placeholder((8,), name="x"), te.placeholder((8,), name="rows", dtype="int32")
+
+    def chosen(i):
+        bound = tir.Var(i.name if hasattr(i, "name") else i.var.name, "int32")
+        return tir.Let(bound, rows[i], x[bound])
+
+    found = read_te(te.compute((8,), chosen)).expression.output.reads
+    assert sorted(a.tensor for a in found) == ["rows", "x"]
+    assert next(a for a in found if a.tensor == "x").indices[0].is_affine is False
+
+
+def test_expressions_that_are_too_deep_are_refused():
+    x = te.placeholder((4000,), name="x")
+
+    def deep(i):
+        value = x[i]
+        for n in range(3000):
+            value = tir.if_then_else(i < n, x[n], value)
+        return value
+
+    y, before = te.compute((4000,), deep), sys.getrecursionlimit()
+    sys.setrecursionlimit(1000)  # TVM's relay raises it
+    try:
+        with pytest.raises(UnsupportedOperator, match="too deep"):
+            read_te(y)
+    finally:
+        sys.setrecursionlimit(before)
 
 
 def ops(tensor):

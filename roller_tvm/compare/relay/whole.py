@@ -17,6 +17,7 @@ from roller_tvm.compare.relay.testing import testing_model
 from roller_tvm.compare.whole.running import Arrays, Running, keep_inputs, read_inputs
 from roller_tvm.compare.whole.zoo import TESTING
 from roller_tvm.errors import MeasureError
+from roller_tvm.relay.dataflow import as_graph
 from roller_tvm.relay.dense_weights import NamedAxes, constant_dense
 from roller_tvm.relay.package import set_inputs
 from roller_tvm.tvm_env import import_relay_tvm
@@ -37,7 +38,7 @@ def build(model: dict[str, Any], output: Path, tuner: str, trials: int, target: 
         if tuner == "roller":
             found = _roller(mod, params, target, records, trials)
         elif tuner == "ansor":
-            mod = constant_dense(mod, params)
+            mod, records = constant_dense(as_graph(mod), params), records.with_suffix(".packed.json")
             found, unpackable = _ansor(mod, params, target, records, trials)
             if unpackable:
                 return {**found, **_without_packing(mod, params, target, records, unpackable, output, model["inputs"])}
@@ -100,10 +101,11 @@ def _roller(mod: Any, params: Any, target: str, records: Path, trials: int) -> d
     start = time.perf_counter()
     result = tune(mod, params, target, records, trials=trials if trials > 1 else 0)
     spent = time.perf_counter() - start
-    lost = len(result.fallbacks)
-    measured = sum(bool(o.repeats) for t in result.tasks for o in t.outcomes)
-    return {"seconds": spent, "trials": measured, "schedule": f"{len(result.tasks)} operators",
-            "reason": f"TVM's own schedule for {lost} of {len(result.tasks)} operators" if lost else ""}  # fmt: skip
+    built = [t for t in result.tasks if t.task.weight]
+    lost = sum(t.status == "fallback" for t in built)
+    measured = sum(bool(o.repeats) for t in built for o in t.outcomes)
+    return {"seconds": spent, "trials": measured, "schedule": f"{len(built)} operators",
+            "reason": f"TVM's own schedule for {lost} of {len(built)} operators" if lost else ""}  # fmt: skip
 
 
 def _without_packing(
