@@ -18,6 +18,8 @@ from ..model.geometry import Geometry, Tile
 from ..plan.candidates import RankedPlan
 from ..plan.construct import recipes, variants
 from ..plan.cpu import chunks_of, construct_tiled, may_pack, orders_of, packings_of, register_tiles, tiled_program
+from ..plan.cpu_turned import construct_turned, turned_search
+from ..plan.features import NO_FEATURES, Features
 from ..plan.partition import NestShape
 from ..plan.program import Plan, RProgram, SplitReduction
 from ..plan.search import Search
@@ -60,10 +62,12 @@ class TiledForm:
         chunk = random.randrange(len(chunks))
         return self._point(form, tile, chunk, random.randrange(EVERY), random.randrange(len(self.packings)))
 
-    def _point(self, form: int, tile: int, chunk: int, order: int, packing: int) -> Point:
+    def _point(self, form: int, tile: int, chunk: int, order: int, packing: int) -> Point | None:
         g, extents, packed = self.search.geometry, self.chunks_of(tile)[chunk], self.packings[packing]
         orders = orders_of(g, extents, self.tiles[tile], packed)
         if not orders or not may_pack(g, extents, self.tiles[tile], packed):
+            if self.packings[0]:
+                return None
             packing, orders = 0, orders_of(g, extents, self.tiles[tile])
         return Point(form, tile, chunk, order % len(orders), packing)
 
@@ -128,6 +132,8 @@ class RTileSpace:
     expression : TensorExpression
     device : DeviceSpec
         A CPU.
+    features : Features
+        What schedules can say (see ``construct``).
 
     Examples
     --------
@@ -138,10 +144,10 @@ class RTileSpace:
     'cpu.tiled'
     """
 
-    def __init__(self, expression: TensorExpression, device: DeviceSpec) -> None:
+    def __init__(self, expression: TensorExpression, device: DeviceSpec, features: Features = NO_FEATURES) -> None:
         if device.kind != "cpu":
             raise UnsupportedOperator("the space that is searched is that of CPUs", device.name, "give a CPU's target")
-        self.device = device
+        self.device, self.features = device, features
         self.forms: list[TiledForm | ListedForm] = []
         self._around: list[_Around] = []
         for variant, splits, nests in variants(expression, device):
@@ -156,18 +162,20 @@ class RTileSpace:
             geometry = Geometry.of(variant, nest.anchor, nest.inlined, nest.output)
             found: list[tuple[RProgram, ProgramEstimate]] = []
             forms: list[TiledForm | ListedForm] = []
-            for recipe in recipes(geometry, self.device, nest):
+            for recipe in recipes(geometry, self.device, nest, self.features):
                 if found and recipe.last_resort:
                     break
                 search = Search(geometry, self.device, nest, 0.0)
-                tiled = recipe.construct is construct_tiled
+                tiled = recipe.construct in (construct_tiled, construct_turned)
                 if not (here := recipe.construct(search, 1 if tiled else EVERY)):
                     continue
                 found += here
                 if tiled:
                     rates = CpuRates.of(self.device, geometry)
-                    tiles = register_tiles(search, rates, None, over=True)
-                    forms.append(TiledForm(search, tiles, packings_of(geometry, rates)))
+                    packings = packings_of(geometry, rates)
+                    if recipe.construct is construct_turned and (turned := turned_search(search)) is not None:
+                        search, packings = turned[0], [turned[1]]
+                    forms.append(TiledForm(search, register_tiles(search, rates, None, over=True), packings))
                 else:
                     forms.append(ListedForm(here))
             if not found:

@@ -85,7 +85,7 @@ def lower_cpu_tiled(expression: TensorExpression, program: RProgram) -> list[Ste
         packed, dimension = f"{name}.packed", _vector_dimension(anchor, name)
         at = panel_loop(anchor, program, name, [(anchor.spatial[at].name, f"{loop}.m") for at, loop in ranked]) or whole
         steps += [CacheRead(name, "global", (inner,), packed), ComputeAt(packed, out, at)]
-        steps += _copy(packed, f"d{dimension}", vector)
+        steps += _copy(packed, dimension, len(expression.tensors[name].shape), vector)
         steps += pack_copy(expression, anchor, name, packed, inner, trips)
     return steps
 
@@ -108,9 +108,14 @@ def panel_loop(anchor: Stage, program: RProgram, operand: str, middle: list[tupl
     return own[-1] if own and all(mine for mine, _ in looped[: len(own)]) else ""
 
 
-def _copy(packed: str, row: str, vector: int) -> list[Step]:
-    """Vectors along the rows of a copied operand."""
-    return [Split(packed, row, (vector,), ("piece", "vector")), Vectorize(packed, "vector")]
+def _copy(packed: str, dimension: int, rank: int, vector: int) -> list[Step]:
+    """Vectors along one dimension of a copied operand, which is turned if that is not its last."""
+    steps: list[Step] = [Split(packed, f"d{dimension}", (vector,), ("piece", "vector"))]
+    if dimension < rank - 1:
+        around = [f"d{d}" for d in range(rank)]
+        around[dimension] = "piece"
+        steps.append(Reorder(packed, (*around, "vector")))
+    return [*steps, Vectorize(packed, "vector")]
 
 
 def _micro_kernel(

@@ -349,7 +349,10 @@ def tiled_estimate(
     whole = tuple(g.extents[i] if i in g.reduce else tile[i] for i in range(len(tile)))
     whole_chunk = tuple(g.extents[i] if i in g.reduce else chunk[i] for i in range(len(chunk)))
     copied = [op for op in g.operands if op.name in packed]
-    copies = sum(copying(op, whole, whole_chunk, rates, op.name in cost.pages) for op in copied)
+    turned = {op.name for op in copied if g.vector_axis is not None and op.stride_of(g.vector_axis) != 1}
+    copies = sum(
+        copying(op, whole, whole_chunk, rates, op.name in cost.pages, op.name in turned) for op in copied
+    )
     core = tiles * cost.cycles(points, packed) + copies
     levels: list[LevelTime] = []
     worst, bound = core, "compute" if cost.arithmetic >= cost.loads else "load"
@@ -389,15 +392,18 @@ def tiled_estimate(
     )  # fmt: skip
 
 
-def copying(operand: Operand, panel: Tile, chunk: Tile, rates: CpuRates, pages: bool) -> float:
+def copying(
+    operand: Operand, panel: Tile, chunk: Tile, rates: CpuRates, pages: bool, turned: bool = False
+) -> float:
     """Cycles of copying a chunk's part of an operand together, a panel at a time: from the last cache into its own.
 
-    Each row of a panel may lie in a page of its own (`pages`).
+    Each row of a panel may lie in a page of its own (`pages`). One that is `turned` goes element by element: a load,
+    and another slot to put it into its vector.
     """
     elements = operand.elements(chunk)
     rows = elements / operand.run(operand.box(panel))
     moved = elements * operand.element_bytes * sum(1 / rate for _, _, rate in rates.caches[1:] or rates.caches)
-    return moved + (rows * rates.page_walk if pages else 0.0)
+    return moved + (rows * rates.page_walk if pages else 0.0) + (elements * 2 / rates.loads if turned else 0.0)
 
 
 def through(

@@ -216,11 +216,18 @@ def may_pack(geometry: Geometry, chunk: Tile, tile: Tile, packed: frozenset[str]
 
 def construct_tiled(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
     """Ranked candidates of recipe cpu.tiled."""
-    g, device = search.geometry, search.device
+    g = search.geometry
     if not g.spatial or not g.operands:
         return []
+    return construct_packed(search, packings_of(g, CpuRates.of(search.device, g)), top)
+
+
+def construct_packed(
+    search: Search, packings: list[frozenset[str]], top: int
+) -> list[tuple[RProgram, ProgramEstimate]]:
+    """Ranked candidates of recipe cpu.tiled that copy one of these sets of operands, which may be empty."""
+    g, device = search.geometry, search.device
     rates = CpuRates.of(device, g)
-    packings = packings_of(g, rates)
     found: list[tuple[float, Tile, Tile, tuple[int, ...], frozenset[str], ProgramEstimate]] = []
     for tile in register_tiles(search, rates, over=True):
         of_tile, cost = [], TileCost.of(g, tile, rates)

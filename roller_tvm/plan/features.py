@@ -32,22 +32,27 @@ class Features:
     tf32 : bool
         Products of float32 on tensor cores, whose operands are rounded to ten bits of fraction: only where a user
         allows it, since answers change.
+    turned_copies : bool
+        Copies whose dimensions stand in another order than the tensor's (on CPUs).
 
     Examples
     --------
     >>> from roller_tvm.device import load_device
     >>> Features.of_tensor_ir(load_device("a100")).tensor_cores, Features.of_tensor_ir(load_device("v100"))
-    (True, Features(tensor_cores=False, async_copy=False, dynamic_shared=False, tf32=False))
+    (True, Features(tensor_cores=False, async_copy=False, dynamic_shared=False, tf32=False, turned_copies=False))
     """
 
     tensor_cores: bool = False
     async_copy: bool = False
     dynamic_shared: bool = False
     tf32: bool = False
+    turned_copies: bool = False
 
     @classmethod
     def of_tensor_ir(cls, device: DeviceSpec, tf32: bool = False) -> Features:
         """What TensorIR can say for a device."""
+        if device.kind == "cpu":
+            return cls(turned_copies=True)
         arch = re.fullmatch(r"sm_(\d+)[a-z]?", device.arch)
         if device.kind != "gpu" or arch is None or int(arch[1]) < _FIRST_ARCH:
             return cls()

@@ -107,7 +107,7 @@ def make_candidates(
     """
     from ..lower import lower
     from ..plan import construct
-    from ..plan.features import NO_FEATURES, Features
+    from ..plan.features import Features
     from ..plan.gpu_variants import plan_variants
     from .read import read_prim_func
 
@@ -118,7 +118,7 @@ def make_candidates(
         result.flops = float(reading.expression.flops)
         features = Features.of_tensor_ir(device, tf32)
         plans = list(construct(reading.expression, device, top, features).plans)
-        if features != NO_FEATURES and all(_tensor_cores(ranked) for ranked in plans):
+        if features.tensor_cores and all(_tensor_cores(ranked) for ranked in plans):
             plans += construct(reading.expression, device, 1).plans  # for where TVM finds no product in the function
         if device.kind == "gpu":  # last of all, for where every plan spills
             plans += plan_variants(plans[0])

@@ -10,7 +10,7 @@ from ..device import DeviceSpec
 from ..emulate.host import HostCode
 from ..errors import RollerError, UnsupportedOperator, UsageError, last_line
 from ..lower import lower
-from ..plan.features import Features
+from ..plan.features import NO_FEATURES, Features
 from ..rammer import DataFlowGraph, Edge, FusionPlan, Part, RKernel, ROperator, plan_graph, planned_rkernels
 from ..rammer.code import FusedKernel, OperatorCode, fuse, refuse_waits
 from ..rammer.device_code import CannotFuse
@@ -103,7 +103,9 @@ class RFunctions:
     """
 
     def __init__(self, device: DeviceSpec, top: int = 10, tf32: bool = False) -> None:
-        self.device, self.top, self.features = device, top, Features.of_tensor_ir(device, tf32)
+        self.device, self.top = device, top
+        # Loops side by side on a CPU are merged as they are: no copies with layouts of their own.
+        self.features = Features.of_tensor_ir(device, tf32) if device.kind == "gpu" else NO_FEATURES
         self._by_hash: dict[int, list[tuple[Any, RFunction | RollerError]]] = {}
         self._by_id: dict[int, tuple[Any, RFunction | RollerError]] = {}
 

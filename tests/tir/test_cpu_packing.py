@@ -13,6 +13,7 @@ from tvm import s_tir, te, topi  # noqa: E402
 from roller_tvm.lower import lower  # noqa: E402
 from roller_tvm.lower.steps import Pack  # noqa: E402
 from roller_tvm.plan import Plan, RProgram, RTile, construct  # noqa: E402
+from roller_tvm.plan.features import Features  # noqa: E402
 from roller_tvm.relax.kernels import packed_parameters, split_packing  # noqa: E402
 from roller_tvm.tir import apply_steps_tir, read_prim_func  # noqa: E402
 from roller_tvm.tir.packing import index_map  # noqa: E402
@@ -135,3 +136,23 @@ def innermost(assembly):
     body = min(loops, key=len)
     fused = sum("fmadd" in line for line in body)
     return fused, len(body) - fused, sum("(%rsp" in line for line in body)
+
+
+@pytest.mark.parametrize("shape", [(64, 96, 48, None), (24, 40, 32, 4), (13, 64, 30, None), (33, 17, 24, 2)])
+def test_rows_are_turned_while_they_are_copied(shape):
+    """No constant: a panel is copied in each run, and its vectors lie along what were rows."""
+    m, n, k, batch = shape
+    first = () if batch is None else (batch,)
+    a, b = te.placeholder((*first, m, k), name="a"), te.placeholder((*first, n, k), name="b")
+    tensors = [a, b, topi.nn.batch_matmul(a, b, transpose_b=True) if batch else topi.nn.dense(a, b)]
+    inputs = values(tensors[:-1])
+    expected = inputs[0] @ np.swapaxes(inputs[1], -1, -2)
+    func = te.create_prim_func(tensors)
+    reading = read_prim_func(func)
+    plans = construct(reading.expression, device("avx2"), 60, Features(turned_copies=True)).plans
+    turned = [r.plan for r in plans if any(p.recipe == "cpu.tiled" and p.staged == ("b",) for p in r.plan.programs)]
+    assert turned
+    for plan in turned[:6]:
+        mod = apply_steps_tir(func, reading, tuple(lower(plan))).mod
+        np.testing.assert_allclose(run(mod, inputs, tensors[-1]), expected, rtol=1e-4, atol=1e-4, err_msg=str(plan))
+        assert not packed_parameters(mod["main"]), "nothing is split off: b is given"

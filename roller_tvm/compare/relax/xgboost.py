@@ -11,6 +11,7 @@ from roller_tvm.compare.relax.kernels import build_record
 from roller_tvm.compare.relax.tasks import Opened
 from roller_tvm.compare.searching import search
 from roller_tvm.measure.session import PACKED, PLAIN
+from roller_tvm.plan.features import Features
 
 
 def tune(opened: Opened, trials: int) -> dict[str, Any]:
@@ -37,4 +38,5 @@ def tune(opened: Opened, trials: int) -> dict[str, Any]:
             line = measuring.lines[tuple(plan.programs)]
             return build_record(o.key, o.text, o.target, o.constants, line, o.kernels), line
 
-        return search(RTileSpace(reading.expression, o.device), trials, measuring, build, o)
+        space = RTileSpace(reading.expression, o.device, Features.of_tensor_ir(o.device))
+        return search(space, trials, measuring, build, o)
