@@ -171,7 +171,7 @@ def test_register_use_of_known_tiles():
     # Without a vector of B to share, each broadcast folds into its multiply-add.
     assert cpu.register_use(geometry, (4, 8, 1), 8).registers <= 4 + 1 + 4
     transposed, _ = geometry_of("matmul", m=64, n=64, k=64, layout="NT")
-    assert cpu.register_use(transposed, (6, 16, 1), 8).gathers == 16
+    assert cpu.register_use(transposed, (6, 16, 1), 8).gathers == 16 * cpu.GATHERED_SLOTS
 
 
 def test_sums_that_wait_leave_time_to_those_that_a_core_begins_meanwhile():
