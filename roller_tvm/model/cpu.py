@@ -24,8 +24,8 @@ TILE_OVERHEAD = 30
 CACHE_SHARE = 0.75
 # Load slots that one element behind a bounds check costs.
 GUARDED_LOADS = 4
-# Load slots of an element that is put into a vector by itself: its load, and what puts it there (measured on Zen 3, LLVM
-# 10 and 22: A B^T of 12 x 128x128x64, gathered, 436 us, of which loads alone would make 263).
+# Load slots of an element that is put into a vector by itself: its load, and what puts it there (measured on Zen 3,
+# LLVM 22: A B^T of 12 x 128x128x64, gathered, 436 us, of which loads alone would make 263).
 GATHERED_SLOTS = 2
 # Vectors that LLVM computes side by side in a loop that it vectorises itself; what is left of a row goes one by one.
 SIDE_BY_SIDE = 4
@@ -407,7 +407,8 @@ def copying(
     elements = operand.elements(chunk)
     rows = elements / operand.run(operand.box(panel))
     moved = elements * operand.element_bytes * sum(1 / rate for _, _, rate in rates.caches[1:] or rates.caches)
-    return moved + (rows * rates.page_walk if pages else 0.0) + (elements * GATHERED_SLOTS / rates.loads if turned else 0.0)
+    gathered = elements * GATHERED_SLOTS / rates.loads if turned else 0.0
+    return moved + gathered + (rows * rates.page_walk if pages else 0.0)
 
 
 def through(

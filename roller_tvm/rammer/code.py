@@ -20,6 +20,7 @@ from ..toolchain import KernelResources
 from .bounds import Bounds, bounds_of
 from .device_code import CannotFuse, DeviceFunction
 from .dialect import CUDA, Dialect
+from .operators import RKernel
 from .program import BarrierTask, RTask, TaskProgram
 
 #: Bytes of a pointer, and of a kernel's parameters by any compiler (CUDA C++ Programming Guide, function parameters:
@@ -148,6 +149,20 @@ def fuse(
     arguments = tuple(spec.name for spec in (*parameters, *between))
     launch = Launch(name, arguments, (grid, 1, 1), (made.threads, 1, 1), dynamic)
     return FusedKernel(body, HostCode(parameters, between, (launch,)), arena, resident, bounds)
+
+
+def check_intermediates(kernel: RKernel, host: HostCode) -> None:
+    """Raise ``CannotFuse`` where TVM keeps two results between an operator's kernels in one memory.
+
+    Kernels that run one after the other may write what an earlier one has read; rTasks wait for what they read alone.
+    """
+    if kernel.plan is None:
+        return
+    results = {stage.name for stage in kernel.plan.expression.outputs}
+    own = [program.output for program in kernel.plan.programs if program.output not in results]
+    if len(host.between) < len(own):
+        raise CannotFuse(f"TVM keeps the {len(own)} results between its kernels in {len(host.between)} buffers",
+                         where=f"rKernel '{kernel.name}'", remedy="leave the operator a kernel of its own")
 
 
 def refuse_waits(name: str, waits: bool, dialect: Dialect) -> None:

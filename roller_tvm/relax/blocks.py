@@ -23,8 +23,8 @@ from ..tir.nodes import key
 from ..tir.rtasks import Call
 from .constants import is_constant
 
-#: Operators whose result is the memory of their operand.
-_VIEWS = ("relax.reshape", "relax.memory.view", "relax.memory.ensure_zero_offset")
+#: Operators whose result is the memory of their operand, from its start.
+_VIEWS = ("relax.reshape", "relax.memory.view")
 #: Calls that write into what they are given.
 _IN_PLACE = ("relax.call_tir_inplace", "relax.call_inplace_packed")
 

@@ -44,7 +44,8 @@ class CpuRegions:
         self, graph: RTaskGraph, symbol: str, part: Part, inside: Sequence[CallNode]
     ) -> tuple[RegionCode, tuple[Tensor, ...], tuple[Tensor, ...]]:
         assert part.program is not None
-        inputs = tuple(dict.fromkeys(t for node in inside for t in node.inputs))
+        written = {t for node in inside for t in node.outputs}
+        inputs = tuple(dict.fromkeys(t for node in inside for t in node.inputs if t not in written))
         outputs = tuple(t for node in inside for t in node.outputs)
         places = {t: n for n, t in enumerate((*inputs, *outputs))}
         members = []

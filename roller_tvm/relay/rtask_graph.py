@@ -122,9 +122,9 @@ class RTaskGraph:
             node, computation = self.calls[name], self.computations[name]
             edges = []
             for argument, tensor in zip(computation.inputs, node.inputs, strict=True):
-                writer = self._producers.get(tensor) if argument else None
+                writer = self._producers.get(tensor)  # also of what it does not read: it is given it
                 if writer is not None and writer.name in inside:
-                    edges.append(Edge(argument, writer.name, self.computations[writer.name].outputs[tensor[1]]))
+                    edges.append(Edge(argument or "", writer.name, self.computations[writer.name].outputs[tensor[1]]))
             size = sum(map(_bytes, node.outputs)) if computation.kernels[0].plan is None else 0
             operators.append(ROperator(name, computation.kernels, tuple(edges), size))
         kept = [n for n in names if any(self.kept(t, inside) for t in self.calls[n].outputs)]

@@ -12,6 +12,7 @@ from roller_tvm.errors import RollerError, UnsupportedOperator, last_line
 from roller_tvm.lower import lower
 from roller_tvm.plan import construct
 from roller_tvm.rammer import RKernel, rkernels
+from roller_tvm.rammer.code import check_intermediates
 from roller_tvm.rammer.device_code import CannotFuse
 from roller_tvm.rammer.dialect import CUDA, Dialect
 from roller_tvm.rammer.opencl_code import OPENCL
@@ -137,6 +138,7 @@ class Computations:
             assert kernel.plan is not None
             try:
                 made = self._generated(*apply_steps_te(computation.program, lower(kernel.plan)))
+                check_intermediates(kernel, made[1])
             except Exception as error:  # a defect of one recipe, or of TVM's lowering, must not stop the others
                 what = error.what if isinstance(error, RollerError) else last_line(error)
                 raise CannotFuse(f"no code for its rKernel '{kernel.name}': {what}", where=f"operator '{name}'",

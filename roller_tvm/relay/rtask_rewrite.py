@@ -112,7 +112,7 @@ class _Rewriter:
         self.calls: dict[int, Any] = {}  # of each group
 
     def run(self, body: Any) -> Any:
-        todo = [(body, False)]
+        todo, begun = [(body, False)], set()
         while todo:
             expr, ready = todo.pop()
             if expr in self.made:
@@ -120,6 +120,9 @@ class _Rewriter:
             if ready:
                 self.made[expr] = self._made(expr)
                 continue
+            if expr in begun:
+                raise AssertionError("groups of rTasks need one another's results")
+            begun.add(expr)
             todo.append((expr, True))
             todo += [(e, False) for e in self._before(expr) if e not in self.made]
         return self.made[body]

@@ -35,6 +35,8 @@ class Nest:
         What a reduction starts from.
     lets : tuple of (Var, PrimExpr)
         Variables that are bound inside of the block, in order.
+    elsewhere : str
+        What it writes, where that is not its axes' elements in their order (a layout is changed); ''.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Nest:
     stores: tuple[Any, ...]
     init: tuple[Any, ...]
     lets: tuple[tuple[Any, Any], ...]
+    elsewhere: str = ""
 
     @property
     def outputs(self) -> list[Any]:
@@ -255,7 +258,9 @@ def _nest(statement: Any) -> Nest:
     if by_var:
         raise AlreadyScheduled(f"block '{name}' does not use all of its loops", name, REMEDY)
     stores, lets = _stores(block.body, name)
-    _check_stores(stores, [iv for iv, _ in spatial], name)
+    elsewhere = _elsewhere(stores, [iv for iv, _ in spatial])
+    if elsewhere and reduce:
+        raise UnsupportedOperator(f"block '{name}' writes {elsewhere}", name, REMEDY)
     init: tuple[Any, ...] = ()
     if reduce:
         if block.init is None:
@@ -264,7 +269,7 @@ def _nest(statement: Any) -> Nest:
         if named:
             raise UnsupportedOperator(f"block '{name}' starts from what is given a name first", name, REMEDY)
     order = tuple(places[key(iv.var)] for iv, _ in (*spatial, *reduce))
-    return Nest(name, block, tuple(spatial), tuple(reduce), order, stores, init, lets)
+    return Nest(name, block, tuple(spatial), tuple(reduce), order, stores, init, lets, elsewhere)
 
 
 def _is_zero(value: Any) -> bool:
@@ -277,8 +282,8 @@ def _same(a: Any, b: Any) -> bool:
     return one == other if one is not None or other is not None else structurally_equal(a, b)
 
 
-def _check_stores(stores: tuple[Any, ...], axes: list[Any], name: str) -> None:
-    """A block computes the elements of its results in the order of its spatial axes: another one is not understood."""
+def _elsewhere(stores: tuple[Any, ...], axes: list[Any]) -> str:
+    """What a block writes that are not the elements of its results in the order of its spatial axes; ''."""
     for store in stores:
         shape, places = list(store.buffer.shape), list(store.indices)
         plain = len(places) == len(axes) and all(
@@ -288,7 +293,8 @@ def _check_stores(stores: tuple[Any, ...], axes: list[Any], name: str) -> None:
         if not plain:
             told = f"{store.buffer.name}[{', '.join(map(str, places))}]"
             axis = ", ".join(str(axis.var.name) for axis in axes)
-            raise UnsupportedOperator(f"block '{name}' writes {told}, not the whole of it by axes {axis}", name, REMEDY)
+            return f"{told}, not the whole of it by axes {axis}"
+    return ""
 
 
 def _is_axis(index: Any, axis: Any) -> bool:

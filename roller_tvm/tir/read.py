@@ -42,6 +42,8 @@ class TirReading:
         Stage -> number of its spatial loops.
     order : dict
         Stage -> of each of these loops, how many stand around it in the function.
+    elsewhere : dict
+        Stage -> what it writes, where that is not element by element as its axes go: it can be scheduled, not fused.
     buffers : dict
         Input or stage -> the buffers it has (a stage with several results has several).
     arguments : tuple of str
@@ -55,6 +57,7 @@ class TirReading:
     order: dict[str, tuple[int, ...]]
     buffers: dict[str, tuple[Any, ...]]
     arguments: tuple[str, ...]
+    elsewhere: dict[str, str] = field(default_factory=dict)
 
     def own_loops(self) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
         """Each stage's spatial and reduction loops."""
@@ -109,7 +112,7 @@ def read_prim_func(func: Any, name: str | None = None, constants: Collection[str
         inputs.append(Tensor(own, shape, dtype_of(buffer.dtype, own), constant))
         buffers[own] = (buffer,)
     stages: list[Stage] = []
-    reading: dict[str, Any] = {"blocks": {}, "loops": {}, "spatial": {}, "order": {}}
+    reading: dict[str, Any] = {"blocks": {}, "loops": {}, "spatial": {}, "order": {}, "elsewhere": {}}
     for nest in found:
         own = unique(nest.name, used)
         for buffer in nest.outputs:
@@ -123,12 +126,17 @@ def read_prim_func(func: Any, name: str | None = None, constants: Collection[str
         reading["loops"][own] = axes
         reading["spatial"][own] = len(nest.spatial)
         reading["order"][own] = nest.order
+        if nest.elsewhere:
+            reading["elsewhere"][own] = nest.elsewhere
     if not stages:
         raise UnsupportedOperator("nothing is computed in it", where, REMEDY)
     read = {a.tensor for s in stages for a in s.reads}
     results = {names[key(b)] for b in params if key(b) in made}
     stored = tuple(s.name for s in stages if s.name in results and s.name in read)
     unread = [s.name for s in stages if s.name not in read and s.name not in results]
+    if moved := [name for name in reading["elsewhere"] if name in read]:
+        told = f"block '{moved[0]}' writes {reading['elsewhere'][moved[0]]}, and others read it"
+        raise UnsupportedOperator(told, where, REMEDY)
     if unread:
         raise UnsupportedOperator(f"what '{unread[0]}' computes is never used", where, REMEDY)
     try:

@@ -12,7 +12,7 @@ from ..errors import RollerError, UnsupportedOperator, UsageError, last_line
 from ..lower import lower
 from ..plan.features import NO_FEATURES, Features
 from ..rammer import DataFlowGraph, Edge, FusionPlan, Part, RKernel, ROperator, plan_graph, planned_rkernels
-from ..rammer.code import FusedKernel, OperatorCode, fuse, refuse_waits
+from ..rammer.code import FusedKernel, OperatorCode, check_intermediates, fuse, refuse_waits
 from ..rammer.device_code import CannotFuse
 from ..rammer.dialect import CUDA
 from ..rammer.opencl_code import OPENCL
@@ -140,6 +140,8 @@ class RFunctions:
     def _made(self, func: Any, name: str) -> RFunction | RollerError:
         try:
             reading = read_prim_func(func, name or None)
+            for stage, told in reading.elsewhere.items():
+                raise UnsupportedOperator(f"block '{stage}' writes {told}", name, "leave it a kernel of its own")
             kernels = planned_rkernels(reading.expression, self.device, self.top, self.features)
             return RFunction(func, reading, kernels)
         except RollerError as error:
@@ -166,6 +168,9 @@ def call_graph(calls: Sequence[Call], functions: RFunctions) -> DataFlowGraph:
         found = functions.of(call.func, call.name)
         named = found.reading.arguments
         arguments = named if len(named) == len(call.tensors) else ("",) * len(call.tensors)
+        if arguments is not named and len(found.reading.expression.stages) > 1:
+            raise UnsupportedOperator("one of its blocks has several results, and it has others", call.name,
+                                      "leave it a kernel of its own")  # fmt: skip
         every = list(zip(arguments, call.tensors, strict=True))
         split = len(every) - call.outputs
         inputs = tuple(Edge(argument, *writer[tensor]) for argument, tensor in every[:split] if tensor in writer)
@@ -264,8 +269,11 @@ class KernelMaker:
                 scheduled = apply_steps_tir(found.func, found.reading, lower(kernel.plan)).mod["main"]
                 if self.dialect is OPENCL:
                     function = opencl_function(scheduled)
-                    return function.source, function.host
-                return generated(scheduled, self.target)
+                    made = function.source, function.host
+                else:
+                    made = generated(scheduled, self.target)
+                check_intermediates(kernel, made[1])
+                return made
         except Exception as error:  # a defect of one recipe, or of TVM's lowering, must not stop the other operators
             what = error.what if isinstance(error, RollerError) else last_line(error)
             return CannotFuse(f"no code for its rKernel '{kernel.name}': {what}", where=f"operator '{name}'",

@@ -339,3 +339,14 @@ def test_kernels_of_too_many_parameters_are_cut(monkeypatch):
     assert sum(len(p.kernels) for plan in fusion.plans for p in plan.parts) == 6
     with tvm.transform.PassContext(opt_level=3):
         relay.build(fused, TARGET)
+
+
+@pytest.mark.parametrize("policy", ["best", "horizontal"])
+def test_what_is_given_a_tensor_for_its_shape_alone_comes_after_it(policy):
+    """Groups could else need one another's results."""
+    net = Net()
+    x, y = relay.var("x", shape=(16, 32)), relay.var("y", shape=(24, 48))
+    a = relay.nn.dense(relay.nn.dense(x, net.weight("w0", 32, 32)), net.weight("w1", 32, 32))
+    e = relay.nn.dense(relay.slice_like(y, a), net.weight("w2", 16, 32))
+    fused = FuseRTasks(ARCH, params=net.params, policy=policy)(net.module(relay.Tuple([a, e])))
+    assert fusion_of(fused).kernels >= (1 if policy == "best" else 0)

@@ -148,7 +148,7 @@ def run(func, arrays):
 
 @pytest.mark.parametrize("func", [
     starts_from_a_vector, starts_below_everything, names_a_value, columns_outermost, reduction_in_the_middle,
-    chosen_by_a_mask,
+    chosen_by_a_mask, backwards, turned,
 ], ids=lambda f: str(f.attrs["global_symbol"]))  # fmt: skip
 def test_every_plan_computes_what_it_should(func):
     reading, arrays = read_prim_func(func), arrays_of(func)
@@ -159,6 +159,12 @@ def test_every_plan_computes_what_it_should(func):
         mod = apply_steps_tir(func, reading, tuple(lower(ranked.plan))).mod
         answer = run(mod["main"], arrays)
         np.testing.assert_allclose(answer, expected, rtol=1e-4, atol=1e-4, err_msg=str(ranked.plan))
+
+
+def test_what_is_written_in_another_order_is_known():
+    """It can be scheduled: each element is computed once. Who reads which tile of it cannot be told from its axes."""
+    assert "63 - vi" in read_prim_func(backwards).elsewhere["B"] and read_prim_func(turned).elsewhere
+    assert not read_prim_func(columns_outermost).elsewhere
 
 
 def test_what_a_block_reads_is_all_there():
@@ -176,7 +182,7 @@ def test_a_reduction_in_parts_starts_as_tvms_or_is_none():
 
 
 @pytest.mark.parametrize("func, told", [
-    (backwards, r"writes B\[T?.*63 - vi\]"), (turned, "writes B"), (scan, "writes B"),
+    (scan, "writes B"),
     (elsewhere, "reads another element of 'B'"), (adds_to_what_is_there, "adds to what is there"),
 ])  # fmt: skip
 def test_what_is_not_understood_is_refused(func, told):

@@ -12,13 +12,16 @@ from tvm import te  # noqa: E402
 
 from roller_tvm.device import load_device  # noqa: E402
 from roller_tvm.emulate import BufferSpec, Function, HostCode, Launch, compile_source  # noqa: E402
+from roller_tvm.errors import UnsupportedOperator  # noqa: E402
 from roller_tvm.rammer.bounds import Bounds  # noqa: E402
 from roller_tvm.rammer.code import FusedKernel  # noqa: E402
+from roller_tvm.rammer.device_code import CannotFuse  # noqa: E402
 from roller_tvm.te import te_operator  # noqa: E402
 from roller_tvm.tir.emulated import generated  # noqa: E402
 from roller_tvm.tir.fused_func import fused_function  # noqa: E402
 from roller_tvm.tir.nodes import parameters  # noqa: E402
-from roller_tvm.tir.rtasks import Call, FusedCalls, fuse_calls  # noqa: E402
+from roller_tvm.tir.read import read_prim_func  # noqa: E402
+from roller_tvm.tir.rtasks import Call, FusedCalls, KernelMaker, RFunctions, fuse_calls  # noqa: E402
 
 A100 = load_device("a100")
 
@@ -93,3 +96,42 @@ def test_dense_layers_side_by_side_then_softmax():
     calls.append(call("soft", "softmax", ("q", "y"), shape=(4, 64)))
     fused = compare(calls, {"x": (4, 256), "wq": (64, 256), "wk": (64, 256), "wv": (64, 256)}, ("y", "k", "v"))
     assert fused.launches < fused.plan.sequential_launches
+
+
+def chain(sizes):
+    """Products in a row, one function."""
+    given = [te.placeholder((128, sizes[0]), name="x")]
+    out = given[0]
+    for n, (depth, width) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+        given.append(te.placeholder((depth, width), name=f"w{n}"))
+        out = te_product(out, given[-1], te.reduce_axis((0, depth), name="k"), f"y{n}")
+    return te.create_prim_func([*given, out])
+
+
+def te_product(a, b, k, name):
+    return te.compute((a.shape[0], b.shape[1]), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name=name)
+
+
+def test_results_that_tvm_keeps_in_one_memory_are_not_fused():
+    """Of four products in a row the third goes where the first was, of which other tiles may still read."""
+    maker = KernelMaker(RFunctions(A100), "sm_80")
+    for sizes, told in (((64, 32, 64, 48, 64), "the 3 results between its kernels in 2 buffers"), ((64, 32, 64), "")):
+        tensors = ("x", *(f"w{n}" for n in range(len(sizes) - 1)), "y")
+        one = Call("chain", chain(sizes), tensors)
+        kernel = next(k for k in maker.functions.of(one.func).kernels if len(k.phases) == len(sizes) - 1)
+        if told:
+            with pytest.raises(CannotFuse, match=told):
+                maker.code(one, kernel)
+        else:
+            assert len(maker.code(one, kernel).host.between) == 1
+
+
+def test_what_writes_otherwise_than_axis_by_axis_is_scheduled_and_not_fused():
+    x = te.placeholder((8, 16), name="x")
+    func = te.create_prim_func([x, te.compute((8, 16), lambda i, j: x[i, j] * 2.0, name="y")])
+    schedule = tvm.s_tir.Schedule(func)
+    schedule.transform_layout(schedule.get_sblock("y"), ("write", 0), lambda i, j: [j, i])
+    turned = schedule.mod["main"]
+    assert read_prim_func(turned).elsewhere
+    with pytest.raises(UnsupportedOperator, match="by axes"):
+        RFunctions(A100).of(turned, "turned")
