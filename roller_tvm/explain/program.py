@@ -34,6 +34,8 @@ def program_lines(
         lines.append(f"    kept for a row: {', '.join(program.staged)}")
     if program.recipe == "cpu.lanes":
         lines.append(f"    merged in the tile: {', '.join(program.staged)}")
+    if program.recipe == "cpu.tiled" and program.staged:
+        lines.append(f"    copied together, what a register tile reads at a time: {', '.join(program.staged)}")
     if program.choices:
         lines.append(f"    choices: {' '.join(f'{k}={v}' for k, v in program.choices)}")
     lines += ["   tiles", *table(_tile_rows(program, g, device), left=1)]

@@ -11,6 +11,8 @@ from roller_tvm.expr.operators import operator, parse_operator
 from roller_tvm.model.estimate import Estimate, LevelTime
 from roller_tvm.plan import construct
 
+from ..plan.devices import device
+
 V100 = load_device("v100")
 
 
@@ -104,3 +106,9 @@ def test_an_ipu_is_told_in_its_own_words():
     text = explain(construct(operator("matmul", m=512, n=512, k=512), device, top=2), device)
     assert "exchange" in text and " tiles: " in text
     assert "warp" not in text and "shared memory" not in text
+
+
+def test_what_is_copied_together_is_named():
+    spec = device("avx2")
+    told = explain(construct(parse_operator(["matmul", "m=128", "n=768", "k=3072"]), spec, 3), spec)
+    assert "copied together, what a register tile reads at a time: B" in told
