@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 from roller_tvm.errors import RollerError, last_line
@@ -33,6 +34,7 @@ class Fuser:
         self.kind = kind
         self.groups: list[Group] = []
         self.codes: dict[str, KernelCode | RegionCode] = {}
+        self.taken: set[str] = set()
 
     def run(self, mod: Any) -> Any:
         """The module with its plans, and an attribute that says what they are.
@@ -47,6 +49,7 @@ class Fuser:
 
         mod = tvm.IRModule(dict(mod.functions.items()), mod.type_definitions)  # not the caller's
         main = mod["main"]
+        self.taken = {str(var.name_hint) for var in mod.get_global_vars()}  # by an earlier run
         flow = DataFlow.of(main.body, mod)
         self.graph = RTaskGraph(flow, self.kind)
         plans, symbols = [], []
@@ -82,7 +85,7 @@ class Fuser:
         names = {name for name, _ in part.kernels}
         inside = [node for node in graph.flow.calls if node.name in names]
         try:
-            symbol = f"rtasks_{len(self.codes)}"
+            symbol = next(s for n in count(len(self.codes)) if (s := f"rtasks_{n}") not in self.taken)
             code, inputs, outputs = self.kind.code(graph, symbol, part, inside)
             self.codes[symbol] = code
             self.groups.append(Group(symbol, tuple(node.call for node in inside), inputs, outputs))

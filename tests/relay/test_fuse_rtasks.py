@@ -350,3 +350,19 @@ def test_what_is_given_a_tensor_for_its_shape_alone_comes_after_it(policy):
     e = relay.nn.dense(relay.slice_like(y, a), net.weight("w2", 16, 32))
     fused = FuseRTasks(ARCH, params=net.params, policy=policy)(net.module(relay.Tuple([a, e])))
     assert fusion_of(fused).kernels >= (1 if policy == "best" else 0)
+
+
+def test_a_second_run_gives_its_kernels_other_names():
+    net = Net()
+    x = relay.var("x", shape=(8, 32))
+    once = FuseRTasks(ARCH, params=net.params)(
+        net.module(relay.Tuple([relay.nn.dense(x, net.weight(n, 32, 32)) for n in "qkv"]))
+    )
+    again = relay.var("y", shape=(8, 32))
+    more = relay.Tuple([relay.nn.dense(again, net.weight(n, 32, 32)) for n in "abc"])
+    both = relay.Tuple([once["main"].body, more])
+    functions = {v: f for v, f in once.functions.items() if v.name_hint != "main"}
+    parameters = [*once["main"].params, again, *(v for v in relay.analysis.free_vars(more) if v.name_hint in "abc")]
+    mod = tvm.IRModule({**functions, relay.GlobalVar("main"): relay.Function(parameters, both)})
+    fused = FuseRTasks(ARCH, params=net.params)(mod)
+    assert {v.name_hint for v in fused.get_global_vars()} == {"main", "rtasks_0", "rtasks_1"}
