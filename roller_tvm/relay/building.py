@@ -12,7 +12,7 @@ from roller_tvm.relay.dense_weights import NamedAxes, constant_dense, history_of
 from roller_tvm.relay.emulated import TakeHost
 from roller_tvm.relay.folding import shared_constant_kernels
 from roller_tvm.relay.package import KERNELS
-from roller_tvm.relay.records import load_for_build, settled_for
+from roller_tvm.relay.records import load_settled
 from roller_tvm.relay.tasks import make_target
 from roller_tvm.relay.tuning import find_device
 from roller_tvm.tvm_env import import_relay_tvm, set_threads
@@ -61,7 +61,7 @@ def build(
         with contextlib.ExitStack() as stack:
             stack.enter_context(untuned)
             if log_file is not None:
-                stack.enter_context(history_of(load_for_build(log_file, str(made)), settled_for(log_file, str(made))))
+                stack.enter_context(history_of(*load_settled(log_file, str(made))))
                 cpu = made.kind.name == "llvm"
                 stack.enter_context(cpu_code(vector_math and cpu, wide_indices and cpu))
             stack.enter_context(shared_constant_kernels())

@@ -410,21 +410,19 @@ def load_for_build(path: str | os.PathLike[str], target: str | None = None) -> l
     several CPUs, or several cards, it would take the fastest: with a `target` a workload that has records of just that
     one, or was left to TVM for it, keeps no others.
     """
+    return load_settled(path, target)[0]
+
+
+def load_settled(
+    path: str | os.PathLike[str], target: str | None
+) -> tuple[list[tuple[Any, Any]], set[str]]:
+    """As ``load_for_build``; and the workloads that have a record of just this target, or were left to TVM for it."""
     from tvm.auto_scheduler.measure_record import load_record_from_string
 
     if not Path(path).exists():
         raise BadInput("no such record file", str(path), "tune first, or correct the path")
     records = read_records(path, strict=False)
-    own = _settled(records, path, target)
-    wanted = [r for r in records if r.target == target or r.workload_key not in own]
-    return [tuple(load_record_from_string(r.line)) for r in wanted]
-
-
-def settled_for(path: str | os.PathLike[str], target: str) -> set[str]:
-    """Workloads that have a record of just this target, or were left to TVM for it."""
-    return _settled(read_records(path, strict=False), path, target)
-
-
-def _settled(records: list[Record], path: str | os.PathLike[str], target: str | None) -> set[str]:
     own = {r.workload_key for r in records if r.target == target and r.error_no == 0}
-    return own | {key for key, of in read_kept(path) if of == target}
+    own |= {key for key, of in read_kept(path) if of == target}
+    wanted = [r for r in records if r.target == target or r.workload_key not in own]
+    return [tuple(load_record_from_string(r.line)) for r in wanted], own

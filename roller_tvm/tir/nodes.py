@@ -81,18 +81,13 @@ def variables(node: Any) -> set[int]:
     return set().union(*(variables(c) for c in children if c is not None and not isinstance(c, (int, float))))
 
 
-def least_of(dtype: str) -> Any:
-    """TVM's start of a maximum."""
+def start_of(combiner: str, dtype: str) -> Any:
+    """The number from which TVM starts a sum, a product, a maximum or a minimum."""
     import tvm
 
-    return tvm.tirx.min_value(dtype)
-
-
-def largest_of(dtype: str) -> Any:
-    """TVM's start of a minimum."""
-    import tvm
-
-    return tvm.tirx.max_value(dtype)
+    if combiner in ("max", "min"):
+        return (tvm.tirx.min_value if combiner == "max" else tvm.tirx.max_value)(dtype).value
+    return {"sum": 0, "prod": 1}[combiner]
 
 
 def structurally_equal(a: Any, b: Any) -> bool:
@@ -235,13 +230,12 @@ def _nest(statement: Any) -> Nest:
         raise AlreadyScheduled(f"block '{name}' has a predicate", "function", REMEDY)
     if len(block.alloc_buffers) or len(block.match_buffers):
         raise UnsupportedOperator(f"block '{name}' allocates or matches buffers of its own", name, REMEDY)
-    by_var = {key(f.loop_var): f for f in loops}
-    place = {key(f.loop_var): n for n, f in enumerate(loops)}
+    by_var = {key(f.loop_var): (n, f) for n, f in enumerate(loops)}
     spatial: list[Any] = []
     reduce: list[Any] = []
     places: dict[int, int] = {}
     for iv, value in zip(block.iter_vars, realize.iter_values, strict=True):
-        loop = by_var.pop(key(value), None)
+        place, loop = by_var.pop(key(value), (0, None))
         if loop is None and not _is_zero(value):
             raise AlreadyScheduled(f"axis '{iv.var.name}' of block '{name}' is not one loop", name, REMEDY)
         if loop is None:  # what te.create_prim_func gives a result without dimensions
@@ -249,7 +243,7 @@ def _nest(statement: Any) -> Nest:
         label = str(loop.loop_var.name)
         if not (_same(loop.min, iv.dom.min) and _same(loop.extent, iv.dom.extent)):
             raise AlreadyScheduled(f"loop '{label}' is not the whole of axis '{iv.var.name}'", name, REMEDY)
-        places[key(iv.var)] = place[key(loop.loop_var)]
+        places[key(iv.var)] = place
         if int(iv.iter_type) not in (DATA_PARALLEL, REDUCTION):
             raise UnsupportedOperator(
                 f"axis '{iv.var.name}' of block '{name}' is neither spatial nor a reduction", name, REMEDY

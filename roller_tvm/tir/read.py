@@ -16,10 +16,9 @@ from .nodes import (
     access_of,
     buffer_of,
     key,
-    largest_of,
-    least_of,
     nests,
     parameters,
+    start_of,
     structurally_equal,
 )
 
@@ -247,9 +246,7 @@ def _begins_as_tvms(nest: Nest, combiner: str) -> bool:
     start = getattr(value, "value", None)
     if more or start is None:  # of several results, numbers: each combiner has its own
         return all(getattr(store.value, "value", None) is not None for store in nest.init)
-    if combiner in ("max", "min"):
-        return bool(start == (least_of if combiner == "max" else largest_of)(dtype).value)
-    return combiner == "other" or start == {"sum": 0, "prod": 1}[combiner]
+    return combiner == "other" or bool(start == start_of(combiner, dtype))
 
 
 #: A buffer that a block writes, by ``key`` -> where.

@@ -16,7 +16,7 @@ from roller_tvm.relay import build, tune  # noqa: E402
 from roller_tvm.relay.building import FUSION  # noqa: E402
 from roller_tvm.relay.dense_weights import NamedAxes, constant_dense, history_of, packs_dense  # noqa: E402
 from roller_tvm.relay.measure import Limits  # noqa: E402
-from roller_tvm.relay.records import kept_line, load_for_build, settled_for  # noqa: E402
+from roller_tvm.relay.records import kept_line, load_for_build, load_settled  # noqa: E402
 from roller_tvm.relay.tasks import FOR_TVM, extract_tasks, make_target  # noqa: E402
 
 TARGET = "llvm -num-cores 2"
@@ -229,10 +229,10 @@ def test_what_was_left_to_tvm_is_left_to_tvm(tuned, tmp_path):
     kept = tmp_path / "kept.json"
     lines = [ln for ln in log.read_text().splitlines(True) if json.dumps(own)[1:-1] not in ln]
     kept.write_text("".join(lines) + kept_line(own, tuning.target, "it is faster", 10))
-    history = history_of(load_for_build(kept, tuning.target), settled_for(kept, tuning.target))
+    history = history_of(*load_settled(kept, tuning.target))
     target = make_target(TARGET)
     assert history._query_inside(target, own, "") is None and history._query_inside(target, twin, "") is not None
-    without = history_of(load_for_build(kept, tuning.target), settled_for(kept, "llvm -num-cores 3"))
+    without = history_of(load_for_build(kept, tuning.target), load_settled(kept, "llvm -num-cores 3")[1])
     assert without._query_inside(target, own, "") is not None
 
 
