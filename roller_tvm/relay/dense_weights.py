@@ -14,7 +14,7 @@ import threading
 from collections.abc import Collection
 from typing import Any
 
-from roller_tvm.relay.dataflow import again, children, ordered
+from roller_tvm.relay.dataflow import again, as_graph, children, ordered
 
 #: TOPI's names of the two axes, and those that the layout rewriter takes.
 THEIRS, OURS = ("i0", "i1"), ("i", "j")
@@ -101,6 +101,13 @@ def constant_dense(mod: Any, params: Collection[str] | None) -> Any:
     body = relay.Function(main.params, made[main.body], main.ret_type, main.type_params, main.attrs)
     functions = {**dict(mod.functions.items()), mod.get_global_var("main"): body}
     return relay.transform.InferType()(tvm.IRModule(functions, mod.type_definitions))
+
+
+def packable(mod: Any, params: Collection[str] | None, target: Any) -> tuple[Any, NamedAxes]:
+    """A model as one graph, its dense layers so that TVM packs their weights; and what is to be open meanwhile."""
+    graph = as_graph(mod)
+    packs = packs_dense(graph, target)
+    return (constant_dense(graph, params) if packs else graph), NamedAxes(packs)
 
 
 class NamedAxes:

@@ -10,8 +10,7 @@ from roller_tvm.device import DeviceSpec
 from roller_tvm.errors import BadInput, TargetError, UnsupportedOperator
 from roller_tvm.measure.interrupt import stop_if_interrupted
 from roller_tvm.relay.cpu_names import check_cpu
-from roller_tvm.relay.dataflow import as_graph
-from roller_tvm.relay.dense_weights import NamedAxes, constant_dense, packs_dense, theirs_of
+from roller_tvm.relay.dense_weights import packable, theirs_of
 from roller_tvm.relay.folding import shared_constant_kernels
 from roller_tvm.relay.rtask_codegen import uncompiled
 
@@ -177,10 +176,9 @@ def extract_tasks(mod: Any, params: Any, target: Any, device: DeviceSpec) -> Tas
     check_shapes(mod)
     rewrite = auto_scheduler.LayoutRewriteOption.get_target_default(target, True)
     try:
-        graph = as_graph(mod)
-        packs = packs_dense(graph, target)
-        with NamedAxes(packs):
-            traced, kernels = _trace(constant_dense(graph, params) if packs else graph, params, target)
+        graph, axes = packable(mod, params, target)
+        with axes:
+            traced, kernels = _trace(graph, params, target)
     except tvm.TVMError as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise UnsupportedOperator(
@@ -196,7 +194,7 @@ def extract_tasks(mod: Any, params: Any, target: Any, device: DeviceSpec) -> Tas
     for key, (weight, names) in traced.items():
         name = short_name(",".join(names))
         workloads.append((key, name, int(weight), names))
-        if packs and (plain := theirs_of(key)) is not None and plain not in traced:
+        if axes.enabled and (plain := theirs_of(key)) is not None and plain not in traced:
             for_tvm.append((plain, f"{name} {FOR_TVM}", 0, names))
     for key, name, weight, names in (*workloads, *for_tvm):
         lowered = next((kernels[n] for n in sorted(names) if n in kernels), None)

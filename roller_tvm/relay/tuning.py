@@ -18,8 +18,7 @@ from roller_tvm.measure.results import TunedTask, TuneResult, busy, judge, nothi
 from roller_tvm.measure.selection import select
 from roller_tvm.relay.candidates import Candidates, make_candidates
 from roller_tvm.relay.cold import ColdWeights
-from roller_tvm.relay.dataflow import as_graph
-from roller_tvm.relay.dense_weights import NamedAxes, constant_dense, packs_dense
+from roller_tvm.relay.dense_weights import packable
 from roller_tvm.relay.measure import Limits, Measurer, TaskResult, timed
 from roller_tvm.relay.pool import WORKER, Pool
 from roller_tvm.relay.records import (
@@ -146,11 +145,9 @@ def left_to_tune(mod: Any, params: Any, target: Any, device: DeviceSpec, fuse: A
     from roller_tvm.relay.fuse_rtasks import FuseRTasks
 
     tvm = import_relay_tvm("fusing rTasks of a Relay model")
-    mod = as_graph(mod)
-    packs = packs_dense(mod, target)  # as build does: what is fused depends on it
-    with NamedAxes(packs), tvm.transform.PassContext(opt_level=3, config={"relay.backend.use_auto_scheduler": True}):
-        fusing = FuseRTasks(target, device, params) if fuse is True else fuse
-        return fusing(constant_dense(mod, params) if packs else mod)
+    mod, axes = packable(mod, params, target)  # as build does: what is fused depends on it
+    with axes, tvm.transform.PassContext(opt_level=3, config={"relay.backend.use_auto_scheduler": True}):
+        return (FuseRTasks(target, device, params) if fuse is True else fuse)(mod)
 
 
 def find_device(source: Any, is_target: bool) -> DeviceSpec:
