@@ -65,7 +65,7 @@ def relay_builder(tensors: Sequence[Any], target: str) -> tuple[Any, Callable[[A
     from tvm import te
 
     from roller_tvm.relay.apply_te import apply_steps_te
-    from roller_tvm.relay.cpu_code import cpu_code
+    from roller_tvm.relay.cpu_code import as_tvm, cpu_code
     from roller_tvm.relay.loops import TeProgram
     from roller_tvm.te import read_te
 
@@ -77,7 +77,7 @@ def relay_builder(tensors: Sequence[Any], target: str) -> tuple[Any, Callable[[A
             schedule, args = te.create_schedule(tensors[-1].op), list(tensors)
         else:
             schedule, args = apply_steps_te(TeProgram.of_reading(reading, list(tensors)), lower(plan))
-        with cpu_code(plan is not None, plan is not None):
+        with as_tvm() if plan is None else cpu_code():
             built = tvm.build(schedule, args, target)
         return opened(built, built.entry_name, arrays, tvm.cpu())
 
@@ -89,6 +89,7 @@ def relax_builder(tensors: Sequence[Any], target: str) -> tuple[Any, Callable[[A
     import tvm
     from tvm import te
 
+    from roller_tvm.relax.stack_tiles import StackTiles
     from roller_tvm.relax.targets import make_target
     from roller_tvm.relax.vector_math import with_vector_math
     from roller_tvm.tir.apply import apply_steps_tir
@@ -102,7 +103,8 @@ def relax_builder(tensors: Sequence[Any], target: str) -> tuple[Any, Callable[[A
     def build(plan: Any) -> Built:
         mod = tvm.IRModule({"main": plain.with_attr("global_symbol", "main")})
         if plan is not None:
-            mod = apply_steps_tir(func, reading, tuple(lower(plan))).mod
+            schedule = apply_steps_tir(func, reading, tuple(lower(plan)))
+            mod = tvm.transform.Sequential([StackTiles()])(schedule.mod)
         return opened(tvm.compile(mod, make_target(target)).mod, "main", arrays, tvm.cpu())
 
     return reading.expression, build

@@ -11,6 +11,7 @@ from tvm.auto_scheduler import dispatcher as _ansor
 from tvm.auto_scheduler.dispatcher import *
 
 from roller_tvm.relay.records import load_for_build
+from roller_tvm.relay.stack_tiles import StackTiles
 from roller_tvm.relay.vector_math import VectorMath
 from roller_tvm.relay.wide_indices import WideIndices
 
@@ -36,8 +37,9 @@ class ApplyHistoryBest(_ansor.ApplyHistoryBest):  # type: ignore[misc]
     """Applies the best record of each task; as TVM's, but a half-written line does not end the script.
 
     Kernels that are built for CPUs meanwhile compute exp, erf and tanh with arithmetic (``relay.vector_math``) and
-    addresses in 64 bits (``relay.wide_indices``); with `vector_math` False they call the mathematics library, with
-    `wide_indices` False they compute addresses in 32 bits, as TVM's do.
+    addresses in 64 bits (``relay.wide_indices``), and keep register tiles on the stack (``relay.stack_tiles``); with
+    `vector_math` False they call the mathematics library, with `wide_indices` False they compute addresses in 32 bits,
+    with `stack_tiles` False they keep tiles in workspaces, as TVM's do.
 
     Examples
     --------
@@ -47,11 +49,11 @@ class ApplyHistoryBest(_ansor.ApplyHistoryBest):  # type: ignore[misc]
 
     def __init__(
         self, records: Any, n_lines: int | None = None, include_compatible: bool = False, vector_math: bool = True,
-        wide_indices: bool = True,
+        wide_indices: bool = True, stack_tiles: bool = True,
     ) -> None:  # fmt: skip
         self._exact: dict[tuple[str, str], tuple[Any, float]] = {}
         super().__init__(records, n_lines, include_compatible)
-        self._code = VectorMath(vector_math), WideIndices(wide_indices)
+        self._code = VectorMath(vector_math), WideIndices(wide_indices), StackTiles(stack_tiles)
 
     def __enter__(self) -> Any:
         entered = super().__enter__()

@@ -36,6 +36,7 @@ from .lowered import require_lowered
 from .package import KERNELS
 from .reference import gpu_rules
 from .schedule import Report, ScheduleWithRoller
+from .stack_tiles import StackTiles
 from .sums import SumsAsAdditions
 from .targets import make_target
 from .vector_math import VectorMath
@@ -139,7 +140,7 @@ def schedule(
             if fuse:
                 known = {note.name: note.predicted_us * 1e-6 for note in scheduler.report.scheduled}
                 mod = fuse.merged(mod, predicted_seconds(before, device_of(device, target), known))
-            mod = tvm.transform.Sequential([UnalignedInputs()])(mod)
+            mod = tvm.transform.Sequential([UnalignedInputs(), StackTiles()])(mod)
         else:  # a kernel needs its threads bound, whatever it is
             from tvm.s_tir import dlight
 

@@ -10,13 +10,14 @@ if TYPE_CHECKING:
     from roller_tvm.relay.fuse_rtasks import FuseRTasks, GraphFusion, fused_sources, fusion_of
     from roller_tvm.relay.fused_on_pocl import check_fusion_on_pocl
     from roller_tvm.relay.rtask_codegen import register_fused_kernels
+    from roller_tvm.relay.stack_tiles import StackTiles
     from roller_tvm.relay.tuning import TunedTask, TuneResult, tune
     from roller_tvm.relay.vector_math import VectorMath
     from roller_tvm.relay.wide_indices import WideIndices
     from roller_tvm.relay.winograd import use_winograd
 
 __all__ = [
-    "FuseRTasks", "GraphFusion", "TuneResult", "TunedTask", "VectorMath", "WideIndices", "build",
+    "FuseRTasks", "GraphFusion", "StackTiles", "TuneResult", "TunedTask", "VectorMath", "WideIndices", "build",
     "check_fusion_on_pocl", "fused_sources", "fusion_of", "register_fused_kernels", "tune", "use_winograd",
 ]  # fmt: skip
 
@@ -29,6 +30,7 @@ _HOME = {
     "fused_sources": "fuse_rtasks",
     "fusion_of": "fuse_rtasks",
     "register_fused_kernels": "rtask_codegen",
+    "StackTiles": "stack_tiles",
     "tune": "tuning",
     "TuneResult": "tuning",
     "TunedTask": "tuning",

@@ -1,22 +1,36 @@
-"""How Roller has TVM generate code for CPUs: VectorMath and WideIndices."""
+"""How Roller has TVM generate code for CPUs: VectorMath, WideIndices and StackTiles."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 
+from .stack_tiles import StackTiles
 from .vector_math import VectorMath
 from .wide_indices import WideIndices
 
 
 @contextmanager
-def cpu_code(vector_math: bool = True, wide_indices: bool = True) -> Iterator[None]:
-    """Kernels that are built for LLVM in this context are built as ``build`` does; with both False, as TVM does.
+def cpu_code(vector_math: bool = True, wide_indices: bool = True, stack_tiles: bool = True) -> Iterator[None]:
+    """Kernels that are built for LLVM in this context are built as ``build`` does, or without some of it.
 
     Examples
     --------
     >>> with cpu_code():  # doctest: +SKIP
     ...     module = tvm.build(schedule, args, "llvm")
     """
-    with VectorMath(vector_math), WideIndices(wide_indices):
+    with ExitStack() as stack:
+        for way in (VectorMath(vector_math), WideIndices(wide_indices), StackTiles(stack_tiles)):
+            stack.enter_context(way)
         yield
+
+
+def as_tvm() -> AbstractContextManager[None]:
+    """Kernels that are built for LLVM in this context are built as TVM does it, whatever is on around it.
+
+    Examples
+    --------
+    >>> with as_tvm():  # doctest: +SKIP
+    ...     module = tvm.build(schedule, args, "llvm")
+    """
+    return cpu_code(vector_math=False, wide_indices=False, stack_tiles=False)

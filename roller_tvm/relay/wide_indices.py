@@ -12,9 +12,9 @@ from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
+from .before_llvm import before_llvm
 from .switch import Switch
 
-_BUILD = "target.build.llvm"
 _INT32 = re.compile(r"int32(?=$|x)")
 
 
@@ -45,22 +45,7 @@ class WideIndices(Switch):
 
 @cache
 def _install() -> None:
-    """Stand before TVM's code generator, once a process; outside of the context it gets what it would have got."""
-    import tvm
-
-    generate = tvm.get_global_func(_BUILD)
-
-    def build(mod: Any, target: Any) -> Any:
-        return generate(_widened(mod) if WideIndices.active() else mod, target)
-
-    tvm.register_func(_BUILD, build, override=True)
-
-
-def _widened(mod: Any) -> Any:
-    import tvm
-
-    made = {var: with_wide_indices(f) if isinstance(f, tvm.tir.PrimFunc) else f for var, f in mod.functions.items()}
-    return tvm.IRModule(made, attrs=mod.attrs)
+    before_llvm(WideIndices.active, with_wide_indices)
 
 
 def with_wide_indices(func: Any) -> Any:

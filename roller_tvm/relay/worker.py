@@ -17,7 +17,7 @@ from roller_tvm.measure.serving import Failed, last_line
 from roller_tvm.measure.session import PACKED, PLAIN
 from roller_tvm.measure.timing import Kernel, run_timed
 from roller_tvm.relay import reference
-from roller_tvm.relay.cpu_code import cpu_code
+from roller_tvm.relay.cpu_code import as_tvm, cpu_code
 from roller_tvm.tvm_env.pin import pin_calling_thread
 
 
@@ -95,7 +95,7 @@ def make_reference(key: str, folder: str) -> float:
     ins = [t for t in tensors if isinstance(t.op, te.PlaceholderOp)]
     outs = [t for t in tensors if not isinstance(t.op, te.PlaceholderOp)]
     host = task.target if task.target.kind.name == "llvm" else tvm.target.Target("llvm")
-    with cpu_code(vector_math=False, wide_indices=False):  # independent of what it is to judge
+    with as_tvm():  # independent of what it is to judge
         module = tvm.build(reference.reference_schedule(outs), tensors, host)
 
     def compute(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:

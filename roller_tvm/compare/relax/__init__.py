@@ -9,7 +9,7 @@ from typing import Any
 from roller_tvm.compare.opened import DEFAULT, OURS, remarked
 from roller_tvm.tvm_env import import_relax_tvm
 
-BUILT = "exp and tanh as arithmetic: prepared as roller_tvm.relax.prepare does"
+BUILT = "tiles on the stack, exp and tanh as arithmetic: built as roller_tvm.relax.build does"
 #: Tuner -> module with a function `tune` of (opened task, trials).
 TUNERS = {"dlight": "untuned"}
 
@@ -53,7 +53,7 @@ def tune(task: str, case: dict[str, Any], tuner: str, trials: int, target: str, 
         found = ranked(opened, importlib.import_module(f"{__name__}.roller"))
     else:
         found = dict(importlib.import_module(f"{__name__}.{TUNERS.get(tuner, tuner)}").tune(opened, trials))
-    return remarked(found, BUILT) if opened is not plain else found
+    return remarked(found, BUILT) if opened.ours else found
 
 
 def build_again(
@@ -69,7 +69,7 @@ def build_again(
         return str(importlib.import_module(f"{__name__}.untuned").tune(o, trials)["kernel"])
     o = o.as_prepared() if tuner in OURS else o
     line = "" if schedule == DEFAULT else schedule
-    return o.told(build_record(o.key, o.text, o.target, o.constants, line, o.kernels))
+    return o.told(build_record(o.key, o.text, o.target, o.constants, line, o.kernels, o.ours))
 
 
 def time(kernels: list[str], target: str) -> list[list[float]]:

@@ -14,12 +14,15 @@ from roller_tvm.compare.keeping import keep_folder, keep_kernel, why_not_run, wh
 from roller_tvm.compare.turns import Timer
 
 
-def kernel_file(folder: Path, key: str, record: str) -> Path:
-    """Where the kernel of a record is kept."""
-    return folder / f"{hashlib.sha256((key + record).encode()).hexdigest()[:16]}.so"
+def kernel_file(folder: Path, key: str, record: str, ours: bool = False) -> Path:
+    """Where the kernel of a record is kept; built as Roller builds, the same record makes another one."""
+    built = key + record + "stack" * ours
+    return folder / f"{hashlib.sha256(built.encode()).hexdigest()[:16]}.so"
 
 
-def build_record(key: str, mod: str, target: Any, constants: Sequence[int], record: str, folder: Path) -> Path:
+def build_record(
+    key: str, mod: str, target: Any, constants: Sequence[int], record: str, folder: Path, ours: bool
+) -> Path:
     """Build a record's kernel, beside the shapes of its arguments and why its answer is wrong, or ''.
 
     Parameters
@@ -34,30 +37,31 @@ def build_record(key: str, mod: str, target: Any, constants: Sequence[int], reco
         '' for the module as it is.
     folder : Path
         References are kept here too.
+    ours : bool
+        Whether it is built as Roller's pipeline does, or as TVM's own (see ``relax.StackTiles``).
     """
     from roller_tvm.measure.session import PACKED, PLAIN
     from roller_tvm.relax import worker
 
-    path = kernel_file(folder, key, record)
+    path = kernel_file(folder, key, record, ours)
     if path.exists():
         return path
     open_reference(key, mod, target, constants, folder)
     if not record:  # TVM's own kernel
-        return build_module(key, mod, path, check=False)
-    seconds = worker.build(key, 0, record, PLAIN)  # what its user waits for: a second one finds TVM warm
+        return build_module(key, mod, path, ours)
+    seconds = worker.build(key, 0, record, PLAIN, ours)  # what its user waits for: a second one finds TVM warm
     wrong = why_wrong_now(worker, key, PLAIN)
-    worker.build(key, 1, record, PACKED)
+    worker.build(key, 1, record, PACKED, ours)
     return _export(key, 1, PACKED, path, wrong, seconds)
 
 
-def build_module(key: str, mod: str, path: Path, check: bool = True) -> Path:
+def build_module(key: str, mod: str, path: Path, ours: bool = False) -> Path:
     """Build a module as it is; its reference is open."""
     from roller_tvm.measure.session import PLAIN
     from roller_tvm.relax import worker
 
-    seconds = worker.build_default(key, 0, mod, PLAIN)
-    wrong = why_wrong_now(worker, key, PLAIN) if check else ""
-    return _export(key, 0, PLAIN, path, wrong, seconds)
+    seconds = worker.build_default(key, 0, mod, PLAIN, ours)
+    return _export(key, 0, PLAIN, path, why_wrong_now(worker, key, PLAIN), seconds)
 
 
 def open_reference(key: str, mod: str, target: Any, constants: Sequence[int], folder: Path) -> None:

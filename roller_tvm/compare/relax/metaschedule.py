@@ -48,7 +48,7 @@ def tune(opened: Opened, trials: int) -> dict[str, Any]:
         return {"status": "failed", "reason": curve.none_worked(), "seconds": seconds, "trials": curve.trials}
     line = record_text(best)
     tiles, thought = record_tiles(opened.mod, line, opened.device)
-    path = build_record(opened.key, opened.text, opened.target, opened.constants, line, opened.kernels)
+    path = build_record(opened.key, opened.text, opened.target, opened.constants, line, opened.kernels, opened.ours)
     claimed = [float(s) for s in best.run_secs]
     return opened.found(path, seconds, curve.trials, sum(claimed) / len(claimed), curve.points, line, tiles,
                         thought=thought)  # fmt: skip

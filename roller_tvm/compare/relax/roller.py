@@ -52,7 +52,7 @@ def _first(opened: Opened, found: Any, start: float) -> dict[str, Any]:
         plan, schedule = candidate
         line = record_line(opened.mod, schedule, opened.target)
         told[id(plan)] = line, time.perf_counter() - start
-        return build_record(opened.key, opened.text, opened.target, opened.constants, line, opened.kernels)
+        return build_record(opened.key, opened.text, opened.target, opened.constants, line, opened.kernels, opened.ours)
 
     chosen, path, reason = first_right(found.schedules(), build, Failed)
     if path is None:
@@ -81,12 +81,12 @@ def _measured(opened: Opened, plans: list[Any], spent: float) -> dict[str, Any]:
         return {"status": "failed", "reason": f"no plan works ({kinds})", "seconds": spent}
     tried = sum(bool(o.repeats) for o in measured.outcomes)
     if measured.winner is None:  # TVM's own kernel is faster: what a database then says
-        path = build_record(opened.key, opened.text, opened.target, opened.constants, "", opened.kernels)
+        path = build_record(opened.key, opened.text, opened.target, opened.constants, "", opened.kernels, opened.ours)
         claimed = measured.default.seconds if measured.default is not None else math.nan
         return opened.found_default(path, spent, tried, claimed)
     plan, schedule = plans[measured.winner]
     line, seconds = record_line(opened.mod, schedule, opened.target), measured.outcomes[measured.winner].seconds
-    path = build_record(opened.key, opened.text, opened.target, opened.constants, line, opened.kernels)
+    path = build_record(opened.key, opened.text, opened.target, opened.constants, line, opened.kernels, opened.ours)
     return _found(opened, path, line, plan, spent, tried, seconds, [(spent, seconds)])
 
 

@@ -24,11 +24,14 @@ class Opened(OpenedTask):
     mod : IRModule
     constants : tuple of int
         Parameters that are weights.
+    ours : bool
+        Whether it is built as Roller's pipeline builds for a CPU.
     """
 
     text: str
     mod: Any
     constants: tuple[int, ...]
+    ours: bool = False
 
     def task(self) -> Any:
         """As ``relax.tune`` has it."""
@@ -37,7 +40,7 @@ class Opened(OpenedTask):
         return Task(0, self.case.id, 1, self.mod["main"], (self.mod,), self.constants, self.key)
 
     def as_prepared(self) -> Opened:
-        """As ``relax.prepare`` leaves functions for a CPU: exp and tanh as arithmetic; itself where it has none.
+        """As ``relax.build`` has it for a CPU: exp and tanh as arithmetic, tiles on the stack; itself elsewhere.
 
         Its answers are compared with those of the function as it was.
         """
@@ -52,10 +55,10 @@ class Opened(OpenedTask):
         rewrite: Any = VectorMath()
         mod = rewrite(self.mod)
         if tvm_ffi.structural_equal(mod, self.mod):
-            return self
+            return replace(self, ours=True)
         key = f"{self.key}.prepared"
         make_reference(self.key, self.text, self.target, self.constants, self.kernels / key)
-        return replace(self, key=key, text=str(tvm.ir.save_json(mod)), mod=mod)
+        return replace(self, key=key, text=str(tvm.ir.save_json(mod)), mod=mod, ours=True)
 
 
 def prepare(cases: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:

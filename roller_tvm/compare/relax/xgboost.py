@@ -36,7 +36,7 @@ def tune(opened: Opened, trials: int) -> dict[str, Any]:
 
         def build(plan: Any) -> tuple[Path, str]:
             line = measuring.lines[tuple(plan.programs)]
-            return build_record(o.key, o.text, o.target, o.constants, line, o.kernels), line
+            return build_record(o.key, o.text, o.target, o.constants, line, o.kernels, o.ours), line
 
         space = RTileSpace(reading.expression, o.device, Features.of_tensor_ir(o.device))
         return search(space, trials, measuring, build, o)

@@ -9,7 +9,7 @@ from typing import Any
 from roller_tvm.compare.opened import DEFAULT, OURS, remarked
 from roller_tvm.tvm_env import import_relay_tvm
 
-BUILT = "addresses in 64 bits, exp and tanh as arithmetic: built as roller_tvm.relay.build does"
+BUILT = "addresses in 64 bits, tiles on the stack, exp and tanh as arithmetic: built as roller_tvm.relay.build does"
 
 
 def facts(target: str) -> dict[str, Any]:
@@ -43,11 +43,11 @@ def tune(task: str, case: dict[str, Any], tuner: str, trials: int, target: str, 
     """One tuner on one task: fields of ``results.Tuned``."""
     from roller_tvm.compare.relay.tasks import open_task
     from roller_tvm.compare.searching import ranked
-    from roller_tvm.relay.cpu_code import cpu_code
+    from roller_tvm.relay.cpu_code import as_tvm, cpu_code
 
     import_relay_tvm("comparing")
     opened = open_task(Path(task), case, target, Path(folder))
-    with cpu_code(tuner in OURS, tuner in OURS):
+    with cpu_code() if tuner in OURS else as_tvm():
         if tuner == "ranked":
             found = ranked(opened, importlib.import_module(f"{__name__}.roller"))
         else:
@@ -60,12 +60,12 @@ def build_again(
 ) -> str:
     """The kernel of a schedule that ``tune`` has told; its file below the folder."""
     from roller_tvm.compare.relay.tasks import open_task
-    from roller_tvm.relay.cpu_code import cpu_code
+    from roller_tvm.relay.cpu_code import as_tvm, cpu_code
 
     import_relay_tvm("comparing")
     opened = open_task(Path(task), case, target, Path(folder))
     if schedule == DEFAULT:
-        with cpu_code(tuner in OURS, tuner in OURS):
+        with cpu_code() if tuner in OURS else as_tvm():
             return str(importlib.import_module(f"{__name__}.untuned").tune(opened, trials)["kernel"])
     if tuner == "autotvm":
         return opened.told(importlib.import_module(f"{__name__}.autotvm").build(opened, schedule))
@@ -73,7 +73,7 @@ def build_again(
     from roller_tvm.relay.measure import packs_weights
 
     packs = packs_weights(opened.search_task)
-    with cpu_code(tuner in OURS, tuner in OURS):
+    with cpu_code() if tuner in OURS else as_tvm():
         return opened.told(build_record(opened.key, opened.dag, opened.target, packs, schedule, opened.kernels))
 
 

@@ -1,0 +1,92 @@
+"""StackTiles: register tiles of AVX-512 on the stack, where LLVM can make registers of them.
+
+TVM puts what a kernel keeps on the stack below 1 KiB only, which 16 registers of 64 bytes are, and asks its workspace
+pool for the rest. LLVM then keeps sums in registers only within a loop of few accesses, else it stores each to memory
+whenever it changes: half as long again in a depthwise convolution.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm.tirx import compilation_pipeline as pipelines
+
+#: Of a PrimFunc: it is to be built so.
+MARK = "roller_tvm.stack_tiles"
+#: A buffer as large as all vector registers of a CPU can be a register tile: 32 of 64 bytes (AVX-512).
+REGISTER_FILE_BYTES = 32 * 64
+#: The pipeline that ``tvm.compile`` asks for by default, and how it is told to leave an allocation as it is.
+_PIPELINE, _ON_THE_STACK = "s_tir", "disable_lower_builtin"
+_BITS_OF_A_BYTE = 8
+
+
+@tvm.transform.module_pass(opt_level=0, name="StackTiles")
+class StackTiles:
+    """Have kernels for llvm keep on the stack what fits into the registers; what they compute is the same.
+
+    It marks PrimFuncs; ``tvm.compile`` does the rest where this module is imported. Put it last of the passes on
+    PrimFuncs; ``build`` and the pipeline "roller" have it.
+
+    Examples
+    --------
+    >>> mod = StackTiles()(ScheduleWithRoller(target)(mod))  # doctest: +SKIP
+    """
+
+    def transform_module(self, mod: Any, _context: Any) -> Any:
+        """The module with its PrimFuncs marked."""
+        changed = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs, global_infos=mod.global_infos)
+        for var, func in mod.functions_items():
+            if type(func).__name__ == "PrimFunc":
+                changed.update_func(var, func.with_attr(MARK, True))
+        return changed
+
+
+def with_stack_tiles(func: Any) -> Any:
+    """A flattened PrimFunc whose buffers up to `REGISTER_FILE_BYTES` TVM is told to leave on the stack.
+
+    Examples
+    --------
+    >>> func = with_stack_tiles(func)  # doctest: +SKIP
+    """
+    import tvm_ffi
+
+    return tvm_ffi.structural_map(func, (tirx.AllocBuffer, _on_the_stack), order="post")
+
+
+def _on_the_stack(allocated: Any) -> Any:
+    buffer = allocated.buffer
+    if not all(isinstance(extent, tirx.IntImm) for extent in buffer.shape):
+        return allocated
+    dtype = tvm.DataType(str(buffer.dtype))
+    size = prod(int(extent) for extent in buffer.shape) * dtype.bits * dtype.lanes // _BITS_OF_A_BYTE
+    if size > REGISTER_FILE_BYTES:
+        return allocated
+    told = dict(allocated.annotations) | {_ON_THE_STACK: tirx.const(True, "bool")}
+    return tirx.AllocBuffer(buffer, told)
+
+
+@tvm.transform.module_pass(opt_level=0, name="AllocateStackTiles")
+class _Allocate:
+    def transform_module(self, mod: Any, _context: Any) -> Any:
+        changed = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs, global_infos=mod.global_infos)
+        for var, func in mod.functions_items():
+            if type(func).__name__ == "PrimFunc" and func.attrs and MARK in func.attrs:
+                changed.update_func(var, with_stack_tiles(func))
+        return changed
+
+
+def _extend() -> None:
+    """Have TVM's pipeline look for marked functions, right before it decides what is on the stack."""
+    made = pipelines.PIPELINE_MAP[_PIPELINE]
+
+    def extended(**options: Any) -> Any:
+        passes, on_host, on_device = made(**options)
+        return passes, lambda: tvm.transform.Sequential([_Allocate(), on_host()]), on_device
+
+    pipelines.register_tir_pipeline(_PIPELINE, extended)
+
+
+_extend()

@@ -1,0 +1,116 @@
+"""Register tiles on the stack: the same numbers, no workspace, only within the context, and in all that builds."""
+
+import re
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.tvm
+tvm = pytest.importorskip("tvm")
+
+from tvm import relay, te, tir  # noqa: E402
+
+from roller_tvm import auto_scheduler  # noqa: E402
+from roller_tvm.relay import StackTiles, build  # noqa: E402
+from roller_tvm.relay.stack_tiles import REGISTER_FILE_BYTES  # noqa: E402
+
+WIDE = "llvm -mcpu=core-avx2"
+
+
+def tiled(rows, columns, dtype="float32"):
+    """A product whose sums of so many rows and columns are kept in a buffer of their own."""
+    a, b = te.placeholder((rows * 3, 40), dtype, "a"), te.placeholder((40, columns), dtype, "b")
+    k = te.reduce_axis((0, 40), "k")
+    c = te.compute((rows * 3, columns), lambda i, j: te.sum(a[i, k] * b[k, j], k), "c")
+    schedule = te.create_schedule(c.op)
+    kept = schedule.cache_write(c, "local")
+    outer, _ = schedule[c].split(c.op.axis[0], rows)
+    schedule[c].parallel(outer)
+    schedule[kept].compute_at(schedule[c], outer)
+    i, j = kept.op.axis
+    schedule[kept].reorder(kept.op.reduce_axis[0], i, j)
+    schedule[kept].unroll(i)
+    schedule[kept].vectorize(j)
+    return schedule, [a, b, c]
+
+
+def text(library):
+    source = (library.get_lib() if hasattr(library, "get_lib") else library).get_source("ll")
+    return re.sub("0x[0-9a-f]+", "", source)  # addresses of this process
+
+
+def workspaces(library):
+    return text(library).count("@__TVMBackendAllocWorkspace,")
+
+
+def made(schedule, tensors, on):
+    with StackTiles(on):
+        return tvm.build(schedule, tensors, WIDE)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
+@pytest.mark.parametrize("rows, columns", [(8, 8), (16, 16), (5, 24)])
+def test_the_numbers_are_the_same(rows, columns, dtype):
+    schedule, tensors = tiled(rows, columns, dtype)
+    rng = np.random.default_rng(1)
+    given = [tvm.nd.array(rng.integers(-9, 9, [int(e) for e in t.shape]).astype(dtype)) for t in tensors[:-1]]
+    for on in (False, True):
+        out = tvm.nd.array(np.full([int(e) for e in tensors[-1].shape], 77, dtype))
+        made(schedule, tensors, on)(*given, out)
+        assert (out.numpy() == given[0].numpy() @ given[1].numpy()).all()
+
+
+def test_what_fits_into_the_registers_and_no_more():
+    fits, larger = tiled(16, REGISTER_FILE_BYTES // 64), tiled(16, REGISTER_FILE_BYTES // 32)
+    assert workspaces(made(*fits, False)) and not workspaces(made(*fits, True))
+    assert text(made(*larger, True)) == text(made(*larger, False)), "nothing small in it: nothing is rewritten"
+
+
+def test_only_within_its_context():
+    schedule, tensors = tiled(16, 16)
+    plain = text(tvm.build(schedule, tensors, WIDE))
+    with StackTiles():
+        inside = text(tvm.build(schedule, tensors, WIDE))
+        with StackTiles(False):
+            assert text(tvm.build(schedule, tensors, WIDE)) == plain
+    assert text(tvm.build(schedule, tensors, WIDE)) == plain != inside
+
+
+def test_build_and_the_drop_in_have_it(tmp_path):
+    x = relay.var("x", shape=(8, 300))
+    mod = tvm.IRModule.from_expr(relay.Function([x], relay.nn.softmax(x)))  # TVM keeps a row: 1200 bytes
+    log = tmp_path / "records.json"
+    log.write_text("")
+
+    def drop_in(**options):
+        tvm.relay.backend.te_compiler.get().clear()
+        with auto_scheduler.ApplyHistoryBest(str(log), **options), tvm.transform.PassContext(
+            opt_level=3, config={"relay.backend.use_auto_scheduler": True}
+        ):
+            return workspaces(relay.build(mod, "llvm"))
+
+    assert not drop_in() and drop_in(stack_tiles=False)
+    ours = [workspaces(build(mod, None, "llvm", str(log), stack_tiles=on)) for on in (True, False)]
+    assert not ours[0] and ours[1]
+
+
+def test_what_is_taken_out_is_no_more_than_the_workspace():
+    """Its let, the test for null and the giving back; other conditions stay."""
+    from roller_tvm.relay.stack_tiles import with_stack_tiles
+
+    attrs = {"global_symbol": "f", "target": tvm.target.Target("llvm", "llvm")}
+    mod = tvm.IRModule({"f": tvm.lower(*tiled(16, 16))["main"].with_attr(attrs)})
+    for step in (tir.transform.MakePackedAPI(), tir.transform.LowerTVMBuiltin()):
+        mod = step(mod)
+    found = {"If": 0, "Allocate": 0}
+
+    def count(node):
+        for kind in found:
+            found[kind] += type(node).__name__.startswith(kind)
+
+    before = mod["f"]
+    tir.stmt_functor.post_order_visit(before.body, count)
+    ifs = found["If"]
+    found.update({"If": 0, "Allocate": 0})
+    tir.stmt_functor.post_order_visit(with_stack_tiles(before).body, count)
+    assert found == {"If": ifs - 2, "Allocate": 1}
