@@ -29,6 +29,8 @@ GUARDED_LOADS = 4
 GATHERED_SLOTS = 2
 # Vectors that LLVM computes side by side in a loop that it vectorises itself; what is left of a row goes one by one.
 SIDE_BY_SIDE = 4
+# Elements of the shortest loop of which LLVM computes several side by side (TinyTripCountInterleaveThreshold).
+LONG_LOOP = 128
 # How sharply throughput and latency of the multiply-adds change over: the exponent of their norm (measured on Zen 3,
 # LLVM 10 and 22: 8 accumulators, just enough at a latency of 4 cycles and 2 a cycle, reach 92% of the peak).
 OVERLAP = 8
@@ -113,22 +115,20 @@ def _rates(device: DeviceSpec, element_bytes: int) -> CpuRates:
 def vector_of(extent: int, lanes: int) -> int:
     """Elements of each of the equal vectors that a register tile's row of `extent` elements is made of.
 
-    LLVM keeps vectors in registers whose length is a register's or less; of 24 elements it makes a copy in memory.
-    A row that only short vectors divide stays one vector.
+    LLVM keeps vectors in registers whose length is a register's or less; longer ones it takes apart element by element
+    (17, 23 and 67 elements: 10 to 25 times the time; 24 behind a check: 30 times), unless it can halve them.
 
     Examples
     --------
     >>> vector_of(64, 16), vector_of(48, 16), vector_of(24, 16), vector_of(7, 16), vector_of(17, 16)
-    (16, 16, 12, 7, 17)
+    (16, 16, 12, 7, 1)
     """
-    longest = max(d for d in range(1, min(extent, lanes) + 1) if extent % d == 0)
-    return longest if longest >= lanes // 4 else extent
+    return max(d for d in range(1, min(extent, lanes) + 1) if extent % d == 0)
 
 
 def vectors(extent: int, lanes: int) -> int:
     """Vector registers that `extent` neighbouring elements take."""
-    vector = vector_of(extent, lanes)
-    return extent // vector * ceil(vector / lanes)
+    return extent // vector_of(extent, lanes)
 
 
 def lanes_filled(extent: int, lanes: int) -> float:
@@ -226,6 +226,17 @@ def epilogue_cycles(geometry: Geometry, vectors: float, outputs: int, rates: Cpu
     """Cycles of what is computed in place between `vectors` of sums and the store."""
     calls = calls_of(geometry.epilogue_functions) * outputs
     return vectors * epilogue_slots(geometry) / rates.fma + CALL * calls
+
+
+def left_over(row: int, lanes: int) -> int:
+    """Elements at the end of a row that a loop which LLVM vectorises itself computes one by one.
+
+    Examples
+    --------
+    >>> left_over(521, 16), left_over(67, 16), left_over(64, 16)
+    (9, 3, 0)
+    """
+    return row % (lanes * (SIDE_BY_SIDE if row >= LONG_LOOP else 1))
 
 
 def vectors_along(geometry: Geometry, operand: Operand) -> bool:

@@ -6,6 +6,7 @@ from math import prod
 
 from .cpu import (
     CALL,
+    LONG_LOOP,
     SIDE_BY_SIDE,
     TILE_OVERHEAD,
     CpuRates,
@@ -14,12 +15,13 @@ from .cpu import (
     calls_of,
     epilogue_cycles,
     instructions,
+    left_over,
     prologues,
 )
 from .geometry import Geometry
 
 # Cycles to enter and leave a row's loop: addresses, the trips that are left, a misprediction now and then (measured on
-# Zen 3: rows of 521 and 67 elements).
+# Zen 3: rows of 521 elements).
 ROW_OVERHEAD = 12
 
 
@@ -28,7 +30,7 @@ def axpy_cost(geometry: Geometry, rates: CpuRates) -> TileCost:
     g, last = geometry, geometry.vector_axis
     assert last is not None
     points, row = prod(g.extents[i] for i in g.reduce), g.extents[last]
-    alone = row % (SIDE_BY_SIDE * rates.lanes)
+    alone = left_over(row, rates.lanes)
     vectors = (row - alone) // rates.lanes
     per_point = instructions(g.stage.ops) or 1.0
     rows = sum(last in op.axes for op in g.operands)
@@ -42,5 +44,6 @@ def axpy_cost(geometry: Geometry, rates: CpuRates) -> TileCost:
     calls += calls_of(g.stage.ops) * row
     busy += before
     use = RegisterUse(SIDE_BY_SIDE, vectors * rows, others, 0)
-    other = points * (ROW_OVERHEAD + CALL * calls) + epilogue
+    entered = ROW_OVERHEAD if row >= LONG_LOOP else 0  # a shorter one LLVM writes out
+    other = points * (entered + CALL * calls) + epilogue
     return TileCost(use, points * busy, points * loads, frozenset(), 0.0, other)

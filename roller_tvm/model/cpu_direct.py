@@ -10,11 +10,11 @@ from ..device import DeviceSpec
 from .cpu import (
     CALL,
     GUARDED_LOADS,
-    SIDE_BY_SIDE,
     CpuRates,
     calls_of,
     epilogue_slots,
     instructions,
+    left_over,
     prologue_slots,
 )
 from .estimate import LevelTime, ProgramEstimate
@@ -94,7 +94,7 @@ def stage_cycles(geometry: Geometry, rates: CpuRates, vector: int) -> Cycles:
     if last is not None and vector <= 1 and not g.reduce and all(contiguous) and not any(
         op.guarded or any(op.opaque) for op in inner
     ):
-        alone = g.extents[last] % (SIDE_BY_SIDE * rates.lanes)  # LLVM's own vectors
+        alone = left_over(g.extents[last], rates.lanes)  # LLVM's own vectors
         vectorised = g.extents[last] / ((g.extents[last] - alone) / rates.lanes + alone)
     loads = sum(points / (vectorised if c else 1) for c in contiguous)
     guards = sum(  # one check a vector, or one an element that is loaded alone

@@ -50,21 +50,37 @@ def window_axes(geometry: Geometry) -> list[int]:
 
 
 def vector_extents(extent: int, lanes: int, most: int) -> list[int]:
-    """Extents that the vector axis of a register tile may have: whole vectors, or the whole axis.
+    """Extents that the vector axis of an unrolled tile may have, smallest first: up to `most` equal vectors.
+
+    Whole registers where they divide the axis, else vectors that fill half of one, else what fills it best.
 
     Examples
     --------
-    >>> vector_extents(64, 16, 4), vector_extents(12, 16, 4), vector_extents(24, 16, 4)
-    ([16, 32, 64], [12], [8, 24])
+    >>> vector_extents(64, 16, 4), vector_extents(12, 16, 4), vector_extents(24, 16, 2), vector_extents(17, 16, 4)
+    ([16, 32, 64], [12], [8, 12, 24], [1])
     """
-    whole = [e for e in aligned_extents(extent, 0.0, most=lanes * most) if e % lanes == 0]
-    if whole:
-        return whole
-    half = [e for e in aligned_extents(extent, 0.0, most=lanes * most) if e % (lanes // 2) == 0]
-    small = [extent] if extent <= lanes * most else []
-    if half or small:
-        return sorted(set(half + small))
-    return [max(aligned_extents(extent, 0.0, most=lanes * most), key=lambda e: (filled(e, lanes), e))]
+    sizes = [e for e in aligned_extents(extent, 0.0, most=lanes * most) if vectors(e, lanes) <= most]
+    best = max(lanes_filled(e, lanes) for e in sizes)
+    least = best if best == 1 else min(best, 0.5)
+    return [e for e in sizes if lanes_filled(e, lanes) >= least]
+
+
+def single_vectors(extent: int, lanes: int, most: int) -> list[int]:
+    """Lengths of one vector that divide an axis, the longest first, where TVM is given it whole.
+
+    A register or less, or as many registers as LLVM halves a vector into.
+
+    Examples
+    --------
+    >>> single_vectors(64, 16, 4), single_vectors(48, 16, 4), single_vectors(24, 16, 4), single_vectors(1000, 16, 4)
+    ([64, 32, 16, 8, 4], [16, 8, 4], [12, 8, 4], [10, 8, 4])
+    """
+    longest = vector_of(extent, lanes)
+    count = 1
+    while longest == lanes and 2 * count <= most and extent % (2 * count * lanes) == 0:
+        count *= 2
+    lengths = [lanes * 2**n for n in reversed(range(count.bit_length()))] if longest == lanes else [longest]
+    return list(dict.fromkeys([*lengths, *(v for v in (16, 8, 4) if v <= longest and extent % v == 0)]))
 
 
 def vector_tiles(extent: int, lanes: int, most: int) -> list[int]:
@@ -259,13 +275,17 @@ def tiled_program(
     """The rProgram of recipe cpu.tiled with these tiles, whatever they are worth."""
     tiles = (search.rtile("l2", chunk), search.rtile("register", tile))
     choices = tuple((f"order:{search.geometry.axes[axis]}", n) for n, axis in enumerate(order))
-    last = search.geometry.vector_axis
-    if last is not None:
-        lanes = CpuRates.of(search.device, search.geometry).lanes
-        if (vector := vector_of(tile[last], lanes)) < tile[last]:
-            choices += (("vector", vector),)
-    choices += _unrolled_window(search, tile)
+    choices += row_vectors(search, tile) + _unrolled_window(search, tile)
     return search.program("cpu.tiled", tiles, choices, tuple(sorted(packed)))
+
+
+def row_vectors(search: Search, tile: Tile) -> tuple[tuple[str, int], ...]:
+    """The choice of vectors, where a register tile's row is several."""
+    last = search.geometry.vector_axis
+    if last is None:
+        return ()
+    vector = vector_of(tile[last], CpuRates.of(search.device, search.geometry).lanes)
+    return (("vector", vector),) if vector < tile[last] else ()
 
 
 def _unrolled_window(search: Search, tile: Tile) -> tuple[tuple[str, int], ...]:

@@ -54,7 +54,7 @@ def _even(g: Geometry, rates: CpuRates) -> Rejection | None:
     last = g.vector_axis
     assert last is not None
     told = ("execution unit", f"rows of '{g.axes[last]}' that vectors do not divide")
-    if g.extents[last] < VECTORS * rates.lanes:
+    if g.extents[last] <= rates.lanes:
         return Rejection(*told, f"{g.extents[last]} elements", "a row that short is a vector")
     if max(lanes_filled(e, rates.lanes) for e in vector_tiles(g.extents[last], rates.lanes, VECTORS)) == 1:
         return Rejection(*told, str(g.extents[last]), "take recipe cpu.tiled")

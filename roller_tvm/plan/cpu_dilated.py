@@ -17,7 +17,7 @@ from ..model.cpu_dilated import dilated_estimate, strides
 from ..model.estimate import ProgramEstimate
 from ..model.geometry import Geometry, Tile, in_memory
 from .align import aligned_extents
-from .cpu import REGISTER_TILES, UNROLLED_LOADS, chunks_of, vector_extents
+from .cpu import REGISTER_TILES, UNROLLED_LOADS, chunks_of, single_vectors
 from .partition import NestShape
 from .program import RProgram
 from .search import Search
@@ -135,7 +135,8 @@ def _tiles(search: Search, rates: CpuRates, vector: bool) -> list[Tile]:
             if not vector and not whole:  # the compiler's vectors run over the steps
                 sizes = [steps[i]]
         elif i == g.vector_axis and vector:
-            sizes = vector_extents(extent, rates.lanes, 2)
+            sizes = single_vectors(extent, rates.lanes, 2)
+            sizes = [v for v in sizes if v % rates.lanes == 0] or sizes[:1]
         elif i in g.reduce and not vector:
             sizes = aligned_extents(extent, 0.0, most=rates.lanes)
         else:
@@ -163,6 +164,6 @@ def _program(search: Search, chunk: Tile, tile: Tile, vector: bool) -> RProgram:
     stored = next((a for a in reversed(output.spatial) if a.extent > 1), output.spatial[-1])
     of = output_axes(g.expression, g.stage, output, search.nest.inlined)
     lengths = {of[name]: length for name, length in zip(g.axes, chunk, strict=True) if name in of}
-    wide = max(e for e in vector_extents(lengths.get(stored.name, stored.extent), rates.lanes, 1))
+    wide = single_vectors(lengths.get(stored.name, stored.extent), rates.lanes, 1)[0]
     choices = tuple((f"unroll:{g.axes[i]}", tile[i]) for i in reversed(g.reduce) if tile[i] > 1)
     return search.program("cpu.dilated", tiles, (*choices, ("columns", int(not vector)), ("vector", wide)))

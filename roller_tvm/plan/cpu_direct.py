@@ -9,7 +9,7 @@ from ..model.cpu_direct import direct_estimate
 from ..model.estimate import ProgramEstimate
 from ..model.geometry import Geometry, Tile
 from .align import Rejection
-from .cpu import filled, vector_extents
+from .cpu import filled, single_vectors
 from .program import RProgram
 from .search import Search
 
@@ -23,11 +23,10 @@ def construct_direct(search: Search, top: int) -> list[tuple[RProgram, ProgramEs
     vectors, alone = [0], search.nest.output == search.nest.anchor
     uneven = last is not None and g.axes[last] in g.stage.uneven
     if last is not None and not uneven and not search.reject(_vectorisable(search, last)):
-        longest = vector_extents(g.extents[last], rates.lanes, 4)[-1]
         # Shorter ones too: TVM takes vectors apart that straddle blocks of a layout.
-        vectors = [v for v in (longest, 16, 8, 4) if v <= longest and g.extents[last] % v == 0]
+        vectors = single_vectors(g.extents[last], rates.lanes, 4)
         # Unless it is alone, a region is computed inside a vector's loop.
-        vectors = [v for v in dict.fromkeys(vectors) if alone or g.stage.axes[last].is_box(v)] or [0]
+        vectors = [v for v in vectors if alone or g.stage.axes[last].is_box(v)] or [0]
     only = last is not None and not uneven and all(g.extents[i] == 1 for i in g.spatial if i != last)
     for outer in range(len(g.spatial) + 1):
         for vector in vectors:
@@ -68,8 +67,8 @@ def _vectorisable(search: Search, last: int) -> Rejection | None:
     """Rule 1 on a CPU: an axis whose longest vector leaves more than half of the lanes idle is not worth it."""
     g = search.geometry
     lanes = CpuRates.of(search.device, g).lanes
-    longest = vector_extents(g.extents[last], lanes, 4)[-1]
-    if longest == g.extents[last] or 2 * filled(longest, lanes) >= 1:
+    longest = single_vectors(g.extents[last], lanes, 4)[0]
+    if 1 < longest == g.extents[last] or 2 * filled(longest, lanes) >= 1:
         return None
     return Rejection(
         "execution unit",

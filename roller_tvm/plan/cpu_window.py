@@ -10,7 +10,7 @@ from ..model.cpu_window import tile_cycles, window_estimate, window_use
 from ..model.estimate import ProgramEstimate
 from ..model.geometry import Geometry, Tile
 from .align import aligned_extents
-from .cpu import ALIKE, REGISTER_TILES, UNROLLED_LOADS, WINDOW, chunks_of, orders_of, vector_extents
+from .cpu import ALIKE, REGISTER_TILES, UNROLLED_LOADS, WINDOW, chunks_of, orders_of, row_vectors, vector_extents
 from .program import RProgram
 from .search import Search
 
@@ -88,4 +88,4 @@ def _program(search: Search, chunk: Tile, tile: Tile, order: tuple[int, ...]) ->
     tiles = (search.rtile("l2", chunk), search.rtile("register", tile))
     choices = tuple((f"order:{g.axes[axis]}", n) for n, axis in enumerate(order))
     choices += tuple((f"unroll:{g.axes[i]}", g.extents[i]) for i in reversed(g.reduce) if g.extents[i] > 1)
-    return search.program("cpu.window", tiles, choices)
+    return search.program("cpu.window", tiles, choices + row_vectors(search, tile))

@@ -1,8 +1,8 @@
 """StackTiles: register tiles of AVX-512 on the stack, where LLVM can make registers of them.
 
-TVM puts what a kernel keeps on the stack below 1 KiB only (nothing of the scope "local"), which 16 registers of 64 bytes
-are, and asks its workspace pool for the rest. LLVM then keeps sums in registers only within a loop of few accesses, else
-it stores each to memory whenever it changes: up to eight times the time of a depthwise convolution.
+TVM puts what a kernel keeps on the stack below 1 KiB only (nothing of the scope "local"): 16 registers of 64 bytes are
+that much, and it asks its workspace pool for them. LLVM then keeps sums in registers only in a loop of few accesses,
+else it stores each to memory whenever it changes: up to eight times the time of a depthwise convolution.
 """
 
 from __future__ import annotations

@@ -36,13 +36,14 @@ def set_threads(count: int) -> int:
     tvm = sys.modules.get("tvm")
     if tvm is None:
         return count
+    # With one thread TVM binds the caller to one CPU, and with it every process started later: to ask makes the pool.
+    cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
     now = int(tvm.get_global_func("runtime.NumThreads")())
     if now > count:
-        cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
         tvm.get_global_func("runtime.config_threadpool")(_BIG_CORES, count)
-        if cpus:  # with one thread TVM binds the caller to one CPU, and with it every process started later
-            os.sched_setaffinity(0, cpus)
         now = int(tvm.get_global_func("runtime.NumThreads")())
+    if cpus and os.sched_getaffinity(0) != cpus:
+        os.sched_setaffinity(0, cpus)
     if now < count:
         warnings.warn(
             f"TVM's pool has {now} threads here and cannot grow to {count}; if there are "

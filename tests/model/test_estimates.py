@@ -183,14 +183,14 @@ def test_sums_that_wait_leave_time_to_those_that_a_core_begins_meanwhile():
 
 
 def test_rows_of_no_vectors_are_the_compilers():
-    """Long rows of an odd length come near those that vectors divide; a reduction stays one by one."""
+    """Long rows of an odd length come near those that vectors divide (31: 1.9 times measured); sums stay one by one."""
     spec = device("avx2")
 
     def cycles(width, **words):
         geometry, _ = geometry_of("relu", shape=(64, width), **words)
         return stage_cycles(geometry, cpu.CpuRates.of(spec, geometry), 0).instructions / width
 
-    assert cycles(997) < 1.2 * cycles(992) and cycles(31) > 4 * cycles(32)
+    assert cycles(997) < 1.2 * cycles(992) and 1.5 * cycles(32) < cycles(31) < 3 * cycles(32)
     geometry, _ = geometry_of("reduce_sum", shape=(997, 64), axis=(1,))
     rates = cpu.CpuRates.of(spec, geometry)
     assert stage_cycles(geometry, rates, 0).chain == geometry.stage.points * rates.latency

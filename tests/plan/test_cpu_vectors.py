@@ -1,0 +1,51 @@
+"""Vectors of CPU plans: a register or less, or as many registers as LLVM halves a vector into."""
+
+import pytest
+
+from roller_tvm.expr.operators import operator
+from roller_tvm.plan import construct
+from roller_tvm.plan.cpu import single_vectors, vector_extents
+
+from .devices import device
+
+LANES = {"avx2": 8, "avx512": 16}
+EXPRESSIONS = {
+    "depthwise": lambda n: operator("depthwise_conv2d_nhwc", n=1, c=n, h=28, w=28, k=3, padding=1),
+    "conv": lambda n: operator("conv2d_nhwc", n=1, c=n, h=14, w=14, f=n, k=3, padding=1),
+    "matmul": lambda n: operator("matmul", m=64, n=n, k=128),
+    "pool": lambda n: operator("max_pool2d_nchw", n=1, c=8, h=n, w=n, k=3, padding=1),
+}
+
+
+def vector_of(program, last):
+    """Elements that one vector of the anchor has; 0 where the compiler makes them."""
+    if program.recipe == "cpu.direct":
+        return program.choice("vector")
+    return program.choice("vector", program.tile("register")[last])
+
+
+@pytest.mark.parametrize("on", LANES)
+@pytest.mark.parametrize("extent", [7, 13, 17, 23, 24, 40, 56, 67, 72, 88, 120, 144, 196, 1000])
+@pytest.mark.parametrize("name", EXPRESSIONS)
+def test_none_that_llvm_takes_apart(name, extent, on):
+    expression, lanes = EXPRESSIONS[name](extent), LANES[on]
+    seen = 0
+    for ranked in construct(expression, device(on), top=40).plans:
+        for program in ranked.plan.programs:
+            if program.recipe not in ("cpu.tiled", "cpu.window", "cpu.direct"):
+                continue
+            last = [a.name for a in expression.stage(program.anchor).spatial if a.extent > 1][-1]
+            vector, seen = vector_of(program, last), seen + 1
+            halved = (2 * lanes, 4 * lanes) if program.recipe == "cpu.direct" else ()
+            assert vector <= lanes or vector in halved, str(program)
+    assert seen
+
+
+@pytest.mark.parametrize("lanes", LANES.values())
+def test_lengths_divide_the_axis(lanes):
+    for extent in range(1, 400):
+        rows, singles = vector_extents(extent, lanes, 4), single_vectors(extent, lanes, 4)
+        assert rows and singles and all(extent % e == 0 for e in (*rows, *singles))
+        assert singles == sorted(singles, reverse=True) and rows == sorted(rows)
+        if extent % lanes == 0:
+            assert all(e % lanes == 0 for e in rows) and singles[0] % lanes == 0, "whole registers where they divide"
