@@ -29,6 +29,29 @@ _VIEWS = ("relax.reshape", "relax.memory.view")
 _IN_PLACE = ("relax.call_tir_inplace", "relax.call_inplace_packed")
 
 
+@relax.expr_functor.visitor
+class _InPlace(relax.PyExprVisitor):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = False
+
+    def visit_call_(self, op: Any) -> None:
+        self.found |= getattr(op.op, "name", "") in _IN_PLACE
+        super().visit_call_(op)
+
+
+def writes_in_place(func: Any) -> bool:
+    """Whether a Relax function writes into the memory of a value, so that what reads it must not be moved.
+
+    Examples
+    --------
+    >>> writes_in_place(mod["main"])  # doctest: +SKIP
+    """
+    look = _InPlace()
+    look.visit_expr(func)
+    return look.found
+
+
 @dataclass(frozen=True, eq=False)
 class Bound:
     """A binding of a dataflow block: a call that can be planned, something else, or another name of a tensor.

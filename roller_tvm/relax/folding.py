@@ -16,6 +16,7 @@ import tvm
 from tvm import relax
 
 from ..tir.nodes import structurally_equal
+from .blocks import writes_in_place
 from .constants import array_of
 
 #: Elementary operators that numpy computes as Relax does.
@@ -68,7 +69,8 @@ class Affine:
 class FoldScales:
     """Fold constants, batch normalisations and per-channel scales of every Relax function.
 
-    Put it before ``LegalizeOps``. Functions with branches, and half precision, are left as they are.
+    Put it before ``LegalizeOps``. Functions with branches, or that write in place, and half precision are left as they
+    are; so is arithmetic that no product or batch normalisation is before: its results stay what they are, bit by bit.
 
     Examples
     --------
@@ -84,7 +86,7 @@ class FoldScales:
             if isinstance(func, relax.Function) and not (func.attrs and "Primitive" in func.attrs):
                 counted = _Uses()
                 counted.visit_expr(func)
-                if not counted.branches:
+                if not counted.branches and not writes_in_place(func):
                     folded = _Folder(mod, counted).visit_expr(func)
                     result = _updated(result, var, folded)
         return result if result is mod else relax.transform.DeadCodeElimination()(result)
@@ -237,6 +239,10 @@ class _Folder(relax.PyExprMutator):
         if along is None:
             return None
         form = self._affine(left, axis)
+        if not isinstance(form.root, relax.Call):
+            return None  # nothing is saved
+        if name in ("relax.add", "relax.subtract") and rounds(along, str(value.ty.dtype)):
+            return None
         if name == "relax.multiply":
             return form.times(along)
         if name == "relax.divide":
@@ -278,6 +284,17 @@ class _Folder(relax.PyExprMutator):
                 laid = _laid(values, int(root.ty.ndim), form.axis).astype(kind)
                 root = self.builder_.emit(op(root, relax.const(laid, kind)))
         return root
+
+
+def rounds(term: np.ndarray, dtype: str) -> bool:
+    """Whether adding a term leaves no fraction: a model that takes it away again rounds with it.
+
+    Examples
+    --------
+    >>> rounds(np.float64(1.5 * 2**23), "float32"), rounds(np.float64(1000.0), "float32")
+    (True, False)
+    """
+    return bool(np.any(np.abs(term) * np.finfo(dtype).eps >= 1 / 2))
 
 
 def _exact(array: np.ndarray) -> Any:

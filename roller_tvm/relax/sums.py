@@ -12,11 +12,14 @@ import tvm
 from tvm import relax
 
 from ..tir.nodes import structurally_equal
+from .blocks import writes_in_place
 
 
 @tvm.transform.module_pass(opt_level=0, name="SumsAsAdditions")
 class SumsAsAdditions:
     """Replace sums over a stack by additions, and take away broadcasts to the shape that a tensor has.
+
+    Functions that write in place are left as they are.
 
     Examples
     --------
@@ -28,6 +31,8 @@ class SumsAsAdditions:
         result = mod
         for var, func in mod.functions_items():
             if isinstance(func, relax.Function) and not (func.attrs and "Primitive" in func.attrs):
+                if writes_in_place(func):
+                    continue
                 changed = _Rewriter(mod).visit_expr(func)
                 if not changed.same_as(func):
                     functions = dict(result.functions_items())

@@ -7,6 +7,7 @@ pytestmark = pytest.mark.relax
 tvm = pytest.importorskip("tvm")
 
 from tvm import relax, topi  # noqa: E402
+from tvm.script import tirx as T  # noqa: E402
 
 from roller_tvm.relax.folding import FoldScales  # noqa: E402
 
@@ -171,3 +172,60 @@ def test_constants_keep_their_type():
 def test_a_constant_of_nothing_is_no_scale():
     mod = module(lambda b, x: b.emit(OP.add(x, relax.const(np.zeros(0, "float32")))), (4, 0))
     assert operators(FoldScales()(mod)) == ["add"]
+
+
+@pytest.mark.parametrize("divisor", [41.0, 47.0, 3.0])
+def test_arithmetic_that_no_product_is_before_keeps_its_bits(divisor):
+    """x / 41 is not x * (1 / 41): floor(41 / 41) would be 0."""
+    mod = module(lambda b, x: b.emit(OP.floor(b.emit(OP.divide(x, relax.const(divisor))))), (64,))
+    x = (np.arange(64) * divisor).astype("float32")
+    assert operators(FoldScales()(mod)) == ["divide", "floor"]
+    assert (default(FoldScales()(mod), x)[0] == np.arange(64)).all()
+
+
+def test_what_is_added_to_round_stays():
+    """Adding 1.5 * 2**23 and taking it away again is how exporters write round()."""
+    magic, weight = relax.const(np.float32(1.5 * 2**23)), values(3, 4, 1, 1, low=-20, high=20)
+
+    def body(builder, x):
+        y = builder.emit(OP.nn.conv2d(x, relax.const(weight)))
+        return builder.emit(OP.subtract(builder.emit(OP.add(y, magic)), magic))
+
+    mod, x = module(body, (1, 4, 2, 2)), values(1, 4, 2, 2)
+    (found,) = default(FoldScales()(mod), x)
+    assert (found == np.round(found)).all() and np.abs(found).max() > 1
+
+
+@T.prim_func(s_tir=True, private=True)
+def ONE_MORE(a: T.handle):
+    A = T.match_buffer(a, (T.int64(8),), "float32")
+    for i in T.serial(T.int64(8)):
+        with T.sblock("one_more"):
+            at = T.axis.spatial(T.int64(8), i)
+            A[at] = A[at] + T.float32(1)
+
+
+@pytest.mark.parametrize("kind", ["scale", "stack"])
+def test_nothing_moves_past_what_writes_in_place(kind):
+    """A product of x, x itself counted up, and both added: x must be read before."""
+    from roller_tvm.relax import build
+
+    from .networks import LLVM
+
+    x = relax.Var("x", relax.TensorType((8,), "float32"))
+    builder = relax.BlockBuilder()
+    counted = builder.add_func(ONE_MORE, "one_more")
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            if kind == "scale":
+                before = builder.emit(OP.multiply(x, relax.const(2.0)))
+            else:
+                before = builder.emit(OP.stack([x, x], axis=0))
+            after = builder.emit(OP.call_tir_inplace(counted, (x,), [0], relax.TensorType((8,), "float32")))
+            if kind == "stack":
+                before = builder.emit(OP.sum(before, axis=[0]))
+            result = builder.emit_output(OP.add(before, after))
+        builder.emit_func_output(result)
+    given = np.arange(8, dtype="float32")
+    machine = relax.VirtualMachine(build(builder.get(), LLVM), tvm.cpu())
+    assert (machine["main"](tvm.runtime.tensor(given.copy())).numpy() == 3 * given + 1).all()
