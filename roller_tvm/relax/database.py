@@ -157,6 +157,8 @@ class Store:
 
         for name in (WORKLOADS, RECORDS):  # half a last line, of a process that was killed, would keep all from loading
             mend(folder / name)
+        if (folder / RECORDS).exists():
+            know_intrinsics(folder / RECORDS)
         try:
             return JSONDatabase(work_dir=str(folder), module_equality=module_equality)
         except Exception as error:
@@ -320,6 +322,21 @@ def intrinsics_of(line: str) -> list[str]:
     """
     (instructions, _), *_ = json.loads(line)
     return sorted({str(attributes[0]) for kind, _, attributes, _ in instructions if kind == "Tensorize"})
+
+
+def know_intrinsics(records: Path) -> None:
+    """Register what the traces of a file of records name: TVM reads none that names what it does not know.
+
+    Examples
+    --------
+    >>> know_intrinsics(Path("records/database_tuning_record.json"))  # doctest: +SKIP
+    """
+    for line in records.read_text().splitlines():
+        if '"Tensorize"' not in line:
+            continue
+        with contextlib.suppress(ValueError, TypeError, KeyError, IndexError):  # TVM's reader says what is wrong
+            for name in intrinsics_of(json.dumps(json.loads(line)[1])):
+                register(name)
 
 
 def check_replay(mod: Any, schedule: Any, target: Any, name: str) -> None:

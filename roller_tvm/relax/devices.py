@@ -45,10 +45,8 @@ def device_of(device: DeviceSpec | str | None, target: Any) -> DeviceSpec:
     TargetError
         If it is of another kind than what the target's code runs on.
     """
-    if isinstance(device, DeviceSpec):
-        found = device
-    else:
-        found = with_this_llvm(load_device(device) if device is not None else _of_target(str(target)))
+    found = device if isinstance(device, DeviceSpec) else load_device(device) if device else _of_target(str(target))
+    found = with_this_llvm(found)
     require_kind(found, str(target.kind.name), "device")
     return found
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from ..errors import BadInput, RecordError
 from ..models import last_line
 from ..tir.emulated import TakeHost
 from .alignment import UnalignedInputs
-from .database import for_other_kernels, mend
+from .database import for_other_kernels, know_intrinsics, mend
 from .devices import device_of, find_target
 from .dynamic import Buckets, Sizes
 from .folding import FoldScales
@@ -35,7 +36,7 @@ from .layout import PlanLayout
 from .lowered import require_lowered
 from .package import KERNELS
 from .reference import gpu_rules
-from .schedule import Report, ScheduleWithRoller
+from .schedule import SCHEDULED, Report, ScheduleWithRoller
 from .stack_tiles import StackTiles
 from .sums import SumsAsAdditions
 from .targets import make_target
@@ -133,7 +134,9 @@ def schedule(
         if fuse and target.kind.name != "llvm":
             mod = fuse(mod)
         if records is not None:
-            mod = relax.transform.MetaScheduleApplyDatabase()(mod)
+            left, mod = _left(mod), relax.transform.MetaScheduleApplyDatabase()(mod)
+            if database is not None and left and _left(mod) == left and list(records.get_all_tuning_records()):
+                _warn_of_no_record(left, database)
         mod = scheduler(mod)
         if target.kind.name == "llvm":  # weights packed for their schedules, now
             mod = pack_constants(mod)
@@ -290,11 +293,28 @@ def _database(given: Any, target: Any) -> Iterator[Any]:
     from tvm.s_tir import meta_schedule
 
     if given is None:
-        yield meta_schedule.Database.current()
+        if (current := meta_schedule.Database.current()) is not None:
+            _check_target(current, target, "the database in scope")
+        yield current
         return
-    database = _read(Path(given), target) if isinstance(given, (str, os.PathLike)) else given
-    with database:
-        yield database
+    if isinstance(given, (str, os.PathLike)):
+        given, where = _read(Path(given)), str(given)
+    else:
+        where = "database"
+    _check_target(given, target, where)
+    with given:
+        yield given
+
+
+def _left(mod: Any) -> int:
+    """How many functions are not scheduled yet."""
+    funcs = (f for _, f in mod.functions_items() if type(f).__name__ == "PrimFunc")
+    return sum(SCHEDULED not in (f.attrs or {}) for f in funcs)
+
+
+def _warn_of_no_record(functions: int, given: Any) -> None:
+    told = f"none of {functions} functions has a record in {given}: tuned for another model, device or layouts"
+    warnings.warn(f"{told}; Roller's plans are taken, not measured", RuntimeWarning, stacklevel=3)
 
 
 def _opened(files: Sequence[Path]) -> Any:
@@ -311,19 +331,21 @@ def _opened(files: Sequence[Path]) -> Any:
         return JSONDatabase(*map(str, copies))
 
 
-def _read(folder: Path, target: Any) -> Any:
-
+def _read(folder: Path) -> Any:
     files = [folder / "database_workload.json", folder / "database_tuning_record.json"]
     missing = [f.name for f in files if not f.is_file()]
     if missing:
         raise RecordError(f"has no {' and no '.join(missing)}", str(folder), "give the folder that tune_relax wrote")
+    know_intrinsics(files[1])
     try:
-        found = _opened(files)
+        return _opened(files)
     except Exception as error:  # whatever the reader stumbles over
         raise RecordError(f"cannot be read: {last_line(error)}", str(folder), "tune again into a new folder") from error
-    # A target is no part of a database's key: records of another would be applied without a word.
-    for other in {str(record.target) for record in found.get_all_tuning_records() if record.target is not None}:
+
+
+def _check_target(database: Any, target: Any, where: str) -> None:
+    """A target is no part of a database's key: records of another would be applied without a word."""
+    for other in {str(record.target) for record in database.get_all_tuning_records() if record.target is not None}:
         if for_other_kernels(other, str(target)):
             what = f"its records are for the target {other}, not for {target}"
-            raise RecordError(what, str(folder), "give that target, or the folder of this one")
-    return found
+            raise RecordError(what, where, "give that target, or the records of this one")
