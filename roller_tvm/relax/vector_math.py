@@ -9,16 +9,22 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-from tvm import tirx
+import tvm_ffi
+from tvm import s_tir, tirx
 
 from ..te import fits
 from ..te.numbering import dtype_of_node
+from ..tir.nodes import access_of, buffer_of, key
+
+#: Of functions of each other so many are rewritten: each repeats its argument about 20 times.
+NESTED = 2
 
 
 @tvm.transform.module_pass(opt_level=0, name="VectorMath")
 class VectorMath:
     """Write exp, erf, tanh and sigmoid of float32 as arithmetic, in every PrimFunc.
 
+    Of functions of each other (a chain of activations, a recurrence written out) the first two; the others stay calls.
     Results agree with the mathematics library's to a few units in the last place; infinities, not-a-numbers and
     ``exp(0) = 1`` stay what they are; ``exp`` below 1.2e-38 is 0. For targets of kind llvm; ``prepare`` and the
     pipeline "roller" have it, before tuning, so that a database matches.
@@ -44,17 +50,65 @@ def with_vector_math(func: Any) -> Any:
     --------
     >>> func = with_vector_math(func)  # doctest: +SKIP
     """
-    import tvm_ffi
-
-    return tvm_ffi.structural_map(func, (tvm.ir.Call, _arithmetic), order="post")
+    return tvm_ffi.structural_map(func, (tvm.ir.Call, _Rewriter(func).arithmetic), order="post")
 
 
-def _arithmetic(call: Any) -> Any:
-    name = str(getattr(call.op, "name", ""))
+class _Rewriter:
+    """A function's argument stands in it some twenty times, so of functions of functions only the first are rewritten.
+
+    Parameters
+    ----------
+    func : PrimFunc
+        What its blocks compute one by one may be inlined into each other, but for reductions.
+    """
+
+    def __init__(self, func: Any) -> None:
+        self._written: dict[Any, int] = {}  # of what is rewritten, how deep
+        self._alive: list[Any] = []  # whose addresses are keys
+        self._buffers: dict[Any, int] = {}
+        tvm_ffi.structural_walk(func.body, [(tirx.BufferStore, self._note), (s_tir.SBlock, self._stored)])
+
+    def _note(self, store: Any) -> None:
+        """How deep a buffer's values are, of blocks in the order in which they run."""
+        at = key(store.buffer)
+        self._buffers[at] = max(self._buffers.get(at, 0), self._depth(store.value))
+
+    def _stored(self, block: Any) -> None:
+        """What a reduction makes is kept, not written out where it is read."""
+        if block.init is not None:
+            self._buffers.update({key(buffer_of(region)): 0 for region in block.writes})
+
+    def _depth(self, e: Any) -> int:
+        """How many functions of each other an expression is, that are written out or will be."""
+        if (known := self._written.get(key(e))) is not None:
+            return known
+        if (access := access_of(e)) is not None:
+            return self._buffers.get(key(access[0]), 0)
+        inside = max((self._depth(part) for part in _parts(e)), default=0)
+        return min(inside + 1, NESTED) if _function(e) is not None else inside
+
+    def arithmetic(self, call: Any) -> Any:
+        """A call, its arguments rewritten already."""
+        function = _function(call)
+        if function is None or (depth := self._depth(call.args[0])) >= NESTED:
+            return call
+        made = function(call.args[0])
+        self._alive.append(made)
+        self._written[key(made)] = depth + 1
+        return made
+
+
+def _function(call: Any) -> Any:
+    """What computes a call, or None where it stays one."""
+    name = str(getattr(getattr(call, "op", None), "name", ""))
     function = _FUNCTIONS.get(name.rsplit(".", 1)[-1]) if name.startswith("tirx.") else None
-    if function is None or dtype_of_node(call) != "float32":
-        return call
-    return function(call.args[0])
+    return function if function is not None and dtype_of_node(call) == "float32" else None
+
+
+def _parts(e: Any) -> list[Any]:
+    """The expressions that an expression is made of."""
+    names = ("a", "b", "value", "condition", "true_value", "false_value")
+    return [*(getattr(e, name) for name in names if hasattr(e, name)), *getattr(e, "args", ())]
 
 
 def _number(value: float) -> Any:

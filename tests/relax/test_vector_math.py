@@ -105,3 +105,50 @@ def test_models_for_cpus_are_built_with_it_and_those_for_gpus_not():
     x = 3 * np.random.default_rng(5).standard_normal((4, 32, 48)).astype("float32")
     got = relax.VirtualMachine(build(mod, M.TARGET), tvm.cpu())["main"](x).numpy()
     np.testing.assert_allclose(got, M.answer(mod, x), rtol=2e-5, atol=2e-6)
+
+
+def chain(*names):
+    """Functions of each other, a block each, as fusing leaves them."""
+    first = last = te.placeholder((4, 8), name="x")
+    for name in names:
+        last = elementwise(last, getattr(tirx, name))
+    return te.create_prim_func([first, last])
+
+
+def elementwise(tensor, function):
+    return te.compute(tensor.shape, lambda i, j: function(tensor[i, j]))
+
+
+def test_of_functions_of_each_other_the_first_are_written_out():
+    """Each repeats its argument some twenty times: four of each other, and TVM took minutes."""
+    text = with_vector_math(chain("tanh", "sigmoid", "exp", "tanh", "exp")).script()
+    assert "T.sigmoid(" not in text and text.count("T.tanh(") == 1 and text.count("T.exp(") == 2
+    x = te.placeholder((4, 8), name="x")
+    one = te.compute((4, 8), lambda i, j: tirx.exp(tirx.tanh(tirx.exp(tirx.tanh(x[i, j])))))
+    text = with_vector_math(te.create_prim_func([x, one])).script()
+    assert text.count("T.tanh(") == 1 and text.count("T.exp(") == 1
+
+
+def test_functions_beside_each_other_are_all_written_out():
+    """An LSTM's cell: three of them side by side, then one of their sum."""
+    gates = [te.placeholder((4, 8), name=f"g{n}") for n in range(4)]
+    cell = te.compute((4, 8), lambda i, j: tirx.sigmoid(gates[0][i, j]) + tirx.sigmoid(gates[1][i, j])
+                      * tirx.tanh(gates[2][i, j]))  # fmt: skip
+    out = te.compute((4, 8), lambda i, j: tirx.sigmoid(gates[3][i, j]) * tirx.tanh(cell[i, j]))
+    text = with_vector_math(te.create_prim_func([*gates, out])).script()
+    assert "T.tanh(" not in text and "T.sigmoid(" not in text
+
+
+def totals(tensor):
+    """Of each row, wherever it was."""
+    k = te.reduce_axis((0, 8))
+    total = te.compute((4,), lambda i: te.sum(tensor[i, k], k))
+    return te.compute((4, 8), lambda i, j: total[i] * 0.5)
+
+
+def test_sums_are_kept_and_what_is_made_of_them_is_new():
+    x = te.placeholder((4, 8), name="x")
+    last = x
+    for _ in range(4):
+        last = totals(elementwise(last, tirx.exp))
+    assert "T.exp(" not in with_vector_math(te.create_prim_func([x, last])).script()
