@@ -145,13 +145,32 @@ def _inputs(args: argparse.Namespace, wanted: dict[str, tuple[tuple[int | str, .
     for name, (open_shape, dtype) in wanted.items():
         shape = tuple(e if isinstance(e, int) else extents.get(e, 1) for e in open_shape)
         if name in given:
-            result[name] = given[name].astype(dtype)
+            result[name] = _cast(name, given[name], dtype, args.inputs)
         elif args.fill_mode == "random" and np.issubdtype(np.dtype(dtype), np.floating):
             result[name] = rng.random(shape).astype(dtype)
         else:
             known = {"zeros": np.zeros(shape, dtype), "ones": np.ones(shape, dtype)}
             result[name] = known.get(args.fill_mode, rng.integers(0, 2, shape).astype(dtype))
     return result
+
+
+def _cast(name: str, array: Any, dtype: str, where: str) -> Any:
+    """An input in the model's type; of whole numbers none may become another.
+
+    Raises
+    ------
+    BadInput
+        A value that the type cannot hold.
+    """
+    with np.errstate(all="ignore"):
+        cast = array.astype(dtype)
+        whole = np.issubdtype(np.dtype(dtype), np.integer) or np.dtype(dtype) == np.bool_
+        kept = not whole or bool(np.all(cast.astype(array.dtype) == array))
+    if not kept:
+        lost = array[cast.astype(array.dtype) != array].flat[0]
+        what = f"'{name}' has {lost} ({array.dtype}), which the model's {dtype} cannot hold"
+        raise BadInput(what, where, f"give an array of {dtype}")
+    return cast
 
 
 def _bind(extents: dict[str, int], name: str, got: tuple[int, ...], shape: tuple[int | str, ...], where: str) -> None:

@@ -18,6 +18,9 @@ from tvm.relax.utils import copy_with_new_vars
 from ..errors import BadInput, UsageError, must_be
 from ..tir.nodes import structurally_equal
 
+#: Name of the function that chooses, until it takes the old one's place.
+_CHOOSING = "roller_tvm_choosing"
+
 Sizes = Mapping[str, Sequence[int]]
 
 
@@ -70,13 +73,14 @@ class Buckets:
 
     def transform_module(self, mod: Any, _context: Any) -> Any:
         """The module with the copies, and the function choosing among them."""
+        names = [str(v.name_hint) for v, f in mod.functions_items() if isinstance(f, relax.Function)]
+        if self.func_name not in names:
+            what = f"the module has no function '{self.func_name}'"
+            raise BadInput(what, "buckets", f"it has {', '.join(names) or 'none'}: Buckets(sizes, func_name=...)")
         func = mod[self.func_name]
         known = symbols_of(func)
         sizes = _named(self.sizes, known, self.func_name)
-        builder = relax.BlockBuilder(tvm.IRModule(
-            {v: f for v, f in mod.functions_items() if v.name_hint != self.func_name}, attrs=mod.attrs,
-            global_infos=mod.global_infos,
-        ))  # fmt: skip
+        builder = relax.BlockBuilder(mod)
         plain = func.without_attr("global_symbol") if func.attrs and "global_symbol" in func.attrs else func
         copies = []
         for values in itertools.product(*sizes.values()):
@@ -86,8 +90,15 @@ class Buckets:
             own = copy_with_new_vars(own)  # what depends on no open extent would be one variable in all copies
             copies.append((chosen, builder.add_func(own, name), own))
         default = builder.add_func(copy_with_new_vars(plain), f"{self.func_name}_any")
-        _add_dispatcher(builder, self.func_name, func, known, copies, default)
-        return relax.transform.Normalize()(builder.get())
+        _add_dispatcher(builder, _CHOOSING, func, known, copies, default)
+        made = builder.get()
+        functions = {v: f for v, f in made.functions_items() if v.name_hint != _CHOOSING}
+        result = tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+        # Under the old one's variable, which others may call.
+        result.update_func(
+            mod.get_global_var(self.func_name), made[_CHOOSING].with_attr("global_symbol", self.func_name)
+        )
+        return relax.transform.Normalize()(result)
 
 
 def _add_dispatcher(

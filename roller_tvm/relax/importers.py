@@ -359,6 +359,9 @@ def _inputs(mod: Any, names: list[str] | None) -> dict[str, tuple[tuple[int | st
         if not isinstance(var.ty, relax.TensorType):
             told = f"input '{name}' is no tensor but {var.ty}"
             raise UnsupportedOperator(told, remedy="give a module whose 'main' takes tensors alone")
+        if var.ty.shape is None and var.ty.ndim != 0:
+            told = f"input '{name}' has {'a rank' if var.ty.ndim < 0 else 'extents'} that nothing tells"
+            raise UnsupportedOperator(told, remedy="give its parameter a shape; of extents that change, names: (n, 64)")
         shape = var.ty.shape if var.ty.shape is not None else ()
         found[name] = (tuple(map(_extent, shape)), str(var.ty.dtype))
     return found

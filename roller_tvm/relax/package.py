@@ -168,9 +168,14 @@ def _no_device(kind: str, path: Path) -> BadInput:
 
 
 def arrays_of(value: Any) -> Iterator[Any]:
-    """The tensors of a result, which may be a tuple of tuples."""
+    """The tensors of a result, which may be a tuple of tuples; shapes and numbers as arrays."""
+    import tvm_ffi
+
     if hasattr(value, "numpy"):
         yield value.numpy()
+        return
+    if isinstance(value, (int, float, tvm_ffi.Shape)):
+        yield np.asarray(value if isinstance(value, (int, float)) else [int(e) for e in value])
         return
     for one in value:
         yield from arrays_of(one)

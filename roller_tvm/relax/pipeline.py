@@ -243,11 +243,9 @@ def build(
     """
     _require_relax(mod)  # TVM would build PrimFuncs as they are, without a word
     if params:
-        mod = relax.transform.BindParams("main", _tensors(params))(mod)
-    full, outer = make_target(target), _context()
-    take = TakeHost()
-    instruments = [*(outer.instruments or []), *([take.instrument] if full.kind.name == "cuda" else [])]
-    with tvm.transform.PassContext(opt_level=outer.opt_level, config=_copying_ahead(full), instruments=instruments):
+        mod = relax.transform.BindParams("main", _bindable(mod, params))(mod)
+    full, take = make_target(target), TakeHost()
+    with _taking(take) if full.kind.name == "cuda" else contextlib.nullcontext():
         pipeline = roller_pipeline(full, database, device, buckets, tf32=tf32, fuse_rtasks=fuse_rtasks)
         executable = tvm.compile(mod, full, relax_pipeline=pipeline)
     setattr(executable, KERNELS, take.kernels(executable))
@@ -261,16 +259,45 @@ def _require_relax(mod: Any) -> None:
         raise BadInput("has no Relax function", "module", remedy)
 
 
-def _context() -> Any:
-    return tvm.transform.PassContext.current()
+def _bindable(mod: Any, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Weights as tensors, of the shapes and types that ``main`` takes.
+
+    Raises
+    ------
+    BadInput
+        Nothing takes one, or not as it is.
+    """
+    main = next((f for v, f in mod.functions_items() if v.name_hint == "main"), None)
+    taken = {str(p.name): p.ty for p in getattr(main, "params", ())}
+    tensors = _tensors(params)
+    for name, tensor in tensors.items():
+        if name not in taken:
+            what = f"'main' takes no parameter '{name}'" if main is not None else "the module has no 'main' to take it"
+            raise BadInput(what, "params", f"it takes {', '.join(taken)}" if taken else "bind them in the module")
+        shape = getattr(taken[name], "shape", None)
+        wanted = None if shape is None else [int(e) if hasattr(e, "value") else None for e in shape]
+        dtype = str(getattr(taken[name], "dtype", ""))
+        fits = wanted is None or (
+            len(wanted) == len(tensor.shape) and all(w in (None, g) for w, g in zip(wanted, tensor.shape, strict=True))
+        )
+        if not fits or dtype not in ("", str(tensor.dtype)):
+            what = f"'{name}' is {list(map(int, tensor.shape))} of {tensor.dtype}, 'main' takes {taken[name]}"
+            raise BadInput(what, "params", "give it in that shape and type")
+    return tensors
 
 
-def _copying_ahead(target: Any) -> dict[str, Any]:
-    """The options in scope; copies that a plan has run ahead do so (cp.async) only where this one is set."""
-    config = dict(_context().config)
-    if target.kind.name == "cuda":
-        config.setdefault("tirx.use_async_copy", True)
-    return config
+def _taking(take: TakeHost) -> Any:
+    """The context in scope, with what takes host code, and copies that run ahead where a plan has them (cp.async).
+
+    A context of its own: what instruments of the outer one gather, they are told to finish when it ends.
+    """
+    outer = tvm.transform.PassContext.current()
+    config = {"tirx.use_async_copy": True, **dict(outer.config)}
+    return tvm.transform.PassContext(
+        opt_level=outer.opt_level, config=config, instruments=[*(outer.instruments or []), take.instrument],
+        required_pass=[str(name) for name in outer.required_pass],
+        disabled_pass=[str(name) for name in outer.disabled_pass],
+    )  # fmt: skip
 
 
 def _target(target: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 import tvm
 
 from ..device import DeviceSpec
+from ..errors import TargetError
 from ..models import last_line
 from ..tir.candidates import Candidates, make_candidates
 from ..tir.nodes import parameters, structural_hash, structurally_equal
@@ -74,7 +75,7 @@ class ScheduleWithRoller:
     Parameters
     ----------
     target : Target, dict or str, optional
-        By default the target in whose scope the pass runs, or the function's own.
+        By default the target in whose scope the pass runs; a function's own, where it has one, goes first.
     device : DeviceSpec or str, optional
         By default the one that follows from the target.
     top : int
@@ -112,13 +113,14 @@ class ScheduleWithRoller:
             if type(func).__name__ != "PrimFunc":
                 continue
             name = str(var.name_hint)
-            func_target = find_target(self.target, func)
+            own = _own_target(func)
+            func_target = find_target(self.target) if own is None else own
             alike = done.setdefault(structural_hash(_bare(func)), [])
             same = next((d for d in alike if structurally_equal(d[0], _bare(func))), None)
             if same is not None:  # networks repeat themselves
                 scheduled, note = same[1], replace(same[2], name=name)
             else:
-                device = device_of(self.device, func_target)
+                device = self._device(func_target, own is not None)
                 found = make_candidates(func, device, self.top, constant_parameters(func), name, self.tf32)
                 scheduled, note = _best(found, name, func_target)
                 alike.append((_bare(func), scheduled, note))
@@ -130,6 +132,20 @@ class ScheduleWithRoller:
             changed.update_func(var, func)
         report.seconds = time.perf_counter() - start
         return changed
+
+    def _device(self, target: Any, own: bool) -> DeviceSpec:
+        """The device that was given, but for a function of another kind of target, which has its own."""
+        try:
+            return device_of(self.device, target)
+        except TargetError:
+            if own:
+                return device_of(None, target)
+            raise
+
+
+def _own_target(func: Any) -> Any:
+    """The target that a function is for whatever the module is built for: the host's, say; None where it has none."""
+    return func.attrs["target"] if func.attrs and "target" in func.attrs else None
 
 
 def _bare(func: Any) -> Any:
