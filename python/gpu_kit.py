@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -45,12 +46,19 @@ def main(words: list[str] | None = None) -> int:
     from roller_tvm.errors import RollerError
     from roller_tvm.kit.run import QUICK, Run, Settings
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a report is written, and the card let go
     if args.report:
-        return finish(json.loads((args.out / "results.json").read_text(encoding="utf-8")), args.out)
+        try:
+            kept = json.loads((args.out / "results.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            print(f"{args.out / 'results.json'} cannot be read: {error}", file=sys.stderr)
+            return 2
+        return finish(kept, args.out)
     given = {"seconds": args.seconds, "top": args.top, "silence_s": args.silence}
     options = {**(QUICK if args.quick else {}), **{k: v for k, v in given.items() if v is not None}}
     try:
         args.out.mkdir(parents=True, exist_ok=True)
+        keep_older(args.out)
         settings = Settings(card=args.card, driver=args.driver, torch=not args.no_torch, **options)
         run = Run(args.KIT.resolve(), args.out.resolve(), settings, lambda text: print(text, flush=True))
         results = run.all()
@@ -61,6 +69,19 @@ def main(words: list[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     return finish(results, args.out)
+
+
+def keep_older(out: Path) -> None:
+    """Move the results of an earlier run with a card aside: a later one may find none."""
+    path = out / "results.json"
+    try:
+        had_card = bool(json.loads(path.read_text(encoding="utf-8"))["card"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    if had_card:
+        number = next(n for n in range(1, 10_000) if not (out / f"results.{n}.json").exists())
+        path.rename(out / f"results.{number}.json")
+        print(f"the earlier results are now {out / f'results.{number}.json'}", flush=True)
 
 
 def finish(results: dict, out: Path) -> int:

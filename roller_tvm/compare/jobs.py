@@ -57,8 +57,9 @@ def run_job(
         job.write_text(json.dumps({"edge": edge, "function": function, "arguments": dict(arguments)}))
         with (log or Path(folder, "log")).open("ab") as said:
             env = {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(os.path.abspath(p) for p in sys.path))}
-            # Workers of peers inherit it: all that is compared has the same threads, and none waits for a download.
-            env |= {"TVM_NUM_THREADS": str(threads), "TOPHUB_LOCATION": "NONE"}
+            # Workers of peers inherit it: all that is compared has the same threads, none waits for a download, and
+            # what a killed process leaves lying goes with the folder.
+            env |= {"TVM_NUM_THREADS": str(threads), "TOPHUB_LOCATION": "NONE", "TMPDIR": folder}
             process = subprocess.Popen(
                 [sys.executable, "-m", "roller_tvm.compare.child", str(job), str(reply), str(os.getpid())],
                 stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=env, start_new_session=True)  # fmt: skip

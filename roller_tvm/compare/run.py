@@ -191,11 +191,11 @@ class Comparison:
             path.with_suffix(".json").unlink(missing_ok=True)
 
     def _remove_work(self, digest: str, label: str) -> None:
-        """Remove what a tuner keeps to go on with: names end in the trials, ``curve.64.jsonl`` or a folder ``64``."""
+        """Remove what a tuner keeps to go on with: names with the trials in them, ``curve.64.jsonl``, a folder ``64``."""
         name, _, trials = label.partition(":")
         folder = self.request.folder / "work" / f"{digest}.{name}"
         for kept in list(folder.iterdir()) if folder.is_dir() else ():
-            if kept.stem.rpartition(".")[2] != trials:
+            if trials not in kept.name.split("."):
                 continue
             if kept.is_dir():
                 shutil.rmtree(kept, ignore_errors=True)

@@ -46,7 +46,10 @@ PACKAGE = Path(__file__).resolve().parent.parent
 _MAKES = ("expr", "device", "plan", "model", "lower", "te", "tir", "toolchain",
           "rammer", "relax",
           *(f"kit/{name}.py" for name in ("build", "graphs", "archive", "cases", "reference", "inputs")))  # fmt: skip
-_RUNS = ("__init__.py", "errors.py", "stats.py", "svg.py", "version.py", "device", "expr", "kit", "model", "plan")
+_RUNS = (
+    "__init__.py", "errors.py", "stats.py", "svg.py", "version.py", "device", "expr", "kit", "measure/__init__.py",
+    "measure/lifeline.py", "model", "plan",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from roller_tvm.device import load_device
 from roller_tvm.device.arch import arch_number
 from roller_tvm.device.cache import write_whole
 from roller_tvm.errors import BadInput
@@ -89,15 +91,17 @@ class Run:
         self.kit, self.out, self.settings, self.say = kit, out, settings, say
         self.start = time.monotonic()
         self.end = self.start + settings.seconds - REPORT_S
-        own = ["--card", str(settings.card), *(["--driver", settings.driver] if settings.driver else [])]
+        card = ["--card", str(settings.card), "--parent", str(os.getpid())]
+        own = [*card, *(["--driver", settings.driver] if settings.driver else [])]
         self.desk = Desk(_python("worker", *own), out / "worker.log", settings.silence_s)
-        self.torch = Desk(_python("torch_side", "--card", str(settings.card)), out / "torch.log", settings.silence_s)
+        self.torch = Desk(_python("torch_side", *card), out / "torch.log", settings.silence_s)
         self.operators: dict[str, KitOperator] = {}
         self.lost = 0
         self.results: dict[str, Any] = {
             "version": 1, "made_by": f"roller-tvm {__version__}", "status": "started", "settings": asdict(settings),
             "when": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()), "python": sys.version.split()[0],
-            "card": None, "profile": None, "torch": None, "operators": {}, "lost": [], "seconds": {}, "clocks": [],
+            "card": None, "profile": None, "torch": None, "operators": {}, "unread": [], "lost": [],
+            "seconds": {}, "clocks": [],
         }  # fmt: skip
 
     def all(self) -> dict[str, Any]:
@@ -166,7 +170,13 @@ class Run:
 
     def _read_kit(self, archs: Sequence[str]) -> None:
         self.results["arch"] = arch = arch_for(self.desk.facts["arch"], archs)
-        found = [read_operator(p) for p in sorted((self.kit / arch).glob("*.zip")) if p.name != ARCHIVE]
+        found = []
+        for path in sorted((self.kit / arch).glob("*.zip")):
+            try:
+                found += [read_operator(path)] if path.name != ARCHIVE else []
+            except BadInput as error:  # one that cannot be read is not worth a run of the others
+                self.results["unread"].append({"file": path.name, "why": error.what})
+                self.say(f"          {path.name}: {error.what}")
         if not found:
             raise BadInput(f"has no operators for {arch}", str(self.kit), REMEDY)
         by_case = {o.case: o for o in found}
@@ -231,6 +241,7 @@ class Run:
         operator = self.operators[name]
         path = archive_path(self.kit, self.results["arch"], operator.case)
         begun, lost = False, 0
+        self._skip_what_waits(operator, plans)
         while todo := [r for r in ranks if "verdict" not in plans[str(r)]]:
             spot = not any(p.get("verdict") in ("right", "wrong") for p in plans.values())  # else seen to be right
             task = {"do": "operator", "kit": str(self.kit), "arch": self.results["arch"], "path": str(path),
@@ -254,6 +265,16 @@ class Run:
                 self._note(name, error)
         return begun
 
+    def _skip_what_waits(self, operator: KitOperator, plans: dict[str, Any]) -> None:
+        """Fused blocks wait for each other: on a card of fewer units than planned for, some for ever."""
+        if operator.reference.kernel != UNFUSED:
+            return
+        units, planned = self.desk.facts["units"], load_device(operator.device).units
+        for plan in operator.plans:
+            if plan.variant != UNFUSED and units < planned:
+                why = f"its blocks wait for each other on {planned} units, this card has {units}: make a kit for it"
+                plans[str(plan.rank)].update({"verdict": "skipped", "why": why})
+
     def _note(self, what: str, error: WorkerLost) -> None:
         """A worker was lost; too many in a row, and the card is given up."""
         self.results["lost"].append({"task": what, "at": error.at, "why": error.what})
@@ -267,10 +288,13 @@ class Run:
             return
         try:
             self.torch.worker(until)
-        except (WorkerLost, TimeIsUp) as error:
+        except TimeIsUp:
+            return  # asked again when there is more
+        except WorkerLost as error:
             self.results["torch"] = {"why": error.what}
             return
         self.results["torch"] = {**self.torch.facts}
+        lost = 0
         for name, operator in self.operators.items():
             found = self.results["operators"][name]["torch"]
             if found or time.monotonic() >= until or operator.reference.kernel == UNFUSED:
@@ -278,10 +302,14 @@ class Run:
             try:
                 for result in self.torch.ask({"case": asdict(operator.case), "budget_us": BEST_US}, until):
                     found[result.pop("mode")] = result
+                lost = 0
             except TimeIsUp:
                 return
             except WorkerLost as error:
-                found[operator.case.dtype] = {"why": f"{error.what} (at {error.at})"}
+                found[operator.case.dtype], lost = {"why": f"{error.what} (at {error.at})"}, lost + 1
+                if lost >= MOST_LOST:  # each takes an import of torch
+                    self.results["torch"]["why"] = f"given up after {lost} operators in a row: {error.what}"
+                    return
 
 
 def kit_archs(kit: Path) -> list[str]:

@@ -17,6 +17,7 @@ from roller_tvm.errors import RollerError
 from roller_tvm.kit.bench import profile
 from roller_tvm.kit.card import DeviceCard
 from roller_tvm.kit.measure import Bench, answer
+from roller_tvm.measure.lifeline import tie_to_parent
 
 #: Where containers and WSL put the driver without telling the loader.
 ELSEWHERE = tuple(f"/usr/{at}/libcuda.so.1" for at in ("local/nvidia/lib64", "local/nvidia/lib", "lib/wsl/lib"))
@@ -65,8 +66,11 @@ def work(tasks: TextIO, said: TextIO, ordinal: int, libraries: tuple[str, ...]) 
 def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Used by gpu_kit.py.")
     parser.add_argument("--card", type=int, default=0)
+    parser.add_argument("--parent", type=int, help="process with which this one dies")
     parser.add_argument("--driver", default="", help="the CUDA driver's library; tests give another")
     args = parser.parse_args(words)
+    if args.parent is not None:
+        tie_to_parent(args.parent)
     said = sys.stdout
     sys.stdout = sys.stderr  # what else prints must not stand between the answers
     return work(sys.stdin, said, args.card, (args.driver,) if args.driver else (*LIBRARIES, *ELSEWHERE))

@@ -105,7 +105,8 @@ def test_a_tuner_that_hangs_is_given_up(tmp_path):
 
 def test_only_what_is_done_again_is_forgotten(tmp_path):
     first, second = (Case(name, "matmul", f"m=8 n=8 k={k}") for name, k in (("good", 8), ("other", 9)))
-    kept = ("curve.64.jsonl", "records.64.json", "curve.1000.jsonl", "records.1000.json", "dense.x86.0.64.json")
+    kept = ("curve.64.jsonl", "records.64.json", "curve.1000.jsonl", "records.1000.json", "dense.x86.0.64.json",
+            "records.64.packed.json")  # fmt: skip
     with Comparison(request(tmp_path)) as comparison:
         for case in (first, second):
             for label in ("ansor:64", "ansor:1000"):

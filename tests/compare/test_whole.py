@@ -5,6 +5,7 @@ import importlib.util
 import json
 import math
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -260,3 +261,26 @@ def test_a_model_that_onnxruntime_cannot_run_is_no_harm_to_others(tmp_path):
     assert own["file"] and other["file"] and other["case"]["title"] == "doubled, NHWC"
     assert json.loads((tmp_path / other["file"]).read_text())["layout"] == "NHWC"
     assert "another layout" in network["reason"]
+
+
+def test_outputs_that_are_no_numbers_are_no_reference(tmp_path):
+    with pytest.raises(MeasureError, match="output 1 has no finite number"):
+        running.keep_reference([np.ones(3), np.full(3, np.nan)], tmp_path / "reference.npz")
+    running.keep_reference([np.array([1.0, np.inf]), np.zeros(0), np.arange(3)], tmp_path / "reference.npz")
+    assert (tmp_path / "reference.npz").exists()
+
+
+def test_a_first_run_that_compiles_is_no_slow_model(monkeypatch, capsys):
+    """Each implementation has the same runs to warm up; torch.compile's first takes seconds."""
+    runs = []
+
+    def run():
+        runs.append(0.02 if runs else 3.0)
+
+    opened = SimpleNamespace(open=lambda: SimpleNamespace(run=run))
+    monkeypatch.setattr(latency.Runnable, "read", lambda _path: opened)
+    monkeypatch.setattr(latency, "_timed", lambda run: run() or runs[-1])
+    monkeypatch.setattr("sys.stdin", ["block\n"])
+    latency.serve(None)
+    assert json.loads(capsys.readouterr().out.splitlines()[-1]) == [0.02] * latency.BLOCK
+    assert len(runs) == 2 + latency.WARM + latency.BLOCK

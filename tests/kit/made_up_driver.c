@@ -39,7 +39,7 @@ int cuDeviceGetAttribute(int *v, int a, int d) {
   const char *minor = getenv("MADE_UP_ARCH");
   int arch = minor ? atoi(minor) : 90;
   switch (a) {
-    case 75: *v = arch / 10; break; case 76: *v = arch % 10; break; case 16: *v = 4; break; case 10: *v = 32; break;
+    case 75: *v = arch / 10; break; case 76: *v = arch % 10; break; case 16: *v = getenv("MADE_UP_UNITS") ? atoi(getenv("MADE_UP_UNITS")) : 132; break; case 10: *v = 32; break;
     case 1: *v = 1024; break; case 39: *v = 2048; break; case 106: *v = 32; break; case 82: case 12: *v = 65536; break;
     case 8: *v = 49152; break; case 97: *v = 232448; break; case 81: *v = 233472; break; case 111: *v = 1024; break;
     case 38: *v = 1 << 20; break; case 13: *v = 1500000; break; default: *v = 1000;

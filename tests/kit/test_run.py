@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -65,7 +67,7 @@ def test_all_is_well(driver, tmp_path):
     # A card that does every benchmark in the same time is not believed; what the driver tells of it is.
     assert results["profile"]["refused"] and "not believed" in said
     spec = load_file(tmp_path / "out/device.toml")
-    assert (spec.units, spec.arch, spec.source) == (4, "sm_90", "estimated")
+    assert (spec.units, spec.arch, spec.source) == (132, "sm_90", "estimated")
     assert spec.peak("float16", tensor=True) == pytest.approx(results["profile"]["tensor"]["float16"])
 
 
@@ -185,3 +187,66 @@ def test_no_kit_or_none_for_the_card(driver, tmp_path):
     (kit / "sm_90" / "E1.float32.zip").write_bytes(b"half a file")
     code, said, _ = run(kit, tmp_path / "out3", driver)
     assert code == 3 and "E1.float32.zip" in said and "make gpu-kit" in said
+
+
+def test_fused_blocks_do_not_wait_on_a_card_with_fewer_units(driver, tmp_path):
+    kit = make_kit(tmp_path / "kit", {})
+    add_graph(kit, "F0", ["near us=5", "right us=6", "right us=9"])
+    _, _, results = run(kit, tmp_path / "out", driver, MADE_UP_UNITS="114")
+    assert verdicts(results, "F0") == ["skipped", "right"]
+    assert "on 132 units, this card has 114: make a kit for it" in why(results, "F0")
+
+
+def test_an_archive_that_cannot_be_read_costs_itself_alone(driver, tmp_path):
+    kit = make_kit(tmp_path / "kit", {"E1": ["right us=7"], "E2": ["right us=7"]})
+    broken = next(p for p in sorted(kit.glob("sm_90/*.zip")) if "E2" in p.name)
+    broken.write_bytes(broken.read_bytes()[:100])
+    code, said, results = run(kit, tmp_path / "out", driver)
+    assert verdicts(results, "E1") == ["right"] and "E2.float32" not in results["operators"]
+    assert [u["file"] for u in results["unread"]] == [broken.name] and broken.name in said
+    assert code == 0 and results["status"] == "done"
+
+
+def test_earlier_results_of_a_card_are_kept(driver, tmp_path):
+    kit = make_kit(tmp_path / "kit", {"E1": ["right us=7"]})
+    run(kit, tmp_path / "out", driver)
+    _, said, results = run(kit, tmp_path / "out", driver, MADE_UP_NO_DEVICE="1")
+    assert results["card"] is None and "the earlier results are now" in said
+    assert json.loads((tmp_path / "out/results.1.json").read_text())["card"]["units"] == 132
+
+
+def test_a_report_of_nothing_says_so(tmp_path):
+    words = [sys.executable, str(SCRIPT), "--report", "--out", str(tmp_path / "nowhere")]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 2 and "results.json cannot be read" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a parent's death is a signal on Linux")
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_a_worker_goes_with_its_parent(how, driver, tmp_path):
+    """One that hangs in a kernel would hold the card for ever."""
+    kit = make_kit(tmp_path / "kit", {"E1": ["right us=7"]})
+    words = [SCRIPT, kit, "--out", tmp_path / "out", "--driver", driver, "--no-torch"]
+    command = [sys.executable, *map(str, words)]
+    parent = subprocess.Popen(command, stdout=subprocess.DEVNULL, env={**os.environ, "MADE_UP_HANGS": "1"})
+    until, workers = time.monotonic() + 60, []
+    while time.monotonic() < until and not workers:
+        children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
+        workers = [int(n) for n in children if b"roller_tvm.kit.worker" in Path(f"/proc/{n}/cmdline").read_bytes()]
+        time.sleep(0.1)
+    time.sleep(1.0)  # it ties itself to its parent first of all
+    parent.send_signal(how)
+    parent.wait(60)
+    gone = [pid for pid in workers if not _running(pid)]
+    until = time.monotonic() + 20
+    while time.monotonic() < until and gone != workers:
+        gone = [pid for pid in workers if not _running(pid)]
+        time.sleep(0.1)
+    assert workers and gone == workers
+
+
+def _running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False

@@ -121,10 +121,11 @@ def tune(
         work = made(place / "work" / f"{digest}.{tuner}")
         told = importlib.import_module(module).build(model, output, tuner, trials, target, work)
     reference = place / MODELS / f"{digest}.reference.npz"
-    if not reference.exists() and tuner not in (*OTHERS, "untuned"):  # onnxruntime has none: what TVM's own kernels say
-        plain = place / MODELS / f"{digest}.reference.so"
-        own = importlib.import_module(module).build(model, plain, "untuned", 0, target, work)["file"]
-        keep_reference(Runnable(module, str(Path(own).resolve()), model["inputs"], threads).open().outputs(), reference)
+    if not reference.exists() and tuner != "untuned":  # onnxruntime has none: what TVM's own kernels say
+        plain, own = place / MODELS / f"{digest}.reference.so", f"{edge}.whole"
+        work = made(place / "work" / f"{digest}.untuned")
+        file = importlib.import_module(own).build(model, plain, "untuned", 0, target, work)["file"]
+        keep_reference(Runnable(own, str(Path(file).resolve()), model["inputs"], threads).open().outputs(), reference)
     file = str(Path(told.pop("file")).resolve())
     runnable = Runnable(module, file, model["inputs"], threads)
     told = {"seconds": math.nan, **told}

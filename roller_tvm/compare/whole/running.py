@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from roller_tvm.errors import MeasureError
+
 #: Largest error allowed, relative to the largest magnitude of the reference's output.
 TOLERANCE = 1e-3
 Arrays = Mapping[str, np.ndarray]
@@ -116,7 +118,17 @@ def read_inputs(path: Path) -> dict[str, np.ndarray]:
 
 
 def keep_reference(outputs: Sequence[np.ndarray], path: Path) -> None:
-    """What other outputs are compared with."""
+    """What other outputs are compared with.
+
+    Raises
+    ------
+    MeasureError
+        An output is no number anywhere: what computes nothing would agree.
+    """
+    for number, output in enumerate(outputs):
+        if output.size and np.issubdtype(output.dtype, np.floating) and not np.isfinite(output).any():
+            remedy = "give inputs on which the model computes numbers"
+            raise MeasureError(f"output {number} has no finite number, so nothing can be compared", path.name, remedy)
     part = path.with_name(f"part.{path.name}")
     np.savez(part, *outputs)
     part.replace(path)
