@@ -191,7 +191,7 @@ class Comparison:
             path.with_suffix(".json").unlink(missing_ok=True)
 
     def _remove_work(self, digest: str, label: str) -> None:
-        """Remove what a tuner keeps to go on with: names with the trials in them, ``curve.64.jsonl``, a folder ``64``."""
+        """Remove what a tuner keeps to go on with, the trials in its name: ``curve.64.jsonl``, a folder ``64``."""
         name, _, trials = label.partition(":")
         folder = self.request.folder / "work" / f"{digest}.{name}"
         for kept in list(folder.iterdir()) if folder.is_dir() else ():
