@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from latency import latencies
 
-from roller_tvm.compare.whole.running import TOLERANCE, relative_error
+from roller_tvm.compare.whole.running import TOLERANCE, keep_inputs, relative_error
 from roller_tvm.compare.whole.zoo import Prepared
 from roller_tvm.errors import WrongAnswer
 from roller_tvm.tvm_env import line
@@ -80,7 +80,7 @@ def compare(model: Prepared, variants: Sequence[Variant], expected: Sequence[np.
 def measure(model: Prepared, variants: Sequence[Variant], threads: int, folder: Path, seconds: float) -> None:
     """Latencies, taken in turns by processes of their own (see latency.py)."""
     inputs = folder / f"{model.path.stem}.inputs.npz"
-    np.savez(inputs, **model.inputs)
+    keep_inputs(model.inputs, inputs)
     own = [v for v in variants if v.library]
     reference, *times = latencies(model.path, [v.library for v in own], inputs, threads, seconds)
     for variant, taken in zip(own, times, strict=True):

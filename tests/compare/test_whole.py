@@ -284,3 +284,11 @@ def test_a_first_run_that_compiles_is_no_slow_model(monkeypatch, capsys):
     latency.serve(None)
     assert json.loads(capsys.readouterr().out.splitlines()[-1]) == [0.02] * latency.BLOCK
     assert len(runs) == 2 + latency.WARM + latency.BLOCK
+
+
+def test_inputs_by_name_are_read_as_a_user_keeps_them(tmp_path):
+    x, names = np.ones(2, np.float32), np.arange(3)
+    np.savez(tmp_path / "own.npz", x=x)
+    keep_inputs({"x": x, "names": names}, tmp_path / "kept.npz")
+    assert running.read_inputs(tmp_path / "own.npz")["x"].tolist() == [1.0, 1.0]
+    assert running.read_inputs(tmp_path / "kept.npz")["names"].tolist() == [0, 1, 2]

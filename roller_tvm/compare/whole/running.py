@@ -103,7 +103,7 @@ def keep_inputs(inputs: Arrays, path: Path) -> None:
 
 
 def read_inputs(path: Path) -> dict[str, np.ndarray]:
-    """What `keep_inputs` wrote.
+    """What `keep_inputs` wrote, or a user's own archive of arrays by name.
 
     Examples
     --------
@@ -114,6 +114,8 @@ def read_inputs(path: Path) -> dict[str, np.ndarray]:
     {'file': array([0, 1])}
     """
     with np.load(path) as arrays:
+        if "names" not in arrays.files:
+            return dict(arrays)
         return {str(name): arrays[f"arr_{n}"] for n, name in enumerate(arrays["names"])}
 
 
