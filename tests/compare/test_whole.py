@@ -4,6 +4,7 @@ import doctest
 import importlib.util
 import json
 import math
+import os
 import sys
 from types import SimpleNamespace
 
@@ -292,3 +293,24 @@ def test_inputs_by_name_are_read_as_a_user_keeps_them(tmp_path):
     keep_inputs({"x": x, "names": names}, tmp_path / "kept.npz")
     assert running.read_inputs(tmp_path / "own.npz")["x"].tolist() == [1.0, 1.0]
     assert running.read_inputs(tmp_path / "kept.npz")["names"].tolist() == [0, 1, 2]
+
+
+@pytest.mark.skipif(len(latency.CPUS) < 2, reason="needs two CPUs")
+def test_a_process_that_tvm_gave_one_cpu_times_on_all(tmp_path, monkeypatch):
+    """onnxruntime's two threads on one CPU took four times as long."""
+    before = os.sched_getaffinity(0)
+    keep_inputs({"x": np.ones(2, np.float32)}, tmp_path / "in.npz")
+    (tmp_path / "tells_cpus.py").write_text(
+        "import os\nfrom roller_tvm.compare.whole.running import Running\n"
+        "def open_model(file, inputs, threads):\n"
+        "    file.write_text(','.join(map(str, sorted(os.sched_getaffinity(0)))))\n"
+        "    return Running(lambda: None, list)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    Runnable("tells_cpus", str(tmp_path / "cpus"), str(tmp_path / "in.npz"), 2).write(tmp_path / "model.json")
+    try:
+        os.sched_setaffinity(0, {latency.CPUS[0]})
+        latency.in_turns([tmp_path / "model.json"], 0.01)
+    finally:
+        os.sched_setaffinity(0, before)
+    assert (tmp_path / "cpus").read_text() == ",".join(map(str, latency.CPUS))
