@@ -301,10 +301,10 @@ def test_a_process_that_tvm_gave_one_cpu_times_on_all(tmp_path, monkeypatch):
     before = os.sched_getaffinity(0)
     keep_inputs({"x": np.ones(2, np.float32)}, tmp_path / "in.npz")
     (tmp_path / "tells_cpus.py").write_text(
-        "import os\nfrom roller_tvm.compare.whole.running import Running\n"
+        "import os, time\nfrom roller_tvm.compare.whole.running import Running\n"
         "def open_model(file, inputs, threads):\n"
         "    file.write_text(','.join(map(str, sorted(os.sched_getaffinity(0)))))\n"
-        "    return Running(lambda: None, list)\n"
+        "    return Running(lambda: time.sleep(0.01), list)\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     Runnable("tells_cpus", str(tmp_path / "cpus"), str(tmp_path / "in.npz"), 2).write(tmp_path / "model.json")
