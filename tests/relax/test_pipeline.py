@@ -18,9 +18,9 @@ from roller_tvm.errors import BadInput, RecordError  # noqa: E402
 from roller_tvm.relax import ScheduleWithRoller  # noqa: E402
 from roller_tvm.relax.lowered import NotFused, require_lowered  # noqa: E402
 from roller_tvm.relax.pipeline import build, prepare, schedule  # noqa: E402
+from roller_tvm.relax.stack_tiles import MARK  # noqa: E402
 from roller_tvm.relax.tasks import extract_tasks  # noqa: E402
 from roller_tvm.relax.tuning import tune  # noqa: E402
-from roller_tvm.relax.stack_tiles import MARK  # noqa: E402
 
 from . import modules  # noqa: E402
 from .networks import LLVM, classifier, default, module, run, values  # noqa: E402
