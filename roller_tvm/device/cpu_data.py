@@ -93,6 +93,17 @@ def simd_named(name: str) -> Simd | None:
     return next((s for s in simd_table() if s.name == name), None)
 
 
+def register_file_bytes() -> int:
+    """Vector registers of the widest instruction set: what is no larger can be a register tile of some CPU.
+
+    Examples
+    --------
+    >>> register_file_bytes()
+    2048
+    """
+    return max(s.vector_bytes * s.registers for s in simd_table())
+
+
 def simd_of_mcpu(mcpu: str) -> Simd | None:
     """The widest instruction set that LLVM uses for this -mcpu; None for a CPU that is not listed."""
     return next((s for s in simd_table() if mcpu == s.mcpu or mcpu in s.cpus), None)

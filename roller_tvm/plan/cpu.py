@@ -49,22 +49,6 @@ def window_axes(geometry: Geometry) -> list[int]:
     ]
 
 
-def vector_extents(extent: int, lanes: int, most: int) -> list[int]:
-    """Extents that the vector axis of an unrolled tile may have, smallest first: up to `most` equal vectors.
-
-    Whole registers where they divide the axis, else vectors that fill half of one, else what fills it best.
-
-    Examples
-    --------
-    >>> vector_extents(64, 16, 4), vector_extents(12, 16, 4), vector_extents(24, 16, 2), vector_extents(17, 16, 4)
-    ([16, 32, 64], [12], [8, 12, 24], [1])
-    """
-    sizes = [e for e in aligned_extents(extent, 0.0, most=lanes * most) if vectors(e, lanes) <= most]
-    best = max(lanes_filled(e, lanes) for e in sizes)
-    least = best if best == 1 else min(best, 0.5)
-    return [e for e in sizes if lanes_filled(e, lanes) >= least]
-
-
 def single_vectors(extent: int, lanes: int, most: int) -> list[int]:
     """Lengths of one vector that divide an axis, the longest first, where TVM is given it whole.
 
@@ -76,24 +60,29 @@ def single_vectors(extent: int, lanes: int, most: int) -> list[int]:
     ([64, 32, 16, 8, 4], [16, 8, 4], [12, 8, 4], [10, 8, 4])
     """
     longest = vector_of(extent, lanes)
-    count = 1
-    while longest == lanes and 2 * count <= most and extent % (2 * count * lanes) == 0:
-        count *= 2
-    lengths = [lanes * 2**n for n in reversed(range(count.bit_length()))] if longest == lanes else [longest]
-    return list(dict.fromkeys([*lengths, *(v for v in (16, 8, 4) if v <= longest and extent % v == 0)]))
+    several = [n * lanes for n in (4, 2) if n <= most and extent % (n * lanes) == 0]
+    return list(dict.fromkeys([*several, longest, *(v for v in (16, 8, 4) if v <= longest and extent % v == 0)]))
 
 
-def vector_tiles(extent: int, lanes: int, most: int) -> list[int]:
-    """Extents of a register tile along the vector axis: up to `most` equal vectors, those that fill registers best.
+def vector_tiles(extent: int, lanes: int, most: int, enough: float = 1.0) -> list[int]:
+    """Extents of a register tile along the vector axis, smallest first: up to `most` equal vectors.
+
+    Parameters
+    ----------
+    enough : float
+        Where no vectors fill registers, also those that fill this share of one; else what fills it best alone.
 
     Examples
     --------
     >>> vector_tiles(64, 16, 4), vector_tiles(24, 16, 4), vector_tiles(1000, 16, 4)
     ([16, 32, 64], [12, 24], [10, 20, 40])
+    >>> vector_tiles(64, 16, 4, 0.5), vector_tiles(24, 16, 2, 0.5), vector_tiles(17, 16, 4, 0.5)
+    ([16, 32, 64], [8, 12, 24], [1])
     """
     sizes = [e for e in aligned_extents(extent, 0.0, most=lanes * most) if vectors(e, lanes) <= most]
     best = max(lanes_filled(e, lanes) for e in sizes)
-    return [e for e in sizes if lanes_filled(e, lanes) == best]
+    least = best if best == 1 else min(best, enough)
+    return [e for e in sizes if lanes_filled(e, lanes) >= least]
 
 
 def filled(extent: int, lanes: int) -> float:

@@ -8,17 +8,13 @@ from __future__ import annotations
 
 from math import ceil
 
-from ..model.cpu import CpuRates, lanes_filled, tiled_estimate
+from ..model.cpu import CpuRates, tiled_estimate
 from ..model.cpu_axpy import axpy_cost
 from ..model.estimate import ProgramEstimate
 from ..model.geometry import Geometry, Tile
 from .align import Rejection, capacity
-from .cpu import vector_tiles
 from .program import RProgram
 from .search import Search
-
-# Vectors of the shortest row that is worth a loop of its own.
-VECTORS = 2
 
 
 def construct_axpy(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
@@ -56,7 +52,7 @@ def _even(g: Geometry, rates: CpuRates) -> Rejection | None:
     told = ("execution unit", f"rows of '{g.axes[last]}' that vectors do not divide")
     if g.extents[last] <= rates.lanes:
         return Rejection(*told, f"{g.extents[last]} elements", "a row that short is a vector")
-    if max(lanes_filled(e, rates.lanes) for e in vector_tiles(g.extents[last], rates.lanes, VECTORS)) == 1:
+    if g.extents[last] % rates.lanes == 0:
         return Rejection(*told, str(g.extents[last]), "take recipe cpu.tiled")
     if any(last in op.axes and op.stride_of(last) != 1 or last in op.guard_axes for op in g.operands):
         return Rejection(*told, "elements apart, or checked one by one", "store the operand in another layout")

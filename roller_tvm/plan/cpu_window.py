@@ -10,9 +10,12 @@ from ..model.cpu_window import tile_cycles, window_estimate, window_use
 from ..model.estimate import ProgramEstimate
 from ..model.geometry import Geometry, Tile
 from .align import aligned_extents
-from .cpu import ALIKE, REGISTER_TILES, UNROLLED_LOADS, WINDOW, chunks_of, orders_of, row_vectors, vector_extents
+from .cpu import ALIKE, REGISTER_TILES, UNROLLED_LOADS, WINDOW, chunks_of, orders_of, row_vectors, vector_tiles
 from .program import RProgram
 from .search import Search
+
+# Of a register: vectors that fill less of one are not worth an unrolled tile where others do.
+HALF = 0.5
 
 
 def slides_only(geometry: Geometry) -> bool:
@@ -43,7 +46,7 @@ def window_tiles(search: Search, rates: CpuRates) -> list[Tile]:
         if i in g.reduce:
             sizes = [1]
         elif i == g.vector_axis:
-            sizes = vector_extents(extent, rates.lanes, 2)
+            sizes = vector_tiles(extent, rates.lanes, 2, HALF)
         else:
             sizes = aligned_extents(extent, 0.0, most=rates.registers // 2) if i in sliding else [1]
         options.append([e for e in sizes if g.stage.axes[i].is_box(e)] or [1])

@@ -14,10 +14,10 @@ import tvm
 from tvm import tirx
 from tvm.tirx import compilation_pipeline as pipelines
 
+from ..device.cpu_data import register_file_bytes
+
 #: Of a PrimFunc: it is to be built so.
 MARK = "roller_tvm.stack_tiles"
-#: A buffer as large as all vector registers of a CPU can be a register tile: 32 of 64 bytes (AVX-512).
-REGISTER_FILE_BYTES = 32 * 64
 #: The pipeline that ``tvm.compile`` asks for by default, and how it is told to leave an allocation as it is.
 _PIPELINE, _ON_THE_STACK = "s_tir", "disable_lower_builtin"
 _BITS_OF_A_BYTE = 8
@@ -45,7 +45,7 @@ class StackTiles:
 
 
 def with_stack_tiles(func: Any) -> Any:
-    """A flattened PrimFunc whose buffers up to `REGISTER_FILE_BYTES` TVM is told to leave on the stack.
+    """A flattened PrimFunc whose buffers up to the largest register file TVM is told to leave on the stack.
 
     Examples
     --------
@@ -62,7 +62,7 @@ def _on_the_stack(allocated: Any) -> Any:
         return allocated
     dtype = tvm.DataType(str(buffer.dtype))
     size = prod(int(extent) for extent in buffer.shape) * dtype.bits * dtype.lanes // _BITS_OF_A_BYTE
-    if size > REGISTER_FILE_BYTES:
+    if size > register_file_bytes():
         return allocated
     told = dict(allocated.annotations) | {_ON_THE_STACK: tirx.const(True, "bool")}
     return tirx.AllocBuffer(buffer, told)

@@ -1,28 +1,42 @@
-"""Rewriting lowered functions right before TVM hands them to LLVM, where no pass of a user's context comes."""
+"""BeforeLlvm: ways to rewrite lowered functions right before TVM hands them to LLVM, where no pass of a user is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
+from .switch import Switch
+
 _BUILD = "target.build.llvm"
+#: Ways that stand before TVM's code generator, once a process.
+_STANDING: set[Any] = set()
 
 
-def before_llvm(active: Callable[[], bool], rewrite: Callable[[Any], Any]) -> None:
-    """Have every PrimFunc rewritten that is built for LLVM while something is active; to be called once a process.
+class BeforeLlvm(Switch):
+    """A context in which every PrimFunc that is built for LLVM is rewritten before."""
 
-    Examples
-    --------
-    >>> before_llvm(WideIndices.active, with_wide_indices)  # doctest: +SKIP
-    """
+    @staticmethod
+    def rewritten(func: Any) -> Any:
+        """The lowered function in this way."""
+        raise NotImplementedError
+
+    @classmethod
+    def install(cls) -> None:
+        """Have TVM's code generator ask."""
+        if cls not in _STANDING:
+            _STANDING.add(cls)
+            _stand_before(cls)
+
+
+def _stand_before(way: type[BeforeLlvm]) -> None:
+    """Outside of the context, TVM's code generator gets what it would have got."""
     import tvm
 
     generate = tvm.get_global_func(_BUILD)
 
     def build(mod: Any, target: Any) -> Any:
-        if not active():
+        if not way.active():
             return generate(mod, target)
-        made = {var: rewrite(f) if isinstance(f, tvm.tir.PrimFunc) else f for var, f in mod.functions.items()}
+        made = {var: way.rewritten(f) if isinstance(f, tvm.tir.PrimFunc) else f for var, f in mod.functions.items()}
         return generate(tvm.IRModule(made, attrs=mod.attrs), target)
 
     tvm.register_func(_BUILD, build, override=True)

@@ -8,18 +8,15 @@ else it stores each to memory whenever it changes: up to eight times the time of
 from __future__ import annotations
 
 from contextvars import ContextVar
-from functools import cache
 from typing import Any
 
-from .before_llvm import before_llvm
-from .switch import Switch
+from ..device.cpu_data import register_file_bytes
+from .before_llvm import BeforeLlvm
 
-#: A workspace as large as all vector registers of a CPU can be a register tile: 32 of 64 bytes (AVX-512).
-REGISTER_FILE_BYTES = 32 * 64
 _BITS_OF_A_BYTE = 8
 
 
-class StackTiles(Switch):
+class StackTiles(BeforeLlvm):
     """Kernels that are built for LLVM in this context keep what fits into the registers on the stack.
 
     What they compute is the same. Schedules and records know nothing of it, so that what TVM, Ansor and Roller schedule
@@ -39,18 +36,13 @@ class StackTiles(Switch):
     state = ContextVar("roller_stack_tiles", default=False)
 
     @staticmethod
-    def install() -> None:
-        """Have TVM's code generator ask."""
-        _install()
-
-
-@cache
-def _install() -> None:
-    before_llvm(StackTiles.active, with_stack_tiles)
+    def rewritten(func: Any) -> Any:
+        """The lowered function in this way."""
+        return with_stack_tiles(func)
 
 
 def with_stack_tiles(func: Any) -> Any:
-    """A lowered PrimFunc whose workspaces up to `REGISTER_FILE_BYTES` are on the stack.
+    """A lowered PrimFunc whose workspaces up to the largest register file are on the stack.
 
     Examples
     --------
@@ -80,7 +72,7 @@ class _Workspaces:
         if not isinstance(node, tir.LetStmt) or _called(node.value) != "tir.TVMBackendAllocWorkspace":
             return
         size = node.value.args[2]
-        if isinstance(size, tir.IntImm) and size.value <= REGISTER_FILE_BYTES:
+        if isinstance(size, tir.IntImm) and size.value <= register_file_bytes():
             dtype = _dtype(node.var)
             self.elements[node.var] = size.value * _BITS_OF_A_BYTE // (dtype.bits * dtype.lanes)
 

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import re
 from contextvars import ContextVar
-from functools import cache
 from typing import Any
 
-from .before_llvm import before_llvm
-from .switch import Switch
+from .before_llvm import BeforeLlvm
 
 _INT32 = re.compile(r"int32(?=$|x)")
 
 
-class WideIndices(Switch):
+class WideIndices(BeforeLlvm):
     """Kernels that are built for LLVM in this context compute addresses in 64 bits.
 
     What they compute is the same: an index that fits into 32 bits is the same number in 64. Schedules and records know
@@ -38,14 +36,9 @@ class WideIndices(Switch):
     state = ContextVar("roller_wide_indices", default=False)
 
     @staticmethod
-    def install() -> None:
-        """Have TVM's code generator ask."""
-        _install()
-
-
-@cache
-def _install() -> None:
-    before_llvm(WideIndices.active, with_wide_indices)
+    def rewritten(func: Any) -> Any:
+        """The lowered function in this way."""
+        return with_wide_indices(func)
 
 
 def with_wide_indices(func: Any) -> Any:

@@ -4,7 +4,7 @@ import pytest
 
 from roller_tvm.expr.operators import operator
 from roller_tvm.plan import construct
-from roller_tvm.plan.cpu import single_vectors, vector_extents
+from roller_tvm.plan.cpu import single_vectors, vector_tiles
 
 from .devices import device
 
@@ -44,7 +44,7 @@ def test_none_that_llvm_takes_apart(name, extent, on):
 @pytest.mark.parametrize("lanes", LANES.values())
 def test_lengths_divide_the_axis(lanes):
     for extent in range(1, 400):
-        rows, singles = vector_extents(extent, lanes, 4), single_vectors(extent, lanes, 4)
+        rows, singles = vector_tiles(extent, lanes, 4, 0.5), single_vectors(extent, lanes, 4)
         assert rows and singles and all(extent % e == 0 for e in (*rows, *singles))
         assert singles == sorted(singles, reverse=True) and rows == sorted(rows)
         if extent % lanes == 0:

@@ -8,9 +8,10 @@ tvm = pytest.importorskip("tvm")
 
 from tvm import relax, te  # noqa: E402
 
+from roller_tvm.device.cpu_data import register_file_bytes  # noqa: E402
 from roller_tvm.relax import StackTiles, build  # noqa: E402
 from roller_tvm.relax.pipeline import prepare, schedule  # noqa: E402
-from roller_tvm.relax.stack_tiles import MARK, REGISTER_FILE_BYTES  # noqa: E402
+from roller_tvm.relax.stack_tiles import MARK  # noqa: E402
 
 from .networks import LLVM, module  # noqa: E402
 
@@ -55,7 +56,7 @@ def test_the_numbers_are_the_same(rows, columns, dtype):
 
 
 def test_what_fits_into_the_registers_and_no_more():
-    fits, larger = tiled(16, REGISTER_FILE_BYTES // 64), tiled(16, REGISTER_FILE_BYTES // 32)
+    fits, larger = tiled(16, register_file_bytes() // 64), tiled(16, register_file_bytes() // 32)
     assert workspaces(fits) == workspaces(larger) == workspaces(marked(larger)) == 1
     assert workspaces(marked(fits)) == 0
 

@@ -10,9 +10,10 @@ tvm = pytest.importorskip("tvm")
 
 from tvm import relay, te, tir  # noqa: E402
 
-from roller_tvm import auto_scheduler  # noqa: E402
+from roller_tvm.device.cpu_data import register_file_bytes  # noqa: E402
 from roller_tvm.relay import StackTiles, build  # noqa: E402
-from roller_tvm.relay.stack_tiles import REGISTER_FILE_BYTES  # noqa: E402
+
+from .drop_in import built_by_drop_in  # noqa: E402
 
 WIDE = "llvm -mcpu=core-avx2"
 
@@ -61,7 +62,7 @@ def test_the_numbers_are_the_same(rows, columns, dtype):
 
 
 def test_what_fits_into_the_registers_and_no_more():
-    fits, larger = tiled(16, REGISTER_FILE_BYTES // 64), tiled(16, REGISTER_FILE_BYTES // 32)
+    fits, larger = tiled(16, register_file_bytes() // 64), tiled(16, register_file_bytes() // 32)
     assert workspaces(made(*fits, False)) and not workspaces(made(*fits, True))
     assert text(made(*larger, True)) == text(made(*larger, False)), "nothing small in it: nothing is rewritten"
 
@@ -83,11 +84,7 @@ def test_build_and_the_drop_in_have_it(tmp_path):
     log.write_text("")
 
     def drop_in(**options):
-        tvm.relay.backend.te_compiler.get().clear()
-        with auto_scheduler.ApplyHistoryBest(str(log), **options), tvm.transform.PassContext(
-            opt_level=3, config={"relay.backend.use_auto_scheduler": True}
-        ):
-            return workspaces(relay.build(mod, "llvm"))
+        return workspaces(built_by_drop_in(mod, log, **options))
 
     assert not drop_in() and drop_in(stack_tiles=False)
     ours = [workspaces(build(mod, None, "llvm", str(log), stack_tiles=on)) for on in (True, False)]

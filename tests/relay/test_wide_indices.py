@@ -10,9 +10,10 @@ pytestmark = pytest.mark.tvm
 
 from tvm import relay, te, tir  # noqa: E402
 
-from roller_tvm import auto_scheduler  # noqa: E402
 from roller_tvm.relay import WideIndices, build  # noqa: E402
 from roller_tvm.relay.wide_indices import with_wide_indices  # noqa: E402
+
+from .drop_in import built_by_drop_in  # noqa: E402
 
 
 def text(module):
@@ -124,11 +125,7 @@ def test_build_and_the_drop_in_have_it(tmp_path):
     log.write_text("")
 
     def drop_in(**options):
-        tvm.relay.backend.te_compiler.get().clear()
-        with auto_scheduler.ApplyHistoryBest(str(log), **options), tvm.transform.PassContext(
-            opt_level=3, config={"relay.backend.use_auto_scheduler": True}
-        ):
-            return text(relay.build(mod, "llvm").get_lib())
+        return text(built_by_drop_in(mod, log, **options).get_lib())
 
     assert drop_in() != drop_in(wide_indices=False) == drop_in(wide_indices=False, vector_math=False)
     ours = [text(build(mod, None, "llvm", str(log), wide_indices=on).get_lib()) for on in (True, False)]
