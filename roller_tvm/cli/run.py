@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from roller_tvm.cli.line import add_line_argument, edge_of
 from roller_tvm.cli.model import say
 from roller_tvm.cli.reference import compare, expected
 from roller_tvm.errors import BadInput, UsageError
+from roller_tvm.measure.kernel_times import KernelTime, kernel_table
 
 SEED = 0
 
@@ -51,6 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="compare the outputs with those of an .npz file, or of a model (ONNX: by onnxruntime) on the same inputs",
     )
     parser.add_argument("--print-time", action="store_true", help="measure and print the execution times")
+    told = "print what each kernel takes of a run, observed call by call (--repeat runs)"
+    parser.add_argument("--profile", action="store_true", help=told)
     parser.add_argument(
         "--print-top", type=int, metavar="N", help="print the N largest values and their indices"
     )
@@ -69,8 +73,8 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(
                 f"--{name.replace('_', '-')} must be 1 or more (got {value})", remedy="leave it out"
             )
-    if args.emulate and (args.print_time or args.device):
-        which = "--print-time" if args.print_time else "--device"
+    if args.emulate and (args.print_time or args.profile or args.device):
+        which = "--print-time" if args.print_time else "--profile" if args.profile else "--device"
         raise UsageError("--emulate says nothing about time, and is its own device", which, f"leave {which} out")
     if args.unchecked and not args.emulate:
         raise UsageError("--unchecked goes with --emulate", remedy="leave it out")
@@ -97,15 +101,19 @@ def run(args: argparse.Namespace) -> int:
     elif args.emulate:
         say("the outputs were compared with nothing: --expect model.onnx, or --expect outputs.npz")
     times: list[float] = []
-    if args.print_time:
-        with pinned_calling_thread():
+    kernels: list[KernelTime] = []
+    with pinned_calling_thread() if args.print_time or args.profile else nullcontext():
+        if args.print_time:
             times = model.times(inputs, args.number, args.repeat)
+        if args.profile:
+            kernels = model.kernel_times(inputs, args.repeat)
     if args.json:
         print(
             json.dumps(
                 {
                     "outputs": [_statistics(o) for o in outputs],
                     "times_s": times,
+                    "kernels": [row.to_json() for row in kernels],
                     "device": model.kind,
                     "threads": threads,
                     "agrees": agreed or None,
@@ -127,6 +135,8 @@ def run(args: argparse.Namespace) -> int:
     if times:
         say(f"{model.kind}, {threads} threads, {args.repeat} repeats of {args.number} runs")
         print(_summary(times))
+    if args.profile:
+        print(kernel_table(kernels))
     return 0
 
 

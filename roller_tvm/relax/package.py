@@ -8,14 +8,17 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..errors import BadInput, DiskFull, ToolchainError, UsageError
+from ..measure.kernel_times import KernelTime, kernel_times
 from ..models import last_line
 from ..tvm_env import import_relax_tvm
+from .watch import Watch
 
 SUFFIX = ".so"
 #: Name and shape (an open extent by its name) and dtype of each input of ``main``.
@@ -129,7 +132,8 @@ class LoadedModel:
             self.device = self._device(tvm, path)
             # Shapes, and what else the host looks at, stay on the CPU.
             devices = [self.device] if self.kind == "cpu" else [self.device, tvm.cpu()]
-            self.machine = relax.VirtualMachine(library, devices)
+            self._new_machine = partial(relax.VirtualMachine, library, devices)
+            self.machine = self._new_machine()
             signature = self.machine[SIGNATURE]()
         except (RuntimeError, AttributeError, OSError, ValueError, TypeError) as error:
             if lacking := re.search(r"load_from_bytes\.(\w+)", str(error)):  # TVM has no runtime for it here
@@ -160,6 +164,18 @@ class LoadedModel:
         """Seconds a run, `repeat` times the mean of `number` runs."""
         clock = self.machine.time_evaluator("main", self.device, number=number, repeat=repeat)
         return [float(t) for t in clock(*self._arguments(inputs)).results]
+
+    def kernel_times(self, inputs: Mapping[str, Any], repeat: int) -> list[KernelTime]:
+        """What each kernel takes of a run, over `repeat` runs that are observed call by call."""
+        arguments, watch = self._arguments(inputs), Watch(self.device)
+        machine = self._new_machine()
+        machine["main"](*arguments)
+        machine.set_instrument(watch)
+        runs = []
+        for _ in range(repeat):
+            machine["main"](*arguments)
+            runs.append(watch.taken())
+        return kernel_times(runs)
 
 
 def _no_device(kind: str, path: Path) -> BadInput:

@@ -8,17 +8,21 @@ import os
 import re
 import tarfile
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from roller_tvm.errors import BadInput, DiskFull, ToolchainError, UsageError
+from roller_tvm.errors import BadInput, DiskFull, ToolchainError, TvmLineError, UsageError
+from roller_tvm.measure.kernel_times import Call, KernelTime, kernel_times, tensor_words
 from roller_tvm.tvm_env import import_relay_tvm
 
 # What is inside a package, in TVMC's names.
 LIBRARY, GRAPH, PARAMS = "mod.so", "mod.json", "mod.params"
 #: An attribute of what `building.build` returns for cuda: the kernels' source, which `run --emulate` takes.
 KERNELS = "roller_tvm_kernels"
+#: What TVM makes an executor with that tells what each kernel takes.
+DEBUG = "tvm.graph_executor_debug.create"
 REMEDY = "give what 'roller-tvm compile', or tvmc, wrote (.tar or .so)"
 SUFFIXES = (".tar", ".so")
 
@@ -118,6 +122,7 @@ class LoadedModel:
                 self.device = self._device(tvm, path)
                 self.module = graph_executor.create(graph, library, self.device)
                 self.module.load_params(params)
+                self._debug = partial(_debug, library, self.device, graph, params)
             elif path.suffix != ".so":
                 raise BadInput("is not a built model", str(path), remedy)
             else:
@@ -125,6 +130,7 @@ class LoadedModel:
                 self.kind = device or _kind(library)
                 self.device = self._device(tvm, path)
                 self.module = graph_executor.GraphModule(library["default"](self.device))
+                self._debug = partial(_debug, library, self.device)
                 weights = weights_of(library)
         except (tvm.TVMError, RuntimeError, AttributeError, OSError, EOFError, tarfile.TarError) as error:
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -160,6 +166,24 @@ class LoadedModel:
         set_inputs(self.module, inputs)
         return [float(t) for t in self.module.benchmark(self.device, number=number, repeat=repeat).results]
 
+    def kernel_times(self, inputs: Mapping[str, Any], repeat: int) -> list[KernelTime]:
+        """What each kernel takes of a run, over `repeat` runs that TVM's debug executor observes call by call.
+
+        Raises
+        ------
+        TvmLineError
+            TVM was built without its profiler.
+        """
+        import tvm
+
+        if tvm.get_global_func(DEBUG, allow_missing=True) is None:
+            remedy = "use a TVM that was built with USE_PROFILER, as 'roller-tvm install-tvm' installs"
+            raise TvmLineError("this TVM has no profiler", "--profile", remedy)
+        observed = self._debug()
+        set_inputs(observed, inputs)
+        observed.run()
+        return kernel_times([list(_calls(observed.module["profile"]([]))) for _ in range(repeat)])
+
 
 def set_inputs(module: Any, inputs: Mapping[str, Any]) -> None:
     """Give a graph executor its inputs, whatever they are called.
@@ -169,6 +193,32 @@ def set_inputs(module: Any, inputs: Mapping[str, Any]) -> None:
     for name, array in inputs.items():
         if module.get_input_index(name) >= 0:  # the graph may have no use for one
             module.set_input(name, array)
+
+
+def _debug(library: Any, device: Any, graph: str = "", params: bytearray | None = None) -> Any:
+    """An executor that can tell what each kernel takes, of a library that holds its graph or of one beside its graph.
+
+    TVM's class for it keeps every tensor of a run in files.
+    """
+    import tvm
+    from tvm.contrib import graph_executor
+
+    if not graph:
+        return graph_executor.GraphModule(library["debug_create"]("default", device))
+    made = tvm.get_global_func(DEBUG)(graph, library, device.device_type, device.device_id)
+    module = graph_executor.GraphModule(made)
+    module.load_params(params)
+    return module
+
+
+def _calls(report: Any) -> Iterator[Call]:
+    """A profiler's report as calls; views of memory are not kernels."""
+    for call in report.calls:
+        name, took = str(call["Name"]), float(call["Duration (us)"].microseconds) * 1e-6
+        if name != "__nop":
+            tensors = re.findall(r"(\w+)\[([\d, ]*)\]", str(call.get("Argument Shapes", "")))
+            words = tuple(tensor_words([int(e) for e in shape.split(",") if e], dtype) for dtype, shape in tensors)
+            yield Call(name, words, took)
 
 
 def weights_of(library: Any) -> set[str]:

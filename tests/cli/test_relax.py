@@ -53,6 +53,8 @@ def test_compile_and_run_agree_with_onnxruntime(model, tmp_path, capsys):
     code, out, _ = main(capsys, "run", tmp_path / "m.so", "--inputs", tmp_path / "in.npz", "--outputs",
                         tmp_path / "out.npz", "--print-time", "--repeat", "2", "--print-top", "3")  # fmt: skip
     assert code == 0 and "Execution time summary:\n mean (ms) " in out
+    code, out, _ = main(capsys, "run", tmp_path / "m.so", "--profile", "--repeat", "2")
+    assert code == 0 and "conv2d" in out and "vm.builtin" not in out and out.splitlines()[-1].endswith("in kernels")
     with np.load(tmp_path / "out.npz") as outputs:
         np.testing.assert_allclose(outputs["output_0"], expected(model, {"x": x})[0], rtol=1e-3, atol=1e-3)
 

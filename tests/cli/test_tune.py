@@ -68,6 +68,11 @@ def test_compile_and_run_agree_with_onnxruntime(tuned, tmp_path, capsys, name):
     assert code == 0 and "Execution time summary:\n mean (ms) " in out
     with np.load(tmp_path / "out.npz") as outputs:
         np.testing.assert_allclose(outputs["output_0"], expected(model, {"x": x})[0], rtol=1e-3, atol=1e-3)
+    code, out, _ = main(capsys, "run", tmp_path / name, "--profile", "--repeat", "2", "--json")
+    kernels = json.loads(out)["kernels"]
+    convolution = next(k for k in kernels if "conv2d" in k["name"])
+    assert code == 0 and convolution["seconds"] > 0 and len(convolution["arguments"]) >= 3
+    assert not any(k["name"].startswith("__") for k in kernels)
 
 
 def test_tvmc_reads_the_package(tuned, tmp_path, capsys):

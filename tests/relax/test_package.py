@@ -14,6 +14,7 @@ from tvm import relax  # noqa: E402
 from roller_tvm.errors import BadInput, DiskFull, UsageError  # noqa: E402
 from roller_tvm.relax import package  # noqa: E402
 from roller_tvm.relax.package import LoadedModel, save_model, with_signature  # noqa: E402
+from roller_tvm.relax.watch import Watch  # noqa: E402
 
 WEIGHT = np.random.default_rng(0).standard_normal((8, 4)).astype("float32")
 INPUTS = {"x": (("n", 8), "float32"), "y": ((4,), "float32")}
@@ -45,6 +46,27 @@ def test_it_says_its_inputs_and_runs(library, rows):
     np.testing.assert_allclose(added, x @ WEIGHT + y, rtol=1e-5, atol=1e-5)
     times = model.times({"x": x, "y": y}, number=2, repeat=3)
     assert len(times) == 3 and min(times) > 0
+
+
+def test_it_tells_what_its_kernels_take(library):
+    model = LoadedModel(library)
+    inputs = {"x": np.ones((3, 8), "float32"), "y": np.ones(4, "float32")}
+    rows = model.kernel_times(inputs, repeat=3)
+    assert {(r.name, r.arguments, r.calls) for r in rows} >= {  # and one that counts the rows of the output
+        ("matmul", ("3x8", "8x4", "3x4"), 1), ("add", ("3x4", "4", "3x4"), 1)}  # fmt: skip
+    assert all(r.seconds > 0 for r in rows)
+    for got, wanted in zip(model.run(inputs), LoadedModel(library).run(inputs), strict=True):
+        np.testing.assert_array_equal(got, wanted)
+
+
+def test_a_function_that_calls_others_counts_its_own_time_alone(monkeypatch):
+    now = iter(range(0, 80, 10))
+    monkeypatch.setattr("roller_tvm.relax.watch.perf_counter", lambda: next(now))
+    watch = Watch(tvm.cpu())
+    for name, before in [("outer", True), ("inner", True), ("inner", False), ("vm.builtin.shape_of", True),
+                         ("vm.builtin.shape_of", False), ("outer", False)]:  # fmt: skip
+        watch(None, name, before, None)
+    assert [(c.name, c.seconds) for c in watch.taken()] == [("inner", 10), ("outer", 30)] and not watch.taken()
 
 
 def test_plain_tvm_runs_it(library):
