@@ -89,7 +89,7 @@ def relax_builder(tensors: Sequence[Any], target: str) -> tuple[Any, Callable[[A
     import tvm
     from tvm import te
 
-    from roller_tvm.relax.stack_tiles import StackTiles
+    from roller_tvm.relax.cpu_code import cpu_code
     from roller_tvm.relax.targets import make_target
     from roller_tvm.relax.vector_math import with_vector_math
     from roller_tvm.tir.apply import apply_steps_tir
@@ -104,7 +104,7 @@ def relax_builder(tensors: Sequence[Any], target: str) -> tuple[Any, Callable[[A
         mod = tvm.IRModule({"main": plain.with_attr("global_symbol", "main")})
         if plan is not None:
             schedule = apply_steps_tir(func, reading, tuple(lower(plan)))
-            mod = tvm.transform.Sequential([StackTiles()])(schedule.mod)
+            mod = cpu_code()(schedule.mod)
         return opened(tvm.compile(mod, make_target(target)).mod, "main", arrays, tvm.cpu())
 
     return reading.expression, build

@@ -10,10 +10,8 @@ from typing import Any
 from tvm.auto_scheduler import dispatcher as _ansor
 from tvm.auto_scheduler.dispatcher import *
 
+from roller_tvm.relay.cpu_code import ways_of
 from roller_tvm.relay.records import load_for_build
-from roller_tvm.relay.stack_tiles import StackTiles
-from roller_tvm.relay.vector_math import VectorMath
-from roller_tvm.relay.wide_indices import WideIndices
 
 
 def _read(records: Any) -> Any:
@@ -39,7 +37,8 @@ class ApplyHistoryBest(_ansor.ApplyHistoryBest):  # type: ignore[misc]
     Kernels that are built for CPUs meanwhile compute exp, erf and tanh with arithmetic (``relay.vector_math``) and
     addresses in 64 bits (``relay.wide_indices``), and keep register tiles on the stack (``relay.stack_tiles``); with
     `vector_math` False they call the mathematics library, with `wide_indices` False they compute addresses in 32 bits,
-    with `stack_tiles` False they keep tiles in workspaces, as TVM's do.
+    with `stack_tiles` False they keep tiles in workspaces, as TVM's do. They ask for weights ahead of time
+    (``relay.prefetch``), unless `prefetch` is False.
 
     Examples
     --------
@@ -49,11 +48,11 @@ class ApplyHistoryBest(_ansor.ApplyHistoryBest):  # type: ignore[misc]
 
     def __init__(
         self, records: Any, n_lines: int | None = None, include_compatible: bool = False, vector_math: bool = True,
-        wide_indices: bool = True, stack_tiles: bool = True,
+        wide_indices: bool = True, stack_tiles: bool = True, prefetch: bool = True,
     ) -> None:  # fmt: skip
         self._exact: dict[tuple[str, str], tuple[Any, float]] = {}
         super().__init__(records, n_lines, include_compatible)
-        self._code = VectorMath(vector_math), WideIndices(wide_indices), StackTiles(stack_tiles)
+        self._code = ways_of(vector_math, wide_indices, stack_tiles, prefetch)
 
     def __enter__(self) -> Any:
         entered = super().__enter__()

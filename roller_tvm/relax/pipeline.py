@@ -25,6 +25,7 @@ from ..errors import BadInput, RecordError
 from ..models import last_line
 from ..tir.emulated import TakeHost
 from .alignment import UnalignedInputs
+from .cpu_code import cpu_code
 from .database import for_other_kernels, know_intrinsics, mend
 from .devices import device_of, find_target
 from .dynamic import Buckets, Sizes
@@ -37,7 +38,6 @@ from .lowered import require_lowered
 from .package import KERNELS
 from .reference import gpu_rules
 from .schedule import SCHEDULED, Report, ScheduleWithRoller
-from .stack_tiles import StackTiles
 from .sums import SumsAsAdditions
 from .targets import make_target
 from .vector_math import VectorMath
@@ -143,7 +143,7 @@ def schedule(
             if fuse:
                 known = {note.name: note.predicted_us * 1e-6 for note in scheduler.report.scheduled}
                 mod = fuse.merged(mod, predicted_seconds(before, device_of(device, target), known))
-            mod = tvm.transform.Sequential([UnalignedInputs(), StackTiles()])(mod)
+            mod = tvm.transform.Sequential([UnalignedInputs(), cpu_code()])(mod)
         else:  # a kernel needs its threads bound, whatever it is
             from tvm.s_tir import dlight
 

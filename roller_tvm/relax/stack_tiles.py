@@ -12,14 +12,14 @@ from typing import Any
 
 import tvm
 from tvm import tirx
-from tvm.tirx import compilation_pipeline as pipelines
 
 from ..device.cpu_data import register_file_bytes
+from .before_llvm import before_llvm, marked
 
 #: Of a PrimFunc: it is to be built so.
 MARK = "roller_tvm.stack_tiles"
-#: The pipeline that ``tvm.compile`` asks for by default, and how it is told to leave an allocation as it is.
-_PIPELINE, _ON_THE_STACK = "s_tir", "disable_lower_builtin"
+#: How TVM is told to leave an allocation as it is.
+_ON_THE_STACK = "disable_lower_builtin"
 _BITS_OF_A_BYTE = 8
 
 
@@ -37,11 +37,7 @@ class StackTiles:
 
     def transform_module(self, mod: Any, _context: Any) -> Any:
         """The module with its PrimFuncs marked."""
-        changed = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs, global_infos=mod.global_infos)
-        for var, func in mod.functions_items():
-            if type(func).__name__ == "PrimFunc":
-                changed.update_func(var, func.with_attr(MARK, True))
-        return changed
+        return marked(mod, MARK)
 
 
 def with_stack_tiles(func: Any) -> Any:
@@ -68,25 +64,4 @@ def _on_the_stack(allocated: Any) -> Any:
     return tirx.AllocBuffer(buffer, told)
 
 
-@tvm.transform.module_pass(opt_level=0, name="AllocateStackTiles")
-class _Allocate:
-    def transform_module(self, mod: Any, _context: Any) -> Any:
-        changed = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs, global_infos=mod.global_infos)
-        for var, func in mod.functions_items():
-            if type(func).__name__ == "PrimFunc" and func.attrs and MARK in func.attrs:
-                changed.update_func(var, with_stack_tiles(func))
-        return changed
-
-
-def _extend() -> None:
-    """Have TVM's pipeline look for marked functions, right before it decides what is on the stack."""
-    made = pipelines.PIPELINE_MAP[_PIPELINE]
-
-    def extended(**options: Any) -> Any:
-        passes, on_host, on_device = made(**options)
-        return passes, lambda: tvm.transform.Sequential([_Allocate(), on_host()]), on_device
-
-    pipelines.register_tir_pipeline(_PIPELINE, extended)
-
-
-_extend()
+before_llvm(MARK, with_stack_tiles)

@@ -126,7 +126,7 @@ def load_reference(key: str, folder: str) -> None:
         into[:] = [numerics.load(Path(folder, f"{kind}{n}.npy"), dtype) for n, dtype in enumerate(dtypes)]
 
 
-def build(key: str, number: int, line: str, mode: int, stack_tiles: bool = True) -> float:
+def build(key: str, number: int, line: str, mode: int, ours: bool = True) -> float:
     """Build candidate `number` from its record, as our pipeline will (or TVM's own). Returns the seconds it took."""
     task, start = TASKS[key], time.perf_counter()
     module = replayed(task.mod, line)
@@ -135,7 +135,7 @@ def build(key: str, number: int, line: str, mode: int, stack_tiles: bool = True)
 
         module = RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=False)(module)
         task.packed[number] = parameters(module["main"])
-    task.built[number, mode] = _built(module, task.target, line, stack_tiles)
+    task.built[number, mode] = _built(module, task.target, line, ours)
     return time.perf_counter() - start
 
 
@@ -149,31 +149,31 @@ def replayed(mod: Any, line: str) -> Any:
         raise Failed("schedule error", last_line(error)) from error
 
 
-def build_default(key: str, number: int, line: str, mode: int, stack_tiles: bool = True) -> float:
+def build_default(key: str, number: int, line: str, mode: int, ours: bool = True) -> float:
     """Build TVM's own kernel of the task, which comes as a module. Returns the seconds it took."""
     import tvm
 
     task, start = TASKS[key], time.perf_counter()
-    task.built[number, mode] = _built(tvm.ir.load_json(line), task.target, "", stack_tiles)
+    task.built[number, mode] = _built(tvm.ir.load_json(line), task.target, "", ours)
     return time.perf_counter() - start
 
 
-def _compiled(module: Any, target: Any, line: str, stack_tiles: bool) -> Any:
+def _compiled(module: Any, target: Any, line: str, ours: bool) -> Any:
     import tvm
 
+    from roller_tvm.relax.cpu_code import cpu_code
     from roller_tvm.relax.database import copies_ahead
-    from roller_tvm.relax.stack_tiles import StackTiles
 
-    if stack_tiles and target.kind.name == "llvm":
-        module = tvm.transform.Sequential([StackTiles()])(module)
+    if ours and target.kind.name == "llvm":
+        module = cpu_code()(module)
 
     with tvm.transform.PassContext(config={"tirx.use_async_copy": True} if copies_ahead(line) else {}):
         return tvm.compile(module, target)
 
 
-def _built(module: Any, target: Any, line: str, stack_tiles: bool) -> Any:
+def _built(module: Any, target: Any, line: str, ours: bool) -> Any:
     try:
-        library = _compiled(module, target, line, stack_tiles).jit()
+        library = _compiled(module, target, line, ours).jit()
         library["main"]  # the code of an llvm module is generated at the first look-up
         return library
     except Exception as error:
@@ -193,7 +193,7 @@ def build_alone(mod: str, target: str, line: str) -> float:
     made = _target(target)
     module = replayed(tvm.ir.load_json(mod), line)
     try:
-        library = _compiled(module, made, line, stack_tiles=True)
+        library = _compiled(module, made, line, ours=True)
         spilled = spilled_bytes(library.mod, made) if made.kind.name == "cuda" else 0
     except Exception as error:
         raise Failed("build error", last_line(error)) from error

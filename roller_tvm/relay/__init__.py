@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from roller_tvm.relay.building import build
     from roller_tvm.relay.fuse_rtasks import FuseRTasks, GraphFusion, fused_sources, fusion_of
     from roller_tvm.relay.fused_on_pocl import check_fusion_on_pocl
+    from roller_tvm.relay.prefetch import PrefetchPanels
     from roller_tvm.relay.rtask_codegen import register_fused_kernels
     from roller_tvm.relay.stack_tiles import StackTiles
     from roller_tvm.relay.tuning import TunedTask, TuneResult, tune
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
     from roller_tvm.relay.winograd import use_winograd
 
 __all__ = [
-    "FuseRTasks", "GraphFusion", "StackTiles", "TuneResult", "TunedTask", "VectorMath", "WideIndices", "build",
-    "check_fusion_on_pocl", "fused_sources", "fusion_of", "register_fused_kernels", "tune", "use_winograd",
+    "FuseRTasks", "GraphFusion", "PrefetchPanels", "StackTiles", "TuneResult", "TunedTask", "VectorMath", "WideIndices",
+    "build", "check_fusion_on_pocl", "fused_sources", "fusion_of", "register_fused_kernels", "tune", "use_winograd",
 ]  # fmt: skip
 
 # Looked up when used: worker processes need nothing of the planner, and start sooner without it.
@@ -29,6 +30,7 @@ _HOME = {
     "GraphFusion": "fuse_rtasks",
     "fused_sources": "fuse_rtasks",
     "fusion_of": "fuse_rtasks",
+    "PrefetchPanels": "prefetch",
     "register_fused_kernels": "rtask_codegen",
     "StackTiles": "stack_tiles",
     "tune": "tuning",

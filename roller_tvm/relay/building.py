@@ -24,7 +24,7 @@ FUSION = "roller_tvm_fusion"
 def build(
     mod: Any, params: Any = None, target: Any = "llvm", log_file: str | os.PathLike[str] | None = None,
     fuse_rtasks: Any = False, vector_math: bool = True, wide_indices: bool = True,
-    stack_tiles: bool = True,
+    stack_tiles: bool = True, prefetch: bool = True,
 ) -> Any:  # fmt: skip
     """``relay.build`` with the records of a file; without a file, TVM's own schedules.
 
@@ -32,10 +32,11 @@ def build(
     gives the same schedules but of dense layers on CPUs, whose weights TVM alone cannot pack (``dense_weights``).
     This one has CPU kernels compute exp, erf and tanh with arithmetic (see ``VectorMath``; `vector_math` False has
     them call the mathematics library, as TVM's do), addresses in 64 bits (see ``WideIndices``; `wide_indices`
-    False: in 32, as TVM's) and register tiles on the stack (see ``StackTiles``; `stack_tiles` False: from 1 KiB on in
-    workspaces, as TVM's), leaves out half-written records, compiles CUDA without nvcc, sets the number of
-    threads, and takes less time over constant folding. With `fuse_rtasks` (True, or what ``FuseRTasks`` gave) it runs
-    that pass first; the result has a `FUSION`: what it did.
+    False: in 32, as TVM's), register tiles on the stack (see ``StackTiles``; `stack_tiles` False: from 1 KiB on in
+    workspaces, as TVM's) and ask for weights ahead of time (see ``PrefetchPanels``, `prefetch`). It leaves out
+    half-written records, compiles CUDA without nvcc, sets the number of threads, and takes less time over constant
+    folding. With `fuse_rtasks` (True, or what ``FuseRTasks`` gave) it runs that pass first; the result has a `FUSION`:
+    what it did.
 
     Examples
     --------
@@ -65,7 +66,10 @@ def build(
             if log_file is not None:
                 stack.enter_context(history_of(*load_settled(log_file, str(made))))
                 cpu = made.kind.name == "llvm"
-                stack.enter_context(cpu_code(vector_math and cpu, wide_indices and cpu, stack_tiles and cpu))
+                stack.enter_context(cpu_code(
+                    vector_math=vector_math and cpu, wide_indices=wide_indices and cpu,
+                    stack_tiles=stack_tiles and cpu, prefetch=prefetch and cpu,
+                ))  # fmt: skip
             stack.enter_context(shared_constant_kernels())
             instruments = [take.instrument] if made.kind.name == "cuda" else []
             stack.enter_context(tvm.transform.PassContext(opt_level=3, config=config, instruments=instruments))

@@ -1,18 +1,32 @@
-"""How Roller has TVM generate code for CPUs: VectorMath, WideIndices and StackTiles."""
+"""How Roller has TVM generate code for CPUs: VectorMath, WideIndices, StackTiles and PrefetchPanels."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
+from .prefetch import PrefetchPanels
 from .stack_tiles import StackTiles
+from .switch import Switch
 from .vector_math import VectorMath
 from .wide_indices import WideIndices
 
 
+def ways_of(
+    vector_math: bool = True, wide_indices: bool = True, stack_tiles: bool = True, prefetch: bool = True
+) -> tuple[Switch, ...]:
+    """Contexts that each are one of these, or its opposite."""
+    return VectorMath(vector_math), WideIndices(wide_indices), StackTiles(stack_tiles), PrefetchPanels(prefetch)
+
+
 @contextmanager
-def cpu_code(vector_math: bool = True, wide_indices: bool = True, stack_tiles: bool = True) -> Iterator[None]:
+def cpu_code(**ways: bool) -> Iterator[None]:
     """Kernels that are built for LLVM in this context are built as ``build`` does, or without some of it.
+
+    Parameters
+    ----------
+    **ways
+        See `ways_of`.
 
     Examples
     --------
@@ -20,7 +34,7 @@ def cpu_code(vector_math: bool = True, wide_indices: bool = True, stack_tiles: b
     ...     module = tvm.build(schedule, args, "llvm")
     """
     with ExitStack() as stack:
-        for way in (VectorMath(vector_math), WideIndices(wide_indices), StackTiles(stack_tiles)):
+        for way in ways_of(**ways):
             stack.enter_context(way)
         yield
 
@@ -33,4 +47,4 @@ def as_tvm() -> AbstractContextManager[None]:
     >>> with as_tvm():  # doctest: +SKIP
     ...     module = tvm.build(schedule, args, "llvm")
     """
-    return cpu_code(vector_math=False, wide_indices=False, stack_tiles=False)
+    return cpu_code(vector_math=False, wide_indices=False, stack_tiles=False, prefetch=False)

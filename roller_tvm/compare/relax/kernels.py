@@ -16,7 +16,7 @@ from roller_tvm.compare.turns import Timer
 
 def kernel_file(folder: Path, key: str, record: str, ours: bool = False) -> Path:
     """Where the kernel of a record is kept; built as Roller builds, the same record makes another one."""
-    built = key + record + "stack" * ours
+    built = key + record + "stack, ahead" * ours
     return folder / f"{hashlib.sha256(built.encode()).hexdigest()[:16]}.so"
 
 
@@ -38,7 +38,7 @@ def build_record(
     folder : Path
         References are kept here too.
     ours : bool
-        Whether it is built as Roller's pipeline does, or as TVM's own (see ``relax.StackTiles``).
+        Whether it is built as Roller's pipeline does, or as TVM's own (see ``relax.cpu_code``).
     """
     from roller_tvm.measure.session import PACKED, PLAIN
     from roller_tvm.relax import worker

@@ -9,7 +9,10 @@ from typing import Any
 from roller_tvm.compare.opened import DEFAULT, OURS, remarked
 from roller_tvm.tvm_env import import_relay_tvm
 
-BUILT = "addresses in 64 bits, tiles on the stack, exp and tanh as arithmetic: built as roller_tvm.relay.build does"
+BUILT = (
+    "addresses in 64 bits, tiles on the stack, weights ahead of time, exp and tanh as arithmetic: "
+    "built as roller_tvm.relay.build does"
+)
 
 
 def facts(target: str) -> dict[str, Any]:

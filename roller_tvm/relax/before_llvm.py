@@ -1,0 +1,57 @@
+"""PrimFuncs that are marked are rewritten once TVM has flattened them, where no pass of a user is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tvm
+from tvm.tirx import compilation_pipeline as pipelines
+
+#: The pipeline that ``tvm.compile`` asks for by default.
+_PIPELINE = "s_tir"
+#: Mark -> what is done to a flattened function that has it.
+_WAYS: dict[str, Callable[[Any], Any]] = {}
+
+
+def before_llvm(mark: str, rewritten: Callable[[Any], Any]) -> None:
+    """Have TVM rewrite functions with this attribute, right before it decides what is on the stack.
+
+    Examples
+    --------
+    >>> before_llvm("my.mark", lambda func: func)  # doctest: +SKIP
+    """
+    if not _WAYS:
+        _extend()
+    _WAYS[mark] = rewritten
+
+
+def marked(mod: Any, mark: str) -> Any:
+    """The module with its PrimFuncs marked."""
+    changed = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs, global_infos=mod.global_infos)
+    for var, func in mod.functions_items():
+        if type(func).__name__ == "PrimFunc":
+            changed.update_func(var, func.with_attr(mark, True))
+    return changed
+
+
+@tvm.transform.module_pass(opt_level=0, name="RollerBeforeLlvm")
+class _Rewrite:
+    def transform_module(self, mod: Any, _context: Any) -> Any:
+        changed = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs, global_infos=mod.global_infos)
+        for var, func in mod.functions_items():
+            for mark, rewritten in _WAYS.items():
+                if type(func).__name__ == "PrimFunc" and func.attrs and mark in func.attrs:
+                    func = rewritten(func)
+            changed.update_func(var, func)
+        return changed
+
+
+def _extend() -> None:
+    made = pipelines.PIPELINE_MAP[_PIPELINE]
+
+    def extended(**options: Any) -> Any:
+        passes, on_host, on_device = made(**options)
+        return passes, lambda: tvm.transform.Sequential([_Rewrite(), on_host()]), on_device
+
+    pipelines.register_tir_pipeline(_PIPELINE, extended)
