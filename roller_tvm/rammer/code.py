@@ -217,7 +217,7 @@ class _Made:
             self.read |= set(own.buffers[:split])
             self.written |= set(own.buffers[split:])
             self.own |= {named[b.name].name for b in own.host.between}
-        self.head = "\n".join(heads)
+        self.head = "\n\n".join(heads)  # `preamble` takes it apart at blank lines
         times = Counter(text for text, _ in self.calls)
         self.definitions = "\n".join(
             (t.replace("__forceinline__", "__noinline__", 1) if times[n] > 1 else t).replace("rammer_self", n)

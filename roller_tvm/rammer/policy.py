@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from dataclasses import replace
 
 from ..device import DeviceSpec
-from ..errors import BadInput
+from ..errors import BadInput, UsageError
 from .depend import Dependences
 from .fusion import FusionPlan, Part
 from .memory import Live, MemoryRule, in_order, peak_bytes, size
@@ -23,10 +23,22 @@ from .placement import Placement
 from .program import TaskProgram
 from .regions import plan_regions
 from .timing import simulate
-from .vdevice import Costs, VDevice
+from .vdevice import LAUNCHES, Costs, VDevice
 
 Select = Callable[[Placement, Sequence[ROperator]], "Placement | None"]
 POLICIES = ("best", "wavefront", "front", "list", "horizontal")
+
+
+def check_choices(policy: str, launch: str | None = None) -> None:
+    """Raise ``UsageError`` unless there is such a policy, and such a way to launch (None: the device's).
+
+    Examples
+    --------
+    >>> check_choices("best", "stream")
+    """
+    for name, given, known in (("policy", policy, POLICIES), ("launch", launch or LAUNCHES[0], LAUNCHES)):
+        if given not in known:
+            raise UsageError(f"{name} must be one of {', '.join(known)} (got {given!r})", name, f"give {known[0]!r}")
 
 
 def plan_graph(
@@ -67,8 +79,7 @@ def plan_graph(
     >>> plan.launches, plan.sequential_launches, plan.speedup > 2
     (1, 8, True)
     """
-    if policy not in POLICIES:
-        raise ValueError(f"policy must be one of {', '.join(POLICIES)} (got {policy!r})")
+    check_choices(policy, launch)
     if device.kind == "cpu":
         return plan_regions(graph, device, kept, resident_bytes)
     dependences = Dependences(graph)

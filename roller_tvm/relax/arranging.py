@@ -260,6 +260,8 @@ class Arranger(relax.PyExprMutator):
         fields = call.args[0].fields if isinstance(call.args[0], relax.Tuple) else ()
         if int(call.attrs.axis) != 1 or 2 * sum(map(self._is_arranged, fields)) < len(fields) or not fields:
             return None
+        if not all(shape is not None and self.arrangement.holds(shape[1]) for shape in map(_shape, fields)):
+            return None  # one channel is a block of one
         forms = [self._form(f) for f in fields]
         if any(f is None for f in forms):
             return None

@@ -13,7 +13,7 @@ from tvm import relax
 from ..device import DeviceSpec
 from ..emulate.host import BufferSpec
 from ..errors import BadInput, RollerError, TargetError, UnsupportedOperator, last_line
-from ..rammer import FusionPlan, Part
+from ..rammer import FusionPlan, Part, check_choices
 from ..rammer.bounds import without_spills
 from ..rammer.code import FusedKernel
 from ..rammer.device_code import CannotFuse
@@ -90,6 +90,7 @@ class FuseRTasks:
         self, target: Any = None, device: DeviceSpec | str | None = None, policy: str = "best",
         launch: str | None = None, top: int = 10, tf32: bool = False,
     ) -> None:  # fmt: skip
+        check_choices(policy, launch)
         self.target, self.device, self.policy, self.launch = target, device, policy, launch
         self.top, self.tf32 = top, tf32
         self.report = Fusion()

@@ -13,6 +13,7 @@ from tvm import relax
 
 from ..emulate.host import BufferSpec
 from ..emulate.source import dtype_bytes
+from ..measure.numerics import shape_of
 from ..tir.nodes import key
 from ..tir.rtasks import Call
 from .blocks import Block, Bound, used_variables
@@ -144,9 +145,20 @@ def _bindings(builder: Any, block: Block, unit: _Unit) -> Iterator[Any]:
     assert fused is not None
     types = [relax.TensorType(w.shape, w.dtype) if isinstance(w, BufferSpec) else type_of(block, w)
              for w in fused.writes]  # fmt: skip
-    arguments = relax.Tuple([block.values[t] for t in fused.reads])
+    arguments = []
+    for tensor, param in zip(fused.reads, builder.get()[fused.var].params, strict=False):
+        value = block.values[tensor]
+        if isinstance(value, relax.TupleGetItem):
+            value = relax.DataflowVar(tensor, type_of(block, tensor))
+            yield relax.VarBinding(value, builder.normalize(block.values[tensor]))
+        taken = shape_of(param)
+        if taken != tuple(int(e) for e in value.ty.shape.values):  # it was read through a view
+            view = builder.normalize(relax.op.reshape(value, taken))
+            value = relax.DataflowVar(f"{tensor}_view", view.ty)
+            yield relax.VarBinding(value, view)
+        arguments.append(value)
     single = len(types) == 1
-    call = builder.normalize(relax.call_tir(fused.var, arguments, types[0] if single else types))
+    call = builder.normalize(relax.call_tir(fused.var, relax.Tuple(arguments), types[0] if single else types))
     made = relax.DataflowVar(str(fused.var.name_hint), call.ty)
     yield relax.VarBinding(made, call)
     place = {w: n for n, w in enumerate(fused.writes) if isinstance(w, str)}

@@ -58,7 +58,7 @@ def _on_the_stack(allocated: Any) -> Any:
         return allocated
     dtype = tvm.DataType(str(buffer.dtype))
     size = prod(int(extent) for extent in buffer.shape) * dtype.bits * dtype.lanes // _BITS_OF_A_BYTE
-    if size > register_file_bytes():
+    if not 0 < size <= register_file_bytes():
         return allocated
     told = dict(allocated.annotations) | {_ON_THE_STACK: tirx.const(True, "bool")}
     return tirx.AllocBuffer(buffer, told)

@@ -11,6 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from roller_tvm.te.body import unique
+
+#: Operators whose result has the elements of their operand, in its memory.
+_RESHAPES = ("reshape", "contrib_reverse_reshape", "expand_dims", "squeeze", "nn.batch_flatten")
 #: An expression, and which of its outputs.
 Tensor = tuple[Any, int]
 
@@ -63,7 +67,7 @@ class DataFlow:
         from tvm import relay
 
         flow = cls(body)
-        names: dict[str, int] = {}
+        names: set[str] = set()
         for expr in ordered(body):
             if isinstance(expr, relay.Call):
                 if is_view(expr):
@@ -187,15 +191,33 @@ def without_copies(body: Any) -> Any:
     from tvm import relay
 
     made: dict[Any, Any] = {}
-    results = list(body.fields) if isinstance(body, relay.Tuple) else [body]
+    results = set(_results(body))
     for expr in ordered(body):
         before = children(expr)
         after = [made[e] for e in before]
-        if not _is_copy(expr) or (expr in results and isinstance(after[0], relay.Var | relay.Constant)):
+        if not _is_copy(expr) or (expr in results and isinstance(_memory(after[0]), relay.Var | relay.Constant)):
             made[expr] = again(expr, before, after)
         else:
             made[expr] = after[0]
     return made[body]
+
+
+def _results(body: Any) -> Iterator[Any]:
+    """What a body returns, parts of tuples alone."""
+    from tvm import relay
+
+    if isinstance(body, relay.Tuple):
+        for part in body.fields:
+            yield from _results(part)
+    else:
+        yield body
+
+
+def _memory(expr: Any) -> Any:
+    """What has the memory that an expression gives another shape."""
+    while getattr(getattr(expr, "op", None), "name", "") in _RESHAPES:
+        expr = expr.args[0]
+    return expr
 
 
 def _is_copy(expr: Any) -> bool:
@@ -259,14 +281,12 @@ def _outputs(expr: Any) -> int:
     return len(kind.fields) if isinstance(kind, relay.TupleType) else 1
 
 
-def _call_node(call: Any, names: dict[str, int], mod: Any) -> CallNode:
-    name = _name(call)
-    number = names[name] = names.get(name, -1) + 1
+def _call_node(call: Any, names: set[str], mod: Any) -> CallNode:
     inputs = tuple(t for argument in call.args for t in sources(argument))
     outputs = tuple((call, n) for n in range(_outputs(call)))
     effect = next(iter(effects(call.op, mod)), "")
     why = f"'{effect}' has side effects" if effect else _outside(call)
-    return CallNode(f"{name}_{number}" if number else name, call, inputs, outputs, why, bool(effect))
+    return CallNode(unique(_name(call), names), call, inputs, outputs, why, bool(effect))
 
 
 def effects(expr: Any, mod: Any = None) -> list[str]:

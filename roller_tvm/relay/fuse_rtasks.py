@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from roller_tvm.device import DeviceSpec
+from roller_tvm.rammer import check_choices
 from roller_tvm.relay.dataflow import as_graph, without_copies
 from roller_tvm.relay.folding import shared_constant_kernels
 from roller_tvm.relay.graph_fusion import GraphFusion
@@ -66,6 +67,7 @@ def FuseRTasks(
     >>> print(fusion_of(mod))  # doctest: +SKIP
     >>> lib = relay.build(mod, tvm.target.Target("cuda -arch=sm_80", host="llvm"))  # doctest: +SKIP
     """
+    check_choices(policy, launch)
     tvm = import_relay_tvm("fusing rTasks of a Relay model")
     made_target = make_target(target)
     spec = find_device(made_target if device is None else device, device is None)
@@ -116,7 +118,8 @@ def prepared(mod: Any, params: Mapping[str, Any] | None, target: Any) -> Any:
         mod = tvm.IRModule({**dict(mod.functions.items()), mod.get_global_var("main"): main}, mod.type_definitions)
     passes = relay.transform
     sequence = [
-        passes.RemoveUnusedFunctions(), passes.InferType(), passes.SimplifyInference(), passes.FoldConstant(),
+        passes.RemoveUnusedFunctions(), passes.InferType(), relay.qnn.transform.Legalize(),
+        relay.qnn.transform.CanonicalizeOps(), passes.SimplifyInference(), passes.FoldConstant(),
         passes.SimplifyExpr(), passes.EliminateCommonSubexpr(), passes.FoldScaleAxis(), passes.FoldConstant(),
         passes.CanonicalizeOps(), *([passes.AlterOpLayout()] if target.kind.name == "llvm" else []), passes.InferType(),
         passes.EliminateCommonSubexpr(), passes.FoldConstant(),

@@ -66,6 +66,10 @@ class RTaskGraph:
         self.calls = {node.name: node for node in flow.calls}
         self.computations: dict[str, Computation] = {}
         self._producers: dict[Tensor, CallNode] = {t: node for node in flow.calls for t in node.outputs}
+        made_by = {node.call: node for node in flow.calls}
+        for tensor in (t for node in flow.calls for t in node.inputs if t not in self._producers):
+            if (maker := made_by.get(_whole(tensor[0]))) is not None:  # a part of a part of what a call returns
+                self._producers[tensor] = maker
         self._readers: dict[Tensor, set[str]] = {}
         for node in flow.calls:
             for tensor in node.inputs:
@@ -162,6 +166,15 @@ class RTaskGraph:
                 name = f"{getattr(expr, 'name_hint', 'constant')}@{len(self._names)}"
             self._names[tensor] = name
         return self._names[tensor]
+
+
+def _whole(expr: Any) -> Any:
+    """What an expression is an element of, or an element of an element."""
+    from tvm import relay
+
+    while isinstance(expr, relay.TupleGetItem):
+        expr = expr.tuple_value
+    return expr
 
 
 def _bytes(tensor: Tensor) -> int:

@@ -12,7 +12,7 @@ from tvm import relax  # noqa: E402
 
 from roller_tvm.device import load_device  # noqa: E402
 from roller_tvm.emulate import CudaSource  # noqa: E402
-from roller_tvm.errors import TargetError, TvmLineError  # noqa: E402
+from roller_tvm.errors import TargetError, TvmLineError, UsageError  # noqa: E402
 from roller_tvm.rammer.device_code import CannotFuse  # noqa: E402
 from roller_tvm.relax import FuseRTasks, build, rtask_graph, tune  # noqa: E402
 from roller_tvm.relax.emulated_model import EmulatedModel  # noqa: E402
@@ -24,7 +24,7 @@ from roller_tvm.relax.tasks import extract_tasks  # noqa: E402
 from roller_tvm.tir import fused_func  # noqa: E402
 from roller_tvm.tir.fused_func import kernels_of  # noqa: E402
 from roller_tvm.tir.rtasks import KernelMaker  # noqa: E402
-from roller_tvm.toolchain import find_compilers  # noqa: E402
+from roller_tvm.toolchain import compile_cuda, find_compilers  # noqa: E402
 from tests.plan.devices import device  # noqa: E402
 from tests.relax.networks import LLVM, default, module, run, values  # noqa: E402
 from tests.sampling import sampled  # noqa: E402
@@ -395,3 +395,56 @@ def test_devices_differ():
     small = replace(load_device("a100"), units=4)
     whole, part = (rtask_graph(mod, A100, device).plans()[0] for device in ("a100", small))
     assert whole.seconds < part.seconds
+
+
+def halves_of_a_product(builder, x):
+    """Elements of a tuple that is made outside of every plan."""
+    parts = builder.emit(relax.op.split(builder.emit(relax.op.matmul(x, weight(16, 32))), 2, axis=1))
+    each = [builder.emit(relax.TupleGetItem(parts, n)) for n in range(2)]
+    return relax.Tuple([builder.emit(relax.op.matmul(part, weight(16, 8))) for part in each])
+
+
+def heads_of_flat_images(builder, x):
+    """Operators that read a tensor through a view."""
+    flat = builder.emit(relax.op.reshape(builder.emit(relax.op.nn.softmax(x)), (1, 128)))
+    return relax.Tuple([builder.emit(relax.op.matmul(flat, weight(128, 8))) for _ in range(2)])
+
+
+@pytest.mark.parametrize("body, shape", [(halves_of_a_product, (4, 16)), (heads_of_flat_images, (1, 8, 4, 4))])
+def test_on_a_cpu_elements_of_tuples_and_views_are_given_to_a_region(body, shape):
+    mod, x, target = module(body, shape), values(*shape), tvm.target.Target(LLVM)
+    four = replace(device("avx2"), name="four", units=4, launch_overhead_us=0.2)
+    fuse = FuseRTasks(target, four)
+    built = build(mod, target, device=four, fuse_rtasks=fuse)
+    assert fuse.report.functions
+    for result, expected in zip(run(built, x), default(mod, x), strict=True):
+        np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_elements_of_tuples_are_given_to_a_kernel(tmp_path):
+    mod, x = module(halves_of_a_product, (4, 16)), values(4, 16)
+    fuse = FuseRTasks(make_target(A100), policy="horizontal", top=2)
+    ((made, *_), _, _) = emulate(mod, [(4, 16)], tmp_path, [[x]], fuse)
+    for result, expected in zip(made, default(mod, x), strict=True):
+        np.testing.assert_allclose(result, expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.skipif(not find_compilers(), reason="no CUDA compiler")
+def test_fused_kernels_of_bfloat16_compile():
+    """What TVM writes before such a kernel is a list of macros, each taken back at once."""
+    import ml_dtypes
+
+    def body(builder, x):
+        w = relax.const(values(8, 16).astype(ml_dtypes.bfloat16), "bfloat16")
+        tanh = builder.emit(relax.op.tanh(builder.emit(relax.op.add(x, w))))
+        return relax.Tuple([tanh, builder.emit(relax.op.multiply(x, w))])
+
+    target = make_target(A100)
+    executable = build(module(body, (8, 16), dtype="bfloat16"), target, fuse_rtasks=FuseRTasks(target, top=2))
+    assert compile_cuda(executable.roller_tvm_kernels.source, "sm_80")
+
+
+@pytest.mark.parametrize("given", [{"policy": "bogus"}, {"launch": "bogus"}])
+def test_what_is_no_choice_is_named_at_once(given):
+    with pytest.raises(UsageError, match=f"{next(iter(given))} must be one of .* \\(got 'bogus'\\)"):
+        FuseRTasks(A100, **given)

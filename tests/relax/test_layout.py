@@ -174,3 +174,16 @@ def test_a_sum_over_a_stack_is_additions():
     changed = SumsAsAdditions()(mod)
     assert operators(changed) == ["broadcast_to", "add", "add"]
     np.testing.assert_allclose(default(changed, *inputs)[0], sum(inputs), rtol=1e-6)
+
+
+def test_single_channels_put_side_by_side():
+    """Each is a block of one where it is a factor; put side by side they are not."""
+
+    def body(builder, x, *maps):
+        y = builder.emit(OP.nn.conv2d(x, const(32, 16, 3, 3), padding=1))
+        for one in maps:
+            y = builder.emit(OP.multiply(y, one))
+        beside = builder.emit(OP.concat(list(maps), axis=1))
+        return relax.Tuple([builder.emit(OP.nn.conv2d(y, const(32, 32, 3, 3), padding=1)), beside])
+
+    arranged(body, (1, 16, 28, 28), *[(1, 1, 28, 28)] * (CPU.vector_bytes // 4), only="blocked")

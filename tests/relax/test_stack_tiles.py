@@ -77,3 +77,10 @@ def test_a_model_built_and_its_answers():
     x, w = (rng.standard_normal(s).astype("float32") for s in ((48, 64), (64, 96)))
     found = relax.VirtualMachine(build(mod, LLVM), tvm.cpu())["main"](x, w).numpy()
     np.testing.assert_allclose(found, np.maximum(x @ w, 0), rtol=1e-5, atol=1e-5)
+
+
+def test_tensors_without_elements():
+    mod = module(lambda b, x: b.emit(relax.op.nn.softmax(x)), (0, 32))
+    empty = tvm.runtime.tensor(np.zeros((0, 32), "float32"))
+    found = relax.VirtualMachine(build(mod, LLVM), tvm.cpu())["main"](empty)
+    assert found.numpy().shape == (0, 32)

@@ -15,7 +15,7 @@ from tvm.runtime.vm import VirtualMachine  # noqa: E402
 
 from roller_tvm.device import cpu_device, load_device  # noqa: E402
 from roller_tvm.emulate.source import CudaSource  # noqa: E402
-from roller_tvm.errors import TargetError  # noqa: E402
+from roller_tvm.errors import TargetError, UsageError  # noqa: E402
 from roller_tvm.rammer.device_code import CannotFuse  # noqa: E402
 from roller_tvm.relay import (  # noqa: E402
     FuseRTasks,
@@ -366,3 +366,81 @@ def test_a_second_run_gives_its_kernels_other_names():
     mod = tvm.IRModule({**functions, relay.GlobalVar("main"): relay.Function(parameters, both)})
     fused = FuseRTasks(ARCH, params=net.params)(mod)
     assert {v.name_hint for v in fused.get_global_vars()} == {"main", "rtasks_0", "rtasks_1"}
+
+
+def test_parts_of_what_a_function_returns_come_after_it(cpu, tmp_path):
+    """Of nested tuples; without an order of them two plans wait for each other."""
+    net = Net()
+    p = relay.var("p", shape=(4, 32))
+    called = relay.GlobalVar("called")
+    mod = tvm.IRModule()
+    mod[called] = relay.Function([p], relay.Tuple([relay.Tuple([relay.tanh(p), p + p]), relay.exp(p)]))
+    mod.update(relay.transform.InferType()(mod))
+    x = relay.var("x", shape=(4, 32))
+    a, b = (relay.nn.dense(x, net.weight(n, 32, 32)) for n in "ab")
+    nested = relay.TupleGetItem(called(a), 0)
+    inner = relay.TupleGetItem(nested, 1)
+    results = [relay.nn.dense(inner, net.weight("c", 32, 32)) + b, relay.nn.dense(inner, net.weight("d", 16, 32))]
+    body = relay.Tuple([*results, relay.TupleGetItem(called(a), 1)])
+    mod["main"] = relay.Function(relay.analysis.free_vars(body), body)
+    mod = relay.transform.InferType()(mod)
+    with tvm.transform.PassContext(opt_level=3, config={"relay.backend.use_auto_scheduler": True}):
+        fused = FuseRTasks(CPU, cpu, net.params)(mod)
+    assert fusion_of(fused).kernels
+    feeds = net.feeds(mod)
+    for got, wanted in zip(reference(fused, net.params, feeds), reference(mod, net.params, feeds), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_functions_whose_names_meet_those_of_a_second_call():
+    x = relay.var("x", shape=(4, 32))
+    mod = tvm.IRModule()
+    for name, compute in (("layer", relay.tanh), ("layer_1", relay.exp)):
+        p = relay.var("p", shape=(4, 32))
+        mod[relay.GlobalVar(name)] = relay.Function([p], compute(p), relay.TensorType((4, 32)))
+    layer, other = mod.get_global_var("layer"), mod.get_global_var("layer_1")
+    mod["main"] = relay.Function([x], relay.Tuple([layer(x), layer(x + x), other(x)]))
+    outside = dict(fusion_of(FuseRTasks(ARCH)(relay.transform.InferType()(mod))).outside)
+    assert {"layer", "layer_1", "layer_1_1"} <= set(outside) or {"layer", "layer_1", "layer_2"} <= set(outside)
+
+
+def test_a_copied_view_of_an_input_is_no_view(cpu):
+    """The result stays what it is when the input is set again."""
+    net = Net()
+    x = relay.var("x", shape=(4, 32))
+    heads = [relay.nn.dense(x, net.weight(n, 8, 32)) for n in "ab"]
+    mod = net.module(relay.Tuple([relay.copy(relay.reshape(x, (128,))), *heads]))
+    with tvm.transform.PassContext(opt_level=3):
+        fused = FuseRTasks(CPU, cpu, net.params)(mod)
+        machine = GraphModule(relay.build(fused, tvm.target.Target(CPU))["default"](tvm.cpu()))
+    machine.set_input("x", np.zeros((4, 32), "float32"))
+    machine.run()
+    result = machine.get_output(0)
+    machine.set_input("x", np.ones((4, 32), "float32"))
+    assert not result.numpy().any()
+
+
+def test_operators_without_elements(tmp_path):
+    net = Net()
+    x, y = relay.var("x", shape=(0, 32)), relay.var("y", shape=(4, 16))
+    results = [relay.nn.relu(x) + relay.const(1.0), relay.nn.dense(y, net.weight("w", 8, 16))]
+    compare(net, net.module(relay.Tuple(results)), tmp_path)
+
+
+def test_a_quantised_model_is_fused(tmp_path):
+    net, const = Net(), relay.const
+    x = relay.var("x", shape=(4, 32))
+    given = relay.qnn.op.quantize(x, const(0.05), const(3, "int32"), out_dtype="uint8")
+    w = const(net.rng.integers(-5, 5, (16, 32)).astype("int8"))
+    sums = relay.qnn.op.dense(given, w, const(3, "int32"), const(0, "int32"), const(0.05), const(0.1), 16)
+    scales = const(0.005), const(0, "int32"), const(0.2), const(1, "int32")
+    small = relay.qnn.op.requantize(sums, *scales, out_dtype="int8")
+    result = relay.qnn.op.dequantize(small, const(0.2), const(1, "int32"))
+    _, fusion, _ = compare(net, net.module(relay.Tuple([result, relay.nn.dense(x, net.weight("a", 8, 32))])), tmp_path)
+    assert fusion.kernels and not fusion.outside
+
+
+@pytest.mark.parametrize("given", [{"policy": "bogus"}, {"launch": "bogus"}])
+def test_what_is_no_choice_is_named_at_once(given):
+    with pytest.raises(UsageError, match=f"{next(iter(given))} must be one of .* \\(got 'bogus'\\)"):
+        FuseRTasks(ARCH, **given)
