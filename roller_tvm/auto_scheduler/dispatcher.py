@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import statistics
+from collections.abc import Iterable
 from typing import Any
 
 from tvm.auto_scheduler import dispatcher as _ansor
@@ -18,7 +19,7 @@ def _read(records: Any) -> Any:
     """Records of files, those given as they are left alone."""
     if isinstance(records, (str, os.PathLike)):
         records = [records]
-    if not isinstance(records, (list, tuple)):
+    if not isinstance(records, Iterable):
         return records
     read: list[Any] = []
     for record in records:
@@ -27,11 +28,37 @@ def _read(records: Any) -> Any:
     return read
 
 
-def _files(records: list[Any]) -> bool:
-    return any(isinstance(record, (str, os.PathLike)) for record in records)
+def _is_file(record: Any) -> bool:
+    return isinstance(record, (str, os.PathLike))
 
 
-class ApplyHistoryBest(_ansor.ApplyHistoryBest):  # type: ignore[misc]
+class _Exact:
+    """Of a workload's records those of the very target come first: TVM takes the fastest of all CPUs' (all cards')."""
+
+    _exact: dict[tuple[str, str], tuple[Any, float]]
+
+    def load(self, records: Any, n_lines: int | None = None) -> None:
+        read = _read(records)
+        super().load(read, n_lines)  # type: ignore[misc]
+        pairs = [r for r in read if not _is_file(r)] if isinstance(read, list) else []
+        for given, result in pairs[:n_lines]:
+            key = str(given.task.target), str(given.task.workload_key)
+            cost = statistics.fmean(float(c) for c in result.costs)
+            if result.error_no == 0 and (key not in self._exact or cost < self._exact[key][1]):
+                self._exact[key] = given.state, cost
+
+    def _query_inside(self, target: Any, workload_key: str, func_name: str) -> Any:
+        exact = self._exact.get((str(target), str(workload_key)))
+        if exact is not None:
+            return exact[0]
+        return super()._query_inside(target, workload_key, func_name)  # type: ignore[misc]
+
+    def update(self, target: Any, workload_key: str, state: Any) -> None:
+        self._exact[str(target), str(workload_key)] = state, 0.0
+        super().update(target, workload_key, state)  # type: ignore[misc]
+
+
+class ApplyHistoryBest(_Exact, _ansor.ApplyHistoryBest):  # type: ignore[misc]
     """Applies the best record of each task; as TVM's, but a half-written line does not end the script.
 
     Kernels that are built for CPUs meanwhile compute exp, erf and tanh with arithmetic (``relay.vector_math``) and
@@ -67,30 +94,13 @@ class ApplyHistoryBest(_ansor.ApplyHistoryBest):  # type: ignore[misc]
             for way in self._code:
                 way.__exit__(*error)
 
-    def load(self, records: Any, n_lines: int | None = None) -> None:
-        read = _read(records)
-        super().load(read, n_lines)
-        for given, result in read[:n_lines] if isinstance(read, list) and not _files(read) else []:
-            key = str(given.task.target), str(given.task.workload_key)
-            cost = statistics.fmean(float(c) for c in result.costs)
-            if result.error_no == 0 and (key not in self._exact or cost < self._exact[key][1]):
-                self._exact[key] = given.state, cost
 
-    def _query_inside(self, target: Any, workload_key: str, func_name: str) -> Any:
-        """TVM takes the fastest of all CPUs' (all cards') records; those of this very target come first."""
-        exact = self._exact.get((str(target), str(workload_key)))
-        return super()._query_inside(target, workload_key, func_name) if exact is None else exact[0]
-
-    def update(self, target: Any, workload_key: str, state: Any) -> None:
-        self._exact[str(target), str(workload_key)] = state, 0.0
-        super().update(target, workload_key, state)
-
-
-class ApplyHistoryBestOrSample(_ansor.ApplyHistoryBestOrSample):  # type: ignore[misc]
+class ApplyHistoryBestOrSample(_Exact, _ansor.ApplyHistoryBestOrSample):  # type: ignore[misc]
     """As TVM's, reading files as ``ApplyHistoryBest`` here does."""
 
-    def load(self, records: Any, n_lines: int | None = None) -> None:
-        super().load(_read(records), n_lines)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self._exact = {}
+        super().__init__(*args, **options)
 
 
 def __getattr__(name: str) -> Any:

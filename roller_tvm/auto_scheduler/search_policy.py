@@ -129,6 +129,7 @@ class RollerPolicy(_ansor.EmptyPolicy):  # type: ignore[misc]
         #: Trials of this task since its last gain, failures included.
         self.since_gain = 0
         self.rejected: list[str] = []
+        self._why = ""
         self._queue: Queue | None = None
         self._workers: Workers | None = None
         self._instead: Any = None
@@ -290,9 +291,11 @@ class RollerPolicy(_ansor.EmptyPolicy):  # type: ignore[misc]
                     chosen.append(candidate)
                 else:
                     self.rejected.append(outcome.kind)
+                    self._why = self._why or outcome.text
                     self.queue.failed(candidate)
         if self.rejected and not chosen and math.isinf(self.best_s):
-            self._warn(f"no plan works: {counts({k: self.rejected.count(k) for k in self.rejected})}")
+            example = f", e.g. {self._why}" if self._why else ""
+            self._warn(f"no plan works: {counts({k: self.rejected.count(k) for k in self.rejected})}{example}")
         return chosen
 
     # Without measuring.

@@ -96,7 +96,8 @@ class SearchTask(_ansor.SearchTask):  # type: ignore[misc]
         if print_mode != "cuda":
             raise ValueError(f"Invalid print_mode: {print_mode}")
         schedule, args = self.compute_dag.apply_steps_from_state(state)
-        return str(tvm.build(schedule, args, "cuda").imported_modules[0].get_source())
+        target = self.target if self.target.kind.name == "cuda" else "cuda"
+        return str(tvm.build(schedule, args, target).imported_modules[0].get_source())
 
     def _best_of(self, log_file: str, include_compatible: bool) -> tuple[Any, str]:
         """The state of the best record for the task's target, or None and what is lacking."""

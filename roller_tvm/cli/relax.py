@@ -71,7 +71,7 @@ def build(args: argparse.Namespace) -> Built:
         remedy = f"roller-tvm tune {model_words(args, args.target)} --output {shlex.quote(str(records))}"
         if not records.exists():
             raise BadInput("no such folder of records", str(records), remedy)
-        _check_folder(records, target)
+        _check_folder(records, target, tunes=False)
     device = _device(args, target) if args.device else None
     _threads(target)
     model = read_model(args, load_model)
@@ -191,14 +191,14 @@ def _device(args: argparse.Namespace, target: dict[str, Any]) -> Any:
     return device
 
 
-def _check_folder(folder: Path, target: dict[str, Any]) -> None:
+def _check_folder(folder: Path, target: dict[str, Any], tunes: bool = True) -> None:
     """Refuse what is no folder of records, or one of another target, before the model is imported."""
     if folder.exists() and not folder.is_dir():
         what = "is no folder: records of the Relax line are MetaSchedule's files in a folder"
         raise BadInput(what, str(folder), "give a folder: --output records")
     if not folder.resolve().parent.is_dir():
         raise BadInput("no such folder", str(folder.parent), f"mkdir -p {folder.parent}")
-    from roller_tvm.relax.database import NOTES, kernels_of
+    from roller_tvm.relax.database import NOTES, for_other_kernels, kernels_of
     from roller_tvm.relax.targets import make_target
 
     try:
@@ -207,12 +207,10 @@ def _check_folder(folder: Path, target: dict[str, Any]) -> None:
     except (OSError, ValueError, AttributeError):  # none yet, or MetaSchedule's own; what is broken is told later
         return
     made = str(make_target(target))
-    if other and kernels_of(other) != kernels_of(made):
-        raise RecordError(
-            f"its records are for the target {other}, not for {made}",
-            str(folder),
-            "give that target, or tune into another folder",
-        )
+    if other and (kernels_of(other) != kernels_of(made) if tunes else for_other_kernels(other, made)):
+        contradict = for_other_kernels(other, made)  # else it says less than a command line makes of it
+        remedy = "give that target, or tune into another folder" if contradict else "tune into another folder"
+        raise RecordError(f"its records are for the target {other}, not for {made}", str(folder), remedy)
 
 
 def _threads(target: dict[str, Any]) -> None:

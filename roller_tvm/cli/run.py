@@ -172,6 +172,8 @@ def _cast(name: str, array: Any, dtype: str, where: str) -> Any:
     BadInput
         A value that the type cannot hold.
     """
+    if array.dtype.kind not in "biuf" and "float" not in str(array.dtype):  # bfloat16 is of no kind of numpy's
+        raise BadInput(f"'{name}' is an array of {array.dtype}", where, f"give an array of {dtype}")
     with np.errstate(all="ignore"):
         cast = array.astype(dtype)
         whole = np.issubdtype(np.dtype(dtype), np.integer) or np.dtype(dtype) == np.bool_

@@ -33,7 +33,11 @@ def select(tasks: str | Iterable[int], count: int) -> list[int]:
                 raise UsageError(f"'{part.strip()}' is a range without a task", "tasks", f"write {last}-{first}")
             chosen += range(first, last + 1)
     else:
-        chosen = [int(t) for t in tasks]
+        given = list(tasks)
+        odd = next((t for t in given if isinstance(t, (str, float)) or not hasattr(t, "__index__")), None)
+        if odd is not None:
+            raise UsageError(f"{odd!r} is not a task number", "tasks", "give 'all', text such as '0,2,3-5', or numbers")
+        chosen = [int(t) for t in given]
     for number in chosen:
         if not 0 <= number < count:
             raise UsageError(f"no task {number}: there are {count}, from 0", "tasks", "see --tasks list")

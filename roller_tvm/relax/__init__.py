@@ -11,6 +11,7 @@ from ..tvm_env import import_relax_tvm, line
 #: Name -> module that has it; imported when it is asked for, so that each costs only what it needs.
 _LAZY = {
     "Buckets": "dynamic",
+    "ConcatInPlace": "concat_in_place",
     "FoldScales": "folding",
     "FuseRTasks": "fuse_rtasks",
     "PlanLayout": "layout",
@@ -65,6 +66,7 @@ _register()
 
 __all__ = [  # noqa: F822
     "Buckets",
+    "ConcatInPlace",
     "FoldScales",
     "FuseRTasks",
     "PlanLayout",

@@ -128,6 +128,8 @@ class Store:
             except ValueError:
                 where = f"{folder / NOTES}, line {number + 1}"
                 raise RecordError("is not a line of JSON", where, "delete that line") from None
+            if not isinstance(data, dict) or not {"target", "key"} & data.keys():
+                raise RecordError("is no note of a record", f"{folder / NOTES}, line {number + 1}", "delete that line")
             if "target" in data:
                 self._check_target(data["target"], str(folder))
             else:

@@ -18,6 +18,7 @@ from ..errors import BadInput, DiskFull, ToolchainError, UsageError
 from ..measure.kernel_times import KernelTime, kernel_times
 from ..models import last_line
 from ..tvm_env import import_relax_tvm
+from ..tvm_env.library import is_cut_off
 from .watch import Watch
 
 SUFFIX = ".so"
@@ -126,6 +127,8 @@ class LoadedModel:
 
         if path.suffix != SUFFIX:
             raise BadInput("is not a model of the Relax line", str(path), REMEDY)
+        if is_cut_off(path):
+            raise BadInput("is half of a library", str(path), "compile the model again")
         try:
             library = tvm.runtime.load_module(str(path))
             self.kind = device or _kind(library)

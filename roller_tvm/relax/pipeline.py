@@ -25,8 +25,9 @@ from ..errors import BadInput, RecordError
 from ..models import last_line
 from ..tir.emulated import TakeHost
 from .alignment import UnalignedInputs
+from .concat_in_place import ConcatInPlace
 from .cpu_code import cpu_code
-from .database import for_other_kernels, know_intrinsics, mend
+from .database import for_other_kernels, kernels_of, know_intrinsics, mend
 from .devices import device_of, find_target
 from .dynamic import Buckets, Sizes
 from .folding import FoldScales
@@ -154,9 +155,11 @@ def schedule(
 def lower(target: Any = None) -> Any:
     """The pass from scheduled PrimFuncs to what the virtual machine is built from."""
     passes = relax.transform
-    graphs = [passes.RewriteCUDAGraph()] if _target(target).kind.name == "cuda" else []
+    kind = _target(target).kind.name
+    graphs = [passes.RewriteCUDAGraph()] if kind == "cuda" else []
+    in_place = [ConcatInPlace()] if kind == "llvm" else []
     steps = [
-        passes.ToNonDataflow(), passes.RemovePurityChecking(), passes.CallTIRRewrite(),
+        passes.ToNonDataflow(), passes.RemovePurityChecking(), passes.CallTIRRewrite(), *in_place,
         passes.StaticPlanBlockMemory(), *graphs, passes.LowerAllocTensor(), passes.KillAfterLastUse(),
         passes.LowerRuntimeBuiltin(), passes.ComputePrimValue(), passes.VMShapeLower(), passes.AttachGlobalSymbol(),
     ]  # fmt: skip
@@ -328,6 +331,9 @@ def _database(given: Any, target: Any) -> Iterator[Any]:
         given, where = _read(Path(given)), str(given)
     else:
         where = "database"
+        if not isinstance(given, meta_schedule.Database):
+            what = f"'database' must be a folder or a MetaSchedule database (got a {type(given).__name__})"
+            raise BadInput(what, where, "give the folder that tune_relax wrote")
     _check_target(given, target, where)
     with given:
         yield given
@@ -376,3 +382,6 @@ def _check_target(database: Any, target: Any, where: str) -> None:
         if for_other_kernels(other, str(target)):
             what = f"its records are for the target {other}, not for {target}"
             raise RecordError(what, where, "give that target, or the records of this one")
+        if "mcpu" in kernels_of(str(target)) and "mcpu" not in kernels_of(other):
+            told = f"{where}: its records were tuned for the least CPU of their kind ({other}), not for {target}"
+            warnings.warn(f"{told}\n  remedy: tune for that target", RuntimeWarning, stacklevel=4)

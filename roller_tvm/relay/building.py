@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import warnings
 from typing import Any
 
 from roller_tvm.relay.cpu_code import cpu_code
@@ -64,7 +65,7 @@ def build(
         with contextlib.ExitStack() as stack:
             stack.enter_context(untuned)
             if log_file is not None:
-                stack.enter_context(history_of(*load_settled(log_file, str(made))))
+                history = stack.enter_context(history_of(*load_settled(log_file, str(made))))
                 cpu = made.kind.name == "llvm"
                 stack.enter_context(cpu_code(
                     vector_math=vector_math and cpu, wide_indices=wide_indices and cpu,
@@ -86,8 +87,21 @@ def build(
                 fusion = fusion_of(mod)
                 take.modules.clear()  # those of the operators one by one
             built = relay.build(mod, target=made, params=params)
+            if log_file is not None:
+                _tell(list(history.asked.values()), log_file, made)
             setattr(built, KERNELS, take.kernels(built.get_lib()))
             setattr(built, FUSION, fusion)
             return built
     finally:
         autotvm.GLOBAL_SCOPE.silent = silent
+
+
+def _tell(found: list[str], log_file: str | os.PathLike[str], target: Any) -> None:
+    """Warn where records do not fit what was built: none of them, or those of another target."""
+    others = found.count("another target's")
+    if found and found.count("none") == len(found):
+        told = f"none of {len(found)} operators has a record in {log_file}: tuned for another model or other shapes"
+        warnings.warn(f"{told}; TVM's own schedules are taken", RuntimeWarning, stacklevel=3)
+    elif others:
+        told = f"{others} of {len(found)} operators have a record of another target alone in {log_file}"
+        warnings.warn(f"{told}; tune for {target}", RuntimeWarning, stacklevel=3)

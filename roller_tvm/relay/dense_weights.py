@@ -207,13 +207,30 @@ def history_of(records: Any, settled: Collection[str]) -> Any:
     class History(auto_scheduler.ApplyHistoryBest):
         """Looks for a workload under both names, first for one that is settled."""
 
+        #: Workload that was asked for -> whether it has a record, of just this target or of another.
+        asked: dict[str, str]
+        #: Workloads that TVM made of these for packed weights.
+        rewritten: set[str]
+
         def _query_inside(self, target: Any, workload_key: str, func_name: str) -> Any:
             theirs = None if workload_key in settled else theirs_of(workload_key)
             keys = [workload_key, theirs] if theirs not in settled else [theirs, workload_key]
-            known = (super(History, self)._query_inside(target, key, func_name) for key in keys if key is not None)
-            return next((state for state in known if state is not None), None)
+            for key in keys:
+                state = None if key is None else super()._query_inside(target, key, func_name)
+                if state is not None:
+                    if workload_key not in self.rewritten:
+                        self.asked[workload_key] = "own" if key in settled else "another target's"
+                    return state
+            self.asked.setdefault(workload_key, "none" if workload_key not in settled else "own")
+            return None
 
-    return History(records)
+        def update(self, target: Any, workload_key: str, state: Any) -> None:
+            self.rewritten.add(workload_key)
+            super().update(target, workload_key, state)
+
+    history = History(records)
+    history.asked, history.rewritten = {}, set()
+    return history
 
 
 def theirs_of(key: str) -> str | None:

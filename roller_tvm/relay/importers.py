@@ -223,14 +223,26 @@ def _params(tvm: Any, path: Path, params: str | os.PathLike[str] | None) -> dict
 def _inferred(tvm: Any, mod: Any, path: Path) -> Any:
     from tvm import relay
 
+    remedy = "check the model, or give the shapes with --input-shapes"
     try:
-        return relay.transform.InferType()(mod)
+        typed = relay.transform.InferType()(mod)
     except tvm.TVMError as error:
-        raise UnsupportedOperator(
-            f"its types do not fit together: {last_line(error)}",
-            str(path),
-            "check the model, or give the shapes with --input-shapes",
-        ) from error
+        raise UnsupportedOperator(f"its types do not fit together: {last_line(error)}", str(path), remedy) from error
+
+    def check(call: Any) -> None:  # Relay does not ask of a product with constant weights, and reads past them
+        name = str(getattr(getattr(call, "op", None), "name", "")) if isinstance(call, relay.Call) else ""
+        if name in ("nn.dense", "nn.matmul"):
+            a, b = (list(argument.checked_type.shape) for argument in call.args)
+            turned_a = name == "nn.matmul" and bool(call.attrs.transpose_a)
+            turned_b = name == "nn.dense" or bool(call.attrs.transpose_b)
+            depths = [a[-2] if turned_a else a[-1], b[-1] if turned_b else b[-2]]
+            known = [int(e) for e in depths if isinstance(e, tvm.tir.IntImm)]
+            if len(set(known)) > 1:
+                what = f"its types do not fit together: a product over {known[0]} and {known[1]} elements"
+                raise UnsupportedOperator(what, str(path), remedy)
+
+    relay.analysis.post_order_visit(typed["main"], check)
+    return typed
 
 
 def _inputs(

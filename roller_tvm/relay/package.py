@@ -16,6 +16,7 @@ from typing import Any
 from roller_tvm.errors import BadInput, DiskFull, ToolchainError, TvmLineError, UsageError
 from roller_tvm.measure.kernel_times import Call, KernelTime, kernel_times, tensor_words
 from roller_tvm.tvm_env import import_relay_tvm
+from roller_tvm.tvm_env.library import is_cut_off
 
 # What is inside a package, in TVMC's names.
 LIBRARY, GRAPH, PARAMS = "mod.so", "mod.json", "mod.params"
@@ -125,6 +126,8 @@ class LoadedModel:
                 self._debug = partial(_debug, library, self.device, graph, params)
             elif path.suffix != ".so":
                 raise BadInput("is not a built model", str(path), remedy)
+            elif is_cut_off(path):
+                raise BadInput("is half of a library", str(path), "compile the model again")
             else:
                 library = tvm.runtime.load_module(str(path))
                 self.kind = device or _kind(library)

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from roller_tvm.errors import BadInput, DiskFull, RecordError
+from roller_tvm.errors import BadInput, DiskFull, RecordError, last_line
 from roller_tvm.version import __version__
 
 MARK = "# roller-tvm "
@@ -222,7 +222,8 @@ def record_text(task: Any, state: Any, note: Note, seconds_spent: float = 0.0) -
         cost = note.predicted_s * UNMEASURED
     else:
         raise ValueError("a record needs a measured or a predicted time")
-    result = MeasureResult([cost], 0, "", seconds_spent, time.time())
+    spent = seconds_spent if note.measured_s is not None else 0.0  # which tells the two apart where the note is lost
+    result = MeasureResult([cost], 0, "", spent, time.time())
     return f"{note.line()}\n{str(dump_record_to_string(MeasureInput(task, state), result)).strip()}\n"
 
 
@@ -425,4 +426,10 @@ def load_settled(
     own = {r.workload_key for r in records if r.target == target and r.error_no == 0}
     own |= {key for key, of in read_kept(path) if of == target}
     wanted = [r for r in records if r.target == target or r.workload_key not in own]
-    return [tuple(load_record_from_string(r.line)) for r in wanted], own
+    loaded = []
+    for record in wanted:
+        try:
+            loaded.append(tuple(load_record_from_string(record.line)))
+        except Exception as error:  # whatever TVM's reader stumbles over: a target of another version, a step
+            _warn(f"{path}:{record.number}", f"TVM cannot read it: {last_line(error)}", "it is left out")
+    return loaded, own

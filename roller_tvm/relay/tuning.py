@@ -96,7 +96,11 @@ def tune(
     """
     if isinstance(trials, bool) or not isinstance(trials, int) or trials < 0:
         raise BadInput(must_be("trials", "an int >= 0", trials), remedy="0 plans without measuring")
-    import_relay_tvm("tuning a Relay model")
+    tvm = import_relay_tvm("tuning a Relay model")
+    if isinstance(mod, tvm.relay.Function):  # what TVM's extract_tasks takes too
+        mod = tvm.IRModule.from_expr(mod)
+    if not isinstance(mod, tvm.IRModule):
+        raise BadInput(must_be("mod", "an IRModule", mod), remedy="import the model first: roller_tvm.relay.importers")
     start = time.perf_counter()
     made_target = make_target(target)
     spec = find_device(made_target if device is None else device, device is None)

@@ -98,7 +98,7 @@ def parse_line(number: int, line: str) -> Recorded:
     try:
         key, target = data["i"][0][:2]
         steps = data["i"][1][1]
-        costs, error_no = data["r"][:2]
+        costs, error_no, spent = data["r"][:3]
         version = data["v"]
     except (KeyError, IndexError, TypeError, ValueError):
         raise ValueError("JSON, but no record of auto_scheduler (fields 'i', 'r' and 'v')") from None
@@ -110,7 +110,8 @@ def parse_line(number: int, line: str) -> Recorded:
         raise ValueError("steps are not a list of named steps")
     if not isinstance(costs, list) or not costs or not all(isinstance(c, (int, float)) for c in costs):
         raise ValueError("measured times are not a list of numbers")
-    seconds = math.inf if error_no != 0 else math.fsum(costs) / len(costs)
+    ran = error_no == 0 and spent != 0  # measuring takes time; what is predicted is written as taking none
+    seconds = math.fsum(costs) / len(costs) if ran else math.inf
     if not seconds > 0:
         raise ValueError(f"a time of {seconds:g} s")
     return Recorded(number, key, target, tuple(_frozen(s) for s in steps), seconds)

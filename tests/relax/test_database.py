@@ -15,7 +15,7 @@ from tvm.s_tir.meta_schedule.database import JSONDatabase, MemoryDatabase  # noq
 
 from roller_tvm.errors import BadInput, RecordError  # noqa: E402
 from roller_tvm.measure.session import Limits  # noqa: E402
-from roller_tvm.relax import tune, tune_tir  # noqa: E402
+from roller_tvm.relax import pipeline, tune, tune_tir  # noqa: E402
 from roller_tvm.relax.database import NOTES, RECORDS, WORKLOADS, Note, Store, check_replay  # noqa: E402
 from roller_tvm.relax.devices import device_of  # noqa: E402
 from roller_tvm.relax.targets import make_target  # noqa: E402
@@ -192,3 +192,21 @@ def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(BadInput, match="folder"):
         Store(tmp_path / "file" / "records", M.TARGET)
+
+
+@pytest.mark.parametrize("line", ['{"a": 1}', "[1]", "3"])
+def test_a_line_that_is_no_note_is_named(tmp_path, line):
+    Store(tmp_path, M.TARGET).close()
+    with (tmp_path / NOTES).open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(RecordError, match="line 2: is no note of a record"):
+        Store(tmp_path, M.TARGET)
+
+
+def test_records_for_the_least_cpu_are_told(tmp_path):
+    mod, wide = M.matmul(), make_target({"kind": "llvm", "mcpu": "core-avx2", "num-cores": 2})
+    tune_tir(mod, tvm.target.Target("llvm"), tmp_path, 0)
+    with pytest.warns(RuntimeWarning, match="tuned for the least CPU"), pipeline._database(tmp_path, wide):
+        pass
+    with pytest.raises(BadInput, match="must be a folder or a MetaSchedule database"), pipeline._database(5, wide):
+        pass

@@ -1,0 +1,265 @@
+"""ConcatInPlace: what is put side by side is computed where it belongs, and nothing is copied.
+
+An Inception module's branches, a fire module's two convolutions, all of a dense block: each is computed into a tensor
+of its own and then copied beside the others. Instead, whoever writes or reads such a part is given the whole tensor,
+and works on its part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from ..tir.joined import Place, joined_by, placed, shape_of, written_by
+from ..tir.nodes import key
+from .blocks import used_variables
+
+_ALLOCATES = "relax.builtin.alloc_tensor"
+
+
+@tvm.transform.module_pass(opt_level=0, name="ConcatInPlace")
+class ConcatInPlace:
+    """Have kernels for CPUs write the parts of a concatenation into its result.
+
+    For functions after ``CallTIRRewrite``, which says where each tensor is allocated, and before
+    ``StaticPlanBlockMemory``; ``build`` and the pipeline "roller" have it. Left as they are: parts that are inputs,
+    constants, results or part of another tensor already, and parts that something else than kernels works on.
+
+    Examples
+    --------
+    >>> mod = ConcatInPlace()(relax.transform.CallTIRRewrite()(mod))  # doctest: +SKIP
+    """
+
+    def transform_module(self, mod: Any, _context: Any) -> Any:
+        """The module with fewer copies."""
+        changed = mod
+        for var, func in mod.functions_items():
+            if isinstance(func, relax.Function) and isinstance(func.body, relax.SeqExpr):
+                flow = _Flow(changed, func)
+                if flow.places:
+                    changed = _rewritten(changed, var, func, flow)
+        return changed if changed is mod else _without(changed, mod)
+
+
+@dataclass
+class _Tensor:
+    """A tensor that a function allocates: by which call, and which kernels are given it, at which positions."""
+
+    variable: Any
+    order: int
+    shape: tuple[int, ...]
+    kind: str
+    uses: list[tuple[int, int]] = field(default_factory=list)
+    escapes: bool = False
+
+
+class _Flow:
+    """A function's tensors, kernels, and where tensors are to be parts of others.
+
+    Attributes
+    ----------
+    places : dict
+        Tensor (by hash) -> tensor that it is part of, and where.
+    joins : set of int
+        Bindings that are not needed any more: they joined tensors.
+    """
+
+    def __init__(self, mod: Any, func: Any) -> None:
+        self.mod = mod
+        self.same: dict[int, Any] = {}
+        self.tensors: dict[int, _Tensor] = {}
+        self.calls: dict[int, Any] = {}
+        self.bindings = [binding for block in func.body.blocks for binding in block.bindings]
+        for number, binding in enumerate(self.bindings):
+            self._read(number, binding)
+        self._escape(func.body.body)
+        self.writes: dict[Any, set[int] | None] = {}
+        self.places: dict[int, tuple[_Tensor, Place]] = {}
+        self.joins: set[int] = set()
+        for number in self.calls:
+            self._join(number)
+
+    def root(self, variable: Any) -> Any:
+        """The variable that one is another name of."""
+        while key(variable) in self.same:
+            variable = self.same[key(variable)]
+        return variable
+
+    def tensor(self, value: Any) -> _Tensor | None:
+        """What is allocated here of that name."""
+        return self.tensors.get(key(self.root(value))) if isinstance(value, relax.Var) else None
+
+    def whole(self, tensor: _Tensor) -> tuple[_Tensor, Place | None]:
+        """The largest tensor that one is part of, and where in it."""
+        where: Place | None = None
+        while key(tensor.variable) in self.places:
+            tensor, place = self.places[key(tensor.variable)]
+            where = place if where is None else where.inside(place)
+        return tensor, where
+
+    def _read(self, number: int, binding: Any) -> None:
+        value = binding.value
+        if isinstance(value, relax.Var):
+            self.same[key(binding.var)] = value
+            return
+        if isinstance(value, relax.Call) and getattr(value.op, "name", "") == _ALLOCATES:
+            extents = _extents(value.args[0])
+            if extents is not None and len(value.args) == 4:
+                kind = " ".join(str(argument) for argument in value.args[1:])
+                self.tensors[key(binding.var)] = _Tensor(binding.var, number, extents, kind)
+            return
+        if isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.GlobalVar):
+            func = self.mod[value.op]
+            if type(func).__name__ == "PrimFunc" and len(value.args) == len(func.params):
+                self.calls[number] = value
+                for position, argument in enumerate(value.args):
+                    if (tensor := self.tensor(argument)) is not None:
+                        tensor.uses.append((number, position))
+                return
+        self._escape(value)
+
+    def _escape(self, value: Any) -> None:
+        """What reads a value is no kernel that could be given another."""
+        for variable in used_variables(value):
+            if (tensor := self.tensor(variable)) is not None:
+                tensor.escapes = True
+
+    def _written(self, call: Any) -> set[int] | None:
+        name = str(call.op.name_hint)
+        if name not in self.writes:
+            self.writes[name] = written_by(self.mod[call.op])
+        return self.writes[name]
+
+    def _join(self, number: int) -> None:
+        """Have a call's operands be parts of its result, if it joins them and nothing stands against it."""
+        call = self.calls[number]
+        joined = joined_by(self.mod[call.op])
+        if joined is None:
+            return
+        result = self.tensor(call.args[-1])
+        parts = [self.tensor(call.args[position]) for position in joined.order]
+        if result is None or self._writers(result) != [number] or len({id(p) for p in parts}) < len(parts):
+            return
+        if not all(part is not None and self._may_be_placed(part, result, number) for part in parts):
+            return
+        at = 0
+        for part in parts:
+            assert part is not None
+            start = tuple(at if axis == joined.axis else 0 for axis in range(len(result.shape)))
+            self.places[key(part.variable)] = result, Place(result.shape, start)
+            at += part.shape[joined.axis]
+        self.joins.add(number)
+
+    def _may_be_placed(self, part: _Tensor, result: _Tensor, number: int) -> bool:
+        if part.escapes or key(part.variable) in self.places or part.kind != result.kind:
+            return False
+        writers = self._writers(part)
+        if writers is None or len(writers) != 1 or writers[0] >= number:
+            return False
+        taken = (self.mod[self.calls[use].op].params[position] for use, position in part.uses)
+        return all(shape_of(param) == part.shape for param in taken)  # none takes it as anything else
+
+    def _writers(self, tensor: _Tensor) -> list[int] | None:
+        """The calls that write a tensor, in order; None where that is not known."""
+        found = []
+        for number, position in tensor.uses:
+            written = self._written(self.calls[number])
+            if written is None:
+                return None
+            if position in written:
+                found.append(number)
+        return found
+
+
+def _extents(shape: Any) -> tuple[int, ...] | None:
+    if not isinstance(shape, relax.ShapeExpr) or not all(isinstance(e, tvm.tirx.IntImm) for e in shape.values):
+        return None
+    return tuple(int(e) for e in shape.values)
+
+
+def _rewritten(mod: Any, var: Any, func: Any, flow: _Flow) -> Any:
+    """The module with a function whose kernels are given the whole tensors."""
+    builder = relax.BlockBuilder(mod)
+    first: dict[int, int] = {}  # of each whole tensor: where the first of its parts was allocated
+    for at in flow.places:
+        whole, _ = flow.whole(flow.tensors[at])
+        first[key(whole.variable)] = min(
+            first.get(key(whole.variable), whole.order), flow.tensors[at].order, whole.order
+        )
+    moved = {order: flow.tensors[at] for at, order in first.items()}
+    made: dict[Any, Any] = {}
+    blocks, number = [], 0
+    for block in func.body.blocks:
+        bindings: list[Any] = []
+        for binding in block.bindings:
+            if number in moved:
+                bindings.append(flow.bindings[moved[number].order])
+            if not _dropped(binding, number, flow, first):
+                bindings.append(_given_the_whole(builder, binding, number, flow, made))
+            number += 1
+        blocks.append(relax.BindingBlock(bindings))
+    body = relax.SeqExpr(blocks, func.body.body)
+    changed = builder.get()
+    changed.update_func(
+        changed.get_global_var(var.name_hint),
+        relax.Function(func.params, body, func.ret_ty, func.is_pure, func.attrs),
+    )
+    return changed
+
+
+def _dropped(binding: Any, number: int, flow: _Flow, first: Mapping[int, int]) -> bool:
+    """Whether nothing needs a binding any more: a join, an allocation of a part, one that stands elsewhere now."""
+    variable = flow.root(binding.var)
+    at = key(variable)
+    if at in flow.places or number in flow.joins:
+        return True
+    return at in first and flow.tensors[at].order == number
+
+
+def _given_the_whole(builder: Any, binding: Any, number: int, flow: _Flow, made: dict[Any, Any]) -> Any:
+    """A binding whose kernel is given whole tensors, as a function of its own."""
+    call = flow.calls.get(number)
+    if call is None:
+        return binding
+    arguments, places = list(call.args), {}
+    for position, argument in enumerate(call.args):
+        tensor = flow.tensor(argument)
+        if tensor is None:
+            continue
+        whole, place = flow.whole(tensor)
+        if place is not None:
+            arguments[position], places[position] = whole.variable, place
+    if not places:
+        return binding
+    variant = str(call.op.name_hint), tuple(places.items())
+    if variant not in made:
+        name = f"{call.op.name_hint}_in_place"
+        func = placed(flow.mod[call.op], places)
+        made[variant] = builder.add_func(func.without_attr("global_symbol"), name)
+    value = builder.normalize(relax.Call(made[variant], arguments, call.attrs, call.ty_args))
+    return relax.VarBinding(binding.var, value)
+
+
+def _without(changed: Any, before: Any) -> Any:
+    """The module without kernels that nothing calls any more."""
+    called: set[str] = set()
+    for _, func in changed.functions_items():
+        if isinstance(func, relax.Function):
+            called |= {str(v.name_hint) for v in relax.analysis.all_global_vars(func)}
+    old = {str(v.name_hint) for v, f in before.functions_items() if type(f).__name__ == "PrimFunc"}
+    kept = {}
+    for var, func in changed.functions_items():
+        name = str(var.name_hint)
+        public = bool(func.attrs) and "global_symbol" in func.attrs
+        if type(func).__name__ != "PrimFunc" or name in called or public or name not in old:
+            kept[var] = func
+    return tvm.IRModule(kept, attrs=changed.attrs, global_infos=changed.global_infos)
+
+
+
+
+__all__ = ["ConcatInPlace"]
