@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil, prod
 
 from ..device import DeviceSpec
-from ..expr import dtype_bytes
+from ..expr import TensorExpression, dtype_bytes
+from ..expr.affine import Index
 from ..model.estimate import ProgramEstimate
 from ..model.geometry import Geometry, Operand, Tile, in_memory
 from ..model.gpu_direct import direct_estimate, reduce_estimate
@@ -133,11 +134,41 @@ def streams(geometry: Geometry) -> bool:
 
 
 def _unguarded(search: Search, outputs: int, rows: int) -> Rejection | None:
-    """TVM stores what threads reduced together without asking whether the row exists, unless a stage follows."""
+    """TVM stores what threads reduced together without asking whether the row exists, unless a stage follows.
+
+    Of sums that are read in part it computes, and has memory for, that part alone.
+    """
+    if rows > 1 and not _read_whole(search.geometry.expression, search.nest.anchor):
+        return Rejection("tensor shape", f"{rows} rows", "1 where sums are read in part", "read all of them")
     if outputs % rows == 0 or search.nest.output != search.nest.anchor:
         return None
     required = f"a guard for {rows} rows of {outputs}"
     return Rejection("tensor shape", required, "none for sums stored as they are", "let the rows divide the outputs")
+
+
+def _read_whole(expression: TensorExpression, name: str) -> bool:
+    """Whether every stage that reads a tensor reads all of it, and is read so itself; also where nothing reads it."""
+    shape = expression.tensors[name].shape
+    for stage in expression.stages:
+        extents = {axis.name: axis.extent for axis in stage.axes}
+        for access in stage.reads:
+            if access.tensor == name and not all(
+                _spans(index, extents, dimension) for index, dimension in zip(access.indices, shape, strict=True)
+            ):
+                return False
+        if any(access.tensor == name for access in stage.reads) and not _read_whole(expression, stage.name):
+            return False
+    return True
+
+
+def _spans(index: Index, extents: Mapping[str, int], dimension: int) -> bool:
+    """Whether an index goes from the first element of a dimension to its last; of an opaque one that is assumed."""
+    if index.opaque or index.clamped:
+        return True
+    ends = [(extents[axis] - 1) * coefficient for axis, coefficient in index.terms]
+    least = (index.const + sum(e for e in ends if e < 0)) // index.divisor
+    most = (index.const + sum(e for e in ends if e > 0)) // index.divisor
+    return least <= 0 and most >= dimension - 1
 
 
 def shuffled(dtype: str) -> Rejection | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -36,6 +37,8 @@ _CALLS = {
 }
 #: What ``VectorMath`` makes arithmetic of in kernels for CPUs.
 VECTOR_MATH = ("exp", "erf", "tanh", "sigmoid")
+#: Comparisons that tell which axis is further on.
+_COMPARISONS = ("LT", "LE", "GT", "GE")
 _COMBINERS = {"Add": "sum", "Max": "max", "Min": "min", "Mul": "prod"}
 
 
@@ -192,7 +195,8 @@ class StageReader:
                 self._walk(body, False)
             return ""
         combiner = self._combined(first)
-        condition, self.initial = first.condition, bool(list(first.init))
+        condition = first.condition
+        self.initial = bool(list(first.init)) or not _begins_neutral(first.combiner, combiner)
         guarded = not self._always(condition)
         for initial in first.init:
             self._walk(initial, False)
@@ -243,11 +247,21 @@ class StageReader:
         elif (parts := PARTS.get(kind)) is not None:
             for name in parts:
                 made |= self._walk(getattr(node, name), guarded)
+            if kind in _COMPARISONS and not made & READS and _misjudges_axes():
+                self._check_comparison(node)
             self._count_once(_ARITHMETIC.get(kind, ""), node, made)
         else:
             raise UnsupportedOperator(f"'{kind}' in its body cannot be planned", self.name, REMEDY)
         self.walked[at] = made, node
         return made
+
+    def _check_comparison(self, node: Any) -> None:
+        """Refuse a comparison of axes with each other, which this TVM gets wrong once an axis is split."""
+        a, b = (affine(side, self._axis_of) for side in (node.a, node.b))
+        terms = a.plus(b, -1).terms if a is not None and b is not None else {}
+        if len({c > 0 for c in terms.values()}) > 1 and len({axis for axis, _, _ in terms}) > 1:
+            what = f"'{node}' compares axes: this TVM simplifies it wrongly where one is split"
+            raise UnsupportedOperator(what, self.name, "TVM's own schedule is taken; TVM 0.25 and later plan it")
 
     def _count_once(self, kind: str, node: Any, made: int) -> None:
         if kind and made == READS | VARIES and (number := self.number(node)) not in self.counted:
@@ -414,6 +428,36 @@ def _canonical(index: Any, variables: list[Any], lows: list[int], extents: list[
         return analyzer.simplify(index)
     except TypeError:  # the Relax line's cannot compare conditions that read a tensor
         return index
+
+
+@lru_cache(maxsize=1)
+def _misjudges_axes() -> bool:
+    """Whether TVM takes ``16 * x < i`` for false where x and i have other ranges (0.17; 0.27 does not)."""
+    import tvm
+
+    def variable(name: str) -> Any:
+        return tvm.tir.Var(name, "int32") if hasattr(tvm, "tir") else tvm.tirx.Var(name, "int32")
+
+    analyzer, x, i = _analyzer(), variable("x"), variable("i")
+    analyzer.bind(x, tvm.ir.Range(0, 4))
+    analyzer.bind(i, tvm.ir.Range(0, 16))
+    return constant(analyzer.simplify(x * 16 < i)) == 0
+
+
+def _begins_neutral(reducer: Any, combiner: str) -> bool:
+    """Whether a reduction begins with what changes nothing, so that each of its parts can."""
+    identity = list(getattr(reducer, "identity_element", ()))
+    value = getattr(identity[0], "value", None) if len(identity) == 1 else None
+    if value is None or combiner not in ("sum", "prod", "max", "min"):
+        return True  # one of several results, of no kind that is split; or what the block's reader has compared
+    if combiner in ("sum", "prod"):
+        return bool(value == (combiner == "prod"))
+    import tvm
+
+    limits = tvm.tir if hasattr(tvm, "tir") else tvm.tirx
+    dtype = dtype_of_node(identity[0])
+    least, most = limits.min_value(dtype).value, limits.max_value(dtype).value
+    return bool(value <= least if combiner == "max" else value >= most)
 
 
 def _combiner(reducer: Any) -> str:

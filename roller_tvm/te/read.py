@@ -96,6 +96,7 @@ def read_te(source: Any, name: str | None = None, constants: Collection[Any] = (
             raise UnsupportedOperator(
                 f"'{own}' is a {kind}, only computations over axes can be planned", name or own, REMEDY
             )
+    _check_results(ops, names, source)
     if not stages:
         raise UnsupportedOperator(
             "nothing is computed, there are placeholders alone", name or "te", "give the output tensors"
@@ -108,6 +109,15 @@ def read_te(source: Any, name: str | None = None, constants: Collection[Any] = (
     except ValueError as error:
         raise UnsupportedOperator(str(error), name or stages[-1].name, REMEDY) from error
     return TeReading(expression, **reading, layout_free=tuple(dict.fromkeys(free)))
+
+
+def _check_results(ops: list[Any], names: dict[Any, str], source: Any) -> None:
+    """Refuse several results of which the first is not read: TVM then computes all of them for each tile."""
+    used = {(t.op, int(t.value_index)) for t in (*_tensors(source), *(i for op in ops for i in op.input_tensors))}
+    for op in ops:
+        if op.num_outputs > 1 and (op, 0) not in used:
+            what = f"nothing reads the first of its {op.num_outputs} results"
+            raise UnsupportedOperator(what, names[op], "leave the results out that nothing reads")
 
 
 def _stored(source: Any, names: dict[Any, str], stages: list[Stage]) -> tuple[str, ...]:

@@ -222,21 +222,23 @@ def _view(nest: Nest, name: str) -> Compute:
     values = [nest.value_of(store) for store in nest.stores]
     if any(type(value).__name__ == "Let" for value in values):
         raise UnsupportedOperator("its reduction computes with what it gives a name first", name, REMEDY)
-    combiner, sources = "other", []
+    combiner, sources, turned = "other", [], False
     if len(values) == 1:
         node = values[0]
         kind = _COMBINERS.get(type(node).__name__)
-        for mine, other in ((getattr(node, "a", None), getattr(node, "b", None)),
-                            (getattr(node, "b", None), getattr(node, "a", None))):  # fmt: skip
+        sides = getattr(node, "a", None), getattr(node, "b", None)
+        for back, (mine, other) in enumerate((sides, sides[::-1])):
             if kind and _is_own(mine, own) and not _reads_own(other, own):
-                combiner, sources = kind, [other]
+                combiner, sources, turned = kind, [other], bool(back)
                 break
     if not sources:
         for value in values:
             _sources(value, own, sources)
     if not sources:
         raise UnsupportedOperator("its reduction reads nothing but its own result", name, REMEDY)
-    starts = [] if _begins_as_tvms(nest, combiner) else [store.value for store in nest.init]
+    # TVM knows a reduction that other threads share by its form: what is there, and then what is added.
+    known = _begins_as_tvms(nest, combiner) and not turned
+    starts = [] if known else [store.value for store in nest.init]
     return Compute(spatial, reduce, [Reduce(Combiner(combiner), sources, starts)] * len(values), dtype)
 
 

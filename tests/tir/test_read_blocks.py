@@ -130,6 +130,16 @@ def a_part_of_it(A: T.Buffer((64,), "float32"), B: T.Buffer((64,), "float32")):
             B[vi] = A[vi]
 
 
+@T.prim_func(s_tir=True)
+def adds_the_other_way_round(A: T.Buffer((64, 256), "float32"), C: T.Buffer((64,), "float32")):
+    for i, k in T.grid(64, 256):
+        with T.sblock("C"):
+            v_i, v_k = T.axis.remap("SR", [i, k])
+            with T.init():
+                C[v_i] = T.float32(0.0)
+            C[v_i] = A[v_i, v_k] + C[v_i]
+
+
 def reads_of(func):
     return {a.tensor for stage in read_prim_func(func).expression.stages for a in stage.reads}
 
@@ -148,7 +158,7 @@ def run(func, arrays):
 
 @pytest.mark.parametrize("func", [
     starts_from_a_vector, starts_below_everything, names_a_value, columns_outermost, reduction_in_the_middle,
-    chosen_by_a_mask, backwards, turned,
+    chosen_by_a_mask, backwards, turned, adds_the_other_way_round,
 ], ids=lambda f: str(f.attrs["global_symbol"]))  # fmt: skip
 def test_every_plan_computes_what_it_should(func):
     reading, arrays = read_prim_func(func), arrays_of(func)
@@ -193,3 +203,12 @@ def test_what_is_not_understood_is_refused(func, told):
 def test_a_part_of_a_tensor_was_scheduled_by_somebody():
     with pytest.raises(AlreadyScheduled, match="not the whole of axis"):
         read_prim_func(a_part_of_it)
+
+
+def test_what_tvm_has_no_reducer_for_is_not_shared_by_threads():
+    """It knows `C + A`, not `A + C`: the module would not build."""
+    reading = read_prim_func(adds_the_other_way_round, name="other")
+    (stage,) = reading.expression.stages
+    assert stage.combiner == "sum" and stage.initial
+    plans = construct(reading.expression, load_device("a100"), top=10).plans
+    assert plans and not any("gpu.reduce" in str(p.plan) for p in plans)
