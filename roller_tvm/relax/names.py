@@ -1,4 +1,4 @@
-"""Names of inputs that a kernel's parameters can have: CUDA C++ cannot spell ``gpu_0/data_0``."""
+"""Names that kernels can have: CUDA C++ cannot spell ``gpu_0/data_0``, TVM's matrix instructions not ``Constant``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 
 import tvm
 from tvm import relax
+
+from ..tir.nodes import key
 
 
 def spell(name: str, taken: set[str]) -> str:
@@ -49,3 +51,40 @@ def plain_names(mod: Any) -> Any:
 @relax.expr_functor.mutator
 class _Renamer(relax.PyExprMutator):
     """Puts new variables in the place of the parameters."""
+
+
+@tvm.transform.module_pass(opt_level=0, name="LowerCaseBuffers")
+class LowerCaseBuffers:
+    """Spell the buffers of all PrimFuncs in lower case; nothing else changes.
+
+    TVM puts the operands of a matrix instruction into its text letter by letter, A to D: in a buffer that is called
+    ``Constant_12`` it finds the accumulator.
+    """
+
+    def transform_module(self, mod: Any, _context: Any) -> Any:
+        """The module with its PrimFuncs changed."""
+        changed = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs, global_infos=mod.global_infos)
+        for var, func in mod.functions_items():
+            if type(func).__name__ == "PrimFunc":
+                changed.update_func(var, with_lower_case(func))
+        return changed
+
+
+def with_lower_case(func: Any) -> Any:
+    """A PrimFunc whose buffers are spelt in lower case."""
+    import tvm_ffi
+
+    made: dict[int, Any] = {}
+
+    def spelt(var: Any) -> Any:
+        kind: Any = getattr(var, "ty", None)
+        if not hasattr(kind, "data_alignment") or str(var.name) == str(var.name).lower():
+            return var
+        if key(var) not in made:
+            made[key(var)] = tvm.tirx.decl_buffer(
+                list(kind.shape), kind.dtype, str(var.name).lower(), None, list(kind.strides), kind.elem_offset,
+                var.scope(), kind.data_alignment, kind.offset_factor, layout=kind.layout,
+            )  # fmt: skip
+        return made[key(var)]
+
+    return tvm_ffi.structural_map(func, (tvm.tirx.Var, spelt), order="post")

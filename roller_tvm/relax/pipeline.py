@@ -36,6 +36,7 @@ from .fuse_rtasks import FuseRTasks
 from .kernels import pack_constants
 from .layout import PlanLayout
 from .lowered import require_lowered
+from .names import LowerCaseBuffers
 from .package import KERNELS
 from .reference import gpu_rules
 from .schedule import SCHEDULED, Report, ScheduleWithRoller
@@ -99,7 +100,7 @@ def prepare(
         passes.RewriteDataflowReshape(),  # before scheduling: it knows a reshape by its plain loops
         passes.DeadCodeElimination(),
         # On CPUs exp and the like become arithmetic; each schedule lays weights out as its register tile reads them.
-        *([VectorMath(), passes.AttachAttrLayoutFreeBuffers()] if target.kind.name == "llvm" else []),
+        *([VectorMath(), passes.AttachAttrLayoutFreeBuffers()] if target.kind.name == "llvm" else [LowerCaseBuffers()]),
     ]
     with target:
         return tvm.transform.Sequential(steps)(mod).with_attr(PREPARED, target.kind.name)

@@ -53,6 +53,9 @@ class TensorSteps(StepApplier):
         raise NotImplementedError
 
     def _matrices(self, step: Matrices) -> None:
+        for name, letters in ((step.left, "BCD"), (step.right, "CD"), (step.stage, "D")):
+            if set(letters) & set(name):  # TVM finds its operands by these letters, in names too
+                raise self._error(f"TVM cannot spell '{name}' in a matrix instruction: name it in lower case")
         schedule, block = self.schedule, self.blocks[step.stage]
         groups = (step.batch, step.m, step.n, step.k)
         loops = self.loops[step.stage]

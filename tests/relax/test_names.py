@@ -7,7 +7,9 @@ pytestmark = pytest.mark.relax
 
 from tvm import relax  # noqa: E402
 
+from roller_tvm.relax import build  # noqa: E402
 from roller_tvm.relax.names import plain_names  # noqa: E402
+from roller_tvm.toolchain import compile_cuda, find_compilers  # noqa: E402
 
 from . import networks  # noqa: E402
 
@@ -40,3 +42,19 @@ def test_what_it_computes_stays():
 def test_plain_names_are_left():
     mod = named("x", "y")
     assert plain_names(mod).same_as(mod)
+
+
+@pytest.mark.parametrize("names", [("Decoded", "Constant_12"), ("x", "w")])
+def test_matrix_instructions_whatever_the_tensors_are_called(names):
+    """TVM replaces A to D in the text of an instruction, within names too."""
+    types = [relax.TensorType((64, 64), "float16")] * 2
+    builder, params = relax.BlockBuilder(), [relax.Var(n, t) for n, t in zip(names, types, strict=True)]
+    with builder.function("main", params):
+        with builder.dataflow():
+            out = builder.emit_output(builder.emit(relax.op.matmul(*params)))
+        builder.emit_func_output(out)
+    built = build(builder.get(), {"kind": "cuda", "arch": "sm_80"})
+    text = built.roller_tvm_kernels.source
+    assert "mma" in text and "Constant" not in text
+    if find_compilers():
+        assert compile_cuda(text, "sm_80")
