@@ -187,12 +187,19 @@ def shuffled(dtype: str) -> Rejection | None:
     return Rejection("execution unit", f"shuffles of {dtype}", limit, "give each sum a thread")
 
 
+def _moved(geometry: Geometry) -> list[str]:
+    """Types of what lanes hand each other: of several results that of the first is known, and what they are made of."""
+    stage, tensors = geometry.stage, geometry.expression.tensors
+    read = [tensors[access.tensor].dtype for access in stage.reads] if stage.results > 1 else []
+    return list(dict.fromkeys([stage.dtype, *read]))
+
+
 def construct_reduce(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
     """Ranked candidates of recipe gpu.reduce: lanes that share a reduction, rows of them in a block."""
     g, device = search.geometry, search.device
     if not g.reduce or g.stage.indivisible or (g.stage.combiner == "other" and g.stage.results == 1):
         return []
-    if search.reject(shuffled(g.stage.dtype)):
+    if any(search.reject(shuffled(dtype)) for dtype in _moved(g)):
         return []
     # What is computed after the reduction would have no loop either, and be left to the host.
     if search.reject(None if g.spatial or search.nest.output == search.nest.anchor else NO_LOOP, search.nest.output):

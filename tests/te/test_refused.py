@@ -88,3 +88,12 @@ def test_rows_of_sums_of_which_a_part_is_read():
         programs = [p for plan in plans for p in plan.plan.programs if p.recipe == "gpu.reduce"]
         rows[count] = {p.choice("rows", 1) for p in programs}
     assert rows[127] == {1} and max(rows[128]) > 1
+
+
+@pytest.mark.parametrize("dtype, shared", [("float32", True), ("float16", True), ("int8", False), ("uint8", False)])
+def test_the_place_of_the_largest_of_types_that_lanes_do_not_shuffle(dtype, shared):
+    """The first result is an index, which they do."""
+    a = te.placeholder((4, 512), dtype, name="a")
+    best = tvm.topi.argmax(a, axis=1)
+    plans = construct(read_te(best).expression, load_device("v100"), top=10).plans
+    assert plans and any("gpu.reduce" in str(p.plan) for p in plans) is shared
