@@ -24,13 +24,15 @@ from roller_tvm.te import read_te  # noqa: E402
 from ..lower.gpu_check import spread  # noqa: E402
 from ..plan.devices import device  # noqa: E402
 from ..sampling import sampled  # noqa: E402
-from ..te.every_operator import FAMILIES, NOT_ON_A_GPU, POSITIVE  # noqa: E402
+from ..te.every_operator import COMPARED, FAMILIES, NOT_ON_A_GPU, POSITIVE  # noqa: E402
 
 GPU, PLANS = "a100", 2
 SAMPLE = 32
 # What TVM 0.17 makes wrong kernels of, or none, unless a plan avoids it.
 ALWAYS = ("conv2d int8", "depthwise int8", "max int8")
-NAMES = [(family, name) for family, cases in FAMILIES.items() for name in cases if name not in NOT_ON_A_GPU]
+NAMES = [
+    (family, name) for family, cases in FAMILIES.items() for name in cases if name not in (*NOT_ON_A_GPU, *COMPARED)
+]
 
 
 @pytest.mark.parametrize(("family", "name"), sampled(NAMES, SAMPLE, 0, [c for c in NAMES if c[1] in ALWAYS]))

@@ -20,12 +20,10 @@ from roller_tvm.te import read_te, te_operator  # noqa: E402
 
 from ..expr.examples import EXAMPLES  # noqa: E402
 from ..plan.devices import device  # noqa: E402
-from .every_operator import FAMILIES  # noqa: E402
+from .every_operator import COMPARED, FAMILIES  # noqa: E402
 
 TABLE = Path(__file__).parents[2] / "python" / "roller_osdi22_operators.csv"
 DEVICES = ("avx512", "a100")
-#: Compare axes, which TVM 0.17 gets wrong once they are split: the Relay line leaves them to it.
-COMPARED = {"running sum", "triangle", "matrix diagonal"}
 #: topi of the two lines differs: another algorithm, other arguments, or (batch, space) a crash of TVM 0.27's own.
 OTHERWISE = {"layer norm", "layer norm float16", "instance norm", "batch norm training", "affine grid", "roi align",
              "batch to space", "space to batch",
