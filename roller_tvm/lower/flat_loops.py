@@ -5,6 +5,7 @@ Nothing of TVM is imported.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -137,6 +138,12 @@ def asked_ahead(
             call = intrinsic(address, *(tir.const(flag, "int32") for flag in (_READ, _SECOND_LEVEL, _DATA)))
             found.setdefault(hash(reads.loops[-1].loop_var), []).append(tir.Evaluate(call))
     return found
+
+
+def threads_of(func: Any) -> int:
+    """Threads that share out a function's parallel loops: as its target says, or as many as there are CPUs."""
+    target = (func.attrs or {}).get("target")
+    return int((target.attrs.get("num-cores") if target is not None else 0) or os.cpu_count() or 1)
 
 
 def _expression(index: Sum, tir: Any) -> Any:

@@ -6,14 +6,13 @@ convolution of 9 MB of weights takes half as long again as where they are in the
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import tvm
 from tvm import tirx
 
 from ..device.cpu_data import estimate
-from ..lower.flat_loops import asked_ahead
+from ..lower.flat_loops import asked_ahead, threads_of
 from .before_llvm import before_llvm, marked
 
 #: Of a PrimFunc: it is to be built so.
@@ -49,7 +48,7 @@ def with_prefetch(func: Any) -> Any:
 
     written: set[int] = set()
     tvm_ffi.structural_walk(func.body, (tirx.BufferStore, lambda store: written.add(hash(store.buffer))))
-    asked = asked_ahead(func.body, written, _bytes, int(estimate("line")), _threads(func), tirx, _prefetch)
+    asked = asked_ahead(func.body, written, _bytes, int(estimate("line")), threads_of(func), tirx, _prefetch)
     if not asked:
         return func
 
@@ -65,11 +64,6 @@ def with_prefetch(func: Any) -> Any:
 
 def _bytes(buffer: Any) -> int:
     return max(1, tvm.DataType(str(buffer.dtype)).bits // _BITS_OF_A_BYTE)
-
-
-def _threads(func: Any) -> int:
-    target = (func.attrs or {}).get("target")
-    return int((target.attrs.get("num-cores") if target is not None else 0) or os.cpu_count() or 1)
 
 
 def _prefetch(*arguments: Any) -> Any:

@@ -6,12 +6,11 @@ convolution of 9 MB of weights takes half as long again as where they are in the
 
 from __future__ import annotations
 
-import os
 from contextvars import ContextVar
 from typing import Any
 
 from ..device.cpu_data import estimate
-from ..lower.flat_loops import asked_ahead
+from ..lower.flat_loops import asked_ahead, threads_of
 from .before_llvm import BeforeLlvm
 
 _BITS_OF_A_BYTE = 8
@@ -61,7 +60,7 @@ def with_prefetch(func: Any) -> Any:
     tir.stmt_functor.post_order_visit(func.body, find)
     own = {buffer.data for buffer in written}  # of one tensor there are several buffers
     left_out = {hash(buffer) for buffer in read if buffer.data in own}
-    asked = asked_ahead(func.body, left_out, _bytes, int(estimate("line")), _threads(func), tir, _prefetch)
+    asked = asked_ahead(func.body, left_out, _bytes, int(estimate("line")), threads_of(func), tir, _prefetch)
     if not asked:
         return func
 
@@ -79,11 +78,6 @@ def _bytes(buffer: Any) -> int:
     import tvm
 
     return max(1, tvm.DataType(str(buffer.dtype)).bits // _BITS_OF_A_BYTE)
-
-
-def _threads(func: Any) -> int:
-    target = (func.attrs or {}).get("target")
-    return int((target.attrs.get("num-cores") if target is not None else 0) or os.cpu_count() or 1)
 
 
 def _prefetch(address: Any, *flags: Any) -> Any:

@@ -103,12 +103,18 @@ def _blocks(func: Any) -> list[Any]:
     return [block for block in found if str(block.name_hint) != "root"]
 
 
-def _parts(value: Any, axes: list[Any]) -> list[tuple[int | None, int, tuple[Any, tuple[int, ...]]]] | None:
+#: A tensor, and at which offsets from the axes it is read.
+_Read = tuple[Any, tuple[int, ...]]
+#: Axis (None of the first part), where along it a read begins, and the read.
+_Part = tuple[int | None, int, _Read]
+
+
+def _parts(value: Any, axes: list[Any]) -> list[_Part] | None:
     """Of nested choices between reads: axis, where along it each read begins, and what is read at which offsets.
 
     ``8 <= v ? C[v - 8] : 4 <= v ? B[v - 4] : A[v]``  ->  A from 0, B from 4, C from 8.
     """
-    later: list[tuple[int | None, int, tuple[Any, tuple[int, ...]]]] = []
+    later: list[_Part] = []
     below: int | None = None
     while (chosen := _choice(value, axes)) is not None:
         axis, start, inside, value = chosen
@@ -135,7 +141,7 @@ def _choice(value: Any, axes: list[Any]) -> tuple[int, int, Any, Any] | None:
     return (found[0], start, inside, before) if found and start is not None else None
 
 
-def _read(value: Any, axes: list[Any]) -> tuple[Any, tuple[int, ...]] | None:
+def _read(value: Any, axes: list[Any]) -> _Read | None:
     """The tensor that is read at the axes plus these offsets."""
     access = access_of(value)
     if access is None or len(access[1]) != len(axes):
