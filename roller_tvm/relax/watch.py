@@ -24,7 +24,7 @@ class Watch:
     """
 
     def __init__(self, device: Any) -> None:
-        self._wait = device.sync if str(device).split(":")[0] not in ("cpu", "llvm") else None
+        self._wait = None if str(device).startswith("cpu") else device.sync
         self._calls: list[Call] = []
         #: Of each call under way: when it began, and seconds of the calls inside of it.
         self._open: list[list[float]] = []
