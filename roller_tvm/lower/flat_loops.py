@@ -1,6 +1,6 @@
 """Loops of either TVM line's flattened functions, with what their innermost bodies read: kinds and fields are shared.
 
-Nothing of TVM is imported.
+Of TVM nothing is used that only one line has.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..device.cpu_data import estimate
 from ..te.numbering import dtype_of_node
 from .prefetch import Around, next_panel
 
 _SERIAL, _PARALLEL = 0, 1
+_BITS_OF_A_BYTE = 8
 #: Of LLVM's prefetch: for reading, kept in the second level of cache, data.
 _READ, _SECOND_LEVEL, _DATA = 0, 2, 1
 
@@ -94,19 +96,14 @@ def vector_reads(body: Any) -> Iterator[Reads]:
                 yield Reads(buffer, first, ends[-1][1], loops)
 
 
-def asked_ahead(
-    body: Any, left_out: Collection[int], element_bytes: Any, line_bytes: int, threads: int, tir: Any, intrinsic: Any
-) -> dict[int, list[Any]]:
+def asked_ahead(func: Any, left_out: Collection[int], tir: Any, intrinsic: Any) -> dict[int, list[Any]]:
     """Statements that ask for panels ahead of time, for the innermost loops of a flattened function.
 
     Parameters
     ----------
-    body : tvm.tir.Stmt or tvm.tirx.Stmt
+    func : tvm.tir.PrimFunc or tvm.tirx.PrimFunc
     left_out : collection of int
         Buffers (by hash) that are not asked for: those that the function writes.
-    element_bytes : function of a buffer
-    line_bytes : int
-    threads : int
     tir : module
         ``tvm.tir`` or ``tvm.tirx``.
     intrinsic : function of (address, int, int, int)
@@ -118,14 +115,15 @@ def asked_ahead(
         Loop variable (by hash) -> statements that belong at the beginning of its body.
     """
     found: dict[int, list[Any]] = {}
-    for reads in vector_reads(body):
+    threads, line_bytes = _threads(func), int(estimate("line"))
+    for reads in vector_reads(func.body):
         loops = [loop for loop in reads.loops if _number(loop.extent) != 1]
         if hash(reads.buffer) in left_out or any(_number(loop.extent) is None for loop in loops):
             continue
         around = [
             Around(int(loop.extent), reads.start.of(loop.loop_var), int(loop.kind) == _PARALLEL) for loop in loops
         ]
-        line = line_bytes // element_bytes(reads.buffer)
+        line = line_bytes // _element_bytes(reads.buffer)
         ahead = next_panel(around, reads.width, line, threads)
         if ahead is None:
             continue
@@ -140,7 +138,22 @@ def asked_ahead(
     return found
 
 
-def threads_of(func: Any) -> int:
+def asking(loop: Any, asked: Mapping[int, list[Any]], tir: Any) -> Any | None:
+    """The loop with what `asked_ahead` found for it; None where that is nothing."""
+    asks = asked.get(hash(loop.loop_var))
+    if asks is None:
+        return None
+    body = tir.SeqStmt([*asks, loop.body])
+    return tir.For(loop.loop_var, loop.min, loop.extent, loop.kind, body, loop.thread_binding, loop.annotations)
+
+
+def _element_bytes(buffer: Any) -> int:
+    import tvm
+
+    return max(1, tvm.DataType(str(buffer.dtype)).bits // _BITS_OF_A_BYTE)
+
+
+def _threads(func: Any) -> int:
     """Threads that share out a function's parallel loops: as its target says, or as many as there are CPUs."""
     target = (func.attrs or {}).get("target")
     return int((target.attrs.get("num-cores") if target is not None else 0) or os.cpu_count() or 1)

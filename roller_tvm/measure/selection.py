@@ -34,7 +34,7 @@ def select(tasks: str | Iterable[int], count: int) -> list[int]:
             chosen += range(first, last + 1)
     else:
         given = list(tasks)
-        odd = next((t for t in given if isinstance(t, (str, float)) or not hasattr(t, "__index__")), None)
+        odd = next((t for t in given if not hasattr(t, "__index__")), None)
         if odd is not None:
             raise UsageError(f"{odd!r} is not a task number", "tasks", "give 'all', text such as '0,2,3-5', or numbers")
         chosen = [int(t) for t in given]

@@ -133,12 +133,12 @@ def streams(geometry: Geometry) -> bool:
     return any(every <= op.axes for op in geometry.operands)
 
 
-def _unguarded(search: Search, outputs: int, rows: int) -> Rejection | None:
+def _unguarded(search: Search, outputs: int, rows: int, whole: bool) -> Rejection | None:
     """TVM stores what threads reduced together without asking whether the row exists, unless a stage follows.
 
-    Of sums that are read in part it computes, and has memory for, that part alone.
+    Of sums that are not read `whole` it computes, and has memory for, the part that is.
     """
-    if rows > 1 and not _read_whole(search.geometry.expression, search.nest.anchor):
+    if rows > 1 and not whole:
         return Rejection("tensor shape", f"{rows} rows", "1 where sums are read in part", "read all of them")
     if outputs % rows == 0 or search.nest.output != search.nest.anchor:
         return None
@@ -148,16 +148,16 @@ def _unguarded(search: Search, outputs: int, rows: int) -> Rejection | None:
 
 def _read_whole(expression: TensorExpression, name: str) -> bool:
     """Whether every stage that reads a tensor reads all of it, and is read so itself; also where nothing reads it."""
-    shape = expression.tensors[name].shape
+    tensors, reached = expression.tensors, {name}
     for stage in expression.stages:
         extents = {axis.name: axis.extent for axis in stage.axes}
         for access in stage.reads:
-            if access.tensor == name and not all(
-                _spans(index, extents, dimension) for index, dimension in zip(access.indices, shape, strict=True)
-            ):
+            if access.tensor not in reached:
+                continue
+            reached.add(stage.name)
+            dimensions = zip(access.indices, tensors[access.tensor].shape, strict=True)
+            if not all(_spans(index, extents, dimension) for index, dimension in dimensions):
                 return False
-        if any(access.tensor == name for access in stage.reads) and not _read_whole(expression, stage.name):
-            return False
     return True
 
 
@@ -206,6 +206,7 @@ def construct_reduce(search: Search, top: int) -> list[tuple[RProgram, ProgramEs
         return []
     length = prod(g.extents[i] for i in g.reduce)
     outputs = prod(g.extents[i] for i in g.spatial)
+    whole = _read_whole(g.expression, search.nest.anchor)
     most = device.limits.max_threads_per_block or 1024
     found: list[tuple[RProgram, ProgramEstimate]] = []
     lanes = device.vector_width
@@ -216,7 +217,7 @@ def construct_reduce(search: Search, top: int) -> list[tuple[RProgram, ProgramEs
         while rows * lanes <= most and rows < 2 * outputs:
             search.considered += 1
             estimate = reduce_estimate(g, device, rows, lanes)
-            if search.reject(_unguarded(search, outputs, rows), f"{lanes} lanes x {rows} rows"):
+            if search.reject(_unguarded(search, outputs, rows, whole), f"{lanes} lanes x {rows} rows"):
                 estimate = None
             if estimate is not None:
                 block = tuple(e if i in g.reduce else 1 for i, e in enumerate(g.extents))

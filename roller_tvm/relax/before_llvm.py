@@ -8,6 +8,8 @@ from typing import Any
 import tvm
 from tvm.tirx import compilation_pipeline as pipelines
 
+from .modules import each_prim_func
+
 #: The pipeline that ``tvm.compile`` asks for by default.
 _PIPELINE = "s_tir"
 #: Mark -> what is done to a flattened function that has it.
@@ -28,23 +30,20 @@ def before_llvm(mark: str, rewritten: Callable[[Any], Any]) -> None:
 
 def marked(mod: Any, mark: str) -> Any:
     """The module with its PrimFuncs marked."""
-    changed = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs, global_infos=mod.global_infos)
-    for var, func in mod.functions_items():
-        if type(func).__name__ == "PrimFunc":
-            changed.update_func(var, func.with_attr(mark, True))
-    return changed
+    return each_prim_func(mod, lambda func: func.with_attr(mark, True))
 
 
 @tvm.transform.module_pass(opt_level=0, name="RollerBeforeLlvm")
 class _Rewrite:
     def transform_module(self, mod: Any, _context: Any) -> Any:
-        changed = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs, global_infos=mod.global_infos)
-        for var, func in mod.functions_items():
-            for mark, rewritten in _WAYS.items():
-                if type(func).__name__ == "PrimFunc" and func.attrs and mark in func.attrs:
-                    func = rewritten(func)
-            changed.update_func(var, func)
-        return changed
+        return each_prim_func(mod, _in_its_ways)
+
+
+def _in_its_ways(func: Any) -> Any:
+    for mark, rewritten in _WAYS.items():
+        if func.attrs and mark in func.attrs:
+            func = rewritten(func)
+    return func
 
 
 def _extend() -> None:

@@ -16,7 +16,7 @@ from tvm import relax
 
 from ..tir.joined import Place, joined_by, placed, shape_of, written_by
 from ..tir.nodes import key
-from .blocks import used_variables
+from .blocks import static_tensor, used_variables
 
 _ALLOCATES = "relax.builtin.alloc_tensor"
 
@@ -107,8 +107,8 @@ class _Flow:
             self.same[key(binding.var)] = value
             return
         if isinstance(value, relax.Call) and getattr(value.op, "name", "") == _ALLOCATES:
-            extents = _extents(value.args[0])
-            if extents is not None and len(value.args) == 4:
+            if static_tensor(binding.var) and len(value.args) == 4:
+                extents = tuple(int(e) for e in binding.var.ty.shape.values)
                 kind = " ".join(str(argument) for argument in value.args[1:])
                 self.tensors[key(binding.var)] = _Tensor(binding.var, number, extents, kind)
             return
@@ -141,14 +141,14 @@ class _Flow:
         if joined is None:
             return
         result = self.tensor(call.args[-1])
-        parts = [self.tensor(call.args[position]) for position in joined.order]
-        if result is None or self._writers(result) != [number] or len({id(p) for p in parts}) < len(parts):
+        found = (self.tensor(call.args[position]) for position in joined.order)
+        parts = {key(part.variable): part for part in found if part is not None}
+        if result is None or self._writers(result) != [number] or len(parts) < len(joined.order):
             return
-        if not all(part is not None and self._may_be_placed(part, result, number) for part in parts):
+        if not all(self._may_be_placed(part, result, number) for part in parts.values()):
             return
         at = 0
-        for part in parts:
-            assert part is not None
+        for part in parts.values():
             start = tuple(at if axis == joined.axis else 0 for axis in range(len(result.shape)))
             self.places[key(part.variable)] = result, Place(result.shape, start)
             at += part.shape[joined.axis]
@@ -175,21 +175,14 @@ class _Flow:
         return found
 
 
-def _extents(shape: Any) -> tuple[int, ...] | None:
-    if not isinstance(shape, relax.ShapeExpr) or not all(isinstance(e, tvm.tirx.IntImm) for e in shape.values):
-        return None
-    return tuple(int(e) for e in shape.values)
-
-
 def _rewritten(mod: Any, var: Any, func: Any, flow: _Flow) -> Any:
     """The module with a function whose kernels are given the whole tensors."""
     builder = relax.BlockBuilder(mod)
     first: dict[int, int] = {}  # of each whole tensor: where the first of its parts was allocated
     for at in flow.places:
         whole, _ = flow.whole(flow.tensors[at])
-        first[key(whole.variable)] = min(
-            first.get(key(whole.variable), whole.order), flow.tensors[at].order, whole.order
-        )
+        known = first.get(key(whole.variable), whole.order)
+        first[key(whole.variable)] = min(known, flow.tensors[at].order)
     moved = {order: flow.tensors[at] for at, order in first.items()}
     made: dict[Any, Any] = {}
     blocks, number = [], 0
@@ -213,8 +206,7 @@ def _rewritten(mod: Any, var: Any, func: Any, flow: _Flow) -> Any:
 
 def _dropped(binding: Any, number: int, flow: _Flow, first: Mapping[int, int]) -> bool:
     """Whether nothing needs a binding any more: a join, an allocation of a part, one that stands elsewhere now."""
-    variable = flow.root(binding.var)
-    at = key(variable)
+    at = key(flow.root(binding.var))
     if at in flow.places or number in flow.joins:
         return True
     return at in first and flow.tensors[at].order == number
@@ -258,8 +250,6 @@ def _without(changed: Any, before: Any) -> Any:
         if type(func).__name__ != "PrimFunc" or name in called or public or name not in old:
             kept[var] = func
     return tvm.IRModule(kept, attrs=changed.attrs, global_infos=changed.global_infos)
-
-
 
 
 __all__ = ["ConcatInPlace"]

@@ -25,8 +25,9 @@ from .blocks import Block, Region, read_blocks
 from .constants import array_of
 from .devices import device_of, find_target
 from .fuse_cpu import ScheduledFunctions, merge_region
-from .fused_block import FusedCall, rewritten, spec_bytes, spec_of, with_blocks, with_functions
+from .fused_block import FusedCall, rewritten, spec_bytes, spec_of, with_blocks
 from .fusion import FusedRegion, Fusion
+from .modules import with_functions
 from .rtasks import RTaskGraph, in_dataflow, lowered, rtask_graph
 
 #: Functions of plans are called so, and a number.

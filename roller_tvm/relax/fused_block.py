@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-import tvm
 from tvm import relax
 
 from ..emulate.host import BufferSpec
@@ -183,11 +182,3 @@ def with_blocks(func: Any, blocks: dict[int, Any]) -> Any:
     every = [blocks.get(n, b) for n, b in enumerate(func.body.blocks)]
     body = relax.SeqExpr(every, func.body.body)
     return relax.Function(func.params, body, func.ret_ty, func.is_pure, func.attrs)
-
-
-def with_functions(mod: Any, functions: dict[Any, Any]) -> Any:
-    """A module with functions added or replaced; the given one stays as it is."""
-    changed = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs, global_infos=mod.global_infos)
-    for var, func in functions.items():
-        changed[var] = func
-    return changed

@@ -9,6 +9,7 @@ import tvm
 from tvm import relax
 
 from ..tir.nodes import key
+from .modules import each_prim_func
 
 
 def spell(name: str, taken: set[str]) -> str:
@@ -63,11 +64,7 @@ class LowerCaseBuffers:
 
     def transform_module(self, mod: Any, _context: Any) -> Any:
         """The module with its PrimFuncs changed."""
-        changed = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs, global_infos=mod.global_infos)
-        for var, func in mod.functions_items():
-            if type(func).__name__ == "PrimFunc":
-                changed.update_func(var, with_lower_case(func))
-        return changed
+        return each_prim_func(mod, with_lower_case)
 
 
 def with_lower_case(func: Any) -> Any:

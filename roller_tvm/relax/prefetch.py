@@ -11,13 +11,11 @@ from typing import Any
 import tvm
 from tvm import tirx
 
-from ..device.cpu_data import estimate
-from ..lower.flat_loops import asked_ahead, threads_of
+from ..lower.flat_loops import asked_ahead, asking
 from .before_llvm import before_llvm, marked
 
 #: Of a PrimFunc: it is to be built so.
 MARK = "roller_tvm.prefetch_panels"
-_BITS_OF_A_BYTE = 8
 
 
 @tvm.transform.module_pass(opt_level=0, name="PrefetchPanels")
@@ -48,22 +46,15 @@ def with_prefetch(func: Any) -> Any:
 
     written: set[int] = set()
     tvm_ffi.structural_walk(func.body, (tirx.BufferStore, lambda store: written.add(hash(store.buffer))))
-    asked = asked_ahead(func.body, written, _bytes, int(estimate("line")), threads_of(func), tirx, _prefetch)
+    asked = asked_ahead(func, written, tirx, _prefetch)
     if not asked:
         return func
 
     def with_asks(loop: Any) -> Any:
-        asks = asked.get(hash(loop.loop_var))
-        if asks is None:
-            return loop
-        body = tirx.SeqStmt([*asks, loop.body])
-        return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body, loop.thread_binding, loop.annotations)
+        made = asking(loop, asked, tirx)
+        return loop if made is None else made
 
     return tvm_ffi.structural_map(func, (tirx.For, with_asks), order="post")
-
-
-def _bytes(buffer: Any) -> int:
-    return max(1, tvm.DataType(str(buffer.dtype)).bits // _BITS_OF_A_BYTE)
 
 
 def _prefetch(*arguments: Any) -> Any:

@@ -15,6 +15,7 @@ from tvm import s_tir, tirx
 from ..te import fits
 from ..te.numbering import dtype_of_node
 from ..tir.nodes import access_of, buffer_of, key
+from .modules import each_prim_func
 
 #: Of functions of each other so many are rewritten: each repeats its argument about 20 times.
 NESTED = 2
@@ -36,11 +37,7 @@ class VectorMath:
 
     def transform_module(self, mod: Any, _context: Any) -> Any:
         """The module with its PrimFuncs rewritten."""
-        changed = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs, global_infos=mod.global_infos)
-        for var, func in mod.functions_items():
-            if type(func).__name__ == "PrimFunc":
-                changed.update_func(var, with_vector_math(func))
-        return changed
+        return each_prim_func(mod, with_vector_math)
 
 
 def with_vector_math(func: Any) -> Any:

@@ -9,11 +9,8 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import Any
 
-from ..device.cpu_data import estimate
-from ..lower.flat_loops import asked_ahead, threads_of
+from ..lower.flat_loops import asked_ahead, asking
 from .before_llvm import BeforeLlvm
-
-_BITS_OF_A_BYTE = 8
 
 
 class PrefetchPanels(BeforeLlvm):
@@ -60,24 +57,11 @@ def with_prefetch(func: Any) -> Any:
     tir.stmt_functor.post_order_visit(func.body, find)
     own = {buffer.data for buffer in written}  # of one tensor there are several buffers
     left_out = {hash(buffer) for buffer in read if buffer.data in own}
-    asked = asked_ahead(func.body, left_out, _bytes, int(estimate("line")), threads_of(func), tir, _prefetch)
+    asked = asked_ahead(func, left_out, tir, _prefetch)
     if not asked:
         return func
-
-    def with_asks(loop: Any) -> Any:
-        asks = asked.get(hash(loop.loop_var))
-        if asks is None:
-            return None
-        body = tir.SeqStmt([*asks, loop.body])
-        return tir.For(loop.loop_var, loop.min, loop.extent, loop.kind, body, loop.thread_binding, loop.annotations)
-
-    return func.with_body(tir.stmt_functor.ir_transform(func.body, None, with_asks, ["tir.For"]))
-
-
-def _bytes(buffer: Any) -> int:
-    import tvm
-
-    return max(1, tvm.DataType(str(buffer.dtype)).bits // _BITS_OF_A_BYTE)
+    body = tir.stmt_functor.ir_transform(func.body, None, lambda loop: asking(loop, asked, tir), ["tir.For"])
+    return func.with_body(body)
 
 
 def _prefetch(address: Any, *flags: Any) -> Any:

@@ -1,0 +1,27 @@
+"""Modules with other functions; the given ones stay as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tvm
+
+
+def with_functions(mod: Any, functions: Mapping[Any, Any]) -> Any:
+    """A module with functions added or replaced."""
+    changed = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs, global_infos=mod.global_infos)
+    for var, func in functions.items():
+        changed[var] = func
+    return changed
+
+
+def each_prim_func(mod: Any, made: Callable[[Any], Any]) -> Any:
+    """A module with what is made of each PrimFunc in its place.
+
+    Examples
+    --------
+    >>> each_prim_func(mod, lambda func: func.with_attr("seen", True))  # doctest: +SKIP
+    """
+    prim_funcs = ((var, func) for var, func in mod.functions_items() if type(func).__name__ == "PrimFunc")
+    return with_functions(mod, {var: made(func) for var, func in prim_funcs})
