@@ -65,7 +65,8 @@ class ApplyHistoryBest(_Exact, _ansor.ApplyHistoryBest):  # type: ignore[misc]
     addresses in 64 bits (``relay.wide_indices``), and keep register tiles on the stack (``relay.stack_tiles``); with
     `vector_math` False they call the mathematics library, with `wide_indices` False they compute addresses in 32 bits,
     with `stack_tiles` False they keep tiles in workspaces, as TVM's do. They ask for weights ahead of time
-    (``relay.prefetch``), unless `prefetch` is False.
+    (``relay.prefetch``), unless `prefetch` is False, and check tiles instead of lanes where vectors stand over an edge
+    (``relay.edge_vectors``), unless `edge_vectors` is False.
 
     Examples
     --------
@@ -76,10 +77,11 @@ class ApplyHistoryBest(_Exact, _ansor.ApplyHistoryBest):  # type: ignore[misc]
     def __init__(
         self, records: Any, n_lines: int | None = None, include_compatible: bool = False, vector_math: bool = True,
         wide_indices: bool = True, stack_tiles: bool = True, prefetch: bool = True,
+        edge_vectors: bool = True,
     ) -> None:  # fmt: skip
         self._exact: dict[tuple[str, str], tuple[Any, float]] = {}
         super().__init__(records, n_lines, include_compatible)
-        self._code = ways_of(vector_math, wide_indices, stack_tiles, prefetch)
+        self._code = ways_of(vector_math, wide_indices, stack_tiles, prefetch, edge_vectors)
 
     def __enter__(self) -> Any:
         entered = super().__enter__()

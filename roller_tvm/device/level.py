@@ -94,6 +94,9 @@ class Limits:
     `broadcast_registers` is a fact of the code generator beside a CPU: the vector registers that it needs at a time for
     values broadcast to several vectors; unknown, it may hold every value of a register tile that long.
 
+    `lanes_checked` is another: where a vector may stand over the edge of an axis, how many of its elements are computed
+    at a time. 1 where TVM alone builds kernels; None where Roller does, which checks tiles instead (``EdgeVectors``).
+
     `compiled_registers` is one beside a GPU: the registers that a thread gets at most where kernels are compiled for
     the largest block, whatever they are launched with.
 
@@ -117,6 +120,7 @@ class Limits:
     shared_granularity_bytes: int | None = None
     vector_registers: int | None = None
     broadcast_registers: int | None = None
+    lanes_checked: int | None = None
     fma_latency_cycles: float | None = None
     fma_per_cycle: float | None = None
     reorder_window: int | None = None

@@ -70,6 +70,7 @@ LIMITS = {
     "shared_granularity": "size",
     "vector_registers": "registers",
     "broadcast_registers": "registers",
+    "lanes_checked": "lanes",
     "fma_latency": "cycles",
     "fma_per_cycle": "fma",
     "reorder_window": "instructions",

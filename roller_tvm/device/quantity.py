@@ -40,11 +40,14 @@ UNITS: dict[str, dict[str, float]] = {
     "registers": {"registers": 1.0},
     "banks": {"banks": 1.0},
     "ways": {"ways": 1.0},
+    "lanes": {"lanes": 1.0},
     "instructions": {"instructions": 1.0},
     "schedulers": dict.fromkeys(("schedulers", "SIMD"), 1.0),
 }
 #: Dimensions whose canonical numbers are whole.
-WHOLE = frozenset({"size", "units", "threads", "blocks", "registers", "banks", "ways", "schedulers", "instructions"})
+WHOLE = frozenset(
+    {"size", "units", "threads", "blocks", "registers", "banks", "ways", "lanes", "schedulers", "instructions"}
+)
 
 
 @dataclass(frozen=True)

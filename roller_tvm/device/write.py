@@ -11,7 +11,7 @@ from roller_tvm.device.spec import DeviceSpec, Limits, MemoryLevel
 
 _LIMIT_UNITS = {
     "threads": "threads", "blocks": "blocks", "registers": "registers", "schedulers": "schedulers", "size": "B",
-    "cycles": "cycles", "fma": "FMA/cycle", "issue": "instructions/cycle", "ways": "ways",
+    "cycles": "cycles", "fma": "FMA/cycle", "issue": "instructions/cycle", "ways": "ways", "lanes": "lanes",
     "instructions": "instructions", "time_ns": "ns",
 }  # fmt: skip
 _UNITS = {"gpu": "SM", "cpu": "cores", "ipu": "tiles"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import product
 from math import ceil, prod
 
@@ -116,14 +117,41 @@ def register_tiles(
     kept = scored[:most]
     least = min((score for score, _, _ in scored), default=0.0) * OVER_EDGE
     if over and least > 1 / rates.fma:  # what a multiply-add takes at best
-        found: list[tuple[float, int, Tile]] = []
-        for i in _loose_axes(g):
-            sizes = [e for e in range(2, min(rates.registers, g.extents[i]) + 1) if g.extents[i] % e]
-            rows = [*options[:i], sizes, *options[i + 1 :]]
-            found += [tile for tile in _scored(search, rates, rows) if tile[0] < least]
-        # Beside the others, not in their place: their axis cannot be cut into chunks, nor what has it be copied.
-        kept += sorted(found)[:most]
+        found = [tile for sizes in _over_edges(g, rates, options) for tile in _scored(search, rates, sizes)]
+        # Beside the others, not in their place: what has their axis cannot be copied, nor are rows cut into chunks.
+        kept += sorted(tile for tile in found if tile[0] < least)[:most]
     return [t for _, _, t in kept]
+
+
+def _over_edges(g: Geometry, rates: CpuRates, options: list[list[int]]) -> Iterator[list[list[int]]]:
+    """Extents of register tiles that stand over the edge of an axis of rows, of that of the vectors, or of both."""
+    rows, last = _loose_axes(g), g.vector_axis
+    across = [[]] if last is None else [options[last], over_edge_vectors(g, rates)]
+    for columns, standing in zip(across, (False, True), strict=False):
+        if not columns:
+            continue
+        sizes = list(options)
+        if last is not None:
+            sizes[last] = columns
+        if standing:
+            yield sizes
+        for i in rows:
+            over = [e for e in range(2, min(rates.registers, g.extents[i]) + 1) if g.extents[i] % e]
+            yield [*sizes[:i], over, *sizes[i + 1 :]]
+
+
+def over_edge_vectors(g: Geometry, rates: CpuRates) -> list[int]:
+    """Extents of a register tile of whole vectors, the last of which stand over the edge of their axis.
+
+    Every vector but those is one that memory holds: of what is put together lane by lane, or checked, there are none.
+    """
+    last = g.vector_axis
+    if last is None or not rates.edge_vectors or not _may_stand_over(g, last):
+        return []
+    if any(last in op.axes and (op.stride_of(last) != 1 or op.guarded) for op in g.operands):
+        return []
+    extent, most = g.extents[last], rates.registers // 4
+    return [n * rates.lanes for n in range(1, most + 1) if extent % (n * rates.lanes) and n * rates.lanes < extent]
 
 
 def _scored(search: Search, rates: CpuRates, options: list[list[int]]) -> list[tuple[float, int, Tile]]:
@@ -150,26 +178,28 @@ def _scored(search: Search, rates: CpuRates, options: list[list[int]]) -> list[t
 
 
 def _loose_axes(geometry: Geometry) -> list[int]:
-    """Axes over whose edge a register tile may stand: rows of the output that no packed constant has."""
-    g = geometry
-    packed = {i for op in g.operands if op.constant for i in op.axes}
-    return [
-        i for i in g.spatial
-        if i != g.vector_axis and i not in packed and g.stage.axes[i].part_of is None and not g.stage.axes[i].fused_of
-    ]  # fmt: skip
+    """Axes of rows over whose edge a register tile may stand."""
+    return [i for i in geometry.spatial if i != geometry.vector_axis and _may_stand_over(geometry, i)]
+
+
+def _may_stand_over(geometry: Geometry, i: int) -> bool:
+    """Whether tiles may stand over the edge of an axis: no packed constant has it, and nothing else is made of it."""
+    axis = geometry.stage.axes[i]
+    constant = any(i in op.axes for op in geometry.operands if op.constant)
+    return not constant and axis.part_of is None and not axis.fused_of
 
 
 def chunks_of(search: Search, tile: Tile, units: int, most: int | None = CHUNKS) -> list[Tile]:
     """Chunks of whole register tiles that keep all cores busy, the best balanced first; None: all.
 
-    An axis over whose edge register tiles stand is not cut: which rows are left over would differ from chunk to chunk,
-    and LLVM 22 then checks them one by one in the innermost loop.
+    Rows over whose edge register tiles stand are not cut: which of them are left over would differ from chunk to chunk,
+    and LLVM 22 then checks them one by one in the innermost loop. Vectors are checked a tile at a time anywhere.
     """
     g, options = search.geometry, []
     for i, extent in enumerate(g.extents):
         covered = extent if i in g.reduce else ceil(extent / tile[i]) * tile[i]
-        cut = i not in g.reduce and covered == extent
-        options.append(aligned_extents(extent, 0.0, step=tile[i]) if cut else [covered])
+        cut = i not in g.reduce and (covered == extent or i == g.vector_axis)
+        options.append(aligned_extents(covered, 0.0, step=tile[i]) if cut else [covered])
     found: list[tuple[float, int, Tile]] = []
     for chunk in product(*options):
         count = g.tiles(chunk, g.spatial)

@@ -12,6 +12,7 @@ from ..tvm_env import import_relax_tvm, line
 _LAZY = {
     "Buckets": "dynamic",
     "ConcatInPlace": "concat_in_place",
+    "EdgeVectors": "edge_vectors",
     "FoldScales": "folding",
     "FuseRTasks": "fuse_rtasks",
     "PlanLayout": "layout",
@@ -67,6 +68,7 @@ _register()
 __all__ = [  # noqa: F822
     "Buckets",
     "ConcatInPlace",
+    "EdgeVectors",
     "FoldScales",
     "FuseRTasks",
     "PlanLayout",

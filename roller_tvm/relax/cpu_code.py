@@ -1,4 +1,4 @@
-"""How Roller has TVM generate code for CPUs: StackTiles and PrefetchPanels."""
+"""How Roller has TVM generate code for CPUs: EdgeVectors, StackTiles and PrefetchPanels."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import tvm
 
+from .edge_vectors import EdgeVectors
 from .prefetch import PrefetchPanels
 from .stack_tiles import StackTiles
 
@@ -17,4 +18,4 @@ def cpu_code() -> Any:
     --------
     >>> tvm.compile(cpu_code()(schedule.mod), target)  # doctest: +SKIP
     """
-    return tvm.transform.Sequential([StackTiles(), PrefetchPanels()], name="RollerCpuCode")
+    return tvm.transform.Sequential([EdgeVectors(), StackTiles(), PrefetchPanels()], name="RollerCpuCode")

@@ -11,7 +11,7 @@ from typing import Any
 import tvm
 from tvm import tirx
 
-from ..lower.flat_loops import asked_ahead, asking
+from ..lower.panels import asked_ahead, asking
 from .before_llvm import before_llvm, marked
 
 #: Of a PrimFunc: it is to be built so.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from roller_tvm.relay.building import build
+    from roller_tvm.relay.edge_vectors import EdgeVectors
     from roller_tvm.relay.fuse_rtasks import FuseRTasks, GraphFusion, fused_sources, fusion_of
     from roller_tvm.relay.fused_on_pocl import check_fusion_on_pocl
     from roller_tvm.relay.prefetch import PrefetchPanels
@@ -18,14 +19,16 @@ if TYPE_CHECKING:
     from roller_tvm.relay.winograd import use_winograd
 
 __all__ = [
-    "FuseRTasks", "GraphFusion", "PrefetchPanels", "StackTiles", "TuneResult", "TunedTask", "VectorMath", "WideIndices",
-    "build", "check_fusion_on_pocl", "fused_sources", "fusion_of", "register_fused_kernels", "tune", "use_winograd",
+    "EdgeVectors", "FuseRTasks", "GraphFusion", "PrefetchPanels", "StackTiles", "TuneResult", "TunedTask", "VectorMath",
+    "WideIndices", "build", "check_fusion_on_pocl", "fused_sources", "fusion_of", "register_fused_kernels", "tune",
+    "use_winograd",
 ]  # fmt: skip
 
 # Looked up when used: worker processes need nothing of the planner, and start sooner without it.
 _HOME = {
     "build": "building",
     "check_fusion_on_pocl": "fused_on_pocl",
+    "EdgeVectors": "edge_vectors",
     "FuseRTasks": "fuse_rtasks",
     "GraphFusion": "fuse_rtasks",
     "fused_sources": "fuse_rtasks",

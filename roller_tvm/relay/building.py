@@ -25,7 +25,7 @@ FUSION = "roller_tvm_fusion"
 def build(
     mod: Any, params: Any = None, target: Any = "llvm", log_file: str | os.PathLike[str] | None = None,
     fuse_rtasks: Any = False, vector_math: bool = True, wide_indices: bool = True,
-    stack_tiles: bool = True, prefetch: bool = True,
+    stack_tiles: bool = True, prefetch: bool = True, edge_vectors: bool = True,
 ) -> Any:  # fmt: skip
     """``relay.build`` with the records of a file; without a file, TVM's own schedules.
 
@@ -34,10 +34,10 @@ def build(
     This one has CPU kernels compute exp, erf and tanh with arithmetic (see ``VectorMath``; `vector_math` False has
     them call the mathematics library, as TVM's do), addresses in 64 bits (see ``WideIndices``; `wide_indices`
     False: in 32, as TVM's), register tiles on the stack (see ``StackTiles``; `stack_tiles` False: from 1 KiB on in
-    workspaces, as TVM's) and ask for weights ahead of time (see ``PrefetchPanels``, `prefetch`). It leaves out
-    half-written records, compiles CUDA without nvcc, sets the number of threads, and takes less time over constant
-    folding. With `fuse_rtasks` (True, or what ``FuseRTasks`` gave) it runs that pass first; the result has a `FUSION`:
-    what it did.
+    workspaces, as TVM's), ask for weights ahead of time (see ``PrefetchPanels``, `prefetch`) and check tiles instead of
+    lanes where vectors stand over an edge (see ``EdgeVectors``, `edge_vectors`). It leaves out half-written records,
+    compiles CUDA without nvcc, sets the number of threads, and takes less time over constant folding. With
+    `fuse_rtasks` (True, or what ``FuseRTasks`` gave) it runs that pass first; the result has a `FUSION`: what it did.
 
     Examples
     --------
@@ -69,7 +69,7 @@ def build(
                 cpu = made.kind.name == "llvm"
                 stack.enter_context(cpu_code(
                     vector_math=vector_math and cpu, wide_indices=wide_indices and cpu,
-                    stack_tiles=stack_tiles and cpu, prefetch=prefetch and cpu,
+                    stack_tiles=stack_tiles and cpu, prefetch=prefetch and cpu, edge_vectors=edge_vectors and cpu,
                 ))  # fmt: skip
             stack.enter_context(shared_constant_kernels())
             instruments = [take.instrument] if made.kind.name == "cuda" else []

@@ -1,10 +1,11 @@
-"""How Roller has TVM generate code for CPUs: VectorMath, WideIndices, StackTiles and PrefetchPanels."""
+"""How Roller has TVM generate code for CPUs: VectorMath, WideIndices, StackTiles, PrefetchPanels and EdgeVectors."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
+from .edge_vectors import EdgeVectors
 from .prefetch import PrefetchPanels
 from .stack_tiles import StackTiles
 from .switch import Switch
@@ -13,10 +14,14 @@ from .wide_indices import WideIndices
 
 
 def ways_of(
-    vector_math: bool = True, wide_indices: bool = True, stack_tiles: bool = True, prefetch: bool = True
-) -> tuple[Switch, ...]:
-    """Contexts that each are one of these, or its opposite."""
-    return VectorMath(vector_math), WideIndices(wide_indices), StackTiles(stack_tiles), PrefetchPanels(prefetch)
+    vector_math: bool = True, wide_indices: bool = True, stack_tiles: bool = True, prefetch: bool = True,
+    edge_vectors: bool = True,
+) -> tuple[Switch, ...]:  # fmt: skip
+    """Contexts that each are one of these, or its opposite; what the last does to a function comes first."""
+    return (
+        VectorMath(vector_math), WideIndices(wide_indices), StackTiles(stack_tiles), PrefetchPanels(prefetch),
+        EdgeVectors(edge_vectors),
+    )  # fmt: skip
 
 
 @contextmanager
@@ -47,4 +52,4 @@ def as_tvm() -> AbstractContextManager[None]:
     >>> with as_tvm():  # doctest: +SKIP
     ...     module = tvm.build(schedule, args, "llvm")
     """
-    return cpu_code(vector_math=False, wide_indices=False, stack_tiles=False, prefetch=False)
+    return cpu_code(vector_math=False, wide_indices=False, stack_tiles=False, prefetch=False, edge_vectors=False)

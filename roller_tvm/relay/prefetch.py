@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import Any
 
-from ..lower.flat_loops import asked_ahead, asking
+from ..lower.panels import asked_ahead, asking
 from .before_llvm import BeforeLlvm
 
 

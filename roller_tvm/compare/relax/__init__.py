@@ -9,7 +9,10 @@ from typing import Any
 from roller_tvm.compare.opened import DEFAULT, OURS, remarked
 from roller_tvm.tvm_env import import_relax_tvm
 
-BUILT = "tiles on the stack, weights ahead of time, exp and tanh as arithmetic: built as roller_tvm.relax.build does"
+BUILT = (
+    "tiles on the stack, weights ahead of time, whole vectors at edges, exp and tanh as arithmetic: "
+    "built as roller_tvm.relax.build does"
+)
 #: Tuner -> module with a function `tune` of (opened task, trials).
 TUNERS = {"dlight": "untuned"}
 

@@ -10,7 +10,8 @@ from roller_tvm.compare.opened import DEFAULT, OURS, remarked
 from roller_tvm.tvm_env import import_relay_tvm
 
 BUILT = (
-    "addresses in 64 bits, tiles on the stack, weights ahead of time, exp and tanh as arithmetic: "
+    "addresses in 64 bits, tiles on the stack, weights ahead of time, whole vectors at edges, "
+    "exp and tanh as arithmetic: "
     "built as roller_tvm.relay.build does"
 )
 

@@ -17,11 +17,13 @@ from roller_tvm.compare.turns import Timer
 
 def kernel_file(folder: Path, text: str) -> Path:
     """Where the kernel of a record is kept; built as Roller builds, the same record makes another one."""
+    from roller_tvm.relay.edge_vectors import EdgeVectors
     from roller_tvm.relay.prefetch import PrefetchPanels
     from roller_tvm.relay.stack_tiles import StackTiles
     from roller_tvm.relay.wide_indices import WideIndices
 
-    built = text + "64" * WideIndices.active() + "stack" * StackTiles.active() + "ahead" * PrefetchPanels.active()
+    ways = {"64": WideIndices, "stack": StackTiles, "ahead": PrefetchPanels, "edge": EdgeVectors}
+    built = text + "".join(word for word, way in ways.items() if way.active())
     return folder / f"{hashlib.sha256(built.encode()).hexdigest()[:16]}.so"
 
 

@@ -1,0 +1,122 @@
+"""Neighbours computed one by one, as one vector: expressions of either TVM line's flattened functions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..te.numbering import PARTS, dtype_of_node
+from .flat_loops import Sum, access_of, kind_of, number_of, parts_of, sum_of
+
+#: Calls that do to each lane what they do to one number.
+_LANE_BY_LANE = (
+    "call_llvm_pure_intrin", "reinterpret", "shift_left", "shift_right", "bitwise_and", "bitwise_or", "bitwise_xor",
+    "bitwise_not", "fabs", "likely",
+)  # fmt: skip
+_WIDE = re.compile(r"x\d+$")
+
+
+class Scalar(Exception):
+    """An expression that is no vector's: an element elsewhere for each lane, a function that is called."""
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """What the two lines' TensorIR do not share.
+
+    Parameters
+    ----------
+    tir : module
+        ``tvm.tir`` or ``tvm.tirx``.
+    analyzer : function of () -> Analyzer
+    call : function of (dtype, op, arguments) -> Call
+    substituted : function of (store or expression, variable, value) -> the same with the value
+    with_loops : function of (statement, function of loop -> loop, statement or None) -> statement
+        Every loop rewritten but those of which it says None; those inside of others first.
+    """
+
+    tir: Any
+    analyzer: Callable[[], Any]
+    call: Callable[[str, Any, list[Any]], Any]
+    substituted: Callable[[Any, Any, Any], Any]
+    with_loops: Callable[[Any, Callable[[Any], Any]], Any]
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Expressions of a lane's number, as vectors of all lanes.
+
+    Parameters
+    ----------
+    lane : Var
+    lanes : int
+        At least 2.
+    dialect : Dialect
+    named : mapping
+        What the names stand for that are bound outside, by their hash.
+    """
+
+    lane: Any
+    lanes: int
+    dialect: Dialect
+    named: Mapping[int, Any]
+
+    def store(self, store: Any) -> Any:
+        """All lanes stored at once.
+
+        Raises
+        ------
+        Scalar
+        """
+        tir = self.dialect.tir
+        return tir.BufferStore(store.buffer, self._wide(self.value(store.value)), [self._neighbours(store.indices)])
+
+    def value(self, node: Any) -> Any:
+        """An expression: a vector where it differs between lanes, else as it is.
+
+        Raises
+        ------
+        Scalar
+        """
+        if not self._differs(node):
+            return node
+        tir, kind = self.dialect.tir, kind_of(node)
+        if hash(node) == hash(self.lane):
+            dtype = dtype_of_node(node)
+            return tir.Ramp(tir.const(0, dtype), tir.const(1, dtype), self.lanes)
+        if kind in ("BufferLoad", "TensorLoad"):
+            buffer, indices = access_of(node)
+            return tir.BufferLoad(buffer, [self._neighbours(indices)])
+        if kind == "Cast":
+            return tir.Cast(f"{dtype_of_node(node)}x{self.lanes}", self.value(node.value))
+        if kind == "Call" and str(node.op.name).split(".")[-1] in _LANE_BY_LANE:
+            named = 0 if not str(node.op.name).endswith("llvm_pure_intrin") else _named(node)
+            arguments = [*node.args[:named], *(self._wide(self.value(part)) for part in node.args[named:])]
+            return self.dialect.call(f"{dtype_of_node(node)}x{self.lanes}", node.op, arguments)
+        if kind in PARTS:
+            return type(node)(*(self._wide(self.value(getattr(node, part))) for part in PARTS[kind]))
+        raise Scalar
+
+    def _differs(self, node: Any) -> bool:
+        return any(hash(part) == hash(self.lane) for part in parts_of(node))
+
+    def _wide(self, value: Any) -> Any:
+        """A vector."""
+        return value if _WIDE.search(dtype_of_node(value)) else self.dialect.tir.Broadcast(value, self.lanes)
+
+    def _neighbours(self, indices: list[Any]) -> Any:
+        """Neighbouring elements, the first where lane 0 is."""
+        at = sum_of(indices[0], self.named, {hash(self.lane)}) if len(indices) == 1 else None
+        if at is None or at.of(self.lane) != 1:
+            raise Scalar
+        tir = self.dialect.tir
+        terms = {key: term for key, term in at.terms.items() if key != hash(self.lane)}
+        first = Sum(at.number, terms).expression(tir)
+        return tir.Ramp(first, tir.const(1, dtype_of_node(first)), self.lanes)
+
+
+def _named(call: Any) -> int:
+    """Arguments of a call of LLVM's that are no operands: its name, and on TVM 0.17 how many operands there are."""
+    return 2 if dtype_of_node(call.args[1]) == "uint32" and number_of(call.args[1]) == len(call.args) - 2 else 1
