@@ -1,0 +1,116 @@
+"""Vectors over the edge of an axis: the same numbers, whole vectors where a function is marked, and in what builds."""
+
+import re
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.relax
+tvm = pytest.importorskip("tvm")
+
+from tvm import relax, te, tirx  # noqa: E402
+
+from roller_tvm.relax import EdgeVectors, build  # noqa: E402
+from roller_tvm.relax.edge_vectors import MARK  # noqa: E402
+from roller_tvm.relax.pipeline import prepare, schedule  # noqa: E402
+
+from .networks import LLVM, module  # noqa: E402
+
+WIDE = {"kind": "llvm", "mcpu": "core-avx2"}
+
+
+def product(columns, tile, vector, rows=6, depth=5, dtype="float32", after=None, outermost="j"):
+    """A product in register tiles of 3 rows and `tile` columns, the last of which may stand over the edge."""
+    a, b = te.placeholder((rows, depth), dtype, "a"), te.placeholder((depth, columns), dtype, "b")
+    k = te.reduce_axis((0, depth), "k")
+    c = te.compute((rows, columns), lambda i, j: te.sum(a[i, k] * b[k, j], k), "c")
+    out = te.compute((rows, columns), lambda i, j: after(c[i, j], i, j), "out") if after else c
+    sch = tvm.s_tir.Schedule(te.create_prim_func([a, b, out]))
+    block = sch.get_sblock("c")
+    last = sch.get_sblock("out") if after else sch.cache_write(block, 0, "local")
+    i, j = sch.get_loops(last)
+    im, ii = sch.split(i, [None, 3])
+    jm, jn, ji = sch.split(j, [None, tile // vector, vector])
+    outer, inner = (jm, im) if outermost == "j" else (im, jm)
+    sch.reorder(outer, inner, ii, jn, ji)
+    sch.parallel(outer)
+    sch.unroll(jn)
+    sch.vectorize(ji)
+    sch.compute_at(block, inner)
+    i, j, k = sch.get_loops(block)[-3:]
+    n, v = sch.split(j, [None, vector])
+    sch.reorder(k, i, n, v)
+    sch.unroll(i)
+    sch.unroll(n)
+    sch.vectorize(v)
+    sch.decompose_reduction(block, k)
+    if after:
+        sch.set_scope(block, 0, "local")
+    return tvm.IRModule({"main": sch.mod["main"].with_attr("global_symbol", "main")})
+
+
+def marked(mod):
+    return tvm.transform.Sequential([EdgeVectors()])(mod)
+
+
+def answer(mod, *given, shape):
+    out = tvm.runtime.tensor(np.full(shape, 77, given[0].dtype))
+    tvm.compile(mod, WIDE)["main"](*(tvm.runtime.tensor(g) for g in given), out)
+    return out.numpy()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
+@pytest.mark.parametrize("outermost", ["i", "j"])
+@pytest.mark.parametrize(
+    "columns, tile, vector, rows", [(37, 16, 8, 6), (37, 8, 8, 7), (33, 16, 16, 6), (31, 32, 8, 6), (45, 12, 4, 8)]
+)
+def test_the_numbers_are_the_same(columns, tile, vector, rows, outermost, dtype):
+    mod, rng = product(columns, tile, vector, rows, dtype=dtype, outermost=outermost), np.random.default_rng(1)
+    a, b = (rng.integers(-9, 9, s).astype(dtype) for s in ((rows, 5), (5, columns)))
+    for one in (mod, marked(mod)):
+        assert (answer(one, a, b, shape=(rows, columns)) == a @ b).all()
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        lambda c, i, j: tirx.Max(c, tirx.const(0, "float32")),
+        lambda c, i, j: tirx.Select(c > 0, c, tirx.const(0.5, "float32") * c),
+        lambda c, i, j: tirx.if_then_else(j < 20, c, -c),
+        lambda c, i, j: te.exp(c),
+        lambda c, i, j: c + (i * 100 + j).astype("float32"),
+    ],
+    ids=["max", "select", "if", "exp", "lanes"],
+)
+def test_what_follows_the_sum(after):
+    mod, rng = product(37, 16, 8, after=after), np.random.default_rng(2)
+    a, b = (rng.standard_normal(s).astype("float32") for s in ((6, 5), (5, 37)))
+    plain, made = (answer(one, a, b, shape=(6, 37)) for one in (mod, marked(mod)))
+    np.testing.assert_allclose(made, plain, rtol=1e-6, atol=1e-6)
+
+
+def test_whole_vectors_and_those_of_the_last_tile():
+    """37 columns in vectors of 8: the last tile has 5, which are 4 and 1."""
+    widths = [
+        set(re.findall(r"@llvm.fmuladd.(v?\d*f\d+)\(", tvm.compile(mod, WIDE).mod.inspect_source("ll")))
+        for mod in (product(37, 8, 8), marked(product(37, 8, 8)))
+    ]
+    assert "v8f32" not in widths[0] and widths[1] >= {"v8f32", "v4f32"}
+
+
+def test_the_pipeline_marks_what_it_schedules():
+    mod = module(lambda b, x: b.emit(relax.op.nn.softmax(x)), (64, 128))
+    scheduled, _ = schedule(prepare(mod, LLVM), LLVM)
+    funcs = [f for _, f in scheduled.functions_items() if type(f).__name__ == "PrimFunc"]
+    assert funcs and all(MARK in f.attrs for f in funcs)
+
+
+def test_a_model_built_and_its_answers():
+    def body(builder, x, w):
+        return builder.emit(relax.op.nn.relu(builder.emit(relax.op.matmul(x, w))))
+
+    mod = module(body, (19, 67), (67, 101))
+    rng = np.random.default_rng(2)
+    x, w = (rng.standard_normal(s).astype("float32") for s in ((19, 67), (67, 101)))
+    found = relax.VirtualMachine(build(mod, LLVM), tvm.cpu())["main"](x, w).numpy()
+    np.testing.assert_allclose(found, np.maximum(x @ w, 0), rtol=1e-5, atol=1e-5)

@@ -1,0 +1,136 @@
+"""Vectors over the edge of an axis: the same numbers, no lane checked by itself, only within the context."""
+
+import re
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.tvm
+tvm = pytest.importorskip("tvm")
+
+from tvm import te, tir  # noqa: E402
+
+from roller_tvm.relay import EdgeVectors  # noqa: E402
+from roller_tvm.relay.edge_vectors import with_edge_vectors  # noqa: E402
+
+WIDE = "llvm -mcpu=core-avx2"
+
+
+def product(columns, tile, vector, rows=6, depth=5, dtype="float32", after=None, outermost="j"):
+    """A product in register tiles of 3 rows and `tile` columns, the last of which may stand over the edge."""
+    a, b = te.placeholder((rows, depth), dtype, "a"), te.placeholder((depth, columns), dtype, "b")
+    k = te.reduce_axis((0, depth), "k")
+    c = te.compute((rows, columns), lambda i, j: te.sum(a[i, k] * b[k, j], k), "c")
+    out = te.compute((rows, columns), lambda i, j: after(c[i, j], i, j), "out") if after else c
+    schedule = te.create_schedule(out.op)
+    kept = schedule.cache_write(c, "local") if out is c else c
+    i, j = schedule[out].op.axis
+    im, ii = schedule[out].split(i, 3)
+    jm, jr = schedule[out].split(j, tile)
+    jn, ji = schedule[out].split(jr, vector)
+    outer, inner = (jm, im) if outermost == "j" else (im, jm)
+    schedule[out].reorder(outer, inner, ii, jn, ji)
+    schedule[out].parallel(outer)
+    schedule[out].unroll(jn)
+    schedule[out].vectorize(ji)
+    schedule[kept].compute_at(schedule[out], inner)
+    i, j = schedule[kept].op.axis
+    n, v = schedule[kept].split(j, vector)
+    schedule[kept].reorder(schedule[kept].op.reduce_axis[0], i, n, v)
+    schedule[kept].unroll(i)
+    schedule[kept].unroll(n)
+    schedule[kept].vectorize(v)
+    return schedule, [a, b, out]
+
+
+def lowered(schedule, tensors):
+    return tvm.lower(schedule, tensors)["main"]
+
+
+def text(library):
+    return re.sub("0x[0-9a-f]+", "", library.get_source("ll"))  # addresses of this process
+
+
+def checked(func):
+    """How many loops there are in which each iteration is checked."""
+    found = []
+
+    def look(node):
+        if isinstance(node, tir.For) and isinstance(node.body, tir.IfThenElse) and node.body.else_case is None:
+            found.append(node)
+
+    tir.stmt_functor.post_order_visit(func.body, look)
+    return len(found)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
+@pytest.mark.parametrize("outermost", ["i", "j"])
+@pytest.mark.parametrize(
+    "columns, tile, vector, rows",
+    [(37, 16, 8, 6), (37, 8, 8, 7), (41, 16, 8, 6), (33, 16, 16, 6), (31, 32, 8, 6), (45, 12, 4, 8)],
+)
+def test_the_numbers_are_the_same(columns, tile, vector, rows, outermost, dtype):
+    schedule, tensors = product(columns, tile, vector, rows, dtype=dtype, outermost=outermost)
+    rng = np.random.default_rng(1)
+    given = [rng.integers(-9, 9, [int(e) for e in t.shape]).astype(dtype) for t in tensors[:-1]]
+    for on in (False, True):
+        out = tvm.nd.array(np.full((rows, columns), 77, dtype))
+        with EdgeVectors(on):
+            tvm.build(schedule, tensors, WIDE)(*(tvm.nd.array(g) for g in given), out)
+        assert (out.numpy() == given[0] @ given[1]).all()
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        lambda c, i, j: tir.Max(c, tir.const(0, "float32")),
+        lambda c, i, j: tir.Select(c > 0, c, tir.const(0.5, "float32") * c),
+        lambda c, i, j: tir.if_then_else(j < 20, c, -c),
+        lambda c, i, j: te.exp(c),
+        lambda c, i, j: c + (i * 100 + j).astype("float32"),
+    ],
+    ids=["max", "select", "if", "exp", "lanes"],
+)
+def test_what_follows_the_sum(after):
+    schedule, tensors = product(37, 16, 8, after=after)
+    rng, answers = np.random.default_rng(2), []
+    given = [rng.standard_normal([int(e) for e in t.shape]).astype("float32") for t in tensors[:-1]]
+    for on in (False, True):
+        out = tvm.nd.array(np.full((6, 37), np.nan, "float32"))
+        with EdgeVectors(on):
+            tvm.build(schedule, tensors, WIDE)(*(tvm.nd.array(g) for g in given), out)
+        answers.append(out.numpy())
+    np.testing.assert_allclose(answers[1], answers[0], rtol=1e-6, atol=1e-6)
+
+
+def test_no_lane_is_checked_by_itself():
+    func = lowered(*product(37, 16, 8))
+    made = with_edge_vectors(func)
+    assert checked(func) == 8 and not checked(made)
+    assert with_edge_vectors(made).same_as(made), "nothing is left to do"
+
+
+def test_loops_that_are_no_lanes_stay():
+    """Where one iteration reads what another has written, checked or not."""
+    a = tir.decl_buffer((64,), "float32", "a")
+    t, n = tir.Var("t", "int32"), tir.Var("n", "int32")
+    at = t * 8 + n
+    before = tir.BufferLoad(a, [at])
+    step = tir.BufferStore(a, before + tir.const(1, "float32"), [at + 1])
+    lanes = tir.For(n, 0, 8, 0, tir.IfThenElse(tir.likely(at < 61), step, None))
+    func = tir.PrimFunc([a.data], tir.For(t, 0, 8, 0, lanes))
+    assert with_edge_vectors(func).same_as(func)
+    alone = tir.BufferStore(a, before + tir.const(1, "float32"), [at])
+    lanes = tir.For(n, 0, 8, 0, tir.IfThenElse(tir.likely(at < 61), alone, None))
+    func = tir.PrimFunc([a.data], tir.For(t, 0, 8, 0, lanes))
+    assert not with_edge_vectors(func).same_as(func)
+
+
+def test_only_within_its_context():
+    schedule, tensors = product(37, 16, 8)
+    plain = text(tvm.build(schedule, tensors, WIDE))
+    with EdgeVectors():
+        inside = text(tvm.build(schedule, tensors, WIDE))
+        with EdgeVectors(False):
+            assert text(tvm.build(schedule, tensors, WIDE)) == plain
+    assert text(tvm.build(schedule, tensors, WIDE)) == plain != inside
