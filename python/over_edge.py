@@ -28,12 +28,14 @@ from roller_tvm.plan import construct, cpu  # noqa: E402
 from roller_tvm.stats import geomean  # noqa: E402
 from roller_tvm.tvm_env import set_threads  # noqa: E402
 
-#: Rows and images of awkward sizes, and some that tiles divide.
+#: Rows, columns and images of awkward sizes, and some that tiles divide.
 OPERATORS = (
     "matmul m=197 n=768 k=768", "matmul m=197 n=3072 k=768", "matmul m=77 n=512 k=512", "matmul m=1021 n=512 k=256",
     "batch_matmul b=12 m=197 n=64 k=197", "conv2d_nhwc n=1 c=192 h=17 w=17 f=192 k=3 padding=1",
     "conv2d_nhwc n=1 c=256 h=13 w=13 f=384 k=3 padding=1", "conv2d_nhwc n=1 c=512 h=7 w=7 f=512 k=3 padding=1",
     "conv2d_nhwc n=1 c=288 h=35 w=35 f=64 k=1",
+    "matmul m=509 n=521 k=503", "batch_matmul b=12 m=197 n=197 k=64", "batch_matmul b=8 m=77 n=77 k=64",
+    "matmul m=128 n=1000 k=512", "matmul m=8 n=1021 k=512", "conv2d_nhwc n=1 c=64 h=28 w=28 f=100 k=3 padding=1",
 )  # fmt: skip
 ROUNDS, PLANS = 15, 2
 

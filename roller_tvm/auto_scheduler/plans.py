@@ -70,7 +70,7 @@ class Queue:
         """Plan a task; what stands in the way is told in ``reason``."""
         queue = cls(task, history, min(first, limit), limit)
         try:
-            queue.device = device_for(device, task.target)
+            queue.device = device_for(device, task.target).built_by_tvm()  # a LocalBuilder is
         except RollerError as error:
             queue.reason = f"{error.what}; {error.remedy}"
             return queue

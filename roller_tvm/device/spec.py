@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from roller_tvm.device.frozen import FrozenMap, check, is_int, positive
@@ -158,6 +158,17 @@ class DeviceSpec:
     def cores(self) -> int:
         """Another word for `units`, as CPU code reads better with it."""
         return self.units
+
+    def built_by_tvm(self) -> DeviceSpec:
+        """The device where TVM alone builds kernels: on a CPU, it checks vectors over an edge lane by lane.
+
+        Examples
+        --------
+        >>> from roller_tvm.device import load_device
+        >>> load_device("v100").built_by_tvm() == load_device("v100")
+        True
+        """
+        return replace(self, limits=replace(self.limits, lanes_checked=1)) if self.kind == "cpu" else self
 
     # Rates -------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from ..device import DeviceSpec
 from ..errors import BadInput
 from ..measure.results import TunedTask
 from ..measure.table import header, row, summary
+from .devices import device_of, find_target
 from .tuning import Progress, not_negative, tune
 
 #: What MetaSchedule takes and a plan has no use for: their defaults there.
@@ -157,10 +158,11 @@ def _tune(
             mod, params, target, work_dir, total, per_task, op_names, at_a_time, builder, runner, database, callbacks,
             module_equality, device, cores,
         )  # fmt: skip
+    plain = device_of(device, find_target(target)).built_by_tvm()
     rows = _Printer(progress) if verbose else progress
     made, result = tune(
         mod, params, target, work_dir, total, max_trials_per_task=per_task, op_names=op_names, database=database,
-        module_equality=module_equality, device=device, workers=_cores(cores), progress=rows,
+        module_equality=module_equality, device=plain, workers=_cores(cores), progress=rows,
     )  # fmt: skip
     if verbose:
         print(summary(result).split("\n\n", 1)[1], flush=True)

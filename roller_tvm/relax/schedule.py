@@ -15,6 +15,7 @@ from ..tir.candidates import Candidates, make_candidates
 from ..tir.nodes import parameters, structural_hash, structurally_equal
 from ..tir.packing import constant_parameters
 from .devices import device_of, find_target
+from .edge_vectors import MARK as EDGE_VECTORS
 from .lowered import require_lowered
 
 SCHEDULED = "tirx.is_scheduled"
@@ -160,7 +161,7 @@ def _named(scheduled: Any, func: Any) -> Any:
         result = result.without_attr(name)
     for name, value in (func.attrs or {}).items():
         result = result.with_attr(name, value)
-    return result.with_attr(SCHEDULED, True)
+    return result.with_attr(SCHEDULED, True).with_attr(EDGE_VECTORS, True)  # whoever builds it, in this process
 
 
 def _best(found: Candidates, name: str, target: Any) -> tuple[Any, Note]:

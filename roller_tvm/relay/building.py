@@ -30,7 +30,8 @@ def build(
     """``relay.build`` with the records of a file; without a file, TVM's own schedules.
 
     A convenience: plain ``ApplyHistoryBest`` + ``relay.build`` with ``relay.backend.use_auto_scheduler``
-    gives the same schedules but of dense layers on CPUs, whose weights TVM alone cannot pack (``dense_weights``).
+    gives the same schedules but of dense layers on CPUs, whose weights TVM alone cannot pack (``dense_weights``); those
+    whose vectors stand over an edge it builds slowly (tune with ``device=cpu_device().built_by_tvm()`` for it).
     This one has CPU kernels compute exp, erf and tanh with arithmetic (see ``VectorMath``; `vector_math` False has
     them call the mathematics library, as TVM's do), addresses in 64 bits (see ``WideIndices``; `wide_indices`
     False: in 32, as TVM's), register tiles on the stack (see ``StackTiles``; `stack_tiles` False: from 1 KiB on in

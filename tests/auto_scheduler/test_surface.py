@@ -26,6 +26,14 @@ def test_every_public_name_is_there():
         assert all(hasattr(getattr(auto_scheduler, module), n) for n in names), module
 
 
+def test_vectors_stand_over_no_edge_where_a_users_builder_builds():
+    """It is TVM's, which computes such vectors element by element."""
+    policy = auto_scheduler.RollerPolicy(product_task(n=61), verbose=0)
+    programs = [plan.plan.programs[-1] for plan in (candidate.plan for candidate in policy.queue.planned)]
+    columns = [program.tile("register").extents[-2][1] for program in programs]
+    assert programs and all(61 % n == 0 for n in columns)
+
+
 def test_modules_can_be_imported_from():
     from roller_tvm.auto_scheduler.measure import LocalRunner
 

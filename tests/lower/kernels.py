@@ -6,11 +6,13 @@ from roller_tvm.lower import lower
 from roller_tvm.plan import construct
 from roller_tvm.relay.apply_state import apply_steps_state
 from roller_tvm.relay.apply_te import apply_steps_te
+from roller_tvm.relay.cpu_code import as_tvm, cpu_code
 from roller_tvm.relay.loops import TeProgram
 from roller_tvm.relay.packing import keep_layout
 from roller_tvm.te import read_te
 
 from ..plan.devices import device
+from ..plan.examples import over_edges
 
 
 def reading_of(tensors, name="op"):
@@ -77,11 +79,13 @@ def check(tensors, on="avx2", most=4):
         steps = lower(plan)
         program = TeProgram.of_reading(reading, tensors)
         schedule, args = apply_steps_te(program, steps)
-        got = run(tvm.build(schedule, args, "llvm"), arrays, outputs)
         half = any(str(t.dtype) == "float16" for t in tensors)
-        for mine, theirs in zip(got, expected, strict=True):
-            tolerance = dict(rtol=2e-2, atol=2e-2) if half else dict(rtol=1e-4, atol=1e-4)
-            np.testing.assert_allclose(mine, theirs, err_msg=str(plan), **tolerance)
+        tolerance = dict(rtol=2e-2, atol=2e-2) if half else dict(rtol=1e-4, atol=1e-4)
+        for code in (as_tvm, cpu_code) if over_edges(plan) else (as_tvm,):
+            with code():
+                got = run(tvm.build(schedule, args, "llvm"), arrays, outputs)
+            for mine, theirs in zip(got, expected, strict=True):
+                np.testing.assert_allclose(mine, theirs, err_msg=str(plan), **tolerance)
         # The same steps make an Ansor State, which is what records hold.
         program = TeProgram.of_reading(reading, dag.tensors)
         steps = keep_layout(program.ops, steps)

@@ -192,8 +192,9 @@ def test_every_plan_computes_the_same(name):
 
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if "of primes" in name and "dense" not in name])
 def test_rows_that_no_vector_divides(name):
-    plans = check(PROGRAMS[name]())
-    assert plans[0].programs[-1].recipe == "cpu.axpy"
+    plans = check(PROGRAMS[name](), most=8)
+    found = {(plan.programs[-1].recipe, bool(over_edges(plan))) for plan in plans}
+    assert ("cpu.tiled", True) in found and (("cpu.axpy", False) in found or "conv" in name)
 
 
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if "over an edge" in name])

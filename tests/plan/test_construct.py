@@ -115,15 +115,16 @@ def check_gpu(program, estimate, plan, spec, eps):
 def check_cpu(program, estimate, plan, spec):
     stage = plan.expression.stage(program.anchor)
     chunk, tile = program.tile("l2"), program.tile("register")
-    # Rule 4 but for one axis in whole tiles over its edge: rows, of no packed constant.
+    # Rule 4 but for rows and columns in whole tiles over their edge, of no packed constant; columns in whole vectors.
     over = over_edges(plan, program) if program.recipe in ("cpu.tiled", "cpu.window") else []
-    assert len(over) < 2
     vectors = next((a.name for a in reversed(stage.spatial) if a.extent > 1), "")
+    assert len({*over} - {vectors}) < 2
     packed = {a for read in stage.reads if plan.expression.tensors[read.tensor].constant for a in read.axes}
-    assert not {vectors, *packed} & set(over)
+    assert not packed & set(over)
+    assert vectors not in over or tile[vectors] % program.choice("vector", tile[vectors]) == 0
     for axis in stage.spatial:
         covered = ceil(axis.extent / tile[axis.name]) * tile[axis.name] if axis.name in over else axis.extent
-        assert axis.name not in over or chunk[axis.name] == covered
+        assert axis.name not in over or axis.name == vectors or chunk[axis.name] == covered
         assert covered % chunk[axis.name] == 0 or program.recipe in ("cpu.direct", "cpu.axpy")
         assert chunk[axis.name] % tile[axis.name] == 0 or program.recipe == "cpu.direct"
     assert estimate.threads == 1 and estimate.blocks >= 1

@@ -1,5 +1,7 @@
 """Rows that no vectors divide: when they are summed up in a cache, on how many cores, and what that costs."""
 
+from dataclasses import replace
+
 import pytest
 
 from roller_tvm.expr.operators import matmul, operator
@@ -11,13 +13,23 @@ from roller_tvm.plan import construct
 from .devices import device
 
 
-def recipes(expression, on="avx2", top=6):
-    return [[p.recipe for p in ranked.plan.programs] for ranked in construct(expression, device(on), top=top).plans]
+def recipes(expression, on=None, top=6):
+    plans = construct(expression, on or device("avx2"), top=top).plans
+    return [[p.recipe for p in ranked.plan.programs] for ranked in plans]
+
+
+def constant(expression, *names):
+    """With these operands as weights, which are packed."""
+    return replace(expression, inputs=tuple(replace(t, constant=t.name in names) for t in expression.inputs))
 
 
 @pytest.mark.parametrize("n", [521, 67, 509, 134, 17, 13])
 def test_a_prime_is_summed_up_in_the_cache(n):
-    assert recipes(matmul(m=127, n=n, k=61))[0] == ["cpu.axpy"]
+    """Where no vector may stand over the edge: it would be checked lane by lane, or its weights are packed."""
+    product = matmul(m=127, n=n, k=61)
+    assert recipes(product, device("avx2").built_by_tvm())[0] == ["cpu.axpy"]
+    assert recipes(constant(product, product.inputs[1].name))[0] == ["cpu.axpy"]
+    assert recipes(product)[0] == ["cpu.tiled"]
 
 
 @pytest.mark.parametrize("n", [512, 1000, 48, 7])  # vectors divide it, or it is one
@@ -41,9 +53,9 @@ def test_weights_along_the_reduction_have_no_rows():
 
 
 def test_rows_are_shared_out_over_the_cores():
-    plan = construct(operator("conv2d_nhwc", n=1, c=61, h=53, w=53, f=67, k=3, padding=1), device("avx2")).best.plan
+    spec = device("avx2").built_by_tvm()
+    plan = construct(operator("conv2d_nhwc", n=1, c=61, h=53, w=53, f=67, k=3, padding=1), spec).best.plan
     program = plan.programs[-1]
-    spec = device("avx2")
     share, row = program.tile("l2"), program.tile("register")
     assert program.recipe == "cpu.axpy" and program.choice("parallel") >= 1
     assert share["f"] == row["f"] == 67 and row["oh"] == row["ow"] == 1

@@ -8,7 +8,7 @@ from roller_tvm.expr.operators import matmul, operator
 from roller_tvm.model.cpu import CpuRates
 from roller_tvm.model.geometry import Geometry
 from roller_tvm.plan import construct
-from roller_tvm.plan.cpu import may_pack, register_tiles
+from roller_tvm.plan.cpu import may_pack, over_edge_vectors, register_tiles
 
 from .devices import device
 from .examples import over_edges
@@ -46,9 +46,43 @@ def test_a_chunk_has_the_whole_axis():
         assert chunk["m"] == -(-1021 // tile["m"]) * tile["m"] and chunk["n"] % tile["n"] == 0
 
 
-def test_columns_have_no_edge():
+def test_columns_in_whole_vectors():
+    """Chunks of them may be cut: each tile is checked where it is."""
+    spec, found = device("avx2"), construct(matmul(m=192, n=509, k=64), device("avx2"), top=10)
+    even = construct(matmul(m=192, n=512, k=64), spec).best
+    assert over_edges(found.best.plan) == ["n"] and found.best.seconds < 1.1 * even.seconds
+    lanes = CpuRates.of(spec, geometry(matmul(m=192, n=509, k=64))).lanes
+    chunks = set()
+    for ranked in found.plans:
+        program = ranked.plan.programs[-1]
+        if program.recipe == "cpu.tiled" and "n" in over_edges(ranked.plan):
+            assert program.tile("register")["n"] % lanes == 0
+            chunks.add(program.tile("l2")["n"] < 509)
+    assert True in chunks
+
+
+def test_rows_and_columns_of_primes():
+    best = construct(matmul(m=509, n=521, k=503), device("avx2")).best
+    even = construct(matmul(m=504, n=528, k=503), device("avx2")).best
+    assert over_edges(best.plan) == ["m", "n"] and best.seconds < 1.2 * even.seconds
+
+
+def test_vectors_that_are_no_vectors_in_memory_have_no_edge():
+    """Each lane is put in by itself, or behind a check of its own."""
+
+    def tiles(expression, inlined=()):
+        g = Geometry.of(expression, expression.anchor_name, inlined)
+        return over_edge_vectors(g, CpuRates.of(device("avx2"), g))
+
+    conv = operator("conv2d_nchw", n=1, c=16, h=13, w=13, f=16, k=3, padding=1)
+    assert tiles(conv) == [8] and tiles(matmul(m=192, n=509, k=64)) == [8, 16, 24, 32]
+    assert tiles(conv, inlined=(conv.stages[0].name,)) == []
+    assert tiles(matmul(m=192, n=509, k=64, layout="NT")) == []
+
+
+def test_where_tvm_alone_builds_columns_have_no_edge():
     """A vector whose lanes are checked one by one is none."""
-    for found in construct(matmul(m=192, n=509, k=64), device("avx2"), top=10).plans:
+    for found in construct(matmul(m=192, n=509, k=64), device("avx2").built_by_tvm(), top=10).plans:
         assert over_edges(found.plan) == []
 
 

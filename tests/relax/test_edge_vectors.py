@@ -114,3 +114,30 @@ def test_a_model_built_and_its_answers():
     x, w = (rng.standard_normal(s).astype("float32") for s in ((19, 67), (67, 101)))
     found = relax.VirtualMachine(build(mod, LLVM), tvm.cpu())["main"](x, w).numpy()
     np.testing.assert_allclose(found, np.maximum(x @ w, 0), rtol=1e-5, atol=1e-5)
+
+
+def test_plans_for_who_builds_them(tmp_path):
+    """The pass has its functions built so; what goes into MetaSchedule's hands stands over no edge."""
+    from roller_tvm.relax import RollerSpace, ScheduleWithRoller, tune_tir
+
+    a, b = te.placeholder((64, 48), "float32", "a"), te.placeholder((48, 509), "float32", "b")
+    k = te.reduce_axis((0, 48), "k")
+    c = te.compute((64, 509), lambda i, j: te.sum(a[i, k] * b[k, j], k), "c")
+    mod = tvm.IRModule({"main": te.create_prim_func([a, b, c])})
+
+    def over(sch_mod):
+        return re.search(r"T.where\(.* < 509", sch_mod.script())
+
+    ours = ScheduleWithRoller(LLVM)(mod)
+    assert over(ours) and MARK in ours["main"].attrs
+    context = tvm.s_tir.meta_schedule.TuneContext(mod, target=tvm.target.Target(LLVM), space_generator=RollerSpace())
+    assert not any(over(sch.mod) for sch in context.generate_design_space())
+    database = tune_tir(mod, LLVM, str(tmp_path), 1, verbose=False)
+    (record,) = database.get_all_tuning_records()
+    assert not over(tvm.IRModule({"main": applied(record, mod)}))
+
+
+def applied(record, mod):
+    sch = tvm.s_tir.Schedule(mod)
+    record.trace.apply_to_schedule(sch, remove_postproc=False)
+    return sch.mod["main"]
