@@ -19,7 +19,7 @@ _WIDE = re.compile(r"x\d+$")
 
 
 class Scalar(Exception):
-    """An expression that is no vector's: an element elsewhere for each lane, a function that is called."""
+    """An expression that is no vector's: elements at no equal distances, a function that is called."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Vectors:
         Scalar
         """
         tir = self.dialect.tir
-        return tir.BufferStore(store.buffer, self._wide(self.value(store.value)), [self._neighbours(store.indices)])
+        return tir.BufferStore(store.buffer, self._wide(self.value(store.value)), [self._elements(store.indices)])
 
     def value(self, node: Any) -> Any:
         """An expression: a vector where it differs between lanes, else as it is.
@@ -88,7 +88,7 @@ class Vectors:
             return tir.Ramp(tir.const(0, dtype), tir.const(1, dtype), self.lanes)
         if kind in ("BufferLoad", "TensorLoad"):
             buffer, indices = access_of(node)
-            return tir.BufferLoad(buffer, [self._neighbours(indices)])
+            return tir.BufferLoad(buffer, [self._elements(indices)])
         if kind == "Cast":
             return tir.Cast(f"{dtype_of_node(node)}x{self.lanes}", self.value(node.value))
         if kind == "Call" and str(node.op.name).split(".")[-1] in _LANE_BY_LANE:
@@ -106,15 +106,15 @@ class Vectors:
         """A vector."""
         return value if _WIDE.search(dtype_of_node(value)) else self.dialect.tir.Broadcast(value, self.lanes)
 
-    def _neighbours(self, indices: list[Any]) -> Any:
-        """Neighbouring elements, the first where lane 0 is."""
+    def _elements(self, indices: list[Any]) -> Any:
+        """Elements at equal distances, the first where lane 0 is."""
         at = sum_of(indices[0], self.named, {hash(self.lane)}) if len(indices) == 1 else None
-        if at is None or at.of(self.lane) != 1:
+        if at is None or not at.of(self.lane):
             raise Scalar
         tir = self.dialect.tir
         terms = {key: term for key, term in at.terms.items() if key != hash(self.lane)}
         first = Sum(at.number, terms).expression(tir)
-        return tir.Ramp(first, tir.const(1, dtype_of_node(first)), self.lanes)
+        return tir.Ramp(first, tir.const(at.of(self.lane), dtype_of_node(first)), self.lanes)
 
 
 def _named(call: Any) -> int:

@@ -143,12 +143,12 @@ def _over_edges(g: Geometry, rates: CpuRates, options: list[list[int]]) -> Itera
 def over_edge_vectors(g: Geometry, rates: CpuRates) -> list[int]:
     """Extents of a register tile of whole vectors, the last of which stand over the edge of their axis.
 
-    Every vector but those is one that memory holds: of what is put together lane by lane, or checked, there are none.
+    There are none where an operand is checked lane by lane.
     """
     last = g.vector_axis
     if last is None or not rates.edge_vectors or not _may_stand_over(g, last):
         return []
-    if any(last in op.axes and (op.stride_of(last) != 1 or op.guarded) for op in g.operands):
+    if any(last in op.axes and op.guarded for op in g.operands):
         return []
     extent, most = g.extents[last], rates.registers // 4
     return [n * rates.lanes for n in range(1, most + 1) if extent % (n * rates.lanes) and n * rates.lanes < extent]
