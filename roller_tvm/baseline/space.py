@@ -5,7 +5,7 @@ The rules, the rPrograms and the lowering are the planner's own; only the choice
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from random import Random
 
@@ -18,6 +18,7 @@ from ..model.geometry import Geometry, Tile
 from ..plan.candidates import RankedPlan
 from ..plan.construct import recipes, variants
 from ..plan.cpu import chunks_of, construct_tiled, may_pack, orders_of, packings_of, register_tiles, tiled_program
+from ..plan.cpu_stored import construct_stored, stored_search
 from ..plan.cpu_turned import construct_turned, turned_search
 from ..plan.features import NO_FEATURES, Features
 from ..plan.partition import NestShape
@@ -124,6 +125,18 @@ class _Around:
     programs: tuple[tuple[RProgram, ProgramEstimate] | None, ...]
 
 
+def _tiled_form(construct: Callable[..., object], search: Search) -> TiledForm:
+    """All that a recipe of register tiles chooses from."""
+    if construct is construct_stored and (stored := stored_search(search)) is not None:
+        return TiledForm(*stored, [frozenset()])
+    if construct is construct_turned and (turned := turned_search(search)) is not None:
+        search, packings = turned[0], [turned[1]]
+    else:
+        packings = packings_of(search.geometry, CpuRates.of(search.device, search.geometry))
+    rates = CpuRates.of(search.device, search.geometry)
+    return TiledForm(search, register_tiles(search, rates, None, over=True), packings)
+
+
 class RTileSpace:
     """All configurations of the heaviest nest of an operator, in each of its forms; other nests are constructed.
 
@@ -166,16 +179,12 @@ class RTileSpace:
                 if found and recipe.last_resort:
                     break
                 search = Search(geometry, self.device, nest, 0.0)
-                tiled = recipe.construct in (construct_tiled, construct_turned)
+                tiled = recipe.construct in (construct_tiled, construct_turned, construct_stored)
                 if not (here := recipe.construct(search, 1 if tiled else EVERY)):
                     continue
                 found += here
                 if tiled:
-                    rates = CpuRates.of(self.device, geometry)
-                    packings = packings_of(geometry, rates)
-                    if recipe.construct is construct_turned and (turned := turned_search(search)) is not None:
-                        search, packings = turned[0], [turned[1]]
-                    forms.append(TiledForm(search, register_tiles(search, rates, None, over=True), packings))
+                    forms.append(_tiled_form(recipe.construct, search))
                 else:
                     forms.append(ListedForm(here))
             if not found:

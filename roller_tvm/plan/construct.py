@@ -28,6 +28,7 @@ from .cpu_dilated import TurnedNest, construct_dilated, dilated, divides, turned
 from .cpu_direct import construct_direct as construct_cpu_direct
 from .cpu_lanes import construct_lanes
 from .cpu_rows import construct_rows
+from .cpu_stored import construct_stored
 from .cpu_turned import construct_turned
 from .cpu_unrolled import construct_unrolled as construct_cpu_unrolled
 from .cpu_window import construct_window, slides_only
@@ -169,7 +170,8 @@ def recipes(
                 tiled = Recipe(construct_cpu_tiled, last_resort=True)
                 return (Recipe(construct_window), Recipe(construct_cpu_direct), tiled)
             turned = (Recipe(construct_turned),) if features.turned_copies else ()
-            return (Recipe(construct_cpu_tiled), *turned, Recipe(construct_axpy), Recipe(construct_cpu_direct))
+            others = (Recipe(construct_stored), Recipe(construct_axpy), Recipe(construct_cpu_direct))
+            return (Recipe(construct_cpu_tiled), *turned, *others)
         return (Recipe(construct_cpu_direct),)
     if multiplies_constants(g):
         return (Recipe(construct_unrolled), Recipe(construct_direct, last_resort=True))

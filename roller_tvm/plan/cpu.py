@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 from math import ceil, prod
 
@@ -258,13 +258,19 @@ def construct_tiled(search: Search, top: int) -> list[tuple[RProgram, ProgramEst
 
 
 def construct_packed(
-    search: Search, packings: list[frozenset[str]], top: int
+    search: Search, packings: list[frozenset[str]], top: int, tiles: Sequence[Tile] | None = None
 ) -> list[tuple[RProgram, ProgramEstimate]]:
-    """Ranked candidates of recipe cpu.tiled that copy one of these sets of operands, which may be empty."""
+    """Ranked candidates of recipe cpu.tiled that copy one of these sets of operands, which may be empty.
+
+    Parameters
+    ----------
+    tiles : sequence of tuple of int, optional
+        Register tiles; by default those that are thought best.
+    """
     g, device = search.geometry, search.device
     rates = CpuRates.of(device, g)
     found: list[tuple[float, Tile, Tile, tuple[int, ...], frozenset[str], ProgramEstimate]] = []
-    for tile in register_tiles(search, rates, over=True):
+    for tile in register_tiles(search, rates, over=True) if tiles is None else tiles:
         of_tile, cost = [], TileCost.of(g, tile, rates)
         for chunk, packed in product(chunks_of(search, tile, device.units), packings):
             if packed and not may_pack(g, chunk, tile, packed):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 from roller_tvm.device import DeviceSpec
@@ -123,6 +124,9 @@ def packable(program: TeProgram, steps: Sequence[Step]) -> bool:
         if set(splits) != set(names):
             return False
         if any(len(splits[a].names) != 4 for a in spatial) or any(len(splits[a].names) != 2 for a in reduce):
+            return False
+        extents = {a: int(axis.dom.extent) for a, axis in zip(names, (*op.axis, *op.reduce_axis), strict=True)}
+        if any(extents[a] % prod(splits[a].lengths) for a in names):  # tiles over an edge
             return False
         bands = [(spatial, 0), (spatial, 1), (reduce, 0), (spatial, 2), (reduce, 1), (spatial, 3)]
         start = 0

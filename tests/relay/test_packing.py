@@ -66,6 +66,12 @@ def test_axis_names_with_digits_cannot_be_packed_but_kept(axes, packs):
         assert packed.kind == "layout error"
 
 
+def test_tiles_over_an_edge_are_none_of_a_layout():
+    program = TeProgram.of_dag(search_task(("i", "j")).compute_dag)
+    over = [Split("D", "j", (1, 1, 32), s.names) if getattr(s, "axis", "") == "j" else s for s in steps(("i", "j"))]
+    assert packable(program, steps(("i", "j"))) and not packable(program, over)
+
+
 def conv(channels):
     x, w = te.placeholder((1, 7, 7, 16), name="x"), te.placeholder((3, 3, 16, channels), name="w")
     pad = te.compute(

@@ -1,0 +1,55 @@
+"""Constants whose columns no vectors divide: left as they are stored, in vectors over the edge."""
+
+from dataclasses import replace
+
+import pytest
+
+from roller_tvm.expr.operators import matmul, operator
+from roller_tvm.lower import lower
+from roller_tvm.lower.steps import Pack
+from roller_tvm.model.geometry import Geometry
+from roller_tvm.plan import construct
+from roller_tvm.plan.cpu_stored import stored_search
+from roller_tvm.plan.search import Search
+
+from .devices import device
+from .examples import over_edges
+
+
+def with_weights(expression):
+    """The second operand known when the module is built."""
+    inputs = tuple(replace(t, constant=n == 1) for n, t in enumerate(expression.inputs))
+    return replace(expression, inputs=inputs)
+
+
+def packs(plan):
+    return [step for step in lower(plan) if isinstance(step, Pack)]
+
+
+@pytest.mark.parametrize("n", [1000, 521, 100])
+def test_columns_over_the_edge_are_read_as_they_are(n):
+    best = construct(with_weights(matmul(m=96, n=n, k=256)), device("avx512")).best
+    assert over_edges(best.plan) == ["n"] and not packs(best.plan)
+    even = construct(with_weights(matmul(m=96, n=-(-n // 16) * 16, k=256)), device("avx512")).best
+    assert best.seconds < 1.35 * even.seconds and packs(even.plan)
+
+
+def test_channels_of_a_convolution():
+    conv = with_weights(operator("conv2d_nhwc", n=1, c=512, h=13, w=13, f=1000, k=1))
+    assert "f" in over_edges(construct(conv, device("avx512")).best.plan)
+
+
+@pytest.mark.parametrize("on, n", [("avx512", 1008), ("avx2", 1000)])
+def test_where_vectors_divide_the_columns_weights_are_packed(on, n):
+    expression = with_weights(matmul(m=96, n=n, k=256))
+    g = Geometry.of(expression, expression.anchor_name)
+    assert stored_search(Search(g, device(on), None, 0.0)) is None
+    for found in construct(expression, device(on), top=6).plans:
+        assert "n" not in over_edges(found.plan)
+        assert packs(found.plan) or found.plan.programs[-1].recipe != "cpu.tiled"
+
+
+def test_plans_for_tvm_alone_have_none():
+    expression = with_weights(matmul(m=96, n=1000, k=256))
+    for found in construct(expression, device("avx512").built_by_tvm(), top=10).plans:
+        assert "n" not in over_edges(found.plan)
