@@ -30,7 +30,7 @@ from roller_tvm.device import cpu_device, default_cpu_target  # noqa: E402
 from roller_tvm.errors import BadInput, RollerError  # noqa: E402
 from roller_tvm.expr.operators import parse_params  # noqa: E402
 from roller_tvm.lower import lower  # noqa: E402
-from roller_tvm.plan.features import NO_FEATURES, Features  # noqa: E402
+from roller_tvm.plan.features import Features  # noqa: E402
 from roller_tvm.stats import geomean, spearman  # noqa: E402
 from roller_tvm.te import te_operator  # noqa: E402
 from roller_tvm.tvm_env import line, set_threads  # noqa: E402
@@ -172,7 +172,7 @@ def measure(args: argparse.Namespace) -> int:
     device = cpu_device()
     set_threads(device.units)
     expression, build = operator_here(args.operator, args.params, device.units)
-    features = Features.of_tensor_ir(device) if line() == "relax" else NO_FEATURES
+    features = Features.of_tensor_ir(device) if line() == "relax" else Features.of_te(device)
     plans = chosen(RTileSpace(expression, device, features), args.plans, args.recipe, args.seed)
     if not plans:
         raise BadInput("no plan of the operator has this recipe", args.recipe, "leave --recipe out to see them all")

@@ -163,7 +163,7 @@ class RTileSpace:
         self.device, self.features = device, features
         self.forms: list[TiledForm | ListedForm] = []
         self._around: list[_Around] = []
-        for variant, splits, nests in variants(expression, device):
+        for variant, splits, nests in variants(expression, device, features):
             self._add(variant, splits, nests)
         if not self.forms:
             raise UnsupportedOperator("no legal plan", f"{expression.name} on {device.name}")

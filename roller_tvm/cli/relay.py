@@ -150,7 +150,7 @@ def _fuse(args: argparse.Namespace, model: Any, target: str, device: DeviceSpec)
 
 def planning(device: DeviceSpec) -> tuple[DeviceSpec, Features]:
     """What a plan is made for: a device, and what schedules can say there beside loops."""
-    return device, Features()
+    return device, Features.of_te(device)
 
 
 def check(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import ceil
 
 from .affine import Index
 from .expression import REDUCE, Access, Axis, Stage, TensorExpression
@@ -33,7 +34,7 @@ def split_reduction(
     expression : TensorExpression
     stage_name, axis_name : str
     parts : int
-        Must divide the axis.
+        Must divide the axis; of lanes, the last ones may have one term less.
     lanes : bool
         Interleaved parts, innermost.
 
@@ -49,10 +50,10 @@ def split_reduction(
     if axis is None:
         own = [a.name for a in stage.reduce]
         raise ValueError(f"'{axis_name}' is not a reduction axis of '{stage_name}' (has {own})")
-    if axis.extent % parts:
+    if axis.extent % parts and (not lanes or axis.extent < parts):
         raise ValueError(f"{parts} parts do not divide the extent {axis.extent} of '{axis_name}'")
     part, inner = f"{axis_name}.p", f"{axis_name}.i"
-    length = axis.extent // parts
+    length = ceil(axis.extent / parts)
     terms = {part: 1, inner: parts} if lanes else {part: length, inner: 1}
     values = {axis_name: Index.of(terms)}
     shorter = replace(axis, name=inner, extent=length, part_of=None, fused_of=())

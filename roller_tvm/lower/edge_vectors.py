@@ -13,6 +13,7 @@ from typing import Any
 
 from ..te.numbering import dtype_of_node
 from .flat_loops import (
+    SERIAL,
     Sum,
     access_of,
     kind_of,
@@ -72,7 +73,7 @@ class Lanes:
                 stores.append(self.vectors.dialect.substituted(self.store, lane, place))
             else:
                 moved = self.vectors.dialect.substituted(self.store, lane, lane + place) if first else self.store
-                stores.append(replace(self.vectors, lanes=width).store(moved))
+                stores.append(replace(self.vectors, lanes=width, _bound={}).store(moved))
         if not stores:
             return tir.Evaluate(tir.const(0, "int32"))
         made = stores[0] if len(stores) == 1 else tir.SeqStmt(stores)
@@ -103,6 +104,13 @@ class Tiles:
     def last_whole(self) -> int:
         """The furthest place at which all lanes of a tile are computed."""
         return min(-lanes.place.number - lanes.lanes for lanes in self.vectors if lanes.place is not None)
+
+    def is_last_trip(self, over: int) -> bool:
+        """Whether the tile that stands over is what the last trip of a serial loop computes, and no other."""
+        trips, steps = number_of(self.home.extent), self.place.of(self.home.loop_var)
+        alone = all(not count or atom.same_as(self.home.loop_var) for atom, count in self.place.terms.values())
+        plain = int(self.home.kind) == SERIAL and number_of(self.home.min) == 0
+        return plain and alone and trips is not None and trips > 1 and over == steps * (trips - 1)
 
     def over(self, dialect: Dialect) -> int | None:
         """The place of the one tile that stands over the edge; None if that is not known."""
@@ -142,10 +150,15 @@ def with_whole_vectors(body: Any, dialect: Dialect) -> Any | None:
             return None if lanes is None else lanes.computed(lanes.left_at(at))
 
         place, whole = tiles.place.expression(tir), tiles.last_whole()
-        within = place <= tir.const(whole, dtype_of_node(place))
         main = dialect.with_loops(loop.body, lambda lane: of_lanes(lane, whole))
         last = dialect.with_loops(loop.body, lambda lane: of_lanes(lane, over))
-        checked = tir.IfThenElse(within, main, last)
+        trips = number_of(loop.extent)
+        if tiles.is_last_trip(over):
+            # Nothing is checked at all: sums stay in registers while the loop runs.
+            end = tir.const(int(trips) - 1, dtype_of_node(loop.loop_var))
+            before = tir.For(loop.loop_var, loop.min, end, loop.kind, main, loop.thread_binding, loop.annotations)
+            return tir.SeqStmt([before, dialect.substituted(last, loop.loop_var, end)])
+        checked = tir.IfThenElse(place <= tir.const(whole, dtype_of_node(place)), main, last)
         return tir.For(loop.loop_var, loop.min, loop.extent, loop.kind, checked, loop.thread_binding, loop.annotations)
 
     return dialect.with_loops(body, in_two_kinds) if found else None

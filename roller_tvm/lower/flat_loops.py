@@ -112,7 +112,7 @@ def access_of(load: Any) -> tuple[Any, list[Any]]:
     return (load.buffer if kind_of(load) == "BufferLoad" else load.source), list(load.indices)
 
 
-_FIELDS = ("a", "b", "value", "condition", "true_value", "false_value", "base", "stride")
+_FIELDS = ("a", "b", "value", "condition", "true_value", "false_value", "base", "stride", "body")
 
 
 def parts_of(expression: Any) -> Iterator[Any]:

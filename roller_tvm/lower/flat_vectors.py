@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..te.numbering import PARTS, dtype_of_node
@@ -13,7 +13,7 @@ from .flat_loops import Sum, access_of, kind_of, number_of, parts_of, sum_of
 #: Calls that do to each lane what they do to one number.
 _LANE_BY_LANE = (
     "call_llvm_pure_intrin", "reinterpret", "shift_left", "shift_right", "bitwise_and", "bitwise_or", "bitwise_xor",
-    "bitwise_not", "fabs", "likely",
+    "bitwise_not", "fabs", "isnan", "likely",
 )  # fmt: skip
 _WIDE = re.compile(r"x\d+$")
 
@@ -31,6 +31,8 @@ class Dialect:
     tir : module
         ``tvm.tir`` or ``tvm.tirx``.
     analyzer : function of () -> Analyzer
+    truth : str
+        The type of conditions in vectors, without their number.
     call : function of (dtype, op, arguments) -> Call
     substituted : function of (store or expression, variable, value) -> the same with the value
     with_loops : function of (statement, function of loop -> loop, statement or None) -> statement
@@ -39,6 +41,7 @@ class Dialect:
 
     tir: Any
     analyzer: Callable[[], Any]
+    truth: str
     call: Callable[[str, Any, list[Any]], Any]
     substituted: Callable[[Any, Any, Any], Any]
     with_loops: Callable[[Any, Callable[[Any], Any]], Any]
@@ -62,6 +65,7 @@ class Vectors:
     lanes: int
     dialect: Dialect
     named: Mapping[int, Any]
+    _bound: dict[int, Any] = field(default_factory=dict)  # names within an expression, as vectors
 
     def store(self, store: Any) -> Any:
         """All lanes stored at once.
@@ -86,21 +90,37 @@ class Vectors:
         if hash(node) == hash(self.lane):
             dtype = dtype_of_node(node)
             return tir.Ramp(tir.const(0, dtype), tir.const(1, dtype), self.lanes)
+        if hash(node) in self._bound:
+            return self._bound[hash(node)]
+        if kind == "Let":
+            return self._let(node)
         if kind in ("BufferLoad", "TensorLoad"):
             buffer, indices = access_of(node)
             return tir.BufferLoad(buffer, [self._elements(indices)])
         if kind == "Cast":
-            return tir.Cast(f"{dtype_of_node(node)}x{self.lanes}", self.value(node.value))
+            return tir.Cast(self._dtype(node), self.value(node.value))
         if kind == "Call" and str(node.op.name).split(".")[-1] in _LANE_BY_LANE:
             named = 0 if not str(node.op.name).endswith("llvm_pure_intrin") else _named(node)
             arguments = [*node.args[:named], *(self._wide(self.value(part)) for part in node.args[named:])]
-            return self.dialect.call(f"{dtype_of_node(node)}x{self.lanes}", node.op, arguments)
+            return self.dialect.call(self._dtype(node), node.op, arguments)
         if kind in PARTS:
             return type(node)(*(self._wide(self.value(getattr(node, part))) for part in PARTS[kind]))
         raise Scalar
 
+    def _let(self, node: Any) -> Any:
+        value = self.value(node.value)
+        if not self._differs(node.value):
+            return self.dialect.tir.Let(node.var, value, self.value(node.body))
+        named = self.dialect.tir.Var(node.var.name, dtype_of_node(value))
+        self._bound[hash(node.var)] = named
+        return self.dialect.tir.Let(named, value, self._wide(self.value(node.body)))
+
     def _differs(self, node: Any) -> bool:
-        return any(hash(part) == hash(self.lane) for part in parts_of(node))
+        return any(hash(part) == hash(self.lane) or hash(part) in self._bound for part in parts_of(node))
+
+    def _dtype(self, node: Any) -> str:
+        dtype = dtype_of_node(node)
+        return f"{self.dialect.truth if dtype == 'bool' else dtype}x{self.lanes}"
 
     def _wide(self, value: Any) -> Any:
         """A vector."""

@@ -91,7 +91,7 @@ def construct(
     considered, used_eps = 0, 0.0
     plans: list[RankedPlan] = []
     known: dict[tuple[int, NestShape], Ranked] = {}  # what is stored beside a nest does not change it
-    for variant, splits, nests in variants(expression, device):
+    for variant, splits, nests in variants(expression, device, features):
         per_nest: list[Ranked] = []
         for nest in nests:
             if (id(variant), nest) in known:
@@ -192,7 +192,9 @@ def recipes(
 Variant = tuple[TensorExpression, tuple[SplitReduction, ...], tuple[NestShape, ...]]
 
 
-def variants(expression: TensorExpression, device: DeviceSpec) -> Iterator[Variant]:
+def variants(
+    expression: TensorExpression, device: DeviceSpec, features: Features = NO_FEATURES
+) -> Iterator[Variant]:
     """Forms of the operator to plan: as written, with a reduction split, with prologues stored or in place."""
     expression = plain = share_parts(expression)
     # Tiles of a product are staged: in such a region TVM infers too much of axes that were fused.
@@ -201,7 +203,7 @@ def variants(expression: TensorExpression, device: DeviceSpec) -> Iterator[Varia
     forms: list[tuple[TensorExpression, tuple[SplitReduction, ...]]] = [(expression, ())]
     merged: tuple[SplitReduction, ...] = ()
     if device.kind == "cpu":
-        if lanes := lane_splits(expression, device):
+        if lanes := lane_splits(expression, device, features.uneven_lanes):
             merged = merge_splits(lanes)
             forms.append((reduce(lambda e, s: s.apply(e), lanes, expression), lanes))
     else:

@@ -41,6 +41,8 @@ def construct_rows(search: Search, top: int) -> list[tuple[RProgram, ProgramEsti
 def row_vector(stage: Stage, nest: RowNest, device: DeviceSpec, geometry: Geometry) -> int:
     """Length of a stage's vectors: the most lanes, by halves, that divide its last axis; 0 for none.
 
+    Where vectors may stand over an edge, all lanes that a row fills once.
+
     A stage that calls a function for every element gains nothing from vectors: they are taken apart for the calls.
     Exp and its like are computed in vectors.
     """
@@ -49,7 +51,10 @@ def row_vector(stage: Stage, nest: RowNest, device: DeviceSpec, geometry: Geomet
     calls = calls_of(stage.ops, *(op.functions for op in own.operands if last in op.axes))
     if last is None or last < nest.rows or calls or any(op.stride_of(last) > 1 for op in own.operands):
         return 0
-    lanes = CpuRates.of(device, own).lanes
+    rates = CpuRates.of(device, own)
+    lanes, guarded = rates.lanes, any(op.guarded for op in own.operands)
+    if rates.edge_vectors and own.extents[last] >= lanes and not guarded and not own.stage.axes[last].part_of:
+        return lanes
     while lanes > 2 and own.extents[last] % lanes:
         lanes //= 2
     return lanes if own.extents[last] % lanes == 0 and lanes > 2 else 0

@@ -34,12 +34,15 @@ class Features:
         allows it, since answers change.
     turned_copies : bool
         Copies whose dimensions stand in another order than the tensor's (on CPUs).
+    uneven_lanes : bool
+        Reductions in lanes that do not divide them (on CPUs). TVM 0.27 forgets which lanes have a term less where the
+        partial sums are computed in another stage's loops, and reads beyond the row.
 
     Examples
     --------
     >>> from roller_tvm.device import load_device
-    >>> Features.of_tensor_ir(load_device("a100")).tensor_cores, Features.of_tensor_ir(load_device("v100"))
-    (True, Features(tensor_cores=False, async_copy=False, dynamic_shared=False, tf32=False, turned_copies=False))
+    >>> Features.of_tensor_ir(load_device("a100")).tensor_cores, Features.of_tensor_ir(load_device("v100")).tensor_cores
+    (True, False)
     """
 
     tensor_cores: bool = False
@@ -47,6 +50,12 @@ class Features:
     dynamic_shared: bool = False
     tf32: bool = False
     turned_copies: bool = False
+    uneven_lanes: bool = False
+
+    @classmethod
+    def of_te(cls, device: DeviceSpec) -> Features:
+        """What a ``te.Schedule`` can say for a device."""
+        return cls(uneven_lanes=device.kind == "cpu" and device.limits.lanes_checked is None)
 
     @classmethod
     def of_tensor_ir(cls, device: DeviceSpec, tf32: bool = False) -> Features:

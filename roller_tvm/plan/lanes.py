@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ..device import DeviceSpec
 from ..expr import Stage, TensorExpression
+from ..expr.pattern import is_product
 from ..expr.split import partial_name
 from ..model.geometry import Geometry
 from .partition import NestShape
@@ -28,8 +29,15 @@ class LaneNest(NestShape):
     merges: tuple[str, ...] = ()
 
 
-def lane_splits(expression: TensorExpression, device: DeviceSpec) -> tuple[SplitReduction, ...]:
+def lane_splits(
+    expression: TensorExpression, device: DeviceSpec, uneven: bool = False
+) -> tuple[SplitReduction, ...]:
     """Every reduction whose innermost axis is contiguous where neighbouring outputs are not, split into lanes.
+
+    Parameters
+    ----------
+    uneven : bool
+        Also into lanes that do not divide it, where there would be fewer else.
 
     Examples
     --------
@@ -38,7 +46,8 @@ def lane_splits(expression: TensorExpression, device: DeviceSpec) -> tuple[Split
     >>> [s.stage for s in lane_splits(softmax(shape=(64, 1024)), cpu_device())]
     ['max', 'sum']
     """
-    return tuple(s for stage in expression.reductions if (s := _split(expression, stage, device)) is not None)
+    found = (_split(expression, stage, device, uneven) for stage in expression.reductions)
+    return tuple(split for split in found if split is not None)
 
 
 def merge_splits(lanes: tuple[SplitReduction, ...]) -> tuple[SplitReduction, ...]:
@@ -83,7 +92,7 @@ def lane_nests(expression: TensorExpression, nests: tuple[NestShape, ...]) -> tu
     return tuple(joined.get(n.anchor, n) for n in nests if n.anchor not in gone)
 
 
-def _split(expression: TensorExpression, stage: Stage, device: DeviceSpec) -> SplitReduction | None:
+def _split(expression: TensorExpression, stage: Stage, device: DeviceSpec, uneven: bool) -> SplitReduction | None:
     last = stage.reduce[-1]
     if stage.combiner not in ("sum", "max", "min") or stage.indivisible or last.part_of:
         return None
@@ -93,9 +102,15 @@ def _split(expression: TensorExpression, stage: Stage, device: DeviceSpec) -> Sp
     scattered = vector is None or any(op.stride_of(vector) > 1 for op in geometry.operands)
     if not contiguous or not scattered:
         return None
-    lanes = device.vector_bytes // geometry.output_bytes
-    while lanes >= FEWEST_LANES and (last.extent % lanes or last.extent < 2 * lanes):
+    most = device.vector_bytes // geometry.output_bytes
+    while last.extent < 2 * most:
+        most //= 2
+    lanes = most
+    while lanes >= FEWEST_LANES and last.extent % lanes:
         lanes //= 2
+    uneven = uneven and not stage.uneven and not is_product(stage)  # rows of products have other plans
+    if uneven and lanes < most and not any(op.guarded for op in geometry.operands):
+        lanes = most  # the last vector stands over the edge
     if lanes < FEWEST_LANES:
         return None
     return SplitReduction(stage.name, last.name, lanes, True, tuple(n for n, _ in last.fused_of))

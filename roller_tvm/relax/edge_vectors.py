@@ -44,7 +44,7 @@ def with_edge_vectors(func: Any) -> Any:
     --------
     >>> func = with_edge_vectors(func)  # doctest: +SKIP
     """
-    body = with_whole_vectors(func.body, Dialect(tirx, analyzer_of_tvm, _call, _substituted, _with_loops))
+    body = with_whole_vectors(func.body, Dialect(tirx, analyzer_of_tvm, "bool", _call, _substituted, _with_loops))
     if body is None:
         return func
     mod = tirx.transform.ConvertSSA()(tvm.IRModule({"main": func.with_body(body)}))

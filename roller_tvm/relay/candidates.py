@@ -49,6 +49,7 @@ def make_candidates(task: Task, device: DeviceSpec, top: int) -> Candidates:
     """Plan a task. Nothing that goes wrong with one operator is raised: its reason is in the result."""
     from roller_tvm import plan as planning
     from roller_tvm.lower import lower
+    from roller_tvm.plan.features import Features
     from roller_tvm.plan.gpu_variants import plan_variants
     from roller_tvm.te.read import read_te
 
@@ -60,7 +61,7 @@ def make_candidates(task: Task, device: DeviceSpec, top: int) -> Candidates:
     try:
         reading = read_te(dag, name=task.name, constants=packed_operands(dag) if packs else ())
         result.flops = float(reading.expression.flops) or task.flops
-        result.plans = list(planning.construct(reading.expression, device, top=top).plans)
+        result.plans = list(planning.construct(reading.expression, device, top, Features.of_te(device)).plans)
         if device.kind == "gpu":  # last of all, for where every plan spills
             result.plans += plan_variants(result.plans[0])
     except UnsupportedOperator as error:

@@ -64,4 +64,4 @@ def _dialect() -> Dialect:
     def with_loops(statement: Any, rewritten: Any) -> Any:
         return tir.stmt_functor.ir_transform(statement, None, rewritten, ["tir.For"])
 
-    return Dialect(tir, arith.Analyzer, tir.Call, substituted, with_loops)
+    return Dialect(tir, arith.Analyzer, "uint1", tir.Call, substituted, with_loops)

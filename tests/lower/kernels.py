@@ -4,6 +4,7 @@ import numpy as np
 
 from roller_tvm.lower import lower
 from roller_tvm.plan import construct
+from roller_tvm.plan.features import Features
 from roller_tvm.relay.apply_state import apply_steps_state
 from roller_tvm.relay.apply_te import apply_steps_te
 from roller_tvm.relay.cpu_code import as_tvm, cpu_code
@@ -60,7 +61,7 @@ def varied(plans, most):
 
 
 def plans_of(tensors, on="avx2", most=4):
-    return varied(construct(reading_of(tensors).expression, device(on), top=40).plans, most)
+    return varied(construct(reading_of(tensors).expression, device(on), 40, Features.of_te(device(on))).plans, most)
 
 
 def check(tensors, on="avx2", most=4):
@@ -75,20 +76,23 @@ def check(tensors, on="avx2", most=4):
     dag = tvm.auto_scheduler.ComputeDAG(tensors)
     reading = read_te(dag, "op")
     plans = plans_of(tensors, on, most)
-    for plan in plans:
+    for number, plan in enumerate(plans):
         steps = lower(plan)
         program = TeProgram.of_reading(reading, tensors)
         schedule, args = apply_steps_te(program, steps)
         half = any(str(t.dtype) == "float16" for t in tensors)
         tolerance = dict(rtol=2e-2, atol=2e-2) if half else dict(rtol=1e-4, atol=1e-4)
-        for code in (as_tvm, cpu_code) if over_edges(plan) else (as_tvm,):
-            with code():
-                got = run(tvm.build(schedule, args, "llvm"), arrays, outputs)
-            for mine, theirs in zip(got, expected, strict=True):
-                np.testing.assert_allclose(mine, theirs, err_msg=str(plan), **tolerance)
+        kernels = [(as_tvm, schedule, args)]
         # The same steps make an Ansor State, which is what records hold.
         program = TeProgram.of_reading(reading, dag.tensors)
         steps = keep_layout(program.ops, steps)
         schedule, args = dag.apply_steps_from_state(apply_steps_state(dag, program, steps))
         tvm.lower(schedule, args)
+        if not number or over_edges(plan):  # as Roller builds it, by either way
+            kernels += [(cpu_code, *kernels[0][1:]), (cpu_code, schedule, args)]
+        for code, schedule, args in kernels:
+            with code():
+                got = run(tvm.build(schedule, args, "llvm"), arrays, outputs)
+            for mine, theirs in zip(got, expected, strict=True):
+                np.testing.assert_allclose(mine, theirs, err_msg=str(plan), **tolerance)
     return plans

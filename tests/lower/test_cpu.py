@@ -160,6 +160,9 @@ PROGRAMS = {
     "global pool": lambda: unary(lambda x: topi.nn.relu(topi.nn.global_pool(x, "avg")), 2, 16, 8, 8),
     "softmax": lambda: unary(topi.nn.softmax, 4, 6, 40),
     "softmax of one row": lambda: unary(topi.nn.softmax, 1, 44),
+    "softmax of odd rows": lambda: unary(topi.nn.softmax, 4, 6, 43),
+    "layer norm of odd rows": lambda: layer_norm(5, 53),
+    "sum of a prime": lambda: unary(lambda x: topi.sum(x, 1), 6, 101),
     "log softmax": lambda: unary(topi.nn.log_softmax, 6, 40),
     "layer norm": layer_norm,
     "variance": lambda: unary(variance, 3, 12, 48),
@@ -195,6 +198,12 @@ def test_rows_that_no_vector_divides(name):
     plans = check(PROGRAMS[name](), most=8)
     found = {(plan.programs[-1].recipe, bool(over_edges(plan))) for plan in plans}
     assert ("cpu.tiled", True) in found and (("cpu.axpy", False) in found or "conv" in name)
+
+
+@pytest.mark.parametrize("name, width", [("softmax of odd rows", 43), ("sum of a prime", 101)])
+def test_lanes_that_do_not_divide_a_reduction(name, width):
+    plans = check(PROGRAMS[name](), most=8)
+    assert any(split.lanes and width % split.parts for plan in plans for split in plan.split_reductions)
 
 
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if "over an edge" in name])

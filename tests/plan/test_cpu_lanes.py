@@ -9,6 +9,7 @@ from roller_tvm.model.cpu import CpuRates, TileCost
 from roller_tvm.model.cpu_lanes import lanes_cost
 from roller_tvm.model.geometry import Geometry
 from roller_tvm.plan import construct
+from roller_tvm.plan.features import Features
 from roller_tvm.plan.lanes import LaneNest, lane_nests, lane_splits, merge_splits
 from roller_tvm.plan.partition import partition
 
@@ -69,3 +70,23 @@ def test_merging_costs_what_it_adds_and_what_its_epilogue_calls():
     assert cost.other - plain.other == pytest.approx(16 * (4 + 4) / min(rates.fma, rates.loads))
     called = [*merges[:-1], replace(merges[-1], epilogue_functions=(("special", 1),))]
     assert lanes_cost(geometry, called, tile, rates).other > cost.other
+
+
+@pytest.mark.parametrize(
+    "width, even, odd", [(197, 0, 16), (40, 8, 16), (24, 8, 8), (20, 4, 8), (64, 16, 16), (37, 0, 16)]
+)
+def test_lanes_that_divide_nothing_where_schedules_can_say_so(width, even, odd):
+    for uneven, lanes in ((False, even), (True, odd)):
+        found = {split.parts for split in lane_splits(softmax(shape=(64, width)), device("avx512"), uneven)}
+        assert found == ({lanes} if lanes else set())
+
+
+def test_products_have_whole_lanes():
+    """Their rows have other plans, which keep all sums in registers."""
+    assert lane_splits(matmul(m=8, n=8, k=203, layout="NT"), device("avx512"), uneven=True) == ()
+
+
+def test_who_can_say_it():
+    cpu = device("avx512")
+    assert Features.of_te(cpu).uneven_lanes and not Features.of_tensor_ir(cpu).uneven_lanes
+    assert not Features.of_te(cpu.built_by_tvm()).uneven_lanes and not Features.of_te(device("v100")).uneven_lanes

@@ -11,6 +11,7 @@ from roller_tvm.compare.relay.kernels import build_record
 from roller_tvm.compare.relay.tasks import Opened
 from roller_tvm.compare.searching import search
 from roller_tvm.measure.session import CHECK, PACKED
+from roller_tvm.plan.features import Features
 
 
 def tune(opened: Opened, trials: int) -> dict[str, Any]:
@@ -49,4 +50,5 @@ def tune(opened: Opened, trials: int) -> dict[str, Any]:
             line = measuring.lines[tuple(plan.programs)]
             return build_record(opened.key, dag, opened.target, packs_weights(task), line, opened.kernels), line
 
-        return search(RTileSpace(reading.expression, opened.device), trials, measuring, build, opened)
+        space = RTileSpace(reading.expression, opened.device, Features.of_te(opened.device))
+        return search(space, trials, measuring, build, opened)
