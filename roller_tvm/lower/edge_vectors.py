@@ -105,12 +105,12 @@ class Tiles:
         """The furthest place at which all lanes of a tile are computed."""
         return min(-lanes.place.number - lanes.lanes for lanes in self.vectors if lanes.place is not None)
 
-    def is_last_trip(self, over: int) -> bool:
-        """Whether the tile that stands over is what the last trip of a serial loop computes, and no other."""
+    def trips_to(self, over: int) -> int | None:
+        """Trips of the loop, if it is a serial one whose last computes the tile that stands over, and no other does."""
         trips, steps = number_of(self.home.extent), self.place.of(self.home.loop_var)
         alone = all(not count or atom.same_as(self.home.loop_var) for atom, count in self.place.terms.values())
         plain = int(self.home.kind) == SERIAL and number_of(self.home.min) == 0
-        return plain and alone and trips is not None and trips > 1 and over == steps * (trips - 1)
+        return trips if plain and alone and trips and trips > 1 and over == steps * (trips - 1) else None
 
     def over(self, dialect: Dialect) -> int | None:
         """The place of the one tile that stands over the edge; None if that is not known."""
@@ -152,10 +152,9 @@ def with_whole_vectors(body: Any, dialect: Dialect) -> Any | None:
         place, whole = tiles.place.expression(tir), tiles.last_whole()
         main = dialect.with_loops(loop.body, lambda lane: of_lanes(lane, whole))
         last = dialect.with_loops(loop.body, lambda lane: of_lanes(lane, over))
-        trips = number_of(loop.extent)
-        if tiles.is_last_trip(over):
+        if (trips := tiles.trips_to(over)) is not None:
             # Nothing is checked at all: sums stay in registers while the loop runs.
-            end = tir.const(int(trips) - 1, dtype_of_node(loop.loop_var))
+            end = tir.const(trips - 1, dtype_of_node(loop.loop_var))
             before = tir.For(loop.loop_var, loop.min, end, loop.kind, main, loop.thread_binding, loop.annotations)
             return tir.SeqStmt([before, dialect.substituted(last, loop.loop_var, end)])
         checked = tir.IfThenElse(place <= tir.const(whole, dtype_of_node(place)), main, last)
