@@ -7,15 +7,18 @@ one in vectors of as many lanes as it has.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..te.numbering import dtype_of_node
 from .flat_loops import (
     SERIAL,
+    Memory,
     Sum,
     access_of,
+    children,
+    is_load,
     kind_of,
     loads_of,
     nests,
@@ -23,8 +26,9 @@ from .flat_loops import (
     parts_of,
     statements,
     sum_of,
+    values_of,
 )
-from .flat_vectors import Dialect, Scalar, Vectors
+from .flat_vectors import Dialect, Scalar, Vectors, pieces
 
 _LETS = ("LetStmt", "Bind")
 
@@ -43,6 +47,10 @@ class Lanes:
         Further conditions, which are the same for all lanes.
     store : BufferStore
         What is computed, names written out.
+    at : Sum
+        Where it is stored ...
+    memory : int
+        ... and in which memory.
     vectors : Vectors
         How that is said of all lanes.
     """
@@ -52,34 +60,53 @@ class Lanes:
     place: Sum | None
     others: tuple[Any, ...]
     store: Any
+    at: Sum
+    memory: int
     vectors: Vectors
 
     def left_at(self, place: int) -> int:
         """Lanes to compute of a tile at this place, in which the number is left out."""
         return self.lanes if self.place is None else max(0, min(self.lanes, -self.place.number - place))
 
-    def computed(self, number: int) -> Any:
+    def computed(self, number: int, private: Container[int] = ()) -> Any:
         """A statement that computes the first lanes, none of them checked.
+
+        Parameters
+        ----------
+        number : int
+        private : container of int
+            Memory (by hash) that nothing reads but these lanes: the others may be computed there as well, of which
+            nothing comes. A tile's sums are then the same vectors over the edge as elsewhere, and stay in registers.
 
         Raises
         ------
         Scalar
         """
-        tir, lane = self.vectors.dialect.tir, self.loop.loop_var
-        stores: list[Any] = []
-        for first, width in _pieces(number, self.lanes):
-            place = tir.const(first, dtype_of_node(lane))
-            if width == 1:
-                stores.append(self.vectors.dialect.substituted(self.store, lane, place))
-            else:
-                moved = self.vectors.dialect.substituted(self.store, lane, lane + place) if first else self.store
-                stores.append(replace(self.vectors, lanes=width, _bound={}).store(moved))
-        if not stores:
-            return tir.Evaluate(tir.const(0, "int32"))
-        made = stores[0] if len(stores) == 1 else tir.SeqStmt(stores)
+        if not number:
+            return self.vectors.dialect.tir.Evaluate(self.vectors.dialect.tir.const(0, "int32"))
+        beyond = frozenset(self.place.variables() if self.place is not None else ())
+        if number == self.lanes:
+            made = self.vectors.all_of().store(self.store)
+        elif self.memory in private and not self.at.variables() & beyond:
+            made = self.vectors.all_of(number, beyond).store(self.store)
+        else:
+            made = self._in_pieces(number)
         for condition in reversed(self.others):
-            made = tir.IfThenElse(condition, made, None)
+            made = self.vectors.dialect.tir.IfThenElse(condition, made, None)
         return made
+
+    def _in_pieces(self, number: int) -> Any:
+        """A statement for each vector of a power of two, and one for what is left."""
+        dialect, lane = self.vectors.dialect, self.loop.loop_var
+        stores: list[Any] = []
+        for first, width in pieces(number):
+            place = dialect.tir.const(first, dtype_of_node(lane))
+            if width == 1:
+                stores.append(dialect.substituted(self.store, lane, place))
+            else:
+                moved = dialect.substituted(self.store, lane, lane + place) if first else self.store
+                stores.append(replace(self.vectors.all_of(), lanes=width).store(moved))
+        return stores[0] if len(stores) == 1 else dialect.tir.SeqStmt(stores)
 
 
 @dataclass
@@ -136,18 +163,20 @@ def with_whole_vectors(body: Any, dialect: Dialect) -> Any | None:
     body : Stmt
     dialect : Dialect
     """
-    found = {hash(tiles.home.loop_var): (tiles, over) for tiles, over in _tiles(body, dialect)}
-    tir = dialect.tir
+    memory = Memory.of_body(body)
+    found = {hash(tiles.home.loop_var): (tiles, over) for tiles, over in _tiles(body, memory, dialect)}
+    tir, allocated = dialect.tir, _allocated(body)
 
     def in_two_kinds(loop: Any) -> Any | None:
         if (of_loop := found.get(hash(loop.loop_var))) is None:
             return None
         tiles, over = of_loop
         inside = {hash(lanes.loop.loop_var): lanes for lanes in tiles.vectors}
+        private = allocated - _read_elsewhere(body, inside, memory)
 
         def of_lanes(lane: Any, at: int) -> Any | None:
             lanes = inside.get(hash(lane.loop_var))
-            return None if lanes is None else lanes.computed(lanes.left_at(at))
+            return None if lanes is None else lanes.computed(lanes.left_at(at), private)
 
         place, whole = tiles.place.expression(tir), tiles.last_whole()
         main = dialect.with_loops(loop.body, lambda lane: of_lanes(lane, whole))
@@ -163,30 +192,13 @@ def with_whole_vectors(body: Any, dialect: Dialect) -> Any | None:
     return dialect.with_loops(body, in_two_kinds) if found else None
 
 
-def _pieces(number: int, lanes: int) -> Iterator[tuple[int, int]]:
-    """Where vectors begin that `number` of a vector's lanes are taken apart into, and how long they are.
-
-    Those of a tile's part are powers of two: LLVM takes others apart element by element.
-
-    Examples
-    --------
-    >>> list(_pieces(16, 16)), list(_pieces(9, 16)), list(_pieces(12, 12)), list(_pieces(0, 8))
-    ([(0, 16)], [(0, 8), (8, 1)], [(0, 12)], [])
-    """
-    first = 0
-    while first < number:
-        width = number if number == lanes else 1 << ((number - first).bit_length() - 1)
-        yield first, width
-        first += width
-
-
-def _tiles(body: Any, dialect: Dialect) -> Iterator[tuple[Tiles, int]]:
+def _tiles(body: Any, memory: Memory, dialect: Dialect) -> Iterator[tuple[Tiles, int]]:
     """The loops over tiles of which one stands over the edge, none of them in another, and that tile's place."""
     named = {hash(node.var): node.value for node in statements(body) if kind_of(node) in _LETS}
     found: dict[tuple[int, str], Tiles] = {}
     unchecked: list[Lanes] = []
     for loops, _ in nests(body, ()):
-        lanes = _lanes(loops[-1], named, dialect)
+        lanes = _lanes(loops[-1], named, memory, dialect)
         if lanes is None:
             continue
         if lanes.place is None:
@@ -211,17 +223,11 @@ def _tiles(body: Any, dialect: Dialect) -> Iterator[tuple[Tiles, int]]:
 def _depth(place: Sum, loops: tuple[Any, ...]) -> int | None:
     """Which of the loops is the innermost that the place of a tile depends on; None: it depends on something else."""
     depth = {hash(loop.loop_var): n for n, loop in enumerate(loops)}
-    variables = [
-        hash(part)
-        for atom, count in place.terms.values()
-        if count
-        for part in parts_of(atom)
-        if kind_of(part) in ("Var", "SizeVar")
-    ]
+    variables = place.variables()
     return max(depth[v] for v in variables) if variables and all(v in depth for v in variables) else None
 
 
-def _lanes(loop: Any, named: dict[int, Any], dialect: Dialect) -> Lanes | None:
+def _lanes(loop: Any, named: dict[int, Any], memory: Memory, dialect: Dialect) -> Lanes | None:
     """A loop that computes independent neighbours one by one, checked or not; None if it is not that."""
     number, variable = number_of(loop.extent), {hash(loop.loop_var)}
     *checks, store = [node for node in statements(loop.body) if kind_of(node) not in (*_LETS, "SeqStmt")]
@@ -231,7 +237,7 @@ def _lanes(loop: Any, named: dict[int, Any], dialect: Dialect) -> Lanes | None:
         return None
     place, others = None, []
     for condition in (part for check in checks for part in _conjuncts(check.condition)):
-        below = _below(condition, named, variable)
+        below = _below(condition, named, loop.loop_var)
         if below is not None and not below.of(loop.loop_var):
             others.append(condition)
         elif below is None or below.of(loop.loop_var) != 1 or place is not None:
@@ -244,14 +250,15 @@ def _lanes(loop: Any, named: dict[int, Any], dialect: Dialect) -> Lanes | None:
     for load in loads_of(store):
         buffer, indices = access_of(load)
         read = sum_of(indices[0], named, variable) if len(indices) == 1 else None
-        if _memory(buffer) == _memory(store.buffer) and (read is None or not read.same(at)):
+        if memory.of(buffer) == memory.of(store.buffer) and (read is None or not read.same(at)):
             return None
     for let in reversed([node for node in statements(loop.body) if kind_of(node) in _LETS]):
         store = dialect.substituted(store, let.var, let.value)
         others = [dialect.substituted(condition, let.var, let.value) for condition in others]
     if place is not None:
         place.terms.pop(hash(loop.loop_var))
-    lanes = Lanes(loop, number, place, tuple(others), store, Vectors(loop.loop_var, number, dialect, named))
+    vectors = Vectors(loop.loop_var, number, dialect, named)
+    lanes = Lanes(loop, number, place, tuple(others), store, at, memory.of(store.buffer), vectors)
     try:
         lanes.computed(number)
     except Scalar:
@@ -269,17 +276,67 @@ def _conjuncts(condition: Any) -> Iterator[Any]:
         yield condition
 
 
-def _below(condition: Any, named: dict[int, Any], variables: set[int]) -> Sum | None:
-    """What is below 0 where a condition holds."""
+def _below(condition: Any, named: dict[int, Any], lane: Any) -> Sum | None:
+    """What is below 0 where a condition holds.
+
+    Where a whole number divides the rest of it, TVM has divided: ``4 t + n // 4 < 25`` is ``16 t + n < 100``.
+    """
     if kind_of(condition) not in ("LT", "LE"):
         return None
-    a, b = (sum_of(side, named, variables) for side in (condition.a, condition.b))
-    return None if a is None or b is None else a.plus(b, -1).plus(Sum(-int(kind_of(condition) == "LE")))
+    sides = condition.a, condition.b
+    quotients = {hash(part): n for side in sides for part in parts_of(side) if (n := _divisor(part, lane))}
+    if len(set(quotients.values())) > 1:
+        return None
+    a, b = (sum_of(side, named | dict.fromkeys(quotients, lane), {hash(lane)}) for side in sides)
+    if a is None or b is None:
+        return None
+    found = a.plus(b, -1).plus(Sum(-int(kind_of(condition) == "LE")))
+    if not quotients:
+        return found
+    alone = Sum(0, {hash(lane): (lane, 1)})
+    return alone.plus(found.plus(alone, -1), next(iter(quotients.values()))) if found.of(lane) == 1 else None
 
 
-def _memory(buffer: Any) -> int:
-    """What two buffers share that are the same memory."""
-    return hash(getattr(buffer, "data", buffer))
+def _divisor(node: Any, lane: Any) -> int:
+    """What a lane's number is divided by; 0 where it is not, or not it alone."""
+    shifted = kind_of(node) == "Call" and str(getattr(node.op, "name", "")).endswith(".shift_right")
+    if kind_of(node) != "FloorDiv" and not shifted:
+        return 0
+    value, by = node.args if shifted else (node.a, node.b)
+    while kind_of(value) == "Cast":
+        value = value.value
+    number = number_of(by)
+    return 0 if hash(value) != hash(lane) or number is None else 1 << number if shifted else number
+
+
+def _allocated(body: Any) -> set[int]:
+    """Memory that a function asks for itself."""
+    found: set[int] = set()
+    for node in statements(body):
+        kind = kind_of(node)
+        if kind == "Allocate":
+            found.add(hash(node.buffer_var))
+        elif kind == "AllocBuffer":
+            found.add(hash(node.buffer))
+        elif kind == "LetStmt" and str(getattr(getattr(node.value, "op", None), "name", "")).endswith("AllocWorkspace"):
+            found.add(hash(node.var))
+    return found
+
+
+def _read_elsewhere(body: Any, loops: Container[int], memory: Memory) -> set[int]:
+    """Memory that is read outside of these loops (by their variables)."""
+
+    def read(statement: Any) -> Iterator[int]:
+        if kind_of(statement) == "For" and hash(statement.loop_var) in loops:
+            return
+        for value in values_of(statement):
+            yield from (memory.of(access_of(part)[0]) for part in parts_of(value) if is_load(part))
+        for part in children(statement):
+            yield from read(part)
+
+    return set(read(body))
+
+
 
 
 def _range(loop: Any) -> Any:

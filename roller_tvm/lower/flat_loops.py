@@ -32,6 +32,11 @@ class Sum:
         """How often a variable is in it."""
         return self.terms.get(hash(atom), (atom, 0))[1]
 
+    def variables(self) -> set[int]:
+        """The variables in it (by hash), those in what is no sum too."""
+        atoms = (atom for atom, count in self.terms.values() if count)
+        return {hash(part) for atom in atoms for part in parts_of(atom) if kind_of(part) in ("Var", "SizeVar")}
+
     def same(self, other: Sum) -> bool:
         """Whether both are the same number, whatever their variables are."""
         apart = self.plus(other, -1)
@@ -45,6 +50,34 @@ class Sum:
                 term = atom * tir.const(count, dtype_of_node(atom))
                 made = term if made is None else made + term
         return tir.const(self.number, "int32") if made is None else made + tir.const(self.number, dtype_of_node(made))
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Which buffers are the same memory.
+
+    Parameters
+    ----------
+    views : mapping
+        Of a buffer that is another's memory (by hash): that one.
+    """
+
+    views: Mapping[int, int]
+
+    @classmethod
+    def of_body(cls, body: Any) -> Memory:
+        """Of a flattened function's buffers."""
+        views: dict[int, int] = {}
+        for node in statements(body):
+            if kind_of(node) == "DeclBuffer" and kind_of(node.buffer) == "Var":  # TVM 0.27: a buffer is a variable
+                seen = [hash(part) for part in parts_of(node.data) if kind_of(part) == "Var"]
+                views |= {hash(node.buffer): views.get(seen[0], seen[0])} if len(seen) == 1 else {}
+        return cls(views)
+
+    def of(self, buffer: Any) -> int:
+        """The same number for buffers of the same memory."""
+        own = hash(buffer) if kind_of(buffer) == "Var" else hash(buffer.data)
+        return self.views.get(own, own)
 
 
 def sum_of(index: Any, named: Mapping[int, Any], variables: set[int]) -> Sum | None:
@@ -102,10 +135,22 @@ def children(statement: Any) -> list[Any]:
 
 
 def loads_of(statement: Any) -> Iterator[Any]:
+    """What is read in a statement, and in those within."""
     for node in statements(statement):
-        for name in ("value", "condition"):
-            if (value := getattr(node, name, None)) is not None:
-                yield from (part for part in parts_of(value) if kind_of(part) in ("BufferLoad", "TensorLoad"))
+        for value in values_of(node):
+            yield from (part for part in parts_of(value) if is_load(part))
+
+
+def values_of(statement: Any) -> Iterator[Any]:
+    """What a statement computes itself, but for where it stores it."""
+    for name in ("value", "condition"):
+        if (value := getattr(statement, name, None)) is not None:
+            yield value
+
+
+def is_load(node: Any) -> bool:
+    """Whether an expression is an element that is read."""
+    return kind_of(node) in ("BufferLoad", "TensorLoad")
 
 
 def access_of(load: Any) -> tuple[Any, list[Any]]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..te.numbering import PARTS, dtype_of_node
@@ -59,13 +59,22 @@ class Vectors:
     dialect : Dialect
     named : mapping
         What the names stand for that are bound outside, by their hash.
+    valid : int
+        Of elements whose place depends on one of the variables `beyond`, so many are in memory; the lanes after them
+        get the last one. 0: all are.
     """
 
     lane: Any
     lanes: int
     dialect: Dialect
     named: Mapping[int, Any]
+    valid: int = 0
+    beyond: frozenset[int] = frozenset()
     _bound: dict[int, Any] = field(default_factory=dict)  # names within an expression, as vectors
+
+    def all_of(self, valid: int = 0, beyond: frozenset[int] = frozenset()) -> Vectors:
+        """For another expression; see `valid`."""
+        return replace(self, valid=valid, beyond=beyond, _bound={})
 
     def store(self, store: Any) -> Any:
         """All lanes stored at once.
@@ -75,7 +84,8 @@ class Vectors:
         Scalar
         """
         tir = self.dialect.tir
-        return tir.BufferStore(store.buffer, self._wide(self.value(store.value)), [self._elements(store.indices)])
+        index = self._ramp(self._place(store.indices), 0, self.lanes)
+        return tir.BufferStore(store.buffer, self._wide(self.value(store.value)), [index])
 
     def value(self, node: Any) -> Any:
         """An expression: a vector where it differs between lanes, else as it is.
@@ -96,7 +106,7 @@ class Vectors:
             return self._let(node)
         if kind in ("BufferLoad", "TensorLoad"):
             buffer, indices = access_of(node)
-            return tir.BufferLoad(buffer, [self._elements(indices)])
+            return self._loaded(buffer, indices)
         if kind == "Cast":
             return tir.Cast(self._dtype(node), self.value(node.value))
         if kind == "Call" and str(node.op.name).split(".")[-1] in _LANE_BY_LANE:
@@ -126,15 +136,49 @@ class Vectors:
         """A vector."""
         return value if _WIDE.search(dtype_of_node(value)) else self.dialect.tir.Broadcast(value, self.lanes)
 
-    def _elements(self, indices: list[Any]) -> Any:
-        """Elements at equal distances, the first where lane 0 is."""
+    def _loaded(self, buffer: Any, indices: list[Any]) -> Any:
+        """Elements at equal distances, as far as they are in memory."""
+        tir, at = self.dialect.tir, self._place(indices)
+        if not self.valid or not at.variables() & self.beyond:
+            return tir.BufferLoad(buffer, [self._ramp(at, 0, self.lanes)])
+        parts: list[Any] = []
+        for first, width in pieces(self.valid):
+            if width > 1:
+                parts.append(tir.BufferLoad(buffer, [self._ramp(at, first, width)]))
+        # Vectors alone can be joined: the last element, and the lanes after it.
+        rest = tir.Broadcast(tir.BufferLoad(buffer, [self._ramp(at, self.valid - 1, 1)]), self.lanes)
+        return tir.Shuffle([*parts, rest], [tir.const(n, "int32") for n in range(self.lanes)])
+
+    def _place(self, indices: list[Any]) -> Sum:
+        """Where an element is that differs between lanes."""
         at = sum_of(indices[0], self.named, {hash(self.lane)}) if len(indices) == 1 else None
         if at is None or not at.of(self.lane):
             raise Scalar
-        tir = self.dialect.tir
+        return at
+
+    def _ramp(self, at: Sum, first: int, lanes: int) -> Any:
+        """Indices of so many lanes, from the first of them on."""
+        tir, step = self.dialect.tir, at.of(self.lane)
         terms = {key: term for key, term in at.terms.items() if key != hash(self.lane)}
-        first = Sum(at.number, terms).expression(tir)
-        return tir.Ramp(first, tir.const(at.of(self.lane), dtype_of_node(first)), self.lanes)
+        begin = Sum(at.number + first * step, terms).expression(tir)
+        return tir.Ramp(begin, tir.const(step, dtype_of_node(begin)), lanes) if lanes > 1 else begin
+
+
+def pieces(number: int) -> Iterator[tuple[int, int]]:
+    """Where the vectors begin that a number of lanes is taken apart into, and how long they are: powers of two.
+
+    LLVM takes others apart element by element.
+
+    Examples
+    --------
+    >>> list(pieces(16)), list(pieces(9)), list(pieces(0))
+    ([(0, 16)], [(0, 8), (8, 1)], [])
+    """
+    first = 0
+    while first < number:
+        width = 1 << ((number - first).bit_length() - 1)
+        yield first, width
+        first += width
 
 
 def _named(call: Any) -> int:

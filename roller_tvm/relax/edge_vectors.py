@@ -44,7 +44,7 @@ def with_edge_vectors(func: Any) -> Any:
     --------
     >>> func = with_edge_vectors(func)  # doctest: +SKIP
     """
-    body = with_whole_vectors(func.body, Dialect(tirx, analyzer_of_tvm, "bool", _call, _substituted, _with_loops))
+    body = with_whole_vectors(func.body, DIALECT)
     if body is None:
         return func
     mod = tirx.transform.ConvertSSA()(tvm.IRModule({"main": func.with_body(body)}))
@@ -71,4 +71,5 @@ def _with_loops(statement: Any, rewritten: Any) -> Any:
     return tvm_ffi.structural_map(statement, (tirx.For, one), order="post")
 
 
+DIALECT = Dialect(tirx, analyzer_of_tvm, "bool", _call, _substituted, _with_loops)
 before_llvm(MARK, with_edge_vectors)

@@ -10,8 +10,10 @@ tvm = pytest.importorskip("tvm")
 
 from tvm import relax, te, tirx  # noqa: E402
 
+from roller_tvm.lower.edge_vectors import with_whole_vectors  # noqa: E402
+from roller_tvm.lower.flat_loops import Memory  # noqa: E402
 from roller_tvm.relax import EdgeVectors, build  # noqa: E402
-from roller_tvm.relax.edge_vectors import MARK  # noqa: E402
+from roller_tvm.relax.edge_vectors import DIALECT, MARK  # noqa: E402
 from roller_tvm.relax.pipeline import prepare, schedule  # noqa: E402
 
 from .networks import LLVM, module  # noqa: E402
@@ -62,7 +64,8 @@ def answer(mod, *given, shape):
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
 @pytest.mark.parametrize("outermost", ["i", "j"])
 @pytest.mark.parametrize(
-    "columns, tile, vector, rows", [(37, 16, 8, 6), (37, 8, 8, 7), (33, 16, 16, 6), (31, 32, 8, 6), (45, 12, 4, 8)]
+    "columns, tile, vector, rows",
+    [(37, 16, 8, 6), (37, 8, 8, 7), (33, 16, 16, 6), (31, 32, 8, 6), (45, 12, 4, 8), (36, 8, 8, 6), (100, 16, 16, 7)],
 )
 def test_the_numbers_are_the_same(columns, tile, vector, rows, outermost, dtype):
     mod, rng = product(columns, tile, vector, rows, dtype=dtype, outermost=outermost), np.random.default_rng(1)
@@ -90,12 +93,29 @@ def test_what_follows_the_sum(after):
 
 
 def test_whole_vectors_and_those_of_the_last_tile():
-    """37 columns in vectors of 8: the last tile has 5, which are 4 and 1."""
-    widths = [
-        set(re.findall(r"@llvm.fmuladd.(v?\d*f\d+)\(", tvm.compile(mod, WIDE).mod.inspect_source("ll")))
-        for mod in (product(37, 8, 8), marked(product(37, 8, 8)))
-    ]
-    assert "v8f32" not in widths[0] and widths[1] >= {"v8f32", "v4f32"}
+    """37 columns in vectors of 8: of the last tile 5 are read and written, and all 8 summed up in its registers."""
+    texts = [tvm.compile(mod, WIDE).mod.inspect_source("ll") for mod in (product(37, 8, 8), marked(product(37, 8, 8)))]
+    widths = [set(re.findall(r"call [^@]*@llvm.fmuladd.(v?\d*f\d+)\(", text)) for text in texts]
+    assert "v8f32" not in widths[0] and widths[1] == {"v8f32"}
+
+
+def lanes(step):
+    """Eight lanes of eight tiles, the last of which has 5: each element made of the one `step` before it."""
+    a, t, n = tirx.decl_buffer((72,), "float32"), tirx.Var("t", "int32"), tirx.Var("n", "int32")
+    at = t * 8 + n
+    value = tirx.BufferLoad(a, [at]) + tirx.const(1, "float32")
+    store = tirx.IfThenElse(at < 61, tirx.BufferStore(a, value, [at + step]), None)
+    return a, tirx.For(t, 0, 8, tirx.ForKind.SERIAL, tirx.For(n, 0, 8, tirx.ForKind.SERIAL, store))
+
+
+def test_loops_that_are_no_lanes_stay():
+    """Where one iteration reads what another has written, under another name too."""
+    assert with_whole_vectors(lanes(0)[1], DIALECT) is not None
+    a, body = lanes(1)
+    assert with_whole_vectors(body, DIALECT) is None
+    view = tirx.decl_buffer((72,), "float32")
+    memory = Memory.of_body(tirx.DeclBuffer(view, data=a.data))
+    assert memory.of(view) == memory.of(a) != Memory({}).of(view)
 
 
 def test_the_pipeline_marks_what_it_schedules():

@@ -67,8 +67,9 @@ def checked(func):
 @pytest.mark.parametrize("outermost", ["i", "j"])
 @pytest.mark.parametrize(
     "columns, tile, vector, rows",
-    [(37, 16, 8, 6), (37, 8, 8, 7), (41, 16, 8, 6), (33, 16, 16, 6), (31, 32, 8, 6), (45, 12, 4, 8)],
-)
+    [(37, 16, 8, 6), (37, 8, 8, 7), (41, 16, 8, 6), (33, 16, 16, 6), (31, 32, 8, 6), (45, 12, 4, 8), (36, 8, 8, 6),
+     (100, 16, 16, 7)],
+)  # fmt: skip
 def test_the_numbers_are_the_same(columns, tile, vector, rows, outermost, dtype):
     schedule, tensors = product(columns, tile, vector, rows, dtype=dtype, outermost=outermost)
     rng = np.random.default_rng(1)
