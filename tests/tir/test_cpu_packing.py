@@ -59,7 +59,7 @@ CASES = {
     "convolution OHWI": (convolution(), (1,)),
     "convolution HWIO": (convolution("HWIO", outputs=48), (1,)),
     "pointwise": (convolution(kernel=1), (1,)),
-    "product with a constant": (product(n=100), (1,)),
+    "product with a constant": (product(n=96), (1,)),
     "copied panels": (product(), ()),
     "several products": (batched(), (1,)),
 }
