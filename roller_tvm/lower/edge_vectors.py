@@ -11,7 +11,7 @@ from collections.abc import Container, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..te.numbering import dtype_of_node
+from ..te.numbering import PARTS, dtype_of_node
 from .flat_loops import (
     SERIAL,
     Memory,
@@ -87,7 +87,7 @@ class Lanes:
         beyond = frozenset(self.place.variables() if self.place is not None else ())
         if number == self.lanes:
             made = self.vectors.all_of().store(self.store)
-        elif self.memory in private and not self.at.variables() & beyond:
+        elif self.memory in private and not self.at.variables() & beyond and not _divides(self.store.value):
             made = self.vectors.all_of(number, beyond).store(self.store)
         else:
             made = self._in_pieces(number)
@@ -231,7 +231,9 @@ def _lanes(loop: Any, named: dict[int, Any], memory: Memory, dialect: Dialect) -
     """A loop that computes independent neighbours one by one, checked or not; None if it is not that."""
     number, variable = number_of(loop.extent), {hash(loop.loop_var)}
     *checks, store = [node for node in statements(loop.body) if kind_of(node) not in (*_LETS, "SeqStmt")]
-    if number is None or number < 2 or kind_of(store) != "BufferStore" or len(store.indices) != 1:
+    if number_of(loop.min) != 0 or number is None or number < 2:
+        return None
+    if kind_of(store) != "BufferStore" or len(store.indices) != 1:
         return None
     if any(kind_of(check) != "IfThenElse" or check.else_case is not None for check in checks):
         return None
@@ -337,6 +339,16 @@ def _read_elsewhere(body: Any, loops: Container[int], memory: Memory) -> set[int
     return set(read(body))
 
 
+def _divides(value: Any) -> bool:
+    """Whether whole numbers are divided, addresses left out: what is in a lane of which nothing comes may be 0."""
+    if is_load(value):
+        return False
+    kind = kind_of(value)
+    if kind in ("Div", "Mod", "FloorDiv", "FloorMod") and "int" in dtype_of_node(value):
+        return True
+    fields = ("value", "body") if kind == "Let" else PARTS.get(kind, ())
+    inside = list(value.args) if kind == "Call" else [getattr(value, name) for name in fields]
+    return any(_divides(part) for part in inside)
 
 
 def _range(loop: Any) -> Any:

@@ -127,6 +127,29 @@ def test_loops_that_are_no_lanes_stay():
     assert not with_edge_vectors(func).same_as(func)
 
 
+def test_whole_numbers_that_are_divided_stay_within_their_lanes():
+    """In a lane that stands over the edge, what they are divided by may be 0."""
+    divisor = te.placeholder((6, 37), "int32", "d")
+    k = te.reduce_axis((0, 5), "k")
+    a = te.placeholder((6, 5), "int32", "a")
+    c = te.compute((6, 37), lambda i, j: te.sum(te.truncdiv(a[i, k], divisor[i, j]), k), "c")
+    schedule = te.create_schedule(c.op)
+    kept = schedule.cache_write(c, "local")
+    i, j = schedule[c].op.axis
+    outer, inner = schedule[c].split(j, 8)
+    schedule[c].reorder(outer, i, inner)
+    schedule[c].vectorize(inner)
+    schedule[kept].compute_at(schedule[c], i)
+    schedule[kept].reorder(schedule[kept].op.reduce_axis[0], *schedule[kept].op.axis)
+    schedule[kept].vectorize(schedule[kept].op.axis[1])
+    rng, out = np.random.default_rng(3), tvm.nd.array(np.full((6, 37), 77, "int32"))
+    given = rng.integers(-99, 99, (6, 5)).astype("int32"), rng.integers(1, 9, (6, 37)).astype("int32")
+    with EdgeVectors():
+        tvm.build(schedule, [a, divisor, c], WIDE)(*(tvm.nd.array(g) for g in given), out)
+    expected = np.trunc(given[0][:, :, None] / given[1][:, None, :]).sum(1)
+    assert (out.numpy() == expected).all()
+
+
 def test_only_within_its_context():
     schedule, tensors = product(37, 16, 8)
     plain = text(tvm.build(schedule, tensors, WIDE))
