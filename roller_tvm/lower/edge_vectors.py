@@ -13,6 +13,7 @@ from typing import Any
 
 from ..te.numbering import PARTS, dtype_of_node
 from .flat_loops import (
+    LETS,
     SERIAL,
     Memory,
     Sum,
@@ -21,16 +22,16 @@ from .flat_loops import (
     is_load,
     kind_of,
     loads_of,
+    names_of,
     nests,
     number_of,
     parts_of,
     statements,
     sum_of,
     values_of,
+    with_body,
 )
 from .flat_vectors import Dialect, Scalar, Vectors, pieces
-
-_LETS = ("LetStmt", "Bind")
 
 
 @dataclass(frozen=True)
@@ -184,17 +185,16 @@ def with_whole_vectors(body: Any, dialect: Dialect) -> Any | None:
         if (trips := tiles.trips_to(over)) is not None:
             # Nothing is checked at all: sums stay in registers while the loop runs.
             end = tir.const(trips - 1, dtype_of_node(loop.loop_var))
-            before = tir.For(loop.loop_var, loop.min, end, loop.kind, main, loop.thread_binding, loop.annotations)
-            return tir.SeqStmt([before, dialect.substituted(last, loop.loop_var, end)])
-        checked = tir.IfThenElse(place <= tir.const(whole, dtype_of_node(place)), main, last)
-        return tir.For(loop.loop_var, loop.min, loop.extent, loop.kind, checked, loop.thread_binding, loop.annotations)
+            return tir.SeqStmt([with_body(loop, main, tir, end), dialect.substituted(last, loop.loop_var, end)])
+        within = place <= tir.const(whole, dtype_of_node(place))
+        return with_body(loop, tir.IfThenElse(within, main, last), tir)
 
     return dialect.with_loops(body, in_two_kinds) if found else None
 
 
 def _tiles(body: Any, memory: Memory, dialect: Dialect) -> Iterator[tuple[Tiles, int]]:
     """The loops over tiles of which one stands over the edge, none of them in another, and that tile's place."""
-    named = {hash(node.var): node.value for node in statements(body) if kind_of(node) in _LETS}
+    named = names_of(body)
     found: dict[tuple[int, str], Tiles] = {}
     unchecked: list[Lanes] = []
     for loops, _ in nests(body, ()):
@@ -230,7 +230,7 @@ def _depth(place: Sum, loops: tuple[Any, ...]) -> int | None:
 def _lanes(loop: Any, named: dict[int, Any], memory: Memory, dialect: Dialect) -> Lanes | None:
     """A loop that computes independent neighbours one by one, checked or not; None if it is not that."""
     number, variable = number_of(loop.extent), {hash(loop.loop_var)}
-    *checks, store = [node for node in statements(loop.body) if kind_of(node) not in (*_LETS, "SeqStmt")]
+    *checks, store = [node for node in statements(loop.body) if kind_of(node) not in (*LETS, "SeqStmt")]
     if number_of(loop.min) != 0 or number is None or number < 2:
         return None
     if kind_of(store) != "BufferStore" or len(store.indices) != 1:
@@ -254,13 +254,12 @@ def _lanes(loop: Any, named: dict[int, Any], memory: Memory, dialect: Dialect) -
         read = sum_of(indices[0], named, variable) if len(indices) == 1 else None
         if memory.of(buffer) == memory.of(store.buffer) and (read is None or not read.same(at)):
             return None
-    for let in reversed([node for node in statements(loop.body) if kind_of(node) in _LETS]):
+    for let in reversed([node for node in statements(loop.body) if kind_of(node) in LETS]):
         store = dialect.substituted(store, let.var, let.value)
         others = [dialect.substituted(condition, let.var, let.value) for condition in others]
-    if place is not None:
-        place.terms.pop(hash(loop.loop_var))
     vectors = Vectors(loop.loop_var, number, dialect, named)
-    lanes = Lanes(loop, number, place, tuple(others), store, at, memory.of(store.buffer), vectors)
+    tile = None if place is None else place.without(loop.loop_var)
+    lanes = Lanes(loop, number, tile, tuple(others), store, at, memory.of(store.buffer), vectors)
     try:
         lanes.computed(number)
     except Scalar:

@@ -11,7 +11,9 @@ from typing import Any
 
 from ..te.numbering import dtype_of_node
 
-SERIAL, PARALLEL, VECTORIZED = 0, 1, 2
+SERIAL, PARALLEL = 0, 1
+#: Statements that bind a name, of either line.
+LETS = ("LetStmt", "Bind")
 
 
 @dataclass
@@ -37,10 +39,19 @@ class Sum:
         atoms = (atom for atom, count in self.terms.values() if count)
         return {hash(part) for atom in atoms for part in parts_of(atom) if kind_of(part) in ("Var", "SizeVar")}
 
+    def without(self, atom: Any) -> Sum:
+        """The rest of it."""
+        return Sum(self.number, {at: term for at, term in self.terms.items() if at != hash(atom)})
+
+    @property
+    def is_number(self) -> bool:
+        """Whether no variable is in it."""
+        return not any(count for _, count in self.terms.values())
+
     def same(self, other: Sum) -> bool:
         """Whether both are the same number, whatever their variables are."""
         apart = self.plus(other, -1)
-        return not apart.number and not any(count for _, count in apart.terms.values())
+        return apart.is_number and not apart.number
 
     def expression(self, tir: Any) -> Any:
         """As TVM has it."""
@@ -92,9 +103,9 @@ def sum_of(index: Any, named: Mapping[int, Any], variables: set[int]) -> Sum | N
         a, b = sum_of(index.a, named, variables), sum_of(index.b, named, variables)
         if a is None or b is None:
             return None
-        if not any(count for _, count in b.terms.values()):
+        if b.is_number:
             return Sum().plus(a, b.number)
-        return Sum().plus(b, a.number) if not any(count for _, count in a.terms.values()) else None
+        return Sum().plus(b, a.number) if a.is_number else None
     if kind == "Cast":
         return sum_of(index.value, named, variables)
     if hash(index) in named:
@@ -122,6 +133,17 @@ def statements(statement: Any) -> Iterator[Any]:
     yield statement
     for part in children(statement):
         yield from statements(part)
+
+
+def names_of(body: Any) -> dict[int, Any]:
+    """What the names stand for that statements bind, by their hash."""
+    return {hash(node.var): node.value for node in statements(body) if kind_of(node) in LETS}
+
+
+def with_body(loop: Any, body: Any, tir: Any, trips: Any = None) -> Any:
+    """A loop with another body, and other trips if they are given."""
+    extent = loop.extent if trips is None else trips
+    return tir.For(loop.loop_var, loop.min, extent, loop.kind, body, loop.thread_binding, loop.annotations)
 
 
 def children(statement: Any) -> list[Any]:
@@ -164,7 +186,7 @@ def parts_of(expression: Any) -> Iterator[Any]:
     """An expression and all in it."""
     yield expression
     kind = kind_of(expression)
-    if kind in ("BufferLoad", "TensorLoad"):
+    if is_load(expression):
         inside = list(expression.indices)
     elif hasattr(expression, "args") and hasattr(expression, "op"):
         inside = list(expression.args)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..te.numbering import PARTS, dtype_of_node
-from .flat_loops import Sum, access_of, kind_of, number_of, parts_of, sum_of
+from .flat_loops import Sum, access_of, is_load, kind_of, number_of, parts_of, sum_of
 
 #: Calls that do to each lane what they do to one number.
 _LANE_BY_LANE = (
@@ -104,9 +104,8 @@ class Vectors:
             return self._bound[hash(node)]
         if kind == "Let":
             return self._let(node)
-        if kind in ("BufferLoad", "TensorLoad"):
-            buffer, indices = access_of(node)
-            return self._loaded(buffer, indices)
+        if is_load(node):
+            return self._loaded(*access_of(node))
         if kind == "Cast":
             return tir.Cast(self._dtype(node), self.value(node.value))
         if kind == "Call" and str(node.op.name).split(".")[-1] in _LANE_BY_LANE:
@@ -159,8 +158,7 @@ class Vectors:
     def _ramp(self, at: Sum, first: int, lanes: int) -> Any:
         """Indices of so many lanes, from the first of them on."""
         tir, step = self.dialect.tir, at.of(self.lane)
-        terms = {key: term for key, term in at.terms.items() if key != hash(self.lane)}
-        begin = Sum(at.number + first * step, terms).expression(tir)
+        begin = at.without(self.lane).plus(Sum(first * step)).expression(tir)
         return tir.Ramp(begin, tir.const(step, dtype_of_node(begin)), lanes) if lanes > 1 else begin
 
 

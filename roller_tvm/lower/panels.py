@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..device.cpu_data import estimate
-from .flat_loops import PARALLEL, Sum, access_of, kind_of, loads_of, nests, number_of, statements, sum_of
+from .flat_loops import PARALLEL, Sum, access_of, kind_of, loads_of, names_of, nests, number_of, sum_of, with_body
 from .prefetch import Around, next_panel
 
 _BITS_OF_A_BYTE = 8
@@ -44,10 +44,7 @@ def vector_reads(body: Any) -> Iterator[Reads]:
     ----------
     body : tvm.tir.Stmt or tvm.tirx.Stmt
     """
-    named: dict[int, Any] = {}
-    for node in statements(body):
-        if kind_of(node) in ("LetStmt", "Bind"):
-            named[hash(node.var)] = node.value
+    named = names_of(body)
     for loops, innermost in nests(body, ()):
         variables = {hash(loop.loop_var) for loop in loops}
         found: dict[int, tuple[Any, list[tuple[Sum, int]]]] = {}
@@ -66,7 +63,7 @@ def vector_reads(body: Any) -> Iterator[Reads]:
         for buffer, parts in found.values():
             first = min(parts, key=lambda part: part[0].number)[0]
             least = [start.plus(first, -1) for start, _ in parts]
-            if any(count for other in least for _, count in other.terms.values()):
+            if not all(other.is_number for other in least):
                 continue  # they lie apart in a way that depends on the loops
             ends = sorted({(o.number, o.number + lanes) for o, (_, lanes) in zip(least, parts, strict=True)})
             if all(ends[n][1] == ends[n + 1][0] for n in range(len(ends) - 1)):
@@ -118,10 +115,7 @@ def asked_ahead(func: Any, left_out: Collection[int], tir: Any, intrinsic: Any) 
 def asking(loop: Any, asked: Mapping[int, list[Any]], tir: Any) -> Any | None:
     """The loop with what `asked_ahead` found for it; None where that is nothing."""
     asks = asked.get(hash(loop.loop_var))
-    if asks is None:
-        return None
-    body = tir.SeqStmt([*asks, loop.body])
-    return tir.For(loop.loop_var, loop.min, loop.extent, loop.kind, body, loop.thread_binding, loop.annotations)
+    return None if asks is None else with_body(loop, tir.SeqStmt([*asks, loop.body]), tir)
 
 
 def _element_bytes(buffer: Any) -> int:

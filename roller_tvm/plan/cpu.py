@@ -125,19 +125,14 @@ def register_tiles(
 
 def _over_edges(g: Geometry, rates: CpuRates, options: list[list[int]]) -> Iterator[list[list[int]]]:
     """Extents of register tiles that stand over the edge of an axis of rows, of that of the vectors, or of both."""
-    rows, last = _loose_axes(g), g.vector_axis
-    across = [[]] if last is None else [options[last], over_edge_vectors(g, rates)]
-    for columns, standing in zip(across, (False, True), strict=False):
-        if not columns:
-            continue
-        sizes = list(options)
-        if last is not None:
-            sizes[last] = columns
-        if standing:
-            yield sizes
-        for i in rows:
-            over = [e for e in range(2, min(rates.registers, g.extents[i]) + 1) if g.extents[i] % e]
-            yield [*sizes[:i], over, *sizes[i + 1 :]]
+    last = g.vector_axis
+    if last is None:
+        return
+    across = over_edge_vectors(g, rates)
+    yield [*options[:last], across, *options[last + 1 :]]
+    for columns, i in product((options[last], across), _loose_axes(g)):
+        over = [e for e in range(2, min(rates.registers, g.extents[i]) + 1) if g.extents[i] % e]
+        yield [columns if n == last else over if n == i else sizes for n, sizes in enumerate(options)]
 
 
 def over_edge_vectors(g: Geometry, rates: CpuRates) -> list[int]:

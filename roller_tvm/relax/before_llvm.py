@@ -33,6 +33,17 @@ def marked(mod: Any, mark: str) -> Any:
     return each_prim_func(mod, lambda func: func.with_attr(mark, True))
 
 
+def with_loops(statement: Any, rewritten: Callable[[Any], Any]) -> Any:
+    """A statement with every loop rewritten but those of which `rewritten` says None; those inside of others first."""
+    import tvm_ffi
+
+    def one(loop: Any) -> Any:
+        made = rewritten(loop)
+        return loop if made is None else made
+
+    return tvm_ffi.structural_map(statement, (tvm.tirx.For, one), order="post")
+
+
 @tvm.transform.module_pass(opt_level=0, name="RollerBeforeLlvm")
 class _Rewrite:
     def transform_module(self, mod: Any, _context: Any) -> Any:

@@ -14,7 +14,7 @@ from tvm import tirx
 from ..lower.edge_vectors import with_whole_vectors
 from ..lower.flat_vectors import Dialect
 from ..tir.nodes import analyzer_of_tvm, key
-from .before_llvm import before_llvm, marked
+from .before_llvm import before_llvm, marked, with_loops
 
 #: Of a PrimFunc: it is to be built so.
 MARK = "roller_tvm.edge_vectors"
@@ -61,15 +61,5 @@ def _substituted(node: Any, var: Any, value: Any) -> Any:
     return tvm_ffi.structural_map(node, (tirx.Var, lambda one: value if key(one) == key(var) else one), order="post")
 
 
-def _with_loops(statement: Any, rewritten: Any) -> Any:
-    import tvm_ffi
-
-    def one(loop: Any) -> Any:
-        made = rewritten(loop)
-        return loop if made is None else made
-
-    return tvm_ffi.structural_map(statement, (tirx.For, one), order="post")
-
-
-DIALECT = Dialect(tirx, analyzer_of_tvm, "bool", _call, _substituted, _with_loops)
+DIALECT = Dialect(tirx, analyzer_of_tvm, "bool", _call, _substituted, with_loops)
 before_llvm(MARK, with_edge_vectors)

@@ -12,7 +12,7 @@ import tvm
 from tvm import tirx
 
 from ..lower.panels import asked_ahead, asking
-from .before_llvm import before_llvm, marked
+from .before_llvm import before_llvm, marked, with_loops
 
 #: Of a PrimFunc: it is to be built so.
 MARK = "roller_tvm.prefetch_panels"
@@ -47,14 +47,7 @@ def with_prefetch(func: Any) -> Any:
     written: set[int] = set()
     tvm_ffi.structural_walk(func.body, (tirx.BufferStore, lambda store: written.add(hash(store.buffer))))
     asked = asked_ahead(func, written, tirx, _prefetch)
-    if not asked:
-        return func
-
-    def with_asks(loop: Any) -> Any:
-        made = asking(loop, asked, tirx)
-        return loop if made is None else made
-
-    return tvm_ffi.structural_map(func, (tirx.For, with_asks), order="post")
+    return with_loops(func, lambda loop: asking(loop, asked, tirx)) if asked else func
 
 
 def _prefetch(*arguments: Any) -> Any:

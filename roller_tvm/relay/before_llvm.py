@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from .switch import Switch
@@ -25,6 +26,13 @@ class BeforeLlvm(Switch):
         if cls not in _STANDING:
             _STANDING.add(cls)
             _stand_before(cls)
+
+
+def with_loops(statement: Any, rewritten: Callable[[Any], Any]) -> Any:
+    """A statement with every loop rewritten but those of which `rewritten` says None; those inside of others first."""
+    from tvm import tir
+
+    return tir.stmt_functor.ir_transform(statement, None, rewritten, ["tir.For"])
 
 
 def _stand_before(way: type[BeforeLlvm]) -> None:

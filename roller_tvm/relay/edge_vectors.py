@@ -11,7 +11,7 @@ from typing import Any
 
 from ..lower.edge_vectors import with_whole_vectors
 from ..lower.flat_vectors import Dialect
-from .before_llvm import BeforeLlvm
+from .before_llvm import BeforeLlvm, with_loops
 
 
 class EdgeVectors(BeforeLlvm):
@@ -60,8 +60,5 @@ def _dialect() -> Dialect:
 
     def substituted(node: Any, var: Any, value: Any) -> Any:
         return tir.stmt_functor.substitute(node, {var: value})
-
-    def with_loops(statement: Any, rewritten: Any) -> Any:
-        return tir.stmt_functor.ir_transform(statement, None, rewritten, ["tir.For"])
 
     return Dialect(tir, arith.Analyzer, "uint1", tir.Call, substituted, with_loops)

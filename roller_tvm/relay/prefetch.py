@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from ..lower.panels import asked_ahead, asking
-from .before_llvm import BeforeLlvm
+from .before_llvm import BeforeLlvm, with_loops
 
 
 class PrefetchPanels(BeforeLlvm):
@@ -60,8 +60,7 @@ def with_prefetch(func: Any) -> Any:
     asked = asked_ahead(func, left_out, tir, _prefetch)
     if not asked:
         return func
-    body = tir.stmt_functor.ir_transform(func.body, None, lambda loop: asking(loop, asked, tir), ["tir.For"])
-    return func.with_body(body)
+    return func.with_body(with_loops(func.body, lambda loop: asking(loop, asked, tir)))
 
 
 def _prefetch(address: Any, *flags: Any) -> Any:
