@@ -11,7 +11,7 @@ from collections.abc import Container, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..te.numbering import PARTS, dtype_of_node
+from ..te.numbering import dtype_of_node
 from .flat_loops import (
     LETS,
     SERIAL,
@@ -31,7 +31,7 @@ from .flat_loops import (
     values_of,
     with_body,
 )
-from .flat_vectors import Dialect, Scalar, Vectors, pieces
+from .flat_vectors import Dialect, Scalar, Vectors, divides, pieces
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Lanes:
         beyond = frozenset(self.place.variables() if self.place is not None else ())
         if number == self.lanes:
             made = self.vectors.all_of().store(self.store)
-        elif self.memory in private and not self.at.variables() & beyond and not _divides(self.store.value):
+        elif self.memory in private and not self.at.variables() & beyond and not divides(self.store.value):
             made = self.vectors.all_of(number, beyond).store(self.store)
         else:
             made = self._in_pieces(number)
@@ -336,18 +336,6 @@ def _read_elsewhere(body: Any, loops: Container[int], memory: Memory) -> set[int
             yield from read(part)
 
     return set(read(body))
-
-
-def _divides(value: Any) -> bool:
-    """Whether whole numbers are divided, addresses left out: what is in a lane of which nothing comes may be 0."""
-    if is_load(value):
-        return False
-    kind = kind_of(value)
-    if kind in ("Div", "Mod", "FloorDiv", "FloorMod") and "int" in dtype_of_node(value):
-        return True
-    fields = ("value", "body") if kind == "Let" else PARTS.get(kind, ())
-    inside = list(value.args) if kind == "Call" else [getattr(value, name) for name in fields]
-    return any(_divides(part) for part in inside)
 
 
 def _range(loop: Any) -> Any:

@@ -13,7 +13,7 @@ from .flat_loops import Sum, access_of, is_load, kind_of, number_of, parts_of, s
 #: Calls that do to each lane what they do to one number.
 _LANE_BY_LANE = (
     "call_llvm_pure_intrin", "reinterpret", "shift_left", "shift_right", "bitwise_and", "bitwise_or", "bitwise_xor",
-    "bitwise_not", "fabs", "isnan", "likely",
+    "bitwise_not", "fabs", "isnan", "likely", "floor", "ceil", "trunc", "nearbyint", "sqrt",
 )  # fmt: skip
 _WIDE = re.compile(r"x\d+$")
 
@@ -108,6 +108,8 @@ class Vectors:
             return self._loaded(*access_of(node))
         if kind == "Cast":
             return tir.Cast(self._dtype(node), self.value(node.value))
+        if kind == "Call" and str(node.op.name).endswith(".if_then_else"):
+            return self._selected(node)
         if kind == "Call" and str(node.op.name).split(".")[-1] in _LANE_BY_LANE:
             named = 0 if not str(node.op.name).endswith("llvm_pure_intrin") else _named(node)
             arguments = [*node.args[:named], *(self._wide(self.value(part)) for part in node.args[named:])]
@@ -115,6 +117,23 @@ class Vectors:
         if kind in PARTS:
             return type(node)(*(self._wide(self.value(getattr(node, part))) for part in PARTS[kind]))
         raise Scalar
+
+    def _selected(self, node: Any) -> Any:
+        """One of two, both computed: where neither reads what the condition does not, or divides whole numbers."""
+        condition, *choices = node.args
+        read = [self._element(load) for load in parts_of(condition) if is_load(load)]
+        more = [self._element(load) for choice in choices for load in parts_of(choice) if is_load(load)]
+        if None in more or not set(more) <= set(read) or any(divides(choice) for choice in choices):
+            raise Scalar
+        return self.dialect.tir.Select(*(self._wide(self.value(part)) for part in node.args))
+
+    def _element(self, load: Any) -> tuple[Any, ...] | None:
+        """The same for loads of the same element; None where that cannot be told."""
+        buffer, indices = access_of(load)
+        at = sum_of(indices[0], self.named, {hash(self.lane)}) if len(indices) == 1 else None
+        if at is None:
+            return None
+        return hash(buffer), at.number, frozenset((atom, n) for atom, (_, n) in at.terms.items() if n)
 
     def _let(self, node: Any) -> Any:
         value = self.value(node.value)
@@ -160,6 +179,18 @@ class Vectors:
         tir, step = self.dialect.tir, at.of(self.lane)
         begin = at.without(self.lane).plus(Sum(first * step)).expression(tir)
         return tir.Ramp(begin, tir.const(step, dtype_of_node(begin)), lanes) if lanes > 1 else begin
+
+
+def divides(value: Any) -> bool:
+    """Whether whole numbers are divided, addresses left out: what is in a lane of which nothing comes may be 0."""
+    if is_load(value):
+        return False
+    kind = kind_of(value)
+    if kind in ("Div", "Mod", "FloorDiv", "FloorMod") and "int" in dtype_of_node(value):
+        return True
+    fields = ("value", "body") if kind == "Let" else PARTS.get(kind, ())
+    inside = list(value.args) if kind == "Call" else [getattr(value, name) for name in fields]
+    return any(divides(part) for part in inside)
 
 
 def pieces(number: int) -> Iterator[tuple[int, int]]:

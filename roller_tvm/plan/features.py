@@ -35,8 +35,7 @@ class Features:
     turned_copies : bool
         Copies whose dimensions stand in another order than the tensor's (on CPUs).
     uneven_lanes : bool
-        Reductions in lanes that do not divide them (on CPUs). TVM 0.27 forgets which lanes have a term less where the
-        partial sums are computed in another stage's loops, and reads beyond the row.
+        Reductions in lanes that do not divide them (on CPUs).
 
     Examples
     --------
@@ -55,13 +54,13 @@ class Features:
     @classmethod
     def of_te(cls, device: DeviceSpec) -> Features:
         """What a ``te.Schedule`` can say for a device."""
-        return cls(uneven_lanes=device.kind == "cpu" and device.limits.lanes_checked is None)
+        return cls(uneven_lanes=_whole_vectors(device))
 
     @classmethod
     def of_tensor_ir(cls, device: DeviceSpec, tf32: bool = False) -> Features:
         """What TensorIR can say for a device."""
         if device.kind == "cpu":
-            return cls(turned_copies=True)
+            return cls(turned_copies=True, uneven_lanes=_whole_vectors(device))
         arch = re.fullmatch(r"sm_(\d+)[a-z]?", device.arch)
         if device.kind != "gpu" or arch is None or int(arch[1]) < _FIRST_ARCH:
             return cls()
@@ -79,6 +78,11 @@ class Features:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Features:
         return cls(**data)
+
+
+def _whole_vectors(device: DeviceSpec) -> bool:
+    """Whether vectors over the edge of an axis stay vectors, where this device's kernels are built."""
+    return device.kind == "cpu" and device.limits.lanes_checked is None
 
 
 NO_FEATURES = Features()

@@ -13,6 +13,7 @@ from tvm import tirx
 
 from ..lower.edge_vectors import with_whole_vectors
 from ..lower.flat_vectors import Dialect
+from ..lower.initial_values import with_initial_values_first
 from ..tir.nodes import analyzer_of_tvm, key
 from .before_llvm import before_llvm, marked, with_loops
 
@@ -44,7 +45,7 @@ def with_edge_vectors(func: Any) -> Any:
     --------
     >>> func = with_edge_vectors(func)  # doctest: +SKIP
     """
-    body = with_whole_vectors(func.body, DIALECT)
+    body = with_whole_vectors(with_initial_values_first(func.body, DIALECT), DIALECT)
     if body is None:
         return func
     mod = tirx.transform.ConvertSSA()(tvm.IRModule({"main": func.with_body(body)}))

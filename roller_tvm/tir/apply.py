@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from math import ceil, prod
 from typing import Any
 
-from ..lower.steps import Bind, CacheRead, Pack, Split, Step, StorageAlign, Vectorize
+from ..lower.flat_loops import number_of
+from ..lower.steps import Bind, CacheRead, Fuse, Pack, Parallel, Reorder, Split, Step, StorageAlign, Vectorize
 from .finishing import Finishing
+from .merging import Merged, axes_of
 from .nodes import REDUCTION, buffer_of, key, parameters
 from .packing import index_map, mark_packed
 from .read import TirReading
+from .runs import realize_of
 
 
 class TirApplier(Finishing):
@@ -68,6 +71,11 @@ class TirApplier(Finishing):
         self._remainders = False  # a reduction is cut into steps that do not divide it
         #: The loops of a stage in the order of its block's axes, where that is not theirs.
         self._iters: dict[str, list[str]] = {}
+        #: Partial sums that do not all have the same number of terms.
+        self._uneven: set[str] = set()
+        #: What was done to a stage's loops, and which of them run in parallel.
+        self._done: dict[str, list[Step]] = {}
+        self._parallel: dict[str, set[str]] = {}
 
     def run(self, steps: Sequence[Step]) -> None:
         self._to_copy = [step.stage for step in steps if isinstance(step, CacheRead)]
@@ -80,6 +88,10 @@ class TirApplier(Finishing):
     def _one(self, step: Step) -> None:
         self._step = step
         super()._one(step)
+        if isinstance(step, (Split, Fuse, Reorder)):
+            self._done.setdefault(step.stage, []).append(step)
+        elif isinstance(step, Parallel):
+            self._parallel.setdefault(step.stage, set()).add(step.axis)
 
     def _every(self, stage: str) -> list[Any]:
         return [self.blocks[stage], *self._more.get(stage, ())]
@@ -137,6 +149,9 @@ class TirApplier(Finishing):
         self.schedule.storage_align(self.blocks[stage], 0, at, factor, offset)
 
     def compute_at(self, stage: str, target: str, at: int) -> None:
+        if stage in self._uneven:
+            self._merge(stage, target, at)
+            return
         loop = self._loop(target, at)
         rows = self._rows_in_one(stage, loop) if stage in self._copies else 0
         if rows:
@@ -154,6 +169,21 @@ class TirApplier(Finishing):
         if made != order and sorted(made) == sorted(order):
             loops = self._loops(self.blocks[stage], len(order))
             self.schedule.reorder(*(loops[made.index(a)] for a in order))
+
+    def _merge(self, stage: str, target: str, at: int) -> None:
+        """As ``compute_at``, by merging loops: a stage's axes are those of the target, one for one from the first."""
+        names, steps = self.loops[target][: at + 1], self._done.get(target, ())
+        axes = axes_of(names, steps)
+        if axes != self._own[target][0][: len(axes)]:
+            raise self._error(f"loops {', '.join(names)} of '{target}' are not of its first axes")
+        merged = Merged(self.schedule, self.blocks[stage], axes, self.loops[stage][len(axes) :])
+        merged.follow(steps)
+        loop = merged.merge(names, self._loop(target, at))
+        self._inside = {other: own if self._exists(own) else loop for other, own in self._inside.items()}
+        self._inside[stage] = loop
+        for place, name in enumerate(names):  # loops that are merged run one after the other again
+            if name in self._parallel.get(target, ()):
+                self.annotate(target, place, "parallel")
 
     def inline(self, stage: str) -> None:
         self._inlined[stage] = list(self._readers.get(stage, ()))
@@ -204,6 +234,8 @@ class TirApplier(Finishing):
         self.blocks[name], self.blocks[stage], self._more[stage] = block, copies[0], copies[1:]
         if stage in self._iters:
             self._iters[name] = self._iters.pop(stage)
+        if stage in self._uneven:
+            self._uneven = self._uneven - {stage} | {name}
 
     def rfactor(self, stage: str, at: int, position: int, name: str) -> None:
         names = self.loops[stage]
@@ -220,6 +252,9 @@ class TirApplier(Finishing):
         loops = self._loops(self.blocks[name], len(names))
         if order != names:
             self.schedule.reorder(*(loops[names.index(a)] for a in order))
+        predicate = realize_of(self.schedule, self.schedule.get_sref(self.blocks[name])).predicate
+        if number_of(predicate) != 1:
+            self._uneven.add(name)
 
 
 def parameters_of(reading: TirReading) -> dict[str, int]:

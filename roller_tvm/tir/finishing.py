@@ -69,6 +69,13 @@ class Finishing(Runs):
         except Exception:  # it was inlined, or an instruction took its place
             return False
 
+    def _exists(self, loop: Any) -> bool:
+        try:
+            self.schedule.get_sref(loop)
+            return True
+        except Exception:  # it was merged with another
+            return False
+
     def _decompose(self, stage: str, block: Any) -> None:
         statement = self.schedule.get(block)
         if statement.init is None:

@@ -16,7 +16,7 @@ from ..relay.onnx_models import convolution  # noqa: E402
 #: One core: the tests run beside others.
 TARGET = "llvm -mcpu=core-avx2 -num-cores=1"
 CASES = [Case("dense", "dense", "m=4 n=32 k=16 bias=1 relu=1"), Case("norm", "layer_norm", "shape=4x16"),
-         Case("softmax", "softmax", "shape=4x16")]  # fmt: skip
+         Case("softmax", "softmax", "shape=4x16"), Case("product", "matmul", "m=4 n=32 k=16")]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +46,7 @@ def test_operators_become_functions_whose_weights_are_known(prepared, folder):
     assert all(not p["reason"] and p["flops"] > 0 for p in prepared.values())
     told = {case: json.loads((folder / p["file"]).read_text()) for case, p in prepared.items()}
     assert told["dense"]["constants"] == [1, 2] and told["norm"]["constants"] == []
+    assert told["product"]["constants"] == [1], "TVM marks it for MetaSchedule"
 
 
 @pytest.mark.slow

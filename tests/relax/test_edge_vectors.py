@@ -80,10 +80,11 @@ def test_the_numbers_are_the_same(columns, tile, vector, rows, outermost, dtype)
         lambda c, i, j: tirx.Max(c, tirx.const(0, "float32")),
         lambda c, i, j: tirx.Select(c > 0, c, tirx.const(0.5, "float32") * c),
         lambda c, i, j: tirx.if_then_else(j < 20, c, -c),
+        lambda c, i, j: tirx.if_then_else(c > 0, tirx.floor(c), -c),
         lambda c, i, j: te.exp(c),
         lambda c, i, j: c + (i * 100 + j).astype("float32"),
     ],
-    ids=["max", "select", "if", "exp", "lanes"],
+    ids=["max", "select", "if", "if of what is read", "exp", "lanes"],
 )
 def test_what_follows_the_sum(after):
     mod, rng = product(37, 16, 8, after=after), np.random.default_rng(2)

@@ -82,7 +82,7 @@ def _prepare(case: Case, folder: Path) -> Prepared:
     from roller_tvm.expr.operators import parse_params
     from roller_tvm.relax.tasks import extract_tasks
     from roller_tvm.te import te_operator
-    from roller_tvm.tir.packing import CONSTANTS
+    from roller_tvm.tir.packing import CONSTANTS, constant_parameters
 
     expression = case.expression()
     tensors = te_operator(case.operator, **parse_params(case.params))
@@ -92,7 +92,9 @@ def _prepare(case: Case, folder: Path) -> Prepared:
     if weights:
         func = func.with_attr(CONSTANTS, list(weights))
     (task,) = extract_tasks(func)
-    return _write(case, task, weights, float(expression.flops), float(expression.io_bytes), folder)
+    # TVM marks the second operand of a product itself; every tuner may pack what is marked.
+    constants = constant_parameters(func)
+    return _write(case, task, constants, float(expression.flops), float(expression.io_bytes), folder)
 
 
 def of_model(

@@ -1,0 +1,78 @@
+"""Initial values that loops set in their first trip: set before them, where nothing can tell."""
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.relax
+tvm = pytest.importorskip("tvm")
+
+import tvm_ffi  # noqa: E402
+from tvm import tirx  # noqa: E402
+
+from roller_tvm.lower.initial_values import with_initial_values_first  # noqa: E402
+from roller_tvm.relax.edge_vectors import DIALECT  # noqa: E402
+
+TRIPS, LANES, TERMS = 5, 4, 18
+
+
+def number(value):
+    return tirx.const(value, "float32")
+
+
+def loop(variable, extent, body):
+    return tirx.For(variable, 0, extent, tirx.ForKind.SERIAL, body)
+
+
+def sums(steps=1, read=0, shift=0, first=0, lanes=LANES):
+    """18 terms added up in 4 lanes, 2 of which have one term less; what may not be taken apart by its arguments.
+
+    Parameters
+    ----------
+    steps : int
+        From a lane's sum to the next one's.
+    read : int
+        From a lane's sum to the one that is read with the term.
+    shift : int
+        Of a sum's place in every trip.
+    first : int
+        The trip that sets it.
+    lanes : int
+    """
+    a, c = tirx.decl_buffer((TERMS,), "float32", name="a"), tirx.decl_buffer((LANES * 2 + 8,), "float32", name="c")
+    k, n = tirx.Var("k", "int32"), tirx.Var("n", "int32")
+    at, of = n * steps + k * shift, k * LANES + n
+    term = tirx.BufferLoad(a, [of]) + tirx.BufferLoad(c, [at + read])
+    setting = tirx.IfThenElse(k == first, tirx.BufferStore(c, number(3), [at]), None)
+    body = tirx.SeqStmt([setting, tirx.BufferStore(c, term, [at])])
+    return a, c, loop(k, TRIPS, loop(n, lanes, tirx.IfThenElse(of < TERMS, body, None)))
+
+
+def answer(a, c, body):
+    func = tirx.PrimFunc([a, c], body)
+    mod = tvm.IRModule({"main": func.with_attr({"global_symbol": "main", "s_tir": True})})
+    given = np.random.default_rng(0).standard_normal(TERMS).astype("float32")
+    out = tvm.runtime.tensor(np.full([int(n) for n in c.shape], 7, "float32"))
+    tvm.compile(mod, "llvm")["main"](tvm.runtime.tensor(given), out)
+    return out.numpy(), given
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_they_are_set_before_the_loop(steps):
+    a, c, body = sums(steps)
+    made = with_initial_values_first(body, DIALECT)
+    assert type(made).__name__ == "SeqStmt" and "k == 0" not in str(made)
+    (before, given), (after, _) = answer(a, c, body), answer(a, c, made)
+    expected = [3 + sum(given[n::LANES]) for n in range(LANES)]
+    np.testing.assert_allclose(after[: LANES * steps : steps], expected, rtol=1e-6)
+    np.testing.assert_array_equal(after, before)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [{"read": 1}, {"shift": 1}, {"first": 1}, {"steps": 0}],
+    ids=["another's sum is read", "each trip has its own", "in a later trip", "lanes share a sum"],
+)  # fmt: skip
+def test_what_could_tell_stays(told):
+    _, _, body = sums(**told)
+    made = with_initial_values_first(body, DIALECT)
+    assert tvm_ffi.structural_equal(made, body)
