@@ -28,10 +28,11 @@ from .flat_loops import (
 from .flat_vectors import Dialect
 
 
-def with_initial_values_first(body: Any, dialect: Dialect) -> Any:
-    """A flattened statement whose loops only compute what they can set before; names may then be bound twice.
+def with_initial_values_first(body: Any, dialect: Dialect) -> Any | None:
+    """A flattened statement whose loops only compute what they can set before; None where there is no such loop.
 
     ``for k: for n: if k == 0: C[n] = 0; C[n] += A[k, n]`` becomes ``for n: C[n] = 0; for k: for n: C[n] += A[k, n]``.
+    Names in the loop are then bound twice, for TVM's ``ConvertSSA``.
 
     Parameters
     ----------
@@ -39,6 +40,7 @@ def with_initial_values_first(body: Any, dialect: Dialect) -> Any:
     dialect : Dialect
     """
     named, memory, tir = names_of(body), Memory.of_body(body), dialect.tir
+    taken = []
 
     def apart(loop: Any) -> Any | None:
         trips = number_of(loop.extent)
@@ -47,11 +49,13 @@ def with_initial_values_first(body: Any, dialect: Dialect) -> Any:
         found = _Apart(loop.loop_var, named, memory, tir).of(loop.body, {})
         if found is None:
             return None
+        taken.append(loop)
         first, rest = found
         begin = tir.const(0, dtype_of_node(loop.loop_var))
         return tir.SeqStmt([dialect.substituted(first, loop.loop_var, begin), with_body(loop, rest, tir)])
 
-    return dialect.with_loops(body, apart)
+    made = dialect.with_loops(body, apart)
+    return made if taken else None
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ import pytest
 pytestmark = pytest.mark.relax
 tvm = pytest.importorskip("tvm")
 
-import tvm_ffi  # noqa: E402
 from tvm import tirx  # noqa: E402
 
 from roller_tvm.lower.initial_values import with_initial_values_first  # noqa: E402
@@ -73,6 +72,4 @@ def test_they_are_set_before_the_loop(steps):
     ids=["another's sum is read", "each trip has its own", "in a later trip", "lanes share a sum"],
 )  # fmt: skip
 def test_what_could_tell_stays(told):
-    _, _, body = sums(**told)
-    made = with_initial_values_first(body, DIALECT)
-    assert tvm_ffi.structural_equal(made, body)
+    assert with_initial_values_first(sums(**told)[2], DIALECT) is None
