@@ -142,7 +142,7 @@ class RegisterUse:
     """Vector registers and instructions of one register tile, per point of the reduction.
 
     `held` is how many broadcast values are in registers at a time, where the code generator is known to order them;
-    `gathered` vectors are put together of `gathers` elements.
+    `gathered` vectors are put together of `gathers` elements; of the loaded vectors `once` feed one instruction each.
     """
 
     accumulators: int
@@ -151,13 +151,15 @@ class RegisterUse:
     gathers: int
     held: int | None = None
     gathered: int = 0
+    once: int = 0
 
     @property
     def registers(self) -> int:
-        """A broadcast that feeds one multiply-add folds into it; one that feeds several needs a register."""
+        """What is read and feeds one multiply-add folds into it; what feeds several needs a register."""
         folded = self.broadcasts and self.accumulators <= self.broadcasts
         held = self.broadcasts if self.held is None else min(self.held, self.broadcasts)
-        return self.accumulators + self.vector_loads + self.gathered + (1 if folded else held)
+        loaded = self.vector_loads - self.once + (1 if self.once else 0)
+        return self.accumulators + loaded + self.gathered + (1 if folded else held)
 
 
 def inner_cycles(
@@ -187,7 +189,8 @@ def register_use(geometry: Geometry, tile: Tile, lanes: int, held: int | None = 
         mine = [i for i in geometry.spatial if i in op.axes]
         return prod(wide if i == last else tile[i] for i in mine)
 
-    loads = broadcasts = gathers = gathered = 0
+    accumulators = prod(wide if i == last else tile[i] for i in geometry.spatial)
+    loads = broadcasts = gathers = gathered = once = 0
     for op in geometry.operands:
         number = count(op)
         if op.guarded:  # a branch a load, a load a lane where the check depends on the vector axis
@@ -196,10 +199,10 @@ def register_use(geometry: Geometry, tile: Tile, lanes: int, held: int | None = 
             broadcasts += number
         elif op.stride_of(last) == 1 or op.constant:  # constants are packed at build time
             loads += number
+            once += number if number == accumulators else 0
         else:
             gathers, gathered = gathers + number * lanes * GATHERED_SLOTS, gathered + number
-    accumulators = prod(wide if i == last else tile[i] for i in geometry.spatial)
-    return RegisterUse(accumulators, loads, broadcasts, gathers, held, gathered)
+    return RegisterUse(accumulators, loads, broadcasts, gathers, held, gathered, once)
 
 
 def prologue_slots(operand: Operand) -> float:

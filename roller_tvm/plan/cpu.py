@@ -14,6 +14,7 @@ from ..model.cpu import (
     lanes_filled,
     may_scatter,
     register_use,
+    scattered,
     tiled_estimate,
     vector_of,
     vectors,
@@ -109,7 +110,7 @@ def register_tiles(
         if i in g.reduce:
             options.append([1])
         elif i == g.vector_axis:
-            options.append(vector_tiles(extent, rates.lanes, rates.registers // 4))
+            options.append(vector_tiles(extent, rates.lanes, _vectors_of_a_row(g, rates)))
         else:
             options.append(aligned_extents(extent, 0.0, most=rates.registers))
         options[-1] = [e for e in options[-1] if g.stage.axes[i].is_box(e)] or [1]
@@ -121,6 +122,15 @@ def register_tiles(
         # Beside the others, not in their place: what has their axis cannot be copied, nor are rows cut into chunks.
         kept += sorted(tile for tile in found if tile[0] < least)[:most]
     return [t for _, _, t in kept]
+
+
+def _vectors_of_a_row(g: Geometry, rates: CpuRates) -> int:
+    """The most vectors of a register tile's row: more where each step of the reduction reads a run that ends with it.
+
+    Every run begins in another page, where prefetchers have to find it.
+    """
+    runs = any(scattered(g, op, rates) and not op.constant for op in g.operands)
+    return rates.registers // (2 if runs else 4)
 
 
 def _over_edges(g: Geometry, rates: CpuRates, options: list[list[int]]) -> Iterator[list[list[int]]]:

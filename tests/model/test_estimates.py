@@ -174,6 +174,13 @@ def test_register_use_of_known_tiles():
     assert cpu.register_use(transposed, (6, 16, 1), 8).gathers == 16 * cpu.GATHERED_SLOTS
 
 
+def test_vectors_that_feed_one_instruction_fold_into_it():
+    row, _ = geometry_of("matmul", m=1, n=256, k=64)  # of B each feeds one sum; of A one value feeds all
+    assert cpu.register_use(row, (1, 96, 1), 8).registers == 12 + 1 + 1
+    rows, _ = geometry_of("matmul", m=2, n=256, k=64)
+    assert cpu.register_use(rows, (2, 48, 1), 8).registers == 12 + 6 + 2
+
+
 def test_sums_that_wait_leave_time_to_those_that_a_core_begins_meanwhile():
     stage = Cycles(10.0, chain=100.0, chains=4, issued=40)  # 10 instructions a sum
     assert stage.total(0) == 100 and stage.total(10) == 50 and stage.total(1000) == 25

@@ -2,9 +2,12 @@
 
 import pytest
 
-from roller_tvm.expr.operators import operator
+from roller_tvm.expr.operators import operator, parse_operator
+from roller_tvm.model.cpu import CpuRates
+from roller_tvm.model.geometry import Geometry
 from roller_tvm.plan import construct
-from roller_tvm.plan.cpu import single_vectors, vector_tiles
+from roller_tvm.plan.cpu import register_tiles, single_vectors, vector_tiles
+from roller_tvm.plan.search import Search
 
 from .devices import device
 
@@ -49,3 +52,15 @@ def test_lengths_divide_the_axis(lanes):
         assert singles == sorted(singles, reverse=True) and rows == sorted(rows)
         if extent % lanes == 0:
             assert all(e % lanes == 0 for e in rows) and singles[0] % lanes == 0, "whole registers where they divide"
+
+
+@pytest.mark.parametrize("on, wide, plain", [("avx2", 64, 32), ("avx512", 256, 128)])
+@pytest.mark.parametrize("text", ["reduce_sum shape=512x2048 axis=0", "matmul m=1 n=2048 k=512"])
+def test_runs_that_each_begin_in_another_page_are_long(text, on, wide, plain):
+    """Rows of 8 KiB: prefetchers find each run anew."""
+    short = text.replace("2048", "512")  # several rows a page
+    for words, expected in ((text, wide), (short, plain)):
+        expression, cpu = parse_operator(words.split()), device(on)
+        g = Geometry.of(expression, expression.anchor.name)
+        tile = register_tiles(Search(g, cpu, None, 0.0), CpuRates.of(cpu, g))[0]
+        assert tile[g.vector_axis] == expected
