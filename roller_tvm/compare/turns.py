@@ -7,7 +7,11 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+
+from roller_tvm.measure.memory import Memory
 from roller_tvm.tvm_env.pin import pinned_calling_thread
 
 #: One time is a mean over as many runs as fill this.
@@ -30,6 +34,21 @@ class Timer:
 
     once: Callable[[], object]
     evaluate: Callable[[int, int], Sequence[float]]
+
+
+def random_arguments(
+    shapes: Sequence[tuple[Sequence[int], str]], memory: Memory, made: Callable[[np.ndarray], Any]
+) -> list[Any]:
+    """Random arguments of these shapes and dtypes, in memory that is shared with other kernels.
+
+    Parameters
+    ----------
+    shapes : sequence of (shape, dtype)
+    memory : Memory
+    made : function of array -> tensor
+    """
+    rng = np.random.default_rng(0)
+    return [memory.of(n, (rng.random(shape) + 0.5).astype(dtype), made) for n, (shape, dtype) in enumerate(shapes)]
 
 
 def rounds_in_turns(timers: Sequence[Timer], rounds: int = ROUNDS, times: int = TIMES) -> list[list[list[float]]]:

@@ -14,6 +14,7 @@ import numpy as np
 
 from roller_tvm.measure import numerics, serving
 from roller_tvm.measure.cold import Rotation
+from roller_tvm.measure.memory import Memory
 from roller_tvm.measure.serving import Failed, last_line
 from roller_tvm.measure.session import PACKED
 from roller_tvm.measure.timing import Kernel, run_timed
@@ -34,6 +35,7 @@ class Task:
     rotations: dict[tuple[int, ...], Rotation] = field(default_factory=dict)
     #: Candidate -> its parameters where constants come packed.
     packed: dict[int, list[Any]] = field(default_factory=dict)
+    memory: Memory = field(default_factory=Memory)
 
     @property
     def buffers(self) -> list[Any]:
@@ -224,7 +226,8 @@ def run(key: str, number: int, mode: int, best: float, options: dict[str, Any]) 
     inputs = task.inputs
     if mode == PACKED:  # values matter to no time
         inputs = numerics.make_inputs([b for n, b in enumerate(buffers) if n not in task.outputs])
-    arguments = _arguments(task, [make(a) for a in inputs], [make(_poison(buffers[n])) for n in task.outputs])
+    values = _arguments(task, inputs, [_poison(buffers[n]) for n in task.outputs])
+    arguments = [task.memory.of(n, value, make) for n, value in enumerate(values)]
     try:
         start = time.perf_counter()
         function(*arguments)

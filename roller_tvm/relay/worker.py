@@ -13,6 +13,7 @@ import numpy as np
 from roller_tvm.measure import serving
 from roller_tvm.measure.cold import Rotation
 from roller_tvm.measure.machine import same_machine
+from roller_tvm.measure.memory import Memory
 from roller_tvm.measure.serving import Failed, last_line
 from roller_tvm.measure.session import PACKED, PLAIN
 from roller_tvm.measure.timing import Kernel, run_timed
@@ -31,6 +32,7 @@ class Task:
     terms: int = 1
     built: dict[tuple[int, int], Any] = field(default_factory=dict)
     rotations: dict[tuple[int, ...], Rotation] = field(default_factory=dict)
+    memory: Memory = field(default_factory=Memory)
 
 
 TASKS: dict[str, Task] = {}
@@ -215,9 +217,11 @@ def run(key: str, number: int, mode: int, best: float, options: dict[str, Any]) 
     ins = [t for t in args if isinstance(t.op, te.PlaceholderOp)]
     outs = [t for t in args if not isinstance(t.op, te.PlaceholderOp)]
     values = reference.make_inputs(ins) if mode == PACKED else task.inputs
-    inputs = [tvm.nd.array(np.asarray(a, order="C"), device) for a in values]
-    results = [tvm.nd.array(_poison(t), device) for t in outs]
-    arguments = _arguments(args, inputs, results)
+    arguments = [
+        task.memory.of(n, value, lambda kept: tvm.nd.array(kept, device))
+        for n, value in enumerate(_arguments(args, values, [_poison(t) for t in outs]))
+    ]
+    results = [a for a, t in zip(arguments, args, strict=True) if not isinstance(t.op, te.PlaceholderOp)]
     function = module[module.entry_name]
     try:
         function(*arguments)

@@ -79,9 +79,9 @@ def time(kernels: list[str], target: str) -> list[list[float]]:
     """Typical seconds of kernels that compute the same, round by round, timed in turns."""
     from statistics import median
 
-    from roller_tvm.compare.relax.kernels import open_timer
+    from roller_tvm.compare.relax.kernels import open_timers
     from roller_tvm.compare.turns import rounds_in_turns
 
     import_relax_tvm("comparing")
-    kept = [open_timer(Path(kernel), target) for kernel in kernels]
+    kept = open_timers([Path(kernel) for kernel in kernels], target)
     return [[median(times) for times in rounds] for rounds in rounds_in_turns(kept)]

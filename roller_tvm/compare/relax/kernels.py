@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from roller_tvm.compare.keeping import keep_folder, keep_kernel, why_not_run, why_wrong_now
-from roller_tvm.compare.turns import Timer
+from roller_tvm.compare.turns import Timer, random_arguments
+from roller_tvm.measure.memory import Memory
 
 
 def kernel_file(folder: Path, key: str, record: str, ours: bool = False) -> Path:
@@ -93,16 +92,22 @@ def _export(key: str, number: int, mode: int, path: Path, wrong: str, build_s: f
     return keep_kernel(path, opened.built[number, mode].export_library, told)
 
 
-def open_timer(path: Path, target: str = "llvm") -> Timer:
-    """A kernel of a file, on random arguments."""
+def open_timers(paths: Sequence[Path], target: str = "llvm") -> list[Timer]:
+    """Kernels of files that compute the same, on random arguments."""
     import tvm
 
     kind = target.split()[0] if not target.lstrip().startswith("{") else json.loads(target)["kind"]
     device = tvm.device("cpu" if kind in ("llvm", "c") else kind, 0)
+    memory = Memory()
+    return [_timer(path, device, memory) for path in paths]
+
+
+def _timer(path: Path, device: Any, memory: Memory) -> Timer:
+    import tvm
+
     module = tvm.runtime.load_module(str(path))
-    rng = np.random.default_rng(0)
     shapes = json.loads(path.with_suffix(".json").read_text())["args"]
-    args = [tvm.runtime.tensor((rng.random(shape) + 0.5).astype(dtype), device) for shape, dtype in shapes]
+    args = random_arguments(shapes, memory, lambda values: tvm.runtime.tensor(values, device))
     function = module["main"]
 
     def once() -> None:
