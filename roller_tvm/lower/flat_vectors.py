@@ -121,9 +121,12 @@ class Vectors:
     def _selected(self, node: Any) -> Any:
         """One of two, both computed: where neither reads what the condition does not, or divides whole numbers."""
         condition, *choices = node.args
-        read = [self._element(load) for load in parts_of(condition) if is_load(load)]
-        more = [self._element(load) for choice in choices for load in parts_of(choice) if is_load(load)]
-        if None in more or not set(more) <= set(read) or any(divides(choice) for choice in choices):
+        read = [self._element(load) for load in _always_read(condition)]
+        within = [part for choice in choices for part in parts_of(choice)]
+        more = [self._element(part) for part in within if is_load(part)]
+        called = [str(getattr(part.op, "name", "")) for part in within if kind_of(part) == "Call"]
+        plain = all(name.endswith(".if_then_else") or name.split(".")[-1] in _LANE_BY_LANE for name in called)
+        if None in more or not set(more) <= set(read) or not plain or any(divides(choice) for choice in choices):
             raise Scalar
         return self.dialect.tir.Select(*(self._wide(self.value(part)) for part in node.args))
 
@@ -179,6 +182,21 @@ class Vectors:
         tir, step = self.dialect.tir, at.of(self.lane)
         begin = at.without(self.lane).plus(Sum(first * step)).expression(tir)
         return tir.Ramp(begin, tir.const(step, dtype_of_node(begin)), lanes) if lanes > 1 else begin
+
+
+def _always_read(value: Any) -> Iterator[Any]:
+    """What is read whatever is chosen in an expression."""
+    if is_load(value):
+        yield value
+        return
+    kind = kind_of(value)
+    if kind == "Call":
+        chooses = str(getattr(value.op, "name", "")).endswith(".if_then_else")
+        inside = [value.args[0]] if chooses else list(value.args)
+    else:
+        inside = [getattr(value, name) for name in PARTS.get(kind, ())]
+    for part in inside:
+        yield from _always_read(part)
 
 
 def divides(value: Any) -> bool:

@@ -17,10 +17,12 @@ from .flat_loops import (
     Memory,
     Sum,
     access_of,
+    is_load,
     kind_of,
     loads_of,
     names_of,
     number_of,
+    parts_of,
     statements,
     sum_of,
     with_body,
@@ -32,7 +34,7 @@ def with_initial_values_first(body: Any, dialect: Dialect) -> Any | None:
     """A flattened statement whose loops only compute what they can set before; None where there is no such loop.
 
     ``for k: for n: if k == 0: C[n] = 0; C[n] += A[k, n]`` becomes ``for n: C[n] = 0; for k: for n: C[n] += A[k, n]``.
-    Names in the loop are then bound twice, for TVM's ``ConvertSSA``.
+    Names in the loop are then bound twice: TVM's ``ConvertSSA`` has to come before anything that goes by names.
 
     Parameters
     ----------
@@ -46,16 +48,43 @@ def with_initial_values_first(body: Any, dialect: Dialect) -> Any | None:
         trips = number_of(loop.extent)
         if int(loop.kind) != SERIAL or number_of(loop.min) != 0 or trips is None or trips < 2:
             return None
-        found = _Apart(loop.loop_var, named, memory, tir).of(loop.body, {})
+        if _depends_on_itself(loop.body, memory):
+            return None
+        found = _Apart(loop.loop_var, named, memory, dialect).of(loop.body, {})
         if found is None:
             return None
         taken.append(loop)
-        first, rest = found
-        begin = tir.const(0, dtype_of_node(loop.loop_var))
-        return tir.SeqStmt([dialect.substituted(first, loop.loop_var, begin), with_body(loop, rest, tir)])
+        first = dialect.substituted(found.first, loop.loop_var, tir.const(0, dtype_of_node(loop.loop_var)))
+        return tir.SeqStmt([first, with_body(loop, found.rest, tir)])
 
     made = dialect.with_loops(body, apart)
     return made if taken else None
+
+
+def _depends_on_itself(body: Any, memory: Memory) -> bool:
+    """Whether where, or whether, something is stored depends on memory that is stored to, or a name does."""
+    every = list(statements(body))
+    written = {memory.of(node.buffer) for node in every if kind_of(node) == "BufferStore"}
+
+    def decides(node: Any) -> list[Any]:
+        kind = kind_of(node)
+        if kind == "BufferStore":
+            return list(node.indices)
+        if kind == "For":
+            return [node.min, node.extent]
+        return [node.value] if kind in LETS else [node.condition] if kind == "IfThenElse" else []
+
+    loads = (part for node in every for value in decides(node) for part in parts_of(value) if is_load(part))
+    return any(memory.of(access_of(load)[0]) in written for load in loads)
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What is set first, what every trip computes, and the loops whose first trip it is (variables by hash)."""
+
+    first: Any
+    rest: Any
+    counters: frozenset[int]
 
 
 @dataclass(frozen=True)
@@ -69,15 +98,15 @@ class _Apart:
     named : mapping
         What names stand for.
     memory : Memory
-    tir : module
+    dialect : Dialect
     """
 
     counter: Any
     named: Mapping[int, Any]
     memory: Memory
-    tir: Any
+    dialect: Dialect
 
-    def of(self, statement: Any, inside: dict[int, int]) -> tuple[Any, Any] | None:
+    def of(self, statement: Any, inside: dict[int, int]) -> _Parts | None:
         """Both parts, in the same loops and behind the same checks; None where they may not be done one by one.
 
         Parameters
@@ -86,54 +115,80 @@ class _Apart:
         inside : dict
             Variables (by hash) of the loops around it, up to the one that is taken apart, and their extents.
         """
-        kind, tir = kind_of(statement), self.tir
+        kind, tir = kind_of(statement), self.dialect.tir
         if kind == "For":
-            trips = number_of(statement.extent)
+            trips, variable = number_of(statement.extent), statement.loop_var
             if int(statement.kind) != SERIAL or number_of(statement.min) != 0 or trips is None:
                 return None
-            made = self.of(statement.body, inside | {hash(statement.loop_var): trips})
-            return None if made is None else (with_body(statement, made[0], tir), with_body(statement, made[1], tir))
+            made = self.of(statement.body, inside | {hash(variable): trips})
+            if made is None:
+                return None
+            if hash(variable) in made.counters:
+                first = self.dialect.substituted(made.first, variable, tir.const(0, dtype_of_node(variable)))
+            else:
+                first = with_body(statement, made.first, tir)
+            return _Parts(first, with_body(statement, made.rest, tir), made.counters)
         if kind == "IfThenElse" and statement.else_case is None:
             made = self.of(statement.then_case, inside)
             if made is None:
                 return None
-            first, rest = (tir.IfThenElse(statement.condition, part, None) for part in made)
-            return first, rest
+            first, rest = (tir.IfThenElse(statement.condition, part, None) for part in (made.first, made.rest))
+            return _Parts(first, rest, made.counters)
         if kind != "SeqStmt":
             return None
-        names = [part for part in statement.seq if kind_of(part) in LETS]
-        parts = [part for part in statement.seq if kind_of(part) not in LETS]
+        parts = [part for part in statement.seq if kind_of(part) != "Bind"]
+        at = [hash(part) for part in statement.seq].index(hash(parts[0])) if parts else 0
+        before, after = list(statement.seq[:at]), list(statement.seq[at + 1 :])
         if len(parts) == 1:
             made = self.of(parts[0], inside)
-        else:
-            made = (parts[0].then_case, self._all([], parts[1:])) if self._sets(parts, inside) else None
-        return None if made is None else (self._all(names, [made[0]]), self._all(names, [made[1]]))
+            if made is None:
+                return None
+            return _Parts(self._all(before, made.first), self._all(before, made.rest, *after), made.counters)
+        counters = self._sets(parts, inside) if parts else None
+        if counters is None:
+            return None
+        return _Parts(self._all(before, parts[0].then_case), self._all([*before, *after]), counters)
 
-    def _all(self, names: list[Any], parts: list[Any]) -> Any:
+    def _all(self, names: list[Any], *parts: Any) -> Any:
         whole = [*names, *parts]
-        return self.tir.SeqStmt(whole) if len(whole) > 1 else whole[0]
+        return self.dialect.tir.SeqStmt(whole) if len(whole) > 1 else whole[0]
 
-    def _sets(self, parts: list[Any], inside: dict[int, int]) -> bool:
-        """Whether the first of these statements sets, in the first trip alone, what only the others see."""
+    def _sets(self, parts: list[Any], inside: dict[int, int]) -> frozenset[int] | None:
+        """The loops in whose first trip alone the first of these statements sets what only the others see, if it does.
+
+        The loop that is taken apart is among them.
+        """
         check, *rest = parts
-        if kind_of(check) != "IfThenElse" or check.else_case is not None or kind_of(check.condition) != "EQ":
-            return False
-        store, counted = check.then_case, check.condition
-        if {hash(counted.a), number_of(counted.b)} != {hash(self.counter), 0} or kind_of(store) != "BufferStore":
-            return False
-        variables = {hash(self.counter), *inside}
+        if kind_of(check) != "IfThenElse" or check.else_case is not None or kind_of(check.then_case) != "BufferStore":
+            return None
+        store, variables = check.then_case, {hash(self.counter), *inside}
+        counters = _first_trips(check.condition)
+        if counters is None or hash(self.counter) not in counters or not counters <= variables:
+            return None
         at = self._place(store.indices, variables)
-        if at is None or next(loads_of(store), None) is not None or not _apart_from_one_another(at, inside):
-            return False
+        if at is None or at.variables() & counters or next(loads_of(store), None) is not None:
+            return None
+        if not _apart_from_one_another(at, {loop: n for loop, n in inside.items() if loop not in counters}):
+            return None
         own = self.memory.of(store.buffer)
         accesses = [access_of(load) for part in rest for load in loads_of(part)]
         stores = [node for part in rest for node in statements(part) if kind_of(node) == "BufferStore"]
         accesses += [(node.buffer, list(node.indices)) for node in stores]
         same = (self._place(indices, variables) for buffer, indices in accesses if self.memory.of(buffer) == own)
-        return at.of(self.counter) == 0 and all(place is not None and place.same(at) for place in same)
+        return counters if all(place is not None and place.same(at) for place in same) else None
 
     def _place(self, indices: list[Any], variables: set[int]) -> Sum | None:
         return sum_of(indices[0], self.named, variables) if len(indices) == 1 else None
+
+
+def _first_trips(condition: Any) -> frozenset[int] | None:
+    """Variables (by hash) that are 0 where a condition holds, if it is no more than that."""
+    if kind_of(condition) == "And":
+        both = _first_trips(condition.a), _first_trips(condition.b)
+        return None if both[0] is None or both[1] is None else both[0] | both[1]
+    if kind_of(condition) != "EQ" or number_of(condition.b) != 0 or kind_of(condition.a) not in ("Var", "SizeVar"):
+        return None
+    return frozenset({hash(condition.a)})
 
 
 def _apart_from_one_another(place: Sum, loops: Mapping[int, int]) -> bool:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 
-@dataclass(frozen=True)
 class Memory:
     """Tensors by their place among a kernel's arguments, their type and their size.
 
     Which pages a tensor has decides how well caches keep it: a product with 4 MB of weights takes 21 to 31 us. Kernels
-    that are compared get the same pages, in the shape in which each has its weights packed.
+    that are compared get the same pages, in the shape in which each has its weights packed; where packing pads, others.
 
     Examples
     --------
@@ -23,7 +21,8 @@ class Memory:
     >>> packed = memory.of(1, weights.reshape(64, -1, 16), tvm.nd.array)  # doctest: +SKIP
     """
 
-    _kept: dict[tuple[int, str, int], Any] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self._kept: dict[tuple[int, str, int], Any] = {}
 
     def of(self, place: int, values: np.ndarray, made: Callable[[np.ndarray], Any]) -> Any:
         """A tensor with these values, valid until the next of this place, type and size.

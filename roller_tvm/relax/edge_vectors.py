@@ -45,14 +45,11 @@ def with_edge_vectors(func: Any) -> Any:
     --------
     >>> func = with_edge_vectors(func)  # doctest: +SKIP
     """
-    body = func.body
     for rewritten in (with_initial_values_first, with_whole_vectors):
-        made = rewritten(body, DIALECT)
-        body = body if made is None else made
-    if body.same_as(func.body):
-        return func
-    mod = tirx.transform.ConvertSSA()(tvm.IRModule({"main": func.with_body(body)}))
-    return mod["main"]
+        body = rewritten(func.body, DIALECT)
+        if body is not None:  # names stand there twice
+            func = tirx.transform.ConvertSSA()(tvm.IRModule({"main": func.with_body(body)}))["main"]
+    return func
 
 
 def _call(dtype: str, op: Any, arguments: list[Any]) -> Any:

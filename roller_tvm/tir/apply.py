@@ -76,6 +76,8 @@ class TirApplier(Finishing):
         #: What was done to a stage's loops, and which of them run in parallel.
         self._done: dict[str, list[Step]] = {}
         self._parallel: dict[str, set[str]] = {}
+        stages = reading.expression.stages
+        self._extents = {(stage.name, axis.name): axis.extent for stage in stages for axis in stage.axes}
 
     def run(self, steps: Sequence[Step]) -> None:
         self._to_copy = [step.stage for step in steps if isinstance(step, CacheRead)]
@@ -171,12 +173,19 @@ class TirApplier(Finishing):
             self.schedule.reorder(*(loops[made.index(a)] for a in order))
 
     def _merge(self, stage: str, target: str, at: int) -> None:
-        """As ``compute_at``, by merging loops: a stage's axes are those of the target, one for one from the first."""
-        names, steps = self.loops[target][: at + 1], self._done.get(target, ())
+        """As ``compute_at``, by merging loops: a stage's axes are the target's first, but for some of one element."""
+        names, steps, block = self.loops[target][: at + 1], self._done.get(target, ()), self.blocks[stage]
         axes = axes_of(names, steps)
         if axes != self._own[target][0][: len(axes)]:
             raise self._error(f"loops {', '.join(names)} of '{target}' are not of its first axes")
-        merged = Merged(self.schedule, self.blocks[stage], axes, self.loops[stage][len(axes) :])
+        loops = self._loops(block, len(self.loops[stage]))
+        lacking: list[str] = []
+        for place, axis in enumerate(axes):
+            loop = loops[place - len(lacking)]
+            if self._extents.get((target, axis)) == 1 and int(self.schedule.get(loop).extent) > 1:
+                self.schedule.add_unit_loop(loop)
+                lacking.append(axis)
+        merged = Merged(self.schedule, block, axes, self.loops[stage][len(axes) - len(lacking) :], lacking)
         merged.follow(steps)
         loop = merged.merge(names, self._loop(target, at))
         self._inside = {other: own if self._exists(own) else loop for other, own in self._inside.items()}

@@ -40,12 +40,16 @@ class Merged:
         The other block's first axes, in whose loops this one is computed: its own first loops, by those names.
     rest : sequence of str
         Its loops after them.
+    lacking : sequence of str
+        Of the other's axes, those that this one does not have: its loops of that name run once.
     """
 
-    def __init__(self, schedule: Any, block: Any, axes: Sequence[str], rest: Sequence[str]) -> None:
+    def __init__(
+        self, schedule: Any, block: Any, axes: Sequence[str], rest: Sequence[str], lacking: Sequence[str] = ()
+    ) -> None:
         self.schedule, self.block = schedule, block
         self.names = [*axes, *rest]
-        self.rest = list(rest)
+        self.rest, self.lacking = list(rest), list(lacking)
         #: Loop -> the axes that it is of.
         self.axes: dict[str, tuple[str, ...]] = {name: (name,) for name in axes}
 
@@ -96,11 +100,13 @@ class Merged:
             raise ValueError(f"loops {', '.join(inside)} are left of {', '.join(axes)}")
         merged = self.schedule.merge(self._loops()[len(names) - 1], loop)
         self.names = self.names[len(names) :]
-        for axis in axes:  # a loop an axis, as `compute_at` leaves them
+        own = [axis for axis in axes if axis not in self.lacking]
+        for axis in own:  # a loop an axis, as `compute_at` leaves them
             if axis not in found:
                 self.schedule.add_unit_loop(self._loops()[0] if self.names else self.block)
                 self.names.insert(0, axis)
-        self._reorder([found.get(axis, axis) for axis in axes] + self.rest)
+        more = [found[axis] for axis in self.lacking if axis in found]
+        self._reorder(more + [found.get(axis, axis) for axis in own] + self.rest)
         return merged
 
     def _loops(self) -> list[Any]:

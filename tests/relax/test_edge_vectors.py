@@ -93,11 +93,50 @@ def test_what_follows_the_sum(after):
     np.testing.assert_allclose(made, plain, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("terms", ["columns", "product"])
+@pytest.mark.parametrize("order", ["ijkv", "jikv", "ikjv", "kijv"])
+def test_sums_whose_initial_value_stands_in_the_loop(terms, order):
+    """What is set first and what is summed up are loops over the same variables until they are given other names."""
+    k = te.reduce_axis((0, 7), "k")
+    a = te.placeholder((3, 7), name="a")
+    b = te.placeholder((7, 100), name="b")
+    c = te.compute((3, 100), lambda i, j: te.sum(b[k, j] if terms == "columns" else a[i, k] * b[k, j], axis=k), "c")
+    sch = tvm.s_tir.Schedule(te.create_prim_func([a, b, c]))
+    i, j, k = sch.get_loops(sch.get_sblock("c"))
+    j, v = sch.split(j, [None, 16])
+    loops = {"i": i, "j": j, "k": k, "v": v}
+    sch.reorder(*(loops[name] for name in order))
+    sch.vectorize(v)
+    mod = marked(tvm.IRModule({"main": sch.mod["main"].with_attr("global_symbol", "main")}))
+    rng = np.random.default_rng(3)
+    x, y = (rng.standard_normal(s).astype("float32") for s in ((3, 7), (7, 100)))
+    expected = np.broadcast_to(y.sum(0), (3, 100)) if terms == "columns" else x @ y
+    np.testing.assert_allclose(answer(mod, x, y, shape=(3, 100)), expected, rtol=1e-5, atol=1e-5)
+
+
 def test_whole_vectors_and_those_of_the_last_tile():
     """37 columns in vectors of 8: of the last tile 5 are read and written, and all 8 summed up in its registers."""
     texts = [tvm.compile(mod, WIDE).mod.inspect_source("ll") for mod in (product(37, 8, 8), marked(product(37, 8, 8)))]
     widths = [set(re.findall(r"call [^@]*@llvm.fmuladd.(v?\d*f\d+)\(", text)) for text in texts]
     assert "v8f32" not in widths[0] and widths[1] == {"v8f32"}
+
+
+def test_what_a_choice_guards_is_read_where_it_is_chosen():
+    a, c = (tirx.decl_buffer((64,), "float32", name=name) for name in "ac")
+    t, n = tirx.Var("t", "int32"), tirx.Var("n", "int32")
+    at, zero = t * 8 + n, tirx.const(0, "float32")
+
+    def lanes_of(condition, chosen):
+        store = tirx.BufferStore(c, tirx.if_then_else(condition, chosen, zero), [at])
+        checked = tirx.IfThenElse(at < 61, store, None)
+        return tirx.For(t, 0, 8, tirx.ForKind.SERIAL, tirx.For(n, 0, 8, tirx.ForKind.SERIAL, checked))
+
+    value = tirx.BufferLoad(a, [at])
+    guarded = tirx.if_then_else(at < 5, value, zero)
+    assert with_whole_vectors(lanes_of(value > zero, value), DIALECT) is not None
+    assert with_whole_vectors(lanes_of(guarded > zero, value), DIALECT) is None
+    called = tirx.call_extern("float32", "sinf", zero)
+    assert with_whole_vectors(lanes_of(value > zero, called), DIALECT) is None
 
 
 def lanes(step):
