@@ -138,9 +138,9 @@ def build(named: NamedTask, task: Any, line: str, folder: Path) -> str:
 
 def side_by_side(paths: list[Path]) -> list[float]:
     """Typical seconds of kernels that compute the same, timed in turns."""
-    from roller_tvm.compare.relay.kernels import open_timer
+    from roller_tvm.compare.relay.kernels import open_timers
 
-    return [typical(rounds) for rounds in rounds_in_turns([open_timer(path) for path in paths])]
+    return [typical(rounds) for rounds in rounds_in_turns(open_timers(paths))]
 
 
 # -- the table ----------------------------------------------------------------------------------------------------

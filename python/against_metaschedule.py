@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from pairs import measure  # noqa: E402
 
 from roller_tvm.compare.keeping import why_wrong  # noqa: E402
-from roller_tvm.compare.relax.kernels import build_record, kernel_file, open_timer  # noqa: E402
+from roller_tvm.compare.relax.kernels import build_record, kernel_file, open_timers  # noqa: E402
 from roller_tvm.compare.turns import rounds_in_turns, typical  # noqa: E402
 from roller_tvm.stats import geomean  # noqa: E402
 
@@ -231,7 +231,7 @@ def build(task: NamedTask, record: str, target: Any, folder: Path) -> str:
 
 def side_by_side(paths: list[Path]) -> list[float]:
     """Typical seconds of kernels that compute the same, timed in turns."""
-    return [typical(rounds) for rounds in rounds_in_turns([open_timer(path) for path in paths])]
+    return [typical(rounds) for rounds in rounds_in_turns(open_timers(paths))]
 
 
 # -- the table --------------------------------------------------------------------------------------------------------
