@@ -99,3 +99,47 @@ def test_it_finds_what_a_random_search_of_as_many_does_not(objective):
     assert np.median([search.best.seconds for search in searches]) < random, "by luck alone, one of them may not"
     first, later = ([t.seconds for one in tried for t in one[part]] for part in (slice(12), slice(36, None)))
     assert np.median(later) < np.median(first)
+
+
+def test_nothing_is_measured_twice_and_all_there_is_ends_it():
+    search = Online(space("softmax", shape="4x16"), batch=8, annealing=QUICK)
+    tried = list(search.run(10_000, lambda plans: [p.seconds for p in plans]))
+    assert len(tried) < 10_000
+    assert len({(t.point.form, t.plan.plan.programs) for t in tried}) == len(tried)
+
+
+def test_what_fails_is_no_winner():
+    search = Online(space(), batch=8, annealing=QUICK)
+    list(search.run(16, lambda plans: [math.inf] * len(plans)))
+    assert search.best is None
+    assert train([math.inf, 1e-6], np.zeros((2, 3))) is None  # one that works teaches no order
+
+
+def test_plans_ranked_by_a_model():
+    plans = list(construct(operator("matmul", m=64, n=64, k=64), CPU, 10).plans)
+    rows = np.array([plan_features(p, CPU) for p in plans])
+    backwards = [1e-6 * (len(plans) - n) for n in range(len(plans))]
+    ranked = rank_plans(plans, CPU, train(backwards * 4, np.concatenate([rows] * 4), "regression"))
+    assert ranked[0] in plans[-3:] and set(map(id, ranked)) == set(map(id, plans))
+
+
+def test_noise_does_not_choose():
+    """Of the best three, which stood out by luck, the one that is fastest when they are measured in turns."""
+    found = space()
+    plans = [found.plan(p) for p in found.points(5, Random(0))]
+    tried = [Tried(None, plan, s) for plan, s in zip(plans, (1.0, 1.2, 1.1, math.inf, 1.3), strict=True)]
+    again = {id(plans[0]): 1.4, id(plans[1]): 1.25, id(plans[2]): 1.15}
+    measure = SimpleNamespace(limits=Limits(), in_turns=lambda finalists: [again[id(p)] for p in finalists])
+    assert [(t.plan, t.seconds) for t in chosen(tried, measure)] == [
+        (plans[2], 1.15), (plans[1], 1.25), (plans[0], 1.4), (plans[4], 1.3),
+    ]  # fmt: skip
+    assert chosen(tried[3:4], measure) == []
+    again[id(plans[2])] = math.inf  # the second time it crashed
+    assert [t.plan for t in chosen(tried, measure)] == [plans[1], plans[0], plans[4]]
+
+
+def test_what_cannot_be_searched():
+    with pytest.raises(UnsupportedOperator, match="CPUs"):
+        RTileSpace(operator("matmul", m=64, n=64, k=64), device("a100"))
+    with pytest.raises(UsageError, match="objective"):
+        Online(space(), objective="hope")
