@@ -18,7 +18,9 @@ from .flat_loops import (
     Memory,
     Sum,
     access_of,
+    called,
     children,
+    in_order,
     is_load,
     kind_of,
     loads_of,
@@ -107,7 +109,7 @@ class Lanes:
             else:
                 moved = dialect.substituted(self.store, lane, lane + place) if first else self.store
                 stores.append(replace(self.vectors.all_of(), lanes=width).store(moved))
-        return stores[0] if len(stores) == 1 else dialect.tir.SeqStmt(stores)
+        return in_order(stores, dialect.tir)
 
 
 @dataclass
@@ -271,7 +273,7 @@ def _conjuncts(condition: Any) -> Iterator[Any]:
     if kind_of(condition) == "And":
         yield from _conjuncts(condition.a)
         yield from _conjuncts(condition.b)
-    elif kind_of(condition) == "Call" and str(getattr(condition.op, "name", "")).endswith(".likely"):
+    elif called(condition) == "likely":
         yield from _conjuncts(condition.args[0])
     else:
         yield condition
@@ -300,7 +302,7 @@ def _below(condition: Any, named: dict[int, Any], lane: Any) -> Sum | None:
 
 def _divisor(node: Any, lane: Any) -> int:
     """What a lane's number is divided by; 0 where it is not, or not it alone."""
-    shifted = kind_of(node) == "Call" and str(getattr(node.op, "name", "")).endswith(".shift_right")
+    shifted = called(node) == "shift_right"
     if kind_of(node) != "FloorDiv" and not shifted:
         return 0
     value, by = node.args if shifted else (node.a, node.b)

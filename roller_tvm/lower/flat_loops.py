@@ -203,6 +203,16 @@ def kind_of(node: Any) -> str:
     return type(node).__name__
 
 
+def called(node: Any) -> str:
+    """What an expression calls, without the prefix that a line gives it; '' where it calls nothing."""
+    return str(getattr(node.op, "name", "")).rsplit(".", 1)[-1] if kind_of(node) == "Call" else ""
+
+
+def in_order(parts: list[Any], tir: Any) -> Any:
+    """Statements one after the other; TVM has no sequence of one."""
+    return tir.SeqStmt(parts) if len(parts) > 1 else parts[0]
+
+
 def number_of(node: Any) -> int | None:
     if isinstance(node, int):
         return node

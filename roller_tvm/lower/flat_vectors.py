@@ -8,13 +8,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..te.numbering import PARTS, dtype_of_node
-from .flat_loops import Sum, access_of, is_load, kind_of, number_of, parts_of, sum_of
+from .flat_loops import Sum, access_of, called, is_load, kind_of, number_of, parts_of, sum_of
 
 #: Calls that do to each lane what they do to one number.
 _LANE_BY_LANE = (
     "call_llvm_pure_intrin", "reinterpret", "shift_left", "shift_right", "bitwise_and", "bitwise_or", "bitwise_xor",
     "bitwise_not", "fabs", "isnan", "likely", "floor", "ceil", "trunc", "nearbyint", "sqrt",
 )  # fmt: skip
+#: The call of which one argument is computed, and not the other.
+_CHOICE = "if_then_else"
 _WIDE = re.compile(r"x\d+$")
 
 
@@ -108,9 +110,9 @@ class Vectors:
             return self._loaded(*access_of(node))
         if kind == "Cast":
             return tir.Cast(self._dtype(node), self.value(node.value))
-        if kind == "Call" and str(node.op.name).endswith(".if_then_else"):
+        if called(node) == _CHOICE:
             return self._selected(node)
-        if kind == "Call" and str(node.op.name).split(".")[-1] in _LANE_BY_LANE:
+        if called(node) in _LANE_BY_LANE:
             named = 0 if not str(node.op.name).endswith("llvm_pure_intrin") else _named(node)
             arguments = [*node.args[:named], *(self._wide(self.value(part)) for part in node.args[named:])]
             return self.dialect.call(self._dtype(node), node.op, arguments)
@@ -124,8 +126,7 @@ class Vectors:
         read = [self._element(load) for load in _always_read(condition)]
         within = [part for choice in choices for part in parts_of(choice)]
         more = [self._element(part) for part in within if is_load(part)]
-        called = [str(getattr(part.op, "name", "")) for part in within if kind_of(part) == "Call"]
-        plain = all(name.endswith(".if_then_else") or name.split(".")[-1] in _LANE_BY_LANE for name in called)
+        plain = all(called(part) in (_CHOICE, *_LANE_BY_LANE) for part in within if kind_of(part) == "Call")
         if None in more or not set(more) <= set(read) or not plain or any(divides(choice) for choice in choices):
             raise Scalar
         return self.dialect.tir.Select(*(self._wide(self.value(part)) for part in node.args))
@@ -191,8 +192,7 @@ def _always_read(value: Any) -> Iterator[Any]:
         return
     kind = kind_of(value)
     if kind == "Call":
-        chooses = str(getattr(value.op, "name", "")).endswith(".if_then_else")
-        inside = [value.args[0]] if chooses else list(value.args)
+        inside = [value.args[0]] if called(value) == _CHOICE else list(value.args)
     else:
         inside = [getattr(value, name) for name in PARTS.get(kind, ())]
     for part in inside:

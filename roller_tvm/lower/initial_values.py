@@ -17,6 +17,7 @@ from .flat_loops import (
     Memory,
     Sum,
     access_of,
+    in_order,
     is_load,
     kind_of,
     loads_of,
@@ -136,29 +137,27 @@ class _Apart:
             return _Parts(first, rest, made.counters)
         if kind != "SeqStmt":
             return None
-        parts = [part for part in statement.seq if kind_of(part) != "Bind"]
-        at = [hash(part) for part in statement.seq].index(hash(parts[0])) if parts else 0
-        before, after = list(statement.seq[:at]), list(statement.seq[at + 1 :])
-        if len(parts) == 1:
-            made = self.of(parts[0], inside)
+        every = list(statement.seq)
+        at = next((n for n, part in enumerate(every) if kind_of(part) != "Bind"), None)
+        if at is None:
+            return None
+        names, part, after = every[:at], every[at], every[at + 1 :]
+        if all(kind_of(one) == "Bind" for one in after):
+            made = self.of(part, inside)
             if made is None:
                 return None
-            return _Parts(self._all(before, made.first), self._all(before, made.rest, *after), made.counters)
-        counters = self._sets(parts, inside) if parts else None
+            first, rest = in_order([*names, made.first], tir), in_order([*names, made.rest, *after], tir)
+            return _Parts(first, rest, made.counters)
+        counters = self._sets(part, after, inside)
         if counters is None:
             return None
-        return _Parts(self._all(before, parts[0].then_case), self._all([*before, *after]), counters)
+        return _Parts(in_order([*names, part.then_case], tir), in_order([*names, *after], tir), counters)
 
-    def _all(self, names: list[Any], *parts: Any) -> Any:
-        whole = [*names, *parts]
-        return self.dialect.tir.SeqStmt(whole) if len(whole) > 1 else whole[0]
-
-    def _sets(self, parts: list[Any], inside: dict[int, int]) -> frozenset[int] | None:
-        """The loops in whose first trip alone the first of these statements sets what only the others see, if it does.
+    def _sets(self, check: Any, rest: list[Any], inside: dict[int, int]) -> frozenset[int] | None:
+        """The loops in whose first trip alone a statement sets what only the rest sees, if it does.
 
         The loop that is taken apart is among them.
         """
-        check, *rest = parts
         if kind_of(check) != "IfThenElse" or check.else_case is not None or kind_of(check.then_case) != "BufferStore":
             return None
         store, variables = check.then_case, {hash(self.counter), *inside}
