@@ -8,108 +8,28 @@ one in vectors of as many lanes as it has.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..te.numbering import dtype_of_node
+from .dialect import Dialect
 from .flat_loops import (
-    LETS,
     SERIAL,
     Memory,
     Sum,
     access_of,
-    called,
     children,
-    in_order,
     is_load,
     kind_of,
-    loads_of,
     names_of,
     nests,
     number_of,
     parts_of,
     statements,
-    sum_of,
     values_of,
     with_body,
 )
-from .flat_vectors import Dialect, Scalar, Vectors, divides, pieces
-
-
-@dataclass(frozen=True)
-class Lanes:
-    """A loop over the lanes of a vector that TVM has taken apart.
-
-    Parameters
-    ----------
-    loop : For
-    lanes : int
-    place : Sum or None
-        Lane ``n`` is computed where ``n + place < 0``; None: always, as TVM found out later.
-    others : tuple of PrimExpr
-        Further conditions, which are the same for all lanes.
-    store : BufferStore
-        What is computed, names written out.
-    at : Sum
-        Where it is stored ...
-    memory : int
-        ... and in which memory.
-    vectors : Vectors
-        How that is said of all lanes.
-    """
-
-    loop: Any
-    lanes: int
-    place: Sum | None
-    others: tuple[Any, ...]
-    store: Any
-    at: Sum
-    memory: int
-    vectors: Vectors
-
-    def left_at(self, place: int) -> int:
-        """Lanes to compute of a tile at this place, in which the number is left out."""
-        return self.lanes if self.place is None else max(0, min(self.lanes, -self.place.number - place))
-
-    def computed(self, number: int, private: Container[int] = ()) -> Any:
-        """A statement that computes the first lanes, none of them checked.
-
-        Parameters
-        ----------
-        number : int
-        private : container of int
-            Memory (by hash) that nothing reads but these lanes: the others may be computed there as well, of which
-            nothing comes. A tile's sums are then the same vectors over the edge as elsewhere, and stay in registers.
-
-        Raises
-        ------
-        Scalar
-        """
-        if not number:
-            return self.vectors.dialect.tir.Evaluate(self.vectors.dialect.tir.const(0, "int32"))
-        beyond = frozenset(self.place.variables() if self.place is not None else ())
-        if number == self.lanes:
-            made = self.vectors.all_of().store(self.store)
-        elif self.memory in private and not self.at.variables() & beyond and not divides(self.store.value):
-            made = self.vectors.all_of(number, beyond).store(self.store)
-        else:
-            made = self._in_pieces(number)
-        for condition in reversed(self.others):
-            made = self.vectors.dialect.tir.IfThenElse(condition, made, None)
-        return made
-
-    def _in_pieces(self, number: int) -> Any:
-        """A statement for each vector of a power of two, and one for what is left."""
-        dialect, lane = self.vectors.dialect, self.loop.loop_var
-        stores: list[Any] = []
-        for first, width in pieces(number):
-            place = dialect.tir.const(first, dtype_of_node(lane))
-            if width == 1:
-                stores.append(dialect.substituted(self.store, lane, place))
-            else:
-                moved = dialect.substituted(self.store, lane, lane + place) if first else self.store
-                stores.append(replace(self.vectors.all_of(), lanes=width).store(moved))
-        return in_order(stores, dialect.tir)
+from .scalar_lanes import Lanes, lanes_of
 
 
 @dataclass
@@ -200,8 +120,8 @@ def _tiles(body: Any, memory: Memory, dialect: Dialect) -> Iterator[tuple[Tiles,
     found: dict[tuple[int, str], Tiles] = {}
     unchecked: list[Lanes] = []
     for loops, _ in nests(body, ()):
-        lanes = _lanes(loops[-1], named, memory, dialect)
-        if lanes is None:
+        lanes = lanes_of(loops[-1], named, memory, dialect)
+        if lanes is None or not lanes.are_a_vector():
             continue
         if lanes.place is None:
             unchecked.append(lanes)
@@ -227,89 +147,6 @@ def _depth(place: Sum, loops: tuple[Any, ...]) -> int | None:
     depth = {hash(loop.loop_var): n for n, loop in enumerate(loops)}
     variables = place.variables()
     return max(depth[v] for v in variables) if variables and all(v in depth for v in variables) else None
-
-
-def _lanes(loop: Any, named: dict[int, Any], memory: Memory, dialect: Dialect) -> Lanes | None:
-    """A loop that computes independent neighbours one by one, checked or not; None if it is not that."""
-    number, variable = number_of(loop.extent), {hash(loop.loop_var)}
-    *checks, store = [node for node in statements(loop.body) if kind_of(node) not in (*LETS, "SeqStmt")]
-    if number_of(loop.min) != 0 or number is None or number < 2:
-        return None
-    if kind_of(store) != "BufferStore" or len(store.indices) != 1:
-        return None
-    if any(kind_of(check) != "IfThenElse" or check.else_case is not None for check in checks):
-        return None
-    place, others = None, []
-    for condition in (part for check in checks for part in _conjuncts(check.condition)):
-        below = _below(condition, named, loop.loop_var)
-        if below is not None and not below.of(loop.loop_var):
-            others.append(condition)
-        elif below is None or below.of(loop.loop_var) != 1 or place is not None:
-            return None
-        else:
-            place = below
-    at = sum_of(store.indices[0], named, variable)
-    if at is None or at.of(loop.loop_var) != 1:
-        return None
-    for load in loads_of(store):
-        buffer, indices = access_of(load)
-        read = sum_of(indices[0], named, variable) if len(indices) == 1 else None
-        if memory.of(buffer) == memory.of(store.buffer) and (read is None or not read.same(at)):
-            return None
-    for let in reversed([node for node in statements(loop.body) if kind_of(node) in LETS]):
-        store = dialect.substituted(store, let.var, let.value)
-        others = [dialect.substituted(condition, let.var, let.value) for condition in others]
-    vectors = Vectors(loop.loop_var, number, dialect, named)
-    tile = None if place is None else place.without(loop.loop_var)
-    lanes = Lanes(loop, number, tile, tuple(others), store, at, memory.of(store.buffer), vectors)
-    try:
-        lanes.computed(number)
-    except Scalar:
-        return None
-    return lanes
-
-
-def _conjuncts(condition: Any) -> Iterator[Any]:
-    if kind_of(condition) == "And":
-        yield from _conjuncts(condition.a)
-        yield from _conjuncts(condition.b)
-    elif called(condition) == "likely":
-        yield from _conjuncts(condition.args[0])
-    else:
-        yield condition
-
-
-def _below(condition: Any, named: dict[int, Any], lane: Any) -> Sum | None:
-    """What is below 0 where a condition holds.
-
-    Where a whole number divides the rest of it, TVM has divided: ``4 t + n // 4 < 25`` is ``16 t + n < 100``.
-    """
-    if kind_of(condition) not in ("LT", "LE"):
-        return None
-    sides = condition.a, condition.b
-    quotients = {hash(part): n for side in sides for part in parts_of(side) if (n := _divisor(part, lane))}
-    if len(set(quotients.values())) > 1:
-        return None
-    a, b = (sum_of(side, named | dict.fromkeys(quotients, lane), {hash(lane)}) for side in sides)
-    if a is None or b is None:
-        return None
-    found = a.plus(b, -1).plus(Sum(-int(kind_of(condition) == "LE")))
-    if not quotients:
-        return found
-    alone = Sum(0, {hash(lane): (lane, 1)})
-    return alone.plus(found.plus(alone, -1), next(iter(quotients.values()))) if found.of(lane) == 1 else None
-
-
-def _divisor(node: Any, lane: Any) -> int:
-    """What a lane's number is divided by; 0 where it is not, or not it alone."""
-    shifted = called(node) == "shift_right"
-    if kind_of(node) != "FloorDiv" and not shifted:
-        return 0
-    value, by = node.args if shifted else (node.a, node.b)
-    while kind_of(value) == "Cast":
-        value = value.value
-    number = number_of(by)
-    return 0 if hash(value) != hash(lane) or number is None else 1 << number if shifted else number
 
 
 def _allocated(body: Any) -> set[int]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..te.numbering import PARTS, dtype_of_node
+from .conditions import below_zero, conjuncts
+from .dialect import Dialect
 from .flat_loops import Sum, access_of, called, is_load, kind_of, number_of, parts_of, sum_of
+from .strided import Strided
 
 #: Calls that do to each lane what they do to one number.
 _LANE_BY_LANE = (
@@ -16,37 +19,12 @@ _LANE_BY_LANE = (
     "bitwise_not", "fabs", "isnan", "likely", "floor", "ceil", "trunc", "nearbyint", "sqrt",
 )  # fmt: skip
 #: The call of which one argument is computed, and not the other.
-_CHOICE = "if_then_else"
+CHOICE = "if_then_else"
 _WIDE = re.compile(r"x\d+$")
 
 
 class Scalar(Exception):
     """An expression that is no vector's: elements at no equal distances, a function that is called."""
-
-
-@dataclass(frozen=True)
-class Dialect:
-    """What the two lines' TensorIR do not share.
-
-    Parameters
-    ----------
-    tir : module
-        ``tvm.tir`` or ``tvm.tirx``.
-    analyzer : function of () -> Analyzer
-    truth : str
-        The type of conditions in vectors, without their number.
-    call : function of (dtype, op, arguments) -> Call
-    substituted : function of (store or expression, variable, value) -> the same with the value
-    with_loops : function of (statement, function of loop -> loop, statement or None) -> statement
-        Every loop rewritten but those of which it says None; those inside of others first.
-    """
-
-    tir: Any
-    analyzer: Callable[[], Any]
-    truth: str
-    call: Callable[[str, Any, list[Any]], Any]
-    substituted: Callable[[Any, Any, Any], Any]
-    with_loops: Callable[[Any, Callable[[Any], Any]], Any]
 
 
 @dataclass(frozen=True)
@@ -64,6 +42,11 @@ class Vectors:
     valid : int
         Of elements whose place depends on one of the variables `beyond`, so many are in memory; the lanes after them
         get the last one. 0: all are.
+    known : mapping
+        Numbers of variables (by hash) by which conditions are judged; what is made holds wherever these conditions
+        are so.
+    within : tuple of (int, int)
+        The first lane of which something comes, and the one after the last: of others nothing may be read.
     """
 
     lane: Any
@@ -72,11 +55,15 @@ class Vectors:
     named: Mapping[int, Any]
     valid: int = 0
     beyond: frozenset[int] = frozenset()
+    known: Mapping[int, int] = field(default_factory=dict)
+    within: tuple[int, int] | None = None
     _bound: dict[int, Any] = field(default_factory=dict)  # names within an expression, as vectors
 
-    def all_of(self, valid: int = 0, beyond: frozenset[int] = frozenset()) -> Vectors:
-        """For another expression; see `valid`."""
-        return replace(self, valid=valid, beyond=beyond, _bound={})
+    def all_of(
+        self, valid: int = 0, beyond: frozenset[int] = frozenset(), known: Mapping[int, int] | None = None
+    ) -> Vectors:
+        """For another expression; see `valid` and `known`."""
+        return replace(self, valid=valid, beyond=beyond, known=known or {}, _bound={})
 
     def store(self, store: Any) -> Any:
         """All lanes stored at once.
@@ -86,8 +73,9 @@ class Vectors:
         Scalar
         """
         tir = self.dialect.tir
-        index = self._ramp(self._place(store.indices), 0, self.lanes)
-        return tir.BufferStore(store.buffer, self._wide(self.value(store.value)), [index])
+        place = self._place(store.indices)
+        index = self._ramp(place, 0, place.of(self.lane), self.lanes)
+        return tir.BufferStore(store.buffer, self._whole(store.value), [index])
 
     def value(self, node: Any) -> Any:
         """An expression: a vector where it differs between lanes, else as it is.
@@ -110,26 +98,76 @@ class Vectors:
             return self._loaded(*access_of(node))
         if kind == "Cast":
             return tir.Cast(self._dtype(node), self.value(node.value))
-        if called(node) == _CHOICE:
+        if called(node) == CHOICE:
             return self._selected(node)
         if called(node) in _LANE_BY_LANE:
             named = 0 if not str(node.op.name).endswith("llvm_pure_intrin") else _named(node)
-            arguments = [*node.args[:named], *(self._wide(self.value(part)) for part in node.args[named:])]
+            arguments = [*node.args[:named], *(self._whole(part) for part in node.args[named:])]
             return self.dialect.call(self._dtype(node), node.op, arguments)
         if kind in PARTS:
-            return type(node)(*(self._wide(self.value(getattr(node, part))) for part in PARTS[kind]))
+            return type(node)(*(self._whole(getattr(node, part)) for part in PARTS[kind]))
         raise Scalar
 
     def _selected(self, node: Any) -> Any:
-        """One of two, both computed: where neither reads what the condition does not, or divides whole numbers."""
+        """One of two: which one is the same for all lanes, or known of each of them, or both are computed."""
+        condition, chosen, other = node.args
+        if not self._differs(condition):
+            return self.dialect.call(self._dtype(node), node.op, [condition, *map(self._whole, (chosen, other))])
+        if (lanes := self.lanes_that_hold(condition)) is None:
+            return self._both(node)
+        first, last = self.within or (0, self.lanes)
+        first, last = max(first, lanes[0]), min(last, lanes[1])
+        if first >= last:
+            return self._whole(other)
+        value, tir = replace(self, within=(first, last))._whole(chosen), self.dialect.tir
+        if lanes != (0, self.lanes):
+            if divides(chosen):
+                raise Scalar
+            places = [n if first <= n < last else self.lanes + n for n in range(self.lanes)]
+            value = tir.Shuffle([value, self._whole(other)], [tir.const(n, "int32") for n in places])
+        alike = [check for check in conjuncts(condition) if not self._differs(check)]
+        if not alike:
+            return value
+        return self.dialect.call(self._dtype(node), node.op, [_all(alike, tir), value, self._whole(other)])
+
+    def lanes_that_hold(self, condition: Any) -> tuple[int, int] | None:
+        """The first lane of which a condition holds, and the one after the last: as far as it differs between lanes.
+
+        None where that is not known.
+        """
+        first, last = 0, self.lanes
+        for check in conjuncts(condition):
+            if not self._differs(check):
+                continue
+            below = below_zero(check, self.named, self.lane)
+            number, step = (None, 0) if below is None else (self._number(below), below.of(self.lane))
+            if number is None or not step:
+                return None
+            if step > 0:  # number + step * lane < 0
+                last = min(last, -(number // step))
+            else:
+                first = max(first, number // -step + 1)
+        return (first, last) if first < last else (0, 0)
+
+    def _number(self, place: Sum) -> int | None:
+        """What a sum is in the first lane, by what is known."""
+        found = place.number
+        for at, (_, count) in place.without(self.lane).terms.items():
+            if count and at not in self.known:
+                return None
+            found += count * self.known.get(at, 0)
+        return found
+
+    def _both(self, node: Any) -> Any:
+        """Both computed: where neither reads what the condition does not, or divides whole numbers."""
         condition, *choices = node.args
         read = [self._element(load) for load in _always_read(condition)]
         within = [part for choice in choices for part in parts_of(choice)]
         more = [self._element(part) for part in within if is_load(part)]
-        plain = all(called(part) in (_CHOICE, *_LANE_BY_LANE) for part in within if kind_of(part) == "Call")
+        plain = all(called(part) in (CHOICE, *_LANE_BY_LANE) for part in within if kind_of(part) == "Call")
         if None in more or not set(more) <= set(read) or not plain or any(divides(choice) for choice in choices):
             raise Scalar
-        return self.dialect.tir.Select(*(self._wide(self.value(part)) for part in node.args))
+        return self.dialect.tir.Select(*(self._whole(part) for part in node.args))
 
     def _element(self, load: Any) -> tuple[Any, ...] | None:
         """The same for loads of the same element; None where that cannot be told."""
@@ -145,7 +183,11 @@ class Vectors:
             return self.dialect.tir.Let(node.var, value, self.value(node.body))
         named = self.dialect.tir.Var(node.var.name, dtype_of_node(value))
         self._bound[hash(node.var)] = named
-        return self.dialect.tir.Let(named, value, self._wide(self.value(node.body)))
+        return self.dialect.tir.Let(named, value, self._whole(node.body))
+
+    def _whole(self, node: Any) -> Any:
+        """An expression as a vector."""
+        return self._wide(self.value(node))
 
     def _differs(self, node: Any) -> bool:
         return any(hash(part) == hash(self.lane) or hash(part) in self._bound for part in parts_of(node))
@@ -161,15 +203,12 @@ class Vectors:
     def _loaded(self, buffer: Any, indices: list[Any]) -> Any:
         """Elements at equal distances, as far as they are in memory."""
         tir, at = self.dialect.tir, self._place(indices)
-        if not self.valid or not at.variables() & self.beyond:
-            return tir.BufferLoad(buffer, [self._ramp(at, 0, self.lanes)])
-        parts: list[Any] = []
-        for first, width in pieces(self.valid):
-            if width > 1:
-                parts.append(tir.BufferLoad(buffer, [self._ramp(at, first, width)]))
-        # Vectors alone can be joined: the last element, and the lanes after it.
-        rest = tir.Broadcast(tir.BufferLoad(buffer, [self._ramp(at, self.valid - 1, 1)]), self.lanes)
-        return tir.Shuffle([*parts, rest], [tir.const(n, "int32") for n in range(self.lanes)])
+        first, last = self.within or (0, self.lanes)
+        if self.valid and at.variables() & self.beyond:
+            last = min(last, self.valid)
+        return Strided(tir, at.of(self.lane), self.lanes, (first, last)).vector(
+            lambda offset, step, lanes: tir.BufferLoad(buffer, [self._ramp(at, offset, step, lanes)])
+        )
 
     def _place(self, indices: list[Any]) -> Sum:
         """Where an element is that differs between lanes."""
@@ -178,10 +217,10 @@ class Vectors:
             raise Scalar
         return at
 
-    def _ramp(self, at: Sum, first: int, lanes: int) -> Any:
-        """Indices of so many lanes, from the first of them on."""
-        tir, step = self.dialect.tir, at.of(self.lane)
-        begin = at.without(self.lane).plus(Sum(first * step)).expression(tir)
+    def _ramp(self, at: Sum, offset: int, step: int, lanes: int) -> Any:
+        """Indices of so many elements, the first of which is so far from lane 0's."""
+        tir = self.dialect.tir
+        begin = at.without(self.lane).plus(Sum(offset)).expression(tir)
         return tir.Ramp(begin, tir.const(step, dtype_of_node(begin)), lanes) if lanes > 1 else begin
 
 
@@ -192,7 +231,7 @@ def _always_read(value: Any) -> Iterator[Any]:
         return
     kind = kind_of(value)
     if kind == "Call":
-        inside = [value.args[0]] if called(value) == _CHOICE else list(value.args)
+        inside = [value.args[0]] if called(value) == CHOICE else list(value.args)
     else:
         inside = [getattr(value, name) for name in PARTS.get(kind, ())]
     for part in inside:
@@ -211,21 +250,12 @@ def divides(value: Any) -> bool:
     return any(divides(part) for part in inside)
 
 
-def pieces(number: int) -> Iterator[tuple[int, int]]:
-    """Where the vectors begin that a number of lanes is taken apart into, and how long they are: powers of two.
-
-    LLVM takes others apart element by element.
-
-    Examples
-    --------
-    >>> list(pieces(16)), list(pieces(9)), list(pieces(0))
-    ([(0, 16)], [(0, 8), (8, 1)], [])
-    """
-    first = 0
-    while first < number:
-        width = 1 << ((number - first).bit_length() - 1)
-        yield first, width
-        first += width
+def _all(conditions: list[Any], tir: Any) -> Any:
+    """What holds where all of them do."""
+    made = conditions[0]
+    for condition in conditions[1:]:
+        made = tir.And(made, condition)
+    return made
 
 
 def _named(call: Any) -> int:

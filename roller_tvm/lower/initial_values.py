@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..te.numbering import dtype_of_node
+from .dialect import Dialect
 from .flat_loops import (
     LETS,
     SERIAL,
@@ -28,7 +29,6 @@ from .flat_loops import (
     sum_of,
     with_body,
 )
-from .flat_vectors import Dialect
 
 
 def with_initial_values_first(body: Any, dialect: Dialect) -> Any | None:

@@ -35,13 +35,22 @@ def marked(mod: Any, mark: str) -> Any:
 
 def with_loops(statement: Any, rewritten: Callable[[Any], Any]) -> Any:
     """A statement with every loop rewritten but those of which `rewritten` says None; those inside of others first."""
+    return _with(tvm.tirx.For, statement, rewritten)
+
+
+def with_loads(statement: Any, rewritten: Callable[[Any], Any]) -> Any:
+    """A statement with every load rewritten but those of which `rewritten` says None."""
+    return _with(tvm.ir.TensorLoad, statement, rewritten)
+
+
+def _with(kind: type, statement: Any, rewritten: Callable[[Any], Any]) -> Any:
     import tvm_ffi
 
-    def one(loop: Any) -> Any:
-        made = rewritten(loop)
-        return loop if made is None else made
+    def one(node: Any) -> Any:
+        made = rewritten(node)
+        return node if made is None else made
 
-    return tvm_ffi.structural_map(statement, (tvm.tirx.For, one), order="post")
+    return tvm_ffi.structural_map(statement, (kind, one), order="post")
 
 
 @tvm.transform.module_pass(opt_level=0, name="RollerBeforeLlvm")

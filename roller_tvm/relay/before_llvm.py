@@ -35,6 +35,13 @@ def with_loops(statement: Any, rewritten: Callable[[Any], Any]) -> Any:
     return tir.stmt_functor.ir_transform(statement, None, rewritten, ["tir.For"])
 
 
+def with_loads(statement: Any, rewritten: Callable[[Any], Any]) -> Any:
+    """A statement with every load rewritten but those of which `rewritten` says None."""
+    from tvm import tir
+
+    return tir.stmt_functor.ir_transform(statement, None, rewritten, ["tir.BufferLoad"])
+
+
 def _stand_before(way: type[BeforeLlvm]) -> None:
     """Outside of the context, TVM's code generator gets what it would have got."""
     import tvm

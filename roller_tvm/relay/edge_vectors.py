@@ -9,9 +9,11 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import Any
 
+from ..lower.dialect import Dialect
 from ..lower.edge_vectors import with_whole_vectors
-from ..lower.flat_vectors import Dialect
-from .before_llvm import BeforeLlvm, with_loops
+from ..lower.padded_vectors import with_padded_vectors
+from ..lower.strided import with_strided_vectors
+from .before_llvm import BeforeLlvm, with_loads, with_loops
 
 
 class EdgeVectors(BeforeLlvm):
@@ -48,11 +50,11 @@ def with_edge_vectors(func: Any) -> Any:
     """
     import tvm
 
-    body = with_whole_vectors(func.body, _dialect())
-    if body is None:
-        return func
-    mod = tvm.tir.transform.ConvertSSA()(tvm.IRModule({"main": func.with_body(body)}))
-    return mod["main"]
+    for rewritten in (with_whole_vectors, with_padded_vectors, with_strided_vectors):
+        body = rewritten(func.body, _dialect())
+        if body is not None:  # names stand there twice
+            func = tvm.tir.transform.ConvertSSA()(tvm.IRModule({"main": func.with_body(body)}))["main"]
+    return func
 
 
 def _dialect() -> Dialect:
@@ -61,4 +63,4 @@ def _dialect() -> Dialect:
     def substituted(node: Any, var: Any, value: Any) -> Any:
         return tir.stmt_functor.substitute(node, {var: value})
 
-    return Dialect(tir, arith.Analyzer, "uint1", tir.Call, substituted, with_loops)
+    return Dialect(tir, arith.Analyzer, "uint1", tir.Call, substituted, with_loops, with_loads)

@@ -1,0 +1,163 @@
+"""Vectors that reach into padding: what TVM chooses lane by lane is known of each tile. Either TVM line's functions.
+
+TVM takes a vector apart some lanes of which are padding: a loop over its lanes, with a choice in each. Of the tiles
+along an axis only the first ones and the last ones reach into padding, with lanes that are known: those are computed
+apart from the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..te.numbering import dtype_of_node
+from .conditions import below_zero, conjuncts
+from .dialect import Dialect
+from .flat_loops import SERIAL, Memory, called, in_order, names_of, nests, number_of, parts_of, with_body
+from .flat_vectors import CHOICE, Scalar
+from .scalar_lanes import Lanes, lanes_of
+
+#: Kinds of tiles along an axis: more would be as many copies of the code.
+KINDS = 5
+
+
+@dataclass
+class Row:
+    """Tiles along an axis: the loop over them, and vectors in it of which some lanes may be padding.
+
+    Parameters
+    ----------
+    home : For
+    vectors : list of Lanes
+    """
+
+    home: Any
+    vectors: list[Lanes] = field(default_factory=list)
+
+    def known(self, trip: int) -> dict[int, int]:
+        """What is known in one trip of the loop."""
+        return {hash(self.home.loop_var): trip}
+
+    def kinds(self) -> list[tuple[int, int]]:
+        """Tiles alike, one after the other: the trip of the first, and the one after that of the last."""
+        trips = int(self.home.extent)
+        of_trip = [self._lanes(trip) for trip in range(trips)]
+        begins = [trip for trip in range(trips) if not trip or of_trip[trip] != of_trip[trip - 1]]
+        return list(zip(begins, [*begins[1:], trips], strict=True))
+
+    def computes(self) -> bool:
+        """Whether all of it can be said in vectors, of not too many kinds of tiles."""
+        kinds = self.kinds()
+        known = [self.known(first) for first, _ in kinds]
+        return len(kinds) <= KINDS and all(_computes(lanes, k) for k in known for lanes in self.vectors)
+
+    def _lanes(self, trip: int) -> list[Any]:
+        """The lanes of which each condition holds in one trip."""
+        vectors = [(lanes, lanes.vectors.all_of(known=self.known(trip))) for lanes in self.vectors]
+        return [found.lanes_that_hold(condition) for lanes, found in vectors for condition in _conditions(lanes)]
+
+
+def with_padded_vectors(body: Any, dialect: Dialect) -> Any | None:
+    """A flattened statement that computes vectors whose lanes TVM tells apart by choices; None where there are none.
+
+    What is in a loop over tiles stands there as often as there are kinds of tiles, for TVM's ``ConvertSSA``.
+
+    Parameters
+    ----------
+    body : Stmt
+    dialect : Dialect
+    """
+    alone, rows = _found(body, dialect)
+    if not alone and not rows:
+        return None
+
+    def one(loop: Any) -> Any | None:
+        key = hash(loop.loop_var)
+        if key in alone:
+            return _computed(alone[key], {})
+        return _in_kinds(loop, rows[key], dialect) if key in rows else None
+
+    return dialect.with_loops(body, one)
+
+
+def _found(body: Any, dialect: Dialect) -> tuple[dict[int, Lanes], dict[int, Row]]:
+    """Vectors in which every choice is known, and loops whose trips tell, by their variables."""
+    memory, named = Memory.of_body(body), names_of(body)
+    alone: dict[int, Lanes] = {}
+    rows: dict[int, Row] = {}
+    plain: list[tuple[tuple[int, int], Lanes]] = []
+    tiles: set[tuple[int, int]] = set()  # the loop around vectors, and their length
+    for loops, _ in nests(body, ()):
+        lanes = lanes_of(loops[-1], named, memory, dialect)
+        if lanes is None or lanes.place is not None or lanes.others:
+            continue
+        tile = hash(loops[-2].loop_var) if len(loops) > 1 else 0, lanes.lanes
+        if not any(called(part) == CHOICE for part in parts_of(lanes.store.value)):
+            plain.append((tile, lanes))
+        elif _computes(lanes, {}):
+            alone[hash(lanes.loop.loop_var)] = lanes
+            tiles.add(tile)
+        elif (home := _home(lanes, loops[:-1])) is not None:
+            row = rows.setdefault(hash(home.loop_var), Row(home))
+            row.vectors.append(lanes)
+            tiles.add(tile)
+    rows = {key: row for key, row in rows.items() if row.computes()}
+    for tile, lanes in plain:  # TVM told their lanes apart too, and found out later that nothing is to choose
+        if tile in tiles and _computes(lanes, {}):
+            alone[hash(lanes.loop.loop_var)] = lanes
+    return alone, rows
+
+
+def _home(lanes: Lanes, loops: tuple[Any, ...]) -> Any | None:
+    """The serial loop whose trips tell which lanes are padding; None where it is not one alone."""
+    unknown: set[int] = set()
+    for condition in _conditions(lanes):
+        for check in conjuncts(condition):
+            below = below_zero(check, lanes.vectors.named, lanes.loop.loop_var)
+            if below is None:
+                return None
+            unknown |= below.without(lanes.loop.loop_var).variables() if below.of(lanes.loop.loop_var) else set()
+    around = [loop for loop in loops if hash(loop.loop_var) in unknown]
+    if len(unknown) != 1 or len(around) != 1 or int(around[0].kind) != SERIAL:
+        return None
+    return around[0] if number_of(around[0].min) == 0 and number_of(around[0].extent) else None
+
+
+def _conditions(lanes: Lanes) -> Iterator[Any]:
+    """Conditions of the choices within what is stored."""
+    return (part.args[0] for part in parts_of(lanes.store.value) if called(part) == CHOICE)
+
+
+def _computed(lanes: Lanes, known: Mapping[int, int]) -> Any:
+    return lanes.vectors.all_of(known=known).store(lanes.store)
+
+
+def _computes(lanes: Lanes, known: Mapping[int, int]) -> bool:
+    try:
+        _computed(lanes, known)
+    except Scalar:
+        return False
+    return True
+
+
+def _in_kinds(loop: Any, row: Row, dialect: Dialect) -> Any:
+    """The loop over the tiles of a row, one after the other for each kind of them."""
+    tir, inside = dialect.tir, {hash(lanes.loop.loop_var): lanes for lanes in row.vectors}
+
+    def of_kind(trip: int) -> Any:
+        def vector(lane: Any) -> Any | None:
+            lanes = inside.get(hash(lane.loop_var))
+            return None if lanes is None else _computed(lanes, row.known(trip))
+
+        return dialect.with_loops(loop.body, vector)
+
+    parts: list[Any] = []
+    for first, end in row.kinds():
+        begin, made = tir.const(first, dtype_of_node(loop.loop_var)), of_kind(first)
+        if end == first + 1:
+            parts.append(dialect.substituted(made, loop.loop_var, begin))
+        else:
+            made = dialect.substituted(made, loop.loop_var, loop.loop_var + begin) if first else made
+            parts.append(with_body(loop, made, tir, tir.const(end - first, dtype_of_node(loop.loop_var))))
+    return in_order(parts, tir)

@@ -1,0 +1,147 @@
+"""Loops over the lanes of a vector that TVM has taken apart, of either TVM line's flattened functions.
+
+TVM does so where a lane is checked: a store behind a condition, or a choice within what is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..te.numbering import dtype_of_node
+from .conditions import below_zero, conjuncts
+from .dialect import Dialect
+from .flat_loops import (
+    LETS,
+    Memory,
+    Sum,
+    access_of,
+    in_order,
+    kind_of,
+    loads_of,
+    number_of,
+    statements,
+    sum_of,
+)
+from .flat_vectors import Scalar, Vectors, divides
+from .strided import pieces
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """A loop over the lanes of a vector that TVM has taken apart.
+
+    Parameters
+    ----------
+    loop : For
+    lanes : int
+    place : Sum or None
+        Lane ``n`` is computed where ``n + place < 0``; None: always, as TVM found out later.
+    others : tuple of PrimExpr
+        Further conditions, which are the same for all lanes.
+    store : BufferStore
+        What is computed, names written out.
+    at : Sum
+        Where it is stored ...
+    memory : int
+        ... and in which memory.
+    vectors : Vectors
+        How that is said of all lanes.
+    """
+
+    loop: Any
+    lanes: int
+    place: Sum | None
+    others: tuple[Any, ...]
+    store: Any
+    at: Sum
+    memory: int
+    vectors: Vectors
+
+    def left_at(self, place: int) -> int:
+        """Lanes to compute of a tile at this place, in which the number is left out."""
+        return self.lanes if self.place is None else max(0, min(self.lanes, -self.place.number - place))
+
+    def computed(self, number: int, private: Container[int] = ()) -> Any:
+        """A statement that computes the first lanes, none of them checked.
+
+        Parameters
+        ----------
+        number : int
+        private : container of int
+            Memory (by hash) that nothing reads but these lanes: the others may be computed there as well, of which
+            nothing comes. A tile's sums are then the same vectors over the edge as elsewhere, and stay in registers.
+
+        Raises
+        ------
+        Scalar
+        """
+        if not number:
+            return self.vectors.dialect.tir.Evaluate(self.vectors.dialect.tir.const(0, "int32"))
+        beyond = frozenset(self.place.variables() if self.place is not None else ())
+        if number == self.lanes:
+            made = self.vectors.all_of().store(self.store)
+        elif self.memory in private and not self.at.variables() & beyond and not divides(self.store.value):
+            made = self.vectors.all_of(number, beyond).store(self.store)
+        else:
+            made = self._in_pieces(number)
+        for condition in reversed(self.others):
+            made = self.vectors.dialect.tir.IfThenElse(condition, made, None)
+        return made
+
+    def are_a_vector(self) -> bool:
+        """Whether all lanes can be computed as one."""
+        try:
+            self.computed(self.lanes)
+        except Scalar:
+            return False
+        return True
+
+    def _in_pieces(self, number: int) -> Any:
+        """A statement for each vector of a power of two, and one for what is left."""
+        dialect, lane = self.vectors.dialect, self.loop.loop_var
+        stores: list[Any] = []
+        for first, width in pieces(number):
+            place = dialect.tir.const(first, dtype_of_node(lane))
+            if width == 1:
+                stores.append(dialect.substituted(self.store, lane, place))
+            else:
+                moved = dialect.substituted(self.store, lane, lane + place) if first else self.store
+                stores.append(replace(self.vectors.all_of(), lanes=width).store(moved))
+        return in_order(stores, dialect.tir)
+
+
+def lanes_of(loop: Any, named: Mapping[int, Any], memory: Memory, dialect: Dialect) -> Lanes | None:
+    """A loop that computes independent neighbours one by one, checked or not; None if it is not that."""
+    number, variable = number_of(loop.extent), {hash(loop.loop_var)}
+    *checks, store = [node for node in statements(loop.body) if kind_of(node) not in (*LETS, "SeqStmt")]
+    if number_of(loop.min) != 0 or number is None or number < 2:
+        return None
+    if kind_of(store) != "BufferStore" or len(store.indices) != 1:
+        return None
+    if any(kind_of(check) != "IfThenElse" or check.else_case is not None for check in checks):
+        return None
+    place, others = None, []
+    for condition in (part for check in checks for part in conjuncts(check.condition)):
+        below = below_zero(condition, named, loop.loop_var)
+        if below is not None and not below.of(loop.loop_var):
+            others.append(condition)
+        elif below is None or below.of(loop.loop_var) != 1 or place is not None:
+            return None
+        else:
+            place = below
+    at = sum_of(store.indices[0], named, variable)
+    if at is None or at.of(loop.loop_var) != 1:
+        return None
+    for load in loads_of(store):
+        buffer, indices = access_of(load)
+        read = sum_of(indices[0], named, variable) if len(indices) == 1 else None
+        if memory.of(buffer) == memory.of(store.buffer) and (read is None or not read.same(at)):
+            return None
+    for let in reversed([node for node in statements(loop.body) if kind_of(node) in LETS]):
+        store = dialect.substituted(store, let.var, let.value)
+        others = [dialect.substituted(condition, let.var, let.value) for condition in others]
+    vectors = Vectors(loop.loop_var, number, dialect, named)
+    tile = None if place is None else place.without(loop.loop_var)
+    return Lanes(loop, number, tile, tuple(others), store, at, memory.of(store.buffer), vectors)

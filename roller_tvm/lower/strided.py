@@ -1,0 +1,126 @@
+"""Vectors of elements at equal distances: picked out of vectors of neighbours where they are near each other.
+
+TVM and LLVM put such a vector together element by element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ..te.numbering import dtype_of_node
+from .dialect import Dialect
+from .flat_loops import access_of, kind_of, number_of
+
+#: Elements that are at most so far apart are picked out of vectors of neighbours.
+NEAR = 4
+#: The shortest vector that is: of fewer elements each is loaded by itself.
+SHORTEST = 4
+
+
+@dataclass(frozen=True)
+class Strided:
+    """Elements of memory as the lanes of a vector.
+
+    Parameters
+    ----------
+    tir : module
+        ``tvm.tir`` or ``tvm.tirx``.
+    step : int
+        Elements from one lane's to the next one's.
+    lanes : int
+    within : tuple of (int, int)
+        The first lane that may be read, and the one after the last; those before and after get what is next to them.
+    """
+
+    tir: Any
+    step: int
+    lanes: int
+    within: tuple[int, int]
+
+    def vector(self, load: Callable[[int, int, int], Any]) -> Any:
+        """The lanes, where `load` makes a load of (elements from lane 0's, elements apart, number)."""
+        near = 1 <= self.step <= NEAR
+        if self.within == (0, self.lanes) and (self.step == 1 or not near or self.lanes < SHORTEST):
+            return load(0, self.step, self.lanes)
+        first, last = self.within
+        # In vectors of neighbours, of which those between are left out; or in shorter ones, where they are far apart.
+        apart = 1 if near else self.step
+        every = self.step // apart
+        run = every * (last - first - 1) + 1
+        parts: list[Any] = []
+        joined, places = 0, [0] * self.lanes
+        for begin, width in covering(run, self.lanes) if near else pieces(run):
+            for lane in range(self.lanes):
+                offset = every * (min(max(lane, first), last - 1) - first) - begin
+                places[lane] = joined + min(offset, width - 1) if offset >= 0 else places[lane]
+            part = load(first * self.step + begin * apart, apart, width)
+            parts.append(part if width > 1 else self.tir.Broadcast(part, self.lanes))
+            joined += width if width > 1 else self.lanes
+        if joined < self.lanes:  # TVM makes no longer vectors of shorter ones
+            none = self.tir.const(0, dtype_of_node(parts[0]).split("x")[0])
+            parts.append(self.tir.Broadcast(none, self.lanes))
+        return self.tir.Shuffle(parts, [self.tir.const(n, "int32") for n in places])
+
+
+def with_strided_vectors(body: Any, dialect: Dialect) -> Any | None:
+    """A flattened statement that loads vectors of neighbours where it loads every second, third or fourth element.
+
+    None where it does not. What lies between two elements of a vector is in memory as they are.
+
+    Parameters
+    ----------
+    body : Stmt
+    dialect : Dialect
+    """
+    found, tir = [], dialect.tir
+
+    def one(node: Any) -> Any | None:
+        buffer, indices = access_of(node)
+        at = indices[0]
+        if len(indices) != 1 or kind_of(at) != "Ramp":
+            return None
+        step, lanes = number_of(at.stride), number_of(at.lanes)
+        if step is None or lanes is None or not 1 < step <= NEAR or lanes < SHORTEST:
+            return None
+
+        def load(offset: int, apart: int, width: int) -> Any:
+            begin = at.base + tir.const(offset, dtype_of_node(at.base)) if offset else at.base
+            return tir.BufferLoad(buffer, [tir.Ramp(begin, tir.const(apart, dtype_of_node(begin)), width)])
+
+        found.append(node)
+        return Strided(tir, step, lanes, (0, lanes)).vector(load)
+
+    made = dialect.with_loads(body, one)
+    return made if found else None
+
+
+def covering(run: int, lanes: int) -> Iterator[tuple[int, int]]:
+    """Vectors of one length, a power of two, that cover a run of elements: where each begins, and how long it is.
+
+    Examples
+    --------
+    >>> list(covering(31, 16)), list(covering(14, 14)), list(covering(5, 16))
+    ([(0, 16), (15, 16)], [(0, 8), (6, 8)], [(0, 4), (1, 4)])
+    """
+    width = min(1 << (run.bit_length() - 1), 1 << (lanes - 1).bit_length())
+    for begin in range(0, run, width):
+        yield min(begin, run - width), width
+
+
+def pieces(number: int) -> Iterator[tuple[int, int]]:
+    """Where the vectors begin that a number of lanes is taken apart into, and how long they are: powers of two.
+
+    LLVM takes others apart element by element.
+
+    Examples
+    --------
+    >>> list(pieces(16)), list(pieces(9)), list(pieces(0))
+    ([(0, 16)], [(0, 8), (8, 1)], [])
+    """
+    first = 0
+    while first < number:
+        width = 1 << ((number - first).bit_length() - 1)
+        yield first, width
+        first += width
