@@ -50,3 +50,11 @@ def _divisor(node: Any, lane: Any) -> int:
         value = value.value
     number = number_of(by)
     return 0 if hash(value) != hash(lane) or number is None else 1 << number if shifted else number
+
+
+def all_of(conditions: list[Any], tir: Any) -> Any:
+    """What holds where all of them do."""
+    made = conditions[0]
+    for condition in conditions[1:]:
+        made = tir.And(made, condition)
+    return made

@@ -22,7 +22,7 @@ class Dialect:
     substituted : function of (store or expression, variable, value) -> the same with the value
     with_loops : function of (statement, function of loop -> loop, statement or None) -> statement
         Every loop rewritten but those of which it says None; those inside of others first.
-    with_loads : the same for loads, of which an expression is made
+    with_loads, with_calls : the same for loads and calls, of which expressions are made
     """
 
     tir: Any
@@ -32,3 +32,4 @@ class Dialect:
     substituted: Callable[[Any, Any, Any], Any]
     with_loops: Callable[[Any, Callable[[Any], Any]], Any]
     with_loads: Callable[[Any, Callable[[Any], Any]], Any]
+    with_calls: Callable[[Any, Callable[[Any], Any]], Any]

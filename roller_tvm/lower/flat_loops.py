@@ -5,6 +5,7 @@ Of TVM nothing is used that only one line has.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,8 @@ from ..te.numbering import dtype_of_node
 SERIAL, PARALLEL = 0, 1
 #: Statements that bind a name, of either line.
 LETS = ("LetStmt", "Bind")
+#: The call of which one argument is computed, and not the other.
+CHOICE = "if_then_else"
 
 
 @dataclass
@@ -206,6 +209,11 @@ def kind_of(node: Any) -> str:
 def called(node: Any) -> str:
     """What an expression calls, without the prefix that a line gives it; '' where it calls nothing."""
     return str(getattr(node.op, "name", "")).rsplit(".", 1)[-1] if kind_of(node) == "Call" else ""
+
+
+def is_vector(expression: Any) -> bool:
+    """Whether an expression has several lanes."""
+    return re.search(r"x\d+$", dtype_of_node(expression)) is not None
 
 
 def in_order(parts: list[Any], tir: Any) -> Any:

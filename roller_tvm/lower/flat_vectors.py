@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..te.numbering import PARTS, dtype_of_node
-from .conditions import below_zero, conjuncts
+from .conditions import all_of, below_zero, conjuncts
 from .dialect import Dialect
-from .flat_loops import Sum, access_of, called, is_load, kind_of, number_of, parts_of, sum_of
+from .flat_loops import CHOICE, Sum, access_of, called, is_load, is_vector, kind_of, number_of, parts_of, sum_of
 from .strided import Strided
 
 #: Calls that do to each lane what they do to one number.
@@ -18,9 +17,6 @@ _LANE_BY_LANE = (
     "call_llvm_pure_intrin", "reinterpret", "shift_left", "shift_right", "bitwise_and", "bitwise_or", "bitwise_xor",
     "bitwise_not", "fabs", "isnan", "likely", "floor", "ceil", "trunc", "nearbyint", "sqrt",
 )  # fmt: skip
-#: The call of which one argument is computed, and not the other.
-CHOICE = "if_then_else"
-_WIDE = re.compile(r"x\d+$")
 
 
 class Scalar(Exception):
@@ -128,7 +124,7 @@ class Vectors:
         alike = [check for check in conjuncts(condition) if not self._differs(check)]
         if not alike:
             return value
-        return self.dialect.call(self._dtype(node), node.op, [_all(alike, tir), value, self._whole(other)])
+        return self.dialect.call(self._dtype(node), node.op, [all_of(alike, tir), value, self._whole(other)])
 
     def lanes_that_hold(self, condition: Any) -> tuple[int, int] | None:
         """The first lane of which a condition holds, and the one after the last: as far as it differs between lanes.
@@ -198,7 +194,7 @@ class Vectors:
 
     def _wide(self, value: Any) -> Any:
         """A vector."""
-        return value if _WIDE.search(dtype_of_node(value)) else self.dialect.tir.Broadcast(value, self.lanes)
+        return value if is_vector(value) else self.dialect.tir.Broadcast(value, self.lanes)
 
     def _loaded(self, buffer: Any, indices: list[Any]) -> Any:
         """Elements at equal distances, as far as they are in memory."""
@@ -248,14 +244,6 @@ def divides(value: Any) -> bool:
     fields = ("value", "body") if kind == "Let" else PARTS.get(kind, ())
     inside = list(value.args) if kind == "Call" else [getattr(value, name) for name in fields]
     return any(divides(part) for part in inside)
-
-
-def _all(conditions: list[Any], tir: Any) -> Any:
-    """What holds where all of them do."""
-    made = conditions[0]
-    for condition in conditions[1:]:
-        made = tir.And(made, condition)
-    return made
 
 
 def _named(call: Any) -> int:

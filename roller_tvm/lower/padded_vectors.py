@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..te.numbering import dtype_of_node
 from .conditions import below_zero, conjuncts
 from .dialect import Dialect
-from .flat_loops import SERIAL, Memory, called, in_order, names_of, nests, number_of, parts_of, with_body
-from .flat_vectors import CHOICE, Scalar
+from .flat_loops import CHOICE, SERIAL, Memory, called, in_order, names_of, nests, number_of, parts_of
+from .flat_vectors import Scalar
+from .peeled import copies, runs
 from .scalar_lanes import Lanes, lanes_of
 
 #: Kinds of tiles along an axis: more would be as many copies of the code.
@@ -41,10 +41,7 @@ class Row:
 
     def kinds(self) -> list[tuple[int, int]]:
         """Tiles alike, one after the other: the trip of the first, and the one after that of the last."""
-        trips = int(self.home.extent)
-        of_trip = [self._lanes(trip) for trip in range(trips)]
-        begins = [trip for trip in range(trips) if not trip or of_trip[trip] != of_trip[trip - 1]]
-        return list(zip(begins, [*begins[1:], trips], strict=True))
+        return runs([self._lanes(trip) for trip in range(int(self.home.extent))])
 
     def computes(self) -> bool:
         """Whether all of it can be said in vectors, of not too many kinds of tiles."""
@@ -143,21 +140,13 @@ def _computes(lanes: Lanes, known: Mapping[int, int]) -> bool:
 
 def _in_kinds(loop: Any, row: Row, dialect: Dialect) -> Any:
     """The loop over the tiles of a row, one after the other for each kind of them."""
-    tir, inside = dialect.tir, {hash(lanes.loop.loop_var): lanes for lanes in row.vectors}
+    inside = {hash(lanes.loop.loop_var): lanes for lanes in row.vectors}
 
-    def of_kind(trip: int) -> Any:
+    def of_trip(trip: int) -> Any:
         def vector(lane: Any) -> Any | None:
             lanes = inside.get(hash(lane.loop_var))
             return None if lanes is None else _computed(lanes, row.known(trip))
 
         return dialect.with_loops(loop.body, vector)
 
-    parts: list[Any] = []
-    for first, end in row.kinds():
-        begin, made = tir.const(first, dtype_of_node(loop.loop_var)), of_kind(first)
-        if end == first + 1:
-            parts.append(dialect.substituted(made, loop.loop_var, begin))
-        else:
-            made = dialect.substituted(made, loop.loop_var, loop.loop_var + begin) if first else made
-            parts.append(with_body(loop, made, tir, tir.const(end - first, dtype_of_node(loop.loop_var))))
-    return in_order(parts, tir)
+    return in_order(list(copies(loop, row.kinds(), of_trip, dialect)), dialect.tir)

@@ -9,14 +9,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from ..model.neighbours import NEAR, SHORTEST, covering
 from ..te.numbering import dtype_of_node
 from .dialect import Dialect
 from .flat_loops import access_of, kind_of, number_of
-
-#: Elements that are at most so far apart are picked out of vectors of neighbours.
-NEAR = 4
-#: The shortest vector that is: of fewer elements each is loaded by itself.
-SHORTEST = 4
 
 
 @dataclass(frozen=True)
@@ -94,19 +90,6 @@ def with_strided_vectors(body: Any, dialect: Dialect) -> Any | None:
 
     made = dialect.with_loads(body, one)
     return made if found else None
-
-
-def covering(run: int, lanes: int) -> Iterator[tuple[int, int]]:
-    """Vectors of one length, a power of two, that cover a run of elements: where each begins, and how long it is.
-
-    Examples
-    --------
-    >>> list(covering(31, 16)), list(covering(14, 14)), list(covering(5, 16))
-    ([(0, 16), (15, 16)], [(0, 8), (6, 8)], [(0, 4), (1, 4)])
-    """
-    width = min(1 << (run.bit_length() - 1), 1 << (lanes - 1).bit_length())
-    for begin in range(0, run, width):
-        yield min(begin, run - width), width
 
 
 def pieces(number: int) -> Iterator[tuple[int, int]]:

@@ -17,6 +17,7 @@ from ..device.cpu_data import estimate
 from ..expr.expression import Ops
 from .estimate import LevelTime, ProgramEstimate
 from .geometry import Geometry, Operand, Tile
+from .neighbours import NEAR, vector_slots
 
 # Cycles to enter and leave a register tile's loop nest: index arithmetic, branch misprediction at the loop exit.
 TILE_OVERHEAD = 30
@@ -180,8 +181,18 @@ def combined(use: RegisterUse, arithmetic: float, loads: float) -> float:
     return busiest * sum((n / busiest) ** PORTS for n in (arithmetic, loads)) ** (1 / PORTS)
 
 
-def register_use(geometry: Geometry, tile: Tile, lanes: int, held: int | None = None) -> RegisterUse:
-    """How a register tile uses registers: vectors along the nest's vector axis."""
+def register_use(
+    geometry: Geometry, tile: Tile, lanes: int, held: int | None = None, picked: bool = False
+) -> RegisterUse:
+    """How a register tile uses registers: vectors along the nest's vector axis.
+
+    Parameters
+    ----------
+    held : int, optional
+        Broadcast values that are in registers at a time.
+    picked : bool
+        Elements that are near each other are picked out of vectors of neighbours.
+    """
     last = geometry.vector_axis
     wide = 1 if last is None else vectors(tile[last], lanes)
 
@@ -201,7 +212,9 @@ def register_use(geometry: Geometry, tile: Tile, lanes: int, held: int | None = 
             loads += number
             once += number if number == accumulators else 0
         else:
-            gathers, gathered = gathers + number * lanes * GATHERED_SLOTS, gathered + number
+            near = picked and op.stride_of(last) <= NEAR
+            slots = vector_slots(op.stride_of(last), tile[last] // wide) if near else lanes * GATHERED_SLOTS
+            gathers, gathered = gathers + number * slots, gathered + number
     return RegisterUse(accumulators, loads, broadcasts, gathers, held, gathered, once)
 
 

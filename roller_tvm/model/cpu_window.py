@@ -20,6 +20,7 @@ from .cpu import (
 )
 from .estimate import LevelTime, ProgramEstimate
 from .geometry import Geometry, Operand, Tile
+from .neighbours import NEAR, vector_slots
 
 # Cycles of one vector more than the registers hold: written and read again, beside other work (measured on Zen 3, LLVM
 # 10 and 22: 3x3 depthwise tiles of 1x7, 2x2, 2x4, 4x2 vectors, with 34, 20, 32, 32 where 16 fit, take 6.5 to 8.2 cycles
@@ -57,10 +58,18 @@ class WindowUse:
     checked: int = 0
 
 
-def window_use(geometry: Geometry, tile: Tile, lanes: int) -> WindowUse:
-    """What a register tile loads and keeps."""
+def window_use(geometry: Geometry, tile: Tile, rates: CpuRates, chunk: Tile | None = None) -> WindowUse:
+    """What a register tile loads and keeps.
+
+    Parameters
+    ----------
+    chunk : tuple of int, optional
+        Extents of a parallel task, by default all along the vector axis: a loop over a part of it does not tell which
+        lanes are padding.
+    """
     g, last = geometry, geometry.vector_axis
-    wide = 1 if last is None else vectors(tile[last], lanes)
+    wide = 1 if last is None else vectors(tile[last], rates.lanes)
+    told = rates.edge_vectors and last is not None and (chunk is None or chunk[last] == g.extents[last])
     whole = tuple(e if i in g.reduce else tile[i] for i, e in enumerate(g.extents))
     sums = prod(wide if i == last else tile[i] for i in g.spatial)
     loads, kept, checked = 0, 0, 0
@@ -69,11 +78,13 @@ def window_use(geometry: Geometry, tile: Tile, lanes: int) -> WindowUse:
         sliding = any(len(dim) > 1 for dim in op.dims)
         kept = max(kept, number if sliding else 0)
         elements = number if last is None else number * tile[last] // wide
-        if last in op.guard_axes:
+        step = op.stride_of(last) if last is not None and last in op.axes and not op.constant else 1
+        if last in op.guard_axes and not (told and step <= NEAR):
             checked += elements
-            continue
-        alone = last is not None and last in op.axes and op.stride_of(last) != 1 and not op.constant
-        loads += elements if alone else number
+        elif step == 1 or rates.edge_vectors and step <= NEAR:
+            loads += number * vector_slots(step, elements // number)
+        else:
+            loads += elements
     return WindowUse(sums, loads, sums + kept, checked)
 
 
@@ -118,7 +129,7 @@ def window_estimate(
     """
     g = geometry
     rates = CpuRates.of(device, g)
-    use = window_use(g, tile, rates.lanes)
+    use = window_use(g, tile, rates, chunk)
     arithmetic, loads = tile_cycles(g, tile, use, rates)
     tiles = prod(ceil(chunk[i] / tile[i]) for i in g.spatial)
     chunks = prod(ceil(g.extents[i] / chunk[i]) for i in g.spatial)

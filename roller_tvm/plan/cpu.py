@@ -166,7 +166,7 @@ def _scored(search: Search, rates: CpuRates, options: list[list[int]]) -> list[t
     for tile in product(*options):
         if search.reject(None if g.stage.is_box(tile) else PARTS, f"register tile {tile}"):
             continue
-        use = register_use(g, tile, rates.lanes, rates.broadcasts)
+        use = register_use(g, tile, rates.lanes, rates.broadcasts, rates.edge_vectors)
         if use.accumulators > rates.registers:
             continue
         search.considered += 1

@@ -52,7 +52,7 @@ def window_tiles(search: Search, rates: CpuRates) -> list[Tile]:
         options.append([e for e in sizes if g.stage.axes[i].is_box(e)] or [1])
     scored: list[tuple[float, int, Tile]] = []
     for tile in product(*options):
-        use = window_use(g, tile, rates.lanes)
+        use = window_use(g, tile, rates)
         if use.sums > rates.registers // 2 or use.sums * points > UNROLLED_LOADS or not g.stage.is_box(tile):
             continue
         search.considered += 1

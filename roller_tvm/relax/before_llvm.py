@@ -43,6 +43,11 @@ def with_loads(statement: Any, rewritten: Callable[[Any], Any]) -> Any:
     return _with(tvm.ir.TensorLoad, statement, rewritten)
 
 
+def with_calls(statement: Any, rewritten: Callable[[Any], Any]) -> Any:
+    """A statement with every call rewritten but those of which `rewritten` says None."""
+    return _with(tvm.ir.Call, statement, rewritten)
+
+
 def _with(kind: type, statement: Any, rewritten: Callable[[Any], Any]) -> Any:
     import tvm_ffi
 

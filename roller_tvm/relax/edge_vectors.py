@@ -12,12 +12,10 @@ import tvm
 from tvm import tirx
 
 from ..lower.dialect import Dialect
-from ..lower.edge_vectors import with_whole_vectors
 from ..lower.initial_values import with_initial_values_first
-from ..lower.padded_vectors import with_padded_vectors
-from ..lower.strided import with_strided_vectors
+from ..lower.whole_vectors import REWRITINGS
 from ..tir.nodes import analyzer_of_tvm, key
-from .before_llvm import before_llvm, marked, with_loads, with_loops
+from .before_llvm import before_llvm, marked, with_calls, with_loads, with_loops
 
 #: Of a PrimFunc: it is to be built so.
 MARK = "roller_tvm.edge_vectors"
@@ -47,7 +45,7 @@ def with_edge_vectors(func: Any) -> Any:
     --------
     >>> func = with_edge_vectors(func)  # doctest: +SKIP
     """
-    for rewritten in (with_initial_values_first, with_whole_vectors, with_padded_vectors, with_strided_vectors):
+    for rewritten in (with_initial_values_first, *REWRITINGS):
         body = rewritten(func.body, DIALECT)
         if body is not None:  # names stand there twice
             func = tirx.transform.ConvertSSA()(tvm.IRModule({"main": func.with_body(body)}))["main"]
@@ -64,5 +62,5 @@ def _substituted(node: Any, var: Any, value: Any) -> Any:
     return tvm_ffi.structural_map(node, (tirx.Var, lambda one: value if key(one) == key(var) else one), order="post")
 
 
-DIALECT = Dialect(tirx, analyzer_of_tvm, "bool", _call, _substituted, with_loops, with_loads)
+DIALECT = Dialect(tirx, analyzer_of_tvm, "bool", _call, _substituted, with_loops, with_loads, with_calls)
 before_llvm(MARK, with_edge_vectors)

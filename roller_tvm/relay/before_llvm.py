@@ -42,6 +42,13 @@ def with_loads(statement: Any, rewritten: Callable[[Any], Any]) -> Any:
     return tir.stmt_functor.ir_transform(statement, None, rewritten, ["tir.BufferLoad"])
 
 
+def with_calls(statement: Any, rewritten: Callable[[Any], Any]) -> Any:
+    """A statement with every call rewritten but those of which `rewritten` says None."""
+    from tvm import tir
+
+    return tir.stmt_functor.ir_transform(statement, None, rewritten, ["tir.Call"])
+
+
 def _stand_before(way: type[BeforeLlvm]) -> None:
     """Outside of the context, TVM's code generator gets what it would have got."""
     import tvm

@@ -10,10 +10,8 @@ from contextvars import ContextVar
 from typing import Any
 
 from ..lower.dialect import Dialect
-from ..lower.edge_vectors import with_whole_vectors
-from ..lower.padded_vectors import with_padded_vectors
-from ..lower.strided import with_strided_vectors
-from .before_llvm import BeforeLlvm, with_loads, with_loops
+from ..lower.whole_vectors import REWRITINGS
+from .before_llvm import BeforeLlvm, with_calls, with_loads, with_loops
 
 
 class EdgeVectors(BeforeLlvm):
@@ -50,7 +48,7 @@ def with_edge_vectors(func: Any) -> Any:
     """
     import tvm
 
-    for rewritten in (with_whole_vectors, with_padded_vectors, with_strided_vectors):
+    for rewritten in REWRITINGS:
         body = rewritten(func.body, _dialect())
         if body is not None:  # names stand there twice
             func = tvm.tir.transform.ConvertSSA()(tvm.IRModule({"main": func.with_body(body)}))["main"]
@@ -63,4 +61,4 @@ def _dialect() -> Dialect:
     def substituted(node: Any, var: Any, value: Any) -> Any:
         return tir.stmt_functor.substitute(node, {var: value})
 
-    return Dialect(tir, arith.Analyzer, "uint1", tir.Call, substituted, with_loops, with_loads)
+    return Dialect(tir, arith.Analyzer, "uint1", tir.Call, substituted, with_loops, with_loads, with_calls)

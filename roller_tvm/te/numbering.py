@@ -18,8 +18,8 @@ PARTS = {
 
 
 def dtype_of_node(node: Any) -> str:
-    """Of an expression, which later versions of TVM tell with its type."""
-    return str(node.ty.dtype if hasattr(node, "ty") else node.dtype)
+    """Of an expression, which later versions of TVM tell with its type; 'handle' of an address."""
+    return str(getattr(node.ty, "dtype", "handle") if hasattr(node, "ty") else node.dtype)
 
 
 @dataclass

@@ -1,0 +1,139 @@
+"""Loops whose first and last trips alone choose padding: those are taken out. Either TVM line's flattened functions.
+
+A choice between vectors is a branch, and LLVM carries vectors that fill no register over a branch element by element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ..te.numbering import dtype_of_node
+from .conditions import all_of, below_zero, conjuncts
+from .dialect import Dialect
+from .flat_loops import (
+    CHOICE,
+    SERIAL,
+    called,
+    in_order,
+    is_vector,
+    names_of,
+    number_of,
+    parts_of,
+    statements,
+    values_of,
+    with_body,
+)
+
+#: Choices in all the copies of a loop's body, beyond which LLVM takes long.
+CHOICES = 1500
+
+
+def with_peeled_loops(body: Any, dialect: Dialect) -> Any | None:
+    """A flattened statement in whose loops fewer vectors are chosen; None where there are none to choose.
+
+    What is in such a loop stands there up to three times, for TVM's ``ConvertSSA``.
+
+    Parameters
+    ----------
+    body : Stmt
+    dialect : Dialect
+    """
+    named, found = names_of(body), []
+
+    def one(loop: Any) -> Any | None:
+        kinds = _kinds(loop, named)
+        if kinds is None:
+            return None
+        found.append(loop)
+        parts = copies(loop, kinds, lambda trip: _chosen(loop, trip, named, dialect), dialect)
+        return in_order(list(parts), dialect.tir)
+
+    made = dialect.with_loops(body, one)
+    return made if found else None
+
+
+def copies(loop: Any, kinds: list[tuple[int, int]], of_trip: Any, dialect: Dialect) -> Iterator[Any]:
+    """The loop in parts, one for each kind of its trips.
+
+    Parameters
+    ----------
+    loop : For
+        From 0.
+    kinds : list of (int, int)
+        The first trip of each part, and the one after its last.
+    of_trip : function of int -> Stmt
+        What the body is in the trips of the part that begins with this one.
+    dialect : Dialect
+    """
+    tir, dtype = dialect.tir, dtype_of_node(loop.loop_var)
+    for first, end in kinds:
+        begin, made = tir.const(first, dtype), of_trip(first)
+        if end == first + 1:
+            yield dialect.substituted(made, loop.loop_var, begin)
+        else:
+            made = dialect.substituted(made, loop.loop_var, loop.loop_var + begin) if first else made
+            yield with_body(loop, made, tir, tir.const(end - first, dtype))
+
+
+def runs(of_trip: list[Any]) -> list[tuple[int, int]]:
+    """Trips of which the same is known, one after the other: the first, and the one after the last.
+
+    Examples
+    --------
+    >>> runs([1, 2, 2, 2, 3])
+    [(0, 1), (1, 4), (4, 5)]
+    """
+    begins = [n for n, known in enumerate(of_trip) if not n or known != of_trip[n - 1]]
+    return list(zip(begins, [*begins[1:], len(of_trip)], strict=True))
+
+
+def _kinds(loop: Any, named: Mapping[int, Any]) -> list[tuple[int, int]] | None:
+    """Trips of a loop that choose the same; None where there is nothing to gain."""
+    trips = number_of(loop.extent)
+    if int(loop.kind) != SERIAL or number_of(loop.min) != 0 or not trips:
+        return None
+    conditions = [node.args[0] for node in _choices(loop.body)]
+    checks = [check for condition in conditions for check in conjuncts(condition)]
+    known = [found for check in checks if (found := _number(check, loop, named)) is not None]
+    kinds = runs([[number + step * trip < 0 for number, step in known] for trip in range(trips)])
+    return kinds if known and len(kinds) <= 3 and len(conditions) * len(kinds) <= CHOICES else None
+
+
+def _choices(body: Any) -> Iterator[Any]:
+    """Choices between vectors."""
+    for node in statements(body):
+        for value in values_of(node):
+            yield from (part for part in parts_of(value) if _chooses(part))
+
+
+def _chooses(node: Any) -> bool:
+    return called(node) == CHOICE and is_vector(node)
+
+
+def _number(check: Any, loop: Any, named: Mapping[int, Any]) -> tuple[int, int] | None:
+    """What is below 0 where a condition holds: a number, and what each trip adds; None where it depends on more."""
+    below = below_zero(check, named, loop.loop_var)
+    if below is None or below.variables() != {hash(loop.loop_var)} or not below.without(loop.loop_var).is_number:
+        return None
+    return below.number, below.of(loop.loop_var)
+
+
+def _chosen(loop: Any, trip: int, named: Mapping[int, Any], dialect: Dialect) -> Any:
+    """The body of a loop, where choices are as in one trip."""
+
+    def one(node: Any) -> Any | None:
+        if not _chooses(node):
+            return None
+        condition, chosen, other = node.args
+        left = []
+        for check in conjuncts(condition):
+            if (found := _number(check, loop, named)) is None:
+                left.append(check)
+            elif found[0] + found[1] * trip >= 0:
+                return other
+        if not left:
+            return chosen
+        return dialect.call(dtype_of_node(node), node.op, [all_of(left, dialect.tir), chosen, other])
+
+    return dialect.with_calls(loop.body, one)
