@@ -31,7 +31,7 @@ def test_a_convolution_over_channels_is_no_window():
 def test_windows_that_overlap_share_their_loads():
     g = geometry(depthwise())
     tile = {"n": 1, "c": 1, "oh": 4, "ow": 16}
-    both = window_use(g, tuple(tile.get(a, 1) for a in g.axes), 16)
+    both = window_use(g, tuple(tile.get(a, 1) for a in g.axes), CpuRates.of(device("avx512"), g))
     # 6 rows of 3 shifted vectors, and 9 weights; 4 rows one by one would load 12 of each.
     assert both.sums == 4 and both.loads == 6 * 3 + 9
 
@@ -43,7 +43,7 @@ def test_tiles_whose_windows_leave_the_registers_cost_more_an_output():
 
     def cycles(rows, rates=rates):
         tile = tuple({"oh": rows, "ow": 16}.get(a, 1) for a in g.axes)
-        return sum(tile_cycles(g, tile, window_use(g, tile, rates.lanes), rates)) / rows
+        return sum(tile_cycles(g, tile, window_use(g, tile, rates), rates)) / rows
 
     assert cycles(4) < cycles(1)
     assert cycles(4) == cycles(4, more) and cycles(14) > cycles(14, more)
@@ -52,13 +52,13 @@ def test_tiles_whose_windows_leave_the_registers_cost_more_an_output():
 def test_elements_behind_a_check_of_their_own_are_loaded_one_by_one():
     padded = depthwise(h=56, w=56)
     checked = Geometry.of(padded, padded.anchor_name, [s.name for s in padded.stages if not s.reduce][:1])
-    rates = CpuRates.of(device("avx2"), checked)
+    rates = replace(CpuRates.of(device("avx2"), checked), edge_vectors=False)  # built by TVM alone
 
     def tile(rows):
         return tuple({"oh": rows, "ow": 8}.get(a, 1) for a in checked.axes)
 
     def use(g, rows):
-        return window_use(g, tile(rows), rates.lanes)
+        return window_use(g, tile(rows), rates)
 
     def loads(rows):
         return tile_cycles(checked, tile(rows), use(checked, rows), rates)[1] / use(checked, rows).checked
@@ -66,6 +66,28 @@ def test_elements_behind_a_check_of_their_own_are_loaded_one_by_one():
     assert use(geometry(padded), 1).checked == 0
     assert use(checked, 1).checked == 3 * 3 * 8 and use(checked, 1).loads == 9  # weights have no border
     assert loads(1) < 1.5 < loads(8)  # vectors put together in memory
+
+
+def test_vectors_into_padding_are_loaded_whole_where_a_loop_tells_which_those_are():
+    padded = depthwise(h=56, w=56)
+    g = Geometry.of(padded, padded.anchor_name, [s.name for s in padded.stages if not s.reduce][:1])
+    rates = CpuRates.of(device("avx2"), g)
+    tile = tuple({"oh": 4, "ow": 8}.get(a, 1) for a in g.axes)
+    whole = tuple(g.extents)
+    part = tuple(28 if a == "ow" else e for a, e in zip(g.axes, g.extents, strict=True))
+    told = window_use(g, tile, rates, whole)
+    assert told == window_use(g, tile, rates) and (told.checked, told.loads) == (0, 6 * 3 + 9)
+    assert window_use(g, tile, rates, part).checked == 6 * 3 * 8
+
+
+@pytest.mark.parametrize("stride, slots", [(1, 1), (2, 4), (3, 6), (5, 8)])
+def test_elements_near_each_other_are_picked_out_of_vectors_of_neighbours(stride, slots):
+    g = geometry(operator("max_pool2d_nchw", n=1, c=8, h=64, w=64 * stride, k=1, stride=stride))
+    rates = CpuRates.of(device("avx2"), g)
+    tile = tuple(8 if i == g.vector_axis else 1 for i in range(len(g.extents)))
+    assert window_use(g, tile, rates).loads == slots
+    alone = window_use(g, tile, replace(rates, edge_vectors=False))
+    assert alone.loads == (1 if stride == 1 else 8)
 
 
 @pytest.mark.parametrize("name", ["epilogue_functions", "functions"])
@@ -82,7 +104,7 @@ def test_functions_that_are_called_cost_what_they_take(name):
         changed, elements = replace(g, epilogue_functions=log), 4 * 16
 
     def cycles(g):
-        return sum(tile_cycles(g, tile, window_use(g, tile, rates.lanes), rates))
+        return sum(tile_cycles(g, tile, window_use(g, tile, rates), rates))
 
     assert cycles(changed) == pytest.approx(cycles(g) + CALL * elements)
 
