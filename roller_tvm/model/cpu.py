@@ -324,7 +324,8 @@ class TileCost:
 
     @classmethod
     def of(cls, geometry: Geometry, tile: Tile, rates: CpuRates) -> TileCost:
-        g, use = geometry, register_use(geometry, tile, rates.lanes, rates.broadcasts)
+        g = geometry
+        use = register_use(g, tile, rates.lanes, rates.broadcasts, rates.edge_vectors)
         points = prod(g.extents[i] for i in g.reduce)
         per_point = instructions(g.stage.ops) or 1.0
         arithmetic, loads = inner_cycles(use, rates, points, bool(g.reduce), per_point)
