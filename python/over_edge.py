@@ -11,22 +11,17 @@ four kernels are timed in turns: medians of the rounds.
 
 from __future__ import annotations
 
-import argparse
-import statistics
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from plan_costs import TOLERANCE, error_of, operator_here  # noqa: E402
+from plans_beside import PLANS, beside  # noqa: E402
 
-from roller_tvm.compare.tiles import plan_tiles  # noqa: E402
-from roller_tvm.device import cpu_device  # noqa: E402
 from roller_tvm.plan import construct, cpu  # noqa: E402
-from roller_tvm.stats import geomean  # noqa: E402
-from roller_tvm.tvm_env import set_threads  # noqa: E402
 
 #: Rows, columns and images of awkward sizes, and some that tiles divide.
 OPERATORS = (
@@ -37,7 +32,6 @@ OPERATORS = (
     "matmul m=509 n=521 k=503", "batch_matmul b=12 m=197 n=197 k=64", "batch_matmul b=8 m=77 n=77 k=64",
     "matmul m=128 n=1000 k=512", "matmul m=8 n=1021 k=512", "conv2d_nhwc n=1 c=64 h=28 w=28 f=100 k=3 padding=1",
 )  # fmt: skip
-ROUNDS, PLANS = 15, 2
 
 
 @contextmanager
@@ -51,38 +45,13 @@ def dividing_tiles_alone() -> Iterator[None]:
         cpu.OVER_EDGE = before
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; 1 where an answer is wrong."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("words", nargs="*", help="operators that hold one of these")
-    args = parser.parse_args(argv)
-    device = cpu_device()
-    set_threads(device.units)
-    ratios, wrong = [], 0
-    for words in OPERATORS:
-        if args.words and not any(w in words for w in args.words):
-            continue
-        operator, *params = words.split()
-        expression, build = operator_here(operator, params, device.units)
-        over = construct(expression, device, top=PLANS).plans
-        with dividing_tiles_alone():
-            plain = construct(expression, device, top=PLANS).plans
-        expected = build(None)[1]()
-        built = [build(ranked.plan) for ranked in (*over, *plain)]
-        errors = [error_of(answer(), expected) for _, answer in built]
-        wrong += sum(not error <= TOLERANCE for error in errors)
-        number = max(1, round(0.01 / min(built[0][0](1, 3))))
-        rounds = [[timed(number, 1)[0] for timed, _ in built] for _ in range(ROUNDS)]
-        times = [statistics.median(column) * 1e6 for column in zip(*rounds, strict=True)]
-        with_edge, without = times[: len(over)], times[len(over) :]
-        ratios.append(min(without) / min(with_edge))
-        print(f"{words}\n  over the edge {' '.join(f'{t:.1f}' for t in with_edge)} us, dividing "
-              f"{' '.join(f'{t:.1f}' for t in without)} us: {ratios[-1]:.2f}; predicted "
-              f"{over[0].seconds * 1e6:.1f} and {plain[0].seconds * 1e6:.1f}; largest error {max(errors):.1e}\n"
-              f"  {plan_tiles(over[0].plan)}\n  {plan_tiles(plain[0].plan)}", flush=True)  # fmt: skip
-    print(f"times without tiles over the edge, over those with them: geometric mean {geomean(ratios):.2f}")
-    return 1 if wrong else 0
+def both(expression: Any, device: Any, build: Callable[[Any], Any]) -> Any:
+    """Plans with tiles over the edge, and without."""
+    over = construct(expression, device, top=PLANS).plans
+    with dividing_tiles_alone():
+        plain = construct(expression, device, top=PLANS).plans
+    return (over, build), (plain, build)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(beside(None, __doc__, OPERATORS, ("over the edge", "dividing"), both))

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..te.numbering import dtype_of_node
+from ..te.numbering import PARTS, dtype_of_node
 
 SERIAL, PARALLEL = 0, 1
 #: Statements that bind a name, of either line.
@@ -151,6 +151,8 @@ def with_body(loop: Any, body: Any, tir: Any, trips: Any = None) -> Any:
 
 def children(statement: Any) -> list[Any]:
     kind = kind_of(statement)
+    if kind in ("BufferStore", "Evaluate"):
+        return []
     if kind == "SeqStmt":
         return list(statement.seq)
     if kind == "IfThenElse":
@@ -168,7 +170,7 @@ def loads_of(statement: Any) -> Iterator[Any]:
 
 def values_of(statement: Any) -> Iterator[Any]:
     """What a statement computes itself, but for where it stores it."""
-    for name in ("value", "condition"):
+    for name in _COMPUTED.get(kind_of(statement), ("value", "condition")):
         if (value := getattr(statement, name, None)) is not None:
             yield value
 
@@ -182,6 +184,17 @@ def access_of(load: Any) -> tuple[Any, list[Any]]:
     return (load.buffer if kind_of(load) == "BufferLoad" else load.source), list(load.indices)
 
 
+# What a statement computes, and what an expression is made of, by their kinds: TVM takes long to say that a node has
+# no such field.
+_COMPUTED = {
+    **dict.fromkeys(("BufferStore", "Evaluate", "LetStmt", "Bind", "AttrStmt"), ("value",)),
+    **dict.fromkeys(("IfThenElse", "AssertStmt", "Allocate"), ("condition",)),
+    **dict.fromkeys(("For", "SeqStmt"), ()),
+}
+_MADE_OF = {
+    **PARTS, "Ramp": ("base", "stride"), "Broadcast": ("value",), "Let": ("value", "body"), "Shuffle": (),
+    **dict.fromkeys(("Var", "SizeVar", "IntImm", "FloatImm", "StringImm"), ()),
+}  # fmt: skip
 _FIELDS = ("a", "b", "value", "condition", "true_value", "false_value", "base", "stride", "body")
 
 
@@ -189,15 +202,14 @@ def parts_of(expression: Any) -> Iterator[Any]:
     """An expression and all in it."""
     yield expression
     kind = kind_of(expression)
+    inside: list[Any]
     if is_load(expression):
         inside = list(expression.indices)
-    elif hasattr(expression, "args") and hasattr(expression, "op"):
+    elif kind == "Call":
         inside = list(expression.args)
-    elif kind in ("IntImm", "FloatImm", "StringImm"):
-        return
     else:
-        inside = [p for name in _FIELDS if not isinstance(p := getattr(expression, name, None), (int, type(None)))]
-        inside += list(getattr(expression, "vectors", ()))
+        inside = [p for name in _MADE_OF.get(kind, _FIELDS) if (p := getattr(expression, name, None)) is not None]
+        inside += list(expression.vectors) if kind == "Shuffle" else []
     for part in inside:
         yield from parts_of(part)
 
