@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 from .conditions import below_zero, conjuncts
@@ -30,10 +31,13 @@ class Row:
     ----------
     home : For
     vectors : list of Lanes
+    made : dict
+        What each is in a kind of tiles, by the variable of its loop over lanes and the first trip of the kind.
     """
 
     home: Any
     vectors: list[Lanes] = field(default_factory=list)
+    made: dict[tuple[int, int], Any] = field(default_factory=dict)
 
     def known(self, trip: int) -> dict[int, int]:
         """What is known in one trip of the loop."""
@@ -46,8 +50,13 @@ class Row:
     def computes(self) -> bool:
         """Whether all of it can be said in vectors, of not too many kinds of tiles."""
         kinds = self.kinds()
-        known = [self.known(first) for first, _ in kinds]
-        return len(kinds) <= KINDS and all(_computes(lanes, k) for k in known for lanes in self.vectors)
+        if len(kinds) > KINDS:
+            return False
+        for (first, _), lanes in product(kinds, self.vectors):
+            if (made := _computed(lanes, self.known(first))) is None:
+                return False
+            self.made[hash(lanes.loop.loop_var), first] = made
+        return True
 
     def _lanes(self, trip: int) -> list[Any]:
         """The lanes of which each condition holds in one trip."""
@@ -72,16 +81,16 @@ def with_padded_vectors(body: Any, dialect: Dialect) -> Any | None:
     def one(loop: Any) -> Any | None:
         key = hash(loop.loop_var)
         if key in alone:
-            return _computed(alone[key], {})
+            return alone[key]
         return _in_kinds(loop, rows[key], dialect) if key in rows else None
 
     return dialect.with_loops(body, one)
 
 
-def _found(body: Any, dialect: Dialect) -> tuple[dict[int, Lanes], dict[int, Row]]:
-    """Vectors in which every choice is known, and loops whose trips tell, by their variables."""
+def _found(body: Any, dialect: Dialect) -> tuple[dict[int, Any], dict[int, Row]]:
+    """Vectors, as they are stored, in which every choice is known, and loops whose trips tell, by their variables."""
     memory, named = Memory.of_body(body), names_of(body)
-    alone: dict[int, Lanes] = {}
+    alone: dict[int, Any] = {}
     rows: dict[int, Row] = {}
     plain: list[tuple[tuple[int, int], Lanes]] = []
     tiles: set[tuple[int, int]] = set()  # the loop around vectors, and their length
@@ -92,8 +101,8 @@ def _found(body: Any, dialect: Dialect) -> tuple[dict[int, Lanes], dict[int, Row
         tile = hash(loops[-2].loop_var) if len(loops) > 1 else 0, lanes.lanes
         if not any(called(part) == CHOICE for part in parts_of(lanes.store.value)):
             plain.append((tile, lanes))
-        elif _computes(lanes, {}):
-            alone[hash(lanes.loop.loop_var)] = lanes
+        elif (made := _computed(lanes, {})) is not None:
+            alone[hash(lanes.loop.loop_var)] = made
             tiles.add(tile)
         elif (home := _home(lanes, loops[:-1])) is not None:
             row = rows.setdefault(hash(home.loop_var), Row(home))
@@ -101,8 +110,8 @@ def _found(body: Any, dialect: Dialect) -> tuple[dict[int, Lanes], dict[int, Row
             tiles.add(tile)
     rows = {key: row for key, row in rows.items() if row.computes()}
     for tile, lanes in plain:  # TVM told their lanes apart too, and found out later that nothing is to choose
-        if tile in tiles and _computes(lanes, {}):
-            alone[hash(lanes.loop.loop_var)] = lanes
+        if tile in tiles and (made := _computed(lanes, {})) is not None:
+            alone[hash(lanes.loop.loop_var)] = made
     return alone, rows
 
 
@@ -126,27 +135,18 @@ def _conditions(lanes: Lanes) -> Iterator[Any]:
     return (part.args[0] for part in parts_of(lanes.store.value) if called(part) == CHOICE)
 
 
-def _computed(lanes: Lanes, known: Mapping[int, int]) -> Any:
-    return lanes.vectors.all_of(known=known).store(lanes.store)
-
-
-def _computes(lanes: Lanes, known: Mapping[int, int]) -> bool:
+def _computed(lanes: Lanes, known: Mapping[int, int]) -> Any | None:
+    """All lanes stored at once; None where that cannot be said."""
     try:
-        _computed(lanes, known)
+        return lanes.vectors.all_of(known=known).store(lanes.store)
     except Scalar:
-        return False
-    return True
+        return None
 
 
 def _in_kinds(loop: Any, row: Row, dialect: Dialect) -> Any:
     """The loop over the tiles of a row, one after the other for each kind of them."""
-    inside = {hash(lanes.loop.loop_var): lanes for lanes in row.vectors}
 
     def of_trip(trip: int) -> Any:
-        def vector(lane: Any) -> Any | None:
-            lanes = inside.get(hash(lane.loop_var))
-            return None if lanes is None else _computed(lanes, row.known(trip))
-
-        return dialect.with_loops(loop.body, vector)
+        return dialect.with_loops(loop.body, lambda lane: row.made.get((hash(lane.loop_var), trip)))
 
     return in_order(list(copies(loop, row.kinds(), of_trip, dialect)), dialect.tir)
