@@ -39,6 +39,8 @@ OVERLAP = 8
 # with one load more take 1.28 of the multiply-adds' cycles, 7 with 8 loads 1.35; with vectors of 512 bits, LLVM 22: 28
 # and 14 with one load more 1.09 and 1.12, with 16 and 9 loads 1.03 and 1.04).
 PORTS = 4
+# Seconds to enter a function that runs on the calling thread alone.
+SERIAL_LAUNCH = 0.2e-6
 # Share of a cache level's time that prefetching does not hide behind arithmetic.
 EXPOSED = 0.15
 # Slots of a vector instruction. 'exp' is a polynomial or a quotient of two, 'sqrt' with the division by it (measured on
@@ -48,6 +50,11 @@ INSTRUCTIONS = {
 }  # fmt: skip
 # Cycles of log, sin and the like, an element: calls, whatever the vectors around them (measured: 5 to 12).
 CALL = 8.0
+
+
+def launch_seconds(device: DeviceSpec, chunks: int) -> float:
+    """What it takes to begin a kernel of so many parallel tasks."""
+    return device.launch_overhead_us * 1e-6 if chunks > 1 else SERIAL_LAUNCH
 
 
 def instructions(*several: Ops) -> float:
@@ -408,7 +415,7 @@ def tiled_estimate(
             if cycles > worst:
                 worst, bound = cycles, name
         below = name
-    launch = device.launch_overhead_us * 1e-6
+    launch = launch_seconds(device, chunks)
     seconds = busiest * max(worst, core + exposed) * rates.cycle + launch
     outputs = prod(g.extents[i] for i in g.spatial)
     after = outputs * g.output_bytes + g.epilogue_bytes if stored is None else stored

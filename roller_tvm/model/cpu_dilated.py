@@ -5,7 +5,17 @@ from __future__ import annotations
 from math import ceil, prod
 
 from ..device import DeviceSpec
-from .cpu import CALL, EXPOSED, TILE_OVERHEAD, CpuRates, epilogue_cycles, instructions, prologues, vectors
+from .cpu import (
+    CALL,
+    EXPOSED,
+    TILE_OVERHEAD,
+    CpuRates,
+    epilogue_cycles,
+    instructions,
+    launch_seconds,
+    prologues,
+    vectors,
+)
 from .cpu_window import SPILLED
 from .estimate import LevelTime, ProgramEstimate
 from .geometry import Geometry, Operand, Tile
@@ -94,7 +104,7 @@ def dilated_estimate(
             name, rate = cache, cache_rate
             break
     memory = moved / chunks / rate
-    seconds = busiest * max(memory, core + EXPOSED * memory) * rates.cycle + device.launch_overhead_us * 1e-6
+    seconds = busiest * max(memory, core + EXPOSED * memory) * rates.cycle + launch_seconds(device, chunks)
     return ProgramEstimate(
         seconds, core * chunks / device.units * rates.cycle,
         (LevelTime(name, moved, moved / device.units / rate * rates.cycle),),

@@ -14,6 +14,7 @@ from .cpu import (
     calls_of,
     epilogue_slots,
     instructions,
+    launch_seconds,
     left_over,
     prologue_slots,
 )
@@ -23,8 +24,6 @@ from .geometry import Geometry
 # Cycles to begin a stage of a chunk: its address, and loops whose trips are known (measured on Zen 3, LLVM 10: copies
 # in chunks of 4 and 8 elements take 5 cycles each, rows of 32 elements of softmax, in five stages, 115).
 STAGE_OVERHEAD = 4
-# Seconds to enter a function that runs on the calling thread alone.
-SERIAL_LAUNCH = 0.2e-6
 
 
 def block(extent: int) -> int:
@@ -135,8 +134,7 @@ def streamed(
     busiest = ceil(chunks / device.units) / chunks
     memory = moved * busiest / rate
     core = cycles * busiest
-    overhead = device.launch_overhead_us * 1e-6 if chunks > 1 else SERIAL_LAUNCH
-    seconds = max(memory, core) * rates.cycle + overhead
+    seconds = max(memory, core) * rates.cycle + launch_seconds(device, chunks)
     return ProgramEstimate(
         seconds, core * rates.cycle, (LevelTime(level, moved, moved / (rate * units) * rates.cycle),),
         level if memory > core else "call" if 2 * together.calls > cycles else "compute", flops, chunks,

@@ -14,6 +14,7 @@ from .cpu import (
     calls_of,
     epilogue_cycles,
     instructions,
+    launch_seconds,
     prologue_slots,
     through,
     vectors,
@@ -152,7 +153,7 @@ def window_estimate(
             moved = float(tiles * use.loads * device.vector_bytes)
         levels.append(LevelTime(name, moved * chunks, moved * chunks / device.units / rate * rates.cycle))
         below = name
-    launch = device.launch_overhead_us * 1e-6
+    launch = launch_seconds(device, chunks)
     seconds = busiest * max(worst, core + exposed) * rates.cycle + launch
     outputs = prod(g.extents[i] for i in g.spatial)
     everything = sum(op.source_bytes for op in g.operands) + outputs * g.output_bytes + g.epilogue_bytes
