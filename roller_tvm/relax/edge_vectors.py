@@ -1,7 +1,8 @@
 """EdgeVectors: kernels for CPUs check once a tile, not lane by lane, whether a vector stands over an edge.
 
 TVM computes a vector that may stand over the edge of an axis one element at a time, 521 columns in vectors of 16 for
-instance: that takes twenty times as long as whole vectors.
+instance: that takes twenty times as long as whole vectors. The same goes for vectors that reach into padding, and for
+those of every second element.
 """
 
 from __future__ import annotations

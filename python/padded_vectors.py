@@ -1,0 +1,54 @@
+#!/usr/bin/env python3
+"""What vectors into padding and of every second element bring: plans that count on them beside plans that TVM builds.
+
+    .venv/relay/bin/python python/padded_vectors.py            # every operator below; likewise on the Relax line
+    .venv/relax/bin/python python/padded_vectors.py pool       # those whose words hold one of these
+
+Of each operator the two plans that are predicted fastest are built, as ``plan_costs.py`` builds them, and the two that
+are where TVM alone builds, by it alone; answers are compared with those of TVM's default build. The four kernels are
+timed in turns: medians of the rounds.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from plans_beside import PLANS, beside  # noqa: E402
+
+from roller_tvm.plan import construct  # noqa: E402
+from roller_tvm.tvm_env import line  # noqa: E402
+
+#: Pooling and convolutions as ONNX has them: channels first, so that vectors lie along rows of the image.
+OPERATORS = (
+    "max_pool2d_nchw n=1 c=64 h=112 w=112 k=3 stride=2 padding=1", "max_pool2d_nchw n=1 c=64 h=112 w=112 k=2 stride=2",
+    "avg_pool2d_nchw n=1 c=192 h=35 w=35 k=3 padding=1", "avg_pool2d_nchw n=1 c=64 h=28 w=28 k=3 padding=1",
+    "depthwise_conv2d_nchw n=1 c=144 h=56 w=56 k=3 padding=1",
+    "depthwise_conv2d_nchw n=1 c=96 h=112 w=112 k=3 stride=2 padding=1",
+    "depthwise_conv2d_nchw n=1 c=576 h=14 w=14 k=3 padding=1",
+    "depthwise_conv2d_nchw n=1 c=240 h=28 w=28 k=5 stride=2 padding=2",
+    "conv2d_nchw n=1 c=64 h=56 w=56 f=128 k=3 stride=2 padding=1", "conv2d_nchw n=1 c=256 h=56 w=56 f=512 k=1 stride=2",
+    "conv2d_nchw n=1 c=3 h=224 w=224 f=64 k=7 stride=2 padding=3",
+)  # fmt: skip
+
+
+def both(expression: Any, device: Any, build: Callable[[Any], Any]) -> Any:
+    """Plans that count on whole vectors, and plans for TVM alone."""
+    module = import_module(f"roller_tvm.{line()}.edge_vectors")
+
+    def by_tvm(plan: Any) -> Any:
+        with patch.object(module, "REWRITINGS", ()):
+            return build(plan)
+
+    ours = construct(expression, device, top=PLANS).plans
+    return (ours, build), (construct(expression, device.built_by_tvm(), top=PLANS).plans, by_tvm)
+
+
+if __name__ == "__main__":
+    sys.exit(beside(None, __doc__, OPERATORS, ("whole", "as TVM builds"), both))
