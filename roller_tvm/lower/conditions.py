@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .flat_loops import Sum, called, kind_of, number_of, parts_of, sum_of
+from .flat_loops import Sum, called, counts, kind_of, number_of, parts_of, sum_of
 
 
 def conjuncts(condition: Any) -> Iterator[Any]:
@@ -24,11 +24,13 @@ def below_zero(condition: Any, named: Mapping[int, Any], lane: Any) -> Sum | Non
 
     Where a whole number divides the rest of it, TVM has divided: ``4 t + n // 4 < 25`` is ``16 t + n < 100``.
     """
-    if kind_of(condition) not in ("LT", "LE"):
+    if kind_of(condition) not in ("LT", "LE") or not counts(condition.a) or not counts(condition.b):
         return None
     sides = condition.a, condition.b
-    quotients = {hash(part): n for side in sides for part in parts_of(side) if (n := _divisor(part, lane))}
-    if len(set(quotients.values())) > 1:
+    parts = [part for side in sides for part in parts_of(side)]
+    divided = [(hash(part), n) for part in parts if (n := _divisor(part, lane))]
+    quotients = dict(divided)
+    if len(set(quotients.values())) > 1 or divided and sum(hash(part) == hash(lane) for part in parts) > len(divided):
         return None
     a, b = (sum_of(side, {**named, **dict.fromkeys(quotients, lane)}, {hash(lane)}) for side in sides)
     if a is None or b is None:
@@ -46,10 +48,12 @@ def _divisor(node: Any, lane: Any) -> int:
     if kind_of(node) != "FloorDiv" and not shifted:
         return 0
     value, by = node.args if shifted else (node.a, node.b)
-    while kind_of(value) == "Cast":
+    while kind_of(value) == "Cast" and counts(value) and counts(value.value):
         value = value.value
     number = number_of(by)
-    return 0 if hash(value) != hash(lane) or number is None else 1 << number if shifted else number
+    if hash(value) != hash(lane) or number is None or number < 0:
+        return 0
+    return 1 << number if shifted else number
 
 
 def all_of(conditions: list[Any], tir: Any) -> Any:

@@ -109,14 +109,21 @@ def sum_of(index: Any, named: Mapping[int, Any], variables: set[int]) -> Sum | N
         if b.is_number:
             return Sum().plus(a, b.number)
         return Sum().plus(b, a.number) if a.is_number else None
-    if kind == "Cast":
+    if kind == "Cast" and counts(index) and counts(index.value):
         return sum_of(index.value, named, variables)
     if hash(index) in named:
-        return sum_of(named[hash(index)], named, variables)
+        if not any(map(is_load, parts_of(named[hash(index)]))):
+            return sum_of(named[hash(index)], named, variables)
+        return Sum(0, {hash(index): (index, 1)})  # what is read under a name may be written since
     inside = {hash(node) for node in parts_of(index)}
     if kind not in ("Var", "SizeVar") and inside & (variables | set(named)):
         return None
     return Sum(0, {hash(index): (index, 1)})
+
+
+def counts(expression: Any) -> bool:
+    """Whether an expression is of whole numbers that no index wraps around."""
+    return dtype_of_node(expression) in ("int32", "int64")
 
 
 def nests(statement: Any, loops: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Any]]:
@@ -221,6 +228,12 @@ def kind_of(node: Any) -> str:
 def called(node: Any) -> str:
     """What an expression calls, without the prefix that a line gives it; '' where it calls nothing."""
     return str(getattr(node.op, "name", "")).rsplit(".", 1)[-1] if kind_of(node) == "Call" else ""
+
+
+def bits_of(expression: Any) -> int:
+    """Bits of one number, by the type's name."""
+    found = re.search(r"\d+", dtype_of_node(expression))
+    return int(found[0]) if found else 8
 
 
 def is_vector(expression: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -111,48 +111,42 @@ class Vectors:
             return self.dialect.call(self._dtype(node), node.op, [condition, *map(self._whole, (chosen, other))])
         if (lanes := self.lanes_that_hold(condition)) is None:
             return self._both(node)
-        first, last = self.within or (0, self.lanes)
-        first, last = max(first, lanes[0]), min(last, lanes[1])
+        begin, end = self.within or (0, self.lanes)
+        first, last = max(begin, lanes[0]), min(end, lanes[1])
         if first >= last:
             return self._whole(other)
         value, tir = replace(self, within=(first, last))._whole(chosen), self.dialect.tir
-        if lanes != (0, self.lanes):
-            if divides(chosen):
-                raise Scalar
-            places = [n if first <= n < last else self.lanes + n for n in range(self.lanes)]
-            value = tir.Shuffle([value, self._whole(other)], [tir.const(n, "int32") for n in places])
         alike = [check for check in conjuncts(condition) if not self._differs(check)]
+        if (first, last) != (begin, end):
+            value = self._joined(node, value, (first, last), bool(alike))
         if not alike:
             return value
         return self.dialect.call(self._dtype(node), node.op, [all_of(alike, tir), value, self._whole(other)])
+
+    def _joined(self, node: Any, value: Any, lanes: tuple[int, int], guarded: bool) -> Any:
+        """One choice in these lanes, the other in the rest: of each nothing is read, or divided, in other lanes."""
+        _, chosen, other = node.args
+        (first, last), (begin, end) = lanes, self.within or (0, self.lanes)
+        plain = not any(is_load(part) or kind_of(part) == "Call" for part in parts_of(other))
+        if divides(chosen) or divides(other) or not plain and (guarded or begin < first and last < end):
+            raise Scalar
+        rest = self if plain else replace(self, within=(begin, first) if begin < first else (last, end))
+        tir, places = self.dialect.tir, [n if first <= n < last else self.lanes + n for n in range(self.lanes)]
+        return tir.Shuffle([value, rest._whole(other)], [tir.const(n, "int32") for n in places])
 
     def lanes_that_hold(self, condition: Any) -> tuple[int, int] | None:
         """The first lane of which a condition holds, and the one after the last: as far as it differs between lanes.
 
         None where that is not known.
         """
-        first, last = 0, self.lanes
-        for check in conjuncts(condition):
-            if not self._differs(check):
-                continue
-            below = below_zero(check, self.named, self.lane)
-            number, step = (None, 0) if below is None else (self._number(below), below.of(self.lane))
-            if number is None or not step:
-                return None
-            if step > 0:  # number + step * lane < 0
-                last = min(last, -(number // step))
-            else:
-                first = max(first, number // -step + 1)
-        return (first, last) if first < last else (0, 0)
+        sums = self.differing(condition)
+        return None if sums is None else held(sums, self.lane, self.lanes, self.known)
 
-    def _number(self, place: Sum) -> int | None:
-        """What a sum is in the first lane, by what is known."""
-        found = place.number
-        for at, (_, count) in place.without(self.lane).terms.items():
-            if count and at not in self.known:
-                return None
-            found += count * self.known.get(at, 0)
-        return found
+    def differing(self, condition: Any) -> list[Sum] | None:
+        """What is below 0 where a condition holds, of each part of it that differs between lanes; None: not known."""
+        checks = [check for check in conjuncts(condition) if self._differs(check)]
+        sums = [below_zero(check, self.named, self.lane) for check in checks]
+        return None if None in sums else [below for below in sums if below is not None]
 
     def _both(self, node: Any) -> Any:
         """Both computed: where neither reads what the condition does not, or divides whole numbers."""
@@ -218,6 +212,25 @@ class Vectors:
         tir = self.dialect.tir
         begin = at.without(self.lane).plus(Sum(offset)).expression(tir)
         return tir.Ramp(begin, tir.const(step, dtype_of_node(begin)), lanes) if lanes > 1 else begin
+
+
+def held(sums: Iterable[Sum], lane: Any, lanes: int, known: Mapping[int, int]) -> tuple[int, int] | None:
+    """The first lane in which all of the sums are below 0, and the one after the last; None where that is not known."""
+    first, last = 0, lanes
+    for below in sums:
+        step, number = below.of(lane), below.number
+        for at, (_, count) in below.terms.items():
+            if count and at != hash(lane):
+                if at not in known:
+                    return None
+                number += count * known[at]
+        if not step:
+            return None
+        if step > 0:  # number + step * lane < 0
+            last = min(last, -(number // step))
+        else:
+            first = max(first, number // -step + 1)
+    return (first, last) if first < last else (0, 0)
 
 
 def _always_read(value: Any) -> Iterator[Any]:

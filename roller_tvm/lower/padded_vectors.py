@@ -9,18 +9,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import product
 from typing import Any
 
-from .conditions import below_zero, conjuncts
 from .dialect import Dialect
-from .flat_loops import CHOICE, SERIAL, Memory, called, in_order, names_of, nests, number_of, parts_of
-from .flat_vectors import Scalar
+from .flat_loops import (
+    CHOICE,
+    SERIAL,
+    Memory,
+    called,
+    in_order,
+    kind_of,
+    names_of,
+    nests,
+    number_of,
+    parts_of,
+    statements,
+)
+from .flat_vectors import Scalar, held
 from .peeled import copies, runs
 from .scalar_lanes import Lanes, lanes_of
 
 #: Kinds of tiles along an axis: more would be as many copies of the code.
 KINDS = 5
+#: Tiles along an axis that are looked at.
+TRIPS = 1 << 14
 
 
 @dataclass
@@ -43,25 +57,27 @@ class Row:
         """What is known in one trip of the loop."""
         return {hash(self.home.loop_var): trip}
 
+    @cached_property
     def kinds(self) -> list[tuple[int, int]]:
         """Tiles alike, one after the other: the trip of the first, and the one after that of the last."""
-        return runs([self._lanes(trip) for trip in range(int(self.home.extent))])
+        trips = int(self.home.extent)
+        sums = [(ls, ls.vectors.differing(part)) for ls in self.vectors for part in _conditions(ls)]
+        if trips > TRIPS:
+            return [(trip, trip + 1) for trip in range(TRIPS)]
+        return runs([
+            [None if of is None else held(of, ls.loop.loop_var, ls.lanes, self.known(trip)) for ls, of in sums]
+            for trip in range(trips)
+        ])  # fmt: skip
 
     def computes(self) -> bool:
         """Whether all of it can be said in vectors, of not too many kinds of tiles."""
-        kinds = self.kinds()
-        if len(kinds) > KINDS:
+        if len(self.kinds) > KINDS:
             return False
-        for (first, _), lanes in product(kinds, self.vectors):
+        for (first, _), lanes in product(self.kinds, self.vectors):
             if (made := _computed(lanes, self.known(first))) is None:
                 return False
             self.made[hash(lanes.loop.loop_var), first] = made
         return True
-
-    def _lanes(self, trip: int) -> list[Any]:
-        """The lanes of which each condition holds in one trip."""
-        vectors = [(lanes, lanes.vectors.all_of(known=self.known(trip))) for lanes in self.vectors]
-        return [found.lanes_that_hold(condition) for lanes, found in vectors for condition in _conditions(lanes)]
 
 
 def with_padded_vectors(body: Any, dialect: Dialect) -> Any | None:
@@ -108,7 +124,7 @@ def _found(body: Any, dialect: Dialect) -> tuple[dict[int, Any], dict[int, Row]]
             row = rows.setdefault(hash(home.loop_var), Row(home))
             row.vectors.append(lanes)
             tiles.add(tile)
-    rows = {key: row for key, row in rows.items() if row.computes()}
+    rows = {key: row for key, row in rows.items() if not _inside(row.home) & set(rows) and row.computes()}
     for tile, lanes in plain:  # TVM told their lanes apart too, and found out later that nothing is to choose
         if tile in tiles and (made := _computed(lanes, {})) is not None:
             alone[hash(lanes.loop.loop_var)] = made
@@ -119,15 +135,18 @@ def _home(lanes: Lanes, loops: tuple[Any, ...]) -> Any | None:
     """The serial loop whose trips tell which lanes are padding; None where it is not one alone."""
     unknown: set[int] = set()
     for condition in _conditions(lanes):
-        for check in conjuncts(condition):
-            below = below_zero(check, lanes.vectors.named, lanes.loop.loop_var)
-            if below is None:
-                return None
-            unknown |= below.without(lanes.loop.loop_var).variables() if below.of(lanes.loop.loop_var) else set()
+        if (sums := lanes.vectors.differing(condition)) is None:
+            return None
+        unknown |= {variable for below in sums for variable in below.without(lanes.loop.loop_var).variables()}
     around = [loop for loop in loops if hash(loop.loop_var) in unknown]
     if len(unknown) != 1 or len(around) != 1 or int(around[0].kind) != SERIAL:
         return None
     return around[0] if number_of(around[0].min) == 0 and number_of(around[0].extent) else None
+
+
+def _inside(home: Any) -> set[int]:
+    """Variables of the loops within one."""
+    return {hash(node.loop_var) for node in statements(home.body) if kind_of(node) == "For"}
 
 
 def _conditions(lanes: Lanes) -> Iterator[Any]:
@@ -149,4 +168,4 @@ def _in_kinds(loop: Any, row: Row, dialect: Dialect) -> Any:
     def of_trip(trip: int) -> Any:
         return dialect.with_loops(loop.body, lambda lane: row.made.get((hash(lane.loop_var), trip)))
 
-    return in_order(list(copies(loop, row.kinds(), of_trip, dialect)), dialect.tir)
+    return in_order(list(copies(loop, row.kinds, of_trip, dialect)), dialect.tir)

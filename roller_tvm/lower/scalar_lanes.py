@@ -17,6 +17,7 @@ from .flat_loops import (
     Memory,
     Sum,
     access_of,
+    bits_of,
     in_order,
     kind_of,
     loads_of,
@@ -26,6 +27,9 @@ from .flat_loops import (
 )
 from .flat_vectors import Scalar, Vectors, divides
 from .strided import pieces
+
+#: Bits of the longest vector that a plan may have, four registers: a longer loop is none that TVM has taken apart.
+LONGEST = 4 * 512
 
 
 @dataclass(frozen=True)
@@ -115,9 +119,10 @@ class Lanes:
 def lanes_of(loop: Any, named: Mapping[int, Any], memory: Memory, dialect: Dialect) -> Lanes | None:
     """A loop that computes independent neighbours one by one, checked or not; None if it is not that."""
     number, variable = number_of(loop.extent), {hash(loop.loop_var)}
-    *checks, store = [node for node in statements(loop.body) if kind_of(node) not in (*LETS, "SeqStmt")]
-    if number_of(loop.min) != 0 or number is None or number < 2:
+    nodes = [node for node in statements(loop.body) if kind_of(node) not in (*LETS, "SeqStmt")]
+    if number_of(loop.min) != 0 or number is None or number < 2 or not nodes:
         return None
+    *checks, store = nodes
     if kind_of(store) != "BufferStore" or len(store.indices) != 1:
         return None
     if any(kind_of(check) != "IfThenElse" or check.else_case is not None for check in checks):
@@ -134,14 +139,16 @@ def lanes_of(loop: Any, named: Mapping[int, Any], memory: Memory, dialect: Diale
     at = sum_of(store.indices[0], named, variable)
     if at is None or at.of(loop.loop_var) != 1:
         return None
+    for let in reversed([node for node in statements(loop.body) if kind_of(node) in LETS]):
+        store = dialect.substituted(store, let.var, let.value)
+        others = [dialect.substituted(condition, let.var, let.value) for condition in others]
+    if number * bits_of(store.value) > LONGEST:
+        return None
     for load in loads_of(store):
         buffer, indices = access_of(load)
         read = sum_of(indices[0], named, variable) if len(indices) == 1 else None
         if memory.of(buffer) == memory.of(store.buffer) and (read is None or not read.same(at)):
             return None
-    for let in reversed([node for node in statements(loop.body) if kind_of(node) in LETS]):
-        store = dialect.substituted(store, let.var, let.value)
-        others = [dialect.substituted(condition, let.var, let.value) for condition in others]
     vectors = Vectors(loop.loop_var, number, dialect, named)
     tile = None if place is None else place.without(loop.loop_var)
     return Lanes(loop, number, tile, tuple(others), store, at, memory.of(store.buffer), vectors)

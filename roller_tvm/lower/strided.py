@@ -38,6 +38,8 @@ class Strided:
     def vector(self, load: Callable[[int, int, int], Any]) -> Any:
         """The lanes, where `load` makes a load of (elements from lane 0's, elements apart, number)."""
         near = 1 <= self.step <= NEAR
+        if self.within[0] >= self.within[1]:  # nothing comes of any
+            return self.tir.Broadcast(self.tir.const(0, dtype_of_node(load(0, 1, 1))), self.lanes)
         if self.within == (0, self.lanes) and (self.step == 1 or not near or self.lanes < SHORTEST):
             return load(0, self.step, self.lanes)
         first, last = self.within
@@ -79,6 +81,8 @@ def with_strided_vectors(body: Any, dialect: Dialect) -> Any | None:
             return None
         step, lanes = number_of(at.stride), number_of(at.lanes)
         if step is None or lanes is None or not 1 < step <= NEAR or lanes < SHORTEST:
+            return None
+        if getattr(node, "predicate", None) is not None:
             return None
 
         def load(offset: int, apart: int, width: int) -> Any:

@@ -219,7 +219,7 @@ def register_use(
             loads += number
             once += number if number == accumulators else 0
         else:
-            near = picked and op.stride_of(last) <= NEAR
+            near = picked and 1 <= op.stride_of(last) <= NEAR
             slots = vector_slots(op.stride_of(last), tile[last] // wide) if near else lanes * GATHERED_SLOTS
             gathers, gathered = gathers + number * slots, gathered + number
     return RegisterUse(accumulators, loads, broadcasts, gathers, held, gathered, once)

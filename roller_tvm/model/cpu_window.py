@@ -80,9 +80,9 @@ def window_use(geometry: Geometry, tile: Tile, rates: CpuRates, chunk: Tile | No
         kept = max(kept, number if sliding else 0)
         elements = number if last is None else number * tile[last] // wide
         step = op.stride_of(last) if last is not None and last in op.axes and not op.constant else 1
-        if last in op.guard_axes and not (told and step <= NEAR):
+        if last in op.guard_axes and not (told and 1 <= step <= NEAR):
             checked += elements
-        elif step == 1 or rates.edge_vectors and step <= NEAR:
+        elif step == 1 or rates.edge_vectors and 1 <= step <= NEAR:
             loads += number * vector_slots(step, elements // number)
         else:
             loads += elements
