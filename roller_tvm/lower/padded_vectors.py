@@ -19,7 +19,6 @@ from .flat_loops import (
     SERIAL,
     Memory,
     called,
-    in_order,
     kind_of,
     names_of,
     nests,
@@ -28,7 +27,7 @@ from .flat_loops import (
     statements,
 )
 from .flat_vectors import Scalar, held
-from .peeled import copies, runs
+from .peeled import in_parts, runs
 from .scalar_lanes import Lanes, lanes_of
 
 #: Kinds of tiles along an axis: more would be as many copies of the code.
@@ -60,13 +59,10 @@ class Row:
     @cached_property
     def kinds(self) -> list[tuple[int, int]]:
         """Tiles alike, one after the other: the trip of the first, and the one after that of the last."""
-        trips = int(self.home.extent)
         sums = [(ls, ls.vectors.differing(part)) for ls in self.vectors for part in _conditions(ls)]
-        if trips > TRIPS:
-            return [(trip, trip + 1) for trip in range(TRIPS)]
         return runs([
             [None if of is None else held(of, ls.loop.loop_var, ls.lanes, self.known(trip)) for ls, of in sums]
-            for trip in range(trips)
+            for trip in range(int(self.home.extent))
         ])  # fmt: skip
 
     def computes(self) -> bool:
@@ -139,9 +135,11 @@ def _home(lanes: Lanes, loops: tuple[Any, ...]) -> Any | None:
             return None
         unknown |= {variable for below in sums for variable in below.without(lanes.loop.loop_var).variables()}
     around = [loop for loop in loops if hash(loop.loop_var) in unknown]
-    if len(unknown) != 1 or len(around) != 1 or int(around[0].kind) != SERIAL:
+    if len(unknown) != 1 or len(around) != 1:
         return None
-    return around[0] if number_of(around[0].min) == 0 and number_of(around[0].extent) else None
+    home, trips = around[0], number_of(around[0].extent)
+    plain = int(home.kind) == SERIAL and number_of(home.min) == 0
+    return home if plain and trips and trips <= TRIPS else None
 
 
 def _inside(home: Any) -> set[int]:
@@ -168,4 +166,4 @@ def _in_kinds(loop: Any, row: Row, dialect: Dialect) -> Any:
     def of_trip(trip: int) -> Any:
         return dialect.with_loops(loop.body, lambda lane: row.made.get((hash(lane.loop_var), trip)))
 
-    return in_order(list(copies(loop, row.kinds, of_trip, dialect)), dialect.tir)
+    return in_parts(loop, row.kinds, of_trip, dialect)

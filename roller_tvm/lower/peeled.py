@@ -5,7 +5,7 @@ A choice between vectors is a branch, and LLVM carries vectors that fill no regi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ..te.numbering import dtype_of_node
@@ -46,15 +46,14 @@ def with_peeled_loops(body: Any, dialect: Dialect) -> Any | None:
         if kinds is None:
             return None
         found.append(loop)
-        parts = copies(loop, kinds, lambda trip: _chosen(loop, trip, named, dialect), dialect)
-        return in_order(list(parts), dialect.tir)
+        return in_parts(loop, kinds, lambda trip: _chosen(loop, trip, named, dialect), dialect)
 
     made = dialect.with_loops(body, one)
     return made if found else None
 
 
-def copies(loop: Any, kinds: list[tuple[int, int]], of_trip: Any, dialect: Dialect) -> Iterator[Any]:
-    """The loop in parts, one for each kind of its trips.
+def in_parts(loop: Any, kinds: list[tuple[int, int]], of_trip: Callable[[int], Any], dialect: Dialect) -> Any:
+    """A loop as a part for each kind of its trips, one after the other.
 
     Parameters
     ----------
@@ -67,13 +66,15 @@ def copies(loop: Any, kinds: list[tuple[int, int]], of_trip: Any, dialect: Diale
     dialect : Dialect
     """
     tir, dtype = dialect.tir, dtype_of_node(loop.loop_var)
+    parts: list[Any] = []
     for first, end in kinds:
         begin, made = tir.const(first, dtype), of_trip(first)
         if end == first + 1:
-            yield dialect.substituted(made, loop.loop_var, begin)
+            parts.append(dialect.substituted(made, loop.loop_var, begin))
         else:
             made = dialect.substituted(made, loop.loop_var, loop.loop_var + begin) if first else made
-            yield with_body(loop, made, tir, tir.const(end - first, dtype))
+            parts.append(with_body(loop, made, tir, tir.const(end - first, dtype)))
+    return in_order(parts, tir)
 
 
 def runs(of_trip: list[Any]) -> list[tuple[int, int]]:
