@@ -238,7 +238,7 @@ def test_each_kind_of_plan_is_among_those():
     kinds = set()
     names = (
         "conv nchw", "sum of rows", "relu", "max pool", "softmax", "transposed", "matmul of long rows",
-        "dense", "matmul of primes", "conv nhwc of primes, epilogue",
+        "batch_matmul", "matmul of primes", "conv nhwc of primes, epilogue",
     )  # fmt: skip
     for name in names:
         for plan in plans_of(PROGRAMS[name]()):
