@@ -9,6 +9,7 @@ from math import ceil, prod
 from ..device import DeviceSpec
 from ..device.frozen import FrozenMap
 from ..expr import TensorExpression
+from ..model.cpu import launch_seconds
 from ..model.estimate import ProgramEstimate
 from ..model.gpu import busiest_unit
 from ..model.occupancy import occupancy
@@ -126,7 +127,7 @@ def phase(plan: Plan, program: RProgram, estimate: ProgramEstimate, device: Devi
     are the limit, and each block takes its share. On a CPU an rTask is a chunk of a parallel loop, on a thread alone.
     """
     if device.kind == "cpu":
-        net = estimate.seconds - device.launch_overhead_us * 1e-6  # of a loop that is not parallel it may be no part
+        net = estimate.seconds - launch_seconds(device, estimate.blocks)
         chunk = (net if net > 0 else estimate.seconds) / ceil(estimate.blocks / device.units)
         return Phase(estimate.blocks, chunk, chunk)
     busiest, _ = busiest_unit(device, estimate.blocks, max(1, estimate.occupancy))

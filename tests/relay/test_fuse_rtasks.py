@@ -270,7 +270,7 @@ CPU = "llvm -mcpu=core-avx2 -num-cores=2"
 
 @pytest.fixture
 def cpu():
-    """Two threads; opening a region takes as long as these operators."""
+    """Two threads; opening a region takes a good part of what these operators do."""
     return replace(cpu_device(), units=2, launch_overhead_us=0.5)
 
 
@@ -297,9 +297,9 @@ def on_cpu(net, mod, cpu, tmp_path, auto_scheduler):
 def test_small_products_side_by_side_on_a_cpu(cpu, tmp_path):
     """Equal ones, one of several stages, one that others read too."""
     net = Net()
-    x = relay.var("x", shape=(8, 32))
-    q, k, v = (relay.nn.dense(x, net.weight(n, 32, 32)) for n in "qkv")
-    mod = net.module(relay.Tuple([relay.nn.softmax(q) + k, relay.nn.dense(q, net.weight("o", 16, 32)), v]))
+    x = relay.var("x", shape=(64, 64))
+    q, k, v = (relay.nn.dense(x, net.weight(n, 64, 64)) for n in "qkv")
+    mod = net.module(relay.Tuple([relay.nn.softmax(q) + k, relay.nn.dense(q, net.weight("o", 16, 64)), v]))
     fused, fusion = on_cpu(net, mod, cpu, tmp_path, True)
     together = [{n for n, _ in p.kernels} for plan in fusion.plans for p in plan.parts if p.program]
     assert any(sum(n.startswith("nn_dense") for n in names) == 3 for names in together), str(fusion)
@@ -371,16 +371,16 @@ def test_a_second_run_gives_its_kernels_other_names():
 def test_parts_of_what_a_function_returns_come_after_it(cpu, tmp_path):
     """Of nested tuples; without an order of them two plans wait for each other."""
     net = Net()
-    p = relay.var("p", shape=(4, 32))
+    p = relay.var("p", shape=(64, 64))
     called = relay.GlobalVar("called")
     mod = tvm.IRModule()
     mod[called] = relay.Function([p], relay.Tuple([relay.Tuple([relay.tanh(p), p + p]), relay.exp(p)]))
     mod.update(relay.transform.InferType()(mod))
-    x = relay.var("x", shape=(4, 32))
-    a, b = (relay.nn.dense(x, net.weight(n, 32, 32)) for n in "ab")
+    x = relay.var("x", shape=(64, 64))
+    a, b = (relay.nn.dense(x, net.weight(n, 64, 64)) for n in "ab")
     nested = relay.TupleGetItem(called(a), 0)
     inner = relay.TupleGetItem(nested, 1)
-    results = [relay.nn.dense(inner, net.weight("c", 32, 32)) + b, relay.nn.dense(inner, net.weight("d", 16, 32))]
+    results = [relay.nn.dense(inner, net.weight("c", 64, 64)) + b, relay.nn.dense(inner, net.weight("d", 16, 64))]
     body = relay.Tuple([*results, relay.TupleGetItem(called(a), 1)])
     mod["main"] = relay.Function(relay.analysis.free_vars(body), body)
     mod = relay.transform.InferType()(mod)
