@@ -54,4 +54,4 @@ def both(expression: Any, device: Any, build: Callable[[Any], Any]) -> Any:
 
 
 if __name__ == "__main__":
-    sys.exit(beside(None, __doc__, OPERATORS, ("over the edge", "dividing"), both))
+    sys.exit(beside(__doc__, OPERATORS, ("over the edge", "dividing"), both))

@@ -51,4 +51,4 @@ def both(expression: Any, device: Any, build: Callable[[Any], Any]) -> Any:
 
 
 if __name__ == "__main__":
-    sys.exit(beside(None, __doc__, OPERATORS, ("whole", "as TVM builds"), both))
+    sys.exit(beside(__doc__, OPERATORS, ("whole", "as TVM builds"), both))

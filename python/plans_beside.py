@@ -21,7 +21,6 @@ Kind = tuple[Sequence[Any], Callable[[Any], Built]]
 
 
 def beside(
-    argv: Sequence[str] | None,
     doc: str | None,
     operators: Sequence[str],
     names: tuple[str, str],
@@ -39,7 +38,7 @@ def beside(
     """
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("words", nargs="*", help="operators that hold one of these")
-    args = parser.parse_args(argv)
+    args = parser.parse_args()
     device = cpu_device()
     set_threads(device.units)
     ratios, wrong = [], 0

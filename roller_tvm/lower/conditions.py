@@ -54,11 +54,3 @@ def _divisor(node: Any, lane: Any) -> int:
     if hash(value) != hash(lane) or number is None or number < 0:
         return 0
     return 1 << number if shifted else number
-
-
-def all_of(conditions: list[Any], tir: Any) -> Any:
-    """What holds where all of them do."""
-    made = conditions[0]
-    for condition in conditions[1:]:
-        made = tir.And(made, condition)
-    return made

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..te.numbering import PARTS, dtype_of_node
-from .conditions import all_of, below_zero, conjuncts
+from .conditions import below_zero, conjuncts
 from .dialect import Dialect
 from .flat_loops import CHOICE, Sum, access_of, called, is_load, is_vector, kind_of, number_of, parts_of, sum_of
 from .strided import Strided
@@ -109,19 +109,21 @@ class Vectors:
         condition, chosen, other = node.args
         if not self._differs(condition):
             return self.dialect.call(self._dtype(node), node.op, [condition, *map(self._whole, (chosen, other))])
-        if (lanes := self.lanes_that_hold(condition)) is None:
+        sums = self.differing(condition)
+        lanes = None if sums is None else held(sums, self.lane, self.lanes, self.known)
+        if lanes is None:
             return self._both(node)
         begin, end = self.within or (0, self.lanes)
         first, last = max(begin, lanes[0]), min(end, lanes[1])
         if first >= last:
             return self._whole(other)
-        value, tir = replace(self, within=(first, last))._whole(chosen), self.dialect.tir
+        value = replace(self, within=(first, last))._whole(chosen)
         alike = [check for check in conjuncts(condition) if not self._differs(check)]
         if (first, last) != (begin, end):
             value = self._joined(node, value, (first, last), bool(alike))
         if not alike:
             return value
-        return self.dialect.call(self._dtype(node), node.op, [all_of(alike, tir), value, self._whole(other)])
+        return self.dialect.call(self._dtype(node), node.op, [self.dialect.tir.all(*alike), value, self._whole(other)])
 
     def _joined(self, node: Any, value: Any, lanes: tuple[int, int], guarded: bool) -> Any:
         """One choice in these lanes, the other in the rest: of each nothing is read, or divided, in other lanes."""
@@ -133,14 +135,6 @@ class Vectors:
         rest = self if plain else replace(self, within=(begin, first) if begin < first else (last, end))
         tir, places = self.dialect.tir, [n if first <= n < last else self.lanes + n for n in range(self.lanes)]
         return tir.Shuffle([value, rest._whole(other)], [tir.const(n, "int32") for n in places])
-
-    def lanes_that_hold(self, condition: Any) -> tuple[int, int] | None:
-        """The first lane of which a condition holds, and the one after the last: as far as it differs between lanes.
-
-        None where that is not known.
-        """
-        sums = self.differing(condition)
-        return None if sums is None else held(sums, self.lane, self.lanes, self.known)
 
     def differing(self, condition: Any) -> list[Sum] | None:
         """What is below 0 where a condition holds, of each part of it that differs between lanes; None: not known."""

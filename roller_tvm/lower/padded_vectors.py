@@ -61,8 +61,8 @@ class Row:
         """Tiles alike, one after the other: the trip of the first, and the one after that of the last."""
         sums = [(ls, ls.vectors.differing(part)) for ls in self.vectors for part in _conditions(ls)]
         return runs([
-            [None if of is None else held(of, ls.loop.loop_var, ls.lanes, self.known(trip)) for ls, of in sums]
-            for trip in range(int(self.home.extent))
+            [None if of is None else held(of, ls.loop.loop_var, ls.lanes, known) for ls, of in sums]
+            for known in map(self.known, range(int(self.home.extent)))
         ])  # fmt: skip
 
     def computes(self) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ..te.numbering import dtype_of_node
-from .conditions import all_of, below_zero, conjuncts
+from .conditions import below_zero, conjuncts
 from .dialect import Dialect
 from .flat_loops import (
     CHOICE,
@@ -115,7 +115,7 @@ def _chooses(node: Any) -> bool:
 def _number(check: Any, loop: Any, named: Mapping[int, Any]) -> tuple[int, int] | None:
     """What is below 0 where a condition holds: a number, and what each trip adds; None where it depends on more."""
     below = below_zero(check, named, loop.loop_var)
-    if below is None or below.variables() != {hash(loop.loop_var)} or not below.without(loop.loop_var).is_number:
+    if below is None or not below.of(loop.loop_var) or not below.without(loop.loop_var).is_number:
         return None
     return below.number, below.of(loop.loop_var)
 
@@ -135,6 +135,6 @@ def _chosen(loop: Any, trip: int, named: Mapping[int, Any], dialect: Dialect) ->
                 return other
         if not left:
             return chosen
-        return dialect.call(dtype_of_node(node), node.op, [all_of(left, dialect.tir), chosen, other])
+        return dialect.call(dtype_of_node(node), node.op, [dialect.tir.all(*left), chosen, other])
 
     return dialect.with_calls(loop.body, one)

@@ -30,23 +30,23 @@ class BeforeLlvm(Switch):
 
 def with_loops(statement: Any, rewritten: Callable[[Any], Any]) -> Any:
     """A statement with every loop rewritten but those of which `rewritten` says None; those inside of others first."""
-    from tvm import tir
-
-    return tir.stmt_functor.ir_transform(statement, None, rewritten, ["tir.For"])
+    return _with("tir.For", statement, rewritten)
 
 
 def with_loads(statement: Any, rewritten: Callable[[Any], Any]) -> Any:
     """A statement with every load rewritten but those of which `rewritten` says None."""
-    from tvm import tir
-
-    return tir.stmt_functor.ir_transform(statement, None, rewritten, ["tir.BufferLoad"])
+    return _with("tir.BufferLoad", statement, rewritten)
 
 
 def with_calls(statement: Any, rewritten: Callable[[Any], Any]) -> Any:
     """A statement with every call rewritten but those of which `rewritten` says None."""
+    return _with("tir.Call", statement, rewritten)
+
+
+def _with(kind: str, statement: Any, rewritten: Callable[[Any], Any]) -> Any:
     from tvm import tir
 
-    return tir.stmt_functor.ir_transform(statement, None, rewritten, ["tir.Call"])
+    return tir.stmt_functor.ir_transform(statement, None, rewritten, [kind])
 
 
 def _stand_before(way: type[BeforeLlvm]) -> None:

@@ -49,8 +49,9 @@ def with_edge_vectors(func: Any) -> Any:
     """
     import tvm
 
+    dialect = _dialect()
     for rewritten in REWRITINGS:
-        body = rewritten(func.body, _dialect())
+        body = rewritten(func.body, dialect)
         if body is not None:  # names stand there twice
             func = tvm.tir.transform.ConvertSSA()(tvm.IRModule({"main": func.with_body(body)}))["main"]
     return func
