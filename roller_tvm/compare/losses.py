@@ -9,14 +9,16 @@ from roller_tvm.measure.table import duration
 
 
 def explain(report: Report, count: int = 10) -> str:
-    """A paragraph for each of the worst ratios; '' where there are none.
+    """A paragraph for each of the worst ratios, and what measured faster though it is Roller's own plan.
 
     What the model is told to have got wrong follows from times alone: its prediction of Roller's kernel, and of the
     best plan by prediction, beside what they took.
     """
     paragraphs = [_paragraph(report, row, cell) for row, cell in report.worst(count)]
     if not paragraphs:
-        return f"No tuner has a faster kernel than {report.base} on any of {len(report.rows)} cases.\n"
+        paragraphs = [f"No tuner has a faster kernel than {report.base} on any of {len(report.rows)} cases.\n"]
+    if same := [f"{row.case.id} ({cell.tuner.label} {cell.ratio:.2f})" for row, cell in report.same_plans()]:
+        paragraphs.append(f"The same plan as {report.base}'s, so that ratios below 1 are noise: {', '.join(same)}.\n")
     return "\n".join(paragraphs)
 
 

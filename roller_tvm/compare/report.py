@@ -161,16 +161,24 @@ class Report:
         return tuple(dict.fromkeys(r.case.group for r in self.rows))
 
     def worst(self, count: int = 10) -> list[tuple[Row, Cell]]:
-        """Where the base loses most: the best of the others that search, most behind first."""
-        found = []
-        for row in self.rows:
-            cells = [c for c in row.cells if c.tuner.label != self.base and not math.isnan(c.ratio)]
-            cells = [c for c in cells if c.tuner.name != "roller"]
-            if cells:
-                best = min(cells, key=lambda c: c.ratio)
-                if best.ratio < 1:
-                    found.append((row, best))
-        return sorted(found, key=lambda pair: pair[1].ratio)[:count]
+        """Where the base loses most: the best of the others that search, most behind first.
+
+        A search over Roller's space that ended at the base's plan is no loss, whatever the clock said.
+        """
+        firsts = [(row, apart[0]) for row in self.rows if (apart := self._faster(row, same_plan=False))]
+        return sorted(firsts, key=lambda pair: pair[1].ratio)[:count]
+
+    def same_plans(self) -> list[tuple[Row, Cell]]:
+        """Kernels that measured faster than the base's, and are of its plan."""
+        return [(row, cell) for row in self.rows for cell in self._faster(row, same_plan=True)]
+
+    def _faster(self, row: Row, same_plan: bool) -> list[Cell]:
+        """Who searched and has a faster kernel than the base, the fastest first; of its plan, or of another."""
+        ours = row.cell(self.base)
+        tiles = ours.tiles if ours is not None else ""
+        cells = [c for c in row.cells if c.tuner.name != "roller" and c.ratio < 1]
+        cells = [c for c in cells if (c.tuner.name in OURS and bool(tiles) and c.tiles == tiles) == same_plan]
+        return sorted(cells, key=lambda c: c.ratio)
 
     def places(self) -> dict[str, list[Row]]:
         """The rows with figures by the machine that they are of."""

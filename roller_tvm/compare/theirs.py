@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from roller_tvm.baseline.space import RTileSpace, TiledForm
+from roller_tvm.baseline.space import ListedForm, RTileSpace, TiledForm
+from roller_tvm.compare.tiles import extents_told
 from roller_tvm.device import DeviceSpec
 from roller_tvm.errors import RollerError
 from roller_tvm.expr import TensorExpression
-from roller_tvm.model.cpu import CpuRates, tiled_estimate
-from roller_tvm.plan.cpu import orders_of, packings_of
+from roller_tvm.model.cpu import tiled_estimate
+from roller_tvm.plan.cpu import may_pack, orders_of
+from roller_tvm.plan.features import NO_FEATURES, Features
 from roller_tvm.replay.state import LoopStage
 
 #: Of a register tile.
@@ -88,8 +90,17 @@ def tiles_of(stages: Sequence[LoopStage], axes: Mapping[str, Sequence[str]]) -> 
     return TheirTiles(core, inner)
 
 
-def thought_of(expression: TensorExpression, device: DeviceSpec, tiles: TheirTiles) -> Thought | None:
-    """What Roller's model says of these tiles; None where its heaviest nest has other axes, or none is tiled.
+def thought_of(
+    expression: TensorExpression, device: DeviceSpec, tiles: TheirTiles, features: Features = NO_FEATURES
+) -> Thought | None:
+    """What Roller's model says of these tiles; None where its heaviest nest has other axes, or no recipe such tiles.
+
+    Parameters
+    ----------
+    expression : TensorExpression
+        With what may be laid out anew marked constant, as the other tuner lays it out.
+    features : Features
+        What Roller's schedules can say where it is compared.
 
     Examples
     --------
@@ -103,31 +114,47 @@ def thought_of(expression: TensorExpression, device: DeviceSpec, tiles: TheirTil
     if device.kind != "cpu":
         return None
     try:
-        space = RTileSpace(expression, device)
+        space = RTileSpace(expression, device, features)
     except RollerError:
         return None
+    thoughts = [_tiled(f, tiles) if isinstance(f, TiledForm) else _listed(f, tiles) for f in space.forms]
+    return min(filter(None, thoughts), key=lambda t: t.seconds, default=None)
+
+
+def _tiled(form: TiledForm, tiles: TheirTiles) -> Thought | None:
+    """In the words of a recipe whose register tiles and chunks are chosen apart."""
+    g, device = form.search.geometry, form.search.device
+    names = [axis.name for axis in g.stage.axes]
+    if {n for n, e in (*tiles.inner.items(), *tiles.core.items()) if e > 1} - set(names):
+        return None
+    if set(names) - set(tiles.inner):  # a reduction in parts: theirs is not
+        return None
+    tile = tuple(1 if n in g.reduce else min(tiles.inner.get(a, 1), g.extents[n]) for n, a in enumerate(names))
+    chunk = tuple(
+        g.extents[n] if n in g.reduce else max(tile[n], min(tiles.core.get(a, 1), g.extents[n]))
+        for n, a in enumerate(names)
+    )
+    seconds = min(
+        tiled_estimate(g, device, chunk, tile, order, packed).seconds
+        for packed in form.packings if not packed or may_pack(g, chunk, tile, packed)
+        for order in orders_of(g, chunk, tile, packed)
+    )  # fmt: skip
+    told = [f"{word}({extents_told(dict(zip(names, extents, strict=True)))})"
+            for word, extents in (("l2", chunk), ("register", tile))]  # fmt: skip
+    return Thought(seconds, " ".join(told), tile in form.tiles)
+
+
+def _listed(form: ListedForm, tiles: TheirTiles) -> Thought | None:
+    """In the words of a recipe that has few plans: the one with that register tile, and the nearest chunk."""
+    inner = {axis: e for axis, e in tiles.inner.items() if e > 1}
     found = []
-    for form in space.forms:
-        if not isinstance(form, TiledForm):
-            continue
-        g = form.search.geometry
-        names = [axis.name for axis in g.stage.axes]
-        if {n for n, e in (*tiles.inner.items(), *tiles.core.items()) if e > 1} - set(names):
-            continue
-        if set(names) - set(tiles.inner):  # a reduction in parts: theirs is not
-            continue
-        tile = tuple(1 if n in g.reduce else min(tiles.inner.get(a, 1), g.extents[n]) for n, a in enumerate(names))
-        chunk = tuple(
-            g.extents[n] if n in g.reduce else max(tile[n], min(tiles.core.get(a, 1), g.extents[n]))
-            for n, a in enumerate(names)
-        )
-        packings = packings_of(g, CpuRates.of(device, g))
-        seconds = min(
-            tiled_estimate(g, device, chunk, tile, order, packed).seconds
-            for packed in packings if not packed or g.stage.is_box(chunk)
-            for order in orders_of(g, chunk, tile, packed)
-        )  # fmt: skip
-        told = [f"{word}({' '.join(f'{a}={e}' for a, e in zip(names, extents, strict=True) if e > 1) or '1'})"
-                for word, extents in (("l2", chunk), ("register", tile))]  # fmt: skip
-        found.append(Thought(seconds, " ".join(told), tile in form.tiles))
-    return min(found, key=lambda t: t.seconds, default=None)
+    for program, estimate in form.programs:
+        of = {t.level: dict(t.extents) for t in program.tiles}
+        register, chunk = of.get("register", {}), of.get("l2", {})
+        if chunk and {axis: e for axis, e in register.items() if e > 1} == inner:
+            apart = sum(abs(chunk.get(axis, 1) - e) for axis, e in tiles.core.items())
+            found.append((apart, estimate.seconds, chunk, register))
+    if not found:
+        return None
+    _, seconds, chunk, register = min(found, key=lambda f: f[:2])
+    return Thought(seconds, f"l2({extents_told(chunk)}) register({extents_told(register)})", True)

@@ -24,7 +24,7 @@ def plan_tiles(plan: Plan) -> str:
     """
     parts = []
     for program in plan.programs:
-        tiles = [f"{t.level}({_extents(dict(t.extents))})" for t in program.tiles]
+        tiles = [f"{t.level}({extents_told(dict(t.extents))})" for t in program.tiles]
         staged = [f"staged({' '.join(program.staged)})"] if program.staged else []
         choices = [f"{name}={value}" for name, value in program.choices]
         parts.append(" ".join([program.recipe, *tiles, *staged, *choices]))
@@ -103,11 +103,11 @@ def _tile(loops: Sequence[Loop], names: Sequence[str]) -> str:
     for loop in loops:
         for part in loop.parts:
             extents[names[part.axis]] *= part.extent
-    return _extents(extents)
+    return extents_told(extents)
 
 
-def _extents(extents: Mapping[str, int]) -> str:
-    """Axes with more than one iteration."""
+def extents_told(extents: Mapping[str, int]) -> str:
+    """Axes with more than one iteration; '1' where none has."""
     return " ".join(f"{axis}={e}" for axis, e in extents.items() if e > 1) or "1"
 
 

@@ -95,6 +95,31 @@ def test_a_schedule_is_read_back_whoever_made_it():
     assert record_tiles(schedule.mod, "no record") == ("", None)
 
 
+def test_weights_that_metaschedule_may_lay_out_are_priced_so():
+    from tvm import IRModule, s_tir, te
+    from tvm.target import Target
+
+    from roller_tvm.compare.relax.reading import record_tiles
+    from roller_tvm.device import device_for_target
+    from roller_tvm.relax.database import record_line
+    from roller_tvm.te import te_operator
+
+    words = {"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 2}
+    device, thoughts = device_for_target("llvm -mcpu=skylake-avx512 -num-cores=2"), []
+    marked = te.create_prim_func(te_operator("dense", m=1, n=1024, k=1024))
+    for func in (marked.without_attr("layout_free_buffers"), marked):
+        mod = IRModule({"main": func})
+        schedule = s_tir.Schedule(mod)
+        block = schedule.get_sblock("T_matmul_NT")
+        _, j, _ = schedule.get_loops(block)
+        jo, ji = schedule.split(j, [None, 64])
+        schedule.reorder(jo, schedule.get_loops(block)[-1], ji)
+        _, thought = record_tiles(mod, record_line(mod, schedule, Target(words)), device)
+        assert thought is not None and thought.tiles.endswith("register(i1=64)")
+        thoughts.append(thought.seconds)
+    assert thoughts[0] > 2 * thoughts[1]
+
+
 @pytest.mark.nightly
 def test_metaschedule(prepared, folder):
     found = tuned(folder, prepared, "dense", "metaschedule", 4)

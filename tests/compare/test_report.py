@@ -198,6 +198,23 @@ def test_where_it_loses_says_what_the_model_got_wrong(report):
     assert "ranking was off: the plan thought best takes 1.50 times" in told
 
 
+def test_a_search_that_ends_at_the_same_plan_is_no_loss(report):
+    """The second case: Ansor's kernel in half the time, and the learned model's, whose plan may be Roller's own."""
+    row = report.rows[1]
+    ours, ansor = row.cell(report.base), row.cell("ansor:1000")
+
+    def told(tiles):
+        searched = replace(ansor, tuner=parse_tuners("xgboost:200")[0], ratio=0.25, tiles=tiles)
+        cells = (ours, ansor, searched)
+        changed = replace(report, rows=(report.rows[0], replace(row, cells=cells), report.rows[2]))
+        return [(r.case.id, c.tuner.name) for r, c in changed.worst()], explain(changed)
+
+    assert told("others")[0] == [(SECOND.id, "xgboost")] and "same plan" not in told("others")[1]
+    worst, words = told(ours.tiles)
+    assert worst == [(SECOND.id, "ansor")]
+    assert words.endswith("so that ratios below 1 are noise: second <&> (xgboost:200 0.25).\n")
+
+
 @pytest.mark.parametrize(
     "predicted, words", [(0.5e-6, "it would have won"), (1.5e-6, "the plan is worse"), (3e-6, "does not tell which")]
 )

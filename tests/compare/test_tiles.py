@@ -1,13 +1,14 @@
 """Schedules read back as tiles: a record that Ansor made for a convolution of ResNet-50 on this project's machine."""
 
 import doctest
+from dataclasses import replace
 
 import pytest
 
 from roller_tvm.compare import theirs, tiles
 from roller_tvm.compare.theirs import TheirTiles, thought_of, tiles_of
 from roller_tvm.compare.tiles import record_nests, record_tiles
-from roller_tvm.expr.operators import matmul
+from roller_tvm.expr.operators import dense, depthwise_conv2d_nhwc, matmul
 from roller_tvm.replay.state import StageInfo
 
 from ..plan.devices import device
@@ -54,6 +55,26 @@ def test_what_the_model_thinks_of_them(inner, told, searched):
     thought = thought_of(matmul(m=64, n=64, k=64), device("avx512"), TheirTiles({"m": 32, "n": 64}, inner))
     assert (thought.tiles if thought else "") == told
     assert thought is None or (thought.searched == searched and thought.seconds > 0)
+
+
+def test_operands_that_are_laid_out_anew_are_priced_so():
+    """A vector of rows of weights is 16 lines of memory where they lie as written, and one where they are packed."""
+    layer, tiles = dense(m=1, n=1024, k=1024), TheirTiles({"m": 1, "n": 128}, {"m": 1, "n": 64, "k": 1})
+    weights = replace(layer, inputs=tuple(replace(t, constant=t.name == "B") for t in layer.inputs))
+    plain, packed = (thought_of(e, device("avx512"), tiles) for e in (layer, weights))
+    assert plain.seconds > 2 * packed.seconds
+
+
+def test_a_window_s_tiles_are_those_of_a_plan():
+    """Recipes that list their plans are asked for one with that register tile."""
+    window = depthwise_conv2d_nhwc(n=1, c=144, h=56, w=56, kh=3, kw=3, padding=1)
+    axes = [a.name for a in window.anchor.axes]
+    n, i, j, c = axes[:4]
+    core = {n: 1, i: 4, j: 56, c: 144}
+    inner = dict.fromkeys(axes, 1)
+    thought = thought_of(window, device("avx512"), TheirTiles(core, {**inner, i: 4, j: 2, c: 16}))
+    assert thought.searched and f"register({i}=4 {j}=2 {c}=16)" in thought.tiles
+    assert thought_of(window, device("avx512"), TheirTiles(core, {**inner, i: 5, j: 2, c: 16})) is None
 
 
 def test_what_cannot_be_followed_is_left_out():

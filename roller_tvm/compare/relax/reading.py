@@ -9,8 +9,10 @@ import numpy as np
 
 from roller_tvm.compare.theirs import Thought, thought_of, tiles_of
 from roller_tvm.compare.tiles import nest_tiles
+from roller_tvm.plan.features import Features
 from roller_tvm.replay.state import Loop, LoopStage, Part
 from roller_tvm.tir.nodes import REDUCTION
+from roller_tvm.tir.packing import constant_parameters
 from roller_tvm.tir.placed import PlacedBlock, PlacedLoop, placed_blocks
 
 #: Kinds of loops by Ansor's names, which `nest_tiles` knows.
@@ -38,12 +40,13 @@ def record_tiles(mod: Any, line: str, device: Any = None) -> tuple[str, Thought 
         nests = function_nests(replay(mod, line).mod["main"])
         told = "; ".join(text for text in (nest_tiles(stage, names) for stage, names in nests) if text)
         if device is not None:
-            expression = read_prim_func(mod["main"]).expression
+            # MetaSchedule lays out what it may, as Roller does.
+            expression = read_prim_func(mod["main"], constants=constant_parameters(mod["main"])).expression
             # A block's axes have names of their own, in the order of the expression's.
             known = {s.name: [a.name for a in s.axes] for s in expression.stages}
             axes = {s.name: known[s.name] for s, names in nests if len(known.get(s.name, ())) == len(names)}
             if (theirs := tiles_of([stage for stage, _ in nests], axes)) is not None:
-                thought = thought_of(expression, device, theirs)
+                thought = thought_of(expression, device, theirs, Features.of_tensor_ir(device))
     return told, thought
 
 

@@ -14,6 +14,7 @@ from roller_tvm.compare.relay.kernels import build_record
 from roller_tvm.compare.relay.tasks import Opened
 from roller_tvm.compare.theirs import Thought, thought_of, tiles_of
 from roller_tvm.compare.tiles import record_nests, record_tiles
+from roller_tvm.plan.features import Features
 from roller_tvm.replay.state import StageInfo
 
 #: Ansor's own number of measurements between two trainings, and where the trials are few enough that it would not
@@ -53,7 +54,7 @@ def tune(opened: Opened, trials: int) -> dict[str, Any]:
     if not line:
         return {**found, "status": "failed", "reason": curve.none_worked()}
     path = build_record(opened.key, opened.dag, opened.target, packs_weights(task), line, opened.kernels)
-    tiles, thought = read_back(line, opened.dag, opened.device)
+    tiles, thought = read_back(line, opened.dag, opened.device, packs_weights(task))
     return opened.found(path, found["seconds"], tried, claimed, curve.points, line, tiles, thought=thought)
 
 
@@ -85,10 +86,17 @@ def best_record(log: Path, key: str) -> tuple[str, float, int]:
     return line, (seconds if line else math.nan), tried
 
 
-def read_back(line: str, dag: Any, device: Any = None) -> tuple[str, Thought | None]:
-    """A record as tiles, and what Roller's model thinks of them on a device; nothing where it cannot be followed."""
+def read_back(line: str, dag: Any, device: Any = None, packs: bool = False) -> tuple[str, Thought | None]:
+    """A record as tiles, and what Roller's model thinks of them on a device; nothing where it cannot be followed.
+
+    Parameters
+    ----------
+    packs : bool
+        Whether operands whose layout is free are laid out as the record has it.
+    """
     import tvm
 
+    from roller_tvm.relay.candidates import packed_operands
     from roller_tvm.te.read import read_te
 
     stages, axes, simplify = [], {}, tvm.arith.Analyzer().simplify
@@ -104,5 +112,6 @@ def read_back(line: str, dag: Any, device: Any = None) -> tuple[str, Thought | N
             axes[name] = [str(a.var.name) for a in (*spatial, *reduce)]
         told = record_tiles(stages, axes, line)
         if device is not None and (theirs := tiles_of(record_nests(stages, line), axes)) is not None:
-            thought = thought_of(read_te(dag).expression, device, theirs)
+            reading = read_te(dag, constants=packed_operands(dag) if packs else ())
+            thought = thought_of(reading.expression, device, theirs, Features.of_te(device))
     return told, thought
