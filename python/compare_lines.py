@@ -10,9 +10,9 @@
 Runs ``roller-tvm compare`` in each line's environment (those of ``make venv`` unless told), a folder a line. What is
 stopped goes on with the same command: a tuner that was interrupted with its own records, and with the seconds that it
 had. After each operator the reports are written again, of all that is done so far; both lines' tables to
-``summary.txt``, and for a README to ``summary.md``. A line's ``results.jsonl`` alone is enough to go on with elsewhere:
-finished operators stay, kernels of one that is half done are built again from their schedules; only a search that was
-under way is lost without ``work/``.
+``summary.txt`` and ``summary.md``, what searches beside Roller in one table to ``lines.md``. A line's ``results.jsonl``
+alone is enough to go on with elsewhere: finished operators stay, kernels of one that is half done are built again from
+their schedules; only a search that was under way is lost without ``work/``.
 """
 
 from __future__ import annotations
@@ -33,9 +33,12 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from roller_tvm.compare.environment import commit  # noqa: E402
+from roller_tvm.compare.report import make_report  # noqa: E402
 from roller_tvm.compare.results import Results  # noqa: E402
 from roller_tvm.compare.run import TIMES  # noqa: E402
+from roller_tvm.compare.side_by_side import side_by_side  # noqa: E402
 from roller_tvm.compare.suite import Case, choose, load_suite  # noqa: E402
+from roller_tvm.compare.tuner import parse_tuners  # noqa: E402
 from roller_tvm.errors import BadInput, MeasureError, RollerError  # noqa: E402
 from roller_tvm.measure.lifeline import tie_to_parent  # noqa: E402
 
@@ -127,7 +130,18 @@ def compare(args: argparse.Namespace) -> int:
         for line in lines:
             call(args, line, ["--report"], quiet=True)
         write_summary(args.folder)
+        write_both(args)
     return LEFT if left else DONE
+
+
+def write_both(args: argparse.Namespace) -> None:
+    """Both lines in one table, for a README."""
+    cases, reports = load_suite(args.suite), {}
+    for line in TUNERS:
+        results = Results(args.folder / line / "results.jsonl")
+        reports[line] = make_report(results, cases, parse_tuners(",".join(labels(args, line))), "")
+    if table := side_by_side(reports):
+        (args.folder / "lines.md").write_text(table)
 
 
 def write_summary(folder: Path) -> None:

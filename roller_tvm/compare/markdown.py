@@ -29,16 +29,16 @@ def markdown(report: Report, command: str = "") -> str:
         return ""
     others = [t for t in report.others if any(_timed(row.cell(t.label)) for row in rows)]
     base = next(t.title for t in report.tuners if t.label == report.base)
-    lines = [_line(["operator", base, *(t.title for t in others)]), _line(["---"] * (2 + len(others)))]
-    lines += [_line([f"`{row.case.title}`", _own(row, report.base), *(_ratio(row, t) for t in others)]) for row in rows]
+    lines = [line(["operator", base, *(t.title for t in others)]), line(["---"] * (2 + len(others)))]
+    lines += [line([f"`{row.case.title}`", _own(row, report.base), *(_ratio(row, t) for t in others)]) for row in rows]
     means = [_mean(report.ratios(t.label), compared) for t in others]
-    lines.append(_line([f"**kernels, geometric mean of {compared}**", "**1.00**", *means]))
-    spent = [_times(geomean(report.compile_ratios(t.label))) for t in others]
+    lines.append(line([f"**kernels, geometric mean of {compared}**", "**1.00**", *means]))
+    spent = [times(geomean(report.compile_ratios(t.label))) for t in others]
     mean = geomean([own.tune_s for row in rows if (own := row.cell(report.base)) and own.tune_s > 0])
-    lines.append(_line(["tuning time, geometric mean", "-" if math.isnan(mean) else f"{mean:.1f} s", *spent]))
+    lines.append(line(["tuning time, geometric mean", "-" if math.isnan(mean) else f"{mean:.1f} s", *spent]))
     if report.first:
-        spent = [_times(geomean(report.compile_ratios(t.label, report.first))) for t in others]
-        lines.append(_line(["the same over Roller top-1's", "", *spent]))
+        spent = [times(geomean(report.compile_ratios(t.label, report.first))) for t in others]
+        lines.append(line(["the same over Roller top-1's", "", *spent]))
     where = dict.fromkeys(place(row.environment) for row in rows)
     e = report.environment
     told = f"{', '.join(where)}; {e.get('threads', '?')} threads; TVM {e.get('tvm', '?')}."
@@ -48,7 +48,8 @@ def markdown(report: Report, command: str = "") -> str:
     return "\n".join(lines) + "\n"
 
 
-def _line(cells: Iterable[str]) -> str:
+def line(cells: Iterable[str]) -> str:
+    """A row of a table."""
     return f"| {' | '.join(cells)} |"
 
 
@@ -72,16 +73,16 @@ def _own(row: Row, label: str) -> str:
 
 def _mean(ratios: list[float], compared: int) -> str:
     """The geometric mean, and of how many where that is not all."""
-    mean = f"**{_times(geomean(ratios))}**"
+    mean = f"**{times(geomean(ratios))}**"
     return mean if len(ratios) == compared else f"{mean} of {len(ratios)}"
 
 
 def _ratio(row: Row, tuner: Tuner) -> str:
     cell = row.cell(tuner.label)
-    return NONE if cell is None else _times(cell.ratio)
+    return NONE if cell is None else times(cell.ratio)
 
 
-def _times(value: float) -> str:
+def times(value: float) -> str:
     """Two digits behind the point, none where there are three before it."""
     if math.isnan(value):
         return NONE

@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -165,20 +164,20 @@ class Report:
 
         A search over Roller's space that ended at the base's plan is no loss, whatever the clock said.
         """
-        firsts = [(row, apart[0]) for row in self.rows if (apart := self._faster(row, same_plan=False))]
+        lost = [[(row, c) for c in row.cells if c.ratio < 1 and self.rivals(row, c)] for row in self.rows]
+        firsts = [min(found, key=lambda pair: pair[1].ratio) for found in lost if found]
         return sorted(firsts, key=lambda pair: pair[1].ratio)[:count]
 
     def same_plans(self) -> list[tuple[Row, Cell]]:
-        """Kernels that measured faster than the base's, and are of its plan."""
-        return [(row, cell) for row in self.rows for cell in self._faster(row, same_plan=True)]
+        """Kernels of the base's plan that measured faster than it."""
+        cells = [(row, c) for row in self.rows for c in row.cells if c.ratio < 1 and c.tuner.name != "roller"]
+        return [(row, c) for row, c in cells if not self.rivals(row, c)]
 
-    def _faster(self, row: Row, same_plan: bool) -> list[Cell]:
-        """Who searched and has a faster kernel than the base, the fastest first; of its plan, or of another."""
+    def rivals(self, row: Row, cell: Cell) -> bool:
+        """Whether another tuner's kernel is of another plan than the base's."""
         ours = row.cell(self.base)
-        tiles = ours.tiles if ours is not None else ""
-        cells = [c for c in row.cells if c.tuner.name != "roller" and c.ratio < 1]
-        cells = [c for c in cells if (c.tuner.name in OURS and bool(tiles) and c.tiles == tiles) == same_plan]
-        return sorted(cells, key=lambda c: c.ratio)
+        same = cell.tuner.name in OURS and ours is not None and bool(ours.tiles) and cell.tiles == ours.tiles
+        return cell.tuner.name != "roller" and not same
 
     def places(self) -> dict[str, list[Row]]:
         """The rows with figures by the machine that they are of."""
@@ -196,13 +195,23 @@ class Report:
         return dict(zip(names(machines), rows, strict=True))
 
     def remarks(self) -> list[str]:
-        """Why tuners have no kernel for some cases, and what to know about those that have one."""
-        reasons: Counter[tuple[str, str, str]] = Counter()
-        for cell in (cell for row in self.rows for cell in row.cells):
-            if cell.status != "ok" or cell.reason:
-                reasons[cell.tuner.label, cell.status, cell.reason] += 1
-        return [f"{label}: {'' if status == 'ok' else status + ', '}{reason} ({count} case{'s' * (count > 1)})"
-                for (label, status, reason), count in reasons.items()]  # fmt: skip
+        """Why tuners have no kernel for some cases, and what to know about those that have one.
+
+        Tuners of which the same is to be said share a line.
+        """
+        of: dict[tuple[str, str], dict[str, set[str]]] = {}
+        for row in self.rows:
+            for cell in row.cells:
+                for reason in cell.reason.split("; ") if cell.reason else [] if cell.status == "ok" else [""]:
+                    said = of.setdefault((cell.status, reason), {})
+                    said.setdefault(cell.tuner.label, set()).add(row.case.id)
+        told = []
+        for (status, reason), tuners in of.items():
+            for cases in dict.fromkeys(map(frozenset, tuners.values())):
+                labels = ", ".join(label for label, ids in tuners.items() if ids == cases)
+                what = "" if status == "ok" else f"{status}, "
+                told.append(f"{labels}: {what}{reason} ({len(cases)} case{'s' * (len(cases) > 1)})")
+        return told
 
     def to_know(self) -> list[str]:
         """What a reader of its figures is told: `remarks`, then `notes`."""

@@ -18,6 +18,7 @@ from roller_tvm.compare.output import write
 from roller_tvm.compare.page import page
 from roller_tvm.compare.report import COLUMNS, make_report, to_csv, to_json
 from roller_tvm.compare.results import Prepared, Results, Timed, Tuned
+from roller_tvm.compare.side_by_side import side_by_side
 from roller_tvm.compare.suite import Case
 from roller_tvm.compare.table import text
 from roller_tvm.compare.tuner import Tuner, default_tuners, parse_tuners
@@ -148,13 +149,38 @@ def test_the_table_for_a_readme(report):
     assert lines[6].endswith("| 500 |") and lines[7].endswith("| 20000 |")  # tuning
     assert all(line.count("|") == 5 for line in lines[:8]) and "Some <CPU>" in lines[9]
     assert lines[9].endswith("Made by `roller-tvm compare`.") and lines[10] == ""
-    assert lines[11:14] == [f"- {t.label}: unsupported, it is odd (1 case)" for t in TUNERS]
+    assert lines[11] == f"- {', '.join(t.label for t in TUNERS)}: unsupported, it is odd (1 case)"
 
 
 def test_a_mean_tells_how_many_it_is_of_where_that_is_not_all(report):
     first, second, _ = report.rows
     without = replace(second, cells=(*second.cells[:2], replace(second.cells[2], seconds=math.nan, ratio=math.nan)))
     assert "| **2.00** of 1 |" in markdown(replace(report, rows=(first, without)))
+
+
+def test_both_lines_in_a_table(report):
+    relax = replace(report, rows=tuple(replace(row, cells=()) for row in report.rows[:1]) + report.rows[1:])
+    lines = side_by_side({"relay": report, "relax": relax}).splitlines()
+    ours = ["Roller", "Ansor", "tuning: Roller; Ansor / it"]
+    assert lines[0] == f"| operator | Relay line: {' | '.join(ours)} | Relax line: {' | '.join(ours)} |"
+    assert all(x.count("|") == lines[0].count("|") for x in lines)
+    assert lines[2] == f"| `{FIRST.title}` | 4.2 us | 2.00 | 4.0 s; 500 | - | - | - |"
+    assert lines[3].endswith("| 4.2 us | **0.50** | 4.0 s; 500 |")  # a loss
+    assert len(lines) == 5 and "third" not in lines  # nobody can do it
+    assert lines[4].endswith("| **0.50** | 4.0 s; **500** (without measuring 20000) |")
+    assert side_by_side({"relay": relax}).count("\n") == 4 and side_by_side({"relax": replace(relax, rows=())}) == ""
+
+
+def test_tuners_of_which_the_same_is_to_be_said_share_a_line(report):
+    def built(cell, reason):
+        return replace(cell, reason=reason)
+
+    first, second, third = report.rows
+    cells = (built(first.cells[0], "packed; stacked"), built(first.cells[1], "stacked"), first.cells[2])
+    told = replace(report, rows=(replace(first, cells=cells), second, third)).remarks()
+    labels = [t.label for t in TUNERS]
+    assert told == [f"{labels[0]}: packed (1 case)", f"{labels[0]}, {labels[1]}: stacked (1 case)",
+                    f"{', '.join(labels)}: unsupported, it is odd (1 case)"]  # fmt: skip
 
 
 def test_pictures_are_whole(report):
