@@ -39,12 +39,13 @@ def beside(
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("words", nargs="*", help="operators that hold one of these")
     args = parser.parse_args()
+    asked = [words for words in operators if not args.words or any(w in words for w in args.words)]
+    if not asked:
+        parser.error(f"no operator holds {' or '.join(args.words)}: they are in the script's OPERATORS")
     device = cpu_device()
     set_threads(device.units)
     ratios, wrong = [], 0
-    for words in operators:
-        if args.words and not any(w in words for w in args.words):
-            continue
+    for words in asked:
         operator, *params = words.split()
         expression, build = operator_here(operator, params, device.units)
         (ours, of_ours), (others, of_others) = kinds(expression, device, build)
