@@ -14,6 +14,8 @@ from roller_tvm.measure.cold import SHARE, Rotation
 COLD_RUNS = 2
 #: Calls of nothing, to know what a call costs.
 CALLS = 20
+#: Seconds that any kernel takes, however long the call around it.
+SHORTEST = 1e-7
 
 
 @dataclass(frozen=True)
@@ -75,13 +77,13 @@ def run_timed(
     # A cold start is not that slow, and single runs of it would take longer than all else.
     if first_s > max(best * options["give_up"] ** 2, options["budget_s"]):
         return {"repeats": [first_s], "pruned": True, "wrong": ""}
-    once = float("inf")
+    once, call = float("inf"), _call_s(kernel.nothing, kernel.arguments)
     for _ in range(int(options["tries"])):  # one slow run may be another process's fault
         start = time.perf_counter()
         kernel.call(*kernel.arguments)
         kernel.sync()
-        once = min(once, time.perf_counter() - start)
-        if once <= best * options["give_up"]:
+        once = min(once, max(time.perf_counter() - start - call, SHORTEST))
+        if once <= best * options["give_up"] + call:  # a single call says nothing of less than what calls cost
             break
     else:
         return {"repeats": [once], "pruned": True, "wrong": ""}
@@ -89,17 +91,18 @@ def run_timed(
     size = sum(kernel.arguments[n].numpy().nbytes for n in where)
     if where and size * options["read_s_per_byte"] >= SHARE * once:
         rotation = rotations.setdefault(where, Rotation(where, options["footprint_bytes"], make))
-        return {"repeats": _timed_cold(kernel, rotation.lists(kernel.arguments), options, once), "pruned": False,
+        return {"repeats": _timed_cold(kernel, rotation.lists(kernel.arguments), options, once, call), "pruned": False,
                 "wrong": ""}  # fmt: skip
     number = max(1, ceil(options["repeat_s"] / once))
     repeats = int(min(options["repeats"], max(1.0, options["budget_s"] // (once * number))))
     return {"repeats": [float(s) for s in kernel.evaluate(number, repeats)], "pruned": False, "wrong": ""}
 
 
-def _timed_cold(kernel: Kernel, lists: Iterator[list[Any]], options: dict[str, Any], once: float) -> list[float]:
+def _timed_cold(
+    kernel: Kernel, lists: Iterator[list[Any]], options: dict[str, Any], once: float, call: float
+) -> list[float]:
     """Single runs, each on other weights, less what a call costs."""
     taken: list[float] = []
-    call = _call_s(kernel.nothing, next(lists))
     for _ in range(int(min(options["repeats"] * COLD_RUNS, max(1.0, options["budget_s"] // once)))):
         arguments = next(lists)
         start = time.perf_counter()
@@ -108,7 +111,7 @@ def _timed_cold(kernel: Kernel, lists: Iterator[list[Any]], options: dict[str, A
     return taken
 
 
-def _call_s(nothing: Callable[..., Any] | None, arguments: list[Any]) -> float:
+def _call_s(nothing: Callable[..., Any] | None, arguments: Sequence[Any]) -> float:
     """Seconds that calling any function with these arguments takes."""
     if nothing is None:
         return 0.0
