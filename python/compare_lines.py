@@ -60,8 +60,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--suite", default="cpu", metavar="NAME|FILE.csv")
     parser.add_argument("--only", default="", metavar="WORDS", help="cases with these ids, or words of their titles")
     parser.add_argument("--searches", type=int, default=200, help="trials of AutoTVM and the XGBoost baseline")
-    told = "go on where figures of another machine are: each operator on one, and the report tells"
-    parser.add_argument("--mix-machines", action="store_true", help=told)
     told = "forget what these did before, or 'times'; what was done with the commit checked out now stays"
     parser.add_argument("--again", default="", metavar="TUNERS", help=told)
     parser.add_argument("--status", action="store_true", help="run nothing: tell what is done")
@@ -78,6 +76,8 @@ def add_common(parser: argparse.ArgumentParser, peers: int) -> None:
     parser.add_argument("--relax", type=Path, default=ROOT / ".venv/relax/bin/python", help="interpreter of that line")
     parser.add_argument("--seconds", type=float, default=math.inf, help="start nothing after so long")
     parser.add_argument("--retry", action="store_true", help="go on with what crashed, failed or ran out of time")
+    told = "go on where figures of another machine are: each operator or model on one, and the report tells"
+    parser.add_argument("--mix-machines", action="store_true", help=told)
     told = "tune only when nothing else runs here, time at the CPU's pace; wait so long at most, and note it"
     parser.add_argument("--quiet", type=float, default=120.0, metavar="SECONDS", help=told)
 

@@ -6,8 +6,9 @@
     python python/compare_models.py benchmarks/models          # where it is kept
 
 Runs ``roller-tvm compare --models`` in each line's environment (those of ``make venv`` unless told), model by model.
-The same command goes on: what was tuned and timed stays. PyTorch is among them where ``pip install torch`` and
-``pip install --no-deps onnx2torch`` put it into an environment; else its rows say that it is missing.
+The same command goes on: what was tuned and timed stays, in the reports too where other models are asked for. PyTorch
+is among them where ``pip install torch`` and ``pip install --no-deps onnx2torch`` put it into an environment; else its
+rows say that it is missing.
 """
 
 from __future__ import annotations
@@ -52,10 +53,12 @@ def compare(args: argparse.Namespace) -> int:
                 return LEFT
             words = ["--quiet", f"{args.quiet:g}", *(["--retry"] if args.retry else []),
                      *(["--again", args.again] if args.again else []),
+                     *(["--mix-machines"] if args.mix_machines else []),
                      *(["--seconds", f"{seconds:.0f}"] if math.isfinite(seconds) else [])]  # fmt: skip
             left |= call(args, line, model, words) != DONE
+        every = ",".join(dict.fromkeys([*MODELS.split(","), *models]))  # those of which there is nothing are left out
         for line in lines:
-            call(args, line, args.models, ["--report"], quiet=True)
+            call(args, line, every, ["--report"], quiet=True)
         write_summary(args.folder)
     return LEFT if left else DONE
 
