@@ -63,17 +63,20 @@ class _Side:
         ours, peer = self.own(row), row.cell(self.searching[-1].label)
         if ours is None or not ours.timed:
             return [NONE] * len(self.head())
-        over = f"{peer.tune_s / ours.tune_s:.0f}" if peer is not None and peer.status == "ok" else NONE
+        over = NONE
+        if peer is not None and peer.status == "ok" and ours.tune_s > 0:
+            over = f"{peer.tune_s / ours.tune_s:.0f}"
         ratios = [self._ratio(row, row.cell(t.label)) for t in self.searching]
         return [duration(ours.seconds), *ratios, f"{ours.tune_s:.1f} s; {over}"]
 
     def means(self) -> list[str]:
         """Of all cases, each over those that a tuner has a kernel for; of tuning also without measuring."""
-        own = [ours.tune_s for row in self.report.rows if (ours := self.own(row)) is not None and ours.timed]
+        timed = [ours for row in self.report.rows if (ours := self.own(row)) is not None and ours.timed]
         kernels = [self.report.ratios(t.label) for t in self.searching]
-        told = [f"**{times(geomean(r))}**{'' if len(r) == len(own) else f' of {len(r)}'}" for r in kernels]
+        told = [f"**{times(geomean(r))}**{'' if len(r) == len(timed) else f' of {len(r)}'}" for r in kernels]
         peer, first = self.searching[-1].label, self.report.first
-        spent = f"{geomean(own):.1f} s; **{geomean(self.report.compile_ratios(peer)):.0f}**"
+        own = geomean(c.tune_s for c in timed if c.tune_s > 0)
+        spent = f"{own:.1f} s; **{geomean(self.report.compile_ratios(peer)):.0f}**"
         if first:
             spent += f" (without measuring {geomean(self.report.compile_ratios(peer, first)):.0f})"
         return ["", *told, spent]
@@ -81,7 +84,7 @@ class _Side:
     def _ratio(self, row: Row, cell: Cell | None) -> str:
         if cell is None:
             return NONE
-        lost = times(cell.ratio) < times(1.0) and cell.ratio < 1 and self.report.rivals(row, cell)
+        lost = round(cell.ratio, 2) < 1 and self.report.rivals(row, cell)
         return f"**{times(cell.ratio)}**" if lost else times(cell.ratio)
 
 

@@ -134,14 +134,16 @@ def _tiled(form: TiledForm, tiles: TheirTiles) -> Thought | None:
         g.extents[n] if n in g.reduce else max(tile[n], min(tiles.core.get(a, 1), g.extents[n]))
         for n, a in enumerate(names)
     )
-    seconds = min(
+    seconds = [
         tiled_estimate(g, device, chunk, tile, order, packed).seconds
         for packed in form.packings if not packed or may_pack(g, chunk, tile, packed)
         for order in orders_of(g, chunk, tile, packed)
-    )  # fmt: skip
+    ]  # fmt: skip
+    if not seconds:
+        return None
     told = [f"{word}({extents_told(dict(zip(names, extents, strict=True)))})"
             for word, extents in (("l2", chunk), ("register", tile))]  # fmt: skip
-    return Thought(seconds, " ".join(told), tile in form.tiles)
+    return Thought(min(seconds), " ".join(told), tile in form.tiles)
 
 
 def _listed(form: ListedForm, tiles: TheirTiles) -> Thought | None:
