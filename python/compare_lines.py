@@ -38,7 +38,7 @@ from roller_tvm.compare.results import Results  # noqa: E402
 from roller_tvm.compare.run import TIMES  # noqa: E402
 from roller_tvm.compare.side_by_side import side_by_side  # noqa: E402
 from roller_tvm.compare.suite import Case, choose, load_suite  # noqa: E402
-from roller_tvm.compare.tuner import parse_tuners  # noqa: E402
+from roller_tvm.compare.tuner import Tuner  # noqa: E402
 from roller_tvm.errors import BadInput, MeasureError, RollerError  # noqa: E402
 from roller_tvm.measure.lifeline import tie_to_parent  # noqa: E402
 
@@ -139,7 +139,7 @@ def write_both(args: argparse.Namespace) -> None:
     cases, reports = load_suite(args.suite), {}
     for line in TUNERS:
         results = Results(args.folder / line / "results.jsonl")
-        reports[line] = make_report(results, cases, parse_tuners(",".join(labels(args, line))), "")
+        reports[line] = make_report(results, cases, tuple(map(Tuner.parse, labels(args, line))), "")
     if table := side_by_side(reports):
         (args.folder / "lines.md").write_text(table)
 

@@ -45,6 +45,7 @@ def compare(args: argparse.Namespace) -> int:
     lines, models = args.lines.split(","), [m for m in args.models.split(",") if m]
     for line in lines:
         can_learn(str(getattr(args, line)))
+    every = ",".join(dict.fromkeys([*MODELS.split(","), *models]))  # reports leave out those of which there is nothing
     until, left = time.monotonic() + args.seconds, False
     for number, model in enumerate(models, 1):
         print(f"-- {number}/{len(models)} {model}", flush=True)
@@ -56,7 +57,6 @@ def compare(args: argparse.Namespace) -> int:
                      *(["--mix-machines"] if args.mix_machines else []),
                      *(["--seconds", f"{seconds:.0f}"] if math.isfinite(seconds) else [])]  # fmt: skip
             left |= call(args, line, model, words) != DONE
-        every = ",".join(dict.fromkeys([*MODELS.split(","), *models]))  # those of which there is nothing are left out
         for line in lines:
             call(args, line, every, ["--report"], quiet=True)
         write_summary(args.folder)

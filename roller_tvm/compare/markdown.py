@@ -7,12 +7,10 @@ from collections.abc import Iterable
 
 from roller_tvm.compare.machines import place
 from roller_tvm.compare.report import Cell, Report, Row
+from roller_tvm.compare.table import NONE, times
 from roller_tvm.compare.tuner import Tuner
 from roller_tvm.measure.table import duration
 from roller_tvm.stats import geomean
-
-#: Of a case that a tuner has no kernel for, or none that was timed.
-NONE = "-"
 
 
 def markdown(report: Report, command: str = "") -> str:
@@ -33,11 +31,11 @@ def markdown(report: Report, command: str = "") -> str:
     lines += [line([f"`{row.case.title}`", _own(row, report.base), *(_ratio(row, t) for t in others)]) for row in rows]
     means = [_mean(report.ratios(t.label), compared) for t in others]
     lines.append(line([f"**kernels, geometric mean of {compared}**", "**1.00**", *means]))
-    spent = [times(geomean(report.compile_ratios(t.label))) for t in others]
+    spent = [times(geomean(report.compile_ratios(t.label)), "") for t in others]
     mean = geomean([own.tune_s for row in rows if (own := row.cell(report.base)) and own.tune_s > 0])
     lines.append(line(["tuning time, geometric mean", "-" if math.isnan(mean) else f"{mean:.1f} s", *spent]))
     if report.first:
-        spent = [times(geomean(report.compile_ratios(t.label, report.first))) for t in others]
+        spent = [times(geomean(report.compile_ratios(t.label, report.first)), "") for t in others]
         lines.append(line(["the same over Roller top-1's", "", *spent]))
     where = dict.fromkeys(place(row.environment) for row in rows)
     e = report.environment
@@ -73,17 +71,10 @@ def _own(row: Row, label: str) -> str:
 
 def _mean(ratios: list[float], compared: int) -> str:
     """The geometric mean, and of how many where that is not all."""
-    mean = f"**{times(geomean(ratios))}**"
+    mean = f"**{times(geomean(ratios), '')}**"
     return mean if len(ratios) == compared else f"{mean} of {len(ratios)}"
 
 
 def _ratio(row: Row, tuner: Tuner) -> str:
     cell = row.cell(tuner.label)
-    return NONE if cell is None else times(cell.ratio)
-
-
-def times(value: float) -> str:
-    """Two digits behind the point, none where there are three before it."""
-    if math.isnan(value):
-        return NONE
-    return f"{value:.0f}" if value >= 100 else f"{value:.2f}"
+    return NONE if cell is None else times(cell.ratio, "")

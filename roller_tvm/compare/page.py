@@ -8,7 +8,7 @@ from html import escape
 
 from roller_tvm.compare.machines import place
 from roller_tvm.compare.report import Cell, Report
-from roller_tvm.compare.table import whole_models
+from roller_tvm.compare.table import times, whole_models
 from roller_tvm.compare.tuner import Tuner
 from roller_tvm.measure.table import duration, si
 from roller_tvm.stats import geomean
@@ -77,7 +77,7 @@ def _summary(report: Report) -> str:
         if ratios or spent:
             rows.append(
                 f"<tr><td>{escape(tuner.title)}</td><td>{len(ratios)}</td>{_ratio(geomean(ratios))}"
-                f"{_ratio(min(ratios, default=math.nan))}<td>{_times(geomean(spent))}</td>{_top1(report, tuner)}</tr>"
+                f"{_ratio(min(ratios, default=math.nan))}<td>{times(geomean(spent))}</td>{_top1(report, tuner)}</tr>"
             )
     base = escape(report.base)
     top1 = "<th>tuning over top-1's</th>" if report.first else ""
@@ -87,7 +87,7 @@ def _summary(report: Report) -> str:
 
 
 def _top1(report: Report, tuner: Tuner) -> str:
-    return f"<td>{_times(geomean(report.compile_ratios(tuner.label, report.first)))}</td>" if report.first else ""
+    return f"<td>{times(geomean(report.compile_ratios(tuner.label, report.first)))}</td>" if report.first else ""
 
 
 def _table(report: Report) -> str:
@@ -117,10 +117,4 @@ def _class(ratio: float) -> str:
 
 
 def _ratio(value: float) -> str:
-    return f'<td class="{_class(value)}">{_times(value)}</td>'
-
-
-def _times(value: float) -> str:
-    if math.isnan(value):
-        return "-"
-    return f"{value:.0f}x" if value >= 100 else f"{value:.2f}x"
+    return f'<td class="{_class(value)}">{times(value)}</td>'

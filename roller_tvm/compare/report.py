@@ -202,7 +202,10 @@ class Report:
         of: dict[tuple[str, str], dict[str, set[str]]] = {}
         for row in self.rows:
             for cell in row.cells:
-                for reason in cell.reason.split("; ") if cell.reason else [] if cell.status == "ok" else [""]:
+                if cell.status == "ok" and not cell.reason:
+                    continue
+                # What is to know about a kernel was put together; what went wrong stays in its own words.
+                for reason in cell.reason.split("; ") if cell.status == "ok" else [cell.reason]:
                     said = of.setdefault((cell.status, reason), {})
                     said.setdefault(cell.tuner.label, set()).add(row.case.id)
         told = []

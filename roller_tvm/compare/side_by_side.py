@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from roller_tvm.compare.markdown import NONE, line, times
+from roller_tvm.compare.markdown import line
 from roller_tvm.compare.report import Cell, Report, Row
+from roller_tvm.compare.table import NONE, times
 from roller_tvm.compare.tuner import KINDS, Tuner
 from roller_tvm.measure.table import duration
 from roller_tvm.stats import geomean
@@ -73,7 +74,7 @@ class _Side:
         """Of all cases, each over those that a tuner has a kernel for; of tuning also without measuring."""
         timed = [ours for row in self.report.rows if (ours := self.own(row)) is not None and ours.timed]
         kernels = [self.report.ratios(t.label) for t in self.searching]
-        told = [f"**{times(geomean(r))}**{'' if len(r) == len(timed) else f' of {len(r)}'}" for r in kernels]
+        told = [f"**{times(geomean(r), '')}**{'' if len(r) == len(timed) else f' of {len(r)}'}" for r in kernels]
         peer, first = self.searching[-1].label, self.report.first
         own = geomean(c.tune_s for c in timed if c.tune_s > 0)
         spent = f"{own:.1f} s; **{geomean(self.report.compile_ratios(peer)):.0f}**"
@@ -85,7 +86,8 @@ class _Side:
         if cell is None:
             return NONE
         lost = round(cell.ratio, 2) < 1 and self.report.rivals(row, cell)
-        return f"**{times(cell.ratio)}**" if lost else times(cell.ratio)
+        told = times(cell.ratio, "")
+        return f"**{told}**" if lost else told
 
 
 def _side(name: str, report: Report) -> _Side | None:

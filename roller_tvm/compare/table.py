@@ -11,6 +11,9 @@ from roller_tvm.compare.tuner import Tuner
 from roller_tvm.measure.table import duration, si
 from roller_tvm.stats import geomean
 
+#: Of a case that a tuner has no kernel for, or none that was timed.
+NONE = "-"
+
 ID, NAME = 18, 34
 #: What of a summary is loss: a group where another tuner is faster by more than rounds differ.
 LOSS = 0.98
@@ -58,7 +61,7 @@ def whole_models(report: Report) -> list[str]:
             if cell.timed:
                 spent = [f"{s:.1f} s" if s > 0 else "-" for s in (cell.tune_s, cell.build_s)]
                 error = "-" if math.isnan(cell.error) else f"{cell.error:.1e}"
-                line += f" {spent[0]:>9} {spent[1]:>9} {duration(cell.seconds):>10} {_times(cell.ratio):>7} {error:>8}"
+                line += f" {spent[0]:>9} {spent[1]:>9} {duration(cell.seconds):>10} {times(cell.ratio):>7} {error:>8}"
             else:
                 line += f" {cell.status}{': ' if cell.reason else ''}{cell.reason}"
             lines.append(line)
@@ -100,21 +103,22 @@ def summary(report: Report) -> list[str]:
             continue
         lost = [g for g in report.groups() if (r := report.ratios(tuner.label, g)) and geomean(r) < LOSS]
         least = f"{min(ratios):.2f}" if ratios else "-"
-        top1 = f" {_times(geomean(report.compile_ratios(tuner.label, report.first))):>10}" if report.first else ""
+        top1 = f" {times(geomean(report.compile_ratios(tuner.label, report.first))):>10}" if report.first else ""
         lines.append(
-            f"{tuner.title:<{width}} {len(ratios):>5} {_times(geomean(ratios)):>8} {least:>6}"
-            f" {_times(geomean(spent)):>9}{top1}  {', '.join(lost) or '-'}"
+            f"{tuner.title:<{width}} {len(ratios):>5} {times(geomean(ratios)):>8} {least:>6}"
+            f" {times(geomean(spent)):>9}{top1}  {', '.join(lost) or '-'}"
         )
     if len(report.groups()) > 1:
         lines.append("")
         for group in report.groups():
-            own = [f"{t.label} {_times(geomean(r))}" for t in report.others if (r := report.ratios(t.label, group))]
+            own = [f"{t.label} {times(geomean(r))}" for t in report.others if (r := report.ratios(t.label, group))]
             if own:
                 lines.append(f"  {group:<16} {', '.join(own)}")
     return lines
 
 
-def _times(value: float) -> str:
+def times(value: float, mark: str = "x") -> str:
+    """A ratio: two digits behind the point, none where there are three before it; '-' where there is none."""
     if math.isnan(value):
-        return "-"
-    return f"{value:.0f}x" if value >= 100 else f"{value:.2f}x"
+        return NONE
+    return f"{value:.0f}{mark}" if value >= 100 else f"{value:.2f}{mark}"

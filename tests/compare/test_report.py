@@ -181,6 +181,8 @@ def test_tuners_of_which_the_same_is_to_be_said_share_a_line(report):
     labels = [t.label for t in TUNERS]
     assert told == [f"{labels[0]}: packed (1 case)", f"{labels[0]}, {labels[1]}: stacked (1 case)",
                     f"{', '.join(labels)}: unsupported, it is odd (1 case)"]  # fmt: skip
+    failed = replace(third, cells=tuple(replace(c, status="failed", reason="one; two") for c in third.cells))
+    assert replace(report, rows=(failed,)).remarks() == [f"{', '.join(labels)}: failed, one; two (1 case)"]
 
 
 def test_pictures_are_whole(report):
