@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from roller_tvm.compare.relay.testing import TESTING, testing_model
-from roller_tvm.compare.whole.zoo import SEED, Prepared, light, package_folder
+from roller_tvm.compare.relay.testing import testing_model
+from roller_tvm.compare.whole.testing_names import TESTING_NETWORKS
+from roller_tvm.compare.whole.zoo import OCR, Prepared, find_model
 
-#: Height and width that PP-OCR's three models are given here.
-OCR_SIZES = {"det": (320, 320), "cls": (48, 192), "rec": (48, 320)}
 LIGHT = ("bvlc_alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50", "shufflenet", "squeezenet",
          "vgg19", "zfnet512")  # fmt: skip
 
@@ -31,17 +30,14 @@ class Subject:
 def subjects() -> dict[str, Callable[[Path], Subject]]:
     """How each model is made, by name; the folder is for files."""
     makers: dict[str, Callable[[Path], Subject]] = {}
-    for name in TESTING:
+    for name in TESTING_NETWORKS:
         makers[name] = lambda _folder, name=name: _testing(name)
     makers["resnet-18 float16"] = lambda _folder: _half(_testing("resnet-18"))
     makers["mobilenet float16"] = lambda _folder: _half(_testing("mobilenet"))
     makers["resnet-18 int8"] = lambda _folder: _quantized(_testing("resnet-18"))
-    for network in LIGHT:
-        makers[f"light {network}"] = lambda folder, network=network: _onnx(light(network, folder))
-    for part in OCR_SIZES:
-        makers[f"PP-OCR {part}"] = lambda _folder, part=part: _onnx(_ocr(part))
-    makers["MobileNet v2"] = lambda folder: _onnx(_network("mobilenet_v2", folder))
-    makers["BERT-base"] = lambda folder: _onnx(_network("bert_base", folder))
+    files = {f"light {name}": name for name in LIGHT} | {f"PP-OCR {part}": part for part in OCR}
+    for title, name in (files | {"MobileNet v2": "mobilenet_v2", "BERT-base": "bert_base"}).items():
+        makers[title] = lambda folder, name=name: _onnx(find_model(name, folder))
     return makers
 
 
@@ -78,20 +74,3 @@ def _onnx(model: Prepared) -> Subject:
 
     loaded = load_model(model.path, shapes=model.shapes)
     return Subject(loaded.mod, loaded.params, model.inputs, model.path)
-
-
-def _ocr(part: str) -> Prepared:
-    """One of PP-OCR's models with its real weights."""
-    models = package_folder("rapidocr_onnxruntime") / "models"
-    found = sorted(models.glob(f"*{part}*.onnx"))
-    if not found:
-        raise SystemExit(f"no '{part}' model in {models}\n  remedy: pip install rapidocr-onnxruntime==1.4.4")
-    picture = np.random.default_rng(SEED + 1).standard_normal((1, 3, *OCR_SIZES[part]), np.float32)
-    return Prepared(f"PP-OCR {part}", found[-1], {"x": picture})
-
-
-def _network(name: str, folder: Path) -> Prepared:
-    from roller_tvm.compare.whole import networks
-
-    made: Prepared = getattr(networks, name)(folder)
-    return made

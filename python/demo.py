@@ -29,7 +29,8 @@ from side_by_side import (  # noqa: E402
     tvm_variant,
 )
 
-from roller_tvm.compare.whole.zoo import Prepared, light, text_detection, text_lines  # noqa: E402
+from roller_tvm.compare.whole.ocr import text_lines  # noqa: E402
+from roller_tvm.compare.whole.zoo import Prepared, find_model  # noqa: E402
 from roller_tvm.errors import RollerError  # noqa: E402
 
 H200 = "cuda -arch=sm_90 -model=h200"
@@ -172,9 +173,9 @@ def demonstrate(args: argparse.Namespace) -> int:
     threads = set_threads(device.units)
     found = find_tvm()
     say(f"{device}; TVM {found.version if found else 'missing'}; {threads} threads for everybody")
-    models = [text_detection(args.folder)]
+    models = [find_model("detection", args.folder)]
     if not args.quick:
-        models.append(light("resnet50", args.folder))
+        models.append(find_model("resnet50", args.folder))
     results: list[tuple[Prepared, list[Variant]]] = []
     imported: Any = None
     for model in models:

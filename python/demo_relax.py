@@ -32,7 +32,7 @@ from side_by_side import (  # noqa: E402
 )
 
 from roller_tvm.compare.relax.whole import roller_build, untuned_build  # noqa: E402
-from roller_tvm.compare.whole.zoo import Prepared, light, text_detection  # noqa: E402
+from roller_tvm.compare.whole.zoo import Prepared, find_model  # noqa: E402
 from roller_tvm.errors import RollerError  # noqa: E402
 
 
@@ -115,9 +115,9 @@ def demonstrate(args: argparse.Namespace) -> int:
     threads = set_threads(device.units)
     found, target = find_tvm(), local_target()
     say(f"{device}; TVM {found.version if found else 'missing'}; {threads} threads for everybody; target {target}")
-    models = [text_detection(args.folder)]
+    models = [find_model("detection", args.folder)]
     if not args.quick:
-        models.append(light("resnet50", args.folder))
+        models.append(find_model("resnet50", args.folder))
     results: list[tuple[Prepared, list[Variant]]] = []
     imported: Any = None
     for model in models:

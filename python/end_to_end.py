@@ -15,32 +15,20 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from side_by_side import Variant, compare, measure, onnxruntime_variant, timed, tvm_variant  # noqa: E402
+from side_by_side import Variant, compare, measure, onnx_model, onnxruntime_variant, timed, tvm_variant  # noqa: E402
 
 from roller_tvm.compare.relay.whole import plain_build, roller_build  # noqa: E402
-from roller_tvm.compare.whole.networks import bert_base, mobilenet_v2  # noqa: E402
-from roller_tvm.compare.whole.zoo import Prepared, light, text_detection  # noqa: E402
+from roller_tvm.compare.whole.zoo import Prepared  # noqa: E402
 from roller_tvm.errors import RollerError  # noqa: E402
 
-MODELS: dict[str, Callable[[Path], Prepared]] = {
-    "resnet50": lambda folder: light("resnet50", folder),
-    "mobilenet_v2": mobilenet_v2,
-    "detection": text_detection,
-    "bert_base": bert_base,
-}
 FIGURE = ("resnet50", "mobilenet_v2", "detection")
 IMPORTED, UNTUNED, ORT = "imported", "untuned TVM", "ort"
-
-
-def prepared(name: str, folder: Path) -> Prepared:
-    """A model by name; other names are those of the onnx package's light networks."""
-    return MODELS[name](folder) if name in MODELS else light(name, folder)
 
 
 def variants_of(model: Prepared, args: argparse.Namespace, threads: int) -> list[Variant]:
@@ -111,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; 0 if every output is right."""
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
-    parser.add_argument("--models", default=",".join(FIGURE), help=f"{', '.join(MODELS)}, or a light network")
+    parser.add_argument("--models", default=",".join(FIGURE), help="as 'roller-tvm compare --list' tells them")
     parser.add_argument("--folder", type=Path, default=Path("end-to-end"), help="models, records, libraries")
     parser.add_argument("--trials", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=3, help="of measuring; 0 tunes, builds and compares only")
@@ -137,7 +125,7 @@ def end_to_end(args: argparse.Namespace) -> int:
     threads, found = set_threads(device.units), find_tvm()
     results = []
     for name in args.models.split(","):
-        model = prepared(name, args.folder)
+        model = onnx_model(name, args.folder)
         reference = onnxruntime_variant(model, threads)
         variants = variants_of(model, args, threads)
         compare(model, variants, reference.run())

@@ -16,30 +16,22 @@ import argparse
 import json
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from coverage_models import LIGHT, OCR_SIZES, _ocr  # noqa: E402
-from side_by_side import Variant, compare, measure, onnxruntime_variant, timed, tvm_variant  # noqa: E402
+from coverage_models import LIGHT  # noqa: E402
+from side_by_side import Variant, compare, measure, onnx_model, onnxruntime_variant, timed, tvm_variant  # noqa: E402
 
 from roller_tvm.compare.relax.whole import roller_build, untuned_build  # noqa: E402
-from roller_tvm.compare.whole.networks import bert_base, mobilenet_v2  # noqa: E402
-from roller_tvm.compare.whole.zoo import Prepared, light, text_detection  # noqa: E402
+from roller_tvm.compare.whole.zoo import Prepared  # noqa: E402
 from roller_tvm.errors import RollerError  # noqa: E402
 
-MODELS: dict[str, Callable[[Path], Prepared]] = {
-    **{name: (lambda folder, name=name: light(name, folder)) for name in LIGHT},
-    **{name: (lambda _folder, name=name: _ocr(name)) for name in OCR_SIZES},
-    "det": text_detection,
-    "mobilenet_v2": mobilenet_v2,
-    "bert_base": bert_base,
-}
 #: What the figure is over: the light networks, text detection and the classifier of its direction.
-FIGURE = (*LIGHT, "det", "cls")
+FIGURE = (*LIGHT, "detection", "direction")
 OURS, UNTUNED, ORT = "Roller", "untuned TVM", "onnxruntime"
 Rounds = list[dict[str, float]]
 
@@ -100,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; 0 if every output is right."""
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
-    parser.add_argument("--models", default=",".join(FIGURE), help=", ".join(MODELS))
+    parser.add_argument("--models", default=",".join(FIGURE), help="as 'roller-tvm compare --list' tells them")
     parser.add_argument("--folder", type=Path, default=Path("end-to-end-relax"), help="models, records, libraries")
     parser.add_argument("--trials", type=int, default=10, help="plans measured, each operator; 0: without measuring")
     parser.add_argument("--rounds", type=int, default=3, help="of measuring; 0 tunes, builds and compares only")
@@ -123,15 +115,12 @@ def end_to_end(args: argparse.Namespace) -> int:
     from roller_tvm.relax.targets import local_target
     from roller_tvm.tvm_env import find_tvm, set_threads
 
-    unknown = [name for name in args.models.split(",") if name not in MODELS]
-    if unknown:
-        raise SystemExit(f"no model {', '.join(unknown)}\n  remedy: {', '.join(MODELS)}")
     device = cpu_device()
     threads, found, target = set_threads(device.units), find_tvm(), local_target()
     args.folder.mkdir(parents=True, exist_ok=True)
     results, version = [], ORT
     for name in args.models.split(","):
-        model, notes = MODELS[name](args.folder), args.folder / f"{name}-top{args.trials}.json"
+        model, notes = onnx_model(name, args.folder), args.folder / f"{name}-top{args.trials}.json"
         kept = json.loads(notes.read_text()) if notes.is_file() and not args.rebuild else {"spent": {}}
         reference = onnxruntime_variant(model, threads)
         version = reference.name

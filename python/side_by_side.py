@@ -13,8 +13,8 @@ import numpy as np
 from latency import latencies
 
 from roller_tvm.compare.whole.running import TOLERANCE, keep_inputs, relative_error
-from roller_tvm.compare.whole.zoo import Prepared
-from roller_tvm.errors import WrongAnswer
+from roller_tvm.compare.whole.zoo import Prepared, find_model
+from roller_tvm.errors import BadInput, WrongAnswer
 from roller_tvm.tvm_env import line
 
 
@@ -33,6 +33,14 @@ class Variant:
     @property
     def latency(self) -> float:
         return statistics.median(self.times)
+
+
+def onnx_model(name: str, folder: Path) -> Prepared:
+    """A model that onnxruntime runs too."""
+    model = find_model(name, folder)
+    if model.path.suffix != ".onnx":
+        raise BadInput("is no ONNX model", name, "see 'roller-tvm compare --list', or give a file")
+    return model
 
 
 def timed(action: Callable[[], Any]) -> tuple[Any, float]:

@@ -33,14 +33,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     parser.add_argument("FILE", nargs="?", type=Path, help="a model, whose tasks are compared on")
     parser.add_argument("--suite", metavar="NAME|FILE.csv", help="operators to compare on; --list tells the names")
-    told = "whole models end to end: mobilenet_v2, bert_base, detection, a light network of the onnx package " \
-           "(resnet50, squeezenet, ...), testing:NAME (of relay.testing), or ONNX files"  # fmt: skip
+    told = (
+        "whole models end to end: mobilenet_v2, bert_base, detection, a light network of the onnx package "
+        "(resnet50, squeezenet, ...), testing:NAME (of relay.testing), or ONNX files; --list tells the names"
+    )
     parser.add_argument("--models", metavar="NAME,FILE.onnx", help=told)
     parser.add_argument("--only", default="", metavar="WORDS", help="cases with these ids, or words of their titles")
     tuners = (
-        "roller, untuned, dlight, autotvm, ansor, metaschedule, xgboost, ranked (by what xgboost measured of other "
-        "operators), of whole models onnxruntime, torch, torchcompile; each may have :TRIALS; default: all of the "
-        "line but xgboost and ranked, roller:1 among them; for whole models those that do not search"
+        "roller, untuned, dlight, autotvm, ansor, metaschedule, xgboost (a cost model that learns order; "
+        "xgbregression: times), ranked (Roller's plans by what xgboost measured of other operators), of whole models "
+        "onnxruntime, torch, torchcompile; each may have :TRIALS; default: all of the line but those with xgboost, "
+        "roller:1 among them; for whole models those that do not search"
     )
     parser.add_argument("--tuners", metavar="A,B:TRIALS", help=tuners)
     parser.add_argument("--trials", type=int, metavar="N", help="of those that search; default 64")
@@ -56,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     told = "go on in a folder that holds figures of another machine: each case on one machine, and the report tells"
     parser.add_argument("--mix-machines", action="store_true", help=told)
     parser.add_argument("--report", action="store_true", help="run nothing: write the report of what is there")
-    parser.add_argument("--list", action="store_true", help="print the suites, or the cases, and stop")
+    parser.add_argument("--list", action="store_true", help="print the suites and models, or the cases, and stop")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--input-shapes", metavar='"NAME:[1,3,224,224] ..."', help="of a model's open inputs")
     parser.add_argument("--desired-layout", choices=LAYOUTS, help="convert a model's convolutions to this layout")
@@ -176,4 +179,9 @@ def _list(args: argparse.Namespace) -> int:
     for name in suites():
         cases = load_suite(name)
         print(f"{name:<16} {len(cases):>4} operators: {', '.join(dict.fromkeys(c.group for c in cases))}")
+    from roller_tvm.compare.whole.zoo import known_models
+
+    print("\n--models:")
+    for source, names in known_models().items():
+        print(f"{source}: {', '.join(names) or 'pip install onnx'}")
     return 0

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 
+from roller_tvm.compare.opened import OURS
 from roller_tvm.compare.report import Cell, Report, Row
+from roller_tvm.compare.suite import WHOLE
 from roller_tvm.measure.table import duration
 
 
@@ -66,29 +68,37 @@ def verdict(row: Row, ours: Cell, other: Cell, first: Cell | None) -> list[str]:
             told.append("both are faster than that prediction: it does not tell which should be")
     told += _thought(ours, other)
     if first is not None and first.timed and ours.timed:
-        if first.seconds > 1.1 * ours.seconds:
-            told.append(f"the ranking was off: the plan thought best takes {first.seconds / ours.seconds:.2f} times as"
-                        " long as the best of those measured")  # fmt: skip
-        else:
-            told.append("the ranking was right among Roller's own plans: what is faster is not in its space, or is"
-                        " thought slower than all that were measured")  # fmt: skip
+        told += _ranking(row, ours, other, first)
     if other.ratio_spread > abs(1 - other.ratio):
         told.append(f"the ratio differs by {other.ratio_spread:.0%} between rounds: this may be noise")
     return told
 
 
+def _ranking(row: Row, ours: Cell, other: Cell, first: Cell) -> list[str]:
+    """Whether the best plan by prediction was the best of those measured."""
+    if first.seconds > 1.1 * ours.seconds:
+        return [f"the ranking was off: the plan thought best takes {first.seconds / ours.seconds:.2f} times as long as"
+                " the best of those measured"]  # fmt: skip
+    if row.case.task == WHOLE:  # of a whole model's operators each has a ranking of its own
+        return []
+    beyond = "" if other.tuner.name in OURS else "is not in its space, or "
+    return [f"the ranking was right among Roller's own plans: what is faster {beyond}is thought slower than all that"
+            " were measured"]  # fmt: skip
+
+
 def _thought(ours: Cell, other: Cell) -> list[str]:
     """What the model says of the other's tiles, beside what both take."""
-    if not other.thought or not other.predicted_s > 0:
+    thought = "a plan of its own space" if other.tuner.name in OURS else other.thought
+    if not thought or not other.predicted_s > 0:
         return []
-    told = [f"theirs in Roller's words: {other.thought}; predicted {duration(other.predicted_s)}"]
+    told = [f"theirs in Roller's words: {thought}; predicted {duration(other.predicted_s)}"]
     if not ours.predicted_s > 0:
         return told
-    thought, taken = other.predicted_s / ours.predicted_s, other.ratio
-    if thought > 1:
-        told.append(f"the model expects {thought:.2f} times our time of them, they take {taken:.2f} times ours")
+    expected, taken = other.predicted_s / ours.predicted_s, other.ratio
+    if expected > 1:
+        told.append(f"the model expects {expected:.2f} times our time of them, they take {taken:.2f} times ours")
     else:
-        told.append(f"the model expects {thought:.2f} times our time of them too: they were not among those measured")
+        told.append(f"the model expects {expected:.2f} times our time of them too: they were not among those measured")
     return told
 
 

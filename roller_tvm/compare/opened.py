@@ -12,13 +12,14 @@ from typing import Any
 from roller_tvm.compare.keeping import unrun, why_wrong
 from roller_tvm.compare.suite import Case
 from roller_tvm.compare.theirs import Thought
+from roller_tvm.compare.tuner import OBJECTIVE
 
 #: Below the folder of a comparison.
 TASKS, KERNELS, WORK = "tasks", "kernels", "work"
 #: Of a task's file; one of another version is made anew.
 TASK_VERSION = 2
 #: Tuners whose kernels are built as Roller builds them; the peers' are built as TVM does.
-OURS = ("roller", "ranked", "xgboost")
+OURS = ("roller", "ranked", *OBJECTIVE)
 #: What stands for a schedule where a kernel is TVM's own.
 DEFAULT = "TVM's default"
 

@@ -230,11 +230,25 @@ class Report:
                  for row in self.rows if row.busy > BUSY]  # fmt: skip
         told += [f"{row.case.id}: {cell.tuner.label} began to tune while other work used {cell.busy:.0%} of the CPUs"
                  for row in self.rows for cell in row.cells if cell.busy > BUSY]  # fmt: skip
-        told += [f"{row.case.id}: timed while the CPU ran at {row.pace:.0%} of its pace (--again times)"
+        told += [f"{row.case.id}: timed while the CPU {_ran(row.pace)} (--again times)"
                  for row in self.rows if row.pace < SLOW]  # fmt: skip
-        told += [f"{row.case.id}: {cell.tuner.label} tuned while the CPU ran at {cell.pace:.0%} of its pace"
+        told += [f"{row.case.id}: {cell.tuner.label} tuned while the CPU {_ran(cell.pace)}"
                  for row in self.rows for cell in row.cells if cell.pace < SLOW]  # fmt: skip
-        return told + self.commits() + self.lies()
+        return told + self.trials() + self.commits() + self.lies()
+
+    def trials(self) -> list[str]:
+        """Searches that measured other numbers of kernels than their labels say: they came to an end by themselves."""
+        told = []
+        for tuner in self.tuners:
+            cells = [(row.case.id, row.cell(tuner.label)) for row in self.rows]
+            ended = [(case, c.trials) for case, c in cells if c and tuner.searches and c.status == "ok"]
+            fewer = [f"{case} after {n}" for case, n in ended if 0 < n < tuner.trials]
+            more = [f"{n} on {case}" for case, n in ended if n > tuner.trials]
+            if fewer:
+                told.append(f"{tuner.label}: found nothing new to measure: {', '.join(fewer)}")
+            if more:
+                told.append(f"{tuner.label}: measured in whole rounds: {', '.join(more)}")
+        return told
 
     def commits(self) -> list[str]:
         """Rows in which what is ours is of more than one state of this package."""
@@ -255,6 +269,10 @@ class Report:
             for row in self.rows for cell in row.cells
             if cell.timed and cell.claimed_s > 0 and cell.seconds > CLAIM * cell.claimed_s
         ]  # fmt: skip
+
+
+def _ran(pace: float) -> str:
+    return f"ran at {pace:.0%} of its pace" if pace > 0 else "was never undisturbed"
 
 
 def make_report(results: Results, cases: Sequence[Case], tuners: Sequence[Tuner], environment: str) -> Report:

@@ -17,6 +17,7 @@ from roller_tvm.compare.curve import CurveFile
 from roller_tvm.compare.measuring import PlanMeasuring
 from roller_tvm.compare.opened import OpenedTask, first_right
 from roller_tvm.compare.tiles import plan_tiles
+from roller_tvm.compare.tuner import OBJECTIVE
 from roller_tvm.device import DeviceSpec
 from roller_tvm.errors import RollerError
 from roller_tvm.measure.serving import Failed
@@ -35,6 +36,7 @@ def search(
     measure: PlanMeasuring,
     build: Callable[[Plan], tuple[Path, str]],
     opened: OpenedTask,
+    tuner: str = "xgboost",
 ) -> dict[str, Any]:
     """Search a space; fields of ``results.Tuned`` for the fastest whose answer is right.
 
@@ -44,14 +46,16 @@ def search(
         Its kernel's file and its record.
     opened : OpenedTask
         Its folder for work gets ``measured.TRIALS.json``: features and seconds of all that was measured.
+    tuner : str
+        One of ``tuner.OBJECTIVE``: what the cost model learns.
     """
-    work = opened.work("xgboost")
+    work = opened.work(tuner)
     path = work / f"curve.{trials}.jsonl"
     path.unlink(missing_ok=True)  # a search that was interrupted begins anew: what it had learned is gone
     curve = CurveFile(path)
     curve.before = measure.spent
     batch: list[float] = []
-    online = Online(space, batch=min(BATCH, max(1, trials // BATCHES)))
+    online = Online(space, min(BATCH, max(1, trials // BATCHES)), OBJECTIVE[tuner])
     for tried in online.run(trials, measure):
         batch.append(tried.seconds)
         if len(batch) == online.batch:
@@ -71,9 +75,8 @@ def search(
     tried, kernel, reason = first_right(worked[:CHECKED], built, (Failed, RollerError))
     if kernel is None:
         return {**found, "status": "failed", "reason": reason or "no plan works"}
-    every = "" if len(online.tried) == trials else "all configurations measured"
     return opened.found(kernel, found["seconds"], len(online.tried), tried.seconds, curve.points, records[id(tried)],
-                        plan_tiles(tried.plan.plan), tried.plan.seconds, every)  # fmt: skip
+                        plan_tiles(tried.plan.plan), tried.plan.seconds)  # fmt: skip
 
 
 def chosen(tried: Sequence[Tried], measure: PlanMeasuring) -> list[Tried]:

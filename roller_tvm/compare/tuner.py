@@ -33,6 +33,8 @@ class Kind:
     of: tuple[str, ...] = ("operator", "model")
 
 
+#: Of the baseline's cost model: what each of its tuners learns (``baseline.online.OBJECTIVES``).
+OBJECTIVE = {"xgboost": "rank", "xgbregression": "regression"}
 _OPERATOR, _MODEL = ("operator",), ("model",)
 KINDS = {
     "roller": Kind("Roller", ("relay", "relax"), 10),
@@ -42,6 +44,7 @@ KINDS = {
     "ansor": Kind("Ansor", ("relay",), 64),
     "metaschedule": Kind("MetaSchedule", ("relax",), 64),
     "xgboost": Kind("XGBoost over rTiles", ("relay", "relax"), 64, ("cpu",), _OPERATOR),
+    "xgbregression": Kind("XGBoost (regression) over rTiles", ("relay", "relax"), 64, ("cpu",), _OPERATOR),
     "ranked": Kind("Roller ranked by XGBoost", ("relay", "relax"), None, ("cpu",), _OPERATOR),
     "onnxruntime": Kind("onnxruntime", ("relay", "relax"), None, ("cpu",), _MODEL),
     "torch": Kind("PyTorch", ("relay", "relax"), None, ("cpu",), _MODEL),
@@ -98,7 +101,7 @@ class Tuner:
     @property
     def searches(self) -> bool:
         """Whether it measures kernels to learn which to measure next."""
-        return self.name in ("autotvm", "ansor", "metaschedule", "xgboost")
+        return self.name in ("autotvm", "ansor", "metaschedule", *OBJECTIVE)
 
     def refusal(self, line: str, device: str, of: str = "operator") -> str:
         """Why it cannot run on a line, a kind of device, and on an operator or a whole model, or ''."""

@@ -36,6 +36,16 @@ def test_the_usual_rate_counts(rates, fastest, share):
     assert Pace(device("avx2"), fastest, runner(rates))() == pytest.approx(share)
 
 
+def test_it_looks_until_something_was_undisturbed():
+    looks = [[], [], [PEAK, PEAK / 2]]
+
+    @contextlib.contextmanager
+    def make(vector_bytes):
+        yield lambda requests: {requests[0]: looks.pop(0)}
+
+    assert Pace(device("avx2"), 0.0, make)() == pytest.approx(0.75) and not looks
+
+
 def test_the_program_is_made_once():
     made = []
     pace = Pace(device("avx2"), 0.0, runner((PEAK,), made))

@@ -10,6 +10,7 @@ pytest.importorskip("tvm.relax")
 
 from roller_tvm.compare import relax as edge  # noqa: E402
 from roller_tvm.compare.suite import Case  # noqa: E402
+from roller_tvm.errors import BadInput  # noqa: E402
 
 from ..relay.onnx_models import convolution  # noqa: E402
 
@@ -135,11 +136,25 @@ def test_metaschedule(prepared, folder):
 
 
 @pytest.mark.nightly
-def test_the_search_over_rtiles(prepared, folder):
+@pytest.mark.parametrize("tuner", ["xgboost", "xgbregression"])
+def test_the_search_over_rtiles(prepared, folder, tuner):
     pytest.importorskip("xgboost")
-    found = tuned(folder, prepared, "dense", "xgboost", 8)
+    found = tuned(folder, prepared, "dense", tuner, 8)
     assert found.get("status", "ok") == "ok" and found["claimed_s"] > 0 and found["tiles"].startswith("cpu.")
-    assert comes_again(folder, prepared, "dense", "xgboost", 8, found)
+    assert comes_again(folder, prepared, "dense", tuner, 8, found)
+
+
+@pytest.mark.nightly
+def test_what_was_learned_of_others_ranks(prepared, folder):
+    pytest.importorskip("xgboost")
+    tuned(folder, prepared, "dense", "xgboost", 8)
+    (measured,) = (folder / "work").glob("*.xgboost/measured.8.json")
+    with pytest.raises(BadInput, match="nothing to learn from"):  # but of the operator itself
+        tuned(folder, prepared, "dense", "ranked", 0)
+    other = json.loads(measured.read_text()) | {"operator": "dense m=8 n=32 k=16"}
+    (measured.parent / "measured.of_another.json").write_text(json.dumps(other))
+    found = tuned(folder, prepared, "dense", "ranked", 0)
+    assert found.get("status", "ok") == "ok" and found["trials"] == 0 and found["tiles"].startswith("cpu.")
 
 
 @pytest.mark.slow

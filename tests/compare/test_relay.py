@@ -12,9 +12,10 @@ from roller_tvm.compare.relay import autotvm as autotvm_edge  # noqa: E402
 from roller_tvm.compare.relay.ansor import best_record, read_back  # noqa: E402
 from roller_tvm.compare.relay.functions import relay_function  # noqa: E402
 from roller_tvm.compare.relay.tasks import open_task  # noqa: E402
+from roller_tvm.compare.relay.untuned import relay_kernels  # noqa: E402
 from roller_tvm.compare.relay.whole import names_with_digits  # noqa: E402
 from roller_tvm.compare.suite import Case, load_suite  # noqa: E402
-from roller_tvm.errors import UnsupportedOperator  # noqa: E402
+from roller_tvm.errors import BadInput, UnsupportedOperator  # noqa: E402
 
 from ..expr.examples import EXAMPLES  # noqa: E402
 from ..relay.onnx_models import convolution  # noqa: E402
@@ -91,6 +92,26 @@ def test_roller_and_untuned_are_built_checked_and_timed(prepared, folder):
     assert tuned(folder, prepared, "norm", "roller", 1)["status"] == "ok"
 
 
+@pytest.mark.parametrize(
+    ("operator", "params", "computing", "moving"),
+    [
+        ("dense", "m=4 n=32 k=16 bias=1 relu=1", ["fused_nn_contrib_dense_pack_add_nn_relu"], 0),
+        ("batch_matmul", "b=2 m=8 n=8 k=16 layout=NT", ["fused_nn_batch_matmul"], 0),
+        ("conv2d_nhwc", "n=1 c=8 h=8 w=8 f=16 k=3 padding=1 relu=1", ["fused_nn_conv2d_nn_relu"], 0),
+        ("conv2d_nchw", "n=1 c=8 h=8 w=8 f=16 k=3 padding=1", ["fused_nn_contrib_conv2d_NCHWc"], 2),
+        ("transpose", "shape=4x8 perm=1x0", [], 1),
+    ],
+)
+def test_untuned_is_what_relay_build_makes(operator, params, computing, moving):
+    import tvm
+
+    target = tvm.target.Target(TARGET)
+    found = relay_kernels(*relay_function(Case("x", operator, params)), target)
+    assert [k.name for k in found if not k.moves] == computing and sum(k.moves for k in found) == moving
+    if operator == "dense":  # its own schedule, whose innermost loop is of vectors; auto_scheduler's is plain loops
+        assert "T.Broadcast(" in str(tvm.lower(found[0].schedule, found[0].args))
+
+
 @pytest.mark.nightly
 def test_ansor_goes_on_where_it_was(prepared, folder):
     found = tuned(folder, prepared, "dense", "ansor", 4)
@@ -144,11 +165,25 @@ def test_the_others(prepared, folder, tuner):
 
 
 @pytest.mark.nightly
-def test_the_search_over_rtiles(prepared, folder):
+@pytest.mark.parametrize("tuner", ["xgboost", "xgbregression"])
+def test_the_search_over_rtiles(prepared, folder, tuner):
     pytest.importorskip("xgboost")
-    found = tuned(folder, prepared, "dense", "xgboost", 8)
+    found = tuned(folder, prepared, "dense", tuner, 8)
     assert found.get("status", "ok") == "ok" and found["claimed_s"] > 0 and found["tiles"].startswith("cpu.")
-    assert comes_again(folder, prepared, "dense", "xgboost", 8, found)
+    assert comes_again(folder, prepared, "dense", tuner, 8, found)
+
+
+@pytest.mark.nightly
+def test_what_was_learned_of_others_ranks(prepared, folder):
+    pytest.importorskip("xgboost")
+    tuned(folder, prepared, "dense", "xgboost", 8)
+    (measured,) = (folder / "work").glob("*.xgboost/measured.8.json")
+    with pytest.raises(BadInput, match="nothing to learn from"):  # but of the operator itself
+        tuned(folder, prepared, "dense", "ranked", 0)
+    other = json.loads(measured.read_text()) | {"operator": "dense m=8 n=32 k=16"}
+    (measured.parent / "measured.of_another.json").write_text(json.dumps(other))
+    found = tuned(folder, prepared, "dense", "ranked", 0)
+    assert found.get("status", "ok") == "ok" and found["trials"] == 0 and found["tiles"].startswith("cpu.")
 
 
 @pytest.mark.slow

@@ -19,13 +19,17 @@ from roller_tvm.compare.page import page
 from roller_tvm.compare.report import COLUMNS, make_report, to_csv, to_json
 from roller_tvm.compare.results import Prepared, Results, Timed, Tuned
 from roller_tvm.compare.side_by_side import side_by_side
-from roller_tvm.compare.suite import Case
+from roller_tvm.compare.suite import WHOLE, Case
 from roller_tvm.compare.table import text
 from roller_tvm.compare.tuner import Tuner, default_tuners, parse_tuners
 from roller_tvm.errors import UsageError
 from roller_tvm.stats import at_time, best_over_time, geomean, paired_ratio, quantile, spread
 
 TUNERS = parse_tuners("roller:1,roller,ansor:1000")
+#: What others read: a name that changes here breaks them.
+CASE = ["id", "title", "group", "weight", "flops", "io_bytes", "environment"]
+RESULT = ["tuner", "status", "reason", "tune_s", "trials", "seconds", "spread", "gflops", "ratio", "claimed_s",
+          "predicted_s", "build_s", "error", "curve", "tiles", "thought", "environment"]  # fmt: skip
 FIRST, SECOND, THIRD = (
     Case("first", "matmul", "m=64 n=64 k=64"), Case("second <&>", "softmax", "shape=8x8", "rows"),
     Case("third", "relu", "shape=8"),
@@ -136,6 +140,9 @@ def test_the_json_is_stable_and_the_csv_says_the_same(report):
     written = to_csv(report)
     rows = list(csv.DictReader(io.StringIO("".join(x + "\n" for x in written.splitlines() if x[0] != "#"))))
     assert tuple(rows[0]) == COLUMNS and len(rows) == 9
+    results = [result for case in data["cases"] for result in case["results"]]
+    assert all(list(case) == [*CASE, "results"] for case in data["cases"]) and all(list(r) == RESULT for r in results)
+    assert set(COLUMNS) == {*CASE, *RESULT} - {"curve", "tiles", "thought"}
     assert "# cpu: Some <CPU>" in written
     assert [float(r["ratio"]) for r in rows if r["tuner"] == "ansor:1000" and r["ratio"]] == pytest.approx([2.0, 0.5])
 
@@ -169,6 +176,27 @@ def test_both_lines_in_a_table(report):
     assert len(lines) == 5 and "third" not in lines  # nobody can do it
     assert lines[4].endswith("| **0.50** | 4.0 s; **500** (without measuring 20000) |")
     assert side_by_side({"relay": relax}).count("\n") == 4 and side_by_side({"relax": replace(relax, rows=())}) == ""
+
+
+def test_searches_that_ended_by_themselves_are_told(report):
+    def after(row, trials, **changes):
+        cells = [c if c.tuner.name == "roller" else replace(c, trials=trials, **changes) for c in row.cells]
+        return replace(row, cells=tuple(cells))
+
+    first, second, third = report.rows
+    assert report.trials() == []
+    told = replace(report, rows=(after(first, 60), after(second, 1008), third)).trials()
+    assert told == ["ansor:1000: found nothing new to measure: first after 60",
+                    "ansor:1000: measured in whole rounds: 1008 on second <&>"]  # fmt: skip
+    assert replace(report, rows=(after(first, 60, status="failed"), second, third)).trials() == []
+
+
+def test_a_cpu_that_was_never_undisturbed_has_no_pace(report):
+    first, *others = report.rows
+    ours = replace(first.cells[0], pace=0.0)
+    told = replace(report, rows=(replace(first, pace=0.0, cells=(ours, *first.cells[1:])), *others)).notes()
+    assert told[:2] == ["first: timed while the CPU was never undisturbed (--again times)",
+                    f"first: {ours.tuner.label} tuned while the CPU was never undisturbed"]  # fmt: skip
 
 
 def test_tuners_of_which_the_same_is_to_be_said_share_a_line(report):
@@ -243,6 +271,19 @@ def test_a_search_that_ends_at_the_same_plan_is_no_loss(report):
     assert words.endswith("so that ratios below 1 are noise: second <&> (xgboost:200 0.25).\n")
 
 
+def test_a_plan_of_the_same_space_and_a_whole_model_are_no_mystery(report):
+    row, other = report.worst(1)[0]
+    ours = row.cell(report.base)
+    first = replace(row.cell("roller:1"), seconds=ours.seconds)
+    plan = replace(other, tuner=parse_tuners("xgbregression:200")[0], thought="", predicted_s=4e-6)
+    told = " ".join(verdict(row, ours, plan, first))
+    assert "a plan of its own space; predicted 4.0 us" in told and "expects 2.00 times our time" in told
+    assert "what is faster is thought slower" in told and "not in its space" not in told
+    assert "not in its space" in " ".join(verdict(row, ours, other, first))
+    whole = replace(row, case=replace(row.case, operator="", params="", task=WHOLE, model="net.onnx"))
+    assert "own plans" not in " ".join(verdict(whole, ours, replace(other, thought=""), first))
+
+
 @pytest.mark.parametrize(
     "predicted, words", [(0.5e-6, "it would have won"), (1.5e-6, "the plan is worse"), (3e-6, "does not tell which")]
 )
@@ -277,6 +318,7 @@ def test_tuners():
     assert [t.label for t in parse_tuners("roller:1,roller,ansor,untuned", 1000)] == [
         "roller:1", "roller:10", "ansor:1000", "untuned",
     ]  # fmt: skip
+    assert all(t.searches and t.trials == 64 for t in parse_tuners("xgboost,xgbregression,ansor"))
     assert Tuner.parse("dlight").refusal("relax", "cpu") and not Tuner.parse("dlight").refusal("relax", "gpu")
     assert "ansor" in default_tuners("relay", "cpu") and "metaschedule" in default_tuners("relax", "gpu")
     for wrong in ("hope", "untuned:5", "roller:0", "", "ansor:x"):

@@ -83,7 +83,6 @@ def test_a_lie_is_told(done):
     assert cells(done[1], "lies")["ansor"].curve[-1][1] == pytest.approx(2e-5, rel=0.1)
 
 
-@pytest.mark.nightly
 def test_a_tuner_that_hangs_is_given_up(tmp_path):
     case = Case("hangs", "matmul", "m=8 n=8 k=8")
     with Comparison(request(tmp_path, tuners=TUNERS[:2])) as comparison:

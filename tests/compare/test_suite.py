@@ -40,6 +40,19 @@ def test_what_the_issue_asks_for_is_there():
             "depthwise", "softmax", "layer norm", "attention"} <= groups  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("group", "multiplications", "products"),
+    [("resnet50", 4.09e9, 54), ("mobilenet_v2", 300e6, 53), ("bert_base", 11.17e9, 96)],
+)
+def test_a_network_has_all_its_layers(group, multiplications, products):
+    """As published: He et al. 2016 (strides in the 3x3), Sandler et al. 2018; BERT's 85 M weights at 128 tokens, and
+    the products of its attention."""
+    cases = [c for c in load_suite("networks") if c.group == group]
+    heavy = [c for c in cases if c.operator.startswith(("conv", "depthwise", "dense", "batch_matmul"))]
+    assert sum(c.weight * c.expression().flops for c in heavy) / 2 == pytest.approx(multiplications, rel=0.03)
+    assert sum(c.weight for c in heavy) == products
+
+
 def test_awkward_operators_all_have_plans():
     for case in load_suite("awkward"):
         assert construct(case.expression(), device("avx512"), 1).plans, case.id

@@ -174,7 +174,7 @@ def test_the_command_reads_a_models_records(model, log, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "word, told", [("testing:resnet-17", "resnet-18"), ("nowhere.onnx", "no such"), ("nowhere", "no network")]
+    "word, told", [("testing:resnet-17", "resnet-18"), ("nowhere.onnx", "no such"), ("nowhere", "no model")]
 )
 def test_a_model_that_is_not_there_is_refused(log, word, told, capsys):
     assert main(["replay", str(log), "--device", "v100", "--tasks-of", word]) == 3

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from roller_tvm.compare.opened import DEFAULT, OURS, remarked
+from roller_tvm.compare.tuner import OBJECTIVE
 from roller_tvm.tvm_env import import_relax_tvm
 
 BUILT = (
@@ -54,6 +55,8 @@ def tune(task: str, case: dict[str, Any], tuner: str, trials: int, target: str, 
     opened = plain.as_prepared() if tuner in OURS else plain
     if tuner == "ranked":
         found = ranked(opened, importlib.import_module(f"{__name__}.roller"))
+    elif tuner in OBJECTIVE:
+        found = dict(importlib.import_module(f"{__name__}.xgboost").tune(opened, trials, tuner))
     else:
         found = dict(importlib.import_module(f"{__name__}.{TUNERS.get(tuner, tuner)}").tune(opened, trials))
     return remarked(found, BUILT) if opened.ours else found

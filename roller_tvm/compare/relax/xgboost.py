@@ -14,7 +14,7 @@ from roller_tvm.measure.session import PACKED, PLAIN
 from roller_tvm.plan.features import Features
 
 
-def tune(opened: Opened, trials: int) -> dict[str, Any]:
+def tune(opened: Opened, trials: int, tuner: str = "xgboost") -> dict[str, Any]:
     """Search as long as there are trials; the fastest whose answer is right."""
     from roller_tvm.measure.pool import Pool
     from roller_tvm.relax.measure import WORKER, Limits
@@ -39,4 +39,4 @@ def tune(opened: Opened, trials: int) -> dict[str, Any]:
             return build_record(o.key, o.text, o.target, o.constants, line, o.kernels, o.ours), line
 
         space = RTileSpace(reading.expression, o.device, Features.of_tensor_ir(o.device))
-        return search(space, trials, measuring, build, o)
+        return search(space, trials, measuring, build, o, tuner)

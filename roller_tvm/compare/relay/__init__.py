@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from roller_tvm.compare.opened import DEFAULT, OURS, remarked
+from roller_tvm.compare.tuner import OBJECTIVE
 from roller_tvm.tvm_env import import_relay_tvm
 
 BUILT = (
@@ -54,6 +55,8 @@ def tune(task: str, case: dict[str, Any], tuner: str, trials: int, target: str, 
     with cpu_code() if tuner in OURS else as_tvm():
         if tuner == "ranked":
             found = ranked(opened, importlib.import_module(f"{__name__}.roller"))
+        elif tuner in OBJECTIVE:
+            found = dict(importlib.import_module(f"{__name__}.xgboost").tune(opened, trials, tuner))
         else:
             found = dict(importlib.import_module(f"{__name__}.{tuner}").tune(opened, trials))
     return remarked(found, BUILT) if tuner in OURS and opened.target.kind.name == "llvm" else found
@@ -68,16 +71,18 @@ def build_again(
 
     import_relay_tvm("comparing")
     opened = open_task(Path(task), case, target, Path(folder))
-    if schedule == DEFAULT:
-        with cpu_code() if tuner in OURS else as_tvm():
+    if schedule == DEFAULT and tuner not in OURS:
+        with as_tvm():
             return str(importlib.import_module(f"{__name__}.untuned").tune(opened, trials)["kernel"])
     if tuner == "autotvm":
         return opened.told(importlib.import_module(f"{__name__}.autotvm").build(opened, schedule))
-    from roller_tvm.compare.relay.kernels import build_record
+    from roller_tvm.compare.relay.kernels import build_default, build_record
     from roller_tvm.relay.measure import packs_weights
 
     packs = packs_weights(opened.search_task)
     with cpu_code() if tuner in OURS else as_tvm():
+        if schedule == DEFAULT:  # which Roller's plans did not beat
+            return opened.told(build_default(opened.key, opened.dag, opened.target, opened.default, opened.kernels))
         return opened.told(build_record(opened.key, opened.dag, opened.target, packs, schedule, opened.kernels))
 
 

@@ -14,7 +14,7 @@ from roller_tvm.measure.session import CHECK, PACKED
 from roller_tvm.plan.features import Features
 
 
-def tune(opened: Opened, trials: int) -> dict[str, Any]:
+def tune(opened: Opened, trials: int, tuner: str = "xgboost") -> dict[str, Any]:
     """Search as long as there are trials; the fastest whose answer is right."""
     from tvm.runtime._ffi_node_api import SaveJSON
 
@@ -51,4 +51,4 @@ def tune(opened: Opened, trials: int) -> dict[str, Any]:
             return build_record(opened.key, dag, opened.target, packs_weights(task), line, opened.kernels), line
 
         space = RTileSpace(reading.expression, opened.device, Features.of_te(opened.device))
-        return search(space, trials, measuring, build, opened)
+        return search(space, trials, measuring, build, opened, tuner)

@@ -2,7 +2,7 @@
 
 The "light" networks of the ``onnx`` package come with constant weights, with which every output is the same
 number whatever the kernels compute. ``light`` gives them seeded random ones, scaled so that activations neither
-die nor explode. Text detection has its real weights and is shown a picture with text.
+die nor explode. PP-OCR's models (`ocr`) have their real weights and are shown pictures with text.
 """
 
 from __future__ import annotations
@@ -20,15 +20,14 @@ import numpy as np
 from roller_tvm.errors import BadInput
 
 SEED = 20220711
-#: Networks that are written here, and text detection with its real weights; see `find_model` for others.
-NAMES = ("mobilenet_v2", "bert_base", "detection")
+#: Networks that are written here; see `find_model` for others.
+WRITTEN = ("mobilenet_v2", "bert_base")
+#: Parts of PP-OCR.
+OCR = ("detection", "direction", "recognition")
 #: Before the name of a network of ``relay.testing``.
 TESTING = "testing:"
 #: What a residual branch adds, as a share of its input's magnitude.
 RESIDUAL = 0.5
-TEXT = ("ROLLER", "rTile 64 x 64", "Hello, world!", "tuned in seconds", "OSDI 2022")
-# PP-OCR's own normalisation, on channels in the order blue, green, red.
-MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True)
@@ -59,8 +58,8 @@ def find_model(name: str, folder: Path, shapes: Mapping[str, Sequence[int]] | No
     Parameters
     ----------
     name : str
-        One of ``NAMES``, a light network of the onnx package, ``testing:NAME`` (of ``relay.testing``; its inputs are
-        made with it), or an ONNX file.
+        One of ``WRITTEN`` and ``OCR``, a light network of the onnx package, ``testing:NAME`` (of ``relay.testing``;
+        its inputs are made with it), or an ONNX file.
     folder : Path
         For what is written.
     shapes : mapping, optional
@@ -71,15 +70,46 @@ def find_model(name: str, folder: Path, shapes: Mapping[str, Sequence[int]] | No
     BadInput
     """
     if name.startswith(TESTING):
-        return Prepared(f"relay.testing {name.removeprefix(TESTING)}", Path(name), {})
+        return _testing(name.removeprefix(TESTING))
     if name.endswith(".onnx"):
         return of_file(Path(name), shapes or {})
-    if name == "detection":
-        return text_detection(folder)
-    if name in NAMES:
+    if name in OCR:
+        from roller_tvm.compare.whole.ocr import ocr_model
+
+        return ocr_model(name, folder)
+    if name in WRITTEN:
         made: Prepared = getattr(importlib.import_module("roller_tvm.compare.whole.networks"), name)(folder)
         return made
     return light(name, folder)
+
+
+def known_models() -> dict[str, tuple[str, ...]]:
+    """All names that `find_model` takes here, by where the models come from."""
+    from roller_tvm.compare.whole.testing_names import TESTING_NETWORKS
+
+    def light_names() -> tuple[str, ...]:
+        try:
+            return tuple(sorted(_light_files()))
+        except BadInput:  # no onnx package
+            return ()
+
+    return {
+        "written here": WRITTEN, "PP-OCR": OCR, "light networks of the onnx package": light_names(),
+        "relay.testing (Relay line)": tuple(TESTING + name for name in TESTING_NETWORKS),
+    }  # fmt: skip
+
+
+def _testing(name: str) -> Prepared:
+    from roller_tvm.compare.whole.testing_names import TESTING_NETWORKS
+
+    if name not in TESTING_NETWORKS:
+        raise BadInput(f"relay.testing has no network {name!r}", remedy=f"one of {', '.join(TESTING_NETWORKS)}")
+    return Prepared(f"relay.testing {name}", Path(TESTING + name), {})
+
+
+def _light_files() -> dict[str, Path]:
+    folder = package_folder("onnx") / "backend/test/data/light"
+    return {path.stem.removeprefix("light_"): path for path in folder.glob("light_*.onnx")}
 
 
 def of_file(path: Path, shapes: Mapping[str, Sequence[int]]) -> Prepared:
@@ -106,11 +136,11 @@ def light(network: str, folder: Path) -> Prepared:
     """A light network of the onnx package ('resnet50', 'squeezenet', 'vgg19', ...) with random weights."""
     import onnx
 
-    source = package_folder("onnx") / "backend/test/data/light" / f"light_{network}.onnx"
-    if not source.is_file():
-        known = sorted(p.stem.removeprefix("light_") for p in source.parent.glob("light_*.onnx"))
-        raise BadInput(f"the onnx package has no network {network!r}", remedy=f"one of {', '.join(known)}")
-    model = onnx.load(str(source))
+    files = _light_files()
+    if network not in files:
+        known = ", ".join(name for names in known_models().values() for name in names)
+        raise BadInput(f"there is no model {network!r}", remedy=f"one of {known}, or a file that ends in .onnx")
+    model = onnx.load(str(files[network]))
     randomise(model)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{network}.onnx"
@@ -121,44 +151,6 @@ def light(network: str, folder: Path) -> Prepared:
         for value in model.graph.input
     }
     return Prepared(f"light {network}", path, inputs)
-
-
-def text_detection(folder: Path, size: int = 320) -> Prepared:
-    """PP-OCR's text detection with its real weights, on a picture with text (kept in the folder)."""
-    models = package_folder("rapidocr_onnxruntime") / "models"
-    found = sorted(models.glob("*det*.onnx"))
-    if not found:
-        raise BadInput("no detection model", str(models), "pip install rapidocr-onnxruntime==1.4.4")
-    folder.mkdir(parents=True, exist_ok=True)
-    picture = draw_text(size)
-    picture.save(folder / "text.png")
-    return Prepared("PP-OCR detection", found[-1], {"x": normalised(picture)})
-
-
-def draw_text(size: int) -> Any:
-    """A white picture with lines of text."""
-    from PIL import Image, ImageDraw, ImageFont
-
-    picture = Image.new("RGB", (size, size), "white")
-    pen = ImageDraw.Draw(picture)
-    step = size // (len(TEXT) + 1)
-    for number, line in enumerate(TEXT):
-        at = (size // 12, step // 2 + number * step)
-        pen.text(at, line, fill="black", font=ImageFont.load_default(step // 2))
-    return picture
-
-
-def normalised(picture: Any) -> np.ndarray:
-    """A picture as PP-OCR takes it: 1 x 3 x height x width."""
-    pixels = np.asarray(picture, np.float32)[:, :, ::-1] / 255.0
-    pixels = (pixels - np.array(MEAN, np.float32)) / np.array(DEVIATION, np.float32)
-    return np.ascontiguousarray(pixels.transpose(2, 0, 1)[None])
-
-
-def text_lines(probability: np.ndarray, threshold: float = 0.3) -> int:
-    """How many lines of text a map of probabilities shows: bands of rows that contain some."""
-    rows = (probability.reshape(probability.shape[-2:]) > threshold).any(axis=1)
-    return int(np.count_nonzero(np.diff(rows.astype(np.int8), prepend=0) == 1))
 
 
 def randomise(model: Any, seed: int = SEED) -> None:
