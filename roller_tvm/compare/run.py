@@ -14,7 +14,7 @@ from typing import Any
 from roller_tvm.baseline.trained import machine_of
 from roller_tvm.compare import machines, quiet
 from roller_tvm.compare.environment import environment
-from roller_tvm.compare.jobs import run_job
+from roller_tvm.compare.jobs import Done, run_job
 from roller_tvm.compare.opened import readable
 from roller_tvm.compare.pace import Pace
 from roller_tvm.compare.results import NOT_AGAIN, Forgotten, Prepared, Results, Timed, Tuned
@@ -24,6 +24,9 @@ from roller_tvm.errors import BadInput, MeasureError, RecordError
 
 #: Given up after so long: what any job may take, and each trial more (building, measuring and the search between).
 JOB_S, TRIAL_S = 900.0, 30.0
+#: An operator's kernels are timed in so many processes, so many rounds in each: which pages of memory a process has
+#: decides up to a fifth of a kernel's time, and not of all kernels alike.
+PROCESSES, ROUNDS = 5, 4
 #: Operators of a model, at most, as far as limits go.
 OPERATORS = 10
 #: Module of what jobs of whole models call.
@@ -326,13 +329,21 @@ class Comparison:
     def _job(self, function: str, arguments: dict[str, Any], limit_s: float) -> Any:
         return run_job(self.request.edge, function, arguments, limit_s, self.request.threads)
 
-    def _time(self, case: Case, kernels: Sequence[tuple[str, str]]) -> Any:
+    def _time(self, case: Case, kernels: Sequence[tuple[str, str]]) -> Done:
+        """Seconds of each kernel, round by round."""
         r = self.request
         files = [str(r.folder / kernel) for _, kernel in kernels]
         arguments: dict[str, Any] = {"kernels": files, "target": r.target}
         if case.whole:
-            arguments["seconds"] = r.latency_s
-        return run_job(LATENCY if case.whole else r.edge, "time", arguments, JOB_S, r.threads)
+            return run_job(LATENCY, "time", {**arguments, "seconds": r.latency_s}, JOB_S, r.threads)
+        rounds: list[list[float]] = [[] for _ in kernels]
+        for _ in range(PROCESSES):
+            done = run_job(r.edge, "time", {**arguments, "rounds": ROUNDS}, JOB_S, r.threads)
+            if done.status != "ok":
+                return done
+            for taken, some in zip(rounds, done.value, strict=True):
+                taken += some
+        return Done("ok", rounds)
 
     def _task(self, case: Case) -> dict[str, Any]:
         """What every job on a case is told."""

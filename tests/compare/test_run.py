@@ -13,7 +13,7 @@ from roller_tvm.compare.environment import commit
 from roller_tvm.compare.opened import write_task
 from roller_tvm.compare.report import make_report
 from roller_tvm.compare.results import Prepared, Results, Tuned
-from roller_tvm.compare.run import Comparison, Request
+from roller_tvm.compare.run import PROCESSES, ROUNDS, Comparison, Request
 from roller_tvm.compare.suite import Case
 from roller_tvm.compare.tuner import parse_tuners
 from roller_tvm.errors import BadInput, RecordError
@@ -50,7 +50,11 @@ def cells(report, case):
 
 
 def test_what_works_is_timed_in_turns(done):
+    """In several processes, as each has other pages of memory."""
     found = cells(done[1], "good")
+    timed = Results(done[0] / "results.jsonl").timed[CASES[0].digest]
+    assert [len(rounds) for rounds in timed.rounds] == [PROCESSES * ROUNDS] * 3
+    assert len(set((done[0] / "good.roller.timed").read_text().split())) == PROCESSES > 1
     assert [c.status for c in found.values()] == ["ok"] * 3
     assert found["ansor"].ratio == pytest.approx(2.0) and found["untuned"].ratio == pytest.approx(8.0)
     assert found["roller"].ratio == 1.0

@@ -86,7 +86,7 @@ def build_again(
         return opened.told(build_record(opened.key, opened.dag, opened.target, packs, schedule, opened.kernels))
 
 
-def time(kernels: list[str], target: str) -> list[list[float]]:
+def time(kernels: list[str], target: str, rounds: int) -> list[list[float]]:
     """Typical seconds of kernels that compute the same, round by round, timed in turns."""
     from statistics import median
 
@@ -95,4 +95,4 @@ def time(kernels: list[str], target: str) -> list[list[float]]:
 
     import_relay_tvm("comparing")
     kept = open_timers([Path(kernel) for kernel in kernels], target)
-    return [[median(times) for times in rounds] for rounds in rounds_in_turns(kept)]
+    return [[median(times) for times in taken] for taken in rounds_in_turns(kept, rounds)]
