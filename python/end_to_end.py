@@ -123,6 +123,7 @@ def end_to_end(args: argparse.Namespace) -> int:
 
     device = cpu_device()
     threads, found = set_threads(device.units), find_tvm()
+    args.folder.mkdir(parents=True, exist_ok=True)
     results = []
     for name in args.models.split(","):
         model = onnx_model(name, args.folder)
