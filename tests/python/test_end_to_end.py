@@ -1,5 +1,7 @@
 """A model tuned, built as users build it, compared with onnxruntime and timed beside it."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -26,7 +28,8 @@ def test_a_model_is_tuned_once_and_its_table_written(small, tmp_path, capsys):
     out = tmp_path / "table.txt"
     arguments = ["--models", str(small), *ARGUMENTS, "--folder", str(tmp_path / "work")]
     assert end_to_end.main([*arguments, "--out", str(out)]) == 0
-    assert "4 operators, 4 of them tuned now" in capsys.readouterr().out
+    told = re.search(r"(\d) operators, (\d) of them tuned now", capsys.readouterr().out)
+    assert told and told[1] == told[2] >= "4"  # data laid out anew, on some CPUs, is one more
     table = out.read_text()
     assert "geomean ort/ours, imported: " in table
     row = next(line for line in table.splitlines() if line.startswith("small"))
