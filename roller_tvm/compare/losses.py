@@ -98,7 +98,8 @@ def _thought(ours: Cell, other: Cell) -> list[str]:
     if expected > 1:
         told.append(f"the model expects {expected:.2f} times our time of them, they take {taken:.2f} times ours")
     else:
-        told.append(f"the model expects {expected:.2f} times our time of them too: they were not among those measured")
+        told.append(f"the model expects {expected:.2f} times our time of them too: they were not among those measured,"
+                    " or measured slower when ours was chosen")  # fmt: skip
     return told
 
 
