@@ -71,6 +71,13 @@ def test_onnxruntime_is_the_reference(done):
     assert found.status == "ok" and found.error == 0.0 and found.timed
 
 
+def test_what_torch_does_not_compile_says_why_at_its_beginning():
+    advice = "TypeError: no such size\n\nfrom user code:\n  ...\n\nSet TORCHDYNAMO_VERBOSE=1 for the stack trace"
+    theirs = type("InternalTorchDynamoError", (RuntimeError,), {"__module__": "torch._dynamo.exc"})
+    assert torch.why_not_compiled(theirs(advice)) == "torch.compile cannot take it: TypeError: no such size"
+    assert torch.why_not_compiled(RuntimeError(advice)) is None
+
+
 @pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="torch is here")
 def test_without_torch_the_table_says_so(done):
     assert "not installed" in cells(done[1])["torch"].reason

@@ -26,9 +26,21 @@ def build(model: dict[str, Any], output: Path, threads: int, compiled: bool = Fa
     import torch
 
     start = time.perf_counter()
-    _running(Path(model["onnx"]), read_inputs(Path(model["inputs"])), threads, compiled).run()
+    try:
+        _running(Path(model["onnx"]), read_inputs(Path(model["inputs"])), threads, compiled).run()
+    except Exception as error:
+        if (told := why_not_compiled(error)) is None:
+            raise
+        raise UnsupportedOperator(told, model["title"]) from error
     spent = time.perf_counter() - start
     return {"file": model["onnx"], "build_s": spent, "seconds": 0.0, "schedule": f"torch {torch.__version__}"}
+
+
+def why_not_compiled(error: Exception) -> str | None:
+    """What torch.compile says of a model that it cannot take: it begins with that and ends with advice."""
+    if not type(error).__module__.startswith("torch._dynamo"):
+        return None
+    return f"torch.compile cannot take it: {next(iter(str(error).strip().splitlines()), type(error).__name__)}"
 
 
 def unavailable(model: dict[str, Any]) -> str:
