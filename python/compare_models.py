@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from compare_lines import DONE, LEFT, add_common, can_learn, ended, run_compare, write_summary  # noqa: E402
 
-MODELS = "bert_base,mobilenet_v2,detection,resnet50,squeezenet"
+MODELS = "bert_base,mobilenet_v2,detection,direction,resnet50,squeezenet"
 OTHERS = "roller:1,roller:10,untuned,onnxruntime,torch,torchcompile"
 SEARCH = {"relay": "ansor", "relax": "metaschedule"}
 
