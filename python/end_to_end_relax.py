@@ -120,7 +120,8 @@ def end_to_end(args: argparse.Namespace) -> int:
     args.folder.mkdir(parents=True, exist_ok=True)
     results, version = [], ORT
     for name in args.models.split(","):
-        model, notes = onnx_model(name, args.folder), args.folder / f"{name}-top{args.trials}.json"
+        model = onnx_model(name, args.folder)
+        notes = args.folder / f"{model.path.stem}-top{args.trials}.json"
         kept = json.loads(notes.read_text()) if notes.is_file() and not args.rebuild else {"spent": {}}
         reference = onnxruntime_variant(model, threads)
         version = reference.name

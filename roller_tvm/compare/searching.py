@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -36,7 +37,7 @@ def search(
     measure: PlanMeasuring,
     build: Callable[[Plan], tuple[Path, str]],
     opened: OpenedTask,
-    tuner: str = "xgboost",
+    tuner: str,
 ) -> dict[str, Any]:
     """Search a space; fields of ``results.Tuned`` for the fastest whose answer is right.
 
@@ -86,6 +87,15 @@ def chosen(tried: Sequence[Tried], measure: PlanMeasuring) -> list[Tried]:
     again = zip(finalists, measure.in_turns([t.plan for t in finalists]) if finalists else (), strict=True)
     ranked = sorted((replace(t, seconds=s) for t, s in again if math.isfinite(s)), key=lambda t: t.seconds)
     return [*ranked, *others]
+
+
+def tune_by(edge: str, tuner: str, opened: OpenedTask, trials: int) -> dict[str, Any]:
+    """One tuner on one task; `edge` is the package of a line, which has a module for each kind of tuner."""
+    if tuner == "ranked":
+        return ranked(opened, importlib.import_module(f"{edge}.roller"))
+    if tuner in OBJECTIVE:
+        return dict(importlib.import_module(f"{edge}.xgboost").tune(opened, trials, tuner))
+    return dict(importlib.import_module(f"{edge}.{'untuned' if tuner == 'dlight' else tuner}").tune(opened, trials))
 
 
 def ranked(opened: OpenedTask, roller: Any) -> dict[str, Any]:

@@ -7,15 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from roller_tvm.compare.opened import DEFAULT, OURS, remarked
-from roller_tvm.compare.tuner import OBJECTIVE
 from roller_tvm.tvm_env import import_relax_tvm
 
 BUILT = (
     "tiles on the stack, weights ahead of time, whole vectors at edges, exp and tanh as arithmetic: "
     "built as roller_tvm.relax.build does"
 )
-#: Tuner -> module with a function `tune` of (opened task, trials).
-TUNERS = {"dlight": "untuned"}
 
 
 def facts(target: str) -> dict[str, Any]:
@@ -48,17 +45,12 @@ def tasks(
 def tune(task: str, case: dict[str, Any], tuner: str, trials: int, target: str, folder: str) -> dict[str, Any]:
     """One tuner on one task: fields of ``results.Tuned``."""
     from roller_tvm.compare.relax.tasks import open_task
-    from roller_tvm.compare.searching import ranked
+    from roller_tvm.compare.searching import tune_by
 
     import_relax_tvm("comparing")
     plain = open_task(Path(task), case, target, Path(folder))
     opened = plain.as_prepared() if tuner in OURS else plain
-    if tuner == "ranked":
-        found = ranked(opened, importlib.import_module(f"{__name__}.roller"))
-    elif tuner in OBJECTIVE:
-        found = dict(importlib.import_module(f"{__name__}.xgboost").tune(opened, trials, tuner))
-    else:
-        found = dict(importlib.import_module(f"{__name__}.{TUNERS.get(tuner, tuner)}").tune(opened, trials))
+    found = tune_by(__name__, tuner, opened, trials)
     return remarked(found, BUILT) if opened.ours else found
 
 

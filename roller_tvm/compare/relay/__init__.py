@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from roller_tvm.compare.opened import DEFAULT, OURS, remarked
-from roller_tvm.compare.tuner import OBJECTIVE
 from roller_tvm.tvm_env import import_relay_tvm
 
 BUILT = (
@@ -47,18 +46,13 @@ def tasks(
 def tune(task: str, case: dict[str, Any], tuner: str, trials: int, target: str, folder: str) -> dict[str, Any]:
     """One tuner on one task: fields of ``results.Tuned``."""
     from roller_tvm.compare.relay.tasks import open_task
-    from roller_tvm.compare.searching import ranked
+    from roller_tvm.compare.searching import tune_by
     from roller_tvm.relay.cpu_code import as_tvm, cpu_code
 
     import_relay_tvm("comparing")
     opened = open_task(Path(task), case, target, Path(folder))
     with cpu_code() if tuner in OURS else as_tvm():
-        if tuner == "ranked":
-            found = ranked(opened, importlib.import_module(f"{__name__}.roller"))
-        elif tuner in OBJECTIVE:
-            found = dict(importlib.import_module(f"{__name__}.xgboost").tune(opened, trials, tuner))
-        else:
-            found = dict(importlib.import_module(f"{__name__}.{tuner}").tune(opened, trials))
+        found = tune_by(__name__, tuner, opened, trials)
     return remarked(found, BUILT) if tuner in OURS and opened.target.kind.name == "llvm" else found
 
 

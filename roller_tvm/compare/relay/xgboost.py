@@ -14,7 +14,7 @@ from roller_tvm.measure.session import CHECK, PACKED
 from roller_tvm.plan.features import Features
 
 
-def tune(opened: Opened, trials: int, tuner: str = "xgboost") -> dict[str, Any]:
+def tune(opened: Opened, trials: int, tuner: str) -> dict[str, Any]:
     """Search as long as there are trials; the fastest whose answer is right."""
     from tvm.runtime._ffi_node_api import SaveJSON
 

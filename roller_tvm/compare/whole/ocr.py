@@ -72,12 +72,10 @@ def draw_text(part: Part) -> Any:
     pen = ImageDraw.Draw(picture)
     several = len(part.lines) > 1
     step = part.height // (len(part.lines) + several)
+    top, size = (step // 2, step // 2) if several else (step // 8, step * 5 // 8)  # a line cut out fills its picture
     for number, line in enumerate(part.lines):
-        top = step // 2 + number * step if several else step // 8
-        font = ImageFont.load_default(step // 2)
-        if not several:  # a line that was cut out fills its picture
-            font = ImageFont.load_default(step * 5 // 8)
-        pen.text((part.width // 12, top), line, fill="black", font=font)
+        at = (part.width // 12, top + number * step)
+        pen.text(at, line, fill="black", font=ImageFont.load_default(size))
     return picture
 
 
