@@ -14,6 +14,7 @@ from roller_tvm.relay.emulated import TakeHost
 from roller_tvm.relay.folding import shared_constant_kernels
 from roller_tvm.relay.package import KERNELS
 from roller_tvm.relay.records import load_settled
+from roller_tvm.relay.silence import silent_autotvm
 from roller_tvm.relay.tasks import make_target
 from roller_tvm.relay.tuning import find_device
 from roller_tvm.tvm_env import import_relay_tvm, set_threads
@@ -45,7 +46,7 @@ def build(
     >>> lib = build(mod, params, "llvm -mcpu=skylake-avx512", "records.json")  # doctest: +SKIP
     """
     tvm = import_relay_tvm("building a Relay model")
-    from tvm import autotvm, relay
+    from tvm import relay
     from tvm.auto_scheduler.dispatcher import FallbackContext
     from tvm.relay.backend import te_compiler
 
@@ -61,40 +62,37 @@ def build(
     config = {"relay.backend.use_auto_scheduler": log_file is not None}
     untuned = FallbackContext()
     untuned.verbose = 0  # it would print the whole computation of each operator without a record
-    silent, autotvm.GLOBAL_SCOPE.silent = autotvm.GLOBAL_SCOPE.silent, True
-    try:
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(untuned)
-            if log_file is not None:
-                history = stack.enter_context(history_of(*load_settled(log_file, str(made))))
-                cpu = made.kind.name == "llvm"
-                stack.enter_context(cpu_code(
-                    vector_math=vector_math and cpu, wide_indices=wide_indices and cpu,
-                    stack_tiles=stack_tiles and cpu, prefetch=prefetch and cpu, edge_vectors=edge_vectors and cpu,
-                ))  # fmt: skip
-            stack.enter_context(shared_constant_kernels())
-            instruments = [take.instrument] if made.kind.name == "cuda" else []
-            stack.enter_context(tvm.transform.PassContext(opt_level=3, config=config, instruments=instruments))
-            fusion = None
-            mod = as_graph(mod)  # as its tasks were extracted
-            if log_file is not None and packs_dense(mod, made):
-                mod = constant_dense(mod, params)
-                stack.enter_context(NamedAxes())
-            if fuse_rtasks:
-                from roller_tvm.relay.fuse_rtasks import FuseRTasks, fusion_of
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(silent_autotvm())
+        stack.enter_context(untuned)
+        if log_file is not None:
+            history = stack.enter_context(history_of(*load_settled(log_file, str(made))))
+            cpu = made.kind.name == "llvm"
+            stack.enter_context(cpu_code(
+                vector_math=vector_math and cpu, wide_indices=wide_indices and cpu,
+                stack_tiles=stack_tiles and cpu, prefetch=prefetch and cpu, edge_vectors=edge_vectors and cpu,
+            ))  # fmt: skip
+        stack.enter_context(shared_constant_kernels())
+        instruments = [take.instrument] if made.kind.name == "cuda" else []
+        stack.enter_context(tvm.transform.PassContext(opt_level=3, config=config, instruments=instruments))
+        fusion = None
+        mod = as_graph(mod)  # as its tasks were extracted
+        if log_file is not None and packs_dense(mod, made):
+            mod = constant_dense(mod, params)
+            stack.enter_context(NamedAxes())
+        if fuse_rtasks:
+            from roller_tvm.relay.fuse_rtasks import FuseRTasks, fusion_of
 
-                mod = (FuseRTasks(made, params=params) if fuse_rtasks is True else fuse_rtasks)(mod)
-                params = None if fuse_rtasks is True else params
-                fusion = fusion_of(mod)
-                take.modules.clear()  # those of the operators one by one
-            built = relay.build(mod, target=made, params=params)
-            if log_file is not None:
-                _tell(list(history.asked.values()), log_file, made)
-            setattr(built, KERNELS, take.kernels(built.get_lib()))
-            setattr(built, FUSION, fusion)
-            return built
-    finally:
-        autotvm.GLOBAL_SCOPE.silent = silent
+            mod = (FuseRTasks(made, params=params) if fuse_rtasks is True else fuse_rtasks)(mod)
+            params = None if fuse_rtasks is True else params
+            fusion = fusion_of(mod)
+            take.modules.clear()  # those of the operators one by one
+        built = relay.build(mod, target=made, params=params)
+        if log_file is not None:
+            _tell(list(history.asked.values()), log_file, made)
+        setattr(built, KERNELS, take.kernels(built.get_lib()))
+        setattr(built, FUSION, fusion)
+        return built
 
 
 def _tell(found: list[str], log_file: str | os.PathLike[str], target: Any) -> None:

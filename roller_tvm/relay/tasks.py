@@ -13,6 +13,7 @@ from roller_tvm.relay.cpu_names import check_cpu
 from roller_tvm.relay.dense_weights import packable, theirs_of
 from roller_tvm.relay.folding import shared_constant_kernels
 from roller_tvm.relay.rtask_codegen import uncompiled
+from roller_tvm.relay.silence import silent_autotvm
 
 #: What a target must say for its kernels to run where they are meant to.
 ARCH_REQUIRED = ("cuda", "nvptx")
@@ -213,7 +214,7 @@ def _trace(mod: Any, params: Any, target: Any) -> tuple[dict[str, tuple[int, set
     What ``auto_scheduler.extract_tasks`` does, in this thread (so that Ctrl-C ends it), keeping the kernels.
     """
     import tvm
-    from tvm import autotvm, relay
+    from tvm import relay
     from tvm.auto_scheduler.dispatcher import FallbackContext
     from tvm.auto_scheduler.relay_integration import TracingEnvironment, TracingMode
     from tvm.relay.backend import te_compiler
@@ -234,16 +235,12 @@ def _trace(mod: Any, params: Any, target: Any) -> tuple[dict[str, tuple[int, set
     tracing = TracingEnvironment(TracingMode.EXTRACT_TASK)
     untuned = FallbackContext()  # records that the caller applies are not to be seen here
     untuned.verbose = 0
-    silent, autotvm.GLOBAL_SCOPE.silent = autotvm.GLOBAL_SCOPE.silent, True
     te_compiler.get().clear()  # what an earlier build cached would not be seen
-    try:
-        with shared_constant_kernels(), uncompiled(), untuned, tracing, context:
-            compiler = relay.vm.VMCompiler()
-            if params:
-                compiler.set_params(params)
-            compiler.lower(mod, target)
-    finally:
-        autotvm.GLOBAL_SCOPE.silent = silent
+    with silent_autotvm(), shared_constant_kernels(), uncompiled(), untuned, tracing, context:
+        compiler = relay.vm.VMCompiler()
+        if params:
+            compiler.set_params(params)
+        compiler.lower(mod, target)
     return tracing.wkl_key_to_weight, kernels
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from roller_tvm.compare.relay.functions import relay_function
 from roller_tvm.compare.relay.kernels import build_default, build_schedule
 from roller_tvm.compare.relay.tasks import Opened
 from roller_tvm.errors import UnsupportedOperator
+from roller_tvm.relay.silence import silent_autotvm
 
 #: Of kernels that compute nothing: ``relay.build`` puts them around one whose operands it lays out anew.
 MOVES = frozenset({"layout_transform", "reshape", "transpose"})
@@ -74,12 +73,12 @@ def relay_kernels(mod: Any, params: dict[str, Any], target: Any) -> list[Kernel]
     ['fused_nn_contrib_dense_pack_add']
     """
     import tvm
-    from tvm import relay
+    from tvm import autotvm, relay
     from tvm.relay.backend import te_compiler
 
     compiler = te_compiler.get()
     compiler.clear()  # what was lowered for auto_scheduler is another thing of the same name
-    with target, _untuned(), tvm.transform.PassContext(opt_level=3):
+    with target, silent_autotvm(), autotvm.FallbackContext(), tvm.transform.PassContext(opt_level=3):
         optimized, _ = relay.optimize(mod, target, params=params)
         found: list[Kernel] = []
 
@@ -106,16 +105,3 @@ def _operators(function: Any) -> list[str]:
 
     relay.analysis.post_order_visit(function.body, visit)
     return names
-
-
-@contextlib.contextmanager
-def _untuned() -> Iterator[None]:
-    """As without any record, those that come with TVM among them."""
-    from tvm import autotvm
-
-    silent, autotvm.GLOBAL_SCOPE.silent = autotvm.GLOBAL_SCOPE.silent, True
-    try:
-        with autotvm.FallbackContext():
-            yield
-    finally:
-        autotvm.GLOBAL_SCOPE.silent = silent
