@@ -12,7 +12,7 @@ from roller_tvm.errors import MeasureError
 from roller_tvm.measure.machine import same_machine
 from roller_tvm.relay.measure import Limits, Measurer, Outcome, TaskResult
 from roller_tvm.relay.pool import WORKER, Pool
-from roller_tvm.tvm_env.threads import ENVIRONMENT, set_threads
+from roller_tvm.tvm_env import use_threads
 
 #: Kinds of failure that tell of the machine as well as of the candidate.
 RUNNING = ("run error", "run timeout", "crash")
@@ -41,7 +41,7 @@ class Workers:
         """Those that other tasks for this kind of target use too."""
         kind = target.kind.name
         is_cpu = device.kind == "cpu" and same_machine(target)
-        threads = use_threads(device) if is_cpu else (os.cpu_count() or 1)
+        threads = use_threads(otherwise=device.units) if is_cpu else (os.cpu_count() or 1)
         found = cls._shared.get((kind, threads))
         if found is None:
             found = cls._shared[kind, threads] = cls(kind, threads)
@@ -100,9 +100,3 @@ def check(workers: Workers, task: Any, states: Sequence[Any], is_local: bool) ->
     if is_local or workers.have_run(task.target) or any(o.kind not in RUNNING for o in outcomes):
         return outcomes
     return [Outcome("ok") for _ in states]
-
-
-def use_threads(device: DeviceSpec) -> int:
-    """The threads that kernels get, here and in the runner's processes: the user's word, else the device's units."""
-    said = os.environ.get(ENVIRONMENT, "")
-    return int(said) if said.isdigit() and int(said) else set_threads(device.units)

@@ -17,7 +17,7 @@ from roller_tvm.errors import BadInput, RecordError, UsageError
 from roller_tvm.expr.parameters import parse_params
 from roller_tvm.plan import construct
 from roller_tvm.plan.features import Features
-from roller_tvm.tvm_env import set_threads
+from roller_tvm.tvm_env import use_threads
 
 OUTPUT = Path("module.so")
 
@@ -215,7 +215,7 @@ def _check_folder(folder: Path, target: dict[str, Any], tunes: bool = True) -> N
 
 def _threads(target: dict[str, Any]) -> None:
     if target["kind"] == "llvm":
-        set_threads(target["num-cores"])  # constants are folded by running kernels
+        use_threads(otherwise=target["num-cores"])  # constants are folded by running kernels
 
 
 def parse_buckets(text: str) -> dict[str, list[int]] | list[int]:

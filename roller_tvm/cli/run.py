@@ -79,13 +79,13 @@ def run(args: argparse.Namespace) -> int:
     if args.unchecked and not args.emulate:
         raise UsageError("--unchecked goes with --emulate", remedy="leave it out")
     from roller_tvm.device import cpu_device
-    from roller_tvm.tvm_env import set_threads
+    from roller_tvm.tvm_env import use_threads
     from roller_tvm.tvm_env.pin import pinned_calling_thread
 
     if args.outputs is not None:
         check_writable(args.outputs)
     edge = edge_of(args, "running a model")
-    threads = set_threads(args.threads or cpu_device().units)
+    threads = use_threads(args.threads, cpu_device().units)
     if args.emulate:
         model = edge.emulate(args.PATH, not args.unchecked, say)
     else:

@@ -6,12 +6,9 @@ archive behind a library, where loaders do not look and ``unzip`` does.
 
 from __future__ import annotations
 
-import io
 import json
 import os
-import tarfile
 import time
-import zipfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -26,6 +23,7 @@ from roller_tvm.emulate.host import HostCode
 from roller_tvm.emulate.program import Program, compile_source
 from roller_tvm.emulate.source import CudaSource
 from roller_tvm.errors import BadInput
+from roller_tvm.measure.package_members import BROKEN, add_members, read_members
 
 #: Names of the members.
 SOURCE, HOST = "roller_tvm.cu", "roller_tvm.host.json"
@@ -78,16 +76,7 @@ class BuiltKernels:
 
     def add_to(self, path: Path) -> None:
         """Write them into a package."""
-        if path.suffix == ".tar":
-            with tarfile.open(path, "a") as tar:
-                for name, data in self.members().items():
-                    entry = tarfile.TarInfo(name)
-                    entry.size = len(data)
-                    tar.addfile(entry, io.BytesIO(data))
-            return
-        with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
-            for name, data in self.members().items():
-                archive.writestr(name, data)
+        add_members(path, self.members())
 
     @classmethod
     def of_package(cls, path: str | os.PathLike[str]) -> BuiltKernels:
@@ -102,13 +91,8 @@ class BuiltKernels:
         if not path.is_file():
             raise BadInput("no such file", str(path), "give what 'roller-tvm compile' wrote (.tar or .so)")
         try:
-            if tarfile.is_tarfile(path):
-                with tarfile.open(path) as tar:
-                    files = {name: tar.extractfile(name) for name in (SOURCE, HOST)}
-                    return cls.from_members({name: file.read() for name, file in files.items() if file})
-            with zipfile.ZipFile(path) as archive:
-                return cls.from_members({name: archive.read(name) for name in (SOURCE, HOST)})
-        except (KeyError, zipfile.BadZipFile, tarfile.TarError, ValueError, TypeError) as error:
+            return cls.from_members(read_members(path, (SOURCE, HOST)))
+        except (*BROKEN, TypeError) as error:
             what = "holds no source of kernels for a GPU, which emulation takes"
             remedy = f"a model for a CPU is run without --emulate; one for cuda: {_REMEDY}"
             raise BadInput(what, str(path), remedy) from error

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from ..errors import NoTvm
-from ..tvm_env import import_relax_tvm, line
+from ..tvm_env import import_relax_tvm, line, use_all_cores
 
 #: Name -> module that has it; imported when it is asked for, so that each costs only what it needs.
 _LAZY = {
@@ -63,6 +63,7 @@ def _register() -> None:
         register_pipeline("roller")(roller)
 
 
+use_all_cores()
 _register()
 
 __all__ = [  # noqa: F822

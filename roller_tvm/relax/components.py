@@ -20,7 +20,7 @@ from ..measure.pool import Pool, Worker
 from ..measure.session import Limits
 from ..tir.candidates import make_candidates
 from ..tir.packing import constant_parameters
-from ..tvm_env import set_threads
+from ..tvm_env import use_threads
 from .database import Store
 from .devices import device_of, find_target
 from .measure import WORKER, Measurer
@@ -140,7 +140,7 @@ def right_ones(context: Any, schedules: Sequence[Any]) -> list[Any]:
     if target is None or target.kind.name != "llvm" or not same_machine(target) or not schedules:
         return list(schedules)
     device = device_of(None, target)
-    threads = set_threads(device.units)
+    threads = use_threads(otherwise=device.units)
     mod = normalized(context.mod)
     task = Task(0, str(context.task_name), 1, mod["main"], (mod,), key=hash_of(without_names(mod["main"])))
     try:
@@ -169,7 +169,7 @@ def tune_with(
         made = store.target
         spec = device_of(device, made)
         if spec.kind == "cpu":
-            set_threads(spec.units)
+            use_threads(otherwise=spec.units)
         tasks = extract_tasks(mod, params, op_names)
         left = [task for task in tasks if not store.has_record(task)]
         counts = shares(left, total, TOP if per_task is None else int(per_task))

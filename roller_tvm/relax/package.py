@@ -16,6 +16,8 @@ import numpy as np
 
 from ..errors import BadInput, DiskFull, ToolchainError, UsageError
 from ..measure.kernel_times import KernelTime, kernel_times
+from ..measure.model_report import ModelReport, report_of
+from ..measure.package_members import add_members
 from ..models import last_line
 from ..tvm_env import import_relax_tvm
 from ..tvm_env.library import is_cut_off
@@ -28,6 +30,8 @@ Inputs = Mapping[str, tuple[tuple[int | str, ...], str]]
 SIGNATURE = "roller_tvm_inputs"
 #: An attribute of what `pipeline.build` returns for cuda: the kernels' source, which `run --emulate` takes.
 KERNELS = "roller_tvm_kernels"
+#: An attribute of what `pipeline.build` returns: its `ModelReport`, which `save_model` keeps in the file.
+REPORT = "roller_tvm_report"
 REMEDY = "give what 'roller-tvm compile' wrote on the Relax line (.so)"
 
 
@@ -71,9 +75,9 @@ def save_model(executable: Any, path: str | os.PathLike[str]) -> Path:
         try:
             made = Path(folder, path.name)
             executable.export_library(str(made))
-            kernels = getattr(executable, KERNELS, None)
-            if kernels is not None:
-                kernels.add_to(made)
+            for kept in (getattr(executable, KERNELS, None), getattr(executable, REPORT, None)):
+                if kept is not None:
+                    add_members(made, kept.members())
             os.replace(made, path)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -111,6 +115,8 @@ class LoadedModel:
         Name -> (shape, dtype), in the order of the arguments; an open extent is the name of its variable.
     kind : str
         "cpu", "cuda", ...
+    report : ModelReport
+        The schedules of its kernels.
 
     Examples
     --------
@@ -118,50 +124,67 @@ class LoadedModel:
     >>> outputs = model.run({"x": array})  # doctest: +SKIP
     """
 
+    inputs: dict[str, tuple[tuple[int | str, ...], str]]
+    report: ModelReport
+
     def __init__(self, path: str | os.PathLike[str], device: str = "") -> None:
         path = Path(path)
         if not path.is_file():
             raise BadInput("no such file", str(path), REMEDY)
         tvm = import_relax_tvm("running a model")
-        from tvm import relax
-
         if path.suffix != SUFFIX:
             raise BadInput("is not a model of the Relax line", str(path), REMEDY)
         if is_cut_off(path):
             raise BadInput("is half of a library", str(path), "compile the model again")
         try:
             library = tvm.runtime.load_module(str(path))
-            self.kind = device or _kind(library)
-            self.device = self._device(tvm, path)
-            # Shapes, and what else the host looks at, stay on the CPU.
-            devices = [self.device] if self.kind == "cpu" else [self.device, tvm.cpu()]
-            self._new_machine = partial(relax.VirtualMachine, library, devices)
-            self.machine = self._new_machine()
-            signature = self.machine[SIGNATURE]()
+            self._open(library, library, device, str(path))
         except (RuntimeError, AttributeError, OSError, ValueError, TypeError) as error:
             if lacking := re.search(r"load_from_bytes\.(\w+)", str(error)):  # TVM has no runtime for it here
-                raise _no_device(lacking[1], path) from error
+                raise _no_device(lacking[1], str(path)) from error
             raise BadInput(f"is not a model of the Relax line: {_cause(error)}", str(path), REMEDY) from error
-        told = json.loads(signature.numpy().tobytes())
-        self.inputs: dict[str, tuple[tuple[int | str, ...], str]] = {
-            name: (tuple(shape), dtype) for name, (shape, dtype) in told.items()
-        }
-        self._tensor = tvm.runtime.tensor
+        self.report = report_of(path)
 
-    def _device(self, tvm: Any, path: Path) -> Any:
-        device = tvm.device(self.kind, 0)
-        if not device.exist:
-            raise _no_device(self.kind, path)
-        return device
+    @classmethod
+    def of_executable(cls, executable: Any, device: str = "", where: str = "model") -> LoadedModel:
+        """Return a model that was built in this process, with its `with_signature`."""
+        import_relax_tvm("running a model")
+        model = cls.__new__(cls)
+        model._open(_copied(executable.jit()), executable.mod, device, where)
+        model.report = getattr(executable, REPORT)
+        return model
+
+    def _open(self, executable: Any, library: Any, device: str, where: str) -> None:
+        import tvm
+        from tvm import relax
+
+        self.kind = device or _kind(library)
+        self.device = tvm.device(self.kind, 0)
+        if not self.device.exist:
+            raise _no_device(self.kind, where)
+        # Shapes, and what else the host looks at, stay on the CPU.
+        devices = [self.device] if self.kind == "cpu" else [self.device, tvm.cpu()]
+        self._new_machine = partial(relax.VirtualMachine, executable, devices)
+        self.machine = self._new_machine()
+        told = json.loads(self.machine[SIGNATURE]().numpy().tobytes())
+        self.inputs = {name: (tuple(shape), dtype) for name, (shape, dtype) in told.items()}
+        self._tensor, self._from_dlpack = tvm.runtime.tensor, tvm.runtime.from_dlpack
 
     def _arguments(self, inputs: Mapping[str, Any]) -> list[Any]:
-        return [self._tensor(np.asarray(inputs[name], order="C"), self.device) for name in self.inputs]
+        return [self._argument(inputs[name]) for name in self.inputs]
 
-    def run(self, inputs: Mapping[str, Any]) -> list[Any]:
-        """Outputs as numpy arrays."""
+    def _argument(self, value: Any) -> Any:
+        if not isinstance(value, np.ndarray) and hasattr(value, "__dlpack_device__"):
+            if int(value.__dlpack_device__()[0]) == int(self.device.dlpack_device_type()):
+                return self._from_dlpack(value)
+            value = value.cpu() if hasattr(value, "cpu") else value
+        return self._tensor(np.asarray(value, order="C"), self.device)
+
+    def run(self, inputs: Mapping[str, Any], on_device: bool = False) -> list[Any]:
+        """Return the outputs as numpy arrays, or (`on_device`) as tensors of the device with ``__dlpack__``."""
         made = self.machine["main"](*self._arguments(inputs))
         self.device.sync()
-        return list(arrays_of(made))
+        return list(tensors_of(made) if on_device else arrays_of(made))
 
     def times(self, inputs: Mapping[str, Any], number: int, repeat: int) -> list[float]:
         """Seconds a run, `repeat` times the mean of `number` runs."""
@@ -181,9 +204,37 @@ class LoadedModel:
         return kernel_times(runs)
 
 
-def _no_device(kind: str, path: Path) -> BadInput:
+def _copied(library: Any) -> Any:
+    """Return a copy of an executable that shares its kernels.
+
+    A virtual machine adds empty memory scopes to the executable that it runs, of which each constant becomes a line of
+    warning, in saving and in every loading of the file.
+    """
+    import tvm
+
+    with tempfile.TemporaryDirectory(prefix="roller-tvm-") as folder:
+        file = str(Path(folder, "executable"))
+        library.write_to_file(file, library.kind)
+        copy = tvm.get_global_func(f"ffi.Module.load_from_file.{library.kind}")(file)
+    for imported in library.imports:
+        copy.import_module(imported)
+    return copy
+
+
+def _no_device(kind: str, where: str) -> BadInput:
     remedy = "run it where there is one, on this CPU with --emulate, or compile it with --target llvm"
-    return BadInput(f"needs a {kind} device, there is none here", str(path), remedy)
+    return BadInput(f"needs a {kind} device, there is none here", where, remedy)
+
+
+def tensors_of(value: Any) -> Iterator[Any]:
+    """Yield the tensors of a result, which may be a tuple of tuples; shapes and numbers as arrays."""
+    if hasattr(value, "numpy"):
+        yield value
+    elif isinstance(value, (tuple, list)) or type(value).__name__ == "Array":
+        for one in value:
+            yield from tensors_of(one)
+    else:
+        yield from arrays_of(value)
 
 
 def arrays_of(value: Any) -> Iterator[Any]:

@@ -13,7 +13,7 @@ import contextlib
 import os
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,10 @@ from tvm import relax
 
 from ..device import DeviceSpec
 from ..errors import BadInput, RecordError
+from ..measure.model_report import ModelReport
 from ..models import last_line
 from ..tir.emulated import TakeHost
+from ..tvm_env import use_threads
 from .alignment import UnalignedInputs
 from .concat_in_place import ConcatInPlace
 from .cpu_code import cpu_code
@@ -37,7 +39,7 @@ from .kernels import pack_constants
 from .layout import PlanLayout
 from .lowered import require_lowered
 from .names import LowerCaseBuffers
-from .package import KERNELS
+from .package import KERNELS, REPORT
 from .reference import gpu_rules
 from .schedule import SCHEDULED, Report, ScheduleWithRoller
 from .sums import SumsAsAdditions
@@ -132,14 +134,16 @@ def schedule(
     scheduler: Any = ScheduleWithRoller(target, device, top, tf32)
     fuse: Any = FuseRTasks(target, device, tf32=tf32) if fuse_rtasks is True else fuse_rtasks
     with target, _database(database, target) as records:
-        before = mod
+        before, recorded = mod, list[str]()
         if fuse and target.kind.name != "llvm":
             mod = fuse(mod)
         if records is not None:
-            left, mod = _left(mod), relax.transform.MetaScheduleApplyDatabase()(mod)
-            if database is not None and left and _left(mod) == left and list(records.get_all_tuning_records()):
-                _warn_of_no_record(left, database)
+            unscheduled, mod = _left(mod), relax.transform.MetaScheduleApplyDatabase()(mod)
+            recorded = sorted(unscheduled - _left(mod))
+            if database is not None and unscheduled and not recorded and list(records.get_all_tuning_records()):
+                _warn_of_no_record(len(unscheduled), database)
         mod = scheduler(mod)
+        scheduler.report.recorded = recorded
         if target.kind.name == "llvm":  # weights packed for their schedules, now
             mod = pack_constants(mod)
             if fuse:
@@ -175,6 +179,7 @@ def roller_pipeline(
     top: int = 4,
     tf32: bool = False,
     fuse_rtasks: bool | FuseRTasks = False,
+    told: Callable[[Report], None] | None = None,
 ) -> Any:
     """The whole pipeline as one pass, for ``tvm.compile(mod, target, relax_pipeline=...)``.
 
@@ -194,6 +199,8 @@ def roller_pipeline(
         See `ScheduleWithRoller`.
     fuse_rtasks : bool or FuseRTasks
         See `schedule`.
+    told : function of Report, optional
+        Receives the report of the schedules.
 
     Examples
     --------
@@ -204,7 +211,10 @@ def roller_pipeline(
     @tvm.transform.module_pass(opt_level=0, name="RollerPipeline")
     def pipeline(mod: Any, _context: Any) -> Any:
         full = _target(target)
-        scheduled, _ = schedule(prepare(mod, full, buckets, device), full, database, device, top, tf32, fuse_rtasks)
+        prepared = prepare(mod, full, buckets, device)
+        scheduled, report = schedule(prepared, full, database, device, top, tf32, fuse_rtasks)
+        if told is not None:
+            told(report)
         with full:
             return lower(full)(scheduled)
 
@@ -220,6 +230,8 @@ def build(
     buckets: Sizes | Sequence[int] | None = None,
     tf32: bool = False,
     fuse_rtasks: bool | FuseRTasks = False,
+    schedules: str = "roller",
+    threads: int | None = None,
 ) -> Any:
     """Build a Relax module for ``relax.VirtualMachine`` with Roller's schedules.
 
@@ -233,11 +245,16 @@ def build(
         Weights to bind to parameters of ``main``.
     database, device, buckets, tf32, fuse_rtasks
         See `roller_pipeline`.
+    schedules : {'roller', 'tvm'}
+        'tvm' builds with TVM's default pipeline; the parameters of `roller_pipeline` have no use then.
+    threads : int, optional
+        Threads of TVM's pool in this process; by default TVM_NUM_THREADS, else what a CPU target says, else all
+        physical cores.
 
     Returns
     -------
     tvm.relax.VMExecutable
-        ``export_library(path)`` writes it.
+        ``export_library(path)`` writes it; `REPORT` is an attribute of it.
 
     Examples
     --------
@@ -248,11 +265,18 @@ def build(
     _require_relax(mod)  # TVM would build PrimFuncs as they are, without a word
     if params:
         mod = relax.transform.BindParams("main", _bindable(mod, params))(mod)
-    full, take = make_target(target), TakeHost()
+    full, take, reports = make_target(target), TakeHost(), list[Report]()
+    use_threads(threads, device_of(device, full).units if full.kind.name == "llvm" else None)
+    if schedules == "tvm":
+        pipeline: Any = "default"
+    else:
+        pipeline = roller_pipeline(
+            full, database, device, buckets, tf32=tf32, fuse_rtasks=fuse_rtasks, told=reports.append
+        )
     with _taking(take) if full.kind.name == "cuda" else contextlib.nullcontext():
-        pipeline = roller_pipeline(full, database, device, buckets, tf32=tf32, fuse_rtasks=fuse_rtasks)
         executable = tvm.compile(mod, full, relax_pipeline=pipeline)
     setattr(executable, KERNELS, take.kernels(executable))
+    setattr(executable, REPORT, ModelReport(str(full), reports[-1].kernels() if reports else ()))
     return executable
 
 
@@ -340,10 +364,10 @@ def _database(given: Any, target: Any) -> Iterator[Any]:
         yield given
 
 
-def _left(mod: Any) -> int:
-    """How many functions are not scheduled yet."""
-    funcs = (f for _, f in mod.functions_items() if type(f).__name__ == "PrimFunc")
-    return sum(SCHEDULED not in (f.attrs or {}) for f in funcs)
+def _left(mod: Any) -> set[str]:
+    """Return the names of the PrimFuncs without a schedule."""
+    funcs = ((v, f) for v, f in mod.functions_items() if type(f).__name__ == "PrimFunc")
+    return {str(var.name_hint) for var, func in funcs if SCHEDULED not in (func.attrs or {})}
 
 
 def _warn_of_no_record(functions: int, given: Any) -> None:

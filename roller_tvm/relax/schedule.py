@@ -10,6 +10,7 @@ import tvm
 
 from ..device import DeviceSpec
 from ..errors import TargetError
+from ..measure.model_report import KernelPlan, plan_words
 from ..models import last_line
 from ..tir.candidates import Candidates, make_candidates
 from ..tir.nodes import parameters, structural_hash, structurally_equal
@@ -33,12 +34,15 @@ class Note:
     predicted_us : float
     reason : str
         Why it was left.
+    plan : str
+        Recipes and tiles of its plan.
     """
 
     name: str
     recipe: str = ""
     predicted_us: float = 0.0
     reason: str = ""
+    plan: str = ""
 
     def __str__(self) -> str:
         if not self.recipe:
@@ -48,10 +52,11 @@ class Note:
 
 @dataclass
 class Report:
-    """What the pass did: a note for each PrimFunc, and seconds spent."""
+    """Notes on each PrimFunc, names of those that records had scheduled before the pass, and its seconds."""
 
     notes: list[Note] = field(default_factory=list)
     seconds: float = 0.0
+    recorded: list[str] = field(default_factory=list)
 
     @property
     def scheduled(self) -> list[Note]:
@@ -60,6 +65,12 @@ class Report:
     @property
     def left(self) -> list[Note]:
         return [n for n in self.notes if not n.recipe]
+
+    def kernels(self) -> tuple[KernelPlan, ...]:
+        """Return the schedule of each kernel, for the report of a model."""
+        planned = [KernelPlan(n.name, "planned", n.plan, n.predicted_us * 1e-6) for n in self.scheduled]
+        recorded = [KernelPlan(name, "record") for name in self.recorded]
+        return (*planned, *recorded, *(KernelPlan(n.name, "tvm", reason=n.reason) for n in self.left))
 
     def __str__(self) -> str:
         head = f"ScheduleWithRoller: {len(self.scheduled)} of {len(self.notes)} functions in {self.seconds:.1f} s"
@@ -171,7 +182,7 @@ def _best(found: Candidates, name: str, target: Any) -> tuple[Any, Note]:
             continue
         plan = candidate.ranked.plan
         recipes = " + ".join(dict.fromkeys(p.recipe for p in plan.programs))
-        return schedule.mod["main"], Note(name, recipes, candidate.ranked.seconds * 1e6)
+        return schedule.mod["main"], Note(name, recipes, candidate.ranked.seconds * 1e6, plan=plan_words(plan))
     reason = found.reason or f"no plan could be applied: {found.failures[0] if found.failures else 'none made'}"
     return None, Note(name, reason=reason)
 

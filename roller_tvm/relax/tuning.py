@@ -21,7 +21,7 @@ from ..measure.session import Limits, TaskResult, timed
 from ..measure.table import summary
 from ..tir.candidates import Candidates, make_candidates
 from ..tir.packing import constant_parameters
-from ..tvm_env import import_relax_tvm, set_threads
+from ..tvm_env import import_relax_tvm, use_threads
 from .database import UNMEASURED, Note, Store, copies_ahead, intrinsics_of, record_line
 from .devices import device_of
 from .measure import WORKER, Measurer, cold_weights
@@ -116,7 +116,7 @@ def tune(
     with Store(work_dir, given, database, module_equality) as store:
         made = store.target
         spec = device_of(device, made)
-        threads = set_threads(spec.units) if spec.kind == "cpu" else (os.cpu_count() or 1)
+        threads = use_threads(otherwise=spec.units) if spec.kind == "cpu" else (os.cpu_count() or 1)
         place = str(store.folder) if store.folder is not None else None
         result = TuneResult([], spec, str(made), place, per_task, threads)
         if str(made) != str(given):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from roller_tvm.tvm_env import use_all_cores
+
 if TYPE_CHECKING:
     from roller_tvm.relay.building import build
     from roller_tvm.relay.edge_vectors import EdgeVectors
@@ -43,6 +45,9 @@ _HOME = {
     "WideIndices": "wide_indices",
     "use_winograd": "winograd",
 }
+
+
+use_all_cores()
 
 
 def __getattr__(name: str) -> Any:

@@ -1,24 +1,36 @@
-"""Building a model with the records of a tuning."""
+"""Building a Relay model with records, and with Roller's plans for what has none."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from roller_tvm.device import DeviceSpec
+from roller_tvm.errors import BadInput, NothingTuned, last_line, must_be
+from roller_tvm.measure.model_report import ModelReport
 from roller_tvm.relay.cpu_code import cpu_code
 from roller_tvm.relay.dataflow import as_graph
 from roller_tvm.relay.dense_weights import NamedAxes, constant_dense, history_of, packs_dense
 from roller_tvm.relay.emulated import TakeHost
 from roller_tvm.relay.folding import shared_constant_kernels
-from roller_tvm.relay.package import KERNELS
+from roller_tvm.relay.package import KERNELS, REPORT
+from roller_tvm.relay.planned import Planner
 from roller_tvm.relay.records import load_settled
 from roller_tvm.relay.silence import silent_autotvm
 from roller_tvm.relay.tasks import make_target
-from roller_tvm.relay.tuning import find_device
-from roller_tvm.tvm_env import import_relay_tvm, set_threads
+from roller_tvm.relay.tuning import find_device, tune
+from roller_tvm.tvm_env import import_relay_tvm, use_threads
 
+#: Values of `schedules`.
+SCHEDULES = ("roller", "tvm")
+#: Begins the names of kernels.
+PREFIX = "tvmgen_default_"
 #: An attribute of what `build` returns: the `GraphFusion`, or None.
 FUSION = "roller_tvm_fusion"
 
@@ -27,57 +39,114 @@ def build(
     mod: Any, params: Any = None, target: Any = "llvm", log_file: str | os.PathLike[str] | None = None,
     fuse_rtasks: Any = False, vector_math: bool = True, wide_indices: bool = True,
     stack_tiles: bool = True, prefetch: bool = True, edge_vectors: bool = True,
+    schedules: str = "roller", device: DeviceSpec | str | None = None, threads: int | None = None,
+    progress: Callable[[str], None] | None = None,
 ) -> Any:  # fmt: skip
-    """``relay.build`` with the records of a file; without a file, TVM's own schedules.
+    """``relay.build`` with the records of a file, and Roller's plans for operators without a record.
 
-    A convenience: plain ``ApplyHistoryBest`` + ``relay.build`` with ``relay.backend.use_auto_scheduler``
-    gives the same schedules but of dense layers on CPUs, whose weights TVM alone cannot pack (``dense_weights``); those
-    whose vectors stand over an edge it builds slowly (tune with ``device=cpu_device().built_by_tvm()`` for it).
-    This one has CPU kernels compute exp, erf and tanh with arithmetic (see ``VectorMath``; `vector_math` False has
-    them call the mathematics library, as TVM's do), addresses in 64 bits (see ``WideIndices``; `wide_indices`
-    False: in 32, as TVM's), register tiles on the stack (see ``StackTiles``; `stack_tiles` False: from 1 KiB on in
-    workspaces, as TVM's), ask for weights ahead of time (see ``PrefetchPanels``, `prefetch`) and check tiles instead of
-    lanes where vectors stand over an edge (see ``EdgeVectors``, `edge_vectors`). It leaves out half-written records,
-    compiles CUDA without nvcc, sets the number of threads, and takes less time over constant folding. With
-    `fuse_rtasks` (True, or what ``FuseRTasks`` gave) it runs that pass first; the result has a `FUSION`: what it did.
+    Parameters
+    ----------
+    mod : tvm.IRModule
+    params : dict of str to array, optional
+    target : str or tvm.target.Target
+    log_file : path, optional
+        Records that `tune` or Ansor wrote. A convenience: plain ``ApplyHistoryBest`` + ``relay.build`` with
+        ``relay.backend.use_auto_scheduler`` gives the same schedules but of dense layers on CPUs, whose weights TVM
+        alone cannot pack (``dense_weights``); vectors over an edge it builds slowly (tune with
+        ``device=cpu_device().built_by_tvm()`` for it).
+    fuse_rtasks : bool or tvm.transform.Pass
+        Run ``FuseRTasks`` first; the result has a `FUSION`.
+    vector_math, wide_indices, stack_tiles, prefetch, edge_vectors : bool
+        CPU kernels compute exp, erf and tanh with arithmetic (see ``VectorMath``; False: by calls of the mathematics
+        library), addresses in 64 bits (``WideIndices``), keep register tiles on the stack (``StackTiles``; False: from
+        1 KiB on in workspaces), ask for weights ahead of time (``PrefetchPanels``) and check tiles instead of lanes
+        for vectors over an edge (``EdgeVectors``).
+    schedules : {'roller', 'tvm'}
+        'tvm' leaves operators without a record to TVM's own schedules.
+    device : DeviceSpec or str, optional
+        By default the device that follows from the target.
+    threads : int, optional
+        Threads of TVM's pool in this process; by default TVM_NUM_THREADS, else what a CPU target says, else all
+        physical cores.
+    progress : function of str, optional
+        Receives the name of each operator before it is planned.
+
+    Returns
+    -------
+    tvm.relay.backend.executor_factory.ExecutorFactoryModule
+        `FUSION` and `REPORT` are attributes of it.
 
     Examples
     --------
     >>> lib = build(mod, params, "llvm -mcpu=skylake-avx512", "records.json")  # doctest: +SKIP
     """
     tvm = import_relay_tvm("building a Relay model")
+    made = make_target(target)
+    if schedules not in SCHEDULES:
+        raise BadInput(must_be("schedules", f"one of {', '.join(SCHEDULES)}", schedules), "build", "leave it out")
+    cpu = made.kind.name == "llvm"
+    spec = find_device(made if device is None else device, device is None) if cpu or schedules == "roller" else None
+    use_threads(threads, spec.units if cpu and spec is not None else None)
+    ways = {"vector_math": vector_math, "wide_indices": wide_indices, "stack_tiles": stack_tiles,
+            "prefetch": prefetch, "edge_vectors": edge_vectors}  # fmt: skip
+    options = _Options(log_file, fuse_rtasks, {way: on and cpu for way, on in ways.items()})
+    if schedules == "tvm" or spec is None:
+        return _build(mod, params, made, options, None)
+    try:
+        return _build(mod, params, made, options, Planner(spec, progress))
+    except (tvm.TVMError, ValueError) as error:
+        if log_file is not None:  # its records may be what fails
+            raise
+        told = f"a plan cannot be built ({last_line(error)}); each operator's plans are built and compared one by one"
+        warnings.warn(told, RuntimeWarning, stacklevel=2)
+    with tempfile.TemporaryDirectory(prefix="roller-tvm-") as folder:
+        records = Path(folder, "records.json")
+        with contextlib.suppress(NothingTuned):
+            tune(mod, params, made, records, 0, spec)
+        records.touch()
+        return _build(mod, params, made, replace(options, log_file=records), None)
+
+
+@dataclass(frozen=True)
+class _Options:
+    """What a build is asked for beside the model and its target."""
+
+    log_file: str | os.PathLike[str] | None
+    fuse_rtasks: Any
+    ways: dict[str, bool]
+
+
+def _build(mod: Any, params: Any, made: Any, options: _Options, planner: Planner | None) -> Any:
+    """Build with records, with a planner for what has none, or with neither: TVM's own schedules."""
+    import tvm
     from tvm import relay
     from tvm.auto_scheduler.dispatcher import FallbackContext
     from tvm.relay.backend import te_compiler
 
-    made = make_target(target)
     if made.kind.name == "cuda":
         from roller_tvm.relay.cuda import use_toolchain
 
         use_toolchain()
-    elif made.kind.name == "llvm":
-        set_threads(find_device(made, True).units)
     te_compiler.get().clear()
-    take = TakeHost()
-    config = {"relay.backend.use_auto_scheduler": log_file is not None}
+    take, log_file, fuse_rtasks = TakeHost(), options.log_file, options.fuse_rtasks
+    ours = log_file is not None or planner is not None
+    config = {"relay.backend.use_auto_scheduler": ours}
     untuned = FallbackContext()
     untuned.verbose = 0  # it would print the whole computation of each operator without a record
+    history = None
     with contextlib.ExitStack() as stack:
         stack.enter_context(silent_autotvm())
         stack.enter_context(untuned)
-        if log_file is not None:
-            history = stack.enter_context(history_of(*load_settled(log_file, str(made))))
-            cpu = made.kind.name == "llvm"
-            stack.enter_context(cpu_code(
-                vector_math=vector_math and cpu, wide_indices=wide_indices and cpu,
-                stack_tiles=stack_tiles and cpu, prefetch=prefetch and cpu, edge_vectors=edge_vectors and cpu,
-            ))  # fmt: skip
+        if ours:
+            records, settled = load_settled(log_file, str(made)) if log_file is not None else ([], set())
+            history = stack.enter_context(history_of(records, settled, planner))
+            stack.enter_context(cpu_code(**options.ways))
         stack.enter_context(shared_constant_kernels())
         instruments = [take.instrument] if made.kind.name == "cuda" else []
         stack.enter_context(tvm.transform.PassContext(opt_level=3, config=config, instruments=instruments))
         fusion = None
         mod = as_graph(mod)  # as its tasks were extracted
-        if log_file is not None and packs_dense(mod, made):
+        if ours and packs_dense(mod, made):
             mod = constant_dense(mod, params)
             stack.enter_context(NamedAxes())
         if fuse_rtasks:
@@ -88,19 +157,23 @@ def build(
             fusion = fusion_of(mod)
             take.modules.clear()  # those of the operators one by one
         built = relay.build(mod, target=made, params=params)
-        if log_file is not None:
-            _tell(list(history.asked.values()), log_file, made)
-        setattr(built, KERNELS, take.kernels(built.get_lib()))
-        setattr(built, FUSION, fusion)
-        return built
+    if history is not None and log_file is not None:
+        _tell(list(history.asked.values()), log_file, made, planner is not None)
+    # TVM asks under names without the prefix too, for the layouts of weights.
+    kernels = [k for name, k in history.kernels.items() if name.startswith(PREFIX)] if history is not None else []
+    setattr(built, KERNELS, take.kernels(built.get_lib()))
+    setattr(built, REPORT, ModelReport(str(made), tuple(kernels)))
+    setattr(built, FUSION, fusion)
+    return built
 
 
-def _tell(found: list[str], log_file: str | os.PathLike[str], target: Any) -> None:
-    """Warn where records do not fit what was built: none of them, or those of another target."""
+def _tell(found: list[str], log_file: str | os.PathLike[str], target: Any, planned: bool) -> None:
+    """Warn of records that do not fit the model: none of them does, or they are for another target."""
     others = found.count("another target's")
     if found and found.count("none") == len(found):
         told = f"none of {len(found)} operators has a record in {log_file}: tuned for another model or other shapes"
-        warnings.warn(f"{told}; TVM's own schedules are taken", RuntimeWarning, stacklevel=3)
+        taken = "Roller's plans are taken, not measured" if planned else "TVM's own schedules are taken"
+        warnings.warn(f"{told}; {taken}", RuntimeWarning, stacklevel=4)
     elif others:
         told = f"{others} of {len(found)} operators have a record of another target alone in {log_file}"
-        warnings.warn(f"{told}; tune for {target}", RuntimeWarning, stacklevel=3)
+        warnings.warn(f"{told}; tune for {target}", RuntimeWarning, stacklevel=4)

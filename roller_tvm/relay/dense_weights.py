@@ -12,9 +12,14 @@ import json
 import sys
 import threading
 from collections.abc import Collection
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
+from roller_tvm.measure.model_report import KernelPlan
 from roller_tvm.relay.dataflow import again, as_graph, children, ordered
+
+if TYPE_CHECKING:
+    from roller_tvm.relay.planned import Planner  # which needs tasks, and they this file
 
 #: TOPI's names of the two axes, and those that the layout rewriter takes.
 THEIRS, OURS = ("i0", "i1"), ("i", "j")
@@ -193,14 +198,21 @@ def named_dense(data: Any, weight: Any, out_dtype: str, layout: str = "") -> Any
     return auto_scheduler.rewrite_compute_body(product, layout) if layout else product
 
 
-def history_of(records: Any, settled: Collection[str]) -> Any:
-    """``ApplyHistoryBest`` that takes the record of TVM's computation where ours, of other names, has none.
+def history_of(records: Any, settled: Collection[str], planner: Planner | None = None) -> Any:
+    """Return an ``ApplyHistoryBest`` that looks for dense layers under TVM's names too, and plans what has no record.
 
     Parameters
     ----------
     records : as ``ApplyHistoryBest`` takes them
     settled : collection of str
-        Workloads that have a record of just the target that is built for, or are left to TVM.
+        Workloads with a record of just the target that is built for, and those left to TVM.
+    planner : Planner, optional
+        Makes the schedules of workloads without a record; by default those are TVM's own.
+
+    Returns
+    -------
+    ApplyHistoryBest
+        With `asked` and `kernels`: the schedule of each function that TVM asked for, by name.
     """
     from tvm import auto_scheduler
 
@@ -211,6 +223,28 @@ def history_of(records: Any, settled: Collection[str]) -> Any:
         asked: dict[str, str]
         #: Workloads that TVM made of these for packed weights.
         rewritten: set[str]
+        #: Function -> its schedule.
+        kernels: dict[str, KernelPlan]
+        #: Workload -> State and plan, of those planned here; and the last that TVM asked for.
+        planned: dict[str, tuple[Any, KernelPlan]]
+        last: tuple[Any, KernelPlan]
+
+        def query(self, target: Any, workload_key: str, has_complex_op: bool, dag: Any, func_name: str) -> Any:
+            if workload_key not in self.planned:
+                state = self._query_inside(target, workload_key, func_name)
+                if state is not None:
+                    self.last = state, KernelPlan(func_name, "record")
+                elif workload_key in settled:
+                    self.last = None, KernelPlan(func_name, "tvm", reason="it measured faster")
+                elif planner is not None:
+                    self.planned[workload_key] = planner(target, workload_key, func_name)
+                else:
+                    self.last = None, KernelPlan(func_name, "tvm", reason="it has no record")
+            if workload_key in self.planned:
+                self.last = self.planned[workload_key]
+            state, plan = self.last
+            self.kernels[func_name] = replace(plan, kernel=func_name)
+            return state
 
         def _query_inside(self, target: Any, workload_key: str, func_name: str) -> Any:
             theirs = None if workload_key in settled else theirs_of(workload_key)
@@ -226,10 +260,13 @@ def history_of(records: Any, settled: Collection[str]) -> Any:
 
         def update(self, target: Any, workload_key: str, state: Any) -> None:
             self.rewritten.add(workload_key)
-            super().update(target, workload_key, state)
+            if self.last[1].how == "planned":
+                self.planned[workload_key] = state, self.last[1]
+            else:
+                super().update(target, workload_key, state)
 
     history = History(records)
-    history.asked, history.rewritten = {}, set()
+    history.asked, history.rewritten, history.kernels, history.planned = {}, set(), {}, {}
     return history
 
 

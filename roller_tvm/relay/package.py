@@ -13,8 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from roller_tvm.errors import BadInput, DiskFull, ToolchainError, TvmLineError, UsageError
 from roller_tvm.measure.kernel_times import Call, KernelTime, kernel_times, tensor_words
+from roller_tvm.measure.model_report import ModelReport, report_of
+from roller_tvm.measure.package_members import add_members
 from roller_tvm.tvm_env import import_relay_tvm
 from roller_tvm.tvm_env.library import is_cut_off
 
@@ -22,6 +26,8 @@ from roller_tvm.tvm_env.library import is_cut_off
 LIBRARY, GRAPH, PARAMS = "mod.so", "mod.json", "mod.params"
 #: An attribute of what `building.build` returns for cuda: the kernels' source, which `run --emulate` takes.
 KERNELS = "roller_tvm_kernels"
+#: An attribute of what `building.build` returns: its `ModelReport`, which `save_model` keeps in the file.
+REPORT = "roller_tvm_report"
 #: What TVM makes an executor with that tells what each kernel takes.
 DEBUG = "tvm.graph_executor_debug.create"
 REMEDY = "give what 'roller-tvm compile', or tvmc, wrote (.tar or .so)"
@@ -44,6 +50,13 @@ def check_output(path: str | os.PathLike[str]) -> Path:
     return path
 
 
+def save_params(params: Any) -> bytes:
+    """Return weights as the bytes of a parameter file."""
+    from tvm import relay
+
+    return bytes(relay.save_param_dict(params))
+
+
 def save_model(library: Any, path: str | os.PathLike[str]) -> Path:
     """Write what ``relay.build`` returned; the file is there whole or not at all.
 
@@ -52,8 +65,6 @@ def save_model(library: Any, path: str | os.PathLike[str]) -> Path:
     >>> save_model(build(mod, params, target, "records.json"), "model.tar")  # doctest: +SKIP
     """
     path = check_output(path)
-    from tvm import relay
-
     with tempfile.TemporaryDirectory(prefix=".roller-tvm-", dir=path.parent) as folder:
         try:
             made = Path(folder, path.name)
@@ -62,13 +73,13 @@ def save_model(library: Any, path: str | os.PathLike[str]) -> Path:
             else:
                 library.get_lib().export_library(str(Path(folder, LIBRARY)))
                 Path(folder, GRAPH).write_text(library.get_graph_json())
-                Path(folder, PARAMS).write_bytes(relay.save_param_dict(library.get_params()))
+                Path(folder, PARAMS).write_bytes(save_params(library.get_params()))
                 with tarfile.open(made, "w") as tar:
                     for name in (LIBRARY, GRAPH, PARAMS):
                         tar.add(Path(folder, name), name)
-            kernels = getattr(library, KERNELS, None)
-            if kernels is not None:
-                kernels.add_to(made)
+            for kept in (getattr(library, KERNELS, None), getattr(library, REPORT, None)):
+                if kept is not None:
+                    add_members(made, kept.members())
             os.replace(made, path)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -99,70 +110,100 @@ def _full(path: Path) -> DiskFull:
 class LoadedModel:
     """A built model, ready to run on a device.
 
+    Attributes
+    ----------
+    inputs : dict
+        Name -> (shape, dtype), in the order of the arguments.
+    kind : str
+        "cpu", "cuda", ...
+    report : ModelReport
+        The schedules of its kernels.
+
     Examples
     --------
     >>> model = LoadedModel("model.tar")  # doctest: +SKIP
     >>> outputs = model.run({"x": array})  # doctest: +SKIP
     """
 
+    inputs: dict[str, tuple[tuple[int, ...], str]]
+    report: ModelReport
+
     def __init__(self, path: str | os.PathLike[str], device: str = "") -> None:
         path = Path(path)
         if not path.is_file():
-            raise BadInput("no such file", str(path), "give what 'roller-tvm compile' wrote (.tar or .so)")
+            raise BadInput("no such file", str(path), REMEDY)
         tvm = import_relay_tvm("running a model")
         from tvm.contrib import graph_executor
 
-        remedy = REMEDY
         weights: set[str] = set()
         try:
             if tarfile.is_tarfile(path):
                 with tempfile.TemporaryDirectory(prefix="roller-tvm-") as folder:
                     graph, params = unpack(path, folder)
                     library = tvm.runtime.load_module(str(Path(folder, LIBRARY)))
-                self.kind = device or _kind(library)
-                self.device = self._device(tvm, path)
+                self._choose(library, device, str(path))
                 self.module = graph_executor.create(graph, library, self.device)
                 self.module.load_params(params)
                 self._debug = partial(_debug, library, self.device, graph, params)
             elif path.suffix != ".so":
-                raise BadInput("is not a built model", str(path), remedy)
+                raise BadInput("is not a built model", str(path), REMEDY)
             elif is_cut_off(path):
                 raise BadInput("is half of a library", str(path), "compile the model again")
             else:
                 library = tvm.runtime.load_module(str(path))
-                self.kind = device or _kind(library)
-                self.device = self._device(tvm, path)
+                self._choose(library, device, str(path))
                 self.module = graph_executor.GraphModule(library["default"](self.device))
                 self._debug = partial(_debug, library, self.device)
                 weights = weights_of(library)
         except (tvm.TVMError, RuntimeError, AttributeError, OSError, EOFError, tarfile.TarError) as error:
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             raise BadInput(
-                f"is not a built model: {lines[-1] if lines else error}", str(path), remedy
+                f"is not a built model: {lines[-1] if lines else error}", str(path), REMEDY
             ) from error
+        self._read_inputs(weights)
+        self.report = report_of(path)
+
+    @classmethod
+    def of_library(cls, library: Any, device: str = "", where: str = "model") -> LoadedModel:
+        """Return a model that `building.build` made in this process."""
+        import_relay_tvm("running a model")
+        from tvm.contrib import graph_executor
+
+        model = cls.__new__(cls)
+        model._choose(library.get_lib(), device, where)
+        model.module = graph_executor.GraphModule(library["default"](model.device))
+        params = bytearray(save_params(library.get_params()))
+        model._debug = partial(_debug, library.get_lib(), model.device, library.get_graph_json(), params)
+        model._read_inputs(set(library.get_params()))
+        model.report = getattr(library, REPORT)
+        return model
+
+    def _choose(self, library: Any, device: str, where: str) -> None:
+        """The device: the one that is asked for, or that of the library's kernels."""
+        import tvm
+
+        self.kind = device or _kind(library)
+        self.device = tvm.device(self.kind, 0)
+        if not self.device.exist:
+            remedy = "run it where there is one, on this CPU with --emulate, or compile it with --target llvm"
+            raise BadInput(f"needs a {self.kind} device, there is none here", where, remedy)
+
+    def _read_inputs(self, weights: set[str]) -> None:
         shapes, dtypes = self.module.get_input_info()
         self.inputs = {
             str(n): (tuple(int(e) for e in shapes[n]), str(dtypes[n]))
-            for n in shapes
+            for n in sorted(shapes, key=lambda name: int(self.module.get_input_index(str(name))))
             if str(n) not in weights
         }
 
-    def _device(self, tvm: Any, path: Path) -> Any:
-        device = tvm.device(self.kind, 0)
-        if not device.exist:
-            raise BadInput(
-                f"needs a {self.kind} device, there is none here",
-                str(path),
-                "run it where there is one, on this CPU with --emulate, or compile it with --target llvm",
-            )
-        return device
-
-    def run(self, inputs: dict[str, Any]) -> list[Any]:
-        """Outputs as numpy arrays."""
+    def run(self, inputs: Mapping[str, Any], on_device: bool = False) -> list[Any]:
+        """Return the outputs as numpy arrays, or (`on_device`) as tensors of the device with ``__dlpack__``."""
         set_inputs(self.module, inputs)
         self.module.run()
         self.device.sync()
-        return [self.module.get_output(i).numpy() for i in range(self.module.get_num_outputs())]
+        outputs = [self.module.get_output(i) for i in range(self.module.get_num_outputs())]
+        # The executor overwrites its own outputs in the next run.
+        return [output.copyto(self.device) if on_device else output.numpy() for output in outputs]
 
     def times(self, inputs: dict[str, Any], number: int, repeat: int) -> list[float]:
         """Seconds a run, `repeat` times the mean of `number` runs."""
@@ -193,9 +234,12 @@ def set_inputs(module: Any, inputs: Mapping[str, Any]) -> None:
 
     ``set_input(**inputs)`` takes inputs called 'key' and 'value' for arguments of its own.
     """
+    import tvm
+
     for name, array in inputs.items():
         if module.get_input_index(name) >= 0:  # the graph may have no use for one
-            module.set_input(name, array)
+            plain = isinstance(array, (np.ndarray, tvm.nd.NDArray)) or not hasattr(array, "__dlpack__")
+            module.set_input(name, array if plain else tvm.nd.from_dlpack(array))
 
 
 def _debug(library: Any, device: Any, graph: str = "", params: bytearray | None = None) -> Any:

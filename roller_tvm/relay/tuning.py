@@ -31,7 +31,7 @@ from roller_tvm.relay.records import (
     record_text,
 )
 from roller_tvm.relay.tasks import Task, check_device, extract_tasks, make_target
-from roller_tvm.tvm_env import import_relay_tvm, set_threads
+from roller_tvm.tvm_env import import_relay_tvm, use_threads
 
 #: Tasks a worker, at a time, where plans are only built: records come in steps of that many.
 BATCH = 4
@@ -105,7 +105,7 @@ def tune(
     made_target = make_target(target)
     spec = find_device(made_target if device is None else device, device is None)
     check_device(spec, made_target)
-    threads = set_threads(spec.units) if spec.kind == "cpu" else (os.cpu_count() or 1)
+    threads = use_threads(otherwise=spec.units) if spec.kind == "cpu" else (os.cpu_count() or 1)
     # The file first: a bad one should not cost a minute of extraction.
     writer = RecordWriter(log_file) if log_file is not None else None
     known = best_notes(read_records(log_file)) if log_file is not None else {}

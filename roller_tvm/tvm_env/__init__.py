@@ -9,7 +9,7 @@ from roller_tvm.tvm_env.locate import (
     line,
     line_of,
 )
-from roller_tvm.tvm_env.threads import set_threads
+from roller_tvm.tvm_env.threads import set_threads, use_all_cores, use_threads, wanted_threads
 
 __all__ = [
     "Line",
@@ -20,4 +20,7 @@ __all__ = [
     "line",
     "line_of",
     "set_threads",
+    "use_all_cores",
+    "use_threads",
+    "wanted_threads",
 ]

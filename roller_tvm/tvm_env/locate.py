@@ -12,6 +12,7 @@ from types import ModuleType
 
 from roller_tvm.errors import NoTvm, TvmLineError
 from roller_tvm.tvm_env.ffi import bad_pair, installed_ffi, register_errors
+from roller_tvm.tvm_env.threads import use_all_cores
 
 INSTALL = "roller-tvm install-tvm"
 INSTALL_RELAX = "pip install 'roller-tvm[relax]'"
@@ -162,6 +163,7 @@ def _found(wanted: Line, what_for: str) -> TvmFound:
 
 
 def _import(found: TvmFound) -> ModuleType:
+    use_all_cores()
     try:
         return importlib.import_module("tvm")
     except (ImportError, OSError, RuntimeError) as error:

@@ -1,0 +1,295 @@
+"""Models in a few lines: compile, run, save, load, report, tune, on the TVM line that is installed.
+
+Importing this module imports no TVM. `relay/session.py` and `relax/session.py` do the work, in the same words.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from roller_tvm.errors import BadInput, NoTvm, TvmLineError, UsageError, must_be
+from roller_tvm.measure.kernel_times import KernelTime
+from roller_tvm.measure.model_report import ModelReport
+from roller_tvm.models import parse_shapes
+from roller_tvm.models.arguments import Signature, by_name, checked
+from roller_tvm.tvm_env import Line, find_tvm, use_threads
+from roller_tvm.tvm_env.locate import REMEDY, VERSION_TEXT
+
+#: Values of `schedules`.
+SCHEDULES = ("roller", "tvm")
+#: Runs in `Model.profile`.
+RUNS = 10
+
+
+class Model:
+    """A built model, ready to run.
+
+    Made by `compile` and `load`.
+
+    Attributes
+    ----------
+    inputs : dict
+        Name -> (shape, dtype), in the order of the arguments; an open extent is the name of its variable.
+    device : str
+        "cpu", "cuda", ...
+    threads : int
+        Threads of TVM's pool in each run.
+
+    Examples
+    --------
+    >>> model = roller_tvm.compile("model.onnx")  # doctest: +SKIP
+    >>> y = model(x)  # doctest: +SKIP
+    >>> outputs = model.run({"x": x})  # doctest: +SKIP
+    >>> print(model.report())  # doctest: +SKIP
+    """
+
+    def __init__(self, loaded: Any, name: str, threads: int | None, session: Any = None) -> None:
+        self._loaded, self._name, self._asked, self._session = loaded, name, threads, session
+        self._report: ModelReport = loaded.report
+        self.threads = use_threads(threads, session.threads if session is not None else None)
+
+    @property
+    def inputs(self) -> Signature:
+        """Name -> (shape, dtype) of each input."""
+        return self._session.inputs if self._session is not None else self._loaded.inputs  # type: ignore[no-any-return]
+
+    @property
+    def device(self) -> str:
+        """Kind of the device that runs the kernels."""
+        return str(self._loaded.kind)
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        """Run the model: inputs by position or by name; returns the output, or a tuple of several.
+
+        Raises
+        ------
+        BadInput
+            An input is missing, unknown, or of another shape or type.
+        """
+        outputs = self.run(by_name(args, named, self.inputs, self._name))
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    def run(self, inputs: Mapping[str, Any], on_device: bool = False) -> list[Any]:
+        """Run the model once.
+
+        Parameters
+        ----------
+        inputs : mapping of name to array
+            numpy arrays, or anything with ``__dlpack__`` (torch tensors, say).
+        on_device : bool
+            Return tensors of the model's device, which have ``__dlpack__``, instead of numpy arrays.
+
+        Returns
+        -------
+        list of array
+
+        Raises
+        ------
+        BadInput
+            An input is missing, unknown, or of another shape or type.
+        """
+        arrays = checked(inputs, self.inputs, self._name)
+        use_threads(self.threads)
+        return list(self._loaded.run(arrays, on_device))
+
+    def times(self, inputs: Mapping[str, Any], number: int = 10, repeat: int = RUNS) -> list[float]:
+        """Return `repeat` means of `number` runs, in seconds a run."""
+        arrays = checked(inputs, self.inputs, self._name)
+        use_threads(self.threads)
+        return list(self._loaded.times(arrays, number, repeat))
+
+    def profile(self, inputs: Mapping[str, Any], repeat: int = RUNS) -> list[KernelTime]:
+        """Return the time of each kernel, the median of `repeat` runs, longest first; `report` shows it then."""
+        arrays = checked(inputs, self.inputs, self._name)
+        use_threads(self.threads)
+        times = list(self._loaded.kernel_times(arrays, repeat))
+        self._report = self._report.with_times(times)
+        return times
+
+    def report(self) -> ModelReport:
+        """Return the schedule of each kernel, its predicted time and, after `profile`, its measured time.
+
+        It prints as a table and has `to_json`.
+        """
+        return self._report
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the model: a library (.so), or on the Relay line a package as TVMC writes it (.tar).
+
+        Raises
+        ------
+        UsageError, BadInput, DiskFull, ToolchainError
+            A wrong ending, no such folder, no space left, no C++ compiler.
+        """
+        if self._session is not None:
+            return self._session.save(path)  # type: ignore[no-any-return]
+        source, path = Path(self._name), Path(path)
+        if source.suffix != path.suffix:
+            raise UsageError(f"'{path}' does not end in {source.suffix}", "save", f"the model is a {source.suffix}")
+        if not path.resolve().parent.is_dir():
+            raise BadInput("no such folder", str(path.parent), f"mkdir -p {path.parent}")
+        return Path(shutil.copyfile(source, path))
+
+    def tune(
+        self, trials: int = 10, records: str | os.PathLike[str] | None = None,
+        progress: Callable[[Any, int], None] | None = None,
+    ) -> Any:  # fmt: skip
+        """Measure the best plans of each operator, record the winners, and go on with them.
+
+        Parameters
+        ----------
+        trials : int
+            Plans measured, each operator; 0 only checks the first plan.
+        records : path, optional
+            A file on the Relay line, a folder on the Relax line; one that is there is continued. By default the
+            records that the model was compiled with, else a temporary place.
+        progress : function of (TunedTask, number of tasks), optional
+            Called as each operator is done.
+
+        Returns
+        -------
+        measure.results.TuneResult
+            Prints as a table.
+
+        Raises
+        ------
+        UsageError
+            The model was loaded from a file, which has no operators to tune any more.
+        NothingTuned
+            Not one operator got a working plan; the model stays as it was.
+        """
+        if self._session is None:
+            remedy = "compile the model again: roller_tvm.compile(...).tune()"
+            raise UsageError("a loaded model cannot be tuned", self._name, remedy)
+        result = self._session.tune(trials, records, progress)
+        self._loaded = self._session.load()
+        self._report = self._loaded.report
+        return result
+
+    def __repr__(self) -> str:
+        told = ", ".join(f"{name} {list(shape)} {dtype}" for name, (shape, dtype) in self.inputs.items())
+        return f"<roller_tvm.Model {self._name}: {told}; {self.device}, {self.threads} threads>"
+
+
+def compile(  # noqa: A001
+    model: Any,
+    target: Any = None,
+    *,
+    shapes: str | Mapping[str, Sequence[int]] | None = None,
+    example_inputs: Sequence[Any] | None = None,
+    params: Any = None,
+    records: str | os.PathLike[str] | None = None,
+    schedules: str = "roller",
+    layout: str | None = None,
+    device: Any = None,
+    threads: int | None = None,
+    fuse_rtasks: bool = False,
+    progress: Callable[[str], None] | None = None,
+) -> Model:
+    """Build a model with Roller's schedules, planned while it is built.
+
+    Parameters
+    ----------
+    model : path, onnx.ModelProto, torch.nn.Module, torch.export.ExportedProgram or tvm.IRModule
+        A path names an ONNX model, an ExportedProgram (.pt2), or a module of the TVM line (.json; Relay: .relay).
+    target : str, dict or tvm.target.Target, optional
+        "llvm", "cuda -arch=sm_90", ...; by default this machine's CPU.
+    shapes : mapping of input name to shape, or str, optional
+        For inputs whose shape the model leaves open: ``{"x": (1, 3, 224, 224)}`` or ``"x:[1,3,224,224]"``.
+    example_inputs : sequence of tensors
+        Arguments to export a torch module with.
+    params : mapping of name to array, or path, optional
+        Weights of a TVM module, or their file.
+    records : path, optional
+        Records of a tuning; operators without one get Roller's first plan.
+    schedules : {'roller', 'tvm'}
+        'tvm' takes TVM's own schedules instead of Roller's.
+    layout : {'NCHW', 'NHWC'}, optional
+        Convert convolutions to this layout.
+    device : DeviceSpec or str, optional
+        Device to plan for; by default the one that follows from the target.
+    threads : int, optional
+        By default TVM_NUM_THREADS, else all physical cores that this process may use.
+    fuse_rtasks : bool
+        Make one kernel of small operators if that is predicted to pay.
+    progress : function of str, optional
+        Receives the name of each step.
+
+    Returns
+    -------
+    Model
+
+    Raises
+    ------
+    RollerError
+        The model, a shape, the target or a file is wrong: each error names the thing and the remedy.
+
+    Examples
+    --------
+    >>> model = roller_tvm.compile("model.onnx", shapes={"x": (1, 3, 320, 320)})  # doctest: +SKIP
+    >>> model(x).shape  # doctest: +SKIP
+    (1, 1, 320, 320)
+    """
+    if schedules not in SCHEDULES:
+        raise UsageError(must_be("schedules", f"one of {', '.join(SCHEDULES)}", schedules), "compile", "leave it out")
+    given = parse_shapes(shapes) if isinstance(shapes, str) else _shapes(shapes)
+    session = _line("compiling a model").Session(
+        model, target, given, example_inputs=example_inputs, params=params, records=records, schedules=schedules,
+        layout=layout, device=device, fuse_rtasks=fuse_rtasks, progress=progress, asked_threads=threads,
+    )  # fmt: skip
+    return Model(session.load(), session.name, threads, session)
+
+
+def load(path: str | os.PathLike[str], device: str = "", *, threads: int | None = None) -> Model:
+    """Open a model that `Model.save` or ``roller-tvm compile`` wrote.
+
+    Parameters
+    ----------
+    path : path
+    device : str
+        "cpu", "cuda"; by default the one that the model was built for.
+    threads : int, optional
+        By default TVM_NUM_THREADS, else all physical cores that this process may use.
+
+    Raises
+    ------
+    BadInput
+        No such file, not a built model, or no such device here.
+
+    Examples
+    --------
+    >>> roller_tvm.load("model.so")(x)  # doctest: +SKIP
+    """
+    use_threads(threads)
+    return Model(_line("running a model").load(Path(path), device), os.fspath(path), threads)
+
+
+def _line(what_for: str) -> Any:
+    """The session module of the TVM line that is installed."""
+    found = find_tvm()
+    either = f"{REMEDY[Line.RELAX]} (Relax line), or {REMEDY[Line.RELAY]} (Relay line)"
+    if found is None:
+        raise NoTvm(f"{what_for} needs TVM, and none can be imported", remedy=either)
+    if found.line is Line.UNSUPPORTED:
+        versions = " or ".join(VERSION_TEXT.values())
+        raise TvmLineError(f"{what_for} needs TVM {versions} (got {found.version})", str(found.root), either)
+    return importlib.import_module(f"roller_tvm.{found.line.value}.session")
+
+
+def _shapes(given: Mapping[str, Sequence[int]] | None) -> dict[str, tuple[int, ...]]:
+    """Shapes as tuples of numbers from 1."""
+    if given is not None and not isinstance(given, Mapping):
+        told = must_be("shapes", "a mapping of input name to shape", given)
+        raise UsageError(told, "compile", 'give {"x": (1, 3, 224, 224)}')
+    found = {}
+    for name, shape in (given or {}).items():
+        extents = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
+        if not all(isinstance(e, int) and not isinstance(e, bool) and e > 0 for e in extents):
+            raise UsageError(must_be(f"shapes['{name}']", "ints >= 1", shape), "compile", "give (1, 3, 224, 224)")
+        found[str(name)] = extents
+    return found

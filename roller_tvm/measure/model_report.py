@@ -1,0 +1,181 @@
+"""The kernels of a built model: schedule, predicted time and, after a profile run, measured time of each."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..errors import BadInput, must_be
+from .kernel_times import KernelTime
+from .package_members import BROKEN, read_members
+
+#: Name of the report within a model's file.
+MEMBER = "roller_tvm.report.json"
+#: How a kernel was scheduled -> the words of a report.
+HOW = {"planned": "Roller's plan", "record": "tuned record", "tvm": "TVM's schedule"}
+#: Widest columns of a table, in characters.
+WIDE_NAME, WIDE_PLAN = 56, 64
+
+
+@dataclass(frozen=True)
+class KernelPlan:
+    """The schedule of one kernel.
+
+    Parameters
+    ----------
+    kernel : str
+        Its name in the built model.
+    how : {'planned', 'record', 'tvm'}
+        Roller's first plan, the record of a tuning, or TVM's own schedule.
+    plan : str
+        Recipe and tiles of Roller's plan, '' without one.
+    predicted_s : float, optional
+        Seconds a call by the micro-performance model.
+    reason : str
+        Why the kernel has TVM's own schedule.
+
+    Examples
+    --------
+    >>> KernelPlan("fused_dense", "planned", "cpu.tiled register(i=14 j=32)", 2e-6).how
+    'planned'
+    """
+
+    kernel: str
+    how: str
+    plan: str = ""
+    predicted_s: float | None = None
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        if self.how not in HOW:
+            raise BadInput(must_be("how", f"one of {', '.join(HOW)}", self.how), "KernelPlan")
+
+
+@dataclass(frozen=True)
+class ModelReport:
+    """The kernels of a model, each with its plan and its time.
+
+    Parameters
+    ----------
+    target : str
+    plans : tuple of KernelPlan
+        In the order in which they were scheduled; empty if the model's file holds none.
+    times : tuple of KernelTime
+        The last profile run; empty before one.
+
+    Examples
+    --------
+    >>> plan = KernelPlan("dense", "planned", "cpu.tiled register(i=14 j=32)", 2e-6)
+    >>> report = ModelReport("llvm", (plan,), (KernelTime("dense", ("1x8", "1x4"), 2, 3e-6),))
+    >>> ModelReport.from_json(report.to_json()) == report
+    True
+    >>> print(report)
+    1 kernel for llvm: 1 Roller's plan
+    predicted   measured   share  calls  kernel  schedule
+       4.0 us     3.0 us  100.0%      2  dense   cpu.tiled register(i=14 j=32)
+                  3.0 us                 all
+    """
+
+    target: str
+    plans: tuple[KernelPlan, ...] = ()
+    times: tuple[KernelTime, ...] = ()
+
+    @property
+    def left_to_tvm(self) -> tuple[KernelPlan, ...]:
+        """Kernels with TVM's own schedule."""
+        return tuple(plan for plan in self.plans if plan.how == "tvm")
+
+    def with_times(self, times: Sequence[KernelTime]) -> ModelReport:
+        """Return the report with the times of a profile run."""
+        return replace(self, times=tuple(times))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> ModelReport:
+        """Return the report that `to_json` took apart."""
+        times = [KernelTime(**{**row, "arguments": tuple(row["arguments"])}) for row in data.get("times", ())]
+        return cls(str(data["target"]), tuple(KernelPlan(**row) for row in data["plans"]), tuple(times))
+
+    def members(self) -> dict[str, bytes]:
+        """Return the plans as a member of a model's file."""
+        return {MEMBER: json.dumps(replace(self, times=()).to_json()).encode()}
+
+    def _rows(self) -> list[tuple[KernelPlan | None, KernelTime | None]]:
+        """Plans beside times; what takes longest first, kernels that did not run last."""
+        plans = {plan.kernel: plan for plan in self.plans}
+        timed: list[tuple[KernelPlan | None, KernelTime | None]] = [(plans.get(t.name), t) for t in self.times]
+        ran = {t.name for t in self.times}
+        rest = [plan for plan in self.plans if plan.kernel not in ran]
+        return [*timed, *((p, None) for p in sorted(rest, key=lambda p: -(p.predicted_s or 0.0)))]
+
+    def __str__(self) -> str:
+        counts = Counter(plan.how for plan in self.plans)
+        told = ", ".join(f"{counts[how]} {words}" for how, words in HOW.items() if counts[how])
+        head = f"{len(self.plans)} kernel{'s' * (len(self.plans) != 1)} for {self.target}: {told}"
+        if not self.plans:
+            head = f"plans of this model for {self.target} are not known: its file holds none"
+        rows = self._rows()
+        names = [_short(time.name if time else plan.kernel if plan else "") for plan, time in rows]
+        wide = max([6, *map(len, names)])
+        total = sum(time.seconds for time in self.times) or 1.0
+        lines = [head, f"{'predicted':>9}  {'measured':>9}  {'share':>6}  {'calls':>5}  {'kernel':{wide}}  schedule"]
+        for name, (plan, time) in zip(names, rows, strict=True):
+            predicted = plan.predicted_s if plan else None
+            calls = time.calls if time else None
+            share = f"{time.seconds / total:6.1%}" if time else ""
+            cells = f"{_us(predicted, calls or 1):>9}  {_us(time.seconds if time else None):>9}  {share:>6}  "
+            lines.append(f"{cells}{calls if calls else '':>5}  {name:{wide}}  {_schedule(plan)}".rstrip())
+        if self.times:
+            lines.append(f"{'':9}  {_us(sum(t.seconds for t in self.times)):>9}  {'':6}  {'':5}  all")
+        return "\n".join(lines)
+
+
+def report_of(path: Path) -> ModelReport:
+    """Return the report kept in a model's file; an empty one if there is none."""
+    try:
+        return ModelReport.from_json(json.loads(read_members(path, (MEMBER,))[MEMBER]))
+    except (*BROKEN, TypeError):  # written by another program, or an older version
+        return ModelReport(f"the target of {path.name}")
+
+
+def plan_words(plan: Any) -> str:
+    """Return the recipe and tiles of a `plan.program.Plan` in one line.
+
+    Examples
+    --------
+    >>> from roller_tvm.device import load_device
+    >>> from roller_tvm.expr.named import operator
+    >>> from roller_tvm.plan import construct
+    >>> best = construct(operator("matmul", m=64, n=64, k=64), load_device("v100"), 1).best
+    >>> plan_words(best.plan).split()[0]
+    'gpu.tiled'
+    """
+    return " + ".join(" ".join([program.recipe, *map(str, program.tiles)]) for program in plan.programs)
+
+
+def _schedule(plan: KernelPlan | None) -> str:
+    if plan is None:
+        return ""
+    if plan.how == "tvm":
+        return f"TVM's own: {plan.reason}" if plan.reason else "TVM's own"
+    tuned = "tuned record" if plan.how == "record" else ""
+    return ": ".join(filter(None, [tuned, _cut(plan.plan, WIDE_PLAN)]))
+
+
+def _short(name: str) -> str:
+    return _cut(name.removeprefix("tvmgen_default_"), WIDE_NAME)
+
+
+def _us(seconds: float | None, calls: int = 1) -> str:
+    return "" if seconds is None else f"{seconds * calls * 1e6:.1f} us"
+
+
+def _cut(text: str, wide: int) -> str:
+    return text if len(text) <= wide else text[: wide - 3] + "..."

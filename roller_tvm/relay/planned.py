@@ -1,0 +1,52 @@
+"""Schedules planned at the moment when ``relay.build`` asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from roller_tvm.device import DeviceSpec
+from roller_tvm.measure.model_report import KernelPlan, plan_words
+from roller_tvm.relay.candidates import make_candidates
+from roller_tvm.relay.tasks import Task, hardware_params, short_name
+
+#: Plans tried if the first ones cannot be applied.
+TOP = 4
+
+
+@dataclass(frozen=True)
+class Planner:
+    """Roller's first plan of an operator, applied but not measured.
+
+    Parameters
+    ----------
+    device : DeviceSpec
+    progress : function of str, optional
+        Receives the name of each operator before it is planned.
+
+    Examples
+    --------
+    >>> state, plan = Planner(device)(target, workload_key, "fused_nn_dense")  # doctest: +SKIP
+    """
+
+    device: DeviceSpec
+    progress: Callable[[str], None] | None = None
+
+    def __call__(self, target: Any, workload_key: str, name: str) -> tuple[Any, KernelPlan]:
+        """Return Ansor's State of the best plan, or None with the reason in the plan."""
+        from tvm import auto_scheduler
+
+        if self.progress is not None:
+            self.progress(short_name(name))
+        search_task = auto_scheduler.SearchTask(
+            workload_key=workload_key, target=target, hardware_params=hardware_params(target, self.device), desc=name,
+            layout_rewrite_option=auto_scheduler.LayoutRewriteOption.get_target_default(target, True),
+        )  # fmt: skip
+        flops = max(0.0, float(search_task.compute_dag.flop_ct))
+        found = make_candidates(Task(0, short_name(name), 1, search_task, flops), self.device, TOP)
+        if not found.states:
+            return None, KernelPlan(name, "tvm", reason=found.reason)
+        state, number = found.states[0]
+        ranked = found.plans[number]
+        return state, KernelPlan(name, "planned", plan_words(ranked.plan), ranked.estimate.seconds)
