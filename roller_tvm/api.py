@@ -56,7 +56,8 @@ class Model:
     @property
     def inputs(self) -> Signature:
         """Name -> (shape, dtype) of each input."""
-        return self._session.inputs if self._session is not None else self._loaded.inputs  # type: ignore[no-any-return]
+        found: Signature = self._loaded.inputs if self._session is None else self._session.inputs
+        return found
 
     @property
     def device(self) -> str:
@@ -127,7 +128,7 @@ class Model:
             A wrong ending, no such folder, no space left, no C++ compiler.
         """
         if self._session is not None:
-            return self._session.save(path)  # type: ignore[no-any-return]
+            return Path(self._session.save(path))
         source, path = Path(self._name), Path(path)
         if source.suffix != path.suffix:
             raise UsageError(f"'{path}' does not end in {source.suffix}", "save", f"the model is a {source.suffix}")

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from roller_tvm.api import SCHEDULES
 from roller_tvm.cli.line import add_buckets_argument, add_fusion_arguments, check_fusion_arguments, edge_of
 from roller_tvm.cli.model import add_model_arguments, say
 from roller_tvm.errors import BadInput, UsageError
@@ -21,8 +22,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tuning-records",
         type=Path,
         metavar="RECORDS",
-        help="what 'roller-tvm tune' wrote; without it TVM's own schedules, on the Relax line Roller's plans",
+        help="records that 'roller-tvm tune' wrote; operators without a record follow --schedules",
     )
+    told = "schedules of operators without a record: Roller's first plan (default), or TVM's own"
+    parser.add_argument("--schedules", choices=SCHEDULES, default=SCHEDULES[0], help=told)
     parser.add_argument(
         "-o",
         "--output",

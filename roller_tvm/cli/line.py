@@ -130,6 +130,11 @@ def add_fusion_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", metavar="DEVICE", help=told)
 
 
+def untuned(args: argparse.Namespace) -> str:
+    """Return the words for the schedules of a build without records."""
+    return "with TVM's own schedules" if args.schedules == "tvm" else "with Roller's first plans, not measured"
+
+
 def policy_of(args: argparse.Namespace) -> str:
     """That of --fusion-policy, which has no default of argparse's so that giving it shows."""
     from roller_tvm.rammer import POLICIES

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from roller_tvm.cli.line import Built, Tuning, policy_of
-from roller_tvm.cli.model import model_words, read_model, say, tell_device
+from roller_tvm.cli.line import Built, Tuning, policy_of, untuned
+from roller_tvm.cli.model import model_words, progress_of, read_model, say, tell_device
 from roller_tvm.device import DeviceSpec
 from roller_tvm.errors import BadInput, RecordError, UsageError
 from roller_tvm.expr.parameters import parse_params
@@ -81,7 +81,10 @@ def build(args: argparse.Namespace) -> Built:
         from roller_tvm.relax.pipeline import build
 
         mod = with_signature(model.mod, model.inputs)
-        built = build(mod, target, model.params, records, device, buckets, args.tf32, fuse)
+        built = build(
+            mod, target, model.params, records, device, buckets, args.tf32, fuse, args.schedules,
+            progress=progress_of("planning"),
+        )  # fmt: skip
         return save_model(built, output)
 
     def on_pocl() -> Mapping[str, Any]:
@@ -93,8 +96,7 @@ def build(args: argparse.Namespace) -> Built:
         mod = prepare(model.mod, made, buckets, device)
         return check_fusion_on_pocl(mod, made, device, policy_of(args), tf32=args.tf32)
 
-    how = "with the plans that the model thinks best, not measured"
-    return Built(output, target, build, how, (lambda: fuse.report) if fuse else None, on_pocl)
+    return Built(output, target, build, untuned(args), (lambda: fuse.report) if fuse else None, on_pocl)
 
 
 def _fuse(args: argparse.Namespace, target: dict[str, Any], device: Any, tf32: bool = False) -> Any:

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from roller_tvm.cli.line import Built, Tuning, policy_of
-from roller_tvm.cli.model import model_words, read_model, say, tell_device
+from roller_tvm.cli.line import Built, Tuning, policy_of, untuned
+from roller_tvm.cli.model import model_words, progress_of, read_model, say, tell_device
 from roller_tvm.device import DeviceSpec
 from roller_tvm.errors import BadInput, RecordError, UsageError
 from roller_tvm.expr.parameters import parse_params
@@ -102,9 +102,6 @@ def build(args: argparse.Namespace) -> Built:
         raise UsageError("the Relay line has no tensor cores", "--tf32", remedy)
     output, records = check_output(args.output or OUTPUT), args.tuning_records
     target = _target(args)
-    if args.device and not args.fuse_rtasks:
-        raise UsageError("TVM's own schedules, and those of records, are not planned for a device", "--device",
-                         "leave it out, or give --fuse-rtasks too")
     device = _device(args, target) if args.device else device_for_target(target)
     if records is not None:
         remedy = f"roller-tvm tune {args.FILE} --output {records}"
@@ -129,7 +126,10 @@ def build(args: argparse.Namespace) -> Built:
         from roller_tvm.relay import build
         from roller_tvm.relay.building import FUSION
 
-        built = build(model.mod, model.params, target, records, fuse)
+        built = build(
+            model.mod, model.params, target, records, fuse, schedules=args.schedules, device=device,
+            progress=progress_of("planning"),
+        )  # fmt: skip
         fused.append(getattr(built, FUSION))
         return save_model(built, output)
 
@@ -138,7 +138,7 @@ def build(args: argparse.Namespace) -> Built:
 
         return check_fusion_on_pocl(model.mod, target, device, model.params, policy_of(args))
 
-    return Built(output, target, build, "with TVM's own schedules", (lambda: fused[-1]) if fuse else None, on_pocl)
+    return Built(output, target, build, untuned(args), (lambda: fused[-1]) if fuse else None, on_pocl)
 
 
 def _fuse(args: argparse.Namespace, model: Any, target: str, device: DeviceSpec) -> Any:
@@ -203,7 +203,8 @@ def reference(path: Path, inputs: Mapping[str, Any]) -> list[Any]:
 
     model = load_model(path, {name: array.shape for name, array in inputs.items()})
     with tempfile.TemporaryDirectory(prefix="roller-tvm-") as folder:
-        return LoadedModel(save_model(build(model.mod, model.params, "llvm"), Path(folder, OUTPUT))).run(inputs)
+        built = build(model.mod, model.params, "llvm", schedules="tvm")
+        return LoadedModel(save_model(built, Path(folder, OUTPUT))).run(inputs)
 
 
 def _target(args: argparse.Namespace) -> str:

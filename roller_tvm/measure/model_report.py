@@ -15,6 +15,8 @@ from .package_members import BROKEN, read_members
 
 #: Name of the report within a model's file.
 MEMBER = "roller_tvm.report.json"
+#: Ends the name of a kernel that writes its part of a concatenation: the schedule is that of the kernel before.
+IN_PLACE = "_in_place"
 #: How a kernel was scheduled -> the words of a report.
 HOW = {"planned": "Roller's plan", "record": "tuned record", "tvm": "TVM's schedule"}
 #: Widest columns of a table, in characters.
@@ -110,8 +112,10 @@ class ModelReport:
     def _rows(self) -> list[tuple[KernelPlan | None, KernelTime | None]]:
         """Plans beside times; what takes longest first, kernels that did not run last."""
         plans = {plan.kernel: plan for plan in self.plans}
-        timed: list[tuple[KernelPlan | None, KernelTime | None]] = [(plans.get(t.name), t) for t in self.times]
-        ran = {t.name for t in self.times}
+        timed: list[tuple[KernelPlan | None, KernelTime | None]] = [
+            (plans.get(t.name) or plans.get(t.name.removesuffix(IN_PLACE)), t) for t in self.times
+        ]
+        ran = {plan.kernel for plan, _ in timed if plan is not None}
         rest = [plan for plan in self.plans if plan.kernel not in ran]
         return [*timed, *((p, None) for p in sorted(rest, key=lambda p: -(p.predicted_s or 0.0)))]
 

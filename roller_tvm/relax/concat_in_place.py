@@ -14,6 +14,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from ..measure.model_report import IN_PLACE
 from ..tir.joined import Place, joined_by, placed, shape_of, written_by
 from ..tir.nodes import key
 from .blocks import static_tensor, used_variables
@@ -229,7 +230,7 @@ def _given_the_whole(builder: Any, binding: Any, number: int, flow: _Flow, made:
         return binding
     variant = str(call.op.name_hint), tuple(places.items())
     if variant not in made:
-        name = f"{call.op.name_hint}_in_place"
+        name = f"{call.op.name_hint}{IN_PLACE}"
         func = placed(flow.mod[call.op], places)
         made[variant] = builder.add_func(func.without_attr("global_symbol"), name)
     value = builder.normalize(relax.Call(made[variant], arguments, call.attrs, call.ty_args))

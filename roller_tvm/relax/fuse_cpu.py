@@ -18,7 +18,7 @@ from .blocks import Block, Region
 from .fused_block import FusedCall
 
 #: What TVM's ``SplitLayoutRewritePreproc`` calls a function whose constants it packed.
-_PACKED = "_prepacked"
+PACKED = "_prepacked"
 _REMEDY = "give FuseRTasks the module before its functions are scheduled"
 
 
@@ -42,7 +42,7 @@ class ScheduledFunctions:
         UnsupportedOperator
             Nothing is known of it.
         """
-        found = self._seconds.get(name.removesuffix(_PACKED))
+        found = self._seconds.get(name.removesuffix(PACKED))
         if found is None:
             raise UnsupportedOperator("how long it takes is not predicted", name, _REMEDY)
         return found

@@ -33,7 +33,7 @@ from .database import for_other_kernels, kernels_of, know_intrinsics, mend
 from .devices import device_of, find_target
 from .dynamic import Buckets, Sizes
 from .folding import FoldScales
-from .fuse_cpu import predicted_seconds
+from .fuse_cpu import PACKED, predicted_seconds
 from .fuse_rtasks import FuseRTasks
 from .kernels import pack_constants
 from .layout import PlanLayout
@@ -110,7 +110,7 @@ def prepare(
 
 def schedule(
     mod: Any, target: Any = None, database: Any = None, device: DeviceSpec | str | None = None, top: int = 4,
-    tf32: bool = False, fuse_rtasks: bool | FuseRTasks = False,
+    tf32: bool = False, fuse_rtasks: bool | FuseRTasks = False, progress: Callable[[str], None] | None = None,
 ) -> tuple[Any, Report]:  # fmt: skip
     """Every PrimFunc of a prepared module scheduled, and what Roller did of it.
 
@@ -123,6 +123,8 @@ def schedule(
         See `ScheduleWithRoller`.
     fuse_rtasks : bool or FuseRTasks
         Whether operators are made one kernel where that is predicted to pay, and how (see `FuseRTasks`).
+    progress : function of str, optional
+        Receives the name of each function before it is planned.
 
     Raises
     ------
@@ -131,7 +133,7 @@ def schedule(
     """
     target = _target(target)
     require_lowered(mod)
-    scheduler: Any = ScheduleWithRoller(target, device, top, tf32)
+    scheduler: Any = ScheduleWithRoller(target, device, top, tf32, progress)
     fuse: Any = FuseRTasks(target, device, tf32=tf32) if fuse_rtasks is True else fuse_rtasks
     with target, _database(database, target) as records:
         before, recorded = mod, list[str]()
@@ -146,6 +148,8 @@ def schedule(
         scheduler.report.recorded = recorded
         if target.kind.name == "llvm":  # weights packed for their schedules, now
             mod = pack_constants(mod)
+            packed = (str(var.name_hint) for var in mod.get_global_vars())
+            scheduler.report.renamed = {n.removesuffix(PACKED): n for n in packed if n.endswith(PACKED)}
             if fuse:
                 known = {note.name: note.predicted_us * 1e-6 for note in scheduler.report.scheduled}
                 mod = fuse.merged(mod, predicted_seconds(before, device_of(device, target), known))
@@ -180,6 +184,7 @@ def roller_pipeline(
     tf32: bool = False,
     fuse_rtasks: bool | FuseRTasks = False,
     told: Callable[[Report], None] | None = None,
+    progress: Callable[[str], None] | None = None,
 ) -> Any:
     """The whole pipeline as one pass, for ``tvm.compile(mod, target, relax_pipeline=...)``.
 
@@ -201,6 +206,8 @@ def roller_pipeline(
         See `schedule`.
     told : function of Report, optional
         Receives the report of the schedules.
+    progress : function of str, optional
+        See `schedule`.
 
     Examples
     --------
@@ -212,7 +219,7 @@ def roller_pipeline(
     def pipeline(mod: Any, _context: Any) -> Any:
         full = _target(target)
         prepared = prepare(mod, full, buckets, device)
-        scheduled, report = schedule(prepared, full, database, device, top, tf32, fuse_rtasks)
+        scheduled, report = schedule(prepared, full, database, device, top, tf32, fuse_rtasks, progress)
         if told is not None:
             told(report)
         with full:
@@ -232,6 +239,7 @@ def build(
     fuse_rtasks: bool | FuseRTasks = False,
     schedules: str = "roller",
     threads: int | None = None,
+    progress: Callable[[str], None] | None = None,
 ) -> Any:
     """Build a Relax module for ``relax.VirtualMachine`` with Roller's schedules.
 
@@ -250,6 +258,8 @@ def build(
     threads : int, optional
         Threads of TVM's pool in this process; by default TVM_NUM_THREADS, else what a CPU target says, else all
         physical cores.
+    progress : function of str, optional
+        See `schedule`.
 
     Returns
     -------
@@ -271,7 +281,8 @@ def build(
         pipeline: Any = "default"
     else:
         pipeline = roller_pipeline(
-            full, database, device, buckets, tf32=tf32, fuse_rtasks=fuse_rtasks, told=reports.append
+            full, database, device, buckets, tf32=tf32, fuse_rtasks=fuse_rtasks, told=reports.append,
+            progress=progress,
         )
     with _taking(take) if full.kind.name == "cuda" else contextlib.nullcontext():
         executable = tvm.compile(mod, full, relax_pipeline=pipeline)

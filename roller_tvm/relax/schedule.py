@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -52,11 +53,20 @@ class Note:
 
 @dataclass
 class Report:
-    """Notes on each PrimFunc, names of those that records had scheduled before the pass, and its seconds."""
+    """Notes on each PrimFunc, and the seconds of the pass.
+
+    Parameters
+    ----------
+    recorded : list of str
+        Functions that records had scheduled before.
+    renamed : dict
+        Function -> its name in the built model, if packing its weights changed that.
+    """
 
     notes: list[Note] = field(default_factory=list)
     seconds: float = 0.0
     recorded: list[str] = field(default_factory=list)
+    renamed: dict[str, str] = field(default_factory=dict)
 
     @property
     def scheduled(self) -> list[Note]:
@@ -68,9 +78,10 @@ class Report:
 
     def kernels(self) -> tuple[KernelPlan, ...]:
         """Return the schedule of each kernel, for the report of a model."""
-        planned = [KernelPlan(n.name, "planned", n.plan, n.predicted_us * 1e-6) for n in self.scheduled]
-        recorded = [KernelPlan(name, "record") for name in self.recorded]
-        return (*planned, *recorded, *(KernelPlan(n.name, "tvm", reason=n.reason) for n in self.left))
+        found = [KernelPlan(n.name, "planned", n.plan, n.predicted_us * 1e-6) for n in self.scheduled]
+        found += [KernelPlan(name, "record") for name in self.recorded]
+        found += [KernelPlan(n.name, "tvm", reason=n.reason) for n in self.left]
+        return tuple(replace(plan, kernel=self.renamed.get(plan.kernel, plan.kernel)) for plan in found)
 
     def __str__(self) -> str:
         head = f"ScheduleWithRoller: {len(self.scheduled)} of {len(self.notes)} functions in {self.seconds:.1f} s"
@@ -95,6 +106,8 @@ class ScheduleWithRoller:
     tf32 : bool
         Let tensor cores compute products of float32, whose operands they read as tf32: rounded to ten bits of
         fraction. Answers change, so it is off unless asked for.
+    progress : function of str, optional
+        Receives the name of each function before it is planned.
 
     Attributes
     ----------
@@ -108,9 +121,10 @@ class ScheduleWithRoller:
     """
 
     def __init__(
-        self, target: Any = None, device: DeviceSpec | str | None = None, top: int = 4, tf32: bool = False
-    ) -> None:
-        self.target, self.device, self.top, self.tf32 = target, device, top, tf32
+        self, target: Any = None, device: DeviceSpec | str | None = None, top: int = 4, tf32: bool = False,
+        progress: Callable[[str], None] | None = None,
+    ) -> None:  # fmt: skip
+        self.target, self.device, self.top, self.tf32, self.progress = target, device, top, tf32, progress
         self.report = Report()
 
     def transform_module(self, mod: Any, _context: Any) -> Any:
@@ -132,6 +146,8 @@ class ScheduleWithRoller:
             if same is not None:  # networks repeat themselves
                 scheduled, note = same[1], replace(same[2], name=name)
             else:
+                if self.progress is not None:
+                    self.progress(name)
                 device = self._device(func_target, own is not None)
                 found = make_candidates(func, device, self.top, constant_parameters(func), name, self.tf32)
                 scheduled, note = _best(found, name, func_target)

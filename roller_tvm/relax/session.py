@@ -58,7 +58,7 @@ class Session:
             mod = with_signature(self.mod, self.inputs)
             self._executable = build(
                 mod, self.target, None, self.records, self.device, fuse_rtasks=self.fuse, schedules=self.schedules,
-                threads=self._asked,
+                threads=self._asked, progress=self._tell,
             )  # fmt: skip
         return self._executable
 

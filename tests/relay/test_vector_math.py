@@ -159,7 +159,7 @@ def test_models_with_records_are_built_with_it_unless_told_otherwise(how, tmp_pa
 
 
 def test_untuned_models_stay_tvms():
-    assert calls(build(gated(), {}, "llvm").get_lib())
+    assert calls(build(gated(), {}, "llvm", schedules="tvm").get_lib())
 
 
 def test_a_softmax_is_within_a_few_roundings():

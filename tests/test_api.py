@@ -1,0 +1,172 @@
+"""roller_tvm.compile, load and Model, the same on either TVM line."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import roller_tvm
+from roller_tvm.errors import BadInput, UsageError
+from roller_tvm.tvm_env import line
+
+pytestmark = pytest.mark.te
+pytest.importorskip("onnx")
+RNG = np.random.default_rng(0)
+W, B = (RNG.standard_normal(s).astype("float32") for s in ((24, 48), (48,)))
+X = RNG.standard_normal((4, 24)).astype("float32")
+EXPECTED = [np.maximum(X @ W + B, 0), (X @ W).sum(1)]
+FILE = ".so"
+
+
+@pytest.fixture(scope="module")
+def onnx_model():
+    """relu(x @ W + B), and the sum of the rows of x @ W."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    tensor = helper.make_tensor_value_info
+    nodes = [
+        helper.make_node("MatMul", ["x", "W"], ["xw"], "product"),
+        helper.make_node("Add", ["xw", "B"], ["sum"]),
+        helper.make_node("Relu", ["sum"], ["y"]),
+        helper.make_node("ReduceSum", ["xw", "axis"], ["rows"], keepdims=0),
+    ]
+    weights = [numpy_helper.from_array(a, n) for a, n in ((W, "W"), (B, "B"), (np.array([1]), "axis"))]
+    graph = helper.make_graph(
+        nodes, "net", [tensor("x", TensorProto.FLOAT, ["n", 24])],
+        [tensor("y", TensorProto.FLOAT, ["n", 48]), tensor("rows", TensorProto.FLOAT, ["n"])], weights,
+    )  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.fixture(scope="module")
+def path(onnx_model, tmp_path_factory):
+    import onnx
+
+    file = tmp_path_factory.mktemp("api") / "net.onnx"
+    onnx.save(onnx_model, file)
+    return file
+
+
+@pytest.fixture(scope="module")
+def model(path):
+    return roller_tvm.compile(path, shapes={"x": (4, 24)}, threads=1)
+
+
+def right(outputs):
+    for output, expected in zip(outputs, EXPECTED, strict=True):
+        np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
+    return True
+
+
+def test_it_runs_as_a_function_and_by_names(model):
+    assert right(model(X)) and right(model(x=X)) and right(model.run({"x": X}))
+    assert right(model(X.tolist())), "plain numbers are taken in the model's type"
+    assert list(model.inputs) == ["x"] and model.inputs["x"] == ((4, 24), "float32") and model.device == "cpu"
+    assert "net.onnx: x [4, 24] float32; cpu, 1 threads" in repr(model)
+
+
+def test_dlpack_in_and_out(model):
+    class Foreign:
+        """Another library's tensor."""
+
+        def __dlpack__(self, **kwargs):
+            return X.__dlpack__(**kwargs)
+
+        def __dlpack_device__(self):
+            return X.__dlpack_device__()
+
+    assert right(model(Foreign()))
+    kept = model.run({"x": X}, on_device=True)
+    model.run({"x": X + 1})
+    assert right([np.from_dlpack(tensor) for tensor in kept]), "a later run does not change them"
+    assert right([np.from_dlpack(array) for array in model.run({"x": X})])
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda m: m(), "input 'x' .float32.4, 24.. is missing"),
+        (lambda m: m(X, X), "takes 1 inputs, 2 are given"),
+        (lambda m: m(X, x=X), "input 'x' is given twice"),
+        (lambda m: m(z=X), "has no input 'z'"),
+        (lambda m: m(X[:3]), "'x' is .3, 24., the model takes .4, 24."),
+        (lambda m: m(X[0]), "'x' is .24., the model takes .4, 24."),
+        (lambda m: m(X.astype("float64")), r"input 'x' is float64, the model takes float32\n.*x.astype\('float32'\)"),
+        (lambda m: m("text"), "input 'x' is <U4, the model takes float32|'x' is ..,"),
+    ],
+)
+def test_wrong_inputs_are_refused_by_name(model, call, told):
+    with pytest.raises(BadInput, match=told):
+        call(model)
+
+
+def test_a_report_tells_plans_then_times(model):
+    report = model.report()
+    assert report.plans and not report.times
+    assert all(plan.how == "planned" and plan.predicted_s > 0 and "cpu." in plan.plan for plan in report.plans)
+    times = model.profile({"x": X}, 2)
+    known = {plan.kernel for plan in report.plans}
+    assert times and known & {time.name for time in times}
+    shown = str(model.report())
+    assert "Roller's plan" in shown and " all" in shown.splitlines()[-1]
+    assert type(report).from_json(model.report().to_json()) == model.report()
+    assert all(seconds > 0 for seconds in model.times({"x": X}, 2, 3))
+
+
+def test_a_saved_model_is_loaded_with_its_report(model, tmp_path):
+    saved = model.save(tmp_path / f"net{FILE}")
+    loaded = roller_tvm.load(saved, threads=1)
+    assert right(loaded(X)) and loaded.report().plans == model.report().plans
+    assert right(roller_tvm.load(loaded.save(tmp_path / f"again{FILE}"))(X))
+    with pytest.raises(UsageError, match="a loaded model cannot be tuned"):
+        loaded.tune()
+    with pytest.raises(UsageError, match="does not end in"):
+        loaded.save(tmp_path / "net.onnx")
+    with pytest.raises(BadInput, match="no such folder"):
+        loaded.save(tmp_path / f"absent/net{FILE}")
+
+
+def test_tvms_own_schedules_are_another_choice(path):
+    model = roller_tvm.compile(path, shapes="x:[4,24]", schedules="tvm")
+    assert right(model(X)) and not any(plan.how == "planned" for plan in model.report().plans)
+
+
+def test_tuning_goes_on_with_the_records(path, tmp_path):
+    model = roller_tvm.compile(path, shapes={"x": (4, 24)}, threads=1)
+    records = tmp_path / ("records.json" if line() == "relay" else "records")
+    seen = []
+    result = model.tune(1, records, lambda task, count: seen.append(task))
+    assert len(seen) == len(result.tasks) > 0 and records.exists()
+    assert right(model(X)) and any(plan.how == "record" for plan in model.report().plans)
+    again = roller_tvm.compile(path, shapes={"x": (4, 24)}, records=records)
+    assert right(again(X)) and any(plan.how == "record" for plan in again.report().plans)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "told"),
+    [
+        ({"schedules": "ansor"}, UsageError, "'schedules' must be one of roller, tvm"),
+        ({"shapes": {"x": (0, 24)}}, UsageError, "must be ints >= 1"),
+        ({"shapes": [4, 24]}, UsageError, "'shapes' must be a mapping"),
+        ({"shapes": {"z": (4, 24)}}, BadInput, "no input is called 'z'"),
+        ({"threads": 0}, UsageError, "'threads' must be an int >= 1"),
+        ({"target": "llvm -mcpu=none-such"}, BadInput, "none-such"),
+        ({"layout": "CHW"}, UsageError, "unknown layout 'CHW'"),
+    ],
+)
+def test_wrong_arguments_are_refused_by_name(path, arguments, error, told):
+    with pytest.raises(error, match=told):
+        roller_tvm.compile(path, **{"shapes": {"x": (4, 24)}, **arguments})
+
+
+def test_no_such_file(tmp_path):
+    with pytest.raises(BadInput, match="no such file"):
+        roller_tvm.compile(tmp_path / "absent.onnx")
+    with pytest.raises(BadInput, match="no such file"):
+        roller_tvm.load(tmp_path / f"absent{FILE}")
+
+
+def test_importing_it_is_free_of_tvm_and_numpy():
+    code = "import sys, roller_tvm; dir(roller_tvm); print([m for m in ('tvm', 'numpy', 'onnx') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
