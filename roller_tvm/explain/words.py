@@ -74,7 +74,7 @@ def count(number: int, noun: str) -> str:
 
 
 def table(rows: Sequence[Sequence[str]], left: int = 1, indent: str = "    ") -> list[str]:
-    """Rows as aligned lines: the first `left` columns to the left, the others to the right.
+    """Return the rows as aligned lines: the first `left` columns left-aligned, the others right-aligned.
 
     Examples
     --------

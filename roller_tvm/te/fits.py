@@ -1,4 +1,4 @@
-"""Numbers by which both lines compute exp, erf and tanh of float32 with arithmetic alone."""
+"""Coefficients for computing exp, erf and tanh of float32 with arithmetic alone; both lines use them."""
 
 from __future__ import annotations
 
