@@ -151,8 +151,8 @@ class StepApplier:
     def tensor_ir(self, step: TensorIrStep) -> None:
         """Carry out a step that needs a TensorIR schedule; all other schedules refuse it."""
         raise MeasureError(
-            f"'{step}' cannot be said by a {self.what}",
             f"'{step}' cannot be expressed in a {self.what}",
+            where="schedule steps",
             kind="schedule error",
             remedy="construct the plan without features (the default), or use the Relax line",
         )
