@@ -77,6 +77,7 @@ class Lanes:
         private : container of int
             Memory (by hash) that only these lanes read: the other lanes may be computed there too, as they are never
             used. A tile's sums are then the same vectors at the edge as elsewhere, and stay in registers.
+
         Raises
         ------
         Scalar

@@ -276,8 +276,7 @@ def step_bytes(geometry: Geometry, operand: Operand) -> int:
 
 
 def may_scatter(geometry: Geometry, operand: Operand, rates: CpuRates) -> bool:
-    """Return whether each step of the reduction reads its vectors from other lines: copying them together may pay off.
-    """
+    """Return whether each reduction step reads its vectors from other lines, so that copying them may pay off."""
     return vectors_along(geometry, operand) and step_bytes(geometry, operand) > rates.line
 
 

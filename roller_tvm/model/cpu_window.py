@@ -28,9 +28,10 @@ from .neighbours import NEAR, vector_slots
 # a vector).
 SPILLED = 0.3
 # CHECKED: cycles of an element loaded on its own behind a check of bounds. REBUILT: cycles more if the vectors
-# assembled from such elements do not all stay in registers. RESERVED: registers for masks and addresses beside them
-# (measured on Zen 3: pooling and depthwise convolutions, NCHW, 4 to 8 lanes, strides 1 and 2, tiles of 9 to 51 such
-# vectors; the smallest take 0.8 to 1.2 cycles with LLVM 10, 0.6 to 1.3 with LLVM 22, the largest 2.1 to 3.7 and 1.0 to 2.1).
+# assembled from such elements do not all stay in registers. RESERVED: registers for masks and addresses beside them.
+# (Measured on Zen 3: pooling and depthwise convolutions, NCHW, 4 to 8 lanes, strides 1 and 2, tiles of 9 to 51 such
+# vectors; the smallest take 0.8 to 1.2 cycles with LLVM 10, 0.6 to 1.3 with LLVM 22, the largest 2.1 to 3.7 and 1.0 to
+# 2.1.)
 CHECKED, REBUILT, RESERVED = 1.0, 2.0, 6
 # Extra cost of starting a contiguous run, in bytes: prefetchers have to find it (measured on 40 tiles each
 # of 23 convolutions).

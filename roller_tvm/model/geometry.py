@@ -241,9 +241,7 @@ class Geometry:
 
     @cached_property
     def counted(self) -> dict[Any, Any]:
-        """Cache for counts of the models on tiles of this nest, shared by many candidates; keyed by all that they
-        depend on.
-        """
+        """Cache of the models' counts on tiles of this nest, keyed by all that they depend on."""
         return {}
 
     def input_bytes(self, tile: Tile) -> int:

@@ -28,6 +28,7 @@ def vector_slots(step: int, lanes: int) -> int:
 
     A vector of neighbours that fills no register is loaded in powers of two (measured on Zen 5, LLVM 10 and 22,
     depthwise convolutions: 4 to 5 slots for 12 elements, 5 to 6 for 14).
+
     Examples
     --------
     >>> vector_slots(1, 16), vector_slots(1, 12), vector_slots(2, 16), vector_slots(3, 14)
