@@ -27,7 +27,6 @@ PENDING = {
     "kit",
     "measure",
     "models",
-    "rammer",
     "relax",
     "relay",
     "replay",
