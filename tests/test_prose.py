@@ -30,7 +30,6 @@ PENDING = {
     "relax",
     "relay",
     "replay",
-    "tir",
     "toolchain",
     "tvm_env",
 }

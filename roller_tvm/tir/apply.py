@@ -1,4 +1,4 @@
-"""Schedule steps applied to a ``tvm.s_tir.Schedule``: its trace is what MetaSchedule records and replays."""
+"""Schedule steps applied to a ``tvm.s_tir.Schedule``, whose trace MetaSchedule records and replays."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class TirApplier(Finishing):
     Parameters
     ----------
     schedule : tvm.s_tir.Schedule
-        Of the function that was read.
+        Schedule of the function that was read.
     reading : TirReading
     func_name : str
-        The function in the schedule's module.
+        Name of the function in the schedule's module.
     """
 
     what = "s_tir.Schedule"
@@ -108,7 +108,7 @@ class TirApplier(Finishing):
             self.schedule.split(self._loops(block, len(self.loops[stage]))[at], [None, *lengths])
 
     def _clamped(self, stage: str, at: int, step: Split) -> list[int]:
-        """Lengths of a split as te takes them: no longer than the loop, which may have a tile's part of an axis alone.
+        """Return a split's lengths, clamped as te does: to the loop, which may cover only a tile's part of an axis.
 
         Loops of threads keep their length: every thread of a block has the same, whatever there is to do.
         """
@@ -173,7 +173,7 @@ class TirApplier(Finishing):
             self.schedule.reorder(*(loops[made.index(a)] for a in order))
 
     def _merge(self, stage: str, target: str, at: int) -> None:
-        """As ``compute_at``, by merging loops: a stage's axes are the target's first, but for some of one element."""
+        """Do as ``compute_at``, but merge loops: a stage's axes are the target's first, except some of extent 1."""
         names, steps, block = self.loops[target][: at + 1], self._done.get(target, ()), self.blocks[stage]
         axes = axes_of(names, steps)
         if axes != self._own[target][0][: len(axes)]:
@@ -200,7 +200,7 @@ class TirApplier(Finishing):
             self.schedule.compute_inline(self.blocks[stage])
 
     def _homes(self, stage: str) -> list[str]:
-        """The stages in whose blocks a stage is computed."""
+        """Return the stages in whose blocks a stage is computed."""
         if stage not in self._inlined or stage in self._to_copy:
             return [stage]
         return list(dict.fromkeys(home for reader in self._inlined[stage] for home in self._homes(reader)))
@@ -267,13 +267,13 @@ class TirApplier(Finishing):
 
 
 def parameters_of(reading: TirReading) -> dict[str, int]:
-    """Input -> position among the function's parameters."""
+    """Return the position of each input among the function's parameters."""
     inputs = {t.name for t in reading.expression.inputs}
     return {name: at for at, name in enumerate(reading.arguments) if name in inputs}
 
 
 def readers_of(reading: TirReading) -> dict[str, list[str]]:
-    """Tensor -> stages that read it."""
+    """Return the stages that read each tensor."""
     found: dict[str, list[str]] = {}
     for stage in reading.expression.stages:
         for tensor in dict.fromkeys(access.tensor for access in stage.reads):
@@ -282,24 +282,24 @@ def readers_of(reading: TirReading) -> dict[str, list[str]]:
 
 
 def apply_steps_tir(func: Any, reading: TirReading, steps: Sequence[Step]) -> Any:
-    """A schedule of the function with the steps applied.
+    """Return a schedule of the function with the steps applied.
 
     Parameters
     ----------
     func : PrimFunc or IRModule
-        What was read; a module has it as ``main``.
+        Function that was read; in a module it is ``main``.
     reading : TirReading
     steps : sequence of Step
 
     Returns
     -------
     tvm.s_tir.Schedule
-        Its ``trace`` replays on the function as it was.
+        Its ``trace`` replays on the original function.
 
     Raises
     ------
     MeasureError
-        Of kind 'schedule error', naming the step that does not apply.
+        Of kind 'schedule error' if a step does not apply; names the step.
 
     Examples
     --------
