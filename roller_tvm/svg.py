@@ -116,7 +116,7 @@ class Scale:
 
     @property
     def ticks(self) -> list[float]:
-        """Return the values to mark with a tick."""
+        """Values to mark with a tick."""
         if self.log:
             low, high = round(math.log10(self.low)), round(math.log10(self.high))
             return [10.0**n for n in range(low, high + 1)]
@@ -176,12 +176,12 @@ def beside(
     Parameters
     ----------
     left, top, size : float
-        Of the square.
+        Position and side of the square.
     words : (str, str, str)
-        Its title, and what goes across and up.
+        Its title, and the labels of the horizontal and the vertical axis.
     groups : sequence of (colour, marks)
     tick : function of a value
-        What is written beside a power of ten.
+        Label of a power of ten.
 
     Examples
     --------

@@ -24,7 +24,7 @@ DTYPE_BYTES = {
     "int8": 1, "uint64": 8, "uint32": 4, "uint16": 2, "uint8": 1, "bool": 1,
 }  # fmt: skip
 COMBINERS = ("sum", "max", "min", "prod", "other")
-#: Kinds of arithmetic that are special functions. 'exp': exp, erf, tanh and sigmoid where CPU kernels compute them in
+#: Kinds of arithmetic that are special functions. 'exp': exp, erf, tanh and sigmoid if CPU kernels compute them in
 #: vectors; 'sqrt': square root and its reciprocal; 'special': all others, which a CPU calls for each element.
 FUNCTIONS = ("exp", "sqrt", "special")
 #: Arithmetic: (kind, count).
@@ -362,7 +362,7 @@ class TensorExpression:
             where = f"expression '{self.name}': stage '{stage.name}'"
             for access in stage.reads:
                 if access.tensor not in known:
-                    raise ValueError(f"{where} reads '{access.tensor}', which no input or earlier stage is")
+                    raise ValueError(f"{where} reads '{access.tensor}', which is no input and no earlier stage")
                 if len(access.indices) != len(known[access.tensor]):
                     raise ValueError(f"{where}: {access} has {len(access.indices)} indices, the tensor "
                                      f"{len(known[access.tensor])} dimensions")

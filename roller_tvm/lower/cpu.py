@@ -134,7 +134,7 @@ def _micro_kernel(
     steps += opened
     unrolled = {a.name: program.choice(f"unroll:{a.name}", 1) for a in anchor.reduce}
     # The vectors of a row stand innermost: what is broadcast to them is then used up at once, and needs one register.
-    # Where a window is unrolled, a check of bounds serves a whole row of it, and the rows stand inside.
+    # If a window is unrolled, a check of bounds serves a whole row of it, and the rows stand inside.
     together = all(n == 1 for n in unrolled.values())
     for axis, loop in zip(anchor.spatial, spatial, strict=True):
         rows = (1, tile[axis.name], 1) if together else (1, 1, tile[axis.name])

@@ -37,7 +37,7 @@ def lower_cpu_direct(expression: TensorExpression, program: RProgram) -> list[St
     steps.append(Reorder(out, (*rest, *reduce, last) if vector > 1 else (*rest, last, *reduce)))
     inside = rest[-1] if rest else ""
     if outer > 0:
-        shared = (*rest, last)[:outer]  # the last one where it is the only loop that there is
+        shared = (*rest, last)[:outer]  # the last one if it is the only loop
         whole = shared[0]
         if outer > 1:
             whole = "outer"

@@ -43,7 +43,7 @@ class Strided:
         if self.within == (0, self.lanes) and (self.step == 1 or not near or self.lanes < SHORTEST):
             return load(0, self.step, self.lanes)
         first, last = self.within
-        # In vectors of neighbours, of which those between are left out; or in shorter ones, where they are far apart.
+        # In vectors of neighbours, leaving out those between; or in shorter vectors, if the elements are far apart.
         apart = 1 if near else self.step
         every = self.step // apart
         run = every * (last - first - 1) + 1

@@ -97,7 +97,7 @@ def _fetch(kernel: StagedKernel, number: int, warp: int, sector: int) -> Fetch:
     strides = strides_of(memory_shape(kernel, op))
     rows = strides_of([*box[:-1], box[-1] + kernel.padding[number]]) if box else []
     base = first_elements(kernel, op) % max(1, sector // op.element_bytes)
-    # Of each warp that is looked at, its first element; lanes beyond the block or the tile touch no other.
+    # First element of each sampled warp; lanes beyond the block or the tile touch no further elements.
     looked_at = [divmod(n, warps) for n in _spaced(rounds * warps)]
     firsts = [(round_ * threads + mine * warp) * vector for round_, mine in looked_at]
     firsts = [first for first in firsts if first + vector <= total]

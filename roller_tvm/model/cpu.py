@@ -211,7 +211,7 @@ def register_use(
     loads = broadcasts = gathers = gathered = once = 0
     for op in geometry.operands:
         number = count(op)
-        if op.guarded:  # a branch a load, a load a lane where the check depends on the vector axis
+        if op.guarded:  # a branch per load, a load per lane if the check depends on the vector axis
             gathers += number * (GUARDED_LOADS * (lanes if last in op.guard_axes else 1) - 1)
         if last is None or last not in op.axes:
             broadcasts += number

@@ -201,7 +201,7 @@ def reduce_estimate(geometry: Geometry, device: DeviceSpec, rows: int, lanes: in
     store_bytes = outputs * geometry.output_bytes + geometry.epilogue_bytes
     waste = _reduce_waste(geometry, lanes, rates.sector)
     far = sum(op.source_bytes for op in geometry.operands) * waste + store_bytes
-    # What does not depend on the row is read by all of a block's rows from the nearest cache.
+    # Operands that do not depend on the row are read by all of a block's rows from the nearest cache.
     near = waste * length * sum(
         op.element_bytes * (outputs if op.axes & geometry.spatial_set else blocks) for op in geometry.operands
     )

@@ -109,7 +109,7 @@ def shared_loads(kernel: StagedKernel, body: Body, warp: int) -> tuple[float, fl
     for number, op in enumerate(kernel.geometry.operands):
         distinct = 1
         for dim, extent, full in zip(op.dims, op.box(body.tile), op.shape, strict=True):
-            # A window that no neighbour overlaps (stride as wide as the tile) is read only where it is needed.
+            # Of a window that no neighbour overlaps (stride as wide as the tile) only the needed elements are read.
             distinct *= min(extent, prod(body.tile[a] for a, _ in dim), full)
         vector = read_vector(kernel, number, body.tile)
         slots += distinct / vector
@@ -180,7 +180,7 @@ def staged_time(
     compute = points * active / (rates.lanes * FMA_SHARE)
     slots = points + body.times * (load_slots + LOOP_SLOTS) + fetch_slots + local.accesses
     issued = slots * warps / issue if effects.issue_rate else 0.0
-    # Where L1 is a part of shared memory, global loads take its cycles too.
+    # If L1 is a part of shared memory, global loads take its cycles too.
     beside = copied / rates.line * lines if unified(device) else 0.0
     shared = warps * (body.times * load_cycles + store_cycles) * lines + beside + local.l1
     far, missed = _far(kernel, device, resident, rates, effects)

@@ -158,7 +158,7 @@ def tensor_estimate(
     copying = sum(c * (each + GUARD_OVERHEAD * a.guarded) for c, a in zip(counts, matrices, strict=True))
     words = FRAGMENT * DEPTH_BYTES // (4 * device.vector_width)  # of a fragment, each lane
     rounding = 0.0
-    if dtype == TF32:  # each is rounded, and read alone where rows lie across the sum
+    if dtype == TF32:  # each is rounded, and read alone if rows lie across the sum
         rounding = sum(f * (words + (words - 1) * a.turned) for f, a in zip(fragments, matrices, strict=True))
     issue = (products + loads + rounding + copying * warps) / rates.issue
     tile_bytes = sum((bm, bn)[a.rows] * bk * element for a in matrices)
@@ -233,6 +233,6 @@ def _far_bytes(
         share = min(1.0, matrix.source_bytes / whole)
         different = (down, across)[matrix.rows] * images
         traffic = blocks / wave * different * shape.block[matrix.rows] * extents[2] * matrix.element_bytes * share
-        # What is read again later stays in L2 if there is room for it.
+        # Data that is read again stays in L2 if there is room for it.
         total += matrix.source_bytes if matrix.source_bytes <= l2 // 2 else max(traffic, matrix.source_bytes)
     return total

@@ -237,7 +237,7 @@ def _distinct(operand: Operand, own: Tile) -> int:
     """Return the number of elements that a thread reads in the unrolled part of a step."""
     distinct = 1
     for dim, extent, full in zip(operand.dims, operand.box(own), operand.shape, strict=True):
-        # A window that no neighbour overlaps (stride as wide as the tile) is read only where it is needed.
+        # Of a window that no neighbour overlaps (stride as wide as the tile) only the needed elements are read.
         count = 1
         for a, _ in dim:
             count *= own[a]

@@ -147,7 +147,7 @@ def local_memory(
     near = min(1.0, cache / footprint)
     second = min(1.0, device.level("l2").capacity_bytes / (footprint * device.units)) if device.has("l2") else 0.0
     moved = accesses * element * lanes
-    # Stores are written through where L1 is a part of shared memory; elsewhere it keeps them.
+    # Stores are written through if L1 is a part of shared memory; otherwise L1 keeps them.
     missed = moved * (1 - near / 2) if unified(device) else moved * (1 - near)
     return LocalMemory(
         accesses, moved / rates.shared, missed / rates.l2, moved * (1 - near) * (1 - second) / rates.dram

@@ -242,7 +242,7 @@ def _part_splits(expression: TensorExpression, device: DeviceSpec) -> list[Split
     threads = device.units * device.vector_width * (device.limits.schedulers_per_unit or 1)
     counts = {2, 4, 8, 16, 32}
     if device.kind == "gpu" and not is_product(anchor):
-        # An output is a block's at most, a thread's where neighbouring terms lie apart: some for every unit.
+        # At most a block computes an output (a thread, if neighbouring terms lie apart): enough for every unit.
         geometry = Geometry.of(expression, anchor.name)
         apart = any(op.stride_of(geometry.reduce[-1]) > 1 for op in geometry.operands)
         fill = threads if apart else device.units

@@ -287,7 +287,7 @@ def construct_packed(
             if not estimates:
                 continue
             least = min(e.seconds for e, _ in estimates)
-            # Of orders as good, the first: the largest operand, which a network reads cold, streams through once.
+            # The first of equally good orders: the largest operand, which a network reads cold, streams through once.
             estimate, order = next(e for e in estimates if e[0].seconds <= least * (1 + ALIKE))
             of_tile.append((estimate.seconds, chunk, tile, order, packed, estimate))
         # Several register tiles reach the measuring, not the variations of one.

@@ -41,7 +41,7 @@ def construct_direct(search: Search, top: int) -> list[tuple[RProgram, ProgramEs
             tiles = (search.rtile("l2", chunk), search.rtile("register", tile))
             program = search.program("cpu.direct", tiles, (("parallel", outer), ("vector", vector)))
             found.append((program, estimate))
-    # Of equal times, the fewest axes in parallel.
+    # At equal times, the fewest axes in parallel.
     return sorted(found, key=lambda c: c[1].seconds)[: 2 * top]
 
 

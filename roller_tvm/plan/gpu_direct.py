@@ -140,7 +140,7 @@ def _unguarded(search: Search, outputs: int, rows: int, whole: bool) -> Rejectio
     `whole`, it computes and allocates only the part that is.
     """
     if rows > 1 and not whole:
-        return Rejection("tensor shape", f"{rows} rows", "1 where sums are read in part", "read all of them")
+        return Rejection("tensor shape", f"{rows} rows", "1 if sums are read in part", "read all of them")
     if outputs % rows == 0 or search.nest.output != search.nest.anchor:
         return None
     required = f"a guard for {rows} rows of {outputs}"
@@ -175,8 +175,8 @@ def _spans(index: Index, extents: Mapping[str, int], dimension: int) -> bool:
 def shuffled(dtype: str) -> Rejection | None:
     """Return a rejection if shuffles cannot move a dtype that lanes reduce together, else None.
 
-    Other dtypes go through shared memory. TVM then relies on the lanes of a warp to run in step, or puts barriers
-    where only half of the warp passes.
+    Other dtypes go through shared memory. TVM then relies on the lanes of a warp to run in step, or has barriers
+    that only half of the warp reaches.
 
     Examples
     --------
@@ -203,7 +203,7 @@ def construct_reduce(search: Search, top: int) -> list[tuple[RProgram, ProgramEs
         return []
     if any(search.reject(shuffled(dtype)) for dtype in _moved(g)):
         return []
-    # What is computed after the reduction would have no loop either, and be left to the host.
+    # Stages after the reduction would have no loop either, and be left to the host.
     if search.reject(None if g.spatial or search.nest.output == search.nest.anchor else NO_LOOP, search.nest.output):
         return []
     length = prod(g.extents[i] for i in g.reduce)
@@ -212,7 +212,7 @@ def construct_reduce(search: Search, top: int) -> list[tuple[RProgram, ProgramEs
     most = device.limits.max_threads_per_block or 1024
     found: list[tuple[RProgram, ProgramEstimate]] = []
     lanes = device.vector_width
-    # Where gpu.direct cannot go, even a reduction shorter than a warp is shared.
+    # If gpu.direct does not apply, even a reduction shorter than a warp is shared.
     longest = 2 * length if g.spatial and g.stage.results == 1 else max(2 * length, lanes + 1)
     while lanes <= most and lanes < longest:
         rows = 1

@@ -120,7 +120,7 @@ def copy_vector(geometry: Geometry, operand: Operand, group: tuple[int, ...]) ->
         return 1
     run = run_along(geometry.stage, operand.access, operand.shape, group)
     if not operand.as_stored or operand.guarded:
-        # Of a padded tensor: along its last axis, if nothing is padded there.
+        # A padded tensor: along its last axis, if nothing is padded there.
         last = next((i for i in reversed(group) if geometry.extents[i] > 1), None)
         source = operand.sources[0].indices[-1] if operand.sources and operand.sources[0].indices else None
         plain = source is not None and len(source.axes) == 1 and not source.const and source.divisor == 1
@@ -243,7 +243,7 @@ def program(search: Search, made: Product, shape: TensorShape, ahead: bool) -> R
         search.rtile("shared", box(*shape.block), padding),
         search.rtile("register", box(*shape.warp, min(shape.block[2], DEPTH_BYTES // made.element_bytes))),
     )
-    # A lane holds pairs of neighbours along n: they are stored together where they are neighbours in memory.
+    # A lane holds pairs of neighbours along n: they are stored together if they are neighbours in memory.
     last = next((i for i in reversed(g.spatial) if g.extents[i] > 1), None)
     paired = bool(made.roles.n) and last == made.roles.n[-1] and g.extents[last] % PAIR == 0
     choices = {

@@ -173,7 +173,7 @@ def reduction_steps(geometry: Geometry, device: DeviceSpec) -> list[Tile]:
                 step[i] = geometry.extents[i]
         for length in lengths:
             extent = geometry.extents[longest]
-            # Of a window's last, shorter step TVM cannot tell where it ends, and keeps what no thread reads.
+            # TVM cannot tell the end of a window's last, shorter step, and keeps elements that no thread reads.
             length = nearest_divisor(extent, length) if whole else near_divisor(extent, length)
             candidate = tuple(length if i == longest else s for i, s in enumerate(step))
             if (longer or prod(candidate) <= 16 * base) and candidate not in results:
@@ -340,7 +340,7 @@ def construct_tiled(
     coarse: list[tuple[float, Tile, Tile]] = []
     done: set[tuple[Tile, Tile]] = set()
     rules: dict[Tile, Rejection | None] = {}  # what a block tile breaks, whatever its threads are
-    # Where tiles are whole axes there may be room for a short step only.
+    # If tiles are whole axes, there may be room for a short step only.
     shorter = [min(steps, key=lambda s: abs(prod(s) - 4))] if lacking else []
     threads = register_tiles(search)
     # The path of most reuse for every register tile, then more paths for the best of them.

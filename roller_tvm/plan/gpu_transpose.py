@@ -39,7 +39,7 @@ def reading(geometry: Geometry, inlined: tuple[str, ...]) -> Reading:
     """Return the reads of a nest; if a reshape hides an input's axes, the turned operand is the stage that has them."""
     expression, position = geometry.expression, {a: i for i, a in enumerate(geometry.axes)}
     staged: list[Operand] = []
-    within: set[str] = set()  # tensors that are read where a staged stage is computed
+    within: set[str] = set()  # tensors that a staged stage reads
     raw = expression.resolve(geometry.stage, inlined)
     names = [a.tensor for a in raw]
     order = [s.name for s in expression.stages if s.name in inlined]

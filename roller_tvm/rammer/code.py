@@ -129,7 +129,7 @@ def fuse(
     refuse_waits(name, program.waits, dialect)
     made = _Made(name, program, code, kept, dialect)
     arena = max((f.shared_bytes for f in made.functions), default=0)
-    # Blocks of a plain kernel run in any order: only where nothing that is read is written.
+    # Blocks of a plain kernel run in any order, so nothing may be both read and written.
     waits = program.waits or bool(made.read & made.written)
     resident, bounds = 0, None
     refuse_waits(name, waits, dialect)
@@ -139,7 +139,7 @@ def fuse(
         if fits < resident:
             raise CannotFuse(f"its {program.used} vEUs wait for one another, and a unit of {spec.name} has room for "
                              f"{fits} of {resident} ({limit})", where=f"plan '{name}'",
-                             remedy="plan with the shared memory that the kernels take, for the card that it runs on")
+                             remedy="plan for the card that it runs on, with the kernels' own shared memory")
         bounds = bounds_of(spec, made.threads, resident)[0]
     static = spec.limits.shared_per_block_bytes
     dynamic = arena if dialect.dynamic_arena and (made.dynamic or (static is not None and arena > static)) else 0
@@ -169,8 +169,8 @@ def check_intermediates(kernel: RKernel, host: HostCode) -> None:
 def refuse_waits(name: str, waits: bool, dialect: Dialect) -> None:
     """Raise ``CannotFuse`` for a plan with waits in a language that has none, before its operators' code is read."""
     if waits and not dialect.waits:
-        raise CannotFuse(f"its blocks wait for one another, and {dialect.name} promises none that others run beside it",
-                         where=f"plan '{name}'", remedy="plan with the policy 'horizontal', where none waits")
+        raise CannotFuse(f"its blocks wait for one another, and {dialect.name} does not promise that they run together",
+                         where=f"plan '{name}'", remedy="plan with the policy 'horizontal', in which none waits")
 
 
 class _Made:
@@ -199,14 +199,14 @@ class _Made:
             own = code[operator]
             if len(own.host.launches) != len(kernel.phases):
                 raise CannotFuse(f"{len(own.host.launches)} kernels for {len(kernel.phases)} phases of its plan",
-                                 where=f"operator '{operator}'", remedy="give the code that its rKernel stands for")
+                                 where=f"operator '{operator}'", remedy="give the code generated for its rKernel")
             heads |= dict.fromkeys(dialect.preamble(own.source))
             named = own.named(operator)
             for phase, launch in enumerate(own.host.launches):
                 if prod(launch.grid) != kernel.phases[phase].tasks:
                     raise CannotFuse(f"{prod(launch.grid)} blocks for {kernel.phases[phase].tasks} rTasks",
                                      where=f"operator '{operator}', kernel '{launch.kernel}'",
-                                     remedy="give the code that its rKernel stands for")
+                                     remedy="give the code generated for its rKernel")
                 made = dialect.read(own.source, launch.kernel, launch.block, launch.grid, self.threads,
                                     launch.dynamic_shared)
                 text = texts.setdefault(made.text, f"{name}_{len(texts)}")

@@ -245,7 +245,7 @@ class Dependences:
             return None
         boxes, which = self._read(reader, phase, tensor)
         found = [tuple(tiles.tasks_of(reshaped(box, shape, tiles.shape))) if box is not None else () for box in boxes]
-        # What more wait for than a block polls at a time is no closer than the whole operator, which all may share.
+        # Beyond the rTasks that a block polls at a time, a wait for the whole operator costs no more and can be shared.
         if all(len(tasks) == tiles.tasks for tasks in found) or max(map(len, found)) > reader.phases[phase].threads:
             return None
         return Tasks(found[n] for n in which)

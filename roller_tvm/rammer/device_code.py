@@ -124,13 +124,13 @@ def device_function(source: str, kernel: str, threads: Extents, blocks: Extents,
     own = lanes = prod(threads)
     syncs = bool(_SYNC.search(blanked(body)) or _WHOLE_BLOCK.search(blanked(body)))
     if syncs and re.search(r"\breturn\b", blanked(body)):  # it would come to the next barrier, not leave the block
-        raise CannotFuse("threads return, where others of the block wait at barriers", where=f"kernel '{kernel}'",
+        raise CannotFuse("threads return while others of the block wait at barriers", where=f"kernel '{kernel}'",
                          remedy="leave the operator a kernel of its own")
     if syncs and own < block_threads:
         lanes = -(-own // 32) * 32
         body = _own_barrier(body, kernel, own, lanes, block_threads)
     body, members, size = _arena(body, kernel, dynamic_shared)
-    # What another block wrote is no constant: the path that caches constants would not see it.
+    # Data of another block is no constant: the path that caches constants would miss its writes.
     body = _words(body, _INDICES | {"__ldg": "rammer_load"})
     dims = "".join(
         f"  const rammer_index {name} = {{{', '.join(map(str, extents))}}};\n"
@@ -168,11 +168,12 @@ def _own_barrier(body: str, kernel: str, own: int, lanes: int, block_threads: in
     """
     plain = blanked(body)
     if whole := _WHOLE_BLOCK.search(plain):
-        raise CannotFuse(f"{whole.group()} in a block of {own} threads, where others have {block_threads}",
+        raise CannotFuse(f"{whole.group()} in a block of {own} threads, while other operators have {block_threads}",
                          where=f"kernel '{kernel}'", remedy="give the operators kernels of as many threads")
     if lanes > own and (twice := _twice(plain)):
-        raise CannotFuse(f"its {own} threads are no whole warps, others have {block_threads}, and it is not the same "
-                         f"to do twice: {twice}", where=f"kernel '{kernel}'", remedy="give it a kernel of whole warps")
+        raise CannotFuse(f"its {own} threads are no whole warps, other operators have {block_threads}, and this "
+                         f"cannot be done twice: {twice}", where=f"kernel '{kernel}'",
+                         remedy="give it a kernel of whole warps")
     return spans(body, ((m.start(), m.end(), f"rammer_sync({lanes})") for m in _SYNC.finditer(plain)))
 
 
@@ -200,7 +201,7 @@ def _arena(body: str, kernel: str, dynamic_shared: int) -> tuple[str, str, int]:
         align = max([ALIGNMENT, *map(int, _ALIGN.findall(declared))])
         found = _ARRAY.match(_ALIGN.sub(" ", declared))
         if not found:
-            raise CannotFuse(f"shared memory declared as {match.group()!r}", where=f"kernel '{kernel}'",
+            raise CannotFuse(f"unknown declaration of shared memory: {match.group()!r}", where=f"kernel '{kernel}'",
                              remedy="leave the operator a kernel of its own")
         c_type, name, extents = " ".join(found["type"].split()), found["name"], found["extents"].strip()
         if match["extern"]:

@@ -45,13 +45,14 @@ class Part:
 
     def __post_init__(self) -> None:
         if not self.kernels:
-            raise ValueError("a part of a graph has operators")
+            raise ValueError("a part of a graph needs at least one operator")
         if self.seconds > self.sequential_seconds * (1 + 1e-9):
-            raise ValueError(f"fusing {', '.join(o for o, _ in self.kernels)} is predicted to be slower than not")
+            names = ", ".join(o for o, _ in self.kernels)
+            raise ValueError(f"fusing {names} is predicted to be slower than running them one by one")
         if not self.plain:
             object.__setattr__(self, "plain", self.kernels)
         if [o for o, _ in self.plain] != [o for o, _ in self.kernels]:
-            raise ValueError("one by one a part of a graph has the same operators")
+            raise ValueError("'plain' must have the operators of 'kernels', in the same order")
 
     @property
     def launches(self) -> int:

@@ -35,9 +35,9 @@ def check_nest(statement: Any, name: str) -> None:
     """
     kind = type(statement).__name__
     if kind not in _NESTS:
-        raise UnsupportedOperator(f"a {kind} stands where a loop is expected", name, _REMEDY)
+        raise UnsupportedOperator(f"expected a loop, found a {kind}", name, _REMEDY)
     if _parallel_inside(statement.body if is_parallel(statement) else statement):
-        raise UnsupportedOperator("a parallel loop of it is not the outermost", name, _REMEDY)
+        raise UnsupportedOperator("one of its parallel loops is not the outermost", name, _REMEDY)
     if is_parallel(statement) and not hasattr(statement.extent, "value"):
         raise UnsupportedOperator("the extent of its parallel loop is not a number", name, _REMEDY)
 

@@ -102,7 +102,7 @@ def _arena(body: str, kernel: str) -> tuple[str, int]:
         size += -(-element_bytes(c_type, name, kernel) * int(extent) // ALIGNMENT) * ALIGNMENT
     body = spans(body, changes)
     if strange := _STRANGE.search(blanked(body)):
-        raise CannotFuse(f"{strange.group()!r} in it", where=f"kernel '{kernel}'", remedy=_ALONE)
+        raise CannotFuse(f"it contains {strange.group()!r}", where=f"kernel '{kernel}'", remedy=_ALONE)
     return body, size
 
 
@@ -169,7 +169,7 @@ def _outside(text: str) -> str:
 
 
 def _not_understood(text: str, kernel: str) -> CannotFuse:
-    return CannotFuse(f"threads beyond its own would go along with {' '.join(text.split())!r}",
+    return CannotFuse(f"the block's other threads would have to go along with {' '.join(text.split())!r}",
                       where=f"kernel '{kernel}'", remedy="give the operators kernels of as many threads")
 
 

@@ -274,7 +274,7 @@ class DataFlowGraph:
         if len(depth) < len(self.operators):
             cycle = self._cycle({n for n in waiting if n not in depth})
             raise BadInput(f"it depends on itself: {' -> '.join(cycle)}", where=f"operator '{cycle[0]}'",
-                           remedy="a graph to be scheduled has no cycle")
+                           remedy="remove the cycle from the graph")
         return depth
 
     def _cycle(self, among: set[str]) -> list[str]:

@@ -160,5 +160,5 @@ def _ordered(before: Mapping[str, tuple[str, ...]], by_name: Mapping[str, Node])
     if len(order) < len(every):
         stuck = next(name for name in every if waiting[name])
         raise BadInput("it depends on itself, or on operators that do", where=f"operator '{stuck}'",
-                       remedy="a program to be planned has no cycle")
+                       remedy="remove the cycle from the program")
     return order

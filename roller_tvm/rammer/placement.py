@@ -19,7 +19,7 @@ Chosen = tuple[tuple[str, RKernel], ...]
 
 @dataclass
 class Placement:
-    """A plan so far: its operators and their rKernels, and where and when their rTasks run.
+    """A plan so far: its operators and rKernels, and the vEU and time of each of their rTasks.
 
     Parameters
     ----------

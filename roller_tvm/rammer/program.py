@@ -128,8 +128,8 @@ class TaskProgram:
         expected = {RTask(o, p, i) for o, k in self.kernels for p, ph in enumerate(k.phases) for i in range(ph.tasks)}
         if self.tasks != len(self.places) or set(self.places) != expected:
             odd = sorted(set(self.places) ^ expected)
-            raise BadProgram(f"{self.tasks} rTasks stand in the program, {len(expected)} have to run once each",
-                             where=str(odd[0]) if odd else "an rTask that stands there twice")
+            raise BadProgram(f"the program has {self.tasks} rTasks, {len(expected)} have to run once each",
+                             where=str(odd[0]) if odd else "an rTask that occurs twice")
         for number, phase in enumerate(ph for _, k in self.kernels for ph in k.phases):
             device = self.device
             for what, wanted, have in (("threads", phase.threads, device.threads),
@@ -177,7 +177,7 @@ class TaskProgram:
                         todo += behind.pop(id(entry), [])
         for v, entries in enumerate(self.prog):
             if done[v] < len(entries):
-                raise BadProgram(f"{entries[done[v]]} waits for ever", where=f"vEU {v}, order {done[v]}")
+                raise BadProgram(f"{entries[done[v]]} waits forever", where=f"vEU {v}, order {done[v]}")
 
     def _held(self, operator: str, phase: int, need: Need) -> None:
         count = self.kernel_of[need.producer].phases[need.phase].tasks

@@ -136,7 +136,7 @@ class VDevice:
         if not resident:
             raise BadInput(f"vEUs of {threads} threads, {registers} registers a thread and {shared} B of shared memory "
                            f"do not fit on a unit ({limit})", where=f"fused plan on {device.name}",
-                           remedy="keep rKernels of many threads and of many registers in different plans")
+                           remedy="put rKernels with many threads and those with many registers in different plans")
         return cls(device.name, device.units, resident, threads, registers, shared, limit, Costs.of(device, launch))
 
     @property

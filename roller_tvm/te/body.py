@@ -35,7 +35,7 @@ _CALLS = {
     **dict.fromkeys(("shift_left", "shift_right"), "add"),
     "fma": "fma",
 }
-#: What ``VectorMath`` makes arithmetic of in kernels for CPUs.
+#: Functions that ``VectorMath`` replaces by arithmetic in kernels for CPUs.
 VECTOR_MATH = ("exp", "erf", "tanh", "sigmoid")
 #: Comparisons that tell which axis is further on.
 _COMPARISONS = ("LT", "LE", "GT", "GE")
@@ -134,7 +134,7 @@ class StageReader:
         try:
             return self._read()
         except RecursionError:
-            raise UnsupportedOperator("its expressions stand too deep in one another", self.name, REMEDY) from None
+            raise UnsupportedOperator("its expressions are nested too deeply", self.name, REMEDY) from None
 
     def _read(self) -> tuple[Stage, dict[str, tuple[str, ...]]]:
         iters = [*self.op.axis, *self.op.reduce_axis]
@@ -260,8 +260,8 @@ class StageReader:
         a, b = (affine(side, self._axis_of) for side in (node.a, node.b))
         terms = a.plus(b, -1).terms if a is not None and b is not None else {}
         if len({c > 0 for c in terms.values()}) > 1 and len({axis for axis, _, _ in terms}) > 1:
-            what = f"'{node}' compares axes: this TVM simplifies it wrongly where one is split"
-            raise UnsupportedOperator(what, self.name, "TVM's own schedule is taken; TVM 0.25 and later plan it")
+            what = f"'{node}' compares axes: this TVM simplifies it wrongly once one is split"
+            raise UnsupportedOperator(what, self.name, "TVM's own schedule is used; TVM 0.25 or later can plan it")
 
     def _count_once(self, kind: str, node: Any, made: int) -> None:
         if kind and made == READS | VARIES and (number := self.number(node)) not in self.counted:

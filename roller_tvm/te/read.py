@@ -99,7 +99,7 @@ def read_te(source: Any, name: str | None = None, constants: Collection[Any] = (
     _check_results(ops, names, source)
     if not stages:
         raise UnsupportedOperator(
-            "nothing is computed, there are placeholders alone", name or "te", "give the output tensors"
+            "nothing is computed, there are only placeholders", name or "te", "give the output tensors"
         )
     try:
         expression = TensorExpression(
@@ -117,7 +117,7 @@ def _check_results(ops: list[Any], names: dict[Any, str], source: Any) -> None:
     for op in ops:
         if op.num_outputs > 1 and (op, 0) not in used:
             what = f"nothing reads the first of its {op.num_outputs} results"
-            raise UnsupportedOperator(what, names[op], "leave the results out that nothing reads")
+            raise UnsupportedOperator(what, names[op], "leave out results that nothing reads")
 
 
 def _stored(source: Any, names: dict[Any, str], stages: list[Stage]) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ class TirApplier(Finishing):
     def __init__(self, schedule: Any, reading: TirReading, func_name: str = "main") -> None:
         super().__init__(reading.own_loops())
         self.schedule, self.func_name = schedule, func_name
-        # By position, not by name: MetaSchedule's databases hold functions that differ in names alone for one.
+        # By position, not by name: MetaSchedule's databases treat functions that differ only in names as one.
         every = schedule.get_child_blocks(schedule.get_sblock("root", func_name=func_name))
         self.blocks = dict(zip(reading.blocks, every, strict=True))
         for block in self.blocks.values():
@@ -41,7 +41,7 @@ class TirApplier(Finishing):
                 schedule.add_unit_loop(block)
         for name, places in reading.order.items():
             loops = list(schedule.get_loops(self.blocks[name]))
-            # Where they are written in another order: steps go by spatial loops first, and TVM makes loops anew in
+            # They may be written in another order: steps go by spatial loops first, and TVM makes loops anew in
             # the order of the block's axes.
             if places != tuple(sorted(places)):
                 schedule.reorder(*(loops[place] for place in places))
@@ -53,7 +53,7 @@ class TirApplier(Finishing):
         self._inputs = {name: key(params[at]) for name, at in order.items()}
         #: Copies out of a stage with several results, beside the first, which is in `blocks`.
         self._more: dict[str, list[Any]] = {}
-        #: Stage computed in place -> where: the stages that read it.
+        #: Stage computed in place -> the stages that read it.
         self._inlined: dict[str, list[str]] = {}
         self._readers = readers_of(reading)
         #: Stages that are still to be copied: a copy is made of what a block writes, so they are inlined after it.
@@ -69,11 +69,11 @@ class TirApplier(Finishing):
         self._aligning: set[tuple[str, int]] = set()
         self._step: Step | None = None
         self._remainders = False  # a reduction is cut into steps that do not divide it
-        #: The loops of a stage in the order of its block's axes, where that is not theirs.
+        #: Loops of a stage in the order of its block's axes, if that differs from their own.
         self._iters: dict[str, list[str]] = {}
         #: Partial sums that do not all have the same number of terms.
         self._uneven: set[str] = set()
-        #: What was done to a stage's loops, and which of them run in parallel.
+        #: Steps done on a stage's loops, and those of the loops that run in parallel.
         self._done: dict[str, list[Step]] = {}
         self._parallel: dict[str, set[str]] = {}
         stages = reading.expression.stages
@@ -299,7 +299,7 @@ def apply_steps_tir(func: Any, reading: TirReading, steps: Sequence[Step]) -> An
     Raises
     ------
     MeasureError
-        Of kind 'schedule error' if a step does not apply; names the step.
+        If a step does not apply (kind 'schedule error'); names the step.
 
     Examples
     --------

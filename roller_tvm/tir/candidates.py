@@ -119,8 +119,8 @@ def make_candidates(
         features = Features.of_tensor_ir(device, tf32)
         plans = list(construct(reading.expression, device, top, features).plans)
         if features.tensor_cores and all(_tensor_cores(ranked) for ranked in plans):
-            plans += construct(reading.expression, device, 1).plans  # for where TVM finds no product in the function
-        if device.kind == "gpu":  # last of all, for where every plan spills
+            plans += construct(reading.expression, device, 1).plans  # in case TVM finds no product in the function
+        if device.kind == "gpu":  # last of all, in case every plan spills
             plans += plan_variants(plans[0])
         known: set[tuple[Step, ...]] = set()
         for ranked in plans:

@@ -194,7 +194,7 @@ class _Nest:
         inside = [loop for loop in anchor.loops[place:] if loop.extent > 1]
         around = [loop for loop in anchor.loops[:place] if not loop.kind.startswith((BLOCK, THREAD, VTHREAD))]
         if any(a in g.spatial_set for loop in around for a in self._axes(loop, g)):
-            raise Unreadable(f"'{anchor.name}' computes one tile of a block after the other")
+            raise Unreadable(f"'{anchor.name}' computes several tiles of a block in turn")
         loops: list[tuple[int, int]] = []
         step, own = [1] * len(g.extents), [1] * len(g.extents)
         for loop in inside:

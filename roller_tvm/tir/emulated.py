@@ -132,7 +132,7 @@ class TakeHost:
             kernels = {str(f.attrs["global_symbol"]): f for _, f in functions if _on_device(f)}
             for var, function in functions:
                 if _on_device(function) or not _launches(function, kernels):
-                    # What is the host's alone runs as it is.
+                    # Functions of the host alone run as they are.
                     continue
                 try:
                     walk = _Host(function, kernels)
@@ -249,7 +249,7 @@ class _Host:
             if hasattr(stmt.value, "op"):
                 self._call(stmt.value)
         elif kind not in ("AttrStmt", "AssertStmt"):
-            raise NotEmulated(f"host code that is no launch: {kind}")
+            raise NotEmulated(f"the host code does more than launch kernels: {kind}")
         if getattr(stmt, "body", None) is not None:
             self.visit(stmt.body)
 
@@ -285,7 +285,7 @@ def _extent(expression: Any) -> Extent:
         return kind, _extent(expression.a), _extent(expression.b)
     if kind == "Call" and (name := str(getattr(expression.op, "name", "")).removeprefix("tirx.")) in OPERATIONS:
         return name, _extent(expression.args[0]), _extent(expression.args[1])
-    raise NotEmulated(f"a size that is no arithmetic: {expression}")
+    raise NotEmulated(f"a size is not plain arithmetic: {expression}")
 
 
 def _memory(data: Any) -> Any:

@@ -98,7 +98,7 @@ class Merged:
         inside = {name: self.axes[name] for name in self.names[len(names) : len(self.names) - len(self.rest)]}
         found = {last: name for name, (*_, last) in inside.items()}  # of axes that were fused: the others have one trip
         if len(found) != len(inside):
-            raise ValueError(f"loops {', '.join(inside)} are left of {', '.join(axes)}")
+            raise ValueError(f"loops {', '.join(inside)} remain of axes {', '.join(axes)}")
         merged = self.schedule.merge(self._loops()[len(names) - 1], loop)
         self.names = self.names[len(names) :]
         own = [axis for axis in axes if axis not in self.lacking]

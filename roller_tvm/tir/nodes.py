@@ -223,7 +223,7 @@ def _nest(statement: Any) -> Nest:
         kind = type(statement).__name__
         if kind == "SeqStmt":
             raise AlreadyScheduled("several statements share a loop", "function", REMEDY)
-        raise UnsupportedOperator(f"a {kind} stands where a block is expected", "function", REMEDY)
+        raise UnsupportedOperator(f"expected a block, found a {kind}", "function", REMEDY)
     realize, block = statement, statement.block
     name = str(block.name_hint)
     if int(getattr(realize.predicate, "value", 0)) != 1:

@@ -128,7 +128,7 @@ def read_prim_func(func: Any, name: str | None = None, constants: Collection[str
         if nest.elsewhere:
             reading["elsewhere"][own] = nest.elsewhere
     if not stages:
-        raise UnsupportedOperator("nothing is computed in it", where, REMEDY)
+        raise UnsupportedOperator("it computes nothing", where, REMEDY)
     read = {a.tensor for s in stages for a in s.reads}
     results = {names[key(b)] for b in params if key(b) in made}
     stored = tuple(s.name for s in stages if s.name in results and s.name in read)

@@ -169,7 +169,7 @@ def call_graph(calls: Sequence[Call], functions: RFunctions) -> DataFlowGraph:
         named = found.reading.arguments
         arguments = named if len(named) == len(call.tensors) else ("",) * len(call.tensors)
         if arguments is not named and len(found.reading.expression.stages) > 1:
-            raise UnsupportedOperator("one of its blocks has several results, and it has others", call.name,
+            raise UnsupportedOperator("one of its blocks has several results, and it has further blocks", call.name,
                                       "leave it a kernel of its own")  # fmt: skip
         every = list(zip(arguments, call.tensors, strict=True))
         split = len(every) - call.outputs

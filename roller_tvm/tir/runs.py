@@ -45,7 +45,7 @@ class Runs(TensorSteps):
     def _seen_as_run(self, stage: str, at: int) -> bool:
         """Return whether the addresses of a copy become linear along a loop, in TVM's two steps of simplification."""
         block = self.blocks[stage]
-        # Where the copied box begins is said by the loops around its own, which start at 0.
+        # The loops around its own determine where the copied box begins; its own start at 0.
         analyzer, start = analyzer_of_tvm(), analyzer_of_tvm()
         loops = [self.schedule.get(sref) for sref in self.schedule.get_loops(block)]
         outer = len(loops) - len(self.loops[stage])
