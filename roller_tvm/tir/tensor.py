@@ -106,7 +106,7 @@ class TensorSteps(StepApplier):
         return at
 
     def _axes_of(self, block: Any, buffer: Any) -> list[int]:
-        """Return the position of the block's axis in each dimension of a buffer's index; axes of extent 1 may not occur."""
+        """Return the position of the block's axis in each dimension of a buffer; axes of extent 1 may not occur."""
         statement = self.schedule.get(block)
         regions = [*statement.reads, *statement.writes]
         region = next(r for r in regions if key(buffer_of(r)) == key(buffer))
