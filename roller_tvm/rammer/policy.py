@@ -209,7 +209,7 @@ def _closed(current: Placement, names: Iterable[str], needed: int, memory: Memor
 def _selected(current: Placement, wave: Sequence[ROperator]) -> Placement | None:
     """Return a plan extended by a wave; None if the wave does not fit.
 
-    Takes the fastest rKernels. If those fill the device, it tries the most efficient ones too and takes the better plan.
+    Takes the fastest rKernels. If those fill the device, tries the most efficient ones too and takes the better plan.
     """
     fastest = [(o.name, o.fastest) for o in wave]
     efficient = [(o.name, o.efficient) for o in wave]
