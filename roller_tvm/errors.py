@@ -1,4 +1,4 @@
-"""Errors a user can meet: each says what is wrong, where, and what mends it, and has its exit code.
+"""Errors for users: each names the fault, its place and the remedy, and has an exit code.
 
 Exit codes of ``roller-tvm``: 0 done, 1 failed, 2 wrong command line, 3 bad input, 4 no usable TVM,
 5 nothing could be tuned, 6 a kernel gave wrong answers, 7 no space left, 130 interrupted.
@@ -15,11 +15,11 @@ class RollerError(Exception):
     Parameters
     ----------
     what : str
-        What is wrong, naming the thing and, where there is one, the limit.
+        The fault: names the thing and, if there is one, the limit.
     where : str
-        File, line, operator, axis: the place to look at.
+        The place to look at: file, line, operator or axis.
     remedy : str
-        What to do about it, preferably one command.
+        The user's next step, preferably one command.
 
     Examples
     --------
@@ -51,7 +51,7 @@ def _restore(cls: type[RollerError], args: tuple[Any, ...], fields: dict[str, An
 
 
 def must_be(name: str, expected: str, got: object) -> str:
-    """Message of the form every check here uses.
+    """Return the message `'name' must be expected (got value that is a type)`, the form of every check here.
 
     Examples
     --------
@@ -62,7 +62,7 @@ def must_be(name: str, expected: str, got: object) -> str:
 
 
 def last_line(text: object) -> str:
-    """The last line of a message, where importers say what it was; an error without one by its type.
+    """Return the last non-empty line of a message, up to 300 characters; for an exception without one, its type's name.
 
     Examples
     --------

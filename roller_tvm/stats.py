@@ -9,7 +9,7 @@ from statistics import fmean, median
 
 
 def geomean(values: Iterable[float]) -> float:
-    """Geometric mean; nan of nothing.
+    """Return the geometric mean; nan if there are no values.
 
     Examples
     --------
@@ -21,7 +21,7 @@ def geomean(values: Iterable[float]) -> float:
 
 
 def ranks(values: Iterable[float]) -> list[float]:
-    """Ranks from 0, equal values sharing the middle of theirs.
+    """Return the rank of each value, from 0; equal values share the mean of their ranks.
 
     Examples
     --------
@@ -35,7 +35,7 @@ def ranks(values: Iterable[float]) -> list[float]:
 
 
 def spearman(one: Iterable[float], other: Iterable[float], flat: float = math.nan) -> float:
-    """Rank correlation; `flat` where one side is all the same.
+    """Return Spearman's rank correlation; `flat` if all values of one side are equal.
 
     Examples
     --------
@@ -52,7 +52,7 @@ def spearman(one: Iterable[float], other: Iterable[float], flat: float = math.na
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The value below which a share of the values lies, between neighbours in proportion.
+    """Return the quantile `share` (0 to 1) of the values, with linear interpolation.
 
     Examples
     --------
@@ -67,7 +67,7 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 
 def spread(values: Sequence[float]) -> float:
-    """Half of the distance between the quartiles, as a share of the median.
+    """Return half the distance between the quartiles, as a share of the median.
 
     Examples
     --------
@@ -78,7 +78,7 @@ def spread(values: Sequence[float]) -> float:
 
 
 def paired_ratio(one: Sequence[float], other: Sequence[float]) -> float:
-    """The typical ratio of two that were timed in turns: what disturbed a round fell on both.
+    """Return the median of the ratios `one / other`, pair by pair: a disturbance of one round affects both its times.
 
     Examples
     --------
@@ -89,7 +89,7 @@ def paired_ratio(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 def best_over_time(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """A curve of (when, seconds of a kernel) with only those that were better than all before.
+    """Return the points (when, seconds of a kernel), in order of time, that improve on all earlier ones.
 
     Examples
     --------
@@ -104,7 +104,7 @@ def best_over_time(points: Sequence[tuple[float, float]]) -> list[tuple[float, f
 
 
 def at_time(curve: Sequence[tuple[float, float]], when: float) -> float:
-    """Seconds of the best kernel that a curve has at a time; nan before its first.
+    """Return the least seconds of a kernel on the curve up to time `when`; nan before its first point.
 
     Examples
     --------
@@ -115,7 +115,7 @@ def at_time(curve: Sequence[tuple[float, float]], when: float) -> float:
 
 
 def grouped(groups: Sequence[str], values: Sequence[float]) -> Mapping[str, list[float]]:
-    """Values by their group, in the order in which groups first appear."""
+    """Return the values of each group, with groups in the order of their first value."""
     found: dict[str, list[float]] = {}
     for group, value in zip(groups, values, strict=True):
         found.setdefault(group, []).append(value)

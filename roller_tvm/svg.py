@@ -1,4 +1,4 @@
-"""Drawing SVG: shapes, texts, axes. Text alone, no library, and no network to show it."""
+"""Drawing SVG: shapes, texts, axes. The output is plain text; no library and no network is needed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Drawing:
     parts: list[str] = field(default_factory=list)
 
     def line(self, points: Sequence[tuple[float, float]], colour: str, width: float = 1.5, dash: str = "") -> None:
-        """A line through points."""
+        """Draw a line through points."""
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         dashes = f' stroke-dasharray="{dash}"' if dash else ""
         self.parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="{width}"{dashes}/>')
@@ -30,7 +30,7 @@ class Drawing:
     def dot(
         self, x: float, y: float, colour: str, told: str = "", radius: float = 4.0, opacity: float = 0.75
     ) -> None:
-        """A point; what is told of it shows where a mouse rests."""
+        """Draw a point; `told` is the text shown under the mouse."""
         title = f"<title>{escape(told)}</title>" if told else ""
         self.parts.append(
             f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" fill="{colour}"'
@@ -38,7 +38,7 @@ class Drawing:
         )
 
     def bar(self, x: float, y: float, width: float, height: float, colour: str, told: str = "") -> None:
-        """A rectangle."""
+        """Draw a rectangle; `told` is the text shown under the mouse."""
         title = f"<title>{escape(told)}</title>" if told else ""
         self.parts.append(
             f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(width, 0.5):.1f}" height="{height:.1f}" fill="{colour}">'
@@ -48,7 +48,7 @@ class Drawing:
     def text(
         self, x: float, y: float, text: str, anchor: str = "start", size: float = 12, turned: bool = False
     ) -> None:
-        """Words; `anchor` is start, middle or end; turned they run upwards."""
+        """Draw a text; `anchor` is start, middle or end. A `turned` text runs upwards."""
         turn = f' transform="rotate(-90 {x:.1f} {y:.1f})"' if turned else ""
         self.parts.append(
             f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" fill="#333"'
@@ -56,7 +56,7 @@ class Drawing:
         )
 
     def legend(self, names: Sequence[str], colours: Sequence[str], x: float, y: float) -> float:
-        """Names beside their colours, in rows; where the next thing may stand."""
+        """Draw names beside their colours, in rows; return the y of the next free row."""
         at = x
         for name, colour in zip(names, colours, strict=True):
             width = 24 + 7.4 * len(name)  # of a wide font
@@ -77,7 +77,7 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Scale:
-    """From values to places on an axis.
+    """A mapping from values to positions on an axis.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ class Scale:
 
     @classmethod
     def around(cls, values: Sequence[float], start: float, end: float, log: bool = False) -> Scale:
-        """A scale on which all of the values lie; a logarithmic one from one power of ten to another."""
+        """Return a scale that holds all of the values; a logarithmic one runs between powers of ten."""
         low, high = (min(values), max(values)) if values else (1.0, 10.0)
         if log:
             ends = math.floor(math.log10(low)), math.ceil(math.log10(high))
@@ -116,7 +116,7 @@ class Scale:
 
     @property
     def ticks(self) -> list[float]:
-        """Values to mark."""
+        """Values to mark with a tick."""
         if self.log:
             low, high = round(math.log10(self.low)), round(math.log10(self.high))
             return [10.0**n for n in range(low, high + 1)]
@@ -125,7 +125,7 @@ class Scale:
 
 
 def _step(high: float) -> float:
-    """A round distance between about five ticks."""
+    """Return a round distance between about five ticks."""
     if high <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(high / 5))
@@ -133,7 +133,7 @@ def _step(high: float) -> float:
 
 
 def number(value: float) -> str:
-    """A tick's value in few letters.
+    """Return a tick's value in few characters.
 
     Examples
     --------
@@ -144,7 +144,7 @@ def number(value: float) -> str:
 
 
 def axes(drawing: Drawing, x: Scale, y: Scale, x_title: str, y_title: str) -> None:
-    """Both axes with a grid."""
+    """Draw both axes with a grid."""
     bottom, left = y.start, x.start
     for value in x.ticks:
         drawing.line([(x(value), bottom), (x(value), y.end)], "#ddd", 1)
@@ -159,7 +159,7 @@ def axes(drawing: Drawing, x: Scale, y: Scale, x_title: str, y_title: str) -> No
 
 @dataclass(frozen=True)
 class Mark:
-    """A point of `beside`: two values of the same thing, and what is told of it."""
+    """A point of `beside`: two values of one thing, and the text shown under the mouse."""
 
     x: float
     y: float
@@ -171,17 +171,17 @@ def beside(
     drawing: Drawing, left: float, top: float, size: float, words: tuple[str, str, str],
     groups: Sequence[tuple[str, Sequence[Mark]]], tick: Callable[[float], str] = number, radius: float = 3.0,
 ) -> None:  # fmt: skip
-    """Points in decades that are the same on both axes, and the line on which both values are equal.
+    """Draw points over two equal logarithmic axes, with the line on which both values are equal.
 
     Parameters
     ----------
     left, top, size : float
-        Of the square.
+        Position and side of the square.
     words : (str, str, str)
-        Its title, and what goes across and up.
+        Its title, and the labels of the horizontal and the vertical axis.
     groups : sequence of (colour, marks)
     tick : function of a value
-        What is written beside a power of ten.
+        Label of a power of ten.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What limits a program, said so that one knows what would help."""
+"""The bound of a program or plan, worded so that the reader knows which change would help."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _GPU = {
     "latency": "a block waits for its own load - synchronise - compute; more warps or fewer steps help",
     "blocks": "the device starts one block after the other; larger blocks, or more outputs a thread, would help",
 }
-#: Of the recipes that stage nothing in shared memory.
+#: Words for the recipes that stage nothing in shared memory.
 _UNSTAGED = {
     "latency": "threads wait for their loads; more of them, or more loads in flight, would help",
     "l2": "threads load the same data again and again; more outputs a thread would help",
@@ -40,13 +40,13 @@ _CPU = {
 
 
 def bound_of(estimate: Estimate, device: DeviceSpec) -> str:
-    """What limits a whole plan: the bound of its slowest program, or starting the programs."""
+    """Return the bound of a whole plan: its slowest program's, or "launch" if starting the programs takes longer."""
     launches = device.launch_overhead_us * 1e-6 * len(estimate.programs)
     return "launch" if launches > estimate.seconds / 2 else estimate.bound
 
 
 def bound_line(program: RProgram, estimate: ProgramEstimate, g: Geometry, device: DeviceSpec) -> str:
-    """The bound of one program and its meaning."""
+    """Return the bound of one program and its meaning, as a line."""
     if device.launch_overhead_us * 1e-6 > estimate.seconds / 2:
         return "launch bound: starting it takes longer than running it; fusing with neighbours would help"
     if estimate.bound == "compute" and not estimate.flops:
@@ -69,7 +69,7 @@ def bound_line(program: RProgram, estimate: ProgramEstimate, g: Geometry, device
 
 
 def parallel_lines(program: RProgram, estimate: ProgramEstimate, device: DeviceSpec) -> list[str]:
-    """How the device is filled: occupancy and its limiter, waves and idle units."""
+    """Return lines that say how the device is filled: occupancy and its limiter, waves and idle units."""
     idle = max(0.0, 1 - estimate.utilisation)
     if device.kind == "cpu":
         chunks, cores = count(estimate.blocks, "chunk"), count(device.units, "core")

@@ -1,4 +1,4 @@
-"""What each memory level holds under an rProgram, against its capacity, and the storage padding of rule 3."""
+"""The footprint of an rProgram at each memory level, against its capacity, and the storage padding of rule 3."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .words import capacity, count, share
 def held_lines(
     program: RProgram, estimate: ProgramEstimate, geometry: Geometry, device: DeviceSpec
 ) -> list[str]:
-    """One line a level: what is kept there, against what fits."""
+    """Return one line per level: the bytes kept there, against its capacity."""
     if program.recipe.startswith("cpu"):
         return list(_cpu(program, estimate, geometry, device))
     return list(_gpu(program, estimate, geometry, device))
@@ -89,7 +89,7 @@ def _cpu(program: RProgram, estimate: ProgramEstimate, g: Geometry, device: Devi
 
 
 def edge_lines(program: RProgram, geometry: Geometry) -> list[str]:
-    """Rule 4 with its numbers for every axis over whose edge tiles stand."""
+    """Return a line of rule 4, with its numbers, for every axis whose edge the tiles cross."""
     if program.recipe.startswith("cpu.") and program.recipe != "cpu.tiled":  # elsewhere a chunk is a core's share
         return []
     lines = []
@@ -104,7 +104,7 @@ def edge_lines(program: RProgram, geometry: Geometry) -> list[str]:
 
 
 def padding_lines(program: RProgram, geometry: Geometry, device: DeviceSpec) -> list[str]:
-    """Rule 3 with its numbers for every staged tensor."""
+    """Return a line of rule 3, with its numbers, for every staged tensor."""
     if not program.copies_tiles or not device.has("shared") or not device.level("shared").banks:
         return []
     shared = device.level("shared")

@@ -1,4 +1,4 @@
-"""What an operator asks of a device at the least: arithmetic, compulsory traffic, roofline."""
+"""The least that an operator asks of a device: arithmetic, compulsory traffic, roofline."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Roofline:
 
 
 def peak_of(expression: TensorExpression, device: DeviceSpec, programs: Sequence[RProgram] = ()) -> float:
-    """GFLOP/s of the units that compute the anchor: tensor cores where a program uses them."""
+    """Return the peak in GFLOP/s of the units that compute the anchor: tensor cores if a program uses them."""
     for program in programs:
         if program.recipe == "gpu.tensor":
             own = expression.tensors[program.staged[0]].dtype
@@ -53,7 +53,7 @@ def peak_of(expression: TensorExpression, device: DeviceSpec, programs: Sequence
 
 
 def roofline(expression: TensorExpression, device: DeviceSpec, programs: Sequence[RProgram] = ()) -> Roofline:
-    """Roofline of a fused operator, on the units that programs use."""
+    """Return the roofline of a fused operator, for the units that the programs use."""
     flops, moved = expression.flops, expression.io_bytes
     return Roofline(
         flops,
@@ -67,7 +67,7 @@ def roofline(expression: TensorExpression, device: DeviceSpec, programs: Sequenc
 def operator_lines(
     expression: TensorExpression, device: DeviceSpec, programs: Sequence[RProgram] = ()
 ) -> list[str]:
-    """The operator, and what the device could make of it at best."""
+    """Return lines on the operator and the best that the device could reach."""
     anchor, roof = expression.anchor, roofline(expression, device, programs)
     dtype = anchor.dtype
     fused = [

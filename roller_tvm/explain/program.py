@@ -20,7 +20,7 @@ _IPU = "each tile takes its inputs from the exchange into its memory, its worker
 def program_lines(
     expression: TensorExpression, program: RProgram, estimate: ProgramEstimate, device: DeviceSpec
 ) -> list[str]:
-    """Everything that is known of one rProgram, as lines."""
+    """Return all that is known of one rProgram, as lines."""
     g = Geometry.of(expression, program.anchor, program.inlined, program.output)
     lines = [
         f"  rProgram {program.anchor}"
@@ -58,7 +58,7 @@ def _load_compute_store(program: RProgram, expression: TensorExpression, device:
 
 
 def _tile_rows(program: RProgram, g: Geometry, device: DeviceSpec) -> list[list[str]]:
-    """Extents along every axis, level by level, and how many tiles of a level one of the level above has."""
+    """Return table rows: extents along every axis at each level, and how many tiles of a level one tile above has."""
     rows = [["level", *g.axes, "tiles"], ["whole", *map(str, g.extents), ""]]
     outer = dict(zip(g.axes, g.extents, strict=True))
     spatial = {g.axes[i] for i in g.spatial}
@@ -80,7 +80,7 @@ def _tile_rows(program: RProgram, g: Geometry, device: DeviceSpec) -> list[list[
 def _time_rows(
     program: RProgram, estimate: ProgramEstimate, g: Geometry, device: DeviceSpec
 ) -> list[list[str]]:
-    """Arithmetic and each level's traffic at the device's rates, and the prediction that contains them."""
+    """Return table rows: arithmetic and traffic of each level at the device's rates, and the predicted time."""
     rows = [["", "amount", "rate", "intensity", "time", "of predicted"]]
 
     def row(name: str, what: str, rate: str, intensity: str, value: float) -> None:

@@ -19,16 +19,16 @@ from .words import amount, seconds, share
 def explain(
     subject: Construction | RankedPlan, device: DeviceSpec, runners_up: int = 4, steps: bool = False
 ) -> str:
-    """What a performance engineer would write about a plan.
+    """Return a performance engineer's report on a plan, as text.
 
     Parameters
     ----------
     subject : Construction or RankedPlan
-        A construction is explained by its best plan, why the next ones lost, and what was rejected.
+        A construction is explained by its best plan, why the next ones lost, and the rejected candidates.
     device : DeviceSpec
-        The one planned for.
+        The device that was planned for.
     runners_up : int
-        How many of the other plans are compared with the best.
+        Number of other plans to compare with the best.
     steps : bool
         Append the schedule steps.
 
@@ -78,12 +78,12 @@ def _splits(ranked: RankedPlan) -> list[str]:
 
 
 def explain_steps(ranked: RankedPlan) -> str:
-    """The schedule steps that a plan is lowered to, one a line."""
+    """Return the schedule steps of a plan as text, one per line."""
     return render(lower(ranked.plan))
 
 
 def rejection_lines(construction: Construction) -> list[str]:
-    """Rejected candidates grouped by rule: how often, an example with its numbers, the remedy."""
+    """Return lines on rejected candidates, grouped by rule: how many, an example with its numbers, the remedy."""
     rejections: Sequence[Rejection] = construction.rejections
     eps = f"; eps relaxed to {construction.eps:g}" if construction.eps else ""
     lines = [

@@ -1,4 +1,4 @@
-"""What compiled kernels take beside what the model predicted: registers, local and shared memory, occupancy."""
+"""Resources of compiled kernels beside the model's prediction: registers, local and shared memory, occupancy."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class ResourcesCompared:
     Attributes
     ----------
     threads : int
-        Of a block.
+        Threads of a block.
     registers, shared_bytes, occupancy : (int, int)
-        Predicted, compiled. Of a thread; of a block; blocks resident on a unit.
+        Predicted and compiled: registers of a thread; shared memory of a block, bytes; blocks resident on a unit.
     limit : str
-        What limits the occupancy as compiled.
+        Resource that limits the occupancy of the compiled kernel.
     local_bytes : int
-        Of a thread, as compiled: spilled registers, and arrays that are none. None was predicted.
+        Local memory of a thread as compiled, bytes: spilled registers and arrays. The model predicts 0.
     """
 
     threads: int
@@ -38,7 +38,7 @@ class ResourcesCompared:
 
     @classmethod
     def of(cls, estimate: ProgramEstimate, kernel: KernelResources, device: DeviceSpec) -> ResourcesCompared:
-        """Of a program's estimate and its kernel.
+        """Compare a program's estimate with its compiled kernel.
 
         Examples
         --------
@@ -61,7 +61,7 @@ class ResourcesCompared:
         cls, device: DeviceSpec, threads: int, predicted_registers: int, predicted_shared: int, registers: int,
         shared_bytes: int, local_bytes: int,
     ) -> ResourcesCompared:  # fmt: skip
-        """Of the plain numbers that result files have."""
+        """Compare plain numbers, as result files have them."""
         most = device.limits.max_registers_per_thread or predicted_registers
         before, _ = occupancy(device, threads, min(predicted_registers, most), predicted_shared)
         after, limit = occupancy(device, threads, registers, shared_bytes)
@@ -72,16 +72,16 @@ class ResourcesCompared:
 
     @property
     def registers_error(self) -> float:
-        """Predicted over compiled, less one."""
+        """Predicted registers over compiled ones, minus 1."""
         return self.registers[0] / max(1, self.registers[1]) - 1.0
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return the fields as plain values."""
         return asdict(self)
 
 
 def resource_lines(compared: Sequence[ResourcesCompared], title: str) -> list[str]:
-    """A table, a kernel a line.
+    """Return a table as lines, one kernel per line.
 
     Examples
     --------

@@ -12,20 +12,20 @@ from ..plan.candidates import RankedPlan
 from ..plan.program import RProgram
 from .words import count, seconds, share, times
 
-#: Below this share of the best time two plans are told to be equal.
+#: Two plans whose times differ by less than this share of the best one count as equal.
 EQUAL = 0.0005
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One way in which a plan is worse: how many seconds it accounts for, and its words."""
+    """One way in which a plan is worse: the seconds that it accounts for, and its words."""
 
     seconds: float
     text: str
 
 
 def why_slower(best: RankedPlan, other: RankedPlan, device: DeviceSpec) -> str:
-    """The main reason why `other` is predicted to be slower than `best`.
+    """Return the main reason why `other` is predicted to be slower than `best`.
 
     Examples
     --------
@@ -68,7 +68,7 @@ def _split(best: RankedPlan, other: RankedPlan) -> str:
 
 
 def _other_nests(best: RankedPlan, other: RankedPlan) -> str:
-    """Stages that one plan stores and the other computes in place, and where the time goes then."""
+    """Return which stages one plan stores and the other computes in place, and the program that became slower."""
     times = {p.anchor: e.seconds for p, e in zip(best.plan.programs, best.estimate.programs, strict=True)}
     theirs = {p.anchor: e.seconds for p, e in zip(other.plan.programs, other.estimate.programs, strict=True)}
     told = [f"{name} in place instead of stored" for name in times if name not in theirs]
@@ -83,7 +83,7 @@ def _other_nests(best: RankedPlan, other: RankedPlan) -> str:
 def _differences(
     program: RProgram, before: ProgramEstimate, after: ProgramEstimate, device: DeviceSpec
 ) -> list[Difference]:
-    """Every difference that costs time, a field of the estimates each."""
+    """Return every difference that costs time, one per field of the estimates."""
     found = []
     known = {level.level: level for level in before.levels}
     for level in after.levels:
@@ -132,7 +132,7 @@ def _warps(estimate: ProgramEstimate, device: DeviceSpec) -> int:
 
 
 def tile_changes(a: RProgram, b: RProgram, most: int = 3) -> str:
-    """Where the tiles of two programs differ, in a few words."""
+    """Return the differences between the tiles of two programs (else between their choices), in a few words."""
     changes = []
     for one, two in zip(a.tiles, b.tiles, strict=False):
         if one.level != two.level or [x for x, _ in one.extents] != [x for x, _ in two.extents]:
@@ -151,7 +151,7 @@ def tile_changes(a: RProgram, b: RProgram, most: int = 3) -> str:
 
 
 def runner_lines(plans: Sequence[RankedPlan], device: DeviceSpec, most: int) -> list[str]:
-    """A line a runner-up: predicted time, how much more, why, what is different."""
+    """Return a line per runner-up: predicted time, how much more than the best, why, and which tiles differ."""
     best, rows = plans[0], []
     for rank, plan in enumerate(plans[1 : most + 1], 2):
         index = _varying(best, plan)
@@ -176,7 +176,7 @@ def runner_lines(plans: Sequence[RankedPlan], device: DeviceSpec, most: int) -> 
 
 
 def _varying(best: RankedPlan, other: RankedPlan) -> int | None:
-    """The program in which two plans differ."""
+    """Return the position of the first program that differs; None if the plans have different anchors."""
     first, second = best.plan.programs, other.plan.programs
     if [p.anchor for p in first] != [p.anchor for p in second]:
         return None

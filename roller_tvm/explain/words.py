@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 
 def seconds(value: float) -> str:
-    """
+    """Return a time, given in seconds, in s, ms or us.
+
     Examples
     --------
     >>> seconds(1.99e-05), seconds(0.0123), seconds(2e-8)
@@ -18,7 +19,8 @@ def seconds(value: float) -> str:
 
 
 def amount(value: float, unit: str) -> str:
-    """
+    """Return a value with its unit and a decimal prefix, in four digits.
+
     Examples
     --------
     >>> amount(231211008, "FLOP"), amount(4.8e12, "B/s"), amount(12, "FLOP")
@@ -31,7 +33,8 @@ def amount(value: float, unit: str) -> str:
 
 
 def capacity(value: float) -> str:
-    """
+    """Return bytes with a binary prefix (KiB, MiB, GiB).
+
     Examples
     --------
     >>> capacity(9728), capacity(48 * 1024), capacity(512)
@@ -44,7 +47,8 @@ def capacity(value: float) -> str:
 
 
 def times(value: float) -> str:
-    """
+    """Return a factor in three digits.
+
     Examples
     --------
     >>> times(1.304), times(12.7), times(140.2)
@@ -54,7 +58,8 @@ def times(value: float) -> str:
 
 
 def share(value: float) -> str:
-    """
+    """Return a share of 1 in percent.
+
     Examples
     --------
     >>> share(0.848), share(0.0042)
@@ -64,7 +69,8 @@ def share(value: float) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """
+    """Return a number and its noun, in the plural unless it is 1.
+
     Examples
     --------
     >>> count(1, "wave"), count(3, "wave")
@@ -74,7 +80,7 @@ def count(number: int, noun: str) -> str:
 
 
 def table(rows: Sequence[Sequence[str]], left: int = 1, indent: str = "    ") -> list[str]:
-    """Rows as aligned lines: the first `left` columns to the left, the others to the right.
+    """Return the rows as aligned lines: the first `left` columns left-aligned, the others right-aligned.
 
     Examples
     --------

@@ -18,11 +18,11 @@ class Index:
     const : int
         Constant offset (negative for padding).
     opaque : bool
-        True where nothing is known of the index (a gather): the whole dimension is then taken to be touched.
+        True if nothing is known of the index (a gather): the tile is then taken to touch the whole dimension.
     divisor : int
-        Above 1 where the index is a floor quotient: a dilated tensor, nearest-neighbour resizing.
+        Above 1 if the index is a floor quotient: a dilated tensor, nearest-neighbour resizing.
     clamped : bool
-        True where the index follows the formula in the interior alone: clamped, mirrored or wrapped at a border.
+        True if the index follows the formula only in the interior: clamped, mirrored or wrapped at a border.
 
     Examples
     --------
@@ -53,19 +53,19 @@ class Index:
     def of(
         cls, terms: Mapping[str, int] | None = None, const: int = 0, divisor: int = 1, clamped: bool = False
     ) -> Index:
-        """An index from a mapping axis -> coefficient; zero coefficients are dropped, the quotient is reduced."""
+        """Return the index of a mapping axis -> coefficient; drops zero coefficients and reduces the quotient."""
         kept = tuple((n, c) for n, c in (terms or {}).items() if c)
         common = gcd(divisor, *(c for _, c in kept))
         return cls(tuple((n, c // common) for n, c in kept), const // common, False, divisor // common, clamped)
 
     @classmethod
     def axis(cls, name: str) -> Index:
-        """The index that is just one axis."""
+        """Return the index that is just one axis."""
         return cls(((name, 1),))
 
     @classmethod
     def whole(cls) -> Index:
-        """An index of which nothing is known: the whole dimension."""
+        """Return the opaque index: nothing is known of it, so tiles touch the whole dimension."""
         return cls(opaque=True)
 
     @property
@@ -74,21 +74,21 @@ class Index:
 
     @property
     def is_affine(self) -> bool:
-        """Whether the index is the sum itself, everywhere."""
+        """True if the index equals its sum everywhere: neither opaque, nor divided, nor clamped."""
         return not self.opaque and self.divisor == 1 and not self.clamped
 
     def coefficient(self, axis: str) -> int:
-        """The coefficient of one axis, 0 if it does not occur."""
+        """Return the coefficient of an axis, 0 if it does not occur."""
         return dict(self.terms).get(axis, 0)
 
     def value(self, point: Mapping[str, int]) -> int:
-        """The index at one iteration point (in the interior)."""
+        """Return the index at one iteration point of the interior."""
         return (self.const + sum(c * point[n] for n, c in self.terms)) // self.divisor
 
     def extent(self, tile: Mapping[str, int]) -> int:
-        """Distance from the first to the last element that a tile touches, both counted.
+        """Return the number of elements from the first to the last that a tile touches, both counted.
 
-        Of a quotient the largest over the positions of aligned tiles.
+        For a quotient: the largest number over the positions of aligned tiles.
 
         Examples
         --------
@@ -101,7 +101,7 @@ class Index:
         return 1 + (span + (self.phases(tile)[-1] if self.divisor > 1 else 0)) // self.divisor
 
     def phases(self, tile: Mapping[str, int]) -> range:
-        """Remainders that the first element of an aligned tile may have by the divisor."""
+        """Return the possible remainders, by the divisor, of the first element of an aligned tile."""
         step = gcd(self.divisor, *(c * tile[n] for n, c in self.terms))
         first = self.const + sum(c * (tile[n] - 1) for n, c in self.terms if c < 0)
         return range(first % step, self.divisor, step)
@@ -162,7 +162,7 @@ class Index:
         return cls(terms, int(data["const"]), False, int(data.get("divisor", 1)), bool(data.get("clamped", False)))
 
     def without(self, axes: frozenset[str]) -> Index:
-        """The index where these axes are 0."""
+        """Return the index with these axes set to 0."""
         if self.opaque or not axes & set(self.axes):
             return self
         return replace(self, terms=tuple(t for t in self.terms if t[0] not in axes))

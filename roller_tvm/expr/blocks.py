@@ -14,29 +14,29 @@ Ints = tuple[int, ...]
 
 
 def index(term: Term) -> Index:
-    """An index from an axis, a constant or itself."""
+    """Return the index of an axis (its name), of a constant, or `term` itself if it is an index."""
     if isinstance(term, Index):
         return term
     return Index.axis(term) if isinstance(term, str) else Index.of({}, term)
 
 
 def terms(*terms: Term) -> tuple[Term, ...]:
-    """The terms of an access; keeps their types apart from those of a tuple literal."""
+    """Return the terms as a tuple typed `Term`; a tuple literal would have a narrower type."""
     return terms
 
 
 def read(tensor: str, terms: Iterable[Term], guarded: bool = False) -> Access:
-    """An access from one term a dimension."""
+    """Return an access with one term per dimension."""
     return Access(tensor, tuple(index(t) for t in terms), guarded)
 
 
 def spatial(extents: Mapping[str, int]) -> tuple[Axis, ...]:
-    """Spatial axes from names and extents."""
+    """Return spatial axes from names and extents."""
     return tuple(Axis(n, e, SPATIAL) for n, e in extents.items())
 
 
 def reduce(extents: Mapping[str, int]) -> tuple[Axis, ...]:
-    """Reduction axes from names and extents."""
+    """Return reduction axes from names and extents."""
     return tuple(Axis(n, e, REDUCE) for n, e in extents.items())
 
 
@@ -47,7 +47,7 @@ def elementwise(
     dtype: str,
     ops: tuple[tuple[str, int], ...] = (),
 ) -> Stage:
-    """A stage without reduction."""
+    """Return a stage without reduction over these axes."""
     return Stage(name, spatial(extents), tuple(reads), dtype, ops)
 
 
@@ -70,7 +70,7 @@ def with_epilogue(
 
 
 def padded(order: str, sizes: Mapping[str, int], high: Window, wide: Window, dtype: str) -> list[Stage]:
-    """The padding stage of an image read, if it needs one; `order` is 'nchw' or 'nhwc'."""
+    """Return the stage that pads an image, as a list; empty if nothing is padded. `order` is 'nchw' or 'nhwc'."""
     if high.padded == high.size and wide.padded == wide.size:
         return []
     extents = {**sizes, "h": high.padded, "w": wide.padded}
@@ -80,14 +80,14 @@ def padded(order: str, sizes: Mapping[str, int], high: Window, wide: Window, dty
 
 
 def slide(out: str, window: str, fit: Window) -> Index:
-    """Where a window reads: output times stride plus tap times dilation."""
+    """Return the index at which a window reads: output times stride plus tap times dilation."""
     return Index.of({out: fit.stride, window: fit.dilation})
 
 
 def windows(
     name: str, h: int, w: int, kh: int, kw: int, stride: Pair, dilation: Pair, padding: Padding
 ) -> tuple[Window, Window]:
-    """How a window meets height and width."""
+    """Return how a window fits height and width."""
     return (
         Window.fit(name, "h", h, kh, stride[0], dilation[0], padding, 0),
         Window.fit(name, "w", w, kw, stride[1], dilation[1], padding, 1),
@@ -95,7 +95,7 @@ def windows(
 
 
 def grouped(axis: str, extent: int, per_group: int) -> tuple[tuple[Axis, ...], Index, Index]:
-    """An output channel axis that belongs to ``axis // per_group``: its axes, its group, itself."""
+    """Return the axes of an output channel, the index of its group (`axis // per_group`) and its own index."""
     if per_group == 1:
         return (Axis(axis, extent),), Index.axis(axis), Index.axis(axis)
     if per_group == extent:

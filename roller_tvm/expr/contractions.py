@@ -72,7 +72,7 @@ def conv2d_nchw(
     bias: bool = False,
     relu: bool = False,
 ) -> TensorExpression:
-    """2-D convolution, data NCHW, weights OIHW, in groups where asked; `k` stands for a square window."""
+    """2-D convolution, data NCHW, weights OIHW, optionally in groups; `k` stands for a square window."""
     return _conv2d(
         "conv2d_nchw", "nchw", n, c, h, w, f, kh, kw, stride, padding, dilation, groups, dtype, bias, relu
     )
@@ -95,7 +95,7 @@ def conv2d_nhwc(
     bias: bool = False,
     relu: bool = False,
 ) -> TensorExpression:
-    """2-D convolution, data NHWC, weights HWIO, in groups where asked; `k` stands for a square window."""
+    """2-D convolution, data NHWC, weights HWIO, optionally in groups; `k` stands for a square window."""
     return _conv2d(
         "conv2d_nhwc", "nhwc", n, c, h, w, f, kh, kw, stride, padding, dilation, groups, dtype, bias, relu
     )

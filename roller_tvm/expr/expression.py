@@ -1,4 +1,4 @@
-"""TensorExpression: what an operator computes, free of any TVM.
+"""TensorExpression: the computation of an operator, free of any TVM.
 
 A tensor expression is a small DAG of *stages*. One stage is the *anchor* (the contraction or the
 reduction that is tiled); stages before it are *prologues* (padding, casts), stages after it are
@@ -24,7 +24,7 @@ DTYPE_BYTES = {
     "int8": 1, "uint64": 8, "uint32": 4, "uint16": 2, "uint8": 1, "bool": 1,
 }  # fmt: skip
 COMBINERS = ("sum", "max", "min", "prod", "other")
-#: Kinds of arithmetic that are special functions. 'exp': exp, erf, tanh and sigmoid where CPU kernels compute them in
+#: Kinds of arithmetic that are special functions. 'exp': exp, erf, tanh and sigmoid if CPU kernels compute them in
 #: vectors; 'sqrt': square root and its reciprocal; 'special': all others, which a CPU calls for each element.
 FUNCTIONS = ("exp", "sqrt", "special")
 #: Arithmetic: (kind, count).
@@ -32,7 +32,7 @@ Ops = tuple[tuple[str, int], ...]
 
 
 def total_of(*several: Ops) -> Ops:
-    """Counts added up by kind.
+    """Return the counts added up by kind.
 
     Examples
     --------
@@ -46,7 +46,7 @@ def total_of(*several: Ops) -> Ops:
 
 
 def dtype_bytes(dtype: str) -> int:
-    """Bytes of one element; raises ``ValueError`` for a dtype that cannot be planned."""
+    """Return the bytes of one element; raises ``ValueError`` for a dtype that cannot be planned."""
     try:
         return DTYPE_BYTES[dtype]
     except KeyError:
@@ -64,10 +64,10 @@ class Axis:
         Number of iterations.
     kind : {'spatial', 'reduce'}
     part_of : tuple (source axis, stride) or None
-        Set where the axis is a part of an axis of the source program: ``source = sum(part * stride)``.
+        Set if the axis is a part of an axis of the source program: ``source = sum(part * stride)``.
         An access such as ``data[ic // 16, ic % 16]`` becomes affine over the parts of ``ic``.
     fused_of : tuple of (source axis, extent)
-        Set where the axis is several neighbouring axes of the source program, outermost first.
+        Set if several neighbouring axes of the source program were fused into this one; outermost first.
     """
 
     name: str
@@ -90,9 +90,9 @@ class Axis:
         return self.kind == REDUCE
 
     def is_box(self, extent: int) -> bool:
-        """Whether tiles of `extent` are boxes of the axes that were fused: one point, or whole rows.
+        """Return whether tiles of `extent` are boxes of the axes that were fused: one point, or whole rows.
 
-        TVM cannot tell the region of another tile, although a part of one row is a box too.
+        A part of one row is a box too, but TVM cannot derive its region.
 
         Examples
         --------
@@ -123,9 +123,9 @@ class Axis:
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor that is read from or written to memory; ``constant`` marks weights known at build time.
+    """A tensor in memory, read or written; ``constant`` marks weights known at build time.
 
-    ``fused_of``: of each dimension the extents in memory that it was fused of, where axes were fused.
+    ``fused_of``: for each dimension, the extents in memory of the dimensions fused into it; empty if none were.
     """
 
     name: str
@@ -193,21 +193,21 @@ class Stage:
         reduction axes.
     reads : tuple of Access
     dtype : str
-        Of the tensor produced.
+        Dtype of the tensor produced.
     ops : tuple of (kind, count)
         Arithmetic per iteration point: 'fma', 'mul', 'add', 'div', 'cmp', 'cast', and ``FUNCTIONS``. A multiply that
-        feeds the reduction's add is one 'fma'. What stays the same along the innermost loops (the reduction, or the
-        last axis) is not counted.
+        feeds the reduction's add is one 'fma'. Values that stay the same along the innermost loops (the reduction,
+        or the last axis) are not counted.
     combiner : str
         '' for a stage without reduction, else one of 'sum', 'max', 'min', 'prod', 'other'.
     results : int
-        Tensors that it produces at once (argmax with its maximum, sum and sum of squares). They have one name
-        here, and the dtype of the first.
+        Number of tensors that it produces at once (argmax with its maximum, sum and sum of squares). They share one
+        name here, and the dtype of the first.
     initial : bool
         The reduction starts from a value that the operator gives: it must not be computed in parts.
     uneven : tuple of str
-        Output axes on which the length of the reduction depends (adaptive pooling). Its axes have the largest length
-        here, and stay loops of their own inside of those.
+        Output axes on which the length of the reduction depends (adaptive pooling). The reduction axes have the
+        largest length here, and stay separate loops inside of these axes.
     """
 
     name: str
@@ -248,7 +248,7 @@ class Stage:
 
     @property
     def indivisible(self) -> bool:
-        """Whether the reduction must not be computed in parts that are combined, by TVM's rules."""
+        """True if TVM's rules forbid to compute the reduction in parts and combine them."""
         return self.initial or bool(self.uneven)
 
     @cached_property
@@ -264,10 +264,10 @@ class Stage:
         return prod(a.extent for a in self.spatial)
 
     def is_box(self, tile: Sequence[int]) -> bool:
-        """Whether TVM finds the region of a tile exactly, in the loops of the source.
+        """Return whether TVM finds the region of a tile exactly, in the loops of the source.
 
-        Fused axes need whole rows (``Axis.is_box``); of the parts of an axis, those after one that is tiled
-        must be whole, or the tile has gaps.
+        Fused axes need whole rows (``Axis.is_box``). If one part of a split axis is tiled, all its later parts
+        must be whole; otherwise the tile has gaps.
 
         Examples
         --------
@@ -290,12 +290,12 @@ class Stage:
 
     @property
     def functions(self) -> Ops:
-        """Those of its `ops` that are special functions."""
+        """The entries of `ops` that are special functions (`FUNCTIONS`)."""
         return tuple((kind, n) for kind, n in self.ops if kind in FUNCTIONS)
 
     @cached_property
     def flops_per_point(self) -> int:
-        """Floating-point operations an iteration point, a fused multiply-add counting two."""
+        """Floating-point operations per iteration point; a fused multiply-add counts as two."""
         return sum(n * (2 if kind == "fma" else 1) for kind, n in self.ops if kind != "cast")
 
     @cached_property
@@ -304,7 +304,7 @@ class Stage:
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
-        """Extents of the tensor's dimensions (axes that are parts of one source axis count as one)."""
+        """Extents of the tensor's dimensions; the parts of one source axis count as one dimension."""
         dims: list[tuple[str, int]] = []
         for a in self.spatial:
             source = a.part_of[0] if a.part_of else a.name
@@ -315,7 +315,7 @@ class Stage:
         return tuple(e for _, e in dims)
 
     def write(self) -> Access:
-        """Where the stage writes, as an access over its own spatial axes (one index per dimension)."""
+        """Return the stage's write as an access over its own spatial axes (one index per dimension)."""
         dims: list[tuple[str, dict[str, int]]] = []
         for a in self.spatial:
             source, stride = a.part_of or (a.name, 1)
@@ -335,7 +335,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class TensorExpression:
-    """A fused operator: inputs, stages in topological order, and which stage is the anchor.
+    """A fused operator: inputs, stages in topological order, and the name of the anchor stage.
 
     ``stored`` names stages that are outputs although other stages read them.
 
@@ -362,7 +362,7 @@ class TensorExpression:
             where = f"expression '{self.name}': stage '{stage.name}'"
             for access in stage.reads:
                 if access.tensor not in known:
-                    raise ValueError(f"{where} reads '{access.tensor}', which no input or earlier stage is")
+                    raise ValueError(f"{where} reads '{access.tensor}', which is no input and no earlier stage")
                 if len(access.indices) != len(known[access.tensor]):
                     raise ValueError(f"{where}: {access} has {len(access.indices)} indices, the tensor "
                                      f"{len(known[access.tensor])} dimensions")
@@ -402,7 +402,7 @@ class TensorExpression:
 
     @cached_property
     def outputs(self) -> tuple[Stage, ...]:
-        """Stages that no other stage reads, and those that are stored all the same."""
+        """Output stages: those that no other stage reads, and those named in `stored`."""
         read = {a.tensor for s in self.stages for a in s.reads} - set(self.stored)
         return tuple(s for s in self.stages if s.name not in read)
 
@@ -435,7 +435,7 @@ class TensorExpression:
         return tuple(s for s in self.stages if s.reduce)
 
     def resolve(self, stage: Stage, inlined: Iterable[str]) -> tuple[Access, ...]:
-        """Reads of a stage with the stages named in `inlined` composed away."""
+        """Return the reads of a stage, with the stages named in `inlined` composed away."""
         inline = set(inlined)
         result: list[Access] = []
         for access in stage.reads:
@@ -468,7 +468,7 @@ class TensorExpression:
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-ready dictionary; ``from_json`` gives the same expression back."""
+        """Return a JSON-ready dictionary; ``from_json`` gives the same expression back."""
         stored = {"stored": list(self.stored)} if self.stored else {}
         return stored | {
             "name": self.name,
@@ -512,7 +512,7 @@ class TensorExpression:
         return cls(data["name"], inputs, stages, data["anchor"], stored=tuple(data.get("stored", ())))
 
     def identity(self) -> dict[str, Any]:
-        """What of ``to_json`` says what is computed: not the name, nor what dimensions were fused of."""
+        """Return the part of ``to_json`` that determines the computation: without the name and without ``fused_of``."""
         data = self.to_json()
         del data["name"]
         for tensor in data["inputs"]:
@@ -520,12 +520,12 @@ class TensorExpression:
         return data
 
     def digest(self) -> str:
-        """A stable hash of what is computed; the name does not count."""
+        """Return a stable hash (16 hex digits) of the computation; the name does not count."""
         return hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _axis_values(producer: Stage, access: Access, extents: Mapping[str, int]) -> dict[str, Index]:
-    """What each spatial axis of `producer` is where `access` reads; `extents` are the reader's."""
+    """Return the index of each spatial axis of `producer` in `access`; `extents` are those of the reader's axes."""
     values: dict[str, Index] = {}
     for own, read in zip(producer.write().indices, access.indices, strict=True):
         if len(own.terms) == 1:

@@ -1,7 +1,7 @@
-"""Data-tile inference: which elements of a tensor a tile of iterations touches.
+"""Data-tile inference: the elements of a tensor that a tile of iterations touches.
 
-``footprint`` counts distinct elements exactly; ``box`` gives the bounding extents, which is what a
-staging buffer is allocated for. Both follow from the access map alone (Roller, section 3.1).
+``footprint`` counts distinct elements exactly; ``box`` gives the bounding extents, the size of a staging
+buffer. Both follow from the access map alone (Roller, section 3.1).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _EXACT_POSITIONS = 1 << 24
 
 
 def box(indices: Sequence[Index], tile: Mapping[str, int], shape: Sequence[int]) -> tuple[int, ...]:
-    """Bounding extents, per dimension, of the elements touched by a tile.
+    """Return the bounding extents, per dimension, of the elements touched by a tile.
 
     Parameters
     ----------
@@ -40,9 +40,9 @@ def box(indices: Sequence[Index], tile: Mapping[str, int], shape: Sequence[int])
 
 
 def footprint(indices: Sequence[Index], tile: Mapping[str, int], shape: Sequence[int]) -> int:
-    """Number of distinct elements touched by an aligned tile, in the interior of the tensor.
+    """Return the number of distinct elements that an aligned tile touches in the interior of the tensor.
 
-    Of quotients it is the largest number over the tiles' positions.
+    For quotients: the largest number over the tile's positions.
 
     Examples
     --------
@@ -92,7 +92,7 @@ def _count(
 
 @lru_cache(maxsize=4096)
 def _coupled(indices: tuple[Index, ...]) -> tuple[tuple[int, ...], ...]:
-    """Dimensions grouped so that no axis occurs in two groups."""
+    """Return the dimensions in groups such that no axis occurs in two groups."""
     groups: list[tuple[set[str], list[int]]] = []
     for d, index in enumerate(indices):
         axes, members = set(index.axes), [d]
@@ -109,7 +109,7 @@ def _coupled(indices: tuple[Index, ...]) -> tuple[tuple[int, ...], ...]:
 
 @lru_cache(maxsize=65536)
 def distinct_sums(steps: tuple[tuple[int, int], ...]) -> int:
-    """Number of distinct values of ``sum(c_i * t_i)`` with ``0 <= t_i < e_i`` over (c_i, e_i).
+    """Return the number of distinct values of ``sum(c_i * t_i)`` with ``0 <= t_i < e_i`` over (c_i, e_i).
 
     Examples
     --------
@@ -131,7 +131,7 @@ def distinct_sums(steps: tuple[tuple[int, int], ...]) -> int:
 
 
 def _distinct_quotients(sums: tuple[tuple[int, int], ...], index: Index, tile: Mapping[str, int]) -> int:
-    """Distinct values of a floor quotient of sums, the most over the tile's positions."""
+    """Return the number of distinct values of a floor quotient of sums: the largest over the tile's positions."""
     d, span, whole = index.divisor, 0, True
     for c, e in sorted(sums):
         whole = whole and (e == 1 or c <= span + d)  # no gap is wider than the divisor: every quotient occurs
@@ -150,7 +150,7 @@ def _distinct_by_bits(steps: tuple[tuple[int, int], ...]) -> int:
 
 
 def _reachable(steps: tuple[tuple[int, int], ...]) -> int:
-    """The set of reachable sums as the bits of one integer."""
+    """Return the set of reachable sums as the bits of one integer."""
     bits = 1
     for c, e in steps:
         have, copies = 1, bits

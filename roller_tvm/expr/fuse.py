@@ -19,7 +19,7 @@ Groups = tuple[tuple[int, ...], ...]
 
 
 def fusable_groups(expression: TensorExpression) -> dict[str, tuple[tuple[str, ...], ...]]:
-    """Axes of each stage that can be fused, in order; stages without any are left out.
+    """Return the groups of axes that can be fused, in order, for each stage that has any.
 
     Examples
     --------
@@ -39,7 +39,7 @@ def fusable_groups(expression: TensorExpression) -> dict[str, tuple[tuple[str, .
 
 
 def fuse_axes(expression: TensorExpression) -> TensorExpression:
-    """The expression with every group of ``fusable_groups`` as one axis and one dimension.
+    """Return the expression with every group of ``fusable_groups`` as one axis and one dimension.
 
     Examples
     --------
@@ -59,7 +59,7 @@ def fuse_axes(expression: TensorExpression) -> TensorExpression:
 
 @dataclass(frozen=True)
 class _Fusion:
-    """Positions that become one, stage by stage (axes) and tensor by tensor (dimensions)."""
+    """Positions to fuse: groups of axes for each stage, groups of dimensions for each tensor."""
 
     axes: dict[str, Groups]
     dims: dict[str, Groups]
@@ -102,7 +102,7 @@ class _Fusion:
 
 
 def _free(stage: Stage, axis: Axis, fixed: set[int]) -> bool:
-    """Whether an axis may be fused at all."""
+    """Return whether an axis may be fused with any other."""
     if axis.part_of is not None:
         return False
     if stage.uneven and (axis.is_reduce or axis.name in stage.uneven):
@@ -111,7 +111,7 @@ def _free(stage: Stage, axis: Axis, fixed: set[int]) -> bool:
 
 
 def _dim_of(stage: Stage, axis: Axis) -> int:
-    """The dimension of the stage's tensor that a spatial axis belongs to."""
+    """Return the dimension of the stage's tensor to which a spatial axis belongs."""
     return next(d for d, index in enumerate(stage.write().indices) if axis.name in index.axes)
 
 
@@ -123,12 +123,12 @@ def _reads_of(expression: TensorExpression, name: str) -> Iterator[tuple[Stage, 
 
 
 def _value(stage: Stage, index: Index) -> Index:
-    """The index without axes of a single iteration, which are 0."""
+    """Return the index without axes of extent 1, which are always 0."""
     return index.without(frozenset(a.name for a in stage.axes if a.extent == 1))
 
 
 def _fixed_dims(expression: TensorExpression, name: str) -> set[int]:
-    """Dimensions that stay: of one element but not always read at 0, or made of parts of an axis."""
+    """Return the dimensions that must stay apart: of extent 1 but not always read at 0, or made of parts of an axis."""
     shape = expression.tensors[name].shape
     fixed = set()
     for stage, access in _reads_of(expression, name):
@@ -143,7 +143,7 @@ def _fixed_dims(expression: TensorExpression, name: str) -> set[int]:
 
 
 def _runs(free: list[bool], kinds: list[bool]) -> list[list[int]]:
-    """Maximal runs of positions that may be fused at all: free, of one kind."""
+    """Return maximal runs of neighbouring positions that are free and of the same kind; other positions stand alone."""
     runs: list[list[int]] = []
     for i in range(len(free)):
         if free[i] and runs and runs[-1][-1] == i - 1 and free[i - 1] and kinds[i] == kinds[i - 1]:
@@ -154,7 +154,7 @@ def _runs(free: list[bool], kinds: list[bool]) -> list[list[int]]:
 
 
 def _neighbours(run: list[int], extents: Sequence[int]) -> Pairs:
-    """Consecutive positions of more than one element."""
+    """Return the pairs of consecutive positions in a run, extents of 1 left out."""
     long = [i for i in run if extents[i] > 1]
     return set(zip(long, long[1:], strict=False))
 
@@ -164,7 +164,7 @@ def _all_neighbours(runs: list[list[int]], extents: Sequence[int]) -> Pairs:
 
 
 def _groups(extents: Sequence[int], runs: list[list[int]], pairs: Pairs) -> Groups:
-    """Runs cut where a pair was struck out; positions of one element go with the position before them."""
+    """Cut the runs at each pair that is not in `pairs`; a position of extent 1 joins the position before it."""
     groups: list[tuple[int, ...]] = []
     for run in runs:
         cuts = {second for first, second in _neighbours(run, extents) if (first, second) not in pairs}
@@ -179,7 +179,7 @@ def _groups(extents: Sequence[int], runs: list[list[int]], pairs: Pairs) -> Grou
 
 
 def _axes_agree(stage: Stage, pair: tuple[int, int], dim_pairs: dict[str, Pairs]) -> bool:
-    """Whether every tensor holds the two axes as neighbouring whole dimensions, or neither."""
+    """Return whether every tensor holds the two axes as neighbouring whole dimensions, or holds neither."""
     first, second = (stage.axes[i] for i in pair)
     accesses = list(stage.reads)
     if not first.is_reduce:
@@ -198,7 +198,7 @@ def _axes_agree(stage: Stage, pair: tuple[int, int], dim_pairs: dict[str, Pairs]
 def _dims_agree(
     expression: TensorExpression, name: str, pair: tuple[int, int], axis_pairs: dict[str, Pairs]
 ) -> bool:
-    """Whether every access walks the two dimensions with two axes that are fused, over their whole length."""
+    """Return whether every access walks the two dimensions, over their whole length, with two axes that are fused."""
     shape = expression.tensors[name].shape
     accesses = list(_reads_of(expression, name))
     if expression.is_stage(name):
@@ -257,7 +257,7 @@ def _fuse_group(members: list[Axis]) -> Axis:
 def _merge(
     stage: Stage, access: Access, groups: Groups, fused_name: dict[str, str], extents: dict[str, int]
 ) -> tuple[Index, ...]:
-    """One index per group of dimensions, over the fused axes."""
+    """Return one index per group of dimensions, over the fused axes."""
     result = []
     for group in groups:
         indices = [access.indices[d] for d in group]

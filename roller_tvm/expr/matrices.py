@@ -1,6 +1,6 @@
-"""Products of matrices in disguise: which axes of a contraction are rows, columns and the sum, in which memory order.
+"""Contractions as matrix products: which axes are rows, columns and the sum, and the memory order of each operand.
 
-A convolution is one too (an implicit product): its pixels are rows or columns, its windows part of the sum.
+A convolution is an implicit matrix product: its pixels are rows or columns, its windows part of the sum.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class MatrixRoles:
         Positions of the stage's axes.
     left, right : Access
     left_turned, right_turned : bool
-        Whether neighbours of an operand in memory lie along its rows (m, n) and not along the sum.
+        True if neighbours in memory of an operand lie along its rows (m, n) and not along the sum.
     """
 
     batch: tuple[int, ...]
@@ -34,7 +34,7 @@ class MatrixRoles:
     right_turned: bool
 
     def sizes(self, stage: Stage) -> tuple[int, int, int, int]:
-        """Extents of b, m, n and k."""
+        """Return the extents of b, m, n and k."""
         found = []
         for group in (self.batch, self.m, self.n, self.k):
             size = 1
@@ -45,7 +45,7 @@ class MatrixRoles:
 
 
 def matrix_roles(stage: Stage) -> MatrixRoles | str:
-    """The roles of a stage's axes, or why it is no product of matrices.
+    """Return the roles of a stage's axes; if it is no matrix product, the reason as text.
 
     Examples
     --------
@@ -96,7 +96,7 @@ def _alone(axis: Axis, access: Access) -> bool:
 
 
 def _turned(access: Access, stage: Stage, rows: tuple[int, ...]) -> bool:
-    """Whether the last dimension of an operand that moves is one of its rows' axes."""
+    """Return whether the operand's last dimension of more than one element moves with one of its rows' axes."""
     names = {stage.axes[i].name for i in rows}
     extents = stage.extents
     for index in reversed(access.indices):
@@ -107,7 +107,7 @@ def _turned(access: Access, stage: Stage, rows: tuple[int, ...]) -> bool:
 
 
 def run_along(stage: Stage, access: Access, shape: tuple[int, ...], group: tuple[int, ...]) -> int:
-    """Elements that are neighbours in memory along the fused axes of `group`, and start at multiples of themselves.
+    """Return how many elements are neighbours in memory along the axes of `group`, in aligned runs of that length.
 
     Examples
     --------
@@ -134,6 +134,6 @@ def run_along(stage: Stage, access: Access, shape: tuple[int, ...], group: tuple
 
 
 def dtypes(expression: TensorExpression, roles: MatrixRoles, stage: Stage) -> tuple[str, str, str]:
-    """Element types of left, right and the sums."""
+    """Return the element types of the left operand, the right operand and the sums."""
     tensors = expression.tensors
     return tensors[roles.left.tensor].dtype, tensors[roles.right.tensor].dtype, stage.dtype

@@ -51,7 +51,7 @@ ALIASES = {
 
 
 def named(build: Callable[..., TensorExpression]) -> Callable[..., TensorExpression]:
-    """Enter a builder into the table; what it is replaced by checks the parameters first."""
+    """Enter a builder into the table; return a replacement that checks the parameters first."""
     defaults = {
         p.name: REQUIRED if p.default is p.empty else p.default
         for p in inspect.signature(build).parameters.values()
@@ -67,12 +67,12 @@ def named(build: Callable[..., TensorExpression]) -> Callable[..., TensorExpress
 
 
 def operator_names() -> list[str]:
-    """Names of every operator, sorted."""
+    """Return the names of all operators, sorted."""
     return sorted(OPERATORS)
 
 
 def lookup(name: str) -> Operator:
-    """The operator of that name or alias; the error lists the known ones."""
+    """Return the operator with that name or alias; raises `UsageError` with a list of the known ones."""
     known = OPERATORS.get(ALIASES.get(name, name))
     if known is None:
         close = difflib.get_close_matches(name, [*OPERATORS, *ALIASES], n=1)
@@ -84,7 +84,7 @@ def lookup(name: str) -> Operator:
 
 
 def normalize(name: str, params: Mapping[str, object]) -> dict[str, Any]:
-    """Checked parameters of an operator with every default filled in.
+    """Return the checked parameters of an operator, with every default filled in.
 
     Examples
     --------

@@ -20,7 +20,7 @@ MAX_ELEMENTS = 2**31 - 1
 
 @dataclass(frozen=True)
 class Window:
-    """How a sliding window meets one dimension: padding before and after, and the outputs it leaves.
+    """A sliding window on one dimension: padding before and after, and the number of outputs.
 
     Examples
     --------
@@ -54,8 +54,8 @@ class Window:
     ) -> Window:
         """Place a window on a dimension; `side` is 0 for height, 1 for width.
 
-        'SAME' is TensorFlow's: ceil(size / stride) outputs, and an odd amount of padding puts the
-        larger half after.
+        'SAME' is TensorFlow's: ceil(size / stride) outputs; if the padding is odd, the larger half comes
+        after.
         """
         reach = (kernel - 1) * dilation + 1
         if padding == "SAME":
@@ -94,7 +94,7 @@ def _integer(raw: object) -> int | None:
 
 
 def _integers(raw: object) -> tuple[int, ...] | None:
-    """'1x2x3', '1,2,3', 5 or a sequence of integers."""
+    """Return the integers of '1x2x3', '1,2,3', 5 or a sequence; None if one of them is not an integer."""
     parts: Iterable[object]
     if isinstance(raw, str):
         parts = [p for p in re.split(r"[x,]", raw.strip().strip("()[]")) if p.strip()]
@@ -187,7 +187,7 @@ _CONVERTERS: dict[str, Callable[[str, str, object], Any]] = {
 
 
 def convert(operator: str, defaults: Mapping[str, Any], given: Mapping[str, object]) -> dict[str, Any]:
-    """Every parameter of an operator as a checked value: the given ones, and the defaults of the rest.
+    """Return every parameter of an operator as a checked value: the given ones, and defaults for the rest.
 
     Parameters
     ----------
@@ -216,7 +216,7 @@ def convert(operator: str, defaults: Mapping[str, Any], given: Mapping[str, obje
 
 
 def check_elements(operator: str, name: str, shape: tuple[int, ...]) -> None:
-    """Refuse a tensor too large to be indexed."""
+    """Raise `BadInput` if a tensor is too large for 32-bit indices."""
     if prod(shape) > MAX_ELEMENTS:
         raise BadInput(
             f"tensor '{name}' of shape {shape} has {prod(shape)} elements, the limit is {MAX_ELEMENTS} "

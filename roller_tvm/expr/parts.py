@@ -1,4 +1,4 @@
-"""Parts of an axis, handed on to the stages that follow it.
+"""Parts of an axis, passed on to the stages that follow it.
 
 A grouped convolution computes its channels in two parts, ``f = f.o * 16 + f.i``; its bias has one axis of
 channels. To be computed on the same tile, the bias needs the same parts.
@@ -13,7 +13,7 @@ from .expression import Axis, Stage, TensorExpression
 
 
 def share_parts(expression: TensorExpression) -> TensorExpression:
-    """The expression with element-wise stages split into the parts of what they read.
+    """Return the expression with element-wise stages split into the same parts as the stage they read.
 
     Examples
     --------
@@ -38,7 +38,7 @@ def share_parts(expression: TensorExpression) -> TensorExpression:
 
 
 def _split_like(stage: Stage, source: Stage) -> Stage:
-    """The stage with the axes of `source`, which has the same dimensions in more parts."""
+    """Return the stage with the axes of `source`, a stage of the same shape with more parts."""
     theirs = {a.name: a for a in source.spatial}
     axes: list[Axis] = []
     values: dict[str, Index] = {}
@@ -58,5 +58,5 @@ def _split_like(stage: Stage, source: Stage) -> Stage:
 
 
 def suffix(position: int, parts: int) -> str:
-    """'o' and 'i' of two parts, numbers of more."""
+    """Return the suffix of a part's name: 'o' and 'i' for two parts, a number for more."""
     return "oi"[position] if parts == 2 else str(position)

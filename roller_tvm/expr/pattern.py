@@ -1,4 +1,4 @@
-"""What kind of operator an expression is, and which stage carries it (the anchor)."""
+"""The kind of operator that an expression is, and the stage that carries it (the anchor)."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from .expression import Access, Stage, TensorExpression
 
 
 def _absent(stage: Stage, access: Access) -> frozenset[str]:
-    """Spatial axes that do not move the access: along them the same elements are used again."""
+    """Return the spatial axes that do not move the access: the same elements are reused along them."""
     if any(index.opaque for index in access.indices):
         return frozenset()
     return frozenset(a.name for a in stage.spatial) - access.axes
 
 
 def is_product(stage: Stage) -> bool:
-    """A reduction over two different reads."""
+    """Return whether the stage is a reduction over two different reads."""
     return bool(stage.reduce) and len(set(stage.reads)) >= 2
 
 
 def is_contraction(stage: Stage) -> bool:
-    """A reduction in which two operands are each reused along spatial axes that move the other."""
+    """Return whether the stage reduces two operands, each reused along spatial axes that move the other."""
     if not is_product(stage):
         return False
     absent = [_absent(stage, a) for a in dict.fromkeys(stage.reads)]
@@ -28,17 +28,17 @@ def is_contraction(stage: Stage) -> bool:
 
 
 def _is_window(stage: Stage) -> bool:
-    """Some index slides: it adds a spatial axis and a reduction axis, both longer than 1."""
+    """Return whether some index slides: it adds a spatial axis and a reduction axis, both longer than 1."""
     reduce = {a.name for a in stage.reduce if a.extent > 1}
     spatial = {a.name for a in stage.spatial if a.extent > 1}
     return any(reduce & set(i.axes) and spatial & set(i.axes) for a in stage.reads for i in a.indices)
 
 
 def choose_anchor(stages: Sequence[Stage]) -> str:
-    """Name of the stage that is tiled.
+    """Return the name of the stage to tile.
 
-    The contraction with the most arithmetic; without one the product, then the reduction with the
-    most (the later of equals: the earlier feeds it); without any reduction the last stage.
+    The contraction with the most arithmetic; without one the product, then the reduction with the most
+    (of equals the later, which the earlier feeds); without any reduction the last stage.
     """
     if not stages:
         raise ValueError("an expression needs at least one stage")
@@ -50,15 +50,15 @@ def choose_anchor(stages: Sequence[Stage]) -> str:
 
 
 def pattern(expression: TensorExpression) -> str:
-    """The kind of operator, which decides how it is planned.
+    """Return the kind of operator, which decides how it is planned.
 
     Returns
     -------
     str
         - 'contraction': the anchor reduces a product of two operands, each of which is reused along
           a spatial axis that the other moves with (an axis absent from its access): matmul, conv2d.
-        - 'depthwise': it reduces a product, but one operand moves with every spatial axis; what reuse
-          that operand has comes from overlapping windows alone.
+        - 'depthwise': it reduces a product, but one operand moves with every spatial axis; that operand is
+          reused only through overlapping windows.
         - 'pooling': it reduces windows of one operand.
         - 'softmax': several reductions of one operand, in a chain or side by side.
         - 'reduction': one operand, plain reduction axes.

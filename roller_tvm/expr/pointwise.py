@@ -88,7 +88,7 @@ def global_avg_pool2d_nchw(n: int, c: int, h: int, w: int, dtype: str = "float32
 
 
 def resolve_axes(name: str, shape: Ints, axis: Ints | None) -> Ints:
-    """Axes to reduce, from 0 and sorted; by default height and width of a 4-D shape, else the last."""
+    """Return the axes to reduce, from 0 and sorted; by default height and width of a 4-D shape, else the last."""
     if axis is None:
         return (2, 3) if len(shape) == 4 else (len(shape) - 1,)
     for a in axis:

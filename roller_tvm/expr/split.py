@@ -10,7 +10,7 @@ from .expression import REDUCE, Access, Axis, Stage, TensorExpression
 
 
 def partial_name(stage: str, before: int = 0) -> str:
-    """The stage of partial results that a split makes of a stage which was split `before` times already.
+    """Return the name of the stage of partial results, for a stage that was split `before` times already.
 
     Examples
     --------
@@ -23,20 +23,20 @@ def partial_name(stage: str, before: int = 0) -> str:
 def split_reduction(
     expression: TensorExpression, stage_name: str, axis_name: str, parts: int, lanes: bool = False
 ) -> TensorExpression:
-    """The expression with one reduction axis computed in `parts` independent parts.
+    """Return the expression with one reduction axis computed in `parts` independent parts.
 
     Stage ``C = sum_k f(k)`` becomes ``C.rf[p] = sum_ki f(p * K/parts + ki)`` followed by
     ``C = sum_p C.rf[p]``. With `lanes` the parts are interleaved, ``f(ki * parts + p)``, and ``p`` is the
-    last dimension: the lanes of a vector. Split again, the sum over ``p`` becomes ``C.rf2`` and a shorter one.
+    last dimension: the lanes of a vector. A second split turns the sum over ``p`` into ``C.rf2`` and a shorter sum.
 
     Parameters
     ----------
     expression : TensorExpression
     stage_name, axis_name : str
     parts : int
-        Must divide the axis; of lanes, the last ones may have one term less.
+        Number of parts; must divide the axis. With `lanes` the last parts may have one term less.
     lanes : bool
-        Interleaved parts, innermost.
+        Interleave the parts, as the innermost dimension.
 
     Examples
     --------

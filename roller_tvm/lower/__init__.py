@@ -41,7 +41,7 @@ _RECIPES = {
 
 
 def lower(plan: Plan) -> tuple[Step, ...]:
-    """The schedule steps of a plan, rProgram by rProgram from the last one back.
+    """Return the schedule steps of a plan, rProgram by rProgram from the last one back.
 
     A consumer's loops have to exist before a producer can be computed inside them.
 
@@ -80,7 +80,7 @@ def lower(plan: Plan) -> tuple[Step, ...]:
 
 
 def _from_the_last(splits: Sequence[SplitReduction]) -> list[tuple[int, SplitReduction]]:
-    """Those of the last stage first, since TE loses the operations that follow one; how often it was split before."""
+    """Return (earlier splits of its stage, split), last stage first: TE loses the operations after a split stage."""
     stages = reversed(dict.fromkeys(s.stage for s in splits))
     return [(n, s) for name in stages for n, s in enumerate(s for s in splits if s.stage == name)]
 

@@ -1,4 +1,4 @@
-"""Walking a list of schedule steps: which loop stands where in each stage, whatever carries the steps out."""
+"""Walking a list of schedule steps: keeps track of the loops of each stage for every kind of schedule."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from .steps import (
 
 
 class StepApplier:
-    """Walks a list of steps, keeps the loop names, and leaves the doing to its subclasses.
+    """Walks a list of steps and keeps the loop names; its subclasses carry the steps out.
 
-    A subclass has one method a step (``split``, ``fuse``, ...), which is called before the names change and
-    is given positions instead of loop names. A loop is found by its position, which stays right although a schedule
-    may replace its iterators at every step and shift its stages when one is inserted.
+    A subclass has one method per step (``split``, ``fuse``, ...). It is called before the names change and gets
+    positions instead of loop names. Positions stay right although a schedule may replace its iterators at every step
+    and shift its stages when one is inserted.
 
     Parameters
     ----------
     loops : mapping of name -> (spatial loops, reduction loops)
-        What each stage starts with, in the order of the program's own axes.
+        Loops of each stage at the start, in the order of the program's own axes.
     """
 
     what: ClassVar[str] = "schedule"
@@ -66,7 +66,7 @@ class StepApplier:
         )
 
     def at(self, stage: str, axis: str) -> int:
-        """Position of loop `axis` of `stage`."""
+        """Return the position of loop `axis` of `stage`; raises `MeasureError` if there is none."""
         if stage not in self.loops:
             raise self._error(f"no stage '{stage}' (has {', '.join(self.loops)})")
         try:
@@ -149,15 +149,15 @@ class StepApplier:
         self._fresh.add(stage)
 
     def tensor_ir(self, step: TensorIrStep) -> None:
-        """A step that only schedules of TensorIR can carry out."""
+        """Carry out a step that needs a TensorIR schedule; all other schedules refuse it."""
         raise MeasureError(
-            f"'{step}' cannot be said by a {self.what}",
+            f"'{step}' cannot be expressed in a {self.what}",
             where="schedule steps",
             kind="schedule error",
             remedy="construct the plan without features (the default), or use the Relax line",
         )
 
-    # What a subclass does, on positions of loops ------------------------------------------------------
+    # A subclass's work, on positions of loops ---------------------------------------------------------
 
     def split(self, stage: str, at: int, lengths: Sequence[int]) -> None:
         raise NotImplementedError
@@ -187,14 +187,14 @@ class StepApplier:
         raise NotImplementedError
 
     def cache_read(self, stage: str, scope: str, readers: Sequence[str], name: str) -> int:
-        """Makes the stage and returns the rank of the tensor."""
+        """Make the stage and return the rank of the tensor."""
         raise NotImplementedError
 
     def cache_write(self, stage: str, scope: str, name: str) -> None:
         raise NotImplementedError
 
     def pack(self, step: Pack) -> None:
-        """Nothing where a schedule cannot say it (TE's): Relay's build packs constants, copies keep their rows."""
+        """Pack an operand. Does nothing in a TE schedule: Relay's build packs constants, copies keep their rows."""
 
     def rfactor(self, stage: str, at: int, position: int, name: str) -> None:
         raise NotImplementedError

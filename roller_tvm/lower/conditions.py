@@ -1,4 +1,4 @@
-"""Conditions of either TVM line's flattened functions, as sums that are below 0."""
+"""Conditions in flattened functions of either TVM line, as sums that must be below 0."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .flat_loops import Sum, called, counts, kind_of, number_of, parts_of, sum_o
 
 
 def conjuncts(condition: Any) -> Iterator[Any]:
-    """Conditions that hold together where this one does."""
+    """Yield the parts of a conjunction; a condition that is none yields itself."""
     if kind_of(condition) == "And":
         yield from conjuncts(condition.a)
         yield from conjuncts(condition.b)
@@ -20,9 +20,9 @@ def conjuncts(condition: Any) -> Iterator[Any]:
 
 
 def below_zero(condition: Any, named: Mapping[int, Any], lane: Any) -> Sum | None:
-    """What is below 0 where a condition holds.
+    """Return the sum that is below 0 exactly if the condition holds; None if there is no such sum.
 
-    Where a whole number divides the rest of it, TVM has divided: ``4 t + n // 4 < 25`` is ``16 t + n < 100``.
+    TVM divides by a whole number if that divides the rest: ``4 t + n // 4 < 25`` stands for ``16 t + n < 100``.
     """
     if kind_of(condition) not in ("LT", "LE") or not counts(condition.a) or not counts(condition.b):
         return None
@@ -43,7 +43,7 @@ def below_zero(condition: Any, named: Mapping[int, Any], lane: Any) -> Sum | Non
 
 
 def _divisor(node: Any, lane: Any) -> int:
-    """What a lane's number is divided by; 0 where it is not, or not it alone."""
+    """Return the divisor of a lane's number; 0 if the node divides nothing or anything but the lane's number."""
     shifted = called(node) == "shift_right"
     if kind_of(node) != "FloorDiv" and not shifted:
         return 0

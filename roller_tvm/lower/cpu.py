@@ -34,7 +34,7 @@ from .steps import (
 
 
 def lower_cpu_tiled(expression: TensorExpression, program: RProgram) -> list[Step]:
-    """Recipe cpu.tiled."""
+    """Return the steps of recipe cpu.tiled."""
     anchor, output = expression.stage(program.anchor), expression.stage(program.output)
     steps: list[Step] = [Inline(name) for name in program.inlined]
     inner = anchor.name
@@ -91,15 +91,15 @@ def lower_cpu_tiled(expression: TensorExpression, program: RProgram) -> list[Ste
 
 
 def _vector_dimension(anchor: Stage, operand: str) -> int:
-    """The dimension of a staged operand along which its vectors lie."""
+    """Return the dimension of a staged operand along which its vectors lie."""
     indices = next(access.indices for access in anchor.reads if access.tensor == operand)
     return max(d for d, index in enumerate(indices) if vector_name(anchor) in index.axes)
 
 
 def panel_loop(anchor: Stage, program: RProgram, operand: str, middle: list[tuple[str, str]]) -> str:
-    """The loop over register tiles inside of which a staged operand's panel stays the same; '' if there is none.
+    """Return the loop over register tiles inside of which a staged operand's panel stays the same, or ''.
 
-    There the operand is copied a panel at a time: `middle` are the axes and loops, outermost first.
+    The operand is copied inside that loop, a panel at a time. `middle` are the axes and loops, outermost first.
     """
     chunk, tile = program.tile("l2"), program.tile("register")
     axes = {axis for access in anchor.reads if access.tensor == operand for axis in access.axes}
@@ -109,7 +109,7 @@ def panel_loop(anchor: Stage, program: RProgram, operand: str, middle: list[tupl
 
 
 def _copy(packed: str, dimension: int, rank: int, vector: int) -> list[Step]:
-    """Vectors along one dimension of a copied operand, which is turned if that is not its last."""
+    """Return the steps that copy an operand in vectors along one dimension, moved innermost if it is not the last."""
     steps: list[Step] = [Split(packed, f"d{dimension}", (vector,), ("piece", "vector"))]
     if dimension < rank - 1:
         around = [f"d{d}" for d in range(rank)]
@@ -121,7 +121,7 @@ def _copy(packed: str, dimension: int, rank: int, vector: int) -> list[Step]:
 def _micro_kernel(
     inner: str, anchor: Stage, program: RProgram, expression: TensorExpression, order: list[int]
 ) -> list[Step]:
-    """The anchor inside one register tile: S0 S1 R0 S2 R1 S3.
+    """Return the steps of the anchor inside one register tile: S0 S1 R0 S2 R1 S3.
 
     S0 and S1 have one trip each. They stand in the order of the output's p and m loops (`order`: positions of the
     axes), because TVM's layout rewrite takes them for those.
@@ -134,7 +134,7 @@ def _micro_kernel(
     steps += opened
     unrolled = {a.name: program.choice(f"unroll:{a.name}", 1) for a in anchor.reduce}
     # The vectors of a row stand innermost: what is broadcast to them is then used up at once, and needs one register.
-    # Where a window is unrolled, a check of bounds serves a whole row of it, and the rows stand inside.
+    # If a window is unrolled, a check of bounds serves a whole row of it, and the rows stand inside.
     together = all(n == 1 for n in unrolled.values())
     for axis, loop in zip(anchor.spatial, spatial, strict=True):
         rows = (1, tile[axis.name], 1) if together else (1, 1, tile[axis.name])
@@ -161,7 +161,7 @@ def _micro_kernel(
 
 
 def _trips(expression: TensorExpression, anchor: Stage, program: RProgram, order: list[int]) -> list[tuple[str, int]]:
-    """Axis and trips of every loop around the anchor, outermost first: parallel, then as in `_micro_kernel`."""
+    """Return axis and trips of every loop around the anchor, outermost first: parallel, then as in `_micro_kernel`."""
     chunk, tile, last = program.tile("l2"), program.tile("register"), vector_name(anchor)
     vector = program.choice("vector", tile[last])
     spatial = [a.name for a in anchor.spatial]
@@ -178,7 +178,7 @@ def _trips(expression: TensorExpression, anchor: Stage, program: RProgram, order
 
 
 def _rows_first(anchor: Stage) -> list[int]:
-    """Positions of the spatial axes: those of what is broadcast, those of the vectors alone, the vector axis."""
+    """Return the positions of the spatial axes: of broadcast operands, of vector operands only, the vector axis."""
     last = vector_name(anchor)
     broadcast = {axis for access in anchor.reads if last not in access.axes for axis in access.axes}
     return sorted(range(len(anchor.spatial)), key=lambda at: _rank(anchor.spatial[at].name, last, broadcast))
@@ -189,10 +189,10 @@ def _rank(axis: str, last: str, broadcast: set[str]) -> int:
 
 
 def _streamed(expression: TensorExpression, anchor: Stage, loops: list[str]) -> list[str]:
-    """The loops of the reduction in the order in which the operand that is read in vectors lies in memory.
+    """Return the reduction loops in the memory order of the operand that is read in vectors.
 
-    Nothing of it is used twice in a register tile: it passes through, and prefetchers follow it only if it is read
-    from front to back. A constant is packed in whatever order: then it is the other operand's.
+    A register tile uses none of its elements twice: it streams through, and prefetchers follow it only if it is read
+    from front to back. A constant is packed in any order: then the other operand's order counts.
     """
     vector = vector_name(anchor)
     names = [a.name for a in anchor.reduce]
@@ -211,11 +211,11 @@ def _streamed(expression: TensorExpression, anchor: Stage, loops: list[str]) -> 
 
 
 def vector_name(anchor: Stage) -> str:
-    """The axis that is vectorised: the last one with more than one iteration."""
+    """Return the axis to vectorise: the last one with more than one iteration."""
     return next((a.name for a in reversed(anchor.spatial) if a.extent > 1), anchor.spatial[-1].name)
 
 
 def vector_last(loops: list[str], anchor: Stage) -> list[str]:
-    """The loops of the spatial axes in order, that of the vector axis last."""
+    """Return the loops of the spatial axes in order, with that of the vector axis last."""
     at = next(n for n, a in enumerate(anchor.spatial) if a.name == vector_name(anchor))
     return [*loops[:at], *loops[at + 1 :], loops[at]]

@@ -16,7 +16,7 @@ from .steps import CacheWrite, ComputeAt, Fuse, Inline, Parallel, Reorder, Step
 
 
 def lower_cpu_axpy(expression: TensorExpression, program: RProgram) -> list[Step]:
-    """Recipe cpu.axpy."""
+    """Return the steps of recipe cpu.axpy."""
     anchor, out = expression.stage(program.anchor), program.output
     steps: list[Step] = [Inline(name) for name in program.inlined]
     inner = anchor.name

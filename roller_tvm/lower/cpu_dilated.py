@@ -6,7 +6,7 @@ Shape of the loops (``p`` parallel chunks, ``o`` register tiles of a chunk, ``u`
                    o..  reduction  reduction's u..  u..  v -> vector       anchor, at p: with a last axis for vectors
                    reduction  o..  reduction's u..  u..                    without: LLVM's vectors run over the last o
 
-What is unrolled lets the compiler see which products meet a zero.
+Unrolling lets the compiler see which products meet a zero.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .steps import CacheWrite, ComputeAt, Fuse, Inline, Parallel, Reorder, Split
 
 
 def lower_cpu_dilated(expression: TensorExpression, program: RProgram) -> list[Step]:
-    """Recipe cpu.dilated."""
+    """Return the steps of recipe cpu.dilated."""
     anchor, output = expression.stage(program.anchor), expression.stage(program.output)
     chunk = program.tile("l2")
     steps: list[Step] = [Inline(name) for name in program.inlined]
@@ -53,7 +53,7 @@ def lower_cpu_dilated(expression: TensorExpression, program: RProgram) -> list[S
 
 
 def _tiles(expression: TensorExpression, program: RProgram, inner: str) -> list[Step]:
-    """The anchor inside a chunk."""
+    """Return the steps of the anchor inside a chunk."""
     anchor, tile = expression.stage(program.anchor), program.tile("register")
     steps, spatial = open_parts(inner, anchor.spatial)
     opened, reduce = open_parts(inner, anchor.reduce)

@@ -3,7 +3,7 @@
 Shape of the loops::
 
     cpu.direct   outer.. -> parallel   rest   v -> vector                      output; anchor inside
-                 last -> parallel                                              where no vector divides the only loop
+                 last -> parallel                                              if no vector divides the only loop
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .steps import ComputeAt, Fuse, Inline, Parallel, Reorder, Split, Step, Vect
 
 
 def lower_cpu_direct(expression: TensorExpression, program: RProgram) -> list[Step]:
-    """Recipe cpu.direct."""
+    """Return the steps of recipe cpu.direct."""
     anchor, output = expression.stage(program.anchor), expression.stage(program.output)
     steps: list[Step] = [Inline(name) for name in program.inlined]
     out, vector, outer = output.name, program.choice("vector"), program.choice("parallel")
@@ -37,7 +37,7 @@ def lower_cpu_direct(expression: TensorExpression, program: RProgram) -> list[St
     steps.append(Reorder(out, (*rest, *reduce, last) if vector > 1 else (*rest, last, *reduce)))
     inside = rest[-1] if rest else ""
     if outer > 0:
-        shared = (*rest, last)[:outer]  # the last one where it is the only loop that there is
+        shared = (*rest, last)[:outer]  # the last one if it is the only loop
         whole = shared[0]
         if outer > 1:
             whole = "outer"

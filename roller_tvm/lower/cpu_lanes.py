@@ -4,7 +4,7 @@ Shape of the loops (``p`` parallel chunks, ``m`` register tiles of a chunk, ``i`
 
     cpu.lanes    p.. -> parallel   m.. in the plan's order   i.. (vectors)           output
                    reduction   i.. unrolled   lanes -> vector                        anchor, at the last m
-                   i..   terms unrolled   what is left of the lanes -> vector        merges, at the last m
+                   i..   terms unrolled   the remaining lanes -> vector              merges, at the last m
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .steps import ComputeAt, Fuse, Inline, Parallel, Reorder, Split, Step, Unro
 
 
 def lower_cpu_lanes(expression: TensorExpression, program: RProgram) -> list[Step]:
-    """Recipe cpu.lanes."""
+    """Return the steps of recipe cpu.lanes."""
     anchor, output = expression.stage(program.anchor), expression.stage(program.output)
     *partial, last = program.staged
     steps: list[Step] = [Inline(name) for name in program.inlined]
@@ -44,7 +44,7 @@ def lower_cpu_lanes(expression: TensorExpression, program: RProgram) -> list[Ste
 
 
 def _outer_loops(anchor: Stage, output: Stage, program: RProgram) -> tuple[str, list[Step]]:
-    """The output's loops: chunks in parallel, register tiles in order; the loop in which a tile is computed."""
+    """Return the loop in which a register tile is computed, and the steps of the output's loops."""
     chunk, tile, order = program.tile("l2"), program.tile("register"), program.choices_of("order")
     axes = [a.name for a in anchor.spatial[:-1]]  # the output has no lanes
     steps, loops = open_parts(output.name, output.spatial)
@@ -65,7 +65,7 @@ def _outer_loops(anchor: Stage, output: Stage, program: RProgram) -> tuple[str, 
 
 
 def _merge(stage: Stage, output: Stage, inside: str, vector: bool) -> list[Step]:
-    """A stage that merges lanes, in the tile: its terms unrolled, around vectors of the lanes that it leaves."""
+    """Return the steps of a stage that merges lanes in the tile: unrolled terms around vectors of remaining lanes."""
     opened, spatial = open_parts(stage.name, stage.spatial)
     more, reduce = open_parts(stage.name, stage.reduce)
     steps: list[Step] = [ComputeAt(stage.name, output.name, inside), *opened, *more]

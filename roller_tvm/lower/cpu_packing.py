@@ -1,6 +1,6 @@
-"""Operands packed: laid out in the order in which the register tiles read them, so that loads run forward.
+"""Packed operands: laid out in the order in which the register tiles read them, so that loads run forward.
 
-Constants are packed when the module is built; copies of other operands, made by a parallel task, as they are written.
+Constants are packed when the module is built. Copies of other operands are packed while a parallel task writes them.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from .steps import Pack
 def pack_constants(
     expression: TensorExpression, anchor: Stage, reader: str, loops: Sequence[tuple[str, int]]
 ) -> list[Pack]:
-    """A step for each constant operand that the anchor reads element by element.
+    """Return a step for each constant operand that the anchor reads element by element.
 
     Parameters
     ----------
     expression : TensorExpression
     anchor : Stage
     reader : str
-        The name of the stage that reads, once it is a copy of the anchor.
+        Name of the stage that reads, once it is a copy of the anchor.
     loops : sequence of (axis, trips)
-        The reader's loops, outermost first: an axis as often as it is split.
+        The reader's loops, outermost first; a split axis occurs once per part.
 
     Examples
     --------
@@ -49,7 +49,7 @@ def pack_constants(
 def pack_copy(
     expression: TensorExpression, anchor: Stage, operand: str, copy: str, reader: str, loops: Sequence[tuple[str, int]]
 ) -> list[Pack]:
-    """The step for a copy of an operand, if the anchor reads it element by element and once."""
+    """Return the step for a copy of an operand; none unless the anchor reads it element by element and once."""
     reads = [access for access in anchor.reads if access.tensor == operand]
     if len(reads) != 1 or reads[0].guarded:
         return []
@@ -64,7 +64,7 @@ def _packed(
 
 
 def _digits(access: Access, shape: tuple[int, ...], loops: Sequence[tuple[str, int]]) -> list[tuple[int, int]] | None:
-    """Dimension and trips of each loop that the access depends on; None where an index is not made of their digits."""
+    """Return dimension and trips of each loop that moves the access; None if they are no digits of its indices."""
     dimension: dict[str, int] = {}
     for d, index in enumerate(access.indices):
         if not index.is_affine or index.const:

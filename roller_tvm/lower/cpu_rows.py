@@ -15,7 +15,7 @@ from .steps import ComputeAt, Fuse, Inline, Parallel, Reorder, Split, Step, Vect
 
 
 def lower_cpu_rows(expression: TensorExpression, program: RProgram) -> list[Step]:
-    """Recipe cpu.rows."""
+    """Return the steps of recipe cpu.rows."""
     steps: list[Step] = [Inline(name) for name in program.inlined]
     output, rows = expression.stage(program.output), program.choice("rows")
     steps += _in_vectors(output, program)
@@ -33,7 +33,7 @@ def lower_cpu_rows(expression: TensorExpression, program: RProgram) -> list[Step
 
 
 def _in_vectors(stage: Stage, program: RProgram) -> list[Step]:
-    """The loops of one stage: axes in order, the reduction, and vectors of the last axis innermost."""
+    """Return the steps of one stage's loops: axes in order, the reduction, and vectors of the last axis innermost."""
     steps, spatial = open_parts(stage.name, stage.spatial)
     opened, reduce = open_parts(stage.name, stage.reduce)
     steps += opened

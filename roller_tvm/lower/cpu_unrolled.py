@@ -2,7 +2,7 @@
 
 rest, pieces -> parallel    whole..  unrolled      vector    output
                             k.. whole..  unrolled  vector    anchor, in registers
-                            d..  unrolled          vector    inputs that are computed from others
+                            d..  unrolled          vector    inputs computed from others
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .steps import CacheWrite, ComputeAt, Fuse, Inline, Parallel, Reorder, Split
 
 
 def lower_cpu_unrolled(expression: TensorExpression, program: RProgram) -> list[Step]:
-    """Recipe cpu.unrolled."""
+    """Return the steps of recipe cpu.unrolled."""
     anchor, output = expression.stage(program.anchor), expression.stage(program.output)
     geometry = Geometry.of(expression, program.anchor, program.inlined, program.output)
     own, last, out = own_tile(geometry), geometry.vector_axis, output.name

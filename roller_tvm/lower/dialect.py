@@ -1,4 +1,4 @@
-"""What flattened functions of the two TVM lines do not share."""
+"""Differences between flattened functions of the two TVM lines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Dialect:
-    """What the two lines' TensorIR do not share.
+    """The parts of TensorIR in which the two lines differ.
 
     Parameters
     ----------
@@ -17,12 +17,12 @@ class Dialect:
         ``tvm.tir`` or ``tvm.tirx``.
     analyzer : function of () -> Analyzer
     truth : str
-        The type of conditions in vectors, without their number.
+        Dtype of conditions in vectors, without the number of lanes.
     call : function of (dtype, op, arguments) -> Call
     substituted : function of (store or expression, variable, value) -> the same with the value
     with_loops : function of (statement, function of loop -> loop, statement or None) -> statement
-        Every loop rewritten but those of which it says None; those inside of others first.
-    with_loads, with_calls : the same for loads and calls, of which expressions are made
+        Rewrites every loop, inner ones first; a loop stays as it is if the function returns None for it.
+    with_loads, with_calls : the same for the loads and calls of expressions
     """
 
     tir: Any

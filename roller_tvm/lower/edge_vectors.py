@@ -1,8 +1,8 @@
-"""Vectors over the edge of an axis: what TVM checks lane by lane is checked once a tile. Either TVM line's functions.
+"""Vectors over the edge of an axis: checks of each lane become checks of each tile. For either TVM line's functions.
 
-TVM takes a vector that may stand over an edge apart: a loop over its lanes, each behind its check. Of the tiles along
-an axis only the last stands over, by a number of lanes that is known: the others are computed in whole vectors, that
-one in vectors of as many lanes as it has.
+TVM splits a vector that may cross an edge into a loop over its lanes, each behind a check. Of the tiles along an axis
+only the last crosses the edge, by a known number of lanes. All others are computed here in whole vectors, and the last
+in vectors of as many lanes as it has.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from .scalar_lanes import Lanes, lanes_of
 
 @dataclass
 class Tiles:
-    """Tiles along an axis: the innermost loop that tells one from the next, and the vectors in it.
+    """Tiles along an axis: the innermost loop over them, and the vectors in it.
 
     Parameters
     ----------
     home : For
     loops : tuple of For
-        It and those around it.
+        Home and the loops around it.
     place : Sum
-        Of a tile, without a number.
+        Position of a tile, without its constant.
     vectors : list of Lanes
     """
 
@@ -52,18 +52,18 @@ class Tiles:
     vectors: list[Lanes] = field(default_factory=list)
 
     def last_whole(self) -> int:
-        """The furthest place at which all lanes of a tile are computed."""
+        """Return the last place at which all lanes of a tile are computed."""
         return min(-lanes.place.number - lanes.lanes for lanes in self.vectors if lanes.place is not None)
 
     def trips_to(self, over: int) -> int | None:
-        """Trips of the loop, if it is a serial one whose last computes the tile that stands over, and no other does."""
+        """Return the loop's trips if it is serial and only its last trip computes the tile over the edge, else None."""
         trips, steps = number_of(self.home.extent), self.place.of(self.home.loop_var)
         alone = all(not count or atom.same_as(self.home.loop_var) for atom, count in self.place.terms.values())
         plain = int(self.home.kind) == SERIAL and number_of(self.home.min) == 0
         return trips if plain and alone and trips and trips > 1 and over == steps * (trips - 1) else None
 
     def over(self, dialect: Dialect) -> int | None:
-        """The place of the one tile that stands over the edge; None if that is not known."""
+        """Return the place of the one tile that crosses the edge; None if it is not known or there are several."""
         analyzer = dialect.analyzer()
         for loop in self.loops:
             analyzer.bind(loop.loop_var, _range(loop))
@@ -77,9 +77,9 @@ class Tiles:
 
 
 def with_whole_vectors(body: Any, dialect: Dialect) -> Any | None:
-    """A flattened statement that checks tiles instead of lanes; None where there is none to check.
+    """Return a flattened statement that checks tiles instead of lanes; None if it has none to check.
 
-    What is in a loop over tiles stands there twice, for TVM's ``ConvertSSA``.
+    The body of a loop over tiles occurs twice in it: run TVM's ``ConvertSSA`` afterwards.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def with_whole_vectors(body: Any, dialect: Dialect) -> Any | None:
 
 
 def _tiles(body: Any, memory: Memory, dialect: Dialect) -> Iterator[tuple[Tiles, int]]:
-    """The loops over tiles of which one stands over the edge, none of them in another, and that tile's place."""
+    """Yield loops over tiles of which one crosses the edge, and that tile's place; no loop is inside another."""
     named = names_of(body)
     found: dict[tuple[int, str], Tiles] = {}
     unchecked: list[Lanes] = []
@@ -143,14 +143,14 @@ def _tiles(body: Any, memory: Memory, dialect: Dialect) -> Iterator[tuple[Tiles,
 
 
 def _depth(place: Sum, loops: tuple[Any, ...]) -> int | None:
-    """Which of the loops is the innermost that the place of a tile depends on; None: it depends on something else."""
+    """Return the position of the innermost loop on which a tile's place depends; None if anything else moves it."""
     depth = {hash(loop.loop_var): n for n, loop in enumerate(loops)}
     variables = place.variables()
     return max(depth[v] for v in variables) if variables and all(v in depth for v in variables) else None
 
 
 def _allocated(body: Any) -> set[int]:
-    """Memory that a function asks for itself."""
+    """Return the memory that a function allocates itself (by hash)."""
     found: set[int] = set()
     for node in statements(body):
         kind = kind_of(node)
@@ -164,7 +164,7 @@ def _allocated(body: Any) -> set[int]:
 
 
 def _read_elsewhere(body: Any, loops: Container[int], memory: Memory) -> set[int]:
-    """Memory that is read outside of these loops (by their variables)."""
+    """Return the memory (by hash) that is read outside of these loops, given by their variables."""
 
     def read(statement: Any) -> Iterator[int]:
         if kind_of(statement) == "For" and hash(statement.loop_var) in loops:

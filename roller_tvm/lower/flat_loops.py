@@ -1,6 +1,6 @@
-"""Loops of either TVM line's flattened functions, with what their bodies read: kinds and fields are shared.
+"""Loops of flattened functions and the reads of their bodies, for either TVM line: both share kinds and fields.
 
-Of TVM nothing is used that only one line has.
+Uses nothing of TVM that only one line has.
 """
 
 from __future__ import annotations
@@ -15,49 +15,49 @@ from ..te.numbering import PARTS, dtype_of_node
 SERIAL, PARALLEL = 0, 1
 #: Statements that bind a name, of either line.
 LETS = ("LetStmt", "Bind")
-#: The call of which one argument is computed, and not the other.
+#: Name of the call that computes only one of two arguments.
 CHOICE = "if_then_else"
 
 
 @dataclass
 class Sum:
-    """An index as a sum: a number, and multiples of variables and of what is no sum (with no variable of a loop)."""
+    """An index as a sum: a number, plus multiples of variables and of other expressions without loop variables."""
 
     number: int = 0
     terms: dict[int, tuple[Any, int]] = field(default_factory=dict)
 
     def plus(self, other: Sum, times: int = 1) -> Sum:
-        """This one and a multiple of another."""
+        """Return this sum plus a multiple of another."""
         made = Sum(self.number + times * other.number, dict(self.terms))
         for at, (atom, count) in other.terms.items():
             made.terms[at] = atom, made.terms.get(at, (atom, 0))[1] + times * count
         return made
 
     def of(self, atom: Any) -> int:
-        """How often a variable is in it."""
+        """Return the coefficient of a variable, 0 if it does not occur."""
         return self.terms.get(hash(atom), (atom, 0))[1]
 
     def variables(self) -> set[int]:
-        """The variables in it (by hash), those in what is no sum too."""
+        """Return the variables in the sum (by hash), also those inside terms that are no variables."""
         atoms = (atom for atom, count in self.terms.values() if count)
         return {hash(part) for atom in atoms for part in parts_of(atom) if kind_of(part) in ("Var", "SizeVar")}
 
     def without(self, atom: Any) -> Sum:
-        """The rest of it."""
+        """Return the sum without the term of a variable."""
         return Sum(self.number, {at: term for at, term in self.terms.items() if at != hash(atom)})
 
     @property
     def is_number(self) -> bool:
-        """Whether no variable is in it."""
+        """True if the sum has no variable."""
         return not any(count for _, count in self.terms.values())
 
     def same(self, other: Sum) -> bool:
-        """Whether both are the same number, whatever their variables are."""
+        """Return whether both sums are equal for all values of their variables."""
         apart = self.plus(other, -1)
         return apart.is_number and not apart.number
 
     def expression(self, tir: Any) -> Any:
-        """As TVM has it."""
+        """Return the sum as an expression of TVM."""
         made = None
         for atom, count in self.terms.values():
             if count:
@@ -68,19 +68,19 @@ class Sum:
 
 @dataclass(frozen=True)
 class Memory:
-    """Which buffers are the same memory.
+    """Knowledge of which buffers share the same memory.
 
     Parameters
     ----------
     views : mapping
-        Of a buffer that is another's memory (by hash): that one.
+        Buffer -> the buffer whose memory it uses (both by hash).
     """
 
     views: Mapping[int, int]
 
     @classmethod
     def of_body(cls, body: Any) -> Memory:
-        """Of a flattened function's buffers."""
+        """Return the memory of a flattened function's buffers."""
         views: dict[int, int] = {}
         for node in statements(body):
             if kind_of(node) == "DeclBuffer" and kind_of(node.buffer) == "Var":  # TVM 0.27: a buffer is a variable
@@ -89,13 +89,13 @@ class Memory:
         return cls(views)
 
     def of(self, buffer: Any) -> int:
-        """The same number for buffers of the same memory."""
+        """Return the same number for all buffers of one memory."""
         own = hash(buffer) if kind_of(buffer) == "Var" else hash(buffer.data)
         return self.views.get(own, own)
 
 
 def sum_of(index: Any, named: Mapping[int, Any], variables: set[int]) -> Sum | None:
-    """An index as a sum; None where a variable of a loop stands in something else, or a name does."""
+    """Return an index as a sum; None if a loop variable or a bound name occurs inside anything but a sum."""
     kind = kind_of(index)
     if (number := number_of(index)) is not None:
         return Sum(number)
@@ -122,12 +122,12 @@ def sum_of(index: Any, named: Mapping[int, Any], variables: set[int]) -> Sum | N
 
 
 def counts(expression: Any) -> bool:
-    """Whether an expression is of whole numbers that no index wraps around."""
+    """Return whether an expression has dtype int32 or int64: no index overflows these."""
     return dtype_of_node(expression) in ("int32", "int64")
 
 
 def nests(statement: Any, loops: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Innermost serial loops, and those around them."""
+    """Yield each innermost serial loop: the loops around it, itself last, and its body."""
     if kind_of(statement) == "For":
         around = (*loops, statement)
         inside = list(nests(statement.body, around))
@@ -146,12 +146,12 @@ def statements(statement: Any) -> Iterator[Any]:
 
 
 def names_of(body: Any) -> dict[int, Any]:
-    """What the names stand for that statements bind, by their hash."""
+    """Return the value that each name stands for, by the hash of its variable."""
     return {hash(node.var): node.value for node in statements(body) if kind_of(node) in LETS}
 
 
 def with_body(loop: Any, body: Any, tir: Any, trips: Any = None) -> Any:
-    """A loop with another body, and other trips if they are given."""
+    """Return a loop with another body, and with other trips if given."""
     extent = loop.extent if trips is None else trips
     return tir.For(loop.loop_var, loop.min, extent, loop.kind, body, loop.thread_binding, loop.annotations)
 
@@ -169,21 +169,21 @@ def children(statement: Any) -> list[Any]:
 
 
 def loads_of(statement: Any) -> Iterator[Any]:
-    """What is read in a statement, and in those within."""
+    """Yield the loads in a statement and in those within it."""
     for node in statements(statement):
         for value in values_of(node):
             yield from (part for part in parts_of(value) if is_load(part))
 
 
 def values_of(statement: Any) -> Iterator[Any]:
-    """What a statement computes itself, but for where it stores it."""
+    """Yield the values that a statement itself computes, without the indices of its stores."""
     for name in _COMPUTED.get(kind_of(statement), ("value", "condition")):
         if (value := getattr(statement, name, None)) is not None:
             yield value
 
 
 def is_load(node: Any) -> bool:
-    """Whether an expression is an element that is read."""
+    """Return whether an expression is a load of one element or vector."""
     return kind_of(node) in ("BufferLoad", "TensorLoad")
 
 
@@ -191,8 +191,8 @@ def access_of(load: Any) -> tuple[Any, list[Any]]:
     return (load.buffer if kind_of(load) == "BufferLoad" else load.source), list(load.indices)
 
 
-# What a statement computes, and what an expression is made of, by their kinds: TVM takes long to say that a node has
-# no such field.
+# Fields that a statement computes, and subexpressions of an expression, by kind: asking a TVM node for a field that it
+# lacks is slow.
 _COMPUTED = {
     **dict.fromkeys(("BufferStore", "Evaluate", "LetStmt", "Bind", "AttrStmt"), ("value",)),
     **dict.fromkeys(("IfThenElse", "AssertStmt", "Allocate"), ("condition",)),
@@ -206,7 +206,7 @@ _FIELDS = ("a", "b", "value", "condition", "true_value", "false_value", "base", 
 
 
 def parts_of(expression: Any) -> Iterator[Any]:
-    """An expression and all in it."""
+    """Yield an expression and all its subexpressions."""
     yield expression
     kind = kind_of(expression)
     inside: list[Any]
@@ -226,23 +226,23 @@ def kind_of(node: Any) -> str:
 
 
 def called(node: Any) -> str:
-    """What an expression calls, without the prefix that a line gives it; '' where it calls nothing."""
+    """Return the name of the function that an expression calls, without its line's prefix; '' if it calls none."""
     return str(getattr(node.op, "name", "")).rsplit(".", 1)[-1] if kind_of(node) == "Call" else ""
 
 
 def bits_of(expression: Any) -> int:
-    """Bits of one number, by the type's name."""
+    """Return the bits of one number of an expression, from the name of its dtype."""
     found = re.search(r"\d+", dtype_of_node(expression))
     return int(found[0]) if found else 8
 
 
 def is_vector(expression: Any) -> bool:
-    """Whether an expression has several lanes."""
+    """Return whether an expression has several lanes."""
     return re.search(r"x\d+$", dtype_of_node(expression)) is not None
 
 
 def in_order(parts: list[Any], tir: Any) -> Any:
-    """Statements one after the other; TVM has no sequence of one."""
+    """Return the statements in a sequence; a single one as it is, as TVM has no sequence of one."""
     return tir.SeqStmt(parts) if len(parts) > 1 else parts[0]
 
 

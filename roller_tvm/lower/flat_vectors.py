@@ -1,4 +1,4 @@
-"""Neighbours computed one by one, as one vector: expressions of either TVM line's flattened functions."""
+"""Turning the computation of neighbours, one by one, into one vector: expressions of flattened functions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .dialect import Dialect
 from .flat_loops import CHOICE, Sum, access_of, called, is_load, is_vector, kind_of, number_of, parts_of, sum_of
 from .strided import Strided
 
-#: Calls that do to each lane what they do to one number.
+#: Calls that treat each lane as a number on its own.
 _LANE_BY_LANE = (
     "call_llvm_pure_intrin", "reinterpret", "shift_left", "shift_right", "bitwise_and", "bitwise_or", "bitwise_xor",
     "bitwise_not", "fabs", "isnan", "likely", "floor", "ceil", "trunc", "nearbyint", "sqrt",
@@ -20,29 +20,29 @@ _LANE_BY_LANE = (
 
 
 class Scalar(Exception):
-    """An expression that is no vector's: elements at no equal distances, a function that is called."""
+    """Raised for an expression that cannot be a vector: elements at unequal distances, a function that is called."""
 
 
 @dataclass(frozen=True)
 class Vectors:
-    """Expressions of a lane's number, as vectors of all lanes.
+    """Turns expressions of a lane's number into vectors of all lanes.
 
     Parameters
     ----------
     lane : Var
     lanes : int
-        At least 2.
+        Number of lanes, at least 2.
     dialect : Dialect
     named : mapping
-        What the names stand for that are bound outside, by their hash.
+        Values of the names bound outside, by the hash of their variable.
     valid : int
-        Of elements whose place depends on one of the variables `beyond`, so many are in memory; the lanes after them
-        get the last one. 0: all are.
+        Number of elements in memory, for elements whose place depends on one of the variables `beyond`; the lanes
+        after them get the last one. 0: all are in memory.
     known : mapping
-        Numbers of variables (by hash) by which conditions are judged; what is made holds wherever these conditions
-        are so.
+        Values of variables (by hash) for judging conditions. The vectors are right wherever these conditions have
+        the same outcome.
     within : tuple of (int, int)
-        The first lane of which something comes, and the one after the last: of others nothing may be read.
+        First lane whose result is used, and one after the last; nothing may be read in other lanes.
     """
 
     lane: Any
@@ -58,11 +58,11 @@ class Vectors:
     def all_of(
         self, valid: int = 0, beyond: frozenset[int] = frozenset(), known: Mapping[int, int] | None = None
     ) -> Vectors:
-        """For another expression; see `valid` and `known`."""
+        """Return a copy for another expression; see `valid` and `known`."""
         return replace(self, valid=valid, beyond=beyond, known=known or {}, _bound={})
 
     def store(self, store: Any) -> Any:
-        """All lanes stored at once.
+        """Return a statement that stores all lanes at once.
 
         Raises
         ------
@@ -74,7 +74,7 @@ class Vectors:
         return tir.BufferStore(store.buffer, self._whole(store.value), [index])
 
     def value(self, node: Any) -> Any:
-        """An expression: a vector where it differs between lanes, else as it is.
+        """Return an expression: a vector if it differs between lanes, else unchanged.
 
         Raises
         ------
@@ -105,7 +105,7 @@ class Vectors:
         raise Scalar
 
     def _selected(self, node: Any) -> Any:
-        """One of two: which one is the same for all lanes, or known of each of them, or both are computed."""
+        """Return a choice: one for all lanes, one known lane by lane, or both values computed and selected."""
         condition, chosen, other = node.args
         if not self._differs(condition):
             return self.dialect.call(self._dtype(node), node.op, [condition, *map(self._whole, (chosen, other))])
@@ -126,7 +126,7 @@ class Vectors:
         return self.dialect.call(self._dtype(node), node.op, [self.dialect.tir.all(*alike), value, self._whole(other)])
 
     def _joined(self, node: Any, value: Any, lanes: tuple[int, int], guarded: bool) -> Any:
-        """One choice in these lanes, the other in the rest: of each nothing is read, or divided, in other lanes."""
+        """Return one choice in `lanes`, the other in the rest; neither reads or divides in the lanes of the other."""
         _, chosen, other = node.args
         (first, last), (begin, end) = lanes, self.within or (0, self.lanes)
         plain = not any(is_load(part) or kind_of(part) == "Call" for part in parts_of(other))
@@ -137,13 +137,13 @@ class Vectors:
         return tir.Shuffle([value, rest._whole(other)], [tir.const(n, "int32") for n in places])
 
     def differing(self, condition: Any) -> list[Sum] | None:
-        """What is below 0 where a condition holds, of each part of it that differs between lanes; None: not known."""
+        """Return, for each part of a condition that differs between lanes, the sum that is below 0; None if unknown."""
         checks = [check for check in conjuncts(condition) if self._differs(check)]
         sums = [below_zero(check, self.named, self.lane) for check in checks]
         return None if None in sums else [below for below in sums if below is not None]
 
     def _both(self, node: Any) -> Any:
-        """Both computed: where neither reads what the condition does not, or divides whole numbers."""
+        """Return a selection of two computed values; refuses values that read more than the condition, or divide."""
         condition, *choices = node.args
         read = [self._element(load) for load in _always_read(condition)]
         within = [part for choice in choices for part in parts_of(choice)]
@@ -154,7 +154,7 @@ class Vectors:
         return self.dialect.tir.Select(*(self._whole(part) for part in node.args))
 
     def _element(self, load: Any) -> tuple[Any, ...] | None:
-        """The same for loads of the same element; None where that cannot be told."""
+        """Return a key that is equal for loads of the same element; None if that is unknown."""
         buffer, indices = access_of(load)
         at = sum_of(indices[0], self.named, {hash(self.lane)}) if len(indices) == 1 else None
         if at is None:
@@ -170,7 +170,7 @@ class Vectors:
         return self.dialect.tir.Let(named, value, self._whole(node.body))
 
     def _whole(self, node: Any) -> Any:
-        """An expression as a vector."""
+        """Return an expression as a vector, broadcast if it is the same in all lanes."""
         return self._wide(self.value(node))
 
     def _differs(self, node: Any) -> bool:
@@ -181,11 +181,11 @@ class Vectors:
         return f"{self.dialect.truth if dtype == 'bool' else dtype}x{self.lanes}"
 
     def _wide(self, value: Any) -> Any:
-        """A vector."""
+        """Return a value as a vector, broadcast if it is a scalar."""
         return value if is_vector(value) else self.dialect.tir.Broadcast(value, self.lanes)
 
     def _loaded(self, buffer: Any, indices: list[Any]) -> Any:
-        """Elements at equal distances, as far as they are in memory."""
+        """Return a load of elements at equal distances, restricted to those in memory."""
         tir, at = self.dialect.tir, self._place(indices)
         first, last = self.within or (0, self.lanes)
         if self.valid and at.variables() & self.beyond:
@@ -195,21 +195,21 @@ class Vectors:
         )
 
     def _place(self, indices: list[Any]) -> Sum:
-        """Where an element is that differs between lanes."""
+        """Return the place of an element; raises `Scalar` unless it moves with the lane."""
         at = sum_of(indices[0], self.named, {hash(self.lane)}) if len(indices) == 1 else None
         if at is None or not at.of(self.lane):
             raise Scalar
         return at
 
     def _ramp(self, at: Sum, offset: int, step: int, lanes: int) -> Any:
-        """Indices of so many elements, the first of which is so far from lane 0's."""
+        """Return the indices of `lanes` elements at distance `step`; the first is `offset` elements after lane 0's."""
         tir = self.dialect.tir
         begin = at.without(self.lane).plus(Sum(offset)).expression(tir)
         return tir.Ramp(begin, tir.const(step, dtype_of_node(begin)), lanes) if lanes > 1 else begin
 
 
 def held(sums: Iterable[Sum], lane: Any, lanes: int, known: Mapping[int, int]) -> tuple[int, int] | None:
-    """The first lane in which all of the sums are below 0, and the one after the last; None where that is not known."""
+    """Return the first lane in which all sums are below 0, and one after the last; None if a variable is unknown."""
     first, last = 0, lanes
     for below in sums:
         step, number = below.of(lane), below.number
@@ -228,7 +228,7 @@ def held(sums: Iterable[Sum], lane: Any, lanes: int, known: Mapping[int, int]) -
 
 
 def _always_read(value: Any) -> Iterator[Any]:
-    """What is read whatever is chosen in an expression."""
+    """Yield the loads that happen whatever an expression chooses."""
     if is_load(value):
         yield value
         return
@@ -242,7 +242,7 @@ def _always_read(value: Any) -> Iterator[Any]:
 
 
 def divides(value: Any) -> bool:
-    """Whether whole numbers are divided, addresses left out: what is in a lane of which nothing comes may be 0."""
+    """Return whether a value divides integers, addresses aside: in an unused lane the divisor may be 0."""
     if is_load(value):
         return False
     kind = kind_of(value)
@@ -254,5 +254,5 @@ def divides(value: Any) -> bool:
 
 
 def _named(call: Any) -> int:
-    """Arguments of a call of LLVM's that are no operands: its name, and on TVM 0.17 how many operands there are."""
+    """Return how many arguments of an LLVM call are no operands: its name and, on TVM 0.17, the number of operands."""
     return 2 if dtype_of_node(call.args[1]) == "uint32" and number_of(call.args[1]) == len(call.args) - 2 else 1

@@ -38,7 +38,7 @@ from .tensor_steps import Pipeline
 
 
 def begin(expression: TensorExpression, program: RProgram) -> tuple[list[Step], Stage, Stage, str]:
-    """Inline what is inlined; give the anchor a stage of its own where it would be the output itself."""
+    """Return the first steps (inlining), anchor, output, and the anchor's stage: a separate one if it is the output."""
     steps: list[Step] = [Inline(name) for name in program.inlined]
     anchor, output = expression.stage(program.anchor), expression.stage(program.output)
     inner = program.anchor
@@ -49,7 +49,7 @@ def begin(expression: TensorExpression, program: RProgram) -> tuple[list[Step], 
 
 
 def lower_tiled(expression: TensorExpression, program: RProgram) -> list[Step]:
-    """Recipe gpu.tiled."""
+    """Return the steps of recipe gpu.tiled."""
     steps, anchor, output, inner = begin(expression, program)
     geometry = Geometry.of(expression, program.anchor, program.inlined, program.output)
     block, thread = program.tile("shared"), program.tile("register")
@@ -108,7 +108,7 @@ def lower_tiled(expression: TensorExpression, program: RProgram) -> list[Step]:
 
 
 def fetch(staged: str, dims: tuple[str, ...], threads: int, vector: int) -> list[Step]:
-    """Cooperative fetch: all threads of the block move the tile, `vector` elements each at a time."""
+    """Return the steps of a cooperative fetch: all threads copy the block's tile, `vector` elements each at a time."""
     whole = dims[0]
     steps: list[Step] = []
     if len(dims) > 1:
@@ -122,7 +122,7 @@ def fetch(staged: str, dims: tuple[str, ...], threads: int, vector: int) -> list
 
 
 def lower_direct(expression: TensorExpression, program: RProgram) -> list[Step]:
-    """Recipe gpu.direct."""
+    """Return the steps of recipe gpu.direct."""
     steps, anchor, output, inner = begin(expression, program)
     out = output.name
     opened, loops = open_parts(out, output.spatial)
@@ -147,7 +147,7 @@ def lower_direct(expression: TensorExpression, program: RProgram) -> list[Step]:
 
 
 def lower_reduce(expression: TensorExpression, program: RProgram) -> list[Step]:
-    """Recipe gpu.reduce."""
+    """Return the steps of recipe gpu.reduce."""
     steps: list[Step] = [Inline(name) for name in program.inlined]
     anchor, output = expression.stage(program.anchor), expression.stage(program.output)
     out, inner, lanes, rows = output.name, anchor.name, program.choice("lanes"), program.choice("rows", 1)
@@ -171,7 +171,7 @@ def lower_reduce(expression: TensorExpression, program: RProgram) -> list[Step]:
 
 
 def fuse(steps: list[Step], stage: str, loops: Sequence[str], name: str) -> str:
-    """Fuse several loops (a single one keeps its name)."""
+    """Append a step that fuses the loops and return the new loop; a single loop keeps its name."""
     if len(loops) == 1:
         return loops[0]
     steps.append(Fuse(stage, tuple(loops), name))

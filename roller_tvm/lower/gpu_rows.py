@@ -19,9 +19,9 @@ from .steps import Bind, CacheRead, ComputeAt, Inline, Split, Step, Vectorize
 
 
 def long_loops(axes: Sequence[Axis]) -> list[str]:
-    """The source's loops that the axes are made of, without those of one iteration at either end.
+    """Return the source's loops of these axes, without loops of one iteration at either end.
 
-    TVM finds regions through fused loops less well where one of them does nothing.
+    TVM finds regions through fused loops less well if one of them has a single iteration.
 
     Examples
     --------
@@ -34,13 +34,13 @@ def long_loops(axes: Sequence[Axis]) -> list[str]:
 
 
 def lower_rows(expression: TensorExpression, program: RProgram) -> list[Step]:
-    """Recipe gpu.rows."""
+    """Return the steps of recipe gpu.rows."""
     steps: list[Step] = [Inline(name) for name in program.inlined]
     output, shared = expression.stage(program.output), program.choice("row_axes")
     out, lanes, vector = output.name, program.choice("lanes"), program.choice("vector")
 
     def walk(stage: str, loops: Sequence[str], width: int) -> None:
-        """A row dealt out to the lanes."""
+        """Append steps that deal a row out to the lanes."""
         whole = fuse(steps, stage, loops, "columns")
         if width > 1:
             steps.append(Split(stage, whole, (lanes, width), ("serial", "lane", "element")))

@@ -16,13 +16,13 @@ from .gpu import fuse
 from .steps import Bind, CacheRead, ComputeAt, Fuse, Inline, Reorder, Split, Step, StorageAlign, Unroll, Vectorize
 from .tensor_steps import Fragment, Matrices, Pipeline, StoreAt, StoreVector, Tensorize, Tile, UnrollCompiled
 
-#: Short names of types in TVM's intrinsics.
+#: Short names of dtypes in TVM's intrinsics.
 _SHORT = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "int8": "i8", "int32": "i32"}
 _LANES = 32
 
 
 def lower_tensor(expression: TensorExpression, program: RProgram) -> list[Step]:
-    """Recipe gpu.tensor."""
+    """Return the steps of recipe gpu.tensor."""
     stage = expression.stage(program.anchor)
     roles = matrix_roles(stage)
     if isinstance(roles, str):
@@ -86,7 +86,7 @@ def lower_tensor(expression: TensorExpression, program: RProgram) -> list[Step]:
 
 
 def _stage(tensor: str, name: str, scope: str, row: int, size: int, warps: int, vector: int) -> list[Step]:
-    """A tile of a matrix into shared memory: rows padded, so that eight of them start in different banks."""
+    """Return the steps that copy a matrix tile to shared memory; padding starts eight rows in different banks."""
     staged = f"{tensor}.shared"
     steps: list[Step] = [CacheRead(f"{tensor}.matrix", scope, (name,), staged), ComputeAt(staged, name, "k.0")]
     steps.append(StorageAlign(staged, "d1", row + PADDING_BYTES // size, 0))
@@ -99,7 +99,7 @@ def _stage(tensor: str, name: str, scope: str, row: int, size: int, warps: int, 
 
 
 def _store(out: str) -> list[Step]:
-    """Each lane stores its elements: eight rows a time, four lanes a row, pairs of columns."""
+    """Return the steps by which each lane stores its elements: eight rows at a time, four lanes a row, column pairs."""
     return [
         Split(out, "m", (2, 8), ("m.f", "m.half", "m.row")),
         Split(out, "n", (2, 4, 2), ("n.f", "n.half", "n.lane", "n.pair")),

@@ -17,7 +17,7 @@ from .steps import Bind, CacheRead, ComputeAt, Inline, Reorder, Split, Step, Sto
 
 
 def lower_transpose(expression: TensorExpression, program: RProgram) -> list[Step]:
-    """Recipe gpu.transpose."""
+    """Return the steps of recipe gpu.transpose."""
     steps: list[Step] = [Inline(name) for name in program.inlined]
     geometry = Geometry.of(expression, program.anchor, program.inlined, program.output)
     shared, output, threads = program.tile("shared"), expression.stage(program.output), program.choice("threads")

@@ -17,7 +17,7 @@ from .steps import Bind, CacheRead, ComputeAt, Reorder, Split, Step, Unroll
 
 
 def lower_unrolled(expression: TensorExpression, program: RProgram) -> list[Step]:
-    """Recipe gpu.unrolled."""
+    """Return the steps of recipe gpu.unrolled."""
     steps, anchor, output, inner = begin(expression, program)
     geometry = Geometry.of(expression, program.anchor, program.inlined, program.output)
     own, out = own_tile(geometry), output.name

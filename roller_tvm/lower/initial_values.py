@@ -1,7 +1,7 @@
-"""Sums that are set to their initial value in a loop's first trip, behind a check: set before the loop instead.
+"""Initial values of sums: set before the loop instead of behind a check in its first trip.
 
-TVM takes a reduction apart from its initial value only where it can tell which loops count what. Where it cannot, of
-lanes that do not all have the same number of terms for instance, what is left checks in every trip, lane by lane.
+TVM separates a reduction from its initial value only if it knows the count of each loop. It does not for lanes with
+different numbers of terms, for instance; the loop then checks in every trip, lane by lane.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from .flat_loops import (
 
 
 def with_initial_values_first(body: Any, dialect: Dialect) -> Any | None:
-    """A flattened statement whose loops only compute what they can set before; None where there is no such loop.
+    """Return a flattened statement that sets initial values before its loops; None if no loop sets one.
 
     ``for k: for n: if k == 0: C[n] = 0; C[n] += A[k, n]`` becomes ``for n: C[n] = 0; for k: for n: C[n] += A[k, n]``.
-    Names in the loop are then bound twice: TVM's ``ConvertSSA`` has to come before anything that goes by names.
+    It binds the names in the loop twice: run TVM's ``ConvertSSA`` before anything that goes by names.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def with_initial_values_first(body: Any, dialect: Dialect) -> Any | None:
 
 
 def _depends_on_itself(body: Any, memory: Memory) -> bool:
-    """Whether where, or whether, something is stored depends on memory that is stored to, or a name does."""
+    """Return whether a store's place, its condition or a name depends on memory that the body stores to."""
     every = list(statements(body))
     written = {memory.of(node.buffer) for node in every if kind_of(node) == "BufferStore"}
 
@@ -81,7 +81,7 @@ def _depends_on_itself(body: Any, memory: Memory) -> bool:
 
 @dataclass(frozen=True)
 class _Parts:
-    """What is set first, what every trip computes, and the loops whose first trip it is (variables by hash)."""
+    """Initial stores, the body of every trip, and the loops (variables by hash) whose first trip made the stores."""
 
     first: Any
     rest: Any
@@ -90,14 +90,14 @@ class _Parts:
 
 @dataclass(frozen=True)
 class _Apart:
-    """The body of a loop, taken apart into what its first trip sets and what every trip computes.
+    """Separates the body of a loop into the initial stores of its first trip and the work of every trip.
 
     Parameters
     ----------
     counter : Var
         The loop's variable.
     named : mapping
-        What names stand for.
+        Values of the names.
     memory : Memory
     dialect : Dialect
     """
@@ -108,13 +108,13 @@ class _Apart:
     dialect: Dialect
 
     def of(self, statement: Any, inside: dict[int, int]) -> _Parts | None:
-        """Both parts, in the same loops and behind the same checks; None where they may not be done one by one.
+        """Return both parts, in the same loops and behind the same checks; None if they cannot be separated.
 
         Parameters
         ----------
         statement : Stmt
         inside : dict
-            Variables (by hash) of the loops around it, up to the one that is taken apart, and their extents.
+            Variables (by hash) of the loops around it, up to the separated one, and their extents.
         """
         kind, tir = kind_of(statement), self.dialect.tir
         if kind == "For":
@@ -154,9 +154,9 @@ class _Apart:
         return _Parts(in_order([*names, part.then_case], tir), in_order([*names, *after], tir), counters)
 
     def _sets(self, check: Any, rest: list[Any], inside: dict[int, int]) -> frozenset[int] | None:
-        """The loops in whose first trip alone a statement sets what only the rest sees, if it does.
+        """Return the loops in whose first trip `check` sets a value that only `rest` reads; None if it does not.
 
-        The loop that is taken apart is among them.
+        The separated loop is among them.
         """
         if kind_of(check) != "IfThenElse" or check.else_case is not None or kind_of(check.then_case) != "BufferStore":
             return None
@@ -181,7 +181,7 @@ class _Apart:
 
 
 def _first_trips(condition: Any) -> frozenset[int] | None:
-    """Variables (by hash) that are 0 where a condition holds, if it is no more than that."""
+    """Return the loop variables (by hash) that `condition` compares with 0; None if it checks anything else."""
     if kind_of(condition) == "And":
         both = _first_trips(condition.a), _first_trips(condition.b)
         return None if both[0] is None or both[1] is None else both[0] | both[1]
@@ -191,7 +191,7 @@ def _first_trips(condition: Any) -> frozenset[int] | None:
 
 
 def _apart_from_one_another(place: Sum, loops: Mapping[int, int]) -> bool:
-    """Whether every trip of these loops (variable by hash -> extent) has a place of its own.
+    """Return whether every trip of these loops (variable by hash -> extent) has a different place.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Loops that a stage starts with: source axes, fused or split into the axes that the expression names."""
+"""The loops that a stage starts with: the source's axes, fused or split into the axes of the expression."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from .steps import Fuse, Split, Step
 
 
 def open_parts(stage: str, axes: Sequence[Axis]) -> tuple[list[Step], list[str]]:
-    """Make the axes of the expression from the loops of the source: fuse them, split them into their parts.
+    """Return the steps that make the expression's axes from the source's loops: fusions and splits into parts.
 
     Parameters
     ----------
     stage : str
-        The stage whose loops they are.
+        Name of the stage that has the loops.
     axes : sequence of Axis
         Parts of one source axis stand next to each other, largest stride first.
 
@@ -48,7 +48,7 @@ def open_parts(stage: str, axes: Sequence[Axis]) -> tuple[list[Step], list[str]]
 
 
 def source_loops(axes: Sequence[Axis]) -> list[str]:
-    """The loops of the source that the axes are made of, in order.
+    """Return the loops of the source that the axes are made of, in order.
 
     Examples
     --------

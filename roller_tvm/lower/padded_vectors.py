@@ -1,8 +1,7 @@
-"""Vectors that reach into padding: what TVM chooses lane by lane is known of each tile. Either TVM line's functions.
+"""Vectors that reach into padding: choices of each lane become known for each tile. For either TVM line's functions.
 
-TVM takes a vector apart some lanes of which are padding: a loop over its lanes, with a choice in each. Of the tiles
-along an axis only the first ones and the last ones reach into padding, with lanes that are known: those are computed
-apart from the rest.
+TVM splits a vector with lanes in the padding into a loop over its lanes, with a choice in each. Of the tiles along an
+axis only the first and the last reach into padding, with known lanes. Those are computed apart from the rest.
 """
 
 from __future__ import annotations
@@ -30,22 +29,22 @@ from .flat_vectors import Scalar, held
 from .peeled import in_parts, runs
 from .scalar_lanes import Lanes, lanes_of
 
-#: Kinds of tiles along an axis: more would be as many copies of the code.
+#: Most kinds of tiles along an axis; each kind is a copy of the code.
 KINDS = 5
-#: Tiles along an axis that are looked at.
+#: Most tiles along an axis to look at.
 TRIPS = 1 << 14
 
 
 @dataclass
 class Row:
-    """Tiles along an axis: the loop over them, and vectors in it of which some lanes may be padding.
+    """Tiles along an axis: the loop over them, and its vectors with lanes that may be padding.
 
     Parameters
     ----------
     home : For
     vectors : list of Lanes
     made : dict
-        What each is in a kind of tiles, by the variable of its loop over lanes and the first trip of the kind.
+        (variable of the loop over lanes, first trip of a kind of tiles) -> the vector's store in that kind.
     """
 
     home: Any
@@ -53,12 +52,12 @@ class Row:
     made: dict[tuple[int, int], Any] = field(default_factory=dict)
 
     def known(self, trip: int) -> dict[int, int]:
-        """What is known in one trip of the loop."""
+        """Return the loop's variable (by hash) with its value in one trip."""
         return {hash(self.home.loop_var): trip}
 
     @cached_property
     def kinds(self) -> list[tuple[int, int]]:
-        """Tiles alike, one after the other: the trip of the first, and the one after that of the last."""
+        """Kinds of tiles in order: the trip of the first tile, and one after that of the last."""
         sums = [(ls, ls.vectors.differing(part)) for ls in self.vectors for part in _conditions(ls)]
         return runs([
             [None if of is None else held(of, ls.loop.loop_var, ls.lanes, known) for ls, of in sums]
@@ -66,7 +65,7 @@ class Row:
         ])  # fmt: skip
 
     def computes(self) -> bool:
-        """Whether all of it can be said in vectors, of not too many kinds of tiles."""
+        """Return whether all kinds of tiles can be computed in vectors, and there are at most `KINDS`."""
         if len(self.kinds) > KINDS:
             return False
         for (first, _), lanes in product(self.kinds, self.vectors):
@@ -77,9 +76,9 @@ class Row:
 
 
 def with_padded_vectors(body: Any, dialect: Dialect) -> Any | None:
-    """A flattened statement that computes vectors whose lanes TVM tells apart by choices; None where there are none.
+    """Return a flattened statement with whole vectors where TVM chose lane by lane; None if there are none.
 
-    What is in a loop over tiles stands there as often as there are kinds of tiles, for TVM's ``ConvertSSA``.
+    The body of a loop over tiles occurs once per kind of tiles: run TVM's ``ConvertSSA`` afterwards.
 
     Parameters
     ----------
@@ -100,7 +99,7 @@ def with_padded_vectors(body: Any, dialect: Dialect) -> Any | None:
 
 
 def _found(body: Any, dialect: Dialect) -> tuple[dict[int, Any], dict[int, Row]]:
-    """Vectors, as they are stored, in which every choice is known, and loops whose trips tell, by their variables."""
+    """Return stores of vectors with all choices known, and loops whose trip decides them; both by loop variable."""
     memory, named = Memory.of_body(body), names_of(body)
     alone: dict[int, Any] = {}
     rows: dict[int, Row] = {}
@@ -128,7 +127,7 @@ def _found(body: Any, dialect: Dialect) -> tuple[dict[int, Any], dict[int, Row]]
 
 
 def _home(lanes: Lanes, loops: tuple[Any, ...]) -> Any | None:
-    """The serial loop whose trips tell which lanes are padding; None where it is not one alone."""
+    """Return the one serial loop that decides which lanes are padding; None if several do."""
     unknown: set[int] = set()
     for condition in _conditions(lanes):
         if (sums := lanes.vectors.differing(condition)) is None:
@@ -143,17 +142,17 @@ def _home(lanes: Lanes, loops: tuple[Any, ...]) -> Any | None:
 
 
 def _inside(home: Any) -> set[int]:
-    """Variables of the loops within one."""
+    """Return the variables of the loops inside one."""
     return {hash(node.loop_var) for node in statements(home.body) if kind_of(node) == "For"}
 
 
 def _conditions(lanes: Lanes) -> Iterator[Any]:
-    """Conditions of the choices within what is stored."""
+    """Yield the conditions of the choices in a stored value."""
     return (part.args[0] for part in parts_of(lanes.store.value) if called(part) == CHOICE)
 
 
 def _computed(lanes: Lanes, known: Mapping[int, int]) -> Any | None:
-    """All lanes stored at once; None where that cannot be said."""
+    """Return a store of all lanes at once; None if they are no vector."""
     try:
         return lanes.vectors.all_of(known=known).store(lanes.store)
     except Scalar:
@@ -161,7 +160,7 @@ def _computed(lanes: Lanes, known: Mapping[int, int]) -> Any | None:
 
 
 def _in_kinds(loop: Any, row: Row, dialect: Dialect) -> Any:
-    """The loop over the tiles of a row, one after the other for each kind of them."""
+    """Return the loop over the tiles of a row, split into one loop per kind of tiles."""
 
     def of_trip(trip: int) -> Any:
         return dialect.with_loops(loop.body, lambda lane: row.made.get((hash(lane.loop_var), trip)))

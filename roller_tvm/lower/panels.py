@@ -1,4 +1,4 @@
-"""What a flattened function reads in panels, and statements that ask for the next: either TVM line's functions."""
+"""Panels of operands that a flattened function reads, and prefetches of the next ones; for either TVM line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .flat_loops import PARALLEL, Sum, access_of, kind_of, loads_of, names_of, n
 from .prefetch import Around, next_panel
 
 _BITS_OF_A_BYTE = 8
-#: Of LLVM's prefetch: for reading, kept in the second level of cache, data.
+#: Arguments of LLVM's prefetch: for reading, kept in the second level of cache, data.
 _READ, _SECOND_LEVEL, _DATA = 0, 2, 1
 
 
@@ -26,9 +26,9 @@ class Reads:
     start : Sum
         Index of the first element.
     width : int
-        Elements.
+        Number of elements.
     loops : tuple of For
-        Around it, outermost first.
+        Loops around the reads, outermost first.
     """
 
     buffer: Any
@@ -38,7 +38,7 @@ class Reads:
 
 
 def vector_reads(body: Any) -> Iterator[Reads]:
-    """What the innermost loops of a flattened function read in whole vectors, a tensor at a time.
+    """Yield the whole vectors that the innermost loops of a flattened function read, one tensor at a time.
 
     Parameters
     ----------
@@ -71,13 +71,13 @@ def vector_reads(body: Any) -> Iterator[Reads]:
 
 
 def asked_ahead(func: Any, left_out: Collection[int], tir: Any, intrinsic: Any) -> dict[int, list[Any]]:
-    """Statements that ask for panels ahead of time, for the innermost loops of a flattened function.
+    """Return statements that prefetch panels, for the innermost loops of a flattened function.
 
     Parameters
     ----------
     func : tvm.tir.PrimFunc or tvm.tirx.PrimFunc
     left_out : collection of int
-        Buffers (by hash) that are not asked for: those that the function writes.
+        Buffers (by hash) not to prefetch: those that the function writes.
     tir : module
         ``tvm.tir`` or ``tvm.tirx``.
     intrinsic : function of (address, int, int, int)
@@ -113,7 +113,7 @@ def asked_ahead(func: Any, left_out: Collection[int], tir: Any, intrinsic: Any) 
 
 
 def asking(loop: Any, asked: Mapping[int, list[Any]], tir: Any) -> Any | None:
-    """The loop with what `asked_ahead` found for it; None where that is nothing."""
+    """Return the loop with the prefetches that `asked_ahead` found for it; None if there are none."""
     asks = asked.get(hash(loop.loop_var))
     return None if asks is None else with_body(loop, tir.SeqStmt([*asks, loop.body]), tir)
 
@@ -125,6 +125,6 @@ def _element_bytes(buffer: Any) -> int:
 
 
 def _threads(func: Any) -> int:
-    """Threads that share out a function's parallel loops: as its target says, or as many as there are CPUs."""
+    """Return the threads that share a function's parallel loops: its target's num-cores, else the number of CPUs."""
     target = (func.attrs or {}).get("target")
     return int((target.attrs.get("num-cores") if target is not None else 0) or os.cpu_count() or 1)

@@ -1,4 +1,4 @@
-"""Loops whose first and last trips alone choose padding: those are taken out. Either TVM line's flattened functions.
+"""Peeled loops: trips at the start and the end, the only ones that choose padding, become copies of their own.
 
 A choice between vectors is a branch, and LLVM carries vectors that fill no register over a branch element by element.
 """
@@ -25,14 +25,14 @@ from .flat_loops import (
     with_body,
 )
 
-#: Choices in all the copies of a loop's body, beyond which LLVM takes long.
+#: Most choices in all copies of a loop's body; with more LLVM takes long.
 CHOICES = 1500
 
 
 def with_peeled_loops(body: Any, dialect: Dialect) -> Any | None:
-    """A flattened statement in whose loops fewer vectors are chosen; None where there are none to choose.
+    """Return a flattened statement with fewer choices between vectors in its loops; None if none can be saved.
 
-    What is in such a loop stands there up to three times, for TVM's ``ConvertSSA``.
+    The body of such a loop occurs up to three times: run TVM's ``ConvertSSA`` afterwards.
 
     Parameters
     ----------
@@ -53,16 +53,16 @@ def with_peeled_loops(body: Any, dialect: Dialect) -> Any | None:
 
 
 def in_parts(loop: Any, kinds: list[tuple[int, int]], of_trip: Callable[[int], Any], dialect: Dialect) -> Any:
-    """A loop as a part for each kind of its trips, one after the other.
+    """Return a loop split into one part per kind of its trips, in order.
 
     Parameters
     ----------
     loop : For
-        From 0.
+        A loop that starts at 0.
     kinds : list of (int, int)
-        The first trip of each part, and the one after its last.
+        First trip of each part, and one after its last.
     of_trip : function of int -> Stmt
-        What the body is in the trips of the part that begins with this one.
+        First trip of a part -> the body in that part.
     dialect : Dialect
     """
     tir, dtype = dialect.tir, dtype_of_node(loop.loop_var)
@@ -78,7 +78,7 @@ def in_parts(loop: Any, kinds: list[tuple[int, int]], of_trip: Callable[[int], A
 
 
 def runs(of_trip: list[Any]) -> list[tuple[int, int]]:
-    """Trips of which the same is known, one after the other: the first, and the one after the last.
+    """Return runs of equal neighbours: the first trip of each run, and one after the last.
 
     Examples
     --------
@@ -90,7 +90,7 @@ def runs(of_trip: list[Any]) -> list[tuple[int, int]]:
 
 
 def _kinds(loop: Any, named: Mapping[int, Any]) -> list[tuple[int, int]] | None:
-    """Trips of a loop that choose the same; None where there is nothing to gain."""
+    """Return runs of trips that choose the same; None if splitting the loop gains nothing."""
     trips = number_of(loop.extent)
     if int(loop.kind) != SERIAL or number_of(loop.min) != 0 or not trips:
         return None
@@ -102,7 +102,7 @@ def _kinds(loop: Any, named: Mapping[int, Any]) -> list[tuple[int, int]] | None:
 
 
 def _choices(body: Any) -> Iterator[Any]:
-    """Choices between vectors."""
+    """Yield the choices between vectors."""
     for node in statements(body):
         for value in values_of(node):
             yield from (part for part in parts_of(value) if _chooses(part))
@@ -113,7 +113,7 @@ def _chooses(node: Any) -> bool:
 
 
 def _number(check: Any, loop: Any, named: Mapping[int, Any]) -> tuple[int, int] | None:
-    """What is below 0 where a condition holds: a number, and what each trip adds; None where it depends on more."""
+    """Return (offset, step) such that the condition is `offset + step * trip < 0`, or None."""
     below = below_zero(check, named, loop.loop_var)
     if below is None or not below.of(loop.loop_var) or not below.without(loop.loop_var).is_number:
         return None
@@ -121,7 +121,7 @@ def _number(check: Any, loop: Any, named: Mapping[int, Any]) -> tuple[int, int] 
 
 
 def _chosen(loop: Any, trip: int, named: Mapping[int, Any], dialect: Dialect) -> Any:
-    """The body of a loop, where choices are as in one trip."""
+    """Return the body of a loop with its choices made as in one trip."""
 
     def one(node: Any) -> Any | None:
         if not _chooses(node):

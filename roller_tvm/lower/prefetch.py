@@ -1,8 +1,8 @@
-"""Where a kernel should ask for its weights ahead of time, while it computes with those that it has.
+"""When and where a kernel should prefetch its weights, while it computes with those that it has.
 
-A network comes to each of its kernels with weights that are in no cache: other kernels' went through since. A kernel
-that reads them when it needs them waits for memory, then computes from its caches with memory idle. Its loops tell what
-it will read: a panel of weights, the same one for each row of register tiles, and then the next panel.
+When a network calls a kernel, its weights are in no cache: other kernels' weights have passed through since. A kernel
+that reads them when it needs them waits for memory, then computes from its caches while memory is idle. Its loops tell
+the next reads: a panel of weights, the same one for each row of register tiles, and then the next panel.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, prod
 
-#: Trips of a loop that a thread has in a row, from which on the panel that follows is likely its own.
+#: A thread's consecutive trips of a loop from which on the next panel is likely its own.
 SEVERAL = 4
 
 
@@ -23,9 +23,9 @@ class Around:
     ----------
     extent : int
     stride : int
-        Elements that the access moves by at each trip.
+        Elements by which the access moves at each trip.
     shared : bool
-        Its trips are of several threads.
+        True if several threads share the trips.
     """
 
     extent: int
@@ -35,16 +35,16 @@ class Around:
 
 @dataclass(frozen=True)
 class Ahead:
-    """What to ask for at each trip of the innermost loop.
+    """The prefetches of each trip of the innermost loop.
 
     Parameters
     ----------
     strides : tuple of int
-        Elements that it moves by at each trip of each loop, in place of the access's own.
+        Elements by which the prefetch moves at each trip of each loop.
     shift : int
-        Elements from where the access begins.
+        Elements from the start of the access to the start of the prefetch.
     lines : int
-        How many lines, one after the other.
+        Number of consecutive cache lines.
     """
 
     strides: tuple[int, ...]
@@ -53,7 +53,7 @@ class Ahead:
 
 
 def next_panel(loops: Sequence[Around], width: int, line: int, threads: int = 1) -> Ahead | None:
-    """The panel after the one that the inner loops go through, shared out over all the passes through this one.
+    """Return the prefetch of the next panel, spread over all the passes through the current one.
 
     Parameters
     ----------
@@ -64,13 +64,13 @@ def next_panel(loops: Sequence[Around], width: int, line: int, threads: int = 1)
     line : int
         Elements of a cache line.
     threads : int
-        A loop that they share out has the next panel at its next trip where each of them has several in a row.
+        Threads that share a loop. Its next trip has the next panel if each thread has several trips in a row.
 
     Returns
     -------
     Ahead or None
-        None where a panel is read once (it streams through: nothing is to be gained), where none follows, or where it
-        is not one piece of memory.
+        None if a panel is read only once (it streams through, so nothing can be gained), if none follows, or if it
+        is not contiguous in memory.
 
     Examples
     --------

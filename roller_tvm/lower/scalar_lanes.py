@@ -1,6 +1,6 @@
-"""Loops over the lanes of a vector that TVM has taken apart, of either TVM line's flattened functions.
+"""Loops over the lanes of a vector that TVM has split up, in flattened functions of either TVM line.
 
-TVM does so where a lane is checked: a store behind a condition, or a choice within what is stored.
+TVM does so if a lane is checked: a store behind a condition, or a choice within the stored value.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ from .flat_loops import (
 from .flat_vectors import Scalar, Vectors, divides
 from .strided import pieces
 
-#: Bits of the longest vector that a plan may have, four registers: a longer loop is none that TVM has taken apart.
+#: Bits of the longest vector in a plan, four registers: a longer loop is no split vector.
 LONGEST = 4 * 512
 
 
 @dataclass(frozen=True)
 class Lanes:
-    """A loop over the lanes of a vector that TVM has taken apart.
+    """A loop over the lanes of a vector that TVM has split up.
 
     Parameters
     ----------
     loop : For
     lanes : int
     place : Sum or None
-        Lane ``n`` is computed where ``n + place < 0``; None: always, as TVM found out later.
+        Lane ``n`` is computed if ``n + place < 0``; None: always, as TVM found out later.
     others : tuple of PrimExpr
-        Further conditions, which are the same for all lanes.
+        Further conditions, the same for all lanes.
     store : BufferStore
-        What is computed, names written out.
+        The lane's store, with names replaced by their values.
     at : Sum
-        Where it is stored ...
+        Index that it is stored at.
     memory : int
-        ... and in which memory.
+        Memory that it is stored in.
     vectors : Vectors
-        How that is said of all lanes.
+        Makes vectors of all lanes.
     """
 
     loop: Any
@@ -64,18 +64,19 @@ class Lanes:
     vectors: Vectors
 
     def left_at(self, place: int) -> int:
-        """Lanes to compute of a tile at this place, in which the number is left out."""
+        """Return the number of lanes to compute in a tile at this place (given without its constant)."""
         return self.lanes if self.place is None else max(0, min(self.lanes, -self.place.number - place))
 
     def computed(self, number: int, private: Container[int] = ()) -> Any:
-        """A statement that computes the first lanes, none of them checked.
+        """Return a statement that computes the first lanes, without checks.
 
         Parameters
         ----------
         number : int
+            Number of lanes.
         private : container of int
-            Memory (by hash) that nothing reads but these lanes: the others may be computed there as well, of which
-            nothing comes. A tile's sums are then the same vectors over the edge as elsewhere, and stay in registers.
+            Memory (by hash) that only these lanes read: the other lanes may be computed there too, as they are never
+            used. A tile's sums are then the same vectors at the edge as elsewhere, and stay in registers.
 
         Raises
         ------
@@ -95,7 +96,7 @@ class Lanes:
         return made
 
     def are_a_vector(self) -> bool:
-        """Whether all lanes can be computed as one."""
+        """Return whether all lanes can be computed as one vector."""
         try:
             self.computed(self.lanes)
         except Scalar:
@@ -103,7 +104,7 @@ class Lanes:
         return True
 
     def _in_pieces(self, number: int) -> Any:
-        """A statement for each vector of a power of two, and one for what is left."""
+        """Return a statement for each vector of a power of two lanes, and one for a single remaining lane."""
         dialect, lane = self.vectors.dialect, self.loop.loop_var
         stores: list[Any] = []
         for first, width in pieces(number):
@@ -117,7 +118,7 @@ class Lanes:
 
 
 def lanes_of(loop: Any, named: Mapping[int, Any], memory: Memory, dialect: Dialect) -> Lanes | None:
-    """A loop that computes independent neighbours one by one, checked or not; None if it is not that."""
+    """Return a loop that computes independent neighbours one by one, checked or not; None for any other loop."""
     number, variable = number_of(loop.extent), {hash(loop.loop_var)}
     nodes = [node for node in statements(loop.body) if kind_of(node) not in (*LETS, "SeqStmt")]
     if number_of(loop.min) != 0 or number is None or number < 2 or not nodes:

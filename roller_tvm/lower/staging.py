@@ -1,4 +1,4 @@
-"""Layout of staged tiles, as a plan's rTiles imply it."""
+"""Layout of staged tiles, from a plan's rTiles."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..plan.program import RProgram
 
 
 def storage_alignment(geometry: Geometry, program: RProgram) -> dict[str, list[tuple[int, int]]]:
-    """Stride alignments of each staged tensor of a plan (see ``storage.alignments``)."""
+    """Return the stride alignments of each staged tensor of a plan (see ``storage.alignments``)."""
     tile = program.tile("shared")
     block = tuple(tile[a] for a in geometry.axes)
     vectors = tuple(program.choices_of("vector").values())

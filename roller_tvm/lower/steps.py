@@ -2,8 +2,8 @@
 
 A step names a stage and its loops by *our* names, so the same list drives a ``te.Schedule``, an Ansor
 ``State`` and, on the Relax line, a TensorIR schedule. Loops of a stage start out under the names of its
-source axes (``Axis.part_of`` names the source where an axis is a part); a cache-read stage's loops are
-``d0, d1, ...``; a cache-write stage has the loops of the stage that it took over.
+source axes (``Axis.part_of`` names the source if an axis is a part). A cache-read stage's loops are
+``d0, d1, ...``; a cache-write stage takes over the loops of its source stage.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Step:
 
 
 class TensorIrStep(Step):
-    """Base of steps that TE schedule primitives and States have no word for (see ``tensor_steps``)."""
+    """Base of steps that TE schedule primitives and States cannot express (see ``tensor_steps``)."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class UnrollLimit(Step):
 
 @dataclass(frozen=True)
 class ComputeAt(Step):
-    """The stage is computed inside loop ``axis`` of ``target``."""
+    """Compute the stage inside loop ``axis`` of ``target``."""
 
     op: ClassVar[str] = "compute_at"
     target: str
@@ -129,9 +129,9 @@ class CacheRead(Step):
 
 @dataclass(frozen=True)
 class Pack(Step):
-    """Tensor ``stage``, a constant or a copy, is laid out in the order in which ``reader`` goes through it.
+    """Lay tensor ``stage``, a constant or a copy, out in the order in which ``reader`` goes through it.
 
-    A constant is laid out anew when the module is built.
+    A constant is laid out when the module is built.
 
     Dimension k of the new layout is a digit of length ``lengths[k]`` of the index along dimension ``dims[k]``;
     digits of one dimension stand in order, the most significant first.
@@ -150,7 +150,7 @@ class Pack(Step):
                              f"(got {self.lengths})")
 
     def digits(self) -> tuple[tuple[int, int, int], ...]:
-        """Of each new dimension: the old one, what its index is divided by, and the digit's length.
+        """Return (old dimension, divisor of its index, length of the digit) for each new dimension.
 
         Examples
         --------
@@ -207,7 +207,7 @@ def _show(value: Any) -> str:
 
 
 def step_from_json(data: Sequence[Any]) -> Step:
-    """The step that ``Step.to_json`` wrote; raises ``ValueError`` for an unknown step."""
+    """Return the step that ``Step.to_json`` wrote; raises ``ValueError`` for an unknown step."""
     op, *args = data
     if op not in STEPS:
         raise ValueError(f"unknown schedule step '{op}' (known: {', '.join(STEPS)})")
@@ -216,7 +216,7 @@ def step_from_json(data: Sequence[Any]) -> Step:
 
 
 def render(steps: Sequence[Step]) -> str:
-    """The list as text, one step a line.
+    """Return the steps as text, one per line.
 
     Examples
     --------

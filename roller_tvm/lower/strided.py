@@ -1,6 +1,6 @@
-"""Vectors of elements at equal distances: picked out of vectors of neighbours where they are near each other.
+"""Vectors of elements at equal distances: picked out of vectors of neighbours if the elements are near each other.
 
-TVM and LLVM put such a vector together element by element.
+TVM and LLVM assemble such a vector element by element.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class Strided:
     tir : module
         ``tvm.tir`` or ``tvm.tirx``.
     step : int
-        Elements from one lane's to the next one's.
+        Elements from one lane to the next.
     lanes : int
     within : tuple of (int, int)
-        The first lane that may be read, and the one after the last; those before and after get what is next to them.
+        First lane that may be read, and one after the last. Lanes outside get the value of the nearest inside.
     """
 
     tir: Any
@@ -36,14 +36,14 @@ class Strided:
     within: tuple[int, int]
 
     def vector(self, load: Callable[[int, int, int], Any]) -> Any:
-        """The lanes, where `load` makes a load of (elements from lane 0's, elements apart, number)."""
+        """Return the lanes; `load` makes a load of (elements from lane 0's, elements apart, number)."""
         near = 1 <= self.step <= NEAR
         if self.within[0] >= self.within[1]:  # nothing comes of any
             return self.tir.Broadcast(self.tir.const(0, dtype_of_node(load(0, 1, 1))), self.lanes)
         if self.within == (0, self.lanes) and (self.step == 1 or not near or self.lanes < SHORTEST):
             return load(0, self.step, self.lanes)
         first, last = self.within
-        # In vectors of neighbours, of which those between are left out; or in shorter ones, where they are far apart.
+        # In vectors of neighbours, leaving out those between; or in shorter vectors, if the elements are far apart.
         apart = 1 if near else self.step
         every = self.step // apart
         run = every * (last - first - 1) + 1
@@ -63,9 +63,9 @@ class Strided:
 
 
 def with_strided_vectors(body: Any, dialect: Dialect) -> Any | None:
-    """A flattened statement that loads vectors of neighbours where it loads every second, third or fourth element.
+    """Return a flattened statement that replaces loads of every second to fourth element by loads of neighbours.
 
-    None where it does not. What lies between two elements of a vector is in memory as they are.
+    None if it has none. The elements between two lanes are in memory as the lanes are.
 
     Parameters
     ----------
@@ -97,9 +97,9 @@ def with_strided_vectors(body: Any, dialect: Dialect) -> Any | None:
 
 
 def pieces(number: int) -> Iterator[tuple[int, int]]:
-    """Where the vectors begin that a number of lanes is taken apart into, and how long they are: powers of two.
+    """Yield begin and length of the vectors that make up a number of lanes; the lengths are powers of two.
 
-    LLVM takes others apart element by element.
+    LLVM takes vectors of other lengths apart element by element.
 
     Examples
     --------

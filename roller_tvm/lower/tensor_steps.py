@@ -1,7 +1,7 @@
-"""Steps that TensorIR alone can carry out: matrix products on tensor cores, pipelines of copies.
+"""Steps that only TensorIR can carry out: matrix products on tensor cores, pipelines of copies.
 
-A stage becomes a product of matrices (an implicit one, if it is a convolution), whose tiles are given to instructions
-of a whole warp. What such an instruction holds is spread over the registers of the warp: a *fragment*.
+A stage becomes a product of matrices (an implicit one, if it is a convolution); instructions of a whole warp compute
+its tiles. The operands of such an instruction are spread over the registers of the warp: *fragments*.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from .steps import STEPS, TensorIrStep
 
 @dataclass(frozen=True)
 class Matrices(TensorIrStep):
-    """``name`` = the product of matrices that ``stage`` is, in fragments; ``stage`` becomes the copy out of them.
+    """``name`` = the matrix product of ``stage``, in fragments; ``stage`` becomes the copy out of them.
 
     Loops of the product are ``b, m, n, k``: the stage's own loops of each kind, fused. ``left`` and ``right`` are the
-    tensors that it reads; as matrices they are the stages ``left.matrix`` and ``right.matrix``, with rows along m and
-    n, or along k where ``left_turned``, ``right_turned``. Each loop is padded to a multiple of ``multiples``.
+    tensors that it reads; as matrices they are the stages ``left.matrix`` and ``right.matrix``. Their rows run along m
+    and n, or along k if ``left_turned`` or ``right_turned``. Each loop is padded to a multiple of ``multiples``.
     """
 
     op: ClassVar[str] = "matrices"
@@ -41,7 +41,7 @@ class Matrices(TensorIrStep):
 
 @dataclass(frozen=True)
 class Tile(TensorIrStep):
-    """The loops from ``axis`` inwards become one block, ``name``, for an instruction to take over."""
+    """Make the loops from ``axis`` inwards one block, ``name``, for an instruction to take over."""
 
     op: ClassVar[str] = "tile"
     axis: str
@@ -50,7 +50,7 @@ class Tile(TensorIrStep):
 
 @dataclass(frozen=True)
 class Fragment(TensorIrStep):
-    """The stage's buffer is laid out as fragments of ``rows`` x ``columns``; ``intrinsic`` loads one of them."""
+    """Lay the stage's buffer out as fragments of ``rows`` x ``columns``; ``intrinsic`` loads one of them."""
 
     op: ClassVar[str] = "fragment"
     rows: int
@@ -60,7 +60,7 @@ class Fragment(TensorIrStep):
 
 @dataclass(frozen=True)
 class StoreAt(TensorIrStep):
-    """The stage, a copy out of ``target``, moves inside its loop ``axis``; ``output`` is computed as it is stored."""
+    """Move the stage, a copy out of ``target``, inside its loop ``axis``; ``output`` is computed as it is stored."""
 
     op: ClassVar[str] = "store_at"
     target: str
@@ -70,7 +70,7 @@ class StoreAt(TensorIrStep):
 
 @dataclass(frozen=True)
 class StoreVector(TensorIrStep):
-    """The elements of loop ``axis``, the innermost, are gathered in registers and stored by one instruction."""
+    """Gather the elements of loop ``axis``, the innermost, in registers and store them by one instruction."""
 
     op: ClassVar[str] = "store_vector"
     axis: str
@@ -78,7 +78,7 @@ class StoreVector(TensorIrStep):
 
 @dataclass(frozen=True)
 class Tensorize(TensorIrStep):
-    """Tiles ``tile`` of the stage are computed by ``compute``; ``init`` clears them before loop ``axis``."""
+    """Compute tiles ``tile`` of the stage by ``compute``; ``init`` clears them before loop ``axis``."""
 
     op: ClassVar[str] = "tensorize"
     axis: str
@@ -89,9 +89,9 @@ class Tensorize(TensorIrStep):
 
 @dataclass(frozen=True)
 class UnrollCompiled(TensorIrStep):
-    """Loop ``axis`` is left to the compiler of the kernel to unroll, which is told so, as the loops within it are.
+    """Leave loop ``axis``, and the loops within it, to the kernel's compiler to unroll.
 
-    Registers have no addresses: what a loop indexes lives in local memory, unless every turn is written out.
+    Registers have no addresses: an array indexed by a loop lives in local memory unless every trip is unrolled.
     """
 
     op: ClassVar[str] = "unroll_compiled"
@@ -100,9 +100,9 @@ class UnrollCompiled(TensorIrStep):
 
 @dataclass(frozen=True)
 class Pipeline(TensorIrStep):
-    """Copies in loop ``axis`` run ``stages - 1`` iterations ahead of what reads them, in as many buffers.
+    """Run copies in loop ``axis`` ``stages - 1`` iterations ahead of their readers, in as many buffers.
 
-    ``asynchronous`` copies go past the registers (cp.async); others are what a compiler makes of a load and a store.
+    ``asynchronous`` copies bypass the registers (cp.async); for others the compiler makes a load and a store.
     """
 
     op: ClassVar[str] = "pipeline"

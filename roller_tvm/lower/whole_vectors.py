@@ -1,4 +1,4 @@
-"""What keeps vectors whole that TVM takes apart, in order: over edges, into padding, behind choices, strided."""
+"""Rewritings that keep whole vectors which TVM would split, in order: edges, padding, choices, strides."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from .padded_vectors import with_padded_vectors
 from .peeled import with_peeled_loops
 from .strided import with_strided_vectors
 
-#: Functions of (flattened statement, dialect) -> statement, or None where there is nothing to do; names may stand
-#: twice in what they make.
+#: Functions of (flattened statement, dialect) -> statement, or None if there is nothing to do. Their results may bind
+#: a name twice.
 REWRITINGS = (with_whole_vectors, with_padded_vectors, with_peeled_loops, with_strided_vectors)

@@ -1,6 +1,6 @@
-"""Addresses of a warp's lanes, counted: sectors of a fetch or a store, bank conflicts of a read of shared memory.
+"""Counts over the addresses of a warp's lanes: sectors of a fetch or store, bank conflicts of shared memory reads.
 
-What lanes touch follows from a kernel's tiles alone, so it is enumerated for a few warps rather than estimated.
+The addresses follow from a kernel's tiles alone, so they are enumerated for a few warps instead of estimated.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ import numpy as np
 from .geometry import Operand
 from .kernel import StagedKernel
 
-#: Warps of a fetch that are looked at: the rest are like them.
+#: Number of a fetch's warps to look at; the others are like them.
 SAMPLES = 6
 
 
 @dataclass(frozen=True)
 class Fetch:
-    """One operand's copy into shared memory, one step of a block.
+    """The copy of one operand into shared memory in one step of a block.
 
     Parameters
     ----------
     rounds : int
         Copies of a thread, `vector` elements each.
     vectorised : bool
-        Whether a copy is one instruction, rather than one an element.
+        True if a copy is one instruction, False if it takes one per element.
     requested : float
-        Bytes of the sectors that all load instructions touch, each for itself.
+        Bytes of the sectors that the load instructions touch, counted for each instruction.
     moved : float
-        Bytes of the sectors that the elements of a warp's copies touch together.
+        Bytes of the sectors that the elements of a warp's copies touch, each sector counted once.
     conflicts : float
-        Cycles that a store of a warp into shared memory takes.
+        Cycles that a warp's store into shared memory takes.
     """
 
     rounds: int
@@ -44,7 +44,7 @@ class Fetch:
 
 
 def strides_of(shape: tuple[int, ...] | list[int]) -> list[int]:
-    """Row-major strides.
+    """Return the strides of a row-major tensor, in elements.
 
     Examples
     --------
@@ -59,7 +59,7 @@ def strides_of(shape: tuple[int, ...] | list[int]) -> list[int]:
 
 
 def memory_shape(kernel: StagedKernel, operand: Operand) -> tuple[int, ...]:
-    """The shape in which an operand lies in memory: that of its source where a prologue only shifts it (padding)."""
+    """Return an operand's shape in memory: its source's if a prologue only shifts it (padding), else its own."""
     if len(operand.sources) == 1:
         source = kernel.geometry.expression.tensors.get(operand.sources[0].tensor)
         if source is not None and len(source.shape) == len(operand.shape):
@@ -68,7 +68,7 @@ def memory_shape(kernel: StagedKernel, operand: Operand) -> tuple[int, ...]:
 
 
 def first_elements(kernel: StagedKernel, operand: Operand) -> int:
-    """Elements by which the padding shifts a tile against memory: negative offsets, in elements."""
+    """Return the offset, in elements, of a tile's start in memory: negative if the padding shifts it."""
     shape = memory_shape(kernel, operand)
     strides = strides_of(shape)
     offset = 0
@@ -79,7 +79,7 @@ def first_elements(kernel: StagedKernel, operand: Operand) -> int:
 
 
 def fetch(kernel: StagedKernel, number: int, warp: int, sector: int) -> Fetch:
-    """Count the copy of operand `number`, lanes taking neighbouring vectors of the tile in turn (remembered)."""
+    """Count the copy of operand `number` (cached): lanes take neighbouring vectors of the tile in turn."""
     known = kernel.geometry.counted
     key = ("fetch", number, kernel.boxes[number], kernel.vectors[number], kernel.padding[number], kernel.threads,
            warp, sector)  # fmt: skip
@@ -97,7 +97,7 @@ def _fetch(kernel: StagedKernel, number: int, warp: int, sector: int) -> Fetch:
     strides = strides_of(memory_shape(kernel, op))
     rows = strides_of([*box[:-1], box[-1] + kernel.padding[number]]) if box else []
     base = first_elements(kernel, op) % max(1, sector // op.element_bytes)
-    # Of each warp that is looked at, its first element; lanes beyond the block or the tile touch no other.
+    # First element of each sampled warp; lanes beyond the block or the tile touch no further elements.
     looked_at = [divmod(n, warps) for n in _spaced(rounds * warps)]
     firsts = [(round_ * threads + mine * warp) * vector for round_, mine in looked_at]
     firsts = [first for first in firsts if first + vector <= total]
@@ -133,19 +133,19 @@ def _fetch(kernel: StagedKernel, number: int, warp: int, sector: int) -> Fetch:
 
 
 def _spaced(count: int) -> list[int]:
-    """At most ``SAMPLES`` of so many, first and last among them."""
+    """Return at most ``SAMPLES`` of the numbers below `count`, evenly spaced, with the first and the last."""
     step = (count - 1) / (SAMPLES - 1)
     return sorted({*(int(n * step) for n in range(SAMPLES - 1)), count - 1})
 
 
 def _distinct(values: np.ndarray) -> np.ndarray:
-    """How many different numbers stand along the last axis."""
+    """Return the number of distinct values along the last axis."""
     ordered = np.sort(values, axis=-1)
     return (ordered[..., 1:] != ordered[..., :-1]).sum(axis=-1) + 1
 
 
 def _whole_vectors(box: tuple[int, ...], shape: tuple[int, ...], vector: int) -> bool:
-    """Whether every vector of a tile is one run, aligned in both memories."""
+    """Return whether every vector of a tile is contiguous and aligned in both memories."""
     run, row = 1, 1
     for extent, full in zip(reversed(box), reversed(shape), strict=True):
         run *= extent
@@ -156,7 +156,7 @@ def _whole_vectors(box: tuple[int, ...], shape: tuple[int, ...], vector: int) ->
 
 
 def bank_cycles(addresses: np.ndarray, banks: int) -> int:
-    """Cycles in which banks of a word each serve different words: the most that one bank has to."""
+    """Return the cycles in which all banks serve their distinct words: the most words of one bank."""
     words = set(addresses.tolist())
     counts: dict[int, int] = {}
     for word in words:
@@ -165,7 +165,7 @@ def bank_cycles(addresses: np.ndarray, banks: int) -> int:
 
 
 def lane_addresses(kernel: StagedKernel, steps: dict[int, int], count: int) -> np.ndarray:
-    """Addresses of the first `count` threads (last axis fastest), `steps` apart along each spatial axis."""
+    """Return the addresses of the first `count` threads (last axis fastest), `steps` apart along each spatial axis."""
     rest = np.arange(count)
     address = np.zeros(count, dtype=np.int64)
     for axis in reversed(kernel.geometry.spatial):
@@ -177,7 +177,7 @@ def lane_addresses(kernel: StagedKernel, steps: dict[int, int], count: int) -> n
 
 
 def read_cycles(kernel: StagedKernel, number: int, warp: int, vector: int, banks: int = 32) -> float:
-    """Cycles that reading `vector` neighbouring elements of a staged operand takes a warp: conflicts counted."""
+    """Return the cycles in which a warp reads `vector` neighbouring elements of a staged operand, with conflicts."""
     op, box, padding = kernel.geometry.operands[number], kernel.boxes[number], kernel.padding[number]
     rows = strides_of([*box[:-1], box[-1] + padding]) if box else []
     steps = dict.fromkeys(kernel.geometry.spatial, 0)
@@ -208,7 +208,7 @@ def _read_cycles(address: np.ndarray, vector: int, banks: int) -> float:
 
 
 def store_sectors(kernel: StagedKernel, warp: int, sector: int) -> float:
-    """Sectors that one store instruction of a warp touches."""
+    """Return the number of sectors that one store instruction of a warp touches."""
     g = kernel.geometry
     strides = strides_of([g.extents[i] for i in g.spatial])
     steps = {

@@ -25,12 +25,12 @@ TILE_OVERHEAD = 30
 CACHE_SHARE = 0.75
 # Load slots that one element behind a bounds check costs.
 GUARDED_LOADS = 4
-# Load slots of an element that is put into a vector by itself: its load, and what puts it there (measured on Zen 3,
-# LLVM 22: A B^T of 12 x 128x128x64, gathered, 436 us, of which loads alone would make 263).
+# Load slots of an element that is put into a vector on its own: its load and its insertion (measured on Zen 3,
+# LLVM 22: A B^T of 12 x 128x128x64, gathered, 436 us; the loads alone would take 263).
 GATHERED_SLOTS = 2
-# Vectors that LLVM computes side by side in a loop that it vectorises itself; what is left of a row goes one by one.
+# Vectors that LLVM computes side by side in a loop that it vectorises itself; the rest of a row is computed one by one.
 SIDE_BY_SIDE = 4
-# Elements of the shortest loop of which LLVM computes several side by side (TinyTripCountInterleaveThreshold).
+# Elements of the shortest loop in which LLVM computes several vectors side by side (TinyTripCountInterleaveThreshold).
 LONG_LOOP = 128
 # How sharply throughput and latency of the multiply-adds change over: the exponent of their norm (measured on Zen 3,
 # LLVM 10 and 22: 8 accumulators, just enough at a latency of 4 cycles and 2 a cycle, reach 92% of the peak).
@@ -53,17 +53,17 @@ CALL = 8.0
 
 
 def launch_seconds(device: DeviceSpec, chunks: int) -> float:
-    """What it takes to begin a kernel of so many parallel tasks."""
+    """Return the seconds that it takes to start a kernel of `chunks` parallel tasks."""
     return device.launch_overhead_us * 1e-6 if chunks > 1 else SERIAL_LAUNCH
 
 
 def instructions(*several: Ops) -> float:
-    """Slots of vector instructions that arithmetic takes on one vector."""
+    """Return the vector instruction slots that arithmetic takes on one vector."""
     return sum(n * INSTRUCTIONS[kind] for ops in several for kind, n in ops)
 
 
 def calls_of(*several: Ops) -> int:
-    """Functions that are called for each element."""
+    """Return the number of function calls per element."""
     return sum(n for ops in several for kind, n in ops if kind == "special")
 
 
@@ -93,7 +93,7 @@ class CpuRates:
 
     @classmethod
     def of(cls, device: DeviceSpec, geometry: Geometry) -> CpuRates:
-        """Of a nest: a register has as many lanes as it holds elements of the widest type that vectors are made of."""
+        """Return the rates for a nest; the widest dtype along its vector axis sets the lanes of a register."""
         return _rates(device, geometry.widest_bytes)
 
 
@@ -122,9 +122,9 @@ def _rates(device: DeviceSpec, element_bytes: int) -> CpuRates:
 
 
 def vector_of(extent: int, lanes: int) -> int:
-    """Elements of each of the equal vectors that a register tile's row of `extent` elements is made of.
+    """Return the length of the equal vectors that make up a register tile's row of `extent` elements.
 
-    LLVM keeps vectors in registers whose length is a register's or less; longer ones it takes apart element by element
+    LLVM keeps vectors of up to a register's length in registers. Longer ones it takes apart element by element
     (17, 23 and 67 elements: 10 to 25 times the time; 24 behind a check: 30 times), unless it can halve them.
 
     Examples
@@ -136,12 +136,12 @@ def vector_of(extent: int, lanes: int) -> int:
 
 
 def vectors(extent: int, lanes: int) -> int:
-    """Vector registers that `extent` neighbouring elements take."""
+    """Return the number of vector registers that `extent` neighbouring elements take."""
     return extent // vector_of(extent, lanes)
 
 
 def lanes_filled(extent: int, lanes: int) -> float:
-    """Share of the lanes that are used by a register tile's row of `extent` elements."""
+    """Return the share of the lanes that a register tile's row of `extent` elements uses."""
     return extent / (vectors(extent, lanes) * lanes)
 
 
@@ -149,8 +149,8 @@ def lanes_filled(extent: int, lanes: int) -> float:
 class RegisterUse:
     """Vector registers and instructions of one register tile, per point of the reduction.
 
-    `held` is how many broadcast values are in registers at a time, where the code generator is known to order them;
-    `gathered` vectors are put together of `gathers` elements; of the loaded vectors `once` feed one instruction each.
+    `held` broadcast values are in registers at a time, if the code generator's order is known (else None).
+    `gathered` vectors are assembled from `gathers` load slots. `once` of the loaded vectors feed one instruction each.
     """
 
     accumulators: int
@@ -163,7 +163,7 @@ class RegisterUse:
 
     @property
     def registers(self) -> int:
-        """What is read and feeds one multiply-add folds into it; what feeds several needs a register."""
+        """Vector registers in use: an operand of several multiply-adds needs one, of a single one it is folded in."""
         folded = self.broadcasts and self.accumulators <= self.broadcasts
         held = self.broadcasts if self.held is None else min(self.held, self.broadcasts)
         loaded = self.vector_loads - self.once + (1 if self.once else 0)
@@ -173,7 +173,7 @@ class RegisterUse:
 def inner_cycles(
     use: RegisterUse, rates: CpuRates, points: int, reduces: bool, per_point: float = 1.0
 ) -> tuple[float, float]:
-    """Cycles of arithmetic and of load instructions of a register tile over `points` of the reduction."""
+    """Return the cycles of arithmetic and of load instructions of a register tile over `points` of the reduction."""
     # Few accumulators leave gaps between dependent multiply-adds well before the latency itself is the limit.
     chain = rates.latency if reduces else 0.0
     busy = use.accumulators * per_point / rates.fma
@@ -182,7 +182,7 @@ def inner_cycles(
 
 
 def combined(use: RegisterUse, arithmetic: float, loads: float) -> float:
-    """Cycles of arithmetic and loads side by side."""
+    """Return the cycles of arithmetic and loads that run side by side."""
     if not (busiest := max(arithmetic, loads)):
         return 0.0
     return busiest * sum((n / busiest) ** PORTS for n in (arithmetic, loads)) ** (1 / PORTS)
@@ -191,14 +191,14 @@ def combined(use: RegisterUse, arithmetic: float, loads: float) -> float:
 def register_use(
     geometry: Geometry, tile: Tile, lanes: int, held: int | None = None, picked: bool = False
 ) -> RegisterUse:
-    """How a register tile uses registers: vectors along the nest's vector axis.
+    """Return the registers that a register tile uses, with vectors along the nest's vector axis.
 
     Parameters
     ----------
     held : int, optional
-        Broadcast values that are in registers at a time.
+        Broadcast values in registers at a time.
     picked : bool
-        Elements that are near each other are picked out of vectors of neighbours.
+        True if elements close to each other are picked out of vectors of neighbours.
     """
     last = geometry.vector_axis
     wide = 1 if last is None else vectors(tile[last], lanes)
@@ -211,7 +211,7 @@ def register_use(
     loads = broadcasts = gathers = gathered = once = 0
     for op in geometry.operands:
         number = count(op)
-        if op.guarded:  # a branch a load, a load a lane where the check depends on the vector axis
+        if op.guarded:  # a branch per load, a load per lane if the check depends on the vector axis
             gathers += number * (GUARDED_LOADS * (lanes if last in op.guard_axes else 1) - 1)
         if last is None or last not in op.axes:
             broadcasts += number
@@ -226,12 +226,12 @@ def register_use(
 
 
 def prologue_slots(operand: Operand) -> float:
-    """Slots of vector instructions that computing an operand in place takes on one vector."""
+    """Return the vector instruction slots of computing one vector of an operand in place."""
     return operand.arithmetic + instructions(operand.functions)
 
 
 def prologues(geometry: Geometry, tile: Tile, rates: CpuRates) -> tuple[float, int]:
-    """Cycles of vectors and calls, at a point of the reduction, of what a register tile computes where it is read."""
+    """Return vector cycles and calls, per point of the reduction, of the operands computed inside a register tile."""
     cycles, calls = 0.0, 0
     for op in geometry.operands:
         own = prod(tile[i] for i in op.axes if i in geometry.spatial_set)
@@ -242,18 +242,18 @@ def prologues(geometry: Geometry, tile: Tile, rates: CpuRates) -> tuple[float, i
 
 
 def epilogue_slots(geometry: Geometry) -> float:
-    """Slots of vector instructions that what is computed in place before the store takes on one vector."""
+    """Return the vector instruction slots of the epilogue on one vector."""
     return geometry.epilogue_flops + instructions(geometry.epilogue_functions)
 
 
 def epilogue_cycles(geometry: Geometry, vectors: float, outputs: int, rates: CpuRates) -> float:
-    """Cycles of what is computed in place between `vectors` of sums and the store."""
+    """Return the cycles of the epilogue for `vectors` of sums with `outputs` elements."""
     calls = calls_of(geometry.epilogue_functions) * outputs
     return vectors * epilogue_slots(geometry) / rates.fma + CALL * calls
 
 
 def left_over(row: int, lanes: int) -> int:
-    """Elements at the end of a row that a loop which LLVM vectorises itself computes one by one.
+    """Return how many elements at the end of a row remain, one by one, in a loop that LLVM vectorises itself.
 
     Examples
     --------
@@ -264,32 +264,32 @@ def left_over(row: int, lanes: int) -> int:
 
 
 def vectors_along(geometry: Geometry, operand: Operand) -> bool:
-    """Whether the nest reads vectors of an operand as memory holds them, which nothing has arranged for it."""
+    """Return whether the nest reads vectors of an operand directly from memory: contiguous, unguarded, not packed."""
     last = geometry.vector_axis
     return not (last is None or operand.constant or operand.guarded or operand.stride_of(last) != 1)
 
 
 def step_bytes(geometry: Geometry, operand: Operand) -> int:
-    """Between what one step of the reduction reads and what the next does, the nearest; 0 if it has no steps."""
+    """Return the bytes between the reads of neighbouring steps of the reduction, the smallest; 0 if it has no steps."""
     steps = [operand.stride_of(i) for i in geometry.reduce if i in operand.axes and geometry.extents[i] > 1]
     return min(steps, default=0) * operand.element_bytes
 
 
 def may_scatter(geometry: Geometry, operand: Operand, rates: CpuRates) -> bool:
-    """Whether every step of the reduction reads its vectors elsewhere: it may be worth to copy them together."""
+    """Return whether each reduction step reads its vectors from other lines, so that copying them may pay off."""
     return vectors_along(geometry, operand) and step_bytes(geometry, operand) > rates.line
 
 
 def scattered(geometry: Geometry, operand: Operand, rates: CpuRates) -> bool:
-    """Whether every step of the reduction reads its vectors from another page."""
+    """Return whether each step of the reduction reads its vectors from another page."""
     return vectors_along(geometry, operand) and step_bytes(geometry, operand) >= rates.page_bytes
 
 
 def conflicts(geometry: Geometry, tile: Tile, rates: CpuRates) -> int:
-    """Elements of a register tile that are read one by one and push each other out of the nearest cache.
+    """Return how many elements of a register tile, read one by one, evict each other from the nearest cache.
 
-    Of lines whose addresses differ by a multiple of what one way holds, only as many as there are ways can stay
-    (measured: 1024^3 product, 16 rows of a page each, half the speed of 8).
+    Lines whose addresses differ by a multiple of one way's bytes share a set, and a set holds only as many as the
+    cache has ways (measured: 1024^3 product, 16 rows of a page each, half the speed of 8).
     """
     found = 0
     for op in geometry.operands:
@@ -307,7 +307,7 @@ def conflicts(geometry: Geometry, tile: Tile, rates: CpuRates) -> int:
 
 @dataclass(frozen=True)
 class TileCost:
-    """What a register tile costs, whatever the chunks and the order of the loops around it.
+    """Cost of a register tile, independent of the chunks and of the order of the loops around it.
 
     Parameters
     ----------
@@ -315,11 +315,11 @@ class TileCost:
     arithmetic, loads : float
         Cycles over the whole reduction.
     pages : frozenset of str
-        Operands that are read from another page at each step unless they are copied together ...
+        Operands read from another page at each step unless they are copied together.
     page_walk : float
-        ... at so many cycles each.
+        Cycles of each such step.
     other : float
-        Cycles of missed lines, special functions, the epilogue and of entering the tile.
+        Cycles of missed lines, special functions, the epilogue and entering the tile.
     """
 
     use: RegisterUse
@@ -347,7 +347,7 @@ class TileCost:
         return cls(use, arithmetic, loads, pages, rates.page_walk, other)
 
     def cycles(self, points: int, packed: frozenset[str]) -> float:
-        """Of one register tile, where the operands `packed` are copied together."""
+        """Return the cycles of one register tile if the operands `packed` are copied together."""
         together = combined(self.use, self.arithmetic, self.loads)
         return together + points * len(self.pages - packed) * self.page_walk + self.other
 
@@ -362,22 +362,22 @@ def tiled_estimate(
     cost: TileCost | None = None,
     stored: int | None = None,
 ) -> ProgramEstimate:
-    """Predicted time of recipe cpu.tiled.
+    """Return the predicted time of recipe cpu.tiled.
 
     Parameters
     ----------
     chunk : tuple of int
-        Extents that one parallel task computes (reductions whole).
+        Extents of one parallel task (reductions whole).
     tile : tuple of int
         Register tile (reductions 1).
     order : tuple of int
         Axis positions of the loops over register tiles inside a chunk, outermost first.
     packed : frozenset of str
-        Operands copied together once a chunk, the part of one register tile after the other.
+        Operands copied together once per chunk, register tile by register tile.
     cost : TileCost, optional
-        Of `tile`, if it is known already.
+        Cost of `tile`, if it is known already.
     stored : int, optional
-        Bytes that are read and written after the anchor, where they are not its output's and its epilogue's.
+        Bytes read and written after the anchor; by default those of its output and its epilogue.
     """
     g = geometry
     rates = CpuRates.of(device, g)
@@ -436,9 +436,9 @@ def tiled_estimate(
 def copying(
     operand: Operand, panel: Tile, chunk: Tile, rates: CpuRates, pages: bool, turned: bool = False
 ) -> float:
-    """Cycles of copying a chunk's part of an operand together, a panel at a time: from the last cache into its own.
+    """Return the cycles of copying a chunk's part of an operand together, a panel at a time, from the last cache.
 
-    Each row of a panel may lie in a page of its own (`pages`). One that is `turned` goes element by element.
+    With `pages` each row of a panel lies in another page. A `turned` operand is copied element by element.
     """
     elements = operand.elements(chunk)
     rows = elements / operand.run(operand.box(panel))
@@ -451,10 +451,10 @@ def through(
     g: Geometry, below: str, tile: Tile, chunk: Tile, order: tuple[int, ...], rates: CpuRates,
     packed: frozenset[str] = frozenset(),
 ) -> float:  # fmt: skip
-    """Bytes that one chunk moves into cache level `below` from the next one.
+    """Return the bytes that one chunk moves into cache level `below` from the next one.
 
-    From the register tile outwards, the loops whose working set still fits into the cache are free; outside
-    them an operand comes again with every loop that it depends on, and with the loops outside that one.
+    Loops whose working set fits into the cache, from the register tile outwards, are free. Outside of them, an operand
+    is loaded again in every loop on which it depends, and in the loops outside that one.
     """
     capacity = next(c for n, c, _ in rates.caches if n == below)
     outer = list(order)
@@ -480,7 +480,7 @@ def through(
 
 
 def held(g: Geometry, tile: Tile, rates: CpuRates, packed: frozenset[str]) -> float:
-    """Bytes of a cache that a tile's operands keep others from: all ways of the sets that their lines fall into."""
+    """Return the cache bytes that a tile's operands block: all ways of the sets into which their lines fall."""
     total = 0.0
     for op in g.operands:
         own = op.elements(tile) * op.element_bytes
@@ -489,10 +489,10 @@ def held(g: Geometry, tile: Tile, rates: CpuRates, packed: frozenset[str]) -> fl
 
 
 def sets_reached(operand: Operand, tile: Tile, rates: CpuRates) -> float:
-    """Share of a cache's sets that the lines of an operand's box fall into.
+    """Return the share of a cache's sets into which the lines of an operand's box fall.
 
-    Rows at equal distances meet again and again in the same places of a page, which decide about the set (of larger
-    caches with the page's address, as good as random): of a matrix with rows of 512 bytes, a column of lines has an
+    Rows at equal distances fall on the same few places of a page, and these select the set (larger caches also use
+    the page's address, as good as random). Example: in a matrix with rows of 512 bytes, a column of lines can use an
     eighth of the cache.
     """
     box = operand.box(tile)

@@ -26,7 +26,7 @@ ROW_OVERHEAD = 12
 
 
 def axpy_cost(geometry: Geometry, rates: CpuRates) -> TileCost:
-    """What one row of sums costs over the whole reduction."""
+    """Return the cost of one row of sums over the whole reduction."""
     g, last = geometry, geometry.vector_axis
     assert last is not None
     points, row = prod(g.extents[i] for i in g.reduce), g.extents[last]

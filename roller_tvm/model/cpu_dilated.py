@@ -1,4 +1,4 @@
-"""Micro-performance model of recipe cpu.dilated: only the products that meet an element, not the zeros between."""
+"""Micro-performance model of recipe cpu.dilated: counts the products with stored elements, not with zeros."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .geometry import Geometry, Operand, Tile
 
 
 def strides(geometry: Geometry) -> dict[int, int]:
-    """Axes that walk over an operand dilated with zeros, by position, with the distance of its elements.
+    """Return the axes that walk over an operand dilated with zeros: position -> distance of its elements.
 
     The geometry's operands are those in memory (``in_memory``).
 
@@ -43,13 +43,13 @@ def strides(geometry: Geometry) -> dict[int, int]:
 
 
 def live_share(geometry: Geometry) -> float:
-    """Share of the points that meet an element."""
+    """Return the share of the iteration points that meet a stored element."""
     steps = strides(geometry)
     return prod(1 / step for i, step in steps.items() if i in geometry.spatial_set)
 
 
 def _loads(op: Operand, geometry: Geometry, tile: Tile, wide: int) -> int:
-    """Vectors (or broadcast elements) of an operand for one tile and its whole window."""
+    """Return the loads (vectors or broadcast elements) of an operand for one tile and its whole window."""
     last = geometry.vector_axis
     number = op.elements(tile)
     contiguous = last is not None and last in op.axes and op.stride_of(last) == 1
@@ -59,14 +59,14 @@ def _loads(op: Operand, geometry: Geometry, tile: Tile, wide: int) -> int:
 def dilated_estimate(
     geometry: Geometry, device: DeviceSpec, chunk: Tile, tile: Tile, vector: bool
 ) -> ProgramEstimate:
-    """Predicted time of recipe cpu.dilated.
+    """Return the predicted time of recipe cpu.dilated.
 
     Parameters
     ----------
     chunk, tile : tuple of int
-        Extents of a parallel task and of a register tile (of reductions: what is unrolled).
+        Extents of a parallel task and of a register tile (for reductions: the unrolled trips).
     vector : bool
-        Whether vectors run along the last axis; else along the columns, as the compiler finds them.
+        True if vectors run along the last axis; else along the columns, as the compiler finds them.
     """
     g = geometry
     rates = CpuRates.of(device, g)

@@ -27,7 +27,7 @@ STAGE_OVERHEAD = 4
 
 
 def block(extent: int) -> int:
-    """Longest vectors that do not straddle the blocks of another layout: the power of two in an extent.
+    """Return the longest vectors that stay inside the blocks of another layout: the power of two in an extent.
 
     Examples
     --------
@@ -44,9 +44,9 @@ class Cycles:
     Parameters
     ----------
     chain : float
-        Of the sums, were each begun when the one before it is done.
+        Cycles of the sums if each starts when the one before it ends.
     chains, issued : float
-        How many sums there are, and instructions.
+        Number of sums, and of instructions.
     """
 
     instructions: float
@@ -57,25 +57,25 @@ class Cycles:
 
     @classmethod
     def of(cls, stages: Sequence[Cycles]) -> Cycles:
-        """Of several stages of many rows: what one waits for leaves time to the others, of another row if need be."""
+        """Return the sum over stages of many rows: while one stage waits, others (also of another row) use the time."""
         columns = zip(*((s.instructions, s.calls, s.chain, s.issued) for s in stages), strict=True)
         instructions, calls, chain, issued = (sum(column) for column in columns)
         return cls(instructions, calls, chain, max(s.chains for s in stages), issued)
 
     def total(self, window: int) -> float:
-        """Of all of it, where a core begins `window` instructions before the oldest is done: later sums among them."""
+        """Return the cycles of all; a core starts up to `window` instructions, also of later sums, before one ends."""
         ahead = 1 + window * self.chains / self.issued if self.issued else 1.0
         return max(self.instructions, self.calls, self.chain / max(1.0, min(ahead, self.chains)))
 
 
 def stage_cycles(geometry: Geometry, rates: CpuRates, vector: int) -> Cycles:
-    """What a whole nest takes in vectors of its last axis, operands in the nearest cache.
+    """Return the cycles of a whole nest in vectors of its last axis, with operands in the nearest cache.
 
     Parameters
     ----------
     vector : int
-        Neighbours along the vector axis that are computed at a time; up to 1: one by one, unless LLVM makes vectors
-        of them itself.
+        Neighbours along the vector axis that are computed at a time. Up to 1: one by one, unless LLVM itself makes
+        vectors of them.
     """
     g = geometry
     outputs = prod(g.extents[i] for i in g.spatial)
@@ -116,12 +116,12 @@ def streamed(
     device: DeviceSpec, rates: CpuRates, stages: Sequence[Cycles], moved: float, chunks: int, flops: int,
     trips: int = 0,
 ) -> ProgramEstimate:  # fmt: skip
-    """A program of stages, one after the other in a chunk, that move `moved` bytes from the level that holds them.
+    """Return the time of stages that run in order in each chunk and move `moved` bytes from the level that holds them.
 
     Parameters
     ----------
     trips : int
-        How often the stages begin, where that is not once a chunk.
+        How often the stages start, if not once per chunk.
     """
     level, rate = device.far.name, rates.far
     for cache, capacity, cache_rate in rates.caches:
@@ -143,7 +143,7 @@ def streamed(
 
 
 def direct_estimate(geometry: Geometry, device: DeviceSpec, chunks: int, vector: int = 0) -> ProgramEstimate:
-    """Predicted time of recipe cpu.direct: rows of vectors, memory traffic once."""
+    """Return the predicted time of recipe cpu.direct: rows of vectors, memory traffic once."""
     g = geometry
     rates = CpuRates.of(device, g)
     outputs = prod(g.extents[i] for i in g.spatial)

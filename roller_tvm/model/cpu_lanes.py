@@ -11,16 +11,16 @@ from .geometry import Geometry, Tile
 
 
 def lanes_cost(geometry: Geometry, merges: Sequence[Geometry], tile: Tile, rates: CpuRates) -> TileCost:
-    """What a register tile costs together with the merging of its lanes.
+    """Return the cost of a register tile together with merging its lanes.
 
-    Every merge reads what it adds from the nearest cache: in vectors of as many elements as it leaves, or one by one.
+    Every merge reads its terms from the nearest cache: in vectors as long as its result, or one by one.
 
     Parameters
     ----------
     geometry : Geometry
-        Of the stage that reduces in lanes, which are its last spatial axis.
+        Nest of the stage that reduces in lanes, its last spatial axis.
     merges : sequence of Geometry
-        Of the stages that merge the lanes, in order, the epilogue with the last.
+        Nests of the stages that merge the lanes, in order, the epilogue with the last.
     tile : tuple of int
         Register tile of `geometry`.
     rates : CpuRates

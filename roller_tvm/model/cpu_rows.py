@@ -17,14 +17,14 @@ def rows_estimate(
     expression: TensorExpression, device: DeviceSpec, stages: Sequence[str], inlined: Sequence[str],
     vectors: Mapping[str, int], rows: int, parallel: bool,
 ) -> ProgramEstimate:  # fmt: skip
-    """Predicted time of recipe cpu.rows.
+    """Return the predicted time of recipe cpu.rows.
 
     Parameters
     ----------
     stages : sequence of str
-        Computed for each row, in order; the last one is the output.
+        Stages computed for each row, in order; the last one is the output.
     vectors : mapping of str to int
-        Neighbours of each stage that are computed at a time.
+        Stage -> neighbours computed at a time.
     rows : int
         Trips of the loop over rows.
     """

@@ -13,7 +13,7 @@ from .gpu_unrolled import own_tile
 
 
 def unrolled_estimate(geometry: Geometry, device: DeviceSpec, vector: int) -> ProgramEstimate:
-    """Predicted time of recipe cpu.unrolled; zeros of the constant matrices are not known, so none is counted.
+    """Return the predicted time of recipe cpu.unrolled. Zeros of the constant matrices are unknown: none is skipped.
 
     Parameters
     ----------

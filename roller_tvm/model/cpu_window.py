@@ -23,16 +23,17 @@ from .estimate import LevelTime, ProgramEstimate
 from .geometry import Geometry, Operand, Tile
 from .neighbours import NEAR, vector_slots
 
-# Cycles of one vector more than the registers hold: written and read again, beside other work (measured on Zen 3, LLVM
+# Cycles of each vector beyond the registers: stored and loaded again, beside other work (measured on Zen 3, LLVM
 # 10 and 22: 3x3 depthwise tiles of 1x7, 2x2, 2x4, 4x2 vectors, with 34, 20, 32, 32 where 16 fit, take 6.5 to 8.2 cycles
 # a vector).
 SPILLED = 0.3
-# Cycles of an element that is loaded alone behind a check of bounds, and what it takes more where the vectors that such
-# elements are put together in do not all stay in registers, next to RESERVED of them for masks and addresses (measured
-# on Zen 3: pooling and depthwise convolutions, NCHW, 4 to 8 lanes, strides 1 and 2, tiles of 9 to 51 such vectors; the
-# smallest take 0.8 to 1.2 cycles with LLVM 10, 0.6 to 1.3 with LLVM 22, the largest 2.1 to 3.7 and 1.0 to 2.1).
+# CHECKED: cycles of an element loaded on its own behind a check of bounds. REBUILT: cycles more if the vectors
+# assembled from such elements do not all stay in registers. RESERVED: registers for masks and addresses beside them.
+# (Measured on Zen 3: pooling and depthwise convolutions, NCHW, 4 to 8 lanes, strides 1 and 2, tiles of 9 to 51 such
+# vectors; the smallest take 0.8 to 1.2 cycles with LLVM 10, 0.6 to 1.3 with LLVM 22, the largest 2.1 to 3.7 and 1.0 to
+# 2.1.)
 CHECKED, REBUILT, RESERVED = 1.0, 2.0, 6
-# Bytes that the start of a contiguous run costs beside its own: prefetchers have to find it (measured on 40 tiles each
+# Extra cost of starting a contiguous run, in bytes: prefetchers have to find it (measured on 40 tiles each
 # of 23 convolutions).
 RUN_START = 192
 
@@ -44,13 +45,13 @@ class WindowUse:
     Parameters
     ----------
     sums : int
-        Outputs.
+        Vectors of outputs.
     loads : int
         Load instructions, each element of the tile's window once.
     live : int
         Vectors that the compiler keeps: the sums, and the inputs of all windows, which overlap.
     checked : int
-        Elements that are loaded one by one, each behind a check.
+        Elements loaded one by one, each behind a check.
     """
 
     sums: int
@@ -60,13 +61,13 @@ class WindowUse:
 
 
 def window_use(geometry: Geometry, tile: Tile, rates: CpuRates, chunk: Tile | None = None) -> WindowUse:
-    """What a register tile loads and keeps.
+    """Return the loads of a register tile and the vectors that it keeps.
 
     Parameters
     ----------
     chunk : tuple of int, optional
-        Extents of a parallel task, by default all along the vector axis: a loop over a part of it does not tell which
-        lanes are padding.
+        Extents of a parallel task, by default whole along the vector axis: a loop over a part of it cannot tell the
+        lanes that are padding.
     """
     g, last = geometry, geometry.vector_axis
     wide = 1 if last is None else vectors(tile[last], rates.lanes)
@@ -90,7 +91,7 @@ def window_use(geometry: Geometry, tile: Tile, rates: CpuRates, chunk: Tile | No
 
 
 def _vectors_of(op: Operand, g: Geometry, whole: Tile, wide: int) -> int:
-    """Distinct vectors of an operand: along the vector axis every shift of a window is one of its own."""
+    """Return the distinct vectors of an operand: every shift of a window along the vector axis is another vector."""
     number = 1
     for dim, extent in zip(op.dims, op.box(whole), strict=True):
         if any(a == g.vector_axis for a, _ in dim):
@@ -100,7 +101,7 @@ def _vectors_of(op: Operand, g: Geometry, whole: Tile, wide: int) -> int:
 
 
 def tile_cycles(geometry: Geometry, tile: Tile, use: WindowUse, rates: CpuRates) -> tuple[float, float]:
-    """Cycles of a register tile's arithmetic and of its loads; one after the other, as checks are branches."""
+    """Return the cycles of a register tile's arithmetic and of its loads; both add up, as checks are branches."""
     g, outputs = geometry, prod(tile[i] for i in geometry.spatial)
     points = prod(g.extents[i] for i in g.reduce)
     per_point = instructions(g.stage.ops) or 1.0
@@ -119,7 +120,7 @@ def tile_cycles(geometry: Geometry, tile: Tile, use: WindowUse, rates: CpuRates)
 def window_estimate(
     geometry: Geometry, device: DeviceSpec, chunk: Tile, tile: Tile, order: tuple[int, ...]
 ) -> ProgramEstimate:
-    """Predicted time of recipe cpu.window.
+    """Return the predicted time of recipe cpu.window.
 
     Parameters
     ----------
@@ -171,7 +172,7 @@ def window_estimate(
 
 
 def run_length(geometry: Geometry, chunk: Tile, tile: Tile, order: tuple[int, ...]) -> int:
-    """Neighbouring elements that are stored one after the other: along the vector axis; where it is whole, the next."""
+    """Return how many consecutive elements are stored in order: along the vector axis, and the next if it is whole."""
     g, last = geometry, geometry.vector_axis
     if last is None:
         return 1

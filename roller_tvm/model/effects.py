@@ -1,4 +1,4 @@
-"""The effects that the micro-performance model of a GPU kernel is made of: each has a name, a source and a switch."""
+"""The effects that the micro-performance model of a GPU kernel consists of: each has a name, a source and a switch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 
 @dataclass(frozen=True)
 class Effects:
-    """Which effects are counted; all by default.
+    """Switches of the effects to count; all are on by default.
 
     Examples
     --------
@@ -28,15 +28,15 @@ class Effects:
     block_starts: bool = True
 
     def without(self, name: str) -> Effects:
-        """The same with one effect switched off."""
+        """Return a copy with one effect switched off."""
         if name not in EFFECTS:
             raise ValueError(f"no effect is called {name!r}; there are {', '.join(EFFECTS)}")
         return replace(self, **{name: False})
 
 
-#: What each effect is, and where it is known from.
+#: Each effect with its meaning and its source.
 EFFECTS = {
-    "occupancy": "registers and shared memory limit the blocks of a unit, and so what hides latency "
+    "occupancy": "registers and shared memory limit the blocks of a unit, and so the latency that they hide "
     "(CUDA Occupancy Calculator)",
     "wave_tail": "the last round of blocks leaves units idle: the busiest unit counts (Roller, 3.4)",
     "coalescing": "a warp's fetch or store moves whole sectors, enumerated lane by lane "
@@ -53,7 +53,7 @@ EFFECTS = {
     "(counted in compiled kernels, model/gpu_tiled.py)",
     "issue_rate": "loads, addresses and loops take issue slots beside the multiply-adds (CUDA C++ Programming Guide, "
     "arithmetic instructions)",
-    "l2_reuse": "what the blocks of a round share comes from memory once (Ladder, rasterization)",
+    "l2_reuse": "data shared by the blocks of a round comes from memory once (Ladder, rasterization)",
     "block_starts": "a device starts one block after the other, however many units wait "
     "(recorded kernels of few threads a block, device/data)",
 }

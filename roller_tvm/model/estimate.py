@@ -1,4 +1,4 @@
-"""What the micro-performance model says of a plan: values only."""
+"""Results of the micro-performance model for a plan: values only."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ class ProgramEstimate:
     seconds : float
         Predicted time, launch included.
     compute_seconds : float
-        At the peak rate of the units, wave quantisation not included.
+        Seconds at the peak rate of the units, without wave quantisation.
     levels : tuple of LevelTime
-        Far to near.
+        Traffic of each memory level, far to near.
     bound : str
-        What limits the program: a level, 'compute', 'issue' or 'latency'.
+        Limit of the program: a level, 'compute', 'issue' or 'latency'.
     blocks, waves : int
         Parallel tiles, and rounds of them over the units.
     occupancy : int
         Blocks resident on one unit.
     occupancy_limit : str
-        What limits that number.
+        Resource that limits the occupancy.
     threads : int
-        Per block (1 on a CPU).
+        Threads per block (1 on a CPU).
     registers : int
-        Per thread, predicted (vector registers on a CPU).
+        Predicted registers per thread (vector registers on a CPU).
     shared_bytes : int
-        Staged in shared memory by a block; in the nearest cache on a CPU.
+        Bytes that a block stages in shared memory; on a CPU, bytes in the nearest cache.
     utilisation : float
-        Share of the units' time that is used, from wave quantisation alone.
+        Share of the units' time in use, considering wave quantisation alone.
     """
 
     seconds: float

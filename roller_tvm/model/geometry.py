@@ -26,13 +26,13 @@ class Operand:
     Parameters
     ----------
     access : Access
-        As the anchor sees it (after a prologue such as padding).
+        Access of the anchor (after a prologue such as padding).
     shape : tuple of int
-        Of that tensor.
+        Shape of the accessed tensor.
     element_bytes : int
     dims : per dimension, tuple of (axis position, |coefficient|)
     sources : tuple of Access
-        What is really read from memory once prologues are composed away.
+        Actual reads from memory, with prologues composed away.
     constant : bool
     """
 
@@ -56,7 +56,7 @@ class Operand:
 
     @property
     def computed(self) -> bool:
-        """Whether its values follow from their indices alone: a constant matrix, of which nothing is read."""
+        """True if its values follow from their indices alone: a constant matrix, which is not read from memory."""
         return not self.sources
 
     @cached_property
@@ -65,7 +65,7 @@ class Operand:
 
     @cached_property
     def plain(self) -> bool:
-        """Whether memory holds it element for element as it is read: what vectors move."""
+        """True if memory holds its elements exactly as they are read, so that vectors can move them."""
         computed = self.guarded or self.arithmetic or any(self.opaque)
         return not computed and self.as_stored and len(self.shape) > 1
 
@@ -75,12 +75,12 @@ class Operand:
 
     @cached_property
     def stored_share(self) -> float:
-        """Share of the tensor that memory holds: a guarded prologue (padding) makes up the rest."""
+        """Share of the tensor that is in memory; a guarded prologue (padding) makes up the rest."""
         whole = self.elements_whole * self.element_bytes
         return min(1.0, self.source_bytes / whole) if self.guarded and whole else 1.0
 
     def box(self, tile: Tile) -> list[int]:
-        """Bounding extents of the tile of this operand (see ``expr.box``; remembered, not to be changed)."""
+        """Return the bounding extents of this operand's tile (see ``expr.box``). Cached: do not change the list."""
         known = self._boxes.get(tile)
         if known is None:
             known = []
@@ -108,15 +108,15 @@ class Operand:
         return index.extent({n: tile[a] for n, (a, _) in zip(index.axes, self.dims[d], strict=True)})
 
     def elements(self, tile: Tile) -> int:
-        """Elements of the bounding box."""
+        """Return the number of elements in the bounding box of a tile."""
         return prod(self.box(tile))
 
     def distinct(self, tile: Tile, axes: Sequence[str]) -> int:
-        """Exact number of distinct elements."""
+        """Return the exact number of distinct elements of a tile."""
         return footprint(self.access.indices, dict(zip(axes, tile, strict=True)), self.shape)
 
     def run(self, box: Sequence[int]) -> int:
-        """Length in elements of the contiguous runs in memory that make up a box."""
+        """Return the length, in elements, of the contiguous runs in memory that make up a box."""
         length = 1
         for extent, full in zip(reversed(box), reversed(self.shape), strict=True):
             length *= extent
@@ -125,9 +125,9 @@ class Operand:
         return length
 
     def stride_of(self, axis: int) -> int:
-        """Elements between neighbours along an axis, in the row-major tensor; 0 if the axis is absent.
+        """Return the elements between neighbours along an axis, in the row-major tensor; 0 if the axis is absent.
 
-        Above 1 along a quotient: its neighbours are no run, even where they share elements.
+        Above 1 along a quotient: its neighbours are no run, even if they share elements.
         """
         stride, total = 1, 0
         for d, full in zip(range(len(self.dims) - 1, -1, -1), reversed(self.shape), strict=True):
@@ -141,7 +141,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class Geometry:
-    """One stage with its operands, its axes by position, and the epilogue that is fused into it."""
+    """One stage with its operands, its axes by position, and the epilogue fused into it."""
 
     expression: TensorExpression
     stage: Stage
@@ -159,16 +159,16 @@ class Geometry:
         inlined: Sequence[str] = (),
         output: str | None = None,
     ) -> Geometry:
-        """Prepare one nest.
+        """Prepare one nest and return its geometry.
 
         Parameters
         ----------
         expression, stage_name
-            The anchor of the nest.
+            Expression, and name of the nest's anchor.
         inlined : sequence of str
             Stages computed in place: prologues are composed into the operands' sources, epilogues into the store.
         output : str, optional
-            The stage that is stored; the anchor by default.
+            Stage that is stored; the anchor by default.
         """
         stage = expression.stage(stage_name)
         position = {a.name: i for i, a in enumerate(stage.axes)}
@@ -226,12 +226,12 @@ class Geometry:
 
     @cached_property
     def accumulator_bytes(self) -> int:
-        """Of one output of the anchor, before the epilogue."""
+        """Bytes of one output of the anchor, before the epilogue."""
         return dtype_bytes(self.stage.dtype)
 
     @cached_property
     def widest_bytes(self) -> int:
-        """Of the widest element along the vector axis: an operand's, a sum's, an output's."""
+        """Bytes of the widest element along the vector axis: an operand's, a sum's or an output's."""
         along = [op.element_bytes for op in self.operands if self.vector_axis in op.axes]
         return max(self.accumulator_bytes, self.output_bytes, *along)
 
@@ -241,26 +241,26 @@ class Geometry:
 
     @cached_property
     def counted(self) -> dict[Any, Any]:
-        """What models have counted of tiles of this nest, by what it depends on: many candidates share it."""
+        """Cache of the models' counts on tiles of this nest, keyed by all that they depend on."""
         return {}
 
     def input_bytes(self, tile: Tile) -> int:
-        """Bytes of all operands' boxes for one tile (remembered: growth asks for the same tile often)."""
+        """Return the bytes of all operands' boxes for one tile. Cached, as growth asks for the same tile often."""
         known = self._bytes.get(tile)
         if known is None:
             known = self._bytes[tile] = sum(op.elements(tile) * op.element_bytes for op in self.operands)
         return known
 
     def footprint_bytes(self, tile: Tile) -> int:
-        """Bytes that a tile holds: its inputs and its accumulators."""
+        """Return the footprint of a tile in bytes: its inputs and its accumulators."""
         return self.input_bytes(tile) + prod(tile[i] for i in self.spatial) * self.output_bytes
 
     def traffic(self, tile: Tile) -> float:
-        """Bytes loaded into a level if the whole operator is computed in such tiles (exact fractions of tiles)."""
+        """Return the traffic into a level, in bytes, of the whole operator in such tiles (exact fractions of tiles)."""
         return self.input_bytes(tile) * prod(map(truediv, self.extents, tile))
 
     def moved_and_held(self, tile: Tile) -> tuple[float, int]:
-        """``traffic`` and ``footprint_bytes`` of a tile (remembered: growth compares each with several)."""
+        """Return ``traffic`` and ``footprint_bytes`` of a tile. Cached, as growth compares each tile with several."""
         known = self._moved.get(tile)
         if known is None:
             known = self._moved[tile] = self.traffic(tile), self.footprint_bytes(tile)
@@ -272,12 +272,12 @@ class Geometry:
 
     @cached_property
     def innermost(self) -> frozenset[int]:
-        """Axes that walk along the last dimension of the output or of an operand: neighbours in memory."""
+        """Axes that move along the last dimension of the output or of an operand: neighbours in memory."""
         last = {a for op in self.operands if op.dims for a, _ in op.dims[-1]}
         return frozenset(last | ({self.spatial[-1]} if self.spatial else set()))
 
     def is_contraction(self) -> bool:
-        """Whether two operands each are reused along an axis of their own: a matrix product in disguise."""
+        """Return whether two operands are each reused along an axis of their own, as in a matrix product."""
         lacking = [
             {i for i in self.spatial if i not in op.axes and self.extents[i] > 1}
             for op in self.operands
@@ -287,19 +287,19 @@ class Geometry:
 
     @cached_property
     def vector_axis(self) -> int | None:
-        """The last spatial axis that has more than one iteration: what a CPU vectorises."""
+        """Position of the axis that a CPU vectorises: the last spatial one of more than one iteration; else None."""
         return next((i for i in reversed(self.spatial) if self.extents[i] > 1), None)
 
     def tiles(self, tile: Tile, positions: Sequence[int]) -> int:
-        """Number of tiles that cover the given axes."""
+        """Return the number of tiles that cover the given axes."""
         return prod(ceil(self.extents[i] / tile[i]) for i in positions)
 
     def overhanging(self, tile: Tile) -> list[int]:
-        """Spatial axes whose last tile stands over."""
+        """Return the spatial axes that the tile does not divide, so that the last tile stands over the edge."""
         return [i for i in self.spatial if self.extents[i] % tile[i]]
 
     def reuse(self, axis: int) -> bool:
-        """Whether some operand is reused along a spatial axis (absent from it, or a window slides over it)."""
+        """Return whether some operand is reused along a spatial axis: it lacks it, or a window slides along it."""
         return any(
             axis not in op.axes or any(len(dim) > 1 and any(a == axis for a, _ in dim) for dim in op.dims)
             for op in self.operands
@@ -307,7 +307,7 @@ class Geometry:
 
 
 def in_memory(geometry: Geometry, inlined: Sequence[str]) -> Geometry:
-    """A nest without reduction as memory sees it: stages computed in place are looked through to what they read."""
+    """Return a nest without reduction with its operands in memory: in-place stages are replaced by their reads."""
     expression, position = geometry.expression, {a: i for i, a in enumerate(geometry.axes)}
     operands = [operand_of(expression, a, position, ()) for a in expression.resolve(geometry.stage, inlined)]
     if not operands:
@@ -355,7 +355,7 @@ def operand_of(
 
 
 def _functions(expression: TensorExpression, name: str, inlined: Sequence[str]) -> Ops:
-    """Special functions that one element of a tensor costs where it is computed in place."""
+    """Return the special functions that one element of a tensor costs if it is computed in place."""
     if not expression.is_stage(name) or name not in inlined:
         return ()
     stage = expression.stage(name)

@@ -1,4 +1,4 @@
-"""What the micro-performance models of all GPU recipes share: rates, memory transactions, traffic over a wave."""
+"""Parts shared by the micro-performance models of all GPU recipes: rates, memory transactions, traffic over a wave."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from .geometry import Geometry, Operand, Tile
 
 # Issue slots of the arithmetic: special functions run on a quarter of the lanes, a division is a handful.
 INSTRUCTIONS = {"fma": 1, "mul": 1, "add": 1, "cmp": 1, "cast": 1, "div": 8, "exp": 4, "sqrt": 4, "special": 4}
-# Share of the time of the pipes that are not the bottleneck which is not hidden behind it: of two plans with one
-# bottleneck, the one with less of everything else is ahead.
+# Fraction of the other pipes' time that the bottleneck does not hide: of two plans with one bottleneck, the one with
+# less of everything else is faster.
 OVERLAP_LOSS = 0.05
-# Cycles of a unit that starting and retiring a block take.
+# Cycles of a unit for starting and retiring a block.
 BLOCK_CYCLES = 25
 # Loads a thread has in flight before it needs the first.
 IN_FLIGHT = 8
@@ -65,12 +65,12 @@ def _rates(device: DeviceSpec, dtype: str) -> GpuRates:
 
 
 def instructions(geometry: Geometry) -> float:
-    """Issue slots of the arithmetic of one iteration point."""
+    """Return the issue slots of the arithmetic of one iteration point."""
     return sum(n * INSTRUCTIONS[kind] for kind, n in geometry.stage.ops) or 1.0
 
 
 def sectors(operand: Operand, box: list[int], sector: int) -> int:
-    """Bytes that memory moves for a box: its runs, each rounded up to whole sectors, padding not read."""
+    """Return the bytes that memory moves for a box: its runs, each rounded up to whole sectors, without padding."""
     run = operand.run(box)
     total = prod(box)
     run_bytes = run * operand.element_bytes
@@ -82,7 +82,7 @@ def sectors(operand: Operand, box: list[int], sector: int) -> int:
 
 
 def spread(extents: list[int], count: int) -> list[int]:
-    """How many different coordinates per axis `count` consecutive tiles touch (last axis fastest).
+    """Return how many different coordinates per axis `count` consecutive tiles touch (last axis fastest).
 
     Examples
     --------
@@ -97,14 +97,14 @@ def spread(extents: list[int], count: int) -> list[int]:
 
 
 def far_traffic(geometry: Geometry, device: DeviceSpec, block: Tile, resident: int, block_bytes: list[int]) -> float:
-    """Bytes that come from the farthest level: what the blocks of a wave share is loaded once.
+    """Return the bytes from the farthest level, counting loads shared by the blocks of a wave once.
 
     Parameters
     ----------
     resident : int
         Blocks on the device at a time.
     block_bytes : list of int
-        Per operand, what one block loads over its whole life.
+        For each operand, the bytes that one block loads over its whole life.
     """
     l2 = device.level("l2").capacity_bytes if device.has("l2") else 0
     total = 0.0
@@ -120,7 +120,7 @@ def far_traffic(geometry: Geometry, device: DeviceSpec, block: Tile, resident: i
 
 
 def _shared_in_wave(geometry: Geometry, block: Tile, resident: int) -> list[tuple[float, int]]:
-    """Per operand, how many blocks' loads come from afar, and how many blocks load different parts (remembered)."""
+    """Return, per operand, how many blocks' loads come from afar and how many blocks load different parts (cached)."""
     spatial = geometry.spatial
     tile = tuple([block[i] for i in spatial])
     known = geometry.counted.get(("wave", tile, resident))
@@ -149,7 +149,7 @@ def _shared_in_wave(geometry: Geometry, block: Tile, resident: int) -> list[tupl
 
 
 def busiest_unit(device: DeviceSpec, blocks: int, resident: int) -> tuple[int, int]:
-    """Blocks that the busiest unit runs, and the rounds of blocks over the whole device (wave quantisation).
+    """Return the blocks of the busiest unit, and the rounds of blocks over the whole device (wave quantisation).
 
     Examples
     --------
@@ -162,13 +162,13 @@ def busiest_unit(device: DeviceSpec, blocks: int, resident: int) -> tuple[int, i
 
 
 def overlapped(terms: list[float]) -> float:
-    """Time of pipes that work at once: the slowest, and a little of the others."""
+    """Return the time of pipes that work at once: the slowest, plus a little of the others."""
     most = max(terms)
     return most + OVERLAP_LOSS * (sum(terms) - most)
 
 
 def started(device: DeviceSpec, blocks: int) -> float:
-    """Seconds in which the device starts so many blocks, one after the other.
+    """Return the seconds in which the device starts `blocks` blocks, one after the other.
 
     Examples
     --------
@@ -183,16 +183,16 @@ def in_waves(
     device: DeviceSpec, rates: GpuRates, pipes: dict[str, float], chain: float, resident: int, busiest: int,
     blocks: int,
 ) -> tuple[float, str]:  # fmt: skip
-    """Seconds of a kernel, launch included, and what bounds it: a pipe, 'latency', or starting its 'blocks'.
+    """Return a kernel's seconds, launch included, and its bound: a pipe, 'latency', or starting its 'blocks'.
 
     Parameters
     ----------
     pipes : dict
-        Cycles of a block in each pipe that works beside the others.
+        Pipe -> cycles of a block in it; the pipes work side by side.
     chain : float
-        Cycles of a block that is alone on its unit: what waits for one another in it.
+        Cycles of a block that is alone on its unit: the chain of its dependent operations.
     resident, busiest : int
-        Blocks that are on a unit at a time, and that the busiest unit computes.
+        Blocks on a unit at a time, and blocks that the busiest unit computes.
     """
     throughput = overlapped(list(pipes.values()))
     cycles = busiest * (max(throughput, chain / resident) + BLOCK_CYCLES) + rates.dram_latency

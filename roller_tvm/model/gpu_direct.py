@@ -29,13 +29,13 @@ LOAD_OVERHEAD = 1
 GUARD_OVERHEAD = 5
 #: Iterations of a reduction that gpu.direct unrolls.
 UNROLL_MOST = 64
-# Registers of a thread (compiled for sm_75 to sm_90): without a reduction, with one that is unrolled and loads all of
-# it ahead, guards and all, and with a loop.
+# Registers of a thread (compiled for sm_75 to sm_90): without a reduction; with one that is unrolled, loading all of
+# it ahead, guards and all; with a loop.
 POINTWISE, UNROLLED, LOOP = 10, 14, 26
 PER_GUARD = 1.8
-# What a special function (exp, erf) keeps beside its argument, of one element at a time (compiled likewise).
+# Registers of a special function (exp, erf) beside its argument, one element at a time (compiled likewise).
 SPECIAL = 8
-# Of a reduction whose terms threads share: the compiler unrolls a thread's rounds and loads ahead.
+# Registers of a reduction shared by threads: the compiler unrolls a thread's rounds and loads ahead.
 STREAMS, PER_ROUND = 20, 1.7
 # Threads that share a reduction meet in a tree of shuffles; a step is a shuffle and an operation.
 TREE_SLOTS = 2
@@ -43,12 +43,14 @@ TREE_SLOTS = 2
 
 def direct_estimate(geometry: Geometry, device: DeviceSpec, block: Tile, thread: Tile, threads: int,
                     items: int, vector: int) -> ProgramEstimate | None:
-    """Predicted time of recipe gpu.direct: every thread computes its outputs from global memory.
+    """Return the predicted time of recipe gpu.direct, or None if not even one block fits on a unit.
+
+    Every thread computes its outputs from global memory.
 
     Parameters
     ----------
     block, thread : Tile
-        The boxes around the outputs of a block, and of one item of a thread.
+        Boxes around the outputs of a block, and around those of one item of a thread.
     threads, items, vector : int
         A block computes ``threads * items * vector`` consecutive outputs.
     """
@@ -108,7 +110,7 @@ def direct_estimate(geometry: Geometry, device: DeviceSpec, block: Tile, thread:
 
 
 def direct_registers(geometry: Geometry, thread: Tile, items: int, vector: int) -> int:
-    """Registers of a thread of recipe gpu.direct (see ``direct_estimate``)."""
+    """Return the registers of a thread of recipe gpu.direct (see ``direct_estimate``)."""
     if not geometry.reduce:
         ahead = vector * items * sum(1.0 + PER_GUARD * op.guarded for op in geometry.operands)
         inside = any(op.functions for op in geometry.operands)
@@ -122,7 +124,7 @@ def direct_registers(geometry: Geometry, thread: Tile, items: int, vector: int) 
 
 
 def _rows_read(operand: Operand, tile: Tile) -> float:
-    """Share of a box's rows that are read: strides wider than the window skip some."""
+    """Return the share of a box's rows that are read: strides wider than the window skip some."""
     share = 1.0
     for dim, extent in list(zip(operand.dims, operand.box(tile), strict=True))[:-1]:
         if dim:
@@ -131,14 +133,14 @@ def _rows_read(operand: Operand, tile: Tile) -> float:
 
 
 def _contiguous(geometry: Geometry, operand: Operand) -> bool:
-    """Whether neighbouring outputs read neighbouring elements."""
+    """Return whether neighbouring outputs read neighbouring elements."""
     return bool(geometry.spatial) and operand.stride_of(geometry.spatial[-1]) == 1 and not operand.guarded
 
 
 def _fetched_again(geometry: Geometry, operand: Operand, device: DeviceSpec, rates: GpuRates, threads: int) -> float:
-    """How often a sector comes from L2 that a thread reads alone, element by element, as its reduction goes on.
+    """Return how often a sector is loaded from L2 if one thread reads it, element by element, during its reduction.
 
-    Once, while the cache of a unit has room for the lines of all its threads; for each element, where they take twice
+    Once, while the unit's cache has room for the lines of all its threads; once per element, if the lines take twice
     that room.
     """
     along = geometry.reduce[-1] if geometry.reduce else None
@@ -155,7 +157,7 @@ def _fetched_again(geometry: Geometry, operand: Operand, device: DeviceSpec, rat
 def _wavefronts(
     geometry: Geometry, operand: Operand, thread: Tile, wide: int, rates: GpuRates, warp_share: float
 ) -> float:  # fmt: skip
-    """Cycles that one load instruction of a warp takes at L1: lines touched, one where all lanes read the same.
+    """Return the cycles of one load instruction of a warp at L1: lines touched, or one if all lanes read the same.
 
     ``warp_share`` is the number of threads in a block, in warps.
     """
@@ -171,16 +173,16 @@ def _wavefronts(
 
 
 def reduce_shared_bytes(geometry: Geometry, device: DeviceSpec, rows: int, lanes: int) -> int:
-    """Shared memory of a reduction over threads: none within a warp, else a partial of each warp and a result.
+    """Return the shared bytes of a reduction over threads: 0 within a warp, else a partial per warp and a result.
 
-    As TVM's cross-thread reduction allocates it; checked against compiled kernels for 11 (lanes, rows).
+    Follows the allocation of TVM's cross-thread reduction; checked against compiled kernels for 11 (lanes, rows).
     """
     warp = device.vector_width
     return 0 if lanes <= warp else geometry.accumulator_bytes * rows * (1 + lanes // warp)
 
 
 def reduce_estimate(geometry: Geometry, device: DeviceSpec, rows: int, lanes: int) -> ProgramEstimate | None:
-    """Predicted time of recipe gpu.reduce: `lanes` threads share a reduction, a block has `rows` of them."""
+    """Return the predicted time of recipe gpu.reduce: `lanes` threads a row, `rows` rows a block; None if none fits."""
     rates = GpuRates.of(device, geometry.stage.dtype)
     threads = rows * lanes
     length = prod(geometry.extents[i] for i in geometry.reduce)
@@ -199,7 +201,7 @@ def reduce_estimate(geometry: Geometry, device: DeviceSpec, rows: int, lanes: in
     store_bytes = outputs * geometry.output_bytes + geometry.epilogue_bytes
     waste = _reduce_waste(geometry, lanes, rates.sector)
     far = sum(op.source_bytes for op in geometry.operands) * waste + store_bytes
-    # What does not depend on the row is read by all of a block's rows from the nearest cache.
+    # Operands that do not depend on the row are read by all of a block's rows from the nearest cache.
     near = waste * length * sum(
         op.element_bytes * (outputs if op.axes & geometry.spatial_set else blocks) for op in geometry.operands
     )
@@ -223,7 +225,7 @@ def reduce_estimate(geometry: Geometry, device: DeviceSpec, rows: int, lanes: in
 
 
 def _reduce_waste(geometry: Geometry, lanes: int, sector: int) -> float:
-    """Bytes moved per byte used when `lanes` neighbours walk along the innermost reduction axis."""
+    """Return the bytes moved per byte used if `lanes` neighbours walk along the innermost reduction axis."""
     last, worst = geometry.reduce[-1], 1.0
     for op in geometry.operands:
         step = op.stride_of(last)

@@ -1,8 +1,9 @@
 """Micro-performance model of a staged GPU kernel, effect by effect (see ``effects``).
 
-A block's step is followed through the pipes of its unit: multiply-adds, issue slots, shared memory, L2, memory. The
-slowest pipe of all resident blocks, or the wait of one block that no other hides, is the time of a step; the busiest
-unit's blocks are the time of the kernel. All counts follow from the kernel's tiles: nothing is fitted per operator.
+The model follows a block's step through the pipes of its unit: multiply-adds, issue slots, shared memory, L2, memory.
+A step takes the time of the slowest pipe over all resident blocks, or the wait of one block that no other hides. The
+kernel takes the time of the busiest unit's blocks. All counts follow from the kernel's tiles: nothing is fitted per
+operator.
 """
 
 from __future__ import annotations
@@ -20,48 +21,49 @@ from .residency import LocalMemory, local_memory, residency, unified
 from .storage import read_width
 
 # Issue slots of a fetched vector beside its load and store; of each further coordinate of an element (division by a
-# constant); of a padding guard. As counted in compiled plans (see gpu_tiled); more where nothing is unrolled.
+# constant); of a padding guard. Counted in compiled plans (see gpu_tiled); more if nothing is unrolled.
 FETCH_SLOTS, COORDINATE_SLOTS, GUARD_SLOTS = 6, 4, 8
-# Issue slots of a loop around what is unrolled: counter, comparison, branch, address.
+# Issue slots of a loop around an unrolled body: counter, comparison, branch, address.
 LOOP_SLOTS = 4
 # Elements of a thread's fetch that are in flight at a time: compilers unroll a copying loop by four; one behind a
 # padding guard is a branch of its own.
 FETCHES_IN_FLIGHT, GUARDED_IN_FLIGHT = 4, 1
 # Statements that a compiler unrolls by itself, inner loops first: full unrolling stops at a few hundred instructions.
 COMPILER_STATEMENTS = 256
-# Cycles that a thread waits for what it keeps in local memory (L1 hits: 28 on V100, 35 on K80; Jia et al., table 3.1).
+# Cycles that a thread waits for its values in local memory (L1 hits: 28 on V100, 35 on K80; Jia et al., table 3.1).
 LOCAL_CYCLES = 30
-# Cycles that starting and retiring a block take.
+# Cycles for starting and retiring a block.
 BLOCK_CYCLES = 400
 # Shares of the peak that code reaches: multiply-adds between other instructions, memory between pages.
 FMA_SHARE, DRAM_SHARE = 0.9, 0.85
-# Share of the pipes that are not the slowest which is not hidden behind it.
+# Fraction of the other pipes' time that the slowest pipe does not hide.
 OVERLAP_LOSS = 0.1
 
 
 @dataclass(frozen=True)
 class KernelTime:
-    """What the model says of one kernel.
+    """Predicted time of one kernel and its parts.
 
     Parameters
     ----------
     seconds : float
     cycles : dict
-        Of one block's step (of a block, where there are no steps), per pipe; 'latency' as others leave it uncovered.
+        Pipe -> cycles of one block's step (of a block, if there are no steps); 'latency': the part that other blocks
+        leave uncovered.
     bound : str
-        The largest of them.
+        Pipe with the most cycles.
     resident, limit : int, str
-        Blocks of a unit at a time, and what limits them.
+        Blocks on a unit at a time, and the resource that limits them.
     registers : int
-        That a thread needs.
+        Registers that a thread needs.
     spilled : int
-        Accumulators of a thread that find no register.
+        Accumulators of a thread without a register.
     rolled : bool
-        Whether the register tile is indexed by a loop, and so no register tile.
+        True if a loop indexes the register tile, which therefore cannot be in registers.
     local : LocalMemory
-        Traffic of accumulators that are no registers.
+        Traffic of accumulators that are not in registers.
     far_bytes : float
-        From memory, without that.
+        Bytes from memory, without those of `local`.
     """
 
     seconds: float
@@ -78,7 +80,7 @@ class KernelTime:
 
 @dataclass(frozen=True)
 class Body:
-    """What a thread runs without a loop around it, once the schedule and the compiler have unrolled what they do."""
+    """Straight-line code of a thread, after the schedule's and the compiler's unrolling."""
 
     tile: Tile  # extents per axis
     outputs: int
@@ -88,7 +90,7 @@ class Body:
 
 
 def body_of(kernel: StagedKernel, compiler_limit: int) -> Body:
-    """Unroll by the schedule's limit or the compiler's, whichever goes farther."""
+    """Return the body after unrolling by the schedule's limit or the compiler's, whichever goes farther."""
     g = kernel.geometry
     vthreads = prod(kernel.vthreads)
     limit = kernel.unroll_limit
@@ -102,12 +104,12 @@ def body_of(kernel: StagedKernel, compiler_limit: int) -> Body:
 
 
 def shared_loads(kernel: StagedKernel, body: Body, warp: int) -> tuple[float, float]:
-    """Of one body: instructions of a thread that read shared memory, and a warp's cycles in it."""
+    """Return, for one body, a thread's shared memory read instructions and a warp's cycles in them."""
     slots = cycles = 0.0
     for number, op in enumerate(kernel.geometry.operands):
         distinct = 1
         for dim, extent, full in zip(op.dims, op.box(body.tile), op.shape, strict=True):
-            # A window that no neighbour overlaps (stride as wide as the tile) is read only where it is needed.
+            # Of a window that no neighbour overlaps (stride as wide as the tile) only the needed elements are read.
             distinct *= min(extent, prod(body.tile[a] for a, _ in dim), full)
         vector = read_vector(kernel, number, body.tile)
         slots += distinct / vector
@@ -116,7 +118,7 @@ def shared_loads(kernel: StagedKernel, body: Body, warp: int) -> tuple[float, fl
 
 
 def read_vector(kernel: StagedKernel, number: int, own: Tile) -> int:
-    """Elements that a read of shared memory moves."""
+    """Return the number of elements that one read of shared memory moves."""
     op, vthreads = kernel.geometry.operands[number], kernel.vthreads
     part = [o // vthreads[a] if a in kernel.geometry.spatial_set else o for a, o in enumerate(own)]
     return read_width(op.dims, kernel.boxes[number], op.box(own), kernel.padding[number], kernel.block, part)
@@ -125,12 +127,12 @@ def read_vector(kernel: StagedKernel, number: int, own: Tile) -> int:
 def staged_time(
     kernel: StagedKernel, device: DeviceSpec, effects: Effects = ALL, registers: int | None = None
 ) -> KernelTime | None:  # fmt: skip
-    """Predicted time of a staged kernel; None if not even one block fits on a unit.
+    """Return the predicted time of a staged kernel; None if not even one block fits on a unit.
 
     Parameters
     ----------
     registers : int, optional
-        That the compiler takes for a thread, where the kernel's maker knows.
+        Compiler's register count per thread, if the caller knows it; else it is estimated.
 
     Examples
     --------
@@ -178,7 +180,7 @@ def staged_time(
     compute = points * active / (rates.lanes * FMA_SHARE)
     slots = points + body.times * (load_slots + LOOP_SLOTS) + fetch_slots + local.accesses
     issued = slots * warps / issue if effects.issue_rate else 0.0
-    # Where L1 is a part of shared memory, global loads take its cycles too.
+    # If L1 is a part of shared memory, global loads take its cycles too.
     beside = copied / rates.line * lines if unified(device) else 0.0
     shared = warps * (body.times * load_cycles + store_cycles) * lines + beside + local.l1
     far, missed = _far(kernel, device, resident, rates, effects)
@@ -222,7 +224,7 @@ def staged_time(
 
 
 def fetch_latency(device: DeviceSpec, rates: GpuRates, missed: float) -> float:
-    """Cycles of a load of which `missed` come from memory and the others from L2."""
+    """Return the cycles of a load if the share `missed` comes from memory and the rest from L2."""
     if not device.has("l2"):
         return rates.dram_latency
     near = device.level("l2").latency_ns * device.clock_ghz
@@ -232,7 +234,7 @@ def fetch_latency(device: DeviceSpec, rates: GpuRates, missed: float) -> float:
 def _far(
     kernel: StagedKernel, device: DeviceSpec, resident: int, rates: GpuRates, effects: Effects
 ) -> tuple[float, float]:  # fmt: skip
-    """Bytes from memory, and their share of what blocks ask for."""
+    """Return the bytes from memory, and their share of the bytes that the blocks request."""
     g = kernel.geometry
     of_block = [
         kernel.steps * (sectors(op, list(box), rates.sector) if effects.coalescing else prod(box) * op.element_bytes)

@@ -16,15 +16,15 @@ from .gpu_direct import LOAD_OVERHEAD, TREE_SLOTS
 from .occupancy import occupancy
 from .registers import register_cap
 
-# Registers of a thread, as compiled for sm_75 and sm_90 (40 candidates of five softmaxes): a lane's walk along the
-# row is unrolled by the compiler, which loads ahead. How far is not known of longer walks.
+# Registers of a thread, as compiled for sm_75 and sm_90 (40 candidates of five softmaxes): the compiler unrolls a
+# lane's walk along the row and loads ahead. For longer walks it is unknown how far.
 ROW_REGISTERS, PER_ELEMENT = 21, 1.2
-#: Elements of a row that a lane walks.
+#: Most elements of a row that a lane walks.
 WALK = 96
 
 
 class Rows(Protocol):
-    """What the model asks of a nest over rows."""
+    """Attributes of a nest over rows that the model needs."""
 
     @property
     def kept(self) -> tuple[str, ...]: ...
@@ -53,7 +53,7 @@ class RowShape:
 def rows_shared_bytes(
     expression: TensorExpression, kept: Sequence[str], read: Sequence[str], device: DeviceSpec, shape: RowShape
 ) -> int:  # fmt: skip
-    """Shared memory of a block: rows of inputs, and what each reduction over threads takes (``reduce_shared_bytes``).
+    """Return a block's shared memory, bytes: rows of inputs, and each reduction's share (``reduce_shared_bytes``).
 
     Parameters
     ----------
@@ -77,13 +77,13 @@ def rows_shared_bytes(
 def rows_estimate(
     expression: TensorExpression, device: DeviceSpec, nest: Rows, read: Sequence[str], shape: RowShape
 ) -> ProgramEstimate | None:
-    """Predicted time of recipe gpu.rows.
+    """Return the predicted time of recipe gpu.rows, or None if not even one block fits on a unit.
 
     Parameters
     ----------
     nest : RowNest
     read : sequence of str
-        Inputs whose rows are kept in shared memory: they are loaded once.
+        Inputs whose rows are kept in shared memory and so loaded once.
     """
     rates = GpuRates.of(device, expression.tensors[nest.output].dtype)
     nests = [Geometry.of(expression, name, nest.inlined) for name in (*nest.kept, nest.output)]

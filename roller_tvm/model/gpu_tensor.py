@@ -1,9 +1,9 @@
 """Micro-performance model of recipe gpu.tensor: tiles of matrices on tensor cores, copies running ahead.
 
 A block's step loads a tile of each matrix into shared memory; its warps load fragments from there and multiply. With
-several buffers the loads of later steps are on their way meanwhile: what is left of their latency is the time of a
-step times the steps they run ahead. Memory, and what starting and storing a block take, are those of any staged kernel
-(``gpu_kernel``), so that both recipes' times can be compared.
+several buffers, the loads of later steps are under way meanwhile, and hide the latency behind the steps that they run
+ahead. Memory traffic, and the cost of starting and storing a block, are as for any staged kernel (``gpu_kernel``), so
+that both recipes' times can be compared.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from .occupancy import occupancy
 from .registers import BASE, ROUNDED_TO, register_cap
 from .storage import VECTOR_ALIGNMENT
 
-# ldmatrix reads eight rows at a time, 16 bytes of each: rows padded by as much start in other banks.
+# ldmatrix reads eight rows at a time, 16 bytes of each: rows padded by 16 bytes start in different banks.
 PADDING_BYTES = VECTOR_ALIGNMENT
 # Rows, columns and (in bytes) depth of a fragment.
 FRAGMENT, DEPTH_BYTES = 16, 32
-#: What float32 is read as where a user allows it: in its upper 19 bits, to which every operand is rounded.
+#: The dtype for float32 operands if a user allows it: their upper 19 bits, to which every operand is rounded.
 TF32 = "tfloat32"
-# Registers for each address of a copy that runs ahead, of 64 bits.
+# Registers for each 64-bit address of a copy that runs ahead.
 PER_COPY = 2
-# A step that takes so many times its busiest pipe is bound by waiting.
+# A step of at least so many times its busiest pipe's cycles is bound by latency.
 WAITING = 1.1
 
 
@@ -44,7 +44,7 @@ class TensorShape:
     stages : int
         Buffers of each tile.
     vectors : tuple of int
-        Elements that a copy instruction moves, of left and right.
+        Elements that a copy instruction moves, for left and right.
     raster : int
         Rows of blocks that are walked together.
     """
@@ -62,7 +62,7 @@ class TensorShape:
 
 @dataclass(frozen=True)
 class Matrix:
-    """One operand: rows along m or n, columns along k, or turned.
+    """One operand: rows along m or n, columns along k; the other way around if turned.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ class Matrix:
     turned : bool
     element_bytes : int
     source_bytes : int
-        Of the tensor in memory: an implicit matrix is longer.
+        Bytes of the tensor in memory; an implicit matrix has more.
     guarded : bool
     """
 
@@ -82,7 +82,7 @@ class Matrix:
     guarded: bool
 
     def padded_row(self, block: tuple[int, int, int]) -> tuple[int, int]:
-        """(rows, elements of a row with padding) of a tile in shared memory."""
+        """Return (rows, elements of a row with padding) of a tile in shared memory."""
         own, depth = block[self.rows], block[2]
         rows, columns = (depth, own) if self.turned else (own, depth)
         return rows, columns + PADDING_BYTES // self.element_bytes
@@ -93,14 +93,14 @@ class Matrix:
 
 
 def shared_bytes(matrices: tuple[Matrix, Matrix], shape: TensorShape) -> int:
-    """Shared memory of a block: every buffer of both tiles."""
+    """Return the shared memory of a block in bytes: every buffer of both tiles."""
     return shape.stages * sum(m.tile_bytes(shape.block) for m in matrices)
 
 
 def tensor_registers(
     device: DeviceSpec, matrices: tuple[Matrix, Matrix], shape: TensorShape, accumulator_bytes: int
 ) -> tuple[int, int]:
-    """(registers without which a thread spills, registers that the compiler is expected to take)."""
+    """Return (registers below which a thread spills, registers that the compiler is expected to take)."""
     warp = device.vector_width
     sums = shape.warp[0] * shape.warp[1] * accumulator_bytes // (4 * warp)
     fragments = sum(shape.warp[m.rows] * DEPTH_BYTES // (4 * warp) for m in matrices)
@@ -112,7 +112,7 @@ def tensor_registers(
 
 
 def fetches(device: DeviceSpec, matrix: Matrix, shape: TensorShape, vector: int) -> int:
-    """Copy instructions of a thread in a step."""
+    """Return the number of copy instructions of a thread in a step."""
     return ceil(shape.block[matrix.rows] * shape.block[2] / (shape.warps * device.vector_width * vector))
 
 
@@ -120,16 +120,16 @@ def tensor_estimate(
     geometry: Geometry, device: DeviceSpec, matrices: tuple[Matrix, Matrix], sizes: tuple[int, int, int, int],
     shape: TensorShape, dtype: str, ahead: bool,
 ) -> ProgramEstimate | None:  # fmt: skip
-    """Predicted time; None if not even one block fits on a unit.
+    """Return the predicted time; None if not even one block fits on a unit.
 
     Parameters
     ----------
     sizes : tuple of int
         Extents of b, m, n and k.
     dtype : str
-        Of the operands, for the rate of the tensor cores.
+        Dtype of the operands, for the rate of the tensor cores.
     ahead : bool
-        Whether copies go past the registers, so that they run ahead.
+        True if copies bypass the registers, so that they run ahead.
     """
     rates = GpuRates.of(device, geometry.stage.dtype)
     (bm, bn, bk), warps = shape.block, shape.warps
@@ -158,7 +158,7 @@ def tensor_estimate(
     copying = sum(c * (each + GUARD_OVERHEAD * a.guarded) for c, a in zip(counts, matrices, strict=True))
     words = FRAGMENT * DEPTH_BYTES // (4 * device.vector_width)  # of a fragment, each lane
     rounding = 0.0
-    if dtype == TF32:  # each is rounded, and read alone where rows lie across the sum
+    if dtype == TF32:  # each is rounded, and read alone if rows lie across the sum
         rounding = sum(f * (words + (words - 1) * a.turned) for f, a in zip(fragments, matrices, strict=True))
     issue = (products + loads + rounding + copying * warps) / rates.issue
     tile_bytes = sum((bm, bn)[a.rows] * bk * element for a in matrices)
@@ -205,12 +205,12 @@ def tensor_estimate(
 
 
 def _beside(*pipes: float) -> float:
-    """Time of pipes that work at once, as in ``staged_time``: the slowest, and what it does not hide of the others."""
+    """Return the time of pipes that work at once, as in ``staged_time``: the slowest, plus a share of the others."""
     return max(pipes) + OVERLAP_LOSS * (sum(pipes) - max(pipes))
 
 
 def _waste(run_bytes: int, matrix: Matrix, sector: int) -> float:
-    """Bytes that memory moves for a byte that is used: lanes beside one another may share sectors."""
+    """Return the bytes that memory moves per byte used; neighbouring lanes may share sectors."""
     return 1.0 if run_bytes >= VECTOR_ALIGNMENT or matrix.turned else min(2.0, sector / max(1, run_bytes))
 
 
@@ -218,7 +218,7 @@ def _far_bytes(
     device: DeviceSpec, matrices: tuple[Matrix, Matrix], grid: tuple[int, int, int], shape: TensorShape,
     extents: tuple[int, int, int], resident: int,
 ) -> float:  # fmt: skip
-    """Bytes from the farthest level: the blocks of a wave share rows and columns, walked `raster` rows at a time."""
+    """Return the bytes from the farthest level: blocks of a wave, `raster` rows of them, share rows and columns."""
     batch, rows, columns = grid
     blocks = batch * rows * columns
     wave = max(1, min(resident, blocks))
@@ -233,6 +233,6 @@ def _far_bytes(
         share = min(1.0, matrix.source_bytes / whole)
         different = (down, across)[matrix.rows] * images
         traffic = blocks / wave * different * shape.block[matrix.rows] * extents[2] * matrix.element_bytes * share
-        # What is read again later stays in L2 if there is room for it.
+        # Data that is read again stays in L2 if there is room for it.
         total += matrix.source_bytes if matrix.source_bytes <= l2 // 2 else max(traffic, matrix.source_bytes)
     return total

@@ -5,9 +5,9 @@ global into shared memory, its threads load operands from shared memory into reg
 Throughput of a unit with several resident blocks and the latency of one block's own chain of
 load - synchronise - compute are both evaluated; the slower one is the time of a step.
 
-There are two depths of it. ``tiled_estimate`` takes a tenth of a millisecond and leads construction to the tiles worth
-a closer look. ``staged_estimate`` ranks those: it is the model of any staged kernel, effect by effect (``effects``),
-that recorded schedules are held against.
+There are two depths of it. ``tiled_estimate`` takes a tenth of a millisecond and leads construction to the tiles that
+are worth a closer look. ``staged_estimate`` ranks those. It is the model of any staged kernel, effect by effect
+(``effects``); recorded schedules are compared with it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class TiledShape:
 
 
 def kernel_of(geometry: Geometry, shape: TiledShape) -> StagedKernel:
-    """A candidate as the model is told of any staged kernel: its reduction is split in two, the inner part unrolled."""
+    """Return a candidate in the form of any staged kernel: its reduction is split in two, the inner part unrolled."""
     outer = [(i, ceil(shape.block[i] / shape.unrolled[i])) for i in geometry.reduce]
     inner = [(i, shape.unrolled[i]) for i in geometry.reduce]
     own = [(i, shape.thread[i] // shape.vthreads[i]) for i in geometry.spatial]
@@ -58,12 +58,12 @@ def kernel_of(geometry: Geometry, shape: TiledShape) -> StagedKernel:
 
 
 def vector_quantum(operand: Operand, vectors: tuple[int, ...]) -> int:
-    """Elements that a staged buffer must be a multiple of, so that vectors into the next one are aligned."""
+    """Return the elements of which a staged buffer must be a multiple to keep vectors into the next buffer aligned."""
     return max(1, VECTOR_ALIGNMENT // operand.element_bytes) if max(vectors, default=1) > 1 else 1
 
 
 def shared_bytes_of(geometry: Geometry, shape: TiledShape) -> int:
-    """Shared memory of a block: exactly what TVM allocates for the staged operands."""
+    """Return the shared memory of a block in bytes: exactly TVM's allocation for the staged operands."""
     total = 0
     for op, padding in zip(geometry.operands, shape.padding, strict=True):
         box = op.box(shape.block)
@@ -73,7 +73,7 @@ def shared_bytes_of(geometry: Geometry, shape: TiledShape) -> int:
 
 def tiled_estimate(geometry: Geometry, device: DeviceSpec, shape: TiledShape, threads: int,
                    shared_bytes: int | None = None) -> ProgramEstimate | None:
-    """Predicted time of a staged contraction; None if not even one block fits on a unit.
+    """Return the predicted time of a staged contraction; None if not even one block fits on a unit.
 
     Parameters
     ----------
@@ -81,9 +81,9 @@ def tiled_estimate(geometry: Geometry, device: DeviceSpec, shape: TiledShape, th
     device : DeviceSpec
     shape : TiledShape
     threads : int
-        Per block.
+        Threads per block.
     shared_bytes : int, optional
-        ``shared_bytes_of(geometry, shape)`` where it is known.
+        Result of ``shared_bytes_of(geometry, shape)``, if it is known already.
     """
     rates = GpuRates.of(device, geometry.stage.dtype)
     block, thread = shape.block, shape.thread
@@ -164,7 +164,7 @@ def tiled_estimate(geometry: Geometry, device: DeviceSpec, shape: TiledShape, th
 def staged_estimate(
     geometry: Geometry, device: DeviceSpec, shape: TiledShape, threads: int
 ) -> ProgramEstimate | None:  # fmt: skip
-    """The time that a recorded schedule of the same tiles would be predicted; None if not even one block fits.
+    """Return the time predicted for any schedule of the same tiles; None if not even one block fits on a unit.
 
     Examples
     --------
@@ -203,10 +203,10 @@ def staged_estimate(
 
 
 def shared_reads(geometry: Geometry, shape: TiledShape, warp: int) -> tuple[float, float]:
-    """Per point of the reduction: load instructions of a thread, and cycles-wide wavefronts of a warp.
+    """Return, per point of the reduction, load instructions of a thread and cycles-wide wavefronts of a warp.
 
-    What a thread reads twice in the unrolled part of a step (a sliding window) is loaded once; rows that are
-    contiguous and aligned are loaded as vectors.
+    An element that a thread reads twice in the unrolled part of a step (a sliding window) is loaded once. Contiguous,
+    aligned rows are loaded as vectors.
     """
     spatial, unrolled, known = geometry.spatial, shape.unrolled, geometry.counted
     lanes = tuple([ceil(shape.block[i] / shape.thread[i]) for i in spatial])
@@ -234,10 +234,10 @@ def shared_reads(geometry: Geometry, shape: TiledShape, warp: int) -> tuple[floa
 
 
 def _distinct(operand: Operand, own: Tile) -> int:
-    """Elements that a thread reads in the unrolled part of a step."""
+    """Return the number of elements that a thread reads in the unrolled part of a step."""
     distinct = 1
     for dim, extent, full in zip(operand.dims, operand.box(own), operand.shape, strict=True):
-        # A window that no neighbour overlaps (stride as wide as the tile) is read only where it is needed.
+        # Of a window that no neighbour overlaps (stride as wide as the tile) only the needed elements are read.
         count = 1
         for a, _ in dim:
             count *= own[a]
@@ -246,7 +246,7 @@ def _distinct(operand: Operand, own: Tile) -> int:
 
 
 def _conflict(geometry: Geometry, operand: Operand) -> float:
-    """How many lanes of a warp want words of one bank: as many as their reads are apart."""
+    """Return how many lanes of a warp read words of one bank: the distance between their reads, at most 4."""
     last = geometry.spatial[-1] if geometry.spatial else -1
     if operand.dims and any(a == last for a, _ in operand.dims[-1]):
         return min(4.0, float(max(1, operand.stride_of(last))))

@@ -20,7 +20,7 @@ from .registers import register_cap
 from .storage import alignments, storage_elements
 
 # Registers of a thread, and of each element that it has in flight (compiled for sm_75, 80 and 90, 1 to 256 elements
-# a thread). Of many the compiler loads as many ahead as the last number says, some with an address of their own.
+# a thread). The compiler loads at most AHEAD_MOST elements ahead, some with an address of their own.
 TURN_REGISTERS, PER_ITEM, AHEAD_REGISTERS, AHEAD_MOST = 20, 2, 12, 64
 
 
@@ -34,7 +34,7 @@ class TurnedShape:
 
 
 def turned_shared_bytes(staged: Sequence[Operand], shape: TurnedShape) -> int:
-    """Shared memory of a block: the staged boxes with their rows padded."""
+    """Return the shared memory of a block in bytes: the staged boxes with padded rows."""
     total = 0
     for op, padding in zip(staged, shape.padding, strict=True):
         box = op.box(shape.tile)
@@ -45,9 +45,9 @@ def turned_shared_bytes(staged: Sequence[Operand], shape: TurnedShape) -> int:
 def turn_cycles(
     geometry: Geometry, device: DeviceSpec, operand: Operand, tile: Tile, padding: int, threads: int
 ) -> int:
-    """Cycles in which a warp reads its part of a tile from shared memory: lanes that meet in a bank wait.
+    """Return the cycles in which a warp reads its part of a tile from shared memory; lanes of one bank wait.
 
-    Padding parts the rows that neighbouring lanes read; where whole rows lie between them, some meet all the same.
+    Padding separates the rows that neighbouring lanes read; if whole rows lie between them, some conflicts remain.
     """
     key = ("turned", operand.name, tile, padding, threads)
     if key not in geometry.counted:
@@ -67,7 +67,7 @@ def turn_cycles(
 
 
 def turn_registers(items: int) -> int:
-    """Registers of a thread that moves so many elements of a tile.
+    """Return the registers of a thread that moves `items` elements of a tile.
 
     Examples
     --------
@@ -82,12 +82,12 @@ def turn_registers(items: int) -> int:
 def transpose_estimate(
     geometry: Geometry, device: DeviceSpec, staged: Sequence[Operand], others: Sequence[Operand], shape: TurnedShape
 ) -> ProgramEstimate | None:
-    """Predicted time of recipe gpu.transpose.
+    """Return the predicted time of recipe gpu.transpose, or None if not even one block fits on a unit.
 
     Parameters
     ----------
     staged, others : sequence of Operand
-        What is read from memory, as the output's axes see it: turned in shared memory, and read in place.
+        Reads from memory, in terms of the output's axes: turned in shared memory, and read in place.
     """
     rates = GpuRates.of(device, geometry.stage.dtype)
     tile, threads = shape.tile, shape.threads

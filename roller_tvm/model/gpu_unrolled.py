@@ -13,7 +13,7 @@ from .occupancy import occupancy
 
 
 def own_tile(geometry: Geometry) -> Tile:
-    """What one thread computes: the axes of constant operands and all reductions whole, one point of the others.
+    """Return the tile of one thread: the axes of constant operands and all reductions whole, one point of the others.
 
     Examples
     --------
@@ -26,21 +26,23 @@ def own_tile(geometry: Geometry) -> Tile:
 
 
 def unrolled_registers(geometry: Geometry) -> int:
-    """Registers of a thread: its inputs, its outputs, addresses."""
+    """Return the registers of a thread: its inputs, its outputs, addresses."""
     own = own_tile(geometry)
     held = sum(op.elements(own) for op in geometry.operands if not op.computed)
     return LOOP + held + prod(own[i] for i in geometry.spatial)
 
 
 def unrolled_estimate(geometry: Geometry, device: DeviceSpec, block: Tile, threads: int) -> ProgramEstimate | None:
-    """Predicted time of recipe gpu.unrolled; zeros of the constant matrices are not known, so none is counted.
+    """Return the predicted time of recipe gpu.unrolled, or None if not even one block fits on a unit.
+
+    Zeros of the constant matrices are unknown: none is skipped.
 
     Parameters
     ----------
     block : Tile
-        The box around what the threads of a block compute.
+        Box around the outputs of a block's threads.
     threads : int
-        Per block.
+        Threads per block.
     """
     rates = GpuRates.of(device, geometry.stage.dtype)
     own = own_tile(geometry)

@@ -1,7 +1,7 @@
-"""What the micro-performance model of a GPU is told about a kernel: by the planner, or read back from a record.
+"""Descriptions of a kernel for the micro-performance model of a GPU: from the planner, or read back from a record.
 
-The descriptions say nothing of how they came about: a plan of recipe gpu.tiled and a schedule of Ansor with the same
-tiles are the same kernel, and get the same time.
+They do not tell their origin: a plan of recipe gpu.tiled and a schedule of Ansor with the same tiles are the same
+kernel, and get the same time.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ class StagedKernel:
     block : Tile
         Spatial axes: the block's tile; reduction axes: one step.
     thread : Tile
-        Spatial axes: a thread's outputs, those of its virtual threads counted; reduction axes: 1.
+        Spatial axes: a thread's outputs, with those of its virtual threads; reduction axes: 1.
     vthreads : Tile
-        Parts that a thread's tile is in, per axis: they stand a whole tile of threads apart.
+        Parts of a thread's tile, per axis; neighbouring parts are a whole tile of threads apart.
     loops : tuple of (axis, extent)
-        What a virtual thread runs in one step, outermost first.
+        Loops of a virtual thread in one step, outermost first.
     unroll_limit : int or None
-        Most statements that the schedule has TVM unroll; None where it unrolls everything by name.
+        Most statements that the schedule has TVM unroll; None if it unrolls every loop explicitly.
     vectors : tuple of int
-        Per operand, the elements that a fetch moves at a time, as the schedule asks.
+        For each operand, the elements that a fetch moves at a time, as the schedule asks.
     padding : tuple of int
-        Per operand, elements added to a row in shared memory.
+        For each operand, elements added to a row in shared memory.
     store : int
         Outputs that a store moves.
     stages : int
         Buffers of each staged tile.
     aligned : bool
-        Whether each buffer is made of whole vectors, as where rows are padded.
+        True if each buffer is rounded up to whole vectors, as for padded rows.
     """
 
     geometry: Geometry
@@ -85,7 +85,7 @@ class StagedKernel:
 
     @cached_property
     def outputs(self) -> int:
-        """Of one thread."""
+        """Outputs of one thread."""
         return prod(self.thread[i] for i in self.geometry.spatial)
 
     @cached_property
@@ -95,12 +95,12 @@ class StagedKernel:
 
     @cached_property
     def boxes(self) -> tuple[tuple[int, ...], ...]:
-        """Per operand, the tile that a step fetches."""
+        """Extents of the tile that a step fetches, for each operand."""
         return tuple(tuple(op.box(self.block)) for op in self.geometry.operands)
 
     @cached_property
     def shared_bytes(self) -> int:
-        """Shared memory of a block, as TVM allocates it."""
+        """Shared memory of a block in bytes, as TVM allocates it."""
         total = 0
         for op, box, padding in zip(self.geometry.operands, self.boxes, self.padding, strict=True):
             wide = max(self.vectors, default=1) > 1
@@ -111,13 +111,13 @@ class StagedKernel:
 
     @cached_property
     def unrolled(self) -> tuple[bool, ...]:
-        """Whether each of ``loops`` is unrolled by TVM."""
+        """One flag per entry of ``loops``: True if TVM unrolls it."""
         if self.unroll_limit is None:
             return (True,) * len(self.loops)
         return unrolled_loops([e for _, e in self.loops], prod(self.vthreads), self.unroll_limit)
 
     def inner(self, flags: Sequence[bool]) -> Tile:
-        """Extents per axis of the loops that `flags` marks; virtual threads are marked always."""
+        """Return the extents per axis of the loops marked by `flags`; virtual threads always count."""
         tile = list(self.vthreads)
         for (axis, extent), chosen in zip(self.loops, flags, strict=True):
             if chosen:
@@ -125,12 +125,13 @@ class StagedKernel:
         return tuple(tile)
 
 
-#: As many virtual threads as TVM writes out one after the other; more become a loop (its pass InjectVirtualThread).
+#: Most virtual threads that TVM writes out one after the other; more become a loop (its pass InjectVirtualThread).
 VTHREADS_WRITTEN = 16
 
 
 def unrolled_loops(extents: Sequence[int], vthreads: int, limit: int) -> tuple[bool, ...]:
-    """Which loops of a nest TVM's pass UnrollLoop expands: inner ones as long as their statements stay within a limit.
+    """Return which loops TVM's pass UnrollLoop expands: inner ones first, as long as their statements stay within a
+    limit.
 
     Examples
     --------
@@ -159,11 +160,11 @@ class DirectKernel:
     Parameters
     ----------
     geometry : Geometry
-        As memory sees it, what is computed in place looked through.
+        Nest with its operands in memory (see ``in_memory``).
     threads : int
-        Of a block.
+        Threads of a block.
     outputs : int
-        Of a thread: it computes every ``threads``-th of its block.
+        Outputs of a thread: it computes every ``threads``-th of its block.
     vector : int
         Neighbouring outputs computed at a time.
     unroll_limit : int or None

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-#: Elements that are at most so far apart are picked out of vectors of neighbours.
+#: Greatest distance of elements that are picked out of vectors of neighbours.
 NEAR = 4
-#: The shortest vector that is: of fewer elements each is loaded by itself.
+#: Shortest vector to pick so; elements of shorter ones are loaded one by one.
 SHORTEST = 4
 
 
 def covering(run: int, lanes: int) -> Iterator[tuple[int, int]]:
-    """Vectors of one length, a power of two, that cover a run of elements: where each begins, and how long it is.
+    """Yield (begin, length) of vectors of one length, a power of two, that cover a run of elements.
 
     Examples
     --------
@@ -24,10 +24,10 @@ def covering(run: int, lanes: int) -> Iterator[tuple[int, int]]:
 
 
 def vector_slots(step: int, lanes: int) -> int:
-    """Slots of a vector of elements at equal distances: what loads vectors of neighbours, and what puts it together.
+    """Return the slots of a vector of elements at equal distances: loads of neighbours, and assembling them.
 
-    One of neighbours that fills no register is loaded in powers of two (measured on Zen 5, LLVM 10 and 22, depthwise
-    convolutions: 4 to 5 slots of 12 elements, 5 to 6 of 14).
+    A vector of neighbours that fills no register is loaded in powers of two (measured on Zen 5, LLVM 10 and 22,
+    depthwise convolutions: 4 to 5 slots for 12 elements, 5 to 6 for 14).
 
     Examples
     --------

@@ -10,21 +10,21 @@ def _round_up(value: int, multiple: int) -> int:
 
 
 def occupancy(device: DeviceSpec, threads: int, registers: int, shared_bytes: int) -> tuple[int, str]:
-    """Resident blocks per unit and what limits them.
+    """Return the blocks resident on a unit, and the resource that limits them ("" if none is known).
 
     Parameters
     ----------
     threads : int
-        Per block.
+        Threads per block.
     registers : int
-        Per thread.
+        Registers per thread.
     shared_bytes : int
-        Per block.
+        Shared memory per block.
 
     Returns
     -------
     (int, str)
-        0 blocks if one block alone does not fit.
+        0 blocks if not even one fits.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""One question for every description of a kernel: how long does it take on a device, and why."""
+"""One entry for every description of a kernel: how long it takes on a device, and why."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Prediction:
     Parameters
     ----------
     seconds : float
-        Infinite where not even one block fits on a unit.
+        Infinite if not even one block fits on a unit.
     bound : str
-        What the model takes for the limit.
+        The limit, according to the model.
     told : KernelTime or None
-        More, of staged kernels.
+        Details; only for staged kernels.
     """
 
     seconds: float
@@ -33,7 +33,7 @@ class Prediction:
 
 
 def linear_tile(geometry: Geometry, length: int) -> Tile:
-    """The box of axes that `length` consecutive outputs cover (innermost first); reductions whole."""
+    """Return the box of axes that `length` consecutive outputs cover (innermost first); reductions whole."""
     tile = list(geometry.extents)
     for i in reversed(geometry.spatial):
         tile[i] = max(1, min(geometry.extents[i], length))
@@ -42,7 +42,7 @@ def linear_tile(geometry: Geometry, length: int) -> Tile:
 
 
 def predict(kernel: Kernel, device: DeviceSpec, effects: Effects = ALL) -> Prediction:
-    """Predicted time of a kernel, however it was described."""
+    """Return the predicted time of a kernel of any description."""
     if not effects.block_starts:
         device = replace(device, limits=replace(device.limits, block_interval_ns=None))
     if isinstance(kernel, StagedKernel):

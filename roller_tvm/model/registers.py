@@ -1,6 +1,6 @@
-"""Registers of a register tile: whether it fits without spilling, and how many the compiler will take.
+"""Registers of a register tile: does it fit without spilling, and how many will the compiler take?
 
-The numbers below describe the compiler, not a device: they are fitted once on the kernels of 380 random plans of
+The numbers below describe the compiler, not a device. They were fitted once on the kernels of 380 random plans of
 matrix products and convolutions (``benchmarks/register_fit.csv``) and of 2400 constructed ones
 (``python/fit_registers.py`` prints the fit), compiled by NVRTC 12.9 for sm_75 to sm_90. A device's limits come from
 its spec.
@@ -14,14 +14,14 @@ from math import ceil, prod
 from ..device import DeviceSpec
 from .geometry import Geometry, Tile
 
-# Addresses, loop counters and predicates beside accumulators and fragments. With less than this, 18 of 18 plans
-# spilled.
+# Addresses, loop counters and predicates beside accumulators and fragments. With fewer registers for them, 18 of 18
+# plans spilled.
 ADDRESSES = 24
 # Share of the cap that a plan may need: ptxas aims below it for occupancy. Of constructed plans that needed more
 # than this, 15 of 60 spilled (loop-invariant addresses, a few bytes), of the others 18 of 408.
 USABLE = 0.75
-# What the compiler takes (quantile regression at 0.9, so that few kernels take more): accumulators, both fragments of a
-# step, part of what the unrolled steps read, what is fetched and where from, addresses.
+# Registers that the compiler takes (quantile regression at 0.9, so that few kernels take more): accumulators, both
+# fragments of a step, part of the unrolled steps' reads, fetched values and their addresses, other addresses.
 BASE = 36
 PER_ACCUMULATOR = 1.4
 PER_FRAGMENT = 2.0
@@ -43,17 +43,17 @@ FETCHES = 16
 
 
 def _words(count: int, element_bytes: int) -> int:
-    """Registers for elements of a type; a half takes a whole one unless the compiler pairs it."""
+    """Return the registers for elements of a type; a half takes a whole one unless the compiler pairs it."""
     return count * max(1, element_bytes // 4)
 
 
 def accumulators(geometry: Geometry, thread: Tile) -> int:
-    """Registers that hold a thread's outputs."""
+    """Return the registers that hold a thread's outputs."""
     return _words(prod([thread[i] for i in geometry.spatial]), geometry.accumulator_bytes)
 
 
 def fragments(geometry: Geometry, thread: Tile) -> list[int]:
-    """Registers of each operand that a thread reads in one step of the reduction (remembered, not to be changed)."""
+    """Return each operand's registers for a thread's reads in one reduction step. Cached: do not change the list."""
     known = geometry.counted.get(("fragments", thread))
     if known is None:
         known = geometry.counted["fragments", thread] = [
@@ -64,9 +64,9 @@ def fragments(geometry: Geometry, thread: Tile) -> list[int]:
 
 
 def register_cap(device: DeviceSpec, threads: int) -> int | None:
-    """Registers a thread can have so that a block of `threads` still fits; None where no limit is known.
+    """Return the most registers per thread with which a block of `threads` fits; None if no limit is known.
 
-    No more than kernels are compiled with (`Limits.compiled_registers`).
+    Never above the limit that kernels are compiled with (`Limits.compiled_registers`).
 
     Examples
     --------
@@ -79,7 +79,7 @@ def register_cap(device: DeviceSpec, threads: int) -> int | None:
 
 
 def _share(device: DeviceSpec, threads: int) -> int | None:
-    """Of the register file: warps are dealt out to the schedulers of a unit, each with its own part of it."""
+    """Return a thread's share of the register file: each scheduler of a unit has its own part, and its own warps."""
     limits = device.limits
     file = limits.max_registers_per_block or limits.registers_per_unit
     if not file:
@@ -92,13 +92,13 @@ def _share(device: DeviceSpec, threads: int) -> int | None:
 
 
 def usable_registers(device: DeviceSpec, threads: int) -> int | None:
-    """What ``needed_registers`` may be at most."""
+    """Return the upper limit for ``needed_registers``; None if the device's limit is unknown."""
     cap = _share(device, threads)
     return None if cap is None else int(USABLE * cap)
 
 
 def needed_registers(geometry: Geometry, device: DeviceSpec, thread: Tile) -> int:
-    """Registers without which a register tile spills.
+    """Return the number of registers below which a register tile spills.
 
     The arithmetic registers of an IPU's workers hold no addresses.
     """
@@ -107,7 +107,7 @@ def needed_registers(geometry: Geometry, device: DeviceSpec, thread: Tile) -> in
 
 
 def prefetched(geometry: Geometry, thread: Tile, unrolled: Tile) -> list[int]:
-    """Registers of each operand that a thread reads in the unrolled part of a step (remembered, not to be changed)."""
+    """Return each operand's registers for a thread's reads in unrolled steps. Cached: do not change the list."""
     known = geometry.counted.get(("prefetched", thread, unrolled))
     if known is None:
         own = tuple(unrolled[i] if i in geometry.reduce else e for i, e in enumerate(thread))
@@ -120,14 +120,14 @@ def predicted_registers(
     geometry: Geometry, device: DeviceSpec, thread: Tile, unrolled: Tile, threads: int,
     fetches: Sequence[int] = (), vectors: Sequence[int] = (),
 ) -> int:  # fmt: skip
-    """Registers that the compiler is expected to take, for occupancy.
+    """Return the registers that the compiler is expected to take, for occupancy.
 
     Parameters
     ----------
     unrolled : Tile
-        Per reduction axis, the iterations of a step that are unrolled; other positions are not looked at.
+        For each reduction axis, the unrolled iterations of a step; other positions are ignored.
     fetches, vectors : sequence of int
-        Per operand, what a thread fetches in a step, and the elements of each.
+        For each operand, a thread's fetches in a step, and the elements of each.
     """
     parts = fragments(geometry, thread)
     held = accumulators(geometry, thread)
@@ -146,7 +146,7 @@ def predicted_registers(
 
 
 def unrolled_steps(geometry: Geometry, thread: Tile, step: Tile) -> Tile:
-    """Per axis, how many of a step's reduction iterations are unrolled: innermost axes first, dividing the step.
+    """Return, per axis, how many of a step's reduction iterations are unrolled: inner axes first, dividing the step.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What of a thread lives in registers: blocks of a unit at a time, accumulators that spill, local memory's traffic."""
+"""Registers of a thread, resident blocks of a unit, spilled accumulators, and the traffic of local memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .kernel import StagedKernel
 from .occupancy import occupancy
 from .registers import ADDRESSES, PER_PREFETCHED, PREFETCHED_MOST, accumulators, fragments, register_cap
 
-# Registers that a compiler takes at least, and for what is needed: it uses some to run ahead.
+# Registers that a compiler takes at least, and as a multiple of the need: it uses some to run ahead.
 REGISTERS_LEAST, REGISTERS_TAKEN = 32, 1.1
 
 
@@ -24,8 +24,9 @@ class Residency:
     Parameters
     ----------
     resident, limit : int, str
+        Blocks on a unit at a time, and the resource that limits them.
     needed : int
-        Registers of a thread: accumulators, the smaller fragment, addresses, what is read ahead.
+        Registers that a thread needs: accumulators, the smaller fragment, addresses, values read ahead.
     spilled : int
         Accumulators without a register.
     """
@@ -43,14 +44,14 @@ PER_FETCHED_ELEMENT, FETCHED_MOST = 0.5, 32
 def registers_needed(
     geometry: Geometry, device: DeviceSpec, thread: Tile, threads: int, body: Tile, fetched: int, rolled: bool = False
 ) -> tuple[int, int]:
-    """Registers that a thread needs so that none spills, and how many it can have (see ``residency``).
+    """Return the registers that a thread needs so that none spills, and how many it can have (see ``residency``).
 
     Parameters
     ----------
     thread : Tile
-        Its outputs.
+        Outputs of a thread.
     threads : int
-        Of a block.
+        Threads of a block.
     fetched : int
         Elements that a thread fetches in a step.
     """
@@ -66,16 +67,16 @@ def registers_needed(
 def residency(
     kernel: StagedKernel, device: DeviceSpec, body: Tile, rolled: bool, effects: Effects, registers: int | None = None
 ) -> Residency | None:  # fmt: skip
-    """Registers and occupancy of a kernel; None if a block asks for more shared memory than a unit has.
+    """Return registers and occupancy of a kernel; None if a block asks for more shared memory than a unit has.
 
     Parameters
     ----------
     body : Tile
-        What is unrolled, per axis.
+        Unrolled extents, per axis.
     rolled : bool
-        Whether the register tile is no register tile, being indexed by a loop.
+        True if a loop indexes the register tile, which therefore cannot be in registers.
     registers : int, optional
-        That the compiler takes, where that is known better than from what is needed.
+        Compiler's register count per thread, if known; else estimated.
     """
     held = 0 if rolled else accumulators(kernel.geometry, kernel.thread)
     fetched = sum(
@@ -95,14 +96,14 @@ def residency(
 
 @dataclass(frozen=True)
 class LocalMemory:
-    """Traffic of accumulators that are no registers, one step of a block.
+    """Traffic of accumulators that are not in registers, in one step of a block.
 
     Parameters
     ----------
     accesses : float
         Loads and stores of a thread.
     l1, l2, dram : float
-        Cycles of a unit.
+        Cycles of a unit in each level.
     """
 
     accesses: float
@@ -112,7 +113,7 @@ class LocalMemory:
 
 
 def unified(device: DeviceSpec) -> bool:
-    """Whether L1 and shared memory are one memory: a cache no smaller than all of shared memory."""
+    """Return whether L1 and shared memory are one memory: the L1 cache is at least as large as all shared memory."""
     cache = device.limits.global_cache_bytes
     return cache is not None and cache >= device.level("shared").capacity_bytes
 
@@ -121,12 +122,12 @@ def local_memory(
     kernel: StagedKernel, device: DeviceSpec, rates: GpuRates, rolled: tuple[int, float] | None, held: Residency,
     resident: int, effects: Effects,
 ) -> LocalMemory:  # fmt: skip
-    """Where spilled accumulators and rolled tiles go: the nearest cache with room for those of all resident threads.
+    """Return the traffic of spilled accumulators and rolled tiles, in the nearest cache with room for all of them.
 
     Parameters
     ----------
     rolled : (int, float) or None
-        For a tile that is indexed by a loop: accumulators of an unrolled body, and bodies in a step.
+        For a tile that a loop indexes: accumulators of an unrolled body, and bodies in a step.
     """
     element = kernel.geometry.accumulator_bytes
     accesses = size = 0.0
@@ -146,7 +147,7 @@ def local_memory(
     near = min(1.0, cache / footprint)
     second = min(1.0, device.level("l2").capacity_bytes / (footprint * device.units)) if device.has("l2") else 0.0
     moved = accesses * element * lanes
-    # Stores are written through where L1 is a part of shared memory; elsewhere it keeps them.
+    # Stores are written through if L1 is a part of shared memory; otherwise L1 keeps them.
     missed = moved * (1 - near / 2) if unified(device) else moved * (1 - near)
     return LocalMemory(
         accesses, moved / rates.shared, missed / rates.l2, moved * (1 - near) * (1 - second) / rates.dram
@@ -154,7 +155,7 @@ def local_memory(
 
 
 def outer_turns(kernel: StagedKernel) -> int:
-    """Iterations of a step's reduction loops that stand outside of every loop over outputs."""
+    """Return the iterations of a step's reduction loops outside of every loop over outputs."""
     turns = 1
     for axis, extent in kernel.loops:
         if axis in kernel.geometry.spatial_set and extent > 1:

@@ -1,15 +1,15 @@
-"""Layout of staged buffers: strides with bank padding and alignment, and the exact bytes that they take."""
+"""Layout of staged buffers: strides with bank padding and alignment, and their exact size."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-# Bytes that a vector access must be aligned to; TVM declares shared arrays one after the other with no alignment.
+# Alignment that a vector access needs, in bytes; TVM declares shared arrays one after the other without alignment.
 VECTOR_ALIGNMENT = 16
 
 
 def alignments(box: Sequence[int], padding: int, quantum: int) -> list[tuple[int, int]]:
-    """Stride alignments that give a buffer its bank padding and whole vectors.
+    """Return the stride alignments that give a buffer its bank padding and whole vectors.
 
     Parameters
     ----------
@@ -18,8 +18,8 @@ def alignments(box: Sequence[int], padding: int, quantum: int) -> list[tuple[int
     padding : int
         Elements to add to a row (rule 3).
     quantum : int
-        Elements that the whole buffer must be a multiple of, so that the buffer after it starts aligned;
-        1 where nothing is fetched in vectors.
+        Elements of which the whole buffer must be a multiple, so that the next buffer starts aligned;
+        1 if nothing is fetched in vectors.
 
     Returns
     -------
@@ -51,7 +51,7 @@ def alignments(box: Sequence[int], padding: int, quantum: int) -> list[tuple[int
 
 
 def storage_elements(box: Sequence[int], aligned: Sequence[tuple[int, int]]) -> int:
-    """Elements that TVM allocates for a buffer of extents `box` with aligned strides.
+    """Return the elements that TVM allocates for a buffer of extents `box` with aligned strides.
 
     Examples
     --------
@@ -71,18 +71,18 @@ def read_width(
     dims: Sequence[Sequence[tuple[int, int]]], box: Sequence[int], mine: Sequence[int], padding: int,
     block: Sequence[int], part: Sequence[int],
 ) -> int:  # fmt: skip
-    """Elements that one read of a staged buffer moves: trailing dimensions that a thread reads whole are one run.
+    """Return the elements that one read of a staged buffer moves; trailing dimensions read whole are one run.
 
     Parameters
     ----------
     dims : sequence of sequence of (axis, stride)
-        What indexes each dimension.
+        Axes that index each dimension.
     box, mine : sequence of int
-        Extents of the buffer, and of what a thread reads of it.
+        Extents of the buffer, and of a thread's part of it.
     padding : int
         Elements added to a row.
     block, part : sequence of int
-        By axis: the block's tile, and how many neighbouring points of it a thread has.
+        By axis: the block's tile, and a thread's number of neighbouring points.
 
     Examples
     --------

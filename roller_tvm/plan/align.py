@@ -1,6 +1,6 @@
-"""The four alignment rules of an rTile, and why a candidate was rejected (Roller, section 3.1).
+"""The four alignment rules of an rTile, and the reasons for rejecting candidates (Roller, section 3.1).
 
-Each rule is a function that returns None where the tile is aligned, else a ``Rejection``.
+Each rule is a function that returns None if the tile is aligned, else a ``Rejection``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Rejection:
-    """Why a candidate is not a plan: the rule, what it would take, what there is, and the way out."""
+    """Why a candidate is not a plan: the rule, what it requires, the limit, and the remedy."""
 
     rule: str
     required: str
@@ -33,8 +33,8 @@ class Rejection:
 def execution_unit(threads: int, vector_width: int, eps: float = 0.0) -> Rejection | None:
     """Rule 1: the parallel extent is a multiple of the warp, wavefront or SIMD width.
 
-    Up to a share `eps` of the lanes may idle: where the lowering cannot pad an axis, an axis of prime length is
-    padded in the lanes of the last warp instead.
+    Up to a share `eps` of the lanes may idle: if the lowering cannot pad an axis of prime length, the lanes of the
+    last warp are padded instead.
 
     Examples
     --------
@@ -52,7 +52,7 @@ def transaction(run: int, full: bool, transaction_elements: int, eps: float, ten
     """Rule 2: the innermost extent of a data tile is a multiple of the memory transaction.
 
     A run of `run` elements wastes part of its last transaction; up to a share `eps` may be wasted. A run that
-    is the whole row (``full``) cannot be had any longer and passes.
+    is the whole row (``full``) cannot be longer, and passes.
     """
     if full:
         return None
@@ -64,11 +64,11 @@ def transaction(run: int, full: bool, transaction_elements: int, eps: float, ten
 
 
 def bank_padding(row: int, fetched: int, banks: int, bank_elements: int) -> int:
-    """Rule 3: elements to add to a row of `row` elements so that rows start in different banks.
+    """Rule 3: return how many elements to add to a row of `row` elements, so that rows start in different banks.
 
     The paper pads to the next row length that is `fetched` more than a multiple of all banks. Any odd multiple of
-    what is fetched at a time spreads rows over the banks as well (their number is a power of two); the smallest
-    is taken, which costs less memory.
+    `fetched` spreads rows over the banks as well (their number is a power of two). The smallest one is chosen, as it
+    costs less memory.
 
     Parameters
     ----------
@@ -111,12 +111,12 @@ def tensor_shape(extent: int, tile: int, eps: float, axis: str) -> Rejection | N
 
 
 def capacity(what: str, required: int, limit: int, remedy: str = "use a smaller tile") -> Rejection | None:
-    """A level, a register file or a block that is full."""
+    """Return a rejection if a resource (a level, a register file, a block's limit) is too small, else None."""
     return None if required <= limit else Rejection(what, str(required), str(limit), remedy)
 
 
 def aligned_extents(extent: int, eps: float, step: int = 1, most: int | None = None) -> list[int]:
-    """Tile extents along an axis that rule 4 allows: multiples of `step`, smallest first.
+    """Return the tile extents along an axis that rule 4 allows: multiples of `step`, smallest first.
 
     Powers of two (times `step`), divisors, and the whole axis rounded up to `step`.
 
@@ -140,7 +140,7 @@ def aligned_extents(extent: int, eps: float, step: int = 1, most: int | None = N
 
 
 def summarise(rejections: Iterable[Rejection]) -> str:
-    """Rejections grouped by rule, the most frequent first, each with one example."""
+    """Return the rejections as text, grouped by rule, the most frequent first, each with one example."""
     rejections = list(rejections)
     counts = Counter(r.rule for r in rejections)
     lines = []
@@ -151,5 +151,5 @@ def summarise(rejections: Iterable[Rejection]) -> str:
 
 
 def first(rejections: Sequence[Rejection | None]) -> Rejection | None:
-    """The first rule that was broken."""
+    """Return the first rule that was broken, None if none was."""
     return next((r for r in rejections if r is not None), None)

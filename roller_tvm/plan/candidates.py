@@ -1,4 +1,4 @@
-"""What construction hands on: ranked plans, and why the others were rejected."""
+"""Results of a construction: ranked plans, and why the others were rejected."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class Construction:
     plans : tuple of RankedPlan
     rejections : tuple of Rejection
     eps : float
-        The share of padding that had to be allowed until there were K plans (rule 4).
+        Share of padding that had to be allowed to find K plans (rule 4).
     considered : int
-        Candidates looked at.
+        Number of candidates considered.
     """
 
     plans: tuple[RankedPlan, ...]
@@ -57,7 +57,7 @@ class Construction:
         return self.plans[0]
 
     def rejected(self) -> str:
-        """Rejections grouped by rule, with an example each."""
+        """Return the rejections as text, grouped by rule, with an example each."""
         return summarise(self.rejections)
 
     def __str__(self) -> str:

@@ -58,16 +58,16 @@ Ranked = list[tuple[RProgram, ProgramEstimate]]
 def construct(
     expression: TensorExpression, device: DeviceSpec, top: int = 10, features: Features = NO_FEATURES
 ) -> Construction:
-    """The `top` best plans of an operator on a device.
+    """Return the `top` best plans of an operator on a device.
 
     Parameters
     ----------
     expression : TensorExpression
     device : DeviceSpec
     top : int
-        Number of plans wanted (K); fewer are returned where fewer are legal.
+        Number of plans wanted (K); fewer are returned if fewer are legal.
     features : Features
-        What schedules can say beside loops; without any, plans are the same on every line of TVM.
+        Abilities of schedules beyond loops; without any, plans are the same on every line of TVM.
 
     Returns
     -------
@@ -77,7 +77,7 @@ def construct(
     Raises
     ------
     UnsupportedOperator
-        No legal plan, with the rules that stood in the way.
+        If no plan is legal; the message names the rules that stood in the way.
 
     Examples
     --------
@@ -129,7 +129,7 @@ def construct(
 
 
 def _kind(ranked: RankedPlan) -> Hashable:
-    """The kind of a plan's heaviest kernel."""
+    """Return the kind of a plan's heaviest kernel."""
     plan, estimates = ranked.plan, ranked.estimate.programs
     heaviest = max(range(len(estimates)), key=lambda n: estimates[n].seconds)
     return kernel_kind(plan.expression, plan.programs[heaviest])
@@ -137,9 +137,9 @@ def _kind(ranked: RankedPlan) -> Hashable:
 
 @dataclass(frozen=True)
 class Recipe:
-    """One way to construct a nest: tried in order, the model chooses between what they find.
+    """One way to construct a nest. All are tried in order; the model chooses among their candidates.
 
-    ``relaxes``: its candidates depend on eps. ``last_resort``: only if the recipes before found nothing.
+    ``relaxes``: its candidates depend on eps. ``last_resort``: only tried if the recipes before found nothing.
     """
 
     construct: Callable[[Search, int], Ranked]
@@ -150,7 +150,7 @@ class Recipe:
 def recipes(
     geometry: Geometry, device: DeviceSpec, nest: NestShape, features: Features = NO_FEATURES
 ) -> tuple[Recipe, ...]:
-    """The recipes that fit a nest."""
+    """Return the recipes that fit a nest."""
     g = geometry
     if isinstance(nest, RowNest):
         return (Recipe(construct_rows if device.kind == "cpu" else construct_gpu_rows),)
@@ -195,7 +195,7 @@ Variant = tuple[TensorExpression, tuple[SplitReduction, ...], tuple[NestShape, .
 def variants(
     expression: TensorExpression, device: DeviceSpec, features: Features = NO_FEATURES
 ) -> Iterator[Variant]:
-    """Forms of the operator to plan: as written, with a reduction split, with prologues stored or in place."""
+    """Yield forms of the operator to plan: as written, with a split reduction, with prologues stored or in place."""
     expression = plain = share_parts(expression)
     # Tiles of a product are staged: in such a region TVM infers too much of axes that were fused.
     if not any(is_product(s) for s in expression.stages):
@@ -232,7 +232,7 @@ def variants(
 
 
 def _part_splits(expression: TensorExpression, device: DeviceSpec) -> list[SplitReduction]:
-    """Shrink for small operators: split the longest reduction where the outputs cannot fill the device."""
+    """Return splits of the longest reduction for small operators, whose outputs cannot fill the device."""
     anchor = expression.anchor
     if anchor.combiner not in ("sum", "max", "min") or anchor.indivisible:
         return []
@@ -242,7 +242,7 @@ def _part_splits(expression: TensorExpression, device: DeviceSpec) -> list[Split
     threads = device.units * device.vector_width * (device.limits.schedulers_per_unit or 1)
     counts = {2, 4, 8, 16, 32}
     if device.kind == "gpu" and not is_product(anchor):
-        # An output is a block's at most, a thread's where neighbouring terms lie apart: some for every unit.
+        # At most a block computes an output (a thread, if neighbouring terms lie apart): enough for every unit.
         geometry = Geometry.of(expression, anchor.name)
         apart = any(op.stride_of(geometry.reduce[-1]) > 1 for op in geometry.operands)
         fill = threads if apart else device.units
@@ -265,7 +265,7 @@ def _combine(
     per_nest: list[Ranked],
     top: int,
 ) -> list[RankedPlan]:
-    """Plans of the whole operator: the heaviest nest varies, the others keep their best program."""
+    """Return plans of the whole operator: the heaviest nest varies, the others keep their best program."""
     heaviest = max(range(len(per_nest)), key=lambda n: per_nest[n][0][1].seconds)
     plans = []
     best = portfolio(per_nest[heaviest], top, lambda c: c[1].seconds, lambda c: kernel_kind(expression, c[0]))

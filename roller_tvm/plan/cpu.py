@@ -31,19 +31,19 @@ CHUNKS = 40
 # Parallel tasks per core beyond which finer chunks only add overhead.
 CHUNKS_PER_CORE = 64
 PARTS = Rejection("region", "the parts of an axis after a tiled one whole", "gaps", "tile the outermost part alone")
-# Predicted times that the model cannot tell apart.
+# Relative difference of predicted times that the model cannot tell apart.
 ALIKE = 0.01
 # Longest window that is unrolled.
 WINDOW = 7
-# Cycles a multiply-add, over those of the best register tile that divides its axes, that make one worth while that
-# stands over an edge: its check costs a second copy of the loop.
+# A register tile that stands over an edge is used if its cycles per multiply-add are below this share of the best tile
+# that divides its axes: its check costs a second copy of the loop.
 OVER_EDGE = 0.95
-# Guarded loads in an unrolled body: beyond, LLVM takes seconds.
+# Most guarded loads in an unrolled body: with more, LLVM takes seconds.
 UNROLLED_LOADS = 400
 
 
 def window_axes(geometry: Geometry) -> list[int]:
-    """Reduction axes that slide over an operand: they share a dimension with a spatial axis."""
+    """Return the reduction axes that slide over an operand: they share a dimension with a spatial axis."""
     return [
         i
         for i in geometry.reduce
@@ -52,9 +52,9 @@ def window_axes(geometry: Geometry) -> list[int]:
 
 
 def single_vectors(extent: int, lanes: int, most: int) -> list[int]:
-    """Lengths of one vector that divide an axis, the longest first, where TVM is given it whole.
+    """Return the lengths of one vector that divide an axis, longest first, for axes given to TVM as one vector.
 
-    A register or less, or as many registers as LLVM halves a vector into.
+    At most a register, or as many registers as LLVM halves a vector into.
 
     Examples
     --------
@@ -67,12 +67,12 @@ def single_vectors(extent: int, lanes: int, most: int) -> list[int]:
 
 
 def vector_tiles(extent: int, lanes: int, most: int, enough: float = 1.0) -> list[int]:
-    """Extents of a register tile along the vector axis, smallest first: up to `most` equal vectors.
+    """Return extents of a register tile along the vector axis, smallest first: up to `most` equal vectors.
 
     Parameters
     ----------
     enough : float
-        Where no vectors fill registers, also those that fill this share of one; else what fills it best alone.
+        If no vectors fill registers: also return those that fill this share of one. By default only the best.
 
     Examples
     --------
@@ -88,21 +88,21 @@ def vector_tiles(extent: int, lanes: int, most: int, enough: float = 1.0) -> lis
 
 
 def filled(extent: int, lanes: int) -> float:
-    """Share of the lanes that are used by `extent` elements."""
+    """Return the share of the lanes that `extent` elements use."""
     return extent / (ceil(extent / lanes) * lanes)
 
 
 def register_tiles(
     search: Search, rates: CpuRates, most: int | None = REGISTER_TILES, over: bool = False
 ) -> list[Tile]:
-    """Register tiles that fit the vector registers, by cycles per multiply-add of their inner loop.
+    """Return register tiles that fit the vector registers, by cycles per multiply-add of their inner loop.
 
     Parameters
     ----------
     most : int or None
-        How many; None: all.
+        Number of tiles to return; None: all.
     over : bool
-        Also those that stand over the edge of an axis (197 rows in tiles of 6), where that pays.
+        Also return tiles that stand over the edge of an axis (197 rows in tiles of 6), if that pays.
     """
     g = search.geometry
     options: list[list[int]] = []
@@ -125,16 +125,16 @@ def register_tiles(
 
 
 def _vectors_of_a_row(g: Geometry, rates: CpuRates) -> int:
-    """The most vectors of a register tile's row: more where each step of the reduction reads a run that ends with it.
+    """Return the most vectors of a register tile's row: more if each reduction step reads a run as long as the row.
 
-    Every run begins in another page, where prefetchers have to find it.
+    Every run then starts in another page, and prefetchers have to find it.
     """
     runs = any(scattered(g, op, rates) and not op.constant for op in g.operands)
     return rates.registers // (2 if runs else 4)
 
 
 def _over_edges(g: Geometry, rates: CpuRates, options: list[list[int]]) -> Iterator[list[list[int]]]:
-    """Extents of register tiles that stand over the edge of an axis of rows, of that of the vectors, or of both."""
+    """Yield extents of register tiles that stand over the edge of an axis of rows, of the vector axis, or of both."""
     last = g.vector_axis
     if last is None:
         return
@@ -146,9 +146,9 @@ def _over_edges(g: Geometry, rates: CpuRates, options: list[list[int]]) -> Itera
 
 
 def over_edge_vectors(g: Geometry, rates: CpuRates) -> list[int]:
-    """Extents of a register tile of whole vectors, the last of which stand over the edge of their axis.
+    """Return extents of a register tile of whole vectors whose last one stands over the edge of their axis.
 
-    There are none where an operand is checked lane by lane.
+    Empty if an operand is checked lane by lane.
     """
     last = g.vector_axis
     if last is None or not rates.edge_vectors or not _may_stand_over(g, last):
@@ -160,7 +160,7 @@ def over_edge_vectors(g: Geometry, rates: CpuRates) -> list[int]:
 
 
 def _scored(search: Search, rates: CpuRates, options: list[list[int]]) -> list[tuple[float, int, Tile]]:
-    """Those of the register tiles that fit: cycles a multiply-add that counts, accumulators (negative), the tile."""
+    """Return (cycles per useful multiply-add, negated accumulators, tile) for each register tile that fits."""
     g = search.geometry
     last, scored = g.vector_axis, []
     for tile in product(*options):
@@ -183,22 +183,22 @@ def _scored(search: Search, rates: CpuRates, options: list[list[int]]) -> list[t
 
 
 def _loose_axes(geometry: Geometry) -> list[int]:
-    """Axes of rows over whose edge a register tile may stand."""
+    """Return the axes of rows over whose edge a register tile may stand."""
     return [i for i in geometry.spatial if i != geometry.vector_axis and _may_stand_over(geometry, i)]
 
 
 def _may_stand_over(geometry: Geometry, i: int) -> bool:
-    """Whether tiles may stand over the edge of an axis: no packed constant has it, and nothing else is made of it."""
+    """Return whether tiles may stand over the edge of an axis: neither split nor fused, nor a packed constant's."""
     axis = geometry.stage.axes[i]
     constant = any(i in op.axes for op in geometry.operands if op.constant)
     return not constant and axis.part_of is None and not axis.fused_of
 
 
 def chunks_of(search: Search, tile: Tile, units: int, most: int | None = CHUNKS) -> list[Tile]:
-    """Chunks of whole register tiles that keep all cores busy, the best balanced first; None: all.
+    """Return chunks of whole register tiles that keep all cores busy, the best balanced first, at most `most`.
 
-    Rows over whose edge register tiles stand are not cut: which of them are left over would differ from chunk to chunk,
-    and LLVM 22 then checks them one by one in the innermost loop. Vectors are checked a tile at a time anywhere.
+    Rows over whose edge register tiles stand are not cut: the remaining rows would differ from chunk to chunk, and
+    LLVM 22 then checks them one by one in the innermost loop. Vectors can be checked a tile at a time anywhere.
     """
     g, options = search.geometry, []
     for i, extent in enumerate(g.extents):
@@ -220,9 +220,9 @@ def chunks_of(search: Search, tile: Tile, units: int, most: int | None = CHUNKS)
 def orders_of(
     geometry: Geometry, chunk: Tile, tile: Tile, packed: frozenset[str] = frozenset()
 ) -> list[tuple[int, ...]]:
-    """Orders of the loops over register tiles: each operand in turn is outermost, the largest first.
+    """Return orders of the loops over register tiles: each operand's loops in turn are outermost, the largest first.
 
-    Operands `packed` are copied a panel at a time, which the loops inside of theirs use again: theirs are outermost.
+    Operands `packed` are copied a panel at a time. Loops inside of theirs reuse the panel, so theirs are outermost.
     """
     looped = tuple(i for i in geometry.spatial if chunk[i] > tile[i])
     result: list[tuple[int, ...]] = []
@@ -239,7 +239,7 @@ def _first(order: tuple[int, ...], axes: frozenset[int]) -> list[int]:
 
 
 def packings_of(geometry: Geometry, rates: CpuRates) -> list[frozenset[str]]:
-    """Operands that may be copied together, a panel at a time: none, each that lies apart and is used again, or all."""
+    """Return sets of operands to copy in panels: none, each one that is scattered and reused, and all of these."""
     looped = [i for i in geometry.spatial if geometry.extents[i] > 1]
     names = [op.name for op in geometry.operands]
     again = [op for op in geometry.operands if any(i not in op.axes for i in looped) and names.count(op.name) == 1]
@@ -249,13 +249,13 @@ def packings_of(geometry: Geometry, rates: CpuRates) -> list[frozenset[str]]:
 
 
 def may_pack(geometry: Geometry, chunk: Tile, tile: Tile, packed: frozenset[str]) -> bool:
-    """Whether a chunk's part of these operands can be copied: a box, none of it over an edge."""
+    """Return whether a chunk's part of these operands can be copied: a box, with none of it over an edge."""
     g, over = geometry, set(geometry.overhanging(tile))
     return g.stage.is_box(chunk) and not any(over & op.axes for op in g.operands if op.name in packed)
 
 
 def construct_tiled(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
-    """Ranked candidates of recipe cpu.tiled."""
+    """Return ranked candidates of recipe cpu.tiled."""
     g = search.geometry
     if not g.spatial or not g.operands:
         return []
@@ -265,12 +265,12 @@ def construct_tiled(search: Search, top: int) -> list[tuple[RProgram, ProgramEst
 def construct_packed(
     search: Search, packings: list[frozenset[str]], top: int, tiles: Sequence[Tile] | None = None
 ) -> list[tuple[RProgram, ProgramEstimate]]:
-    """Ranked candidates of recipe cpu.tiled that copy one of these sets of operands, which may be empty.
+    """Return ranked candidates of recipe cpu.tiled that copy one of these sets of operands (a set may be empty).
 
     Parameters
     ----------
     tiles : sequence of tuple of int, optional
-        Register tiles; by default those that are thought best.
+        Register tiles; by default those that rank best.
     """
     g, device = search.geometry, search.device
     rates = CpuRates.of(device, g)
@@ -287,7 +287,7 @@ def construct_packed(
             if not estimates:
                 continue
             least = min(e.seconds for e, _ in estimates)
-            # Of orders as good, the first: the largest operand, which a network reads cold, streams through once.
+            # The first of equally good orders: the largest operand, which a network reads cold, streams through once.
             estimate, order = next(e for e in estimates if e[0].seconds <= least * (1 + ALIKE))
             of_tile.append((estimate.seconds, chunk, tile, order, packed, estimate))
         # Several register tiles reach the measuring, not the variations of one.
@@ -302,7 +302,7 @@ def construct_packed(
 def tiled_program(
     search: Search, chunk: Tile, tile: Tile, order: tuple[int, ...], packed: frozenset[str]
 ) -> RProgram:
-    """The rProgram of recipe cpu.tiled with these tiles, whatever they are worth."""
+    """Return the rProgram of recipe cpu.tiled with these tiles, whatever its predicted time."""
     tiles = (search.rtile("l2", chunk), search.rtile("register", tile))
     choices = tuple((f"order:{search.geometry.axes[axis]}", n) for n, axis in enumerate(order))
     choices += row_vectors(search, tile) + _unrolled_window(search, tile)
@@ -310,7 +310,7 @@ def tiled_program(
 
 
 def row_vectors(search: Search, tile: Tile) -> tuple[tuple[str, int], ...]:
-    """The choice of vectors, where a register tile's row is several."""
+    """Return the choice `vector`, if a register tile's row takes several vectors; else nothing."""
     last = search.geometry.vector_axis
     if last is None:
         return ()
@@ -319,9 +319,9 @@ def row_vectors(search: Search, tile: Tile) -> tuple[tuple[str, int], ...]:
 
 
 def _unrolled_window(search: Search, tile: Tile) -> tuple[tuple[str, int], ...]:
-    """Window axes to unroll (innermost first) where bounds are checked: a check then serves a row of the window.
+    """Return the window axes to unroll, innermost first, if bounds are checked: one check then serves a row of it.
 
-    An element that is loaded alone behind its check is a branch; their number bounds what the compiler is given.
+    An element loaded on its own behind its check is a branch; at most `UNROLLED_LOADS` of them are unrolled.
     """
     g = search.geometry
     if not any(op.guarded for op in g.operands):

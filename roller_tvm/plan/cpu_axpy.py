@@ -1,7 +1,7 @@
 """Construction of recipe cpu.axpy: products whose rows no vectors divide, 521 elements long for instance.
 
-A register tile has to divide its axes, which leaves a prime one element wide. A whole row of sums is kept in the
-nearest cache instead, and LLVM, which may leave a remainder, vectorises the loop along it.
+A register tile has to divide its axes; along a prime axis it is one element wide. Recipe cpu.axpy keeps a whole row of
+sums in the nearest cache instead. LLVM, which may leave a remainder, vectorises the loop along it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .search import Search
 
 
 def construct_axpy(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
-    """Ranked candidates of recipe cpu.axpy: how many outer axes run in parallel."""
+    """Return ranked candidates of recipe cpu.axpy: how many outer axes run in parallel."""
     g, device = search.geometry, search.device
     last = g.vector_axis
     if last is None or not g.operands:
@@ -46,7 +46,7 @@ def construct_axpy(search: Search, top: int) -> list[tuple[RProgram, ProgramEsti
 
 
 def _even(g: Geometry, rates: CpuRates) -> Rejection | None:
-    """Why a register tile serves as well, or a row cannot be vectorised."""
+    """Return a rejection if a register tile serves as well or a row cannot be vectorised, else None."""
     last = g.vector_axis
     assert last is not None
     told = ("execution unit", f"rows of '{g.axes[last]}' that vectors do not divide")
@@ -60,7 +60,7 @@ def _even(g: Geometry, rates: CpuRates) -> Rejection | None:
 
 
 def _share(g: Geometry, leading: list[int], units: int) -> Tile:
-    """What one core gets of the loops that run in parallel: neighbouring iterations."""
+    """Return one core's share of the parallel loops: neighbouring iterations."""
     share, left = list(g.extents), units
     for i in leading:
         share[i] = ceil(g.extents[i] / left)

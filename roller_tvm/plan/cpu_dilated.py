@@ -1,7 +1,7 @@
 """Construction of recipe cpu.dilated: transposed convolutions, as products over an operand dilated with zeros.
 
-Where a tile is as long as the distance of the elements, and the window is unrolled with it, every product with a
-zero is known when the kernel is compiled and is left out.
+If a tile is as long as the distance of the elements, and the window is unrolled with it, every product with a zero is
+known when the kernel is compiled and is left out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .search import Search
 
 
 def divides(expression: TensorExpression) -> bool:
-    """Whether some index is a quotient, as that of a dilated operand is."""
+    """Return whether some index is a quotient, as a dilated operand's is."""
     return any(i.divisor > 1 for s in expression.stages for a in s.reads for i in a.indices)
 
 
@@ -34,7 +34,7 @@ class TurnedNest(NestShape):
 
 
 def turned(expression: TensorExpression, nests: tuple[NestShape, ...]) -> tuple[NestShape, ...] | None:
-    """The nests with the last one, if it only turns and unpacks what a dilated product leaves, fused into that one."""
+    """Return the nests with the last fused into a dilated product before it; None unless it only turns its result."""
     if len(nests) < 2:
         return None
     *before, product_, last = nests
@@ -66,7 +66,7 @@ def turned(expression: TensorExpression, nests: tuple[NestShape, ...]) -> tuple[
 def output_axes(
     expression: TensorExpression, anchor: Stage, output: Stage, inlined: Sequence[str]
 ) -> dict[str, str]:
-    """The axis of the output that each axis of the anchor becomes.
+    """Return the axis of the output that each axis of the anchor becomes.
 
     Examples
     --------
@@ -86,7 +86,7 @@ def output_axes(
 
 
 def dilated(geometry: Geometry, inlined: Sequence[str]) -> bool:
-    """Whether a nest reduces over an operand dilated with zeros, in steps that its axes hold."""
+    """Return whether a nest reduces over an operand dilated with zeros, in steps that divide its axes."""
     geometry = in_memory(geometry, inlined)
     steps = strides(geometry)
     spatial = [i for i in steps if i in geometry.spatial_set]
@@ -94,7 +94,7 @@ def dilated(geometry: Geometry, inlined: Sequence[str]) -> bool:
 
 
 def construct_dilated(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
-    """Ranked candidates of recipe cpu.dilated: vectors along a last axis that is not dilated, or left to columns."""
+    """Return ranked candidates of recipe cpu.dilated: vectors along an undilated last axis, or columns left to LLVM."""
     nest = search.nest
     if nest.output != nest.anchor and not isinstance(nest, TurnedNest):
         return []
@@ -117,14 +117,14 @@ def construct_dilated(search: Search, top: int) -> list[tuple[RProgram, ProgramE
 
 
 def _rows(g: Geometry, tile: Tile) -> list[Tile]:
-    """Chunks of a few rows of steps, everything else whole: sums that stay near until the output is made of them."""
+    """Return chunks of a few rows of steps, all else whole: their sums stay in cache until the output is written."""
     first = next(i for i in g.spatial if i in strides(g))
     lengths = aligned_extents(g.extents[first], 0.0, step=tile[first])
     return [tuple(length if i == first else e for i, e in enumerate(g.extents)) for length in lengths]
 
 
 def _tiles(search: Search, rates: CpuRates, vector: bool) -> list[Tile]:
-    """Register tiles of whole steps; of a reduction, what is unrolled: windows whole."""
+    """Return register tiles of whole steps; for a reduction, its unrolled extents (windows whole)."""
     g = search.geometry
     steps = strides(g)
     options: list[list[int]] = []

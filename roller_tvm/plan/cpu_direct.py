@@ -1,4 +1,4 @@
-"""Construction of recipe cpu.direct: vectorised rows, outer rows in parallel; or a single loop that threads share."""
+"""Construction of recipe cpu.direct: vectorised rows with outer rows in parallel, or one loop shared by threads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .search import Search
 
 
 def construct_direct(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
-    """Ranked candidates of recipe cpu.direct: how many outer axes run in parallel, how long the vectors are."""
+    """Return ranked candidates of recipe cpu.direct: how many outer axes run in parallel, how long the vectors are."""
     g, device = search.geometry, search.device
     rates = CpuRates.of(device, g)
     found: list[tuple[RProgram, ProgramEstimate]] = []
@@ -41,17 +41,17 @@ def construct_direct(search: Search, top: int) -> list[tuple[RProgram, ProgramEs
             tiles = (search.rtile("l2", chunk), search.rtile("register", tile))
             program = search.program("cpu.direct", tiles, (("parallel", outer), ("vector", vector)))
             found.append((program, estimate))
-    # Of equal times, the fewest axes in parallel.
+    # At equal times, the fewest axes in parallel.
     return sorted(found, key=lambda c: c[1].seconds)[: 2 * top]
 
 
 def _chunk(g: Geometry, outer: int, vector: int, units: int) -> Tile | None:
-    """What is computed in one go where `outer` loops run in parallel; None where there are not so many.
+    """Return the extents of one task if `outer` loops run in parallel; None if there are not so many.
 
     Parameters
     ----------
     units : int
-        Where the last axis is the only loop and has no vectors: how many share it. Else 0.
+        Number of tasks that share the last axis, if it is the only loop and has no vectors; else 0.
     """
     last = g.vector_axis
     if units and outer == len(g.spatial):
@@ -64,7 +64,7 @@ def _chunk(g: Geometry, outer: int, vector: int, units: int) -> Tile | None:
 
 
 def _vectorisable(search: Search, last: int) -> Rejection | None:
-    """Rule 1 on a CPU: an axis whose longest vector leaves more than half of the lanes idle is not worth it."""
+    """Return rule 1's rejection on a CPU if the axis's longest vector leaves over half of the lanes idle, else None."""
     g = search.geometry
     lanes = CpuRates.of(search.device, g).lanes
     longest = single_vectors(g.extents[last], lanes, 4)[0]

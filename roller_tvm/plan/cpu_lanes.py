@@ -1,4 +1,4 @@
-"""Construction of recipe cpu.lanes: register tiles of reductions in lanes, which are merged where they are made."""
+"""Construction of recipe cpu.lanes: register tiles that reduce in lanes and merge the lanes in the same tile."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .search import Search
 
 
 def construct_lanes(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
-    """Ranked candidates of recipe cpu.lanes: register tile and chunks of the outputs, all lanes of each in the tile."""
+    """Return ranked candidates of recipe cpu.lanes: register tile and chunks of the outputs, all lanes in the tile."""
     nest, device = search.nest, search.device
     assert isinstance(nest, LaneNest)
     expression = search.geometry.expression

@@ -16,7 +16,7 @@ from .search import Search
 
 
 def construct_rows(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
-    """Candidates of recipe cpu.rows: the rows in parallel, or one after the other on the calling thread."""
+    """Return candidates of recipe cpu.rows: the rows in parallel, or one after the other on the calling thread."""
     nest, g = search.nest, search.geometry
     assert isinstance(nest, RowNest)
     expression = g.expression
@@ -39,12 +39,12 @@ def construct_rows(search: Search, top: int) -> list[tuple[RProgram, ProgramEsti
 
 
 def row_vector(stage: Stage, nest: RowNest, device: DeviceSpec, geometry: Geometry) -> int:
-    """Length of a stage's vectors: the most lanes, by halves, that divide its last axis; 0 for none.
+    """Return the length of a stage's vectors: the most lanes, by halves, that divide its last axis; 0 for none.
 
-    Where vectors may stand over an edge, all lanes that a row fills once.
+    If vectors may stand over an edge: all lanes, provided that a row fills them once.
 
-    A stage that calls a function for every element gains nothing from vectors: they are taken apart for the calls.
-    Exp and its like are computed in vectors.
+    A stage that calls a function for every element gains nothing from vectors: the calls take them apart.
+    Exp and the like are computed in vectors.
     """
     own = Geometry.of(geometry.expression, stage.name, nest.inlined)
     last = own.vector_axis

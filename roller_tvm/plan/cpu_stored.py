@@ -1,7 +1,7 @@
-"""Products with constants whose columns no vectors divide: read as they are stored, vectors over the edge.
+"""Products with constants whose columns no vectors divide: constants read as stored, vectors over the edge.
 
-A constant is packed in the order in which register tiles read it, of which there are whole ones. 1000 columns are no
-whole vectors of 16; in vectors of 10, a third of the lanes is idle.
+A packed constant needs whole register tiles, as it is packed in the order in which they read it. 1000 columns are not
+a multiple of 16; in vectors of 10, a third of the lanes is idle.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from .search import Search
 
 
 def stored_search(search: Search) -> tuple[Search, list[Tile]] | None:
-    """The construction in which constants stay as they are, and its register tiles; None where packed ones serve.
+    """Return a search in which constants stay as stored, and its register tiles; None if packed constants serve as
+    well.
 
     Examples
     --------
@@ -39,7 +40,7 @@ def stored_search(search: Search) -> tuple[Search, list[Tile]] | None:
 
 
 def construct_stored(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
-    """Ranked candidates of recipe cpu.tiled that read constants as they are stored."""
+    """Return ranked candidates of recipe cpu.tiled that read constants as they are stored."""
     if (found := stored_search(search)) is None:
         return []
     stored, tiles = found

@@ -1,7 +1,7 @@
-"""Products along whose vectors an operand has rows: ``A B^T``, where B is no constant.
+"""Products with an operand whose rows run across the vectors: ``A B^T`` with a B that is no constant.
 
-Its vectors would be gathered, element by element, for every multiply-add of a column. Copied a panel at a time, and
-turned on the way, they are loaded: what a schedule needs words for that change the layout of a copy (see ``features``).
+Its vectors would be gathered, element by element, for every multiply-add of a column. If panels of it are copied, and
+turned on the way, they are loaded. The schedule then has to change the layout of a copy (see ``features``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .search import Search
 
 
 def turned_operands(geometry: Geometry) -> tuple[Operand, ...]:
-    """Operands whose vectors are gathered, whose elements lie in memory as they are read, and are used again.
+    """Return the operands with gathered vectors that are stored exactly as they are read, and read several times.
 
     Examples
     --------
@@ -43,7 +43,7 @@ def turned_operands(geometry: Geometry) -> tuple[Operand, ...]:
 
 
 def turned_search(search: Search) -> tuple[Search, frozenset[str]] | None:
-    """The construction in which these operands are read as their copies are, and their names; None without any."""
+    """Return a search in which these operands are read from their copies, and their names; None if there are none."""
     own = turned_operands(search.geometry)
     if not own:
         return None
@@ -53,7 +53,7 @@ def turned_search(search: Search) -> tuple[Search, frozenset[str]] | None:
 
 
 def construct_turned(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
-    """Ranked candidates of recipe cpu.tiled that copy panels and turn them."""
+    """Return ranked candidates of recipe cpu.tiled that copy panels and turn them."""
     found = turned_search(search)
     if found is None or not search.geometry.spatial:
         return []

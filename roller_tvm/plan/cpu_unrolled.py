@@ -1,7 +1,7 @@
 """Construction of products with constant matrices on a CPU (the transforms of Winograd's algorithm).
 
-For one vector of the other axes everything is unrolled: TVM then puts the constants' values in, and products with 0
-and 1 are gone.
+Everything is unrolled for one vector of the other axes. TVM then inserts the constants' values and drops the products
+with 0 and 1.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .search import Search
 
 
 def construct_unrolled(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
-    """The candidate of recipe cpu.unrolled; none where the vector axis is one of the constant matrices'."""
+    """Return the candidate of recipe cpu.unrolled; none if a constant matrix has the vector axis."""
     g, device = search.geometry, search.device
     own, last = own_tile(g), g.vector_axis
     if last is None or own[last] > 1:

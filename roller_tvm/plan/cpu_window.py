@@ -1,4 +1,4 @@
-"""Construction of recipe cpu.window: depthwise convolutions and pooling, whose windows are all that they reduce."""
+"""Construction of recipe cpu.window: depthwise convolutions and pooling, which reduce nothing but windows."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .cpu import ALIKE, REGISTER_TILES, UNROLLED_LOADS, WINDOW, chunks_of, order
 from .program import RProgram
 from .search import Search
 
-# Of a register: vectors that fill less of one are not worth an unrolled tile where others do.
+# Share of a register: vectors that fill less are not worth an unrolled tile if others fill more.
 HALF = 0.5
 
 
 def slides_only(geometry: Geometry) -> bool:
-    """Whether a nest reduces nothing but short sliding windows.
+    """Return whether a nest reduces nothing but short sliding windows.
 
     Examples
     --------
@@ -37,7 +37,7 @@ def slides_only(geometry: Geometry) -> bool:
 
 
 def window_tiles(search: Search, rates: CpuRates) -> list[Tile]:
-    """Register tiles by cycles an output of their unrolled windows: tiled where windows overlap, one vector wide."""
+    """Return register tiles, tiled along overlapping windows, one vector wide, by cycles per output."""
     g = search.geometry
     points = prod(g.extents[i] for i in g.reduce)
     sliding = {a for op in g.operands for dim in op.dims if len(dim) > 1 for a, _ in dim}
@@ -63,7 +63,7 @@ def window_tiles(search: Search, rates: CpuRates) -> list[Tile]:
 
 
 def construct_window(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
-    """Ranked candidates of recipe cpu.window."""
+    """Return ranked candidates of recipe cpu.window."""
     g, device = search.geometry, search.device
     if not g.spatial or not g.operands or not slides_only(g):
         return []

@@ -1,7 +1,7 @@
-"""What a schedule can say beside loops: asked for with a construction, nothing by default.
+"""Abilities of schedules beyond loops: passed to a construction, none by default.
 
-A plan made without features is the same on every TVM; one made with them is for the line whose schedules have words
-for them.
+A plan made without features is the same on every TVM. One made with features needs the line whose schedules can
+express them.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ _FIRST_ARCH = 80
 
 @dataclass(frozen=True)
 class Features:
-    """Words that schedules have on a line, for what the device has.
+    """Abilities of a line's schedules on a device.
 
     Parameters
     ----------
     tensor_cores : bool
         Products of matrices by instructions of a whole warp.
     async_copy : bool
-        Copies into shared memory that run ahead of what reads them, past the registers.
+        Copies into shared memory that bypass the registers and run ahead of their readers.
     dynamic_shared : bool
-        Shared memory beyond the static limit, as far as the device lets a block opt in.
+        Shared memory beyond the static limit, up to the device's opt-in limit for a block.
     tf32 : bool
-        Products of float32 on tensor cores, whose operands are rounded to ten bits of fraction: only where a user
-        allows it, since answers change.
+        Products of float32 on tensor cores, with operands rounded to ten bits of fraction. Only if a user allows it,
+        since results change.
     turned_copies : bool
-        Copies whose dimensions stand in another order than the tensor's (on CPUs).
+        Copies whose dimensions are in another order than the tensor's (on CPUs).
     uneven_lanes : bool
-        Reductions in lanes that do not divide them (on CPUs).
+        Reductions in a number of lanes that does not divide them (on CPUs).
 
     Examples
     --------
@@ -53,12 +53,12 @@ class Features:
 
     @classmethod
     def of_te(cls, device: DeviceSpec) -> Features:
-        """What a ``te.Schedule`` can say for a device."""
+        """Return the features of a ``te.Schedule`` on a device."""
         return cls(uneven_lanes=_whole_vectors(device))
 
     @classmethod
     def of_tensor_ir(cls, device: DeviceSpec, tf32: bool = False) -> Features:
-        """What TensorIR can say for a device."""
+        """Return the features of TensorIR on a device."""
         if device.kind == "cpu":
             return cls(turned_copies=True, uneven_lanes=_whole_vectors(device))
         arch = re.fullmatch(r"sm_(\d+)[a-z]?", device.arch)
@@ -67,7 +67,7 @@ class Features:
         return cls(bool(device.tensor_gflops), True, bool(device.limits.shared_per_block_optin_bytes), tf32)
 
     def shared_limit(self, device: DeviceSpec) -> int:
-        """Bytes of shared memory that a block may have."""
+        """Return the bytes of shared memory that a block may have."""
         limits = device.limits
         static = limits.shared_per_block_bytes or device.level("shared").capacity_bytes
         return (limits.shared_per_block_optin_bytes or static) if self.dynamic_shared else static
@@ -81,7 +81,7 @@ class Features:
 
 
 def _whole_vectors(device: DeviceSpec) -> bool:
-    """Whether vectors over the edge of an axis stay vectors, where this device's kernels are built."""
+    """Return whether vectors over the edge of an axis stay vectors in this device's kernels."""
     return device.kind == "cpu" and device.limits.lanes_checked is None
 
 

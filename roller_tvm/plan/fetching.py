@@ -1,4 +1,4 @@
-"""How tiles move: vectors of fetches and stores, padding of the rows in shared memory, and the lanes of a warp."""
+"""Data movement of tiles: vector widths of fetches and stores, padding of rows in shared memory, lanes of a warp."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from ..model.geometry import Geometry, Operand, Tile
 from ..model.storage import VECTOR_ALIGNMENT
 from .align import bank_padding
 
-#: Elements of a vector whose places TVM computes one by one: CUDA C++ has no vector of more integers than int4.
+#: Vectors of more elements have their places computed one by one: CUDA C++ has no integer vector longer than int4.
 INDEXED = 4
 
 
 def within_rows(geometry: Geometry, block: Tile, vectors: Sequence[int]) -> tuple[int, ...]:
-    """Widths of fetches, narrower where a vector would leave its row, of the last dimension: TVM finds no run in that.
+    """Return widths of fetches, narrowed if a vector would leave its row, as TVM finds no run in such a vector.
 
     Parameters
     ----------
     vectors : sequence of int
-        Of each operand: elements fetched at once.
+        For each operand, the elements fetched at once.
 
     Examples
     --------
@@ -37,7 +37,7 @@ def within_rows(geometry: Geometry, block: Tile, vectors: Sequence[int]) -> tupl
 
 
 def fetch_vector(geometry: Geometry, operand: Operand, block: Tile, device: DeviceSpec, padding: int) -> int:
-    """Elements that one fetch instruction can move: contiguous in both memories, aligned in both, not guarded."""
+    """Return how many elements one fetch can move: contiguous and aligned in both memories, not guarded."""
     if not operand.plain:
         return 1
     box = operand.box(block)
@@ -63,7 +63,7 @@ def fetch_vector(geometry: Geometry, operand: Operand, block: Tile, device: Devi
 
 
 def store_vector(geometry: Geometry, block: Tile, thread: Tile, vthreads: Tile) -> int:
-    """Outputs that a thread stores in one instruction."""
+    """Return the outputs that a thread stores in one instruction."""
     last = geometry.spatial[-1]
     own = thread[last] // vthreads[last]
     if geometry.extents[last] % block[last]:
@@ -78,7 +78,7 @@ def store_vector(geometry: Geometry, block: Tile, thread: Tile, vthreads: Tile) 
 def storage_padding(
     geometry: Geometry, operand: Operand, block: Tile, unrolled: Tile, device: DeviceSpec
 ) -> int:
-    """Rule 3, for operands whose rows are walked by neighbouring threads."""
+    """Return rule 3's padding in elements, for an operand whose rows neighbouring threads walk; else 0."""
     shared = device.level("shared")
     if not shared.banks or not operand.shape or not geometry.spatial:
         return 0
@@ -95,7 +95,7 @@ def storage_padding(
 
 
 def virtual_threads(geometry: Geometry, block: Tile, thread: Tile, device: DeviceSpec) -> Tile:
-    """Split the innermost register extent so that the lanes of a warp touch contiguous vectors."""
+    """Return the virtual threads that split the innermost register extent so that a warp touches contiguous vectors."""
     result = [1] * len(thread)
     if geometry.spatial and not geometry.extents[geometry.spatial[-1]] % block[geometry.spatial[-1]]:
         last = geometry.spatial[-1]

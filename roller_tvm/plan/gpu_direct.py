@@ -1,4 +1,4 @@
-"""Construction of the short path on a GPU: no reuse worth staging, so only the outermost level is tiled."""
+"""Construction of recipes gpu.direct and gpu.reduce: no reuse worth staging, so only the outermost level is tiled."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from .align import Rejection, capacity, execution_unit
 from .program import RProgram
 from .search import Search
 
-#: Types of which CUDA's vectors, or TVM's conversions to them, have four elements at most.
+#: Dtypes whose vectors in CUDA, or TVM's conversions to them, have at most four elements.
 NO_LONG_VECTORS = frozenset({"float64", "int64", "uint64", "bool"})
 NO_LOOP = Rejection("execution unit", "an output axis to give to threads", "none", "keep a dimension of one element")
 
 
 def linear_tile(geometry: Geometry, length: int, axes: Sequence[int] | None = None) -> Tile:
-    """The box of axes that `length` consecutive outputs cover (innermost first); reductions whole.
+    """Return the box of axes that `length` consecutive outputs cover (innermost first); reductions whole.
 
     ``axes`` are those to cover, all spatial ones by default.
     """
@@ -33,9 +33,9 @@ def linear_tile(geometry: Geometry, length: int, axes: Sequence[int] | None = No
 
 
 def _vector_widths(geometry: Geometry, device: DeviceSpec) -> list[int]:
-    """Vector widths at which every operand and the output move whole aligned vectors.
+    """Return vector widths at which every operand and the output move whole aligned vectors.
 
-    CUDA has no vector of more than four values of 64 bits or of truth values, converted or not.
+    CUDA has no vectors of more than four 64-bit or boolean values, converted or not.
     """
     widths = [1]
     g = geometry
@@ -63,7 +63,7 @@ def _vector_widths(geometry: Geometry, device: DeviceSpec) -> list[int]:
 
 
 def _starts_aligned(geometry: Geometry, operand: Operand, width: int) -> bool:
-    """Whether vectors of an operand start at multiples of their width: no offset, rows of whole vectors."""
+    """Return whether vectors of an operand start at multiples of their width: no offset, rows of whole vectors."""
     if operand.stride_of(geometry.spatial[-1]) == 0:
         return True
     for access in operand.sources:
@@ -75,7 +75,7 @@ def _starts_aligned(geometry: Geometry, operand: Operand, width: int) -> bool:
 
 
 def _own_stage(search: Search) -> Rejection | None:
-    """A thread's sums need a stage of their own beside the one that is stored."""
+    """Return a rejection if a thread's sums would need a stage of their own beside the stored one, else None."""
     stage = search.geometry.stage
     if not stage.reduce or stage.results == 1 or search.nest.output != search.nest.anchor:
         return None
@@ -84,7 +84,7 @@ def _own_stage(search: Search) -> Rejection | None:
 
 
 def construct_direct(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
-    """Ranked candidates of recipe gpu.direct: threads per block, outputs per thread, vector width."""
+    """Return ranked candidates of recipe gpu.direct: threads per block, outputs per thread, vector width."""
     g, device = search.geometry, search.device
     outputs = prod(g.extents[i] for i in g.spatial)
     most = device.limits.max_threads_per_block or 1024
@@ -121,7 +121,7 @@ def construct_direct(search: Search, top: int) -> list[tuple[RProgram, ProgramEs
 
 
 def streams(geometry: Geometry) -> bool:
-    """Whether each element of an operand is used once: a product of a matrix and a vector, bound by memory.
+    """Return whether each element of some operand is used once, as in a matrix-vector product: bound by memory.
 
     Examples
     --------
@@ -134,12 +134,13 @@ def streams(geometry: Geometry) -> bool:
 
 
 def _unguarded(search: Search, outputs: int, rows: int, whole: bool) -> Rejection | None:
-    """TVM stores what threads reduced together without asking whether the row exists, unless a stage follows.
+    """Return a rejection if the last block's threads would store rows beyond the output, else None.
 
-    Of sums that are not read `whole` it computes, and has memory for, the part that is.
+    TVM does not guard the store of a reduction over threads unless another stage follows. If the sums are not read
+    `whole`, it computes and allocates only the part that is.
     """
     if rows > 1 and not whole:
-        return Rejection("tensor shape", f"{rows} rows", "1 where sums are read in part", "read all of them")
+        return Rejection("tensor shape", f"{rows} rows", "1 if sums are read in part", "read all of them")
     if outputs % rows == 0 or search.nest.output != search.nest.anchor:
         return None
     required = f"a guard for {rows} rows of {outputs}"
@@ -147,7 +148,7 @@ def _unguarded(search: Search, outputs: int, rows: int, whole: bool) -> Rejectio
 
 
 def _read_whole(expression: TensorExpression, name: str) -> bool:
-    """Whether every stage that reads a tensor reads all of it, and is read so itself; also where nothing reads it."""
+    """Return whether every stage that reads a tensor, directly or through others, reads all of it."""
     tensors, reached = expression.tensors, {name}
     for stage in expression.stages:
         extents = {axis.name: axis.extent for axis in stage.axes}
@@ -162,7 +163,7 @@ def _read_whole(expression: TensorExpression, name: str) -> bool:
 
 
 def _spans(index: Index, extents: Mapping[str, int], dimension: int) -> bool:
-    """Whether an index goes from the first element of a dimension to its last; of an opaque one that is assumed."""
+    """Return whether an index goes from a dimension's first element to its last; assumed if it is opaque or clamped."""
     if index.opaque or index.clamped:
         return True
     ends = [(extents[axis] - 1) * coefficient for axis, coefficient in index.terms]
@@ -172,9 +173,10 @@ def _spans(index: Index, extents: Mapping[str, int], dimension: int) -> bool:
 
 
 def shuffled(dtype: str) -> Rejection | None:
-    """A value that lanes reduce together must be one that shuffles move; others go by shared memory.
+    """Return a rejection if shuffles cannot move a dtype that lanes reduce together, else None.
 
-    TVM then counts on the lanes of a warp to go in step, or puts barriers where half of it passes.
+    Other dtypes go through shared memory. TVM then relies on the lanes of a warp to run in step, or has barriers
+    that only half of the warp reaches.
 
     Examples
     --------
@@ -188,20 +190,20 @@ def shuffled(dtype: str) -> Rejection | None:
 
 
 def _moved(geometry: Geometry) -> list[str]:
-    """Types of what lanes hand each other: of several results that of the first is known, and what they are made of."""
+    """Return the dtypes exchanged by warp shuffles: the stage's own, and its inputs' if it has several results."""
     stage, tensors = geometry.stage, geometry.expression.tensors
     read = [tensors[access.tensor].dtype for access in stage.reads] if stage.results > 1 else []
     return list(dict.fromkeys([stage.dtype, *read]))
 
 
 def construct_reduce(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
-    """Ranked candidates of recipe gpu.reduce: lanes that share a reduction, rows of them in a block."""
+    """Return ranked candidates of recipe gpu.reduce: lanes that share a reduction, rows of them in a block."""
     g, device = search.geometry, search.device
     if not g.reduce or g.stage.indivisible or (g.stage.combiner == "other" and g.stage.results == 1):
         return []
     if any(search.reject(shuffled(dtype)) for dtype in _moved(g)):
         return []
-    # What is computed after the reduction would have no loop either, and be left to the host.
+    # Stages after the reduction would have no loop either, and be left to the host.
     if search.reject(None if g.spatial or search.nest.output == search.nest.anchor else NO_LOOP, search.nest.output):
         return []
     length = prod(g.extents[i] for i in g.reduce)
@@ -210,7 +212,7 @@ def construct_reduce(search: Search, top: int) -> list[tuple[RProgram, ProgramEs
     most = device.limits.max_threads_per_block or 1024
     found: list[tuple[RProgram, ProgramEstimate]] = []
     lanes = device.vector_width
-    # Where gpu.direct cannot go, even a reduction shorter than a warp is shared.
+    # If gpu.direct does not apply, even a reduction shorter than a warp is shared.
     longest = 2 * length if g.spatial and g.stage.results == 1 else max(2 * length, lanes + 1)
     while lanes <= most and lanes < longest:
         rows = 1

@@ -19,7 +19,7 @@ from .search import Search
 
 
 def construct_rows(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
-    """Ranked candidates of recipe gpu.rows: lanes a row, rows a block, vectors, what stays in registers."""
+    """Return ranked candidates of recipe gpu.rows: lanes per row, rows per block, vectors, inputs in shared memory."""
     nest, g, device = search.nest, search.geometry, search.device
     assert isinstance(nest, RowNest)
     expression = g.expression
@@ -78,13 +78,13 @@ def _candidate(
 
 
 def _found_by_tvm(axes: Sequence[Axis], rows: int) -> bool:
-    """Whether TVM finds the region of `rows` neighbouring rows, whose loops are fused (see ``Axis.is_box``)."""
+    """Return whether TVM finds the region of `rows` neighbouring rows with fused loops (see ``Axis.is_box``)."""
     loops = tuple(loop for a in axes for loop in (a.fused_of or ((a.name, a.extent),)))
     return not loops or Axis("rows", prod(e for _, e in loops), fused_of=loops).is_box(rows)
 
 
 def one_value_a_row(expression: TensorExpression, nest: RowNest) -> bool:
-    """Whether every reduction in the nest makes one value of a whole row, which its lanes then share."""
+    """Return whether every reduction in the nest makes one value of a whole row, which its lanes then share."""
     output = expression.stage(nest.output)
     if output.reduce or len(output.spatial) == nest.rows:
         return False
@@ -100,9 +100,9 @@ def one_value_a_row(expression: TensorExpression, nest: RowNest) -> bool:
 
 
 def forms(expression: TensorExpression, nest: RowNest) -> Iterator[tuple[RowNest, tuple[str, ...]]]:
-    """(nest, inputs kept in shared memory): rows that several stages read, and none.
+    """Yield (nest, inputs kept in shared memory): first with rows that several stages read, then without any.
 
-    Values between the stages are computed again in each: a State's stages cannot agree on one lane's registers.
+    Values between the stages are computed again in each: a State's stages cannot share one lane's registers.
     """
     pointwise = [name for name in nest.kept if not expression.stage(name).reduce]
     again = tuple(name for name in nest.kept if expression.stage(name).reduce)
@@ -121,13 +121,13 @@ def forms(expression: TensorExpression, nest: RowNest) -> Iterator[tuple[RowNest
 
 
 def readers(expression: TensorExpression, nest: RowNest, name: str) -> tuple[str, ...]:
-    """Stages of the nest that read a tensor, themselves or through what is computed in place."""
+    """Return the stages of the nest that read a tensor, directly or through stages computed in place."""
     stages = [expression.stage(n) for n in (*nest.kept, nest.output)]
     return tuple(s.name for s in stages if any(a.tensor == name for a in expression.resolve(s, nest.inlined)))
 
 
 def _walked(expression: TensorExpression, nest: RowNest, stages: list[Stage], name: str) -> bool:
-    """Whether every read of a tensor walks its rows as they are."""
+    """Return whether every read of a tensor walks its rows in their order in memory."""
     reads = [(s, a) for s in stages for a in expression.resolve(s, nest.inlined) if a.tensor == name]
     return all(_walks(stage, access, nest.rows) for stage, access in reads)
 
@@ -144,9 +144,9 @@ def _walks(stage: Stage, access: Access, rows: int) -> bool:
 
 def widths(expression: TensorExpression, nest: RowNest, read: tuple[str, ...], shape: RowShape, device: DeviceSpec
 ) -> list[int]:  # fmt: skip
-    """Elements that a lane fetches and stores at a time.
+    """Return the widths, in elements, that a lane can fetch and store at a time.
 
-    Vectors need every shared array to be of whole vectors: those of the reductions over threads are as well.
+    Vectors need every shared array to be made of whole vectors, also those of the reductions over threads.
     """
     if not read:
         return [1]

@@ -1,4 +1,4 @@
-"""Construction of matrix products on tensor cores: tiles of whole fragments, buffers as the latency asks for."""
+"""Construction of matrix products on tensor cores: tiles of whole fragments, as many buffers as the latency needs."""
 
 from __future__ import annotations
 
@@ -35,29 +35,29 @@ from .search import Search
 
 @dataclass(frozen=True)
 class Instruction:
-    """What TVM has intrinsics for.
+    """Abilities of TVM's intrinsics for one pair of dtypes.
 
     Parameters
     ----------
     turns : bool
-        Whether ldmatrix turns tiles of its operands.
+        True if ldmatrix can transpose tiles of its operands.
     dynamic : bool
-        Whether it reads dynamic shared memory.
+        True if ldmatrix can read dynamic shared memory.
     """
 
     turns: bool = True
     dynamic: bool = True
 
 
-#: By type of the operands and of the sums.
+#: (dtype of the operands, dtype of the sums) -> instruction.
 INSTRUCTIONS = {
     ("float16", "float32"): Instruction(), ("float16", "float16"): Instruction(),
     ("bfloat16", "float32"): Instruction(),
     ("int8", "int32"): Instruction(turns=False, dynamic=False),
 }  # fmt: skip
-#: Where a user allows it.
+#: Further instructions, for users who allow rounding of the operands.
 ROUNDING = {("float32", "float32"): Instruction()}
-# Elements of a row that a lane holds beside one another in the sums of an mma (PTX ISA, fragments of m16n8k16).
+# Neighbouring elements of a row that a lane holds in the sums of an mma (PTX ISA, fragments of m16n8k16).
 PAIR = 2
 # Breadth of the search, not device facts: tiles in fragments, buffers, bands of the raster.
 BLOCKS, WARPS, STEPS, STAGES, BANDS = (1, 2, 4, 8, 16), (1, 2, 4), (1, 2, 4), (4, 3, 2, 1), (1, 2, 4, 8, 16)
@@ -81,7 +81,7 @@ class Product:
 
 
 def product_of(geometry: Geometry, tf32: bool = False) -> Product | Rejection:
-    """The nest as a product that tensor cores can compute, or why it is none."""
+    """Return the nest as a product for tensor cores, or a rejection that says why it is none."""
     stage, tensors = geometry.stage, geometry.expression.tensors
     roles = matrix_roles(stage)
     if isinstance(roles, str):
@@ -115,12 +115,12 @@ def _refused(required: str, limit: str) -> Rejection:
 
 
 def copy_vector(geometry: Geometry, operand: Operand, group: tuple[int, ...]) -> int:
-    """Elements of an operand that one copy instruction can move along the columns of its matrix."""
+    """Return how many elements of an operand one copy can move along the columns of its matrix."""
     if operand.arithmetic or any(operand.opaque):
         return 1
     run = run_along(geometry.stage, operand.access, operand.shape, group)
     if not operand.as_stored or operand.guarded:
-        # Of a padded tensor: along its last axis, if nothing is padded there.
+        # A padded tensor: along its last axis, if nothing is padded there.
         last = next((i for i in reversed(group) if geometry.extents[i] > 1), None)
         source = operand.sources[0].indices[-1] if operand.sources and operand.sources[0].indices else None
         plain = source is not None and len(source.axes) == 1 and not source.const and source.divisor == 1
@@ -132,7 +132,7 @@ def copy_vector(geometry: Geometry, operand: Operand, group: tuple[int, ...]) ->
 
 
 def shapes(product_: Product, device: DeviceSpec) -> Iterator[TensorShape]:
-    """Tiles of whole fragments: none larger than twice what there is to compute."""
+    """Yield tiles of whole fragments, none larger than twice the product's own extents."""
     _, m, n, k = product_.sizes
     depth = DEPTH_BYTES // product_.element_bytes
     most = (device.limits.max_threads_per_block or 1024) // device.vector_width
@@ -147,9 +147,9 @@ def shapes(product_: Product, device: DeviceSpec) -> Iterator[TensorShape]:
 
 
 def _vectors(made: Product, block: tuple[int, int, int]) -> tuple[int, int]:
-    """Elements of a copy: TVM has no word for more zeros of single bytes than a register holds.
+    """Return the elements of a copy, for each operand.
 
-    Nor does it find a run that goes on in the next row.
+    TVM cannot write more single-byte zeros at once than a register holds, nor find a run that goes on in the next row.
     """
     _, *sizes = made.sizes
     result = []
@@ -161,7 +161,7 @@ def _vectors(made: Product, block: tuple[int, int, int]) -> tuple[int, int]:
 
 
 def construct_tensor(search: Search, top: int, features: Features) -> list[tuple[RProgram, ProgramEstimate]]:
-    """Ranked candidates of recipe gpu.tensor: tiles of block and warp, steps, buffers, raster."""
+    """Return ranked candidates of recipe gpu.tensor: tiles of block and warp, steps, buffers, raster."""
     g, device = search.geometry, search.device
     made = product_of(g, features.tf32)
     if isinstance(made, Rejection):
@@ -210,7 +210,7 @@ def _steps(made: Product, shape: TensorShape) -> int:
 def _rastered(
     search: Search, made: Product, shape: TensorShape, estimate: ProgramEstimate, ahead: bool
 ) -> tuple[TensorShape, ProgramEstimate]:
-    """The shape with the band of blocks whose waves load least, where that is any faster."""
+    """Return the shape with the raster of blocks whose waves load least, if that is faster."""
     best = (shape, estimate)
     rows = ceil(made.sizes[1] / shape.block[0])
     for band in BANDS[1:]:
@@ -224,7 +224,7 @@ def _rastered(
 
 
 def program(search: Search, made: Product, shape: TensorShape, ahead: bool) -> RProgram:
-    """The candidate as an rProgram; its rTiles are boxes around as many consecutive rows, columns and terms."""
+    """Return the candidate as an rProgram; its rTiles are boxes around as many consecutive rows, columns and terms."""
     g = search.geometry
 
     def box(m: int, n: int, k: int) -> tuple[int, ...]:
@@ -243,7 +243,7 @@ def program(search: Search, made: Product, shape: TensorShape, ahead: bool) -> R
         search.rtile("shared", box(*shape.block), padding),
         search.rtile("register", box(*shape.warp, min(shape.block[2], DEPTH_BYTES // made.element_bytes))),
     )
-    # A lane holds pairs of neighbours along n: they are stored together where they are neighbours in memory.
+    # A lane holds pairs of neighbours along n: they are stored together if they are neighbours in memory.
     last = next((i for i in reversed(g.spatial) if g.extents[i] > 1), None)
     paired = bool(made.roles.n) and last == made.roles.n[-1] and g.extents[last] % PAIR == 0
     choices = {

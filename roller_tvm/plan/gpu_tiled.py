@@ -32,27 +32,27 @@ from .search import Search
 REGISTER_BEAM, BLOCK_BEAM, BRANCHES = 6, 3, 2
 REGISTER_TILES = 6
 REFINED = 24
-# Candidates that every effect is counted of: those that the quick estimate puts first.
+# Candidates for which every effect is counted: those that the quick estimate ranks first.
 LOOKED_AT = 64
-# And tried with more buffers: of fewer the best can be another than of ten plans.
+# Candidates tried with more buffers: with fewer, the best of ten plans can change.
 STAGED = 20
 # Share of lanes that may idle in a block's last warp whatever eps is: rows of 21 or 83 fill whole warps only in
-# blocks of hundreds of threads, which have few registers each. The model counts what idles.
+# blocks of hundreds of threads, which have few registers each. The model counts the idle lanes.
 IDLE_LANES = 0.2
-# Buffers of a staged tile that are looked at, and the bytes that the smallest cp.async moves (PTX ISA).
+# Most buffers of a staged tile to try, and the bytes that the smallest cp.async moves (PTX ISA).
 MOST_STAGES, COPY_LEAST = 4, 4
-# Extents of a register tile along one axis: what reuse needs at least, what registers hold at most.
+# Extents of a register tile along one axis: the least that reuse needs, the most that registers hold.
 REGISTER_LEAST, REGISTER_MOST = 4, 32
 
 
 def reuse_score(geometry: Geometry, tile: Tile, larger: Tile) -> float:
-    """Data-reuse score of growing a tile: traffic saved per byte of footprint (Roller, section 3.3)."""
+    """Return the data-reuse score of growing a tile: traffic saved per byte of footprint (Roller, section 3.3)."""
     (before, held), (after, more) = geometry.moved_and_held(tile), geometry.moved_and_held(larger)
     return (before - after) / max(1, more - held)
 
 
 def grow(geometry: Geometry, tile: Tile, options: list[list[int]]) -> Iterator[Tile]:
-    """The tiles one aligned step larger, one per spatial axis; past one that stands over, others grow whole."""
+    """Yield the tiles one aligned step larger, one per spatial axis; if one axis stands over, the others grow whole."""
     extents = geometry.extents
     over = [i for i in geometry.spatial if extents[i] % tile[i]]
     for i in geometry.spatial:
@@ -65,7 +65,7 @@ def grow(geometry: Geometry, tile: Tile, options: list[list[int]]) -> Iterator[T
 
 @cache
 def awkward(extent: int) -> bool:
-    """Whether no register extent worth having divides an axis: a large prime, or twice one.
+    """Return whether no useful register extent divides an axis: its length is a large prime, or twice one.
 
     Examples
     --------
@@ -76,19 +76,19 @@ def awkward(extent: int) -> bool:
 
 
 def shape_eps(search: Search, axis: int) -> float:
-    """Rule 4's share of padding for an axis: only where no tile divides it, since guards cost time of their own."""
+    """Return rule 4's share of padding for an axis: above 0 only if no tile divides it, since guards cost time."""
     return search.eps if awkward(search.geometry.extents[axis]) else 0.0
 
 
 def one_overhang(axes: list[int]) -> Rejection | None:
-    """TVM guards what stands over; compilers keep guarded loads wide and together along one axis, not along two."""
+    """Return a rejection if several axes stand over, else None: compilers keep guarded loads wide along one axis."""
     if len(axes) < 2:
         return None
     return Rejection("tensor shape", f"{len(axes)} axes padded", "1", "use a tile that divides all axes but one")
 
 
 def register_tiles(search: Search) -> list[Tile]:
-    """Register tiles on the growth paths of best data reuse, until the register file is full."""
+    """Return register tiles on the growth paths of best data reuse, until the register file is full."""
     g, device = search.geometry, search.device
     limit = usable_registers(device, device.vector_width)
     options = [
@@ -120,7 +120,7 @@ def register_tiles(search: Search) -> list[Tile]:
 
 
 def near_divisor(extent: int, length: int) -> int:
-    """The divisor of `extent` nearest to `length`; `length` itself (the last step is guarded) if none is near.
+    """Return the divisor of `extent` nearest to `length`; if none is near, `length` itself (the last step is guarded).
 
     Examples
     --------
@@ -134,7 +134,7 @@ def near_divisor(extent: int, length: int) -> int:
 
 
 def nearest_divisor(extent: int, length: int) -> int:
-    """The divisor of `extent` nearest to `length`, the longer of two.
+    """Return the divisor of `extent` nearest to `length`, the larger of two.
 
     Examples
     --------
@@ -145,13 +145,13 @@ def nearest_divisor(extent: int, length: int) -> int:
 
 
 def slides(geometry: Geometry, axis: int) -> bool:
-    """Whether a reduction axis goes along a dimension of an operand together with outputs, as a window does."""
+    """Return whether a reduction axis moves along a dimension of an operand together with outputs, as a window does."""
     dims = [{a for a, _ in dim} for op in geometry.operands for dim in op.dims]
     return any(axis in dim and dim & geometry.spatial_set for dim in dims)
 
 
 def reduction_steps(geometry: Geometry, device: DeviceSpec) -> list[Tile]:
-    """Reduction extents that a block stages at a time: whole small windows, transactions of the long axis."""
+    """Return the reduction extents to stage at a time: whole small windows, transactions of the long axis."""
     reduce = geometry.reduce
     if not reduce:
         return [tuple(1 for _ in geometry.extents)]
@@ -173,7 +173,7 @@ def reduction_steps(geometry: Geometry, device: DeviceSpec) -> list[Tile]:
                 step[i] = geometry.extents[i]
         for length in lengths:
             extent = geometry.extents[longest]
-            # Of a window's last, shorter step TVM cannot tell where it ends, and keeps what no thread reads.
+            # TVM cannot tell the end of a window's last, shorter step, and keeps elements that no thread reads.
             length = nearest_divisor(extent, length) if whole else near_divisor(extent, length)
             candidate = tuple(length if i == longest else s for i, s in enumerate(step))
             if (longer or prod(candidate) <= 16 * base) and candidate not in results:
@@ -184,12 +184,12 @@ def reduction_steps(geometry: Geometry, device: DeviceSpec) -> list[Tile]:
 
 
 def loops_over_tiles(device: DeviceSpec) -> bool:
-    """Whether a thread computes many register tiles of a block in turn: the few workers of an IPU's tile do."""
+    """Return whether a thread computes many register tiles of a block in turn, as an IPU tile's few workers do."""
     return device.kind == "ipu"
 
 
 def complete(search: Search, block: Tile, thread: Tile) -> tuple[TiledShape, int, ProgramEstimate] | None:
-    """Fill in padding, vectors and virtual threads; check every rule; estimate."""
+    """Return the candidate with padding, vectors and virtual threads, and its estimate; None if it breaks a rule."""
     g, device = search.geometry, search.device
     search.considered += 1
     limits = device.limits
@@ -238,14 +238,14 @@ def complete(search: Search, block: Tile, thread: Tile) -> tuple[TiledShape, int
 def spilling(
     geometry: Geometry, device: DeviceSpec, thread: Tile, unrolled: Tile, threads: int, fetched: int
 ) -> Rejection | None:
-    """What the model says will spill is not planned: recorded schedules that do are tens of times slower."""
+    """Return a rejection if the model predicts spills, else None: recorded schedules with spills are far slower."""
     body = tuple(unrolled[i] if i in geometry.reduce else e for i, e in enumerate(thread))
     needed, cap = registers_needed(geometry, device, thread, threads, body, fetched)
     return capacity("registers of an unrolled step", needed, cap, "unroll less of a step, or use a smaller tile")
 
 
 def misaligned(search: Search, block: Tile) -> Rejection | None:
-    """The first of rules 2 and 4 that a block tile breaks."""
+    """Return the first of rules 2 and 4 that a block tile breaks, None if it breaks none."""
     g = search.geometry
     for i in g.spatial:
         if broken := tensor_shape(g.extents[i], block[i], shape_eps(search, i), g.axes[i]):
@@ -264,7 +264,7 @@ def misaligned(search: Search, block: Tile) -> Rejection | None:
 
 
 def neighbouring(geometry: Geometry, sector: int) -> set[int]:
-    """Spatial axes along which neighbours share a memory transaction, in an operand or in the output."""
+    """Return the spatial axes along which neighbours share a memory transaction, in an operand or in the output."""
     found = {geometry.spatial[-1]}
     for op in geometry.operands:
         if op.dims:
@@ -273,7 +273,7 @@ def neighbouring(geometry: Geometry, sector: int) -> set[int]:
 
 
 def transaction_tile(search: Search, options: list[list[int]], tile: Tile) -> Tile:
-    """The smallest tile above `tile` whose rows are whole memory transactions (rule 2), or whole rows."""
+    """Return the smallest tile above `tile` whose rows are whole memory transactions (rule 2), or whole rows."""
     g = search.geometry
     sector = search.device.far.transaction_bytes
     grown = list(tile)
@@ -284,7 +284,7 @@ def transaction_tile(search: Search, options: list[list[int]], tile: Tile) -> Ti
 
 
 def block_tiles(search: Search, thread: Tile, step: Tile, beam: int) -> list[Tile]:
-    """Block tiles on the `beam` best growth paths above one register tile: threads are added where reuse is."""
+    """Return block tiles on the `beam` best growth paths above one register tile: threads are added along reuse."""
     g, device = search.geometry, search.device
     most_threads = device.limits.max_threads_per_block or device.vector_width
     if loops_over_tiles(device):
@@ -323,7 +323,7 @@ def block_tiles(search: Search, thread: Tile, step: Tile, beam: int) -> list[Til
 def construct_tiled(
     search: Search, top: int, features: Features = NO_FEATURES
 ) -> list[tuple[RProgram, ProgramEstimate]]:
-    """Ranked candidates of recipe gpu.tiled at one eps."""
+    """Return ranked candidates of recipe gpu.tiled at one eps."""
     g, device = search.geometry, search.device
     if not g.spatial or not g.reduce or not g.operands:
         return []
@@ -340,7 +340,7 @@ def construct_tiled(
     coarse: list[tuple[float, Tile, Tile]] = []
     done: set[tuple[Tile, Tile]] = set()
     rules: dict[Tile, Rejection | None] = {}  # what a block tile breaks, whatever its threads are
-    # Where tiles are whole axes there may be room for a short step only.
+    # If tiles are whole axes, there may be room for a short step only.
     shorter = [min(steps, key=lambda s: abs(prod(s) - 4))] if lacking else []
     threads = register_tiles(search)
     # The path of most reuse for every register tile, then more paths for the best of them.
@@ -376,7 +376,7 @@ def construct_tiled(
 def closer(
     search: Search, found: list[tuple[TiledShape, int, ProgramEstimate]]
 ) -> list[tuple[TiledShape, int, ProgramEstimate]]:
-    """Candidates in the order of the model that recorded schedules are held against, the fastest first."""
+    """Return candidates ranked by the full model (the one compared with recorded schedules), the fastest first."""
     if search.device.kind != "gpu":
         return found
     again = [(shape, threads, estimated(search, shape, threads)) for shape, threads, _ in found]
@@ -385,7 +385,7 @@ def closer(
 
 
 def estimated(search: Search, shape: TiledShape, threads: int) -> ProgramEstimate | None:
-    """What the model says of a candidate: of a GPU's every effect, of others what leads there."""
+    """Return the model's estimate of a candidate: with every effect for a GPU, the quick one for other devices."""
     estimate = staged_estimate if search.device.kind == "gpu" else tiled_estimate
     return estimate(search.geometry, search.device, shape, threads)
 
@@ -393,7 +393,7 @@ def estimated(search: Search, shape: TiledShape, threads: int) -> ProgramEstimat
 def staged(
     search: Search, features: Features, shape: TiledShape, threads: int, estimate: ProgramEstimate
 ) -> tuple[TiledShape, int, ProgramEstimate]:
-    """The shape with as many buffers as the latency of its loads asks for and shared memory has room for."""
+    """Return the shape with as many buffers as its loads' latency needs and shared memory has room for."""
     g, device = search.geometry, search.device
     best = (shape, threads, estimate)
     enough = all(op.element_bytes * v >= COPY_LEAST for op, v in zip(g.operands, shape.vectors, strict=True))
@@ -412,7 +412,7 @@ def staged(
 
 
 def program(search: Search, shape: TiledShape, threads: int) -> RProgram:
-    """The candidate as an rProgram."""
+    """Return the candidate as an rProgram."""
     g = search.geometry
     padding = {op.name: p for op, p in zip(g.operands, shape.padding, strict=True) if p}
     block = search.rtile("shared", shape.block, padding)

@@ -1,7 +1,7 @@
-"""Construction of layout changes on a GPU: where output and input run along different axes in memory.
+"""Construction of layout changes on a GPU: output and input run along different axes in memory.
 
-A block fetches a tile along the input's rows and stores it along the output's; between them it lies in shared memory,
-its rows padded so that walking down a column meets every bank (rule 3).
+A block fetches a tile along the input's rows and stores it along the output's. In between the tile is in shared memory,
+with padded rows, so that walking down a column meets every bank (rule 3).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .partition import NestShape
 from .program import RProgram
 from .search import Search
 
-#: Elements of a tile along one axis, a breadth of the search: whole transactions both ways, and some more.
+#: Most elements of a tile along one axis (breadth of the search): whole transactions both ways, and some more.
 TILE_MOST = 128
 #: Share of a tile that may stand over the edge: a guard there costs a comparison, and nothing is computed.
 STANDS_OVER = 0.25
@@ -28,7 +28,7 @@ STANDS_OVER = 0.25
 
 @dataclass(frozen=True)
 class Reading:
-    """What a nest without reduction reads, seen from its output: what is turned in shared memory, and the rest."""
+    """Reads of a nest without reduction, by its output's axes: operands turned in shared memory, and others."""
 
     staged: tuple[Operand, ...] = ()
     others: tuple[Operand, ...] = ()
@@ -36,10 +36,10 @@ class Reading:
 
 
 def reading(geometry: Geometry, inlined: tuple[str, ...]) -> Reading:
-    """Inputs and, where a reshape hides an input's axes, the stage that has them apart, as far as they are turned."""
+    """Return the reads of a nest; if a reshape hides an input's axes, the turned operand is the stage that has them."""
     expression, position = geometry.expression, {a: i for i, a in enumerate(geometry.axes)}
     staged: list[Operand] = []
-    within: set[str] = set()  # tensors that are read where a staged stage is computed
+    within: set[str] = set()  # tensors that a staged stage reads
     raw = expression.resolve(geometry.stage, inlined)
     names = [a.tensor for a in raw]
     order = [s.name for s in expression.stages if s.name in inlined]
@@ -67,14 +67,14 @@ def reading(geometry: Geometry, inlined: tuple[str, ...]) -> Reading:
 
 
 def plain(operand: Operand) -> bool:
-    """Whether each dimension is one axis: then TVM finds the region of a tile exactly."""
+    """Return whether each dimension is one axis: then TVM finds the region of a tile exactly."""
     return all(index.is_affine and len(index.terms) <= 1 for index in operand.access.indices) and all(
         c == 1 for dim in operand.dims for _, c in dim
     )
 
 
 def turned(geometry: Geometry, operand: Operand) -> int | None:
-    """The axis along which an operand runs in memory, if the output runs along another one."""
+    """Return the axis along which an operand runs in memory, if the output runs along another one; else None."""
     last = geometry.vector_axis
     affine = all(index.is_affine for index in operand.access.indices)
     if last is None or operand.guarded or not affine or len(operand.shape) < 2 or operand.stride_of(last) <= 1:
@@ -84,13 +84,13 @@ def turned(geometry: Geometry, operand: Operand) -> int | None:
 
 
 def turns(expression: TensorExpression, nest: NestShape) -> bool:
-    """Whether a nest changes the order in which its data lies in memory."""
+    """Return whether a nest changes the memory order of its data."""
     geometry = Geometry.of(expression, nest.anchor, nest.inlined, nest.output)
     return not geometry.reduce and nest.anchor == nest.output and bool(reading(geometry, nest.inlined).staged)
 
 
 def input_run(geometry: Geometry, operand: Operand) -> list[int]:
-    """The axes that walk an operand element by element, innermost first, as far as they leave no gaps."""
+    """Return the axes that walk an operand element by element, innermost first, up to the first gap."""
     found: list[int] = []
     length = 1
     while True:
@@ -102,7 +102,7 @@ def input_run(geometry: Geometry, operand: Operand) -> list[int]:
 
 
 def runs(geometry: Geometry, axes: Sequence[int]) -> Iterator[dict[int, int]]:
-    """Extents of a tile along a run: part of the first axis, or the first whole and part of the next, and so on."""
+    """Yield extents of a tile along a run: part of the first axis, or the first whole and part of the next, ..."""
     whole: dict[int, int] = {}
     for axis in axes:
         room = TILE_MOST // prod(whole.values())
@@ -115,7 +115,7 @@ def runs(geometry: Geometry, axes: Sequence[int]) -> Iterator[dict[int, int]]:
 
 
 def construct_transpose(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
-    """Ranked candidates of recipe gpu.transpose: tiles of both axes, threads."""
+    """Return ranked candidates of recipe gpu.transpose: tiles of both axes, threads."""
     g, device, nest = search.geometry, search.device, search.nest
     if nest.anchor != nest.output or any(a.fused_of for a in g.stage.axes):
         return []

@@ -1,7 +1,7 @@
 """Construction of products with constant matrices on a GPU (the transforms of Winograd's algorithm).
 
-A thread computes whole tiles of the axes that the constant matrices have, everything unrolled: TVM then puts the
-constants' values in, and products with 0 and 1 are gone.
+A thread computes whole tiles of the constant matrices' axes, everything unrolled. TVM then inserts the constants'
+values and drops the products with 0 and 1.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from .gpu_direct import linear_tile
 from .program import RProgram
 from .search import Search
 
-#: Statements of a thread, all written out: two 6 x 6 matrices (Winograd's F(4, 3)) have 1296.
+#: Most statements of a thread, all unrolled: two 6 x 6 matrices (Winograd's F(4, 3)) have 1296.
 STATEMENTS = 2048
 
 
 def multiplies_constants(geometry: Geometry) -> bool:
-    """Whether the nest reduces a product with operands that are computed from their indices alone."""
+    """Return whether the nest reduces a product with operands that are computed from their indices alone."""
     return bool(geometry.reduce) and any(op.computed for op in geometry.operands)
 
 
 def construct_unrolled(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
-    """Ranked candidates of recipe gpu.unrolled: threads per block."""
+    """Return ranked candidates of recipe gpu.unrolled: threads per block."""
     g, device = search.geometry, search.device
     own = own_tile(g)
     rest = [i for i in g.spatial if own[i] < g.extents[i] or g.extents[i] == 1]

@@ -1,4 +1,4 @@
-"""Variants of a staged GPU program, for where the compiler spills a few addresses in spite of the model."""
+"""Variants of a staged GPU program, for kernels in which the compiler spills a few addresses in spite of the model."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ VECTOR = 4
 
 
 def variants(program: RProgram) -> Iterator[tuple[str, RProgram]]:
-    """The program itself, then the same tiles with less for the compiler to keep at a time.
+    """Yield the program itself, then the same tiles with fewer values for the compiler to keep at a time.
 
-    In the order in which they helped on compiled kernels, those that cost least first: a shorter unrolled body (at
-    least a vector of the reduction), none, scalar stores, last the register tile left as loops.
+    The order is that in which they helped on compiled kernels, cheapest first: a shorter unrolled body (at least a
+    vector of the reduction), none, scalar stores, last the register tile left as loops.
 
     Yields
     ------
@@ -43,7 +43,7 @@ def variants(program: RProgram) -> Iterator[tuple[str, RProgram]]:
 
 
 def plan_variants(ranked: RankedPlan) -> list[RankedPlan]:
-    """A plan with one of its programs changed at a time: what is built where the plan itself spills.
+    """Return plans with one program replaced by a variant: they are built if the plan itself spills.
 
     Examples
     --------

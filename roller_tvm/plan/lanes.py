@@ -23,7 +23,7 @@ class LaneNest(NestShape):
     Parameters
     ----------
     merges : tuple of str
-        The stages that merge the lanes, in order; the last one is the reduction as it was written.
+        Stages that merge the lanes, in order; the last one is the original reduction.
     """
 
     merges: tuple[str, ...] = ()
@@ -32,12 +32,12 @@ class LaneNest(NestShape):
 def lane_splits(
     expression: TensorExpression, device: DeviceSpec, uneven: bool = False
 ) -> tuple[SplitReduction, ...]:
-    """Every reduction whose innermost axis is contiguous where neighbouring outputs are not, split into lanes.
+    """Return splits into lanes of every reduction with a contiguous innermost axis, unless its outputs are too.
 
     Parameters
     ----------
     uneven : bool
-        Also into lanes that do not divide it, where there would be fewer else.
+        Also split into lanes that do not divide the axis, if there would be fewer lanes otherwise.
 
     Examples
     --------
@@ -51,7 +51,7 @@ def lane_splits(
 
 
 def merge_splits(lanes: tuple[SplitReduction, ...]) -> tuple[SplitReduction, ...]:
-    """The splits, and one more of each whose lanes are merged faster in vectors first, one by one after that.
+    """Return the splits, with another one after each whose lanes merge faster first in vectors, then one by one.
 
     Examples
     --------
@@ -67,7 +67,7 @@ def merge_splits(lanes: tuple[SplitReduction, ...]) -> tuple[SplitReduction, ...
 
 
 def lane_nests(expression: TensorExpression, nests: tuple[NestShape, ...]) -> tuple[NestShape, ...]:
-    """The nests, those that merge the lanes of a reduction joined with the one that fills them.
+    """Return the nests, with each nest that merges lanes joined to the nest that fills them.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Cutting an expression into loop nests: which stages are computed in place, which get a nest of their own."""
+"""Cutting an expression into loop nests: each stage is computed in place or gets a nest of its own."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class NestShape:
     Parameters
     ----------
     anchor : str
-        The stage computed by the nest.
+        Stage that the nest computes.
     output : str
-        The stage that is stored: the last fused epilogue, or the anchor.
+        Stage that is stored: the last fused epilogue, or the anchor.
     inlined : tuple of str
         Prologues and inner epilogues, computed in place.
     """
@@ -28,21 +28,21 @@ class NestShape:
 
 
 def store_guarded(expression: TensorExpression, stage: Stage) -> bool:
-    """Whether a prologue is guarded and read more than once an element by a reduction.
+    """Return whether a prologue is guarded and a reduction reads its elements more than once.
 
-    Computed in place, its guard would stand in the innermost loop where no fast memory is filled by hand.
+    In place, its guard would be in the innermost loop, as no fast memory is filled by hand.
     """
     return any(a.guarded for a in stage.reads) and _reread(expression, stage)
 
 
 def store_rearranged(expression: TensorExpression, stage: Stage) -> bool:
-    """As ``store_guarded``, and prologues that rearrange what they read (packing)."""
+    """Return the same as ``store_guarded``, but also True for prologues that rearrange their input (packing)."""
     moves = any(a.guarded or a.indices != stage.write().indices for a in stage.reads)
     return moves and _reread(expression, stage)
 
 
 def store_packed(expression: TensorExpression, stage: Stage) -> bool:
-    """Prologues that rearrange what they read, unless a guard lies behind them, which is then known in place."""
+    """Return whether a prologue rearranges its input without a guard behind it (a guard is known in place)."""
     prologues = [s.name for s in expression.stages if not s.reduce]
     guarded = any(a.guarded for a in expression.resolve(stage, prologues))
     return store_rearranged(expression, stage) and not guarded
@@ -55,10 +55,10 @@ def _reread(expression: TensorExpression, stage: Stage) -> bool:
 def partition(
     expression: TensorExpression, store: Callable[[TensorExpression, Stage], bool] | None = None
 ) -> tuple[NestShape, ...]:
-    """Loop nests of an expression, in the order in which they run.
+    """Return the loop nests of an expression, in the order in which they run.
 
     Every reduction is the anchor of a nest. Element-wise stages after it that keep its shape are fused into
-    the nest; stages without a reduction are computed in place where they are read, unless they are an output or
+    the nest. Stages without a reduction are computed in place by their readers, unless they are an output or
     have several results (TVM computes only one result in place).
 
     Examples
@@ -100,7 +100,7 @@ def partition(
 
 
 def fused_epilogue(expression: TensorExpression, anchor: Stage, claimed: set[str]) -> list[str]:
-    """Stages after `anchor` that can be computed on its tile, in order; the last one is the nest's output."""
+    """Return the stages after `anchor` that can be computed on its tile, in order; the last is the nest's output."""
     included = [anchor.name]
     tainted: set[str] = set()  # depend on the anchor in another way
     for stage in expression.stages:
@@ -120,12 +120,12 @@ def fused_epilogue(expression: TensorExpression, anchor: Stage, claimed: set[str
 
 
 def is_identity(access: Access, stage: Stage) -> bool:
-    """Whether a stage reads a tensor at exactly the point that it computes."""
+    """Return whether a stage reads a tensor at exactly the point that it computes."""
     return access.indices == stage.write().indices
 
 
 def _single_sink(expression: TensorExpression, included: list[str]) -> bool:
-    """Whether only the last stage is seen from outside."""
+    """Return whether only the last stage is visible outside of the nest."""
     outputs = {s.name for s in expression.outputs}
     return all(
         name not in outputs and all(c.name in included for c in expression.consumers(name))

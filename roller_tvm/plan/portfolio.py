@@ -1,7 +1,7 @@
-"""Which K of the ranked candidates are handed on: the best by the model, and the best of other kinds beside them.
+"""Choice of K candidates: the best by the model, and beside them the best of other kinds.
 
-Neighbours in the ranking often share one inner kernel, and what the model gets wrong about it is wrong for all of
-them: a compiler that spends instructions on its addresses, say. A third of the K is therefore kept for other kernels.
+Neighbours in the ranking often share one inner kernel, and the model's error about it then applies to all of them: a
+compiler that spends instructions on its addresses, say. A third of the K is therefore kept for other kernels.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from .program import RProgram
 T = TypeVar("T")
 #: Share of the K for kinds that would not be among them by time alone.
 OTHERS = 1 / 3
-#: How much slower than the best they may be thought: about the error of the model for an aligned tile.
+#: Largest predicted slowdown of such a candidate: about the error of the model for an aligned tile.
 WITHIN = 1.25
 
 
 def portfolio(
     ranked: Sequence[T], top: int, seconds: Callable[[T], float], kind: Callable[[T], Hashable]
 ) -> list[T]:
-    """The `top` of candidates that are sorted by time.
+    """Return `top` of the candidates, which are sorted by time: the best, and some of other kinds.
 
     Examples
     --------
@@ -56,7 +56,7 @@ def _often(ranked: Sequence[T], chosen: list[int], kind: Callable[[T], Hashable]
 
 
 def kernel_kind(expression: TensorExpression, program: RProgram) -> Hashable:
-    """What tells inner kernels apart: the recipe and, on CPUs, the vectors of a register tile's row."""
+    """Return a key that differs between inner kernels: the recipe and, on CPUs, the length of a register tile's row."""
     if not program.recipe.startswith("cpu.") or not any(t.level == "register" for t in program.tiles):
         return program.recipe
     tile = program.tile("register")

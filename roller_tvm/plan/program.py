@@ -1,4 +1,4 @@
-"""rTile, rProgram and Plan: what construction produces and lowering consumes, as plain values.
+"""rTile, rProgram and Plan: the output of construction and the input of lowering, as plain values.
 
 An rProgram (Roller, section 3.2) is one loop nest, which is one kernel on a GPU: an rTile per memory
 level, with Load, Compute and Store between the levels. A Plan is the rPrograms of one operator, in
@@ -20,7 +20,7 @@ from ..expr.split import split_reduction
 
 PLAN_VERSION = 1
 
-#: How a nest is mapped onto a device; each name is one function in ``roller_tvm.lower``.
+#: Ways to map a nest onto a device; each name is one function in ``roller_tvm.lower``.
 RECIPES = {
     "gpu.tiled": "blocks stage input tiles in shared memory, threads keep a register tile",
     "gpu.tensor": "blocks stage tiles of matrices in shared memory, warps multiply fragments on tensor cores",
@@ -81,7 +81,7 @@ class RTile:
         return f"{self.level}({' '.join(f'{a}={e}' for a, e in self.extents)}){pad}"
 
     def input_elements(self, stage: Stage, expression: TensorExpression) -> dict[str, int]:
-        """Distinct elements of each tensor that the anchor reads in this tile."""
+        """Return the number of distinct elements of each tensor that the anchor reads in this tile."""
         result: dict[str, int] = {}
         for access in stage.reads:
             shape = expression.tensors[access.tensor].shape
@@ -89,7 +89,7 @@ class RTile:
         return result
 
     def storage(self, access_tensor: str, stage: Stage, expression: TensorExpression) -> tuple[int, ...]:
-        """Extents of the buffer that holds this tile of one input (bounding box, padding included)."""
+        """Return the extents of the buffer that holds this tile of one input (bounding box, padding included)."""
         shape = expression.tensors[access_tensor].shape
         extents = [1] * len(shape)
         for access in stage.reads:
@@ -117,9 +117,9 @@ class RProgram:
     recipe : str
         One of ``RECIPES``.
     anchor : str
-        The stage that is computed.
+        Stage that the nest computes.
     output : str
-        The stage that carries the outer loops: the last epilogue fused into the nest, or the anchor.
+        Stage with the outer loops: the last epilogue fused into the nest, or the anchor.
     tiles : tuple of RTile
         From the farthest level (largest tile) to the nearest.
     inlined : tuple of str
@@ -127,7 +127,7 @@ class RProgram:
     staged : tuple of str
         Tensors kept in shared memory while a block's tile is computed.
     choices : tuple of (key, int)
-        What the recipe needs beyond tiles: 'vthread:AXIS', 'vector:TENSOR', 'threads', 'unroll', ...
+        Parameters of the recipe beyond tiles: 'vthread:AXIS', 'vector:TENSOR', 'threads', 'unroll', ...
     """
 
     recipe: str
@@ -156,23 +156,23 @@ class RProgram:
 
     @property
     def copies_tiles(self) -> bool:
-        """Whether operands are copied to shared memory tile by tile; gpu.rows keeps whole rows there instead."""
+        """True if operands are copied to shared memory tile by tile; gpu.rows keeps whole rows there instead."""
         return bool(self.staged) and any(t.level == "shared" for t in self.tiles)
 
     def choice(self, key: str, default: int = 0) -> int:
         return dict(self.choices).get(key, default)
 
     def choices_of(self, prefix: str) -> dict[str, int]:
-        """Choices of one kind: ``choices_of('vthread')`` maps axis -> virtual threads."""
+        """Return the choices of one kind: ``choices_of('vthread')`` maps axis -> virtual threads."""
         start = prefix + ":"
         return {k[len(start):]: v for k, v in self.choices if k.startswith(start)}
 
     def blocks(self, stage: Stage) -> int:
-        """Tiles of the outermost level needed to cover the stage's spatial axes."""
+        """Return the number of outermost tiles that cover the stage's spatial axes."""
         return prod(ceil(a.extent / self.tiles[0][a.name]) for a in stage.spatial)
 
     def load_compute_store(self, expression: TensorExpression) -> tuple[str, ...]:
-        """The rProgram in the paper's words: Load, Compute, Store, one line each (section 3.2)."""
+        """Return the rProgram in the paper's words: Load, Compute, Store, one line each (section 3.2)."""
         stage = expression.stage(self.anchor)
         lines = []
         for outer, tile in zip(("memory", *(t.level for t in self.tiles)), self.tiles, strict=False):
@@ -209,7 +209,7 @@ class RProgram:
 class SplitReduction:
     """A reduction axis computed in parts: `parts` blocks of it, or the `lanes` of a vector.
 
-    ``loops`` are the source's where the axis is several of them fused.
+    ``loops`` are the source's loops if several of them were fused into the axis.
     """
 
     stage: str
@@ -235,7 +235,7 @@ class SplitReduction:
 class Plan:
     """How one operator runs on one device: its rPrograms in order, and nothing about time.
 
-    ``expression`` is the operator as planned: where a reduction was split, the partial stage is part of
+    ``expression`` is the operator as planned: if a reduction was split, the partial stage is part of
     it (see ``expr.split``).
     """
 
@@ -275,6 +275,6 @@ class Plan:
                    tuple(SplitReduction(*s) for s in data["split_reductions"]))
 
     def digest(self) -> str:
-        """A stable hash of the plan (device, expression, programs; not the operator's name)."""
+        """Return a stable hash of the plan (device, expression, programs; not the operator's name)."""
         data = self.to_json() | {"expression": self.expression.identity()}
         return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]

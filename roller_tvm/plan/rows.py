@@ -9,7 +9,7 @@ from ..expr import Index, Stage, TensorExpression
 from ..expr.pattern import is_product
 from .partition import NestShape
 
-#: Operations a point that are not done twice, where their result can be kept in the nearest cache.
+#: Least operations per point for which a stage is kept in the nearest cache instead of being computed twice.
 EXPENSIVE = 16
 
 
@@ -20,9 +20,9 @@ class RowNest(NestShape):
     Parameters
     ----------
     kept : tuple of str
-        Stages computed once a row and kept until the row is done, in order.
+        Stages computed once per row and kept until the row is done, in order.
     rows : int
-        Number of leading axes that count the rows; 0 where the whole operator is one row.
+        Number of leading axes that count the rows; 0 if the whole operator is one row.
     """
 
     kept: tuple[str, ...] = ()
@@ -30,7 +30,7 @@ class RowNest(NestShape):
 
 
 def row_nest(expression: TensorExpression) -> RowNest | None:
-    """All stages of an expression as one nest over the rows that they share.
+    """Return all stages of an expression as one nest over the rows that they share; None if they cannot be one.
 
     Examples
     --------
@@ -56,14 +56,14 @@ def row_nest(expression: TensorExpression) -> RowNest | None:
 
 
 def _worth_keeping(expression: TensorExpression, stage: Stage) -> bool:
-    """Whether computing a stage where it is read would repeat special functions, or as much arithmetic."""
+    """Return whether computing a stage in its readers would repeat special functions or much arithmetic."""
     readers = expression.consumers(stage.name)
     reads = sum(max(1, r.points // max(1, stage.points)) for r in readers)
     return reads > 1 and (bool(stage.functions) or stage.flops_per_point >= EXPENSIVE)
 
 
 def _shared_rows(expression: TensorExpression, stages: list[Stage], inlined: tuple[str, ...]) -> int:
-    """Leading axes along which every stage reads the others at its own position."""
+    """Return the number of leading axes along which every stage reads the others at its own position."""
     output = stages[-1]
     names = {s.name for s in stages}
     shared = len(output.spatial)
@@ -91,5 +91,5 @@ def _is_axis(stage: Stage, index: Index, position: int) -> bool:
 
 
 def _value(index: Index, extents: Mapping[str, int]) -> Index:
-    """The index without axes of a single iteration, which are 0."""
+    """Return the index without axes of extent 1, which are always 0."""
     return replace(index, terms=tuple(t for t in index.terms if extents[t[0]] > 1))

@@ -1,4 +1,4 @@
-"""One construction at one eps: what is planned, and what was rejected on the way."""
+"""One construction at one eps: its nest, and the candidates rejected on the way."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ class Search:
     considered: int = 0
 
     def reject(self, rejection: Rejection | None, candidate: str = "") -> bool:
-        """Note a broken rule; True if there was one."""
+        """Record a broken rule; return True if there was one."""
         if rejection is None:
             return False
         self.rejections.append(replace(rejection, candidate=candidate))
         return True
 
     def rtile(self, level: str, tile: Tile, padding: Mapping[str, int] | None = None) -> RTile:
-        """Extents by axis position as an rTile."""
+        """Return extents by axis position as an rTile."""
         return RTile(level, tuple(zip(self.geometry.axes, tile, strict=True)), tuple((padding or {}).items()))
 
     def program(
         self, recipe: str, tiles: tuple[RTile, ...], choices: tuple[tuple[str, int], ...], staged: tuple[str, ...] = ()
     ) -> RProgram:
-        """An rProgram of this nest."""
+        """Return an rProgram of this nest."""
         nest = self.nest
         return RProgram(recipe, nest.anchor, nest.output, tiles, nest.inlined, staged, choices)

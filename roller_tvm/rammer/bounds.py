@@ -1,24 +1,24 @@
-"""Launch bounds of kernels whose blocks wait for one another, and the check that none of their registers is spilled.
+"""Launch bounds of kernels whose blocks wait for one another, and the check that the compiler spills nothing.
 
-Such a kernel may take no more registers than let all its blocks be on the device at once. That can be said in two ways.
-``__launch_bounds__(threads, blocks)`` promises blocks beside each other, and ptxas takes it as leave to fill their
-share of the register file: it keeps more alive than the code needs, and spills what is left over. The bound of *one*
-block as large as all of a unit together, ``__launch_bounds__(threads * blocks)``, allows as many registers, and ptxas
-takes what it needs, as it does of ordinary kernels. Both hold for every compiler; the kernel is launched with fewer
-threads than the second allows.
+All blocks of such a kernel must be on the device at once, so it may use only so many registers. There are two ways to
+tell the compiler. ``__launch_bounds__(threads, blocks)`` promises blocks beside each other, and ptxas takes it as leave
+to fill their share of the register file: it keeps more values alive than the code needs, and spills the rest. The
+bound of *one* block as large as all of a unit together, ``__launch_bounds__(threads * blocks)``, allows as many
+registers, and ptxas takes only as many as it needs, as for ordinary kernels. Both hold for every compiler; the kernel
+is launched with fewer threads than the second bound allows.
 
-Other bounds allow more registers. They come last, and only where the compiler here was seen to take few enough; should
-another one take more, not all blocks can start, and the kernel ends with an error (``code._PATIENCE``).
+Other bounds allow more registers. They come last, and are used only if the compiler here was seen to take few enough.
+If another compiler takes more, not all blocks can start, and the kernel ends with an error (``code._PATIENCE``).
 
 Measured with nvcc 13.0 on 16 kernels that wait, of attention, NASNet, Inception and ResNeXt on sm_80 and sm_90 (the
 last table of ``benchmarks/rtask_compiled.txt``): by blocks 10 spill and the 16 take 38 to 168 registers, by one large
 block 2 spill and they take 32 to 113. Fewer blocks, and so more registers, are no remedy: six of those that spill by
-blocks need 94 to 255 registers until they no longer do. A bound at the largest block that there is lets ptxas aim at
-two of those, 32 registers: there blocks come first.
+blocks need 94 to 255 registers until they no longer do. A bound at the largest possible block lets ptxas aim at two
+such blocks, 32 registers: in that case the bound by blocks comes first.
 
-What is seen holds for the options it was seen by, so they are those of who compiles: TVM 0.27 asks ptxas for its
-register level 10, by which a kernel of NASNet's cell (224 threads, 5 blocks on a unit of sm_80) no longer keeps to the
-32 registers that it takes by ours.
+The check holds for the compiler options it was made with, so it uses those of the caller: TVM 0.27 asks ptxas for its
+register level 10, with which a kernel of NASNet's cell (224 threads, 5 blocks on a unit of sm_80) exceeds the 32
+registers that it takes with our options.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _BOUNDS = re.compile(r"\b__launch_bounds__\([^)]*\)")
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a kernel's ``__launch_bounds__`` say.
+    """Arguments of a kernel's ``__launch_bounds__``.
 
     Parameters
     ----------
     threads : int
-        Of a block, at most.
+        Most threads of a block.
     blocks : int
-        On a unit, at least; 0 where it is not said.
+        Least blocks on a unit; 0 if not stated.
 
     Examples
     --------
@@ -69,22 +69,22 @@ class Bounds:
 
 
 def together(spec: DeviceSpec, threads: int, resident: int) -> int:
-    """Threads of so many blocks on a unit, whole warps each."""
+    """Return the threads of `resident` blocks on a unit, each rounded up to whole warps."""
     return -(-threads // spec.vector_width) * spec.vector_width * resident
 
 
 def bounds_of(spec: DeviceSpec, threads: int, resident: int, larger: bool = True) -> tuple[Bounds, ...]:
-    """Launch bounds for blocks that have to be on a unit at once: the first by any compiler, the last by some.
+    """Return launch bounds for blocks that must share a unit at once: the first for any compiler, the last for some.
 
     Parameters
     ----------
     spec : DeviceSpec
     threads : int
-        Of a block.
+        Threads of a block.
     resident : int
-        Blocks of a unit.
+        Blocks on a unit.
     larger : bool
-        Whether bounds can name more threads than the kernel is launched with; TensorIR's cannot.
+        True if bounds may name more threads than the kernel is launched with; TensorIR's cannot.
 
     Examples
     --------
@@ -106,7 +106,7 @@ def bounds_of(spec: DeviceSpec, threads: int, resident: int, larger: bool = True
 
 
 def bounded(kernel: FusedKernel, bounds: Bounds) -> FusedKernel:
-    """A kernel with other launch bounds."""
+    """Return a kernel with other launch bounds."""
     source, count = _BOUNDS.subn(f"__launch_bounds__({bounds})", kernel.source)
     if count != 1:
         raise ValueError(f"{count} launch bounds in the source of a fused kernel")
@@ -117,10 +117,10 @@ def without_spills(
     kernel: FusedKernel, spec: DeviceSpec, arch: str, compiler: str = "auto",
     text: Callable[[FusedKernel], str] | None = None, options: Sequence[str] = (),
 ) -> FusedKernel:  # fmt: skip
-    """A kernel with launch bounds by which the compiler here spills nothing and lets all its blocks be resident.
+    """Return a kernel with launch bounds by which the compiler here spills nothing and all its blocks fit at once.
 
-    Of a kernel whose blocks do not wait nothing is asked, and where no compiler for the architecture is here the kernel
-    stays as it is: its first bounds hold by themselves.
+    A kernel without waiting blocks is returned as it is. So is any kernel if there is no compiler for the architecture
+    here: its first bounds hold for every compiler.
 
     Parameters
     ----------
@@ -131,15 +131,15 @@ def without_spills(
     compiler : str
         'auto', 'nvrtc' or 'nvcc'.
     text : function of FusedKernel -> str, optional
-        The source that TVM will make and compile, where that is not the kernel's own: no bound in it is larger than
-        the kernel's blocks.
+        Kernel -> the source that TVM will generate and compile, if that is not the kernel's own: then no bound is
+        larger than the kernel's blocks.
     options : sequence of str
-        That it will be compiled with, beyond our own.
+        Compiler options beyond our own.
 
     Raises
     ------
     CannotFuse
-        It spills by all of them.
+        If it spills by all of the bounds.
 
     Examples
     --------

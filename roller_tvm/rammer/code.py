@@ -1,8 +1,8 @@
 """One CUDA kernel per plan: thread blocks as vEUs that walk their lists of rTasks, or ranges of blocks side by side.
 
-Barriers are step counters: a vEU writes how many of its rTasks are over, others poll for it. The last block to end sets
-them back, so that the kernel may be launched again and again, also from a CUDA graph; not twice at the same time. All
-vEUs that wait are on the device together: no more are launched than are resident at a time.
+Barriers are step counters: a vEU writes how many of its rTasks are over, others poll for it. The last block to end
+resets them, so that the kernel may be launched again and again, also from a CUDA graph, but not twice at the same time.
+All vEUs that wait are on the device together: no more are launched than are resident at a time.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from .program import BarrierTask, RTask, TaskProgram
 #: Bytes of a pointer, and of a kernel's parameters by any compiler (CUDA C++ Programming Guide, function parameters:
 #: 4 KB; more from CUDA 12.1 and sm_70 on).
 _POINTER, _PARAMETERS = 8, 4096
-#: What buffers of the workspace are aligned to: a line of the caches, as the driver's own are at least.
+#: Alignment of buffers in the workspace: a line of the caches; the driver's own buffers have at least that.
 _LINE = 256
-#: Polls after which a wait is over for good: a poll goes to the L2 cache and pauses, a few tenths of a microsecond, so
-#: that is tens of seconds, where plans take milliseconds. A block that cannot start (a device with fewer units than the
-#: plan's, registers of another compiler, two streams) then ends the launch with an error instead of never.
+#: Polls after which a wait gives up: a poll goes to the L2 cache and pauses, a few tenths of a microsecond, so that is
+#: tens of seconds, while plans take milliseconds. If a block cannot start (a device with fewer units than the plan's,
+#: registers of another compiler, two streams), the launch then ends with an error instead of never.
 _PATIENCE = 1 << 26
 #: Instructions of a vEU's list beside numbers of kernels.
 _WAIT, _STEP = -1, -2
-#: Of a call: a number as text, or a buffer by its type and name.
+#: Argument of a call: a number as text, or a buffer by its type and name.
 Argument = str | tuple[str, str]
 
 
@@ -47,11 +47,11 @@ class OperatorCode:
     source : str
         CUDA C++.
     host : HostCode
-        Its launches, one a phase of the rKernel; every extent a number.
+        Its launches, one per phase of the rKernel; every extent is a number.
     buffers : tuple of str
-        For each of the host code's parameters the tensor of the graph.
+        The graph's tensor for each of the host code's parameters.
     outputs : int
-        How many of the last ones the operator writes.
+        Number of tensors that the operator writes: the last ones.
     """
 
     source: str
@@ -64,7 +64,7 @@ class OperatorCode:
             raise ValueError(f"{len(self.buffers)} buffers for {len(self.host.parameters)} parameters")
 
     def named(self, operator: str) -> dict[str, BufferSpec]:
-        """Buffers of the graph by the names of the host code; those between launches are the operator's own."""
+        """Return the graph's buffers by their names in the host code; those between launches are the operator's own."""
         found = {}
         for spec, name in zip(self.host.parameters, self.buffers, strict=True):
             assert isinstance(spec, BufferSpec)
@@ -76,21 +76,21 @@ class OperatorCode:
 
 @dataclass(frozen=True)
 class FusedKernel:
-    """The source of a plan's one kernel, CUDA C++ or OpenCL C, and how it is launched.
+    """The source of a plan's one kernel, CUDA C++ or OpenCL C, and its launch.
 
     Parameters
     ----------
     source : str
     host : HostCode
-        One launch. Its parameters are the tensors of the graph that others see, by their names there.
+        One launch. Its parameters are the tensors of the graph that others see, by their names in the graph.
     shared_bytes : int
-        Of a block.
+        Shared memory of a block.
     resident : int
-        Blocks that have to be on a unit at a time; 0 where none waits for another.
+        Blocks that must be on a unit at a time; 0 if none waits for another.
     bounds : Bounds or None
-        Its launch bounds, where blocks wait.
+        Its launch bounds, if blocks wait.
     compiled : KernelResources or None
-        What it takes, where a compiler was here to tell.
+        Its resources, if there is a compiler here; else None.
     """
 
     source: str
@@ -105,12 +105,12 @@ def fuse(
     name: str, program: TaskProgram, code: Mapping[str, OperatorCode], spec: DeviceSpec, kept: Collection[str] = (),
     dialect: Dialect = CUDA,
 ) -> FusedKernel:  # fmt: skip
-    """The kernel of a plan.
+    """Return the kernel of a plan.
 
     Parameters
     ----------
     name : str
-        Of the kernel.
+        Name of the kernel.
     program : TaskProgram
     code : mapping
         Operator -> its kernels.
@@ -118,18 +118,18 @@ def fuse(
     kept : collection of str
         Tensors that are read outside of the plan although an operator of the plan reads them too.
     dialect : Dialect
-        That the operators' code is in, and the kernel will be.
+        Language of the operators' code and of the kernel.
 
     Raises
     ------
     CannotFuse
-        A kernel's text cannot be a part of another, or not all vEUs are on the device at a time, or they wait in a
-        language in which they cannot.
+        If a kernel's text cannot be part of another, if not all vEUs fit on the device at a time, or if they wait but
+        the language has no waits.
     """
     refuse_waits(name, program.waits, dialect)
     made = _Made(name, program, code, kept, dialect)
     arena = max((f.shared_bytes for f in made.functions), default=0)
-    # Blocks of a plain kernel run in any order: only where nothing that is read is written.
+    # Blocks of a plain kernel run in any order, so nothing may be both read and written.
     waits = program.waits or bool(made.read & made.written)
     resident, bounds = 0, None
     refuse_waits(name, waits, dialect)
@@ -139,7 +139,7 @@ def fuse(
         if fits < resident:
             raise CannotFuse(f"its {program.used} vEUs wait for one another, and a unit of {spec.name} has room for "
                              f"{fits} of {resident} ({limit})", where=f"plan '{name}'",
-                             remedy="plan with the shared memory that the kernels take, for the card that it runs on")
+                             remedy="plan for the card that it runs on, with the kernels' own shared memory")
         bounds = bounds_of(spec, made.threads, resident)[0]
     static = spec.limits.shared_per_block_bytes
     dynamic = arena if dialect.dynamic_arena and (made.dynamic or (static is not None and arena > static)) else 0
@@ -152,9 +152,10 @@ def fuse(
 
 
 def check_intermediates(kernel: RKernel, host: HostCode) -> None:
-    """Raise ``CannotFuse`` where TVM keeps two results between an operator's kernels in one memory.
+    """Raise ``CannotFuse`` if TVM keeps two results between an operator's kernels in one memory.
 
-    Kernels that run one after the other may write what an earlier one has read; rTasks wait for what they read alone.
+    A later kernel may overwrite a buffer that an earlier one reads. rTasks only wait for their inputs, so this must be
+    refused.
     """
     if kernel.plan is None:
         return
@@ -166,10 +167,10 @@ def check_intermediates(kernel: RKernel, host: HostCode) -> None:
 
 
 def refuse_waits(name: str, waits: bool, dialect: Dialect) -> None:
-    """Raise ``CannotFuse`` for a plan with waits in a language that has none: before the code of its operators."""
+    """Raise ``CannotFuse`` for a plan with waits in a language that has none, before its operators' code is read."""
     if waits and not dialect.waits:
-        raise CannotFuse(f"its blocks wait for one another, and {dialect.name} promises none that others run beside it",
-                         where=f"plan '{name}'", remedy="plan with the policy 'horizontal', where none waits")
+        raise CannotFuse(f"its blocks wait for one another, and {dialect.name} does not promise that they run together",
+                         where=f"plan '{name}'", remedy="plan with the policy 'horizontal', in which none waits")
 
 
 class _Made:
@@ -198,14 +199,14 @@ class _Made:
             own = code[operator]
             if len(own.host.launches) != len(kernel.phases):
                 raise CannotFuse(f"{len(own.host.launches)} kernels for {len(kernel.phases)} phases of its plan",
-                                 where=f"operator '{operator}'", remedy="give the code that its rKernel stands for")
+                                 where=f"operator '{operator}'", remedy="give the code generated for its rKernel")
             heads |= dict.fromkeys(dialect.preamble(own.source))
             named = own.named(operator)
             for phase, launch in enumerate(own.host.launches):
                 if prod(launch.grid) != kernel.phases[phase].tasks:
                     raise CannotFuse(f"{prod(launch.grid)} blocks for {kernel.phases[phase].tasks} rTasks",
                                      where=f"operator '{operator}', kernel '{launch.kernel}'",
-                                     remedy="give the code that its rKernel stands for")
+                                     remedy="give the code generated for its rKernel")
                 made = dialect.read(own.source, launch.kernel, launch.block, launch.grid, self.threads,
                                     launch.dynamic_shared)
                 text = texts.setdefault(made.text, f"{name}_{len(texts)}")
@@ -260,7 +261,7 @@ class _Made:
         return f"{pointer}b{self.number_of[name]}"
 
     def interface(self) -> tuple[tuple[BufferSpec, ...], tuple[BufferSpec, ...]]:
-        """(parameters, the memory that only this kernel sees), in the order of the kernel's parameters together."""
+        """Return (parameters, memory that only this kernel sees): together, in this order, the kernel's parameters."""
         own = (BufferSpec(f"{self.name}.workspace", (self.workspace // 4,), "float32"),) if self.offsets else ()
         return tuple(self.parameters), own
 
@@ -290,7 +291,7 @@ class _Made:
         return f"{guard}{text}({call});"
 
     def side_by_side(self, arena: int, dynamic: int) -> str:
-        """Blocks of one kernel after those of another, none waiting."""
+        """Return the source in which blocks of one kernel follow those of another, and none waits."""
         lines, first, own = [], 0, self.dialect.block
         for number, launch in enumerate(self.launches):
             last = first + prod(launch.grid)
@@ -304,7 +305,7 @@ class _Made:
                 f"{body}}}\n")
 
     def persistent(self, arena: int, dynamic: int, bounds: Bounds) -> str:
-        """Blocks that walk their lists."""
+        """Return the source in which blocks walk their lists."""
         name, used = self.name, self.program.used
         lists, groups, waits = self._lists()
         cases = "".join(
@@ -362,7 +363,7 @@ static __device__ unsigned {name}_ended;
 """
 
     def _lists(self) -> tuple[tuple[list[int], list[int]], list[int], list[int]]:
-        """(where each vEU's list begins, the lists), where each barrier's waits begin, and those: (vEU, rTasks)."""
+        """Return (starts of the vEUs' lists, the lists), starts of the barriers' waits, the waits as (vEU, rTasks)."""
         prog = self.program.prog
         ranks = []  # rTasks of a vEU up to each order
         for entries in prog:
@@ -398,7 +399,7 @@ static __device__ unsigned {name}_ended;
 
 
 def _index(linear: str, extents: Sequence[int]) -> str:
-    """A place in three dimensions, x fastest."""
+    """Return a linear number as a position in three dimensions, x fastest."""
     x, y, z = extents
     if y == z == 1:
         return f"{{{linear}, 0u, 0u}}"

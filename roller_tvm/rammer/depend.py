@@ -1,7 +1,7 @@
-"""Dependences between rTasks: a reader's tile needs the writer's tiles that hold what it reads, by the access maps.
+"""Dependences between rTasks: a reader's tile needs the writer's tiles that hold its inputs, by the access maps.
 
-Regions are boxes, so a dependence may be wider than it must be and never narrower; where the tiles of either side are
-not known, every rTask of the reader waits for every one of the writer.
+Regions are boxes, so a dependence may be wider than necessary but never narrower. If the tiles of either side are
+unknown, every rTask of the reader waits for every one of the writer.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from ..plan.program import Plan
 from .operators import DataFlowGraph, RKernel
 from .tiling import Box, reshaped
 
-#: Boxes, each once, and which of them is each rTask's; None where it is nothing.
+#: Distinct boxes (None for nothing), and for each rTask the position of its box.
 Boxes = tuple[list[Box | None], list[int]]
 
 
 class Tasks(tuple[tuple[int, ...], ...]):
-    """For each rTask of a reader those of the producer that it waits for.
+    """For each rTask of a reader, the rTasks of the producer that it waits for.
 
     Examples
     --------
@@ -35,14 +35,14 @@ class Tasks(tuple[tuple[int, ...], ...]):
 
     @cached_property
     def _joined(self) -> tuple[Any, Any, Any]:
-        """Readers that wait for any; where theirs begin; all of them, one after the other."""
+        """Readers that wait; for each the position of its first rTask in the last array; all awaited rTasks joined."""
         counts = np.fromiter(map(len, self), dtype=np.int64, count=len(self))
         waiting = np.flatnonzero(counts)
         begins = np.cumsum(counts)[waiting] - counts[waiting]
         return waiting, begins, np.fromiter(chain.from_iterable(self), dtype=np.int64, count=int(counts.sum()))
 
     def latest(self, ends: Any) -> Any:
-        """When the last of what it waits for is over, of each reader; 0 where that is nothing."""
+        """Return, for each reader, the end time of its last dependence (0 if none)."""
         waiting, begins, joined = self._joined
         found = np.zeros(len(self))
         if len(waiting):
@@ -52,15 +52,15 @@ class Tasks(tuple[tuple[int, ...], ...]):
 
 @dataclass(frozen=True)
 class Need:
-    """What the rTasks of a phase need of another's.
+    """The rTasks of another phase that the rTasks of a phase need.
 
     Parameters
     ----------
     producer : str
     phase : int
-        Of the producer's rKernel.
+        Phase of the producer's rKernel.
     tasks : Tasks or None
-        For each rTask of the reader those of the producer; None where each needs all.
+        For each rTask of the reader, the needed ones of the producer; None if each needs all.
     """
 
     producer: str
@@ -69,7 +69,7 @@ class Need:
 
 
 def needed(expression: TensorExpression, output: str, box: Box, sources: Collection[str]) -> dict[str, Box]:
-    """Regions of `sources` that computing a region of a stage reads, stages in between looked through.
+    """Return the regions of `sources` read by computing a region of a stage, directly or through stages in between.
 
     Examples
     --------
@@ -85,7 +85,7 @@ def needed(expression: TensorExpression, output: str, box: Box, sources: Collect
 
 @dataclass
 class _Regions:
-    """A box of a tensor for each of many tasks: first and last index by dimension and task, and who reads any."""
+    """A box of a tensor for each of many tasks: first and last index by dimension and task, and a flag per task."""
 
     low: Any
     high: Any
@@ -108,7 +108,7 @@ class _Regions:
 def _regions(
     expression: TensorExpression, output: str, boxes: Sequence[Box], sources: Collection[str]
 ) -> dict[str, _Regions]:
-    """As ``needed``, of many regions: for each source that any of them reads, what each reads of it."""
+    """Do the same as ``needed`` for many regions: return each source that any of them reads, a box per region."""
     corners = np.array(boxes, dtype=np.int64).reshape(len(boxes), -1, 2)
     every = np.ones(len(boxes), dtype=bool)
     wanted = {output: _Regions(corners[:, :, 0].T, corners[:, :, 1].T, every)}
@@ -141,7 +141,7 @@ def _axis_ranges(stage: Stage, regions: _Regions) -> dict[str, tuple[Any, Any]]:
 def _region(
     indices: tuple[Index, ...], ranges: Mapping[str, tuple[Any, Any]], shape: tuple[int, ...], some: Any
 ) -> _Regions | None:
-    """The boxes that an access touches; None where all of them are padding."""
+    """Return the boxes that an access touches; None if all of them are padding."""
     lows, highs = [], []
     for index, extent in zip(indices, shape, strict=True):
         lo = hi = np.full(some.shape, index.const, dtype=np.int64)
@@ -161,14 +161,14 @@ def _region(
 
 
 def phases_reads(plan: Plan, phase: int) -> frozenset[str]:
-    """Tensors that an rProgram reads and others (or nobody) write: inputs of the operator, outputs of other phases."""
+    """Return the tensors that an rProgram reads but does not write: the operator's inputs, other phases' outputs."""
     written = {p.output for p in plan.programs} - {plan.programs[phase].output}
     return frozenset({t.name for t in plan.expression.inputs} | written)
 
 
 @dataclass
 class Dependences:
-    """Needs of every phase of every operator in a graph, for any choice of rKernels; what was counted is kept.
+    """Needs of every phase of every operator in a graph, for any choice of rKernels; results are cached.
 
     Examples
     --------
@@ -185,7 +185,7 @@ class Dependences:
     _tasks: dict[tuple[int, int, int, int, str], Tasks | None] = field(default_factory=dict, repr=False)
 
     def of(self, operator: str, phase: int, chosen: Mapping[str, RKernel]) -> tuple[Need, ...]:
-        """Needs of one phase among the operators for which an rKernel was chosen."""
+        """Return the needs of one phase among the operators with a chosen rKernel."""
         kernel = chosen[operator]
         reads = phases_reads(kernel.plan, phase) if kernel.plan else frozenset()
         own = {p.output: n for n, p in enumerate(kernel.plan.programs)} if kernel.plan else {}
@@ -218,7 +218,7 @@ class Dependences:
         return tensor in self._whole[key]
 
     def _read(self, reader: RKernel, phase: int, tensor: str) -> Boxes:
-        """What the rTasks of a phase read of a tensor."""
+        """Return the boxes of a tensor that the rTasks of a phase read."""
         plan, tiling = reader.plan, reader.phases[phase].tiling
         assert plan and tiling
         key = id(reader), phase
@@ -245,14 +245,14 @@ class Dependences:
             return None
         boxes, which = self._read(reader, phase, tensor)
         found = [tuple(tiles.tasks_of(reshaped(box, shape, tiles.shape))) if box is not None else () for box in boxes]
-        # What more wait for than a block polls at a time is no closer than the whole operator, which all may share.
+        # Beyond the rTasks that a block polls at a time, a wait for the whole operator costs no more and can be shared.
         if all(len(tasks) == tiles.tasks for tasks in found) or max(map(len, found)) > reader.phases[phase].threads:
             return None
         return Tasks(found[n] for n in which)
 
 
 def _writer(kernel: RKernel, output: str) -> int:
-    """The phase that writes an output: the last one where it is not known."""
+    """Return the phase that writes an output; the last one if it is unknown."""
     if kernel.plan and output:
         for number, program in enumerate(kernel.plan.programs):
             if program.output == output:

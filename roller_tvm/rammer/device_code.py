@@ -1,4 +1,4 @@
-"""A kernel's CUDA text as a device function that is told its block and its threads, so that any block may run it."""
+"""A kernel's CUDA text as a device function with its block and threads as arguments, so that any block may run it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _ALIGN = re.compile(r"(?:alignas|__align__)\s*\(\s*(\d+)\s*\)")
 _ARRAY = re.compile(r"\s*(?P<type>.*?)\s*\b(?P<name>\w+)\s*(?P<extents>(?:\[[^\]]*\]\s*)*)$", re.S)
 _INDICES = {"threadIdx": "rammer_thread", "blockIdx": "rammer_block", "blockDim": "rammer_threads",
             "gridDim": "rammer_blocks"}  # fmt: skip
-#: Alignment of what lies in the arena: the widest access of a thread.
+#: Alignment of arrays in the arena: the widest access of a thread.
 ALIGNMENT = 16
-#: What the arena is aligned to.
+#: Alignment of the arena.
 _LINE = 128
-#: Barriers that need every thread of the block: with fewer, there is no such instruction.
+#: Barriers that need every thread of the block; there is no such instruction for fewer threads.
 _WHOLE_BLOCK = re.compile(r"\b(?:__syncthreads_(?:count|and|or)|__barrier_sync)\b|\bgrid_group\b|\bthis_grid\b")
-#: An element of an array, or a vector of them, that is assigned to: its array, how, what.
+#: Assignment to an element of an array, or to a vector of them: the array, the operator, the value.
 _STORE = re.compile(
     r"\s*(?:\*\s*\([^()]*\)\s*\()?\s*(\w+)\s*[\[+].*?(?<![=!<>])([+\-*/|&^]?=)(?!=)(.*)$", re.S
 )
@@ -33,25 +33,25 @@ Extents = tuple[int, int, int]
 
 
 class CannotFuse(RollerError):
-    """A kernel's text does something that one kernel of several operators cannot."""
+    """A kernel's text does something that a kernel of several operators cannot do."""
 
 
 @dataclass(frozen=True)
 class DeviceFunction:
-    """A kernel made a device function.
+    """A kernel turned into a device function.
 
     Parameters
     ----------
     text : str
-        The shared memory that it needs as a struct, then the function; ``rammer_self`` stands for its name.
+        Its shared memory as a struct, then the function; ``rammer_self`` stands for its name.
     parameters : tuple of Parameter
-        As the kernel's. The function takes the arena, the thread and the block after them.
+        The kernel's parameters. The function takes the arena, the thread and the block after them.
     shared_bytes : int
-        Of the arena.
+        Size of the arena.
     syncs : bool
-        Whether its threads meet at barriers.
+        True if its threads meet at barriers.
     lanes : int
-        Threads that run it: the kernel's, or whole warps of them. Those beyond the kernel's do what its last one does.
+        Threads that run it: the kernel's, or whole warps of them. Extra ones do the work of the kernel's last thread.
     """
 
     text: str
@@ -62,7 +62,7 @@ class DeviceFunction:
 
 
 def preamble(source: str) -> tuple[str, ...]:
-    """What is no kernel in a source, in pieces that stand by themselves: directives with their text, declarations.
+    """Return the parts of a source outside of kernels, in independent pieces: directives with their text, declarations.
 
     Examples
     --------
@@ -92,7 +92,7 @@ def preamble(source: str) -> tuple[str, ...]:
 
 def device_function(source: str, kernel: str, threads: Extents, blocks: Extents, block_threads: int,
                     dynamic_shared: int = 0) -> DeviceFunction:  # fmt: skip
-    """A kernel as a device function for blocks of `block_threads`, of which its own threads run it.
+    """Return a kernel as a device function for blocks of `block_threads`, some of which may be idle in it.
 
     Parameters
     ----------
@@ -100,16 +100,16 @@ def device_function(source: str, kernel: str, threads: Extents, blocks: Extents,
         CUDA C++ as TVM generates it.
     kernel : str
     threads, blocks : tuple of int
-        What the kernel is launched with.
+        Launch dimensions of the kernel.
     block_threads : int
-        Of the fused kernel.
+        Threads of the fused kernel's blocks.
     dynamic_shared : int
-        Bytes.
+        Dynamic shared memory in bytes.
 
     Raises
     ------
     CannotFuse
-        By the kernel's name: barriers of a part of a warp, or of the whole block; shared memory of unknown size.
+        If it has barriers of part of a warp or of the whole block, or shared memory of unknown size; names the kernel.
 
     Examples
     --------
@@ -124,13 +124,13 @@ def device_function(source: str, kernel: str, threads: Extents, blocks: Extents,
     own = lanes = prod(threads)
     syncs = bool(_SYNC.search(blanked(body)) or _WHOLE_BLOCK.search(blanked(body)))
     if syncs and re.search(r"\breturn\b", blanked(body)):  # it would come to the next barrier, not leave the block
-        raise CannotFuse("threads return, where others of the block wait at barriers", where=f"kernel '{kernel}'",
+        raise CannotFuse("threads return while others of the block wait at barriers", where=f"kernel '{kernel}'",
                          remedy="leave the operator a kernel of its own")
     if syncs and own < block_threads:
         lanes = -(-own // 32) * 32
         body = _own_barrier(body, kernel, own, lanes, block_threads)
     body, members, size = _arena(body, kernel, dynamic_shared)
-    # What another block wrote is no constant: the path that caches constants would not see it.
+    # Data of another block is no constant: the path that caches constants would miss its writes.
     body = _words(body, _INDICES | {"__ldg": "rammer_load"})
     dims = "".join(
         f"  const rammer_index {name} = {{{', '.join(map(str, extents))}}};\n"
@@ -144,7 +144,7 @@ def device_function(source: str, kernel: str, threads: Extents, blocks: Extents,
 
 
 def kernel_text(source: str, kernel: str) -> tuple[str, str]:
-    """A kernel's parameters and its body, without their brackets.
+    """Return a kernel's parameters and its body, without their brackets.
 
     Examples
     --------
@@ -161,23 +161,24 @@ def kernel_text(source: str, kernel: str) -> tuple[str, str]:
 
 
 def _own_barrier(body: str, kernel: str, own: int, lanes: int, block_threads: int) -> str:
-    """Barriers of the threads that run the body: the others of the block are not there.
+    """Return the body with barriers of only the threads that run it: the block's other threads do not reach them.
 
-    Barriers count warps. The rest of a warp that is not whole does what the last thread does: the same values to the
-    same places, which is no matter unless a place is read and written in one statement.
+    Barriers count warps. The rest of an incomplete warp repeats the last thread's work: the same values go to the
+    same places, which is harmless unless one statement reads and writes a place.
     """
     plain = blanked(body)
     if whole := _WHOLE_BLOCK.search(plain):
-        raise CannotFuse(f"{whole.group()} in a block of {own} threads, where others have {block_threads}",
+        raise CannotFuse(f"{whole.group()} in a block of {own} threads, while other operators have {block_threads}",
                          where=f"kernel '{kernel}'", remedy="give the operators kernels of as many threads")
     if lanes > own and (twice := _twice(plain)):
-        raise CannotFuse(f"its {own} threads are no whole warps, others have {block_threads}, and it is not the same "
-                         f"to do twice: {twice}", where=f"kernel '{kernel}'", remedy="give it a kernel of whole warps")
+        raise CannotFuse(f"its {own} threads are no whole warps, other operators have {block_threads}, and this "
+                         f"cannot be done twice: {twice}", where=f"kernel '{kernel}'",
+                         remedy="give it a kernel of whole warps")
     return spans(body, ((m.start(), m.end(), f"rammer_sync({lanes})") for m in _SYNC.finditer(plain)))
 
 
 def _twice(plain: str) -> str:
-    """A statement that two threads cannot both make as one would; '' where there is none."""
+    """Return a statement that two threads cannot both execute as one would; '' if there is none."""
     if found := re.search(r"\b(?:atomic\w+|__shfl\w*|__ballot\w*|__activemask|__any\w*|__all\w*|asm)\b", plain):
         return found.group()
     private = set(re.findall(r"\b\w+\s+(\w+)\s*\[\d+\]\s*;", _SHARED.sub("", plain)))
@@ -189,7 +190,7 @@ def _twice(plain: str) -> str:
 
 
 def _arena(body: str, kernel: str, dynamic_shared: int) -> tuple[str, str, int]:
-    """The body with its shared arrays in the arena, their declarations as members, and their bytes."""
+    """Return the body with its shared arrays in the arena, their declarations as members, and their bytes."""
     changes, members, size = [], "", 0
     declarations = list(_SHARED.finditer(blanked(body)))
     # Open-ended arrays are all the same memory; the others lie behind it, not in it.
@@ -200,7 +201,7 @@ def _arena(body: str, kernel: str, dynamic_shared: int) -> tuple[str, str, int]:
         align = max([ALIGNMENT, *map(int, _ALIGN.findall(declared))])
         found = _ARRAY.match(_ALIGN.sub(" ", declared))
         if not found:
-            raise CannotFuse(f"shared memory declared as {match.group()!r}", where=f"kernel '{kernel}'",
+            raise CannotFuse(f"unknown declaration of shared memory: {match.group()!r}", where=f"kernel '{kernel}'",
                              remedy="leave the operator a kernel of its own")
         c_type, name, extents = " ".join(found["type"].split()), found["name"], found["extents"].strip()
         if match["extern"]:

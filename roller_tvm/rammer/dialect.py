@@ -1,4 +1,4 @@
-"""What a fused kernel is written in: the words in which its language differs from the others."""
+"""Languages of fused kernels: the words in which each differs from the others."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ class Dialect:
     ----------
     name : str
     read : function
-        A kernel of an operator as a device function; see `device_code.device_function`.
+        Turns an operator's kernel into a device function; see `device_code.device_function`.
     preamble : function
-        What is no kernel in an operator's source, in pieces.
+        Returns the parts of an operator's source outside of kernels, in pieces.
     helpers : str
-        What device functions and kernels count on.
+        Definitions that device functions and kernels use.
     kernel : str
-        What stands before a kernel's name, for so many ``{threads}``.
+        Text before a kernel's name, for ``{threads}`` threads.
     memory : str
         Qualifier of pointers to the device's memory.
     index : str
-        What stands before ``{x, y, z}``, a place.
+        Text before ``{x, y, z}``, a position.
     thread, block : str
         Numbers of the thread in its block, and of the block.
     arena, dynamic_arena : str
-        Declares a block's shared memory of ``{size}`` bytes, or of as many as the launch gives; '' where it cannot.
+        Declares a block's shared memory of ``{size}`` bytes, or of the launch's size; '' if it cannot.
     waits : bool
-        Whether blocks may wait for one another.
+        True if blocks may wait for one another.
 
     Examples
     --------

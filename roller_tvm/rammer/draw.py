@@ -1,4 +1,4 @@
-"""A plan as a picture: vEUs over time, the operators by themselves above, fused below (SVG)."""
+"""A plan as a picture: vEUs over time, with the operators one by one above and fused below (SVG)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from .program import BarrierTask, RTask, TaskProgram
 from .timing import Interval, simulate
 from .vdevice import VDevice
 
-# Of the picture, in its own units.
+# Sizes of the picture, in its own units.
 _WIDTH, _LEFT, _TOP, _HEIGHT, _GAP, _LEGEND = 1000.0, 70.0, 24.0, 220.0, 46.0, 18.0
-#: Characters of a name in the legend, which has room for six in a row; all of it is told on pointing.
+#: Characters of a name in the legend, which has room for six in a row; pointing at it shows the whole name.
 _NAME = 21
 
 
 def draw(plan: FusionPlan, device: DeviceSpec) -> str:
-    """SVG of a plan before and after fusion, on one scale of time.
+    """Return the SVG of a plan before and after fusion, on one scale of time.
 
     Each row is a vEU (before: a place for a block of the kernel), each box rTasks of one operator; launches are grey.
 
@@ -71,14 +71,14 @@ def draw(plan: FusionPlan, device: DeviceSpec) -> str:
 
 
 def _one_by_one(part: Part, device: DeviceSpec, launch: str) -> list[tuple[float, TaskProgram]]:
-    """(seconds, program) of each operator of a part by itself, as long together as the plan says."""
+    """Return (seconds, program) of each operator of a part on its own; the seconds add up to the plan's."""
     each = [_alone(o, k, device, launch) for o, k in part.plain]
     total = sum(seconds for seconds, _ in each)
     return [(seconds * part.sequential_seconds / total if total else 0.0, program) for seconds, program in each]
 
 
 def _alone(operator: str, kernel: RKernel, device: DeviceSpec, launch: str) -> tuple[float, TaskProgram]:
-    """(seconds, program) of an operator by itself: its blocks on the device, phase after phase."""
+    """Return (seconds, program) of an operator on its own: its blocks on the device, phase after phase."""
     try:
         vdevice = VDevice.of(device, [kernel], launch)
     except BadInput:  # it is too big for the device: its time is drawn, on as many vEUs as there are units
@@ -122,7 +122,7 @@ def _timeline(
 
 
 def _merged(intervals: Sequence[Interval]) -> list[tuple[int, Interval, float, int]]:
-    """(first vEU, first interval, end, vEUs): what runs at the same time on neighbouring vEUs is one box."""
+    """Return (first vEU, first interval, end, vEUs): intervals at the same time on neighbouring vEUs become one box."""
     found: list[tuple[int, Interval, float, int]] = []
     ordered = sorted(intervals, key=lambda i: (i.task.operator, i.task.phase, i.start, i.end, i.veu))
     for interval in ordered:
@@ -146,6 +146,6 @@ def _axis(whole: float, scale: float, top: float) -> Iterable[str]:
 
 
 def _colour(number: int) -> str:
-    """Neighbours differ: the golden ratio around the circle of hues."""
+    """Return an operator's colour; neighbours differ, by the golden ratio around the circle of hues."""
     red, green, blue = colorsys.hls_to_rgb(number * 0.618034 % 1.0, 0.55 if number % 2 else 0.65, 0.6)
     return f"#{int(red * 255):02x}{int(green * 255):02x}{int(blue * 255):02x}"

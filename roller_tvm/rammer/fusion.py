@@ -1,4 +1,4 @@
-"""A graph cut into kernels: which operators are fused, and what that is predicted to bring."""
+"""A graph cut into kernels: the operators that are fused, and the predicted gain."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class Part:
     ----------
     kernels : tuple of (operator, RKernel)
     seconds : float
-        Predicted, launches included.
+        Predicted time, launches included.
     sequential_seconds : float
-        Predicted of the operators' fastest kernels one after the other.
+        Predicted time of the operators' fastest kernels one after the other.
     program : TaskProgram or None
-        What the one kernel runs; None where the operators stay kernels of their own.
+        Program of the one kernel; None if the operators stay separate kernels.
     reasons : tuple of str
-        Why these rKernels; of operators that stay kernels of their own, why they have to.
+        Why these rKernels; for operators that stay separate kernels, why they have to.
     plain : tuple of (operator, RKernel)
-        By which the operators are fastest one by one; empty for `kernels`.
+        The operators' fastest rKernels one by one; if left empty, `kernels`.
     waves : tuple of int
-        Of each operator, its breadth-first wave in the graph; empty where that is not told.
+        Breadth-first wave of each operator in the graph; empty if unknown.
     """
 
     kernels: tuple[tuple[str, RKernel], ...]
@@ -45,13 +45,14 @@ class Part:
 
     def __post_init__(self) -> None:
         if not self.kernels:
-            raise ValueError("a part of a graph has operators")
+            raise ValueError("a part of a graph needs at least one operator")
         if self.seconds > self.sequential_seconds * (1 + 1e-9):
-            raise ValueError(f"fusing {', '.join(o for o, _ in self.kernels)} is predicted to be slower than not")
+            names = ", ".join(o for o, _ in self.kernels)
+            raise ValueError(f"fusing {names} is predicted to be slower than running them one by one")
         if not self.plain:
             object.__setattr__(self, "plain", self.kernels)
         if [o for o, _ in self.plain] != [o for o, _ in self.kernels]:
-            raise ValueError("one by one a part of a graph has the same operators")
+            raise ValueError("'plain' must have the operators of 'kernels', in the same order")
 
     @property
     def launches(self) -> int:
@@ -59,7 +60,7 @@ class Part:
 
     @property
     def sequential_launches(self) -> int:
-        """Kernels that the operators are one by one."""
+        """Number of kernels if the operators run one by one."""
         return sum(len(k.phases) for _, k in self.plain)
 
     @property
@@ -72,7 +73,7 @@ class Part:
 
     @property
     def horizontal(self) -> bool:
-        """Whether its rTasks need not wait for one another: blocks of a plain kernel, without barriers."""
+        """True if its rTasks need not wait for one another: blocks of a plain kernel, without barriers."""
         return self.program is not None and not self.program.waits
 
     def __str__(self) -> str:
@@ -111,11 +112,11 @@ class FusionPlan:
     device : str
     policy : str
     launch : str
-        How kernels are started: 'stream' or 'graph'.
+        How kernels are launched: 'stream' or 'graph'.
     parts : tuple of Part
     peak_bytes, sequential_peak_bytes, limit_bytes : int
-        Of intermediate buffers: alive at the worst moment, so of the operators one by one in the graph's order, and
-        what ``memory.MemoryRule`` allows.
+        Most bytes of intermediate buffers alive at a time: in this plan, with the operators one by one in the graph's
+        order, and the limit of ``memory.MemoryRule``.
     """
 
     device: str
@@ -144,7 +145,7 @@ class FusionPlan:
 
     @cached_property
     def sequential_launches(self) -> int:
-        """Kernels that the operators are, each by itself."""
+        """Number of kernels if all operators run one by one."""
         return sum(p.sequential_launches for p in self.parts)
 
     def __str__(self) -> str:

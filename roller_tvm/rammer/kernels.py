@@ -1,4 +1,4 @@
-"""rKernels from Roller's plans: their rTasks, and what each takes by the micro-performance model."""
+"""rKernels from Roller's plans: their rTasks, and the time of each by the micro-performance model."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from ..plan.program import Plan, RProgram
 from .operators import Edge, Phase, RKernel, ROperator
 from .tiling import Tiling
 
-#: Parts of a device that an operator of a wide wave has for itself: its rKernels are planned for those too.
+#: Denominators of the device parts that an operator of a wide wave may get: rKernels are planned for those parts too.
 SHARES = (4, 16)
 
 
 def rkernels(plans: Sequence[RankedPlan], device: DeviceSpec, most: int = 0) -> tuple[RKernel, ...]:
-    """The rKernels of an operator's plans: 'plan 0' is the first of them.
+    """Return the rKernels of an operator's plans; 'plan 0' is that of the first plan.
 
     Parameters
     ----------
     plans : sequence of RankedPlan
     device : DeviceSpec
     most : int
-        Keep so many: the fastest, then the most efficient. 0 keeps all.
+        Number of rKernels to keep: the fastest, then the most efficient. 0 keeps all.
     """
     return _kept([rkernel(f"plan {n}", ranked, device) for n, ranked in enumerate(plans)], most)
 
@@ -48,11 +48,11 @@ def _kept(found: list[RKernel], most: int) -> tuple[RKernel, ...]:
 def planned_rkernels(
     expression: TensorExpression, device: DeviceSpec, top: int = 10, features: Features = NO_FEATURES, most: int = 0
 ) -> tuple[RKernel, ...]:  # fmt: skip
-    """The rKernels that Roller constructs for an operator: for all of the device, and for parts of it.
+    """Return the rKernels that Roller constructs for an operator: for all of the device, and for parts of it.
 
-    What is best for an operator that has the device to itself has many small rTasks, to fill it. Where operators side
-    by side fill it, larger ones that reuse more are the more efficient; those it is given by planning for a device of
-    fewer units, with their share of the memory's bandwidth.
+    The best plan for an operator with the device to itself has many small rTasks, to fill it. If operators side by side
+    fill it, larger rTasks that reuse more are more efficient. Roller finds those when it plans for a device of fewer
+    units, with their share of the memory's bandwidth.
 
     Examples
     --------
@@ -79,7 +79,7 @@ def planned_rkernels(
 
 
 def part_of(device: DeviceSpec, share: int) -> DeviceSpec:
-    """So many units of a device, and what they have of it: of what all units share, their share.
+    """Return a device with 1/`share` of a device's units, and the same part of all that the units share.
 
     Examples
     --------
@@ -99,7 +99,7 @@ def part_of(device: DeviceSpec, share: int) -> DeviceSpec:
 
 
 def _by_itself(phases: Sequence[Phase], ranked: RankedPlan, device: DeviceSpec) -> float:
-    """Of kernels planned for a part of a device, launched by themselves on all of it."""
+    """Return the seconds of kernels planned for a part of a device, launched on their own on all of it."""
     total = 0.0
     for phase_, estimate in zip(phases, ranked.estimate.programs, strict=True):
         busiest, rounds = busiest_unit(device, phase_.tasks, max(1, estimate.occupancy))
@@ -108,7 +108,7 @@ def _by_itself(phases: Sequence[Phase], ranked: RankedPlan, device: DeviceSpec) 
 
 
 def rkernel(name: str, ranked: RankedPlan, device: DeviceSpec) -> RKernel:
-    """One plan as an rKernel."""
+    """Return one plan as an rKernel."""
     phases = tuple(
         phase(ranked.plan, program, estimate, device)
         for program, estimate in zip(ranked.plan.programs, ranked.estimate.programs, strict=True)
@@ -120,11 +120,12 @@ def rkernel(name: str, ranked: RankedPlan, device: DeviceSpec) -> RKernel:
 
 
 def phase(plan: Plan, program: RProgram, estimate: ProgramEstimate, device: DeviceSpec) -> Phase:
-    """One rProgram's blocks as rTasks.
+    """Return one rProgram's blocks as rTasks.
 
-    The model tells when the busiest unit is done with all its blocks. Where they wait for their own loads, that is
-    the time of the rounds in which it runs them, and a block's share of the pipes is much less; elsewhere the pipes
-    are the limit, and each block takes its share. On a CPU an rTask is a chunk of a parallel loop, on a thread alone.
+    The model predicts when the busiest unit is done with all its blocks. If blocks wait for their own loads, that is
+    the time of the rounds in which the unit runs them, and a block's share of the pipes is much less. Otherwise the
+    pipes are the limit, and each block takes its share. On a CPU an rTask is a chunk of a parallel loop, alone on a
+    thread.
     """
     if device.kind == "cpu":
         net = estimate.seconds - launch_seconds(device, estimate.blocks)
@@ -146,7 +147,7 @@ def phase(plan: Plan, program: RProgram, estimate: ProgramEstimate, device: Devi
 
 
 def tiling_of(expression: TensorExpression, program: RProgram) -> Tiling | None:
-    """What each block of an rProgram writes, where the order of its blocks is known."""
+    """Return the elements that each block of an rProgram writes; None if the order of its blocks is unknown."""
     output, anchor = expression.stage(program.output), expression.stage(program.anchor)
     shape = output.shape
     if not shape:
@@ -170,7 +171,7 @@ def roperator(
     name: str, expression: TensorExpression, device: DeviceSpec, inputs: Sequence[Edge] = (), top: int = 10,
     most: int = 0,
 ) -> ROperator:  # fmt: skip
-    """An operator with the rKernels that Roller constructs for it.
+    """Return an operator with the rKernels that Roller constructs for it.
 
     Examples
     --------

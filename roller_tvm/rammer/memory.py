@@ -1,9 +1,9 @@
-"""Memory that a plan keeps alive: all that its operators write, at once, until its kernel ends.
+"""Memory that a plan keeps alive: the outputs of all its operators, at once, until its kernel ends.
 
-One by one, a buffer is free again after its last reader; in a fused kernel it is not. The rule: a plan may take so much
-that the whole program needs, at its worst moment, what it needs one by one plus the device's last-level cache. What is
-beyond the cache goes out to memory and back whether operators are fused or not; what is within is small beside the
-memory. And never more than the device has, unless one by one it takes more already.
+One by one, a buffer is free again after its last reader; in a fused kernel it is not. The rule: with the plan, the
+whole program's worst moment may need the bytes of the one-by-one program plus the device's last-level cache. Buffers
+beyond the cache go to memory and back whether operators are fused or not; those within it are small compared to the
+memory. The plan may never need more than the device has, unless the operators one by one need more already.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from .operators import DataFlowGraph
 
 @dataclass(frozen=True)
 class MemoryRule:
-    """How many bytes of intermediate buffers may be alive at a time.
+    """Limit on the bytes of intermediate buffers that may be alive at a time.
 
     Parameters
     ----------
     peak_bytes : int
-        Alive at the worst moment of the operators one by one, in the graph's order.
+        Most bytes alive at a time if the operators run one by one, in the graph's order.
     cache : str
-        The level next to the device's memory.
+        Name of the level next to the device's memory.
     cache_bytes, device_bytes : int
-        Of that level; of the device's memory, less what others keep there.
+        Capacity of that level, and of the device's memory without the part that others use.
 
     Examples
     --------
@@ -44,7 +44,7 @@ class MemoryRule:
     def of(
         cls, graph: DataFlowGraph, device: DeviceSpec, kept: Collection[str] = (), resident_bytes: int = 0
     ) -> MemoryRule:
-        """The rule for a graph on a device; see ``plan_graph`` for what is kept and what is resident."""
+        """Return the rule for a graph on a device; see ``plan_graph`` for `kept` and `resident_bytes`."""
         cache = device.levels[1]
         shared = cache.capacity_bytes if cache.scope == "device" else cache.capacity_bytes * device.units
         peak = peak_bytes(graph, [(name,) for name in in_order(graph)], kept)
@@ -89,15 +89,15 @@ class Live:
         self._left = {name: len(readers) for name, readers in self.graph.consumers.items()}
 
     def with_(self, names: Iterable[str]) -> int:
-        """Bytes alive if these operators joined the open plan."""
+        """Return the bytes alive if these operators joined the open plan."""
         return self.before + self.written + sum(self.graph.by_name[n].buffer_bytes for n in names)
 
     def alone(self, names: Iterable[str]) -> int:
-        """Bytes alive, at most, if these operators began a plan."""
+        """Return the most bytes alive at a time if these operators began a plan."""
         return self.with_(names) - self._freed()
 
     def _freed(self) -> int:
-        """Of what is alive now, what nobody reads after the open plan."""
+        """Return the bytes, of those alive now, that nobody reads after the open plan."""
         left: dict[str, int] = {}
         for name in self._open:
             for producer in {e.producer for e in self.graph.by_name[name].inputs}:
@@ -105,17 +105,17 @@ class Live:
         return sum(self._bytes(p) for p, count in left.items() if not count)
 
     def _bytes(self, name: str) -> int:
-        """What is free when the last reader has run; a result, and what is kept, never is."""
+        """Return the bytes freed after an operator's last reader has run: 0 for results and kept tensors."""
         return 0 if name in self.kept else self.graph.by_name[name].buffer_bytes
 
     def add(self, names: Iterable[str]) -> None:
-        """Operators join the open plan."""
+        """Add operators to the open plan."""
         for name in names:
             self._open.append(name)
             self.written += self.graph.by_name[name].buffer_bytes
 
     def close(self) -> None:
-        """The open plan has run."""
+        """End the open plan: it has run."""
         self.before += self.written - self._freed()
         for name in self._open:
             for producer in {e.producer for e in self.graph.by_name[name].inputs}:
@@ -125,7 +125,7 @@ class Live:
 
 
 def peak_bytes(graph: DataFlowGraph, groups: Iterable[Sequence[str]], kept: Collection[str] = ()) -> int:
-    """Bytes alive at the worst moment when groups of operators run one after the other, each as one kernel.
+    """Return the most bytes alive at a time if groups of operators run one after the other, each as one kernel.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ def peak_bytes(graph: DataFlowGraph, groups: Iterable[Sequence[str]], kept: Coll
 
 
 def in_order(graph: DataFlowGraph) -> tuple[str, ...]:
-    """The graph's operators, each after those it reads from: as they are given where that is so."""
+    """Return the graph's operators, each after those it reads from; in the given order if that is one."""
     names = [o.name for o in graph.operators]
     place = {name: n for n, name in enumerate(names)}
     waiting = [len({e.producer for e in o.inputs}) for o in graph.operators]
@@ -163,7 +163,7 @@ def in_order(graph: DataFlowGraph) -> tuple[str, ...]:
 
 
 def size(count: int) -> str:
-    """Bytes as text.
+    """Return bytes as text.
 
     Examples
     --------

@@ -20,24 +20,24 @@ _NESTS = ("For", "BufferStore", "IfThenElse")
 
 
 def is_parallel(statement: Any) -> bool:
-    """Whether a statement is a loop whose iterations are shared out over threads."""
+    """Return whether a statement is a loop whose iterations are shared out over threads."""
     return type(statement).__name__ == "For" and int(statement.kind) == _PARALLEL
 
 
 def check_nest(statement: Any, name: str) -> None:
-    """Raise ``UnsupportedOperator`` where a statement is no nest that can be shared out.
+    """Raise ``UnsupportedOperator`` if a statement is no nest whose iterations can be shared out.
 
     Parameters
     ----------
     statement : tvm.tir.Stmt or tvm.tirx.Stmt
     name : str
-        Of the operator.
+        Name of the operator.
     """
     kind = type(statement).__name__
     if kind not in _NESTS:
-        raise UnsupportedOperator(f"a {kind} stands where a loop is expected", name, _REMEDY)
+        raise UnsupportedOperator(f"expected a loop, found a {kind}", name, _REMEDY)
     if _parallel_inside(statement.body if is_parallel(statement) else statement):
-        raise UnsupportedOperator("a parallel loop of it is not the outermost", name, _REMEDY)
+        raise UnsupportedOperator("one of its parallel loops is not the outermost", name, _REMEDY)
     if is_parallel(statement) and not hasattr(statement.extent, "value"):
         raise UnsupportedOperator("the extent of its parallel loop is not a number", name, _REMEDY)
 
@@ -54,7 +54,7 @@ def _parallel_inside(statement: Any) -> bool:
 
 
 def points(statement: Any) -> float:
-    """How often the statements of a nest are executed, in all; a loop of unknown extent counts once."""
+    """Return how many statements a nest executes in all; a loop of unknown extent counts once."""
     kind = type(statement).__name__
     if kind == "For":
         return points(statement.body) * float(getattr(statement.extent, "value", 1))
@@ -70,25 +70,26 @@ def points(statement: Any) -> float:
 
 
 def region_kernel(nests: Sequence[Any], seconds: float, device: DeviceSpec) -> RKernel:
-    """An rKernel with a phase for each nest, the time shared out by what the nests compute."""
+    """Return an rKernel with a phase per nest; the time is divided by the work of the nests."""
     return nests_kernel([(int(n.extent) if is_parallel(n) else 1, points(n)) for n in nests], seconds, device)
 
 
 def tasks_by_thread(program: TaskProgram, operator: str, phase: int) -> list[int]:
-    """rTasks of a phase on each thread."""
+    """Return the number of a phase's rTasks on each thread."""
     return [sum(isinstance(e, RTask) and e[:2] == (operator, phase) for e in entries) for entries in program.prog]
 
 
 def by_thread(values: Sequence[int], thread: Any, kind: str, tir: Any) -> Any:
-    """The value of a thread's number as an expression: a straight line where they are on one, else one by one.
+    """Return an expression for a thread's value: linear in the thread's number if possible, else a chain of selects.
 
     Parameters
     ----------
     values : sequence of int
+        Value of each thread.
     thread : Var
-        Of type int32.
+        Number of the thread, int32.
     kind : str
-        Type of the values.
+        Dtype of the values.
     tir : module
         ``tvm.tir`` or ``tvm.tirx``.
     """

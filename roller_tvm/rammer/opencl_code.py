@@ -1,8 +1,8 @@
 """Fused kernels in OpenCL C: the same plans from the text of another code generator, for another compiler.
 
-In OpenCL a barrier is for all threads of a block, and only a kernel declares shared memory. So an operator's arrays lie
-in an arena that it is given; and where an operator with barriers has fewer threads than its block, the others go along:
-they read what its last thread reads, and what they would store is left out.
+In OpenCL a barrier is for all threads of a block, and only a kernel declares shared memory. So an operator's arrays are
+in an arena that it gets as an argument. If an operator with barriers has fewer threads than its block, the others go
+along: they read the elements that its last thread reads, and store nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .dialect import Dialect
 _KERNEL = re.compile(r"\b__kernel\b([^(]*)\(([^)]*)\)")
 _LOCAL = re.compile(r"\b__local\s+([\w ]+?)\s+(\w+)\s*\[(\d+)\]\s*;")
 _PLACE = re.compile(r"\bget_(local|group)_id\s*\(\s*([012])\s*\)")
-#: What TVM writes in no kernel, and what is not answered here.
+#: Text that TVM writes in no kernel; it is refused here.
 _STRANGE = re.compile(r"\bget_(?!local_id|group_id)\w+|\b__local\s+\w+\s+\w+|\basync_\w+")
 _ASSIGNED = re.compile(r"(?<![=!<>])(?:[-+*/%|&^]|<<|>>)?=(?!=)")
 _ALONE = "leave the operator a kernel of its own"
@@ -27,20 +27,20 @@ _ALONE = "leave the operator a kernel of its own"
 
 def opencl_function(source: str, kernel: str, threads: Extents, blocks: Extents, block_threads: int,
                     dynamic_shared: int = 0) -> DeviceFunction:  # fmt: skip
-    """A kernel as a function for blocks of `block_threads`; see `device_code.device_function`.
+    """Return a kernel as a function for blocks of `block_threads`; see `device_code.device_function`.
 
     Parameters
     ----------
     source : str
         OpenCL C as TVM generates it.
     kernel, threads, blocks, block_threads, dynamic_shared
-        As there. A block is one row of threads.
+        As for `device_function`. A block is one row of threads.
 
     Raises
     ------
     CannotFuse
-        By the kernel's name: it declares shared memory, or asks for sizes, as TVM does not; or threads would have to go
-        along with a statement that is not understood.
+        If it declares shared memory or asks for sizes in a way that TVM does not, or if idle threads would have to go
+        along with a statement that is not understood; names the kernel.
 
     Examples
     --------
@@ -74,7 +74,7 @@ def opencl_function(source: str, kernel: str, threads: Extents, blocks: Extents,
 
 
 def opencl_preamble(source: str) -> tuple[str, ...]:
-    """What is no kernel in a source, in pieces; see `device_code.preamble`.
+    """Return the parts of a source outside of kernels, in pieces; see `device_code.preamble`.
 
     Examples
     --------
@@ -85,7 +85,7 @@ def opencl_preamble(source: str) -> tuple[str, ...]:
 
 
 def _as_cuda(source: str) -> str:
-    """The source with the heads of its kernels as CUDA C++ has them, and nothing said of who made it."""
+    """Return the source with the heads of its kernels in CUDA C++, and without the comment that names the function."""
     def head(match: re.Match[str]) -> str:
         return f"__global__{match[1]}({re.sub(r'__global|restrict', '', match[2])})"
 
@@ -93,7 +93,7 @@ def _as_cuda(source: str) -> str:
 
 
 def _arena(body: str, kernel: str) -> tuple[str, int]:
-    """The body with its shared arrays in the arena, and their bytes."""
+    """Return the body with its shared arrays in the arena, and their bytes."""
     changes, size = [], 0
     for match in _LOCAL.finditer(blanked(body)):
         c_type, name, extent = match.groups()
@@ -102,14 +102,14 @@ def _arena(body: str, kernel: str) -> tuple[str, int]:
         size += -(-element_bytes(c_type, name, kernel) * int(extent) // ALIGNMENT) * ALIGNMENT
     body = spans(body, changes)
     if strange := _STRANGE.search(blanked(body)):
-        raise CannotFuse(f"{strange.group()!r} in it", where=f"kernel '{kernel}'", remedy=_ALONE)
+        raise CannotFuse(f"it contains {strange.group()!r}", where=f"kernel '{kernel}'", remedy=_ALONE)
     return body, size
 
 
 def _going_along(body: str, kernel: str, shared: Collection[str]) -> str:
-    """The body for more threads than it is for: they store nothing that others see, and meet at its barriers.
+    """Return the body for more threads than its own: they meet at its barriers and store nothing that others see.
 
-    What they keep to themselves they compute, so that they read where the last thread reads.
+    They still compute their private values, so that they read where the last thread reads.
     """
     changes, plain = [], blanked(body)
     for start, end, ends in _statements(plain):
@@ -122,7 +122,7 @@ def _going_along(body: str, kernel: str, shared: Collection[str]) -> str:
 
 
 def _statements(plain: str) -> Iterator[tuple[int, int, str]]:
-    """(start, end, what ends it) of each statement, and of what stands before each block."""
+    """Yield (start, end, ending character) of each statement, and of the text before each block."""
     depth = start = 0
     for at, char in enumerate(plain):
         depth += (char in "([") - (char in ")]")
@@ -133,12 +133,12 @@ def _statements(plain: str) -> Iterator[tuple[int, int, str]]:
 
 
 def _stores(text: str, shared: Collection[str], kernel: str) -> bool:
-    """Whether a statement writes what other threads see.
+    """Return whether a statement writes memory that other threads see.
 
     Raises
     ------
     CannotFuse
-        That is not known.
+        If that is unknown.
     """
     if re.search(r"\breturn\b|\batom", text):
         raise _not_understood(text, kernel)
@@ -159,7 +159,7 @@ def _named(text: str, names: Collection[str]) -> bool:
 
 
 def _outside(text: str) -> str:
-    """The text with what stands in brackets as spaces."""
+    """Return the text with the contents of brackets replaced by spaces."""
     result, depth = "", 0
     for char in text:
         depth -= char in ")]"
@@ -169,7 +169,7 @@ def _outside(text: str) -> str:
 
 
 def _not_understood(text: str, kernel: str) -> CannotFuse:
-    return CannotFuse(f"threads beyond its own would go along with {' '.join(text.split())!r}",
+    return CannotFuse(f"the block's other threads would have to go along with {' '.join(text.split())!r}",
                       where=f"kernel '{kernel}'", remedy="give the operators kernels of as many threads")
 
 

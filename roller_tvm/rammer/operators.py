@@ -1,8 +1,8 @@
 """rOperator, rKernel and the graph of them (Rammer, OSDI'20, section 3.1), as plain values.
 
-An rOperator is a set of independent, homogeneous rTasks; an rKernel is one implementation of it: how many rTasks
-there are, what each takes and how long it runs. On a GPU an rTask is a thread block of a kernel. An operator that
-needs several kernels one after the other (a split reduction) has as many *phases*.
+An rOperator is a set of independent, homogeneous rTasks. An rKernel is one implementation of it: the number of rTasks,
+their resources and their time. On a GPU an rTask is a thread block of a kernel. An operator that needs several kernels
+one after the other (a split reduction) has as many *phases*.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class Phase:
     ----------
     tasks : int
     alone_seconds : float
-        Of one rTask that has a unit of the device to itself.
+        Time of one rTask with a unit of the device to itself.
     unit_seconds : float
-        Of a unit's time that one rTask takes up: of rTasks that share a unit, no more run in a second.
+        Part of a unit's time that one rTask takes up; rTasks that share a unit cannot take more than its time.
     threads, registers, shared_bytes : int
-        Of one rTask: threads, registers a thread, shared memory.
+        Threads of one rTask, registers of a thread, shared memory of one rTask.
     tiling : Tiling or None
-        What each rTask writes; None where it is not known.
+        Elements that each rTask writes; None if unknown.
     resident : int
         rTasks of this phase that a unit holds at a time.
     """
@@ -65,7 +65,7 @@ class Phase:
 
     @property
     def work(self) -> float:
-        """Time of a unit that the rTasks take up, of one that is full of them."""
+        """Unit time that the rTasks take up, in seconds, on units full of them."""
         return self.tasks * max(self.unit_seconds, self.alone_seconds / self.resident)
 
     @classmethod
@@ -84,11 +84,11 @@ class RKernel:
     name : str
         Unique among those of the operator: 'plan 0' is Roller's fastest.
     phases : tuple of Phase
-        One after the other.
+        Phases, one after the other.
     seconds : float
-        Of its kernels launched by themselves, starting them not included.
+        Time of its kernels on their own, launches not included.
     plan : Plan or None
-        Roller's, phase by phase an rProgram of it.
+        Roller's plan, with an rProgram per phase.
     """
 
     name: str
@@ -106,25 +106,25 @@ class RKernel:
 
     @property
     def tasks(self) -> int:
-        """rTasks of all phases."""
+        """Number of rTasks of all phases."""
         return sum(p.tasks for p in self.phases)
 
     @property
     def width(self) -> int:
-        """rTasks that may run at a time."""
+        """Most rTasks that may run at a time."""
         return max(p.tasks for p in self.phases)
 
     @cached_property
     def work(self) -> float:
-        """Time of an rTask by the number of them: the least is the most efficient (Rammer, section 4).
+        """Time of an rTask multiplied by the number of rTasks: the least is the most efficient (Rammer, section 4).
 
-        Of rTasks that share a unit each counts for its part, so that large and small ones are compared alike.
+        An rTask that shares a unit counts with its part of it, so that large and small rTasks are comparable.
         """
         return sum(p.work for p in self.phases)
 
     @cached_property
     def buffer_bytes(self) -> int:
-        """What its phases write, all of them; 0 where its plan is not known."""
+        """Bytes that all its phases write; 0 if its plan is unknown."""
         if not self.plan:
             return 0
         tensors = self.plan.expression.tensors
@@ -145,16 +145,16 @@ class RKernel:
 
 @dataclass(frozen=True)
 class Edge:
-    """An operator's input that another produces.
+    """An operator's input that another operator produces.
 
     Parameters
     ----------
     tensor : str
-        The input, as the reader's expression names it.
+        Name of the input in the reader's expression.
     producer : str
-        The operator that writes it.
+        Operator that writes it.
     output : str
-        The output, as the producer's expression names it; '' for its last.
+        Name of the output in the producer's expression; '' for its last.
     """
 
     tensor: str
@@ -164,16 +164,16 @@ class Edge:
 
 @dataclass(frozen=True)
 class ROperator:
-    """An operator of the graph, with the rKernels that there are for it.
+    """An operator of the graph with its possible rKernels.
 
     Parameters
     ----------
     name : str
     kernels : tuple of RKernel
-        Fastest first.
+        rKernels, fastest first.
     inputs : tuple of Edge
     buffer_bytes : int
-        What it writes; taken from its rKernels' plans where it is 0.
+        Bytes that it writes; 0: taken from its rKernels' plans.
     """
 
     name: str
@@ -205,7 +205,7 @@ class ROperator:
 
     @cached_property
     def front(self) -> tuple[RKernel, ...]:
-        """From the fastest to the most efficient: rKernels that take less of the device than every faster one."""
+        """rKernels from the fastest to the most efficient: each takes less of the device than every faster one."""
         found: list[RKernel] = []
         for kernel in sorted(self.kernels, key=lambda k: (k.seconds, k.work)):
             if not found or kernel.work < found[-1].work:
@@ -221,7 +221,7 @@ class ROperator:
 
 @dataclass(frozen=True)
 class DataFlowGraph:
-    """rOperators and who reads from whom.
+    """rOperators and their edges: which operator reads from which.
 
     Examples
     --------
@@ -244,7 +244,7 @@ class DataFlowGraph:
                 if edge.producer not in self.by_name:
                     raise BadInput(f"it reads from '{edge.producer}', which is not in the graph",
                                    where=f"operator '{operator.name}'",
-                                   remedy="add that operator, or leave the edge out where it is an input")
+                                   remedy="add that operator, or leave the edge out if it is an input")
         _ = self.depth  # a cycle is found here
 
     @cached_property
@@ -261,7 +261,7 @@ class DataFlowGraph:
 
     @cached_property
     def depth(self) -> dict[str, int]:
-        """The wave of each operator: one after the last of those it reads from."""
+        """Wave of each operator: one after the last wave of the operators it reads from."""
         waiting = {o.name: len({e.producer for e in o.inputs}) for o in self.operators}
         depth = {name: 0 for name, count in waiting.items() if not count}
         ready = list(depth)
@@ -274,7 +274,7 @@ class DataFlowGraph:
         if len(depth) < len(self.operators):
             cycle = self._cycle({n for n in waiting if n not in depth})
             raise BadInput(f"it depends on itself: {' -> '.join(cycle)}", where=f"operator '{cycle[0]}'",
-                           remedy="a graph to be scheduled has no cycle")
+                           remedy="remove the cycle from the graph")
         return depth
 
     def _cycle(self, among: set[str]) -> list[str]:
@@ -287,7 +287,7 @@ class DataFlowGraph:
 
     @cached_property
     def waves(self) -> tuple[tuple[ROperator, ...], ...]:
-        """The graph in breadth-first waves: operators of one do not depend on each other."""
+        """Breadth-first waves of the graph: the operators of one wave do not depend on each other."""
         result: list[list[ROperator]] = [[] for _ in range(max(self.depth.values(), default=-1) + 1)]
         for operator in self.operators:
             result[self.depth[operator.name]].append(operator)
@@ -295,5 +295,5 @@ class DataFlowGraph:
 
     @cached_property
     def order(self) -> tuple[ROperator, ...]:
-        """Every operator after those it reads from."""
+        """Operators in an order in which each comes after those it reads from."""
         return tuple(o for wave in self.waves for o in wave)

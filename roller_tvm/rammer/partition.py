@@ -1,7 +1,7 @@
 """A program with operators that must stay outside, cut into parts that can be planned.
 
 Each part is convex: no path leaves it through an operator outside and comes back. So every part can be one call, or a
-few kernels, between those of the operators outside.
+few kernels, between the calls of the operators outside.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class Node:
     ----------
     name : str
     inputs : tuple of str
-        Operators that it comes after: whose results it reads, and those that `divided` tells.
+        Operators that must run before: those whose results it reads, and those from `divided`.
     outside : str
-        Why it stays outside of every plan (an extern call, an effect, a dynamic shape); '' where it does not.
+        Why it stays outside of every plan (an extern call, an effect, a dynamic shape); '' if it does not.
     """
 
     name: str
@@ -41,9 +41,9 @@ class Step:
     Parameters
     ----------
     operators : tuple of str
-        In an order in which they may run.
+        Operators in an order in which they may run.
     outside : str
-        Why it stays outside; '' of a part to be planned.
+        Why it stays outside; '' for a part to be planned.
     """
 
     operators: tuple[str, ...]
@@ -55,15 +55,15 @@ class Step:
 
 
 def convex_parts(nodes: Iterable[Node]) -> tuple[Step, ...]:
-    """A program as steps, one after the other: convex parts to be planned, and operators outside of them.
+    """Return a program as steps, one after the other: convex parts to be planned, and operators outside of them.
 
-    The number of an operator's part is the most parts that any way to it leaves for an operator outside: there are no
-    more parts than a way through the program has to go through, the fewest there can be.
+    An operator's part is numbered by the most times that any path to it leaves a part for an operator outside. That
+    gives the fewest parts possible, as many as the worst path through the program crosses.
 
     Parameters
     ----------
     nodes : iterable of Node
-        In the program's order, or any other.
+        Operators in the program's order, or any other.
 
     Returns
     -------
@@ -73,7 +73,7 @@ def convex_parts(nodes: Iterable[Node]) -> tuple[Step, ...]:
     Raises
     ------
     BadInput
-        A cycle, two nodes of one name, or an input that is not there, by the operator's name.
+        If there is a cycle, two nodes of one name, or an unknown input; names the operator.
 
     Examples
     --------
@@ -107,9 +107,9 @@ def convex_parts(nodes: Iterable[Node]) -> tuple[Step, ...]:
 
 
 def divided(fences: Iterable[bool]) -> tuple[tuple[int, ...], ...]:
-    """For each operator of a program those that it comes after, whatever it reads, where some divide the program.
+    """Return, for each operator, the operators that must run before it because some of them divide the program.
 
-    What divides it comes after all before it; what is after comes after it.
+    A dividing operator comes after all before it; all later ones come after it.
 
     Examples
     --------
@@ -125,7 +125,7 @@ def divided(fences: Iterable[bool]) -> tuple[tuple[int, ...], ...]:
 
 
 def _before(nodes: Sequence[Node], by_name: Mapping[str, Node]) -> dict[str, tuple[str, ...]]:
-    """What each node comes after."""
+    """Return the operators that each node comes after."""
     if len(by_name) < len(nodes):
         names = [node.name for node in nodes]
         twice = next(n for n in names if names.count(n) > 1)
@@ -134,12 +134,12 @@ def _before(nodes: Sequence[Node], by_name: Mapping[str, Node]) -> dict[str, tup
         for name in node.inputs:
             if name not in by_name:
                 raise BadInput(f"it reads from '{name}', which is not in the program", where=f"operator '{node.name}'",
-                               remedy="add that operator, or leave it out of the inputs where it is one of the program")
+                               remedy="add that operator, or leave it out of the inputs if it is one of the program")
     return {node.name: tuple(dict.fromkeys(node.inputs)) for node in nodes}
 
 
 def _ordered(before: Mapping[str, tuple[str, ...]], by_name: Mapping[str, Node]) -> list[str]:
-    """Every node after those before it; the given order where it is one such."""
+    """Return every node after those before it; in the given order if that is one."""
     place = {name: n for n, name in enumerate(by_name)}
     waiting = {name: len(set(names)) for name, names in before.items()}
     after: dict[str, list[str]] = {name: [] for name in before}
@@ -160,5 +160,5 @@ def _ordered(before: Mapping[str, tuple[str, ...]], by_name: Mapping[str, Node])
     if len(order) < len(every):
         stuck = next(name for name in every if waiting[name])
         raise BadInput("it depends on itself, or on operators that do", where=f"operator '{stuck}'",
-                       remedy="a program to be planned has no cycle")
+                       remedy="remove the cycle from the program")
     return order

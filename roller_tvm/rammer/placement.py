@@ -19,26 +19,26 @@ Chosen = tuple[tuple[str, RKernel], ...]
 
 @dataclass
 class Placement:
-    """A plan so far: which operators by which rKernels, and where and when their rTasks run.
+    """A plan so far: its operators and rKernels, and the vEU and time of each of their rTasks.
 
     Parameters
     ----------
     spec : DeviceSpec
     dependences : Dependences
     launch : str
-        How kernels are launched, for what launching costs.
+        How kernels are launched, which sets the launch cost.
     chosen : tuple of (operator, RKernel)
     device : VDevice or None
-        None of an empty plan.
+        None for an empty plan.
     free, pipes : array of float
         Seconds after the launch when each vEU, and the pipes of each unit, are done.
     veus, ends : dict
-        (operator, phase) -> of each of its rTasks, the vEU, and the second when it is over.
+        (operator, phase) -> for each of its rTasks, its vEU, and its end in seconds.
     reasons : tuple of str
         Why these rKernels.
     narrower : dict
-        Beginnings of this plan placed on vDevices of fewer vEUs a unit, by that number: what an rKernel that leaves
-        room for fewer is added to.
+        vEUs per unit -> the beginning of this plan on a vDevice with that smaller number; an rKernel that leaves room
+        for fewer vEUs is added to it.
     """
 
     spec: DeviceSpec
@@ -55,14 +55,14 @@ class Placement:
 
     @property
     def seconds(self) -> float:
-        """Of the kernel that this plan would be, launching it included."""
+        """Seconds of the kernel that this plan would be, launch included."""
         assert self.device is not None
         return self.device.costs.launch_seconds + float(self.free.max())
 
     def extended(self, chosen: Sequence[tuple[str, RKernel]]) -> Placement:
-        """This plan with more operators after it; this one stays as it is.
+        """Return this plan with more operators after it; this one does not change.
 
-        Where their rKernels leave room for fewer vEUs on a unit, all rTasks are placed anew.
+        If their rKernels leave room for fewer vEUs on a unit, all rTasks are placed anew.
         """
         device = VDevice.of(self.spec, (k for _, k in chosen), self.launch, self.device)
         grown = self._on(device)._with(chosen, device)
@@ -71,7 +71,7 @@ class Placement:
         return grown
 
     def _on(self, device: VDevice) -> Placement:
-        """This plan on a vDevice with room for as many vEUs or fewer."""
+        """Return this plan on a vDevice with room for as many vEUs or fewer."""
         if self.device and self.device.per_unit == device.per_unit:
             return self
         begun = self.narrower.get(device.per_unit) or Placement(
@@ -102,7 +102,7 @@ class Placement:
         self.veus[name], self.ends[name] = _earliest(self.free, self.pipes, phase, ready, poll)
 
     def pattern(self) -> Hashable:
-        """All that the program follows from but the operators' names, as a network's equal layers are equal in."""
+        """Return a key of all that determines the program except the operators' names: equal layers have equal keys."""
         kernels = dict(self.chosen)
         number = {operator: n for n, (operator, _) in enumerate(self.chosen)}
         phases = (
@@ -114,7 +114,7 @@ class Placement:
         return self.device, tuple(len(k.phases) for _, k in self.chosen), tuple(phases)
 
     def program(self) -> TaskProgram:
-        """The rTasks as a program, with a barrier wherever one has to wait."""
+        """Return the rTasks as a program, with a barrier wherever one has to wait."""
         assert self.device is not None
         builder = ProgramBuilder(self.device, self.chosen)
         kernels = dict(self.chosen)
@@ -148,8 +148,10 @@ class Placement:
 
 
 def _earliest(free: Any, pipes: Any, phase: Phase, ready: Any, poll: float) -> tuple[Any, Any]:
-    """vEU and end of each rTask of a phase: one after the other on the vEU that is free first, then on the unit whose
-    pipes are done first as far as that vEU has seen. Brings `free` and `pipes` up to date.
+    """Return vEU and end of each rTask of a phase, and update `free` and `pipes`.
+
+    Each goes to the vEU that is free first. Among equals it goes to the unit whose pipes are done first, as far as the
+    vEU has seen.
     """
     unit = np.arange(len(free)) % len(pipes)
     seen = pipes[unit]
@@ -172,7 +174,7 @@ def _earliest(free: Any, pipes: Any, phase: Phase, ready: Any, poll: float) -> t
 
 
 def _served(pipes: Any, unit: Any, start: Any, seconds: float) -> Any:
-    """When the pipes of its unit are done with each rTask: those of a unit one after the other, in the order given."""
+    """Return when the pipes of its unit are done with each rTask; those of a unit are served in the order given."""
     count = np.bincount(unit, minlength=len(pipes))
     most = int(count.max())
     if most == 1:

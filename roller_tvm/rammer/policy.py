@@ -1,10 +1,10 @@
-"""Scheduling policies: which operators become one kernel, by which rKernels, on which vEUs.
+"""Scheduling policies: they choose the operators of each kernel, their rKernels, and the vEUs of the rTasks.
 
-``wavefront`` is the policy of the paper (OSDI'20, section 4): of a wave that fills the device it tries the fastest
-rKernels and the most efficient ones. ``front`` is the same with those between, and ``by_list`` takes operators one by
-one, those on the longest path first. ``horizontal`` makes kernels in which no block waits for another, which keep
-nothing between launches and need no room for all their blocks. All only predict; no plan of theirs is kept that is
-predicted slower than its kernels launched one by one.
+``wavefront`` is the policy of the paper (OSDI'20, section 4): for a wave that fills the device it tries the fastest
+rKernels and the most efficient ones. ``front`` also tries those between, and ``by_list`` takes operators one by one,
+those on the longest path first. ``horizontal`` makes kernels in which no block waits for another; they keep nothing
+between launches and need no room for all their blocks. All policies only predict; a plan is dropped if it is predicted
+slower than its kernels launched one by one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ POLICIES = ("best", "wavefront", "front", "list", "horizontal")
 
 
 def check_choices(policy: str, launch: str | None = None) -> None:
-    """Raise ``UsageError`` unless there is such a policy, and such a way to launch (None: the device's).
+    """Raise ``UsageError`` unless the policy and the way to launch exist (None: the device's).
 
     Examples
     --------
@@ -52,20 +52,20 @@ def plan_graph(
     graph : DataFlowGraph
     device : DeviceSpec
     policy : str
-        'wavefront', 'front', 'list', or the 'best' of the last two; 'horizontal' where no block is to wait for another.
-        On a CPU there is one, ``regions.plan_regions``.
+        'wavefront', 'front', 'list', or the 'best' of the last two; 'horizontal' if no block may wait for another.
+        A CPU has one policy, ``regions.plan_regions``.
     launch : str
-        How kernels are started, 'stream' or 'graph': what fusing saves.
+        How kernels are launched, 'stream' or 'graph': fusing saves this cost.
     kept : collection of str
         Operators whose results are read outside of the graph, although others of the graph read them too.
     resident_bytes : int
-        Of the device's memory, taken by others: weights, inputs, what else is alive meanwhile.
+        Bytes of the device's memory that others use: weights, inputs, anything else alive meanwhile.
 
     Returns
     -------
     FusionPlan
         Never slower, by the model, than every operator's fastest kernels one after the other; and within the memory
-        that ``memory.MemoryRule`` gives it. Where a policy's order needs more, the operators stay in the graph's.
+        that ``memory.MemoryRule`` gives it. If a policy's order needs more, the operators stay in the graph's order.
 
     Examples
     --------
@@ -107,7 +107,7 @@ def plan_graph(
 
 
 def _expected(plan: Placement | ROperator, graph: DataFlowGraph, costs: Costs) -> float:
-    """Seconds of a plan before it is a program: what placing its rTasks came to, or its operators one by one."""
+    """Return the seconds of a plan before it is a program: by its placement, or with its operators one by one."""
     if isinstance(plan, ROperator):
         return _plain_seconds(plan, costs)
     return min(plan.seconds, sum(_plain_seconds(graph.by_name[name], costs) for name, _ in plan.chosen))
@@ -117,12 +117,12 @@ def wavefront(
     graph: DataFlowGraph, device: DeviceSpec, launch: str, dependences: Dependences, memory: MemoryRule,
     kept: frozenset[str] = frozenset(), select: Select | None = None,
 ) -> list[Placement | ROperator]:  # fmt: skip
-    """The paper's policy; an operator instead of a placement does not fit the device with any other.
+    """Return plans by the paper's policy; an operator stands alone if it does not fit the device with any other.
 
-    For each breadth-first wave two plans are made, the wave appended to the plan so far and the wave by itself; it
+    For each breadth-first wave two plans are made, the wave appended to the plan so far and the wave on its own; it
     stays appended if that takes no longer than both apart. The last plan is one of the result.
 
-    With another way to select rKernels (`select`), what is apart counts by the better of fused and one by one.
+    With another way to select rKernels (`select`), plans apart count by the better of fused and one by one.
     """
     costs = Costs.of(device, launch)
 
@@ -168,9 +168,9 @@ def horizontal(
     graph: DataFlowGraph, device: DeviceSpec, launch: str, dependences: Dependences, memory: MemoryRule,
     kept: frozenset[str] = frozenset(),
 ) -> list[Placement | ROperator]:  # fmt: skip
-    """Breadth-first waves, each by itself, of the rKernels that are one kernel: none of a wave's rTasks waits.
+    """Return breadth-first waves, each on its own, of rKernels with a single kernel: none of a wave's rTasks waits.
 
-    An operator that is faster as several kernels, launches counted, stays by itself.
+    An operator that is faster as several kernels, launches counted, stays on its own.
     """
     costs = Costs.of(device, launch)
     empty = Placement(device, dependences, launch)
@@ -201,13 +201,16 @@ def horizontal(
 
 
 def _closed(current: Placement, names: Iterable[str], needed: int, memory: MemoryRule) -> Placement:
-    """A plan that ends for what it keeps alive, saying so."""
+    """Return a plan that ends because of the memory it keeps alive, with the reason added."""
     current.reasons += (f"ends before {', '.join(names)}: {size(needed)} would be alive, {memory}",)
     return current
 
 
 def _selected(current: Placement, wave: Sequence[ROperator]) -> Placement | None:
-    """A plan extended by a wave, its rKernels selected: the fastest, and the most efficient where those fill it."""
+    """Return a plan extended by a wave; None if the wave does not fit.
+
+    Takes the fastest rKernels. If those fill the device, tries the most efficient ones too and takes the better plan.
+    """
     fastest = [(o.name, o.fastest) for o in wave]
     efficient = [(o.name, o.efficient) for o in wave]
     names = ", ".join(o.name for o in wave)
@@ -232,7 +235,7 @@ def _selected(current: Placement, wave: Sequence[ROperator]) -> Placement | None
 
 
 def _from_front(current: Placement, wave: Sequence[ROperator]) -> Placement | None:
-    """As ``_selected``, with what is between: step by step from every operator's fastest to its most efficient."""
+    """Do the same as ``_selected``, in steps from every operator's fastest rKernel to its most efficient."""
     names = ", ".join(o.name for o in wave)
     found: list[tuple[float, int, Placement]] = []
     steps = max(len(o.front) for o in wave)
@@ -266,10 +269,10 @@ def by_list(
     graph: DataFlowGraph, device: DeviceSpec, launch: str, dependences: Dependences, memory: MemoryRule,
     kept: frozenset[str] = frozenset(), rank: Mapping[str, float] | None = None,
 ) -> list[Placement | ROperator]:  # fmt: skip
-    """List scheduling: the operator of the highest rank next, by the rKernel that ends the plan first.
+    """Return plans by list scheduling: the operator of the highest rank next, by the rKernel that ends the plan first.
 
-    The rank is the length of the path to the end unless another is given. A plan is closed where the next operator is
-    predicted to do better without it, both sides by the better of fused and one by one.
+    By default the rank is the length of the path to the end. A plan is closed if the next operator is predicted to do
+    better without it; both sides count by the better of fused and one by one.
     """
     costs = Costs.of(device, launch)
     rank = rank or _ranks(graph, costs)
@@ -327,7 +330,7 @@ def _earliest(current: Placement, operator: ROperator) -> Placement | None:
 
 
 def _ranks(graph: DataFlowGraph, costs: Costs) -> dict[str, float]:
-    """Length of the longest path from each operator to an end."""
+    """Return the length in seconds of the longest path from each operator to an end."""
     rank: dict[str, float] = {}
     for operator in reversed(graph.order):
         after = max((rank[c] for c in graph.consumers[operator.name]), default=0.0)
@@ -341,12 +344,12 @@ def _plain_seconds(operator: ROperator, costs: Costs) -> float:
 
 
 def plain_kernel(operator: ROperator, costs: Costs) -> RKernel:
-    """The rKernel by which an operator is fastest by itself, launches counted."""
+    """Return the rKernel with which an operator is fastest on its own, launches counted."""
     return min(operator.kernels, key=lambda k: k.seconds + len(k.phases) * costs.launch_seconds)
 
 
 def _too_big(operator: ROperator, device: DeviceSpec) -> tuple[str, ...]:
-    """Why an operator fits on a vDevice by none of its rKernels, of the first; nothing where one fits."""
+    """Return why an operator's first rKernel does not fit on a vDevice; nothing if any of its rKernels does."""
     why: tuple[str, ...] = ()
     for kernel in operator.kernels:
         try:
@@ -362,7 +365,7 @@ def _finish(
     policy: str, graph: DataFlowGraph, device: DeviceSpec, launch: str, dependences: Dependences, memory: MemoryRule,
     kept: frozenset[str], plans: Sequence[Placement | ROperator],
 ) -> FusionPlan:  # fmt: skip
-    """Plans as programs; those that are not predicted to pay as kernels one after the other."""
+    """Return the plans as programs; those not predicted to pay become kernels one after the other."""
     costs = Costs.of(device, launch)
     parts = []
     made: dict[Hashable, tuple[TaskProgram, float]] = {}

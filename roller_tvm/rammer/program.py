@@ -29,7 +29,7 @@ class RTask(NamedTuple):
 
 @dataclass(frozen=True)
 class BarrierTask:
-    """Waits until each of the (vEU, order) that it names has run."""
+    """Waits until all the (vEU, order) that it names have run."""
 
     waits: tuple[tuple[int, int], ...]
 
@@ -41,22 +41,22 @@ Entry = RTask | BarrierTask
 
 
 class BadProgram(RollerError):
-    """A TaskProgram that does not do what its graph asks: an rTask lost, a dependence violated, a deadlock."""
+    """A TaskProgram does not do its graph's work: an rTask is lost, a dependence violated, or it deadlocks."""
 
 
 @dataclass(frozen=True)
 class TaskProgram:
-    """What each vEU runs, in order.
+    """The entries of each vEU, in order.
 
     Parameters
     ----------
     device : VDevice
     kernels : tuple of (operator, RKernel)
-        In an order in which the operators may run.
+        Operators in an order in which they may run.
     prog : tuple of tuple of RTask or BarrierTask
-        By vEU, then by order.
+        Entries by vEU, then by order.
     ordered : bool
-        Whether an rTask needs others that stand before it on its own vEU, where no barrier is.
+        True if an rTask depends, without a barrier, on earlier ones of its own vEU.
     """
 
     device: VDevice
@@ -85,31 +85,31 @@ class TaskProgram:
 
     @property
     def waits(self) -> bool:
-        """Whether any rTask has to come after another; else they may run as blocks of a plain kernel."""
+        """True if any rTask has to come after another; else they may run as blocks of a plain kernel."""
         return self.ordered or self.barriers > 0 or any(len(k.phases) > 1 for _, k in self.kernels)
 
     @cached_property
     def used(self) -> int:
-        """vEUs that run anything: the blocks that are launched."""
+        """Number of vEUs that run anything: the blocks to launch."""
         return max((v + 1 for v, entries in enumerate(self.prog) if entries), default=0)
 
     @cached_property
     def launches(self) -> int:
-        """Kernels that the operators would be, each launched by itself."""
+        """Number of kernels if each operator is launched on its own."""
         return sum(len(k.phases) for _, k in self.kernels)
 
     @property
     def regions(self) -> int:
-        """What is launched: one kernel; on a CPU as many parallel regions as there are phases."""
+        """Number of launches: one kernel; on a CPU as many parallel regions as there are phases."""
         return max((len(k.phases) for _, k in self.kernels), default=0) if self.device.regions else 1
 
     @cached_property
     def places(self) -> dict[RTask, tuple[int, int]]:
-        """Where each rTask stands: (vEU, order)."""
+        """Position of each rTask: (vEU, order)."""
         return {e: (v, n) for v, entries in enumerate(self.prog) for n, e in enumerate(entries) if isinstance(e, RTask)}
 
     def of_others(self, kernels: Sequence[tuple[str, RKernel]]) -> TaskProgram:
-        """The same program of other operators, one for each of this one's, with rKernels of the same rTasks."""
+        """Return the same program for other operators, one for each of this one's, with rKernels of the same rTasks."""
         other = {mine: name for (mine, _), (name, _) in zip(self.kernels, kernels, strict=True)}
         prog = tuple(
             tuple(RTask(other[e.operator], e.phase, e.number) if isinstance(e, RTask) else e for e in entries)
@@ -118,18 +118,18 @@ class TaskProgram:
         return TaskProgram(self.device, tuple(kernels), prog, self.ordered)
 
     def check(self, dependences: Dependences | None = None) -> None:
-        """Raise ``BadProgram`` unless every rTask stands there once, no barrier waits for ever, none is missing.
+        """Raise ``BadProgram`` unless every rTask occurs exactly once, fits a vEU, and no barrier waits forever.
 
         Parameters
         ----------
         dependences : Dependences, optional
-            Also hold every one of them.
+            Dependences to check as well.
         """
         expected = {RTask(o, p, i) for o, k in self.kernels for p, ph in enumerate(k.phases) for i in range(ph.tasks)}
         if self.tasks != len(self.places) or set(self.places) != expected:
             odd = sorted(set(self.places) ^ expected)
-            raise BadProgram(f"{self.tasks} rTasks stand in the program, {len(expected)} have to run once each",
-                             where=str(odd[0]) if odd else "an rTask that stands there twice")
+            raise BadProgram(f"the program has {self.tasks} rTasks, {len(expected)} have to run once each",
+                             where=str(odd[0]) if odd else "an rTask that occurs twice")
         for number, phase in enumerate(ph for _, k in self.kernels for ph in k.phases):
             device = self.device
             for what, wanted, have in (("threads", phase.threads, device.threads),
@@ -177,7 +177,7 @@ class TaskProgram:
                         todo += behind.pop(id(entry), [])
         for v, entries in enumerate(self.prog):
             if done[v] < len(entries):
-                raise BadProgram(f"{entries[done[v]]} waits for ever", where=f"vEU {v}, order {done[v]}")
+                raise BadProgram(f"{entries[done[v]]} waits forever", where=f"vEU {v}, order {done[v]}")
 
     def _held(self, operator: str, phase: int, need: Need) -> None:
         count = self.kernel_of[need.producer].phases[need.phase].tasks
@@ -193,7 +193,7 @@ class TaskProgram:
 
     @cached_property
     def _waited(self) -> list[dict[int, list[tuple[int, int]]]]:
-        """Of each vEU: other vEU -> (order of the barrier, order waited for)."""
+        """For each vEU: other vEU -> list of (order of the barrier, order waited for)."""
         result: list[dict[int, list[tuple[int, int]]]] = []
         for entries in self.prog:
             mine: dict[int, list[tuple[int, int]]] = {}
@@ -213,7 +213,7 @@ class TaskProgram:
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-ready dictionary: an rTask as [operator, phase, index], a barrier as a number in 'waits'."""
+        """Return a JSON-ready dictionary: an rTask as [operator, phase, index], a barrier as a number in 'waits'."""
         number = {o: n for n, (o, _) in enumerate(self.kernels)}
         barriers: dict[BarrierTask, int] = {}
         known: dict[int, int] = {}  # hashing a long barrier takes a while, and many rTasks share one
@@ -242,7 +242,7 @@ class TaskProgram:
 
 
 def _runs(entries: Iterable[Entry]) -> list[str]:
-    """Entries as text, neighbours of one phase together: 'a[0 4 8]'."""
+    """Return entries as text, neighbours of one phase together: 'a[0 4 8]'."""
     result: list[str] = []
     last: tuple[str, int] | None = None
     for entry in entries:
@@ -259,7 +259,7 @@ def _runs(entries: Iterable[Entry]) -> list[str]:
 
 @dataclass
 class ProgramBuilder:
-    """The paper's interface to a scheduling policy: ``append`` an rTask to a vEU, let it ``wait`` for others.
+    """The paper's interface for a scheduling policy: ``append`` an rTask to a vEU, let it ``wait`` for others.
 
     Examples
     --------
@@ -293,29 +293,29 @@ class ProgramBuilder:
         self._lists[veu].append(task)
 
     def wait(self, task: RTask, tasks: Iterable[RTask]) -> None:
-        """Let an appended task wait for others that were appended."""
+        """Let an appended task wait for other appended tasks."""
         mine = self._waits.setdefault(task, {})
         for other in tasks:
             veu, order = self._places[other]
             mine[veu] = max(mine.get(veu, -1), order)
 
     def wait_for(self, task: RTask, last: dict[int, int]) -> None:
-        """Let a task wait for other vEUs to have run so many of their rTasks: vEU -> number of the last, from 0."""
+        """Let a task wait until other vEUs have run some of their rTasks: vEU -> number of the last one, from 0."""
         mine = self._waits.setdefault(task, last)
         if mine is not last:
             for veu, order in last.items():
                 mine[veu] = max(mine.get(veu, -1), order)
 
     def wait_all(self, task: RTask, last: dict[int, int]) -> None:
-        """As ``wait_for``; tasks that give the same object share a barrier."""
+        """Do the same as ``wait_for``; tasks that pass the same object share a barrier."""
         self._groups.setdefault(task, []).append(last)
 
     def place(self, task: RTask) -> tuple[int, int]:
-        """vEU of an appended task, and its number among the vEU's rTasks."""
+        """Return the vEU of an appended task, and its number among the vEU's rTasks."""
         return self._places[task]
 
     def build(self) -> TaskProgram:
-        """The program: barriers before each task that has something left to wait for."""
+        """Return the program, with barriers before each task that still has something to wait for."""
         barriers = [self._barriers(veu) for veu in range(len(self._lists))]
         orders = []  # of the n-th rTask of a vEU, barriers counted
         for mine in barriers:
@@ -341,7 +341,7 @@ class ProgramBuilder:
         return TaskProgram(self.device, self.kernels, tuple(prog), bool(self._waits or self._groups))
 
     def _barriers(self, veu: int) -> list[list[dict[int, int]]]:
-        """What is left to wait for before each rTask of a vEU."""
+        """Return the remaining waits before each rTask of a vEU."""
         known: dict[int, int] = {}  # vEU -> what earlier barriers of this one waited for
         passed: set[int] = set()
         result = []

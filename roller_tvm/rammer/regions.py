@@ -1,8 +1,8 @@
 """vEUs of a CPU: worker threads. Operators that leave some idle run side by side in one parallel region.
 
 Threads of a parallel region cannot wait for one another cheaply, so a plan holds operators of one wave: phase by phase
-their chunks are shared out over the threads, each phase a region. What keeps all threads busy by itself has nothing to
-gain and stays as it is.
+their chunks are shared out over the threads, each phase a region. An operator that keeps all threads busy has nothing
+to gain and stays on its own.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from .timing import simulate
 from .vdevice import VDevice
 
 POLICY = "side by side"
-#: Chunks of an operator that are shared out one by one; with more no thread is left idle, and there is nothing to gain.
+#: Most chunks of an operator to share out one by one; with more, no thread is left idle and nothing can be gained.
 MANY = 4096
 
 
 def nests_kernel(nests: Sequence[tuple[int, float]], seconds: float, device: DeviceSpec) -> RKernel:
-    """An rKernel with a phase for each nest, the time shared out by what the nests compute.
+    """Return an rKernel with a phase per nest; the time is divided by the work of the nests.
 
     Parameters
     ----------
     nests : sequence of (int, float)
-        Chunks of each nest's parallel loop, 1 where it has none, and the statements that it executes in all. Without
-        any the operator stays by itself.
+        Chunks of each nest's parallel loop (1 if it has none), and the number of statements that it executes. Without
+        any nest the operator stays on its own.
     seconds : float
-        Of all of them by themselves, launches included.
+        Time of all nests on their own, launches included.
     device : DeviceSpec
     """
     if not nests:
@@ -52,15 +52,15 @@ def plan_regions(
     graph: DataFlowGraph, device: DeviceSpec, kept: Collection[str] = (), resident_bytes: int = 0,
     apart: Collection[str] = (),
 ) -> FusionPlan:  # fmt: skip
-    """Operators of each wave in as few parallel regions as are predicted to pay.
+    """Plan the operators of each wave in as few parallel regions as are predicted to pay.
 
-    An operator joins those with which the region gains the most, if that is more than a model can tell from nothing
-    (``side_by_side_gain``, a share of the time of both); else it stays by itself.
+    An operator joins the group with which the region gains the most, if the gain exceeds the model's error
+    (``side_by_side_gain``, a share of the time of both); else it stays on its own.
 
     Parameters
     ----------
     graph : DataFlowGraph
-        Of rKernels for the CPU: an rTask is a chunk of a parallel loop.
+        Graph of rKernels for the CPU: an rTask is a chunk of a parallel loop.
     device : DeviceSpec
     kept, resident_bytes
         See ``plan_graph``.
@@ -109,7 +109,7 @@ def _launched(parts: Sequence[Part]) -> list[list[str]]:
 
 
 def _groups(wave: Sequence[ROperator], device: DeviceSpec) -> list[list[ROperator]]:
-    """Operators of a wave that run side by side, the longest first."""
+    """Return the operators of a wave in groups to run side by side; the longest operators are placed first."""
     least = estimate("side_by_side_gain")
     groups: list[tuple[float, list[ROperator]]] = []
     for operator in sorted(wave, key=lambda o: -region_seconds([o.fastest], device)):
@@ -128,7 +128,7 @@ def _groups(wave: Sequence[ROperator], device: DeviceSpec) -> list[list[ROperato
 
 
 def region_seconds(kernels: Sequence[RKernel], device: DeviceSpec) -> float:
-    """Predicted of rKernels side by side: the regions that they open, and the longest thread of each.
+    """Return the predicted seconds of rKernels side by side: opening their regions, and the longest thread of each.
 
     Examples
     --------
@@ -150,14 +150,15 @@ def region_seconds(kernels: Sequence[RKernel], device: DeviceSpec) -> float:
 
 
 def phases_of(kernels: Sequence[RKernel], number: int) -> list[tuple[int, float]]:
-    """(chunks, seconds of one) of each rKernel's phase of this number; no chunks where it has none."""
+    """Return (chunks, seconds of one) of each rKernel's phase of this number; no chunks if it has no such phase."""
     return [(k.phases[number].tasks, k.phases[number].alone_seconds) if number < len(k.phases) else (0, 0.0)
             for k in kernels]
 
 
 def shares(work: Sequence[tuple[int, float]], threads: int) -> list[tuple[float, tuple[int, ...]]]:
-    """For each thread its seconds, and how many chunks of each kind it runs: the longest chunks first, each to the
-    thread that is free first.
+    """Return, for each thread, its seconds and how many chunks of each kind it runs.
+
+    The longest chunks come first, each on the thread that is free first.
 
     Examples
     --------
@@ -192,7 +193,7 @@ def _together(group: Sequence[ROperator], device: DeviceSpec) -> Part:
 
 
 def region_program(chosen: tuple[tuple[str, RKernel], ...], device: DeviceSpec) -> TaskProgram:
-    """The rTasks of rKernels side by side on the threads of a CPU, a barrier between one phase and the next."""
+    """Return the rTasks of rKernels side by side on a CPU's threads, with a barrier between one phase and the next."""
     kernels = [k for _, k in chosen]
     vdevice = VDevice.of(device, kernels)
     builder = ProgramBuilder(vdevice, chosen)

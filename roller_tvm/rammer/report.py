@@ -1,4 +1,4 @@
-"""A plan in words: what is one kernel, by which rKernels and why, how full the device is, what fusing saves."""
+"""A plan in words: the fused operators, their rKernels and why, how full the device is, how much fusing saves."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .timing import simulate
 
 
 def explain_fusion(plan: FusionPlan) -> str:
-    """The report of ``--explain`` for a plan of a graph.
+    """Return the report of ``--explain`` for a plan of a graph.
 
     Examples
     --------
@@ -72,7 +72,7 @@ def _part(number: int, part: Part) -> list[str]:
 
 
 def _waiting(part: Part) -> float:
-    """Seconds that a vEU of a plan is between rTasks, on average."""
+    """Return the seconds that a vEU of a plan spends between rTasks, on average."""
     assert part.program is not None
     line = simulate(part.program)
     ends: dict[int, float] = {}

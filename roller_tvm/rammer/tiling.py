@@ -1,4 +1,4 @@
-"""Which elements of a tensor an rTask writes, and which rTasks write a region: what dependences are counted with."""
+"""Tiles of a tensor by rTask: the elements that each rTask writes, and the rTasks that write a region."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ Box = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class Tiling:
-    """How the rTasks of an rKernel share a tensor: task 0 the first tile, the last dimension fastest.
+    """How the rTasks of an rKernel share a tensor: task 0 has the first tile, the last dimension is fastest.
 
     Parameters
     ----------
     shape : tuple of int
-        Of the tensor.
+        Shape of the tensor.
     tile : tuple of int
-        Extents of a tile; empty where tasks write runs instead.
+        Extents of a tile; empty if tasks write runs instead.
     run : int
-        Elements of a task where it writes neighbours in memory, whatever dimensions they are in; 0 for tiles.
+        Elements of a task that writes neighbours in memory, whatever dimensions they are in; 0 for tiles.
 
     Examples
     --------
@@ -57,7 +57,7 @@ class Tiling:
         return ceil(prod(self.shape) / self.run) if self.run else prod(self.grid)
 
     def box(self, task: int) -> Box:
-        """What a task writes (of a run its bounding box)."""
+        """Return the box that a task writes; for a run, its bounding box."""
         if self.run:
             last = min((task + 1) * self.run, prod(self.shape)) - 1
             return unflatten(task * self.run, last, self.shape)
@@ -69,7 +69,7 @@ class Tiling:
                      for p, t, e in zip(reversed(at), self.tile, self.shape, strict=True))
 
     def tasks_of(self, box: Box) -> Iterator[int]:
-        """Tasks that write any of a region, in order."""
+        """Yield the tasks that write any element of a region, in order."""
         if self.run:
             yield from self._runs_of(box)
             return
@@ -83,7 +83,7 @@ class Tiling:
             yield sum(places)
 
     def _runs_of(self, box: Box) -> Iterator[int]:
-        """Row by row of neighbours in memory; from the first to the last where there are more rows than rTasks."""
+        """Yield tasks row by row of neighbours in memory; all from first to last if there are more rows than rTasks."""
         inner = len(self.shape)  # dimensions that are rows' own: what is behind them is whole
         while inner > 1 and box[inner - 1] == (0, self.shape[inner - 1] - 1):
             inner -= 1
@@ -107,7 +107,7 @@ class Tiling:
 
 
 def flatten(box: Box, shape: Sequence[int]) -> tuple[int, int]:
-    """First and last element of a region in memory.
+    """Return the first and the last element of a region in memory.
 
     Examples
     --------
@@ -121,7 +121,7 @@ def flatten(box: Box, shape: Sequence[int]) -> tuple[int, int]:
 
 
 def unflatten(first: int, last: int, shape: Sequence[int]) -> Box:
-    """Bounding box of the elements from `first` to `last`.
+    """Return the bounding box of the elements from `first` to `last`.
 
     Examples
     --------
@@ -142,7 +142,7 @@ def unflatten(first: int, last: int, shape: Sequence[int]) -> Box:
 
 
 def reshaped(box: Box, shape: Sequence[int], other: Sequence[int]) -> Box:
-    """The region in a tensor of the same elements with other dimensions: exact where dimensions agree, else larger.
+    """Return a region's elements as a region of the tensor reshaped: exact if dimensions agree, else larger.
 
     Examples
     --------

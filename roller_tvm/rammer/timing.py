@@ -1,7 +1,7 @@
 """Predicted time of a TaskProgram: its rTasks on its vEUs, simulated.
 
-A unit's pipes serve the rTasks that are on it one after another; an rTask is done when they are done with it, and not
-before its own latency is over.
+A unit's pipes serve its rTasks one after another. An rTask ends when they are done with it, but not before its own
+latency is over.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .program import BarrierTask, RTask, TaskProgram
 
 
 class Interval(NamedTuple):
-    """When an rTask ran, in seconds after the launch."""
+    """Time in which an rTask ran, in seconds after the launch."""
 
     task: RTask
     veu: int
@@ -25,12 +25,12 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True)
 class Timeline:
-    """What a program is predicted to do.
+    """Predicted run of a program.
 
     Parameters
     ----------
     intervals : tuple of Interval
-        By start.
+        Intervals sorted by start.
     launch_seconds : float
     """
 
@@ -39,11 +39,11 @@ class Timeline:
 
     @cached_property
     def makespan(self) -> float:
-        """From launch to the end of the last rTask, the cost of launching included."""
+        """Seconds from launch to the end of the last rTask, launch cost included."""
         return self.launch_seconds + max((i.end for i in self.intervals), default=0.0)
 
     def busy(self, veus: int) -> float:
-        """Share of the vEUs' time in which they run rTasks."""
+        """Return the share of the vEUs' time in which they run rTasks."""
         total = (self.makespan - self.launch_seconds) * veus
         return sum(i.end - i.start for i in self.intervals) / total if total else 0.0
 
@@ -58,12 +58,12 @@ class _Watch:
 
 
 def simulate(program: TaskProgram) -> Timeline:
-    """Run a program on paper.
+    """Simulate a program and return its timeline.
 
     Raises
     ------
     BadProgram
-        It would never end.
+        If it would never end.
     """
     device, costs, prog, kernels = program.device, program.device.costs, program.prog, program.kernel_of
     watches: dict[int, _Watch] = {}
@@ -79,7 +79,7 @@ def simulate(program: TaskProgram) -> Timeline:
     intervals = []
 
     def over(v: int) -> None:
-        """What a vEU is at has run: pass the barriers that waited for it alone."""
+        """End a vEU's current entry: pass the barriers that waited only for it."""
         ended = watched.pop((v, at[v]), ())
         at[v] += 1
         for watch in ended:

@@ -12,7 +12,7 @@ from ..errors import BadInput
 from ..model.occupancy import occupancy
 from .operators import Phase, RKernel
 
-#: How kernels are launched: one by one into a stream, or as nodes of a CUDA graph.
+#: Ways to launch kernels: one by one into a stream, or as nodes of a CUDA graph.
 LAUNCHES = ("stream", "graph")
 
 
@@ -23,11 +23,11 @@ class Costs:
     Parameters
     ----------
     launch_seconds : float
-        Starting one kernel.
+        Time to start one kernel.
     signal_seconds : float
-        From the end of an rTask until others on the device can know.
+        Time from the end of an rTask until others on the device can know.
     poll_seconds : float
-        A barrier whose rTasks have long ended.
+        Time of a barrier whose rTasks ended long ago.
     """
 
     launch_seconds: float
@@ -36,12 +36,12 @@ class Costs:
 
     @classmethod
     def of(cls, device: DeviceSpec, launch: str = "stream") -> Costs:
-        """From the spec, and from what was measured on its architecture.
+        """Return the costs from the spec, and from measurements on its architecture.
 
         A step counter is written to, and read from, the memory that units share. Round trips to it: one until an
-        rTask's results are acknowledged, half of one for the step, half for a poll that just missed it; then the poll
-        that sees it, and the fence behind which nothing old is read. Where whole barriers were measured on the
-        architecture, and took longer, the rest is the signal's.
+        rTask's results are acknowledged, half of one for the step, half for a poll just before it; then the poll
+        that sees it, and the fence against stale reads. If whole barriers were measured on the architecture and
+        took longer, the difference counts as the signal's.
 
         Examples
         --------
@@ -62,7 +62,7 @@ class Costs:
 
 
 def launch_seconds(device: DeviceSpec, launch: str) -> float:
-    """Seconds to start a kernel, from a stream or as a node of a CUDA graph, where the architecture has those.
+    """Return the seconds to start a kernel, from a stream or, if the architecture has graphs, as a node of a graph.
 
     Examples
     --------
@@ -83,18 +83,18 @@ class VDevice:
     Parameters
     ----------
     name : str
-        Of the device.
+        Name of the device.
     units : int
-        vEU number v is on unit v modulo this.
+        Number of units; vEU number v is on unit v modulo this.
     per_unit : int
     threads, registers, shared_bytes : int
-        Of a vEU: the most that any of its rTasks takes.
+        Resources of a vEU: the most that any of its rTasks takes.
     limit : str
-        What keeps more vEUs from a unit.
+        Resource that prevents more vEUs on a unit.
     costs : Costs
     regions : bool
-        Whether an rTask waits for others only by the end of a parallel region and the launch of the next: of a CPU,
-        whose units are worker threads with one vEU each.
+        True if rTasks wait only through the end of one parallel region and the launch of the next, as on a CPU with its
+        worker threads of one vEU each.
     """
 
     name: str
@@ -115,14 +115,14 @@ class VDevice:
     def of(
         cls, device: DeviceSpec, kernels: Iterable[RKernel], launch: str = "stream", before: VDevice | None = None
     ) -> VDevice:
-        """The vDevice on which all of these rKernels fit, with as many vEUs as are resident at a time.
+        """Return the vDevice on which all of these rKernels fit, with as many vEUs as are resident at a time.
 
-        What fits on `before` fits on it too.
+        All that fits on `before` fits on it too.
 
         Raises
         ------
         BadInput
-            An rKernel does not fit on a unit, by its name and the limit.
+            If an rKernel does not fit on a unit; names it and the limit.
         """
         if device.kind == "cpu":
             return cls(device.name, device.units, 1, 1, 0, 0, "", Costs.of(device, launch), True)
@@ -136,7 +136,7 @@ class VDevice:
         if not resident:
             raise BadInput(f"vEUs of {threads} threads, {registers} registers a thread and {shared} B of shared memory "
                            f"do not fit on a unit ({limit})", where=f"fused plan on {device.name}",
-                           remedy="keep rKernels of many threads and of many registers in different plans")
+                           remedy="put rKernels with many threads and those with many registers in different plans")
         return cls(device.name, device.units, resident, threads, registers, shared, limit, Costs.of(device, launch))
 
     @property

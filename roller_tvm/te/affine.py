@@ -33,7 +33,7 @@ class Affine:
         return Affine({d: c * factor for d, c in self.terms.items()} if factor else {}, self.const * factor)
 
     def range(self) -> tuple[int, int]:
-        """Least and greatest value."""
+        """Return the least and the greatest value."""
         low = high = self.const
         for (_, lo, hi), c in self.terms.items():
             span = c * (hi // lo - 1)
@@ -41,7 +41,7 @@ class Affine:
         return low, high
 
     def divide(self, k: int) -> tuple[Affine, Affine] | None:
-        """Floor quotient and remainder by `k`, or None where they are not affine over digits."""
+        """Return floor quotient and remainder by `k`; None if they are not affine over digits."""
         whole = Affine({d: c // k for d, c in self.terms.items() if c % k == 0}, self.const // k)
         rest = Affine({d: c for d, c in self.terms.items() if c % k}, self.const % k)
         low, high = rest.range()
@@ -61,20 +61,20 @@ class Affine:
 
 
 def constant(node: Any) -> int | None:
-    """The value of an integer immediate."""
+    """Return the value of an integer immediate; None for anything else."""
     if isinstance(node, int):
         return node
     return int(node.value) if type(node).__name__ == "IntImm" else None
 
 
 def type_of(node: Any) -> str:
-    """The dtype of an expression as text; "" for what is none. The Relax line calls it ``ty``."""
+    """Return the dtype of an expression as text, "" if it has none. The Relax line calls it ``ty``."""
     found = getattr(node, "dtype", None) or getattr(node, "ty", None)
     return "" if found is None else str(found)
 
 
 def affine(node: Any, axis_of: Callable[[Any], tuple[int, int, int] | None]) -> Affine | None:
-    """The affine form of an index expression, or None.
+    """Return the affine form of an index expression; None if it has none.
 
     Parameters
     ----------
@@ -106,13 +106,13 @@ def affine(node: Any, axis_of: Callable[[Any], tuple[int, int, int] | None]) -> 
 
 
 class Splits:
-    """Where the axes of a stage are cut so that every index is affine over the parts."""
+    """Cuts of a stage's axes such that every index is affine over the parts."""
 
     def __init__(self, extents: list[int]) -> None:
         self.cuts = [[1, e] if e > 1 else [1] for e in extents]
 
     def accept(self, digits: Iterable[Digit]) -> bool:
-        """Make the cuts these digits need; False, and nothing changed, if they clash with earlier ones."""
+        """Make the cuts that these digits need; return False, and change nothing, if they clash with earlier ones."""
         new: dict[int, list[int]] = {}
         for var, lo, hi in digits:
             cuts = sorted({*new.get(var, self.cuts[var]), lo, hi})
@@ -124,7 +124,7 @@ class Splits:
         return True
 
     def axes(self, var: int, name: str, extent: int, kind: str) -> tuple[Axis, ...]:
-        """The axes that one TE axis becomes, outermost first."""
+        """Return the axes that one TE axis becomes, outermost first."""
         cuts = self.cuts[var]
         if len(cuts) <= 2:
             return (Axis(name, extent, kind),)
@@ -136,7 +136,7 @@ class Splits:
         )
 
     def index(self, form: Affine, names: list[tuple[str, ...]]) -> Index:
-        """The form over the parts; `names` are those of the parts of each axis, outermost first."""
+        """Return the form as an index over the parts; `names` holds each axis's parts, outermost first."""
         terms: dict[str, int] = {}
         for (var, lo, hi), c in form.terms.items():
             cuts = self.cuts[var]

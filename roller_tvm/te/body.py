@@ -35,7 +35,7 @@ _CALLS = {
     **dict.fromkeys(("shift_left", "shift_right"), "add"),
     "fma": "fma",
 }
-#: What ``VectorMath`` makes arithmetic of in kernels for CPUs.
+#: Functions that ``VectorMath`` replaces by arithmetic in kernels for CPUs.
 VECTOR_MATH = ("exp", "erf", "tanh", "sigmoid")
 #: Comparisons that tell which axis is further on.
 _COMPARISONS = ("LT", "LE", "GT", "GE")
@@ -43,7 +43,7 @@ _COMBINERS = {"Add": "sum", "Max": "max", "Min": "min", "Mul": "prod"}
 
 
 def unique(name: str, used: set[str]) -> str:
-    """`name`, with a number if it is used already."""
+    """Return `name`, with a number appended if it is used already."""
     result, count = name, 0
     while result in used:
         count += 1
@@ -53,7 +53,7 @@ def unique(name: str, used: set[str]) -> str:
 
 
 def _read_by(node: Any) -> tuple[Any, list[Any]] | None:
-    """Tensor and indices, if the expression reads one: a ProducerLoad, on the Relax line a call."""
+    """Return tensor and indices if the expression reads one (a ProducerLoad; on the Relax line a call), else None."""
     if type(node).__name__ == "ProducerLoad":
         return node.producer, list(node.indices)
     if type(node).__name__ == "Call" and callee_of(node) == "tensor_load":
@@ -62,12 +62,12 @@ def _read_by(node: Any) -> tuple[Any, list[Any]] | None:
 
 
 def callee_of(call: Any) -> str:
-    """What a call calls, without the namespace, which differs between TVM's versions."""
+    """Return the name of the called function without its namespace, which differs between TVM's versions."""
     return str(getattr(call.op, "name", call.op)).rsplit(".", 1)[-1]
 
 
 def _literal(node: Any) -> float | None:
-    """The number that an expression is, read from a tensor without dimensions or not."""
+    """Return the value of a constant expression, also one held by a tensor without dimensions; else None."""
     tensor, indices = _read_by(node) or (None, ())
     if tensor is not None and not indices and len(getattr(tensor.op, "body", ())) == 1:
         node = tensor.op.body[0]
@@ -76,7 +76,7 @@ def _literal(node: Any) -> float | None:
 
 
 def extent_of(node: Any, where: str, what: str) -> int:
-    """A constant extent; refuses dynamic and empty ones."""
+    """Return a constant extent; refuses dynamic and empty ones."""
     value = constant(node)
     if value is None:
         value = constant(_analyzer().simplify(node))
@@ -92,25 +92,25 @@ def extent_of(node: Any, where: str, what: str) -> int:
 
 
 def _analyzer() -> Any:
-    """An Analyzer, which later versions of TVM moved to another module."""
+    """Return an Analyzer; later versions of TVM have it in another module."""
     import tvm
 
     return (tvm.arith if hasattr(tvm, "arith") else tvm.sym).Analyzer()
 
 
 def dtype_of(dtype: Any, where: str) -> str:
-    """A dtype that can be planned, as text."""
+    """Return a dtype as text; refuses dtypes that cannot be planned."""
     text = str(dtype)
     if text not in DTYPE_BYTES:
         raise UnsupportedOperator(f"dtype '{text}' is not one of {', '.join(DTYPE_BYTES)}", where, REMEDY)
     return text
 
 
-#: What an expression is made of: nothing, tensors, what differs from one trip of the innermost loops to the next.
+#: Contents of an expression: nothing, reads of tensors, values that vary from trip to trip of the innermost loops.
 NOTHING, READS, VARIES = 0, 1, 2
-#: Trips that the innermost loops have, if the output has so many: what stays the same along fewer is not once a loop.
+#: Least number of trips of the innermost loops together, if the output has so many.
 INNERMOST = 4
-#: What is known of an index: over digits of axes, over whole axes; None where it is neither.
+#: An index over digits of axes, and over whole axes; None if it has no such form.
 Form = tuple[Affine | None, Quotient | None]
 
 
@@ -130,11 +130,11 @@ class StageReader:
     counted: set[int] = field(default_factory=set)  # numbers of expressions
 
     def read(self) -> tuple[Stage, dict[str, tuple[str, ...]]]:
-        """The stage, and the axes that each of its loops became."""
+        """Return the stage, and for each of its loops the names of the axes that the loop became."""
         try:
             return self._read()
         except RecursionError:
-            raise UnsupportedOperator("its expressions stand too deep in one another", self.name, REMEDY) from None
+            raise UnsupportedOperator("its expressions are nested too deeply", self.name, REMEDY) from None
 
     def _read(self) -> tuple[Stage, dict[str, tuple[str, ...]]]:
         iters = [*self.op.axis, *self.op.reduce_axis]
@@ -155,7 +155,7 @@ class StageReader:
         return self._stage(combiner)
 
     def _innermost(self) -> set[int]:
-        """The reduction axes, or the last axes that make a loop."""
+        """Return the positions of the reduction axes, or of the last axes that have `INNERMOST` iterations together."""
         if "reduce" in self.kinds:
             return {i for i, kind in enumerate(self.kinds) if kind == "reduce"}
         found: set[int] = set()
@@ -166,7 +166,7 @@ class StageReader:
         return found
 
     def _length(self, iv: Any, name: str) -> int:
-        """The length of a reduction axis; the largest, where it depends on an output axis."""
+        """Return the length of a reduction axis; the largest one if it depends on an output axis."""
         length = _analyzer().simplify(iv.dom.extent)
         if constant(length) is not None:
             return extent_of(length, self.name, f"axis '{name}'")
@@ -220,10 +220,10 @@ class StageReader:
         self.counts[kind] = self.counts.get(kind, 0) + by
 
     def _walk(self, node: Any, guarded: bool) -> int:
-        """Note reads and arithmetic below a node; what it is made of: READS and VARIES, or'ed.
+        """Record the reads and arithmetic below a node; return its contents as READS and VARIES, or'ed.
 
-        Arithmetic on axes and constants alone is not counted, nor that on what stays the same along the innermost
-        loops: it is done once a loop, not a point. What stands in an expression several times is computed once.
+        Arithmetic on axes and constants alone is not counted, nor arithmetic that stays the same along the innermost
+        loops: it is done once a loop, not once a point. A repeated subexpression is counted once.
         """
         kind = type(node).__name__
         if kind in ("Var", "SizeVar"):
@@ -256,12 +256,12 @@ class StageReader:
         return made
 
     def _check_comparison(self, node: Any) -> None:
-        """Refuse a comparison of axes with each other, which this TVM gets wrong once an axis is split."""
+        """Refuse a comparison of two axes: this TVM simplifies it wrongly once an axis is split."""
         a, b = (affine(side, self._axis_of) for side in (node.a, node.b))
         terms = a.plus(b, -1).terms if a is not None and b is not None else {}
         if len({c > 0 for c in terms.values()}) > 1 and len({axis for axis, _, _ in terms}) > 1:
-            what = f"'{node}' compares axes: this TVM simplifies it wrongly where one is split"
-            raise UnsupportedOperator(what, self.name, "TVM's own schedule is taken; TVM 0.25 and later plan it")
+            what = f"'{node}' compares axes: this TVM simplifies it wrongly once one is split"
+            raise UnsupportedOperator(what, self.name, "TVM's own schedule is used; TVM 0.25 or later can plan it")
 
     def _count_once(self, kind: str, node: Any, made: int) -> None:
         if kind and made == READS | VARIES and (number := self.number(node)) not in self.counted:
@@ -274,7 +274,7 @@ class StageReader:
         return self._walk(condition, guarded) | self._walk(yes, True) | self._walk(no, True)
 
     def _always(self, condition: Any) -> bool:
-        """True where the extents alone prove a condition (layout transforms are full of such)."""
+        """Return whether the extents alone prove a condition (layout transforms have many such)."""
         kind = type(condition).__name__
         if kind == "And":
             return self._always(condition.a) and self._always(condition.b)
@@ -305,12 +305,12 @@ class StageReader:
         return made
 
     def _access(self, node: Any) -> tuple[str, list[Any]] | None:
-        """The tensor that an expression reads, by our name, and its indices."""
+        """Return the name of the tensor that an expression reads, and its indices; None if it reads none."""
         found = _read_by(node)
         return None if found is None else (self.names[found[0].op], found[1])
 
     def _which(self, node: Any) -> tuple[Hashable, list[Any]] | None:
-        """The same by the tensor: a stage may produce several of one name."""
+        """Return a key of the tensor that an expression reads, and its indices; a stage may produce several tensors."""
         found = _read_by(node)
         return None if found is None else ((hash(found[0]), found[0].value_index), found[1])
 
@@ -334,7 +334,7 @@ class StageReader:
         return READS | VARIES if inner or not self.innermost else READS
 
     def _inner_loads(self, index: Any, guarded: bool) -> None:
-        """A gather: what the index itself reads."""
+        """Record the reads of an index itself (a gather), without counting their arithmetic."""
         before = dict(self.counts), dict(self.walked), set(self.counted)
         self._walk(index, guarded)
         self.counts, self.walked, self.counted = before
@@ -374,7 +374,7 @@ class StageReader:
 
 
     def _over_whole_axes(self, reduces: bool) -> bool:
-        """Whether quotients are better than parts of axes: no index needs a remainder, which parts alone give.
+        """Return whether quotients are better than parts of axes: no index needs a remainder, for which parts exist.
 
         Tiles of a reduction are exact over parts.
         """
@@ -383,7 +383,7 @@ class StageReader:
 
 
 def _chosen(form: Form, splits: Splits, whole: bool) -> Affine | Quotient | None:
-    """An index over whole axes where that is wanted or digits do not go together, else over digits."""
+    """Return the index over whole axes if `whole` is set or its digits clash with others; else over digits."""
     digits, over_axes = form
     if whole and over_axes is not None and not over_axes.clamped:
         return over_axes
@@ -400,7 +400,7 @@ def _index(form: Affine | Quotient | None, splits: Splits, names: list[tuple[str
 
 
 def _at(node: Any, variable: Any, value: int) -> int | None:
-    """An expression where a variable has a value, if it is constant then."""
+    """Return the value of an expression for one value of a variable; None if it is not constant then."""
     import tvm
 
     analyzer = _analyzer()
@@ -418,7 +418,7 @@ def _low(iv: Any, where: str) -> int:
 
 
 def _canonical(index: Any, variables: list[Any], lows: list[int], extents: list[int]) -> Any:
-    """TVM's own simplification, for index arithmetic beyond ours."""
+    """Return the index simplified by TVM, for arithmetic that `affine` does not handle."""
     import tvm
 
     analyzer = _analyzer()
@@ -432,7 +432,7 @@ def _canonical(index: Any, variables: list[Any], lows: list[int], extents: list[
 
 @lru_cache(maxsize=1)
 def _misjudges_axes() -> bool:
-    """Whether TVM takes ``16 * x < i`` for false where x and i have other ranges (0.17; 0.27 does not)."""
+    """Return whether TVM wrongly proves ``16 * x < i`` false for x and i of other ranges (0.17 does; 0.27 does not)."""
     import tvm
 
     def variable(name: str) -> Any:
@@ -445,7 +445,7 @@ def _misjudges_axes() -> bool:
 
 
 def _begins_neutral(reducer: Any, combiner: str) -> bool:
-    """Whether a reduction begins with what changes nothing, so that each of its parts can."""
+    """Return whether a reduction starts from its neutral element, so that each of its parts can start from it too."""
     identity = list(getattr(reducer, "identity_element", ()))
     value = getattr(identity[0], "value", None) if len(identity) == 1 else None
     if value is None or combiner not in ("sum", "prod", "max", "min"):
@@ -475,7 +475,7 @@ def _combiner(reducer: Any) -> str:
 
 
 def _is_product(source: Any) -> bool:
-    """A multiplication, or one under a bounds condition."""
+    """Return whether the expression is a multiplication, possibly under a bounds condition."""
     kind = type(source).__name__
     if kind == "Mul":
         return True

@@ -1,4 +1,4 @@
-"""Whether a value is an element as it stands in memory, on either of TVM's lines."""
+"""A check for both of TVM's lines: is a value an element exactly as it stands in memory?"""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Any
 
 
 def copies(value: Any) -> bool:
-    """Whether an expression only chooses between elements and constants (padding, slices), and so rounds nothing.
+    """Return whether an expression only chooses between elements and constants (padding, slices), and so rounds
+    nothing.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Numbers by which both lines compute exp, erf and tanh of float32 with arithmetic alone."""
+"""Coefficients for computing exp, erf and tanh of float32 with arithmetic alone; both lines use them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ EXP = (
     1.0, 0.9999998034522308, 0.5000058292368785, 0.16661009601341334, 0.041915107978684765, 0.007792100416129322,
     0.0019488646748334545,
 )  # fmt: skip
-#: f(x) = x P(x^2) / Q(x^2) up to where f rounds to 1 in float32, fitted in the same way: P and Q ascending, the end.
+#: f(x) = x P(x^2) / Q(x^2), fitted in the same way: P and Q ascending, and the x from which f rounds to 1 in float32.
 #: Before rounding 5e-8 and 4e-9; 7 and 5 units in the last place.
 ERF = (
     (1.1283791089809179, 0.19992535114063034, 0.05057344164669627, 0.0037016461807441916, 0.00014185141690603156,

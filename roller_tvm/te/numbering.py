@@ -1,4 +1,4 @@
-"""Value numbering: expressions that say the same have one number, wherever they stand."""
+"""Value numbering: equal expressions get the same number."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
-#: The expressions that one is made of; others are variables, constants, reads and calls, or nothing is known of them.
+#: Fields that hold the subexpressions of a node; kinds not listed are variables, constants, reads, calls or unknown.
 PARTS = {
     **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Mod", "FloorDiv", "FloorMod", "Min", "Max"), ("a", "b")),
     **dict.fromkeys(("EQ", "NE", "LT", "LE", "GT", "GE", "And", "Or"), ("a", "b")),
@@ -18,18 +18,18 @@ PARTS = {
 
 
 def dtype_of_node(node: Any) -> str:
-    """Of an expression, which later versions of TVM tell with its type; 'handle' of an address."""
+    """Return the dtype of an expression, "handle" for an address; later versions of TVM store it in the type."""
     return str(getattr(node.ty, "dtype", "handle") if hasattr(node, "ty") else node.dtype)
 
 
 @dataclass
 class Numbering:
-    """Numbers of the expressions of one body.
+    """Value numbers of the expressions of one body.
 
     Parameters
     ----------
     access : callable
-        Which tensor an expression reads and at what indices, or None.
+        Expression -> (tensor that it reads, indices), or None.
     """
 
     access: Callable[[Any], tuple[Hashable, list[Any]] | None]
@@ -37,7 +37,7 @@ class Numbering:
     known: dict[int, tuple[int, Any]] = field(default_factory=dict)  # by address, with what is kept at it
 
     def __call__(self, node: Any) -> int:
-        """The number of an expression.
+        """Return the number of an expression.
 
         Examples
         --------

@@ -15,14 +15,14 @@ _BUILDERS: dict[str, Callable[..., Tensors]] = {}
 
 
 def te_operator(name: str, **params: object) -> Tensors:
-    """Inputs and output of a named operator as te.Tensors, ready for a schedule or for lowering.
+    """Return inputs and output of a named operator as te.Tensors, ready for a schedule or for lowering.
 
     Parameters
     ----------
     name : str
-        As for ``roller_tvm.expr.operators.operator``.
+        Name of the operator, as for ``roller_tvm.expr.operators.operator``.
     **params
-        The same.
+        Its parameters, as there.
 
     Returns
     -------
@@ -61,7 +61,7 @@ def _epilogue(tensors: Tensors, channel: int, bias: bool, relu: bool) -> Tensors
 
 
 def _pads(h: int, w: int, kh: int, kw: int, stride: Any, dilation: Any, padding: Padding) -> list[int]:
-    """Padding as topi has it: top, left, bottom, right."""
+    """Return the padding in topi's order: top, left, bottom, right."""
     high = Window.fit("", "h", h, kh, stride[0], dilation[0], padding, 0)
     wide = Window.fit("", "w", w, kw, stride[1], dilation[1], padding, 1)
     return [high.before, wide.before, high.after, wide.after]
@@ -227,7 +227,7 @@ def softmax(shape: Any, axis: Any, dtype: str) -> Tensors:
 
 @_builds
 def layer_norm(shape: Any, dtype: str) -> Tensors:
-    """Written out: topi's own differs between TVM's two lines."""
+    """Build layer normalisation without topi, whose own differs between TVM's two lines."""
     te, _ = _tvm()
     import tvm
 

@@ -1,7 +1,7 @@
-"""Indices that are floor quotients of affine forms, or such in the interior: dilation, resizing, borders.
+"""Indices that are floor quotients of affine forms, at least in the interior: dilation, resizing, borders.
 
-``(h + kh - 1) // 2``, ``max(min(x - 1, 7), 0)``, ``floor(0.5 * x - 0.25)``: what digits of axes cannot say (see
-``affine``) without splitting the axes, or not at all.
+``(h + kh - 1) // 2``, ``max(min(x - 1, 7), 0)``, ``floor(0.5 * x - 0.25)``: digits of axes (see ``affine``) express
+these only by splitting the axes, or not at all.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ROUND: dict[str, Callable[[Any], Any]] = {
 
 @dataclass(frozen=True)
 class Quotient:
-    """``floor(form / divisor)``; `clamped` if that holds in the interior alone."""
+    """An index ``floor(form / divisor)``; `clamped` if the formula holds only in the interior."""
 
     form: Affine
     divisor: int = 1
@@ -37,16 +37,16 @@ class Quotient:
         return replace(self, form=self.form.plus(other.times(self.divisor), sign))
 
     def negated(self) -> Quotient:
-        """``-floor(n / d)`` is ``floor((d - 1 - n) / d)``."""
+        """Return the negated index: ``-floor(n / d)`` is ``floor((d - 1 - n) / d)``."""
         return replace(self, form=Affine(const=self.divisor - 1).plus(self.form, -1))
 
     def steps(self) -> dict[Any, int]:
-        """How fast the index moves along each axis, whichever its direction."""
+        """Return the absolute coefficient of each axis."""
         return {digit: abs(c) for digit, c in self.form.terms.items()}
 
 
 def quotient(node: Any, axis_of: AxisOf) -> Quotient | None:
-    """The quotient form of an index expression over whole axes, or None."""
+    """Return the quotient form of an index expression over whole axes; None if it has none."""
     whole = affine(node, axis_of)
     if whole is not None and is_whole(whole, axis_of, node):
         return Quotient(whole)
@@ -79,7 +79,7 @@ def quotient(node: Any, axis_of: AxisOf) -> Quotient | None:
 
 
 def is_whole(form: Affine, axis_of: AxisOf, node: Any) -> bool:
-    """Whether the form is over whole axes, none of them divided."""
+    """Return whether the form is over whole axes, none of them divided."""
     extents = {found[0]: found[2] for found in map(axis_of, _variables(node)) if found is not None}
     return all(lo == 1 and hi == extents[var] for var, lo, hi in form.terms)
 
@@ -94,7 +94,7 @@ def _divided(node: Any, axis_of: AxisOf) -> Quotient | None:
 
 
 def _wrapped(inner: Quotient | None, by: int | None) -> Quotient | None:
-    """A remainder: moves like the inside where it does not wrap, and whole turns are no movement."""
+    """Return the form of a remainder: that of its operand, clamped, without multiples of the modulus."""
     if inner is None or not by:
         return None
     if inner.divisor == 1 and by > 0:
@@ -117,7 +117,7 @@ def _sum(node: Any, axis_of: AxisOf) -> Quotient | None:
 
 
 def _either(yes: Any, no: Any, axis_of: AxisOf) -> Quotient | None:
-    """Of two branches that move alike (a mirrored border), the second, which is the interior."""
+    """Return the form of a choice between two that move alike (mirrored border): the second, the interior; or None."""
     one, other = quotient(yes, axis_of), quotient(no, axis_of)
     if one is None or other is None or one.divisor != other.divisor or one.steps() != other.steps():
         return None
@@ -125,7 +125,7 @@ def _either(yes: Any, no: Any, axis_of: AxisOf) -> Quotient | None:
 
 
 def _sampled(node: Any, axis_of: AxisOf) -> Quotient | None:
-    """A rounded floating-point function of one axis: the quotient that has its value at every point."""
+    """Return the quotient that equals a rounded floating-point function of one axis at every point, or None."""
     variables = {str(v.name): v for v in _variables(node)}
     found = [axis for axis in map(axis_of, variables.values()) if axis is not None]
     if len(variables) != 1 or len(found) != 1:
@@ -142,7 +142,8 @@ def _sampled(node: Any, axis_of: AxisOf) -> Quotient | None:
 
 
 def fit_quotient(values: np.ndarray) -> tuple[int, int, int] | None:
-    """(a, b, d), d least, with ``floor((a*x + b) / d) == values[x]`` for every x; None without a small d.
+    """Return (a, b, d) with the least d such that ``floor((a*x + b) / d) == values[x]`` for every x; None if d is too
+    large.
 
     Examples
     --------
@@ -169,7 +170,7 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def _evaluate(node: Any, values: np.ndarray) -> Any:
-    """The values of an expression in one variable, in the types that it names; None if it reads a tensor."""
+    """Return the values of an expression in one variable, in its own dtypes; None if it reads a tensor."""
     kind = type(node).__name__
     if kind in ("Var", "SizeVar"):
         return values
@@ -188,12 +189,12 @@ def _evaluate(node: Any, values: np.ndarray) -> Any:
 
 
 def _variables(node: Any) -> list[Any]:
-    """Variables of an index expression; those inside of loads too."""
+    """Return the variables of an index expression, also those inside loads."""
     return [one for one in nodes_of(node) if type(one).__name__ in ("Var", "SizeVar")]
 
 
 def nodes_of(node: Any) -> list[Any]:
-    """An index expression and all that it is made of; what stands in it several times, as often."""
+    """Return an index expression and all its subexpressions; repeated ones are repeated."""
     found: list[Any] = []
     todo = [node]
     while todo:
@@ -208,5 +209,5 @@ def nodes_of(node: Any) -> list[Any]:
 
 
 def _typed(node: Any) -> bool:
-    """True for an expression: on either line it has a type, under another name."""
+    """Return whether a value is an expression: it has a dtype (a `ty` on the Relax line)."""
     return hasattr(node, "dtype") or hasattr(node, "ty")

@@ -17,7 +17,7 @@ from .body import REMEDY, StageReader, dtype_of, extent_of, unique
 
 @dataclass(frozen=True)
 class TeReading:
-    """What was read from a TE DAG, and how to find it there again.
+    """A tensor expression read from a TE DAG, and the DAG's objects that it came from.
 
     Parameters
     ----------
@@ -30,8 +30,8 @@ class TeReading:
     tensors : dict
         Input -> its te.Tensor.
     positions : dict
-        Stage or input -> position among all operations of the DAG, placeholders included (the stage
-        number of auto_scheduler, where a ComputeDAG was read).
+        Stage or input -> position among all operations of the DAG, placeholders included (for a ComputeDAG:
+        the stage number of auto_scheduler).
     layout_free : tuple of str
         Inputs whose layout the operator leaves to the scheduler.
     """
@@ -52,14 +52,14 @@ def read_te(source: Any, name: str | None = None, constants: Collection[Any] = (
     source : ComputeDAG, te.Tensor or list of te.Tensor
         A DAG of auto_scheduler, whose order is kept, or output tensors (inputs may be among them).
     name : str, optional
-        Of the expression; by default that of the last stage.
+        Name of the expression; by default the last stage's.
     constants : collection of str or te.Tensor
         Inputs whose values are known at build time.
 
     Raises
     ------
     UnsupportedOperator
-        If it cannot be planned: dynamic shapes, extern or scan operations and the like.
+        If the DAG cannot be planned: dynamic shapes, extern or scan operations and the like.
 
     Examples
     --------
@@ -99,7 +99,7 @@ def read_te(source: Any, name: str | None = None, constants: Collection[Any] = (
     _check_results(ops, names, source)
     if not stages:
         raise UnsupportedOperator(
-            "nothing is computed, there are placeholders alone", name or "te", "give the output tensors"
+            "nothing is computed, there are only placeholders", name or "te", "give the output tensors"
         )
     try:
         expression = TensorExpression(
@@ -112,23 +112,23 @@ def read_te(source: Any, name: str | None = None, constants: Collection[Any] = (
 
 
 def _check_results(ops: list[Any], names: dict[Any, str], source: Any) -> None:
-    """Refuse several results of which the first is not read: TVM then computes all of them for each tile."""
+    """Refuse several results if nothing reads the first: TVM then computes all of them for each tile."""
     used = {(t.op, int(t.value_index)) for t in (*_tensors(source), *(i for op in ops for i in op.input_tensors))}
     for op in ops:
         if op.num_outputs > 1 and (op, 0) not in used:
             what = f"nothing reads the first of its {op.num_outputs} results"
-            raise UnsupportedOperator(what, names[op], "leave the results out that nothing reads")
+            raise UnsupportedOperator(what, names[op], "leave out results that nothing reads")
 
 
 def _stored(source: Any, names: dict[Any, str], stages: list[Stage]) -> tuple[str, ...]:
-    """Stages that are asked for although other stages read them."""
+    """Return the names of stages that are requested as outputs although other stages read them."""
     asked = {names[t.op] for t in _tensors(source)}
     read = {a.tensor for s in stages for a in s.reads}
     return tuple(s.name for s in stages if s.name in asked and s.name in read)
 
 
 def _tensors(source: Any) -> list[Any]:
-    """The tensors that a DAG was made of, or that were given."""
+    """Return the tensors of a DAG, or the given tensors as a list."""
     if hasattr(source, "ops") and hasattr(source, "tensors"):
         return list(source.tensors)
     return list(source) if isinstance(source, list | tuple) or type(source).__name__ == "Array" else [source]
@@ -145,7 +145,7 @@ def _operations(source: Any) -> list[Any]:
 
 
 def _visit(op: Any, order: dict[Any, None]) -> None:
-    """Depth first, without recursion: DAGs of whole fused subgraphs can be deep."""
+    """Append the operations to `order`, depth first and without recursion: DAGs of fused subgraphs can be deep."""
     todo = [(op, False)]
     while todo:
         current, ready = todo.pop()

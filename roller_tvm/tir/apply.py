@@ -1,4 +1,4 @@
-"""Schedule steps applied to a ``tvm.s_tir.Schedule``: its trace is what MetaSchedule records and replays."""
+"""Schedule steps applied to a ``tvm.s_tir.Schedule``, whose trace MetaSchedule records and replays."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class TirApplier(Finishing):
     Parameters
     ----------
     schedule : tvm.s_tir.Schedule
-        Of the function that was read.
+        Schedule of the function that was read.
     reading : TirReading
     func_name : str
-        The function in the schedule's module.
+        Name of the function in the schedule's module.
     """
 
     what = "s_tir.Schedule"
@@ -33,7 +33,7 @@ class TirApplier(Finishing):
     def __init__(self, schedule: Any, reading: TirReading, func_name: str = "main") -> None:
         super().__init__(reading.own_loops())
         self.schedule, self.func_name = schedule, func_name
-        # By position, not by name: MetaSchedule's databases hold functions that differ in names alone for one.
+        # By position, not by name: MetaSchedule's databases treat functions that differ only in names as one.
         every = schedule.get_child_blocks(schedule.get_sblock("root", func_name=func_name))
         self.blocks = dict(zip(reading.blocks, every, strict=True))
         for block in self.blocks.values():
@@ -41,7 +41,7 @@ class TirApplier(Finishing):
                 schedule.add_unit_loop(block)
         for name, places in reading.order.items():
             loops = list(schedule.get_loops(self.blocks[name]))
-            # Where they are written in another order: steps go by spatial loops first, and TVM makes loops anew in
+            # They may be written in another order: steps go by spatial loops first, and TVM makes loops anew in
             # the order of the block's axes.
             if places != tuple(sorted(places)):
                 schedule.reorder(*(loops[place] for place in places))
@@ -53,7 +53,7 @@ class TirApplier(Finishing):
         self._inputs = {name: key(params[at]) for name, at in order.items()}
         #: Copies out of a stage with several results, beside the first, which is in `blocks`.
         self._more: dict[str, list[Any]] = {}
-        #: Stage computed in place -> where: the stages that read it.
+        #: Stage computed in place -> the stages that read it.
         self._inlined: dict[str, list[str]] = {}
         self._readers = readers_of(reading)
         #: Stages that are still to be copied: a copy is made of what a block writes, so they are inlined after it.
@@ -69,11 +69,11 @@ class TirApplier(Finishing):
         self._aligning: set[tuple[str, int]] = set()
         self._step: Step | None = None
         self._remainders = False  # a reduction is cut into steps that do not divide it
-        #: The loops of a stage in the order of its block's axes, where that is not theirs.
+        #: Loops of a stage in the order of its block's axes, if that differs from their own.
         self._iters: dict[str, list[str]] = {}
         #: Partial sums that do not all have the same number of terms.
         self._uneven: set[str] = set()
-        #: What was done to a stage's loops, and which of them run in parallel.
+        #: Steps done on a stage's loops, and those of the loops that run in parallel.
         self._done: dict[str, list[Step]] = {}
         self._parallel: dict[str, set[str]] = {}
         stages = reading.expression.stages
@@ -108,7 +108,7 @@ class TirApplier(Finishing):
             self.schedule.split(self._loops(block, len(self.loops[stage]))[at], [None, *lengths])
 
     def _clamped(self, stage: str, at: int, step: Split) -> list[int]:
-        """Lengths of a split as te takes them: no longer than the loop, which may have a tile's part of an axis alone.
+        """Return a split's lengths, clamped as te does: to the loop, which may cover only a tile's part of an axis.
 
         Loops of threads keep their length: every thread of a block has the same, whatever there is to do.
         """
@@ -173,7 +173,7 @@ class TirApplier(Finishing):
             self.schedule.reorder(*(loops[made.index(a)] for a in order))
 
     def _merge(self, stage: str, target: str, at: int) -> None:
-        """As ``compute_at``, by merging loops: a stage's axes are the target's first, but for some of one element."""
+        """Do as ``compute_at``, but merge loops: a stage's axes are the target's first, except some of extent 1."""
         names, steps, block = self.loops[target][: at + 1], self._done.get(target, ()), self.blocks[stage]
         axes = axes_of(names, steps)
         if axes != self._own[target][0][: len(axes)]:
@@ -200,7 +200,7 @@ class TirApplier(Finishing):
             self.schedule.compute_inline(self.blocks[stage])
 
     def _homes(self, stage: str) -> list[str]:
-        """The stages in whose blocks a stage is computed."""
+        """Return the stages in whose blocks a stage is computed."""
         if stage not in self._inlined or stage in self._to_copy:
             return [stage]
         return list(dict.fromkeys(home for reader in self._inlined[stage] for home in self._homes(reader)))
@@ -267,13 +267,13 @@ class TirApplier(Finishing):
 
 
 def parameters_of(reading: TirReading) -> dict[str, int]:
-    """Input -> position among the function's parameters."""
+    """Return the position of each input among the function's parameters."""
     inputs = {t.name for t in reading.expression.inputs}
     return {name: at for at, name in enumerate(reading.arguments) if name in inputs}
 
 
 def readers_of(reading: TirReading) -> dict[str, list[str]]:
-    """Tensor -> stages that read it."""
+    """Return the stages that read each tensor."""
     found: dict[str, list[str]] = {}
     for stage in reading.expression.stages:
         for tensor in dict.fromkeys(access.tensor for access in stage.reads):
@@ -282,24 +282,24 @@ def readers_of(reading: TirReading) -> dict[str, list[str]]:
 
 
 def apply_steps_tir(func: Any, reading: TirReading, steps: Sequence[Step]) -> Any:
-    """A schedule of the function with the steps applied.
+    """Return a schedule of the function with the steps applied.
 
     Parameters
     ----------
     func : PrimFunc or IRModule
-        What was read; a module has it as ``main``.
+        Function that was read; in a module it is ``main``.
     reading : TirReading
     steps : sequence of Step
 
     Returns
     -------
     tvm.s_tir.Schedule
-        Its ``trace`` replays on the function as it was.
+        Its ``trace`` replays on the original function.
 
     Raises
     ------
     MeasureError
-        Of kind 'schedule error', naming the step that does not apply.
+        If a step does not apply (kind 'schedule error'); names the step.
 
     Examples
     --------

@@ -15,18 +15,18 @@ from .mma import LANES, SIZE, of_sums, product
 OWN, DTYPE = 8, "bfloat16"
 
 
-#: An operand lies in registers as the sums do.
+#: Operands are laid out in registers as the sums are.
 place = of_sums
 
 
 def load(side: str, turned: bool) -> tuple[Any, Any]:
-    """ldmatrix of a tile in dynamic shared memory.
+    """Return (description, implementation) of an ldmatrix of a tile in dynamic shared memory.
 
     Parameters
     ----------
     side : {'a', 'b'}
     turned : bool
-        Of the left operand, rows along the sum; of the right one, rows along n.
+        True if the tile's rows run along the sum ('a') or along n ('b').
     """
     swap = (side == "a") == turned
     # Lanes name the rows of four 8 x 8 matrices, which lie below one another first, or beside.
@@ -71,7 +71,7 @@ def load(side: str, turned: bool) -> tuple[Any, Any]:
 
 
 def multiply(left_turned: bool, right_turned: bool) -> tuple[Any, Any]:
-    """Sums in float32 of the products of two tiles."""
+    """Return (description, implementation) of float32 sums of the products of two tiles."""
 
     def left(i: Any, k: Any) -> tuple[Any, Any]:
         return place(k, i) if left_turned else place(i, k)
@@ -82,7 +82,7 @@ def multiply(left_turned: bool, right_turned: bool) -> tuple[Any, Any]:
     return product("m16n8k16", "bf16", DTYPE, SIZE, left, right)
 
 
-#: Name -> what makes (description, implementation).
+#: Name -> (function that makes (description, implementation), its arguments).
 INTRINSICS: dict[str, tuple[Callable[..., tuple[Any, Any]], tuple[Any, ...]]] = {
     **{
         f"mma_ldmatrix_bf16_{side}{'_trans' if turned else ''}_dyn": (load, (side, turned))

@@ -33,7 +33,7 @@ class Candidate:
     steps: tuple[Step, ...]
 
     def schedule(self) -> Any:
-        """A fresh ``s_tir.Schedule`` with the steps applied; raises ``MeasureError`` where one does not apply."""
+        """Return a fresh ``s_tir.Schedule`` with the steps applied; raises ``MeasureError`` if one does not apply."""
         from .apply import apply_steps_tir
 
         return apply_steps_tir(self.func, self.reading, self.steps)
@@ -50,9 +50,9 @@ class Candidates:
     reason : str
         Why there is no plan, or ''.
     scheduled : bool
-        True where the function was scheduled already, so that it is left alone.
+        True if the function was scheduled already, so that it is left alone.
     failures : list of str
-        Plans whose steps did not apply, noted by `schedules`.
+        Plans whose steps did not apply, recorded by `schedules`.
     plan_ms : float
         Milliseconds of reading and construction.
     flops : float
@@ -66,7 +66,7 @@ class Candidates:
     flops: float = 0.0
 
     def schedules(self) -> Iterator[tuple[Candidate, Any]]:
-        """The candidates whose steps apply, each with its schedule; the others are noted in `failures`."""
+        """Yield the candidates whose steps apply, each with its schedule; record the others in `failures`."""
         for plan in self.plans:
             try:
                 yield plan, plan.schedule()
@@ -84,21 +84,21 @@ def make_candidates(
     func: Any, device: DeviceSpec, top: int = 10, constants: Collection[str | int] = (), name: str | None = None,
     tf32: bool = False,
 ) -> Candidates:  # fmt: skip
-    """Plan a PrimFunc. Nothing that goes wrong with it is raised: the reason is in the result.
+    """Plan a PrimFunc. Nothing is raised if that fails: the result contains the reason.
 
     Parameters
     ----------
     func : PrimFunc
-        Not scheduled yet.
+        A function that is not scheduled yet.
     device : DeviceSpec
     top : int
         Plans wanted.
     constants : collection of str or int
         Parameters whose values are known at build time.
     name : str, optional
-        Of the operator, in plans and messages.
+        Name of the operator, in plans and messages.
     tf32 : bool
-        Whether products of float32 may be rounded to tf32, for tensor cores.
+        True if products of float32 may be rounded to tf32, for tensor cores.
 
     Examples
     --------
@@ -119,8 +119,8 @@ def make_candidates(
         features = Features.of_tensor_ir(device, tf32)
         plans = list(construct(reading.expression, device, top, features).plans)
         if features.tensor_cores and all(_tensor_cores(ranked) for ranked in plans):
-            plans += construct(reading.expression, device, 1).plans  # for where TVM finds no product in the function
-        if device.kind == "gpu":  # last of all, for where every plan spills
+            plans += construct(reading.expression, device, 1).plans  # in case TVM finds no product in the function
+        if device.kind == "gpu":  # last of all, in case every plan spills
             plans += plan_variants(plans[0])
         known: set[tuple[Step, ...]] = set()
         for ranked in plans:

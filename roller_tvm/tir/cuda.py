@@ -1,4 +1,4 @@
-"""CUDA source of a TensorIR module, and the check of what its kernels take."""
+"""CUDA source of a TensorIR module, and the check of its kernels' resources."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .read import TirReading
 
 
 def cuda_target(arch: str, device: DeviceSpec | None = None) -> Any:
-    """A target for CUDA with what a block may take; those that TVM names say 48 KiB of shared memory alone."""
+    """Return a target for CUDA with the device's limits for a block; TVM's named targets allow 48 KiB shared memory."""
     import tvm
 
     limits = device.limits if device else None
@@ -32,13 +32,13 @@ def cuda_target(arch: str, device: DeviceSpec | None = None) -> Any:
 
 
 def cuda_source(module: Any, target: Any) -> str:
-    """CUDA C++ that TVM generates for a scheduled module; nothing is compiled, no device is asked.
+    """Return TVM's CUDA C++ for a scheduled module; nothing is compiled, no device is needed.
 
     Parameters
     ----------
     module : IRModule or PrimFunc
     target : Target
-        Such as of ``cuda_target``.
+        For instance from ``cuda_target``.
     """
     import tvm
 
@@ -55,7 +55,7 @@ def check_resources(
     Parameters
     ----------
     func, reading
-        The function that the plan was made for, and what was read from it.
+        Function that the plan was made for, and its reading.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""A scheduled TensorIR function as what the micro-performance model is told of its kernels."""
+"""A scheduled TensorIR function as descriptions of its kernels for the micro-performance model."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ INIT, UPDATE = "_init", "_update"
 
 
 def kernels_of_function(func: Any, plain: Any, reading: TirReading) -> tuple[Kernel, ...]:
-    """The kernels of a scheduled function, in the order in which they run.
+    """Return the kernels of a scheduled function, in the order in which they run.
 
     Parameters
     ----------
     func, plain : tvm.tirx.PrimFunc
-        As it was scheduled, and as it was read before.
+        The function after scheduling, and before.
     reading : TirReading
-        Of `plain`.
+        Reading of `plain`.
 
     Raises
     ------
     Unreadable
-        A nest is bound to no threads, or is of a kind that has no description.
+        If a nest is bound to no threads, or is of a kind that has no description.
 
     Examples
     --------
@@ -58,7 +58,7 @@ def _scope(buffer: Any) -> str:
 
 @dataclass(frozen=True)
 class _Names:
-    """What the names of blocks and buffers stand for, and the axes that each iterator of a block became."""
+    """Meaning of the names of blocks and buffers, and the axes that each iterator of a block became."""
 
     reading: TirReading
     stages: dict[str, str]  # block -> stage
@@ -80,7 +80,7 @@ class _Names:
         return cls(reading, stages, iterators, tensors)
 
     def stage(self, placed: PlacedBlock) -> str | None:
-        """The stage whose computation a block is."""
+        """Return the stage that a block computes; None if it computes none."""
         for end in (UPDATE, ""):
             name = placed.name.removesuffix(end)
             if name in self.stages:
@@ -88,7 +88,7 @@ class _Names:
         return None
 
     def tensor(self, buffer: Any) -> str | None:
-        """What a buffer holds, or is a copy of in another memory."""
+        """Return the tensor in a buffer, or the tensor that it is a copy of in another memory; None if unknown."""
         name, scope = str(buffer.name), _scope(buffer)
         own = (name, name.removesuffix(f"_{scope}"), name.removesuffix(f"_{scope.replace('.', '_')}"))
         return next((self.tensors[n] for n in own if n in self.tensors), None)
@@ -150,7 +150,7 @@ class _Nest:
     # Axes ------------------------------------------------------------------------------------------------
 
     def _counts(self, loops: Sequence[PlacedLoop], geometry: Geometry) -> Tile:
-        """Different coordinates per axis as some loops run."""
+        """Return, per axis, how many different coordinates these loops visit."""
         coordinates = dict.fromkeys(geometry.axes, np.zeros(1, dtype=np.int64))
         sizes = dict(zip(geometry.axes, geometry.extents, strict=True))
         for axes, value in zip(self.iterators, self._moves(loops), strict=True):
@@ -168,7 +168,7 @@ class _Nest:
             raise Unreadable(f"'{self.anchor.name}': {error}") from None
 
     def _axes(self, loop: PlacedLoop, geometry: Geometry) -> list[int]:
-        """Axes that a loop moves along."""
+        """Return the axes along which a loop moves."""
         return [i for i, n in enumerate(self._counts([loop], geometry)) if n > 1]
 
     def _tile(self, which: Callable[[PlacedLoop], bool], geometry: Geometry) -> Tile:
@@ -194,7 +194,7 @@ class _Nest:
         inside = [loop for loop in anchor.loops[place:] if loop.extent > 1]
         around = [loop for loop in anchor.loops[:place] if not loop.kind.startswith((BLOCK, THREAD, VTHREAD))]
         if any(a in g.spatial_set for loop in around for a in self._axes(loop, g)):
-            raise Unreadable(f"'{anchor.name}' computes one tile of a block after the other")
+            raise Unreadable(f"'{anchor.name}' computes several tiles of a block in turn")
         loops: list[tuple[int, int]] = []
         step, own = [1] * len(g.extents), [1] * len(g.extents)
         for loop in inside:
@@ -223,12 +223,12 @@ class _Nest:
         )  # fmt: skip
 
     def _limit_of(self, inside: Sequence[PlacedLoop], vthreads: int) -> int:
-        """Statements that are unrolled: by the pragma's limit, or loop by loop."""
+        """Return the number of unrolled statements: by the pragma's limit, or loop by loop."""
         by_name = [loop.extent for loop in inside if loop.kind == "unrolled"]
         return max(self._unroll_limit(), prod(by_name) * vthreads if by_name else 0)
 
     def _store(self) -> int:
-        """Outputs that a store moves."""
+        """Return the number of outputs that a store moves."""
         for p in self.blocks:
             if any(_scope(b) == "global" for b in p.written) and p is not self.anchor:
                 return prod(loop.extent for loop in p.loops if loop.kind == "vectorized")
@@ -236,7 +236,7 @@ class _Nest:
 
 
 def _common(first: Sequence[PlacedLoop], second: Sequence[PlacedLoop]) -> int:
-    """Loops around both of two blocks."""
+    """Return the number of loops around both of two blocks."""
     count = 0
     for a, b in zip(first, second, strict=False):
         if a.key != b.key:
@@ -246,7 +246,7 @@ def _common(first: Sequence[PlacedLoop], second: Sequence[PlacedLoop]) -> int:
 
 
 def _padding(placed: PlacedBlock, box: Sequence[int]) -> int:
-    """Elements added to a row of a staged tile."""
+    """Return the elements added to a row of a staged tile."""
     row = len(box) - 2
     for _, dim, factor, offset in placed.block.annotations.get(ALIGN, ()):
         if int(dim) == row:

@@ -13,32 +13,32 @@ from roller_tvm.errors import RollerError, last_line
 from roller_tvm.tir.nodes import key
 
 OPENCL = {"kind": "opencl", **LIMITS}
-#: Attribute of a PrimFunc: how many of its last parameters are memory that nobody reads after a call.
+#: Attribute of a PrimFunc: number of its last parameters that nobody reads after a call.
 SCRATCH = "roller_tvm.scratch"
 
 
 def emulated_function(
     scheduled: Any, target: Any = "sm_80", name: str = "", sizes: Mapping[str, int] | None = None, checked: bool = True
 ) -> Function:
-    """The kernels of a scheduled function, compiled for this CPU, and their launches.
+    """Return the kernels of a scheduled function, compiled for this CPU, and their launches.
 
     Parameters
     ----------
     scheduled : IRModule, PrimFunc or s_tir.Schedule
-        Scheduled for a GPU. PassContext options (``tirx.use_async_copy``) hold as in a build.
+        Function scheduled for a GPU. PassContext options (``tirx.use_async_copy``) hold as in a build.
     target : tvm.target.Target or str
-        For cuda; or the architecture alone, such as 'sm_90'.
+        Target for cuda, or just the architecture, such as 'sm_90'.
     name : str
-        Of the function, where the module has several.
+        Name of the function, if the module has several.
     sizes : mapping of str to int, optional
-        Of symbolic shapes, by the names of their variables.
+        Values of symbolic shapes, by the names of their variables.
     checked : bool
-        Whether accesses to memory are checked.
+        True to check accesses to memory.
 
     Raises
     ------
     NotEmulated
-        Host code that does more than launch kernels, or a source the emulator does not know.
+        If the host code does more than launch kernels, or the emulator does not know part of the source.
 
     Examples
     --------
@@ -51,7 +51,7 @@ def emulated_function(
 
 
 def generated(scheduled: Any, target: Any = "sm_80", name: str = "") -> tuple[str, HostCode]:
-    """CUDA source of a scheduled function, and what its host code does: buffers between kernels, launches."""
+    """Return the CUDA source of a scheduled function, and its host code: buffers between kernels, launches."""
     import tvm
 
     module = _module(scheduled, name)
@@ -65,7 +65,7 @@ def generated(scheduled: Any, target: Any = "sm_80", name: str = "") -> tuple[st
         raise RollerError("TVM's build has no pass tirx.MakePackedAPI", remedy="report this with TVM's version")
     if len(take.functions) + len(take.refused) != 1:
         names = ", ".join([*take.functions, *take.refused])
-        raise NotEmulated(f"{len(take.functions)} functions on the host: {names}", remedy="say which by name=")
+        raise NotEmulated(f"{len(take.functions)} functions on the host: {names}", remedy="choose one by name=")
     for refused, why in take.refused.items():
         raise NotEmulated(why, where=refused)
     (host,) = take.functions.values()
@@ -73,7 +73,7 @@ def generated(scheduled: Any, target: Any = "sm_80", name: str = "") -> tuple[st
 
 
 def opencl_function(scheduled: Any, name: str = "") -> OpenClFunction:
-    """The same schedule in OpenCL, for PoCL: a second witness of what it computes.
+    """Return the same schedule in OpenCL, for PoCL: an independent check of its results.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def opencl_function(scheduled: Any, name: str = "") -> OpenClFunction:
     Raises
     ------
     NotEmulated
-        TVM makes no OpenCL of it (tensor cores, cp.async).
+        If TVM makes no OpenCL of it (tensor cores, cp.async).
 
     Examples
     --------
@@ -98,7 +98,7 @@ def opencl_function(scheduled: Any, name: str = "") -> OpenClFunction:
 
 
 class TakeHost:
-    """Takes host code from a build: a pass instrument, and what it found.
+    """Takes host code from a build: a pass instrument, and the host code it found.
 
     Examples
     --------
@@ -116,7 +116,7 @@ class TakeHost:
 
         @tvm.ir.instrument.pass_instrument
         class Take:
-            """Keeps modules in which host and device are apart and the host still has its plain parameters."""
+            """Keeps modules in which host and device are separate and the host still has its plain parameters."""
 
             def run_before_pass(self, module: Any, info: Any) -> None:
                 if info.name == "tirx.MakePackedAPI" and any(map(_on_device, module.functions.values())):
@@ -132,7 +132,7 @@ class TakeHost:
             kernels = {str(f.attrs["global_symbol"]): f for _, f in functions if _on_device(f)}
             for var, function in functions:
                 if _on_device(function) or not _launches(function, kernels):
-                    # What is the host's alone runs as it is.
+                    # Functions of the host alone run as they are.
                     continue
                 try:
                     walk = _Host(function, kernels)
@@ -147,16 +147,16 @@ class TakeHost:
 
     @property
     def functions(self) -> dict[str, HostCode]:
-        """Name -> host code, of what launches kernels."""
+        """Name -> host code, for functions that launch kernels."""
         return self._read()[0]
 
     @property
     def refused(self) -> dict[str, str]:
-        """Name -> why it cannot be emulated."""
+        """Name -> why the function cannot be emulated."""
         return self._read()[1]
 
     def kernels(self, built: Any) -> BuiltKernels | None:
-        """What a package is to say of what was built; None if it has no kernels for CUDA."""
+        """Return the kernels of a build for a package; None if it has none for CUDA."""
         module = _kernels_of(built, "cuda")
         if module is None or not self.modules:
             return None
@@ -180,7 +180,7 @@ def _text(expression: Any) -> str:
 
 
 def _kernels_of(built: Any, kind: str) -> Any:
-    """The module of kernels in what was built, or None."""
+    """Return the module of kernels in a build, or None."""
     todo = [getattr(built, "mod", built)]
     while todo:
         module = todo.pop()
@@ -202,7 +202,7 @@ def _module(scheduled: Any, name: str) -> Any:
 
 
 def target_of(given: Any) -> Any:
-    """A target with a host; an architecture alone is cuda's."""
+    """Return a target with a host; a bare architecture means cuda."""
     import tvm
 
     if isinstance(given, str) and given.startswith("sm_"):
@@ -249,7 +249,7 @@ class _Host:
             if hasattr(stmt.value, "op"):
                 self._call(stmt.value)
         elif kind not in ("AttrStmt", "AssertStmt"):
-            raise NotEmulated(f"host code that is no launch: {kind}")
+            raise NotEmulated(f"the host code does more than launch kernels: {kind}")
         if getattr(stmt, "body", None) is not None:
             self.visit(stmt.body)
 
@@ -285,9 +285,9 @@ def _extent(expression: Any) -> Extent:
         return kind, _extent(expression.a), _extent(expression.b)
     if kind == "Call" and (name := str(getattr(expression.op, "name", "")).removeprefix("tirx.")) in OPERATIONS:
         return name, _extent(expression.args[0]), _extent(expression.args[1])
-    raise NotEmulated(f"a size that is no arithmetic: {expression}")
+    raise NotEmulated(f"a size is not plain arithmetic: {expression}")
 
 
 def _memory(data: Any) -> Any:
-    """What ``buffer.data`` refers to: in recent versions a call on the buffer, before that a variable."""
+    """Return the variable behind ``buffer.data``, which recent versions wrap in a call on the buffer."""
     return data.args[0] if str(getattr(getattr(data, "op", None), "name", "")) == "tirx.buffer_data" else data

@@ -1,4 +1,4 @@
-"""What te infers of a schedule and TensorIR wants said: where values are kept, when sums are cleared, grids."""
+"""Parts that te infers from a schedule but TensorIR needs explicitly: memory scopes, initial values, grids."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from .runs import Runs, realize_of
 
 
 class Finishing(Runs):
-    """The part of ``TirApplier`` that comes after the steps."""
+    """The part of ``TirApplier`` that runs after the steps."""
 
     func_name: str
     #: Stage computed inside a loop of another -> that loop.
     _inside: dict[str, Any]
-    #: Whether a reduction is cut into steps that do not divide it.
+    #: True if a reduction is cut into steps that do not divide it.
     _remainders: bool
 
     def finish(self) -> None:
-        """What te infers: memory of what threads keep; initial values before a reduction, not behind an if in it."""
+        """Set the memory of values that threads keep; set initial values before a reduction, not behind an if in it."""
         for stage, loop in self._inside.items():
             if not self._alive(self.blocks[stage]):  # an instruction took its place
                 continue
@@ -38,7 +38,7 @@ class Finishing(Runs):
             self._hold_tiles()
 
     def _give_a_block(self, block: Any) -> None:
-        """Threads without a block of the grid get one: else TVM keeps one partial sum for all, in global memory."""
+        """Bind a loop to a grid block if threads have none: else TVM keeps one partial sum for all in global memory."""
         loops = list(self.schedule.get_loops(block))
         bound = [self.schedule.get(loop).thread_binding for loop in loops]
         tags = {str(b.thread_tag).split(".")[0] for b in bound if b is not None}
@@ -46,14 +46,14 @@ class Finishing(Runs):
             self.schedule.bind(self.schedule.add_unit_loop(loops[0]), "blockIdx.x")
 
     def _hold_tiles(self) -> None:
-        """TVM must not keep more of a tensor than its tile: it cannot tell where windows of a remainder end."""
+        """Refuse a schedule in which TVM keeps more of a tensor than its tile, as it cannot tell where windows end."""
         boxes = [box for name, box in self._boxes.items() if self._alive(self.blocks[name])]
         wanted, kept = sum(map(prod, boxes)), elements_kept(self.schedule.mod, self.func_name)
         if kept > wanted:
             raise self._error(f"TVM keeps {kept} elements in shared memory for tiles of {wanted}: a window is cut")
 
     def _scope_inside(self, loop: Any) -> str:
-        """Where what is computed inside of a loop is kept: one thread's registers, the block's memory, or anywhere."""
+        """Return the scope of values computed inside a loop: 'local' (a thread's), 'shared' (a block's), '' for any."""
         sref, tags = self.schedule.get_sref(loop), set()
         while sref is not None:
             binding = getattr(sref.stmt, "thread_binding", None)

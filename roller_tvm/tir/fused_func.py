@@ -1,6 +1,6 @@
 """A fused kernel as a PrimFunc: TensorIR launches it, its CUDA C++ goes with the call (``tirx.cuda.func_call``).
 
-Such a function is a value like any other: it prints, can be saved, and any build of the module for CUDA has its text
+Such a function is a value like any other: it prints and can be saved. Any build of the module for CUDA has its text
 among the other kernels.
 """
 
@@ -18,34 +18,34 @@ from ..rammer.code import FusedKernel
 from ..rammer.device_code import preamble
 from .emulated import SCRATCH, generated
 
-#: Marks a function that is a plan: the operators in it.
+#: Attribute of a function that is a plan: the operators in it.
 OPERATORS = "roller_tvm.rtasks"
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b.*$", re.M)
 _ARENA = re.compile(r"[ \t]*(?:extern )?__shared__ [^;]*\brammer_arena\[\d*\];\n")
-#: The operator that calls a function whose source goes with it; of apache-tvm 0.27.
+#: Operator that calls a function whose source goes with it; in apache-tvm 0.27.
 _CALL = "tirx.cuda.func_call"
-#: Alignment of the shared memory that rTasks lay their arrays out in.
+#: Alignment of the shared memory in which rTasks have their arrays.
 _ALIGNMENT = 128
-#: How TVM's code generator is told to leave room for so many blocks on a unit: the second of ``__launch_bounds__``.
+#: Attribute by which TVM's code generator leaves room for some blocks on a unit: the second of ``__launch_bounds__``.
 _RESIDENT = "tirx.launch_bounds_min_blocks_per_sm"
 
 
 def fused_function(
     name: str, kernel: FusedKernel, target: Any, parameters: Sequence[BufferSpec], operators: Collection[str] = ()
 ) -> Any:  # fmt: skip
-    """The PrimFunc that launches a fused kernel.
+    """Return the PrimFunc that launches a fused kernel.
 
     Parameters
     ----------
     name : str
-        Of the function; the kernel's is made of it.
+        Name of the function; the kernel's name is derived from it.
     kernel : FusedKernel
     target : tvm.target.Target or str
-        For cuda.
+        Target for cuda.
     parameters : sequence of BufferSpec
-        The function's, of the kernel's tensors by their names; last the memory that only it sees.
+        Parameters of the function, named as the kernel's tensors; last the memory that only it sees.
     operators : collection of str
-        Names of what is in it, for who reads the module.
+        Names of the operators in it, for readers of the module.
 
     Examples
     --------
@@ -91,7 +91,7 @@ def fused_function(
 
 
 def require_sources() -> None:
-    """Raise ``TvmLineError`` where TVM takes no CUDA source in a PrimFunc."""
+    """Raise ``TvmLineError`` if TVM takes no CUDA source in a PrimFunc."""
     import tvm
 
     if _CALL not in set(map(str, tvm.ir.Op.list_op_names())):
@@ -100,7 +100,7 @@ def require_sources() -> None:
 
 
 def tvm_options() -> tuple[str, ...]:
-    """What TVM 0.27 adds when it compiles CUDA (``tvm/support/nvcc.py``), as far as registers follow from it.
+    """Return the options that TVM 0.27 adds when it compiles CUDA (``tvm/support/nvcc.py``) and that affect registers.
 
     Examples
     --------
@@ -112,15 +112,15 @@ def tvm_options() -> tuple[str, ...]:
 
 
 def device_text(kernel: FusedKernel, name: str, known: Collection[str] = ()) -> tuple[str, str]:
-    """A fused kernel as a device function in a namespace of its own: (the text, what to call).
+    """Return a fused kernel as a device function in a namespace of its own: (the text, the name to call).
 
     Parameters
     ----------
     kernel : FusedKernel
     name : str
-        Of the namespace.
+        Name of the namespace.
     known : collection of str
-        Pieces of the text that the code generator has before it anyway.
+        Pieces of the text that the code generator writes before it anyway.
     """
     (launch,) = kernel.host.launches
     source = kernel.source
@@ -146,7 +146,7 @@ _KNOWN: dict[tuple[str, tuple[str, ...]], frozenset[str]] = {}
 
 
 def _of_tvm(target: str, dtypes: tuple[str, ...], made: Any) -> frozenset[str]:
-    """What TVM writes before a kernel of these types, whatever it does."""
+    """Return the pieces that TVM writes before any kernel of these dtypes."""
     key = target, tuple(sorted(set(dtypes)))
     if key not in _KNOWN:
         source, _ = generated(made("#define roller_tvm_nothing(...)\n", "roller_tvm_nothing"), target)
@@ -155,7 +155,7 @@ def _of_tvm(target: str, dtypes: tuple[str, ...], made: Any) -> frozenset[str]:
 
 
 def kernels_of(module: Any) -> Mapping[str, tuple[str, ...]]:
-    """Functions of a module that are plans: name -> operators in it.
+    """Return the functions of a module that are plans: name -> operators in it.
 
     Examples
     --------

@@ -12,16 +12,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-#: The module of TVM that registers them all when it is imported, and its file.
+#: The module of TVM that registers all of them when it is imported.
 MODULE = "tvm.s_tir.tensor_intrin.cuda"
-#: Word in a name -> the module of ours that has it, where TVM has none.
+#: Word in a name -> our module with that intrinsic, for those that TVM lacks.
 _OWN = {"bf16": ".bfloat", "tf32": ".tf32"}
 
 
 def register(name: str) -> None:
-    """Make an intrinsic known to schedules of this process, by the statement of TVM's module that does so.
+    """Make an intrinsic known to schedules of this process, by the statement of TVM's module that registers it.
 
-    A trace that names intrinsics replays where they are registered: after this, or after an import of ``MODULE``.
+    A trace that names intrinsics replays only if they are registered: after this, or after an import of ``MODULE``.
 
     Examples
     --------
@@ -49,7 +49,7 @@ def register(name: str) -> None:
 
 
 class _Rest(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Imports ``MODULE`` by what is left of it: MetaSchedule does for every task, and nothing registers twice."""
+    """Imports the rest of ``MODULE``: MetaSchedule imports it for every task, and nothing may register twice."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
         return importlib.machinery.ModuleSpec(fullname, self) if fullname == MODULE else None
@@ -63,7 +63,7 @@ class _Rest(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 @cache
 def _module() -> tuple[dict[str, Any], dict[str, Any]]:
-    """(name -> the statement that registers it, the module's names); TVM's file, without those statements, executed."""
+    """Execute TVM's file without its registrations; return (name -> registering statement, the module's names)."""
     import tvm
 
     path = Path(tvm.__file__).parent.joinpath(*MODULE.split(".")[1:]).with_suffix(".py")

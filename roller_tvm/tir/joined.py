@@ -11,13 +11,13 @@ from .nodes import access_of, buffer_of, key
 
 @dataclass(frozen=True)
 class Joined:
-    """What a function joins: its parameters in order along an axis of its result, which is its last parameter.
+    """A concatenation: a function's parameters in order along an axis of its result, its last parameter.
 
     Parameters
     ----------
     axis : int
     order : tuple of int
-        Positions of the parameters, as they stand along the axis.
+        Positions of the parameters, in their order along the axis.
     """
 
     axis: int
@@ -26,12 +26,12 @@ class Joined:
 
 @dataclass(frozen=True)
 class Place:
-    """Where in a larger tensor a tensor of the same rank lies.
+    """Position of a tensor inside a larger tensor of the same rank.
 
     Parameters
     ----------
     shape : tuple of int
-        Of the larger tensor.
+        Shape of the larger tensor.
     start : tuple of int
 
     Examples
@@ -44,12 +44,12 @@ class Place:
     start: tuple[int, ...]
 
     def inside(self, other: Place) -> Place:
-        """Where it lies if the larger tensor is part of another."""
+        """Return the position in `other`'s tensor if the larger tensor is itself at `other`."""
         return Place(other.shape, tuple(a + b for a, b in zip(self.start, other.start, strict=True)))
 
 
 def joined_by(func: Any) -> Joined | None:
-    """What a function joins, scheduled or not; None of a function that does anything else.
+    """Return the concatenation that a function computes, scheduled or not; None if it does anything else.
 
     Examples
     --------
@@ -94,7 +94,7 @@ def joined_by(func: Any) -> Joined | None:
 
 
 def _blocks(func: Any) -> list[Any]:
-    """The blocks of a function but its root."""
+    """Return the blocks of a function except its root."""
     import tvm_ffi
     from tvm import s_tir
 
@@ -103,14 +103,14 @@ def _blocks(func: Any) -> list[Any]:
     return [block for block in found if str(block.name_hint) != "root"]
 
 
-#: A tensor, and at which offsets from the axes it is read.
+#: A tensor, and the offsets from the axes at which it is read.
 _Read = tuple[Any, tuple[int, ...]]
-#: Axis (None of the first part), where along it a read begins, and the read.
+#: Axis (None for the first part), begin of a read along it, and the read.
 _Part = tuple[int | None, int, _Read]
 
 
 def _parts(value: Any, axes: list[Any]) -> list[_Part] | None:
-    """Of nested choices between reads: axis, where along it each read begins, and what is read at which offsets.
+    """Return the parts (axis, begin along it, read) of nested choices between reads; None if it is anything else.
 
     ``8 <= v ? C[v - 8] : 4 <= v ? B[v - 4] : A[v]``  ->  A from 0, B from 4, C from 8.
     """
@@ -128,7 +128,7 @@ def _parts(value: Any, axes: list[Any]) -> list[_Part] | None:
 
 
 def _choice(value: Any, axes: list[Any]) -> tuple[int, int, Any, Any] | None:
-    """Axis and start of ``start <= axis``, what is read from there on, and what is read before."""
+    """Return axis and start of ``start <= axis``, the value from there on, and the value before; else None."""
     if not str(getattr(getattr(value, "op", None), "name", "")).endswith("if_then_else"):
         return None
     condition, inside, before = value.args
@@ -142,7 +142,7 @@ def _choice(value: Any, axes: list[Any]) -> tuple[int, int, Any, Any] | None:
 
 
 def _read(value: Any, axes: list[Any]) -> _Read | None:
-    """The tensor that is read at the axes plus these offsets."""
+    """Return the tensor that is read at the axes plus constant offsets, and the offsets; else None."""
     access = access_of(value)
     if access is None or len(access[1]) != len(axes):
         return None
@@ -166,7 +166,7 @@ def _number(node: Any) -> int | None:
 
 
 def shape_of(param: Any) -> tuple[int, ...] | None:
-    """The extents of a parameter that is a plain tensor of known shape; None of any other."""
+    """Return the extents of a parameter that is a plain tensor of known shape, else None."""
     kind: Any = getattr(param, "ty", None)
     if not hasattr(kind, "data_alignment"):
         return None
@@ -177,7 +177,8 @@ def shape_of(param: Any) -> tuple[int, ...] | None:
 
 
 def written_by(func: Any) -> set[int] | None:
-    """Positions of the parameters that a function stores to; None where something else than loads and stores has one.
+    """Return the positions of the parameters that a function stores to; None if one is used other than by loads and
+    stores.
 
     Examples
     --------
@@ -214,7 +215,7 @@ def written_by(func: Any) -> set[int] | None:
 
 
 def placed(func: Any, places: Mapping[int, Place]) -> Any:
-    """A function whose parameters at these positions are parts of larger tensors, which it takes instead.
+    """Return a function that takes larger tensors in place of the parameters at these positions, as parts of them.
 
     Parameters
     ----------

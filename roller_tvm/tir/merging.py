@@ -1,7 +1,8 @@
-"""A block computed in another's loops with its own loops as they are: nothing that it checks is forgotten.
+"""A block computed in another's loops with its own loops kept, so that none of its checks is lost.
 
-``compute_at`` makes a block's loops anew, of the region that is needed. What a factored reduction checks besides (of
-197 terms in 16 lanes the last vector has 5) is no region's, and TVM 0.27 drops it: it then reads beyond the row.
+``compute_at`` makes a block's loops anew, for the region that is needed. A factored reduction has further checks (of
+197 terms in 16 lanes the last vector has 5) that are not in any region, and TVM 0.27 drops them: it then reads beyond
+the row.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from ..lower.steps import Fuse, Reorder, Split, Step
 
 
 def axes_of(loops: Sequence[str], steps: Sequence[Step]) -> list[str]:
-    """The axes that loops are of, before these steps were taken.
+    """Return the axes that the loops had before these steps were taken.
 
     Examples
     --------
@@ -30,18 +31,18 @@ def axes_of(loops: Sequence[str], steps: Sequence[Step]) -> list[str]:
 
 
 class Merged:
-    """Loops of a block, taken apart as another block's loops were, to be merged with those.
+    """Loops of a block, split like another block's loops in order to be merged with them.
 
     Parameters
     ----------
     schedule : tvm.s_tir.Schedule
     block : SBlockRV
     axes : sequence of str
-        The other block's first axes, in whose loops this one is computed: its own first loops, by those names.
+        The other block's first axes, in whose loops this one is computed; they name its own first loops.
     rest : sequence of str
         Its loops after them.
     lacking : sequence of str
-        Of the other's axes, those that this one does not have: its loops of that name run once.
+        Those of the other's axes that this block does not have: its loops of that name run once.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class Merged:
         self.axes: dict[str, tuple[str, ...]] = {name: (name,) for name in axes}
 
     def follow(self, steps: Sequence[Step]) -> None:
-        """Do what was done to the other block's loops, as far as they are of these axes."""
+        """Repeat the other block's steps, as far as they concern these axes."""
         for step in steps:
             loops = self._loops()
             if isinstance(step, Split) and step.axis in self.axes:
@@ -77,19 +78,19 @@ class Merged:
         Parameters
         ----------
         names : sequence of str
-            Those loops, outermost first: what this block's outermost ones are called after `follow`.
+            Those loops, outermost first; after `follow` this block's outermost loops have the same names.
         loop : LoopRV
             The innermost of them.
 
         Returns
         -------
         LoopRV
-            The loop that it is now.
+            The merged loop.
 
         Raises
         ------
         ValueError
-            Where this block's loops are not the same.
+            If this block's loops are not the same.
         """
         if self.names[: len(names)] != list(names):
             raise ValueError(f"loops {', '.join(self.names)} cannot be merged with {', '.join(names)}")
@@ -97,7 +98,7 @@ class Merged:
         inside = {name: self.axes[name] for name in self.names[len(names) : len(self.names) - len(self.rest)]}
         found = {last: name for name, (*_, last) in inside.items()}  # of axes that were fused: the others have one trip
         if len(found) != len(inside):
-            raise ValueError(f"loops {', '.join(inside)} are left of {', '.join(axes)}")
+            raise ValueError(f"loops {', '.join(inside)} remain of axes {', '.join(axes)}")
         merged = self.schedule.merge(self._loops()[len(names) - 1], loop)
         self.names = self.names[len(names) :]
         own = [axis for axis in axes if axis not in self.lacking]

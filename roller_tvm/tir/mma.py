@@ -1,4 +1,4 @@
-"""What tensor intrinsics of ours share: the product of two 16-wide tiles in a warp's registers, by two mma of n = 8."""
+"""Parts shared by our tensor intrinsics: the product of two 16-wide tiles in a warp's registers, by two mma of n=8."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from tvm.script import tirx as T
 from tvm.tirx import Cast
 
-#: Rows and columns of the sums; lanes of a warp; sums that a lane holds, and their type.
+#: Rows and columns of the sums; lanes of a warp; sums that a lane holds, and their dtype.
 SIZE, LANES, SUMS, SUM_DTYPE = 16, 32, 8, "float32"
 
 #: (row, column) of a tile -> (lane, element of the lane).
@@ -16,23 +16,23 @@ Place = Callable[[Any, Any], tuple[Any, Any]]
 
 
 def of_sums(i: Any, j: Any) -> tuple[Any, Any]:
-    """(lane, element of the lane) of an element of the sums."""
+    """Return (lane, element of the lane) of an element of the sums."""
     return i % 8 * 4 + j % 8 // 2, j // 8 * 4 + i // 8 * 2 + j % 2
 
 
 def product(shape: str, kind: str, dtype: str, depth: int, left: Place, right: Place) -> tuple[Any, Any]:
-    """(description, implementation) of sums in float32 of the products of two tiles.
+    """Return (description, implementation) of float32 sums of the products of two tiles.
 
     Parameters
     ----------
     shape, kind : str
-        Of the instruction: 'm16n8k16', 'bf16'.
+        Shape and dtype of the instruction: 'm16n8k16', 'bf16'.
     dtype : str
-        Of the operands in registers.
+        Dtype of the operands in registers.
     depth : int
-        Of the tiles, along the sum.
+        Extent of the tiles along the sum.
     left, right : function
-        Where an element (row, term) of the left and (column, term) of the right operand is.
+        Position of an element: (row, term) of the left operand, (column, term) of the right one.
     """
     own = SIZE * depth // LANES
 

@@ -1,4 +1,4 @@
-"""Statements and expressions of TensorIR, told apart by the names of their classes: these moved between versions."""
+"""Statements and expressions of TensorIR, told apart by the names of their classes, which moved between versions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DATA_PARALLEL, REDUCTION = 0, 2
 
 
 class AlreadyScheduled(UnsupportedOperator):
-    """The function's loops were changed already: it is left as it is."""
+    """The function was scheduled already; it is left as it is."""
 
 
 @dataclass(frozen=True)
@@ -29,14 +29,14 @@ class Nest:
     spatial, reduce : tuple of (IterVar, str)
         Axes of the block, each with the name of its loop.
     order : tuple of int
-        Of each axis's loop, spatial ones first: how many loops stand around it.
+        Number of loops around each axis's loop, spatial axes first.
     stores : tuple of BufferStore
     init : tuple of BufferStore
-        What a reduction starts from.
+        Initial values of a reduction.
     lets : tuple of (Var, PrimExpr)
         Variables that are bound inside of the block, in order.
     elsewhere : str
-        What it writes, where that is not its axes' elements in their order (a layout is changed); ''.
+        Its stores, if they are not its axes' elements in their order (a changed layout); else ''.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Nest:
         return [store.buffer for store in self.stores]
 
     def value_of(self, store: Any) -> Any:
-        """What is stored: what a name stands for, or within what it names."""
+        """Return the stored value: names for whole values are replaced, names inside of it are bound by Let."""
         values = {key(variable): value for variable, value in self.lets}
         value = store.value
         while key(value) in values:
@@ -69,12 +69,12 @@ class Nest:
 
 
 def key(node: Any) -> int:
-    """Identity of a variable or buffer, for dictionaries (``==`` makes expressions of some)."""
+    """Return the identity of a variable or buffer, for dictionaries (``==`` of some makes expressions)."""
     return hash(node)
 
 
 def variables(node: Any) -> set[int]:
-    """The variables in an index."""
+    """Return the variables in an index, by ``key``."""
     if type(node).__name__ in ("Var", "SizeVar"):
         return {key(node)}
     children = (getattr(node, "a", None), getattr(node, "b", None), getattr(node, "value", None))
@@ -82,7 +82,7 @@ def variables(node: Any) -> set[int]:
 
 
 def start_of(combiner: str, dtype: str) -> Any:
-    """The number from which TVM starts a sum, a product, a maximum or a minimum."""
+    """Return the number from which TVM starts a sum, a product, a maximum or a minimum."""
     import tvm
 
     if combiner in ("max", "min"):
@@ -103,7 +103,7 @@ def structural_hash(node: Any) -> int:
 
 
 def access_of(node: Any) -> tuple[Any, list[Any]] | None:
-    """Buffer and indices, if an expression reads an element."""
+    """Return buffer and indices if an expression reads an element, else None."""
     kind = type(node).__name__
     if kind == "BufferLoad":  # until 0.26
         return node.buffer, list(node.indices)
@@ -113,19 +113,19 @@ def access_of(node: Any) -> tuple[Any, list[Any]] | None:
 
 
 def buffer_of(region: Any) -> Any:
-    """The buffer of a block's read or write region."""
+    """Return the buffer of a block's read or write region."""
     return region.buffer if hasattr(region, "buffer") else region.source
 
 
 def analyzer_of_tvm() -> Any:
-    """TVM's simplifier."""
+    """Return a new analyzer, TVM's simplifier."""
     import tvm
 
     return (tvm.sym if hasattr(tvm, "sym") else tvm.arith).Analyzer()
 
 
 def runs_along(address: Any, lane: Any) -> bool:
-    """Whether an address moves by one element at each step of a variable."""
+    """Return whether an address moves by one element at each step of a variable."""
     import tvm
 
     found = (tvm.sym if hasattr(tvm, "sym") else tvm.arith).detect_linear_equation(address, [lane])
@@ -133,21 +133,21 @@ def runs_along(address: Any, lane: Any) -> bool:
 
 
 def range_of(loop: Any, extent: int | None = None) -> Any:
-    """What a loop's variable goes through, or the first `extent` of it."""
+    """Return the range of a loop's variable, or its first `extent` values."""
     import tvm
 
     return tvm.ir.Range.from_min_extent(loop.min, loop.extent if extent is None else extent)
 
 
 def map_of_indices(function: Any, count: int) -> Any:
-    """TVM's form of a function from `count` indices to others."""
+    """Return TVM's form of a function from `count` indices to others."""
     import tvm
 
     return tvm.tirx.IndexMap.from_func(function, ndim=count, index_dtype="int32")
 
 
 def elements_kept(module: Any, name: str) -> int:
-    """Elements of shared memory that TVM comes to when it narrows buffers to what is used of them."""
+    """Return the elements of shared memory that TVM keeps after it narrows buffers to their used parts."""
     import tvm
     from tvm.s_tir import transform
 
@@ -168,9 +168,9 @@ def elements_kept(module: Any, name: str) -> int:
 
 
 def parameters(func: Any) -> list[Any]:
-    """The buffers that a function takes, in the order of its parameters.
+    """Return the buffers that a function takes, in the order of its parameters.
 
-    Raises ``UnsupportedOperator`` where a parameter is not a buffer (symbolic shapes, scalars).
+    Raises ``UnsupportedOperator`` if a parameter is not a buffer (symbolic shapes, scalars).
     """
     old = getattr(func, "buffer_map", None)
     result = []
@@ -189,7 +189,7 @@ def parameters(func: Any) -> list[Any]:
 
 
 def root_of(func: Any) -> Any:
-    """The root block."""
+    """Return the root block."""
     body = func.body
     if type(body).__name__ not in ("SBlockRealize", "BlockRealize"):
         raise AlreadyScheduled(f"its body is a {type(body).__name__}, it has no blocks", "function", REMEDY)
@@ -197,7 +197,7 @@ def root_of(func: Any) -> Any:
 
 
 def nests(func: Any) -> list[Nest]:
-    """The blocks of a function that was not scheduled yet, in order.
+    """Return the blocks of a function that was not scheduled yet, in order.
 
     Raises
     ------
@@ -223,7 +223,7 @@ def _nest(statement: Any) -> Nest:
         kind = type(statement).__name__
         if kind == "SeqStmt":
             raise AlreadyScheduled("several statements share a loop", "function", REMEDY)
-        raise UnsupportedOperator(f"a {kind} stands where a block is expected", "function", REMEDY)
+        raise UnsupportedOperator(f"expected a block, found a {kind}", "function", REMEDY)
     realize, block = statement, statement.block
     name = str(block.name_hint)
     if int(getattr(realize.predicate, "value", 0)) != 1:
@@ -261,7 +261,7 @@ def _nest(statement: Any) -> Nest:
             raise UnsupportedOperator(f"block '{name}' adds to what is there already", name, REMEDY)
         init, named = _stores(block.init, name)
         if named:
-            raise UnsupportedOperator(f"block '{name}' starts from what is given a name first", name, REMEDY)
+            raise UnsupportedOperator(f"block '{name}' binds its initial value to a name first", name, REMEDY)
     order = tuple(places[key(iv.var)] for iv, _ in (*spatial, *reduce))
     return Nest(name, block, tuple(spatial), tuple(reduce), order, stores, init, lets, elsewhere)
 
@@ -271,13 +271,13 @@ def _is_zero(value: Any) -> bool:
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Whether two extents are one number, or one expression."""
+    """Return whether two extents are the same number or the same expression."""
     one, other = getattr(a, "value", None), getattr(b, "value", None)
     return one == other if one is not None or other is not None else structurally_equal(a, b)
 
 
 def _elsewhere(stores: tuple[Any, ...], axes: list[Any]) -> str:
-    """What a block writes that are not the elements of its results in the order of its spatial axes; ''."""
+    """Return a description of a store that is not its result's elements in the order of the spatial axes, or ''."""
     for store in stores:
         shape, places = list(store.buffer.shape), list(store.indices)
         plain = len(places) == len(axes) and all(
@@ -292,7 +292,7 @@ def _elsewhere(stores: tuple[Any, ...], axes: list[Any]) -> str:
 
 
 def _is_axis(index: Any, axis: Any) -> bool:
-    """An axis itself, or where it has one point, that point."""
+    """Return whether an index is an axis itself, or the only point of an axis of extent 1."""
     return key(index) == key(axis.var) or (_is_zero(index) and getattr(axis.dom.extent, "value", None) == 1)
 
 

@@ -1,7 +1,7 @@
-"""Constant operands packed: marked as TVM's ``SplitLayoutRewritePreproc`` expects it, which splits the packing off.
+"""Packed constant operands: marked as TVM's ``SplitLayoutRewritePreproc`` expects, which splits the packing off.
 
 The packing is then a function of constants alone, which ``FoldConstant`` (or ``LiftTransformParams``) evaluates when
-the module is built. In a function that is built as it is, the packing runs first, at each call.
+the module is built. In a function that is built without these passes, the packing runs first, at each call.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CONSTANTS = "layout_free_buffers"
 
 
 def constant_parameters(func: Any) -> tuple[int, ...]:
-    """Positions of the parameters whose values are known at build time (see ``AttachAttrLayoutFreeBuffers``).
+    """Return the positions of parameters whose values are known at build time (see ``AttachAttrLayoutFreeBuffers``).
 
     Examples
     --------
@@ -30,7 +30,7 @@ def constant_parameters(func: Any) -> tuple[int, ...]:
 
 
 def index_map(step: Pack) -> Callable[..., list[Any]]:
-    """Old indices to new ones, for ``transform_layout``.
+    """Return the function from old indices to new ones, for ``transform_layout``.
 
     Examples
     --------
@@ -52,5 +52,5 @@ def index_map(step: Pack) -> Callable[..., list[Any]]:
 
 
 def mark_packed(schedule: Any, block: Any) -> None:
-    """Says that a block packs a constant, so that it can be split off and folded."""
+    """Mark a block as the packing of a constant, so that it can be split off and folded."""
     schedule.annotate(block, PACKING, 1)  # True becomes 1 in a database's files

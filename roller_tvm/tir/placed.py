@@ -1,4 +1,4 @@
-"""Blocks of a scheduled function with the loops around them, and what a loop's turns do to a block's axes."""
+"""Blocks of a scheduled function with the loops around them, and how a loop's trips move a block's axes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PlacedLoop:
     Parameters
     ----------
     key : int
-        Of its variable.
+        Key of its variable.
     extent : int
     kind : str
         'serial', 'parallel', 'vectorized', 'unrolled', or the thread that it is bound to ('threadIdx.x', 'vthread.x').
@@ -64,11 +64,11 @@ class PlacedBlock:
 
     @cached_property
     def extents(self) -> list[int]:
-        """Of its axes."""
+        """Extents of its axes."""
         return [int(iv.dom.extent) for iv in self.block.iter_vars]
 
     def moves(self, loops: Sequence[PlacedLoop]) -> list[np.ndarray]:
-        """Coordinates of the axes as some loops run through all of their turns, every other one in its first."""
+        """Return the axes' coordinates over all trips of these loops, with every other loop in its first trip."""
         count = prod(loop.extent for loop in loops)
         grid = np.indices([loop.extent for loop in loops]).reshape(len(loops), count)
         known = dict(zip((loop.key for loop in loops), grid, strict=True))
@@ -76,12 +76,12 @@ class PlacedBlock:
 
 
 def placed_blocks(statement: Any, loops: tuple[PlacedLoop, ...] = ()) -> Iterator[PlacedBlock]:
-    """Every block under a statement, in the order of the text.
+    """Yield every block under a statement, in the order of the text.
 
     Raises
     ------
     ValueError
-        A loop is as long as others say.
+        If the length of a loop is not constant.
     """
     kind = type(statement).__name__
     if kind == "For":
@@ -111,12 +111,12 @@ _BINARY: dict[str, Any] = {
 
 
 def evaluate(node: Any, known: Mapping[int, np.ndarray]) -> np.ndarray:
-    """An index, with values for some of its variables and 0 for the others.
+    """Return the value of an index, with values for some of its variables and 0 for the others.
 
     Raises
     ------
     ValueError
-        For what is no arithmetic of integers.
+        If it is no integer arithmetic.
     """
     kind = type(node).__name__
     if kind in ("Var", "SizeVar"):

@@ -1,4 +1,4 @@
-"""PrimFuncs as tensor expressions: each block a stage, as a TE operator of the same computation would be read."""
+"""PrimFuncs as tensor expressions: each block is a stage, as read from a TE operator of the same computation."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from .nodes import (
     structurally_equal,
 )
 
-#: te.compute's name of a combiner's node, by which ``StageReader`` tells reductions.
+#: Node of a combiner -> te.compute's name for it, by which ``StageReader`` tells reductions.
 _COMBINERS = {"Add": "sum", "Max": "max", "Min": "min", "Mul": "prod"}
 
 
 @dataclass(frozen=True)
 class TirReading:
-    """What was read from a PrimFunc, and how to find it there again.
+    """A tensor expression read from a PrimFunc, and the function's parts that it came from.
 
     Parameters
     ----------
@@ -40,11 +40,11 @@ class TirReading:
     spatial : dict
         Stage -> number of its spatial loops.
     order : dict
-        Stage -> of each of these loops, how many stand around it in the function.
+        Stage -> for each of these loops, the number of loops around it in the function.
     elsewhere : dict
-        Stage -> what it writes, where that is not element by element as its axes go: it can be scheduled, not fused.
+        Stage -> its stores, if they are not element by element in its axes' order: it can be scheduled, not fused.
     buffers : dict
-        Input or stage -> the buffers it has (a stage with several results has several).
+        Input or stage -> its buffers (a stage with several results has several).
     arguments : tuple of str
         Inputs and outputs in the order of the function's parameters.
     """
@@ -59,7 +59,7 @@ class TirReading:
     elsewhere: dict[str, str] = field(default_factory=dict)
 
     def own_loops(self) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
-        """Each stage's spatial and reduction loops."""
+        """Return each stage's spatial and reduction loops."""
         return {
             name: (tuple(loops)[: self.spatial[name]], tuple(loops)[self.spatial[name] :])
             for name, loops in self.loops.items()
@@ -72,18 +72,18 @@ def read_prim_func(func: Any, name: str | None = None, constants: Collection[str
     Parameters
     ----------
     func : tvm.tirx.PrimFunc
-        As ``te.create_prim_func`` and Relax's ``FuseTIR`` make them: a sequence of blocks, each in loops of its own.
+        Function as made by ``te.create_prim_func`` or Relax's ``FuseTIR``: a sequence of blocks, each in its own loops.
     name : str, optional
-        Of the expression; by default that of the last stage.
+        Name of the expression; by default the last stage's.
     constants : collection of str or int
         Parameters, by name or position, whose values are known at build time.
 
     Raises
     ------
     UnsupportedOperator
-        If it cannot be planned: symbolic shapes, opaque blocks and the like.
+        If the function cannot be planned: symbolic shapes, opaque blocks and the like.
     AlreadyScheduled
-        If its loops are not the plain ones any more.
+        If its loops are no longer the plain ones.
 
     Examples
     --------
@@ -128,7 +128,7 @@ def read_prim_func(func: Any, name: str | None = None, constants: Collection[str
         if nest.elsewhere:
             reading["elsewhere"][own] = nest.elsewhere
     if not stages:
-        raise UnsupportedOperator("nothing is computed in it", where, REMEDY)
+        raise UnsupportedOperator("it computes nothing", where, REMEDY)
     read = {a.tensor for s in stages for a in s.reads}
     results = {names[key(b)] for b in params if key(b) in made}
     stored = tuple(s.name for s in stages if s.name in results and s.name in read)
@@ -137,7 +137,7 @@ def read_prim_func(func: Any, name: str | None = None, constants: Collection[str
         told = f"block '{moved[0]}' writes {reading['elsewhere'][moved[0]]}, and others read it"
         raise UnsupportedOperator(told, where, REMEDY)
     if unread:
-        raise UnsupportedOperator(f"what '{unread[0]}' computes is never used", where, REMEDY)
+        raise UnsupportedOperator(f"the result of '{unread[0]}' is never used", where, REMEDY)
     try:
         expression = TensorExpression(
             name or stages[-1].name, tuple(inputs), tuple(stages), choose_anchor(stages), stored=stored
@@ -150,7 +150,7 @@ def read_prim_func(func: Any, name: str | None = None, constants: Collection[str
 
 @dataclass(frozen=True, eq=False)
 class Iter:
-    """An axis of a block as te has it, called as its loop is."""
+    """An axis of a block in te's form, named like its loop."""
 
     var: Any
     dom: Any
@@ -164,7 +164,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Compute:
-    """A block in the shape of a te.ComputeOp."""
+    """A block in the form of a te.ComputeOp."""
 
     axis: list[Iter]
     reduce_axis: list[Iter]
@@ -177,14 +177,14 @@ class Compute:
 
 @dataclass(frozen=True)
 class Combiner:
-    """What a reduction's node does: its kind, or 'other'."""
+    """The kind of a reduction's combiner, or 'other'."""
 
     kind: str
 
 
 @dataclass(frozen=True)
 class Reduce:
-    """A block with an initial value in the shape of te's reduction."""
+    """A block with an initial value in the form of te's reduction."""
 
     combiner: Combiner
     source: list[Any]
@@ -193,7 +193,7 @@ class Reduce:
 
 
 class BlockReader(StageReader):
-    """Reads one block: what it loads are buffers."""
+    """Reads one block, whose loads are from buffers."""
 
     def _access(self, node: Any) -> tuple[str, list[Any]] | None:
         found = access_of(node)
@@ -221,7 +221,7 @@ def _view(nest: Nest, name: str) -> Compute:
     own = {key(store.buffer): list(store.indices) for store in nest.stores}
     values = [nest.value_of(store) for store in nest.stores]
     if any(type(value).__name__ == "Let" for value in values):
-        raise UnsupportedOperator("its reduction computes with what it gives a name first", name, REMEDY)
+        raise UnsupportedOperator("its reduction binds values to names before it uses them", name, REMEDY)
     combiner, sources, turned = "other", [], False
     if len(values) == 1:
         node = values[0]
@@ -243,7 +243,7 @@ def _view(nest: Nest, name: str) -> Compute:
 
 
 def _begins_as_tvms(nest: Nest, combiner: str) -> bool:
-    """Whether a reduction starts from what TVM starts it from, so that parts of it can."""
+    """Return whether a reduction starts from TVM's own initial value, so that its parts can start there too."""
     (value, *more), dtype = [store.value for store in nest.init], str(nest.outputs[0].dtype)
     start = getattr(value, "value", None)
     if more or start is None:  # of several results, numbers: each combiner has its own
@@ -251,7 +251,7 @@ def _begins_as_tvms(nest: Nest, combiner: str) -> bool:
     return combiner == "other" or bool(start == start_of(combiner, dtype))
 
 
-#: A buffer that a block writes, by ``key`` -> where.
+#: Buffer that a block writes (by ``key``) -> indices of the store.
 Own = dict[int, list[Any]]
 
 
@@ -279,7 +279,7 @@ def _reads_own(node: Any, own: Own, known: dict[int, bool] | None = None) -> boo
 
 
 def _sources(node: Any, own: Own, found: list[Any], seen: set[int] | None = None) -> None:
-    """The largest parts that do not read the result itself: what a combiner of several values is given."""
+    """Collect the largest subexpressions that do not read the result itself: a multi-value combiner's operands."""
     seen = set() if seen is None else seen
     if key(node) in seen or _is_own(node, own):
         return

@@ -1,4 +1,4 @@
-"""PrimFuncs fused by rTasks: planned by ``roller_tvm.rammer``, their CUDA taken from TVM's code generator."""
+"""PrimFuncs fused by rTasks: planned by ``roller_tvm.rammer``, with CUDA from TVM's code generator."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Call:
     Parameters
     ----------
     name : str
-        Unique in the graph.
+        Name, unique in the graph.
     func : tvm.tirx.PrimFunc
-        Not scheduled yet.
+        A function that is not scheduled yet.
     tensors : tuple of str
         The graph's tensor for each parameter; the last ones are written.
     outputs : int
@@ -52,7 +52,7 @@ class FusedCalls:
     ----------
     plan : FusionPlan
     kernels : tuple of (Part, FusedKernel or tuple of OperatorCode)
-        In an order in which they may run; a part that stays unfused has its operators' own kernels.
+        Kernels in an order in which they may run; an unfused part has its operators' own kernels.
     refused : tuple of str
         Why parts that were to be fused are not.
     """
@@ -76,7 +76,7 @@ class RFunction:
     func : tvm.tirx.PrimFunc
     reading : TirReading
     kernels : tuple of RKernel
-        Of its plans.
+        rKernels of its plans.
     """
 
     func: Any
@@ -85,13 +85,13 @@ class RFunction:
 
 
 class RFunctions:
-    """PrimFuncs as rOperators of a device; equal ones are read and planned once, whatever they are called.
+    """PrimFuncs as rOperators of a device; equal ones are read and planned once, whatever their names.
 
     Parameters
     ----------
     device : DeviceSpec
     top : int
-        Plans a function, which are its rKernels.
+        Plans per function; they are its rKernels.
     tf32 : bool
         See `plan.features.Features`.
 
@@ -110,12 +110,12 @@ class RFunctions:
         self._by_id: dict[int, tuple[Any, RFunction | RollerError]] = {}
 
     def of(self, func: Any, name: str = "") -> RFunction:
-        """A function's rKernels.
+        """Return a function with its rKernels.
 
         Raises
         ------
         UnsupportedOperator
-            Roller cannot plan it, by its name.
+            If Roller cannot plan the function; names it.
         """
         if id(func) not in self._by_id:
             bare = func.without_attr("global_symbol") if func.attrs and "global_symbol" in func.attrs else func
@@ -133,7 +133,7 @@ class RFunctions:
         return known
 
     def give_up(self, func: Any, kernel: RKernel) -> None:
-        """Go without an rKernel that has no code; without its last one a function cannot be planned."""
+        """Drop an rKernel that has no code; a function without rKernels cannot be planned."""
         found = self.of(func)
         found.kernels = tuple(k for k in found.kernels if k is not kernel)
 
@@ -149,14 +149,14 @@ class RFunctions:
 
 
 def call_graph(calls: Sequence[Call], functions: RFunctions) -> DataFlowGraph:
-    """Calls of PrimFuncs as rOperators, and who reads from whom.
+    """Return calls of PrimFuncs as a graph of rOperators.
 
     Raises
     ------
     UnsupportedOperator
-        A function that Roller cannot plan, by its name: leave it out of the graph.
+        If Roller cannot plan a function; names it: leave it out of the graph.
     UsageError
-        Two calls write one tensor.
+        If two calls write one tensor.
 
     Examples
     --------
@@ -169,7 +169,7 @@ def call_graph(calls: Sequence[Call], functions: RFunctions) -> DataFlowGraph:
         named = found.reading.arguments
         arguments = named if len(named) == len(call.tensors) else ("",) * len(call.tensors)
         if arguments is not named and len(found.reading.expression.stages) > 1:
-            raise UnsupportedOperator("one of its blocks has several results, and it has others", call.name,
+            raise UnsupportedOperator("one of its blocks has several results, and it has further blocks", call.name,
                                       "leave it a kernel of its own")  # fmt: skip
         every = list(zip(arguments, call.tensors, strict=True))
         split = len(every) - call.outputs
@@ -192,21 +192,21 @@ def fuse_calls(
     Parameters
     ----------
     calls : sequence of Call
-        In an order in which they may run.
+        Calls in an order in which they may run.
     device : DeviceSpec
     target : tvm.target.Target or str
-        For cuda, or the architecture alone.
+        Target for cuda, or just the architecture.
     kept : collection of str
         Tensors that are read outside of the graph; those that no call reads are kept anyway.
     policy, launch
         See ``rammer.plan_graph``.
     top : int
-        Plans a function, of which the fastest and the most efficient are rKernels.
+        Plans per function; the fastest and the most efficient of them are rKernels.
 
     Raises
     ------
     UnsupportedOperator
-        A function that Roller cannot plan, by its name: leave it out of the graph.
+        If Roller cannot plan a function; names it: leave it out of the graph.
     """
     functions = RFunctions(device, top)
     plan = plan_graph(call_graph(calls, functions), device, policy, launch)
@@ -226,13 +226,13 @@ def fuse_calls(
 
 
 class KernelMaker:
-    """Kernels of calls, by themselves and fused; the code of equal functions is generated once.
+    """Kernels of calls, on their own and fused; the code of equal functions is generated once.
 
     Parameters
     ----------
     functions : RFunctions
     target : tvm.target.Target, dict or str
-        For cuda, or the architecture alone; or ``emulated.OPENCL``.
+        Target for cuda, or just the architecture; or ``emulated.OPENCL``.
     """
 
     def __init__(self, functions: RFunctions, target: Any) -> None:
@@ -241,12 +241,12 @@ class KernelMaker:
         self._made: dict[tuple[int, int], tuple[RKernel, tuple[str, HostCode] | CannotFuse]] = {}
 
     def code(self, call: Call, kernel: RKernel) -> OperatorCode:
-        """A call's kernels by one rKernel.
+        """Return a call's kernels for one rKernel.
 
         Raises
         ------
         CannotFuse
-            The plan's steps do not apply to the function, or TVM makes no kernels of it, by the call's name.
+            If the plan's steps do not apply to the function, or TVM makes no kernels of it; names the call.
         """
         found = self.functions.of(call.func, call.name)
         key = id(found), id(kernel)
@@ -280,16 +280,16 @@ class KernelMaker:
                               remedy="leave the operator a kernel of its own")
 
     def fused(self, name: str, part: Part, calls: Sequence[Call], kept: Collection[str] = ()) -> FusedKernel:
-        """The one kernel of a plan's part.
+        """Return the one kernel of a plan's part.
 
         Parameters
         ----------
         name : str
-            Of the kernel.
+            Name of the kernel.
         part : Part
-            With a program.
+            A part with a program.
         calls : sequence of Call
-            Of the whole graph: what others read of the part's tensors is kept.
+            Calls of the whole graph: tensors of the part that others read are kept.
         kept : collection of str
             Tensors that are read outside of the graph.
 

@@ -13,10 +13,10 @@ from .tensor import TensorSteps
 class Runs(TensorSteps):
     """The part of ``TirApplier`` that vectorises copies."""
 
-    #: The extents of what a copy holds, and factors that its strides are rounded to.
+    #: Extents of a copy's box, and factors to which its strides are rounded.
     _boxes: dict[str, list[int]]
     _aligned: dict[tuple[str, int], int]
-    #: Elements that a stage moves at a time; strides that steps still to come round.
+    #: Elements that a stage moves at a time; strides that later steps will round.
     _widths: dict[str, int]
     _aligning: set[tuple[str, int]]
 
@@ -28,9 +28,9 @@ class Runs(TensorSteps):
         return self._loops(self.blocks[stage], len(self.loops[stage]))[at]
 
     def _run(self, stage: str, at: int) -> int:
-        """The loop of a copy to vectorise: a part of it where TVM would not see that its elements are neighbours.
+        """Return the loop of a copy to vectorise: a part of it if TVM would not see that its elements are neighbours.
 
-        They are neighbours in a row of the tensor at least; rows after one another can be, and may or may not be seen.
+        Elements of a row are neighbours in any case. Rows after one another may be, but TVM may not see it.
         """
         loop = self._loop(stage, at)
         width, row = int(self.schedule.get(loop).extent), self._boxes[stage][-1]
@@ -43,9 +43,9 @@ class Runs(TensorSteps):
         return at + 1
 
     def _seen_as_run(self, stage: str, at: int) -> bool:
-        """Whether the addresses of a copy become plain ones along a loop, in the two steps in which TVM simplifies."""
+        """Return whether the addresses of a copy become linear along a loop, in TVM's two steps of simplification."""
         block = self.blocks[stage]
-        # Where the copied box begins is said by the loops around its own, which start at 0.
+        # The loops around its own determine where the copied box begins; its own start at 0.
         analyzer, start = analyzer_of_tvm(), analyzer_of_tvm()
         loops = [self.schedule.get(sref) for sref in self.schedule.get_loops(block)]
         outer = len(loops) - len(self.loops[stage])
@@ -68,9 +68,9 @@ class Runs(TensorSteps):
         )
 
     def _rows_in_one(self, stage: str, loop: Any) -> int:
-        """How many of a copy's last dimensions to fuse with the one before, so that vectors go past short rows.
+        """Return how many of a copy's last dimensions to fuse with the one before, so that vectors cross short rows.
 
-        These dimensions are copied whole: they are one run in memory, which TVM does not see through their indices.
+        These dimensions are copied whole: they are one run in memory, but TVM does not see that in their indices.
         """
         width, aligned = self._widths.get(stage, 1), [d for s, d in self._aligning if s == stage]
         block, rank = self.blocks[stage], len(self.loops[stage])
@@ -106,7 +106,7 @@ class Runs(TensorSteps):
 
 
 def realize_of(schedule: Any, sref: Any) -> Any:
-    """The realization of a block: what its axes are bound to."""
+    """Return the realization of a block, which binds its axes to values."""
     wanted = sref.stmt
     node = sref.parent.stmt.body
     stack = [node]
@@ -124,7 +124,7 @@ def realize_of(schedule: Any, sref: Any) -> Any:
 
 
 def flat(indices: Sequence[Any], extents: Sequence[int], factors: Sequence[int]) -> Any:
-    """The address of an element in rows whose strides are rounded up to multiples of factors."""
+    """Return the address of an element in rows whose strides are rounded up to multiples of factors."""
     address, stride = indices[-1], 1
     for dim in range(len(extents) - 2, -1, -1):
         stride *= extents[dim + 1]

@@ -1,7 +1,7 @@
 """Scheduled functions of a CPU as one: operators that do not depend on each other share one parallel region.
 
-Planned by ``roller_tvm.rammer.regions``. The merged function has a ``parallel`` loop a phase, whose iterations are
-the worker threads' lists: of each operator's own parallel loop a thread runs so many iterations as the plan gives it.
+Planned by ``roller_tvm.rammer.regions``. The merged function has a ``parallel`` loop per phase, whose iterations are
+the worker threads' lists: a thread runs as many iterations of each operator's parallel loop as the plan gives it.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class ScheduledCall:
     Parameters
     ----------
     name : str
-        Unique in the graph.
+        Name, unique in the graph.
     func : tvm.tirx.PrimFunc
-        Scheduled for a CPU.
+        A function scheduled for a CPU.
     tensors : tuple of str
         The graph's tensor for each parameter; the last ones are written.
     seconds : float
-        Predicted, the parallel regions that it opens included.
+        Predicted time, with the parallel regions that it opens.
     outputs : int
     """
 
@@ -59,11 +59,11 @@ class MergedCall:
     Parameters
     ----------
     func : tvm.tirx.PrimFunc
-        Marked as scheduled.
+        A function marked as scheduled.
     tensors : tuple of str
-        For each of its parameters the graph's tensor: inputs (one that several read once for each), then results.
+        The graph's tensor for each parameter: inputs (repeated if several calls read one), then results.
     outputs : int
-        How many of the last ones it writes.
+        Number of tensors that it writes: the last ones.
     """
 
     func: Any
@@ -79,9 +79,9 @@ class MergedCalls:
     ----------
     plan : FusionPlan
     steps : tuple of (Part, MergedCall or None)
-        In an order in which they may run; None where the part's calls stay as they are.
+        Parts in an order in which they may run; None if the part's calls stay as they are.
     refused : tuple of str
-        Why functions were not looked at.
+        Why functions were not considered.
     """
 
     plan: FusionPlan
@@ -91,7 +91,7 @@ class MergedCalls:
 
 @dataclass(frozen=True)
 class _Loops:
-    """A function's statements: what it allocates, and nests one after the other (a parallel one by its `For`)."""
+    """A function's statements: its allocations, and nests one after the other (a parallel one by its `For`)."""
 
     allocated: tuple[Any, ...]
     nests: tuple[Any, ...]
@@ -103,9 +103,9 @@ def merge_calls(calls: Sequence[ScheduledCall], device: DeviceSpec, kept: Collec
     Parameters
     ----------
     calls : sequence of ScheduledCall
-        In an order in which they may run.
+        Calls in an order in which they may run.
     device : DeviceSpec
-        Of the CPU.
+        The CPU.
     kept : collection of str
         Tensors that are read outside of the graph although a call of it reads them too.
 
@@ -163,7 +163,7 @@ def _bytes(buffer: Any) -> int:
 
 
 def _loops(func: Any, name: str) -> _Loops:
-    """A scheduled function without its blocks, as nests.
+    """Return a scheduled function without its blocks, as nests.
 
     Raises
     ------
@@ -173,7 +173,7 @@ def _loops(func: Any, name: str) -> _Loops:
 
 
 def _plain(func: Any) -> Any:
-    """The function without blocks."""
+    """Return the function without blocks."""
     import tvm
     from tvm.s_tir import transform
 
@@ -204,20 +204,20 @@ def _nests(plain: Any, name: str) -> _Loops:
 
 
 def side_by_side(calls: Sequence[ScheduledCall], program: TaskProgram, name: str) -> MergedCall:
-    """Calls that do not depend on each other as one function.
+    """Return calls that do not depend on each other as one function.
 
     Parameters
     ----------
     calls : sequence of ScheduledCall
     program : TaskProgram
-        Which threads run which chunks, an rTask being an iteration of a function's parallel loop.
+        The chunks of each thread; an rTask is an iteration of a function's parallel loop.
     name : str
-        Of the function.
+        Name of the function.
 
     Raises
     ------
     UnsupportedOperator
-        A function whose parallel loops are not its outermost, by its name.
+        If the parallel loops of a function are not its outermost; names it.
     """
     from tvm import tirx
     from tvm.s_tir import renew_defs
@@ -260,7 +260,7 @@ def side_by_side(calls: Sequence[ScheduledCall], program: TaskProgram, name: str
 
 
 def _list_of(nest: Any, counts: Sequence[int], thread: Any, tirx: Any) -> Any:
-    """What a thread runs of a nest: its own range of the parallel loop, or all of a serial one, or nothing."""
+    """Return a thread's part of a nest: its range of the parallel loop, all of a serial one, or nothing."""
     if not is_parallel(nest):
         return tirx.IfThenElse(thread == counts.index(1), nest, None)
     first = [0, *accumulate(counts)]

@@ -1,4 +1,4 @@
-"""Schedule steps that TensorIR alone can carry out: matrix products in fragments, pipelines of copies."""
+"""Schedule steps that only TensorIR can carry out: matrix products in fragments, pipelines of copies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..lower.tensor_steps import Fragment, Matrices, Pipeline, StoreAt, StoreVec
 from .intrinsics import register
 from .nodes import buffer_of, key, variables
 
-#: A fragment of 16 x 16 elements of two bytes or more, as mma and ldmatrix spread it over a warp: eight each lane.
+#: Lanes of a warp: mma and ldmatrix spread a fragment of 16 x 16 elements of two bytes or more, eight to each lane.
 LANES = 32
 
 
@@ -49,7 +49,7 @@ class TensorSteps(StepApplier):
         raise NotImplementedError
 
     def _key_of(self, name: str) -> int:
-        """The buffer that a stage or an input is."""
+        """Return the key of the buffer of a stage or an input."""
         raise NotImplementedError
 
     def _matrices(self, step: Matrices) -> None:
@@ -97,7 +97,7 @@ class TensorSteps(StepApplier):
         self._start(step.stage, ["b", "m", "n"], [])
 
     def _read_at(self, block: Any, name: str) -> int:
-        """Which of a block's reads a tensor is."""
+        """Return the position of a tensor among a block's reads."""
         statement = self.schedule.get(block)
         wanted = self._key_of(name)
         at = next((n for n, region in enumerate(statement.reads) if key(buffer_of(region)) == wanted), None)
@@ -106,7 +106,7 @@ class TensorSteps(StepApplier):
         return at
 
     def _axes_of(self, block: Any, buffer: Any) -> list[int]:
-        """Positions of the block's axes that index a buffer, one a dimension; some of one iteration may be left out."""
+        """Return the position of the block's axis in each dimension of a buffer; axes of extent 1 may not occur."""
         statement = self.schedule.get(block)
         regions = [*statement.reads, *statement.writes]
         region = next(r for r in regions if key(buffer_of(r)) == key(buffer))
@@ -172,7 +172,7 @@ class TensorSteps(StepApplier):
 def _fused(
     used: Sequence[int], kind: dict[str, int], extents: Sequence[int], loops: Sequence[str], order: Sequence[int]
 ) -> Any:
-    """A map from the axes `used` to one index for each kind in `order`, neighbouring axes fused."""
+    """Return a map from the axes `used` to one index for each kind in `order`, neighbouring axes fused."""
     import tvm
 
     def fuse(*values: Any) -> list[Any]:
@@ -189,9 +189,9 @@ def _fused(
 
 
 def spread_over_warp(rows: int, columns: int) -> Any:
-    """Where mma and ldmatrix keep the elements of a matrix: (.., tile, tile, lane, element of the lane).
+    """Return the layout in which mma and ldmatrix keep a matrix: (.., tile, tile, lane, element of the lane).
 
-    Eight rows a time are dealt out to four lanes each, and each lane has words of four bytes of a row.
+    Eight rows at a time are dealt out to four lanes each; each lane has four-byte words of a row.
     """
 
     def place(*index: Any) -> tuple[Any, ...]:

@@ -1,8 +1,8 @@
 """Tensor intrinsics for float32 read as tf32, which TVM 0.27 lacks: 16 x 16 x 8 tiles, by two mma.m16n8k8.
 
-mma reads the upper 19 bits of an operand; cutting off the others would make every product too small, so operands are
-rounded as they come into registers. ldmatrix moves words of four bytes where the rows of a tile lie along the sum; it
-cannot turn tiles of them, so others are read word by word.
+mma reads the upper 19 bits of an operand. Cutting off the others would make every product too small, so operands are
+rounded as they come into registers. ldmatrix moves words of four bytes if the rows of a tile lie along the sum. It
+cannot turn tiles of them, so other tiles are read word by word.
 
 A trace with them replays in processes that have them registered (``intrinsics.register``).
 """
@@ -17,7 +17,7 @@ from tvm.script import tirx as T
 
 from .mma import LANES, SIZE, product
 
-#: Depth of a tile along the sum, and what a lane holds of an operand.
+#: Depth of a tile along the sum, and elements of an operand that a lane holds.
 DEPTH, OWN = 8, 4
 DTYPE = "float32"
 _ROUND = """
@@ -30,28 +30,28 @@ __device__ __forceinline__ float roller_round_tf32(float x) {
 
 
 def rounded(x: Any) -> Any:
-    """A float32 rounded to the nearest tf32."""
+    """Return a float32 rounded to the nearest tf32."""
     return cuda_func_call("roller_round_tf32", x, source_code=_ROUND, return_type=DTYPE)
 
 
 def along(i: Any, j: Any) -> tuple[Any, Any]:
-    """(lane, element of the lane) in a tile of 16 rows along the sum, as ``Fragment`` lays it out."""
+    """Return (lane, element of the lane) in a tile of 16 rows along the sum, as ``Fragment`` lays it out."""
     return i % 8 * 4 + j % 4, j // 4 * 2 + i // 8
 
 
 def across(i: Any, j: Any) -> tuple[Any, Any]:
-    """The same in a tile whose 8 rows are terms of the sum."""
+    """Return the same for a tile whose 8 rows are terms of the sum."""
     return i * 4 + j % 8 // 2, j // 8 * 2 + j % 2
 
 
 def load(side: str, turned: bool) -> tuple[Any, Any]:
-    """A tile from dynamic shared memory into registers.
+    """Return (description, implementation) of loading a tile from dynamic shared memory into registers.
 
     Parameters
     ----------
     side : {'a', 'b'}
     turned : bool
-        Of the left operand, rows are terms of the sum; of the right one, rows along n.
+        True if the tile's rows are terms of the sum ('a') or run along n ('b').
     """
     terms = (side == "a") == turned
     shape, place = ((DEPTH, SIZE), across) if terms else ((SIZE, DEPTH), along)
@@ -128,7 +128,7 @@ def load(side: str, turned: bool) -> tuple[Any, Any]:
 
 
 def multiply(left_turned: bool, right_turned: bool) -> tuple[Any, Any]:
-    """Sums in float32 of the products of two tiles."""
+    """Return (description, implementation) of float32 sums of the products of two tiles."""
 
     def left(i: Any, k: Any) -> tuple[Any, Any]:
         return across(k, i) if left_turned else along(i, k)
@@ -139,7 +139,7 @@ def multiply(left_turned: bool, right_turned: bool) -> tuple[Any, Any]:
     return product("m16n8k8", "tf32", DTYPE, DEPTH, left, right)
 
 
-#: Name -> what makes (description, implementation).
+#: Name -> (function that makes (description, implementation), its arguments).
 INTRINSICS: dict[str, tuple[Callable[..., tuple[Any, Any]], tuple[Any, ...]]] = {
     **{
         f"mma_ldmatrix_tf32_{side}{'_trans' if turned else ''}_dyn": (load, (side, turned))

@@ -113,7 +113,7 @@ def test_stages_refuse_inconsistency():
 
 def test_expressions_refuse_inconsistency():
     stage = Stage("s", (Axis("i", 3),), (Access("t", (Index.axis("i"),)),))
-    with pytest.raises(ValueError, match="which no input or earlier stage is"):
+    with pytest.raises(ValueError, match="which is no input and no earlier stage"):
         TensorExpression("e", (), (stage,), "s")
     with pytest.raises(ValueError, match="has 1 indices, the tensor 2"):
         TensorExpression("e", (Tensor("t", (3, 3)),), (stage,), "s")

@@ -45,7 +45,7 @@ def test_json_keeps_every_step_of_tensor_ir():
 def test_who_has_no_word_for_a_step_says_so():
     plan = product()
     stages = {s.name: (source_loops(s.spatial), source_loops(s.reduce)) for s in plan.expression.stages}
-    with pytest.raises(MeasureError, match="'matrices.*cannot be said by a schedule") as caught:
+    with pytest.raises(MeasureError, match="'matrices.*cannot be expressed in a schedule") as caught:
         StepApplier(stages).run(lower(plan))
     assert "without features" in caught.value.remedy
 

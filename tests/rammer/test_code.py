@@ -143,13 +143,13 @@ def test_what_cannot_be_fused_is_named() -> None:
     again = replace(code, source=code.source.replace("  out[", "  out[threadIdx.x] += 1.0f;\n  out["))
     (part,) = plan_graph(DataFlowGraph((made, other)), DEVICE).parts
     assert part.program is not None
-    with pytest.raises(CannotFuse, match=r"kernel 'a_kernel': its 48 threads.*do twice: out\[threadIdx.x\] \+= 1.0f"):
+    with pytest.raises(CannotFuse, match=r"kernel 'a_kernel': its 48 threads.*done twice: out\[threadIdx.x\] \+= 1.0f"):
         fuse("plan0", part.program, {"a": again, "b": more}, DEVICE)
     made, code = operator("a", ["x"], 64)
     wrong = replace(code, source=code.source.replace("__syncthreads()", "__syncthreads_or(0)"))
     (part,) = plan_graph(DataFlowGraph((made, other)), DEVICE).parts
     assert part.program is not None
-    with pytest.raises(CannotFuse, match="__syncthreads_or in a block of 64 threads, where others have 128"):
+    with pytest.raises(CannotFuse, match="__syncthreads_or in a block of 64 threads, while other operators have 128"):
         fuse("plan0", part.program, {"a": wrong, "b": more}, DEVICE)
 
 

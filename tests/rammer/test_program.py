@@ -59,10 +59,10 @@ def test_a_missing_barrier() -> None:
 def test_a_lost_task() -> None:
     good = program()
     lost = replace(good, prog=(good.prog[0][:1], *good.prog[1:]))
-    with pytest.raises(BadProgram, match="3 rTasks stand in the program, 4 have to run"):
+    with pytest.raises(BadProgram, match="the program has 3 rTasks, 4 have to run"):
         lost.check()
     twice = replace(good, prog=(*good.prog[:2], (RTask("a", 0, 0),), *good.prog[3:]))
-    with pytest.raises(BadProgram, match="5 rTasks stand in the program, 4"):
+    with pytest.raises(BadProgram, match="the program has 5 rTasks, 4"):
         twice.check()
 
 
@@ -74,7 +74,7 @@ def test_a_deadlock() -> None:
     )
     stuck = replace(good, prog=(*circle, *good.prog[2:]))
     for run in (TaskProgram.check, simulate):
-        with pytest.raises(BadProgram, match=r"vEU 0, order 0: wait\(1:1\) waits for ever"):
+        with pytest.raises(BadProgram, match=r"vEU 0, order 0: wait\(1:1\) waits forever"):
             run(stuck)
 
 

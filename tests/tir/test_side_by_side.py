@@ -106,4 +106,4 @@ def test_a_loop_that_is_parallel_inside_is_refused_by_name():
     odd = replace(one, func=schedule.mod["main"])
     merged = merge_calls([odd, replace(odd, name="other", tensors=("x", "z"))], FOUR)
     assert [m for _, m in merged.steps] == [None, None]
-    assert merged.refused[0].startswith("odd: a parallel loop of it is not the outermost")
+    assert merged.refused[0].startswith("odd: one of its parallel loops is not the outermost")
