@@ -102,6 +102,9 @@ def build(args: argparse.Namespace) -> Built:
         raise UsageError("the Relay line has no tensor cores", "--tf32", remedy)
     output, records = check_output(args.output or OUTPUT), args.tuning_records
     target = _target(args)
+    if args.device and args.schedules == "tvm" and not args.fuse_rtasks:
+        remedy = "leave it out, or leave --schedules tvm out"
+        raise UsageError("TVM's own schedules are not planned for a device", "--device", remedy)
     device = _device(args, target) if args.device else device_for_target(target)
     if records is not None:
         remedy = f"roller-tvm tune {args.FILE} --output {records}"
