@@ -144,9 +144,7 @@ class Online:
         return self._rows[point]
 
     def _annealed(self, model: Model) -> list[Point]:
-        """Return the configurations that the chains visited, the best score first; chains start at the best measured
-        ones.
-        """
+        """Return the configurations that the chains visited, best score first; chains start at the best measured."""
         a, random = self.annealing, self._random
         worked = sorted((t for t in self.tried if math.isfinite(t.seconds)), key=lambda t: t.seconds)
         chains = [t.point for t in worked[: a.chains // 2]]

@@ -33,8 +33,8 @@ EVERY = 10_000
 class Point:
     """One configuration of a nest.
 
-    `form` is a position in ``RTileSpace.forms``. In a `TiledForm`, the other numbers are positions in its lists of register
-    tiles, chunks, orders and packings; in a `ListedForm`, `tile` is the position in its list.
+    `form` is a position in ``RTileSpace.forms``. In a `TiledForm`, the other numbers are positions in its lists of
+    register tiles, chunks, orders and packings; in a `ListedForm`, `tile` is the position in its list.
     """
 
     form: int

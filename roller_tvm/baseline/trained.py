@@ -137,9 +137,7 @@ def train_measured(measured: Sequence[Measured], objective: str = "rank", leave_
 
 
 def _normalized(title: str) -> object:
-    """Return a key for an operator's title: equal whatever the order of words, with aliases resolved and defaults
-    filled in.
-    """
+    """Return a key of an operator's title, the same for any order of words, aliases and left-out defaults."""
     name, _, params = title.partition(" ")
     try:
         return lookup(name).name, tuple(sorted((k, str(v)) for k, v in normalize(name, parse_params(params)).items()))

@@ -1,6 +1,4 @@
-"""A learned cost model (XGBoost on ``features``), like the one of Ansor's search, to compare the analytic model
-with.
-"""
+"""A learned cost model (XGBoost on ``features``) as in Ansor's search, to compare the analytic model with."""
 
 from __future__ import annotations
 
@@ -58,9 +56,7 @@ class LearnedModel:
 
 
 def left_out(groups: Sequence[str], rows: np.ndarray, slowdowns: np.ndarray) -> np.ndarray:
-    """Predict every row's slowdown by a model trained on all groups but the row's own; NaN if there is only one
-    group.
-    """
+    """Predict every row's slowdown by a model trained on the other groups; NaN if there is no other group."""
     names = np.asarray(groups)
     result = np.full(len(rows), np.nan)
     for name in dict.fromkeys(groups):

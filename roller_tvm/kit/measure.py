@@ -98,7 +98,7 @@ class Bench:
         Returns
         -------
         dict
-            'error': largest difference, or None if elements are not numbers. 'scale': the reference's largest magnitude.
+            'error': largest difference; None if elements are not numbers. 'scale': the reference's largest magnitude.
             'differing': number of elements that differ at all. 'allowed': permitted difference. 'why': the reason, only
             if the result is wrong.
         """

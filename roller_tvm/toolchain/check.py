@@ -111,9 +111,7 @@ def check_plan(
 
 
 def _launch_order(name: str) -> tuple[int, ...]:
-    """Return the number at the end of a kernel's name, by which TVM numbers a function's kernels in order of
-    execution.
-    """
+    """Return the number at the end of a kernel's name: TVM numbers a function's kernels in order of execution."""
     return tuple(int(n) for n in re.findall(r"_(\d+)$", name)) or (0,)
 
 

@@ -66,7 +66,7 @@ def test_what_works_is_timed_in_turns(done):
     [
         ("fails", "failed", "no kernel at all"),
         ("crashes", "crash", "SIGABRT"),
-        ("babbles", "failed", "makes no sense"),
+        ("babbles", "failed", "its result is not valid"),
         ("wrong", "wrong answer", "magnitude"),
         ("unrunnable", "failed", "cannot be timed"),
         ("odd", "unsupported", "nobody has"),
