@@ -38,9 +38,7 @@ class History:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str], task: Any) -> History:
-        """Return the history of a task, empty if the file is absent. Lines that are not records are skipped with a
-        warning.
-        """
+        """Return the history of a task, empty if the file is absent; other lines are skipped with a warning."""
         history = cls()
         key, target = str(task.workload_key), str(task.target)
         for record in read_records(path, strict=False):

@@ -74,9 +74,7 @@ class Params:
 
     @classmethod
     def of(cls, params: Mapping[str, Any] | Params | None) -> Params:
-        """Return Params made from a dictionary; parameters of Ansor's ``SketchPolicy`` are ignored, unknown ones
-        refused.
-        """
+        """Return Params made from a dictionary; ``SketchPolicy``'s parameters are ignored, unknown ones refused."""
         if isinstance(params, Params):
             return params
         known = {f.name for f in fields(cls)}
@@ -190,9 +188,7 @@ class RollerPolicy(_ansor.EmptyPolicy):  # type: ignore[misc]
     # Called by TVM's SearchTask.tune (see hooks.py) and TaskScheduler.
 
     def search(self, tuning_options: Any) -> Any:
-        """Tune the task as the options say; return the best State, or None if no State works or Roller cannot plan the
-        task.
-        """
+        """Tune the task; return the best State, or None if no State works or Roller cannot plan the task."""
         if self._gives_up():
             return self._ansors_search(tuning_options)
         means = Means.of_options(tuning_options)
@@ -305,9 +301,7 @@ class RollerPolicy(_ansor.EmptyPolicy):  # type: ignore[misc]
     # Without measuring.
 
     def plan_only(self, means: Means) -> Any:
-        """Give the best plan that works to the callbacks, with its predicted time; return its State, or None if no plan
-        works.
-        """
+        """Give the callbacks the best plan that works, with its predicted time; return its State, or None."""
         if self.history.best_line:
             return self.history.state(self.task)
         planned_only([self], means)

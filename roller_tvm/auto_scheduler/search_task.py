@@ -73,8 +73,6 @@ class SearchTask(_ansor.SearchTask):  # type: ignore[misc]
         """Return the best recorded schedule and its arguments; without a record, warn and return an untuned schedule.
 
         Lines of the file that are not records (half a line, say) are skipped.
-
-        Of a file with a line that is no record (half of one, say) the others are read.
         """
         state, lacking = self._best_of(log_file, include_compatible)
         if state is None:

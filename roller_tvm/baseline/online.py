@@ -183,8 +183,6 @@ def train(seconds: Sequence[float], rows: np.ndarray, objective: str = "rank") -
     A label is the best time over the plan's time, 0 for a plan that did not work, as in AutoTVM (throughput over the
     best).
 
-    Labels are the best time over each one's, 0 for what did not work, as AutoTVM has them (throughput over the best).
-
     Raises
     ------
     UsageError

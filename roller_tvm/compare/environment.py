@@ -112,8 +112,6 @@ def commit(package: Path = Path(__file__).parent.parent) -> str:
 
     Commits of other files, results among them, do not change the answer.
 
-    Commits of other files, results among them, leave it as it is.
-
     Parameters
     ----------
     package : Path

@@ -164,8 +164,6 @@ class Report:
         """Return the cases on which the base loses most, worst first, each with the fastest rival.
 
         A search over Roller's space that ended at the base's plan is no loss, whatever times it measured.
-
-        A search over Roller's space that ended at the base's plan is no loss, whatever the clock said.
         """
         lost = [[(row, c) for c in row.cells if c.ratio < 1 and self.rivals(row, c)] for row in self.rows]
         firsts = [min(found, key=lambda pair: pair[1].ratio) for found in lost if found]
@@ -201,15 +199,13 @@ class Report:
         """Return the reasons that tuners have no kernel for some cases, and remarks on kernels.
 
         Tuners with the same remark share a line.
-
-        Tuners of which the same is to be said share a line.
         """
         of: dict[tuple[str, str], dict[str, set[str]]] = {}
         for row in self.rows:
             for cell in row.cells:
                 if cell.status == "ok" and not cell.reason:
                     continue
-                # What is to know about a kernel was put together; what went wrong stays in its own words.
+                # Remarks on a kernel were joined; an error's text stays whole.
                 for reason in cell.reason.split("; ") if cell.status == "ok" else [cell.reason]:
                     said = of.setdefault((cell.status, reason), {})
                     said.setdefault(cell.tuner.label, set()).add(row.case.id)
@@ -284,8 +280,6 @@ def make_report(results: Results, cases: Sequence[Case], tuners: Sequence[Tuner]
     """Return the report of the results of these cases and tuners.
 
     The base is the Roller with the most trials, else the first tuner.
-
-    The base is the Roller that measures most, else the first tuner.
     """
     ours = [t for t in tuners if t.name == "roller"]
     base = max(ours, key=lambda t: t.trials) if ours else tuners[0]

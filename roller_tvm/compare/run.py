@@ -169,15 +169,13 @@ class Comparison:
         """Cancel the results of these tuners (names or labels, separated by commas) on these cases, to do them again.
 
         ``times`` cancels only times, and not those of a case of another machine: it would have to be tuned here first.
-
-        ``times`` leaves a case of another machine its times: it would have to be tuned here first.
         """
         words = {w.strip() for w in tuners.split(",") if w.strip()}
         times, words = TIMES in words, words - {TIMES}
         known = {label for _, label in self.results.tuned} | {t.label for t in self.request.tuners}
         if unknown := words - known - {label.split(":")[0] for label in known}:
             raise BadInput(f"has no results of {', '.join(sorted(unknown))}", str(self.request.folder),
-                           f"of {', '.join(sorted(known))}")  # fmt: skip
+                           f"choose from {', '.join(sorted(known))}")  # fmt: skip
         for digest in dict.fromkeys(c.digest for c in cases):
             done = self.results.tuned_of(digest)
             labels = tuple(t.tuner for t in done if words & {t.tuner, t.tuner.split(":")[0]})
@@ -211,8 +209,6 @@ class Comparison:
         """Let cases that crashed, failed or timed out on this machine be tuned again; tuners resume from their records.
 
         Kernels that could not be built are tried once more.
-
-        Kernels that could not be built again are asked for once more.
         """
         for key, tuned in list(self.results.tuned.items()):
             if tuned.reason.startswith(NOT_AGAIN):

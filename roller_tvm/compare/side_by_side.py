@@ -18,8 +18,6 @@ def side_by_side(reports: Mapping[str, Report]) -> str:
 
     Losses are bold, except those of searches over Roller's space that ended at its own plan.
 
-    Losses are bold, but for searches over Roller's space that ended at its own plan.
-
     Parameters
     ----------
     reports : mapping

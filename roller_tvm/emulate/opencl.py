@@ -74,10 +74,6 @@ class OpenClFunction:
 
         TVM's code generator for OpenCL omits the qualifier ``__local``, which makes a block share it.
 
-        TVM's code generator for OpenCL omits the qualifier ``__local``, which makes a block share it.
-
-        TVM's code generator for OpenCL leaves out that a block shares it.
-
         Examples
         --------
         >>> from roller_tvm.emulate import Launch

@@ -301,9 +301,7 @@ class _Nothing:
 
 
 def copy_runner(kit: Path, script: Path) -> None:
-    """Copy the package's modules and the script that run the kit into its folder; the other machine needs nothing
-    else.
-    """
+    """Copy the script and the package's modules that run the kit into its folder; nothing else is needed."""
     shutil.rmtree(kit / PACKAGE.name, ignore_errors=True)
     for path in _sources(_RUNS):
         target = kit / PACKAGE.name / path.relative_to(PACKAGE)

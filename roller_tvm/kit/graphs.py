@@ -105,9 +105,7 @@ class _Graph:
         return round(max(roots.values()) ** 2)
 
     def known(self) -> tuple[tuple[int, float], ...]:
-        """Return (index, value) of SPOTS elements of the result, computed by TVM's own kernels on this CPU for the
-        kit's inputs.
-        """
+        """Return (index, value) of SPOTS elements of the result, computed by TVM's own kernels on this CPU."""
         import tvm
 
         from roller_tvm.tir.nodes import parameters, structural_hash

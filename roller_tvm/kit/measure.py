@@ -286,7 +286,7 @@ def _measure_plan(
         _unwrite(bench, plan, where)
         found = judged()
         found["us"] = bench.sampled(run, budget_us)
-        # What a kernel keeps from one launch to the next (counters of blocks that wait) is as the last one left it.
+        # Memory kept from one launch to the next (counters of waiting blocks) is as the last launch left it.
         card.set(where[output.name], UNWRITTEN, output.nbytes)
         if found["verdict"] == "right" and (again := judged())["verdict"] != "right":
             found = {**again, "us": found["us"], "why": f"right at first, not when launched again: {again['why']}"}

@@ -1,6 +1,4 @@
-"""Reference answers of operators in two ways: a kernel of ``support.cu`` with its sizes, and a few elements in
-Python.
-"""
+"""Reference answers of operators, twice: a kernel of ``support.cu`` with its sizes, and a few elements in Python."""
 
 from __future__ import annotations
 
@@ -146,12 +144,9 @@ def reference_of(operator: str, params: Mapping[str, Any]) -> Reference:
 
 
 def spots(reference: Reference, seed: int = 7) -> list[int]:
-    """Return the indices of the elements to compute again in Python: first, last and some between; fewer if sums are
-    long.
+    """Return the indices of the elements to recompute in Python: first, last, some between; fewer for long sums.
 
     For a graph, the indices of its known elements.
-
-    Of a graph those that are known.
     """
     if reference.kernel == UNFUSED:
         return [index for index, _ in reference.known]

@@ -34,9 +34,7 @@ def family(operator: Row) -> str:
 
 
 def torch_us(operator: Row, mode: str = "") -> float | None:
-    """Return torch's median time in microseconds, by default in the operator's own type; None if it was not
-    measured.
-    """
+    """Return torch's median time in microseconds, by default in the operator's type; None if not measured."""
     found = operator["torch"].get(mode or operator["dtype"], {}).get("us")
     return found["median"] if found else None
 

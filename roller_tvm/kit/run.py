@@ -1,6 +1,4 @@
-"""Run the kit on a machine with a card: the order of the work, and the results kept if time or a kernel ends it
-early.
-"""
+"""Run the kit on a machine with a card, in phases; results are kept if time or a kernel ends it early."""
 
 from __future__ import annotations
 
@@ -212,9 +210,7 @@ class Run:
             self.results["profile"] = {"refused": "time was up"}
 
     def _floor(self, task: dict[str, str], until: float) -> None:
-        """Time an empty kernel; raise BadInput if the driver refuses it twice, because then it runs none of the
-        kit's kernels.
-        """
+        """Time an empty kernel; raise BadInput if the driver refuses it twice, as it then runs none of the kit's."""
         for attempt in range(2):
             try:
                 for result in self.desk.ask({**task, "do": "floor"}, until):
@@ -271,9 +267,7 @@ class Run:
         return begun
 
     def _skip_what_waits(self, operator: KitOperator, plans: dict[str, Any]) -> None:
-        """Skip fused plans on a card with fewer units than planned for: their blocks wait for one another, some for
-        ever.
-        """
+        """Skip fused plans on a card with fewer units than planned for: some blocks would wait for ever."""
         if operator.reference.kernel != UNFUSED:
             return
         units, planned = self.desk.facts["units"], load_device(operator.device).units

@@ -59,9 +59,7 @@ def call_of(torch: Any, case: Case, reference: Reference) -> Callable[[], Any]:
 
 
 def _numbers(torch: Any, shape: Any, dtype: Any) -> Any:
-    """Return random multiples of 1/128, like our kernels' inputs: fuller fractions draw more power and lower the
-    clock.
-    """
+    """Return random multiples of 1/128, like our kernels' inputs: fuller fractions would lower the clock."""
     return torch.empty(shape, dtype=dtype, device="cuda").uniform_(-1, 1).mul_(128).round_().div_(128)
 
 

@@ -29,7 +29,7 @@ OWN = {
 
 
 def image_arch(image: bytes) -> str:
-    """The architecture that a cubin's header names.
+    """Return the architecture that a cubin's header names.
 
     Raises
     ------

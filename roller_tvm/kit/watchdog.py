@@ -202,9 +202,7 @@ class Desk:
         return self._worker
 
     def ask(self, task: dict[str, Any], until: float, silence_s: float = 0.0) -> Iterator[dict[str, Any]]:
-        """Yield the results of a task as they come; raises as `Worker.ask`, after which the next task gets a new
-        worker.
-        """
+        """Yield the results of a task as they come; after an error of `Worker.ask` the next task gets a new worker."""
         try:
             yield from self.worker(until).ask(task, until, silence_s)
         except (WorkerLost, TimeIsUp):

@@ -1,4 +1,4 @@
-"""The progress table: one line a task, in the words that tuners' users know."""
+"""The progress table: one line per task, with the columns that users of tuners know."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def duration(seconds: float) -> str:
 
 
 def row(tuned: TunedTask) -> str:
-    """One task; a predicted latency has a '~' before it."""
+    """Return the line of one task; a predicted latency has a '~' before it."""
     name = tuned.task.name
     if len(name) > NAME_WIDTH:
         name = name[: NAME_WIDTH - 3] + "..."
@@ -82,7 +82,7 @@ def table(result: TuneResult) -> str:
 
 
 def summary(result: TuneResult) -> str:
-    """The table, what failed by kind, what stays with TVM's own schedules, where the time went."""
+    """Return the table, failures by kind, tasks left to TVM's own schedules, and the seconds of each phase."""
     lines = [table(result), ""]
     states = {s: sum(t.status == s for t in result.tasks) for s in ("measured", "planned", "resumed", "fallback")}
     counted = ", ".join(f"{n} {s}" for s, n in states.items() if n)
@@ -103,7 +103,7 @@ def summary(result: TuneResult) -> str:
 
 
 def to_json(result: TuneResult) -> dict[str, Any]:
-    """The result for machines."""
+    """Return the result as JSON values."""
 
     def number(value: float) -> float | None:
         return None if math.isnan(value) else value

@@ -68,8 +68,6 @@ def find_compilers() -> tuple[Compiler, ...]:
 
     NVRTC starts no process and reads no host headers, so it takes a third of nvcc's time for one kernel.
 
-    NVRTC starts no process and reads no host headers: a third of nvcc's time for one kernel.
-
     Examples
     --------
     >>> all(c.name in ("nvrtc", "nvcc") for c in find_compilers())

@@ -43,8 +43,6 @@ class Opened(OpenedTask):
         """Return the task as ``relax.build`` prepares it for a CPU (exp and tanh as arithmetic), else the task itself.
 
         The answers are compared with those of the original function.
-
-        Its answers are compared with those of the function as it was.
         """
         import tvm
         import tvm_ffi

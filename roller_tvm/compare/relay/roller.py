@@ -43,8 +43,6 @@ def _first(opened: Opened, candidates: Any, start: float) -> dict[str, Any]:
     """Build the first plan that is right, as a build without records does; the check is not counted.
 
     If no device runs the kernels, the first plan that builds.
-
-    Where no device runs kernels it is the first that builds.
     """
     from roller_tvm.relay.measure import packs_weights, record_line
 

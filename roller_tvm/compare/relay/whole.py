@@ -114,8 +114,6 @@ def _without_packing(
     """Build Ansor's model if ``relay.build`` cannot pack some weights (it takes no axis names with digits).
 
     Two ways are built, and the faster is kept: those operators without its records, or no weights packed at all.
-
-    Either those operators go without its records, or all weights stay as they are: the faster of both.
     """
     some = records.with_name(f"some.{records.name}")
     lines = records.read_text().splitlines()

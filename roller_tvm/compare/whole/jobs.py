@@ -66,7 +66,7 @@ def _written(model: Model, stem: str, told: str, layout: str | None, place: Path
     if not (file.exists() and json.loads(file.read_text()).get("content") == data["content"]):
         reference.unlink(missing_ok=True)
     if onnx and not reference.exists() and importlib.util.find_spec("onnxruntime") is not None:
-        # What it cannot run is compared with TVM's own kernels (see `tune`).
+        # A model that it cannot run is compared with TVM's own kernels (see `tune`).
         with contextlib.suppress(Exception):  # its errors have no common base
             keep_reference(ort.open_model(Path(onnx), model.inputs, 1).outputs(), reference)
     file.write_text(json.dumps(data))
