@@ -43,7 +43,10 @@ def _begun(report: Report, title: str, height: float = HEIGHT, labels: list[str]
 
 
 def tuning_against_speed(report: Report) -> Drawing | None:
-    """Draw seconds of tuning (logarithmic) against the kernel's speed relative to the base, one point per case."""
+    """Draw seconds of tuning (logarithmic) against the kernel's speed relative to the base, one point per case.
+
+    Returns None if no case has both.
+    """
     points = [
         (c.tuner.label, c.tune_s, 1 / c.ratio, row.case.id) for row in report.rows for c in row.cells
         if not math.isnan(c.ratio) and c.tune_s > 0
@@ -66,7 +69,10 @@ def tuning_against_speed(report: Report) -> Drawing | None:
 
 
 def speed_over_time(report: Report) -> Drawing | None:
-    """Draw each tuner's mean speed over seconds of tuning per operator, for the cases that it finished."""
+    """Draw each tuner's mean speed over seconds of tuning per operator, for the cases that it finished.
+
+    Returns None if there is no such case.
+    """
     whens = [10 ** (n / PER_DECADE) for n in range(DECADES[0] * PER_DECADE, DECADES[1] * PER_DECADE + 1)]
     lines: dict[str, list[tuple[float, float]]] = {}
     for tuner in report.tuners:
@@ -105,7 +111,10 @@ def speed_over_time(report: Report) -> Drawing | None:
 
 
 def operators(report: Report) -> Drawing | None:
-    """Draw a bar for each tuner on each case: its speed relative to the fastest of the case."""
+    """Draw a bar for each tuner on each case: its speed relative to the fastest of the case.
+
+    Returns None if nothing was timed.
+    """
     rows = [row for row in report.rows if any(c.timed for c in row.cells)]
     if not rows:
         return None
@@ -130,7 +139,10 @@ def operators(report: Report) -> Drawing | None:
 
 
 def roofline(report: Report) -> Drawing | None:
-    """Draw GFLOP/s over FLOP per byte of inputs and outputs, below the device's peaks; only cases of this machine."""
+    """Draw GFLOP/s over FLOP per byte of inputs and outputs, below the device's peaks; only cases of this machine.
+
+    Returns None if there is no such case, or the peaks are unknown.
+    """
     here = report.environment
     peak, bandwidth = (report.environment.get(name) for name in ("gflops", "gbytes_per_s"))
     points = [

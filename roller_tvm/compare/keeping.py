@@ -15,7 +15,7 @@ from typing import Any
 
 
 def keep_kernel(path: Path, export: Callable[[str], object], told: dict[str, Any]) -> Path:
-    """Write a kernel, and beside it a JSON file with facts about it; the kernel's file is completed last.
+    """Write a kernel, completed last, and beside it a JSON file with facts about it; return the kernel's path.
 
     Parameters
     ----------

@@ -90,7 +90,10 @@ def chosen(tried: Sequence[Tried], measure: PlanMeasuring) -> list[Tried]:
 
 
 def tune_by(edge: str, tuner: str, opened: OpenedTask, trials: int) -> dict[str, Any]:
-    """Run one tuner on one task; `edge` is a line's package, with a module for each kind of tuner."""
+    """Run one tuner on one task; return the fields of ``results.Tuned``.
+
+    `edge` is a line's package, with a module for each kind of tuner.
+    """
     if tuner == "ranked":
         return ranked(opened, importlib.import_module(f"{edge}.roller"))
     if tuner in OBJECTIVE:
@@ -99,7 +102,7 @@ def tune_by(edge: str, tuner: str, opened: OpenedTask, trials: int) -> dict[str,
 
 
 def ranked(opened: OpenedTask, roller: Any) -> dict[str, Any]:
-    """Build the plan ranked first by a model trained on other operators: the gain that learning would bring.
+    """Build the plan ranked first by a model trained on other operators; return the fields of ``results.Tuned``.
 
     Parameters
     ----------

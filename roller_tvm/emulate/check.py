@@ -60,7 +60,7 @@ def check(
     function: Function, arrays: Sequence[Any], expected: Sequence[np.ndarray[Any, Any]], terms: int, flops: float = 0.0,
     budget_s: float = 20.0,
 ) -> Checked:  # fmt: skip
-    """Execute a function and compare its results.
+    """Execute a function, compare its results with the expected ones, and return a report.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def check(
 def check_on_pocl(
     function: OpenClFunction, arrays: Sequence[Any], expected: Sequence[np.ndarray[Any, Any]], terms: int
 ) -> Checked:
-    """Execute the same schedule in OpenCL on PoCL, all blocks, and compare its results as `check` does.
+    """Execute the same schedule in OpenCL on PoCL, all blocks; compare its results and return a report.
 
     Raises
     ------

@@ -48,7 +48,7 @@ class Member:
 
 
 def check_together(function: OpenClFunction, members: Sequence[Member]) -> Checked:
-    """Execute the kernel of independent operators, and compare all their results.
+    """Execute the kernel of independent operators, compare all their results, and return a report.
 
     Parameters
     ----------

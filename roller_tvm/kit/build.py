@@ -95,7 +95,7 @@ def standing(path: Path, case: Case, made_by: str, options: Options) -> KitOpera
 
 
 def build_case(kit: Path, case: Case, arch: str, options: Options) -> KitOperator:
-    """Make the file of one operator for one architecture, unless an up-to-date one exists.
+    """Make the file of one operator for one architecture, unless an up-to-date one exists; return the operator.
 
     Raises
     ------

@@ -50,7 +50,7 @@ def filled(count: int, seed: int) -> np.ndarray:
 
 
 def build_graph(kit: Path, case: Case, arch: str, options: Options) -> KitOperator:
-    """Make the file of one graph for one architecture, unless an up-to-date one exists.
+    """Make the file of one graph for one architecture, unless an up-to-date one exists; return its operator.
 
     Raises
     ------

@@ -152,7 +152,7 @@ class Session:
                 self.outcomes[n] = Outcome(reply.kind, text=reply.text)
 
     def _run(self, number: int, mode: int, best: float, for_time: bool) -> Outcome:
-        """Run a candidate, rebuilt if the process that built it is gone."""
+        """Run a candidate, rebuilt if the process that built it is gone; return its outcome."""
         before = self.outcomes[number]
         worker, generation = self.built.get((number, mode), (None, 0))
         if worker is None or worker.generation != generation or not worker.alive:
@@ -223,7 +223,7 @@ class Session:
         return self._first_right_of(range(len(self.lines)))
 
     def each_checked(self) -> TaskResult:
-        """Build every candidate and compare its result with the reference."""
+        """Build every candidate and compare its result with the reference; the first right one wins."""
         self.outcomes = [Outcome("ok") for _ in self.lines]
         mode = CHECK if self.mode == PACKED else self.mode
         self._build(range(len(self.lines)), mode)
@@ -232,7 +232,7 @@ class Session:
         return TaskResult(self.outcomes, next(iter(self._ranking()), None))
 
     def each_timed(self) -> list[Outcome]:
-        """Build and time every candidate once; answers are compared unless operands are packed."""
+        """Build and time every candidate once; return the outcomes. Answers are compared unless operands are packed."""
         self.outcomes = [Outcome("ok") for _ in self.lines]
         self._build(range(len(self.lines)))
         best = math.inf

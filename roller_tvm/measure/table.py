@@ -20,7 +20,8 @@ def header() -> str:
 
 
 def si(value: float, unit: str = "") -> str:
-    """
+    """Return a number with an SI prefix and a unit.
+
     Examples
     --------
     >>> si(2.5e9)
@@ -33,7 +34,8 @@ def si(value: float, unit: str = "") -> str:
 
 
 def duration(seconds: float) -> str:
-    """
+    """Return seconds as text in ms, us or ns; '-' for nan.
+
     Examples
     --------
     >>> duration(0.00123), duration(4e-8), duration(float("nan"))
@@ -68,7 +70,8 @@ def row(tuned: TunedTask) -> str:
 
 
 def counts(failures: dict[str, int]) -> str:
-    """
+    """Return failures as text, the most frequent kind first.
+
     Examples
     --------
     >>> counts({"crash": 1, "run timeout": 2})

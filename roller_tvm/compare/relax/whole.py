@@ -37,7 +37,7 @@ def build(model: dict[str, Any], output: Path, tuner: str, trials: int, target: 
 
 
 def untuned_build(imported: Any, target: Any, path: Path) -> Path:
-    """Build as a user of TVM alone does: the default pipeline, without schedules."""
+    """Build as a user of TVM alone does, with the default pipeline and no schedules; return `path`."""
     import tvm
 
     from roller_tvm.relax.package import save_model, with_signature
@@ -46,7 +46,7 @@ def untuned_build(imported: Any, target: Any, path: Path) -> Path:
 
 
 def roller_build(imported: Any, target: Any, path: Path, records: Path | None) -> Path:
-    """Build with the pipeline "roller", from records if there are any."""
+    """Build with the pipeline "roller", from records if there are any; return `path`."""
     from roller_tvm.relax import build
     from roller_tvm.relax.package import save_model, with_signature
 

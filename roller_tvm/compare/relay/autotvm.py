@@ -25,7 +25,9 @@ NUMBER, REPEAT, LEAST_MS = 10, 1, 50
 
 
 def tune(opened: Opened, trials: int) -> dict[str, Any]:
-    """Tune every template that fits the operator, with an equal share of the trials each, and take the best."""
+    """Tune every template that fits, with an equal share of the trials; return ``results.Tuned``'s fields of the
+    best.
+    """
     if not opened.case.operator:
         raise UnsupportedOperator("AutoTVM's tasks are single operators: compare it on a suite", opened.case.id)
     case, templates = _case_and_templates(opened)
@@ -55,7 +57,7 @@ def tune(opened: Opened, trials: int) -> dict[str, Any]:
 
 
 def build(opened: Opened, schedule: str) -> Path:
-    """Build the kernel of a template's name and its choices, in the form that ``tune`` reports."""
+    """Build the kernel of a template's name and its choices, as ``tune`` reports them; return its path."""
     from tvm.autotvm.task.space import ConfigEntity
 
     name, _, entity = schedule.partition(" ")

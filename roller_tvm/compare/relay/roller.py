@@ -21,7 +21,10 @@ Order = Callable[[list[Any]], list[Any]]
 
 
 def tune(opened: Opened, trials: int, order: Order | None = None) -> dict[str, Any]:
-    """Construct plans, and measure them if there is more than one trial; `order` ranks them instead of the model."""
+    """Construct plans, measure them if `trials` > 1, and return the fields of ``results.Tuned``.
+
+    `order` ranks the plans instead of the model.
+    """
     from roller_tvm.relay.candidates import make_candidates
     from roller_tvm.relay.tasks import Task
     from roller_tvm.relay.worker import device_present

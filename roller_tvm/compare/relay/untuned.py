@@ -23,7 +23,7 @@ OF_SEARCH = "as TVM builds it where auto_scheduler found nothing, not as relay.b
 
 
 def tune(opened: Opened, trials: int) -> dict[str, Any]:
-    """Build the kernel of a plain ``relay.build``; its check is not counted."""
+    """Build the kernel of a plain ``relay.build``; return the fields of ``results.Tuned``. The check is not counted."""
     if not opened.default:
         raise UnsupportedOperator("TVM has no single kernel for this operator", opened.case.id)
     if not opened.case.operator:  # a model's task, of which there is only what auto_scheduler was shown

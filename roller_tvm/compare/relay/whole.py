@@ -64,7 +64,7 @@ def _imported(model: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def roller_build(mod: Any, params: Any, target: str, records: Path, path: Path) -> Path:
-    """Build as in the README, with ``roller_tvm.relay.build``."""
+    """Build as in the README, with ``roller_tvm.relay.build``; return `path`."""
     from roller_tvm.relay import build as built_with
 
     built_with(mod, params, target, records).export_library(str(path))
@@ -74,7 +74,7 @@ def roller_build(mod: Any, params: Any, target: str, records: Path, path: Path) 
 def plain_build(
     mod: Any, params: Any, target: str, records: Path | None, path: Path, leave_out: Sequence[str] = ()
 ) -> Path:
-    """Build as a TVM user's script does, with nothing added; `leave_out` are names of disabled passes."""
+    """Build as a TVM user's script does, with nothing added; return `path`. `leave_out` names disabled passes."""
     import tvm
     from tvm import auto_scheduler, autotvm, relay
     from tvm.relay.backend import te_compiler

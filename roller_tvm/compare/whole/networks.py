@@ -104,7 +104,7 @@ class Network:
 
 
 def mobilenet_v2(folder: Path, batch: int = 1, size: int = 224) -> Prepared:
-    """Write MobileNet v2, width 1.0."""
+    """Write MobileNet v2, width 1.0, and return it with an input."""
     net = Network()
     image = np.random.default_rng(SEED + 1).standard_normal((batch, 3, size, size), np.float32)
     x, channels = net.relu6(net.convolution("x", 3, 32, 3, 2)), 32
@@ -126,7 +126,7 @@ def mobilenet_v2(folder: Path, batch: int = 1, size: int = 224) -> Prepared:
 
 
 def bert_base(folder: Path, batch: int = 1, length: int = 128, layers: int = LAYERS) -> Prepared:
-    """Write BERT-base's encoder, from token numbers to the last hidden state."""
+    """Write BERT-base's encoder, from token numbers to the last hidden state, and return it with an input."""
     net = Network()
     tokens = np.random.default_rng(SEED + 1).integers(0, VOCABULARY, (batch, length), dtype=np.int64)
     size = HIDDEN // HEADS

@@ -19,7 +19,10 @@ REMEDY = "pip install torch && pip install --no-deps onnx2torch"
 
 
 def build(model: dict[str, Any], output: Path, threads: int, compiled: bool = False) -> dict[str, Any]:
-    """Make the torch module from the ONNX file; if `compiled`, run it once, which is when torch compiles."""
+    """Make the torch module from the ONNX file; return the fields of a result.
+
+    If `compiled`, the module is run once, which is when torch compiles.
+    """
     lacking = unavailable(model)
     if lacking:
         raise UnsupportedOperator(lacking, model["title"], REMEDY)

@@ -133,7 +133,7 @@ def of_file(path: Path, shapes: Mapping[str, Sequence[int]]) -> Prepared:
 
 
 def light(network: str, folder: Path) -> Prepared:
-    """Write a light network of the onnx package ('resnet50', 'squeezenet', 'vgg19', ...) with random weights."""
+    """Write a light network of the onnx package ('resnet50', 'vgg19', ...) with random weights; return it."""
     import onnx
 
     files = _light_files()
