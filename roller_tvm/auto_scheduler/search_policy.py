@@ -81,7 +81,7 @@ class Params:
         given = {k: v for k, v in (params or {}).items() if k not in _ansor.SketchPolicy.DEFAULT_PARAMS}
         unknown = sorted(set(given) - known)
         if unknown:
-            raise UsageError(f"no parameter '{unknown[0]}'", "RollerPolicy", f"there are {', '.join(sorted(known))}")
+            raise UsageError(f"no parameter '{unknown[0]}'", "RollerPolicy", f"choose from {', '.join(sorted(known))}")
         return cls(**given)
 
 

@@ -91,7 +91,7 @@ class Online:
 
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:
-            raise UsageError(f"no objective {self.objective!r}", remedy=f"one of {', '.join(OBJECTIVES)}")
+            raise UsageError(f"no objective {self.objective!r}", remedy=f"choose from {', '.join(OBJECTIVES)}")
         self._random = Random(self.seed)
         self._seen: set[Any] = set()
         self._rows: dict[Point, np.ndarray] = {}

@@ -118,12 +118,12 @@ def train_measured(measured: Sequence[Measured], objective: str = "rank", leave_
         xgboost is not installed.
     """
     if objective not in OBJECTIVES:
-        raise UsageError(f"no objective {objective!r}", remedy=f"one of {', '.join(OBJECTIVES)}")
+        raise UsageError(f"no objective {objective!r}", remedy=f"choose from {', '.join(OBJECTIVES)}")
     unknown = _normalized(leave_out)
     others = [m for m in measured if _normalized(m.operator) != unknown]
     chosen = [m for m in others if len(m.rows) > 1 and len(set(m.labels)) > 1]
     if not chosen:
-        raise BadInput("there is nothing to learn from but the operator itself", leave_out, "measure others first")
+        raise BadInput("nothing to learn from: no other operator was measured", leave_out, "measure others first")
     try:
         import xgboost
     except ImportError as error:

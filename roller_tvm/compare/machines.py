@@ -53,11 +53,11 @@ def others(
     found = set()
     for name, other in environments.items():
         if told := changed(SAME, other, here):
-            raise RecordError(f"holds figures of another place: {'; '.join(told)}", folder, "give another folder")
+            raise RecordError(f"holds results of another environment: {'; '.join(told)}", folder, "give another folder")
         if told := changed(PLACE, other, here):
             if not mixed:
-                remedy = "give another folder, or --mix-machines: each case on one machine, which the report tells"
-                raise RecordError(f"holds figures of another place: {'; '.join(told)}", folder, remedy)
+                remedy = "give another folder, or allow a machine per case with --mix-machines; the report names them"
+                raise RecordError(f"holds results of another machine: {'; '.join(told)}", folder, remedy)
             found.add(name)
     return frozenset(found)
 

@@ -197,7 +197,7 @@ class Results:
             try:
                 self._take(json.loads(line))
             except (ValueError, KeyError, TypeError) as error:
-                remedy = "delete that line: what it told is done again"
+                remedy = "delete that line; its work is then repeated"
                 raise RecordError(f"is no line of results ({error})", f"{path}, line {number}", remedy) from error
 
     def _take(self, data: Mapping[str, Any]) -> None:

@@ -101,7 +101,7 @@ class Comparison:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise BadInput(f"no folder can be made there: {error.strerror}", str(folder), "give another") from error
+            raise BadInput(f"cannot create this folder: {error.strerror}", str(folder), "give another") from error
         self._lock: Any = None
         self._pace: Pace | None = None
         self._take_lock()
@@ -225,7 +225,7 @@ class Comparison:
         every = self._prepare(missing)
         for case in missing:
             if case.digest not in {p.case.digest for p in every}:  # one of them broke the process of all
-                every += self._prepare([case]) or [Prepared(case, reason="its process ended while it was made")]
+                every += self._prepare([case]) or [Prepared(case, reason="the process that prepared it ended")]
         for prepared in every:
             self.results.add(prepared)
 

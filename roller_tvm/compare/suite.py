@@ -123,7 +123,7 @@ def find_suite(name: str) -> Path:
     """
     path = Path(name) if name.endswith(".csv") else FOLDER / f"{name}.csv"
     if not path.is_file():
-        raise BadInput("no such suite", name, f"one of {', '.join(suites())}, or a CSV file")
+        raise BadInput("no such suite", name, f"choose from {', '.join(suites())}, or give a CSV file")
     return path
 
 
@@ -181,7 +181,7 @@ def load_suite(name: str) -> tuple[Case, ...]:
         except RollerError as error:
             raise BadInput(str(error.what), where, error.remedy) from error
         if case.id in found:
-            raise BadInput(f"the id {case.id} is there twice", where, "give each its own")
+            raise BadInput(f"the id {case.id} is used twice", where, "give each case its own id")
         found[case.id] = case
     if not found:
         raise BadInput("holds no operator", str(path), "write one per line, below the names of the columns")

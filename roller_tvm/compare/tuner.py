@@ -86,7 +86,7 @@ class Tuner:
         usual = kind.trials if trials is None or name == "roller" else trials
         count = int(match[2]) if match[2] else usual
         if count < 1:
-            raise UsageError(f"{name} needs a trial at least", "--tuners", f"write {name}:{kind.trials}")
+            raise UsageError(f"{name} needs at least one trial", "--tuners", f"write {name}:{kind.trials}")
         return cls(name, count)
 
     @property
@@ -129,7 +129,7 @@ def parse_tuners(text: str, trials: int | None = None) -> tuple[Tuner, ...]:
     """
     found = tuple(dict.fromkeys(Tuner.parse(word, trials) for word in text.split(",") if word.strip()))
     if not found:
-        raise UsageError("no tuner is named", "--tuners", "for instance roller,ansor")
+        raise UsageError("no tuner is named", "--tuners", "name tuners, such as roller,ansor")
     return found
 
 

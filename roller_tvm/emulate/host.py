@@ -199,7 +199,7 @@ def launch_of(kernel: str, arguments: Sequence[Any], tags: Sequence[str], extent
     dynamic = [v for tag, v in values.items() if tag.endswith("use_dyn_shared_memory")]
     strange = [tag for tag in values if tag not in known and not tag.endswith("use_dyn_shared_memory")]
     if strange:
-        raise UsageError(f"a kernel launched with {strange[0]!r}", where=kernel)
+        raise UsageError(f"unknown launch parameter {strange[0]!r}", where=kernel)
 
     def triple(what: str) -> tuple[Extent, Extent, Extent]:
         return values.get(f"{what}.x", 1), values.get(f"{what}.y", 1), values.get(f"{what}.z", 1)

@@ -100,7 +100,7 @@ class BuiltKernels:
         """
         path = Path(path)
         if not path.is_file():
-            raise BadInput("no such file", str(path), "give what 'roller-tvm compile' wrote (.tar or .so)")
+            raise BadInput("no such file", str(path), "give an output of 'roller-tvm compile' (.tar or .so)")
         try:
             if tarfile.is_tarfile(path):
                 with tarfile.open(path) as tar:

@@ -323,7 +323,8 @@ def kit_archs(kit: Path) -> list[str]:
     """
     found = sorted((p.parent.name for p in kit.glob(f"sm_*/{ARCHIVE}")), key=arch_number)
     if not found:
-        raise BadInput("is no GPU kit: it has no sm_*/support.zip", str(kit), "make one where TVM is: make gpu-kit")
+        remedy = "make one on a machine with TVM: make gpu-kit"
+        raise BadInput("is no GPU kit: it has no sm_*/support.zip", str(kit), remedy)
     return found
 
 

@@ -157,7 +157,7 @@ class Worker:
         code = self._process.poll()
         self.close()
         if code is None:
-            return WorkerLost("closed its answers, and was killed", self.at)
+            return WorkerLost("closed its output, and was killed", self.at)
         how = f"killed by signal {-code}" if code < 0 else f"ended with code {code}"
         return WorkerLost(f"the process died: {how}", self.at)
 

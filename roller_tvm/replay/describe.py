@@ -30,7 +30,7 @@ def kernels_of(record: Recorded, workload: Workload) -> tuple[Kernel, ...]:
             continue
         kernels.append(_kernel(state, stage, workload))
     if not kernels:
-        raise Unreadable("no stage is left that computes")
+        raise Unreadable("no computing stage is left")
     return tuple(kernels)
 
 
@@ -57,7 +57,7 @@ def _kernel(state: State, root: LoopStage, workload: Workload) -> Kernel:
     reducing = [s for s in (root, *inside) if s.reduces]
     if len(reducing) > 1:
         told = ", ".join(s.name for s in inside)
-        raise Unreadable(f"stages {told} within '{root.name}': several reductions in one kernel have no description")
+        raise Unreadable(f"stages {told} within '{root.name}': several reductions in one kernel cannot be described")
     anchor = reducing[0] if reducing else root
     copies = [s for s in state.stages if s.kind == "read" and s.at is not None and s.at[0] == anchor.name]
     name, expression = _base(anchor), workload.expression

@@ -103,7 +103,7 @@ def _testing(name: str) -> Prepared:
     from roller_tvm.compare.whole.testing_names import TESTING_NETWORKS
 
     if name not in TESTING_NETWORKS:
-        raise BadInput(f"relay.testing has no network {name!r}", remedy=f"one of {', '.join(TESTING_NETWORKS)}")
+        raise BadInput(f"relay.testing has no network {name!r}", remedy=f"choose from {', '.join(TESTING_NETWORKS)}")
     return Prepared(f"relay.testing {name}", Path(TESTING + name), {})
 
 
@@ -119,7 +119,7 @@ def of_file(path: Path, shapes: Mapping[str, Sequence[int]]) -> Prepared:
     from roller_tvm.models import input_shapes, read_onnx
 
     if not path.is_file():
-        raise BadInput("no such file", str(path), "give an ONNX model, or one of its names")
+        raise BadInput("no such file", str(path), "give an ONNX file, or a model's name")
     model = read_onnx(path, "pip install onnx", "an ONNX model is needed")
     found = input_shapes(model, {name: tuple(shape) for name, shape in shapes.items()}, path)
     rng = np.random.default_rng(SEED + 1)
@@ -139,7 +139,7 @@ def light(network: str, folder: Path) -> Prepared:
     files = _light_files()
     if network not in files:
         known = ", ".join(name for names in known_models().values() for name in names)
-        raise BadInput(f"there is no model {network!r}", remedy=f"one of {known}, or a file that ends in .onnx")
+        raise BadInput(f"there is no model {network!r}", remedy=f"choose from {known}, or give an .onnx file")
     model = onnx.load(str(files[network]))
     randomise(model)
     folder.mkdir(parents=True, exist_ok=True)
