@@ -163,7 +163,7 @@ class RTileSpace:
 
     def __init__(self, expression: TensorExpression, device: DeviceSpec, features: Features = NO_FEATURES) -> None:
         if device.kind != "cpu":
-            raise UnsupportedOperator("only a CPU's space can be searched", device.name, "give a CPU's target")
+            raise UnsupportedOperator("only the space of CPUs can be searched", device.name, "give a CPU's target")
         self.device, self.features = device, features
         self.forms: list[TiledForm | ListedForm] = []
         self._around: list[_Around] = []
