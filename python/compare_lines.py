@@ -186,7 +186,7 @@ def kept(args: argparse.Namespace, line: str) -> set[str]:
 
 
 def again(args: argparse.Namespace, line: str, words: Set[str], case: Case) -> str:
-    """Return the tuners whose results of a case must be cancelled, except results of this very commit."""
+    """Return the tuners, with commas, whose results of a case must be cancelled; results of this very commit stay."""
     results, here = Results(args.folder / line / "results.jsonl"), commit()
     found = [TIMES] if TIMES in words and case.digest in results.timed else []
     for tuned in results.tuned_of(case.digest):
@@ -246,7 +246,7 @@ def status(args: argparse.Namespace) -> int:
 
 
 def _so_far(args: argparse.Namespace, line: str, case: Case, results: Results) -> list[str]:
-    """Return the progress of a tuner on a case: its seconds, or the trials so far of a stopped one."""
+    """Return each tuner's progress on a case as text: its seconds, or the trials so far of a stopped one."""
     told, todo = [], 0
     for label in labels(args, line):
         name, _, trials = label.partition(":")

@@ -50,7 +50,7 @@ class Compiled:
 
 
 def compiled(model: str, device: DeviceSpec, arch: str, launch: str, compiler: str) -> tuple[list[Compiled], str]:
-    """Return every fused kernel of a model, and its fate in words."""
+    """Return every fused kernel of a model, and a note on the model's fusion."""
     from roller_tvm.relax import FuseRTasks
     from roller_tvm.tir.cuda import cuda_target
 

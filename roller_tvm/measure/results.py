@@ -76,7 +76,7 @@ class TuneResult:
     trials : int
         Plans measured per task.
     fusion, module
-        With ``fuse_rtasks``: the fused kernels, and the module to build; the tasks are those of its other operators.
+        With ``fuse_rtasks``: report on the fused kernels, and the module to build; `tasks` are its other operators.
     """
 
     tasks: list[TunedTask]
