@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Roller's kernels beside Ansor's, task by task, and what tuning them took.
+"""Compare Roller's kernels with Ansor's, task by task, with their tuning times.
 
     python python/ansor_tasks.py benchmarks/ansor_64.json                                # Ansor's records, once: hours
     python python/against_ansor.py benchmarks/ansor_64.json --output benchmarks/against_ansor.txt
 
-Every task that Ansor's record file has is tuned with Roller (10 plans measured), both records are built as
-``relay.build`` would (constant weights packed where it packs them), both answers are checked against TVM's default
-schedule, and both kernels are timed in one process, in turns. Each step is kept in ``--work``: an interrupted run goes
-on, and only what changed is done again. ``--forget`` tunes ours anew.
+Every task in Ansor's record file is tuned with Roller (10 plans measured). Both records are built as ``relay.build``
+would build them (constant weights packed if it packs them), both answers are checked against TVM's default schedule,
+and both kernels are timed in one process, in turns. Each step is kept in ``--work``: an interrupted run resumes, and
+only changed steps are repeated. ``--forget`` tunes Roller's kernels anew.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TRIALS = 10
 
 
 def records(path: Path) -> dict[str, str]:
-    """The line of the fastest record of each workload."""
+    """Return the line of the fastest record of each workload."""
     best: dict[str, tuple[float, str]] = {}
     for line in path.read_text().splitlines() if path.exists() else []:
         if line.startswith("{"):
@@ -52,7 +52,7 @@ def records(path: Path) -> dict[str, str]:
 
 
 def kind(task: Any) -> str:
-    """What sort of operator a task is, by its computations."""
+    """Return the kind of a task's operator, derived from its computations."""
     ops = {str(op.name): op for op in task.compute_dag.ops}
     names = " ".join(ops).lower()
     if "winograd" in names:
@@ -70,7 +70,7 @@ def kind(task: Any) -> str:
 
 
 def load_tasks(models: str, folder: Path, work: Path, target: Any) -> list[NamedTask]:
-    """The tasks, extracted once."""
+    """Return the tasks, extracted once and kept in a file."""
     kept = work / f"tasks-{hashlib.sha256(f'{models} {target}'.encode()).hexdigest()[:8]}.pkl"
     if kept.exists():
         return [NamedTask(*parts) for parts in pickle.loads(kept.read_bytes())]
@@ -80,7 +80,7 @@ def load_tasks(models: str, folder: Path, work: Path, target: Any) -> list[Named
 
 
 def rewritten(named: NamedTask) -> Any:
-    """The task as ``extract_tasks`` gives it, with the layout rewriting that ``relay.build`` applies."""
+    """Return the task as ``extract_tasks`` gives it, with the layout rewriting that ``relay.build`` applies."""
     from tvm import auto_scheduler
 
     option = auto_scheduler.LayoutRewriteOption.get_target_default(named.task.target, True)
@@ -93,7 +93,7 @@ def rewritten(named: NamedTask) -> Any:
 
 
 def tune(tasks: list[NamedTask], log: Path, trials: int, device: Any, until: float) -> bool:
-    """Roller on every task that the log has not; False if time was up before the end."""
+    """Tune every task missing in the log with Roller; return False if time was up before the end."""
     from roller_tvm.relay.measure import Limits, Measurer
     from roller_tvm.relay.pool import Pool
     from roller_tvm.relay.records import RecordWriter
@@ -128,7 +128,7 @@ def tune(tasks: list[NamedTask], log: Path, trials: int, device: Any, until: flo
 
 
 def build(named: NamedTask, task: Any, line: str, folder: Path) -> str:
-    """Build a record's kernel; why its answer is wrong, or ''."""
+    """Build a record's kernel; return the reason that its answer is wrong, or ''."""
     from roller_tvm.compare.keeping import why_wrong
     from roller_tvm.compare.relay.kernels import build_record
     from roller_tvm.relay.measure import packs_weights
@@ -137,7 +137,7 @@ def build(named: NamedTask, task: Any, line: str, folder: Path) -> str:
 
 
 def side_by_side(paths: list[Path]) -> list[float]:
-    """Typical seconds of kernels that compute the same, timed in turns."""
+    """Return typical seconds of kernels that compute the same, timed in turns."""
     from roller_tvm.compare.relay.kernels import open_timers
 
     return [typical(rounds) for rounds in rounds_in_turns(open_timers(paths))]
@@ -147,7 +147,7 @@ def side_by_side(paths: list[Path]) -> list[float]:
 
 
 def report(rows: list[dict[str, Any]], peak: float, tasks: int, device: str) -> str:
-    """The comparison as text, the task that loses most first."""
+    """Return the comparison as text, the task with the largest loss first."""
     lines = [
         f"Roller ({TRIALS} plans measured) beside Ansor (64 trials), {device}; FMA peak {peak:.0f} GFLOP/s",
         f"Ansor's search of {len(rows)} of {tasks} tasks has ended", "",
@@ -179,16 +179,20 @@ def report(rows: list[dict[str, Any]], peak: float, tasks: int, device: str) -> 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("log", type=Path, help="Ansor's records")
-    parser.add_argument("--models", default=",".join(ansor_tasks.MODELS))
-    parser.add_argument("--folder", type=Path, default=Path("demo-out/models"), help="where the models are kept")
-    parser.add_argument("--work", type=Path, default=Path("demo-out/against_ansor"))
-    parser.add_argument("--trials", type=int, default=64, help="leave out tasks that Ansor tried less often")
-    parser.add_argument("--only", default="", help="tasks of this kind or name, or numbers with commas")
-    parser.add_argument("--phase", choices=("tune", "build", "measure", "all"), default="all")
-    parser.add_argument("--seconds", type=float, default=math.inf, help="start nothing after so long")
-    parser.add_argument("--forget", action="store_true", help="tune the chosen tasks again")
-    parser.add_argument("--output", type=Path, help="write the table here too")
+    parser.add_argument("log", type=Path, help="file of Ansor's records")
+    parser.add_argument("--models", default=",".join(ansor_tasks.MODELS),
+                        help="names, with commas; default %(default)s")
+    parser.add_argument("--folder", type=Path, default=Path("demo-out/models"),
+                        help="folder of the models; default %(default)s")
+    parser.add_argument("--work", type=Path, default=Path("demo-out/against_ansor"),
+                        help="folder of all steps' results")
+    parser.add_argument("--trials", type=int, default=64, help="leave out tasks with fewer trials of Ansor; default 64")
+    parser.add_argument("--only", default="", help="choose tasks by kind or name, or by numbers with commas")
+    parser.add_argument("--phase", choices=("tune", "build", "measure", "all"), default="all",
+                        help="run one step; default all")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="start no task after this many seconds")
+    parser.add_argument("--forget", action="store_true", help="tune the chosen tasks again with Roller")
+    parser.add_argument("--output", type=Path, help="also write the table to this file")
     args = parser.parse_args()
     cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
     until = time.monotonic() + args.seconds
@@ -264,7 +268,7 @@ def main() -> int:
 
 
 def forget(log: Path, keys: set[str]) -> None:
-    """Take records and seconds of these workloads out of the log."""
+    """Remove the records and seconds of these workloads from the log."""
     if log.exists():
         lines = log.read_text().splitlines(keepends=True)
         kept = [i for i, line in enumerate(lines) if line.startswith("{") and json.loads(line)["i"][0][0] not in keys]

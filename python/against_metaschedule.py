@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Roller's kernels beside MetaSchedule's, task by task, and what tuning them took. In the Relax line's environment.
+"""Compare Roller's kernels with MetaSchedule's, task by task, with their tuning times. In the Relax line's environment.
 
     python python/against_metaschedule.py benchmarks/metaschedule_64.jsonl --phase theirs   # once: about an hour
     python python/against_metaschedule.py benchmarks/metaschedule_64.jsonl --output benchmarks/against_metaschedule.txt
 
-Tasks are the PrimFuncs of ResNet-50 and BERT-base as the pipeline "roller" prepares them; `--plain` takes them as TVM's
-own passes leave them. MetaSchedule tunes each in a process of its own with 64 trials and its defaults; the best record
-of each is kept in the file that is named first. Roller tunes the same PrimFuncs (10 plans measured). Both records are
-replayed and built as a network uses them (constant weights packed where a record packs them), both answers are checked
-against the unscheduled PrimFunc, and both kernels are timed in turns in a fresh process. Each step is kept: an
-interrupted run goes on where it stopped.
+Tasks are the PrimFuncs of ResNet-50 and BERT-base as the pipeline "roller" prepares them; `--plain` takes them from
+TVM's own passes. MetaSchedule tunes each in a process of its own with 64 trials and its defaults; the best record of
+each is kept in the file `log`. Roller tunes the same PrimFuncs (10 plans measured). Both records are replayed and built
+as a network uses them (constant weights packed if a record packs them), both answers are checked against the
+unscheduled PrimFunc, and both kernels are timed in turns in a fresh process. Each step is kept: an interrupted run
+resumes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ DONE, LEFT = 0, 3
 
 @dataclass(frozen=True)
 class NamedTask:
-    """A task of a model: its module as text."""
+    """A task of a model, with its module as text."""
 
     model: str
     number: int
@@ -64,7 +64,7 @@ class NamedTask:
 
 @dataclass(frozen=True)
 class Tuned:
-    """The best record of a task, and what finding it took."""
+    """The best record of a task, and the cost of finding it."""
 
     key: str
     trials: int
@@ -75,7 +75,7 @@ class Tuned:
 
 
 def kind(name: str) -> str:
-    """What sort of operator a task is, by its name."""
+    """Return the kind of a task's operator, derived from its name."""
     for part in ("depthwise", "conv", "matmul", "softmax", "pool", "norm", "transpose"):
         if part in name:
             return {"matmul": "matmul", "conv": "convolution"}.get(part, part)
@@ -86,7 +86,7 @@ def kind(name: str) -> str:
 
 
 def load_tasks(models: str, plain: bool, folder: Path, work: Path, target: Any) -> list[NamedTask]:
-    """The tasks, extracted once."""
+    """Return the tasks, extracted once and kept in a file."""
     words = f"{models} {plain} {target}"
     kept = work / f"tasks-{hashlib.sha256(words.encode()).hexdigest()[:8]}.json"
     if kept.exists():
@@ -97,7 +97,7 @@ def load_tasks(models: str, plain: bool, folder: Path, work: Path, target: Any) 
 
 
 def extract(model: str, plain: bool, folder: Path, target: Any) -> Iterator[NamedTask]:
-    """The tasks of a model that have floating-point work to do, those that copies repeat once."""
+    """Yield the tasks of a model with floating-point work, each once."""
     import tvm
     from tvm import relax
 
@@ -142,7 +142,7 @@ def append(path: Path, tuned: Tuned) -> None:
 
 
 def tune_theirs(task: NamedTask, target: Any, trials: int, work: Path) -> Tuned:
-    """MetaSchedule with its defaults on one task, in this process."""
+    """Tune one task by MetaSchedule with its defaults, in this process."""
     import tvm
     from tvm.s_tir import meta_schedule as ms
 
@@ -165,7 +165,7 @@ def tune_theirs(task: NamedTask, target: Any, trials: int, work: Path) -> Tuned:
 
 
 def tune_all_theirs(tasks: list[NamedTask], log: Path, args: argparse.Namespace, until: float) -> int:
-    """Every task that the file has not, a process each, those that are called most first."""
+    """Tune every task missing in the file, each in a process of its own, the most called ones first."""
     known = read_tuned(log)
     for task in sorted(tasks, key=lambda t: -t.weight * t.flops):
         if task.key in known:
@@ -188,7 +188,7 @@ def tune_all_theirs(tasks: list[NamedTask], log: Path, args: argparse.Namespace,
 
 
 def tune_ours(tasks: list[NamedTask], log: Path, target: Any, work: Path) -> None:
-    """Roller on every task that the file has not; all of a model in one run, as users do."""
+    """Tune every task missing in the file with Roller, all of a model in one run, as users do."""
     import tvm
 
     from roller_tvm.relax.database import record_text
@@ -220,17 +220,17 @@ def tune_ours(tasks: list[NamedTask], log: Path, target: Any, work: Path) -> Non
 
 
 def kernel(folder: Path, task: NamedTask, record: str) -> Path:
-    """Where the kernel of a record is kept."""
+    """Return the path of a record's kernel."""
     return kernel_file(folder, task.key, record)
 
 
 def build(task: NamedTask, record: str, target: Any, folder: Path) -> str:
-    """Build a record's kernel (TVM's own, where it stays, without one); why its answer is wrong, or ''."""
+    """Build a record's kernel (TVM's own without a record); return the reason that its answer is wrong, or ''."""
     return why_wrong(build_record(task.key, task.mod, target, task.constants, record, folder))
 
 
 def side_by_side(paths: list[Path]) -> list[float]:
-    """Typical seconds of kernels that compute the same, timed in turns."""
+    """Return typical seconds of kernels that compute the same, timed in turns."""
     return [typical(rounds) for rounds in rounds_in_turns(open_timers(paths))]
 
 
@@ -238,7 +238,7 @@ def side_by_side(paths: list[Path]) -> list[float]:
 
 
 def report(rows: list[dict[str, Any]], peak: float, tasks: int, trials: int, device: str) -> str:
-    """The comparison as text, the task that loses most first."""
+    """Return the comparison as text, the task with the largest loss first."""
     lines = [
         f"Roller ({TRIALS} plans measured) beside MetaSchedule ({trials} trials), {device}",
         f"{len(rows)} of {tasks} tasks; FMA peak {peak:.0f} GFLOP/s", "",
@@ -273,18 +273,20 @@ def report(rows: list[dict[str, Any]], peak: float, tasks: int, trials: int, dev
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("log", type=Path, help="MetaSchedule's best records")
-    parser.add_argument("--models", default=",".join(MODELS))
-    parser.add_argument("--plain", action="store_true", help="tasks as TVM's own passes leave them")
-    parser.add_argument("--folder", type=Path, default=Path("demo-out/models"), help="where the models are kept")
-    parser.add_argument("--work", type=Path, default=Path("demo-out/against_metaschedule"))
-    parser.add_argument("--trials", type=int, default=64, help="MetaSchedule's, each task")
-    parser.add_argument("--only", default="", help="tasks whose name or key has this")
+    parser.add_argument("log", type=Path, help="file of MetaSchedule's best records")
+    parser.add_argument("--models", default=",".join(MODELS), help="names, with commas; default %(default)s")
+    parser.add_argument("--plain", action="store_true", help="take the tasks from TVM's own passes")
+    parser.add_argument("--folder", type=Path, default=Path("demo-out/models"),
+                        help="folder of the models; default %(default)s")
+    parser.add_argument("--work", type=Path, default=Path("demo-out/against_metaschedule"),
+                        help="folder of all results")
+    parser.add_argument("--trials", type=int, default=64, help="MetaSchedule's trials per task; default 64")
+    parser.add_argument("--only", default="", help="choose tasks with this text in their name or key")
     parser.add_argument("--phase", choices=("list", "theirs", "one", "ours", "measure", "table", "all"), default="all",
-                        help="table: of the tasks that MetaSchedule is done with")
-    parser.add_argument("--seconds", type=float, default=math.inf, help="start nothing after so long")
+                        help="run one step; 'table' covers the tasks that MetaSchedule has finished; default all")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="start no task after this many seconds")
     parser.add_argument("--forget", action="store_true", help="tune the chosen tasks with Roller again")
-    parser.add_argument("--output", type=Path, help="write the table here too")
+    parser.add_argument("--output", type=Path, help="also write the table to this file")
     args = parser.parse_args()
     cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
     until = time.monotonic() + args.seconds

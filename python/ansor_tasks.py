@@ -1,9 +1,9 @@
-"""Models as TVM's tutorial tunes them with Ansor (NHWC), their tasks, and records that Ansor itself makes for them.
+"""Models as TVM's tutorial tunes them with Ansor (NHWC), their tasks, and Ansor's own records for them.
 
     python python/ansor_tasks.py benchmarks/ansor_64.json --trials 64
 
-Makes the records once; what the file has is not made again, so an interrupted run goes on where it was.
-`against_ansor.py` compares with them.
+Makes the records once; tasks with records in the file are skipped, so an interrupted run resumes. `against_ansor.py`
+compares Roller with these records.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MODELS = ("resnet50", "mobilenet_v2", "bert_base")
 
 @dataclass(frozen=True)
 class NamedTask:
-    """A task, the model it comes from and how many times the model calls it."""
+    """A task, its model, and the number of its calls in the model."""
 
     model: str
     number: int
@@ -46,7 +46,7 @@ class NamedTask:
 
 
 def load(model: str, folder: Path) -> tuple[Any, dict[str, Any]]:
-    """Relay module and parameters: convolutions NHWC, as TVM's own tutorial has them for Ansor."""
+    """Return Relay module and parameters, with convolutions in NHWC as in TVM's own tutorial for Ansor."""
     import onnx
     import tvm
     from tvm import relay
@@ -68,7 +68,7 @@ def load(model: str, folder: Path) -> tuple[Any, dict[str, Any]]:
 
 
 def extract(models: list[str], target: Any, folder: Path) -> list[NamedTask]:
-    """Tasks that Ansor tunes, each workload once; on dense ones without layout rewriting, which fails there."""
+    """Return Ansor's tasks, each workload once; dense ones without layout rewriting, which fails for them."""
     from tvm import auto_scheduler
 
     from roller_tvm.compare.relay.whole import names_with_digits
@@ -89,7 +89,7 @@ def extract(models: list[str], target: Any, folder: Path) -> list[NamedTask]:
 
 
 def done(log: Path) -> dict[str, int]:
-    """Trials that a record file has, by workload key."""
+    """Return the number of trials in a record file, by workload key."""
     counts: dict[str, int] = {}
     if log.exists():
         for line in log.read_text().splitlines():
@@ -100,13 +100,13 @@ def done(log: Path) -> dict[str, int]:
 
 
 def ended(log: Path) -> set[str]:
-    """Workloads whose search came to an end, maybe before its trials: a small space has no more candidates."""
+    """Return the workloads whose search has ended, perhaps before all trials: a small space runs out of candidates."""
     times = log.with_suffix(".seconds.json")
     return set(json.loads(times.read_text())) if times.exists() else set()
 
 
 def tune(named: NamedTask, trials: int, log: Path, verbose: int = 0) -> float:
-    """Ansor on one task; seconds taken."""
+    """Tune one task by Ansor; return the seconds taken."""
     from tvm import auto_scheduler
 
     start = time.perf_counter()
@@ -121,7 +121,7 @@ def tune(named: NamedTask, trials: int, log: Path, verbose: int = 0) -> float:
 
 
 def best(log: Path) -> dict[str, float]:
-    """The fastest mean time of each workload in a record file."""
+    """Return the fastest mean time of each workload in a record file, in seconds."""
     found: dict[str, float] = {}
     for line in log.read_text().splitlines():
         if line.startswith("{"):
@@ -135,7 +135,7 @@ def best(log: Path) -> dict[str, float]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("log", type=Path)
+    parser.add_argument("log", type=Path, help="file of records, read and appended to")
     parser.add_argument("--trials", type=int, default=64)
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--folder", type=Path, default=Path("demo-out/models"))

@@ -2,9 +2,10 @@
 
     python python/build_gpu_kit.py [--out build/gpu-kit] [--only C0,M1] [--dtypes float32,float16] [--jobs 2]
 
-Needs a TVM of the Relax line and NVRTC or nvcc (the older its CUDA, the older the drivers may be); no GPU. What
-is there as this code makes it is kept: a run that was interrupted goes on. Afterwards, on the other machine:
+Needs a TVM of the Relax line and NVRTC or nvcc (the older its CUDA, the older the drivers may be); no GPU. Files that
+this code has made already are kept, so an interrupted run resumes. Afterwards, on the other machine:
 python3 gpu-kit/gpu_kit.py --out results
+help="default %(default)s")
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ MOST_MIB = 60
 
 
 def make(kit: Path, case: Case, arch: str, options: Options) -> tuple[Case, str, int, list[str], str, float]:
-    """One file: the case, its architecture, its plans, those dropped, the error, seconds."""
+    """Make one file; return the case, its architecture, its plans, those dropped, the error, and the seconds."""
     start = time.perf_counter()
     try:
         made = build_case(kit, case, arch, options)
@@ -49,22 +50,23 @@ def size(folder: Path) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=HERE.parent / "build" / "gpu-kit")
-    parser.add_argument("--archs", default=",".join(DEVICES), help="default %(default)s")
-    parser.add_argument("--dtypes", default=",".join(FAMILIES), help="default %(default)s")
-    parser.add_argument("--only", default="", help="ids, with commas")
-    parser.add_argument("--top", type=int, default=10, help="plans of each operator; default 10")
+    parser.add_argument("--archs", default=",".join(DEVICES), help="architectures, with commas; default %(default)s")
+    parser.add_argument("--dtypes", default=",".join(FAMILIES), help="types, with commas; default %(default)s")
+    parser.add_argument("--only", default="", help="choose operators by id, with commas; default all")
+    parser.add_argument("--top", type=int, default=10, help="plans per operator; default 10")
     parser.add_argument("--compiler", default="auto", choices=("auto", "nvrtc", "nvcc"))
-    parser.add_argument("--sources", default="best", choices=("none", "best", "all"), help="CUDA C++ kept")
+    parser.add_argument("--sources", default="best", choices=("none", "best", "all"),
+                        help="plans whose CUDA C++ is kept; default best")
     parser.add_argument("--keep", action="store_true", help="keep files that other code or another compiler made")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes; default all CPUs")
-    parser.add_argument("--check", action="store_true", help="only read back what is there")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="number of processes; default all CPUs")
+    parser.add_argument("--check", action="store_true", help="make nothing; read back and check an existing kit")
     args = parser.parse_args()
     archs = args.archs.split(",")
     try:
         if args.check:
             return 1 if read_back(args.out) else 0
         if strange := [a for a in archs if a not in DEVICES]:
-            raise UsageError(f"no plans are made for {strange[0]!r}", "--archs", f"it can be {', '.join(DEVICES)}")
+            raise UsageError(f"no plans are made for {strange[0]!r}", "--archs", f"choose from {', '.join(DEVICES)}")
         only = [i for i in args.only.split(",") if i]
         cases = fair(all_cases(HERE / "roller_osdi22_operators.csv", args.dtypes.split(","), only))
         options = Options(args.top, args.compiler, args.sources, args.keep)
@@ -81,7 +83,7 @@ def main() -> int:
 
 
 def make_all(kit: Path, todo: list[tuple[Case, str]], options: Options, jobs: int) -> int:
-    """Every file, with a line of progress each."""
+    """Make every file, printing a line of progress for each; return the exit code."""
     start, failed, plans = time.perf_counter(), 0, 0
     print(f"{'':>9}  {'operator':<14} {'arch':<6} {'plans':>5} {'dropped':>7} {'seconds':>8} {'left':>7} {'MiB':>6}")
     with ProcessPoolExecutor(max(1, min(jobs, len(todo))), mp_context=get_context("spawn")) as pool:
@@ -105,7 +107,7 @@ def make_all(kit: Path, todo: list[tuple[Case, str]], options: Options, jobs: in
 
 
 def read_back(kit: Path) -> int:
-    """Every file read again; how many problems there are."""
+    """Read every file again; return the number of problems."""
     count, wrong = verify(kit)
     print(f"{count} cubins read back, {len(wrong)} of them not as they should be")
     for problem in wrong:

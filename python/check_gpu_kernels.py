@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Every GPU kernel of a model executed on this CPU, no GPU needed: accesses checked, results compared (Relax line).
+"""Execute every GPU kernel of a model on this CPU, without a GPU: accesses checked, results compared (Relax line).
 
     python python/check_gpu_kernels.py model.onnx                       # for sm_80
     python python/check_gpu_kernels.py model.onnx --arch sm_90 --budget 10 --json checked.json
 
-Functions that take longer than the budget (seconds each) are run in part. Exit code 6 if a kernel is wrong.
+Functions that would take longer than the budget are run in part. Exit code 6 if a kernel is wrong.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ RIGHT, WRONG, NOT_RUN = "right", "WRONG", "not executed"
 
 def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("FILE", type=Path, help="ONNX, .pt2, or Relax as JSON")
-    parser.add_argument("--arch", default="sm_80")
-    parser.add_argument("--budget", type=float, default=2.0, metavar="SECONDS", help="of each function; default 2")
+    parser.add_argument("FILE", type=Path, help="model: ONNX, .pt2, or Relax as JSON")
+    parser.add_argument("--arch", default="sm_80", help="architecture of the kernels; default sm_80")
+    parser.add_argument("--budget", type=float, default=2.0, metavar="SECONDS", help="time per function; default 2")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the findings to this file")
     args = parser.parse_args(words)
 

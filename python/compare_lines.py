@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""The comparison on both of TVM's lines, one operator after the other: all tuners of both lines, then the next.
+"""Run the comparison on both of TVM's lines, one operator after the other: all tuners of both lines, then the next.
 
     python python/compare_lines.py comparison                        # hours; stop it at any time, start it again
     python python/compare_lines.py comparison --seconds 3600         # start nothing after an hour
     python python/compare_lines.py comparison --only softmax,norm --peers 64 --searches 16
-    python python/compare_lines.py comparison --status               # what is done
-    python python/compare_lines.py benchmarks/compare                # where it is kept from one machine to the next
+    python python/compare_lines.py comparison --status               # print the progress
+    python python/compare_lines.py benchmarks/compare                # the folder kept in the repository
 
-Runs ``roller-tvm compare`` in each line's environment (those of ``make venv`` unless told), a folder a line. What is
-stopped goes on with the same command: a tuner that was interrupted with its own records, and with the seconds that it
-had. After each operator the reports are written again, of all that is done so far; both lines' tables to
-``summary.txt`` and ``summary.md``, what searches beside Roller in one table to ``lines.md``. A line's ``results.jsonl``
-alone is enough to go on with elsewhere: finished operators stay, kernels of one that is half done are built again from
-their schedules; only a search that was under way is lost without ``work/``.
+Runs ``roller-tvm compare`` in each line's environment (by default those of ``make venv``), with one folder per line.
+The same command resumes a stopped run; an interrupted tuner resumes with its own records and the seconds already spent.
+After each operator the reports are written again: both lines' tables to ``summary.txt`` and ``summary.md``, the
+searching tuners beside Roller to ``lines.md``. A line's ``results.jsonl`` alone is enough to resume elsewhere. Finished
+operators stay, and kernels of an unfinished one are rebuilt from their schedules; only a search under way is lost
+without ``work/``.
 """
 
 from __future__ import annotations
@@ -42,48 +42,52 @@ from roller_tvm.compare.tuner import Tuner  # noqa: E402
 from roller_tvm.errors import BadInput, MeasureError, RollerError  # noqa: E402
 from roller_tvm.measure.lifeline import tie_to_parent  # noqa: E402
 
-#: Of each line, the cheap ones first; {peers} and {searches} are trials.
+#: Tuners of each line, the cheap ones first; {peers} and {searches} are trials.
 TUNERS = {
     "relay": "roller:1,roller:10,untuned,xgboost:{searches},autotvm:{searches},ansor:{peers}",
     "relax": "roller:1,roller:10,untuned,xgboost:{searches},metaschedule:{peers}",
 }
 DONE, LEFT = 0, 1
-#: What every tuner that searches learns with; without it each would fail on each operator, hours later.
+#: Import that every searching tuner needs; without it each would fail on each operator, hours later.
 LEARNS = "import xgboost"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; 0 when nothing is left to do, 1 when something is."""
+    """Run the script; return 0 if nothing is left to do, else 1."""
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
     add_common(parser, peers=1000)
-    parser.add_argument("--suite", default="cpu", metavar="NAME|FILE.csv")
-    parser.add_argument("--only", default="", metavar="WORDS", help="cases with these ids, or words of their titles")
-    parser.add_argument("--searches", type=int, default=200, help="trials of AutoTVM and the XGBoost baseline")
-    told = "forget what these did before, or 'times'; what was done with the commit checked out now stays"
+    parser.add_argument("--suite", default="cpu", metavar="NAME|FILE.csv", help="suite of operators; default cpu")
+    parser.add_argument("--only", default="", metavar="WORDS", help="choose cases by id, or by words of their titles")
+    parser.add_argument("--searches", type=int, default=200,
+                        help="trials of AutoTVM and the XGBoost baseline; default 200")
+    told = "repeat the work of these tuners, or 'times', except results of the commit checked out now"
     parser.add_argument("--again", default="", metavar="TUNERS", help=told)
-    parser.add_argument("--status", action="store_true", help="run nothing: tell what is done")
+    parser.add_argument("--status", action="store_true", help="run nothing; print the progress")
     args = parser.parse_args(argv)
     return ended("compare_lines", lambda: status(args) if args.status else compare(args))
 
 
 def add_common(parser: argparse.ArgumentParser, peers: int) -> None:
-    """What a comparison on both lines is told, of operators or of whole models."""
-    parser.add_argument("folder", type=Path, help="gets a folder for each line")
-    parser.add_argument("--lines", default="relay,relax")
-    parser.add_argument("--peers", type=int, default=peers, help="trials of Ansor and MetaSchedule")
-    parser.add_argument("--relay", type=Path, default=ROOT / ".venv/relay/bin/python", help="interpreter of that line")
-    parser.add_argument("--relax", type=Path, default=ROOT / ".venv/relax/bin/python", help="interpreter of that line")
-    parser.add_argument("--seconds", type=float, default=math.inf, help="start nothing after so long")
-    parser.add_argument("--retry", action="store_true", help="go on with what crashed, failed or ran out of time")
-    told = "go on where figures of another machine are: each operator or model on one, and the report tells"
+    """Add the arguments of a comparison on both lines, of operators or of whole models."""
+    parser.add_argument("folder", type=Path, help="folder of the comparison, with a folder for each line")
+    parser.add_argument("--lines", default="relay,relax", help="lines of TVM, with commas; default both")
+    parser.add_argument("--peers", type=int, default=peers,
+                        help="trials of Ansor and MetaSchedule; default %(default)s")
+    told = "Python of the {line} line; default .venv/{line}/bin/python"
+    for line in ("relay", "relax"):
+        python = ROOT / f".venv/{line}/bin/python"
+        parser.add_argument(f"--{line}", type=Path, default=python, help=told.format(line=line))
+    parser.add_argument("--seconds", type=float, default=math.inf, help="start no job after this many seconds")
+    parser.add_argument("--retry", action="store_true", help="repeat jobs that crashed, failed or timed out")
+    told = "allow results of other machines, each operator or model from one; the report names them"
     parser.add_argument("--mix-machines", action="store_true", help=told)
-    told = "tune only when nothing else runs here, time at the CPU's pace; wait so long at most, and note it"
+    told = "longest wait for an idle machine, and before timing for the CPU's full pace; default 120"
     parser.add_argument("--quiet", type=float, default=120.0, metavar="SECONDS", help=told)
 
 
 def ended(name: str, action: Callable[[], int]) -> int:
-    """The exit code of a script's work, its errors said."""
+    """Run a script's work and print its error, if any; return the exit code."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return action()
@@ -96,19 +100,19 @@ def ended(name: str, action: Callable[[], int]) -> int:
 
 
 def compare(args: argparse.Namespace) -> int:
-    """Operator by operator, line by line.
+    """Compare operator by operator, line by line; return the exit code.
 
     Raises
     ------
     MeasureError
-        A line's environment lacks what its tuners learn with.
+        A line's environment lacks a package that its tuners need.
     BadInput
-        Nobody knows a tuner whose work is to be done again.
+        A tuner in `--again` is unknown.
     """
     words = {word.strip() for word in args.again.split(",") if word.strip()}
     known = {label for line in args.lines.split(",") for label in (*labels(args, line), *kept(args, line))} | {TIMES}
     if unknown := words - known - {label.split(":")[0] for label in known}:
-        raise BadInput(f"no tuner {', '.join(sorted(unknown))}", "--again", f"of {', '.join(sorted(known))}")
+        raise BadInput(f"no tuner {', '.join(sorted(unknown))}", "--again", f"choose from {', '.join(sorted(known))}")
     for line in args.lines.split(","):
         can_learn(str(getattr(args, line)))
     until, left, lines = time.monotonic() + args.seconds, False, args.lines.split(",")
@@ -135,7 +139,7 @@ def compare(args: argparse.Namespace) -> int:
 
 
 def write_both(args: argparse.Namespace) -> None:
-    """Both lines in one table, for a README."""
+    """Write both lines in one table, for a README."""
     cases, reports = load_suite(args.suite), {}
     for line in TUNERS:
         results = Results(args.folder / line / "results.jsonl")
@@ -145,7 +149,7 @@ def write_both(args: argparse.Namespace) -> None:
 
 
 def write_summary(folder: Path) -> None:
-    """Both lines' tables in one file, also that of a line which was not asked for."""
+    """Write both lines' tables to one file, including a line that was not asked for."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("table.txt", "table.md"):
         tables = [table.read_text() for ln in TUNERS if (table := folder / ln / name).exists()]
@@ -153,12 +157,12 @@ def write_summary(folder: Path) -> None:
 
 
 def can_learn(python: str) -> None:
-    """Whether an environment has what its tuners learn with.
+    """Check that an environment has the packages that its tuners need.
 
     Raises
     ------
     MeasureError
-        It has not, or there is no such interpreter.
+        A package is missing, or the interpreter does not exist.
     """
     try:
         done = subprocess.run([python, "-c", LEARNS], capture_output=True, text=True, check=False)
@@ -172,17 +176,17 @@ def can_learn(python: str) -> None:
 
 
 def finished(args: argparse.Namespace, line: str, case: Case) -> bool:
-    """Whether a line has nothing left to do on a case, so that not even TVM need be imported."""
+    """Return True if a line has nothing left to do on a case, so that not even TVM need be imported."""
     return Results(args.folder / line / "results.jsonl").finished(case.digest, labels(args, line))
 
 
 def kept(args: argparse.Namespace, line: str) -> set[str]:
-    """Labels of which a line has results."""
+    """Return the labels with results on a line."""
     return {label for _, label in Results(args.folder / line / "results.jsonl").tuned}
 
 
 def again(args: argparse.Namespace, line: str, words: Set[str], case: Case) -> str:
-    """What a line has to forget of a case: not what was done with this very commit, perhaps a minute ago."""
+    """Return the tuners, with commas, whose results of a case must be cancelled; results of this very commit stay."""
     results, here = Results(args.folder / line / "results.jsonl"), commit()
     found = [TIMES] if TIMES in words and case.digest in results.timed else []
     for tuned in results.tuned_of(case.digest):
@@ -194,18 +198,18 @@ def again(args: argparse.Namespace, line: str, words: Set[str], case: Case) -> s
 
 
 def labels(args: argparse.Namespace, line: str) -> list[str]:
-    """A line's tuners with their trials."""
+    """Return a line's tuners with their trials."""
     return TUNERS[line].format(peers=args.peers, searches=args.searches).split(",")
 
 
 def call(args: argparse.Namespace, line: str, words: Sequence[str], quiet: bool = False) -> int:
-    """``roller-tvm compare`` of the suite in a line's environment."""
+    """Run ``roller-tvm compare`` of the suite in a line's environment."""
     asked = ["--suite", args.suite, "--tuners", ",".join(labels(args, line)), *words]
     return run_compare(getattr(args, line), line, args.folder, asked, quiet)
 
 
 def run_compare(python: Path, line: str, folder: Path, words: Sequence[str], quiet: bool = False) -> int:
-    """``roller-tvm compare`` by an interpreter, into a line's folder; it dies with this process."""
+    """Run ``roller-tvm compare`` by an interpreter, into a line's folder; it dies with this process."""
     command = [str(python), "-m", "roller_tvm.cli", "compare", "--line", line, "--output", str(folder / line), *words]
     said = subprocess.DEVNULL
     parent = os.getpid()
@@ -229,7 +233,7 @@ def run_compare(python: Path, line: str, folder: Path, words: Sequence[str], qui
 
 
 def status(args: argparse.Namespace) -> int:
-    """A line for each operator and line of TVM: done, or what is and how far that is which searches; then how many."""
+    """Print one row per operator and line (done, or the tuners' progress), then totals; return the exit code."""
     cases, lines = choose(load_suite(args.suite), args.only), args.lines.split(",")
     known = {line: Results(args.folder / line / "results.jsonl") for line in lines}
     done = {line: [c for c in cases if known[line].finished(c.digest, labels(args, line))] for line in lines}
@@ -242,7 +246,7 @@ def status(args: argparse.Namespace) -> int:
 
 
 def _so_far(args: argparse.Namespace, line: str, case: Case, results: Results) -> list[str]:
-    """What is done of a case: a tuner's seconds, or the trials so far of one that was stopped."""
+    """Return each tuner's progress on a case as text: its seconds, or the trials so far of a stopped one."""
     told, todo = [], 0
     for label in labels(args, line):
         name, _, trials = label.partition(":")

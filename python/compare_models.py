@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Whole models on both of TVM's lines: Roller, Ansor or MetaSchedule, untuned TVM, onnxruntime, PyTorch.
+"""Compare whole models on both of TVM's lines: Roller, Ansor or MetaSchedule, untuned TVM, onnxruntime, PyTorch.
 
     python python/compare_models.py whole                      # an hour a model; stop it at any time
     python python/compare_models.py whole --models squeezenet,net.onnx --peers 200
-    python python/compare_models.py benchmarks/models          # where it is kept
+    python python/compare_models.py benchmarks/models          # the folder kept in the repository
 
-Runs ``roller-tvm compare --models`` in each line's environment (those of ``make venv`` unless told), model by model.
-The same command goes on: what was tuned and timed stays, in the reports too where other models are asked for. PyTorch
-is among them where ``pip install torch`` and ``pip install --no-deps onnx2torch`` put it into an environment; else its
-rows say that it is missing.
+Runs ``roller-tvm compare --models`` in each line's environment (by default those of ``make venv``), model by model. The
+same command resumes: finished models stay, also in the reports if other models are asked for. PyTorch takes part if
+``pip install torch`` and ``pip install --no-deps onnx2torch`` put it into an environment; else its rows say that it is
+missing.
 """
 
 from __future__ import annotations
@@ -30,18 +30,19 @@ SEARCH = {"relay": "ansor", "relax": "metaschedule"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; 0 when nothing is left to do, 1 when something is."""
+    """Run the script; return 0 if nothing is left to do, else 1."""
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
     add_common(parser, peers=500)  # for all operators of a model
-    parser.add_argument("--models", default=MODELS, metavar="NAME,FILE.onnx")
-    parser.add_argument("--again", default="", metavar="TUNERS", help="forget what these did before, or 'times'")
+    parser.add_argument("--models", default=MODELS, metavar="NAME,FILE.onnx",
+                        help="models, with commas; default %(default)s")
+    parser.add_argument("--again", default="", metavar="TUNERS", help="repeat the work of these tuners, or 'times'")
     args = parser.parse_args(argv)
     return ended("compare_models", lambda: compare(args))
 
 
 def compare(args: argparse.Namespace) -> int:
-    """Model by model, line by line."""
+    """Compare model by model, line by line; return the exit code."""
     lines, models = args.lines.split(","), [m for m in args.models.split(",") if m]
     for line in lines:
         can_learn(str(getattr(args, line)))
@@ -64,7 +65,7 @@ def compare(args: argparse.Namespace) -> int:
 
 
 def call(args: argparse.Namespace, line: str, models: str, words: Sequence[str], quiet: bool = False) -> int:
-    """``roller-tvm compare --models`` in a line's environment."""
+    """Run ``roller-tvm compare --models`` in a line's environment."""
     tuners = f"{OTHERS},{SEARCH[line]}:{args.peers}"
     return run_compare(getattr(args, line), line, args.folder, ["--models", models, "--tuners", tuners, *words], quiet)
 

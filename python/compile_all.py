@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""Compile the paper's 119 operators by the plans of today, on both lines, and write benchmarks/ anew.
+"""Compile the paper's 119 operators by today's plans, on both lines, and write benchmarks/ anew.
 
     .venv/relay/bin/python python/compile_all.py                          # every run, then the tables
     .venv/relay/bin/python python/compile_all.py --only a100,relax_h200   # some runs, no tables
 
-It takes `make venv` (both environments, NVRTC in them) and minutes a run; no GPU. A run is compile_operators.py in the
-environment of its line. One that was interrupted goes on where it was; with a larger --top it compiles what is
-missing.
+Needs `make venv` (both environments, with NVRTC), minutes per run, and no GPU. A run is compile_operators.py in the
+environment of its line. An interrupted run resumes; with a larger --top it compiles the missing plans.
 
-Written to benchmarks/: compiled_operators.txt (totals of each run), resources.txt (a line an operator, predicted beside
-compiled, and how the errors lie), compiled_RUN.jsonl.gz (all that was compiled). Until every run has ended as it should
-all lies in build/compiled/CODE/COMPILER/, where CODE is the state of the code that plans: other code begins anew.
+Written to benchmarks/: compiled_operators.txt (totals of each run), resources.txt (a line per operator with predicted
+and compiled resources, and the distribution of errors), compiled_RUN.jsonl.gz (all compiled plans). Until every run has
+succeeded, results are in build/compiled/CODE/COMPILER/; CODE is a digest of the planning code, so other code begins
+anew.
 
-Exit codes: 0 written (with --only: compiled), 1 a run did not end as it should, or no compiler is here, 2 no such run.
+Exit codes: 0 written (with --only: compiled), 1 a run failed or no compiler is here, 2 no such run.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ SCRIPTS = ("compiling.py", "compile_operators.py", "roller_osdi22_operators.csv"
 
 @dataclass(frozen=True)
 class Run:
-    """One of compile_operators.py.
+    """One run of compile_operators.py.
 
     Parameters
     ----------
     name : str
-        Of its file.
+        Name of its file.
     line : str
         'relay' or 'relax'.
     options : str
@@ -59,7 +59,7 @@ class Run:
     options: str
 
     def command(self, top: int, out: Path | str) -> str:
-        """As it is typed."""
+        """Command line, as typed."""
         return f".venv/{self.line}/bin/python python/compile_operators.py {self.options} --top {top} --out {out}"
 
 
@@ -76,7 +76,7 @@ NAMES = [run.name for run in RUNS]
 
 
 def state(root: Path) -> str:
-    """A digest of the code that plans.
+    """Return a digest of the planning code.
 
     Examples
     --------
@@ -92,16 +92,16 @@ def state(root: Path) -> str:
 
 
 def compiler_of(line: str) -> str:
-    """The CUDA compiler that a line's environment takes, such as 'nvrtc 12.9'.
+    """Return the CUDA compiler of a line's environment, such as 'nvrtc 12.9'.
 
     Raises
     ------
     ToolchainError
-        There is no such environment, or no compiler for it.
+        The environment is missing, or has no compiler.
     """
     python = ROOT / ".venv" / line / "bin/python"
     if not python.is_file():
-        raise ToolchainError(f"there is no environment of the {line} line", str(python), "make venv")
+        raise ToolchainError(f"the environment of the {line} line is missing", str(python), "make venv")
     ask = "from roller_tvm.toolchain import find_compilers; print(*find_compilers()[:1])"
     told = subprocess.run([python, "-c", ask], capture_output=True, text=True, cwd=ROOT, check=True).stdout.strip()
     if not told:
@@ -110,7 +110,7 @@ def compiler_of(line: str) -> str:
 
 
 def results_of(folder: Path, run: Run, compiler: str) -> Path:
-    """Where the results of a run by a compiler are.
+    """Return the path of the results of a run by a compiler.
 
     Examples
     --------
@@ -121,7 +121,7 @@ def results_of(folder: Path, run: Run, compiler: str) -> Path:
 
 
 def tables(folder: Path, runs: Sequence[Run], top: int, compilers: Mapping[str, str]) -> tuple[str, str]:
-    """(totals of every run, a line an operator and how the errors lie) of what is in a folder."""
+    """Return (totals of every run, the table of resources) for the results in a folder."""
     totals, lines = [], []
     for run in runs:
         path = results_of(folder, run, compilers[run.line])
@@ -132,7 +132,7 @@ def tables(folder: Path, runs: Sequence[Run], top: int, compilers: Mapping[str, 
 
 
 def write(folder: Path, benchmarks: Path, runs: Sequence[Run], top: int, compilers: Mapping[str, str]) -> None:
-    """What is kept, from what is in a folder; `compilers` of each line."""
+    """Write the kept files from the results in a folder; `compilers` gives each line's compiler."""
     totals, lines = tables(folder, runs, top, compilers)
     (benchmarks / "compiled_operators.txt").write_text(totals, encoding="utf-8")
     (benchmarks / "resources.txt").write_text(lines, encoding="utf-8")
@@ -143,8 +143,9 @@ def write(folder: Path, benchmarks: Path, runs: Sequence[Run], top: int, compile
 
 def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--top", type=int, default=2, help="plans of each operator; default 2")
-    parser.add_argument("--only", default="", metavar="RUNS", help=f"some of {', '.join(NAMES)}; writes no tables")
+    parser.add_argument("--top", type=int, default=2, help="plans per operator; default 2")
+    parser.add_argument("--only", default="", metavar="RUNS",
+                        help=f"run only some of {', '.join(NAMES)}; writes no tables")
     args = parser.parse_args(words)
     folder = ROOT / "build" / "compiled" / state(ROOT)
     wanted = [name for name in args.only.split(",") if name]

@@ -1,8 +1,8 @@
-"""Compile every plan of a list of operators to cubins, and hold the resources against the prediction.
+"""Compile every plan of a list of operators to cubins, and compare the resources with the prediction.
 
-Each plan is lowered to CUDA source once, through TE schedule primitives or TensorIR, whichever the TVM here has, and
-compiled for every architecture (NVRTC or nvcc); no GPU is needed. One JSON line a plan is appended to the output
-file: a run that was interrupted goes on where it was.
+Each plan is lowered to CUDA source once, through TE schedule primitives or TensorIR, depending on the installed TVM,
+and compiled for every architecture (NVRTC or nvcc); no GPU is needed. One JSON line per plan is appended to the output
+file, so an interrupted run resumes.
 
     python python/compile_operators.py --device h200 --archs sm_80,sm_90 --out h200.jsonl
     python python/compile_operators.py --summary h200.jsonl a100.jsonl
@@ -35,7 +35,7 @@ def compile_operator(
     row: dict[str, str], device: Any, archs: list[str], top: int, compiler: str, dtype: str,
     done: dict[tuple[str, int], str],
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Plan one operator and compile plans until `top` of them are accepted; a result a plan."""
+    """Plan one operator and compile plans until `top` of them are accepted; yield a result per plan."""
     from roller_tvm.te import te_operator
     from roller_tvm.tvm_env.locate import line
 
@@ -54,7 +54,7 @@ def compile_operator(
 
 
 def through_te(tensors: Any, _device: Any, archs: list[str], compiler: str) -> tuple[Any, Any]:
-    """(reading, check of a plan), through TE schedule primitives."""
+    """Return (reading, check of a plan), through TE schedule primitives."""
     from roller_tvm.relay.cuda import check_resources
     from roller_tvm.relay.loops import TeProgram
     from roller_tvm.te import read_te
@@ -65,7 +65,7 @@ def through_te(tensors: Any, _device: Any, archs: list[str], compiler: str) -> t
 
 
 def through_tir(tensors: Any, device: Any, archs: list[str], compiler: str) -> tuple[Any, Any]:
-    """(reading, check of a plan), through TensorIR."""
+    """Return (reading, check of a plan), through TensorIR."""
     from tvm import te
 
     from roller_tvm.tir import read_prim_func
@@ -78,15 +78,18 @@ def through_tir(tensors: Any, device: Any, archs: list[str], compiler: str) -> t
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--operators", type=Path, default=OPERATORS, help="CSV with the columns id, operator, params")
-    parser.add_argument("--device", default="h200", help="what the plans are made for")
-    parser.add_argument("--archs", default="sm_80,sm_90", help="what they are compiled for")
+    parser.add_argument("--operators", type=Path, default=OPERATORS,
+                        help="CSV file with the columns id, operator, params")
+    parser.add_argument("--device", default="h200", help="device that the plans are made for; default h200")
+    parser.add_argument("--archs", default="sm_80,sm_90",
+                        help="architectures to compile for, with commas; default %(default)s")
     parser.add_argument("--compiler", default="auto", choices=("auto", "nvrtc", "nvcc"))
-    parser.add_argument("--dtype", default="", help="instead of each operator's own")
-    parser.add_argument("--top", type=int, default=10)
-    parser.add_argument("--only", default="", help="ids that start so, with commas")
-    parser.add_argument("--out", type=Path, default=Path("compiled.jsonl"))
-    parser.add_argument("--summary", type=Path, nargs="+", help="only print the totals of result files")
+    parser.add_argument("--dtype", default="", help="dtype of all operators; default: each operator's own")
+    parser.add_argument("--top", type=int, default=10, help="plans per operator; default 10")
+    parser.add_argument("--only", default="", help="choose operators by the start of their ids, with commas")
+    parser.add_argument("--out", type=Path, default=Path("compiled.jsonl"), help="output file; default compiled.jsonl")
+    parser.add_argument("--summary", type=Path, nargs="+",
+                        help="compile nothing; print the totals of these result files")
     args = parser.parse_args()
     if args.summary:
         print("\n".join(summary(read_results(path)) for path in args.summary))

@@ -1,8 +1,8 @@
-"""Compile the plans of every task of networks for CUDA, and hold the resources against the prediction.
+"""Compile the plans of every task of networks for CUDA, and compare the resources with the prediction.
 
-The tasks are those that ``tune`` would see; schedules are made through Ansor States, as records hold them. No GPU is
-needed. One JSON line a plan is appended to the output file: a run that was interrupted goes on where it was. Plans
-are made for the device that ships for an architecture (T4, A100, H100).
+The tasks are the same as for ``tune``; schedules are made through Ansor States, as in records. No GPU is needed. One
+JSON line per plan is appended to the output file, so an interrupted run resumes. Plans are made for the shipped device
+of an architecture (T4, A100, H100).
 
     python python/compile_tasks.py --archs sm_75,sm_80,sm_90 --out tasks.jsonl
     python python/compile_tasks.py --summary tasks.jsonl
@@ -53,7 +53,7 @@ def mobilenet_v2(layout: str) -> Model:
 
 
 def bert_base(batch: int, folder: Path) -> tuple[Any, Any]:
-    """One of twelve equal layers."""
+    """Return one of BERT-base's twelve equal layers."""
     import onnx
     from tvm import relay
 
@@ -71,7 +71,7 @@ MODELS: dict[str, Model] = {
 
 
 def take_apart(name: str, batch: int, archs: list[str], folder: Path, compiler: str) -> Tasks:
-    """The tasks of one model; they are the same whatever the architecture."""
+    """Return the tasks of one model; they are the same for every architecture."""
     from roller_tvm.device import device_for_target
     from roller_tvm.relay.loops import TeProgram
     from roller_tvm.relay.tasks import extract_tasks, make_target
@@ -90,7 +90,7 @@ def take_apart(name: str, batch: int, archs: list[str], folder: Path, compiler: 
 
 
 def check_of(program: Any, arch: str, compiler: str, dag: Any) -> Any:
-    """Compiles a plan through an Ansor State, as records hold them."""
+    """Return a function that compiles a plan through an Ansor State, as in records."""
     from roller_tvm.relay.cuda import check_resources
 
     return lambda ranked: check_resources(ranked.plan, ranked.estimate, program, [arch], compiler, dag=dag)

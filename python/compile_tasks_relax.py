@@ -1,8 +1,8 @@
-"""Compile the plans of every task of networks for CUDA on the Relax line; hold the resources against the prediction.
+"""Compile the plans of every task of networks for CUDA on the Relax line; compare the resources with the prediction.
 
-What compile_tasks.py does on the Relax line: tasks are the PrimFuncs of the pipeline "roller", schedules are made
-through TensorIR, with cp.async pipelines, and on tensor cores where the network is in float16. No GPU is needed. One
-JSON line a plan is appended to the output file: a run that was interrupted goes on where it was.
+The counterpart of compile_tasks.py: tasks are the PrimFuncs of the pipeline "roller", schedules are made through
+TensorIR, with cp.async pipelines, and on tensor cores if the network is in float16. No GPU is needed. One JSON line per
+plan is appended to the output file, so an interrupted run resumes.
 
     python python/compile_tasks_relax.py --out tasks_relax.jsonl
     python python/compile_tasks_relax.py --models bert_base --batches 1 --archs sm_90 --out bert.jsonl
@@ -37,7 +37,7 @@ def resnet50(layout: str | None = None) -> Model:
 
 
 def with_batch(path: Path, batch: int) -> Path:
-    """An ONNX file of batch 1 with another: its inputs, and where it names the batch when it reshapes."""
+    """Return an ONNX file of batch 1 with another batch: in its inputs, and in the shapes of its reshapes."""
     import onnx
     from onnx import numpy_helper
 
@@ -69,7 +69,7 @@ def mobilenet_v2(layout: str | None = None) -> Model:
 
 
 def bert_base(batch: int, folder: Path) -> Any:
-    """One of twelve equal layers."""
+    """Return one of BERT-base's twelve equal layers."""
     from roller_tvm.compare.whole import networks
     from roller_tvm.relax import load_model
 
@@ -77,7 +77,7 @@ def bert_base(batch: int, folder: Path) -> Any:
 
 
 def in_half(model: Model) -> Model:
-    """The network with its products in float16, by TVM's pass for mixed precision (which does not take every one)."""
+    """Return the network with its products in float16, by TVM's pass for mixed precision (which skips some)."""
 
     def load(batch: int, folder: Path) -> Any:
         from tvm import relax
@@ -97,7 +97,7 @@ MODELS = IN_FLOAT32 | {name + HALF: in_half(IN_FLOAT32[name]) for name in ("resn
 
 
 def take_apart(name: str, batch: int, archs: list[str], folder: Path, compiler: str) -> Tasks:
-    """The tasks of one model; they are the same whatever the architecture."""
+    """Return the tasks of one model; they are the same for every architecture."""
     from roller_tvm.plan.features import Features
     from roller_tvm.relax.devices import device_of
     from roller_tvm.relax.pipeline import prepare

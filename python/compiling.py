@@ -1,4 +1,4 @@
-"""Plans compiled to cubins and held against the prediction: shared by the scripts compile_*.py."""
+"""Compile plans to cubins and compare them with the prediction; shared by the scripts compile_*.py."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def compile_plans(
     base: dict[str, Any], reading: Any, device: Any, archs: list[str], top: int, check: Callable[[Any], Any],
     done: dict[tuple[str, int], str] | None = None, features: Any = None,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Plan one operator and compile plans until `top` of them are accepted; a result a plan.
+    """Plan one operator and compile plans until `top` of them are accepted; yield a result per plan.
 
     Parameters
     ----------
     base : dict
-        What every result begins with; its 'id' tells operators apart.
+        First fields of every result; 'id' identifies the operator.
     reading : TeReading or TirReading
     check : function of RankedPlan -> CompiledPlan or Rejection
         Compiles a plan, as either line does.
@@ -111,17 +111,17 @@ def compile_plans(
 
 @dataclass(frozen=True)
 class Tasks:
-    """A network taken apart, by either line.
+    """A network's tasks, extracted by either line.
 
     Parameters
     ----------
     tasks : sequence
-        Each with `id` and `name`.
+        Tasks with `id` and `name`.
     devices : mapping of architecture to DeviceSpec
-        What plans are made for.
+        Devices that plans are made for.
     read : function of (task, architecture) -> (reading, check of a plan)
     features : function of DeviceSpec -> Features, optional
-        What schedules can say beside loops.
+        Returns the capabilities of the schedules.
     dtype : str
         Of most tensors.
     """
@@ -135,7 +135,7 @@ class Tasks:
     def compiled(
         self, network: str, top: int, done: dict[tuple[str, int], str], only: set[str]
     ) -> Iterator[dict[str, Any]]:
-        """Results, task by task, of those that `only` has and `done` has not."""
+        """Yield results, task by task, for the tasks chosen by `only` that are not in `done`."""
         from roller_tvm.errors import RollerError
 
         for task in self.tasks:
@@ -156,22 +156,25 @@ class Tasks:
 
 
 def tasks_main(doc: str, models: Sequence[str], archs: str, take_apart: Callable[..., Tasks]) -> int:
-    """The command line of a script that compiles the tasks of networks.
+    """Run the command line of a script that compiles the tasks of networks; return the exit code.
 
     Parameters
     ----------
     take_apart : function of (model, batch, architectures, folder, compiler) -> Tasks
     """
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", default=",".join(models))
-    parser.add_argument("--batches", default="1,64")
-    parser.add_argument("--archs", default=archs)
-    parser.add_argument("--only", default="", help="tasks by name or number (resnet50_b1:3), with commas")
+    parser.add_argument("--models", default=",".join(models), help="names, with commas; default %(default)s")
+    parser.add_argument("--batches", default="1,64", help="batch sizes, with commas; default %(default)s")
+    parser.add_argument("--archs", default=archs, help="architectures, with commas; default %(default)s")
+    parser.add_argument("--only", default="", help="choose tasks by name or number (resnet50_b1:3), with commas")
     parser.add_argument("--compiler", default="auto", choices=("auto", "nvrtc", "nvcc"))
-    parser.add_argument("--top", type=int, default=1)
-    parser.add_argument("--folder", type=Path, default=Path("demo-out/models"), help="where networks are written")
-    parser.add_argument("--out", type=Path, default=Path("compiled_tasks.jsonl"))
-    parser.add_argument("--summary", type=Path, nargs="+", help="only print the totals of result files")
+    parser.add_argument("--top", type=int, default=1, help="plans per task; default 1")
+    parser.add_argument("--folder", type=Path, default=Path("demo-out/models"),
+                        help="folder for networks; default %(default)s")
+    parser.add_argument("--out", type=Path, default=Path("compiled_tasks.jsonl"),
+                        help="output file; default %(default)s")
+    parser.add_argument("--summary", type=Path, nargs="+",
+                        help="compile nothing; print the totals of these result files")
     args = parser.parse_args()
     if args.summary:
         print("\n".join(summary(read_results(path), "tasks") for path in args.summary))
@@ -194,7 +197,7 @@ def tasks_main(doc: str, models: Sequence[str], archs: str, take_apart: Callable
 
 
 def register_features(expression: Any, program: Any) -> dict[str, Any]:
-    """What the register estimate looks at, so that it can be fitted again (python/fit_registers.py)."""
+    """Return the inputs of the register estimate, so that it can be fitted again (python/fit_registers.py)."""
     from roller_tvm.model.geometry import Geometry
     from roller_tvm.model.registers import accumulators, fragments, prefetched
 
@@ -222,18 +225,18 @@ def register_features(expression: Any, program: Any) -> dict[str, Any]:
 
 
 def read_results(path: Path) -> list[dict[str, Any]]:
-    """The lines of a result file, compressed or not."""
+    """Return the lines of a result file, compressed or not."""
     text = gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else path.read_text()
     return [json.loads(line) for line in text.splitlines()]
 
 
 def kernels_for(results: Sequence[dict[str, Any]], arch: str) -> list[tuple[dict[str, Any], list[int]]]:
-    """(prediction, [registers, local bytes, shared bytes]) of every accepted kernel compiled for `arch`."""
+    """Return (prediction, [registers, local bytes, shared bytes]) of every accepted kernel compiled for `arch`."""
     return [(k, k[arch]) for r in results if r["status"] == "ok" for k in r["kernels"] if arch in k]
 
 
 def summary(results: list[dict[str, Any]], what: str = "operators") -> str:
-    """Totals, as text."""
+    """Return the totals, as text."""
     ok = [r for r in results if r["status"] == "ok"]
     archs = sorted({a for r in ok for k in r["kernels"] for a in k if a.startswith("sm_")}, key=arch_number)
     states = Counter(r["status"] for r in results).most_common()

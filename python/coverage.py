@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""How much of real models is planned: every task of every model, planned and its State applied.
+"""Measure the share of real models that can be planned: every task of every model, planned and its State applied.
 
     python python/coverage.py --out benchmarks/coverage.jsonl                              # plan for this CPU
     python python/coverage.py --out benchmarks/coverage.jsonl --target "cuda -arch=sm_80"  # plan for a GPU
     python python/coverage.py --out benchmarks/coverage.jsonl --verify                     # and compare the results
     python python/coverage.py --out benchmarks/coverage.jsonl --table
 
-With --verify each kernel is compared with TVM's own schedule by the workers of ``tune(trials=0)``, and the whole
-model, built with the records, with TVM's default build and (ONNX) onnxruntime on random input. One JSON line a
-model, target and mode is appended to the file and is not done again; each model runs in a process of its own.
+With --verify each kernel is compared with TVM's own schedule by the workers of ``tune(trials=0)``. The whole model,
+built with the records, is compared with TVM's default build and (ONNX) with onnxruntime on random input. One JSON line
+per model, target and mode is appended to the file and is not repeated; each model runs in a process of its own.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LEAST_FLOPS, LEAST_TASKS = 0.98, 0.90
 
 
 def planned(subject: Subject, target: str) -> dict[str, Any]:
-    """Every task planned, nothing built."""
+    """Plan every task, building nothing; return the row."""
     from roller_tvm.relay.candidates import make_candidates
     from roller_tvm.relay.tasks import extract_tasks, make_target
     from roller_tvm.relay.tuning import find_device
@@ -56,7 +56,7 @@ def planned(subject: Subject, target: str) -> dict[str, Any]:
 
 
 def verified(subject: Subject, target: str) -> dict[str, Any]:
-    """Every task planned and its kernel compared; then the whole model."""
+    """Plan every task and compare its kernel, then compare the whole model; return the row."""
     from roller_tvm.relay import build, tune
 
     with tempfile.TemporaryDirectory() as folder:
@@ -85,7 +85,7 @@ def _left(note: str) -> list[str]:
 
 
 def summarised(tasks: list[tuple[str, int, float, str]], left: list[str]) -> dict[str, Any]:
-    """Counts and reasons from (name, weight, FLOPs, reason or '') of each task."""
+    """Return counts and reasons from (name, weight, FLOPs, reason or '') of each task."""
     reasons: dict[str, list[str]] = {}
     for name, _, _, reason in tasks:
         if reason:
@@ -102,7 +102,7 @@ def summarised(tasks: list[tuple[str, int, float, str]], left: list[str]) -> dic
 
 
 def run(library: Any, subject: Subject) -> list[np.ndarray]:
-    """All outputs of a built model."""
+    """Return all outputs of a built model."""
     import tvm
     from tvm.contrib import graph_executor
 
@@ -115,7 +115,7 @@ def run(library: Any, subject: Subject) -> list[np.ndarray]:
 
 
 def difference(got: list[np.ndarray], expected: list[np.ndarray]) -> float:
-    """Largest error over all outputs, as a share of the output's largest value; inf where one is not finite."""
+    """Return the largest error over all outputs, relative to the output's largest value; inf if not finite."""
     worst = 0.0
     for g, e in zip(got, expected, strict=True):
         if g.shape != e.shape or not (np.isfinite(g).all() and np.isfinite(e).all()):
@@ -126,13 +126,13 @@ def difference(got: list[np.ndarray], expected: list[np.ndarray]) -> float:
 
 
 def _spread(output: np.ndarray) -> float:
-    """How much an output's values differ among themselves: where they do not, a comparison says little."""
+    """Return the spread of an output's values; if they are all alike, a comparison says little."""
     values = output.astype(np.float64)
     return float(values.std() / max(np.abs(values).max(initial=0.0), 1e-30)) if values.size > 1 else 1.0
 
 
 def one(name: str, target: str, verify: bool) -> dict[str, Any]:
-    """The row of one model; what goes wrong is in the row."""
+    """Return the row of one model; an error is a part of the row."""
     base = {"model": name, "target": target, "verify": verify}
     folder = Path(tempfile.gettempdir()) / "roller-tvm-coverage"
     folder.mkdir(exist_ok=True)
@@ -145,7 +145,7 @@ def one(name: str, target: str, verify: bool) -> dict[str, Any]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """One table a target and mode, with the sums below."""
+    """Return one table per target and mode, with sums below."""
     parts = []
     kinds = dict.fromkeys((r["target"], r["verify"]) for r in rows)
     for target, verify in kinds:
@@ -185,13 +185,13 @@ def table(rows: list[dict[str, Any]]) -> str:
 def main(argv: list[str] | None = None) -> int:
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
-    parser.add_argument("models", nargs="*", help="names; by default all")
-    parser.add_argument("--out", type=Path, required=True, help="JSON lines, read and appended to")
-    parser.add_argument("--target", default="", help="by default this CPU")
-    parser.add_argument("--verify", action="store_true", help="build, run and compare (CPU)")
-    parser.add_argument("--table", action="store_true", help="print the table of what is in the file, do nothing else")
-    parser.add_argument("--again", action="store_true", help="also what is in the file already")
-    parser.add_argument("--limit", type=float, default=3600.0, help="seconds a model may take")
+    parser.add_argument("models", nargs="*", help="names of models; default all")
+    parser.add_argument("--out", type=Path, required=True, help="file of results, read and appended to")
+    parser.add_argument("--target", default="", help="TVM target; default this CPU")
+    parser.add_argument("--verify", action="store_true", help="also build, run and compare (CPU)")
+    parser.add_argument("--table", action="store_true", help="only print the table of the results in the file")
+    parser.add_argument("--again", action="store_true", help="repeat models with results in the file")
+    parser.add_argument("--limit", type=float, default=3600.0, help="time limit per model in seconds; default 3600")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     if args.child:
@@ -224,7 +224,7 @@ def told(row: dict[str, Any]) -> str:
 
 
 def in_process(name: str, target: str, verify: bool, limit: float) -> dict[str, Any]:
-    """The row of one model from a process of its own: a crash there ends nothing here."""
+    """Return the row of one model from a process of its own: a crash there ends nothing here."""
     command = [sys.executable, __file__, name, "--child", "--out", "-", "--target", target]
     base = {"model": name, "target": target, "verify": verify}
     try:
@@ -237,7 +237,7 @@ def in_process(name: str, target: str, verify: bool, limit: float) -> dict[str, 
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """Rows of the file, the last one of each model, target and mode."""
+    """Return the rows of the file, the last one of each model, target and mode."""
     rows = {}
     for line in path.read_text().splitlines() if path.exists() else []:
         row = json.loads(line)

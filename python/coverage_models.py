@@ -28,7 +28,7 @@ class Subject:
 
 
 def subjects() -> dict[str, Callable[[Path], Subject]]:
-    """How each model is made, by name; the folder is for files."""
+    """Return the functions that make each model, by name; the folder is for files."""
     makers: dict[str, Callable[[Path], Subject]] = {}
     for name in TESTING_NETWORKS:
         makers[name] = lambda _folder, name=name: _testing(name)
@@ -46,7 +46,7 @@ def _testing(name: str) -> Subject:
 
 
 def _half(subject: Subject) -> Subject:
-    """The same network computing in float16 where Relay's mixed precision says so."""
+    """Return the same network in float16, as far as Relay's mixed precision converts it."""
     import tvm
     from tvm import relay
     from tvm.relay.build_module import bind_params_by_name
@@ -61,7 +61,7 @@ def _half(subject: Subject) -> Subject:
 
 
 def _quantized(subject: Subject) -> Subject:
-    """The same network in int8 with int32 accumulation, by Relay's own quantization."""
+    """Return the same network in int8 with int32 accumulation, by Relay's own quantization."""
     from tvm import relay
 
     with relay.quantize.qconfig(calibrate_mode="global_scale", global_scale=8.0):

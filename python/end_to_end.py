@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Whole models on this CPU: tuned by Roller, untuned TVM and onnxruntime, side by side.
+"""Run whole models on this CPU: tuned by Roller, untuned TVM and onnxruntime, side by side.
 
     python python/end_to_end.py                            # light ResNet-50, MobileNet v2, PP-OCR text detection
     python python/end_to_end.py --models bert_base,squeezenet,vgg19 --out ""
     python python/end_to_end.py --rounds 5                 # another five processes of measuring
 
-Each model is imported (and converted to NHWC, as Ansor's tutorials do), tuned (unless the record file in the folder has
-its operators already), built through ``roller_tvm.relay.build`` as a user builds it, compared with
-onnxruntime, and timed in turns with it. A built library is used again while it is newer than the records.
+Each model is imported (and converted to NHWC, as Ansor's tutorials do), tuned (unless the folder's record file has its
+operators already), built through ``roller_tvm.relay.build`` as a user builds it, compared with onnxruntime, and timed
+in turns with it. A built library is used again while it is newer than the records.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ IMPORTED, UNTUNED, ORT = "imported", "untuned TVM", "ort"
 
 
 def variants_of(model: Prepared, args: argparse.Namespace, threads: int) -> list[Variant]:
-    """Untuned TVM, and ours in each layout: tuned and built where the folder does not have them."""
+    """Return untuned TVM, and Roller in each layout; tuned and built unless the folder has them."""
     from roller_tvm.device import default_cpu_target
     from roller_tvm.relay.importers import load_model
 
@@ -46,7 +46,7 @@ def variants_of(model: Prepared, args: argparse.Namespace, threads: int) -> list
 
 
 def tuned(model: Prepared, layout: str, target: str, args: argparse.Namespace) -> Variant:
-    """Ours in one layout."""
+    """Return Roller's variant in one layout."""
     from roller_tvm.relay import tune
     from roller_tvm.relay.importers import load_model
 
@@ -70,7 +70,7 @@ Rounds = list[dict[str, float]]
 
 
 def table(results: Sequence[tuple[Prepared, Sequence[Variant], Rounds]], threads: int) -> str:
-    """Medians over the rounds with their ranges; ratios are taken round by round."""
+    """Return medians over the rounds with their ranges; ratios are taken round by round."""
     head = (f"{'model':<30} {'layout':<9} {'tune s':>7} {'build s':>7} {'ours ms':>8} {'untuned ms':>10} {'ort ms':>8} "
             f"{'untuned/ours':>20} {'ort/ours':>20} {'error':>8}")  # fmt: skip
     lines = [f"latency: medians, {threads} threads each; ratios above 1: ours is faster (range over processes)",
@@ -96,19 +96,24 @@ def table(results: Sequence[tuple[Prepared, Sequence[Variant], Rounds]], threads
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; 0 if every output is right."""
+    """Run the script; return 0 if every output is right."""
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
-    parser.add_argument("--models", default=",".join(FIGURE), help="as 'roller-tvm compare --list' tells them")
-    parser.add_argument("--folder", type=Path, default=Path("end-to-end"), help="models, records, libraries")
-    parser.add_argument("--trials", type=int, default=10)
-    parser.add_argument("--rounds", type=int, default=3, help="of measuring; 0 tunes, builds and compares only")
-    parser.add_argument("--seconds", type=float, default=8.0, help="of measuring, each process")
-    parser.add_argument("--rebuild", action="store_true", help="build also where nothing changed")
-    parser.add_argument("--measure", action="store_true", help="take the libraries as they are")
-    parser.add_argument("--layouts", default=f"{IMPORTED},NHWC", help="of ours: as imported, or converted to NHWC")
-    parser.add_argument("--verbose", action="store_true", help="every operator of the tuning")
-    parser.add_argument("--out", default="", help="also write the table here (benchmarks/end_to_end.txt)")
+    parser.add_argument("--models", default=",".join(FIGURE),
+                        help="names from 'roller-tvm compare --list', with commas; default %(default)s")
+    parser.add_argument("--folder", type=Path, default=Path("end-to-end"),
+                        help="folder of models, records, libraries; default %(default)s")
+    parser.add_argument("--trials", type=int, default=10, help="plans measured per operator; default 10")
+    parser.add_argument("--rounds", type=int, default=3,
+                        help="rounds of measuring, 0 to tune, build and compare only; default 3")
+    parser.add_argument("--seconds", type=float, default=8.0, help="seconds of measuring per process; default 8")
+    parser.add_argument("--rebuild", action="store_true", help="build even if nothing changed")
+    parser.add_argument("--measure", action="store_true", help="only measure the existing libraries")
+    parser.add_argument("--layouts", default=f"{IMPORTED},NHWC",
+                        help="Roller's layouts, as imported or NHWC, with commas; default both")
+    parser.add_argument("--verbose", action="store_true", help="print every operator while tuning")
+    parser.add_argument("--out", default="",
+                        help="also write the table to this file, such as benchmarks/end_to_end.txt")
     args = parser.parse_args(argv)
     try:
         return end_to_end(args)

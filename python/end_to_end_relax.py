@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Whole models on this CPU with the TVM that pip installs: Roller, untuned TVM and onnxruntime, side by side.
+"""Run whole models on this CPU with the TVM that pip installs: Roller, untuned TVM and onnxruntime, side by side.
 
     python python/end_to_end_relax.py                          # nine light networks, two PP-OCR models
     python python/end_to_end_relax.py --models resnet50,bert_base --trials 0
-    python python/end_to_end_relax.py --measure --rounds 5     # the libraries as they are, more rounds
+    python python/end_to_end_relax.py --measure --rounds 5     # only measure the existing libraries, more rounds
 
 Each model is imported, tuned (unless the folder has records of its operators already), built with the pipeline
-"roller", compared with onnxruntime, and timed in turns with it, a process each. What is done is kept in the folder: an
-interrupted run goes on where it stopped. `--trials 0` builds without tuning: the best plan by prediction.
+"roller", compared with onnxruntime, and timed in turns with it, each in a process of its own. Results are kept in the
+folder, so an interrupted run resumes. `--trials 0` builds without tuning: the best plan by prediction.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Rounds = list[dict[str, float]]
 
 
 def variants_of(model: Prepared, args: argparse.Namespace, target: Any, spent: dict[str, float]) -> list[Variant]:
-    """Ours, and untuned TVM where it is asked for: tuned and built where the folder does not have them."""
+    """Return Roller, and untuned TVM if asked for; tuned and built unless the folder has them."""
     from roller_tvm.relax import load_model, prepare
     from roller_tvm.relax.tuning import tune
 
@@ -65,7 +65,7 @@ def variants_of(model: Prepared, args: argparse.Namespace, target: Any, spent: d
 
 
 def table(results: Sequence[dict[str, Any]], threads: int) -> str:
-    """Medians over the rounds with their ranges; ratios are taken round by round."""
+    """Return medians over the rounds with their ranges; ratios are taken round by round."""
     names = [n for n in (UNTUNED,) if all(n in r["rounds"][0] for r in results)]
     head = f"{'model':<24} {'import s':>8} {'tune s':>7} {'build s':>7} {'ours ms':>8} {'ort ms':>8} " + "".join(
         f"{n + ' ms':>15}" for n in names
@@ -89,19 +89,24 @@ def table(results: Sequence[dict[str, Any]], threads: int) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; 0 if every output is right."""
+    """Run the script; return 0 if every output is right."""
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
-    parser.add_argument("--models", default=",".join(FIGURE), help="as 'roller-tvm compare --list' tells them")
-    parser.add_argument("--folder", type=Path, default=Path("end-to-end-relax"), help="models, records, libraries")
-    parser.add_argument("--trials", type=int, default=10, help="plans measured, each operator; 0: without measuring")
-    parser.add_argument("--rounds", type=int, default=3, help="of measuring; 0 tunes, builds and compares only")
-    parser.add_argument("--seconds", type=float, default=6.0, help="of measuring, each process")
-    parser.add_argument("--untuned", action="store_true", help="untuned TVM too (hundreds of milliseconds a run)")
-    parser.add_argument("--rebuild", action="store_true", help="build also what is there")
-    parser.add_argument("--measure", action="store_true", help="take the libraries as they are")
-    parser.add_argument("--verbose", action="store_true", help="every operator of the tuning")
-    parser.add_argument("--out", default="", help="also write the table here (benchmarks/end_to_end_relax.txt)")
+    parser.add_argument("--models", default=",".join(FIGURE),
+                        help="names from 'roller-tvm compare --list', with commas; default %(default)s")
+    parser.add_argument("--folder", type=Path, default=Path("end-to-end-relax"),
+                        help="folder of models, records, libraries; default %(default)s")
+    parser.add_argument("--trials", type=int, default=10,
+                        help="plans measured per operator, 0 for prediction only; default 10")
+    parser.add_argument("--rounds", type=int, default=3,
+                        help="rounds of measuring, 0 to tune, build and compare only; default 3")
+    parser.add_argument("--seconds", type=float, default=6.0, help="seconds of measuring per process; default 6")
+    parser.add_argument("--untuned", action="store_true", help="also run untuned TVM (hundreds of milliseconds a run)")
+    parser.add_argument("--rebuild", action="store_true", help="build existing libraries again")
+    parser.add_argument("--measure", action="store_true", help="only measure the existing libraries")
+    parser.add_argument("--verbose", action="store_true", help="print every operator while tuning")
+    parser.add_argument("--out", default="",
+                        help="also write the table to this file, such as benchmarks/end_to_end_relax.txt")
     args = parser.parse_args(argv)
     try:
         return end_to_end(args)

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Registers of compiled kernels against what the model expects: the fit behind roller_tvm/model/registers.py.
+"""Fit the register estimate of roller_tvm/model/registers.py to registers of compiled kernels.
 
     python python/fit_registers.py                          # the random plans of benchmarks/register_fit.csv
     python python/fit_registers.py compiled.jsonl.gz ...    # plans of python/compile_operators.py as well
 
-Prints the quantile regression (needs scipy), and how the constants in use do on each source.
+Prints the quantile regression (needs scipy), and the quality of the constants in use on each source.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ QUANTILE = 0.9
 
 
 def random_plans() -> list[dict[str, Any]]:
-    """One row a plan and architecture; plans that spilled are left out."""
+    """Return one row per plan and architecture, without plans that spilled."""
     rows = []
     for line in csv.DictReader(RANDOM.open()):
         numbers = {k: int(v) for k, v in line.items()}
@@ -43,7 +43,7 @@ def random_plans() -> list[dict[str, Any]]:
 
 
 def real_plans(paths: list[Path]) -> list[dict[str, Any]]:
-    """The same from results of compile_operators.py."""
+    """Return the same from results of compile_operators.py."""
     kernels = [k for path in paths for result in read_results(path) for k in result.get("kernels", [])]
     return [{**k, "registers": k[a][0]} for k in kernels if "accumulators" in k for a in ARCHS if a in k]
 
@@ -61,7 +61,7 @@ def expected(row: dict[str, Any], weights: Any, device: Any) -> int:
 
 
 def fit(rows: list[dict[str, Any]], device: Any) -> Any:
-    """Weights that minimise the relative quantile loss over plans that are not at the cap."""
+    """Return weights that minimise the relative quantile loss over plans that are not at the cap."""
     from scipy.optimize import linprog
 
     rows = [row for row in rows if row["registers"] < (r.register_cap(device, row["threads"]) or 256) - 1]

@@ -1,7 +1,7 @@
-"""Share of the measured FMA peak that Roller's kernels reach: a 1024^3 product and ResNet-50's 3x3 convolutions.
+"""Measure the share of the FMA peak that Roller's kernels reach: a 1024^3 product and ResNet-50's 3x3 convolutions.
 
-Every operator is a one-operator Relay model, tuned with the top plans measured, its answer checked. The peak is
-measured in the same run, before and after; the ratio is against the larger figure.
+Every operator is a one-operator Relay model, tuned by measuring the top plans, its answer checked. The peak is measured
+in the same run, before and after; the larger figure counts.
 
     python python/fma_share.py [--trials 10] [--only matmul]
 """
@@ -28,7 +28,7 @@ CONVOLUTIONS = (
 
 
 def matmul(n: int) -> tuple[Any, dict[str, Any]]:
-    """Relay module of a square product, neither operand constant."""
+    """Return a Relay module of a square product, neither operand constant."""
     import tvm
     from tvm import relay
 
@@ -37,7 +37,7 @@ def matmul(n: int) -> tuple[Any, dict[str, Any]]:
 
 
 def convolution(channels: int, image: int, stride: int) -> tuple[Any, dict[str, Any]]:
-    """Relay module of a 3x3 convolution with bias and ReLU, NCHW as ONNX models have it, weights constant."""
+    """Return a Relay module of a 3x3 convolution with bias and ReLU, NCHW as in ONNX models, weights constant."""
     import numpy as np
     import tvm
     from tvm import relay
@@ -58,8 +58,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--trials", type=int, default=10)
-    parser.add_argument("--only", default="", help="operators whose name contains this")
+    parser.add_argument("--trials", type=int, default=10, help="plans measured per operator; default 10")
+    parser.add_argument("--only", default="", help="choose operators with this text in their name")
     args = parser.parse_args()
 
     from roller_tvm.relay import tune

@@ -1,8 +1,8 @@
-"""Share of the measured FMA peak that Roller's kernels reach on the Relax line: products and ResNet-50's convolutions.
+"""Measure the share of the FMA peak that Roller's kernels reach on the Relax line: products, ResNet-50's convolutions.
 
-Every operator is one PrimFunc, in the arrangement that PlanLayout gives such a layer inside of a network, with bias and
-ReLU, weights packed as the pipeline packs them; each of the best plans is checked with numpy and timed. The peak is
-measured in the same run, before and after; the share is of the larger figure.
+Every operator is one PrimFunc, in the layout that PlanLayout gives such a layer inside a network, with bias and ReLU,
+weights packed as the pipeline packs them. Each of the best plans is checked with numpy and timed. The peak is measured
+in the same run, before and after; the larger figure counts.
 
     python python/fma_share_relax.py --kernels build/fma [--plans 6] [--only 3x3] [--layout NHWC] 
 """
@@ -45,7 +45,7 @@ ROUNDS, CALLS = 15, 4
 
 @dataclass(frozen=True)
 class Case:
-    """One operator: its TE tensors, which of them are constants, and the answer."""
+    """One operator: its TE tensors, the positions of its constants, and the answer."""
 
     tensors: list[Any]
     constants: tuple[int, ...]
@@ -55,7 +55,7 @@ class Case:
 
 
 def cases(layout: str) -> Iterator[tuple[str, Callable[[], Case]]]:
-    """Names of the operators, and what makes them (their data are large)."""
+    """Yield operator names and the functions that make them (their data are large)."""
     for n in PRODUCTS:
         yield f"matmul {n}", partial(matmul, n)
     for shape in CONVOLUTIONS:
@@ -101,7 +101,7 @@ def convolution(kernel: int, channels: int, image: int, outputs: int, stride: in
 
 
 def reference(x: np.ndarray, w: np.ndarray, stride: int, padding: int) -> np.ndarray:
-    """A convolution by shifted products."""
+    """Compute a convolution by shifted products."""
     padded = np.pad(x, [(0, 0), (0, 0), (padding,) * 2, (padding,) * 2])
     size = (padded.shape[2] - w.shape[2]) // stride + 1
     total = np.zeros((w.shape[0], size * size), np.float32)
@@ -113,7 +113,7 @@ def reference(x: np.ndarray, w: np.ndarray, stride: int, padding: int) -> np.nda
 
 
 def build(name: str, case: Case, folder: Path, plans: int, target: Any, device: Any) -> None:
-    """Kernels of the best plans, their arguments and the answer, as files."""
+    """Build kernels of the best plans; write them, their arguments and the answer to files."""
     import tvm
     from tvm import te
 
@@ -161,10 +161,10 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--kernels", type=Path, required=True, help="folder of built kernels")
-    parser.add_argument("--plans", type=int, default=6)
-    parser.add_argument("--only", default="", help="operators whose name contains this")
-    parser.add_argument("--layout", choices=["blocked", "NHWC", "NCHW"], default="blocked")
-    parser.add_argument("--build", action="store_true", help="build alone, without timing")
+    parser.add_argument("--plans", type=int, default=6, help="plans per operator; default 6")
+    parser.add_argument("--only", default="", help="choose operators with this text in their name")
+    parser.add_argument("--layout", choices=["blocked", "NHWC", "NCHW"], default="blocked", help="default %(default)s")
+    parser.add_argument("--build", action="store_true", help="only build, without timing")
     args = parser.parse_args()
     before = cpu_device(refresh=not args.build)
     set_threads(before.units)

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Run the GPU kit: every kernel proven and timed on this machine's card; Python and a driver are all it needs.
+"""Run the GPU kit: every kernel checked and timed on this machine's card; needs only Python and a driver.
 
     python3 python/gpu_kit.py [--quick] [--seconds 525] [--out DIR] [KIT]
 
 KIT is the folder that `make gpu-kit` prepared (default: the folder of this script, if it is one, else build/gpu-kit).
-Written to DIR, as it comes: results.json, table.md, plot.svg, device.toml (the card profiled, for --device), logs.
+Written to DIR during the run: results.json, table.md, plot.svg, device.toml (the profiled card, for --device), logs.
 
-Exit codes: 0 all that ran was right (or there is no card: it says so), 1 a kernel failed or hung, 3 no kit, or none
-for this card, 6 a kernel computed something else than the reference.
+Exit codes: 0 all kernels that ran were right (or there is no card: the output says so), 1 a kernel failed or hung, 3 no
+kit, or none for this card, 6 a kernel's result differs from the reference.
 """
 
 from __future__ import annotations
@@ -26,15 +26,18 @@ ROOT = HERE if (HERE / "roller_tvm").is_dir() else HERE.parent
 def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("KIT", type=Path, nargs="?", default=ROOT if ROOT == HERE else ROOT / "build" / "gpu-kit")
-    parser.add_argument("--out", type=Path, default=Path("gpu-kit-results"), metavar="DIR")
-    parser.add_argument("--quick", action="store_true", help="100 seconds, the three best plans of each operator")
-    parser.add_argument("--seconds", type=float, help="after which it has ended; default 525")
-    parser.add_argument("--top", type=int, help="plans of each operator; default 10")
+    parser.add_argument("--out", type=Path, default=Path("gpu-kit-results"), metavar="DIR",
+                        help="folder for results; default %(default)s")
+    parser.add_argument("--quick", action="store_true", help="run 100 seconds with the three best plans per operator")
+    parser.add_argument("--seconds", type=float, help="time limit of the run; default 525")
+    parser.add_argument("--top", type=int, help="plans per operator; default 10")
     parser.add_argument("--card", type=int, default=0, metavar="N", help="number of the card; default 0")
-    parser.add_argument("--no-torch", action="store_true", help="do not time torch beside it")
-    parser.add_argument("--silence", type=float, metavar="S", help="a kernel that takes longer is killed; default 20")
-    parser.add_argument("--driver", default="", help="the library of the CUDA driver; default libcuda.so.1")
-    parser.add_argument("--report", action="store_true", help="only write table and plot of DIR's results.json anew")
+    parser.add_argument("--no-torch", action="store_true", help="do not time torch")
+    parser.add_argument("--silence", type=float, metavar="S",
+                        help="seconds after which a silent worker is killed; default 20")
+    parser.add_argument("--driver", default="", help="library of the CUDA driver; default libcuda.so.1")
+    parser.add_argument("--report", action="store_true",
+                        help="run nothing; write table and plot from DIR's results.json")
     args = parser.parse_args(words)
     if sys.version_info < (3, 11):  # tomllib
         try:
@@ -72,7 +75,7 @@ def main(words: list[str] | None = None) -> int:
 
 
 def keep_older(out: Path) -> None:
-    """Move the results of an earlier run with a card aside: a later one may find none."""
+    """Move the results of an earlier run with a card aside, because a later run may find no card."""
     path = out / "results.json"
     try:
         had_card = bool(json.loads(path.read_text(encoding="utf-8"))["card"])
@@ -85,7 +88,7 @@ def keep_older(out: Path) -> None:
 
 
 def finish(results: dict, out: Path) -> int:
-    """Write table and plot; the exit code."""
+    """Write table and plot; return the exit code."""
     from roller_tvm.errors import WrongAnswer
     from roller_tvm.kit.plot import plot
     from roller_tvm.kit.report import figures, report

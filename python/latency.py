@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Latency of built models beside onnxruntime: the same input and threads, a process each, run in turns.
+"""Compare the latency of built models with onnxruntime's: same input and threads, one process each, in turns.
 
     python python/latency.py model.onnx untuned.so tuned.so --inputs inputs.npz --threads 2
 
-See ``roller_tvm.compare.whole.latency``, which times them. Prints medians and the ratios to onnxruntime.
+``roller_tvm.compare.whole.latency`` times them. Prints medians and ratios to onnxruntime.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ ORT = "onnxruntime"
 
 
 def runnable(path: Path, inputs: Path, threads: int) -> Runnable:
-    """An ONNX file by onnxruntime, a library by the TVM here."""
+    """Return an ONNX file to run by onnxruntime, or a library to run by the installed TVM."""
     edge = f"{line()}.whole" if path.suffix == ".so" else "whole.onnxruntime"
     return Runnable(f"roller_tvm.compare.{edge}", str(path), str(inputs), threads)
 
 
 def latencies(model: Path, libraries: Sequence[Path], inputs: Path, threads: int, seconds: float) -> list[list[float]]:
-    """Seconds of every run of onnxruntime and of each library; every one gets at least two blocks."""
+    """Return the seconds of every run of onnxruntime and of each library, at least two blocks each."""
     with tempfile.TemporaryDirectory(prefix="roller-tvm-") as folder:
         files = [
             runnable(path, inputs, threads).write(Path(folder, f"{number}.json"))
@@ -43,12 +43,12 @@ def latencies(model: Path, libraries: Sequence[Path], inputs: Path, threads: int
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", type=Path, help="the ONNX model")
-    parser.add_argument("libraries", type=Path, nargs="*", help="built for the TVM here")
-    parser.add_argument("--inputs", type=Path, required=True, help=".npz with an array for each input")
-    parser.add_argument("--threads", type=int, required=True)
-    parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--json", action="store_true", help="every time in seconds, by name")
+    parser.add_argument("model", type=Path, help="ONNX model")
+    parser.add_argument("libraries", type=Path, nargs="*", help="libraries built for the installed TVM")
+    parser.add_argument("--inputs", type=Path, required=True, help=".npz file with an array for each input")
+    parser.add_argument("--threads", type=int, required=True, help="threads of each implementation")
+    parser.add_argument("--seconds", type=float, default=10.0, help="time of measuring; default 10")
+    parser.add_argument("--json", action="store_true", help="print every time in seconds, by name")
     args = parser.parse_args()
     times = latencies(args.model, args.libraries, args.inputs, args.threads, args.seconds)
     named = dict(zip((ORT, *(path.name for path in args.libraries)), times, strict=True))

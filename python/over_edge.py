@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What register tiles over the edge bring: the best plan with them beside the best without, on this CPU.
+"""Measure the gain of register tiles over the edge: the best plan with them beside the best without, on this CPU.
 
     .venv/relay/bin/python python/over_edge.py                 # every operator below; likewise on the Relax line
-    .venv/relax/bin/python python/over_edge.py 197 17          # those whose words hold one of these
+    .venv/relax/bin/python python/over_edge.py 197 17          # operators with one of these texts
 
-Of each operator the two plans that are predicted fastest are built as ``plan_costs.py`` builds them, with tiles over
-the edge of an axis and with those alone that divide it; answers are compared with those of TVM's default build. The
-four kernels are timed in turns: medians of the rounds.
+For each operator, the two plans predicted fastest are built as in ``plan_costs.py``, once with tiles over the edge of
+an axis and once only with tiles that divide it. Answers are compared with those of TVM's default build. The four
+kernels are timed in turns; medians of the rounds count.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ OPERATORS = (
 
 @contextmanager
 def dividing_tiles_alone() -> Iterator[None]:
-    """No tile over the edge is thought worth while."""
+    """Disable tiles over the edge."""
     before = cpu.OVER_EDGE
     cpu.OVER_EDGE = 0.0
     try:
@@ -46,7 +46,7 @@ def dividing_tiles_alone() -> Iterator[None]:
 
 
 def both(expression: Any, device: Any, build: Callable[[Any], Any]) -> Any:
-    """Plans with tiles over the edge, and without."""
+    """Return plans with tiles over the edge, and plans without."""
     over = construct(expression, device, top=PLANS).plans
     with dividing_tiles_alone():
         plain = construct(expression, device, top=PLANS).plans

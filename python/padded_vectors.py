@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What vectors into padding and of every second element bring: plans that count on them beside plans that TVM builds.
+"""Measure the gain of vectors into padding and of every second element: plans that use them beside plans for plain TVM.
 
     .venv/relay/bin/python python/padded_vectors.py            # every operator below; likewise on the Relax line
-    .venv/relax/bin/python python/padded_vectors.py pool       # those whose words hold one of these
+    .venv/relax/bin/python python/padded_vectors.py pool       # operators with this text
 
-Of each operator the two plans that are predicted fastest are built, as ``plan_costs.py`` builds them, and the two that
-are where TVM alone builds, by it alone; answers are compared with those of TVM's default build. The four kernels are
-timed in turns: medians of the rounds.
+For each operator, the two plans predicted fastest are built as in ``plan_costs.py``, and the two predicted fastest for
+plain TVM are built by it alone. Answers are compared with those of TVM's default build. The four kernels are timed in
+turns; medians of the rounds count.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ OPERATORS = (
 
 
 def both(expression: Any, device: Any, build: Callable[[Any], Any]) -> Any:
-    """Plans that count on whole vectors, and plans for TVM alone."""
+    """Return plans that count on whole vectors, and plans for TVM alone."""
     module = import_module(f"roller_tvm.{line()}.edge_vectors")
 
     def by_tvm(plan: Any) -> Any:

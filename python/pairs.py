@@ -1,4 +1,4 @@
-"""What the comparisons with a peer's tuner share: pairs of kernels timed once each."""
+"""Time pairs of kernels, for the comparisons with a peer's tuner."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 def measure(
     jobs: list[tuple[str, str]], results: Path, until: float, side_by_side: Callable[[list[Path]], list[float]]
 ) -> bool:
-    """Time pairs of kernels that `results` has not; False if time was up before the end."""
+    """Time the pairs of kernels missing in `results`; return False if time was up before the end."""
     done = {(a, b) for a, b, *_ in map(json.loads, results.read_text().splitlines() if results.exists() else [])}
     for left, (theirs, ours) in enumerate(jobs):
         if (theirs, ours) in done:

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Plans of one operator on this CPU, predicted beside measured: what the cost model of a recipe gets wrong, in seconds.
+"""Compare predicted and measured times of one operator's plans on this CPU, to find errors of a recipe's cost model.
 
     .venv/relay/bin/python python/plan_costs.py max_pool2d_nchw n=1 c=64 h=56 w=56 k=3 stride=2 padding=1
     .venv/relax/bin/python python/plan_costs.py softmax shape=12x128x128 --plans 30
     .venv/relay/bin/python python/plan_costs.py avg_pool2d_nchw n=1 c=64 h=28 w=28 k=3 padding=1 --recipe cpu.window
 
-Half of the plans are those of each recipe that the model thinks fastest, the others are drawn from the whole space that
-the XGBoost baseline searches. Kernels are built as ``roller_tvm.relay.build`` and the Relax pipeline build them, their
-answers compared with those of TVM's default build, and timed one after the other, the median of nine runs each.
+Half of the plans are each recipe's fastest by prediction; the others are drawn from the whole space of the XGBoost
+baseline. Kernels are built as ``roller_tvm.relay.build`` and the Relax pipeline build them. Their answers are compared
+with those of TVM's default build, and they are timed one after the other, the median of nine runs each.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Built = tuple[Callable[[int, int], Sequence[float]], Callable[[], np.ndarray]]
 
 
 def opened(module: Any, name: str, arrays: Sequence[Any], cpu: Any) -> Built:
-    """A built kernel on its arguments, the last of which is the answer."""
+    """Open a built kernel on its arguments; the last one is the answer."""
 
     def timed(number: int, repeat: int) -> Sequence[float]:
         evaluator = module.time_evaluator(name, cpu, number=number, repeat=repeat)
@@ -60,7 +60,7 @@ def opened(module: Any, name: str, arrays: Sequence[Any], cpu: Any) -> Built:
 
 
 def relay_builder(tensors: Sequence[Any], target: str) -> tuple[Any, Callable[[Any], Built]]:
-    """The operator as the planner reads it, and what builds a plan of it (None: TVM's own), on the Relay line."""
+    """Return the operator as the planner reads it, and a builder of plans (None: TVM's own), on the Relay line."""
     import tvm
     from tvm import te
 
@@ -85,7 +85,7 @@ def relay_builder(tensors: Sequence[Any], target: str) -> tuple[Any, Callable[[A
 
 
 def relax_builder(tensors: Sequence[Any], target: str) -> tuple[Any, Callable[[Any], Built]]:
-    """The same on the Relax line."""
+    """Return the same on the Relax line."""
     import tvm
     from tvm import te
 
@@ -111,25 +111,25 @@ def relax_builder(tensors: Sequence[Any], target: str) -> tuple[Any, Callable[[A
 
 
 def operator_here(operator: str, params: Sequence[str], threads: int) -> tuple[Any, Callable[[Any], Built]]:
-    """A named operator as the planner reads it, and what builds a plan of it, on the line of this environment."""
+    """Return a named operator as the planner reads it, and a builder of plans, on this environment's line."""
     tensors = list(te_operator(operator, **parse_params(" ".join(params))))
     return (relay_builder if line() == "relay" else relax_builder)(tensors, default_cpu_target(threads))
 
 
 def error_of(answer: np.ndarray, expected: np.ndarray) -> float:
-    """The largest difference over the largest magnitude; nan where not all of the answer was written."""
+    """Return the largest difference over the largest magnitude; nan if part of the answer was not written."""
     return float(np.max(np.abs(answer - expected)) / (np.max(np.abs(expected)) or 1))
 
 
 def arguments(tensors: Sequence[Any]) -> list[np.ndarray]:
-    """Random inputs and an output."""
+    """Return random inputs and an output."""
     rng = np.random.default_rng(0)
     shapes = [([int(e) for e in t.shape], str(t.dtype)) for t in tensors]
     return [rng.standard_normal(shape).astype(dtype) for shape, dtype in shapes]
 
 
 def chosen(space: RTileSpace, plans: int, recipe: str, seed: int) -> list[Any]:
-    """Plans to measure: of each recipe the best by prediction, as many drawn, fastest predicted first."""
+    """Return plans to measure: each recipe's best by prediction and as many drawn ones, fastest predicted first."""
     rng = random.Random(seed)
     drawn = [space.plan(point) for point in space.points(plans * DRAWN, rng)]
     kinds: dict[str, list[Any]] = {}
@@ -146,19 +146,20 @@ def chosen(space: RTileSpace, plans: int, recipe: str, seed: int) -> list[Any]:
 
 
 def seconds_of(timed: Callable[[int, int], Sequence[float]]) -> float:
-    """The median of nine runs of at least ten milliseconds."""
+    """Return the median seconds of nine runs of at least ten milliseconds."""
     once = min(timed(1, 3))
     return statistics.median(timed(max(1, round(0.01 / once)), 9))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; 1 where an answer is wrong."""
+    """Run the script; return 1 if an answer is wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("operator", help="as roller-tvm plan takes it")
-    parser.add_argument("params", nargs="*", metavar="NAME=VALUE")
-    parser.add_argument("--plans", type=int, default=20)
-    parser.add_argument("--recipe", default="", help="only plans that have it: cpu.window, cpu.tiled, ...")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("operator", help="operator, as for roller-tvm plan")
+    parser.add_argument("params", nargs="*", metavar="NAME=VALUE", help="parameters of the operator")
+    parser.add_argument("--plans", type=int, default=20, help="number of plans; default 20")
+    parser.add_argument("--recipe", default="",
+                        help="choose plans with this recipe: cpu.window, cpu.tiled, ...; default all")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the drawn plans; default 0")
     args = parser.parse_args(argv)
     try:
         return measure(args)
@@ -168,7 +169,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def measure(args: argparse.Namespace) -> int:
-    """Print a line a plan as it is measured, and what they say together."""
+    """Print a line per plan as it is measured, then the findings on all."""
     device = cpu_device()
     set_threads(device.units)
     expression, build = operator_here(args.operator, args.params, device.units)

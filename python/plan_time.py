@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""How long planning takes: every operator of a CSV file, top-K, on one core.
+"""Time the planning of every operator of a CSV file, top-K, on one core.
 
 python python/plan_time.py python/roller_osdi22_operators.csv --devices v100,h200 --top 10
 
-The CSV has the columns id, operator, params. Each operator is planned in turn by one pinned process, no cache
-between operators; with --repeat the fastest of several is taken. Prints median, p95 and maximum a device.
+The CSV has the columns id, operator, params. One pinned process plans each operator in turn, without a cache between
+operators; with --repeat the fastest of several counts. Prints median, p95 and maximum per device.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from roller_tvm.plan import construct  # noqa: E402
 
 
 def plan_times(path: Path, device_name: str, top: int, repeat: int) -> list[tuple[str, float, int]]:
-    """Id, seconds and number of plans of every operator."""
+    """Return id, seconds and number of plans of every operator."""
     device = load_device(device_name)
     results = []
     for row in csv.DictReader(path.open()):
@@ -43,11 +43,12 @@ def plan_times(path: Path, device_name: str, top: int, repeat: int) -> list[tupl
 def main(argv: list[str] | None = None) -> int:
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
-    parser.add_argument("operators", type=Path, help="CSV with the columns id, operator, params")
-    parser.add_argument("--devices", default="v100,h200", help="names, with commas")
-    parser.add_argument("--top", type=int, default=10)
-    parser.add_argument("--repeat", type=int, default=1, help="the fastest of N")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("operators", type=Path, help="CSV file with the columns id, operator, params")
+    parser.add_argument("--devices", default="v100,h200", help="names of devices, with commas; default %(default)s")
+    parser.add_argument("--top", type=int, default=10, help="plans per operator; default 10")
+    parser.add_argument("--repeat", type=int, default=1,
+                        help="times to plan each operator, the fastest counts; default 1")
+    parser.add_argument("--json", action="store_true", help="print the times as JSON")
     args = parser.parse_args(argv)
     summary = {}
     for name in args.devices.split(","):

@@ -1,4 +1,4 @@
-"""Plans of one kind beside plans of another, for scripts that show what a mechanism brings on this CPU."""
+"""Compare plans of one kind with plans of another, for scripts that show a mechanism's gain on this CPU."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def beside(
     names: tuple[str, str],
     kinds: Callable[[Any, DeviceSpec, Callable[[Any], Built]], tuple[Kind, Kind]],
 ) -> int:
-    """The ``main`` of such a script: kernels are checked, and timed in turns; 1 where an answer is wrong.
+    """Run such a script: check the kernels and time them in turns; return 1 if an answer is wrong.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ def beside(
     kinds : function of (expression, device, build) -> the plans with the mechanism, and those without
     """
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("words", nargs="*", help="operators that hold one of these")
+    parser.add_argument("words", nargs="*", help="choose operators with one of these texts; default all")
     args = parser.parse_args()
     asked = [words for words in operators if not args.words or any(w in words for w in args.words)]
     if not asked:

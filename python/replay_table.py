@@ -4,8 +4,8 @@
     python python/replay_table.py [--data FOLDER] [--devices v100,k80,mi50] [--json FILE] [--no-xgboost] [--no-effects]
 
 FOLDER holds a folder of record files for each device (``shared/data/recorded``). The first table has a row for each
-kind of operator: our model beside a random choice and, where xgboost is installed, a learned model that has seen the
-other operators. The second leaves out one effect at a time: what the model loses is what the effect contributes.
+kind of operator: our model beside a random choice and, if xgboost is installed, a learned model trained on the other
+operators. The second table leaves out one effect at a time; the model's loss is that effect's contribution.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ def row(name: str, files: int, f: Figures) -> str:
 
 
 def judged(files: list[Replayed], predictions: Predictions) -> Figures:
-    """Overall figures of files."""
+    """Return the overall figures of files."""
     return overall([predictions.judge(file.first(FIRST)) for file in files])
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--data", type=Path, default=DATA)
-    parser.add_argument("--devices", default=",".join(WANTED))
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    parser.add_argument("--no-xgboost", action="store_true")
+    parser.add_argument("--data", type=Path, default=DATA, help="folder of the records; default %(default)s")
+    parser.add_argument("--devices", default=",".join(WANTED), help="names, with commas; default %(default)s")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
+    parser.add_argument("--no-xgboost", action="store_true", help="leave out the learned model")
     parser.add_argument("--no-effects", action="store_true", help="leave out the table of effects")
     args = parser.parse_args()
     if not args.data.is_dir():

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What the model predicts of kernels beside what the compiler made of them: a line an operator, and how the errors lie.
+"""Compare predicted with compiled resources of kernels: a line per operator, and the distribution of errors.
 
     python python/resources.py benchmarks/compiled_a100.jsonl.gz            # Relay line, the 119 operators
     python python/resources.py benchmarks/compiled_relax_a100.jsonl.gz --arch sm_80 --all
 
-Reads what compile_operators.py wrote; compiles nothing, needs no TVM and no GPU. Exit code 1 if no kernel is for the
-architecture asked for.
+Reads the output of compile_operators.py; compiles nothing, needs no TVM and no GPU. Exit code 1 if no kernel is for the
+given architecture.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ QUANTILES = (0, 0.05, 0.25, 0.5, 0.75, 0.95, 1)
 
 
 def compared(results: Sequence[dict[str, Any]], arch: str) -> list[tuple[dict[str, Any], str, ResourcesCompared]]:
-    """(plan, recipe, its kernel's resources) of every accepted kernel compiled for an architecture."""
+    """Return (plan, recipe, its kernel's resources) of every accepted kernel compiled for an architecture."""
     found = []
     for result in results:
         if result["status"] != "ok":
@@ -50,7 +50,7 @@ def compared(results: Sequence[dict[str, Any]], arch: str) -> list[tuple[dict[st
 
 
 def architectures(results: Sequence[dict[str, Any]]) -> list[str]:
-    """Those that the kernels were compiled for, oldest first."""
+    """Return the architectures that the kernels were compiled for, oldest first."""
     names = {key for r in results for kernel in r.get("kernels", ()) for key in kernel if key.startswith("sm_")}
     return sorted(names, key=arch_number)
 
@@ -65,7 +65,7 @@ def at(values: Sequence[float], quantile: float) -> float:
 
 
 def distribution(rows: Sequence[tuple[dict[str, Any], str, ResourcesCompared]]) -> list[str]:
-    """How the errors of a set of kernels lie."""
+    """Return the distribution of the errors of a set of kernels, as text."""
     quantities: list[tuple[str, Callable[[ResourcesCompared], tuple[int, int]]]] = [
         ("registers", lambda k: k.registers),
         ("shared memory", lambda k: k.shared_bytes),
@@ -85,7 +85,7 @@ def distribution(rows: Sequence[tuple[dict[str, Any], str, ResourcesCompared]]) 
 
 
 def report(results: Sequence[dict[str, Any]], arch: str, every: bool) -> str:
-    """The table, and how the errors lie: of all kernels, and by recipe."""
+    """Return the table and the distribution of errors, for all kernels and by recipe."""
     rows = compared(results, arch)
     head = ["id", "plan", "recipe", "threads", "registers", "shared", "blocks a unit", "limited by", "local"]
     lines = [head]
@@ -109,9 +109,10 @@ def report(results: Sequence[dict[str, Any]], arch: str, every: bool) -> str:
 
 def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("FILES", type=Path, nargs="+", help="what compile_operators.py wrote (.jsonl, .jsonl.gz)")
-    parser.add_argument("--arch", default="", help="default: every one that is there")
-    parser.add_argument("--all", action="store_true", help="a line for every plan, not for each operator's best alone")
+    parser.add_argument("FILES", type=Path, nargs="+", help="output of compile_operators.py (.jsonl, .jsonl.gz)")
+    parser.add_argument("--arch", default="", help="architecture; default all in the files")
+    parser.add_argument("--all", action="store_true",
+                        help="print a line for every plan instead of each operator's best")
     args = parser.parse_args(words)
     try:
         for path in args.FILES:

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Fused kernels of whole models compiled: registers, spills, shared memory, and whether all their blocks are resident.
+"""Compile fused kernels of whole models: registers, spills, shared memory, and a check that all blocks are resident.
 
     python python/rtask_compile.py                                     # six branchy models, sm_80 and sm_90
     python python/rtask_compile.py inception attention --archs sm_90
 
-Needs the Relax line of TVM (0.27 or later) and nvcc or NVRTC; no GPU. The kernels are those of ``FuseRTasks``, which
-compiles what waits to choose its launch bounds (``roller_tvm.rammer.bounds``), and plans anew what spills by all.
-Blocks that wait for one another have to be on the device all at once: what the compiler took is held against what the
-plan counted on. Exit code 1 if a kernel spills, or would wait for blocks that cannot start.
+Needs the Relax line of TVM (0.27 or later) and nvcc or NVRTC; no GPU. The kernels are those of ``FuseRTasks``. It
+compiles kernels with waits to choose their launch bounds (``roller_tvm.rammer.bounds``), and plans anew if all bounds
+spill. Blocks that wait for one another must all be on the device at once, so the compiled resources are compared with
+the plan's. Exit code 1 if a kernel spills, or would wait for blocks that cannot start.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BRANCHY = ("resnext", "nasnet_cell", "inception", "lstm", "seq2seq", "attention"
 
 @dataclass(frozen=True)
 class Compiled:
-    """A fused kernel."""
+    """A compiled fused kernel."""
 
     model: str
     arch: str
@@ -50,7 +50,7 @@ class Compiled:
 
 
 def compiled(model: str, device: DeviceSpec, arch: str, launch: str, compiler: str) -> tuple[list[Compiled], str]:
-    """Every fused kernel of a model, and what became of it in words."""
+    """Return every fused kernel of a model, and a note on the model's fusion."""
     from roller_tvm.relax import FuseRTasks
     from roller_tvm.tir.cuda import cuda_target
 
@@ -100,11 +100,11 @@ def report(rows: Sequence[Compiled]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*", default=list(BRANCHY), help=f"of {', '.join([*MODELS, *PARTS])}")
+    parser.add_argument("models", nargs="*", default=list(BRANCHY), help=f"some of {', '.join([*MODELS, *PARTS])}")
     parser.add_argument("--archs", nargs="+", default=list(DEVICES), choices=list(DEVICES))
     parser.add_argument("--launch", default="graph", choices=("stream", "graph"))
     parser.add_argument("--compiler", default="auto", choices=("auto", "nvrtc", "nvcc"))
-    parser.add_argument("--out", type=Path, help="write the table there too")
+    parser.add_argument("--out", type=Path, help="also write the table to this file")
     args = parser.parse_args()
     if strange := [m for m in args.models if m not in {**MODELS, **PARTS}]:
         parser.error(f"no model {strange[0]!r}: there are {', '.join([*MODELS, *PARTS])}")

@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""rTask fusion as predicted: kernels launched, makespan, seconds of scheduling, of whole models at batch 1.
+"""Predict rTask fusion of whole models at batch 1: kernels launched, makespan, seconds of scheduling.
 
     python python/rtask_figures.py                                  # six models, h200 and v100
     python python/rtask_figures.py lstm --devices a100 --explain    # the plan in words
 
-Needs the Relax line of TVM (0.25 or later); no GPU, and nothing is compiled. Both sides run the kernels that Roller
-plans: one by one, and fused by ``roller_tvm.rammer``; launched from a stream, and as nodes of a CUDA graph. What a
-launch and a barrier cost is in ``roller_tvm/device/data/_cuda.toml``, with its source. Exit code 1 if a figure is
-missed.
+Needs the Relax line of TVM (0.25 or later); no GPU, and nothing is compiled. Both sides run Roller's kernels: one by
+one, and fused by ``roller_tvm.rammer``; launched from a stream, and as nodes of a CUDA graph. The costs of a launch and
+a barrier are in ``roller_tvm/device/data/_cuda.toml``, with their source. Exit code 1 if a figure is missed.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ class Row:
 
 
 def graphs_of(model: str, device: str) -> list[DataFlowGraph]:
-    """The parts of a model that can be planned; all of it, or this says what is left out."""
+    """Return the parts of a model that can be planned; print a note if some are left out."""
     from roller_tvm.relax.rtasks import rtask_graph
 
     found = rtask_graph(build(model)[0], device=device)
@@ -99,7 +98,7 @@ def lines_of(rows: Sequence[Row]) -> list[str]:
 
 
 def verdicts(rows: Sequence[Row]) -> list[tuple[bool, str]]:
-    """(whether it is met, a sentence) for each figure that the rows can tell of."""
+    """Return (True if met, a sentence) for each figure that the rows cover."""
     found = []
     for device in dict.fromkeys(r.device for r in rows):
         for launch, wanted in WANTED.items():
@@ -121,11 +120,12 @@ def verdicts(rows: Sequence[Row]) -> list[tuple[bool, str]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*", default=[*MODELS, "lstm_long"], help=f"of {', '.join([*MODELS, *PARTS])}")
+    parser.add_argument("models", nargs="*", default=[*MODELS, "lstm_long"],
+                        help=f"some of {', '.join([*MODELS, *PARTS])}")
     parser.add_argument("--devices", nargs="+", default=["h200", "v100"])
     parser.add_argument("--policy", default="best", choices=POLICIES)
-    parser.add_argument("--explain", action="store_true", help="also say every plan in words")
-    parser.add_argument("--out", type=Path, help="write the table there too")
+    parser.add_argument("--explain", action="store_true", help="also explain every plan in words")
+    parser.add_argument("--out", type=Path, help="also write the table to this file")
     args = parser.parse_args()
     if strange := [m for m in args.models if m not in {**MODELS, **PARTS}]:
         parser.error(f"no model {strange[0]!r}: there are {', '.join([*MODELS, *PARTS])}")

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Fused kernels whose blocks do not wait, executed in OpenCL by PoCL and compared, operator by operator (Relax line).
+"""Execute fused kernels without waits in OpenCL on PoCL, and compare them operator by operator (Relax line).
 
     .venv/relax/bin/python python/rtask_on_pocl.py                              # branchy models, sizes divided by 16
     .venv/relax/bin/python python/rtask_on_pocl.py lstm model.onnx --arch sm_90 --policy best
 
-No GPU is needed; PoCL is. Another code generator of TVM's than CUDA's, another compiler and other barriers than the
-emulator's. With another policy than 'horizontal' most kernels wait, and are not executed. Exit code 6 if one is wrong.
+Needs PoCL but no GPU. Code generator, compiler and barriers differ from the emulator's. With another policy than
+'horizontal' most kernels have waits and are not executed. Exit code 6 if a kernel is wrong.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WRONG = "WRONG"
 
 
 def module_of(model: str, scale: int) -> Any:
-    """A branchy model by its name, or a model's file."""
+    """Return a branchy model by its name, or a model from a file."""
     from roller_tvm.relax import load_model
     from roller_tvm.relax.branchy import MODELS, PARTS, build
 
@@ -52,13 +52,14 @@ def row(model: str, found: Mapping[str, Checked | RollerError], seconds: float) 
 
 def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*", default=list(BRANCHY), help="names of relax/branchy.py, or files")
-    parser.add_argument("--arch", default="sm_80")
-    parser.add_argument("--scale", type=int, default=16, help="divides the sizes of branchy models; default 16")
+    parser.add_argument("models", nargs="*", default=list(BRANCHY),
+                        help="names from relax/branchy.py, or files; default all names")
+    parser.add_argument("--arch", default="sm_80", help="architecture that is planned for; default sm_80")
+    parser.add_argument("--scale", type=int, default=16, help="divisor of the branchy models' sizes; default 16")
     parser.add_argument("--policy", default="horizontal", choices=POLICIES)
     parser.add_argument("--launch", default="stream", choices=("stream", "graph"))
-    parser.add_argument("--top", type=int, default=10, help="plans an operator; default 10")
-    parser.add_argument("--out", type=Path, help="write the table there too")
+    parser.add_argument("--top", type=int, default=10, help="plans per operator; default 10")
+    parser.add_argument("--out", type=Path, help="also write the table to this file")
     args = parser.parse_args(words)
 
     from roller_tvm.relax import check_fusion_on_pocl

@@ -1,4 +1,4 @@
-"""One model as several implementations run it: built, compared with onnxruntime, timed in turns, in one table."""
+"""Run one model in several implementations: build, compare with onnxruntime, time in turns, print one table."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from roller_tvm.tvm_env import line
 
 @dataclass
 class Variant:
-    """One way to run a model, and what it took to get there."""
+    """One way to run a model, and the cost of preparing it."""
 
     name: str
     run: Callable[[], list[np.ndarray]]
@@ -36,7 +36,7 @@ class Variant:
 
 
 def onnx_model(name: str, folder: Path) -> Prepared:
-    """A model that onnxruntime runs too."""
+    """Return a model that onnxruntime runs too."""
     model = find_model(name, folder)
     if model.path.suffix != ".onnx":
         raise BadInput("is no ONNX model", name, "see 'roller-tvm compare --list', or give a file")
@@ -44,13 +44,13 @@ def onnx_model(name: str, folder: Path) -> Prepared:
 
 
 def timed(action: Callable[[], Any]) -> tuple[Any, float]:
-    """What an action returns, and the seconds it took."""
+    """Return an action's result and its seconds."""
     start = time.perf_counter()
     return action(), time.perf_counter() - start
 
 
 def onnxruntime_variant(model: Prepared, threads: int) -> Variant:
-    """onnxruntime's session; also the reference. Made before any thread is pinned."""
+    """Return onnxruntime's session, also the reference; to be made before any thread is pinned."""
     import onnxruntime
 
     from roller_tvm.compare.whole.onnxruntime import open_model
@@ -62,7 +62,7 @@ def onnxruntime_variant(model: Prepared, threads: int) -> Variant:
 def tvm_variant(
     name: str, library: Path, model: Prepared, tune_s: float | None = None, build_s: float | None = None
 ) -> Variant:
-    """A model built for the TVM here, loaded from its file as a deployment does."""
+    """Return a model built for the installed TVM, loaded from its file as a deployment does."""
     if line() == "relax":
         from roller_tvm.relax.package import LoadedModel
     else:
@@ -72,7 +72,7 @@ def tvm_variant(
 
 
 def compare(model: Prepared, variants: Sequence[Variant], expected: Sequence[np.ndarray]) -> None:
-    """Every output against onnxruntime's; stop at the first wrong one.
+    """Compare every output with onnxruntime's; stop at the first wrong one.
 
     Raises
     ------
@@ -86,7 +86,7 @@ def compare(model: Prepared, variants: Sequence[Variant], expected: Sequence[np.
 
 
 def measure(model: Prepared, variants: Sequence[Variant], threads: int, folder: Path, seconds: float) -> None:
-    """Latencies, taken in turns by processes of their own (see latency.py)."""
+    """Measure latencies, taken in turns by processes of their own (see latency.py)."""
     inputs = folder / f"{model.path.stem}.inputs.npz"
     keep_inputs(model.inputs, inputs)
     own = [v for v in variants if v.library]
@@ -99,7 +99,7 @@ def measure(model: Prepared, variants: Sequence[Variant], threads: int, folder: 
 
 
 def table(results: Sequence[tuple[Prepared, Sequence[Variant]]], threads: int) -> str:
-    """One table of everything, ratios side by side; of each model untuned TVM is first and onnxruntime last."""
+    """Return one table of everything; for each model, untuned TVM is first and onnxruntime last."""
     head = (f"{'model':<18} {'implementation':<20} {'tune s':>7} {'build s':>8} {'latency ms':>11} "
             f"{'untuned/this':>13} {'ort/this':>9} {'max error':>10}")  # fmt: skip
     told = (f"latency: median of runs in turns, {threads} threads each; ratios above 1 are faster; "

@@ -1,9 +1,9 @@
-"""``tvm.auto_scheduler`` with Roller in the place of Ansor's search: a script changes its import line.
+"""``tvm.auto_scheduler`` with Roller instead of Ansor's search: a script changes only its import line.
 
-Every name of ``tvm.auto_scheduler`` is here, most of them TVM's own objects. What tunes is Roller's:
-``SearchTask.tune``, ``TaskScheduler.tune``, ``auto_schedule``, and the tasks of ``extract_tasks``. Records are
-Ansor's own, written by the user's callbacks. New is ``RollerPolicy``, a search policy for TVM's own
-``SearchTask`` and ``TaskScheduler``.
+Every name of ``tvm.auto_scheduler`` is here, and most of them are TVM's own objects. Roller tunes in
+``SearchTask.tune``, ``TaskScheduler.tune``, ``auto_schedule`` and the tasks of ``extract_tasks``. The user's callbacks
+write records in Ansor's format. One name is new: ``RollerPolicy``, a search policy that TVM's own ``SearchTask`` and
+``TaskScheduler`` accept too.
 
 Examples
 --------

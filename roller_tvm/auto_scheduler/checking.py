@@ -1,4 +1,4 @@
-"""Candidates built and compared with the reference in our own worker processes, before the user's runner sees them."""
+"""Check candidates in worker processes against the reference answer, before the user's runner measures them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from roller_tvm.relay.measure import Limits, Measurer, Outcome, TaskResult
 from roller_tvm.relay.pool import WORKER, Pool
 from roller_tvm.tvm_env import use_threads
 
-#: Kinds of failure that tell of the machine as well as of the candidate.
+#: Kinds of failure that the machine may cause as well as the candidate.
 RUNNING = ("run error", "run timeout", "crash")
 
 
 class Workers:
-    """Worker processes, started when first used, ended with the last user's reference to them.
+    """Worker processes for one target kind, started on first use and ended when the last user drops its reference.
 
     Examples
     --------
@@ -38,7 +38,7 @@ class Workers:
 
     @classmethod
     def shared(cls, target: Any, device: DeviceSpec) -> Workers:
-        """Those that other tasks for this kind of target use too."""
+        """Return the workers shared by all tasks with this target kind and thread count, creating them if needed."""
         kind = target.kind.name
         is_cpu = device.kind == "cpu" and same_machine(target)
         threads = use_threads(otherwise=device.units) if is_cpu else (os.cpu_count() or 1)
@@ -48,25 +48,28 @@ class Workers:
         return found
 
     def runs_here(self, target: Any) -> bool:
-        """Whether this machine has a device that the target's code is for, as far as the target says."""
+        """Return True if this machine has a device for the target's code, as far as the target names the machine."""
         if self._present is None:
             reply = self.pool.workers[0].call("device_present", (self.kind,), 60.0)
             self._present = bool(reply.ok and reply.value)
         return self._present and same_machine(target)
 
     def outcomes(self, task: Any, states: Sequence[Any]) -> list[Outcome]:
-        """What becomes of each State: right, wrong, or a failure with its kind."""
+        """Build, run and compare each State; return its outcome: ok, wrong answer, or another kind of failure."""
         outcomes = self.measurer.measure(task, states, "each").outcomes
         if any(o.ok or o.kind == "wrong answer" for o in outcomes):
             self._ran.add(str(task.target))
         return outcomes
 
     def have_run(self, target: Any) -> bool:
-        """Whether any State for a target came to an answer here."""
+        """Return True if any State for the target has run here to the end, with a right or a wrong answer."""
         return str(target) in self._ran
 
     def first_working(self, jobs: Sequence[tuple[Any, Sequence[Any]]]) -> list[TaskResult]:
-        """For each (task, States) the first State that computes what it should, or, not run here, that builds."""
+        """Return one result per (task, States): the first State with a right answer.
+
+        If the target cannot run here, the first State that builds.
+        """
         results: dict[int, TaskResult] = {}
         here = {n: self.runs_here(task.target) for n, (task, states) in enumerate(jobs) if states}
         elsewhere = [n for n, runs in here.items() if not runs]
@@ -82,12 +85,13 @@ class Workers:
 
 
 def check(workers: Workers, task: Any, states: Sequence[Any], is_local: bool) -> list[Outcome]:
-    """What becomes of each State here: only those that are ok may be measured.
+    """Return the outcome of each State; only those with outcome ok may be measured.
 
     Parameters
     ----------
     is_local : bool
-        Whether they will be measured on this machine. If not, that none has ever run here proves nothing.
+        True if the States will be measured on this machine. If False, and no State for the target has ever run here,
+        failures to run here are ignored and every State counts as ok.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Contexts that apply records: TVM's, which here read past a line that is no record, and say so."""
+"""TVM's contexts that apply records; here they skip a line that is not a record, with a warning."""
 
 # ruff: noqa: F403
 from __future__ import annotations
@@ -16,7 +16,7 @@ from roller_tvm.relay.records import load_for_build
 
 
 def _read(records: Any) -> Any:
-    """Records of files, those given as they are left alone."""
+    """Read records from the paths among `records`; return anything else unchanged."""
     if isinstance(records, (str, os.PathLike)):
         records = [records]
     if not isinstance(records, Iterable):
@@ -33,7 +33,10 @@ def _is_file(record: Any) -> bool:
 
 
 class _Exact:
-    """Of a workload's records those of the very target come first: TVM takes the fastest of all CPUs' (all cards')."""
+    """Prefer records made for the exact target.
+
+    TVM takes the fastest record of any CPU target (or any GPU target).
+    """
 
     _exact: dict[tuple[str, str], tuple[Any, float]]
 
@@ -59,14 +62,20 @@ class _Exact:
 
 
 class ApplyHistoryBest(_Exact, _ansor.ApplyHistoryBest):  # type: ignore[misc]
-    """Applies the best record of each task; as TVM's, but a half-written line does not end the script.
+    """Apply the best record of each task; as TVM's, but a half-written line does not end the script.
 
-    Kernels that are built for CPUs meanwhile compute exp, erf and tanh with arithmetic (``relay.vector_math``) and
-    addresses in 64 bits (``relay.wide_indices``), and keep register tiles on the stack (``relay.stack_tiles``); with
-    `vector_math` False they call the mathematics library, with `wide_indices` False they compute addresses in 32 bits,
-    with `stack_tiles` False they keep tiles in workspaces, as TVM's do. They ask for weights ahead of time
-    (``relay.prefetch``), unless `prefetch` is False, and check tiles instead of lanes where vectors stand over an edge
-    (``relay.edge_vectors``), unless `edge_vectors` is False.
+    Kernels built for CPUs inside this context differ from TVM's. Each option can be turned off:
+
+    `vector_math`
+        Compute exp, erf and tanh with arithmetic (``relay.vector_math``), not the mathematics library.
+    `wide_indices`
+        Compute addresses in 64 bits (``relay.wide_indices``), not 32.
+    `stack_tiles`
+        Keep register tiles on the stack (``relay.stack_tiles``), not in workspaces.
+    `prefetch`
+        Ask for weights ahead of time (``relay.prefetch``).
+    `edge_vectors`
+        Check a vector over an edge once per tile (``relay.edge_vectors``), not once per lane.
 
     Examples
     --------
@@ -98,7 +107,7 @@ class ApplyHistoryBest(_Exact, _ansor.ApplyHistoryBest):  # type: ignore[misc]
 
 
 class ApplyHistoryBestOrSample(_Exact, _ansor.ApplyHistoryBestOrSample):  # type: ignore[misc]
-    """As TVM's, reading files as ``ApplyHistoryBest`` here does."""
+    """Apply the best record or sample a schedule, as TVM's; reads files as ``ApplyHistoryBest`` here does."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self._exact = {}

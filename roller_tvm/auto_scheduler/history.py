@@ -1,4 +1,4 @@
-"""What earlier runs measured of a task, read from a record file."""
+"""Measurements of a task by earlier runs, read from a record file."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from roller_tvm.relay.records import Record, read_records
 
 @dataclass
 class History:
-    """Trials of one task, in their order.
+    """Earlier trials of one task, in order.
 
     Parameters
     ----------
     costs : dict of steps to float
-        Seconds of every State measured, infinite where it failed; by its steps as a record writes them.
+        Time of every measured State in seconds, infinity if it failed. Keys are the State's steps as in a record.
     planned : set of steps
-        States recorded with a predicted time only.
+        Steps of the States recorded with a predicted time only.
     best_line : str
-        The record of the best one.
+        Record of the fastest State, or '' if none has worked.
 
     Examples
     --------
@@ -38,7 +38,7 @@ class History:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str], task: Any) -> History:
-        """The history of a task; of an absent file, none. Lines that are no records are left out with a warning."""
+        """Return the history of a task, empty if the file is absent; other lines are skipped with a warning."""
         history = cls()
         key, target = str(task.workload_key), str(task.target)
         for record in read_records(path, strict=False):
@@ -57,7 +57,7 @@ class History:
             self.best_s, self.best_line = seconds, record.line
 
     def state(self, task: Any) -> Any:
-        """The best State, or None."""
+        """Return the fastest State, or None if no State has worked."""
         from tvm.auto_scheduler.measure_record import load_record_from_string
 
         if not self.best_line:
@@ -66,12 +66,12 @@ class History:
 
 
 def is_measured(record: Record) -> bool:
-    """Whether a record's cost was measured: measuring takes time, predicting is written as taking none."""
+    """Return True if the record's cost was measured; a predicted cost is recorded with an elapsed time of 0."""
     return record.measured and json.loads(record.line)["r"][2] > 0
 
 
 def steps_of(line: str) -> str:
-    """The schedule steps of a record line, as text: equal for equal States."""
+    """Return a record line's schedule steps as JSON text: equal for equal States."""
     return json.dumps(json.loads(line)["i"][1][1])
 
 

@@ -1,8 +1,8 @@
-"""The three things changed in TVM's own classes, so that a ``RollerPolicy`` works there too.
+"""Three changes to TVM's own classes, so that a ``RollerPolicy`` works with them too.
 
-``SearchTask.tune`` hands its policy to C++, which knows policies written in C++ only: one with a Python
-``search`` is asked for it. ``ProgramMeasurer`` and ``PreloadMeasuredStates`` are opaque: the Python objects
-remember what they were made with. Everything else passes through unchanged.
+``SearchTask.tune`` hands its policy to C++, which only knows policies written in C++; here a policy with a Python
+method ``search`` is called instead. ``ProgramMeasurer`` and ``PreloadMeasuredStates`` are opaque, so the Python
+objects remember their constructor's arguments. Everything else passes through unchanged.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import Any
 
 from tvm.auto_scheduler import measure, search_policy, search_task
 
-#: Attribute of the Python object under which its arguments are remembered.
+#: Attribute of the Python object that holds its constructor's arguments.
 MADE_WITH = "_roller_made_with"
 
 
 def made_with(thing: Any) -> tuple[Any, ...] | None:
-    """The arguments of an object of a class in ``REMEMBERED``; None if it was made before ``install``."""
+    """Return the constructor's arguments of a patched TVM object, or None if it was made before ``install``."""
     found = vars(thing).get(MADE_WITH)
     return found if isinstance(found, tuple) else None
 
 
 def install() -> None:
-    """Change TVM's classes; once."""
+    """Patch TVM's classes, once per process."""
     if getattr(search_task.SearchTask.tune, MADE_WITH, None) is None:
         search_task.SearchTask.tune = _dispatching(search_task.SearchTask.tune)
         measure.ProgramMeasurer.__init__ = _remembering(measure.ProgramMeasurer.__init__)

@@ -1,4 +1,4 @@
-"""Records: TVM's, in a file that survives whatever ends the run, and that several runs may write to."""
+"""TVM's record functions, with a ``RecordToFile`` whose file survives crashes and takes several writers."""
 
 # ruff: noqa: F403
 from __future__ import annotations
@@ -15,13 +15,13 @@ from roller_tvm.relay.records import RecordWriter
 
 
 class RecordToFile(PythonBasedMeasureCallback):  # type: ignore[misc]
-    """Writes every measured State to a file, in Ansor's format.
+    """Write every measured State to a file, in Ansor's format.
 
     Parameters
     ----------
     filename : path
-        Appended to, a batch of records at a time, all or nothing; half a line at its end, which another program left
-        when it was killed, is removed.
+        Record file. Each batch of records is appended whole or not at all. Half a line at the end of the file, left
+        by a program that was killed, is removed first.
 
     Examples
     --------
@@ -34,7 +34,7 @@ class RecordToFile(PythonBasedMeasureCallback):  # type: ignore[misc]
         super().__init__()
 
     def callback(self, policy: Any, inputs: Any, results: Any) -> None:
-        """Called by TVM after each batch."""
+        """Append a batch's records; TVM calls this after each batch."""
         pairs = zip(inputs, results, strict=True)
         lines = [str(_ansor.dump_record_to_string(i, r)).strip() + "\n" for i, r in pairs]
         try:

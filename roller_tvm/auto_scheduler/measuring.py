@@ -1,8 +1,8 @@
-"""Measuring States with what the user gave: builder, runner, callbacks, verbosity; said in Ansor's words.
+"""Measure States with the user's builder, runner, callbacks and verbosity; messages are worded as Ansor's.
 
-C++ callbacks can be called by a C++ ``ProgramMeasurer`` only, and that only by a C++ policy. The smallest one,
-``EmptyPolicy``, measures the initial State of its task's DAG: a DAG whose initial State is the one measured
-hands it, with its result, to every callback there is.
+Only a C++ ``ProgramMeasurer`` can call C++ callbacks, and only a C++ policy can call a ``ProgramMeasurer``. The
+smallest policy, ``EmptyPolicy``, measures the initial State of its task's DAG. So a DAG with the measured State as its
+initial State is made, and ``EmptyPolicy`` hands that State with its result to every callback.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from roller_tvm.measure.interrupt import deferred_interrupt
 ERRORS = {
     getattr(MeasureErrorNo, name): name.lower().replace("_", " ") for name in vars(MeasureErrorNo) if name.isupper()
 }
-#: What a runner says where there is no device, or none that takes the code.
+#: Errors of a runner if there is no device, or no device that accepts the code.
 DEVICE_ERRORS = (MeasureErrorNo.COMPILE_DEVICE, MeasureErrorNo.RUNTIME_DEVICE)
 BUILD, RUN = "auto_scheduler.local_builder.build", "auto_scheduler.local_runner.run"
 REPLAYED = "roller_tvm.replayed"
@@ -41,19 +41,20 @@ REPLAYED = "roller_tvm.replayed"
 
 @dataclass
 class Means:
-    """What a user measures with.
+    """The user's means of measuring: builder, runner, callbacks and verbosity, with the state of the measurement.
 
     Parameters
     ----------
     builder, runner : ProgramBuilder, ProgramRunner
     callbacks : list of MeasureCallback
     verbose : int
-        0 says nothing, 1 what Ansor says, 2 every State as well.
+        0 prints nothing, 1 prints Ansor's messages, 2 prints every State as well.
     trials : int
-        Measured so far.
+        Trials measured so far.
     best_flops : dict of workload key to float
+        Best FLOP/s of each workload.
     broken : str
-        Why no trial works with these means, once the whole first round failed, some of it on the device.
+        Reason that no trial can work, or ''. Set if no trial has worked yet and one failed on the device.
 
     Examples
     --------
@@ -76,7 +77,7 @@ class Means:
 
     @classmethod
     def of_measurer(cls, measurer: Any) -> Means:
-        """What a ``ProgramMeasurer`` was made with; the same object for the same measurer."""
+        """Return the means that a ``ProgramMeasurer`` was made with; the same object for the same measurer."""
         found = vars(measurer).get("_roller_means")
         if found is None:
             arguments = made_with(measurer)
@@ -89,7 +90,7 @@ class Means:
 
     @property
     def local(self) -> bool:
-        """Whether programs run on this machine, as far as can be told."""
+        """True if programs run on this machine: the runner is a ``LocalRunner``."""
         return isinstance(self.runner, LocalRunner)
 
     def say(self, text: str, level: int = 1) -> None:
@@ -102,7 +103,7 @@ class Means:
             self.say(text)
 
     def measure(self, task: Any, states: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """Build and run States of one task, side by side as the builder does it. Callbacks are not called."""
+        """Build and run States of one task; return their MeasureInputs and MeasureResults. Callbacks are not called."""
         start = time.perf_counter()
         inputs = [MeasureInput(task, state) for state in states]
         self.say(f"Get {len(inputs)} programs to measure:")
@@ -140,7 +141,7 @@ class Means:
 
 
 def cost_of(result: Any) -> float:
-    """Mean seconds of a MeasureResult; infinite for a failure."""
+    """Return the mean time of a MeasureResult in seconds, infinity for a failure."""
     if int(result.error_no) != MeasureErrorNo.NO_ERROR:
         return math.inf
     costs = [float(c) for c in result.costs]
@@ -148,7 +149,7 @@ def cost_of(result: Any) -> float:
 
 
 def failure(result: Any) -> str:
-    """Why a trial failed, in one line, or ''."""
+    """Return the reason that a trial failed, in one line, or '' if it worked."""
     number = int(result.error_no)
     if number == MeasureErrorNo.NO_ERROR:
         return ""
@@ -157,14 +158,14 @@ def failure(result: Any) -> str:
 
 
 def planned_result(seconds: float) -> Any:
-    """The result of a plan that nobody measured: its cost is what a record file has for one, and took no time."""
+    """Return the MeasureResult of a plan that was only predicted: its cost as record files mark it, elapsed time 0."""
     from roller_tvm.relay.records import UNMEASURED
 
     return MeasureResult([seconds * UNMEASURED], 0, "", 0.0, time.time())
 
 
 def _starting_at(task: Any, state: Any) -> Any:
-    """The task, with the State as its DAG's initial one."""
+    """Return a copy of the task with the State as its DAG's initial State."""
     dag = task.compute_dag
     changed = tvm.ir.make_node(
         "auto_scheduler.ComputeDAG", tensors=dag.tensors, ops=dag.ops, flop_ct=dag.flop_ct,
@@ -178,7 +179,7 @@ def _starting_at(task: Any, state: Any) -> Any:
 
 @contextlib.contextmanager
 def _replay() -> Iterator[tuple[Any, Any, list[Any]]]:
-    """A builder and a runner that do nothing and answer with the result in the list."""
+    """Yield a builder, a runner and a list; both do nothing but answer with the results in the list."""
     answer: list[Any] = []
     real = {name: tvm.get_global_func(name) for name in (BUILD, RUN)}
     # Not of their Python classes: making a LocalBuilder changes how every other one builds.

@@ -1,4 +1,4 @@
-"""The plans of one task in the order in which they are measured."""
+"""Plans of one task, in the order in which they are measured."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from roller_tvm.relay.tasks import Task
 
 @dataclass(frozen=True)
 class Candidate:
-    """A State with the plan that it was made of.
+    """A State and the plan it was made from.
 
     Parameters
     ----------
     state : State
     plan : RankedPlan
     number : int
-        Of its plan among those of the task.
+        Position of the plan among the task's plans.
     steps : str
-        As a record writes them.
+        Schedule steps as JSON text, as in a record.
     """
 
     state: Any
@@ -41,18 +41,18 @@ class Candidate:
 
 @dataclass
 class Queue:
-    """Candidates yet to be tried: every plan's first State, then the others.
+    """Candidates yet to be tried: the first State of every plan, then the plans' other States.
 
     Parameters
     ----------
     task : SearchTask
     history : History
-        What was measured is not tried again.
+        Earlier measurements; States in it are not tried again.
     first, limit : int
-        Plans made at once, and at most, once those are used up.
+        Number of plans made at first, and the most plans made once those are used up.
     device : DeviceSpec or None
     reason : str
-        Why there are none, or ''.
+        Reason that there are no candidates, or ''.
     """
 
     task: Any
@@ -67,7 +67,7 @@ class Queue:
 
     @classmethod
     def of_task(cls, task: Any, device: DeviceSpec | str | None, first: int, limit: int, history: History) -> Queue:
-        """Plan a task; what stands in the way is told in ``reason``."""
+        """Plan a task; if that fails, the returned queue is empty and its ``reason`` says why."""
         queue = cls(task, history, min(first, limit), limit)
         try:
             queue.device = device_for(device, task.target).built_by_tvm()  # a LocalBuilder is
@@ -99,7 +99,7 @@ class Queue:
                 self.todo.append(candidate)
 
     def extend(self) -> bool:
-        """Make all plans instead of the first ones; False if that was done."""
+        """Make up to `limit` plans in place of the first ones; return False if that was done already."""
         if self.first >= self.limit or self.device is None:
             return False
         self.first = self.limit
@@ -107,7 +107,7 @@ class Queue:
         return True
 
     def take(self, count: int) -> list[Candidate]:
-        """The next ones to try."""
+        """Return up to `count` candidates to try next."""
         taken: list[Candidate] = []
         while len(taken) < count:
             if self.todo:
@@ -120,12 +120,12 @@ class Queue:
         return taken
 
     def failed(self, candidate: Candidate) -> None:
-        """The plan's other States, if it has more, come next."""
+        """Put the other States of a failed candidate's plan first in the queue."""
         self.todo.extendleft(reversed(self.others.pop(candidate.number, [])))
 
 
 def name_of(task: Any) -> str:
-    """What to call a task: its description, else the function of its workload."""
+    """Return a task's display name: its description, else its workload's function, else 40 characters of its key."""
     if str(task.desc):
         return str(task.desc)
     try:
@@ -135,12 +135,12 @@ def name_of(task: Any) -> str:
 
 
 def device_for(device: DeviceSpec | str | None, target: Any) -> DeviceSpec:
-    """The device that a user names, else the one that the target names.
+    """Return the user's device if one is given, else the device that the target names.
 
     Raises
     ------
     RollerError
-        There is no such device; the remedy says how to describe it.
+        No device has that name; the remedy says how to describe one.
     """
     return device if isinstance(device, DeviceSpec) else _device(device or str(target), not device)
 

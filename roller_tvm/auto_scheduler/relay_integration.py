@@ -1,4 +1,4 @@
-"""Tasks of a Relay model: TVM's extraction, whose tasks are tuned by Roller."""
+"""Extract the tasks of a Relay model as TVM does; Roller tunes them."""
 
 # ruff: noqa: F403
 from __future__ import annotations
@@ -22,7 +22,7 @@ def extract_tasks(
     *args: Any,
     **kwargs: Any,
 ) -> tuple[list[SearchTask], list[int]]:
-    """Tasks of a Relay model and how often it calls each; parameters as ``tvm.auto_scheduler.extract_tasks``.
+    """Return a Relay model's tasks and the number of calls of each; parameters as ``tvm.auto_scheduler.extract_tasks``.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Search policies: TVM's, and ``RollerPolicy``, which plans instead of searching."""
+"""TVM's search policies, and ``RollerPolicy``, which plans instead of searching."""
 
 # ruff: noqa: F403
 from __future__ import annotations
@@ -29,25 +29,25 @@ UNMEASURED = "plans are chosen by prediction and built, not measured"
 
 
 class RollerWarning(UserWarning):
-    """A task could not be planned or measured as asked; what was done instead is in the message."""
+    """Warning that a task could not be planned or measured as asked; the message says what was done instead."""
 
 
 @dataclass(frozen=True)
 class Params:
-    """What ``RollerPolicy`` may do.
+    """Limits and choices of a ``RollerPolicy``.
 
     Parameters
     ----------
     plans : int
-        At most so many plans of a task are constructed, and so many trials made, whatever the options ask for.
+        Most plans constructed and most trials made for a task, even if the tuning options ask for more trials.
     round : int
-        States handed to the builder at a time, at most; a task's first round are its best by prediction.
+        Most States handed to the builder at a time. A task's first round is its best plans by prediction.
     gain : float
-        Share by which a further round must improve a task for ``TaskScheduler`` to give it another.
+        Fraction by which a later round must improve a task, or ``TaskScheduler`` gives it no further round.
     fallback : {'default', 'ansor'}
-        What becomes of a task that Roller cannot plan: nothing (TVM's own schedule), or Ansor's search.
+        Treatment of a task that Roller cannot plan: 'default' keeps TVM's own schedule, 'ansor' runs Ansor's search.
     device : DeviceSpec or str, optional
-        A device, its name, or its spec file; by default the one that the task's target names.
+        Device, its name, or the path of its spec file. Default: the device that the task's target names.
 
     Examples
     --------
@@ -74,30 +74,30 @@ class Params:
 
     @classmethod
     def of(cls, params: Mapping[str, Any] | Params | None) -> Params:
-        """From a dictionary; parameters of Ansor's ``SketchPolicy`` in it are left out, unknown ones refused."""
+        """Return Params made from a dictionary; ``SketchPolicy``'s parameters are ignored, unknown ones refused."""
         if isinstance(params, Params):
             return params
         known = {f.name for f in fields(cls)}
         given = {k: v for k, v in (params or {}).items() if k not in _ansor.SketchPolicy.DEFAULT_PARAMS}
         unknown = sorted(set(given) - known)
         if unknown:
-            raise UsageError(f"no parameter '{unknown[0]}'", "RollerPolicy", f"there are {', '.join(sorted(known))}")
+            raise UsageError(f"no parameter '{unknown[0]}'", "RollerPolicy", f"choose from {', '.join(sorted(known))}")
         return cls(**given)
 
 
 class PreloadMeasuredStates(_ansor.PreloadMeasuredStates):  # type: ignore[misc]
-    """States of a record file count as measured. An absent file has none."""
+    """Count the States of a record file as measured. An absent file has none."""
 
 
 class RollerPolicy(_ansor.EmptyPolicy):  # type: ignore[misc]
-    """Roller as a search policy, for the tasks and the scheduler here and for TVM's own.
+    """Roller as a search policy, for the tasks and the scheduler of this package and for TVM's own.
 
     Parameters
     ----------
     task : SearchTask
     params : dict or Params, optional
     verbose : int
-        0 says nothing but what goes wrong.
+        0 prints warnings only.
     init_search_callbacks : list of PreloadMeasuredStates, optional
         Record files to resume from.
 
@@ -140,7 +140,7 @@ class RollerPolicy(_ansor.EmptyPolicy):  # type: ignore[misc]
         arguments = made_with(callback) if isinstance(callback, _ansor.PreloadMeasuredStates) else None
         if not arguments:
             raise UsageError(
-                f"a {type(callback).__name__} means nothing to Roller",
+                f"no {type(callback).__name__} can be given to Roller",
                 "RollerPolicy(init_search_callbacks=...)",
                 "give it to auto_scheduler.SketchPolicy, and that policy to tune",
             )
@@ -151,7 +151,7 @@ class RollerPolicy(_ansor.EmptyPolicy):  # type: ignore[misc]
             self.history.best_s, self.history.best_line = read.best_s, read.best_line
 
     def _replay_history(self) -> None:
-        """Where an earlier run stopped because nothing was gained any more, this one need not try again."""
+        """Restore the early-stop state from the history: a task that an earlier run finished is not tried again."""
         best = math.inf
         for seconds in self.history.costs.values():
             best = self._weigh(seconds, best)
@@ -163,12 +163,12 @@ class RollerPolicy(_ansor.EmptyPolicy):  # type: ignore[misc]
         return min(seconds, best)
 
     def _judge_round(self) -> None:
-        """Done with when a round after the first brought nothing."""
+        """Mark the task as finished if a round after the first brought no gain."""
         self._finished = self.trials >= 2 * self.params.round and self.since_gain >= self.params.round
 
     @property
     def queue(self) -> Queue:
-        """The plans, made when first asked for."""
+        """The task's candidates, planned on first use."""
         if self._queue is None:
             sizes = (self.params.round, self.params.plans)
             self._queue = Queue.of_task(self.task, self.params.device, *sizes, self.history)
@@ -182,13 +182,13 @@ class RollerPolicy(_ansor.EmptyPolicy):  # type: ignore[misc]
         return self._workers
 
     def close(self) -> None:
-        """Let go of the worker processes; the last policy that does ends them."""
+        """Drop the reference to the worker processes; they end with the last policy that uses them."""
         self._workers = None
 
-    # What TVM's SearchTask.tune (see hooks.py) and TaskScheduler call.
+    # Called by TVM's SearchTask.tune (see hooks.py) and TaskScheduler.
 
     def search(self, tuning_options: Any) -> Any:
-        """Tune the task as the options say. Returns the best State, or None if nothing works."""
+        """Tune the task; return the best State, or None if no State works or Roller cannot plan the task."""
         if self._gives_up():
             return self._ansors_search(tuning_options)
         means = Means.of_options(tuning_options)
@@ -214,7 +214,7 @@ class RollerPolicy(_ansor.EmptyPolicy):  # type: ignore[misc]
         return self.best or self.history.state(self.task)
 
     def continue_search_one_round(self, num_measure: int, measurer: Any) -> tuple[list[Any], list[Any]]:
-        """Measure the next plans; nothing more once a whole round brought no gain.
+        """Measure the next plans; return nothing once a whole round brought no gain.
 
         Returns
         -------
@@ -237,7 +237,7 @@ class RollerPolicy(_ansor.EmptyPolicy):  # type: ignore[misc]
         return inputs, results
 
     def measure_round(self, count: int, means: Means) -> tuple[list[Any], list[Any]]:
-        """Measure up to `count` more plans whose results are right, and call the callbacks."""
+        """Measure up to `count` more plans with right answers and call the callbacks; return the inputs and results."""
         if not means.broken and means.local and not self.workers.runs_here(self.task.target):
             means.broken = f"no device here runs code for '{self.task.target}', and the runner is a LocalRunner"
             self._warn(f"{means.broken}: {UNMEASURED}; an RPCRunner would measure them")
@@ -272,7 +272,7 @@ class RollerPolicy(_ansor.EmptyPolicy):  # type: ignore[misc]
         return inputs, results
 
     def _right_ones(self, count: int, means: Means) -> list[Candidate]:
-        """The next candidates that compute what they should."""
+        """Return up to `count` next candidates whose answers are right."""
         chosen: list[Candidate] = []
         while len(chosen) < count:
             tried = self.queue.take(count - len(chosen))
@@ -301,14 +301,14 @@ class RollerPolicy(_ansor.EmptyPolicy):  # type: ignore[misc]
     # Without measuring.
 
     def plan_only(self, means: Means) -> Any:
-        """Hand the best plan that works to the callbacks, with its predicted time. Returns its State, or None."""
+        """Give the callbacks the best plan that works, with its predicted time; return its State, or None."""
         if self.history.best_line:
             return self.history.state(self.task)
         planned_only([self], means)
         return self.best
 
     def _planned(self, means: Means) -> tuple[list[Any], list[Any]]:
-        """For a scheduler: the plan, with its predicted time as if it had been measured."""
+        """Return the best plan as a MeasureInput and a MeasureResult with its predicted time, for a scheduler."""
         from tvm.auto_scheduler.measure import MeasureInput, MeasureResult
 
         if self.plan_only(means) is None:
@@ -316,7 +316,7 @@ class RollerPolicy(_ansor.EmptyPolicy):  # type: ignore[misc]
         return [MeasureInput(self.task, self.best)], [MeasureResult([self.best_s], 0, "", 0.0, 0.0)]
 
     def take_plan(self, found: Candidate | None, failures: Mapping[str, int], means: Means) -> None:
-        """What ``planned_only`` found: the candidate that works, and what the last ones tried failed at."""
+        """Take the result of ``planned_only``: the working candidate, or None and the failures of each kind."""
         if found is None:
             self._warn(f"no plan works: {counts(dict(failures)) or 'none was made'}")
             return
@@ -325,10 +325,10 @@ class RollerPolicy(_ansor.EmptyPolicy):  # type: ignore[misc]
             means.deliver(self.task, [found.state], [planned_result(found.seconds)])
         means.say(f"{name_of(self.task)}: ~{duration(found.seconds)} as predicted, not measured")
 
-    # What Roller cannot plan.
+    # Tasks that Roller cannot plan.
 
     def _gives_up(self) -> bool:
-        """Whether there is no plan; says so the first time."""
+        """Return True if the task has no plan; the first time, warn and set up the fallback."""
         if not self.queue.reason:
             return False
         if self.params.fallback == "ansor" and self._instead is None:
@@ -351,7 +351,10 @@ class RollerPolicy(_ansor.EmptyPolicy):  # type: ignore[misc]
 
 
 def planned_only(policies: Sequence[RollerPolicy], means: Means) -> None:
-    """The best working plan of every task, recorded with its predicted time; built side by side where not run."""
+    """Record the best working plan of every task with its predicted time.
+
+    Tasks are built side by side if they cannot run here.
+    """
     able = [p for p in policies if not p._gives_up()]
     by_workers: dict[int, list[RollerPolicy]] = {}
     for policy in able:
@@ -373,7 +376,7 @@ def planned_only(policies: Sequence[RollerPolicy], means: Means) -> None:
 
 
 def ansors_policy(task: Any, verbose: int) -> Any:
-    """Ansor's own: with its learned cost model where xgboost is here."""
+    """Return Ansor's own search policy, with its learned cost model if xgboost is installed, else a random one."""
     from tvm.auto_scheduler import RandomModel, SketchPolicy, XGBModel
 
     try:

@@ -1,4 +1,4 @@
-"""``SearchTask`` and what goes with it: TVM's own, tuned by Roller."""
+"""TVM's ``SearchTask`` and the functions around it, tuned by Roller."""
 
 # ruff: noqa: F403
 from __future__ import annotations
@@ -19,17 +19,17 @@ from roller_tvm.relay.records import load_for_build
 
 
 class TuningOptions(_ansor.TuningOptions):  # type: ignore[misc]
-    """How to tune; parameters as TVM's.
+    """Tuning options; parameters as TVM's.
 
     Parameters
     ----------
     num_measure_trials : int
-        0 plans without measuring: the callbacks get one record a task, with its predicted time. More measures
-        so many of the best plans, at most those there are (see ``search_policy.Params``).
+        Number of the best plans to measure, limited by the number of plans (see ``search_policy.Params``). With 0
+        nothing is measured: the callbacks get one record per task, with its predicted time.
     early_stopping : int, optional
-        Stop after so many trials without an improvement.
+        Number of trials without an improvement after which tuning stops.
     num_measures_per_round : int
-        At most so many States go to the builder at a time.
+        Most States handed to the builder at a time.
     verbose : int
     builder, runner : ProgramBuilder, ProgramRunner or 'local'
     measure_callbacks : list of MeasureCallback, optional
@@ -41,7 +41,7 @@ class TuningOptions(_ansor.TuningOptions):  # type: ignore[misc]
 
 
 class SearchTask(_ansor.SearchTask):  # type: ignore[misc]
-    """A task as TVM's own, which it is: same workload keys, same records. Roller tunes it.
+    """A TVM ``SearchTask`` that Roller tunes; its workload keys and records are TVM's.
 
     Examples
     --------
@@ -56,13 +56,13 @@ class SearchTask(_ansor.SearchTask):  # type: ignore[misc]
 
     @classmethod
     def of(cls, task: Any) -> SearchTask:
-        """The same task as one of ours."""
+        """Return the given TVM task as one that Roller tunes."""
         made = cls.__new__(cls)
         made.__setstate__(task.__getstate__())
         return made
 
     def tune(self, tuning_options: Any, search_policy: Any = None, adaptive_training: bool = False) -> None:
-        """Plan, measure and record; with a policy of Ansor's given, search as Ansor does."""
+        """Plan, measure and record the task; with an Ansor policy given, search as Ansor does."""
         if search_policy is None:
             search_policy = RollerPolicy(self, verbose=int(tuning_options.verbose))
         super().tune(tuning_options, search_policy, adaptive_training)
@@ -70,9 +70,9 @@ class SearchTask(_ansor.SearchTask):  # type: ignore[misc]
     def apply_best(
         self, log_file: str, include_compatible: bool = False, layout_rewrite_option: Any = None
     ) -> tuple[Any, Any]:
-        """The best recorded schedule and its arguments; without a record, a schedule that runs, with a warning.
+        """Return the best recorded schedule and its arguments; without a record, warn and return an untuned schedule.
 
-        Of a file with a line that is no record (half of one, say) the others are read.
+        Lines of the file that are not records (half a line, say) are skipped.
         """
         state, lacking = self._best_of(log_file, include_compatible)
         if state is None:
@@ -81,12 +81,12 @@ class SearchTask(_ansor.SearchTask):  # type: ignore[misc]
         return self.compute_dag.apply_steps_from_state(state, layout_rewrite_option or self.layout_rewrite_option)
 
     def print_best(self, log_file: str, print_mode: str = "schedule") -> str:
-        """The best recorded schedule as Python, or (``print_mode="cuda"``) as CUDA source.
+        """Return the best recorded schedule as Python, or as CUDA source if `print_mode` is "cuda".
 
         Raises
         ------
         RuntimeError
-            There is no record, as TVM has it.
+            The file has no record of the task; TVM raises the same error.
         """
         state, lacking = self._best_of(log_file, False)
         if state is None:
@@ -100,7 +100,7 @@ class SearchTask(_ansor.SearchTask):  # type: ignore[misc]
         return str(tvm.build(schedule, args, target).imported_modules[0].get_source())
 
     def _best_of(self, log_file: str, include_compatible: bool) -> tuple[Any, str]:
-        """The state of the best record for the task's target, or None and what is lacking."""
+        """Return the State of the best record for the task's target and '', or None and the reason."""
         try:
             history = ApplyHistoryBest(load_for_build(log_file), include_compatible=include_compatible)
         except BadInput as error:
@@ -110,7 +110,7 @@ class SearchTask(_ansor.SearchTask):  # type: ignore[misc]
 
 
 def untuned(task: Any) -> tuple[Any, Any]:
-    """A schedule of a task that nobody tuned, and its arguments."""
+    """Return an untuned schedule of a task that runs, and its arguments."""
     from tvm import te
     from tvm.auto_scheduler import RandomModel, SketchPolicy
 
@@ -128,7 +128,7 @@ def untuned(task: Any) -> tuple[Any, Any]:
 def create_task(
     func: Any, args: Any, target: Any, target_host: Any = None, hardware_params: Any = None
 ) -> SearchTask:
-    """A task of a registered function. TVM gave this up for ``SearchTask``; scripts that call it still run.
+    """Return a task of a registered function. TVM deprecated this for ``SearchTask``; scripts that call it still run.
 
     Examples
     --------
@@ -138,7 +138,7 @@ def create_task(
 
 
 def auto_schedule(task: Any, search_policy: Any = None, tuning_options: Any = None) -> tuple[Any, Any]:
-    """Tune a task and give its best schedule and arguments. TVM gave this up for ``SearchTask.tune``.
+    """Tune a task; return its best schedule and arguments. TVM deprecated this for ``SearchTask.tune``.
 
     Examples
     --------
@@ -159,7 +159,7 @@ def auto_schedule(task: Any, search_policy: Any = None, tuning_options: Any = No
 
 
 def hardware_params_for(target: Any) -> Any:
-    """Ansor's parameters of a GPU that is not here, which it could not ask; else None: it asks."""
+    """Return Ansor's parameters of a GPU that is not in this machine, else None: TVM then asks the device."""
     import tvm
 
     from roller_tvm.auto_scheduler.plans import device_for
@@ -177,7 +177,7 @@ def hardware_params_for(target: Any) -> Any:
 
 
 def _with_hardware_params(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """Positional arguments; `kwargs` gets what is missing."""
+    """Return the positional arguments unchanged; add missing hardware parameters to `kwargs`."""
     given = dict(zip(("func", "args", "compute_dag", "workload_key", "target", "target_host", "hardware_params"), args,
                      strict=False), **kwargs)  # fmt: skip
     if given.get("target") is not None and given.get("hardware_params") is None and len(args) < 7:

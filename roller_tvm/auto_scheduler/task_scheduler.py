@@ -1,4 +1,4 @@
-"""``TaskScheduler``: TVM's strategies and callbacks, with Roller's policies and rounds of their size."""
+"""``TaskScheduler``: TVM's strategies and callbacks, with Roller's policies and round sizes."""
 
 # ruff: noqa: F403
 from __future__ import annotations
@@ -26,11 +26,11 @@ ROLLER = ("default", "roller")
 
 
 class TaskScheduler(_ansor.TaskScheduler):  # type: ignore[misc]
-    """Tunes the tasks of a model together; parameters and callbacks as TVM's.
+    """Tune the tasks of a model together; parameters and callbacks as TVM's.
 
-    ``num_measure_trials`` counts for all tasks together. A task's first round are its ten best plans; it is done
-    with when a whole further round brought nothing, so that a script that asks for 20000 trials ends much earlier.
-    0 plans every task without measuring; with fewer trials than tasks, the costliest tasks are measured.
+    ``num_measure_trials`` counts for all tasks together. A task's first round is its ten best plans. A task is finished
+    once a whole later round brought no gain, so a script that asks for 20000 trials ends much earlier. With 0 trials
+    every task is planned and none is measured; with fewer trials than tasks, the costliest tasks are measured.
 
     Examples
     --------
@@ -53,7 +53,7 @@ class TaskScheduler(_ansor.TaskScheduler):  # type: ignore[misc]
         tune_option : TuningOptions
         search_policy : 'default' or 'roller', an Ansor policy's name ('sketch.xgb'), or a policy for each task
         search_policy_params : dict, optional
-            Of Roller: see ``search_policy.Params``.
+            Parameters of ``RollerPolicy``: see ``search_policy.Params``.
         adaptive_training, per_task_early_stopping
             As in TVM.
         """
@@ -79,7 +79,7 @@ class TaskScheduler(_ansor.TaskScheduler):  # type: ignore[misc]
         return [RollerPolicy(task, chosen, int(options.verbose), callbacks) for task in self.tasks]
 
     def _tune_few(self, options: Any, policies: list[RollerPolicy]) -> None:
-        """Every task planned; as many as there are trials for measured, the costliest by prediction."""
+        """Plan every task; spend the trials on the tasks that are costliest by prediction."""
         self.tune_option, self.search_policies, self.num_measures_per_round = options, policies, 1
         self.ct = self.best_ct = 0
         self.tic = time.time()
@@ -114,7 +114,7 @@ class TaskScheduler(_ansor.TaskScheduler):  # type: ignore[misc]
         self.cur_score = self._compute_score(self.best_costs)
 
     def _costliest(self) -> list[int]:
-        """Tasks by what the objective loses without them."""
+        """Return the numbers of the tasks with a known cost, the one with the largest share of the objective first."""
 
         def share(number: int) -> float:
             costs = list(self.best_costs)
@@ -124,7 +124,7 @@ class TaskScheduler(_ansor.TaskScheduler):  # type: ignore[misc]
         return sorted((n for n, cost in enumerate(self.best_costs) if cost < 1e9), key=share, reverse=True)
 
     def _restore_status(self, log_file: str, num_measures_per_round: int) -> None:
-        """Best costs and rounds of an earlier run; half a line or a plan's predicted time counts for nothing."""
+        """Restore best costs and rounds of an earlier run; half lines and predicted times are not counted."""
         number_of = {(str(t.workload_key), str(t.target)): n for n, t in enumerate(self.tasks)}
         costs: list[list[float]] = [[] for _ in self.tasks]
         for record in read_records(log_file, strict=False):
@@ -144,7 +144,7 @@ class TaskScheduler(_ansor.TaskScheduler):  # type: ignore[misc]
 
 
 def _in_rounds(options: Any, size: int) -> Any:
-    """The options, with rounds of at most `size`."""
+    """Return a copy of the options with rounds of at most `size`."""
     return TuningOptions(
         options.num_measure_trials, options.early_stopping, min(int(options.num_measures_per_round), size),
         options.verbose, options.builder, options.runner, options.measure_callbacks)  # fmt: skip

@@ -1,1 +1,1 @@
-"""What Roller is compared with: learned cost models. Nothing of the planner imports this."""
+"""Baselines that Roller is compared with: learned cost models. The planner imports nothing of this package."""

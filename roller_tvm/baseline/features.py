@@ -1,4 +1,4 @@
-"""A kernel as numbers for a learned cost model: counts of its tiles, level by level; no predicted time among them."""
+"""Features of a GPU kernel for a learned cost model: counts of its tiles, level by level, without a predicted time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _log(value: float) -> float:
 
 
 def features(kernels: Sequence[Kernel], device: DeviceSpec) -> np.ndarray:
-    """One row of `NAMES`: of the kernel that computes most, counts as logarithms."""
+    """Return one row of `NAMES` for the kernel with the most FLOPs; counts are logarithms."""
     kernel = max(kernels, key=lambda k: k.geometry.stage.flops)
     g, warp = kernel.geometry, device.vector_width
     sector = device.far.transaction_bytes

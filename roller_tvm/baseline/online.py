@@ -1,8 +1,8 @@
-"""AutoTVM's way of tuning in Roller's space: propose by simulated annealing on a learned model, measure, learn, again.
+"""Tune in Roller's space as AutoTVM does: propose by simulated annealing on a learned model, measure, learn, repeat.
 
-Chen et al., "Learning to Optimize Tensor Programs" (NeurIPS'18), section 3: a batch is chosen by the model's score
-among those that parallel chains of simulated annealing found, some of it at random; the model is trained anew on all
-that was measured after each batch, on order ('rank') or on time ('regression').
+Chen et al., "Learning to Optimize Tensor Programs" (NeurIPS'18), section 3. Parallel chains of simulated annealing find
+candidates; the model's scores choose a batch of them, and some more are taken at random. After each batch the model is
+trained anew on all measurements, to predict order ('rank') or time ('regression').
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from .xgb import PARAMETERS, ROUNDS
 
 OBJECTIVES = {"rank": "rank:pairwise", "regression": "reg:squarederror"}
 
-#: Seconds of each plan, infinite where it does not work.
+#: Function that returns the time of each plan in seconds, infinity if the plan does not work.
 Measure = Callable[[Sequence[RankedPlan]], Sequence[float]]
 
 
 @dataclass(frozen=True)
 class Annealing:
-    """How proposals are made; the numbers are AutoTVM's (``autotvm.tuner.sa_model_optimizer``), steps fewer.
+    """Settings of simulated annealing, as AutoTVM's (``autotvm.tuner.sa_model_optimizer``) but with fewer steps.
 
     Parameters
     ----------
     chains, steps : int
-        Parallel chains, and steps of each.
+        Number of parallel chains, and steps of each.
     first, last : float
-        Temperatures, in units of the score.
+        First and last temperature, in units of the score.
     random : float
-        Share of a batch that is taken at random.
+        Fraction of a batch taken at random.
     """
 
     chains: int = 64
@@ -51,7 +51,7 @@ class Annealing:
 
 @dataclass(frozen=True)
 class Tried:
-    """A configuration that was measured; infinite seconds where it did not work."""
+    """A measured configuration; `seconds` is infinite if it did not work."""
 
     point: Point
     plan: RankedPlan
@@ -66,7 +66,7 @@ class Online:
     ----------
     space : RTileSpace
     batch : int
-        Measured between two trainings.
+        Number of configurations measured between two trainings.
     objective : str
         'rank' or 'regression'.
     seed : int
@@ -91,19 +91,19 @@ class Online:
 
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:
-            raise UsageError(f"no objective {self.objective!r}", remedy=f"one of {', '.join(OBJECTIVES)}")
+            raise UsageError(f"no objective {self.objective!r}", remedy=f"choose from {', '.join(OBJECTIVES)}")
         self._random = Random(self.seed)
         self._seen: set[Any] = set()
         self._rows: dict[Point, np.ndarray] = {}
 
     @property
     def best(self) -> Tried | None:
-        """The fastest that worked."""
+        """Fastest configuration that worked, or None if none has."""
         worked = [t for t in self.tried if math.isfinite(t.seconds)]
         return min(worked, key=lambda t: t.seconds) if worked else None
 
     def run(self, trials: int, measure: Measure) -> Iterator[Tried]:
-        """Measure as many configurations; each as its batch is done."""
+        """Measure up to `trials` configurations; yield each once its batch is done."""
         while len(self.tried) < trials:
             chosen = self._propose(min(self.batch, trials - len(self.tried)))
             if not chosen:  # all there are were measured
@@ -114,7 +114,7 @@ class Online:
                 yield self.tried[-1]
 
     def _propose(self, count: int) -> list[Point]:
-        """The next batch: by the model as soon as there is one."""
+        """Return the next batch of configurations, chosen by the model once there is one."""
         model = train([t.seconds for t in self.tried], np.array([self.row(t.point) for t in self.tried]),
                       self.objective) if self.tried else None  # fmt: skip
         chosen: list[Point] = []
@@ -131,20 +131,20 @@ class Online:
         return chosen
 
     def _take(self, point: Point, chosen: list[Point]) -> None:
-        """Choose a configuration unless another came to the same plan."""
+        """Add a configuration to `chosen` unless an earlier one gave the same plan."""
         digest = tuple(self.space.plan(point).plan.programs), point.form
         if digest not in self._seen:
             self._seen.add(digest)
             chosen.append(point)
 
     def row(self, point: Point) -> np.ndarray:
-        """Features of a configuration."""
+        """Return the features of a configuration."""
         if point not in self._rows:
             self._rows[point] = plan_features(self.space.plan(point), self.space.device, self.space.searched(point))
         return self._rows[point]
 
     def _annealed(self, model: Model) -> list[Point]:
-        """Configurations that chains came through, the best by the model first; they begin at the best measured."""
+        """Return the configurations that the chains visited, best score first; chains start at the best measured."""
         a, random = self.annealing, self._random
         worked = sorted((t for t in self.tried if math.isfinite(t.seconds)), key=lambda t: t.seconds)
         chains = [t.point for t in worked[: a.chains // 2]]
@@ -165,22 +165,23 @@ class Online:
 
 @dataclass(frozen=True)
 class Model:
-    """A trained model: higher scores are faster."""
+    """A trained model; a higher score means faster."""
 
     booster: Any
     objective: str
 
     def scores(self, rows: np.ndarray) -> np.ndarray:
-        """One for each row of features."""
+        """Return one score for each row of features."""
         import xgboost
 
         return np.asarray(self.booster.predict(xgboost.DMatrix(rows)))
 
 
 def train(seconds: Sequence[float], rows: np.ndarray, objective: str = "rank") -> Model | None:
-    """A model of what was measured on one operator; None where nothing can be learned.
+    """Return a model trained on measurements of one operator, or None if there are not two different times.
 
-    Labels are the best time over each one's, 0 for what did not work, as AutoTVM has them (throughput over the best).
+    A label is the best time over the plan's time, 0 for a plan that did not work, as in AutoTVM (throughput over the
+    best).
 
     Raises
     ------
@@ -203,6 +204,6 @@ def train(seconds: Sequence[float], rows: np.ndarray, objective: str = "rank") -
 
 
 def rank_plans(plans: Sequence[RankedPlan], device: DeviceSpec, model: Model) -> list[RankedPlan]:
-    """Constructed plans in the order of a model, instead of their predicted times."""
+    """Return constructed plans in the order of a model's scores instead of their predicted times."""
     scores = model.scores(np.array([plan_features(p, device) for p in plans]))
     return [plans[n] for n in sorted(range(len(plans)), key=lambda n: -float(scores[n]))]

@@ -1,4 +1,4 @@
-"""A plan for a CPU as numbers for a learned cost model: its tiles and traffic, level by level; no predicted time."""
+"""Features of a CPU plan for a learned cost model: tiles and traffic, level by level, without a predicted time."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ..expr import Stage
 from ..plan.candidates import RankedPlan
 from ..plan.program import RECIPES, RProgram
 
-#: Axes of a nest that have features of their own, from the innermost; a seven-dimensional convolution has as many.
+#: Number of innermost axes of a nest that have their own features; a convolution has seven axes.
 AXES = 8
-#: Levels of memory that have features of their own, from the nearest.
+#: Number of nearest memory levels that have their own features.
 LEVELS = 4
-#: Tiles, from the outermost, that have features of their own.
+#: Number of outermost tiles that have their own features.
 TILES = 2
 _RECIPES = tuple(RECIPES)
 
@@ -37,13 +37,13 @@ def _log(value: float) -> float:
 
 
 def plan_features(ranked: RankedPlan, device: DeviceSpec, nest: int | None = None) -> np.ndarray:
-    """One row of ``NAMES``: of one nest, counts as logarithms.
+    """Return one row of ``NAMES`` for one nest of a plan; counts are logarithms.
 
     Parameters
     ----------
     nest : int, optional
-        Position of the nest whose tiles are searched; by default the one that takes longest as predicted, which
-        is what a space varies.
+        Position of the nest whose tiles are searched. Default: the nest with the longest predicted time, as in
+        ``RTileSpace``.
 
     Examples
     --------
@@ -84,7 +84,7 @@ def plan_features(ranked: RankedPlan, device: DeviceSpec, nest: int | None = Non
 
 
 def _outputs(program: RProgram, stage: Stage) -> int:
-    """Outputs that the innermost tile holds."""
+    """Return the number of outputs in the innermost tile."""
     spatial = [a.name for a in stage.spatial]
     return prod(program.tiles[-1][axis] for axis in spatial) if program.tiles else 1
 

@@ -1,6 +1,6 @@
-"""The space that Roller constructs in, as something to search: every rTile configuration that its rules allow.
+"""Roller's space of construction as a space to search: every rTile configuration that its rules allow.
 
-The rules, the rPrograms and the lowering are the planner's own; only the choice among them is left to who searches.
+The rules, the rPrograms and the lowering are the planner's own; only the choice among them is left to the search.
 """
 
 from __future__ import annotations
@@ -25,13 +25,17 @@ from ..plan.partition import NestShape
 from ..plan.program import Plan, RProgram, SplitReduction
 from ..plan.search import Search
 
-#: Of recipes whose candidates are few, all are taken.
+#: Limit of candidates for recipes that have few; large enough to take all.
 EVERY = 10_000
 
 
 @dataclass(frozen=True)
 class Point:
-    """One configuration: a nest's form, and in it a register tile with what goes around it, or a number in a list."""
+    """One configuration of a nest.
+
+    `form` is a position in ``RTileSpace.forms``. In a `TiledForm`, the other numbers are positions in its lists of
+    register tiles, chunks, orders and packings; in a `ListedForm`, `tile` is the position in its list.
+    """
 
     form: int
     tile: int
@@ -42,7 +46,7 @@ class Point:
 
 @dataclass
 class TiledForm:
-    """Configurations of recipe cpu.tiled of one nest."""
+    """Configurations of the recipe cpu.tiled for one nest."""
 
     search: Search
     tiles: list[Tile]
@@ -50,13 +54,13 @@ class TiledForm:
     chunks: dict[int, list[Tile]] = field(default_factory=dict)
 
     def chunks_of(self, tile: int) -> list[Tile]:
-        """Chunks of a register tile."""
+        """Return the chunks of a register tile, given by position."""
         if tile not in self.chunks:
             self.chunks[tile] = chunks_of(self.search, self.tiles[tile], self.search.device.units, None)
         return self.chunks[tile]
 
     def random(self, form: int, random: Random) -> Point | None:
-        """Any configuration."""
+        """Return a random configuration, or None if the tile drawn has no legal one."""
         tile = random.randrange(len(self.tiles))
         if not (chunks := self.chunks_of(tile)):
             return None
@@ -73,7 +77,7 @@ class TiledForm:
         return Point(form, tile, chunk, order % len(orders), packing)
 
     def beside(self, at: Point, random: Random) -> Point | None:
-        """A configuration that differs in one choice."""
+        """Return a configuration that differs in one choice, or None if it is not legal."""
         choice = random.randrange(4)
         if choice == 0:  # another register tile, the chunk as near as it can be
             tile = random.randrange(len(self.tiles))
@@ -89,7 +93,7 @@ class TiledForm:
         return self._point(at.form, at.tile, at.chunk, at.order, random.randrange(len(self.packings)))
 
     def program(self, at: Point) -> tuple[RProgram, ProgramEstimate]:
-        """The rProgram of a configuration, and what the model counts in it."""
+        """Return the rProgram of a configuration and the model's estimate of it."""
         s, tile, chunk = self.search, self.tiles[at.tile], self.chunks_of(at.tile)[at.chunk]
         packed = self.packings[at.packing]
         order = orders_of(s.geometry, chunk, tile, packed)[at.order]
@@ -104,21 +108,21 @@ class ListedForm:
     programs: list[tuple[RProgram, ProgramEstimate]]
 
     def random(self, form: int, random: Random) -> Point | None:
-        """Any configuration."""
+        """Return a random configuration."""
         return Point(form, random.randrange(len(self.programs)))
 
     def beside(self, at: Point, random: Random) -> Point | None:
-        """Any other: a list has no neighbours."""
+        """Return a random configuration: a list has no neighbours."""
         return self.random(at.form, random)
 
     def program(self, at: Point) -> tuple[RProgram, ProgramEstimate]:
-        """The rProgram of a configuration, and what the model counts in it."""
+        """Return the rProgram of a configuration and the model's estimate of it."""
         return self.programs[at.tile]
 
 
 @dataclass(frozen=True)
 class _Around:
-    """What stands around the nest that is searched (None in its place)."""
+    """The other nests of a plan; the searched nest has None in its place."""
 
     expression: TensorExpression
     splits: tuple[SplitReduction, ...]
@@ -126,7 +130,7 @@ class _Around:
 
 
 def _tiled_form(construct: Callable[..., object], search: Search) -> TiledForm:
-    """All that a recipe of register tiles chooses from."""
+    """Return all choices of a recipe with register tiles as a `TiledForm`."""
     if construct is construct_stored and (stored := stored_search(search)) is not None:
         return TiledForm(*stored, [frozenset()])
     if construct is construct_turned and (turned := turned_search(search)) is not None:
@@ -138,7 +142,7 @@ def _tiled_form(construct: Callable[..., object], search: Search) -> TiledForm:
 
 
 class RTileSpace:
-    """All configurations of the heaviest nest of an operator, in each of its forms; other nests are constructed.
+    """All configurations of an operator's heaviest nest, in each of its forms; the other nests are constructed.
 
     Parameters
     ----------
@@ -146,7 +150,7 @@ class RTileSpace:
     device : DeviceSpec
         A CPU.
     features : Features
-        What schedules can say (see ``construct``).
+        Capabilities of the schedules (see ``construct``).
 
     Examples
     --------
@@ -159,7 +163,7 @@ class RTileSpace:
 
     def __init__(self, expression: TensorExpression, device: DeviceSpec, features: Features = NO_FEATURES) -> None:
         if device.kind != "cpu":
-            raise UnsupportedOperator("the space that is searched is that of CPUs", device.name, "give a CPU's target")
+            raise UnsupportedOperator("only the space of CPUs can be searched", device.name, "give a CPU's target")
         self.device, self.features = device, features
         self.forms: list[TiledForm | ListedForm] = []
         self._around: list[_Around] = []
@@ -198,7 +202,7 @@ class RTileSpace:
             self._around.append(around)
 
     def random(self, random: Random) -> Point:
-        """Any configuration: a form by how many it has, then one of it."""
+        """Return a random configuration: first a form, weighted by its size, then a configuration of it."""
         weights = [len(f.tiles) if isinstance(f, TiledForm) else len(f.programs) for f in self.forms]
         while True:
             form = random.choices(range(len(self.forms)), weights)[0]
@@ -206,24 +210,24 @@ class RTileSpace:
                 return point
 
     def beside(self, at: Point, random: Random) -> Point:
-        """A configuration that differs in one choice; once in a while of another form."""
+        """Return a configuration that differs in one choice; one time in eight, one of any form."""
         if len(self.forms) > 1 and random.random() < 1 / 8:
             return self.random(random)
         return self.forms[at.form].beside(at, random) or at
 
     def plan(self, at: Point) -> RankedPlan:
-        """The plan of a configuration."""
+        """Return the plan of a configuration, with its estimate."""
         around, own = self._around[at.form], self.forms[at.form].program(at)
         chosen = [pair or own for pair in around.programs]
         plan = Plan(around.expression, self.device.name, tuple(p for p, _ in chosen), around.splits)
         return RankedPlan(plan, Estimate(tuple(e for _, e in chosen)))
 
     def searched(self, at: Point) -> int:
-        """Position, in a configuration's plan, of the nest that it is of."""
+        """Return the position of the searched nest in a configuration's plan."""
         return self._around[at.form].programs.index(None)
 
     def size(self) -> int:
-        """How many configurations there are, orders and packings counted by their most."""
+        """Return the number of configurations, not counting loop orders, and packings at their most."""
         total = 0
         for form in self.forms:
             if isinstance(form, ListedForm):
@@ -233,7 +237,7 @@ class RTileSpace:
         return total
 
     def points(self, count: int, random: Random) -> Iterator[Point]:
-        """Distinct random configurations, fewer where there are fewer."""
+        """Yield up to `count` distinct random configurations."""
         seen: set[Point] = set()
         for _ in range(count * 20):
             if len(seen) == count:

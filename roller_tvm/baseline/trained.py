@@ -1,6 +1,6 @@
-"""Training without measuring, on files of what earlier searches measured, so that constructed plans can be ranked.
+"""Train a model on files of earlier searches, without measuring, to rank constructed plans.
 
-The files are ``measured.TRIALS.json``, which the XGBoost baseline of ``roller-tvm compare`` leaves for each operator.
+The XGBoost baseline of ``roller-tvm compare`` leaves such a file, ``measured.TRIALS.json``, for each operator.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ PATTERN = "measured.*.json"
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """What was measured of one operator.
+    """Measurements of one operator.
 
     Parameters
     ----------
     operator, device : str
     rows : array
-        Features (``plan_features.NAMES``), a row each.
+        Features (``plan_features.NAMES``), one row per plan.
     seconds : array
-        Infinite where a plan did not work.
+        Time of each plan in seconds, infinity if it did not work.
     """
 
     operator: str
@@ -43,23 +43,23 @@ class Measured:
 
     @property
     def labels(self) -> np.ndarray:
-        """Best time over each one's; 0 for what did not work."""
+        """Best time over each plan's time; 0 for a plan that did not work."""
         worked = self.seconds[np.isfinite(self.seconds)]
         return worked.min() / self.seconds if len(worked) else np.zeros(len(self.seconds))
 
 
 def read_measured(paths: Iterable[Path], device: DeviceSpec | None = None) -> list[Measured]:
-    """Files, and those below folders.
+    """Read measurement files, given as files or as folders that are searched for them.
 
     Parameters
     ----------
     device : DeviceSpec or None
-        What all of it must have been measured on.
+        Device of the measurements, or None for any.
 
     Raises
     ------
     BadInput
-        A file that is none, or is of other features or another device; nothing at all.
+        A file is no measurement file, or has other features or another device; or no file was found.
     """
     found = []
     given = list(paths)
@@ -68,12 +68,12 @@ def read_measured(paths: Iterable[Path], device: DeviceSpec | None = None) -> li
             found.append(_read(file, device))
     if not found:
         where = ", ".join(map(str, given))
-        raise BadInput("holds nothing that was measured", where, "run 'roller-tvm compare --tuners xgboost' first")
+        raise BadInput("holds no measurements", where, "run 'roller-tvm compare --tuners xgboost' first")
     return found
 
 
 def machine_of(device: DeviceSpec) -> str:
-    """What tells machines apart whose devices have the same name, as those of all CPUs have: 'cpu'.
+    """Return a description of a device that distinguishes machines of one device name (every CPU is named 'cpu').
 
     Examples
     --------
@@ -94,7 +94,7 @@ def _read(file: Path, device: DeviceSpec | None) -> Measured:
         features = np.array([r[1:] for r in rows], float)
         operator, measured_on, arch = str(data["operator"]), str(data["device"]), str(data.get("arch", ""))
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
-        raise BadInput(f"is no file of what was measured ({error})", str(file), "give one of 'compare'") from error
+        raise BadInput(f"is no file of measurements ({error})", str(file), "give one that 'compare' wrote") from error
     if names != ["seconds", *NAMES]:
         raise BadInput("has other features than these plans", str(file), "measure again with this version")
     if device is None:
@@ -108,22 +108,22 @@ def _read(file: Path, device: DeviceSpec | None) -> Measured:
 
 
 def train_measured(measured: Sequence[Measured], objective: str = "rank", leave_out: str = "") -> Model:
-    """One model of several operators; `leave_out` is one that it is not to know.
+    """Train one model on several operators, except `leave_out`.
 
     Raises
     ------
     BadInput
-        Nothing is left to learn from.
+        No other operator was measured.
     UsageError
         xgboost is not installed.
     """
     if objective not in OBJECTIVES:
-        raise UsageError(f"no objective {objective!r}", remedy=f"one of {', '.join(OBJECTIVES)}")
+        raise UsageError(f"no objective {objective!r}", remedy=f"choose from {', '.join(OBJECTIVES)}")
     unknown = _normalized(leave_out)
     others = [m for m in measured if _normalized(m.operator) != unknown]
     chosen = [m for m in others if len(m.rows) > 1 and len(set(m.labels)) > 1]
     if not chosen:
-        raise BadInput("there is nothing to learn from but the operator itself", leave_out, "measure others first")
+        raise BadInput("nothing to learn from: no other operator was measured", leave_out, "measure others first")
     try:
         import xgboost
     except ImportError as error:
@@ -137,7 +137,7 @@ def train_measured(measured: Sequence[Measured], objective: str = "rank", leave_
 
 
 def _normalized(title: str) -> object:
-    """A title whatever the order of its words, with aliases resolved and defaults filled in."""
+    """Return a key of an operator's title, the same for any order of words, aliases and left-out defaults."""
     name, _, params = title.partition(" ")
     try:
         return lookup(name).name, tuple(sorted((k, str(v)) for k, v in normalize(name, parse_params(params)).items()))
@@ -146,12 +146,12 @@ def _normalized(title: str) -> object:
 
 
 def rank_construction(construction: Construction, device: DeviceSpec, folder: Path, title: str = "") -> Construction:
-    """A construction with its plans in the order of a model that has learned from a folder.
+    """Return a construction whose plans are ranked by a model trained on a folder of measurements.
 
     Parameters
     ----------
     title : str
-        Of the operator, which is left out if it was measured too.
+        Title of the operator; its own measurements are not learned from.
     """
     model = train_measured(read_measured([folder], device), leave_out=title)
     return replace(construction, plans=tuple(rank_plans(construction.plans, device, model)))

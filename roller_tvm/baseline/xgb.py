@@ -1,4 +1,4 @@
-"""A learned cost model (XGBoost on ``features``), as Ansor's search has one: what the model is held against."""
+"""A learned cost model (XGBoost on ``features``) as in Ansor's search, to compare the analytic model with."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import UsageError
 
-#: Of the booster: small, so that leaving each operator out in turn takes seconds.
+#: Parameters of the booster: small, so that leaving out each operator in turn takes seconds.
 PARAMETERS = {
     "objective": "reg:squarederror", "max_depth": 7, "eta": 0.1, "subsample": 0.8, "colsample_bytree": 0.8,
     "tree_method": "hist", "nthread": 1, "seed": 0, "verbosity": 0,
@@ -18,7 +18,7 @@ ROUNDS = 200
 
 
 def available() -> bool:
-    """Whether xgboost can be imported."""
+    """Return True if xgboost can be imported."""
     try:
         import xgboost  # noqa: F401
     except ImportError:
@@ -27,14 +27,14 @@ def available() -> bool:
 
 
 class LearnedModel:
-    """Predicts the time that an operator's flops take beyond the device's peak."""
+    """Predicts an operator's slowdown: its time over the time of its FLOPs at the device's peak."""
 
     def __init__(self, booster: Any):
         self._booster = booster
 
     @classmethod
     def train(cls, rows: np.ndarray, slowdowns: np.ndarray) -> LearnedModel:
-        """Train on features and on times over ideal ones.
+        """Train on rows of features and their slowdowns.
 
         Raises
         ------
@@ -49,14 +49,14 @@ class LearnedModel:
         return cls(xgboost.train(PARAMETERS, data, num_boost_round=ROUNDS))
 
     def slowdowns(self, rows: np.ndarray) -> np.ndarray:
-        """Predicted times over ideal ones."""
+        """Return the predicted slowdown of each row."""
         import xgboost
 
         return np.exp(self._booster.predict(xgboost.DMatrix(rows)))
 
 
 def left_out(groups: Sequence[str], rows: np.ndarray, slowdowns: np.ndarray) -> np.ndarray:
-    """Predictions for every row by a model that has seen all groups but the row's own."""
+    """Predict every row's slowdown by a model trained on the other groups; NaN if there is no other group."""
     names = np.asarray(groups)
     result = np.full(len(rows), np.nan)
     for name in dict.fromkeys(groups):

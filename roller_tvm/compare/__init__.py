@@ -1,1 +1,1 @@
-"""Comparing Roller with other tuners, side by side on one machine; what knows a TVM is in `relay` and `relax` alone."""
+"""Compare Roller with other tuners, side by side on one machine; only `relay` and `relax` import a TVM."""

@@ -1,4 +1,4 @@
-"""The pictures of a comparison."""
+"""Pictures of a comparison."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from roller_tvm.svg import COLOURS, Drawing, Scale, axes
 
 WIDTH, HEIGHT = 720.0, 460.0
 LEFT, RIGHT, TOP, BOTTOM = 64.0, 700.0, 104.0, 410.0
-#: Seconds at which the best of each tuner is looked at, ten a decade.
+#: Range of plotted tuning times, in powers of ten of a second, and points per decade.
 DECADES, PER_DECADE = (-2, 5), 10
 
 
 def colours(report: Report) -> dict[str, str]:
-    """A colour for each tuner, the base's first."""
+    """Return a colour for each tuner, the base's first."""
     labels = [report.base, *(t.label for t in report.others)]
     return {label: COLOURS[n % len(COLOURS)] for n, label in enumerate(labels)}
 
 
 def pictures(report: Report) -> dict[str, str]:
-    """Every picture as SVG, by its name; one that nothing is known for is left out."""
+    """Return every picture as SVG, by name; a picture without data is left out."""
     makers = {
         "tuning_against_speed": tuning_against_speed, "speed_over_time": speed_over_time,
         "operators": operators, "roofline": roofline,
@@ -43,7 +43,10 @@ def _begun(report: Report, title: str, height: float = HEIGHT, labels: list[str]
 
 
 def tuning_against_speed(report: Report) -> Drawing | None:
-    """Seconds of tuning (logarithmic) against the speed of the kernel relative to the base: a point a case."""
+    """Draw seconds of tuning (logarithmic) against the kernel's speed relative to the base, one point per case.
+
+    Returns None if no case has both.
+    """
     points = [
         (c.tuner.label, c.tune_s, 1 / c.ratio, row.case.id) for row in report.rows for c in row.cells
         if not math.isnan(c.ratio) and c.tune_s > 0
@@ -66,7 +69,10 @@ def tuning_against_speed(report: Report) -> Drawing | None:
 
 
 def speed_over_time(report: Report) -> Drawing | None:
-    """Mean speed that each tuner has reached after so many seconds an operator, of the cases that it finished."""
+    """Draw each tuner's mean speed over seconds of tuning per operator, for the cases that it finished.
+
+    Returns None if there is no such case.
+    """
     whens = [10 ** (n / PER_DECADE) for n in range(DECADES[0] * PER_DECADE, DECADES[1] * PER_DECADE + 1)]
     lines: dict[str, list[tuple[float, float]]] = {}
     for tuner in report.tuners:
@@ -105,7 +111,10 @@ def speed_over_time(report: Report) -> Drawing | None:
 
 
 def operators(report: Report) -> Drawing | None:
-    """A bar for each tuner on each case: speed relative to the fastest of the case."""
+    """Draw a bar for each tuner on each case: its speed relative to the fastest of the case.
+
+    Returns None if nothing was timed.
+    """
     rows = [row for row in report.rows if any(c.timed for c in row.cells)]
     if not rows:
         return None
@@ -130,7 +139,10 @@ def operators(report: Report) -> Drawing | None:
 
 
 def roofline(report: Report) -> Drawing | None:
-    """GFLOP/s over FLOP a byte that must be moved, below the device's peaks; cases of this machine alone."""
+    """Draw GFLOP/s over FLOP per byte of inputs and outputs, below the device's peaks; only cases of this machine.
+
+    Returns None if there is no such case, or the peaks are unknown.
+    """
     here = report.environment
     peak, bandwidth = (report.environment.get(name) for name in ("gflops", "gbytes_per_s"))
     points = [

@@ -1,4 +1,4 @@
-"""The process of a job (see ``jobs``): calls a function of an edge, and writes what came of it to a file."""
+"""The process of a job (see ``jobs``): call a function of an edge, and write the outcome to a file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from roller_tvm.measure.serving import Failed
 
 
 def main(job: Path, reply: Path) -> None:
-    """Do the job that a file describes."""
+    """Run the job described in the file `job`, and write its outcome to the file `reply`."""
     wanted = json.loads(job.read_text())
     value, status, reason = None, "ok", ""
     try:

@@ -1,4 +1,4 @@
-"""What a tuner reached when, written as it goes on: an interrupted tuning continues with the seconds that it had."""
+"""Progress of a tuning over time, written as it goes: an interrupted tuning resumes with the seconds already spent."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from roller_tvm.errors import last_line
 
 
 class CurveFile:
-    """Points of one tuning: a line for each time that kernels were measured.
+    """Progress of one tuning: a line each time kernels were measured.
 
     Parameters
     ----------
     path : Path
-        Lines of an earlier run are read, and their seconds counted.
+        File of the curve. Lines of an earlier run are read, and their seconds counted.
 
     Attributes
     ----------
     trials : int
-        Kernels measured.
+        Number of kernels measured.
     noted : float
-        Seconds until kernels were measured last.
+        Seconds of tuning until kernels were last measured.
     failure : str
-        What was wrong with the last that did not work, in this process.
+        Error of the last kernel that failed in this process, or ''.
 
     Examples
     --------
@@ -55,7 +55,7 @@ class CurveFile:
 
     @property
     def elapsed(self) -> float:
-        """Seconds spent on this tuning, those of earlier runs too."""
+        """Seconds spent on this tuning, including earlier runs."""
         return self.before + time.perf_counter() - self.start
 
     def _point(self, when: float) -> None:
@@ -63,15 +63,15 @@ class CurveFile:
             self.points.append((when, self.best))
 
     def leave_out(self, seconds: float) -> None:
-        """So long was spent on what is no tuning."""
+        """Do not count `seconds` that were spent on something other than tuning."""
         self.start += seconds
 
     def none_worked(self) -> str:
-        """What to say where no kernel did."""
+        """Return a message for the case that no kernel worked, with the last failure."""
         return f"none of {self.trials} kernels worked{f': {self.failure}' if self.failure else ''}"
 
     def note(self, measured: list[float], failure: str = "") -> None:
-        """Kernels were measured (infinite: one that failed, of which `failure` says why)."""
+        """Add measured kernels: their times in seconds, infinity for a failed one, whose error is `failure`."""
         self.trials += len(measured)
         self.failure = last_line(failure) if failure.strip() else self.failure
         self.best = min([self.best, *measured])

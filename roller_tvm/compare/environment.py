@@ -1,4 +1,4 @@
-"""Where a comparison ran: facts that its figures depend on."""
+"""Environment of a comparison: the facts about the machine that its figures depend on."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from roller_tvm.version import __version__
 
 _PACKAGES = ("numpy", "xgboost", "onnxruntime", "torch")
 _CPUINFO, _CPUS = Path("/proc/cpuinfo"), Path("/sys/devices/system/cpu")
-#: Of a card: what stays, and the clocks of the moment.
+#: Fields of nvidia-smi: a card's constant facts, and its current clocks.
 _CARD, _CLOCKS = "name,driver_version,clocks.max.sm,clocks.max.mem,power.limit", "clocks.sm,clocks.mem"
 
 
 def environment(
     line: str, target: str, threads: int, facts: Mapping[str, Any], peaks: Mapping[str, float]
 ) -> dict[str, Any]:
-    """Facts of this machine, under an id that is the same while they are.
+    """Return the facts of this machine; 'id' is a digest of the constant ones.
 
     Parameters
     ----------
     line, target : str
     threads : int
-        Of each kernel.
+        Threads of each kernel.
     facts : mapping
-        What the line tells: versions of TVM, LLVM and what else is compared.
+        Facts from the line of TVM: versions of TVM, LLVM and other compared software.
     peaks : mapping
-        Of the device: 'gflops', 'gbytes_per_s'.
+        Peaks of the device: 'gflops', 'gbytes_per_s'.
     """
     known: dict[str, Any] = {
         "line": line, "target": target, "threads": threads, "roller-tvm": __version__,
@@ -51,7 +51,7 @@ def environment(
 
 
 def versions() -> dict[str, str]:
-    """Of what tuners learn with and models run in beside TVM, where it is installed."""
+    """Return the versions of the installed packages that tuners learn with or models run in, TVM excepted."""
     found = {}
     for name in _PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -60,7 +60,7 @@ def versions() -> dict[str, str]:
 
 
 def cpu_name() -> str:
-    """The CPU's name for itself."""
+    """Return the CPU's model name."""
     for text in _read(_CPUINFO).splitlines():
         key, _, value = text.partition(":")
         if key.strip() == "model name":
@@ -69,7 +69,7 @@ def cpu_name() -> str:
 
 
 def cpu_id() -> str:
-    """What tells CPUs apart that have one name: a virtual machine's may be just 'AMD EPYC'."""
+    """Return vendor, family, model and stepping, because a virtual machine's CPU name may be just 'AMD EPYC'."""
     wanted = {"vendor_id": "", "cpu family": "family", "model": "model", "stepping": "stepping"}
     found: dict[str, str] = {}
     for text in _read(_CPUINFO).splitlines():
@@ -80,7 +80,7 @@ def cpu_id() -> str:
 
 
 def caches() -> str:
-    """Sizes of the first CPU's caches: 'L1d 32K, L2 512K, L3 32768K'."""
+    """Return the sizes of the first CPU's caches: 'L1d 32K, L2 512K, L3 32768K'."""
     found = {}
     for index in sorted(_CPUS.glob("cpu0/cache/index*")):
         kind = _read(index / "type")
@@ -90,7 +90,7 @@ def caches() -> str:
 
 
 def cpu_mhz() -> float | None:
-    """The clock of the fastest CPU just now, as the kernel tells it."""
+    """Return the current clock of the fastest CPU in MHz, or None if the kernel does not tell."""
     found = [
         float(text.partition(":")[2]) for text in _read(_CPUINFO).splitlines() if text.lower().startswith("cpu mhz")
     ]
@@ -98,7 +98,7 @@ def cpu_mhz() -> float | None:
 
 
 def gpu_facts(asked: str) -> str:
-    """What ``nvidia-smi --query-gpu`` tells of the first card, or ''."""
+    """Return fields of the first card from ``nvidia-smi --query-gpu``, or '' if there is none."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         command = ["nvidia-smi", f"--query-gpu={asked}", "--format=csv,noheader"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
@@ -108,15 +108,15 @@ def gpu_facts(asked: str) -> str:
 
 
 def commit(package: Path = Path(__file__).parent.parent) -> str:
-    """The last that changed the package in a checkout, with '+' where files differ from it; '' of an installed one.
+    """Return the last commit that changed the package, with '+' if files differ from it; '' outside a checkout.
 
-    Commits of other files, results among them, leave it as it is.
+    Commits of other files, results among them, do not change the answer.
 
     Parameters
     ----------
     package : Path
-        Folder of the package. Only the repository that it is at the top of is its own: another that it is
-        installed in says nothing of it.
+        Folder of the package. Only a repository with the package at its top counts: one that it is merely installed
+        in does not.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""A job in a process of its own: it may crash, hang, or write what makes no sense, and the comparison goes on."""
+"""A job in a process of its own: it may crash, hang or write nonsense, and the comparison goes on."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from typing import Any
 
 from roller_tvm.errors import last_line
 
-#: The child's log is shown to this many of its last characters.
+#: Number of last characters of the child's log to show.
 SHOWN = 2000
 
 
 @dataclass(frozen=True)
 class Done:
-    """How a job ended: 'ok' with its value, 'failed' or 'unsupported' as it says itself, 'crash' or 'timeout'."""
+    """Outcome of a job: 'ok' with its value, 'failed' or 'unsupported' as the job reports, 'crash' or 'timeout'."""
 
     status: str
     value: Any = None
@@ -32,20 +32,20 @@ class Done:
 def run_job(
     edge: str, function: str, arguments: Mapping[str, Any], limit_s: float, threads: int, log: Path | None = None
 ) -> Done:
-    """Call a function of an edge (a module) in a fresh process.
+    """Call a function of an edge (a module) in a fresh process and return its outcome.
 
     Parameters
     ----------
     edge : str
         Name of a module.
     function : str
-        Of it; takes the arguments as keywords and returns what JSON can hold.
+        Name of its function; it takes the arguments as keywords and returns a JSON value.
     limit_s : float
-        After so long the process, and all that it started, is killed.
+        Seconds after which the process and its children are killed.
     threads : int
-        Of TVM's pool.
+        Threads of TVM's pool.
     log : Path, optional
-        Gets what the process says.
+        File to which the process's output is appended.
 
     Examples
     --------
@@ -83,7 +83,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def _obituary(code: int, log: Path) -> str:
-    """How the process ended, with the last thing that it said."""
+    """Return how the process ended, with its last line of output."""
     how = f"exit code {code}"
     if code < 0:
         with contextlib.suppress(ValueError):

@@ -1,4 +1,7 @@
-"""What a killed job leaves is whole: kernels and references have their names only then, half a line is cut off."""
+"""Write files so that a killed job leaves only whole ones.
+
+A file gets its name when it is complete; half a last line is cut off.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,16 @@ from typing import Any
 
 
 def keep_kernel(path: Path, export: Callable[[str], object], told: dict[str, Any]) -> Path:
-    """Write a kernel and, beside it, what is told of it; the kernel's file comes last.
+    """Write a kernel, completed last, and beside it a JSON file with facts about it; return the kernel's path.
 
     Parameters
     ----------
     path : Path
-        Of the kernel; what is told goes to the same name with ``.json``.
+        Path of the kernel; the facts go to the same name with ``.json``.
     export : function of a file's name
+        Writes the kernel to that file.
     told : dict
+        Facts about the kernel, as JSON values.
 
     Examples
     --------
@@ -37,28 +42,28 @@ def keep_kernel(path: Path, export: Callable[[str], object], told: dict[str, Any
 
 
 def why_wrong(kernel: Path) -> str:
-    """Why the answer of a kernel that is kept is wrong, or ''."""
+    """Return the reason that a kept kernel's answer is wrong, or ''."""
     return str(_told(kernel)["wrong"])
 
 
 def build_seconds(kernel: Path) -> float:
-    """Seconds that building a kernel took, without its check."""
+    """Return the seconds that building a kernel took, without its check."""
     return float(_told(kernel).get("build_s", math.nan))
 
 
 def unrun(kernel: Path) -> str:
-    """Why a kernel was built and not run, or ''."""
+    """Return the reason that a kernel was built but not run, or ''."""
     return str(_told(kernel).get("unrun", ""))
 
 
 def why_not_run(worker: Any, key: str) -> str:
-    """Why kernels of a task that is open in a line's `worker` module can be built and not run here, or ''."""
+    """Return the reason that a task's kernels can be built but not run here, or ''; the task is open in `worker`."""
     kind = str(worker.TASKS[key].target.kind.name)
     return "" if worker.device_present(kind) else f"built, neither run nor timed: no {kind} device here"
 
 
 def why_wrong_now(worker: Any, key: str, mode: int) -> str:
-    """Why the answer of the kernel that `worker` has just built is wrong, or ''; not run, nobody knows."""
+    """Return the reason that the kernel just built by `worker` is wrong; '' if it is right or cannot run here."""
     return "" if why_not_run(worker, key) else str(worker.run(key, 0, mode, math.inf, {})["wrong"])
 
 
@@ -67,7 +72,7 @@ def _told(kernel: Path) -> dict[str, Any]:
 
 
 def mend_lines(*paths: Path) -> None:
-    """Cut off half a last line, which a process that was killed while it wrote left: what follows would be lost too.
+    """Cut off half a last line, left by a process killed while writing; else the next line would be lost too.
 
     Examples
     --------
@@ -86,7 +91,7 @@ def mend_lines(*paths: Path) -> None:
 
 
 def keep_folder(path: Path, fill: Callable[[str], object]) -> Path:
-    """A folder that a function fills, unless it is there."""
+    """Return the folder `path`, filled by a function unless it exists."""
     if not path.exists():
         part = path.with_name(f"{path.name}.part")
         shutil.rmtree(part, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Where Roller loses, and why: its plan, the other's schedule as tiles, and what the model got wrong."""
+"""Explain the cases on which Roller loses: its plan, the other's schedule as tiles, and the model's error."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from roller_tvm.measure.table import duration
 
 
 def explain(report: Report, count: int = 10) -> str:
-    """A paragraph for each of the worst ratios, and what measured faster though it is Roller's own plan.
+    """Return a paragraph for each of the worst ratios, then a line on faster measurements of the base's own plan.
 
-    What the model is told to have got wrong follows from times alone: its prediction of Roller's kernel, and of the
-    best plan by prediction, beside what they took.
+    The model's error follows from times alone: its predictions of Roller's kernel and of the plan ranked first, beside
+    the measured times.
     """
     paragraphs = [_paragraph(report, row, cell) for row, cell in report.worst(count)]
     if not paragraphs:
@@ -40,14 +40,14 @@ def _paragraph(report: Report, row: Row, other: Cell) -> str:
 
 
 def verdict(row: Row, ours: Cell, other: Cell, first: Cell | None) -> list[str]:
-    """What times say about the model.
+    """Return the lines about the model that follow from the times.
 
     Parameters
     ----------
     ours, other : Cell
-        The base, and who is faster.
+        Result of the base, and of the faster tuner.
     first : Cell or None
-        The best plan by prediction; its curve holds the prediction where it was measured by nobody.
+        Result of the best plan by prediction; if nobody measured it, its curve holds the prediction.
     """
     told = []
     peak, bandwidth = (_number(row.environment.get(name)) for name in ("gflops", "gbytes_per_s"))
@@ -75,7 +75,7 @@ def verdict(row: Row, ours: Cell, other: Cell, first: Cell | None) -> list[str]:
 
 
 def _ranking(row: Row, ours: Cell, other: Cell, first: Cell) -> list[str]:
-    """Whether the best plan by prediction was the best of those measured."""
+    """Return a line on whether the best plan by prediction was the best of the measured ones."""
     if first.seconds > 1.1 * ours.seconds:
         return [f"the ranking was off: the plan thought best takes {first.seconds / ours.seconds:.2f} times as long as"
                 " the best of those measured"]  # fmt: skip
@@ -87,7 +87,7 @@ def _ranking(row: Row, ours: Cell, other: Cell, first: Cell) -> list[str]:
 
 
 def _thought(ours: Cell, other: Cell) -> list[str]:
-    """What the model says of the other's tiles, beside what both take."""
+    """Return lines with the model's prediction for the other's tiles, beside the times of both."""
     thought = "a plan of its own space" if other.tuner.name in OURS else other.thought
     if not thought or not other.predicted_s > 0:
         return []

@@ -1,4 +1,4 @@
-"""Whether figures of two environments may stand beside one another."""
+"""Tell whether figures of two environments may be compared."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 from roller_tvm.errors import RecordError
 
-#: What all of a comparison has in common.
+#: Facts that all figures of a comparison must share.
 SAME = ("line", "threads", "tvm", "llvm")
-#: What is of a machine: in one folder it may differ from case to case where that is asked for, never within one.
+#: Facts of a machine. With --mix-machines they may differ between the cases of a folder, but never within a case.
 PLACE = ("target", "machine", "cpu", "cpu_id", "caches", "gpu")
 
 
 def changed(names: Iterable[str], other: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
-    """How an environment differs from this one; what it does not tell (an older file) is no difference.
+    """Return how an environment differs from this one; a fact that it lacks (an older file) is no difference.
 
     Examples
     --------
@@ -25,7 +25,7 @@ def changed(names: Iterable[str], other: Mapping[str, Any], here: Mapping[str, A
 
 
 def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two environments are of one machine, as far as both tell.
+    """Return True if two environments are of one machine, as far as both tell.
 
     Examples
     --------
@@ -38,32 +38,32 @@ def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 def others(
     environments: Mapping[str, Mapping[str, Any]], here: Mapping[str, Any], mixed: bool, folder: str
 ) -> frozenset[str]:
-    """Ids of the environments that are of another machine.
+    """Return the ids of the environments that are of another machine.
 
     Parameters
     ----------
     mixed : bool
-        Whether they may be.
+        True to allow other machines.
 
     Raises
     ------
     RecordError
-        What they all must have in common differs, or the machine does and may not.
+        A fact that all must share differs, or the machine differs and `mixed` is False.
     """
     found = set()
     for name, other in environments.items():
         if told := changed(SAME, other, here):
-            raise RecordError(f"holds figures of another place: {'; '.join(told)}", folder, "give another folder")
+            raise RecordError(f"holds results of another environment: {'; '.join(told)}", folder, "give another folder")
         if told := changed(PLACE, other, here):
             if not mixed:
-                remedy = "give another folder, or --mix-machines: each case on one machine, which the report tells"
-                raise RecordError(f"holds figures of another place: {'; '.join(told)}", folder, remedy)
+                remedy = "give another folder, or allow a machine per case with --mix-machines; the report names them"
+                raise RecordError(f"holds results of another machine: {'; '.join(told)}", folder, remedy)
             found.add(name)
     return frozenset(found)
 
 
 def place(environment: Mapping[str, Any]) -> str:
-    """A machine in a few words.
+    """Return a short description of a machine.
 
     Examples
     --------
@@ -77,7 +77,7 @@ def place(environment: Mapping[str, Any]) -> str:
 
 
 def names(machines: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Names that tell machines apart: `place`, and what else differs where that is the same of several.
+    """Return a distinct name for each machine: `place`, and the differing facts of machines with the same `place`.
 
     Examples
     --------

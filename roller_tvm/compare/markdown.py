@@ -1,4 +1,4 @@
-"""The comparison as a table of Markdown, for a README: ratios of kernels, then what tuning took."""
+"""The comparison as a Markdown table for a README: ratios of kernels, then tuning times."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from roller_tvm.stats import geomean
 
 
 def markdown(report: Report, command: str = "") -> str:
-    """A line a case, and what to know about them; '' where the base has no kernel for any.
+    """Return the table, one row per case, and notes on the figures; '' if the base has no timed kernel.
 
     Parameters
     ----------
     command : str
-        What made it, told below.
+        Command that made the comparison, printed below the table.
     """
     rows = [row for row in report.rows if _done(row.cell(report.base))]
     compared = sum(_timed(row.cell(report.base)) for row in rows)
@@ -47,7 +47,7 @@ def markdown(report: Report, command: str = "") -> str:
 
 
 def line(cells: Iterable[str]) -> str:
-    """A row of a table."""
+    """Return a row of a Markdown table."""
     return f"| {' | '.join(cells)} |"
 
 
@@ -56,7 +56,7 @@ def _timed(cell: Cell | None) -> bool:
 
 
 def _done(cell: Cell | None) -> bool:
-    """Whether a case is to be shown: while its kernels are not timed yet it is not."""
+    """Return True if a case is to be shown; not while its kernels are still to be timed."""
     return cell is not None and (cell.timed or cell.status != "ok")
 
 
@@ -70,7 +70,7 @@ def _own(row: Row, label: str) -> str:
 
 
 def _mean(ratios: list[float], compared: int) -> str:
-    """The geometric mean, and of how many where that is not all."""
+    """Return the geometric mean, and the number of cases if some have no ratio."""
     mean = f"**{times(geomean(ratios), '')}**"
     return mean if len(ratios) == compared else f"{mean} of {len(ratios)}"
 

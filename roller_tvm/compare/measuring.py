@@ -1,4 +1,4 @@
-"""Batches of plans measured in the worker processes that Roller's tuner has: what the XGBoost baseline learns from."""
+"""Measure batches of plans in the worker processes of Roller's tuner, for the XGBoost baseline to learn from."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ class PlanMeasuring:
     Parameters
     ----------
     pool : Pool
-        Of a line's workers.
+        Worker processes of a line of TVM.
     limits : Limits
     key : str
-        Of the task.
+        Key of the task.
     opening : tuple
         Arguments of the workers' ``open_task``.
     mode : int
-        Whether weights come packed (``measure.session``).
+        Layout of the weights, packed or not (``measure.session``).
     record : function of a plan
-        Its record; raises where the plan's steps do not apply.
+        Returns the plan's record; raises if its steps do not apply.
 
     Attributes
     ----------
     lines : dict
-        Programs of a plan -> its record.
+        Plan's rPrograms -> its record.
     spent : float
-        Seconds that tuning had taken before it could measure: the reference was made.
+        Seconds of tuning before the first measurement, spent on the reference.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class PlanMeasuring:
         self.folder.cleanup()
 
     def __call__(self, plans: Sequence[Any]) -> list[float]:
-        """Seconds of each ranked plan, infinite where it does not work."""
+        """Return the time of each ranked plan in seconds, infinity if it does not work."""
         lines: dict[int, str] = {}
         for number, ranked in enumerate(plans):
             try:
@@ -87,7 +87,7 @@ class PlanMeasuring:
         return seconds
 
     def in_turns(self, plans: Sequence[Any]) -> list[float]:
-        """Seconds of finalists that were measured before, measured again as Roller's are."""
+        """Measure finalists again, in turns as Roller's are; return their times in seconds."""
         lines = [self.lines[tuple(ranked.plan.programs)] for ranked in plans]
         return [o.seconds if o.ok else math.inf for o in self._session(lines).measured("").outcomes]
 

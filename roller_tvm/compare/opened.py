@@ -1,4 +1,4 @@
-"""A task in a job of a comparison, whatever the line: where its kernels and what tuners go on with are kept."""
+"""A task opened in a job of a comparison, on either line: paths of its kernels and of the tuners' files."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from roller_tvm.compare.suite import Case
 from roller_tvm.compare.theirs import Thought
 from roller_tvm.compare.tuner import OBJECTIVE
 
-#: Below the folder of a comparison.
+#: Subfolders of a comparison's folder.
 TASKS, KERNELS, WORK = "tasks", "kernels", "work"
-#: Of a task's file; one of another version is made anew.
+#: Version of a task's file; a file of another version is made anew.
 TASK_VERSION = 2
-#: Tuners whose kernels are built as Roller builds them; the peers' are built as TVM does.
+#: Tuners whose kernels are built as Roller builds them; those of other tuners are built as TVM does.
 OURS = ("roller", "ranked", *OBJECTIVE)
-#: What stands for a schedule where a kernel is TVM's own.
+#: Schedule text of TVM's own kernel.
 DEFAULT = "TVM's default"
 
 
 @dataclass
 class OpenedTask:
-    """What every line's task has.
+    """An open task; each line of TVM derives its own class.
 
     Parameters
     ----------
@@ -34,9 +34,9 @@ class OpenedTask:
     target : Target
     device : DeviceSpec
     key : str
-        Of the task in the line's records.
+        Key of the task in the line's records.
     folder : Path
-        Of the comparison.
+        Folder of the comparison.
     """
 
     case: Case
@@ -47,15 +47,15 @@ class OpenedTask:
 
     @property
     def kernels(self) -> Path:
-        """Where kernels are kept."""
+        """Folder of the kernels, created if missing."""
         return made(self.folder / KERNELS)
 
     def work(self, tuner: str) -> Path:
-        """Where a tuner keeps what it needs to go on."""
+        """Return the folder in which a tuner keeps the files that it resumes from, created if missing."""
         return made(self.folder / WORK / f"{self.case.digest}.{tuner}")
 
     def told(self, path: Path) -> str:
-        """A kernel's file as results name it."""
+        """Return the name of a kernel's file as used in results: its path below the comparison's folder."""
         return path.relative_to(self.folder).as_posix()
 
     def found(
@@ -63,16 +63,16 @@ class OpenedTask:
         curve: Sequence[tuple[float, float]] = (), schedule: str = "", tiles: str = "", predicted_s: float = math.nan,
         remark: str = "", thought: Thought | None = None,
     ) -> dict[str, Any]:  # fmt: skip
-        """Fields of ``results.Tuned`` for a tuner that has a kernel, which may be wrong.
+        """Return the fields of ``results.Tuned`` for a tuner that has a kernel, right or wrong.
 
         Parameters
         ----------
         kernel : Path
-            Kept with what its check said.
+            File of the kernel, kept with the outcome of its check.
         remark : str
-            What to know about it, where it is right.
+            Remark on the kernel, used if it is right.
         thought : Thought, optional
-            What Roller's model says of another tuner's tiles.
+            Roller's model on another tuner's tiles.
         """
         wrong, only_built = why_wrong(kernel), unrun(kernel)
         reason = "; ".join(filter(None, (only_built, remark)))
@@ -84,47 +84,50 @@ class OpenedTask:
         }  # fmt: skip
 
     def found_default(self, kernel: Path, seconds: float, trials: int, claimed_s: float) -> dict[str, Any]:
-        """Fields of ``results.Tuned`` for Roller where TVM's own kernel measures faster than its plans."""
+        """Return the fields of ``results.Tuned`` for Roller if TVM's own kernel measures faster than its plans."""
         return self.found(kernel, seconds, trials, claimed_s, [(seconds, claimed_s)], DEFAULT,
                           remark="TVM's own kernel stays")  # fmt: skip
 
 
 def remarked(found: dict[str, Any], remark: str) -> dict[str, Any]:
-    """Fields of ``results.Tuned`` with something more to know about the kernel, where it is right."""
+    """Return the fields of ``results.Tuned`` with one more remark on the kernel, if it is right."""
     if found.get("status", "ok") != "ok":
         return found
     return {**found, "reason": "; ".join(filter(None, (found.get("reason"), remark)))}
 
 
 def made(folder: Path) -> Path:
-    """A folder that is there."""
+    """Create a folder if it is missing, and return it."""
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
 def write_task(case: Case, data: dict[str, Any], folder: Path) -> str:
-    """Keep what a line needs to open a case's task again; its file below the folder of the comparison."""
+    """Write the data with which a line reopens a case's task; return the path below the comparison's folder."""
     path = made(folder / TASKS) / f"{case.digest}.json"
     path.write_text(json.dumps({"version": TASK_VERSION, **data}))
     return path.relative_to(folder).as_posix()
 
 
 def readable(path: Path) -> bool:
-    """Whether what was kept of a case is there, and a task's file one that this version wrote."""
+    """Return True if a case's file exists and, for a task's file, this version wrote it."""
     if not path.exists():
         return False
     return path.parent.name != TASKS or json.loads(path.read_text()).get("version") == TASK_VERSION
 
 
 def model_told(file: str, shapes: dict[str, list[int]] | None, layout: str | None) -> str:
-    """A model with what shapes it, as cases of its tasks name it."""
+    """Return the name of a model with its shapes and layout, as the cases of its tasks carry it."""
     return f"{file} {shapes or ''} {layout or ''}".strip()
 
 
 def first_right(
     candidates: Iterable[Any], build: Callable[[Any], Path], failed: type[Exception] | tuple[type[Exception], ...]
 ) -> tuple[Any, Path | None, str]:
-    """The first candidate whose kernel builds and is right, its kernel, and what was wrong with the last before it."""
+    """Return the first candidate whose kernel builds and is right, its kernel, and the last earlier candidate's fault.
+
+    Candidate and kernel are None if there is none.
+    """
     reason = ""
     for candidate in candidates:
         try:

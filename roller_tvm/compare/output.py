@@ -1,4 +1,4 @@
-"""The files that a comparison leaves."""
+"""Write the files of a comparison."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from roller_tvm.compare.table import text
 
 
 def write(report: Report, folder: Path, command: str = "") -> Path:
-    """Tables, CSV, JSON, pictures, explanations and the page that holds them all, which is returned."""
+    """Write tables, CSV, JSON, pictures, explanations and an HTML page with all of them; return the page's path."""
     folder.mkdir(parents=True, exist_ok=True)
     drawings, losses = pictures(report), explain(report)
     files = {"results.csv": to_csv(report), "results.json": json_text(report), "table.txt": text(report),

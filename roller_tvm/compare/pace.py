@@ -1,4 +1,4 @@
-"""How fast the CPU runs just now: on a shared host less than it can, and nothing else on this machine shows it."""
+"""Measure the CPU's current speed, which on a shared host may be below its peak without any other sign of it."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from roller_tvm.device.cpu_bench import NativeRunner
 from roller_tvm.device.rates import Rates, Request
 from roller_tvm.errors import ProfileError
 
-#: Of multiply-adds in registers, which wait for nothing but the units: milliseconds are enough.
+#: Milliseconds and repeats of one look: multiply-adds in registers wait for nothing but the units, so few are enough.
 LOOK_MS, REPEATS = 40, 20
-#: Looks until one repeat was undisturbed: a host takes the CPU away for longer than a look.
+#: Most looks until one repeat is undisturbed: a host takes the CPU away for longer than a look.
 LOOKS = 5
 
 
 class Pace:
-    """The rate of multiply-adds on all threads over the fastest that is known of this machine.
+    """Rate of multiply-adds on all threads, over the fastest known rate of this machine.
 
     Parameters
     ----------
     device : DeviceSpec
-        Of anything but a CPU nothing is measured: the pace is nan.
+        Device to measure; the pace of anything but a CPU is nan.
     fastest : float
-        GFLOP/s of float32; the device's own peak unless a faster one was seen.
+        Fastest rate seen, in GFLOP/s of float32; the device's peak counts if it is higher.
     runner : function, optional
-        Makes what runs the micro-benchmarks, from the bytes of a vector.
+        Returns a runner of the micro-benchmarks for vectors of so many bytes.
 
     Examples
     --------
@@ -47,7 +47,7 @@ class Pace:
         self._held = contextlib.ExitStack()
 
     def __call__(self) -> float:
-        """A share, about 1 while nobody else has the units, 0 if never undisturbed; else nan."""
+        """Return the pace: about 1 if the units are free, 0 if every look was disturbed, nan if not measurable."""
         if not self._fastest > 0:
             return math.nan
         try:
@@ -61,6 +61,6 @@ class Pace:
         return median(rates) / self._fastest if rates else 0.0
 
     def close(self) -> None:
-        """Remove the program."""
+        """Remove the compiled benchmark program."""
         self._held.close()
         self._run = None

@@ -1,4 +1,4 @@
-"""One HTML page with the pictures, the tables and the explanations: no network, no script, readable on a phone."""
+"""One HTML page with pictures, tables and explanations: without network or scripts, and readable on a phone."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ TITLES = {
     "speed_over_time": "How soon each tuner gets there",
     "operators": "Operator by operator", "roofline": "Beside what the machine can do",
 }  # fmt: skip
-#: Ratios nearer to 1 are neither win nor loss: rounds differ as much.
+#: Distance from 1 up to which a ratio is neither win nor loss: rounds differ as much.
 ALIKE = 0.02
 
 
 def page(report: Report, drawings: Mapping[str, str], losses: str, command: str = "") -> str:
-    """The page as text.
+    """Return the page as HTML text.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def page(report: Report, drawings: Mapping[str, str], losses: str, command: str 
     losses : str
         See ``losses.explain``.
     command : str
-        That made it.
+        Command that made the comparison.
     """
     e = report.environment
     facts = [place(e) if e else "", f"{e['threads']} threads" if "threads" in e else "",

@@ -1,4 +1,4 @@
-"""Whether anything else runs here, or beside it on a shared host: what is timed beside a compiler says little."""
+"""Wait until nothing else runs on this machine or on its shared host; other work makes measured times useless."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 _STAT = Path("/proc/stat")
-#: One look, in seconds, and the share of the CPUs that a machine at rest may use.
+#: Seconds of one look, and the largest share of the CPUs in use on a machine at rest.
 LOOK_S, REST = 0.5, 0.05
-#: The share of its fastest pace that the CPU has to run at.
+#: Least share of its fastest pace that the CPU must run at.
 PACE = 0.9
-#: Fields of /proc/stat's first line that are no work: idle, and waiting for a disk.
+#: Fields of /proc/stat's first line that count as idle: idle, and waiting for a disk.
 _IDLE = (3, 4)
 
 
 def busy(look_s: float = LOOK_S) -> float:
-    """The share of all CPUs that is in use, the host's other guests counted, while this process sleeps; else nan."""
+    """Return the share of all CPUs in use, also by other guests of the host, while this process sleeps; else nan."""
     before = _ticks()
     time.sleep(look_s)
     after = _ticks()
@@ -31,14 +31,14 @@ def busy(look_s: float = LOOK_S) -> float:
 def wait(
     limit_s: float, pace: Callable[[], float] = lambda: math.nan, least: float = PACE, look_s: float = LOOK_S
 ) -> tuple[float, float]:
-    """Wait until the machine is at rest and at its pace, at most so long; how busy and how fast it is then.
+    """Wait up to `limit_s` seconds until the machine is at rest and at its pace; return (share of CPUs in use, pace).
 
     Parameters
     ----------
     pace : function
-        See ``pace.Pace``; nan is not waited for.
+        Returns the pace (see ``pace.Pace``); nan is not waited for.
     least : float
-        The pace to wait for.
+        Least pace to wait for.
 
     Examples
     --------
@@ -53,7 +53,7 @@ def wait(
 
 
 def _ticks() -> list[int]:
-    """User, nice, system, idle, iowait, irq, softirq, steal; guests are part of user."""
+    """Return the ticks of user, nice, system, idle, iowait, irq, softirq and steal; guests are part of user."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         return [int(word) for word in _STAT.read_text().splitlines()[0].split()[1:9]]
     return []

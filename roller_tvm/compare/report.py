@@ -1,4 +1,4 @@
-"""What a comparison comes to: ratios, summaries, and the same as CSV and JSON."""
+"""Report of a comparison: ratios, summaries, and the same as CSV and JSON."""
 
 from __future__ import annotations
 
@@ -23,37 +23,38 @@ COLUMNS = (
     "id", "title", "group", "weight", "flops", "io_bytes", "tuner", "status", "reason", "tune_s", "trials", "seconds",
     "spread", "gflops", "ratio", "claimed_s", "predicted_s", "build_s", "error", "environment",
 )  # fmt: skip
-#: A tuner that claims a kernel to be so much faster than it then is has measured something else.
+#: Ratio of timed to claimed seconds above which the tuner must have measured something else.
 CLAIM = 1.5
-#: Where something else used more of the CPUs than this just before kernels were tuned or timed, that is told.
+#: Share of the CPUs in use by other work, just before tuning or timing, above which a note is made.
 BUSY = 0.1
-#: And of the CPU's fastest pace that one may lack.
+#: Share of the CPU's fastest pace below which a note is made.
 SLOW = 0.8
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One tuner on one case.
+    """Result of one tuner on one case.
 
     Parameters
     ----------
     seconds : float
-        Typical run of its kernel, timed beside the others; nan where there is none.
+        Typical time of the kernel in seconds, timed beside the others; nan if there is none.
     spread : float
-        How much the rounds differ, as a share.
+        Spread of the rounds, as a fraction.
     ratio : float
-        Its seconds over those of the base: above 1 the base is faster.
+        Kernel's time over the base's: above 1 the base is faster.
     ratio_spread : float
-        How much that differs between rounds, as a share.
+        Spread of the ratio between rounds, as a fraction.
     tune_s : float
+        Seconds of tuning.
     curve : list of (float, float)
-        Seconds since tuning began, and seconds of the best kernel, in the clock of this comparison.
+        Seconds since tuning began, and seconds of the best kernel so far, scaled to this comparison's timing.
     busy : float
-        Share of the CPUs that something else used just before it tuned.
+        Share of the CPUs used by other work just before tuning.
     pace : float
-        Of the CPU before and after it tuned, over its fastest.
+        Pace of the CPU before and after tuning, as a fraction of its fastest.
     environment : dict
-        Where, and with which commit, it was tuned.
+        Environment of the tuning: machine, commit and other facts.
     """
 
     tuner: Tuner
@@ -84,16 +85,16 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """All tuners on one case.
+    """Results of all tuners on one case.
 
     Parameters
     ----------
     environment : dict
-        Where its kernels were timed; of what was not, where it was tuned last.
+        Environment of the timing, or of the last tuning if nothing was timed.
     busy : float
-        Share of the CPUs that something else used just before they were timed.
+        Share of the CPUs used by other work just before timing.
     pace : float
-        Of the CPU before and after that, over its fastest.
+        Pace of the CPU before and after timing, as a fraction of its fastest.
     """
 
     case: Case
@@ -105,26 +106,26 @@ class Row:
     pace: float = math.nan
 
     def cell(self, label: str) -> Cell | None:
-        """That of a tuner."""
+        """Return the result of a tuner, or None."""
         return next((c for c in self.cells if c.tuner.label == label), None)
 
     def gflops(self, cell: Cell) -> float:
-        """Rate of a cell's kernel; nan where nothing is counted."""
+        """Return the rate of a cell's kernel in GFLOP/s; nan if it was not timed or the case has no FLOPs."""
         return self.flops / cell.seconds / 1e9 if self.flops and cell.timed else math.nan
 
 
 @dataclass(frozen=True)
 class Report:
-    """A comparison.
+    """Report of a comparison.
 
     Parameters
     ----------
     base : str
-        Label of the tuner that ratios are over.
+        Label of the tuner in the denominator of all ratios.
     tuners : tuple of Tuner
     rows : tuple of Row
     environment : dict
-        Where this runs; a row may be of another machine.
+        Environment of this run; a row may be of another machine.
     """
 
     base: str
@@ -134,21 +135,21 @@ class Report:
 
     @property
     def others(self) -> tuple[Tuner, ...]:
-        """Tuners beside the base."""
+        """Tuners other than the base."""
         return tuple(t for t in self.tuners if t.label != self.base)
 
     def ratios(self, label: str, group: str | None = None) -> list[float]:
-        """Seconds of a tuner's kernels over the base's, of the cases that both have."""
+        """Return the ratios of a tuner's kernel times to the base's, for the cases that both have."""
         cells = [r.cell(label) for r in self.rows if group is None or r.case.group == group]
         return [c.ratio for c in cells if c is not None and not math.isnan(c.ratio)]
 
     @property
     def first(self) -> str:
-        """Label of Roller without measuring, or ''."""
+        """Label of Roller without measuring, or '' if it is missing or the base."""
         return next((t.label for t in self.tuners if t.name == "roller" and t.trials == 1 and t.label != self.base), "")
 
     def compile_ratios(self, label: str, over: str = "") -> list[float]:
-        """Seconds of a tuner's tuning over the base's (or another's), of the cases on which both came to an end."""
+        """Return a tuner's tuning times over the base's (or those of `over`), for the cases that both finished."""
         found = []
         for row in self.rows:
             one, base = row.cell(label), row.cell(over or self.base)
@@ -160,27 +161,27 @@ class Report:
         return tuple(dict.fromkeys(r.case.group for r in self.rows))
 
     def worst(self, count: int = 10) -> list[tuple[Row, Cell]]:
-        """Where the base loses most: the best of the others that search, most behind first.
+        """Return the cases on which the base loses most, worst first, each with the fastest rival.
 
-        A search over Roller's space that ended at the base's plan is no loss, whatever the clock said.
+        A search over Roller's space that ended at the base's plan is no loss, whatever times it measured.
         """
         lost = [[(row, c) for c in row.cells if c.ratio < 1 and self.rivals(row, c)] for row in self.rows]
         firsts = [min(found, key=lambda pair: pair[1].ratio) for found in lost if found]
         return sorted(firsts, key=lambda pair: pair[1].ratio)[:count]
 
     def same_plans(self) -> list[tuple[Row, Cell]]:
-        """Kernels of the base's plan that measured faster than it."""
+        """Return the results that have the base's plan and measured faster than it."""
         cells = [(row, c) for row in self.rows for c in row.cells if c.ratio < 1 and c.tuner.name != "roller"]
         return [(row, c) for row, c in cells if not self.rivals(row, c)]
 
     def rivals(self, row: Row, cell: Cell) -> bool:
-        """Whether another tuner's kernel is of another plan than the base's."""
+        """Return True if a tuner is not Roller and its kernel does not have the base's plan."""
         ours = row.cell(self.base)
         same = cell.tuner.name in OURS and ours is not None and bool(ours.tiles) and cell.tiles == ours.tiles
         return cell.tuner.name != "roller" and not same
 
     def places(self) -> dict[str, list[Row]]:
-        """The rows with figures by the machine that they are of."""
+        """Return the rows with results, by the name of their machine."""
         machines: list[dict[str, Any]] = []
         rows: list[list[Row]] = []
         for row in self.rows:
@@ -195,16 +196,16 @@ class Report:
         return dict(zip(names(machines), rows, strict=True))
 
     def remarks(self) -> list[str]:
-        """Why tuners have no kernel for some cases, and what to know about those that have one.
+        """Return the reasons that tuners have no kernel for some cases, and remarks on kernels.
 
-        Tuners of which the same is to be said share a line.
+        Tuners with the same remark share a line.
         """
         of: dict[tuple[str, str], dict[str, set[str]]] = {}
         for row in self.rows:
             for cell in row.cells:
                 if cell.status == "ok" and not cell.reason:
                     continue
-                # What is to know about a kernel was put together; what went wrong stays in its own words.
+                # Remarks on a kernel were joined; an error's text stays whole.
                 for reason in cell.reason.split("; ") if cell.status == "ok" else [cell.reason]:
                     said = of.setdefault((cell.status, reason), {})
                     said.setdefault(cell.tuner.label, set()).add(row.case.id)
@@ -217,11 +218,11 @@ class Report:
         return told
 
     def to_know(self) -> list[str]:
-        """What a reader of its figures is told: `remarks`, then `notes`."""
+        """Return all notes for a reader of the figures: `remarks`, then `notes`."""
         return [*self.remarks(), *self.notes()]
 
     def notes(self) -> list[str]:
-        """What to know about the figures as such: several machines, a machine that was not at rest, lies."""
+        """Return notes on the figures as a whole: several machines, a busy machine, wrong claims."""
         told = []
         if len(places := self.places()) > 1:
             for name, rows in places.items():
@@ -237,7 +238,7 @@ class Report:
         return told + self.trials() + self.commits() + self.lies()
 
     def trials(self) -> list[str]:
-        """Searches that measured other numbers of kernels than their labels say: they came to an end by themselves."""
+        """Return notes on searches that ended by themselves after another number of kernels than their label says."""
         told = []
         for tuner in self.tuners:
             cells = [(row.case.id, row.cell(tuner.label)) for row in self.rows]
@@ -251,7 +252,7 @@ class Report:
         return told
 
     def commits(self) -> list[str]:
-        """Rows in which what is ours is of more than one state of this package."""
+        """Return lines on rows whose Roller kernels are of several commits of this package."""
         told = []
         for row in self.rows:
             own = [c for c in row.cells if c.tuner.name in OURS and c.timed]
@@ -262,7 +263,7 @@ class Report:
         return told
 
     def lies(self) -> list[str]:
-        """Tuners whose kernels are much slower than they say."""
+        """Return lines on tuners whose kernels are much slower than they claim."""
         return [
             f"{row.case.id}: {cell.tuner.label} claims {cell.claimed_s * 1e6:.1f} us, its kernel takes"
             f" {cell.seconds * 1e6:.1f} us"
@@ -276,9 +277,9 @@ def _ran(pace: float) -> str:
 
 
 def make_report(results: Results, cases: Sequence[Case], tuners: Sequence[Tuner], environment: str) -> Report:
-    """The report of what results hold of these cases and tuners.
+    """Return the report of the results of these cases and tuners.
 
-    The base is the Roller that measures most, else the first tuner.
+    The base is the Roller with the most trials, else the first tuner.
     """
     ours = [t for t in tuners if t.name == "roller"]
     base = max(ours, key=lambda t: t.trials) if ours else tuners[0]
@@ -319,7 +320,7 @@ def _cell(
 
 
 def to_json(report: Report) -> dict[str, Any]:
-    """The report for machines; numbers that are not known are null."""
+    """Return the report as JSON values; unknown numbers are null."""
 
     def number(value: float) -> float | None:
         return value if math.isfinite(value) else None
@@ -360,7 +361,7 @@ def to_json(report: Report) -> dict[str, Any]:
 
 
 def to_csv(report: Report) -> str:
-    """A line for each case and tuner; before the names of the columns, comments: this environment, then all of rows."""
+    """Return the report as CSV, one row per case and tuner, below comments with the environments."""
     out, known = io.StringIO(), to_json(report)
     for name, value in report.environment.items():
         out.write(f"# {name}: {value}\n")
@@ -376,5 +377,5 @@ def to_csv(report: Report) -> str:
 
 
 def json_text(report: Report) -> str:
-    """`to_json` as text."""
+    """Return `to_json` as text."""
     return json.dumps(to_json(report), indent=1) + "\n"

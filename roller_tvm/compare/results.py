@@ -1,4 +1,4 @@
-"""What a comparison has found so far: lines of JSON, appended as they come, so that an interrupted run goes on."""
+"""Results of a comparison as lines of JSON, appended as they come, so that an interrupted run can resume."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from roller_tvm.compare.keeping import mend_lines
 from roller_tvm.compare.suite import Case
 from roller_tvm.errors import BadInput, RecordError
 
-#: Of the lines; a later one that means something else has another.
+#: Version of the lines' format.
 VERSION = 1
-#: Of a kernel that could not be had again: how its reason begins.
+#: Start of the reason of a kernel that could not be built again.
 NOT_AGAIN = "cannot be built again:"
-#: What may become of a tuner on a case.
+#: Possible outcomes of a tuner on a case.
 STATUSES = ("ok", "unsupported", "failed", "timeout", "crash", "wrong answer")
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """One tuner on one case.
+    """Result of one tuner on one case.
 
     Parameters
     ----------
@@ -33,33 +33,33 @@ class Tuned:
     status : str
         One of ``STATUSES``.
     reason : str
-        Why it is not 'ok', or what to know about it.
+        Reason that the status is not 'ok', or a remark on the kernel.
     seconds : float
-        Of tuning: what its user waits for, imports left out.
+        Seconds of tuning that a user waits for, without imports.
     trials : int
-        Kernels that it measured.
+        Number of kernels measured.
     claimed_s : float
-        Seconds of the kernel, as the tuner itself measured it; nan where it measures nothing.
+        Kernel's time in seconds, measured by the tuner itself; nan if it measures nothing.
     predicted_s : float
-        Seconds of the kernel as Roller's model has it; of others' kernels where it knows their tiles.
+        Kernel's time in seconds as predicted by Roller's model; nan if another tuner's tiles are unknown.
     curve : tuple of (float, float)
-        Seconds since tuning began, and seconds of the best kernel so far by the tuner's own measuring.
+        Seconds since tuning began, and seconds of the best kernel so far, measured by the tuner itself.
     kernel : str
-        File of the kernel below the folder of the comparison; '' where there is none.
+        File of the kernel below the comparison's folder; '' if there is none.
     schedule : str
-        The winner in the tuner's own words: a record, a plan.
+        Winner in the tuner's own format: a record, a plan.
     tiles : str
-        The winner as tiles, where they can be read.
+        Winner as tiles; '' if they cannot be read.
     build_s : float
-        Of building a whole model after its tuning.
+        Seconds of building a whole model after its tuning.
     error : float
-        Of a whole model's outputs, relative to the largest magnitude of the reference's.
+        Largest error of a whole model's outputs, relative to the reference's largest magnitude.
     thought : str
-        What Roller's model took another tuner's tiles for (see ``theirs``).
+        Roller's model on another tuner's tiles (see ``theirs``).
     busy : float
-        Share of the CPUs that something else used just before, where a machine at rest was waited for.
+        Share of the CPUs used by other work just before tuning; nan unless a quiet machine was asked for.
     pace : float
-        Of the CPU before and after, over its fastest (see ``pace``), where that was waited for.
+        Pace of the CPU before and after tuning (see ``pace``); nan unless a quiet machine was asked for.
     """
 
     case: str
@@ -93,19 +93,19 @@ class Tuned:
 
 @dataclass(frozen=True)
 class Timed:
-    """The kernels of one case, timed in turns in one process.
+    """Times of one case's kernels, taken in turns in one process.
 
     Parameters
     ----------
     case : str
     kernels : tuple of (str, str)
-        Label of a tuner, and the file of its kernel.
+        Label of each tuner, and the file of its kernel.
     rounds : tuple of tuple of float
-        For each kernel the typical seconds of a run, round by round.
+        Typical seconds of a run, for each kernel and round.
     busy : float
-        Share of the CPUs that something else used just before.
+        Share of the CPUs used by other work just before timing.
     pace : float
-        Of the CPU before and after, over its fastest.
+        Pace of the CPU before and after timing, as a fraction of its fastest.
     """
 
     case: str
@@ -122,24 +122,24 @@ class Timed:
             raise ValueError(f"{len(self.kernels)} kernels, and times of {len(self.rounds)}")
 
     def of(self, tuned: Tuned) -> tuple[float, ...]:
-        """The rounds of what was tuned; none where that kernel was not timed, or another of the tuner's was."""
+        """Return the rounds of a tuner's kernel, or () if that kernel was not timed."""
         own = (tuned.tuner, tuned.kernel)
         return next((r for kernel, r in zip(self.kernels, self.rounds, strict=True) if kernel == own), ())
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A case as a line of TVM has it.
+    """A case as prepared by a line of TVM.
 
     Parameters
     ----------
     case : Case
     file : str
-        The task, below the folder of the comparison.
+        File of the task, below the comparison's folder.
     flops, io_bytes : float
-        Of one run.
+        FLOPs of one run, and bytes of its inputs and outputs.
     reason : str
-        Why it cannot be compared at all, or ''.
+        Reason that the case cannot be compared at all, or ''.
     """
 
     case: Case
@@ -151,15 +151,15 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Forgotten:
-    """What earlier lines tell of a case and does not count any more.
+    """A line that cancels earlier results of a case.
 
     Parameters
     ----------
     case : str
     tuners : tuple of str
-        Labels whose results it was.
+        Labels of the tuners whose results are cancelled.
     times : bool
-        Whether what its kernels took is forgotten too.
+        True to cancel the times of the case's kernels too.
     """
 
     case: str
@@ -171,7 +171,7 @@ class Forgotten:
 
 
 class Results:
-    """A file of lines, and what it says: of each thing the last line counts.
+    """Results read from a file of lines; of several lines about the same thing the last one counts.
 
     Parameters
     ----------
@@ -197,7 +197,7 @@ class Results:
             try:
                 self._take(json.loads(line))
             except (ValueError, KeyError, TypeError) as error:
-                remedy = "delete that line: what it told is done again"
+                remedy = "delete that line; its work is then repeated"
                 raise RecordError(f"is no line of results ({error})", f"{path}, line {number}", remedy) from error
 
     def _take(self, data: Mapping[str, Any]) -> None:
@@ -225,25 +225,25 @@ class Results:
             raise ValueError(f"kind {kind!r}")
 
     def working(self, digest: str) -> dict[str, Tuned]:
-        """Tuners that have a kernel for a case, by label."""
+        """Return the results with a kernel for a case, by tuner's label."""
         return {tuned.tuner: tuned for tuned in self.tuned_of(digest) if tuned.ok and tuned.kernel}
 
     def tuned_of(self, digest: str) -> list[Tuned]:
-        """What tuners have done on a case."""
+        """Return all tuners' results of a case."""
         return [tuned for (of, _), tuned in self.tuned.items() if of == digest]
 
     def timed_all(self, digest: str) -> bool:
-        """Whether the kernels of a case that can be had were timed beside one another."""
+        """Return True if all kernels of a case that can be built were timed together."""
         have = {(n, t.kernel) for n, t in self.working(digest).items() if not t.reason.startswith(NOT_AGAIN)}
         timed = self.timed.get(digest)
         return not have or (timed is not None and have <= set(timed.kernels))
 
     def finished(self, digest: str, labels: Iterable[str]) -> bool:
-        """Whether nothing is left to do on a case."""
+        """Return True if nothing is left to do on a case."""
         return all((digest, label) in self.tuned for label in labels) and self.timed_all(digest)
 
     def add(self, value: Tuned | Timed | Prepared | Forgotten | Mapping[str, Any]) -> None:
-        """Write one thing, and know it."""
+        """Append one result to the file and take it over."""
         kind = "environment" if isinstance(value, Mapping) else type(value).__name__.lower()
         data = dict(value) if isinstance(value, Mapping) else asdict(value)
         line = {"version": VERSION, "kind": kind, "value": data}
@@ -261,7 +261,7 @@ class Results:
 
 
 def _plain(value: Any) -> Any:
-    """A value without numbers that JSON has no word for."""
+    """Return a value with nan and infinity replaced by None."""
     if isinstance(value, Mapping):
         return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
@@ -270,7 +270,7 @@ def _plain(value: Any) -> Any:
 
 
 def _own(cls: Any, data: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a class in a line that a later version may have written more to; null is nan."""
+    """Return the fields of a class in a line, ignoring fields of later versions; null is nan for floats."""
     floats = {f.name for f in fields(cls) if f.type == "float"}
     return {
         f.name: math.nan if data[f.name] is None and f.name in floats else data[f.name]
@@ -279,6 +279,6 @@ def _own(cls: Any, data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """Whole lines: half of one is what a killed process left, or another is just writing."""
+    """Yield the whole lines; half a last line is left by a killed process, or is just being written."""
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     yield from text[: text.rfind("\n") + 1].splitlines()

@@ -1,4 +1,4 @@
-"""Running a comparison: each tuner on each case in a process of its own, then all kernels of a case timed in turns."""
+"""Run a comparison: each tuner on each case in a process of its own, then all kernels of a case timed in turns."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from roller_tvm.compare.suite import Case
 from roller_tvm.compare.tuner import Tuner
 from roller_tvm.errors import BadInput, MeasureError, RecordError
 
-#: Given up after so long: what any job may take, and each trial more (building, measuring and the search between).
+#: Time limit of a job in seconds, and the addition for each trial (building, measuring, searching).
 JOB_S, TRIAL_S = 900.0, 30.0
-#: An operator's kernels are timed in so many processes, so many rounds in each: which pages of memory a process has
-#: decides up to a fifth of a kernel's time, and not of all kernels alike.
+#: Number of processes in which an operator's kernels are timed, and rounds in each. A process's memory pages decide up
+#: to a fifth of a kernel's time, and differently for each kernel.
 PROCESSES, ROUNDS = 5, 4
-#: Operators of a model, at most, as far as limits go.
+#: Number of operators of a model assumed for time limits.
 OPERATORS = 10
-#: Module of what jobs of whole models call.
+#: Module with the jobs of whole models.
 WHOLE_MODELS = "roller_tvm.compare.whole.jobs"
-#: And of what times them.
+#: Module that times whole models.
 LATENCY = "roller_tvm.compare.whole.latency"
-#: Stands for a tuner where only times are to be had again.
+#: Word in place of a tuner's name to repeat only the timing.
 TIMES = "times"
-#: Of jobs that only build, the log.
+#: Log of the jobs that only build.
 BUILT_AGAIN = "built_again.log"
 
 Progress = Callable[[Case, Tuner, Tuned], None]
@@ -43,29 +43,29 @@ Progress = Callable[[Case, Tuner, Tuned], None]
 
 @dataclass(frozen=True)
 class Request:
-    """What to compare, and with what.
+    """The comparison to run.
 
     Parameters
     ----------
     edge : str
-        Module that does the work on a line of TVM (see ``compare.relay``, ``compare.relax``).
+        Module of a line of TVM that does the work (``compare.relay`` or ``compare.relax``).
     line, target : str
     device : DeviceSpec
-        That of the target.
+        Device of the target.
     tuners : tuple of Tuner
     folder : Path
-        Of everything that is found; an earlier comparison there goes on.
+        Folder of all results; a comparison found there is resumed.
     threads : int
-        Of each kernel.
+        Threads of each kernel.
     limit_s : float or None
-        A job is given up after so long; by default it follows from the trials.
+        Seconds after which a job is given up; None derives the limit from the trials.
     latency_s : float
-        Of timing whole models, each of a few sets of processes.
+        Seconds of timing whole models, for each set of processes.
     quiet_s : float
-        Before tuning and timing, wait so long at most for a machine on which nothing else runs; before timing for
-        one at its pace, too.
+        Longest wait in seconds, before tuning and timing, for a machine on which nothing else runs; before timing,
+        also for the CPU to run at its pace.
     mixed : bool
-        Whether cases may be of different machines, each of one.
+        True to allow cases from different machines, each case from one.
     """
 
     edge: str
@@ -81,13 +81,13 @@ class Request:
     mixed: bool = False
 
     def limit(self, tuner: Tuner, whole: bool = False) -> float:
-        """Seconds after which a tuner is given up on a case; Roller's trials are of each operator of a model."""
+        """Return the time limit of a tuner on a case in seconds; for a model, Roller's trials count per operator."""
         often = OPERATORS if whole and not tuner.searches else 1
         return JOB_S * often + TRIAL_S * tuner.trials * often if self.limit_s is None else self.limit_s
 
 
 class Comparison:
-    """A comparison in a folder; use it in a ``with`` statement, for one process at a time may write there.
+    """A comparison in a folder; use it in a ``with`` statement, because only one process at a time may write there.
 
     Examples
     --------
@@ -101,7 +101,7 @@ class Comparison:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise BadInput(f"no folder can be made there: {error.strerror}", str(folder), "give another") from error
+            raise BadInput(f"cannot create this folder: {error.strerror}", str(folder), "give another") from error
         self._lock: Any = None
         self._pace: Pace | None = None
         self._take_lock()
@@ -127,7 +127,7 @@ class Comparison:
             self._lock = lock
 
     def close(self) -> None:
-        """Let other processes write there."""
+        """Release the folder for other processes."""
         if self._pace is not None:
             self._pace.close()
             self._pace = None
@@ -144,12 +144,12 @@ class Comparison:
     # -- steps --------------------------------------------------------------------------------------------------
 
     def open(self, only_report: bool = False) -> None:
-        """Note where this runs; of a report alone, where its figures are from.
+        """Record this run's environment; for a report alone, use that of its figures.
 
         Raises
         ------
         RecordError
-            The folder holds figures of another TVM, or of another machine and they are not to be mixed.
+            The folder holds figures of another TVM, or of another machine without permission to mix them.
         """
         r = self.request
         if only_report:
@@ -166,16 +166,16 @@ class Comparison:
         self.environment = str(here["id"])
 
     def forget(self, tuners: str, cases: Sequence[Case]) -> None:
-        """Do again what these tuners, names or labels with commas, have done on these cases; ``times``: only time.
+        """Cancel the results of these tuners (names or labels, separated by commas) on these cases, to do them again.
 
-        ``times`` leaves a case of another machine its times: it would have to be tuned here first.
+        ``times`` cancels only times, and not those of a case of another machine: it would have to be tuned here first.
         """
         words = {w.strip() for w in tuners.split(",") if w.strip()}
         times, words = TIMES in words, words - {TIMES}
         known = {label for _, label in self.results.tuned} | {t.label for t in self.request.tuners}
         if unknown := words - known - {label.split(":")[0] for label in known}:
             raise BadInput(f"has no results of {', '.join(sorted(unknown))}", str(self.request.folder),
-                           f"of {', '.join(sorted(known))}")  # fmt: skip
+                           f"choose from {', '.join(sorted(known))}")  # fmt: skip
         for digest in dict.fromkeys(c.digest for c in cases):
             done = self.results.tuned_of(digest)
             labels = tuple(t.tuner for t in done if words & {t.tuner, t.tuner.split(":")[0]})
@@ -187,14 +187,14 @@ class Comparison:
                 self._remove_work(digest, label)
 
     def _remove_kernels(self, kernels: Iterable[str]) -> None:
-        """Remove files: one schedule may be another kernel now. Who else had it builds it again."""
+        """Remove kernels' files, because a schedule may now give another kernel; other tuners rebuild theirs."""
         for kernel in filter(None, kernels):
             path = self.request.folder / kernel
             path.unlink(missing_ok=True)
             path.with_suffix(".json").unlink(missing_ok=True)
 
     def _remove_work(self, digest: str, label: str) -> None:
-        """Remove what a tuner keeps to go on with, the trials in its name: ``curve.64.jsonl``, a folder ``64``."""
+        """Remove the files that a tuner resumes from, named by its trials: ``curve.64.jsonl``, a folder ``64``."""
         name, _, trials = label.partition(":")
         folder = self.request.folder / "work" / f"{digest}.{name}"
         for kept in list(folder.iterdir()) if folder.is_dir() else ():
@@ -206,9 +206,9 @@ class Comparison:
                 kept.unlink(missing_ok=True)
 
     def retry(self) -> None:
-        """Go on with what crashed, failed or ran out of time here; tuners that keep their records have lost nothing.
+        """Let cases that crashed, failed or timed out on this machine be tuned again; tuners resume from their records.
 
-        Kernels that could not be built again are asked for once more.
+        Kernels that could not be built are tried once more.
         """
         for key, tuned in list(self.results.tuned.items()):
             if tuned.reason.startswith(NOT_AGAIN):
@@ -217,7 +217,7 @@ class Comparison:
                 del self.results.tuned[key]
 
     def prepare(self, cases: Sequence[Case]) -> None:
-        """Have each case that is not finished as the line needs it."""
+        """Prepare each unfinished case for the line of TVM."""
         labels = [t.label for t in self.request.tuners]
         missing = [c for c in cases if not self._prepared(c) and not self.results.finished(c.digest, labels)]
         if not missing:
@@ -225,16 +225,16 @@ class Comparison:
         every = self._prepare(missing)
         for case in missing:
             if case.digest not in {p.case.digest for p in every}:  # one of them broke the process of all
-                every += self._prepare([case]) or [Prepared(case, reason="its process ended while it was made")]
+                every += self._prepare([case]) or [Prepared(case, reason="the process that prepared it ended")]
         for prepared in every:
             self.results.add(prepared)
 
     def model(self, model: dict[str, Any]) -> tuple[Case, ...]:
-        """The tasks of a model as cases."""
+        """Return the tasks of a model as cases."""
         arguments = {**model, "target": self.request.target, "folder": str(self.request.folder)}
         done = self._job("tasks", arguments, JOB_S)
         if done.status != "ok":
-            raise BadInput(f"its tasks cannot be had: {done.reason}", str(model["file"]), "try 'roller-tvm tune' on it")
+            raise BadInput(f"no tasks extracted: {done.reason}", str(model["file"]), "try 'roller-tvm tune' on it")
         found = [_prepared(data) for data in done.value]
         for prepared in found:
             self.results.add(prepared)
@@ -243,18 +243,18 @@ class Comparison:
     def whole_models(
         self, names: Sequence[str], shapes: Mapping[str, Sequence[int]] | None = None, layout: str | None = None
     ) -> tuple[Case, ...]:
-        """Whole models as cases, by their names (see ``whole.zoo.find_model``); TVM converts them to a layout."""
+        """Return whole models as cases, by name (see ``whole.zoo.find_model``); `layout` is converted to by TVM."""
         arguments = {"names": list(names), "shapes": shapes, "layout": layout, "folder": str(self.request.folder)}
         done = run_job(WHOLE_MODELS, "prepare", arguments, JOB_S, self.request.threads)
         if done.status != "ok":
-            raise BadInput(f"the models cannot be had: {done.reason}", ", ".join(names), "see above")
+            raise BadInput(f"cannot prepare the models: {done.reason}", ", ".join(names), "see above")
         found = [_prepared(data) for data in done.value]
         for prepared in found:
             self.results.add(prepared)
         return tuple(prepared.case for prepared in found)
 
     def run(self, cases: Sequence[Case], progress: Progress | None = None, until: float = float("inf")) -> bool:
-        """Do all that is missing; False where time was up before the end (``time.monotonic``)."""
+        """Do everything still missing; return False if the time `until` (``time.monotonic``) came before the end."""
         for case in cases:
             self._whole_here(case)
             for tuner in self.request.tuners:
@@ -270,7 +270,7 @@ class Comparison:
         return True
 
     def tune(self, case: Case, tuner: Tuner) -> Tuned:
-        """One tuner on one case."""
+        """Run one tuner on one case, and return the result."""
         r = self.request
         prepared = self.results.prepared[case.digest]
         refusal = prepared.reason or tuner.refusal(r.line, r.device.kind, "model" if case.whole else "operator")
@@ -290,10 +290,10 @@ class Comparison:
         try:
             return Tuned(**{"status": "ok", **of, **done.value})
         except (TypeError, ValueError) as error:
-            return Tuned(status="failed", reason=f"what it says makes no sense: {error}", **of)
+            return Tuned(status="failed", reason=f"its result is not valid: {error}", **of)
 
     def time(self, case: Case) -> None:
-        """Time the kernels of a case, unless just these were timed already; those that are gone are built again."""
+        """Time the kernels of a case unless exactly these were timed already; missing kernels are built again."""
         if self.results.timed_all(case.digest):
             return
         working = self.results.working(case.digest)
@@ -315,7 +315,7 @@ class Comparison:
             self.results.add(Timed(case.digest, kernels, done.value, self.environment, busy, pace))
 
     def pace(self) -> float:
-        """How fast the CPU runs just now; nan where nobody asked for a quiet machine."""
+        """Return the CPU's current pace (see ``pace``); nan unless a quiet machine was asked for."""
         if not self.request.quiet_s > 0:
             return math.nan
         if self._pace is None:
@@ -330,7 +330,7 @@ class Comparison:
         return run_job(self.request.edge, function, arguments, limit_s, self.request.threads)
 
     def _time(self, case: Case, kernels: Sequence[tuple[str, str]]) -> Done:
-        """Seconds of each kernel, round by round."""
+        """Time each kernel in seconds, round by round."""
         r = self.request
         files = [str(r.folder / kernel) for _, kernel in kernels]
         arguments: dict[str, Any] = {"kernels": files, "target": r.target}
@@ -346,7 +346,7 @@ class Comparison:
         return Done("ok", rounds)
 
     def _task(self, case: Case) -> dict[str, Any]:
-        """What every job on a case is told."""
+        """Return the arguments common to all jobs on a case."""
         r = self.request
         file = r.folder / self.results.prepared[case.digest].file
         return {"task": str(file), "case": case.to_json(), "target": r.target, "folder": str(r.folder)}
@@ -360,7 +360,7 @@ class Comparison:
         return (self.request.folder / kernel).exists()
 
     def _built_again(self, case: Case, tuned: Tuned) -> Tuned:
-        """With a kernel of which only the schedule is known (results alone were brought here), or why not."""
+        """Return the result with its kernel, rebuilt from the schedule if missing, or with the reason of failure."""
         if self._is_there(tuned.kernel):
             return tuned
         r, (name, _, trials) = self.request, tuned.tuner.partition(":")
@@ -371,7 +371,7 @@ class Comparison:
         return replace(tuned, kernel=done.value, reason="" if tuned.reason.startswith(NOT_AGAIN) else tuned.reason)
 
     def _whole_here(self, case: Case) -> None:
-        """Begin a case anew that another machine has not finished: all of it is to be of one."""
+        """Cancel a case that another machine left unfinished, so that all of it comes from this machine."""
         other = self._elsewhere(case.digest)
         if not other or self.results.finished(case.digest, [t.label for t in self.request.tuners]):
             return
@@ -380,7 +380,7 @@ class Comparison:
             shutil.rmtree(work, ignore_errors=True)
 
     def _elsewhere(self, digest: str) -> tuple[str, ...]:
-        """Tuners whose results of a case are of another machine."""
+        """Return the tuners whose results of a case are of another machine."""
         return tuple(t.tuner for t in self.results.tuned_of(digest) if t.environment in self.elsewhere)
 
     def _prepared(self, case: Case) -> bool:

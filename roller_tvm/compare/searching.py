@@ -1,4 +1,4 @@
-"""The XGBoost baseline as a tuner of a comparison, whatever the line: what is measured is kept for later training."""
+"""The XGBoost baseline as a tuner of a comparison, on either line; its measurements are kept for later training."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from roller_tvm.measure.serving import Failed
 from roller_tvm.plan.candidates import RankedPlan
 from roller_tvm.plan.program import Plan
 
-#: Measured between two trainings, and how many batches there are at least.
+#: Most plans measured between two trainings, and least number of batches.
 BATCH, BATCHES = 64, 4
-#: Of the fastest, those whose answers are compared until one is right.
+#: Number of fastest plans whose answers are checked until one is right.
 CHECKED = 8
 
 
@@ -39,16 +39,16 @@ def search(
     opened: OpenedTask,
     tuner: str,
 ) -> dict[str, Any]:
-    """Search a space; fields of ``results.Tuned`` for the fastest whose answer is right.
+    """Search a space; return the fields of ``results.Tuned`` for the fastest kernel with a right answer.
 
     Parameters
     ----------
     build : function of a plan
-        Its kernel's file and its record.
+        Returns the file of the plan's kernel and the plan's record.
     opened : OpenedTask
-        Its folder for work gets ``measured.TRIALS.json``: features and seconds of all that was measured.
+        Task; features and seconds of all measured plans go to ``measured.TRIALS.json`` in its work folder.
     tuner : str
-        One of ``tuner.OBJECTIVE``: what the cost model learns.
+        Key of ``tuner.OBJECTIVE``, the objective of the cost model.
     """
     work = opened.work(tuner)
     path = work / f"curve.{trials}.jsonl"
@@ -81,7 +81,7 @@ def search(
 
 
 def chosen(tried: Sequence[Tried], measure: PlanMeasuring) -> list[Tried]:
-    """What worked, the fastest first: the finalists among them measured again, so that noise does not choose."""
+    """Return the plans that worked, fastest first; the finalists are measured again, so that noise does not choose."""
     worked = sorted((t for t in tried if math.isfinite(t.seconds)), key=lambda t: t.seconds)
     finalists, others = worked[: measure.limits.finalists], worked[measure.limits.finalists :]
     again = zip(finalists, measure.in_turns([t.plan for t in finalists]) if finalists else (), strict=True)
@@ -90,7 +90,10 @@ def chosen(tried: Sequence[Tried], measure: PlanMeasuring) -> list[Tried]:
 
 
 def tune_by(edge: str, tuner: str, opened: OpenedTask, trials: int) -> dict[str, Any]:
-    """One tuner on one task; `edge` is the package of a line, which has a module for each kind of tuner."""
+    """Run one tuner on one task; return the fields of ``results.Tuned``.
+
+    `edge` is a line's package, with a module for each kind of tuner.
+    """
     if tuner == "ranked":
         return ranked(opened, importlib.import_module(f"{edge}.roller"))
     if tuner in OBJECTIVE:
@@ -99,24 +102,24 @@ def tune_by(edge: str, tuner: str, opened: OpenedTask, trials: int) -> dict[str,
 
 
 def ranked(opened: OpenedTask, roller: Any) -> dict[str, Any]:
-    """What learning would add: the plan that a model thinks best that has learned on other operators, built.
+    """Build the plan ranked first by a model trained on other operators; return the fields of ``results.Tuned``.
 
     Parameters
     ----------
     roller : module
-        That of the line, whose `tune` takes an order of plans. Learning is not counted.
+        Module of the line whose `tune` takes an order of plans. The time of training is not counted.
     """
     return dict(roller.tune(opened, 1, learned_order(opened.folder, opened.case.title, opened.device)))
 
 
 def learned_order(folder: Path, title: str, device: DeviceSpec) -> Callable[[list[RankedPlan]], list[RankedPlan]]:
-    """Ranks plans by what the searches of a comparison have measured of other operators."""
+    """Return a function that ranks plans by a model trained on the comparison's measurements of other operators."""
     model = train_measured(read_measured([folder], device), leave_out=title)
     return lambda plans: rank_plans(plans, device, model)
 
 
 def _keep(path: Path, online: Online, title: str) -> None:
-    """What was measured, for training without measuring."""
+    """Write the measurements to a file, for training without measuring."""
     rows = [
         [t.seconds if math.isfinite(t.seconds) else None, *map(float, online.row(t.point))]
         for t in online.tried

@@ -1,4 +1,4 @@
-"""Both of TVM's lines in one table of Markdown, for a README: an operator a row, beside Roller what searches."""
+"""Both lines of TVM in one Markdown table for a README: a row per operator, the searching tuners beside Roller."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from roller_tvm.stats import geomean
 
 
 def side_by_side(reports: Mapping[str, Report]) -> str:
-    """Times of kernels over Roller's on each line, and what tuning took; '' where nothing is timed.
+    """Return kernel times over Roller's on each line, and tuning times, as a table; '' if nothing is timed.
 
-    Losses are bold, but for searches over Roller's space that ended at its own plan.
+    Losses are bold, except those of searches over Roller's space that ended at its own plan.
 
     Parameters
     ----------
@@ -39,12 +39,12 @@ def side_by_side(reports: Mapping[str, Report]) -> str:
 
 @dataclass(frozen=True)
 class _Side:
-    """One line's columns.
+    """Columns of one line of TVM.
 
     Parameters
     ----------
     searching : tuple of Tuner
-        Those with kernels; last the one whose tuning is told.
+        Searching tuners with kernels; the tuning time of the last one is shown.
     """
 
     name: str
@@ -52,7 +52,7 @@ class _Side:
     searching: tuple[Tuner, ...]
 
     def own(self, row: Row) -> Cell | None:
-        """Roller's."""
+        """Return Roller's result in a row."""
         return row.cell(self.report.base)
 
     def head(self) -> list[str]:
@@ -60,7 +60,7 @@ class _Side:
         return [f"{self.name.capitalize()} line: Roller", *titles, f"tuning: Roller; {titles[-1]} / it"]
 
     def cells(self, row: Row) -> list[str]:
-        """Of a case."""
+        """Return the cells of a case."""
         ours, peer = self.own(row), row.cell(self.searching[-1].label)
         if ours is None or not ours.timed:
             return [NONE] * len(self.head())
@@ -71,7 +71,7 @@ class _Side:
         return [duration(ours.seconds), *ratios, f"{ours.tune_s:.1f} s; {over}"]
 
     def means(self) -> list[str]:
-        """Of all cases, each over those that a tuner has a kernel for; of tuning also without measuring."""
+        """Return the geometric means over the cases with the tuner's kernel; of tuning also over Roller top-1's."""
         timed = [ours for row in self.report.rows if (ours := self.own(row)) is not None and ours.timed]
         kernels = [self.report.ratios(t.label) for t in self.searching]
         told = [f"**{times(geomean(r), '')}**{'' if len(r) == len(timed) else f' of {len(r)}'}" for r in kernels]
@@ -91,6 +91,6 @@ class _Side:
 
 
 def _side(name: str, report: Report) -> _Side | None:
-    """A line's columns, the learned model first, the most trials last; None where nobody searched."""
+    """Return a line's columns, the learned model first, the most trials last; None if no search has results."""
     found = [t for t in report.others if t.searches and report.ratios(t.label)]
     return _Side(name, report, tuple(sorted(found, key=lambda t: (t.name != "xgboost", t.trials)))) if found else None

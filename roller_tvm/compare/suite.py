@@ -1,4 +1,4 @@
-"""Suites: lists of operators to compare on, as CSV files that ``roller-tvm plan --operators`` takes too."""
+"""Suites: lists of operators to compare, as CSV files that ``roller-tvm plan --operators`` takes too."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from roller_tvm.expr import TensorExpression
 from roller_tvm.expr.operators import lookup, operator, parse_params
 
 FOLDER = Path(__file__).with_name("suites")
-#: What stands for the task of a case that is a whole model.
+#: Task of a case that is a whole model.
 WHOLE = "whole model"
-#: Columns that a suite must have; `group`, `weight` and `note` it may.
+#: Required columns of a suite; `group`, `weight` and `note` are optional.
 COLUMNS = ("id", "operator", "params")
-#: Operators whose second operand is a weight: known when a network is built, so that a schedule may pack it.
+#: Operators whose second operand is a weight: known at build time, so that a schedule may pack it.
 WEIGHTED = ("conv2d_nchw", "conv2d_nhwc", "depthwise_conv2d_nchw", "depthwise_conv2d_nhwc", "dense")
 
 
 @dataclass(frozen=True)
 class Case:
-    """One thing to compare on: a named operator, or a task of a model.
+    """One case of a comparison: a named operator, a task of a model, or a whole model.
 
     Parameters
     ----------
     id : str
-        Short, and its own in the comparison.
+        Short id, unique in the comparison.
     operator : str
         Name of an operator; '' for a task of a model.
     params : str
-        Of the operator, as on the command line.
+        Parameters of the operator, as on the command line.
     group : str
-        What the summary puts together: by default the operator.
+        Group in the summary. Default: the operator.
     weight : int
-        How many times the model calls it.
+        Number of calls in the model.
     title : str
-        For people; by default operator and parameters.
+        Title for readers. Default: operator and parameters.
     model : str
         File of the model, with its shapes; '' for an operator.
     task : str
-        Key of the task in the model; `WHOLE` of a whole model.
+        Key of the task in the model; `WHOLE` for a whole model.
 
     Examples
     --------
@@ -78,22 +78,22 @@ class Case:
             object.__setattr__(self, "title", self.title or self.task)
 
     def expression(self) -> TensorExpression:
-        """The operator as a tensor expression."""
+        """Return the operator as a tensor expression."""
         return operator(self.operator, **parse_params(self.params))
 
     @property
     def whole(self) -> bool:
-        """Whether it is a whole model."""
+        """True if the case is a whole model."""
         return self.task == WHOLE
 
     @property
     def weighted(self) -> bool:
-        """Whether its second operand is a weight."""
+        """True if the operator's second operand is a weight."""
         return bool(self.operator) and lookup(self.operator).name in WEIGHTED
 
     @property
     def digest(self) -> str:
-        """The same for the same computation, whatever it is called."""
+        """Digest of the computation, whatever its name."""
         if not self.operator:
             told = f"{self.model} {self.task}"
         else:
@@ -110,12 +110,12 @@ class Case:
 
 
 def suites() -> list[str]:
-    """Names of the suites that come with the package."""
+    """Return the names of the suites in the package."""
     return sorted(p.stem for p in FOLDER.glob("*.csv"))
 
 
 def find_suite(name: str) -> Path:
-    """The file of a suite, from its name or its path.
+    """Return the path of a suite, from its name or path.
 
     Raises
     ------
@@ -123,17 +123,17 @@ def find_suite(name: str) -> Path:
     """
     path = Path(name) if name.endswith(".csv") else FOLDER / f"{name}.csv"
     if not path.is_file():
-        raise BadInput("no such suite", name, f"one of {', '.join(suites())}, or a CSV file")
+        raise BadInput("no such suite", name, f"choose from {', '.join(suites())}, or give a CSV file")
     return path
 
 
 def read_operators(path: Path) -> list[dict[str, str]]:
-    """The rows of a file of operators, by the names of its columns.
+    """Return the rows of a file of operators as dictionaries from column to text.
 
     Raises
     ------
     BadInput
-        It cannot be read, or has not all of ``COLUMNS``.
+        The file cannot be read, or lacks one of ``COLUMNS``.
     """
     try:
         with path.open(newline="", encoding="utf-8") as file:
@@ -149,17 +149,17 @@ def read_operators(path: Path) -> list[dict[str, str]]:
 
 
 def load_suite(name: str) -> tuple[Case, ...]:
-    """The cases of a suite, each checked.
+    """Return the cases of a suite, each checked.
 
     Parameters
     ----------
     name : str
-        Of a suite of the package, or a CSV file.
+        Name of a suite in the package, or path of a CSV file.
 
     Raises
     ------
     BadInput
-        With the line that is wrong.
+        A line is wrong; the error names it.
 
     Examples
     --------
@@ -181,15 +181,15 @@ def load_suite(name: str) -> tuple[Case, ...]:
         except RollerError as error:
             raise BadInput(str(error.what), where, error.remedy) from error
         if case.id in found:
-            raise BadInput(f"the id {case.id} is there twice", where, "give each its own")
+            raise BadInput(f"the id {case.id} is used twice", where, "give each case its own id")
         found[case.id] = case
     if not found:
-        raise BadInput("holds no operator", str(path), "one a line, after the names of the columns")
+        raise BadInput("holds no operator", str(path), "write one per line, below the names of the columns")
     return tuple(found.values())
 
 
 def choose(cases: tuple[Case, ...], only: str) -> tuple[Case, ...]:
-    """The cases that a user asks for: ids, or words in their titles or groups, with commas.
+    """Return the cases chosen by the comma-separated ids, or words of titles and groups, in `only`.
 
     Examples
     --------
@@ -202,5 +202,5 @@ def choose(cases: tuple[Case, ...], only: str) -> tuple[Case, ...]:
     ids = {c.id for c in cases}
     found = tuple(c for c in cases if any(w == c.id or (w not in ids and w in f"{c.title} {c.group}") for w in words))
     if not found:
-        raise BadInput("no case is named so", only, "ids of the suite, or words of its operators: see --list")
+        raise BadInput("no case matches", only, "give ids of the suite, or words of its operators: see --list")
     return found

@@ -1,4 +1,4 @@
-"""The comparison in a terminal: a line a case, a column a tuner, and the summary."""
+"""The comparison in a terminal: a row per case, a column per tuner, and a summary."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from roller_tvm.compare.tuner import Tuner
 from roller_tvm.measure.table import duration, si
 from roller_tvm.stats import geomean
 
-#: Of a case that a tuner has no kernel for, or none that was timed.
+#: Text for a kernel that is missing or was not timed.
 NONE = "-"
 
 ID, NAME = 18, 34
-#: What of a summary is loss: a group where another tuner is faster by more than rounds differ.
+#: Ratio below which a group counts as lost: the other tuner is faster by more than the rounds differ.
 LOSS = 0.98
 
 
 def progress_line(case: Case, tuner: Tuner, status: str, reason: str, tune_s: float, claimed_s: float) -> str:
-    """A line as a tuner is done with a case.
+    """Return the line printed when a tuner is done with a case.
 
     Examples
     --------
@@ -33,7 +33,7 @@ def progress_line(case: Case, tuner: Tuner, status: str, reason: str, tune_s: fl
 
 
 def text(report: Report) -> str:
-    """Table, summary and what there is to say."""
+    """Return table, summary and notes."""
     lines = [_environment(report), ""]
     head = f"{'ID':<{ID}} {'Operator':<{NAME}} {'FLOP':>8}"
     for tuner in report.tuners:
@@ -48,7 +48,7 @@ def text(report: Report) -> str:
 
 
 def whole_models(report: Report) -> list[str]:
-    """A line for each implementation of each whole model; nothing where there are none."""
+    """Return a line for each implementation of each whole model; [] if there are none."""
     rows = [row for row in report.rows if row.case.whole]
     if not rows:
         return []
@@ -92,7 +92,7 @@ def _cell(cell: Cell | None) -> str:
 
 
 def summary(report: Report) -> list[str]:
-    """Geometric means of each tuner beside the base, of all cases and of each group."""
+    """Return the geometric means of each tuner beside the base, of all cases and of each group."""
     base, width = report.base, max(len(t.title) for t in report.tuners)
     over = f" {'over top-1':>10}" if report.first else ""
     head = f"{'':<{width}} {'cases':>5} {'kernels':>8} {'least':>6} {'tuning':>9}{over}  faster than {base} on"
@@ -118,7 +118,7 @@ def summary(report: Report) -> list[str]:
 
 
 def times(value: float, mark: str = "x") -> str:
-    """A ratio: two digits behind the point, none where there are three before it; '-' where there is none."""
+    """Return a ratio as text with two decimals, none from 100 on; '-' for nan."""
     if math.isnan(value):
         return NONE
     return f"{value:.0f}{mark}" if value >= 100 else f"{value:.2f}{mark}"

@@ -1,4 +1,4 @@
-"""What Roller's model thinks of another tuner's tiles: whether they are in its space, and how long they would take."""
+"""Apply Roller's model to another tuner's tiles: are they in its space, and how long would they take?"""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from roller_tvm.plan.cpu import may_pack, orders_of
 from roller_tvm.plan.features import NO_FEATURES, Features
 from roller_tvm.replay.state import LoopStage
 
-#: Of a register tile.
+#: Remarks on a register tile.
 IN_SPACE, NOT_IN_SPACE = "which is in Roller's space", "which is not in Roller's space"
 
 
 @dataclass(frozen=True)
 class TheirTiles:
-    """Tiles of the nest that computes most: what a core has of each axis, and what stands inside the last reduction.
+    """Tiles of the nest with the most work: extents of each axis per core, and inside the last reduction loop.
 
     Parameters
     ----------
@@ -36,16 +36,16 @@ class TheirTiles:
 
 @dataclass(frozen=True)
 class Thought:
-    """What the model says of somebody's tiles.
+    """The model's answer for another tuner's tiles.
 
     Parameters
     ----------
     seconds : float
-        Of the kernel, the loops around in the best order.
+        Predicted time of the kernel in seconds, with the best order of the outer loops.
     tiles : str
-        As Roller's plans are told.
+        Tiles as text, in the format of Roller's plans.
     searched : bool
-        Whether Roller has that register tile in its space.
+        True if that register tile is in Roller's space.
     """
 
     seconds: float
@@ -57,14 +57,14 @@ class Thought:
 
 
 def tiles_of(stages: Sequence[LoopStage], axes: Mapping[str, Sequence[str]]) -> TheirTiles | None:
-    """The tiles of a schedule for a CPU; None where they cannot be told.
+    """Return the tiles of a schedule for a CPU; None if they cannot be derived from its loops.
 
     Parameters
     ----------
     stages : sequence of LoopStage
-        Of the schedule.
+        Stages of the schedule.
     axes : mapping
-        Stage -> names of its axes, those that are reduced last.
+        Stage -> names of its axes, reduction axes last.
     """
     reducing = [s for s in stages if any(p.axis >= s.spatial for lp in s.loops for p in lp.parts)]
     if not reducing:
@@ -93,14 +93,14 @@ def tiles_of(stages: Sequence[LoopStage], axes: Mapping[str, Sequence[str]]) -> 
 def thought_of(
     expression: TensorExpression, device: DeviceSpec, tiles: TheirTiles, features: Features = NO_FEATURES
 ) -> Thought | None:
-    """What Roller's model says of these tiles; None where its heaviest nest has other axes, or no recipe such tiles.
+    """Return the model's answer for tiles; None if Roller's heaviest nest has other axes or no recipe has such tiles.
 
     Parameters
     ----------
     expression : TensorExpression
-        With what may be laid out anew marked constant, as the other tuner lays it out.
+        Expression with constant operands marked if the other tuner changes their layout.
     features : Features
-        What Roller's schedules can say where it is compared.
+        Capabilities of Roller's schedules on this line.
 
     Examples
     --------
@@ -122,7 +122,7 @@ def thought_of(
 
 
 def _tiled(form: TiledForm, tiles: TheirTiles) -> Thought | None:
-    """In the words of a recipe whose register tiles and chunks are chosen apart."""
+    """Return the answer of a recipe that chooses register tiles and chunks separately, or None."""
     g, device = form.search.geometry, form.search.device
     names = [axis.name for axis in g.stage.axes]
     if {n for n, e in (*tiles.inner.items(), *tiles.core.items()) if e > 1} - set(names):
@@ -147,7 +147,7 @@ def _tiled(form: TiledForm, tiles: TheirTiles) -> Thought | None:
 
 
 def _listed(form: ListedForm, tiles: TheirTiles) -> Thought | None:
-    """In the words of a recipe that has few plans: the one with that register tile, and the nearest chunk."""
+    """Return the answer of a recipe with few plans: the plan with that register tile and the nearest chunk, or None."""
     inner = {axis: e for axis, e in tiles.inner.items() if e > 1}
     found = []
     for program, estimate in form.programs:

@@ -1,4 +1,4 @@
-"""Schedules in the words of tiles, so that a winner's can be read beside another's."""
+"""Schedules as tiles, so that a winner can be read beside another."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from roller_tvm.replay.state import Loop, LoopStage, StageInfo, State, Unreadabl
 
 
 def plan_tiles(plan: Plan) -> str:
-    """A plan in one line: the recipe and tiles of each nest, axes of one iteration left out.
+    """Return a plan in one line: recipe and tiles of each nest, without axes of one iteration.
 
     Examples
     --------
@@ -32,21 +32,21 @@ def plan_tiles(plan: Plan) -> str:
 
 
 def record_tiles(stages: Sequence[StageInfo], axes: Mapping[str, Sequence[str]], line: str) -> str:
-    """A record of Ansor's as tiles: what a core or block computes, what stands inside the last reduction loop.
+    """Return an Ansor record as tiles: extents per core or block, and inside the last reduction loop.
 
     Parameters
     ----------
     stages : sequence of StageInfo
-        Of the workload, as Ansor numbers them.
+        Stages of the workload, as Ansor numbers them.
     axes : mapping
-        Stage -> names of its axes, those that are reduced last.
+        Stage -> names of its axes, reduction axes last.
     line : str
-        The record.
+        Record as one line of JSON.
 
     Returns
     -------
     str
-        A nest after the other; '' where its steps cannot be followed.
+        One nest after the other; '' if the steps cannot be followed.
 
     Examples
     --------
@@ -63,7 +63,7 @@ def record_tiles(stages: Sequence[StageInfo], axes: Mapping[str, Sequence[str]],
 
 
 def record_nests(stages: Sequence[StageInfo], line: str) -> list[LoopStage]:
-    """The stages of a record of Ansor's as its steps leave them; none where they cannot be followed."""
+    """Return the stages after all steps of an Ansor record; [] if they cannot be followed."""
     try:
         state = State.replay(stages, parse_line(1, line).steps)
     except (Unreadable, ValueError):
@@ -72,7 +72,7 @@ def record_nests(stages: Sequence[StageInfo], line: str) -> list[LoopStage]:
 
 
 def nest_tiles(stage: LoopStage, names: Sequence[str]) -> str:
-    """One stage's loops as tiles, its axes by their names; '' where they cannot be told."""
+    """Return one stage's loops as tiles, with axes by name; '' if they cannot be derived."""
     if not names or any(not loop.parts for loop in stage.loops if loop.extent > 1):
         return ""
     outer = [lp for lp in stage.loops if lp.binding == "parallel" or lp.binding.startswith("blockIdx")]
@@ -98,7 +98,7 @@ def nest_tiles(stage: LoopStage, names: Sequence[str]) -> str:
 
 
 def _tile(loops: Sequence[Loop], names: Sequence[str]) -> str:
-    """Extents of some loops together, by axis."""
+    """Return the combined extents of some loops, by axis."""
     extents = {name: 1 for name in names}
     for loop in loops:
         for part in loop.parts:
@@ -107,12 +107,12 @@ def _tile(loops: Sequence[Loop], names: Sequence[str]) -> str:
 
 
 def extents_told(extents: Mapping[str, int]) -> str:
-    """Axes with more than one iteration; '1' where none has."""
+    """Return the axes with more than one iteration as text; '1' if there are none."""
     return " ".join(f"{axis}={e}" for axis, e in extents.items() if e > 1) or "1"
 
 
 def _factors(loops: Sequence[Loop], names: Sequence[str]) -> list[str]:
-    """Of each axis the lengths that it was split in, from outside to inside."""
+    """Return the split factors of each axis, from outside to inside."""
     found = []
     for axis, name in enumerate(names):
         parts = sorted((p for lp in loops for p in lp.parts if p.axis == axis), key=lambda p: -p.stride)

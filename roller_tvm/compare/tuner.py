@@ -1,4 +1,4 @@
-"""Tuners by name: what each is, on which line of TVM, and how many kernels it may measure."""
+"""Tuners by name: title, lines of TVM that have them, and number of kernels to measure."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from roller_tvm.errors import UsageError
 
 @dataclass(frozen=True)
 class Kind:
-    """A sort of tuner.
+    """A kind of tuner.
 
     Parameters
     ----------
     title : str
-        For people.
+        Title for readers.
     lines : tuple of str
-        Of TVM: those that have it.
+        Lines of TVM that have the tuner.
     trials : int or None
-        Kernels measured unless told; None where it measures none.
+        Default number of kernels to measure; None if the tuner measures none.
     kinds : tuple of str
-        Of devices: those it knows.
+        Kinds of devices that it supports.
     of : tuple of str
-        'operator' where it takes single ones (and a model's tasks), 'model' where it takes whole models.
+        'operator' if it takes single operators and a model's tasks, 'model' if it takes whole models.
     """
 
     title: str
@@ -33,7 +33,7 @@ class Kind:
     of: tuple[str, ...] = ("operator", "model")
 
 
-#: Of the baseline's cost model: what each of its tuners learns (``baseline.online.OBJECTIVES``).
+#: Tuner of the baseline -> objective of its cost model (``baseline.online.OBJECTIVES``).
 OBJECTIVE = {"xgboost": "rank", "xgbregression": "regression"}
 _OPERATOR, _MODEL = ("operator",), ("model",)
 KINDS = {
@@ -54,7 +54,7 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Tuner:
-    """A tuner with its trials.
+    """A tuner with its number of trials.
 
     Examples
     --------
@@ -67,16 +67,17 @@ class Tuner:
 
     @classmethod
     def parse(cls, text: str, trials: int | None = None) -> Tuner:
-        """``NAME`` or ``NAME:TRIALS``; `trials` is what searching tuners get unless told.
+        """Return the tuner written as ``NAME`` or ``NAME:TRIALS``; `trials` is the default of searching tuners.
 
         Raises
         ------
         UsageError
+            The name is unknown, or the number of trials does not fit the tuner.
         """
         match = re.fullmatch(r"([a-z]+)(?::(\d+))?", text.strip())
         if match is None or match[1] not in KINDS:
             known = ", ".join(KINDS)
-            raise UsageError(f"no tuner {text.strip()!r}", "--tuners", f"of {known}, each with :TRIALS if need be")
+            raise UsageError(f"no tuner {text.strip()!r}", "--tuners", f"choose from {known}, with :TRIALS if need be")
         name, kind = match[1], KINDS[match[1]]
         if kind.trials is None:
             if match[2]:
@@ -85,7 +86,7 @@ class Tuner:
         usual = kind.trials if trials is None or name == "roller" else trials
         count = int(match[2]) if match[2] else usual
         if count < 1:
-            raise UsageError(f"{name} needs a trial at least", "--tuners", f"write {name}:{kind.trials}")
+            raise UsageError(f"{name} needs at least one trial", "--tuners", f"write {name}:{kind.trials}")
         return cls(name, count)
 
     @property
@@ -100,23 +101,26 @@ class Tuner:
 
     @property
     def searches(self) -> bool:
-        """Whether it measures kernels to learn which to measure next."""
+        """True if the tuner measures kernels to learn which to measure next."""
         return self.name in ("autotvm", "ansor", "metaschedule", *OBJECTIVE)
 
     def refusal(self, line: str, device: str, of: str = "operator") -> str:
-        """Why it cannot run on a line, a kind of device, and on an operator or a whole model, or ''."""
+        """Return the reason that the tuner cannot be used; '' if it can.
+
+        `of` is 'operator' or 'model'.
+        """
         kind = KINDS[self.name]
         if line not in kind.lines:
-            return f"{kind.title} is of TVM's {' and '.join(kind.lines)} line"
+            return f"{kind.title} exists on TVM's {' and '.join(kind.lines)} line only"
         if device not in kind.kinds:
-            return f"{kind.title} is for {' and '.join(kind.kinds)} alone"
+            return f"{kind.title} supports {' and '.join(kind.kinds)} only"
         if of not in kind.of:
-            return f"{kind.title} takes {'single operators' if 'operator' in kind.of else 'whole models'} alone"
+            return f"{kind.title} takes {'single operators' if 'operator' in kind.of else 'whole models'} only"
         return ""
 
 
 def parse_tuners(text: str, trials: int | None = None) -> tuple[Tuner, ...]:
-    """A list with commas, each once.
+    """Return the tuners of a comma-separated list, each once.
 
     Examples
     --------
@@ -125,12 +129,12 @@ def parse_tuners(text: str, trials: int | None = None) -> tuple[Tuner, ...]:
     """
     found = tuple(dict.fromkeys(Tuner.parse(word, trials) for word in text.split(",") if word.strip()))
     if not found:
-        raise UsageError("no tuner is named", "--tuners", "for instance roller,ansor")
+        raise UsageError("no tuner is named", "--tuners", "name tuners, such as roller,ansor")
     return found
 
 
 def default_tuners(line: str, device: str, of: str = "operator") -> str:
-    """What is compared unless told; on whole models, whose tuning takes hours, without those that search."""
+    """Return the default list of tuners; for whole models, whose tuning takes hours, without those that search."""
     wanted = ["roller:1", "roller", "dlight", "autotvm", "ansor", "metaschedule"]
     if of == "model":
         wanted = ["roller:1", "roller", "onnxruntime", "torch", "torchcompile"]

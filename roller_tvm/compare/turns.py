@@ -1,4 +1,4 @@
-"""Timing implementations side by side, so that what else the machine does falls on all of them."""
+"""Time implementations side by side, so that other work on the machine affects all of them alike."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import numpy as np
 from roller_tvm.measure.memory import Memory
 from roller_tvm.tvm_env.pin import pinned_calling_thread
 
-#: One time is a mean over as many runs as fill this.
+#: Seconds to fill with runs for one time, which is their mean.
 RUN_S = 0.004
-#: Rounds in which each kernel is timed, and times a round.
+#: Number of rounds in which each kernel is timed, and of times per round.
 ROUNDS, TIMES = 8, 3
 
 
@@ -27,9 +27,9 @@ class Timer:
     Parameters
     ----------
     once : function
-        Runs it, and waits until it is done.
+        Runs the kernel and waits until it is done.
     evaluate : function of (int, int)
-        Seconds of each of so many times, each a mean over so many runs.
+        Takes (runs, times); returns so many times in seconds, each a mean over so many runs.
     """
 
     once: Callable[[], object]
@@ -39,7 +39,7 @@ class Timer:
 def random_arguments(
     shapes: Sequence[tuple[Sequence[int], str]], memory: Memory, made: Callable[[np.ndarray], Any]
 ) -> list[Any]:
-    """Random arguments of these shapes and dtypes, in memory that is shared with other kernels.
+    """Return random arguments of these shapes and dtypes, in memory shared with other kernels.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ def random_arguments(
 
 
 def rounds_in_turns(timers: Sequence[Timer], rounds: int = ROUNDS, times: int = TIMES) -> list[list[list[float]]]:
-    """Seconds of each kernel, round by round, all kernels once a round.
+    """Time each kernel in seconds, round by round, all kernels once per round.
 
     Examples
     --------
@@ -71,7 +71,7 @@ def rounds_in_turns(timers: Sequence[Timer], rounds: int = ROUNDS, times: int = 
 
 
 def runs_to_fill(once: Callable[[], object], run_s: float = RUN_S) -> int:
-    """How many runs one time is a mean of."""
+    """Return the number of runs that fill `run_s` seconds."""
     once()
     start = time.perf_counter()
     once()
@@ -79,5 +79,5 @@ def runs_to_fill(once: Callable[[], object], run_s: float = RUN_S) -> int:
 
 
 def typical(rounds: Sequence[Sequence[float]]) -> float:
-    """The median of all times."""
+    """Return the median of all times."""
     return statistics.median([s for times in rounds for s in times])

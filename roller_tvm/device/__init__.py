@@ -1,4 +1,4 @@
-"""Devices as data: what the planner and the model may ask of one, and where its numbers come from."""
+"""Devices as data: the facts that the planner and the model need of a device, and the sources of its numbers."""
 
 from roller_tvm.device.arch import arch_number
 from roller_tvm.device.cpu_detect import default_cpu_target, detect_cpu

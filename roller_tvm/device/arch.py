@@ -1,4 +1,4 @@
-"""NVIDIA architectures: comparing them, and the shipped device that stands for one."""
+"""NVIDIA architectures: their order, and the shipped device that represents each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ARCH_LIMITS = {
 
 
 def arch_number(arch: str) -> int:
-    """The number of an NVIDIA architecture, to compare them by: "sm_100" > "sm_90a" > "sm_9".
+    """Return the number of an NVIDIA architecture, for comparisons: "sm_100" > "sm_90a" > "sm_9".
 
     Examples
     --------
@@ -42,22 +42,22 @@ def arch_number(arch: str) -> int:
 
 
 def file_of_model(model: str) -> SpecFile | None:
-    """The shipped device that a target's -model, or a tag, names."""
+    """Return the shipped device named by a target's -model or tag; None if there is none."""
     model = model.strip().lower()
     return next((f for f in shipped_files() if model == f.name or model in f.models), None)
 
 
 def device_of_arch(number: int, where: str, notes: tuple[str, ...] = (), others: bool = True) -> DeviceSpec:
-    """The shipped device that stands for an architecture, or the nearest lower one with the limits of that number.
+    """Return the shipped device for an architecture, or the nearest older one with the architecture's limits.
 
     Parameters
     ----------
     where : str
-        Of the error if all shipped devices are newer.
+        Place named in the error if all shipped devices are newer.
     notes : tuple of str
-        More to tell.
+        Further notes for the device.
     others : bool
-        Tell what else the architecture could be.
+        True to add a note on other devices of the architecture.
     """
     defaults = {arch_number(a): f for f in shipped_files() for a in f.default_for if a.startswith("sm_")}
     lower = [n for n in defaults if n <= number]
@@ -79,7 +79,7 @@ def device_of_arch(number: int, where: str, notes: tuple[str, ...] = (), others:
 
 @functools.lru_cache(maxsize=1)
 def _arch_limits() -> dict[int, dict[str, int]]:
-    """Limits of every compute capability that is listed, in `data/_cuda_arch.toml`."""
+    """Return the limits of every compute capability listed in `data/_cuda_arch.toml`."""
     out = {}
     for arch, rows in read_shipped("_cuda_arch").items():
         if arch == "documents":
@@ -93,7 +93,7 @@ def _arch_limits() -> dict[int, dict[str, int]]:
 
 
 def _as_arch(spec: DeviceSpec, number: int, notes: list[str]) -> DeviceSpec:
-    """The nearest lower device with the limits of the architecture that was asked for."""
+    """Return the nearest older device with the limits of the wanted architecture."""
     known = _arch_limits()
     rows = known[max(n for n in known if n <= number)] if number >= min(known) else None
     notes.append(

@@ -1,4 +1,4 @@
-"""Where profiles are kept: the user's cache folder, files written all or nothing."""
+"""The user's cache folder for profiles; files are written whole or not at all."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """$XDG_CACHE_HOME/roller_tvm, by default ~/.cache/roller_tvm."""
+    """Return $XDG_CACHE_HOME/roller_tvm, by default ~/.cache/roller_tvm."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "roller_tvm"
 
 
 @contextlib.contextmanager
 def one_at_a_time(path: Path) -> Iterator[None]:
-    """Held by one process of this user: two that measure at once would measure each other."""
+    """Hold a lock shared by this user's processes, because two that measure at once would disturb each other."""
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError, ImportError):  # nowhere to write, or not POSIX
             import fcntl
@@ -29,7 +29,7 @@ def one_at_a_time(path: Path) -> Iterator[None]:
 
 
 def write_whole(path: Path, text: str) -> str:
-    """Write a file atomically, its folder made if need be; what went wrong, or ''."""
+    """Write a file atomically, creating its folder; return the error as text, or ''."""
     temporary = ""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

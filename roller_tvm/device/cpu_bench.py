@@ -1,4 +1,4 @@
-"""Compiles and runs the micro-benchmarks of `cpu_profile.c`: requests in, rates of every repeat out."""
+"""Compile and run the micro-benchmarks of `cpu_profile.c`: requests in, rates of every repeat out."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from roller_tvm.device.rates import Rates, Request
 from roller_tvm.errors import ProfileError
 
 SOURCE = Path(__file__).with_name("cpu_profile.c")
-#: -march=native is what x86 compilers understand, -mcpu=native what Arm ones do.
+#: x86 compilers understand -march=native, Arm compilers -mcpu=native.
 FLAGS = (("-O3", "-march=native"), ("-O3", "-mcpu=native"))
 WHERE = "profile of the CPU"
 REPORT = "report this, with the CPU's model"
 
 
 def find_compiler() -> str | None:
-    """The system's C compiler: $CC, cc, gcc or clang."""
+    """Return the system's C compiler ($CC, cc, gcc or clang), or None."""
     for name in (os.environ.get("CC", ""), "cc", "gcc", "clang"):
         found = shutil.which(name) if name else None
         if found:
@@ -29,7 +29,7 @@ def find_compiler() -> str | None:
 
 
 def compile_benchmarks(folder: Path, vector_bytes: int, compiler: str | None = None) -> Path:
-    """Build the program into `folder`; ProfileError with the compiler's words if that fails."""
+    """Build the program into `folder` and return its path; raises ProfileError with the compiler's message."""
     compiler = compiler or find_compiler()
     if compiler is None:
         raise ProfileError("no C compiler found", WHERE, "apt install gcc, or set CC")
@@ -57,7 +57,7 @@ def compile_benchmarks(folder: Path, vector_bytes: int, compiler: str | None = N
 
 
 def parse_output(text: str, requests: Sequence[Request]) -> Rates:
-    """Rates from the lines that the program printed, disturbed repeats left out; nothing of an unknown kind."""
+    """Return the rates in the program's output, without disturbed repeats; a request for an unknown kind has none."""
     rates: Rates = {}
     for line in text.splitlines():
         words = line.split()
@@ -75,8 +75,8 @@ def parse_output(text: str, requests: Sequence[Request]) -> Rates:
 class NativeRunner:
     """Compiles once, then runs requests in a process of their own with a time limit.
 
-    `cpus` are the CPUs to use, those of different cores first; none leaves placing to the system.  Use as a
-    context manager, so that the program's folder goes away.
+    `cpus` are the CPUs to use, CPUs of different cores first; an empty sequence leaves placement to the system. Use as
+    a context manager, so that the program's folder is removed.
     """
 
     def __init__(self, vector_bytes: int, cpus: Sequence[int] = ()) -> None:

@@ -1,4 +1,4 @@
-"""What is known of CPUs before anything is detected or measured: `data/_cpu.toml`, checked and typed."""
+"""Known numbers of CPUs before anything is detected or measured: `data/_cpu.toml`, checked and typed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _SANITY = {
 
 @dataclass(frozen=True)
 class Simd:
-    """A SIMD instruction set: its registers, and the LLVM names that stand for it."""
+    """A SIMD instruction set: its registers, and LLVM's names for it."""
 
     name: str
     machine: str
@@ -66,7 +66,7 @@ def _document() -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=1)
 def simd_table() -> tuple[Simd, ...]:
-    """Known SIMD instruction sets, the widest of a machine first."""
+    """Return the known SIMD instruction sets, the widest of each machine first."""
     rows = []
     for row in _document()["simd"]:
         where = f"{_FILE}: {row['name']}"
@@ -89,12 +89,12 @@ def simd_table() -> tuple[Simd, ...]:
 
 
 def simd_named(name: str) -> Simd | None:
-    """The instruction set of that name; None if unknown."""
+    """Return the instruction set of that name; None if it is unknown."""
     return next((s for s in simd_table() if s.name == name), None)
 
 
 def register_file_bytes() -> int:
-    """Vector registers of the widest instruction set: what is no larger can be a register tile of some CPU.
+    """Return the bytes of all vector registers of the widest instruction set: the limit for a CPU's register tile.
 
     Examples
     --------
@@ -105,13 +105,13 @@ def register_file_bytes() -> int:
 
 
 def simd_of_mcpu(mcpu: str) -> Simd | None:
-    """The widest instruction set that LLVM uses for this -mcpu; None for a CPU that is not listed."""
+    """Return the widest instruction set that LLVM uses for this -mcpu; None for a CPU that is not listed."""
     return next((s for s in simd_table() if mcpu == s.mcpu or mcpu in s.cpus), None)
 
 
 @functools.lru_cache(maxsize=64)
 def estimate(key: str, clock_ghz: float = 1.0) -> float:
-    """What to assume for `key` where nothing can be measured; per-clock numbers at `clock_ghz`.
+    """Return the assumed value of `key` if nothing can be measured; per-clock numbers are given at `clock_ghz`.
 
     Examples
     --------
@@ -125,7 +125,7 @@ def estimate(key: str, clock_ghz: float = 1.0) -> float:
 
 @functools.lru_cache(maxsize=64)
 def sanity(key: str) -> float:
-    """A bound that no sane measurement crosses."""
+    """Return a bound that no plausible measurement crosses."""
     where = f"{_FILE}: sanity.{key}"
     quantity = read_quantity(_document()["sanity"][key], where, True)
     return float(quantity.canonical(_SANITY[key], where, 1.0, 1))

@@ -1,7 +1,7 @@
-"""What the operating system tells of this machine's CPU: caches, cores, SIMD, and how much of it is ours.
+"""Detect this machine's CPU from the operating system: caches, cores, SIMD, and the share of it that is ours.
 
-Linux is read from sysfs and procfs (under a root that tests replace), macOS from sysctl.  What cannot be
-read is assumed from `data/_cpu.toml` and said so in `notes`.
+Linux is read from sysfs and procfs (under a root that tests replace), macOS from sysctl.  Values that cannot be read
+are assumed from `data/_cpu.toml`, with a note in `notes`.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Cache:
 class CpuFacts:
     """This machine's CPU, as far as this process may use it.
 
-    `logical` counts the CPUs that affinity and cgroup quota leave us, `cores` the physical cores among
-    them; `quota` is the quota in CPUs, if there is one.  `cpus` are the numbers of those we may use, one
-    of each core first; empty where the system does not tell.  `caches` run from L1 to the last level.
+    `logical` is the number of CPUs left by affinity and cgroup quota, `cores` that of the physical cores among them;
+    `quota` is the quota in CPUs, or None.  `cpus` are the numbers of the CPUs we may use, one of each core first; empty
+    if the system does not tell.  `caches` run from L1 to the last level.
     """
 
     model: str
@@ -56,15 +56,15 @@ class CpuFacts:
 
     @property
     def smt(self) -> bool:
-        """Whether some of the logical CPUs are hyper-threads of one core."""
+        """True if some of the logical CPUs are hyper-threads of one core."""
         return self.logical > self.cores
 
     def cache(self, level: int) -> Cache | None:
-        """The cache of that level, if there is one."""
+        """Return the cache of a level, or None."""
         return next((c for c in self.caches if c.level == level), None)
 
     def has(self, flag: str) -> bool:
-        """Whether the CPU reports a feature, as /proc/cpuinfo names it."""
+        """Return True if the CPU reports a feature, by its name in /proc/cpuinfo."""
         return flag in self.flags
 
 
@@ -75,12 +75,12 @@ def detect_cpu(
     affinity: frozenset[int] | None = None,
     system: str | None = None,
 ) -> CpuFacts:
-    """Facts on this machine's CPU.
+    """Return the facts about this machine's CPU.
 
     Parameters
     ----------
     root : path
-        Where `proc` and `sys` are; tests give a folder of their own.
+        Folder of `proc` and `sys`; tests give their own.
     machine, affinity, system
         Override `platform.machine()`, the CPUs this process may run on, and `platform.system()`.
 
@@ -132,22 +132,22 @@ def detect_cpu(
 
 
 def simd_for(machine: str, flags: frozenset[str]) -> Simd:
-    """The widest SIMD that these flags allow."""
+    """Return the widest SIMD that these flags allow."""
     for simd in simd_table():
         if simd.machine == machine and simd.flags <= flags:
             return simd
-    # An architecture that is not listed: 128-bit vectors are a safe guess, as NEON and SSE2 have them.
+    # For an architecture that is not listed, 128-bit vectors are a safe guess: NEON and SSE2 have them.
     return simd_table()[-1]
 
 
 def default_cpu_target(threads: int | None = None, facts: CpuFacts | None = None) -> str:
-    """The TVM target of this machine, in words that LLVM 10 and later know.
+    """Return the TVM target of this machine, in terms of LLVM 10 and later.
 
     Parameters
     ----------
     threads : int, optional
-        What to give as -num-cores; by default the physical cores that are ours.  Give `units` of the profiled
-        device to name what threads really scale to.
+        Value of -num-cores. Default: the physical cores that are ours.  Give the profiled device's `units` for the
+        number to which threads really scale.
 
     Examples
     --------
@@ -176,7 +176,7 @@ def _read(path: Path) -> str:
 
 
 def _cpuinfo(path: Path) -> Mapping[str, str]:
-    """Key to value of the first processor (later ones repeat it)."""
+    """Return key -> value of the first processor (later ones repeat it)."""
     out: dict[str, str] = {}
     for line in _read(path).splitlines():
         key, colon, value = line.partition(":")
@@ -186,7 +186,7 @@ def _cpuinfo(path: Path) -> Mapping[str, str]:
 
 
 def _cpu_list(text: str) -> list[int]:
-    """'0-3,8' to [0, 1, 2, 3, 8]."""
+    """Return the numbers of a list: '0-3,8' gives [0, 1, 2, 3, 8]; [] if it is malformed."""
     out: list[int] = []
     for part in filter(None, text.split(",")):
         first, dash, last = part.partition("-")
@@ -212,19 +212,19 @@ def _affinity() -> frozenset[int]:
 
 
 def _core_of(base: Path, cpu: int) -> tuple[str, str]:
-    """What names the core of a CPU; the CPU itself where topology is not told."""
+    """Return a key of a CPU's core; the CPU itself if the system tells no topology."""
     topology = base / f"sys/devices/system/cpu/cpu{cpu}/topology"
     core = _read(topology / "core_id")
     return (_read(topology / "physical_package_id"), core) if core else ("", f"cpu{cpu}")
 
 
 def _physical(base: Path, cpus: list[int]) -> int:
-    """Distinct cores among these CPUs."""
+    """Return the number of distinct cores among these CPUs."""
     return len({_core_of(base, cpu) for cpu in cpus})
 
 
 def _spread_out(base: Path, cpus: list[int]) -> list[int]:
-    """The first CPU of every core, then the second of each, and so on."""
+    """Return the first CPU of every core, then the second of each, and so on."""
     seen: dict[tuple[str, str], int] = {}
     rank = {}
     for cpu in cpus:
@@ -235,7 +235,7 @@ def _spread_out(base: Path, cpus: list[int]) -> list[int]:
 
 
 def _cgroup_quota(base: Path) -> float | None:
-    """CPUs that the tightest cgroup above us grants; None without a quota."""
+    """Return the CPUs granted by the tightest cgroup above us; None without a quota."""
     quotas = []
     fs = base / "sys/fs/cgroup"
     for line in _read(base / "proc/self/cgroup").splitlines() or ["0::/"]:
@@ -279,7 +279,7 @@ def _caches(base: Path, cpu: int, notes: list[str]) -> tuple[Cache, ...]:
 
 
 def _complete(found: dict[int, Cache], notes: list[str]) -> tuple[Cache, ...]:
-    """L1 and L2 are always there for the planner; assume small ones where the system is silent."""
+    """Return caches with an L1 and an L2, as the planner needs; small ones are assumed if the system tells none."""
     for level in (1, 2):
         if level not in found:
             size = int(estimate(f"l{level}_capacity"))
@@ -289,7 +289,7 @@ def _complete(found: dict[int, Cache], notes: list[str]) -> tuple[Cache, ...]:
 
 
 def _clock(base: Path, cpu: int, info: Mapping[str, str]) -> float:
-    """The highest clock the system tells, in GHz; 0 if it tells none."""
+    """Return the highest clock that the system tells, in GHz; 0 if it tells none."""
     text = _read(base / f"sys/devices/system/cpu/cpu{cpu}/cpufreq/cpuinfo_max_freq")
     if text.isdigit():
         return int(text) / 1e6

@@ -1,4 +1,4 @@
-"""What is measured of a CPU, and what a measurement must look like to be believed."""
+"""Measure a CPU's rates, and check that they are plausible."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from roller_tvm.errors import ProfileError
 
 LEVELS = ("l1", "l2", "l3", "dram")
 DTYPES = {"float32": "fma32", "float64": "fma64", "float16": "fma16"}
-#: Threads "scale" up to the least number that reaches this share of the best rate of all.
+#: Threads scale up to the least number that reaches this share of the best rate.
 SCALING_SHARE = 0.92
-#: Fewer of the cores at work than this share, and phase one is tried again: more likely noise than hardware.
+#: Scaling below this share of the cores is measured again: it is more likely noise than hardware.
 SCALING_EXPECTED = 0.85
-#: Memory this near to DRAM in latency was not where it was thought to be: others filled the cache.
+#: Share of DRAM's latency above which a cache's latency is suspect: other programs filled the cache.
 FAR_SHARE = 0.6
 
 
@@ -38,10 +38,10 @@ FAR_SHARE = 0.6
 class CpuProfile:
     """Measured rates of this machine's CPU.
 
-    `scaling` is float32 GFLOP/s by number of threads; `peak` and `bandwidth` hold (one thread, `units`
-    threads) in GFLOP/s and GB/s; `latency_ns` is that of dependent loads; `launch_us` is what a parallel region
-    costs on `units` threads that spin for it, as TVM's do between operators; `spread` is by measurement the
-    share by which the median of its repeats lies below the best.
+    `scaling` is float32 GFLOP/s by number of threads. `peak` and `bandwidth` hold (one thread, `units` threads) in
+    GFLOP/s and GB/s. `latency_ns` is the latency of dependent loads. `launch_us` is the cost of a parallel region on
+    `units` spinning threads, as TVM's spin between operators. `spread` is, for each measurement, the share by which the
+    median of its repeats lies below the best.
     """
 
     clock_ghz: float
@@ -56,12 +56,12 @@ class CpuProfile:
     spread: dict[str, float]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Return plain values for JSON."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> CpuProfile:
-        """The inverse of `to_dict` after JSON; ValueError for anything else."""
+        """Return the profile that `to_dict` wrote, after JSON; raises ValueError for anything else."""
         try:
             values = {f.name: data[f.name] for f in fields(cls)}
             values["scaling"] = {int(k): float(v) for k, v in values["scaling"].items()}
@@ -77,7 +77,7 @@ class CpuProfile:
         return cls(**values)
 
     def rate(self, table: Mapping[str, tuple[float, float]], key: str, threads: int) -> float:
-        """A rate of `table` on `threads` threads: a straight line from one to `units`."""
+        """Return a rate of `table` on `threads` threads, interpolated linearly from one to `units`."""
         one, full = table[key]
         if self.units == 1 or threads >= self.units:
             return full
@@ -85,7 +85,7 @@ class CpuProfile:
 
 
 def thread_counts(facts: CpuFacts) -> list[int]:
-    """Numbers of threads to try: powers of two, all cores, all logical CPUs."""
+    """Return the numbers of threads to try: powers of two, all cores, all logical CPUs."""
     counts = {1, facts.cores, facts.logical}
     power = 2
     while power < facts.logical:
@@ -95,7 +95,7 @@ def thread_counts(facts: CpuFacts) -> list[int]:
 
 
 def working_set(facts: CpuFacts, level: str, threads: int) -> int:
-    """Bytes a thread, so that `threads` of them live in `level` and in none nearer."""
+    """Return the bytes per thread with which `threads` threads live in `level` and in no nearer level."""
     if level == "dram":
         last = facts.caches[-1]
         # All instances of the last level, four times, but never so much that a small machine swaps.
@@ -113,19 +113,19 @@ def working_set(facts: CpuFacts, level: str, threads: int) -> int:
 
 
 def chased_set(facts: CpuFacts, level: str) -> int:
-    """Bytes to chase pointers through: of L3 what the TLB covers, of DRAM what is set up quickly."""
+    """Return the bytes for pointer chasing: in L3 as much as the TLB covers, in DRAM as much as is set up quickly."""
     size = min(working_set(facts, level, 1), 256 << 20)
     nearer = facts.cache(2)
     return min(size, 4 * nearer.bytes) if level == "l3" and nearer else size
 
 
 def levels_of(facts: CpuFacts) -> tuple[str, ...]:
-    """Memory levels of this CPU, near to far."""
+    """Return the names of this CPU's memory levels, near to far."""
     return tuple(lv for lv in LEVELS if lv == "dram" or facts.cache(int(lv[1])) is not None)
 
 
 def measure_cpu(facts: CpuFacts, run: Runner) -> CpuProfile:
-    """Measure; ProfileError if what comes out cannot be true, however often it is tried."""
+    """Measure the CPU; raises ProfileError if the numbers stay implausible after several attempts."""
     rates: Rates = {}
     clock = Request("clock", budget_ms=40)
     before: Rates = {}
@@ -169,7 +169,7 @@ def _refused(problems: list[str]) -> ProfileError:
 
 @dataclass(frozen=True)
 class _Plan:
-    """The requests that make up a profile, by what they are for; pairs are (one thread, all that scale)."""
+    """The requests of a profile by purpose; pairs are (one thread, all threads that scale)."""
 
     units: int
     latency: Request
@@ -199,7 +199,7 @@ class _Plan:
         return list(dict.fromkeys([self.latency, self.launch, *flat, *self.chases.values()]))
 
     def disturbed(self, facts: CpuFacts, profile: CpuProfile) -> list[Request]:
-        """What other programs seem to have slowed down throughout: it scaled or compared worse than it should."""
+        """Return the requests that other programs seem to have slowed down: they scaled worse than expected."""
         expected = SCALING_EXPECTED * profile.scaling[profile.units] / profile.scaling[1]
         own = {lv: pair for lv, pair in self.reads.items() if lv in ("l1", "l2")}
         out: list[Request] = []
@@ -215,7 +215,7 @@ class _Plan:
 def _profile(
     facts: CpuFacts, rates: Rates, plan: _Plan, clock_rates: Rates, scaling: dict[int, float]
 ) -> CpuProfile:
-    """The profile that these rates make; zeros where there is none."""
+    """Return the profile made of these rates; missing rates are zero."""
     clock = max((v for repeats in clock_rates.values() for v in repeats), default=0.0)
 
     def inverse(request: Request) -> float:
@@ -243,7 +243,7 @@ def _profile(
 
 
 def check_profile(facts: CpuFacts, profile: CpuProfile) -> list[str]:
-    """Why these numbers cannot be true; empty if they can."""
+    """Return the reasons that these numbers are implausible; [] if they are plausible."""
     bad: list[str] = []
     numbers = [profile.clock_ghz, profile.fma_latency_cycles, profile.launch_us, *profile.scaling.values()]
     numbers += [v for pair in (*profile.peak.values(), *profile.bandwidth.values()) for v in pair]
@@ -279,7 +279,7 @@ def check_profile(facts: CpuFacts, profile: CpuProfile) -> list[str]:
 
 
 def estimated_profile(facts: CpuFacts) -> CpuProfile:
-    """What to assume where nothing can be measured: detection and `data/_cpu.toml`."""
+    """Return assumed rates if nothing can be measured, from detection and `data/_cpu.toml`."""
     clock, units = facts.clock_ghz, facts.cores
     lanes = facts.simd.vector_bytes // 4
     per_cycle = estimate("fma_per_cycle") * (1.0 if facts.simd.fma else 0.5)
@@ -302,7 +302,7 @@ def estimated_profile(facts: CpuFacts) -> CpuProfile:
 
 
 def _in_order(profile: CpuProfile, order: Sequence[str]) -> CpuProfile:
-    """Lift a level that noise put a little behind the one farther away, as a spec must be monotone."""
+    """Raise each level that noise put slightly behind the next farther one, because a spec must be monotone."""
     bandwidth, latency = dict(profile.bandwidth), dict(profile.latency_ns)
     for far, near in zip(order[::-1], order[-2::-1], strict=False):
         bandwidth[near] = (

@@ -1,8 +1,8 @@
 """The device 'cpu': detected, profiled once by micro-benchmarks, and kept in the user's cache folder.
 
-The profile is keyed by CPU model, cores, SIMD and version of the benchmarks.  A file that cannot be read is
-measured again; without a compiler, or where too much else runs, the numbers are estimates, and the spec and
-`cpu_report` say why.  Numbers that cannot be believed are never kept.
+The profile is keyed by CPU model, cores, SIMD and version of the benchmarks.  If the file cannot be read, the CPU is
+measured again.  Without a compiler, or if too much else runs, the numbers are estimates, and the spec and `cpu_report`
+say why.  Implausible numbers are never kept.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from roller_tvm.device.spec import DeviceSpec, FrozenMap, Limits, MemoryLevel
 from roller_tvm.errors import ProfileError
 
 FORMAT_VERSION = 2
-#: A median this far below the best means that others used the machine meanwhile.
+#: Share by which a median below the best means that other programs used the machine.
 BUSY_SPREAD = 0.4
 
 
 @dataclass(frozen=True)
 class CpuReport:
-    """The device, and how its numbers came about.
+    """The device and the origin of its numbers.
 
-    `reason` says why there are estimates instead of measurements ("" if measured); `refused` is why a new
-    measurement was not believed or not possible (the earlier profile, or estimates, stand); `path` is the cache
-    file, `cached` whether it was read from there, `seconds` how long measuring took.
+    `reason` says why there are estimates instead of measurements ('' if measured). `refused` is the error of a new
+    measurement that failed or was implausible, so that the earlier profile or estimates stand. `path` is the cache
+    file, `cached` is True if it was read from there, and `seconds` is the time of measuring.
     """
 
     spec: DeviceSpec
@@ -56,7 +56,7 @@ class CpuReport:
 
 
 def cache_path(facts: CpuFacts) -> Path:
-    """The profile of this CPU; another model, share of it or version of the benchmarks is another file."""
+    """Return the path of this CPU's profile; it depends on the model, our share of it and the benchmarks' version."""
     code = hashlib.sha256(SOURCE.read_bytes()).hexdigest() if SOURCE.is_file() else ""
     key = [FORMAT_VERSION, facts.model, facts.machine, facts.simd.name, facts.machine_logical, facts.logical]
     text = json.dumps([*key, facts.cores, [(c.level, c.bytes, c.shared_by) for c in facts.caches], code])
@@ -64,15 +64,15 @@ def cache_path(facts: CpuFacts) -> Path:
 
 
 def cpu_device(profile: bool = True, refresh: bool = False) -> DeviceSpec:
-    """This machine's CPU as a device.
+    """Return this machine's CPU as a device.
 
     Parameters
     ----------
     profile : bool
-        Measure if there is no profile in the cache (some seconds, once a machine).  Without, a cached profile
-        is used if there is one, estimates otherwise.
+        True to measure if the cache has no profile (some seconds, once per machine).  If False, a cached profile or
+        else estimates are used.
     refresh : bool
-        Measure even if there is a profile, which stays where the new numbers cannot be believed.
+        True to measure even if there is a profile; it stays if the new numbers are implausible.
 
     Examples
     --------
@@ -93,7 +93,7 @@ def cpu_report(
     facts: CpuFacts | None = None,
     runner: Callable[[int, Sequence[int]], contextlib.AbstractContextManager[Runner]] = NativeRunner,
 ) -> CpuReport:
-    """Like `cpu_device`, with everything that `roller-tvm profile` tells about it."""
+    """Return the device of `cpu_device` with everything that `roller-tvm profile` prints about it."""
     facts = facts or detected()
     path = cache_path(facts)
     known = _remembered.get(path)
@@ -148,7 +148,7 @@ def _measured(
 
 @functools.lru_cache(maxsize=1)
 def detected() -> CpuFacts:
-    """`detect_cpu()` of this process, once."""
+    """Return the result of `detect_cpu()`, cached for the process."""
     return detect_cpu()
 
 
@@ -170,7 +170,7 @@ def _load(path: Path, facts: CpuFacts, notes: list[str]) -> CpuProfile | None:
 
 
 def _store(path: Path, facts: CpuFacts, profile: CpuProfile) -> str:
-    """Write atomically; what went wrong, or ''."""
+    """Write the profile atomically; return the error as text, or ''."""
     data = {
         "format": FORMAT_VERSION,
         "cpu": facts.model,
@@ -210,14 +210,14 @@ def cpu_spec(
     threads: int | None = None,
     simd: Simd | None = None,
 ) -> DeviceSpec:
-    """The device that these facts and this profile make.
+    """Return the device made of these facts and this profile.
 
     Parameters
     ----------
     threads : int, optional
-        Use that many threads, if fewer than scale (a target's -num-cores).
+        Number of threads to use, if fewer than scale (a target's -num-cores).
     simd : Simd, optional
-        Use only that instruction set, if narrower than the machine's (a target's -mcpu).
+        Instruction set to use, if narrower than the machine's (a target's -mcpu).
     """
     full = facts.simd
     if simd is None or simd.machine != full.machine or simd.vector_bytes >= full.vector_bytes:

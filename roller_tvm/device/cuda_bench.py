@@ -1,7 +1,7 @@
-"""Runs the micro-benchmarks of `cuda_profile.cu` on a card: requests in, rates of every repeat out.
+"""Run the micro-benchmarks of `cuda_profile.cu` on a card: requests in, rates of every repeat out.
 
-They run in a process of their own, so that a driver that hangs or crashes takes nothing with it, and this process makes
-no CUDA context, which it could then not fork with.
+The benchmarks run in a process of their own. If the driver hangs or crashes, only that process is lost. And this
+process makes no CUDA context, because a process with one cannot fork.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from roller_tvm.errors import ProfileError, RollerError
 SOURCE = Path(__file__).with_name("cuda_profile.cu")
 WHERE = "profile of the CUDA device"
 LIMIT_S = 60.0
-#: A repeat is as many rounds as take this long: much longer than a launch and than the resolution of an event.
+#: Nanoseconds of one repeat: much longer than a launch and the resolution of an event.
 REPEAT_NS = 2e6
-#: Launches in one repeat of "launch", queued behind a kernel that runs this long meanwhile: this process is no limit.
+#: Launches in one repeat of "launch". They queue behind a kernel of HOLD_NS, so that this process is no limit.
 LAUNCHES = 400
 HOLD_NS = 20e6
 WARM_UP = 3
 
-#: Of one thread in one round: FLOP (an FMA is two), or dependent steps.
+#: Work of one thread in one round: FLOPs (an FMA counts as two), or dependent steps.
 _CHAINS = 16
 _WORK = {"fma32": 2 * _CHAINS, "fma64": 2 * _CHAINS, "fma16": 4 * _CHAINS, "int32": 2 * _CHAINS}
 _CONSTANTS: dict[str, Callable[[float], Any]] = {
@@ -47,7 +47,7 @@ _LINE = 128
 
 
 def measure(card: Card, requests: Sequence[Request]) -> Rates:
-    """Rates of the requests, on a card that has the kernels; nothing of a kind that it has no unit for."""
+    """Return the rates of the requests on a card with the kernels loaded; kinds without a unit have none."""
     rates: Rates = {}
     out = card.alloc(64)
     try:
@@ -62,7 +62,7 @@ def measure(card: Card, requests: Sequence[Request]) -> Rates:
 
 
 def _repeats(run: Callable[[int], float], request: Request) -> Iterator[float]:
-    """Nanoseconds of each repeat; `run` takes rounds."""
+    """Yield the nanoseconds of each repeat; `run` takes the number of rounds."""
     rounds, spent = 1, run(1)
     while request.kind != "launch" and spent < REPEAT_NS / 4 and rounds < 1 << 30:
         rounds = min(rounds * 4, 1 << 30)
@@ -79,10 +79,10 @@ def _repeats(run: Callable[[int], float], request: Request) -> Iterator[float]:
 
 @contextmanager
 def _prepared(card: Card, request: Request, out: int) -> Iterator[tuple[Callable[[], float], Callable[[int], float]]]:
-    """(work done by the last run, run of so many rounds) of a request, its memory held meanwhile."""
+    """Yield (function returning the work of the last run, function running so many rounds), with memory allocated."""
     facts, kind = card.facts, request.kind
     done = 0
-    # Threads enough to fill every unit once, whatever its limit.
+    # As many threads as fill every unit once.
     full = facts.max_threads_per_unit * facts.units
     result = ctypes.c_uint64(out)
     memory = card.alloc(request.bytes) if request.bytes else 0
@@ -142,14 +142,14 @@ def _prepared(card: Card, request: Request, out: int) -> Iterator[tuple[Callable
 
 
 class CudaRunner:
-    """Asks a child process; each call is a process.
+    """Runs requests in a child process, one process per call.
 
     Parameters
     ----------
     ordinal : int
         Number of the card.
     command : sequence of str, optional
-        The child; tests give another.
+        Command of the child process; tests give another.
     """
 
     def __init__(self, ordinal: int = 0, command: Sequence[str] = (), limit_s: float = LIMIT_S) -> None:
@@ -162,11 +162,11 @@ class CudaRunner:
         return {requests[int(number)]: [float(v) for v in values] for number, values in answer["rates"].items()}
 
     def facts(self) -> CudaFacts:
-        """What the driver tells of the card."""
+        """Return the driver's facts about the card."""
         return self.cards(self.ordinal)[0]
 
     def cards(self, ordinal: int | None = None) -> list[CudaFacts]:
-        """All cards, or one."""
+        """Return the driver's facts about all cards, or about one."""
         return [CudaFacts(**facts) for facts in self._ask({"ordinal": ordinal, "requests": None})["cards"]]
 
     def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
@@ -194,7 +194,7 @@ class CudaRunner:
 
 
 def answer(question: dict[str, Any], driver: Callable[[], Driver] = Driver) -> dict[str, Any]:
-    """What the child process answers."""
+    """Return the child process's answer to a question."""
     try:
         cuda, ordinal = driver(), question["ordinal"]
         if question["requests"] is None:
@@ -212,5 +212,5 @@ def answer(question: dict[str, Any], driver: Callable[[], Driver] = Driver) -> d
 
 
 def main() -> None:
-    """The child process."""
+    """Run the child process: read a question from stdin, print the answer."""
     print(json.dumps(answer(json.load(sys.stdin))))

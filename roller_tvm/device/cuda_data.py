@@ -1,4 +1,4 @@
-"""Bounds that no sane measurement of a CUDA device crosses: `data/_cuda.toml`, checked and typed."""
+"""Bounds that no plausible measurement of a CUDA device crosses: `data/_cuda.toml`, checked and typed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SANITY = {
 
 @functools.lru_cache(maxsize=64)
 def sanity(key: str) -> float:
-    """A bound on a measured number.
+    """Return a bound on a measured number.
 
     Examples
     --------
@@ -40,19 +40,19 @@ def sanity(key: str) -> float:
 
 @functools.lru_cache(maxsize=64)
 def launch_cost(key: str, arch: str) -> float | None:
-    """What it costs to start kernels one after the other, in microseconds, on an architecture.
+    """Return the cost of starting kernels one after the other, in microseconds, on an architecture.
 
     Parameters
     ----------
     key : str
-        'graph', a kernel as a node of a CUDA graph, or 'barrier', all blocks of one kernel waiting for each other.
+        'graph': a kernel as a node of a CUDA graph. 'barrier': all blocks of one kernel waiting for each other.
     arch : str
-        As 'sm_90'. Of one that was not measured the next older one's.
+        Architecture, such as 'sm_90'. If it was not measured, the next older one's cost is returned.
 
     Returns
     -------
     float or None
-        None where no older one was measured either.
+        None if no older one was measured either.
 
     Examples
     --------

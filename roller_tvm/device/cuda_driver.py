@@ -1,7 +1,7 @@
-"""The CUDA driver through ctypes: what a card is asked, and kernels launched and timed. Imports no TVM.
+"""The CUDA driver through ctypes: query a card, launch and time kernels. Imports no TVM.
 
-Not yet run on a card: the calls follow `cuda.h` of CUDA 12.9 and 13.0, and are tested against a library that has the
-driver's names.
+Not yet run on a card: the calls follow `cuda.h` of CUDA 12.9 and 13.0, and are tested with a library of the driver's
+function names.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from roller_tvm.errors import ProfileError
 LIBRARIES = ("libcuda.so.1", "nvcuda.dll")
 WHERE = "CUDA driver"
 
-#: Fact -> number of the CUdevice_attribute (CU_DEVICE_ATTRIBUTE_...) that tells it.
+#: Fact -> number of its CUdevice_attribute (CU_DEVICE_ATTRIBUTE_...).
 ATTRIBUTES = {
     "major": 75,  # COMPUTE_CAPABILITY_MAJOR
     "minor": 76,  # COMPUTE_CAPABILITY_MINOR
@@ -36,13 +36,13 @@ ATTRIBUTES = {
     "memory_clock_khz": 36,  # MEMORY_CLOCK_RATE
     "memory_bus_bits": 37,  # GLOBAL_MEMORY_BUS_WIDTH
 }
-#: What an older driver, or one that hides it, may not tell; 0 then.
+#: Facts that an older driver, or one that hides them, may not tell; then 0.
 OPTIONAL = ("max_blocks_per_unit", "shared_reserved", "clock_khz", "memory_clock_khz", "memory_bus_bits")
 
 
 @dataclass(frozen=True)
 class CudaFacts:
-    """What a card's driver tells of it, in the driver's units."""
+    """A driver's facts about a card, in the driver's units."""
 
     ordinal: int
     name: str
@@ -68,28 +68,28 @@ class CudaFacts:
 
     @property
     def arch(self) -> str:
-        """Such as ``sm_90``."""
+        """Architecture, such as ``sm_90``."""
         return f"sm_{self.major}{self.minor}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         return asdict(self)
 
 
-#: A kernel for one thread, and its arguments.
+#: Name and arguments of a kernel for one thread.
 Behind = tuple[str, Sequence[Any]]
 
 
 class Card(Protocol):
-    """What micro-benchmarks ask of a card with their kernels loaded; tests bring one of their own."""
+    """The operations that micro-benchmarks need of a card with their kernels loaded; tests provide their own."""
 
     facts: CudaFacts
 
     def alloc(self, size: int) -> int:
-        """Address of `size` zeroed bytes."""
+        """Allocate `size` zeroed bytes and return their address."""
 
     def free(self, address: int) -> None:
-        """Give them back."""
+        """Free memory returned by `alloc`."""
 
     def write(self, address: int, value: int) -> None:
         """Store 8 bytes."""
@@ -100,18 +100,21 @@ class Card(Protocol):
     def time(
         self, kernel: str, grid: int, block: int, args: Sequence[Any], times: int = 1, behind: Behind | None = None
     ) -> float:
-        """Nanoseconds that `times` launches, one after the other, take on the card, once a kernel before is done."""
+        """Return the nanoseconds on the card of `times` launches in sequence, after `behind` has finished."""
 
 
 class Driver:
-    """The driver's functions, checked. ``ProfileError`` where there is no driver, or none but TVM's stand-in."""
+    """The driver's functions, with errors checked.
+
+    Raises ``ProfileError`` if there is no driver, or only TVM's stand-in.
+    """
 
     def __init__(self, libraries: Sequence[str] = LIBRARIES) -> None:
         self._library = _load(libraries)
         self.call("cuInit", 0)
 
     def call(self, name: str, *args: Any) -> None:
-        """Call a function; ProfileError with the driver's name of the error if it fails."""
+        """Call a function; raises ProfileError with the driver's name of the error if it fails."""
         code = getattr(self._library, name)(*args)
         if code:
             text = ctypes.c_char_p()
@@ -121,23 +124,24 @@ class Driver:
             raise ProfileError(f"{name} failed: {told or code}", WHERE, "see that nvidia-smi works, as this user")
 
     def count(self) -> int:
-        """How many cards there are."""
+        """Return the number of cards."""
         number = ctypes.c_int()
         self.call("cuDeviceGetCount", ctypes.byref(number))
         return number.value
 
     def device(self, ordinal: int) -> ctypes.c_int:
-        """The handle of card `ordinal`."""
+        """Return the handle of card `ordinal`."""
         if not 0 <= ordinal < self.count():
             raise ProfileError(
-                f"there is no card {ordinal}", WHERE, f"cards are 0 to {self.count() - 1}" if self.count() else "none"
+                f"there is no card {ordinal}", WHERE,
+                f"choose a card from 0 to {self.count() - 1}" if self.count() else "see that nvidia-smi lists a card",
             )
         handle = ctypes.c_int()
         self.call("cuDeviceGet", ctypes.byref(handle), ordinal)
         return handle
 
     def facts(self, ordinal: int) -> CudaFacts:
-        """What the driver tells of card `ordinal`."""
+        """Return the driver's facts about card `ordinal`."""
         device, number, size = self.device(ordinal), ctypes.c_int(), ctypes.c_size_t()
         self.call("cuDriverGetVersion", ctypes.byref(number))
         version = number.value
@@ -168,7 +172,7 @@ def _load(libraries: Sequence[str]) -> ctypes.CDLL:
 
 
 class DriverCard:
-    """A `Card` behind the driver, with the kernels of one cubin; close it, or use it in a ``with`` statement."""
+    """A `Card` on the driver, with the kernels of one cubin; use it in a ``with`` statement."""
 
     def __init__(self, driver: Driver, ordinal: int, cubin: bytes) -> None:
         self.facts = driver.facts(ordinal)
@@ -191,14 +195,14 @@ class DriverCard:
         self._call("cuDevicePrimaryCtxRelease_v2", self._device)
 
     def alloc(self, size: int) -> int:
-        """Address of `size` zeroed bytes."""
+        """Allocate `size` zeroed bytes and return their address."""
         address = ctypes.c_uint64()
         self._call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
         self._call("cuMemsetD8_v2", address, ctypes.c_ubyte(0), ctypes.c_size_t(size))
         return address.value
 
     def free(self, address: int) -> None:
-        """Give memory back."""
+        """Free memory returned by `alloc`."""
         self._call("cuMemFree_v2", ctypes.c_uint64(address))
 
     def write(self, address: int, value: int) -> None:
@@ -215,7 +219,7 @@ class DriverCard:
     def time(
         self, kernel: str, grid: int, block: int, args: Sequence[Any], times: int = 1, behind: Behind | None = None
     ) -> float:
-        """Nanoseconds between two events around `times` launches; `behind` runs before, so that they queue."""
+        """Return the nanoseconds between events around `times` launches, which queue behind the kernel `behind`."""
         function, (start, end) = self._function(kernel), self._events
         if behind is not None:
             self._launch(self._function(behind[0]), 1, 1, behind[1])

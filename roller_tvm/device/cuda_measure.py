@@ -1,4 +1,4 @@
-"""What is measured of a CUDA device, and what a measurement must look like to be believed."""
+"""Measure a CUDA device's rates, and check that they are plausible."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from roller_tvm.device.rates import (
 from roller_tvm.errors import ProfileError
 
 DTYPES = {"float32": "fma32", "float64": "fma64", "float16": "fma16", "int32": "int32"}
-#: Sizes read, in shares of L2: inside it (halves of a big L2 may lie at different distances: the best counts), and
-#: outside (the largest counts, of which least is still in L2).
+#: Sizes read, as multiples of L2: inside it (the best counts, as halves of a big L2 may lie at different distances),
+#: and outside it (the largest counts, as L2 holds the smallest part of it).
 L2_SHARES = (1 / 8, 1 / 4, 1 / 2)
 DRAM_SHARES = (4, 8, 16)
-#: Of memory at most this share is touched, as others may hold some.
+#: Largest share of the memory to touch, as other processes may hold some.
 MEMORY_SHARE = 1 / 4
 _ALIGNED = 1 << 20
 
@@ -38,8 +38,8 @@ _ALIGNED = 1 << 20
 class CudaProfile:
     """Measured rates of a card, in GHz, cycles, GFLOP/s (whole device), GB/s (whole device), ns and us.
 
-    `by_size` is GB/s by bytes read, from which the bandwidths of L2 and DRAM come; `spread` is by measurement the
-    share by which the median of its repeats lies below the best.
+    `by_size` is GB/s by bytes read; the bandwidths of L2 and DRAM are taken from it. `spread` is, for each measurement,
+    the share by which the median of its repeats lies below the best.
     """
 
     clock_ghz: float
@@ -52,26 +52,26 @@ class CudaProfile:
     spread: dict[str, float]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Return plain values for JSON."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> CudaProfile:
-        """The inverse of `to_dict` after JSON."""
+        """Return the profile that `to_dict` wrote, after JSON."""
         values = {f.name: data[f.name] for f in fields(cls)}
         values["by_size"] = {int(k): v for k, v in values["by_size"].items()}
         return cls(**values)
 
 
 def sizes(facts: CudaFacts, shares: tuple[float, ...]) -> list[int]:
-    """Bytes to read for these shares of L2."""
+    """Return the bytes to read for these multiples of L2."""
     most = int(facts.memory_bytes * MEMORY_SHARE)
     wanted = [min(int(facts.l2_bytes * share), most) for share in shares]
     return sorted({max(_ALIGNED, size // _ALIGNED * _ALIGNED) for size in wanted})
 
 
 def measure_cuda(facts: CudaFacts, run: Runner) -> CudaProfile:
-    """Measure; ProfileError if what comes out cannot be true, however often it is tried."""
+    """Measure the card; raises ProfileError if the numbers stay implausible after several attempts."""
     near, far = sizes(facts, L2_SHARES), sizes(facts, DRAM_SHARES)
     clock = Request("clock", repeats=20)
     reads = {size: Request("read", bytes=size, repeats=30) for size in (*near, *far)}
@@ -127,17 +127,17 @@ def measure_cuda(facts: CudaFacts, run: Runner) -> CudaProfile:
 
 
 def lanes(facts: CudaFacts, profile: CudaProfile) -> float:
-    """Float32 multiply-adds a unit does in a cycle."""
+    """Return the float32 multiply-adds of a unit per cycle."""
     return profile.peak.get("float32", 0.0) / (2 * facts.units * profile.clock_ghz) if profile.clock_ghz else 0.0
 
 
 def memory_limit(facts: CudaFacts) -> float:
-    """GB/s that bus and memory clock allow, two transfers a cycle; 0.0 where the driver does not tell."""
+    """Return the GB/s allowed by bus width and memory clock (two transfers per cycle); 0.0 if unknown."""
     return 2 * facts.memory_clock_khz * 1e3 * facts.memory_bus_bits / 8 / 1e9
 
 
 def check_profile(facts: CudaFacts, profile: CudaProfile) -> list[str]:
-    """Why these numbers cannot be true; empty if they can."""
+    """Return the reasons that these numbers are implausible; [] if they are plausible."""
     numbers = [profile.clock_ghz, profile.fma_latency_cycles, profile.launch_us, *profile.peak.values()]
     if not positive([*numbers, *profile.bandwidth.values(), *profile.latency_ns.values()]) or not profile.peak:
         return ["a rate is zero or not a number"]

@@ -1,9 +1,9 @@
 """CUDA cards of this machine: queried, profiled once by micro-benchmarks, and kept as spec files in the user's cache.
 
-A profiled card answers from then on to the targets of its architecture (`device_for_target`).  Where it cannot be
-profiled its numbers are those of the nearest shipped device, with the limits that its driver tells.
+From then on, the targets of its architecture mean the profiled card (`device_for_target`).  If a card cannot be
+profiled, its numbers are those of the nearest shipped device, with the limits from its driver.
 
-Not yet run on a card.  Compiled for sm_50 to sm_120; judged in tests by cards that are made up.
+Not yet run on a card.  Compiled for sm_50 to sm_120; tested with made-up cards.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from roller_tvm.device.spec import DeviceSpec, FrozenMap, MemoryLevel
 from roller_tvm.device.write import spec_text
 from roller_tvm.errors import ProfileError, SpecError, TargetError
 
-#: Limits that the driver tells, by the name that a spec has for them.
+#: Limit in a spec -> the driver's fact.
 QUERIED = {
     "max_threads_per_block": "max_threads_per_block",
     "max_threads_per_unit": "max_threads_per_unit",
@@ -44,18 +44,18 @@ QUERIED = {
 
 
 class CardRunner(Protocol):
-    """Runs micro-benchmarks on one card, and knows what its driver tells."""
+    """Runs micro-benchmarks on one card, and knows its driver's facts."""
 
     def __call__(self, requests: Sequence[Request], /) -> Rates:
-        """Rates of the requests."""
+        """Return the rates of the requests."""
 
     def facts(self) -> CudaFacts:
-        """What the driver tells."""
+        """Return the driver's facts about the card."""
 
 
 @dataclass(frozen=True)
 class CudaReport:
-    """A card's device, and how its numbers came about; `refused` is why it could not be profiled (again)."""
+    """A card's device and the origin of its numbers; `refused` is the error if it could not be profiled (again)."""
 
     spec: DeviceSpec
     facts: CudaFacts
@@ -67,12 +67,12 @@ class CudaReport:
 
 
 def cuda_report(ordinal: int = 0, refresh: bool = False, *, runner: CardRunner | None = None) -> CudaReport:
-    """Card `ordinal` as a device: from the cache, else profiled now (some seconds, once a card).
+    """Return card `ordinal` as a device: from the cache, else profiled now (some seconds, once per card).
 
     Raises
     ------
     ProfileError
-        There is no driver, or no such card.  A card that is there and cannot be profiled is no error: see `refused`.
+        The driver or the card is missing.  A card that cannot be profiled is no error: see `refused`.
 
     Examples
     --------
@@ -115,14 +115,14 @@ def _measured(path: Path, facts: CudaFacts, run: CardRunner, stored: DeviceSpec 
 def profiled_card(
     number: int, model: str = "", *, cards: Callable[[], list[CudaFacts]] | None = None
 ) -> DeviceSpec | None:
-    """The card of this machine that a target means, profiled if it never was; None if there is none.
+    """Return this machine's card that a target means, profiled if it never was; None if there is none.
 
     Parameters
     ----------
     number : int
-        Of the architecture.
+        Number of the architecture.
     model : str
-        The target's -model; '' takes any card of the architecture.
+        Value of the target's -model; '' for any card of the architecture.
     """
     present = present_models()
     found = [s for s in _stored() if arch_number(s.arch) == number and means(model, s.title)]
@@ -140,7 +140,7 @@ def profiled_card(
 
 
 def means(model: str, title: str) -> bool:
-    """Whether a target's -model can be this card: 'h100', 'nvidia-h100', 'rtx4090', 'nvidia/geforce-rtx-4090'.
+    """Return True if a target's -model can be this card: 'h100', 'nvidia-h100', 'rtx4090', 'nvidia/geforce-rtx-4090'.
 
     Examples
     --------
@@ -153,7 +153,7 @@ def means(model: str, title: str) -> bool:
 
 
 def present_models(root: str = "/") -> set[str]:
-    """Names of the cards that the Linux driver lists, without asking it; empty where it lists none."""
+    """Return the names of the cards that the Linux driver lists in /proc, without calling the driver."""
     folder = Path(root, "proc/driver/nvidia/gpus")
     texts = [_text(path) for path in folder.glob("*/information")] if folder.is_dir() else []
     return {match[1].strip() for text in texts if (match := re.search(r"^Model:\s*(.+)$", text, re.MULTILINE))}
@@ -177,7 +177,7 @@ def _driver_here() -> bool:
 
 @functools.lru_cache(maxsize=1)
 def _cards() -> list[CudaFacts]:
-    """Cards of this machine, asked once a process."""
+    """Return the cards of this machine, queried once per process."""
     try:
         return CudaRunner().cards()
     except ProfileError:
@@ -186,7 +186,7 @@ def _cards() -> list[CudaFacts]:
 
 @functools.lru_cache(maxsize=16)
 def _profiled_now(ordinal: int) -> DeviceSpec | None:
-    """Profiled once a process, whatever comes out."""
+    """Profile a card, once per process whatever the result; None if the card is older than any known one."""
     try:
         return cuda_report(ordinal).spec
     except ProfileError:  # a card older than any that is known
@@ -201,14 +201,14 @@ def _version() -> str:
 
 
 def cache_path(facts: CudaFacts) -> Path:
-    """The spec file of a card; one of another name, size (MIG) or version of the benchmarks is another file."""
+    """Return the path of a card's spec file; it depends on name, size (MIG) and the benchmarks' version."""
     name = re.sub(r"[^a-z0-9]+", "-", facts.name.lower()).strip("-")
     key = f"cuda-{name}-{facts.arch}-{facts.units}sm-{facts.memory_bytes >> 30}gib"
     return cache_folder() / f"{key}-{_version()}.toml"
 
 
 def _stored() -> list[DeviceSpec]:
-    """Profiled cards in the cache, the last profiled first."""
+    """Return the profiled cards in the cache, the last profiled first."""
     folder = cache_folder()
     paths = [p for p in folder.glob(f"cuda-*-{_version()}.toml") if p.is_file()] if folder.is_dir() else []
     specs = [_load(p) for p in sorted(paths, key=lambda p: (-p.stat().st_mtime, p.name))]
@@ -216,7 +216,7 @@ def _stored() -> list[DeviceSpec]:
 
 
 def _load(path: Path) -> DeviceSpec | None:
-    """A stored spec; None if there is none or it cannot be read, which profiling mends."""
+    """Return a stored spec; None if it is missing or cannot be read (profiling replaces it)."""
     try:
         return load_file(path) if path.is_file() else None
     except SpecError:
@@ -227,9 +227,10 @@ def _load(path: Path) -> DeviceSpec | None:
 
 
 def cuda_spec(facts: CudaFacts, profile: CudaProfile | None, notes: tuple[str, ...] = ()) -> DeviceSpec:
-    """The device that these facts and this profile make; speeds follow units and clock where there is no profile.
+    """Return the device made of these facts and this profile; without a profile, speeds are scaled by units and clock.
 
-    What neither tells (transactions, lines, banks, granularities, tensor cores) is that of the nearest shipped device.
+    Values known from neither (transactions, lines, banks, granularities, tensor cores) are the nearest shipped
+    device's.
     """
     try:
         base = device_of_arch(int(f"{facts.major}{facts.minor}"), WHERE, others=False)
@@ -315,5 +316,5 @@ def cuda_spec(facts: CudaFacts, profile: CudaProfile | None, notes: tuple[str, .
         launch_overhead_us=profile.launch_us if profile else base.launch_overhead_us,
         source="profiled" if profile else "estimated",
         sources=FrozenMap(sources),
-        notes=(*notes, f"what no query or benchmark tells is that of {base.name} ({base.arch})"),
+        notes=(*notes, f"values without a query or benchmark are those of {base.name} ({base.arch})"),
     )

@@ -1,4 +1,4 @@
-"""The device that a TVM target names, without TVM and without looking at what card is number 0."""
+"""Find the device that a TVM target names, without TVM and without looking at card number 0."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from roller_tvm.errors import TargetError
 
 @dataclass(frozen=True)
 class ParsedTarget:
-    """Kind and attributes of a target, host left out.
+    """Kind and attributes of a target, without its host.
 
     Examples
     --------
@@ -37,7 +37,7 @@ class ParsedTarget:
 
 
 def parse_target(target: str | Mapping[str, Any] | Any) -> ParsedTarget:
-    """Read a target: TVM's words ("cuda -arch=sm_90"), JSON, a mapping, a tag, a `tvm.target.Target`."""
+    """Parse a target: TVM's words ("cuda -arch=sm_90"), JSON, a mapping, a tag, or a `tvm.target.Target`."""
     if not isinstance(target, (str, Mapping)):
         target = str(target)
     if isinstance(target, str):
@@ -95,7 +95,7 @@ def parse_target(target: str | Mapping[str, Any] | Any) -> ParsedTarget:
 
 
 def device_for_target(target: str | Mapping[str, Any] | Any) -> DeviceSpec:
-    """The device of a target.
+    """Return the device of a target.
 
     Parameters
     ----------
@@ -106,8 +106,7 @@ def device_for_target(target: str | Mapping[str, Any] | Any) -> DeviceSpec:
     Raises
     ------
     TargetError
-        The target does not say enough (cuda without -arch), contradicts itself, or is of a kind that no
-        device answers to.
+        The target is incomplete (cuda without -arch), contradicts itself, or is of a kind without a device.
 
     Examples
     --------
@@ -134,7 +133,7 @@ def device_for_target(target: str | Mapping[str, Any] | Any) -> DeviceSpec:
 
 
 def _asked(parsed: ParsedTarget, option: str, value: str | None, example: str) -> str:
-    """The value of an option that a target must have."""
+    """Return the value of an option that a target must have."""
     if not value:
         raise TargetError(
             f"{parsed.kind} target without -{option}: the device follows from the target, not from card 0",
@@ -168,7 +167,10 @@ def _cuda(parsed: ParsedTarget) -> DeviceSpec:
 
 
 def _gfx(arch: str) -> tuple[int, int, int] | None:
-    """'gfx90a' to (9, 0, 10): the last two digits are minor and stepping, in hexadecimal."""
+    """Return the version of an AMD architecture, or None: 'gfx90a' gives (9, 0, 10).
+
+    The last two digits are minor version and stepping, in hexadecimal.
+    """
     match = re.fullmatch(r"gfx(\d+)(\d)([0-9a-f])(?::.*)?", arch)
     return (int(match[1]), int(match[2]), int(match[3], 16)) if match else None
 
@@ -182,7 +184,7 @@ def _rocm(parsed: ParsedTarget) -> DeviceSpec:
     for v, file, _ in candidates:
         if v == version:
             return load_device(file.name)
-    # Wavefronts of one major version are of one width; of another they may not be.
+    # Within one major version all wavefronts have one width.
     lower = [(v, f) for v, f, _ in candidates if version and v[0] == version[0] and v <= version]
     if not lower:
         raise TargetError(
@@ -203,7 +205,7 @@ def _cpu(parsed: ParsedTarget) -> DeviceSpec:
     machine = {"x86_64": "x86-64", "amd64": "x86-64", "arm64": "aarch64"}.get(triple.split("-")[0], "")
     if (machine or triple.split("-")[0] or facts.machine) != facts.machine:
         raise TargetError(
-            f"-mtriple={triple} is not this machine ({platform.machine()}), whose CPU is what is profiled",
+            f"-mtriple={triple} is not this machine ({platform.machine()}), and only its CPU is profiled",
             where=where,
             remedy='give --device a spec file of that machine (base = "cpu" and its numbers)',
         )
@@ -229,7 +231,7 @@ def _cpu(parsed: ParsedTarget) -> DeviceSpec:
 
 
 def _simd(parsed: ParsedTarget, full: Simd, notes: list[str]) -> Simd:
-    """What SIMD the code generator will use: that of -mcpu and -mattr, or the least of the machine."""
+    """Return the SIMD that the code generator will use: from -mcpu and -mattr, else the machine's least."""
     mattr = parsed.attrs.get("mattr", "")
     asked = {word[1:] for word in mattr.split(",") if word.startswith("+")}
     by_attr = next((s for s in simd_table() if s.machine == full.machine and s.mattr in asked), None)

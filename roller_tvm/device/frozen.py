@@ -1,4 +1,4 @@
-"""Small pieces of this package's values: a mapping that cannot change, checks that name what is wrong."""
+"""Small tools for this package's values: an immutable mapping, and checks whose errors name the faulty value."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ V = TypeVar("V")
 
 
 class FrozenMap(Mapping[str, V], Generic[V]):
-    """A mapping that cannot change and can be hashed; keeps the order it was given.
+    """A hashable mapping that cannot change; keeps the order it was given.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""A level of the memory hierarchy, and the limits on what runs at a time."""
+"""A level of the memory hierarchy, and the limits on concurrency."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ class MemoryLevel:
     name : str
         'dram', 'l2', 'shared', 'register' on GPUs; 'dram', 'l3', 'l2', 'l1', 'register' on CPUs.
     scope : str
-        Who shares one instance: the 'device', a 'unit' (SM, core, tile), or a 'thread'.
+        Sharer of one instance: the 'device', a 'unit' (SM, core, tile), or a 'thread'.
     capacity_bytes : int
-        Of one instance.
+        Capacity of one instance.
     bandwidth_gbps : float
         Read bandwidth in GB/s (1e9), all instances of the device together.
     transaction_bytes, line_bytes : int
         Smallest transfer, and the line that it is a part of.
     banks, bank_bytes : int
-        0 banks: the level is not banked.
+        Number of banks and their width; 0 if the level is not banked.
     latency_ns : float
-        Of one dependent load.
+        Latency of one dependent load; 0 if unknown.
     """
 
     name: str
@@ -71,39 +71,64 @@ class MemoryLevel:
         )
 
     def transaction_elements(self, element_bytes: int) -> int:
-        """Elements in one transaction, at least 1."""
+        """Return the number of elements in one transaction, at least 1."""
         return max(1, self.transaction_bytes // element_bytes)
 
     def instances(self, units: int) -> int:
-        """How many of this level a device of `units` units has, counting one a unit for thread scope."""
+        """Return the number of instances on a device of `units` units; thread scope counts one per unit."""
         return 1 if self.scope == "device" else units
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits on what runs at a time; None where the word means nothing on the device.
+    """Limits on concurrency, and related costs; None if a value does not apply to the device or is unknown.
 
-    `shared_per_block_bytes` is the default limit, `shared_per_block_optin_bytes` what a kernel may ask for.
-    A block also costs `shared_reserved_bytes` of its unit; allocations round up to `shared_granularity_bytes`
-    for shared memory and, for registers, to `register_granularity` registers a warp.
-
-    `reorder_window` is how many instructions a core begins before the oldest of them is done: what follows a chain of
-    sums that wait for one another is begun while they do. `page_bytes` are what one entry of the table of addresses
-    covers, `page_walk_cycles` what reading from another page at each step costs beyond the caches.
-
-    `broadcast_registers` is a fact of the code generator beside a CPU: the vector registers that it needs at a time for
-    values broadcast to several vectors; unknown, it may hold every value of a register tile that long.
-
-    `lanes_checked` is another: where a vector may stand over the edge of an axis, how many of its elements are computed
-    at a time. 1 where TVM alone builds kernels; None where Roller does, which checks tiles instead (``EdgeVectors``).
-
-    `compiled_registers` is one beside a GPU: the registers that a thread gets at most where kernels are compiled for
-    the largest block, whatever they are launched with.
-
-    `local_cache_bytes` is the cache of a GPU's unit that holds spilled registers, `global_cache_bytes` that which holds
-    what it loads; None where loads pass it by. `issue_per_cycle` are the instructions of whole warps that a unit issues
-    a cycle, where that is not one for each scheduler. `block_interval_ns` passes from the start of one block to that of
-    the next on the whole device, however many units wait for one; unknown, blocks start as fast as units take them.
+    Attributes
+    ----------
+    max_threads_per_block, max_threads_per_unit, max_blocks_per_unit : int
+    registers_per_unit, max_registers_per_block, max_registers_per_thread : int
+        32-bit registers.
+    register_granularity : int
+        Registers of a warp are allocated in multiples of this.
+    schedulers_per_unit : int
+    shared_per_block_bytes, shared_per_block_optin_bytes : int
+        Shared memory per block: default limit, and the limit that a kernel can opt in to.
+    shared_reserved_bytes : int
+        Shared memory of the unit that each block costs in addition.
+    shared_granularity_bytes : int
+        Shared memory is allocated in multiples of this.
+    vector_registers : int
+        Vector registers of a CPU core.
+    broadcast_registers : int
+        Vector registers that compiled code needs at a time for values broadcast to several vectors (CPU). None: it may
+        hold all such values of a register tile at once.
+    lanes_checked : int
+        Elements computed at a time in a vector over the edge of an axis (CPU): 1 if TVM alone builds kernels, None if
+        Roller does, which checks whole tiles (``EdgeVectors``).
+    fma_latency_cycles : float
+    fma_per_cycle : float
+        Vector (or warp) multiply-adds of a unit per cycle.
+    reorder_window : int
+        Instructions that a core begins before the oldest of them is done; independent work after a chain of dependent
+        sums starts within this window.
+    stores_per_cycle : float
+    page_bytes : int
+        Bytes covered by one entry of the TLB.
+    page_walk_cycles : float
+        Cost of reading from another page at each step, beyond the caches'.
+    l1_ways, l2_ways, l3_ways : int
+        Associativity of the caches.
+    compiled_registers : int
+        Most registers per thread if kernels are compiled for the largest block, whatever block is launched (GPU).
+    local_cache_bytes : int
+        Per-unit cache for spilled registers (GPU).
+    global_cache_bytes : int
+        Per-unit cache for global loads; None if loads bypass it (GPU).
+    issue_per_cycle : float
+        Warp instructions that a unit issues per cycle; None for one per scheduler.
+    block_interval_ns : float
+        Time between the starts of two blocks on the whole device, however many units wait; None if blocks start as fast
+        as units take them.
     """
 
     max_threads_per_block: int | None = None

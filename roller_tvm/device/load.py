@@ -1,7 +1,7 @@
-"""Reading device spec files: whole ones, or a base with some numbers overridden.
+"""Read device spec files: complete ones, or a base with some numbers overridden.
 
-A spec file is TOML; its keys are those of `SCALARS`, `LEVEL` and `LIMITS` here.  Whatever is not known, has
-a unit of another dimension, or cannot be, is refused with file and key.  A file of one's own may be short:
+A spec file is TOML; its keys are those of `SCALARS`, `LEVEL` and `LIMITS` here.  Unknown keys, units of another
+dimension and impossible values are refused, with file and key.  A user's file may be short:
 
     base = "h200"
     name = "h200-mig-half"
@@ -89,7 +89,7 @@ LIMITS = {
 
 
 def limit_key(field: str) -> str:
-    """What a limit is called in a file, where its unit stands beside it.
+    """Return a limit's key in a spec file: the field's name without its unit.
 
     Examples
     --------
@@ -113,7 +113,7 @@ _DTYPE = re.compile(r"(float|bfloat|int|uint|tfloat|e4m3_float|e5m2_float)\d+")
 
 @dataclass(frozen=True)
 class SpecFile:
-    """What a shipped file says about itself, without its numbers: who it is, and for whom it stands."""
+    """Identity of a shipped device: name, kind, architecture, and the targets that mean it."""
 
     name: str
     kind: str
@@ -123,19 +123,19 @@ class SpecFile:
 
 
 def load_device(device: str | os.PathLike[str]) -> DeviceSpec:
-    """The device of that name, or of that spec file.
+    """Return the device of a name or a spec file.
 
     Parameters
     ----------
     device : str or path
-        A shipped device ('v100', 'h200', ...), 'cpu' or 'cuda:0' (of this machine, profiled once), or a TOML file.
+        Shipped device ('v100', 'h200', ...), 'cpu' or 'cuda:0' (this machine's, profiled once), or a TOML file.
 
     Raises
     ------
     UnknownDevice
-        No such device or file; the message lists the known ones.
+        The device or file does not exist; the message lists the known devices.
     ProfileError
-        There is no such card.
+        The card does not exist.
     SpecError
         The file has an unknown key, a wrong unit or an impossible value.
 
@@ -170,7 +170,7 @@ def load_device(device: str | os.PathLike[str]) -> DeviceSpec:
 
 @functools.lru_cache(maxsize=1)
 def known_devices() -> tuple[str, ...]:
-    """Names that `load_device` knows, 'cpu' last.
+    """Return the names that `load_device` knows, 'cpu' last.
 
     Examples
     --------
@@ -184,7 +184,7 @@ def known_devices() -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=1)
 def shipped_files() -> tuple[SpecFile, ...]:
-    """Identity of every shipped device, in the order of their names."""
+    """Return the identity of every shipped device, in the order of their names."""
     out = []
     for name in known_devices()[:-1]:
         doc, spec = read_shipped(name), _shipped(name)
@@ -197,9 +197,9 @@ def shipped_files() -> tuple[SpecFile, ...]:
 
 
 def load_file(path: str | os.PathLike[str]) -> DeviceSpec:
-    """A user's spec file: whole, or `base = "h200"` and the numbers that differ.
+    """Read a user's spec file: complete, or `base = "h200"` and the numbers that differ.
 
-    With a base only what is named changes: a smaller `units` leaves the peak as it is.
+    With a base only the named numbers change: a smaller `units` leaves the peak as it is.
     """
     path = Path(path)
     try:
@@ -218,7 +218,7 @@ def load_file(path: str | os.PathLike[str]) -> DeviceSpec:
 
 
 def parse(text: str, where: str) -> dict[str, Any]:
-    """TOML text to a document; SpecError with line and column if it is not TOML."""
+    """Parse TOML text; raises SpecError with line and column if it is not TOML."""
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as err:
@@ -226,7 +226,7 @@ def parse(text: str, where: str) -> dict[str, Any]:
 
 
 def read_shipped(name: str) -> dict[str, Any]:
-    """The document of a shipped data file, by name without ending."""
+    """Return the document of a shipped data file, by name without ending."""
     file = resources.files("roller_tvm.device") / "data" / f"{name}.toml"
     return parse(file.read_text(encoding="utf-8"), f"{name}.toml")
 
@@ -244,18 +244,18 @@ def spec_from_document(
     folder: Path | None = None,
     _above: tuple[str, ...] = (),
 ) -> DeviceSpec:
-    """A parsed spec file as a DeviceSpec.
+    """Return a parsed spec file as a DeviceSpec.
 
     Parameters
     ----------
     doc : mapping
-        The TOML document.
+        Parsed TOML document.
     where : str
         Name of the file, for messages.
     need_source : bool
-        Refuse numbers without a source: the rule for shipped files.
+        True to refuse numbers without a source, as for shipped files.
     folder : Path, optional
-        Folder from which a relative path in `base` counts.
+        Folder to which a relative path in `base` refers.
     """
     _check_keys(doc, where)
     documents = doc.get("documents", {})
@@ -352,7 +352,7 @@ def _known(table: Mapping[str, Any], known: tuple[str, ...], where: str, prefix:
 
 
 def _quantities(doc: Mapping[str, Any], where: str, need_source: bool) -> dict[str, Quantity]:
-    """Every number of the document under its full key, form checked."""
+    """Return every number of the document by its full key, with its form checked."""
     flat: dict[str, Any] = {key: doc[key] for key in SCALARS if key in doc}
     for name, table in doc.get("level", {}).items():
         flat |= {f"level.{name}.{key}": value for key, value in table.items() if key != "scope"}
@@ -458,6 +458,6 @@ def _build(
 
 
 def _far_to_near(levels: Mapping[str, MemoryLevel]) -> list[MemoryLevel]:
-    """A file may add a level to its base: scope gives its place, then capacity, larger being farther."""
+    """Sort levels, including those added to a base: by scope, then by capacity, largest first."""
     order = {"device": 0, "unit": 1, "thread": 2}
     return sorted(levels.values(), key=lambda lv: (order.get(lv.scope, 0), -lv.capacity_bytes))

@@ -1,8 +1,8 @@
 """Numbers with units: `{ value = 96, unit = "KiB", source = "..." }` to canonical numbers.
 
-Canonical units are bytes, GB/s (1e9), GFLOP/s, GHz, ns, us for launch overhead, and plain counts.  Rates per
-clock and times in cycles are turned with the device's own clock and number of units, so that a data file can
-quote a document as it stands ("128 B/clk per SM").
+Canonical units are bytes, GB/s (1e9), GFLOP/s, GHz, ns, us for launch overhead, and plain counts.  Rates per clock and
+times in cycles are converted with the device's clock and number of units, so that a data file can quote a document
+literally ("128 B/clk per SM").
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _BANDWIDTH = {"MB/s": 1e-3, "GB/s": 1.0, "TB/s": 1e3, "PB/s": 1e6, "GiB/s": 2**3
 _RATE = {"GFLOP/s": 1.0, "TFLOP/s": 1e3, "PFLOP/s": 1e6, "GOP/s": 1.0, "TOP/s": 1e3}
 _TIME_NS = {"ns": 1.0, "us": 1e3, "ms": 1e6}
 
-#: dimension -> unit -> factor to the canonical unit.
+#: Dimension -> unit -> factor to the canonical unit.
 UNITS: dict[str, dict[str, float]] = {
     "size": dict(_SIZE),
     "bandwidth": _BANDWIDTH | {"B/clk": math.nan, "B/clk/unit": math.nan},
@@ -52,14 +52,14 @@ WHOLE = frozenset(
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number as it stands in a file."""
+    """A number with its unit and source, as in a file."""
 
     value: float
     unit: str
     source: str
 
     def canonical(self, dimension: str, where: str, clock_ghz: float, units: int) -> float | int:
-        """The number in the canonical unit of `dimension`; SpecError for a unit of another dimension."""
+        """Return the number in the canonical unit of `dimension`; raises SpecError for a unit of another dimension."""
         known = UNITS[dimension]
         if self.unit not in known:
             raise SpecError(
@@ -85,7 +85,7 @@ class Quantity:
 
 
 def read_quantity(entry: Any, where: str, need_source: bool) -> Quantity:
-    """Check the form of one entry of a spec file; the number must be finite and not negative."""
+    """Return one entry of a spec file, checked: the number must be finite and not negative."""
     form = '{ value = 96, unit = "KiB", source = "..." }'
     if not isinstance(entry, Mapping):
         raise SpecError(f"{entry!r} has no unit", where=where, remedy=f"write it as {form}")

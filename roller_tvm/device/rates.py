@@ -1,7 +1,7 @@
-"""Repeats of micro-benchmarks and how they are judged, on CPUs and GPUs alike.
+"""Repeats of micro-benchmarks and their assessment, on CPUs and GPUs alike.
 
-Other programs only ever slow a repeat down, so the best of many short repeats is the device's rate, if others come
-near it: one lucky or mistaken clock reading is none. `spread` tells how busy the device was.
+Other programs can only slow a repeat down, so the best of many short repeats is the device's rate. Others must come
+near it, to exclude a single lucky or wrong clock reading. `spread` tells how busy the device was.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-#: A rate counts once this many repeats ...
+#: Number of repeats that must lie near the best.
 WITNESSES = 3
-#: ... lie within this share of the best.
+#: Share below the best within which a repeat is near.
 SETTLED_SHARE = 0.2
-#: A level may seem this much slower than the one farther away before that is nonsense rather than noise.
+#: Share by which a level may seem slower than the next farther one and still count as noise.
 ORDER_SHARE = 0.1
-#: A clock that changes by more while everything else is measured makes rates that do not belong together.
+#: Largest share by which the clock may change during the measurements; beyond it, the rates are inconsistent.
 CLOCK_SHARE = 0.1
 ATTEMPTS = 5
 
@@ -33,34 +33,34 @@ class Request:
     repeats: int = 40
 
     def line(self) -> str:
-        """The request as the program reads it."""
+        """Return the request as the program reads it."""
         return f"{self.kind} {self.threads} {self.bytes} {self.budget_ms} {self.repeats}\n"
 
 
-#: Work per nanosecond (GFLOP/s, GB/s, steps/ns) of the undisturbed repeats of every request that could be made.
+#: Request -> work per nanosecond (GFLOP/s, GB/s, steps/ns) of each undisturbed repeat; unsupported requests are absent.
 Rates = dict[Request, list[float]]
 Runner = Callable[[Sequence[Request]], Rates]
 
 
 def merge(into: Rates, more: Mapping[Request, Sequence[float]]) -> None:
-    """Add the repeats of another run."""
+    """Add the repeats of another run to `into`."""
     for request, rates in more.items():
         into.setdefault(request, []).extend(rates)
 
 
 def best(rates: Rates, request: Request) -> float:
-    """The rate of a request, 0.0 if there is no repeat."""
+    """Return the best rate of a request, 0.0 if there is no repeat."""
     return max(rates.get(request, ()), default=0.0)
 
 
 def usual(rates: Rates, request: Request) -> float:
-    """The upper quartile of the repeats, for what luck can make faster too: a chase that meets lines in a cache."""
+    """Return the upper quartile of the repeats, for rates that luck can raise too (cached lines in a chase)."""
     values = sorted(rates.get(request, ()), reverse=True)
     return values[len(values) // 4] if values else 0.0
 
 
 def spread(rates: Rates, request: Request) -> float:
-    """The share by which the median repeat lies below the best.
+    """Return the share by which the median repeat lies below the best.
 
     Examples
     --------
@@ -73,18 +73,18 @@ def spread(rates: Rates, request: Request) -> float:
 
 
 def distance(rates: Rates, request: Request) -> float:
-    """The share by which the least of the `WITNESSES` best repeats lies below the best; 1.0 if there are fewer."""
+    """Return the share by which the worst of the `WITNESSES` best repeats lies below the best; 1.0 if too few."""
     values = sorted(rates.get(request, ()), reverse=True)[:WITNESSES]
     return 1 - values[-1] / values[0] if len(values) == WITNESSES and values[0] > 0 else 1.0
 
 
 def unsettled(rates: Rates, requests: Iterable[Request]) -> list[Request]:
-    """Requests whose best repeat no others come near."""
+    """Return the requests whose best repeat has no others near it."""
     return [r for r in requests if distance(rates, r) > SETTLED_SHARE]
 
 
 def noise(rates: Rates, requests: Iterable[Request]) -> list[str]:
-    """What is too noisy to be believed, in words."""
+    """Return a line for each request that is too noisy to trust."""
     out = []
     for r in unsettled(rates, [r for r in requests if r in rates]):
         where = f" on {r.threads} threads" if r.threads > 1 else ""
@@ -100,12 +100,12 @@ def noise(rates: Rates, requests: Iterable[Request]) -> list[str]:
 def settle(
     run: Runner, rates: Rates, wanted: Sequence[Request], suspect: Callable[[], Iterable[Request]] = tuple
 ) -> None:
-    """Measure into `rates` until every wanted request is settled and none is suspect; at most `ATTEMPTS` runs.
+    """Measure into `rates` until every wanted request is settled and none is suspect, in at most `ATTEMPTS` runs.
 
     Parameters
     ----------
     suspect : function
-        Requests to measure again though they are settled, seeing what came out so far.
+        Returns settled requests to measure again, judged by the rates so far.
     """
     todo = list(wanted)
     for _ in range(ATTEMPTS):
@@ -113,11 +113,11 @@ def settle(
             return
         merge(rates, run(todo))
         again = {*unsettled(rates, wanted), *suspect()}
-        todo = [r for r in wanted if r in again and r in rates]  # what the device has no such unit for stays out
+        todo = [r for r in wanted if r in again and r in rates]  # the device has no unit for those without rates
 
 
 def disorder(bandwidth: Mapping[str, float], latency_ns: Mapping[str, float]) -> list[str]:
-    """What cannot be of levels named near to far: a near one that is slower than the next."""
+    """Return a line for each level that is slower than the next farther one; levels are named near to far."""
     bad = []
     for table, sign, word in ((bandwidth, 1, "bandwidth"), (latency_ns, -1, "latency")):
         names = list(table)
@@ -128,7 +128,7 @@ def disorder(bandwidth: Mapping[str, float], latency_ns: Mapping[str, float]) ->
 
 
 def clock_change(before_ghz: float, after_ghz: float) -> list[str]:
-    """Whether the clock changed too much between two measurements of it."""
+    """Return a line if the clock changed too much between two measurements of it, else []."""
     low, high = sorted((before_ghz, after_ghz))
     if low <= 0 or 1 - low / high <= CLOCK_SHARE:
         return []
@@ -136,5 +136,5 @@ def clock_change(before_ghz: float, after_ghz: float) -> list[str]:
 
 
 def positive(values: Iterable[float]) -> bool:
-    """Whether all are finite and above 0."""
+    """Return True if all values are finite and above 0."""
     return all(math.isfinite(v) and v > 0 for v in values)

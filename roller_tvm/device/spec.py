@@ -1,8 +1,7 @@
-"""DeviceSpec: what the planner may ask of a device (the paper's hardware abstraction layer).
+"""DeviceSpec: the facts about a device that the planner may use (the paper's hardware abstraction layer).
 
-A device is parallel execution units over levels of memory.  Everything that answers these questions is a
-device; nothing here knows CUDA, a CPU or TVM.  Numbers come from data files (`load`) or from profiling
-(`cpu_profile`), never from rules.
+A device is parallel execution units over levels of memory.  Nothing here knows CUDA, a CPU or TVM.  Numbers come from
+data files (`load`) or from profiling (`cpu_profile`), never from rules.
 """
 
 from __future__ import annotations
@@ -32,19 +31,19 @@ class DeviceSpec:
     Attributes
     ----------
     units : int
-        SMs, compute units, IPU tiles, or CPU cores that threads really scale to: the paper's TEUs.
+        Number of SMs, compute units, IPU tiles, or CPU cores to which threads scale: the paper's TEUs.
     vector_width : int
-        Threads of a warp or wavefront; on a CPU the float32 lanes of its widest SIMD.
+        Threads per warp or wavefront; on a CPU, float32 lanes of its widest SIMD.
     vector_bytes : int
-        Widest vector load of a thread; on a CPU the bytes of a SIMD register.
+        Bytes of a thread's widest vector load; on a CPU, of a SIMD register.
     levels : tuple of MemoryLevel
-        From far ('dram') to near ('register').
+        Memory levels from far ('dram') to near ('register').
     peak_gflops, tensor_gflops : FrozenMap
         GFLOP/s of the whole device by input dtype: ordinary (FMA) units, and tensor or matrix cores.
     source : str
-        'data sheet', 'profiled', 'estimated' or 'user': how far to trust the numbers.
+        Origin of the numbers: 'data sheet', 'profiled', 'estimated' or 'user'.
     sources, notes : outside equality, `digest` and hash
-        Where each number comes from, and what a reader should know (why profiling was not possible, ...).
+        Source of each number, and notes for the reader (why profiling was not possible, ...).
 
     Examples
     --------
@@ -126,7 +125,7 @@ class DeviceSpec:
     # Levels ------------------------------------------------------------------------------------------
 
     def level(self, name: str) -> MemoryLevel:
-        """The level called `name`; SpecError if there is none."""
+        """Return the level called `name`; raises SpecError if there is none."""
         for level in self.levels:
             if level.name == name:
                 return level
@@ -137,30 +136,30 @@ class DeviceSpec:
         )
 
     def has(self, name: str) -> bool:
-        """Whether there is a level of this name."""
+        """Return True if there is a level of this name."""
         return any(level.name == name for level in self.levels)
 
     def index(self, name: str) -> int:
-        """Position of a level, 0 for the farthest."""
+        """Return the position of a level, 0 for the farthest."""
         return self.levels.index(self.level(name))
 
     @property
     def far(self) -> MemoryLevel:
-        """The farthest level, where operands start and results end."""
+        """Farthest level: operands start and results end there."""
         return self.levels[0]
 
     @property
     def near(self) -> MemoryLevel:
-        """The nearest level: registers."""
+        """Nearest level: registers."""
         return self.levels[-1]
 
     @property
     def cores(self) -> int:
-        """Another word for `units`, as CPU code reads better with it."""
+        """Same as `units`, for code about CPUs."""
         return self.units
 
     def built_by_tvm(self) -> DeviceSpec:
-        """The device where TVM alone builds kernels: on a CPU, it checks vectors over an edge lane by lane.
+        """Return the device for kernels built by TVM alone: on a CPU, it checks vectors over an edge lane by lane.
 
         Examples
         --------
@@ -173,10 +172,10 @@ class DeviceSpec:
     # Rates -------------------------------------------------------------------------------------------
 
     def peak(self, dtype: str = "float32", tensor: bool = False) -> float:
-        """Peak GFLOP/s for inputs of `dtype`.
+        """Return the peak GFLOP/s for inputs of `dtype`.
 
-        A dtype without a figure runs at the rate of float32 (integers at that of int32 if given): converted
-        on the way in.  With `tensor`, 0.0 where no tensor core takes the dtype.
+        A dtype without a figure runs at the rate of float32 (integers at that of int32 if given), as it is converted on
+        the way in.  With `tensor`, 0.0 if no tensor core takes the dtype.
         """
         if tensor:
             return self.tensor_gflops.get(dtype, 0.0)
@@ -187,11 +186,11 @@ class DeviceSpec:
         return self.peak_gflops["float32"]
 
     def bandwidth(self, name: str) -> float:
-        """Bandwidth of a level in GB/s, whole device."""
+        """Return the bandwidth of a level in GB/s, whole device."""
         return self.level(name).bandwidth_gbps
 
     def machine_balance(self, name: str, dtype: str = "float32", tensor: bool = False) -> float:
-        """FLOP per byte of level `name` above which compute, not that level, is the limit.
+        """Return the FLOPs per byte of level `name` above which compute, not that level, is the limit.
 
         Examples
         --------
@@ -204,7 +203,7 @@ class DeviceSpec:
     # Forms -------------------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain dictionaries and lists, ready for JSON."""
+        """Return plain dictionaries and lists, ready for JSON."""
         return {
             "format": FORMAT_VERSION,
             "name": self.name,
@@ -227,7 +226,7 @@ class DeviceSpec:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> DeviceSpec:
-        """The inverse of `to_dict`; SpecError on anything unknown, missing or impossible."""
+        """Return the device that `to_dict` wrote; raises SpecError for anything unknown, missing or impossible."""
         data = dict(data)
         version = data.pop("format", None)
         check(
@@ -247,16 +246,16 @@ class DeviceSpec:
             raise SpecError(
                 f"not a device: {err}",
                 where="device JSON",
-                remedy="give what DeviceSpec.to_json wrote, unchanged",
+                remedy="give the unchanged output of DeviceSpec.to_json",
             ) from err
 
     def to_json(self, indent: int | None = None) -> str:
-        """JSON text; `from_json` reads it back without loss."""
+        """Return JSON text; `from_json` reads it without loss."""
         return json.dumps(self.to_dict(), indent=indent)
 
     @classmethod
     def from_json(cls, text: str | Mapping[str, Any]) -> DeviceSpec:
-        """Read what `to_json` (or `to_dict`) wrote."""
+        """Return the device that `to_json` (or `to_dict`) wrote."""
         if isinstance(text, Mapping):
             return cls.from_dict(text)
         try:
@@ -265,16 +264,16 @@ class DeviceSpec:
             raise SpecError(
                 f"not JSON: {err}",
                 where="device JSON",
-                remedy="give what DeviceSpec.to_json wrote, unchanged",
+                remedy="give the unchanged output of DeviceSpec.to_json",
             ) from err
         if not isinstance(data, dict):
             raise SpecError(
-                "not a JSON object", where="device JSON", remedy="give what DeviceSpec.to_json wrote"
+                "not a JSON object", where="device JSON", remedy="give the unchanged output of DeviceSpec.to_json"
             )
         return cls.from_dict(data)
 
     def digest(self) -> str:
-        """Sixteen hexadecimal digits that follow every number and nothing else; the same in every process."""
+        """Return sixteen hexadecimal digits that depend on every number and nothing else; the same in every process."""
         data = self.to_dict()
         for key in ("title", "sources", "notes", "source"):
             del data[key]
@@ -290,7 +289,7 @@ class DeviceSpec:
         )
 
     def describe(self, sources: bool = False) -> str:
-        """A table for people; with `sources`, where each number comes from.
+        """Return a table for readers; with `sources`, also the source of each number.
 
         Examples
         --------

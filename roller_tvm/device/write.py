@@ -1,4 +1,4 @@
-"""A device as the text of a spec file, which `load_file` reads back without loss."""
+"""Write a device as the text of a spec file, from which `load_file` restores it without loss."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _UNITS = {"gpu": "SM", "cpu": "cores", "ipu": "tiles"}
 
 
 def spec_text(spec: DeviceSpec) -> str:
-    """The spec file of a device: every number with its unit and where it comes from.
+    """Return the spec file of a device: every number with its unit and source.
 
     Examples
     --------
@@ -29,7 +29,7 @@ def spec_text(spec: DeviceSpec) -> str:
     lines = [f"format = {FORMAT_VERSION}"]
     for key in ("name", "title", "kind", "arch"):
         lines.append(f"{key} = {_quoted(getattr(spec, key))}")
-    if spec.source != "data sheet":  # a file of one's own is no data sheet
+    if spec.source != "data sheet":  # a user's file is no data sheet
         lines.append(f"origin = {_quoted(spec.source)}")
     if spec.notes:
         lines.append(f"notes = [{', '.join(map(_quoted, spec.notes))}]")
@@ -72,7 +72,7 @@ def _level(level: MemoryLevel) -> list[tuple[str, float, str]]:
 
 
 def _source(spec: DeviceSpec, key: str) -> str:
-    """Where a number comes from, without the number that the loader put before it, and without document marks."""
+    """Return a number's source without the number that the loader put before it, and without document marks."""
     text = re.sub(r"^[\d.e+-]+ [A-Za-z/]+: ", "", spec.sources.get(key, "")) or "not told"
     return re.sub(r"\[(\w+)\]", r"(\1)", text)
 

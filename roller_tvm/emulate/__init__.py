@@ -1,8 +1,8 @@
-"""CUDA C++ executed on the CPU: what TVM generates for a GPU, run and checked without one.
+"""CUDA C++ executed on the CPU: run and check the code that TVM generates for a GPU, without a GPU.
 
-Threads of a block are fibres; barriers, warp operations, tensor-core instructions and asynchronous copies are
-emulated, and every access to memory is checked: bounds, memory nobody wrote, races between threads and blocks, copies
-nobody waited for, barriers that part of a block does not reach.
+Threads of a block are fibres. Barriers, warp operations, tensor-core instructions and asynchronous copies are emulated.
+Every access to memory is checked for bounds, unwritten memory, races between threads and blocks, and copies nobody
+waited for; barriers are checked for threads that do not reach them.
 """
 
 from roller_tvm.emulate.check import Checked, check, check_on_pocl

@@ -1,4 +1,4 @@
-"""From CUDA C++ to a library for this CPU: the emulator is built once, each source once, both kept by their hash."""
+"""Compile CUDA C++ to a library for this CPU: the emulator once, each source once, both cached by their hash."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from roller_tvm.errors import ToolchainError
 RUNTIME = Path(__file__).parent / "runtime"
 _PARTS = ("memory.cc", "shared.cc", "access.cc", "copies.cc", "hooks.cc", "blocks.cc", "warp.cc", "tensor.cc")
 _COMMON = ("-std=c++17", "-fPIC", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE", "-fno-stack-protector")
-# Checks of every access to memory go through calls that the emulator defines; the sanitizer's own library is not used.
+# The sanitizer's calls for every access to memory are defined by the emulator; the sanitizer's own library is not used.
 _CHECKED = ("-fsanitize=thread", "-fsanitize=alignment,bounds", "-g1")
 _GCC_CHECKED = ("--param=tsan-instrument-func-entry-exit=0",)
 _CLANG_CHECKED = ("-mllvm", "-tsan-instrument-func-entry-exit=0")
@@ -35,12 +35,12 @@ _KEPT = 4000
 
 @functools.lru_cache(maxsize=1)
 def compiler() -> tuple[str, ...]:
-    """A C++17 compiler: $CXX, else g++, else clang++.
+    """Return the command of a C++17 compiler: $CXX, else g++, else clang++.
 
     Raises
     ------
     ToolchainError
-        There is none; says how to get one.
+        No compiler works; the remedy says how to get one.
     """
     tried = []
     for name in (os.environ.get("CXX", ""), "g++", "clang++", "c++"):
@@ -54,22 +54,22 @@ def compiler() -> tuple[str, ...]:
         if probe.returncode == 0:
             return (path,)
         tried.append(path)
-    found = f"{', '.join(tried)} cannot" if tried else "there is none"
+    found = f"{', '.join(tried)} cannot compile it" if tried else "none was found"
     raise ToolchainError(
-        f"emulating CUDA takes a compiler for C++17; {found}", remedy="install g++ (apt install g++), or set CXX"
+        f"emulating CUDA needs a C++17 compiler; {found}", remedy="install g++ (apt install g++), or set CXX"
     )
 
 
 @functools.lru_cache(maxsize=1)
 def _identity() -> tuple[str, bool]:
-    """(what tells this compiler and machine from others, whether it is clang)."""
+    """Return (text that identifies compiler and machine, True if the compiler is clang)."""
     text = subprocess.run([*compiler(), "--version"], capture_output=True, text=True, check=False).stdout
     return f"{text}{platform.machine()}{_native()}", "clang" in text
 
 
 @functools.lru_cache(maxsize=1)
 def _native() -> tuple[str, ...]:
-    """Instructions for half precision, where the machine has them."""
+    """Return the compiler's flags for half precision, if the machine has the instructions."""
     with contextlib.suppress(OSError):
         if platform.machine() == "x86_64" and re.search(r"\bf16c\b", Path("/proc/cpuinfo").read_text(encoding="utf-8")):
             return ("-mf16c",)
@@ -110,7 +110,7 @@ def _run(command: Sequence[str], what: str) -> str:
 
 
 def _made(key: str, commands: Sequence[Sequence[str]], sources: dict[str, str], what: str) -> Path:
-    """The library of that key: from the cache, else made by the commands ({out} in them is where it goes)."""
+    """Return the library of a key, from the cache or made by the commands ({out} in them is its path)."""
     library = _folder() / f"{key}.so"
     if library.exists():
         with contextlib.suppress(OSError):
@@ -157,7 +157,7 @@ def _digest(*parts: object) -> str:
 
 
 def runtime_library() -> Path:
-    """The emulator itself."""
+    """Build the emulator's library, or take it from the cache; return its path."""
     key = "runtime-" + _digest(_identity()[0], _runtime_hash(), _COMMON)
     sources = [str(RUNTIME / part) for part in _PARTS]
     flags = [*_COMMON, *_native(), "-O2", "-w", "-shared", "-Wl,-Bsymbolic"]
@@ -165,15 +165,16 @@ def runtime_library() -> Path:
 
 
 def kernel_library(source: CudaSource, checked: bool = True, arch: str = "sm_90") -> Path:
-    """A library of the kernels of a source, linked with the emulator.
+    """Build the kernels of a source, linked with the emulator; return the library's path.
 
     Parameters
     ----------
     source : CudaSource
     checked : bool
-        Every access to memory is checked; without, a kernel runs several times faster and only barriers are checked.
+        True to check every access to memory. If False, a kernel runs several times faster, and only barriers are
+        checked.
     arch : str
-        What ``__CUDA_ARCH__`` says.
+        Architecture in ``__CUDA_ARCH__``.
     """
     runtime = runtime_library()
     identity, clang = _identity()
@@ -196,12 +197,12 @@ def kernel_library(source: CudaSource, checked: bool = True, arch: str = "sm_90"
 
 @functools.lru_cache(maxsize=1)
 def load_runtime() -> ctypes.CDLL:
-    """The emulator, loaded."""
+    """Load the emulator's library."""
     return ctypes.CDLL(str(runtime_library()))
 
 
 def line_of(library: Path, offset: int) -> int:
-    """Line of the CUDA source that an address of the library belongs to; 0 where it cannot be told."""
+    """Return the line of the CUDA source for an address in the library; 0 if it is unknown."""
     tool = shutil.which("addr2line") or shutil.which("llvm-addr2line")
     if not tool or not offset:
         return 0

@@ -1,4 +1,4 @@
-"""A GPU function checked without a GPU: executed, as far as time allows, and compared with a reference."""
+"""Check a GPU function without a GPU: execute it, as far as time allows, and compare it with a reference."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from roller_tvm.emulate.opencl import OpenClFunction
 from roller_tvm.errors import WrongAnswer
 from roller_tvm.measure.numerics import difference
 
-#: Floating-point operations a second that emulation reaches at least, every access checked.
+#: Least floating-point operations per second of emulation with every access checked.
 SLOWEST_FLOPS_S = 1e8
-#: Of the elements that so many blocks would write if all wrote as many: fewer than this share, and they write too
-#: little (those at an edge write few).
+#: Least fraction of the elements expected from sampled blocks if all blocks wrote equally many (blocks at an edge write
+#: fewer).
 FEWEST = 0.25
 
 
 @dataclass(frozen=True)
 class Checked:
-    """A function that was executed, misbehaved nowhere and computed what it should.
+    """Report on a function that was executed without a fault and gave the right results.
 
     Attributes
     ----------
     kernels : int
     blocks, of_blocks : int
-        How many were run, of how many.
+        Number of blocks run, and of all blocks.
     elements, of_elements : int
-        How many of the results were compared.
+        Number of elements compared, and of all elements of the results.
     seconds : float
-        Of the emulation, the reference not included.
+        Seconds of the emulation, without the reference.
     witness : str
-        What executed it.
+        Means of execution, as in 'on the CPU'.
     """
 
     kernels: int
@@ -60,27 +60,28 @@ def check(
     function: Function, arrays: Sequence[Any], expected: Sequence[np.ndarray[Any, Any]], terms: int, flops: float = 0.0,
     budget_s: float = 20.0,
 ) -> Checked:  # fmt: skip
-    """Execute a function and compare its results.
+    """Execute a function, compare its results with the expected ones, and return a report.
 
     Parameters
     ----------
     function : Function
     arrays : sequence
-        As for `Function.run`: None for a result.
+        Arguments as for `Function.run`: None for a result.
     expected : sequence of array
-        Of the results, in order.
+        Expected results, in order.
     terms : int
-        Terms that the sums have (see ``measure.numerics``).
+        Number of terms in the sums (see ``measure.numerics``).
     flops : float
-        Of the whole function. Where they take longer than `budget_s`, a single kernel is run in part.
+        FLOPs of the whole function. If they would take longer than `budget_s`, only some blocks of a single kernel run.
     budget_s : float
+        Time for the emulation in seconds.
 
     Raises
     ------
     KernelFault
-        It misbehaved.
+        A kernel misbehaved.
     WrongAnswer
-        It computed something else; says where and by how much.
+        A result is wrong; the message says where and by how much.
     """
     sample, blocks = 0, function.blocks
     if len(function.launches) == 1 and flops > budget_s * SLOWEST_FLOPS_S:
@@ -92,21 +93,21 @@ def check(
     compared, whole = _compare(results, expected, terms, str(function))
     if sample and compared < FEWEST * whole * sample / blocks:
         told = f"{sample} of {blocks} blocks wrote {compared} elements of {whole}"
-        raise WrongAnswer(f"{told}: far from their share", where=str(function))
+        raise WrongAnswer(f"{told}: far fewer than their share", where=str(function))
     return Checked(len(function.launches), sample or blocks, blocks, compared, whole, seconds)
 
 
 def check_on_pocl(
     function: OpenClFunction, arrays: Sequence[Any], expected: Sequence[np.ndarray[Any, Any]], terms: int
 ) -> Checked:
-    """As `check`, by the second witness: the same schedule in OpenCL, on PoCL; all of it.
+    """Execute the same schedule in OpenCL on PoCL, all blocks; compare its results and return a report.
 
     Raises
     ------
     ToolchainError
-        There is no PoCL.
+        PoCL is missing.
     WrongAnswer
-        It computed something else.
+        A result is wrong.
     """
     start = time.perf_counter()
     results = function.run(arrays)
@@ -120,7 +121,7 @@ def check_on_pocl(
 def _compare(
     results: Sequence[np.ndarray[Any, Any]], expected: Sequence[np.ndarray[Any, Any]], terms: int, where: str
 ) -> tuple[int, int]:
-    """(elements compared, elements there are)."""
+    """Compare the results; return (number of elements compared, number of all elements)."""
     compared = 0
     for number, (got, wanted) in enumerate(zip(results, expected, strict=True)):
         seen = ~np.ma.getmaskarray(got)

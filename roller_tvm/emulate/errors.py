@@ -1,4 +1,4 @@
-"""What can go wrong in emulation: a source that is not understood, a kernel that misbehaves."""
+"""Errors of emulation: a source that is not understood, a kernel that misbehaves."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from roller_tvm.errors import BadInput, WrongAnswer
 
 
 class NotEmulated(BadInput):
-    """The source uses something that the emulator does not know: an instruction of inline PTX, a type."""
+    """The source uses something unknown to the emulator: an instruction of inline PTX, a type."""
 
 
 class KernelFault(WrongAnswer):
-    """A kernel did what a GPU would not survive, or what makes its answer a matter of luck.
+    """A kernel did something that would fail on a GPU, or that makes its results depend on luck.
 
     Attributes
     ----------
@@ -18,10 +18,10 @@ class KernelFault(WrongAnswer):
         'out of bounds', 'uninitialised', 'in flight', 'race', 'divergent barrier', 'divergent warp', 'misaligned',
         'crash', 'timeout', 'trap', 'shared memory', 'launch' or 'unwritten'.
     kernel, buffer : str
-        Where; the buffer is empty where none is concerned.
+        Names of the kernel and the buffer; '' if no buffer is concerned.
     block, thread : tuple of int
     line : int
-        Of the CUDA source; 0 where it is not known.
+        Line of the CUDA source; 0 if unknown.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A fault of a kernel, from the emulator's numbers into words."""
+"""Turn a kernel's fault from the emulator's numbers into words."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _NO_THREAD = 0xFFFFFFFF
 
 
 def place(index: int, shape: Sequence[int]) -> str:
-    """An element's index in words.
+    """Return an element's index as text.
 
     Examples
     --------
@@ -52,7 +52,7 @@ def place(index: int, shape: Sequence[int]) -> str:
 
 
 def words(e: Error, buffer: str, shape: Sequence[int], dtype: str, grid: Sequence[int]) -> str:
-    """What happened.
+    """Return a fault as text.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ def words(e: Error, buffer: str, shape: Sequence[int], dtype: str, grid: Sequenc
     buffer : str
         Name of the array or buffer; '' for none.
     shape, dtype
-        Of a global buffer; '' where that is not known.
+        Shape and dtype of a global buffer; () and '' if unknown.
     grid : sequence of int
     """
     kind, text = KINDS[e.kind], e.text.decode()

@@ -1,4 +1,4 @@
-"""A function of several kernels, run: what its host code launches, in that order."""
+"""Run a function of several kernels: its host code's launches, in order."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Function:
     program : Program
     parameters : tuple of BufferSpec
     between : tuple of BufferSpec
-        What kernels hand one another.
+        Buffers that one kernel writes and a later one reads.
     launches : tuple of Launch
     scratch : tuple of str
-        Parameters that nobody reads afterwards.
+        Parameters that nobody reads after the call.
     """
 
     program: Program
@@ -40,12 +40,12 @@ class Function:
 
     @classmethod
     def of(cls, program: Program, host: HostCode, sizes: Mapping[str, int] | None = None) -> Function:
-        """The function of host code.
+        """Return the function of host code.
 
         Raises
         ------
         NotEmulated
-            A size is open that `sizes` does not give.
+            An open size is missing from `sizes`.
         """
         known = host.sized(sizes or {})
         buffers = tuple(p for p in known.parameters if isinstance(p, BufferSpec))
@@ -53,26 +53,26 @@ class Function:
 
     @property
     def blocks(self) -> int:
-        """Blocks of all launches."""
+        """Number of blocks of all launches."""
         return sum(prod(launch.grid) for launch in self.launches)
 
     def run(self, arrays: Sequence[Any], sample: int = 0, **options: Any) -> list[np.ndarray[Any, Any]]:
-        """Run every kernel.
+        """Run every kernel and return the results.
 
         Parameters
         ----------
         arrays : sequence
-            For each parameter its array, or None for one that the kernels write; trailing Nones may be left out.
+            Array for each parameter, or None for a result; trailing Nones may be left out.
         sample : int
-            Of a function of one kernel: run so many of its blocks, first and last among them; results are masked
-            arrays then, of which the other blocks' elements are masked. 0 runs all.
+            Number of blocks to run, first and last among them; only for a function of one kernel. Results are then
+            masked arrays, with the other blocks' elements masked. 0 runs all.
         options
-            Of `Program.run`.
+            Options of `Program.run`.
 
         Returns
         -------
         list of array
-            The parameters given as None. bfloat16 comes as uint16.
+            Results for the parameters given as None; bfloat16 as uint16.
 
         Raises
         ------
@@ -87,7 +87,7 @@ class Function:
         memory: dict[str, DeviceArray] = {}
         for spec, array in zip(self.parameters, given, strict=True):
             if array is not None and tuple(np.shape(array)) != spec.shape:
-                raise UsageError(f"an array of shape {np.shape(array)} where {spec} is due")
+                raise UsageError(f"an array of shape {np.shape(array)} does not fit {spec}")
             memory[spec.name] = DeviceArray(spec.shape, spec.dtype, spec.name, array)
         if sample and len(self.launches) != 1:
             raise UsageError("only the blocks of a single kernel can be sampled", where=str(self))
@@ -103,11 +103,11 @@ class Function:
         Parameters
         ----------
         arrays : sequence of array
-            One for each parameter.
+            Array for each parameter.
         fresh : collection of int
-            Places of those that nobody has written yet: reading them is a fault, and so is leaving part of them so.
+            Positions of arrays not written yet: to read one is a fault, and so is to leave part of it unwritten.
         options
-            Of `Program.run`.
+            Options of `Program.run`.
 
         Raises
         ------
@@ -125,7 +125,7 @@ class Function:
                 np.copyto(array, memory[spec.name].numpy(partly).view(array.dtype).reshape(array.shape))
 
     def _run(self, memory: dict[str, DeviceArray], sample: int, options: dict[str, Any]) -> None:
-        """Launch after launch, on the parameters' memory and what is allocated between them."""
+        """Run launch after launch on the parameters' memory, with the memory between kernels allocated here."""
         for spec in self.between:
             memory[spec.name] = DeviceArray(spec.shape, spec.dtype, spec.name)
         for launch in self.launches:
@@ -138,7 +138,7 @@ class Function:
 
 
 def sampled(count: int, most: int) -> list[int]:
-    """Numbers spread over 0 to count, the first and the last among them.
+    """Return up to `most` numbers spread over 0 to count - 1, the first and the last among them.
 
     Examples
     --------

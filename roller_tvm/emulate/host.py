@@ -1,4 +1,4 @@
-"""What host code does with kernels: memory that they hand one another, launches. Sizes may be open until a call."""
+"""Host code of kernels: memory between them, and launches. Sizes may be open until a call."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from roller_tvm.emulate.errors import NotEmulated
 from roller_tvm.errors import UsageError
 
-#: A number, the name of a size that is known when the function is called, or (operation, left, right).
+#: A number, the name of a size known when the function is called, or (operation, left, right).
 Extent = Any
 # Extents are not negative: quotients round down either way.
 _OPERATIONS: dict[str, Callable[[int, int], int]] = {
@@ -18,17 +18,17 @@ _OPERATIONS: dict[str, Callable[[int, int], int]] = {
     "Div": operator.floordiv, "FloorMod": operator.mod, "Mod": operator.mod, "Min": min, "Max": max,
     "shift_right": operator.rshift, "shift_left": operator.lshift,
 }  # fmt: skip
-#: TVM's names of what `extent` computes.
+#: TVM's names of the operations of `extent`.
 OPERATIONS = tuple(_OPERATIONS)
 
 
 def extent(value: Extent, sizes: Mapping[str, int]) -> int:
-    """What an extent is for given sizes.
+    """Return the value of an extent for given sizes.
 
     Raises
     ------
     NotEmulated
-        A size is not given.
+        A size is missing from `sizes`.
 
     Examples
     --------
@@ -53,7 +53,7 @@ class BufferSpec:
     ----------
     name : str
     shape : tuple of int
-        Or of `Extent`, before sizes are known.
+        Extents; of type `Extent` before sizes are known.
     dtype : str
     """
 
@@ -67,17 +67,17 @@ class BufferSpec:
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel, launched.
+    """One launch of a kernel.
 
     Attributes
     ----------
     kernel : str
     arguments : tuple of (str or number)
-        Names of buffers, numbers. Before sizes are known an extent that is no number stands in a tuple of one.
+        Names of buffers, and numbers. An extent that is not yet a number is wrapped in a tuple of one.
     grid, block : tuple of int
-        x, y, z.
+        Extents along x, y and z.
     dynamic_shared : int
-        Bytes.
+        Bytes of dynamic shared memory.
     """
 
     kernel: str
@@ -98,11 +98,11 @@ class HostCode:
     Attributes
     ----------
     parameters : tuple of BufferSpec or str
-        A name is a number that the function is given.
+        Buffers; a name stands for a number argument.
     between : tuple of BufferSpec
     launches : tuple of Launch
     scratch : tuple of str
-        Parameters that are memory between launches, or within one: nobody reads them after the call.
+        Parameters used as memory between launches or within one; nobody reads them after the call.
 
     Examples
     --------
@@ -124,7 +124,7 @@ class HostCode:
         return tuple(dict.fromkeys(launch.kernel for launch in self.launches))
 
     def sizes(self, given: Sequence[Any]) -> dict[str, int]:
-        """Open sizes, from the shape of each parameter, or the number that it is."""
+        """Return the open sizes, given the shape (or the number) of each parameter."""
         if len(given) != len(self.parameters):
             raise UsageError(f"{len(given)} arguments for {len(self.parameters)} parameters")
         found: dict[str, int] = {}
@@ -136,7 +136,7 @@ class HostCode:
         return found
 
     def sized(self, sizes: Mapping[str, int]) -> HostCode:
-        """With every extent a number, and the parameters that are none left out."""
+        """Return the host code with every extent a number and without number parameters."""
 
         def buffer(spec: BufferSpec) -> BufferSpec:
             return BufferSpec(spec.name, tuple(extent(e, sizes) for e in spec.shape), spec.dtype)
@@ -154,7 +154,7 @@ class HostCode:
         return HostCode(parameters, tuple(map(buffer, self.between)), tuple(map(launch, self.launches)), self.scratch)
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return the host code as plain values."""
         return {
             "parameters": [p if isinstance(p, str) else _plain(p) for p in self.parameters],
             "between": [_plain(b) for b in self.between],
@@ -164,7 +164,7 @@ class HostCode:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> HostCode:
-        """Back from `to_json`."""
+        """Return the host code that `to_json` wrote."""
 
         def buffer(values: Any) -> BufferSpec:
             return BufferSpec(values[0], tuple(map(_tuples, values[1])), values[2])
@@ -182,12 +182,12 @@ def _plain(spec: BufferSpec) -> list[Any]:
 
 
 def _tuples(value: Any) -> Any:
-    """JSON's lists as the tuples they were."""
+    """Turn JSON's lists back into tuples."""
     return tuple(map(_tuples, value)) if isinstance(value, (list, tuple)) else value
 
 
 def launch_of(kernel: str, arguments: Sequence[Any], tags: Sequence[str], extents: Sequence[Extent]) -> Launch:
-    """A launch from TVM's list of launch parameters ('blockIdx.x', ..., the bytes of dynamic shared memory last).
+    """Return a launch from TVM's launch parameters ('blockIdx.x', ...; last the bytes of dynamic shared memory).
 
     Examples
     --------
@@ -199,7 +199,7 @@ def launch_of(kernel: str, arguments: Sequence[Any], tags: Sequence[str], extent
     dynamic = [v for tag, v in values.items() if tag.endswith("use_dyn_shared_memory")]
     strange = [tag for tag in values if tag not in known and not tag.endswith("use_dyn_shared_memory")]
     if strange:
-        raise UsageError(f"a kernel launched with {strange[0]!r}", where=kernel)
+        raise UsageError(f"unknown launch parameter {strange[0]!r}", where=kernel)
 
     def triple(what: str) -> tuple[Extent, Extent, Extent]:
         return values.get(f"{what}.x", 1), values.get(f"{what}.y", 1), values.get(f"{what}.z", 1)

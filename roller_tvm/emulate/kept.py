@@ -1,7 +1,7 @@
-"""The kernels of a built model, kept in its package: CUDA C++ and what the host launches, for ``run --emulate``.
+"""Kernels of a built model kept in its package, CUDA C++ and host code, for ``run --emulate``.
 
-A package holds them compiled, for a GPU. Their source goes with it: as two more members of a .tar, or as a small
-archive behind a library, where loaders do not look and ``unzip`` does.
+A package holds the kernels compiled for a GPU. Their source is added as two more members of a .tar, or as a small
+archive behind a library: loaders ignore it there, and ``unzip`` finds it.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ _REMEDY = "build it again with this version: roller-tvm compile MODEL --target c
 
 @dataclass(frozen=True)
 class BuiltKernels:
-    """What a package says of its kernels.
+    """Sources and host code of a package's kernels.
 
     Attributes
     ----------
     source : str
-        CUDA C++ of all of them.
+        CUDA C++ of all kernels.
     arch : str
-        Such as 'sm_90'.
+        Architecture, such as 'sm_90'.
     functions : dict
         Name of a function that the model calls -> its `HostCode`.
     refused : dict
-        Name -> why it cannot be emulated: host code that does more than launch kernels.
+        Name of a function -> reason that it cannot be emulated: its host code does more than launch kernels.
     more : tuple of str
-        CUDA C++ of kernels that are modules of their own.
+        CUDA C++ of kernels in modules of their own.
 
     Examples
     --------
@@ -61,39 +61,39 @@ class BuiltKernels:
     more: tuple[str, ...] = field(default=(), repr=False)
 
     def members(self) -> dict[str, bytes]:
-        """The files that say it, by name."""
+        """Return the files that hold the kernels, by name."""
         functions = {name: code.to_json() for name, code in self.functions.items()}
         host = {"arch": self.arch, "functions": functions, "refused": dict(self.refused), "more": self.more}
         return {SOURCE: self.source.encode(), HOST: json.dumps(host).encode()}
 
     @classmethod
     def from_members(cls, members: Mapping[str, bytes]) -> BuiltKernels:
-        """Back from `members`."""
+        """Return the kernels that `members` wrote."""
         host = json.loads(members[HOST])
         functions = {name: HostCode.from_json(code) for name, code in host["functions"].items()}
         more = tuple(host.get("more", ()))
         return cls(members[SOURCE].decode(), str(host["arch"]), functions, host["refused"], more)
 
     def add_to(self, path: Path) -> None:
-        """Write them into a package."""
+        """Write the kernels into a package."""
         add_members(path, self.members())
 
     @classmethod
     def of_package(cls, path: str | os.PathLike[str]) -> BuiltKernels:
-        """Read them from a package.
+        """Read the kernels from a package.
 
         Raises
         ------
         BadInput
-            There is no such file, or it holds none.
+            The file is missing, or holds no kernels.
         """
         path = Path(path)
         if not path.is_file():
-            raise BadInput("no such file", str(path), "give what 'roller-tvm compile' wrote (.tar or .so)")
+            raise BadInput("no such file", str(path), "give an output of 'roller-tvm compile' (.tar or .so)")
         try:
             return cls.from_members(read_members(path, (SOURCE, HOST)))
         except (*BROKEN, TypeError) as error:
-            what = "holds no source of kernels for a GPU, which emulation takes"
+            what = "holds no source of kernels for a GPU, as emulation needs"
             remedy = f"a model for a CPU is run without --emulate; one for cuda: {_REMEDY}"
             raise BadInput(what, str(path), remedy) from error
 
@@ -105,11 +105,11 @@ class Step:
     Attributes
     ----------
     number : int
-        Of the call, from 1.
+        Number of the call, from 1.
     name : str
     kernels, blocks : int
     compiling, seconds : float
-        Waited for the C++ compiler, and executing.
+        Seconds waited for the C++ compiler, and seconds of execution.
     """
 
     number: int
@@ -126,13 +126,13 @@ class Step:
 
 
 class Emulation:
-    """Functions of a built model, called by name; compiled ahead, a few at a time.
+    """Functions of a built model, called by name; compiled ahead, several at a time.
 
     Parameters
     ----------
     kernels : BuiltKernels
     checked : bool
-        Whether accesses to memory are checked (several times slower).
+        True to check accesses to memory (several times slower).
     told : function of Step, optional
         Called after each function.
 
@@ -156,7 +156,7 @@ class Emulation:
         self._programs: dict[tuple[str, ...], Future[Program]] = {}
 
     def _compile(self) -> None:
-        """Start to compile what is not compiled, in the order in which functions are likely to be called."""
+        """Start to compile the functions not compiled yet, in the likely order of their calls."""
         self._pool = ThreadPoolExecutor(os.cpu_count() or 1)
         sources = [CudaSource(text) for text in (self.kernels.source, *self.kernels.more)]
         home = {kernel.name: source for source in sources for kernel in source.kernels}
@@ -168,7 +168,7 @@ class Emulation:
                 )
 
     def close(self) -> None:
-        """Give up what is not compiled yet; a later call compiles it."""
+        """Cancel compilations not started yet; a later call compiles them."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
             self._programs = {names: made for names, made in self._programs.items() if not made.cancelled()}
@@ -185,7 +185,7 @@ class Emulation:
         name : str
         arguments : sequence of array or number
         fresh : collection of int
-            Places of arrays that nobody has written yet.
+            Positions of arrays not written yet.
 
         Raises
         ------

@@ -1,7 +1,7 @@
 """A second witness: the same schedule as OpenCL, run by PoCL on this CPU.
 
-It shares nothing with the emulator but TVM's host code: another code generator of TVM's, another compiler, other
-barriers. It computes values; it watches no access. Needs pyopencl and a PoCL (Debian: pocl-opencl-icd).
+It shares only TVM's host code with the emulator: code generator, compiler and barriers are different ones. It computes
+values but checks no accesses. Needs pyopencl and PoCL (Debian: pocl-opencl-icd).
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from roller_tvm.emulate.errors import NotEmulated
 from roller_tvm.emulate.host import BufferSpec, HostCode
 from roller_tvm.errors import BadInput, ToolchainError, UsageError, last_line
 
-# Optimised, PoCL 3.1 (LLVM 14) miscompiles guarded sums: values are lost that the same source gives without.
+# With optimisation, PoCL 3.1 (LLVM 14) miscompiles guarded sums: some values are lost.
 _OPTIONS = ("-w", "-cl-opt-disable")
-#: Of PoCL's device, as TVM's targets call them.
+#: Limits of PoCL's device, named as in TVM's targets.
 LIMITS = {"max_num_threads": 1024, "max_shared_memory_per_block": 1 << 20}
-_REMEDY = "pip install pyopencl, and a PoCL: apt install pocl-opencl-icd"
+_REMEDY = "pip install pyopencl, and install PoCL: apt install pocl-opencl-icd"
 
 
 @functools.cache
 def queue() -> Any:
-    """A command queue of PoCL.
+    """Return a command queue of PoCL.
 
     Raises
     ------
     ToolchainError
-        There is none; says what to install.
+        PoCL or pyopencl is missing; the remedy says what to install.
     """
     try:
         import pyopencl
     except ImportError:
-        raise ToolchainError("running OpenCL takes pyopencl, which is not installed", remedy=_REMEDY) from None
+        raise ToolchainError("running OpenCL needs pyopencl, which is not installed", remedy=_REMEDY) from None
     try:
         devices = [d for p in pyopencl.get_platforms() if "Portable" in p.name for d in p.get_devices()]
     except pyopencl.Error:
@@ -49,7 +49,7 @@ def queue() -> Any:
 
 @dataclass(frozen=True)
 class OpenClFunction:
-    """Kernels in OpenCL with the host's part of their function; the counterpart of `Function`.
+    """Kernels in OpenCL with their function's host code; the counterpart of `Function`.
 
     Attributes
     ----------
@@ -70,9 +70,9 @@ class OpenClFunction:
 
     @classmethod
     def of(cls, source: str, host: HostCode) -> OpenClFunction:
-        """The function of what TVM generates, whose kernels' dynamic shared memory is their own and of a fixed size.
+        """Return the function of TVM's source; dynamic shared memory becomes the kernels' own, of fixed size.
 
-        TVM's code generator for OpenCL leaves out that a block shares it.
+        TVM's code generator for OpenCL omits the qualifier ``__local``, which makes a block share it.
 
         Examples
         --------
@@ -89,32 +89,32 @@ class OpenClFunction:
         sizes = "|".join({str(launch.dynamic_shared) for launch in host.launches if launch.dynamic_shared})
         names = "|".join({m[1] for m in re.finditer(rf"\buchar (\w+)\[(?:{sizes})\];", source)})
         if not names:
-            raise NotEmulated("dynamic shared memory that it does not declare", where=host.launches[0].kernel)
+            raise NotEmulated("the source does not declare its dynamic shared memory", where=host.launches[0].kernel)
         source = re.sub(rf"\buchar ((?:{names})\[(?:{sizes})\];)", r"__local uchar \1", source)
         source = re.sub(rf"\(([\w ]+\*\)\s*\(?(?:{names})\b)", r"(__local \1", source)
         return cls(source, replace(host, launches=tuple(replace(launch, dynamic_shared=0) for launch in host.launches)))
 
     def run(self, arrays: Sequence[Any], sizes: Mapping[str, int] | None = None) -> list[np.ndarray[Any, Any]]:
-        """Run every kernel.
+        """Run every kernel and return the results.
 
         Parameters
         ----------
         arrays : sequence
-            For each parameter its array, or None for one that the kernels write; trailing Nones may be left out.
+            Array for each parameter, or None for a result; trailing Nones may be left out.
         sizes : mapping of str to int, optional
-            Of open extents.
+            Values of open extents.
 
         Returns
         -------
         list of array
-            The parameters given as None. What nobody writes has all bits set: NaN.
+            Results for the parameters given as None. Unwritten elements have all bits set: NaN.
 
         Raises
         ------
         ToolchainError
-            There is no PoCL, or it refused the source.
+            PoCL is missing, or refused the source.
         NotEmulated
-            The device has no such type.
+            PoCL's device lacks a type.
         """
         import_queue = queue()
         import pyopencl as cl
@@ -150,7 +150,7 @@ def _memory_of(spec: BufferSpec, values: Any) -> np.ndarray[Any, Any]:
     if spec.dtype == "bfloat16":
         raise NotEmulated("OpenCL has no bfloat16", where=spec.name)
     if values is not None and tuple(np.shape(values)) != spec.shape:
-        raise UsageError(f"an array of shape {np.shape(values)} where {spec} is due")
+        raise UsageError(f"an array of shape {np.shape(values)} does not fit {spec}")
     if values is not None:
         return np.array(values, np.dtype(spec.dtype), order="C")
     array = np.empty(spec.shape, np.dtype(spec.dtype))
@@ -176,5 +176,5 @@ def _built(source: str) -> Any:
 
 
 def _without_conditions(source: str) -> str:
-    """The source without what stands between #ifdef and #endif: pragmas there ask for what the compiler has."""
+    """Return the source without its #if blocks, whose pragmas ask only for extensions that the compiler has."""
     return re.sub(r"^#if.*?^#endif", "", source, flags=re.S | re.M)

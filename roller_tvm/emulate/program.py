@@ -1,4 +1,4 @@
-"""Running kernels: device memory that knows what was written, launches, and faults put into words."""
+"""Run kernels: device memory that records writes, launches, and faults in words."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ def _runtime() -> ctypes.CDLL:
 
 
 class DeviceArray:
-    """Memory of the emulated device, between guards; reading what nobody wrote is a fault.
+    """Memory of the emulated device, between guards; to read an unwritten element is a fault.
 
     Parameters
     ----------
     shape : sequence of int
     dtype : str
-        numpy's name, or 'bfloat16' (seen by numpy as uint16).
+        Name of a numpy type, or 'bfloat16' (uint16 in numpy).
     name : str
-        For reports.
+        Name in reports.
     values : array, optional
-        Copied in; without, nothing is written yet.
+        Initial values. Default: all elements are unwritten.
     """
 
     _names: dict[int, str] = {}
@@ -90,17 +90,17 @@ class DeviceArray:
         return np.frombuffer(memoryview(memory), self._numpy()).reshape(self.shape)
 
     def numpy(self, partly: bool = False) -> np.ndarray[Any, Any]:
-        """A copy of the contents.
+        """Return a copy of the contents.
 
         Parameters
         ----------
         partly : bool
-            Elements nobody wrote are let pass: every bit of them is set, NaN in floating point.
+            True to allow unwritten elements; all their bits are set (NaN in floating point).
 
         Raises
         ------
         KernelFault
-            Of kind 'unwritten': some element was never written.
+            Kind 'unwritten': some element was never written.
         """
         with _LOCK:
             count = ctypes.c_ulonglong()
@@ -115,7 +115,7 @@ class DeviceArray:
 
 
     def written(self) -> np.ndarray[Any, Any]:
-        """Which elements were written, as an array of bool."""
+        """Return an array of bool: True for written elements."""
         with _LOCK:
             found = np.zeros(self.nbytes, np.uint8)
             _runtime().emu_written(ctypes.c_void_p(self.address), ctypes.c_ulonglong(self.nbytes),
@@ -138,7 +138,7 @@ class Program:
     source : CudaSource
     library : Path
     checked : bool
-        Whether accesses to memory are checked.
+        True if accesses to memory are checked.
     """
 
     source: CudaSource
@@ -159,14 +159,14 @@ class Program:
         args : sequence
             An array or `DeviceArray` for each pointer, a number for each other parameter.
         dynamic_shared : int
-            Bytes.
+            Bytes of dynamic shared memory.
         shared_limit : int
-            Bytes that a block may take; by default 48 KiB, or what `dynamic_shared` asks on top of that.
+            Most bytes of shared memory per block. Default: 48 KiB plus `dynamic_shared`.
         uninitialised, races : str
             'fault' or 'allow'.
         timeout_s : float
         blocks : sequence of int, optional
-            Numbers of the blocks to run, x fastest; by default all.
+            Numbers of the blocks to run, x fastest. Default: all.
 
         Raises
         ------
@@ -206,7 +206,7 @@ class Program:
         for parameter, given in zip(kernel.parameters, args, strict=True):
             if not parameter.pointer:
                 if parameter.dtype in ("", "void", "bfloat16"):
-                    raise NotEmulated(f"a parameter {parameter} that is no pointer", where=kernel.name)
+                    raise NotEmulated(f"parameter {parameter} is passed by value", where=kernel.name)
                 number = np.asarray([given], parameter.dtype)
                 values.append(ctypes.create_string_buffer(number.tobytes()))
                 continue
@@ -216,7 +216,7 @@ class Program:
                 device = DeviceArray(array.shape, array.dtype, parameter.name, array)
                 lent.append((device, array))
             if parameter.dtype not in ("", "void") and dtype_bytes(device.dtype) != dtype_bytes(parameter.dtype):
-                raise UsageError(f"elements of {device.dtype} where {parameter} is due", where=kernel.name)
+                raise UsageError(f"an array of {device.dtype} does not fit {parameter}", where=kernel.name)
             named[device.name] = device
             values.append(ctypes.c_void_p(device.address))
         pointers = (ctypes.c_void_p * max(1, len(values)))(*(ctypes.addressof(v) for v in values))
@@ -257,22 +257,22 @@ class Program:
 
 
 def compile_source(text: str | CudaSource, checked: bool = True, arch: str = "sm_90") -> Program:
-    """Compile CUDA C++ for this CPU; what was compiled before comes from the user's cache.
+    """Compile CUDA C++ for this CPU; results are kept in the user's cache.
 
     Parameters
     ----------
     text : str or CudaSource
     checked : bool
-        Check every access to memory (several times slower).
+        True to check every access to memory (several times slower).
     arch : str
-        The architecture that the source is told.
+        Architecture in ``__CUDA_ARCH__``.
 
     Raises
     ------
     NotEmulated
-        The source uses what the emulator does not know.
+        The source uses something unknown to the emulator.
     ToolchainError
-        No C++ compiler.
+        No C++ compiler works.
     """
     source = text if isinstance(text, CudaSource) else CudaSource(text)
     return Program(source, kernel_library(source, checked, arch), checked)
@@ -290,6 +290,6 @@ def _check_launch(kernel: Kernel, threads: tuple[int, ...]) -> None:
     count = math.prod(threads)
     most = kernel.most_threads or _MOST_THREADS
     if count > most:
-        limit = "its __launch_bounds__" if kernel.most_threads else "what a GPU can"
+        limit = "its __launch_bounds__" if kernel.most_threads else "a GPU"
         text = f"launched with {count} threads a block, {limit} allows {most}"
         raise KernelFault(text, where=kernel.name, kind="launch", kernel=kernel.name)

@@ -1,4 +1,4 @@
-"""Inline PTX as calls of emulated instructions: ``asm volatile("cp.async...")`` becomes C++ for the CPU."""
+"""Translate inline PTX to calls of emulated instructions: ``asm volatile("cp.async...")`` becomes C++ for the CPU."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class _Operand:
 
 
 def translate_asm(source: str) -> str:
-    """The source with its inline PTX replaced by C++; lines stay where they were.
+    """Return the source with inline PTX replaced by C++; line numbers stay the same.
 
     Raises
     ------
     NotEmulated
-        Naming the instruction that is not known and its line.
+        An instruction is unknown; the message names it and its line.
 
     Examples
     --------
@@ -51,7 +51,7 @@ def translate_asm(source: str) -> str:
         closed = matching(plain, opened)
         line = source.count("\n", 0, found.start()) + 1
         if closed < 0:
-            raise NotEmulated("inline PTX whose bracket does not close", where=f"line {line}")
+            raise NotEmulated("inline PTX without a closing bracket", where=f"line {line}")
         statement = _statement(source[opened + 1 : closed], line)
         result += [source[done : found.start()], statement, "\n" * source.count("\n", found.start(), closed + 1)]
         done = closed + 1
@@ -115,7 +115,7 @@ def _read(kind: str, expression: str) -> str:
 
 
 def _instructions(template: str, line: int) -> list[str]:
-    """C++ statements of a PTX text."""
+    """Return the C++ statements of a PTX text."""
     text = re.sub(r"//[^\n]*|/\*.*?\*/", " ", template, flags=re.S).replace("%%", "%")
     code, rest = [], text.strip()
     while rest:
@@ -158,7 +158,7 @@ def _registers(text: str) -> str:
 
 
 def _value(operand: str) -> str:
-    """An operand that is read: %3, a register's name, a number."""
+    """Return the C++ of an operand that is read: %3, a register's name, a number."""
     operand = operand.strip()
     if re.fullmatch(r"%\d+", operand):
         return f"emu_o{operand[1:]}"
@@ -168,7 +168,7 @@ def _value(operand: str) -> str:
 
 
 def _address(operand: str) -> str:
-    """[%1] or [%1 + 16]"""
+    """Return the C++ of an address: [%1] or [%1 + 16]."""
     inside = operand.strip().lstrip("[").rstrip("]")
     return " + ".join(_value(part) for part in inside.split("+"))
 
@@ -251,7 +251,7 @@ def _move(found: re.Match[str], arguments: list[str], line: int) -> str:
 
 
 def _to_tf32(found: re.Match[str], arguments: list[str], line: int) -> str:
-    """To the nearest, ties away from zero; infinities and what is no number stay."""
+    """Round to the nearest, ties away from zero; infinities and NaN are unchanged."""
     bits = f"(uint32_t)({_value(arguments[1])})"
     finite = f"({bits} & 0x7f800000u) != 0x7f800000u"
     return f"{_value(arguments[0])} = {finite} ? ({bits} + 0x1000u) & 0xffffe000u : {bits};"

@@ -1,4 +1,4 @@
-"""CUDA C++ as the emulator sees it: its kernels with their parameters, and the text that a C++ compiler takes."""
+"""CUDA C++ as the emulator sees it: kernels with their parameters, and the text for a C++ compiler."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DECLARED = re.compile(
     r"\s*(?:(?:alignas|__align__)\s*\((?P<align>[^)]*)\)\s*)?(?P<type>.*?[\s*&>])(?P<name>\w+)\s*(?P<extents>(?:\[[^\]]*\]\s*)*)$",
     re.S,
 )
-# Types of parameters, by the last word of what TVM writes.
+# C++ type of a parameter as TVM writes it -> dtype.
 _DTYPES = {
     "float": "float32", "double": "float64", "half": "float16", "__half": "float16", "nv_bfloat16": "bfloat16",
     "__nv_bfloat16": "bfloat16", "bool": "bool", "void": "void",
@@ -41,9 +41,9 @@ class Parameter:
     ----------
     name : str
     c_type : str
-        As written, without the pointer.
+        C++ type as written, without the pointer.
     dtype : str
-        numpy's name for it, 'bfloat16' (two bytes, no numpy type), or '' where it is none of these.
+        Name of the numpy type, 'bfloat16' (two bytes, no numpy type), or '' for any other type.
     pointer : bool
     """
 
@@ -65,7 +65,7 @@ class Kernel:
     name : str
     parameters : tuple of Parameter
     most_threads : int
-        Of a block, from ``__launch_bounds__``; 0 where it has none.
+        Most threads per block by ``__launch_bounds__``; 0 if it has none.
     line : int
     """
 
@@ -97,7 +97,7 @@ class CudaSource:
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
-        """Every kernel that has a body, in the order of the source."""
+        """Kernels with a body, in the order of the source."""
         plain = blanked(self.text)
         found = []
         for match in _KERNEL.finditer(plain):
@@ -112,12 +112,12 @@ class CudaSource:
         return tuple(found)
 
     def kernel(self, name: str) -> Kernel:
-        """The kernel of that name.
+        """Return the kernel of that name.
 
         Raises
         ------
         NotEmulated
-            Naming those there are.
+            No kernel has that name; the remedy lists the kernels.
         """
         for kernel in self.kernels:
             if kernel.name == name:
@@ -126,7 +126,7 @@ class CudaSource:
         raise NotEmulated(f"the source has no kernel {name!r}", remedy=f"its kernels are: {names}")
 
     def only(self, names: Collection[str]) -> CudaSource:
-        """The source with these kernels alone, and what is no kernel.
+        """Return the source with only these kernels, and everything that is no kernel.
 
         Examples
         --------
@@ -149,7 +149,7 @@ class CudaSource:
         return CudaSource("".join([*kept, self.text[done:]]))
 
     def translated(self) -> str:
-        """The text for a C++ compiler: shared arrays of the block, inline PTX as calls; lines keep their numbers."""
+        """Return the text for a C++ compiler: shared arrays per block, PTX as calls; line numbers are unchanged."""
         return translate_asm(_shared_arrays(self.text))
 
 
@@ -157,14 +157,14 @@ def _parameter(text: str) -> Parameter:
     words = re.sub(r"\b(?:const|volatile|__restrict__|__restrict|__grid_constant__)\b", " ", text)
     found = re.match(r"\s*(.*?)([\s*&]+)(\w+)\s*$", words, re.S)
     if not found:
-        what = f"a parameter {text.strip()!r} of a kernel that is no C++: no compiler for CUDA takes this source either"
+        what = f"a kernel's parameter {text.strip()!r} is no C++: a CUDA compiler would refuse this source too"
         raise NotEmulated(what, remedy="give the tensor a name of letters, digits and underscores")
     c_type, stars, name = " ".join(found[1].split()), found[2], found[3]
     return Parameter(name, c_type, _DTYPES.get(c_type, ""), "*" in stars)
 
 
 def _shared_arrays(text: str) -> str:
-    """``__shared__ float A[64];`` as a reference into the memory of the block that runs."""
+    """Turn ``__shared__ float A[64];`` into a reference to the running block's memory."""
     plain = blanked(text)
     result, done, number = [], 0, 0
     for match in _SHARED.finditer(plain):
@@ -194,7 +194,7 @@ def _shared_arrays(text: str) -> str:
 
 
 def dtype_bytes(dtype: str) -> int:
-    """Bytes of an element; bfloat16 is not numpy's, but has two.
+    """Return the bytes of an element; bfloat16, unknown to numpy, has two.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The little that has to be known of C++ to change a source without parsing it: strings, comments, brackets."""
+"""Strings, comments and brackets of C++: enough to change a source without parsing it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PAIRS = {"(": ")", "[": "]", "{": "}"}
 
 
 def blanked(text: str) -> str:
-    """The text with comments and the inside of strings replaced by spaces; every character stays in its place.
+    """Return the text with comments and the contents of strings replaced by spaces; every character keeps its position.
 
     Examples
     --------
@@ -29,7 +29,7 @@ def blanked(text: str) -> str:
 
 
 def matching(plain: str, at: int) -> int:
-    """Where the bracket that opens at `at` closes; -1 where it does not. `plain` is blanked text."""
+    """Return the position of the bracket that closes the one at `at`, or -1 if none does; `plain` is blanked text."""
     opened, closes = plain[at], _PAIRS[plain[at]]
     depth = 0
     for position in range(at, len(plain)):
@@ -43,7 +43,7 @@ def matching(plain: str, at: int) -> int:
 
 
 def split_top(text: str, separator: str) -> list[str]:
-    """Parts between separators that stand outside all brackets, strings and comments.
+    """Return the parts between separators outside all brackets, strings and comments.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""A fused kernel in OpenCL, checked on PoCL: every operator in it against TVM's own loops of that operator."""
+"""Check a fused kernel in OpenCL on PoCL: every operator in it against TVM's own loops of that operator."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Member:
     Parameters
     ----------
     tensors : tuple of BufferSpec
-        Of the graph, by their names there, with the shapes that the operator sees; the last ones are written.
+        Tensors by their names in the graph, with the shapes that the operator sees; the last ones are written.
     compute : function of a list of array
-        What the operator makes of the tensors that it reads.
+        Returns the operator's results, given the tensors that it reads.
     terms : int
-        Of its sums; see ``measure.numerics``.
+        Number of terms in its sums (see ``measure.numerics``).
     outputs : int
     """
 
@@ -48,20 +48,20 @@ class Member:
 
 
 def check_together(function: OpenClFunction, members: Sequence[Member]) -> Checked:
-    """Execute the kernel of operators that read nothing of one another, and compare all that they write.
+    """Execute the kernel of independent operators, compare all their results, and return a report.
 
     Parameters
     ----------
     function : OpenClFunction
-        One launch; its parameters have the names of the graph's tensors, and as many elements.
+        Function of one launch; its parameters have the names and numbers of elements of the graph's tensors.
     members : sequence of Member
 
     Raises
     ------
     WrongAnswer
-        It computed something else.
+        A result is wrong.
     NotEmulated, ToolchainError
-        PoCL cannot run it, or there is none.
+        PoCL cannot run the kernel, or is missing.
 
     Examples
     --------
@@ -86,13 +86,13 @@ def check_together(function: OpenClFunction, members: Sequence[Member]) -> Check
 
 
 def witnessed(check: Callable[[], Checked]) -> Checked | RollerError:
-    """What the check of a fused kernel came to, or the error that ended it.
+    """Run the check of a fused kernel; return its report, or the error that ended it.
 
     Returns
     -------
     Checked or RollerError
-        `WrongAnswer` where the kernel is wrong, `CannotFuse` where its blocks wait or its text is no part of another in
-        OpenCL, `NotEmulated` where PoCL has no such type, or failed in a way that nobody foresaw.
+        `WrongAnswer`: a result is wrong. `CannotFuse`: its blocks wait, or its OpenCL cannot be put into another
+        kernel. `NotEmulated`: PoCL lacks a type, or failed unexpectedly.
 
     Examples
     --------
@@ -113,7 +113,7 @@ def witnessed(check: Callable[[], Checked]) -> Checked | RollerError:
 
 @dataclass(frozen=True)
 class _Tensor:
-    """A spec as `reference_on` asks for it."""
+    """A buffer spec with the attributes that `reference_on` needs."""
 
     spec: BufferSpec
 

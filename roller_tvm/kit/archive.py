@@ -1,4 +1,4 @@
-"""One file of the kit: an operator's kernels for one architecture, and all that is needed to run and judge them."""
+"""One file of the kit: an operator's kernels for one architecture, with everything needed to run and check them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from roller_tvm.kit.cases import Case
 from roller_tvm.kit.inputs import TYPES
 from roller_tvm.kit.reference import Reference
 
-#: Of what is written here; an archive of another version is refused.
+#: Version of the archive format; an archive of another version is refused.
 VERSION = 2
 MANIFEST = "manifest.json"
 REMEDY = "make the kit again: make gpu-kit"
@@ -24,7 +24,7 @@ REMEDY = "make the kit again: make gpu-kit"
 
 @dataclass(frozen=True)
 class Tensor:
-    """A buffer of a function.
+    """A buffer that a kernel reads or writes.
 
     Examples
     --------
@@ -55,7 +55,10 @@ class Tensor:
 
 @dataclass(frozen=True)
 class KernelLaunch:
-    """One kernel, launched: its arguments are names of buffers; `image` where it is not in the plan's own."""
+    """One launch of a kernel; `arguments` are names of buffers.
+
+    `image` is the cubin's name in the archive if it is not the plan's own, else ''.
+    """
 
     kernel: str
     arguments: tuple[str, ...]
@@ -75,7 +78,7 @@ class KernelLaunch:
 
 
 def triple(data: Sequence[int]) -> tuple[int, int, int]:
-    """Extents along x, y and z.
+    """Return three extents as a tuple (x, y, z).
 
     Examples
     --------
@@ -88,34 +91,34 @@ def triple(data: Sequence[int]) -> tuple[int, int, int]:
 
 @dataclass(frozen=True)
 class KitPlan:
-    """A plan, its prediction, and its kernels.
+    """A plan with its predicted time and its compiled kernels.
 
     Parameters
     ----------
     rank : int
-        0 is what the model holds to be the best.
+        Rank by predicted time; 0 is the best.
     recipes : tuple of str
-        Of its programs.
+        Recipe of each rProgram.
     variant : str
-        What was changed so that the compiler does not spill; '' for the plan as constructed.
+        Change made to the plan so that the compiler does not spill registers; '' for the plan as constructed.
     predicted_us : float
-        On the device that it was made for.
+        Predicted time in microseconds, on the device that the plan was made for.
     bound : str
-        What limits it, by the model.
+        Name of the bottleneck in the model.
     plan : dict
         ``Plan.to_json()``.
     image : str
-        The cubin's name in the archive.
+        Name of the cubin in the archive.
     source : str
-        The CUDA C++'s name in the archive, or ''.
+        Name of the CUDA C++ source in the archive, or '' if it was not kept.
     parameters : tuple of Tensor
-        Inputs in the order of the reference's, then the output.
+        Inputs in the reference's order, then the output.
     between : tuple of Tensor
-        What kernels hand one another.
+        Buffers that one kernel writes and a later one reads.
     launches : tuple of KernelLaunch
-        In order.
+        Launches in order.
     resources : tuple of dict
-        Of each kernel, as the compiler made it: registers, shared memory, spills.
+        Registers, shared memory and spills of each kernel, as compiled.
     """
 
     rank: int
@@ -141,7 +144,7 @@ class KitPlan:
 
     @property
     def images(self) -> tuple[str, ...]:
-        """Every cubin that it launches kernels of."""
+        """Names of all cubins with kernels that the plan launches, without repetition."""
         return tuple(dict.fromkeys(launch.image or self.image for launch in self.launches))
 
     @classmethod
@@ -163,16 +166,16 @@ class KitOperator:
     ----------
     case : Case
     arch : str
-        Of the cubins.
+        Architecture of the cubins, such as 'sm_90'.
     device : str
-        What the plans were made for.
+        Name of the device that the plans were made for.
     reference : Reference
     plans : tuple of KitPlan
-        Best first.
+        Plans, the best by prediction first.
     dropped : tuple of str
-        Plans left out, and why.
+        Plans left out, each with the reason.
     made_by : str
-        The compiler, and the state of the code that planned.
+        Compiler and version, options, and a digest of the planning code.
     """
 
     case: Case
@@ -187,18 +190,18 @@ class KitOperator:
         return f"{self.case} for {self.arch}: {len(self.plans)} plans"
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return the operator as plain values."""
         return {"version": VERSION, **asdict(self), "reference": self.reference.to_json()}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> KitOperator:
-        """Back from `to_json`."""
+        """Return the operator that `to_json` wrote."""
         return cls(Case(**data["case"]), data["arch"], data["device"], Reference.from_json(data["reference"]),
                    tuple(map(KitPlan.from_json, data["plans"])), tuple(data["dropped"]), data["made_by"])  # fmt: skip
 
 
 def archive_path(kit: Path, arch: str, case: Case) -> Path:
-    """Where an operator's file is.
+    """Return the path of an operator's file.
 
     Examples
     --------
@@ -209,12 +212,12 @@ def archive_path(kit: Path, arch: str, case: Case) -> Path:
 
 
 def write_archive(path: Path, operator: KitOperator, files: Mapping[str, bytes]) -> None:
-    """Write an operator's file, all or nothing.
+    """Write an operator's file, whole or not at all.
 
     Parameters
     ----------
     files : mapping of str to bytes
-        Images and sources, by the names that the plans have for them.
+        Contents of cubins and sources, by the names that the plans use.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
@@ -229,28 +232,29 @@ def write_archive(path: Path, operator: KitOperator, files: Mapping[str, bytes])
 
 
 def read_operator(path: Path) -> KitOperator:
-    """What an operator's file says of itself.
+    """Read the operator described in an operator's file.
 
     Raises
     ------
     BadInput
-        No such file, a damaged one, or one of another version.
+        The file is absent, damaged, or of another version.
     """
     try:
         data = json.loads(read_member(path, MANIFEST))
         if data.get("version") != VERSION:
-            raise BadInput(f"is of version {data.get('version')}, not {VERSION}", str(path), REMEDY)
+            raise BadInput(f"has format version {data.get('version')}, not {VERSION}", str(path), REMEDY)
         return KitOperator.from_json(data)
     except (ValueError, KeyError, TypeError) as error:
-        raise BadInput(f"says nothing that can be read: {error}", str(path), REMEDY) from error
+        raise BadInput(f"has a damaged {MANIFEST}: {error}", str(path), REMEDY) from error
 
 
 def read_member(path: Path, name: str) -> bytes:
-    """A file of an archive.
+    """Read one member of an archive as bytes.
 
     Raises
     ------
     BadInput
+        The archive or the member cannot be read.
     """
     try:
         with zipfile.ZipFile(path) as archive:

@@ -1,4 +1,4 @@
-"""The card profiled with the kernels that the kit brings: its spec file, tensor cores' peaks, barriers."""
+"""Profile a card with the kit's own kernels: spec file, tensor cores' peaks, barrier times."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from roller_tvm.errors import ProfileError
 from roller_tvm.kit.archive import read_member
 from roller_tvm.kit.support import ARCHIVE
 
-#: Type of the operands -> operations of a warp in one round of `bench.cu` (a multiply-add is two).
+#: Operand type -> operations of a warp in one round of `bench.cu` (a multiply-add counts as two).
 TENSOR_WORK = {"float16": 8 * 4096, "bfloat16": 8 * 4096, "tfloat32": 8 * 2048, "int8": 8 * 8192}
 _THREADS, _BLOCKS_PER_UNIT = 256, 8
-#: Threads of a block that waits at barriers.
+#: Block sizes, in threads, for which a barrier is timed.
 BARRIERS = (32, 128, 256, 512, 1024)
 REPEATS, REPEAT_NS = 8, 2e6
 MMA_SOURCE = "measured: mma.sync on random fractions, sums in float32 (int32 of int8); wgmma is not used"
@@ -38,13 +38,14 @@ def profile(driver: Driver, ordinal: int, kit: Path, arch: str) -> dict[str, Any
     ordinal : int
     kit : Path
     arch : str
-        Of the kit's cubins that the card takes.
+        Architecture of the kit's cubins that the card runs.
 
     Returns
     -------
     dict
-        'rates' of every request, 'profile' (None where the numbers cannot be believed: 'refused' says why), 'tensor'
-        in GFLOP/s, 'barrier_ns' by threads of a block, 'spec', the text of a spec file.
+        'rates': the samples of every request. 'profile': the measured profile, or None if the numbers are implausible;
+        'refused' then gives the reason. 'tensor': peaks in GFLOP/s. 'barrier_ns': nanoseconds of a barrier by threads
+        per block. 'spec': text of a spec file.
     """
     rates: Rates = {}
     found: CudaProfile | None = None
@@ -74,7 +75,7 @@ def profile(driver: Driver, ordinal: int, kit: Path, arch: str) -> dict[str, Any
 
 
 def tensor_peaks(card: Card) -> dict[str, float]:
-    """GFLOP/s of the whole card by type of the operands.
+    """Measure the tensor cores' peak of the whole card in GFLOP/s, by operand type.
 
     Examples
     --------
@@ -96,7 +97,7 @@ def tensor_peaks(card: Card) -> dict[str, float]:
 
 
 def barriers(card: Card) -> dict[int, float]:
-    """Nanoseconds of one barrier, by threads of the block, a block on each multiprocessor."""
+    """Measure one barrier in nanoseconds, by threads per block, with one block on each multiprocessor."""
     out = card.alloc(64)
     try:
         found = {}
@@ -110,7 +111,7 @@ def barriers(card: Card) -> dict[int, float]:
 
 
 def _least(card: Card, kernel: str, grid: int, block: int, args: list[Any]) -> tuple[int, float]:
-    """(rounds, nanoseconds) of the best repeat; rounds enough that a launch is nothing beside them."""
+    """Return (rounds, nanoseconds) of the fastest repeat; `rounds` is large enough to make the launch negligible."""
     rounds, spent = 16, 0.0
     while spent < REPEAT_NS and rounds < 1 << 28:
         rounds *= 4
@@ -119,7 +120,7 @@ def _least(card: Card, kernel: str, grid: int, block: int, args: list[Any]) -> t
 
 
 def with_tensor(spec: DeviceSpec, tensor: dict[str, float]) -> DeviceSpec:
-    """The device with measured peaks of its tensor cores in place of a data sheet's.
+    """Return the device with measured peaks of its tensor cores instead of the data sheet's.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Making the kit's files: planned, lowered through TensorIR, compiled. Needs the Relax line and a CUDA compiler."""
+"""Make the kit's files: plan, lower through TensorIR, compile. Needs the Relax line and a CUDA compiler."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from roller_tvm.plan.program import Plan
 from roller_tvm.toolchain import compile_cuda, find_compilers
 from roller_tvm.toolchain.check import CompiledPlan, ResourcesDiffer, check_plan
 
-#: What the plans of an architecture are made for.
+#: Architecture -> device that its plans are made for.
 DEVICES = {"sm_80": "a100", "sm_90": "h200"}
-#: Plans beyond the wanted ones, for those that are left out.
+#: Extra plans constructed to replace those that are left out.
 SPARE = 4
 PACKAGE = Path(__file__).resolve().parent.parent
-#: What a kernel depends on, and what the kit runs: folders and modules of this package.
+#: Folders and modules of this package: those a kernel depends on (`_MAKES`), and those the kit runs (`_RUNS`).
 _MAKES = ("expr", "device", "plan", "model", "lower", "te", "tir", "toolchain",
           "rammer", "relax",
           *(f"kit/{name}.py" for name in ("build", "graphs", "archive", "cases", "reference", "inputs")))  # fmt: skip
@@ -54,18 +54,18 @@ _RUNS = (
 
 @dataclass(frozen=True)
 class Options:
-    """How a kit is made.
+    """Options for making a kit.
 
     Parameters
     ----------
     top : int
-        Plans of each operator.
+        Number of plans per operator.
     compiler : str
         'auto', 'nvrtc' or 'nvcc'.
     sources : str
-        Of which plans the CUDA C++ is kept: 'none', 'best' or 'all'.
+        Plans whose CUDA C++ is kept: 'none', 'best' or 'all'.
     keep : bool
-        Whether a file that other code or another compiler made is kept, too.
+        True to keep existing files even if other code or another compiler made them.
     """
 
     top: int = 10
@@ -81,7 +81,10 @@ class Options:
 
 
 def standing(path: Path, case: Case, made_by: str, options: Options) -> KitOperator | None:
-    """The file of a case that is there already, as this code makes it; a damaged one is made again."""
+    """Return a case's operator from its existing file if this code and compiler made it, else None.
+
+    A damaged file counts as absent. With ``options.keep`` any readable file of the case is accepted.
+    """
     if not path.is_file():
         return None
     try:
@@ -92,12 +95,12 @@ def standing(path: Path, case: Case, made_by: str, options: Options) -> KitOpera
 
 
 def build_case(kit: Path, case: Case, arch: str, options: Options) -> KitOperator:
-    """Make the file of one operator for one architecture, if it is not there as this code makes it.
+    """Make the file of one operator for one architecture, unless an up-to-date one exists; return the operator.
 
     Raises
     ------
     RollerError
-        It cannot be planned, or nothing of it could be compiled.
+        The operator cannot be planned, or none of its plans could be compiled.
     """
     if case.operator == RTASKS:
         from roller_tvm.kit.graphs import build_graph
@@ -141,12 +144,12 @@ def build_case(kit: Path, case: Case, arch: str, options: Options) -> KitOperato
 
 
 def kit_plan(rank: int, ranked: RankedPlan, compiled: CompiledPlan, host: Any, arch: str) -> tuple[KitPlan, bytes]:
-    """A compiled plan as the kit describes it, and its cubin.
+    """Return a compiled plan as the kit describes it, and its cubin.
 
     Parameters
     ----------
     host : HostCode
-        Of ``tir.emulated.generated``.
+        Host code returned by ``tir.emulated.generated``.
     """
     launches = tuple(
         KernelLaunch(x.kernel, tuple(map(str, x.arguments)), triple(x.grid), triple(x.block),
@@ -164,7 +167,7 @@ def kit_plan(rank: int, ranked: RankedPlan, compiled: CompiledPlan, host: Any, a
 
 
 def _ranked(reading: Any, device: DeviceSpec, top: int) -> Iterator[RankedPlan]:
-    """Plans, best first; more of them are constructed only where some were left out."""
+    """Yield plans, best first; after the first `top`, construct SPARE more."""
     features = Features.of_tensor_ir(device)
     first = construct(reading.expression, device, top, features).plans
     yield from first
@@ -173,7 +176,7 @@ def _ranked(reading: Any, device: DeviceSpec, top: int) -> Iterator[RankedPlan]:
 
 
 def _read(case: Case) -> tuple[Any, Any]:
-    """The operator's PrimFunc, and what is read from it."""
+    """Return the operator's PrimFunc and its reading (``tir.read_prim_func``)."""
     from tvm import te
 
     from roller_tvm.tir import read_prim_func
@@ -183,7 +186,7 @@ def _read(case: Case) -> tuple[Any, Any]:
 
 
 def tensors(case: Case) -> list[Any]:
-    """Inputs and output of a case as te.Tensors; sums of half types are taken in float32, as libraries do."""
+    """Return a case's inputs and output as te.Tensors; half types are summed in float32, as libraries do."""
     from tvm import te, topi
 
     from roller_tvm.te import te_operator
@@ -210,7 +213,7 @@ def tensors(case: Case) -> list[Any]:
 def _compiled(
     case: Case, func: Any, reading: Any, ranked: RankedPlan, arch: str, device: DeviceSpec, options: Options
 ) -> tuple[CompiledPlan, Any] | str:
-    """A plan's kernels and its host code, or why it is left out."""
+    """Return a plan's kernels and its host code, or the reason for leaving it out."""
     import tvm
 
     from roller_tvm.lower import lower
@@ -237,7 +240,7 @@ def _compiled(
 
 
 def _agree(operator: KitOperator) -> None:
-    """The reference and the plans are about the same tensors."""
+    """Raise RollerError if the reference's tensor shapes differ from a plan's."""
     due = [*operator.reference.inputs, operator.reference.output]
     for plan in operator.plans:
         if [t.shape for t in plan.parameters] != due:
@@ -247,7 +250,10 @@ def _agree(operator: KitOperator) -> None:
 
 @functools.lru_cache(maxsize=8)
 def state(options: Options) -> str:
-    """The compiler and the code that makes kernels: what changes with them is made again."""
+    """Return the compiler, the options and a digest of the code that makes kernels.
+
+    If any of them changes, files are made again.
+    """
     digest = hashlib.sha256()
     for path in _sources(_MAKES):
         digest.update(path.relative_to(PACKAGE).as_posix().encode() + path.read_bytes())
@@ -266,7 +272,7 @@ def _sources(of: tuple[str, ...]) -> list[Path]:
 
 
 def build_support(kit: Path, arch: str, options: Options) -> Path:
-    """The references, comparisons and micro-benchmarks for one architecture."""
+    """Build the archive of references, comparisons and micro-benchmarks for one architecture; return its path."""
     path = kit / arch / ARCHIVE
     path.parent.mkdir(parents=True, exist_ok=True)
     sources = own_sources()
@@ -285,7 +291,7 @@ def build_support(kit: Path, arch: str, options: Options) -> Path:
 
 
 class _Nothing:
-    """No archive."""
+    """A context in place of an archive that does not exist."""
 
     def __enter__(self) -> None:
         return None
@@ -295,7 +301,7 @@ class _Nothing:
 
 
 def copy_runner(kit: Path, script: Path) -> None:
-    """What runs the kit, into the kit: the folder is all that the other machine needs."""
+    """Copy the script and the package's modules that run the kit into its folder; nothing else is needed."""
     shutil.rmtree(kit / PACKAGE.name, ignore_errors=True)
     for path in _sources(_RUNS):
         target = kit / PACKAGE.name / path.relative_to(PACKAGE)

@@ -1,4 +1,4 @@
-"""A card for the kit: memory, modules, launches and events through the CUDA driver; the standard library alone."""
+"""A card for the kit: memory, modules, launches and events through the CUDA driver, with the standard library alone."""
 
 from __future__ import annotations
 
@@ -9,64 +9,64 @@ from typing import Any, Protocol
 from roller_tvm.device.cuda_driver import CudaFacts, Driver
 from roller_tvm.errors import MeasureError
 
-#: CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES. Asked for whatever is launched: without it a block gets 48 KiB, of
-#: which its static arrays are a part.
+#: CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES. Set if a launch needs dynamic shared memory: without it a block gets
+#: 48 KiB, static arrays included.
 _DYNAMIC_SHARED = 8
 Extents = tuple[int, int, int]
 
 
 class KitCard(Protocol):
-    """What the kit asks of a card; tests bring one that executes kernels on the CPU."""
+    """The operations that the kit needs of a card; tests provide one that executes kernels on the CPU."""
 
     facts: CudaFacts
 
     def free_bytes(self) -> int:
-        """Memory that is free."""
+        """Return the bytes of free memory."""
 
     def alloc(self, size: int) -> int:
-        """Address of `size` bytes."""
+        """Allocate `size` bytes and return their address."""
 
     def free(self, address: int) -> None:
-        """Give them back."""
+        """Free memory returned by `alloc`."""
 
     def set(self, address: int, byte: int, size: int) -> None:
-        """Fill memory with a byte."""
+        """Fill `size` bytes with one byte value."""
 
     def write(self, address: int, data: bytes) -> None:
-        """Copy to the card."""
+        """Copy bytes to the card."""
 
     def read(self, address: int, size: int) -> bytes:
-        """Copy from the card, once all launched before is done."""
+        """Copy bytes from the card, after all earlier launches have finished."""
 
     def load(self, image: bytes) -> Any:
-        """A module of kernels."""
+        """Load a cubin and return its module."""
 
     def unload(self, module: Any) -> None:
-        """Give it back."""
+        """Unload a module."""
 
     def launch(
         self, module: Any, kernel: str, grid: Extents, block: Extents, args: Sequence[Any], dynamic_shared: int = 0
     ) -> None:
-        """Start a kernel; arguments are values of ctypes."""
+        """Start a kernel; `args` are ctypes values."""
 
     def wait(self) -> None:
-        """Until all launched is done."""
+        """Wait until all launches have finished."""
 
     def start(self) -> None:
-        """Note the time on the card."""
+        """Record the start event on the card."""
 
     def stop(self) -> float:
-        """Microseconds on the card since `start`, once all launched is done."""
+        """Return the microseconds on the card since `start`, after all launches have finished."""
 
 
 class DeviceCard:
-    """A `KitCard` behind the driver; one thread, one context.
+    """A `KitCard` on the CUDA driver; one thread, one context.
 
     Parameters
     ----------
     driver : Driver
     ordinal : int
-        Number of the card.
+        Number of the card in the driver's order.
     """
 
     def __init__(self, driver: Driver, ordinal: int) -> None:
@@ -148,7 +148,7 @@ class DeviceCard:
         if dynamic_shared > self._asked.get(key, 0):
             most = self.facts.shared_per_block_optin
             if dynamic_shared > most:
-                raise MeasureError(f"asks for {dynamic_shared} B of shared memory, a block has {most} here", kernel)
+                raise MeasureError(f"needs {dynamic_shared} B of shared memory, a block here has {most}", kernel)
             self._call("cuFuncSetAttribute", self._functions[key], _DYNAMIC_SHARED, dynamic_shared)
             self._asked[key] = dynamic_shared
         return self._functions[key]

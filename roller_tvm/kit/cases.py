@@ -1,4 +1,4 @@
-"""What the kit measures: the paper's operators in float32, their products on tensor cores, and matrix products."""
+"""The kit's operators: the paper's in float32, their products on tensor cores, and further matrix products."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from roller_tvm.errors import UsageError
 from roller_tvm.expr.operators import parse_params
 from roller_tvm.kit.inputs import TYPES
 
-#: Matrix products beside the paper's: from what leaves a card idle to what fills it, and sizes that no tile divides.
+#: Matrix products beside the paper's: sizes from too small to fill a card to large, and sizes that no tile divides.
 PRODUCTS = (
     ("G0", "m=512 n=512 k=512"), ("G1", "m=1024 n=1024 k=1024"), ("G2", "m=2048 n=2048 k=2048"),
     ("G3", "m=4096 n=4096 k=4096"), ("G4", "m=8192 n=8192 k=8192"), ("G5", "m=4000 n=1000 k=3000"),
     ("G6", "m=128 n=4096 k=4096"),
 )  # fmt: skip
-#: Graphs of many small operators, fused by rTasks and one by one; models of ``relax.branchy``.
+#: Graphs of many small operators (models of ``relax.branchy``), run fused by rTasks and operator by operator.
 GRAPHS = (("F0", "inception"), ("F1", "nasnet_cell"), ("F2", "attention"), ("F3", "lstm"))
-#: The operator of those cases.
+#: Operator name of the cases in GRAPHS.
 RTASKS = "rtasks"
-#: Which operators are measured in a type, by the letters that their ids begin with; '' is all.
+#: Type -> first letters of the ids measured in that type; '' for all.
 FAMILIES = {"float32": "", "float16": "CMG", "bfloat16": "MG"}
 
 
@@ -33,13 +33,13 @@ class Case:
     Parameters
     ----------
     id : str
-        Letters for the family, then a number: 'C12'.
+        Letters of the family and a number: 'C12'.
     operator : str
-        A name that ``roller_tvm.expr.operators`` knows.
+        Operator name in ``roller_tvm.expr.operators``.
     params : str
-        Its parameters, as on the command line.
+        Parameters, as on the command line.
     dtype : str
-        Of inputs and output; sums are taken in float32.
+        Type of inputs and output; sums are taken in float32.
 
     Examples
     --------
@@ -64,12 +64,12 @@ class Case:
 
     @property
     def family(self) -> str:
-        """Operators that are alike: the letters of the id, and the type."""
+        """Name of the group of similar operators: the letters of the id, and the type."""
         return f"{self.id.rstrip('0123456789')}.{self.dtype}"
 
 
 def all_cases(operators: Path, dtypes: Sequence[str] = tuple(FAMILIES), only: Iterable[str] = ()) -> list[Case]:
-    """Every case, in the order of the file, type by type.
+    """Return every case in the file's order, type by type.
 
     Parameters
     ----------
@@ -77,12 +77,12 @@ def all_cases(operators: Path, dtypes: Sequence[str] = tuple(FAMILIES), only: It
         A CSV file with the columns id, operator, params.
     dtypes : sequence of str
     only : iterable of str
-        Ids; all if there is none.
+        Ids of the wanted cases; empty for all.
 
     Raises
     ------
     UsageError
-        A type or an id that is not known.
+        A type or an id is unknown.
     """
     with operators.open(newline="") as file:
         rows = [(row["id"], row["operator"], row["params"]) for row in csv.DictReader(file)]
@@ -93,7 +93,7 @@ def all_cases(operators: Path, dtypes: Sequence[str] = tuple(FAMILIES), only: It
         remedy = f"see {operators.name}; or G0 to G6, F0 to F3"
         raise UsageError(f"no operator has the id {strange[0]!r}", "--only", remedy)
     if strange := [d for d in dtypes if d not in TYPES]:
-        raise UsageError(f"no kit is made for {strange[0]!r}", "--dtypes", f"it can be {', '.join(TYPES)}")
+        raise UsageError(f"the kit has no type {strange[0]!r}", "--dtypes", f"choose from {', '.join(TYPES)}")
     return [
         Case(*row, dtype) for dtype in dtypes for row in rows + products
         if (row[0] in wanted if wanted else True) and row[0].startswith(tuple(FAMILIES[dtype]) or "")
@@ -101,7 +101,7 @@ def all_cases(operators: Path, dtypes: Sequence[str] = tuple(FAMILIES), only: It
 
 
 def fair(cases: Sequence[Case]) -> list[Case]:
-    """The cases in an order of which every beginning is a sample of all families, as large as they are.
+    """Return the cases in an order whose every prefix samples all families in proportion to their size.
 
     Examples
     --------
@@ -120,5 +120,5 @@ def fair(cases: Sequence[Case]) -> list[Case]:
 
 
 def _scrambled(case: Case) -> int:
-    """An order that has nothing to do with sizes, and is always the same."""
+    """Return a sort key that is unrelated to sizes and always the same."""
     return sum(ord(letter) * 31**n for n, letter in enumerate(str(case))) * 2654435769 % (1 << 32)

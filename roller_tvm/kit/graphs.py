@@ -1,4 +1,4 @@
-"""Graphs of operators in the kit: their kernels fused by rTasks beside the same operators one by one."""
+"""Graphs of operators in the kit: kernels fused by rTasks, beside the same operators one by one."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from roller_tvm.rammer.policy import plain_kernel
 from roller_tvm.toolchain import compile_cuda, kernel_resources
 
 FUSED = "fused"
-#: Elements of a graph's result that are compared with those of a CPU.
+#: Number of elements of a graph's result compared with a CPU's.
 SPOTS = 256
 
 
 def filled(count: int, seed: int) -> np.ndarray:
-    """``kit.inputs.value`` of the first indices, as the card fills an input.
+    """Return the first `count` values of ``kit.inputs.value``, as the card fills an input.
 
     Examples
     --------
@@ -50,12 +50,12 @@ def filled(count: int, seed: int) -> np.ndarray:
 
 
 def build_graph(kit: Path, case: Case, arch: str, options: Options) -> KitOperator:
-    """Make the file of one graph for one architecture, if it is not there as this code makes it.
+    """Make the file of one graph for one architecture, unless an up-to-date one exists; return its operator.
 
     Raises
     ------
     RollerError
-        A part of it cannot be planned, or a kernel is refused.
+        A part of the graph cannot be planned, or a kernel is refused.
     """
     path, made_by = archive_path(kit, arch, case), state(options)
     if found := standing(path, case, made_by, options):
@@ -70,7 +70,7 @@ def build_graph(kit: Path, case: Case, arch: str, options: Options) -> KitOperat
 
 
 class _Graph:
-    """A model planned, and its kernels as they are compiled."""
+    """A planned model and its kernels, compiled on demand."""
 
     def __init__(self, case: Case, arch: str, options: Options) -> None:
         from roller_tvm.relax.branchy import build
@@ -82,7 +82,7 @@ class _Graph:
         params = parse_params(case.params)
         found = rtask_graph(build(params["model"], int(params.get("scale", 1)))[0], device=self.device)
         if len(found.regions) != 1 or found.outside:
-            raise MeasureError(f"it is {len(found.regions)} graphs, {len(found.outside)} operators are outside",
+            raise MeasureError(f"falls into {len(found.regions)} graphs, with {len(found.outside)} operators outside",
                                f"{case} for {arch}", "give the kit a model that can be planned whole")
         (self.region,) = found.regions
         self.graph = found.graph(self.region)
@@ -95,7 +95,7 @@ class _Graph:
         self.parameters: tuple[Tensor, ...] = ()
 
     def terms(self) -> int:
-        """Of one sum that rounds as much as all that follow one another in the graph."""
+        """Return the length of one sum with the rounding error of the graph's longest chain of sums."""
         roots: dict[str, float] = {}
         for wave in self.graph.waves:
             for o in wave:
@@ -105,7 +105,7 @@ class _Graph:
         return round(max(roots.values()) ** 2)
 
     def known(self) -> tuple[tuple[int, float], ...]:
-        """Elements of the result for the kit's inputs, as TVM's own kernels compute them on this CPU."""
+        """Return (index, value) of SPOTS elements of the result, computed by TVM's own kernels on this CPU."""
         import tvm
 
         from roller_tvm.tir.nodes import parameters, structural_hash
@@ -130,7 +130,7 @@ class _Graph:
         return tuple((place, float(result[place])) for place in places(output.elements, SPOTS))
 
     def fused(self) -> KitPlan:
-        """As planned: parts that are one kernel, and those that are not."""
+        """Return the graph as planned: fused parts as one kernel each, the other parts kernel by kernel."""
         kernels: list[tuple[str, HostCode, dict[str, str]]] = []
         for number, part in enumerate(self.plan.parts):
             if part.program:
@@ -141,7 +141,7 @@ class _Graph:
         return self._plan(0, FUSED, self.plan.seconds, kernels)
 
     def apart(self) -> KitPlan:
-        """Every operator by its fastest kernels."""
+        """Return the plan that runs every operator by its fastest kernels, one after the other."""
         costs = Costs.of(self.device)
         order = [self.graph.by_name[call.name] for call in self.region.calls]
         kernels = [self._alone(o.name, plain_kernel(o, costs)) for o in order]
@@ -168,7 +168,8 @@ class _Graph:
                                              int(launch.dynamic_shared), image))
         own = [self._shaped(t, buffers) for t in self._interface()]
         if self.parameters and [t.shape for t in self.parameters] != [t.shape for t in own]:
-            raise RollerError("fused and one by one it takes other tensors", str(self.case), "report this")
+            raise RollerError("the fused plan and the plan of single operators take different tensors", str(self.case),
+                              "report this")
         self.parameters = tuple(own)
         between = tuple(t for n, t in buffers.items() if n not in {p.name for p in own})
         told = {"launches": len(launches), "text": str(self.plan).splitlines()[0] if variant == FUSED else UNFUSED}
@@ -178,17 +179,17 @@ class _Graph:
                        between, tuple(launches), resources)
 
     def _interface(self) -> Iterable[str]:
-        """The graph's inputs by first use, and its result."""
+        """Return the names of the graph's inputs in order of first use, then its result."""
         written = {t for call in self.region.calls for t in call.tensors[len(call.tensors) - call.outputs :]}
         read = [t for call in self.region.calls for t in call.tensors[: len(call.tensors) - call.outputs]]
         inputs = [t for t in dict.fromkeys(read) if t not in written]
         results = sorted(self.region.kept & written) or sorted(written - set(read))
         if len(results) != 1:
-            raise MeasureError(f"it has {len(results)} results", str(self.case), "give the kit a model of one result")
+            raise MeasureError(f"has {len(results)} results", str(self.case), "give the kit a model with one result")
         return (*inputs, *results)
 
     def _shaped(self, tensor: str, buffers: dict[str, Tensor]) -> Tensor:
-        """A tensor of the graph with its own shape: kernels may see its dimensions fused."""
+        """Return a tensor of the graph with its own shape; kernels may have fused its dimensions."""
         found = buffers[tensor]
         known = next((t for t in self.parameters if t.name == tensor), None)
         if known and prod(known.shape) == found.elements:

@@ -1,9 +1,9 @@
-"""The values of the kit's inputs: of an index and a seed, so that the card and Python make the same ones.
+"""Values of the kit's inputs, computed from an index and a seed, so that the card and Python make the same ones.
 
-They are multiples of 1/128 in -1 to 1. Every type has them exactly, products of two are multiples of 1/16384, and
-float32 adds those exactly up to 1024: a sum of products comes to the same bits in whatever order it is taken. So an
-answer may differ from the reference by its last rounding, and by what divides (a mean), and by nothing else. What the
-operators of a graph hand one another is not exact any more: there sums differ by the order in which they are taken.
+Values are multiples of 1/128 from -1 to 1, which every type represents exactly. Products of two are multiples of
+1/16384, and float32 adds those exactly up to 1024, so a sum of products has the same bits in any order. An answer may
+therefore differ from the reference only by its last rounding, and by a division (a mean). Intermediate tensors of a
+graph are no longer exact: their sums differ by the order of addition.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ import struct
 from typing import Any
 
 _WORD = 0xFFFFFFFF
-#: Spread of the values: as many on each side of zero.
+#: Number of values on each side of zero.
 STEPS = 128
 
-#: Type -> bytes, the relative step of its fraction, its name in C, and its header.
+#: Type -> (bytes, relative step of its fraction, name in CUDA C++, header).
 TYPES: dict[str, tuple[int, float, str, str]] = {
     "float32": (4, 2.0**-23, "float", ""),
     "float16": (2, 2.0**-10, "__half", "cuda_fp16.h"),
     "bfloat16": (2, 2.0**-7, "__nv_bfloat16", "cuda_bf16.h"),
 }
-#: Steps of the fraction that an answer may differ by, at the largest magnitude of the result: one for the last
-#: rounding in another direction, and a mean's division by a product with the inverse.
+#: Steps of the fraction by which an answer may differ, at the result's largest magnitude: one because the last rounding
+#: may go the other way, one because a mean may multiply by the inverse instead of dividing.
 ROUNDINGS = 2
 
 
 def value(index: int, seed: int) -> float:
-    """The element `index` of the input with that seed.
+    """Return element `index` of the input with the given seed.
 
     Examples
     --------
@@ -39,7 +39,7 @@ def value(index: int, seed: int) -> float:
 
 
 def step_of(index: Any, seed: int) -> Any:
-    """Which of the steps, from the lowest, an element is; of an array of indices (uint64) all at once."""
+    """Return an element's step number, 0 to 2 * STEPS; `index` is an int or a uint64 array of indices."""
     h = ((index ^ seed) & _WORD) * 2654435769 & _WORD
     h = (h ^ h >> 15) * 2246822519 & _WORD
     h = (h ^ h >> 13) * 3266489917 & _WORD
@@ -47,12 +47,12 @@ def step_of(index: Any, seed: int) -> Any:
 
 
 def seed_of(position: int) -> int:
-    """The seed of the input at a position: equal shapes get other values."""
+    """Return the seed of the input at a position: inputs of equal shape get different values."""
     return (position + 1) * 0x9E3779B9 & _WORD
 
 
 def decoded(data: bytes, dtype: str) -> float:
-    """The number that an element's bytes are.
+    """Return the number encoded by an element's bytes.
 
     Examples
     --------
@@ -65,12 +65,12 @@ def decoded(data: bytes, dtype: str) -> float:
 
 
 def allowed(dtype: str, scale: float, terms: int = 1) -> float:
-    """The largest difference from the reference that is let pass, where its largest magnitude is `scale`.
+    """Return the largest permitted difference from the reference; `scale` is the reference's largest magnitude.
 
     Parameters
     ----------
     terms : int
-        Of sums that are not exact: in another order they differ by about the square root of their number in roundings.
+        Number of terms of an inexact sum. In another order it differs by about the square root of `terms` roundings.
 
     Examples
     --------
@@ -81,10 +81,10 @@ def allowed(dtype: str, scale: float, terms: int = 1) -> float:
 
 
 def each_allowed(dtype: str, scale: float, terms: int = 1) -> tuple[float, float]:
-    """What an element may differ by: a share of itself, and that much beside.
+    """Return an element's permitted difference as (share of its magnitude, absolute part).
 
-    Of exact sums only the last rounding, to the type of the result, differs: in a long bfloat16 sum a whole term would
-    hide in the rounding of the largest element.
+    An exact sum differs only by its last rounding to the type of the result. A limit from the largest element would be
+    too wide: in a long bfloat16 sum it would hide a whole missing term.
 
     Examples
     --------

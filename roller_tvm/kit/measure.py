@@ -1,4 +1,4 @@
-"""An operator's kernels on a card: inputs made, answers compared with the reference's, times taken with a cold L2."""
+"""Run an operator's kernels on a card: fill inputs, compare answers with the reference, time with a cold L2."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from roller_tvm.kit.inputs import TYPES, each_allowed, seed_of
 from roller_tvm.kit.reference import UNFUSED, disagreement, spots
 from roller_tvm.kit.support import ARCHIVE, THREADS
 
-#: Behind every buffer so many bytes of a pattern, which no kernel may touch.
+#: Guard behind every buffer: number of bytes, and their value. No kernel may touch it.
 GUARD, PATTERN = 4096, 0xA5
-#: Results before a kernel runs: NaN in every type, so that what it leaves out shows.
+#: Byte that fills results before a kernel runs: NaN in every type, so that unwritten elements show.
 UNWRITTEN = 0xFF
-#: Of L2, what is overwritten before every sample.
+#: Bytes overwritten before every sample, as a multiple of L2.
 FLUSHED = 2
-#: Samples: at least, at most, and the microseconds after which a single one has to do.
+#: Least and most samples; if the first takes longer than LONG_US microseconds, it is the only one.
 LEAST, MOST, LONG_US = 5, 30, 2e6
 WARM_UP = 2
-#: Before a sample the card is kept busy for so many times what this process takes to launch it, and at most so long:
-#: launches queue up meanwhile, and no sample waits for Python.
+#: Before a sample the card is kept busy for HELD times this process's launch time, and at most MOST_HELD_US. Launches
+#: queue up meanwhile, so no sample waits for Python.
 HELD, MOST_HELD_US = 2.0, 50e3
-#: Cycles of a card's clock in a microsecond, at most: a card that idles is slower, and is held longer.
+#: Most clock cycles in a microsecond; an idling card has a lower clock and is held longer.
 CYCLES = 2000
-#: Of the free memory, what is used at most.
+#: Largest share of the free memory to use.
 MEMORY_SHARE = 0.95
-#: What a launch of the kit's own kernels fills: blocks of THREADS a multiprocessor.
+#: Blocks of THREADS threads per multiprocessor in a launch of the kit's own kernels.
 BLOCKS_PER_UNIT = 8
 
-#: Told before every step, so that one that never returns has a name.
+#: Function called with the name of every step before it starts, so that a step that hangs can be named.
 Say = Callable[[str], None]
 
 
@@ -49,10 +49,11 @@ class Bench:
     ----------
     card : KitCard
     kit : Path
-        The folder.
+        Folder of the kit.
     arch : str
-        Of the kit's cubins that the card takes.
+        Architecture of the kit's cubins that the card runs.
     say : function of str
+        Called with the name of each step.
     """
 
     def __init__(self, card: KitCard, kit: Path, arch: str, say: Say = lambda text: None) -> None:
@@ -62,7 +63,7 @@ class Bench:
         self._flush, self._told = card.alloc(self._l2), card.alloc(64)
 
     def own(self, name: str) -> Any:
-        """One of the kit's own modules (see ``support.own_sources``)."""
+        """Return one of the kit's own modules, loaded on first use (see ``support.own_sources``)."""
         if name not in self._modules:
             self._modules[name] = self.card.load(read_member(self.kit / self.arch / ARCHIVE, f"{name}.cubin"))
         return self._modules[name]
@@ -74,7 +75,7 @@ class Bench:
 
     @contextmanager
     def buffer(self, nbytes: int) -> Iterator[int]:
-        """The address of memory with a guard behind it."""
+        """Yield the address of `nbytes` of memory with a guard behind it."""
         address = self.card.alloc(nbytes + GUARD)
         try:
             self.guard(address, nbytes)
@@ -84,21 +85,29 @@ class Bench:
                 self.card.free(address)
 
     def guard(self, address: int, nbytes: int) -> None:
-        """Write the pattern behind a buffer."""
+        """Write the guard's pattern behind a buffer."""
         self.card.set(address + nbytes, PATTERN, GUARD)
 
     def intact(self, address: int, nbytes: int) -> bool:
-        """Whether nothing was written behind a buffer."""
+        """Return True if nothing was written behind a buffer."""
         return self.card.read(address + nbytes, GUARD) == bytes([PATTERN]) * GUARD
 
     def compared(self, got: int, due: int, elements: int, dtype: str, terms: int = 1) -> dict[str, Any]:
-        """How a result differs from the reference's; `terms` of sums that are not exact."""
+        """Compare a result with the reference's on the card.
+
+        Returns
+        -------
+        dict
+            'error': largest difference; None if elements are not numbers. 'scale': the reference's largest magnitude.
+            'differing': number of elements that differ at all. 'allowed': permitted difference. 'why': the reason, only
+            if the result is wrong.
+        """
         card = self.card
         told = (ctypes.c_uint64(self._told), ctypes.c_uint64(self._told + 8))
         addresses = (ctypes.c_uint64(got), ctypes.c_uint64(due))
 
         def compare(relative: float, least: float) -> tuple[Any, ...]:
-            """Of elements off by more than a share of their own and `least`: place and size of the worst, count."""
+            """Return the worst element beyond ``relative * |due| + least``, its difference, and the counts."""
             card.set(self._told, 0, 64)
             limits = struct.unpack("<Q", struct.pack("<ff", least, relative))[0]
             count = ctypes.c_uint64(elements)
@@ -119,7 +128,7 @@ class Bench:
         return found
 
     def sampled(self, run: Callable[[], None], budget_us: float) -> dict[str, Any]:
-        """Microseconds of `run`, L2 overwritten before each: median, least, most, quartiles, and how many."""
+        """Time `run` in microseconds, L2 overwritten before each sample: median, least, most, quartiles, count."""
         taken: list[float] = []
         launching = math.inf
 
@@ -149,12 +158,12 @@ class Bench:
         return {**{k: round(v, 3) for k, v in told.items()}, "count": len(taken)}
 
     def hold(self, us: float) -> None:
-        """Keep the card busy for so many microseconds, or longer while its clock is low."""
+        """Keep the card busy for `us` microseconds, or longer while its clock is low."""
         cycles = ctypes.c_uint64(int(us * CYCLES) + 1)
         self.card.launch(self.own("float32"), "hold", (1, 1, 1), (1, 1, 1), [cycles])
 
     def floor_us(self) -> float:
-        """What an empty kernel takes by the same clock."""
+        """Return the median time of an empty kernel in microseconds, measured in the same way."""
         module = self.own("bench")
         return float(self.sampled(lambda: self.card.launch(module, "empty", (1, 1, 1), (1, 1, 1), []), 1e5)["median"])
 
@@ -167,20 +176,20 @@ def measure_operator(
     Parameters
     ----------
     path : Path
-        The operator's file.
+        File of the operator.
     ranks : sequence of int
-        Of the plans wanted; those that the file has not are left out.
+        Ranks of the wanted plans; ranks not in the file are ignored.
     budget_us : float
-        For samples of one plan.
+        Time for the samples of one plan, in microseconds.
     until : float
-        Of ``time.monotonic()``: no plan is begun after it.
+        Time of ``time.monotonic()`` after which no plan is begun.
     spot : bool
-        Whether elements of the reference are computed in Python, too.
+        True to check elements of the reference in Python, too.
 
     Yields
     ------
     dict
-        A result for each plan: its rank, 'verdict' (right, wrong, failed, skipped), why, error, times.
+        Result of each plan: 'rank', 'verdict' (right, wrong, failed, skipped), 'why', 'error', times under 'us'.
     """
     operator = read_operator(path)
     card, name = bench.card, str(operator.case)
@@ -230,7 +239,7 @@ def _does_not_fit(bench: Bench, operator: KitOperator) -> str:
 
 
 def _make_reference(bench: Bench, path: Path, operator: KitOperator, inputs: Sequence[int], due: int) -> None:
-    """Fill the inputs, and compute what is due."""
+    """Fill the inputs on the card, and compute the reference's result into `due`."""
     reference, dtype = operator.reference, operator.case.dtype
     module = bench.own(dtype)
     for position, (address, shape) in enumerate(zip(inputs, reference.inputs, strict=True)):
@@ -277,7 +286,7 @@ def _measure_plan(
         _unwrite(bench, plan, where)
         found = judged()
         found["us"] = bench.sampled(run, budget_us)
-        # What a kernel keeps from one launch to the next (counters of blocks that wait) is as the last one left it.
+        # Memory kept from one launch to the next (counters of waiting blocks) is as the last launch left it.
         card.set(where[output.name], UNWRITTEN, output.nbytes)
         if found["verdict"] == "right" and (again := judged())["verdict"] != "right":
             found = {**again, "us": found["us"], "why": f"right at first, not when launched again: {again['why']}"}
@@ -285,7 +294,7 @@ def _measure_plan(
 
 
 def _unwrite(bench: Bench, plan: KitPlan, where: Mapping[str, int]) -> None:
-    """Results of an earlier kernel are none of this one's."""
+    """Overwrite the output and the intermediate buffers, so that an earlier kernel's results do not count."""
     for tensor in (plan.parameters[-1], *plan.between):
         bench.card.set(where[tensor.name], UNWRITTEN, tensor.nbytes)
 
@@ -294,7 +303,7 @@ def _unwrite(bench: Bench, plan: KitPlan, where: Mapping[str, int]) -> None:
 def _loaded(
     bench: Bench, path: Path, plan: KitPlan, inputs: Sequence[int], got: int
 ) -> Iterator[tuple[Callable[[], None], dict[str, int]]]:
-    """A plan's kernels on the card: what launches them, and where each buffer is."""
+    """Load a plan's kernels on the card; yield a function that launches them, and each buffer's address."""
     card = bench.card
     modules: dict[str, Any] = {}
     try:
@@ -318,7 +327,7 @@ def _loaded(
 
 
 def answer(bench: Bench, task: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """What a worker says to a task: results, one by one."""
+    """Yield the results of a worker's task, plan by plan."""
     path = Path(task["path"])
     try:
         yield from measure_operator(bench, path, task["ranks"], task["budget_us"], task["until"], task["spot"])

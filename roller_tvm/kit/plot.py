@@ -1,4 +1,4 @@
-"""Predicted over measured times and torch beside ours, as SVG written by hand: nothing needs to be installed."""
+"""Plot predicted over measured times, and torch's times beside ours, as hand-written SVG that needs no library."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SIZE, MARGIN, LEGEND = 420, 60, 24
 
 
 def plot(results: Mapping[str, Any]) -> str:
-    """The picture.
+    """Return the picture as SVG text.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What operators mean, twice: the kernel of ``support.cu`` with its sizes, and a few elements in Python."""
+"""Reference answers of operators, twice: a kernel of ``support.cu`` with its sizes, and a few elements in Python."""
 
 from __future__ import annotations
 
@@ -12,31 +12,32 @@ from roller_tvm.expr.operators import lookup, normalize, resolve_axes
 from roller_tvm.expr.parameters import Window
 from roller_tvm.kit.inputs import decoded, seed_of, value
 
-#: Instead of a kernel of ``support.cu``: what the operators of a graph compute one by one, a plan of the same file.
+#: Kernel name of a graph's reference: instead of a kernel of ``support.cu``, the plan of single operators in the same
+#: file computes it.
 UNFUSED = "unfused"
-#: Additions in Python that checking one operator may take, and elements checked where that allows it.
+#: Most additions in Python to check one operator, and most elements checked.
 MOST_TERMS, ELEMENTS = 20_000, 4
 
 
 @dataclass(frozen=True)
 class Reference:
-    """An operator as `support.cu` computes it.
+    """The computation of an operator by `support.cu`.
 
     Parameters
     ----------
     kernel : str
-        One of its kernels.
+        Name of a kernel in `support.cu`, or UNFUSED for a graph.
     sizes : tuple of int
-        What the kernel calls `d`.
+        The kernel's argument `d`.
     inputs : tuple of tuple of int
-        Shapes.
+        Shapes of the inputs.
     output : tuple of int
-        A shape.
+        Shape of the output.
     terms : int
-        Added up for one element; of a graph, in one sum that rounds as much as all that follow one another.
+        Terms summed for one element; for a graph, the length of one sum with the rounding error of its longest chain.
     flops : int
     known : tuple of (int, float)
-        Of a graph: elements of its result as TVM's own kernels, scheduled by nobody, compute them on a CPU.
+        For a graph: (index, value) of elements of its result, computed by TVM's own unscheduled kernels on a CPU.
     """
 
     kernel: str
@@ -49,11 +50,11 @@ class Reference:
 
     @property
     def elements(self) -> int:
-        """Of the output."""
+        """Number of elements of the output."""
         return prod(self.output)
 
     def element(self, index: int) -> float:
-        """One element of the output for the kit's inputs, computed here; of a graph, one of those known.
+        """Compute one element of the output for the kit's inputs in Python; for a graph, look up a known one.
 
         Examples
         --------
@@ -68,14 +69,14 @@ class Reference:
         return sum(a * b for a, b in _factors(self, index))
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return the reference as plain values."""
         return {"kernel": self.kernel, "sizes": list(self.sizes), "inputs": [list(s) for s in self.inputs],
                 "output": list(self.output), "terms": self.terms, "flops": self.flops,
                 "known": [list(k) for k in self.known]}  # fmt: skip
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Reference:
-        """Back from `to_json`."""
+        """Return the reference that `to_json` wrote."""
         shapes = tuple(tuple(s) for s in data["inputs"])
         known = tuple((int(index), float(due)) for index, due in data["known"])
         return cls(data["kernel"], tuple(data["sizes"]), shapes, tuple(data["output"]), data["terms"], data["flops"],
@@ -83,12 +84,12 @@ class Reference:
 
 
 def reference_of(operator: str, params: Mapping[str, Any]) -> Reference:
-    """The reference of a named operator.
+    """Return the reference of a named operator.
 
     Raises
     ------
     UnsupportedOperator
-        `support.cu` has no kernel for it.
+        `support.cu` has no kernel for the operator.
 
     Examples
     --------
@@ -143,9 +144,9 @@ def reference_of(operator: str, params: Mapping[str, Any]) -> Reference:
 
 
 def spots(reference: Reference, seed: int = 7) -> list[int]:
-    """Elements that Python computes again: the first, the last, and some between; fewer where sums are long.
+    """Return the indices of the elements to recompute in Python: first, last, some between; fewer for long sums.
 
-    Of a graph those that are known.
+    For a graph, the indices of its known elements.
     """
     if reference.kernel == UNFUSED:
         return [index for index, _ in reference.known]
@@ -154,7 +155,7 @@ def spots(reference: Reference, seed: int = 7) -> list[int]:
 
 
 def places(elements: int, count: int, seed: int = 7) -> list[int]:
-    """The first, the last, and some between, in order; one alone is somewhere.
+    """Return `count` indices in order: first, last and some between; if `count` is 1, a single one anywhere.
 
     Examples
     --------
@@ -167,12 +168,12 @@ def places(elements: int, count: int, seed: int = 7) -> list[int]:
 
 
 def disagreement(reference: Reference, dtype: str, elements: Mapping[int, bytes]) -> str:
-    """How Python's elements differ from those of the card, '' if they do not.
+    """Return how Python's elements differ from the card's, as text, or '' if they agree.
 
     Parameters
     ----------
     elements : mapping of int to bytes
-        Of the output, by index.
+        Bytes of elements of the output, by index.
     """
     from roller_tvm.kit.inputs import allowed
 
@@ -191,7 +192,7 @@ def _unknown(what: str) -> UnsupportedOperator:
 
 
 def _windows(name: str, p: Mapping[str, Any]) -> tuple[Window, Window]:
-    """As the operator slides down and across."""
+    """Return the operator's sliding windows along the height and the width."""
     return (
         Window.fit(name, "h", p["h"], p["kh"], p["stride"][0], p["dilation"][0], p["padding"], 0),
         Window.fit(name, "w", p["w"], p["kw"], p["stride"][1], p["dilation"][1], p["padding"], 1),
@@ -203,7 +204,7 @@ def _input(index: int, position: int) -> float:
 
 
 def _place(index: int, extents: Sequence[int]) -> list[int]:
-    """Coordinates of an index, the last fastest."""
+    """Return the coordinates of a flat index; the last dimension varies fastest."""
     place = []
     for extent in reversed(extents):
         index, at = divmod(index, extent)
@@ -212,7 +213,7 @@ def _place(index: int, extents: Sequence[int]) -> list[int]:
 
 
 def _factors(reference: Reference, index: int) -> Iterator[tuple[float, float]]:
-    """The products that are added up for one element."""
+    """Yield the pairs of factors whose products are summed for one element."""
     d = reference.sizes
     if reference.kernel == "sum_last":
         for r in range(d[0]):

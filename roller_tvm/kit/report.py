@@ -1,4 +1,4 @@
-"""What the results say: figures, a table in Markdown."""
+"""Figures of a kit's results, and a report in Markdown."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from roller_tvm.kit.cases import RTASKS
 from roller_tvm.kit.reference import UNFUSED
 from roller_tvm.stats import geomean, spearman
 
-#: What a prediction may be off by, either way, to be called near.
+#: Largest ratio of predicted and measured time, either way, that counts as near.
 NEAR = 1.5
-#: Plans of an operator from which an order of them says something.
+#: Least number of an operator's plans for which a rank correlation is computed.
 ORDERED = 4
 
 Row = Mapping[str, Any]
 
 
 def timed(operator: Row) -> dict[int, tuple[float, float]]:
-    """Rank -> (predicted, measured) microseconds, of plans that are right."""
+    """Return rank -> (predicted, measured) microseconds, for the plans with right answers."""
     return {
         int(rank): (plan["predicted_us"], plan["us"]["median"])
         for rank, plan in operator["plans"].items() if plan.get("verdict") == "right"
@@ -29,18 +29,18 @@ def timed(operator: Row) -> dict[int, tuple[float, float]]:
 
 
 def family(operator: Row) -> str:
-    """Operators that are alike."""
+    """Return the name of an operator's family: operator and type."""
     return f"{operator['operator']} {operator['dtype']}"
 
 
 def torch_us(operator: Row, mode: str = "") -> float | None:
-    """torch's time, by default in the operator's own type."""
+    """Return torch's median time in microseconds, by default in the operator's type; None if not measured."""
     found = operator["torch"].get(mode or operator["dtype"], {}).get("us")
     return found["median"] if found else None
 
 
 def figures(operators: Iterable[Row]) -> dict[str, Any]:
-    """Figures of some operators: verdicts, the model against what was measured, torch.
+    """Return figures of some operators: verdicts, the model against measured times, torch.
 
     Returns
     -------
@@ -68,7 +68,7 @@ def figures(operators: Iterable[Row]) -> dict[str, Any]:
 
 
 def by_family(results: Row) -> dict[str, dict[str, Any]]:
-    """Figures of each family, and of all."""
+    """Return the figures of each family, and of all operators under 'all'."""
     groups: dict[str, list[Row]] = {}
     for operator in results["operators"].values():
         groups.setdefault(family(operator), []).append(operator)
@@ -77,7 +77,7 @@ def by_family(results: Row) -> dict[str, dict[str, Any]]:
 
 
 def report(results: Row) -> str:
-    """The table, in Markdown.
+    """Return the report, in Markdown.
 
     Examples
     --------
@@ -156,7 +156,7 @@ def _wrong(results: Row) -> Iterator[str]:
 
 
 def fused_us(operator: Row) -> tuple[float, float] | None:
-    """Of a graph of operators: measured microseconds one by one, and fused, where both are right."""
+    """Return a graph's measured microseconds (one by one, fused), or None unless plans of both kinds are right."""
     plans = operator["plans"].values()
     found = {p["variant"]: p["us"]["median"] for p in plans if p.get("verdict") == "right"}
     if UNFUSED not in found:
@@ -166,7 +166,7 @@ def fused_us(operator: Row) -> tuple[float, float] | None:
 
 
 def _graphs(results: Row) -> Iterator[str]:
-    """Graphs of operators: fused against one by one."""
+    """Yield the table of graphs: fused against one by one."""
     rows = {n: o for n, o in results["operators"].items() if o["operator"] == RTASKS}
     if not rows:
         return

@@ -1,4 +1,4 @@
-"""The kit run on a machine with a card: what is done in which order, and what is kept if time or a kernel ends it."""
+"""Run the kit on a machine with a card, in phases; results are kept if time or a kernel ends it early."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from roller_tvm.kit.support import ARCHIVE
 from roller_tvm.kit.watchdog import SILENCE_S, Desk, TimeIsUp, WorkerLost
 from roller_tvm.version import __version__
 
-#: Seconds kept for the report.
+#: Seconds reserved for the report.
 REPORT_S = 5.0
-#: Microseconds of samples for what the model holds best, and for each of the others.
+#: Microseconds of samples for the plan predicted best, and for each other plan.
 BEST_US, OTHER_US = 60e3, 30e3
-#: Shares of the time by which a phase has to end; the time that one leaves is the next one's.
+#: Share of the time by which each phase must end; time left over goes to the next phase.
 PROFILE, BEST, TORCH, OTHERS = 0.2, 0.45, 0.65, 0.95
-#: A worker profiles without a word.
+#: Seconds that a worker may stay silent while it profiles.
 PROFILE_SILENCE_S = 90.0
-#: A card that loses as many workers in a row, before they have done anything, is given up.
+#: Number of workers lost in a row, before any has done work, after which the card is given up.
 MOST_STARTS = 3
-#: An operator whose plans lost as many is left.
+#: Number of workers lost by an operator's plans after which its other plans are skipped.
 MOST_LOST = 2
 
 NO_DEVICE, NO_ANSWER, DONE = "no device", "no answer from the driver", "done"
@@ -42,21 +42,22 @@ NO_DEVICE, NO_ANSWER, DONE = "no device", "no answer from the driver", "done"
 
 @dataclass(frozen=True)
 class Settings:
-    """How the kit is run.
+    """Settings for running the kit.
 
     Parameters
     ----------
     seconds : float
-        After which all is done, the report included.
+        Time limit of the whole run in seconds, the report included.
     top : int
-        Plans of each operator at most.
+        Most plans per operator.
     card : int
+        Number of the card in the driver's order.
     driver : str
-        A library in place of the CUDA driver, for tests.
+        Path of a library to load instead of the CUDA driver, for tests.
     torch : bool
-        Whether torch is asked too.
+        True to time torch too.
     silence_s : float
-        Without a word from a worker, after which it is killed.
+        Seconds without a message after which a worker is killed.
     """
 
     seconds: float = 525.0
@@ -75,16 +76,16 @@ QUICK = {"seconds": 100.0, "top": 3}
 
 
 class Run:
-    """One run: `results` is always fit to be written.
+    """One run of the kit; `results` can be written at any time.
 
     Parameters
     ----------
     kit : Path
     out : Path
-        Where results go, as they come.
+        Folder for the results, written as they come.
     settings : Settings
     say : function of str
-        Progress, in words.
+        Called with lines of progress.
     """
 
     def __init__(self, kit: Path, out: Path, settings: Settings, say: Callable[[str], None] = print) -> None:
@@ -105,12 +106,12 @@ class Run:
         }  # fmt: skip
 
     def all(self) -> dict[str, Any]:
-        """Everything, as far as time allows.
+        """Run every phase as far as time allows, and return the results.
 
         Raises
         ------
         BadInput
-            The kit has nothing for this card, or is none.
+            The folder is no kit, or has no kernels for this card.
         """
         archs = kit_archs(self.kit)
         try:
@@ -209,7 +210,7 @@ class Run:
             self.results["profile"] = {"refused": "time was up"}
 
     def _floor(self, task: dict[str, str], until: float) -> None:
-        """An empty kernel, timed. A driver that refuses it twice takes none of the kit's."""
+        """Time an empty kernel; raise BadInput if the driver refuses it twice, as it then runs none of the kit's."""
         for attempt in range(2):
             try:
                 for result in self.desk.ask({**task, "do": "floor"}, until):
@@ -225,7 +226,7 @@ class Run:
                     raise BadInput(told, str(self.kit), remedy) from None
 
     def _operators(self, until: float, ranks: Sequence[int], budget_us: float) -> None:
-        """Measure those of the plans that have not been, in an order in which every beginning is a fair sample."""
+        """Measure the plans not measured yet, in an order whose every prefix is a fair sample."""
         for number, (name, operator) in enumerate(self.operators.items(), 1):
             own = [p.rank for p in operator.plans if p.rank in ranks]
             if time.monotonic() >= until:
@@ -236,7 +237,7 @@ class Run:
                 self.say(f"{time.monotonic() - self.start:6.1f} s    {number} of {len(self.operators)}")
 
     def _measure(self, name: str, ranks: Sequence[int], budget_us: float, until: float) -> bool:
-        """Results of plans of one operator; a plan that loses the worker has that for a result."""
+        """Measure plans of one operator; return True if any was begun. A plan that loses the worker has failed."""
         plans = self.results["operators"][name]["plans"]
         operator = self.operators[name]
         path = archive_path(self.kit, self.results["arch"], operator.case)
@@ -266,7 +267,7 @@ class Run:
         return begun
 
     def _skip_what_waits(self, operator: KitOperator, plans: dict[str, Any]) -> None:
-        """Fused blocks wait for each other: on a card of fewer units than planned for, some for ever."""
+        """Skip fused plans on a card with fewer units than planned for: some blocks would wait for ever."""
         if operator.reference.kernel != UNFUSED:
             return
         units, planned = self.desk.facts["units"], load_device(operator.device).units
@@ -276,7 +277,7 @@ class Run:
                 plans[str(plan.rank)].update({"verdict": "skipped", "why": why})
 
     def _note(self, what: str, error: WorkerLost) -> None:
-        """A worker was lost; too many in a row, and the card is given up."""
+        """Record a lost worker; raise the error if too many were lost in a row before doing any work."""
         self.results["lost"].append({"task": what, "at": error.at, "why": error.what})
         self.say(f"{time.monotonic() - self.start:6.1f} s    {error.at}: {error.what}")
         self.lost += 1
@@ -313,21 +314,22 @@ class Run:
 
 
 def kit_archs(kit: Path) -> list[str]:
-    """Architectures that a folder has kernels for.
+    """Return the architectures that a kit has kernels for.
 
     Raises
     ------
     BadInput
-        It is no kit.
+        The folder is no kit.
     """
     found = sorted((p.parent.name for p in kit.glob(f"sm_*/{ARCHIVE}")), key=arch_number)
     if not found:
-        raise BadInput("is no GPU kit: it has no sm_*/support.zip", str(kit), "make one where TVM is: make gpu-kit")
+        remedy = "make one on a machine with TVM: make gpu-kit"
+        raise BadInput("is no GPU kit: it has no sm_*/support.zip", str(kit), remedy)
     return found
 
 
 def arch_for(card: str, archs: Sequence[str]) -> str:
-    """Of a kit's architectures the one whose cubins run on a card: of the same generation, and not newer.
+    """Return the kit's architecture whose cubins run on a card: the newest of the card's generation that is not newer.
 
     Examples
     --------
@@ -337,13 +339,13 @@ def arch_for(card: str, archs: Sequence[str]) -> str:
     number = arch_number(card)
     fit = [a for a in archs if arch_number(a) // 10 == number // 10 and arch_number(a) <= number]
     if not fit:
-        remedy = f"make one with --archs {card}, if plans are made for it"
+        remedy = f"make one for it: python/build_gpu_kit.py --archs {card}"
         raise BadInput(f"the kit has kernels for {', '.join(archs)}, none of which run on {card}", "kit", remedy)
     return max(fit, key=arch_number)
 
 
 def clocks(card: int) -> dict[str, str]:
-    """What nvidia-smi says of clocks, power and heat; nothing where it is not there."""
+    """Return clocks, power and temperature as nvidia-smi reports them; an empty dict if it is absent or fails."""
     fields = ("clocks.sm", "clocks.mem", "clocks.max.sm", "power.draw", "temperature.gpu")
     program = shutil.which("nvidia-smi")
     if program is None:

@@ -1,4 +1,4 @@
-"""The kit's own kernels: `support.cu` for each type, `bench.cu`, and those of the device's profile."""
+"""Sources of the kit's own kernels: `support.cu` for each type, `bench.cu`, and the kernels of the device's profile."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ARCHIVE = "support.zip"
 
 
 def support_source(dtype: str) -> str:
-    """CUDA C++ of the references for one type of elements.
+    """Return the CUDA C++ of the reference kernels for one element type.
 
     Examples
     --------
@@ -26,7 +26,7 @@ def support_source(dtype: str) -> str:
 
 
 def own_sources() -> dict[str, str]:
-    """Name -> CUDA C++ of all that the kit brings for itself.
+    """Return name -> CUDA C++ of all the kit's own kernels.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""The process that runs the same operators through torch (cuBLAS, cuDNN), if torch is there: as `worker`, line by line.
+"""The process that runs the same operators through torch (cuBLAS, cuDNN) if it is installed; protocol as in `worker`.
 
-Times are taken as the kit's own are: L2 overwritten before each sample, which waits in the card's queue meanwhile; the
-median of events.
+Times are taken like the kit's own: L2 is overwritten before each sample, the sample waits in the card's queue
+meanwhile, and the result is the median of the events' times.
 """
 
 from __future__ import annotations
@@ -21,14 +21,17 @@ from roller_tvm.kit.measure import CYCLES, FLUSHED, HELD, LEAST, LONG_US, MOST, 
 from roller_tvm.kit.reference import Reference, reference_of
 from roller_tvm.measure.lifeline import tie_to_parent
 
-#: How torch may compute: in full float32 as our kernels do, or on tensor cores with ten bits of the fraction.
+#: Type -> modes in which torch may compute it: full float32 as our kernels do, or tensor cores with 10 fraction bits.
 MODES = {"float32": ("float32", "tfloat32"), "float16": ("float16",), "bfloat16": ("bfloat16",)}
-#: Operators that the mode changes.
+#: Reference kernels that the mode changes.
 PRODUCTS = ("conv2d", "matmul")
 
 
 def call_of(torch: Any, case: Case, reference: Reference) -> Callable[[], Any]:
-    """The operator as a user of torch writes it, on inputs of its own; what torch cannot pad is padded beforehand."""
+    """Return a function that runs the operator as a torch user writes it, on its own inputs.
+
+    Padding that torch's operator cannot do is applied beforehand.
+    """
     functional, params = torch.nn.functional, parse_params(case.params)
     p = normalize(case.operator, params)
     dtype = getattr(torch, case.dtype)
@@ -56,14 +59,14 @@ def call_of(torch: Any, case: Case, reference: Reference) -> Callable[[], Any]:
 
 
 def _numbers(torch: Any, shape: Any, dtype: Any) -> Any:
-    """Numbers as our kernels are given (``inputs``): fuller fractions draw more power, which lowers the clock."""
+    """Return random multiples of 1/128, like our kernels' inputs: fuller fractions would lower the clock."""
     return torch.empty(shape, dtype=dtype, device="cuda").uniform_(-1, 1).mul_(128).round_().div_(128)
 
 
 def _padded(
     functional: Any, x: Any, size: Any, kernel: Any, out: Any, stride: Any, dilation: Any, before: Any
 ) -> tuple[Any, tuple[int, int]]:
-    """The image, and the padding that torch is left to do: where both sides are not alike, it is done here."""
+    """Return the image and the padding left to torch; if the two sides' padding differs, the image is padded here."""
     reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
     needed = [(o - 1) * s + r for o, s, r in zip(out, stride, reach, strict=True)]
     after = [max(0, n - e - b) for n, e, b in zip(needed, size, before, strict=True)]
@@ -73,7 +76,7 @@ def _padded(
 
 
 def _alike(size: Any, kernel: Any, out: Any, stride: Any, dilation: Any, before: Any) -> bool:
-    """Whether padding of both sides alike leaves as many outputs."""
+    """Return True if equal padding on both sides gives the same number of outputs."""
     return all(
         (e + 2 * b - (k - 1) * d - 1) // s + 1 == o
         for e, k, o, s, d, b in zip(size, kernel, out, stride, dilation, before, strict=True)
@@ -81,7 +84,7 @@ def _alike(size: Any, kernel: Any, out: Any, stride: Any, dilation: Any, before:
 
 
 def time_case(torch: Any, case: Case, flush: Any, budget_us: float) -> Iterator[dict[str, Any]]:
-    """A result for each way in which torch may compute the case."""
+    """Yield a result for each mode in which torch may compute the case."""
     if case.operator == RTASKS:
         yield {"mode": case.dtype, "why": "a graph of operators, held against the same operators one by one"}
         return
@@ -129,10 +132,10 @@ def _sampled(torch: Any, run: Callable[[], Any], flush: Any, budget_us: float) -
 
 
 def main(words: list[str] | None = None) -> int:
-    """The process."""
+    """Run the process; return its exit code."""
     parser = argparse.ArgumentParser(description="Used by gpu_kit.py.")
     parser.add_argument("--card", type=int, default=0)
-    parser.add_argument("--parent", type=int, help="process with which this one dies")
+    parser.add_argument("--parent", type=int, help="id of the parent process; this process ends when it does")
     args = parser.parse_args(words)
     card = args.card
     if args.parent is not None:

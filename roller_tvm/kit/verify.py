@@ -1,4 +1,4 @@
-"""A kit read back without a card: every cubin there, for its architecture, with the kernels that are launched."""
+"""Check a kit without a card: every cubin is present, for its architecture, and has the kernels that are launched."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from roller_tvm.toolchain import Cubin, KernelResources, kernel_resources
 
 _FLAGS, _ABI, _NEW_ABI = 0x30, 8, 8
 _POINTER = 8
-#: Kernels of each of the kit's own modules that are launched by name.
+#: Own module of the kit -> its kernels that are launched by name.
 OWN = {
     **dict.fromkeys(("float32", "float16", "bfloat16"),
                     ("fill", "conv2d", "matmul", "pool2d", "relu", "sum_last", "compare", "hold")),
@@ -29,12 +29,12 @@ OWN = {
 
 
 def image_arch(image: bytes) -> str:
-    """The architecture that a cubin's header names.
+    """Return the architecture that a cubin's header names.
 
     Raises
     ------
     BadInput
-        It is no cubin.
+        The bytes are no cubin.
 
     Examples
     --------
@@ -42,14 +42,14 @@ def image_arch(image: bytes) -> str:
     'sm_90'
     """
     if not image.startswith(b"\x7fELF") or len(image) < 64:
-        raise BadInput(f"{len(image)} bytes that are no ELF file")
+        raise BadInput(f"not an ELF file ({len(image)} bytes)")
     (flags,) = struct.unpack_from("<I", image, _FLAGS)
     # Since CUDA 13 the number stands a byte higher.
     return f"sm_{flags >> 8 & 0xFF if image[_ABI] >= _NEW_ABI else flags & 0xFF}"
 
 
 def verify(kit: Path) -> tuple[int, list[str]]:
-    """(cubins read, what is wrong with them).
+    """Return (number of cubins read, list of problems).
 
     Examples
     --------
@@ -107,11 +107,12 @@ def _plan(path: Path, plan: KitPlan, arch: str, most_shared: int) -> Iterator[st
             yield (f"{launch.kernel} takes {kernel.parameter_bytes} B of arguments, and is given "
                    f"{len(launch.arguments)} buffers")  # fmt: skip
         if shared > most_shared:
-            yield f"{launch.kernel} takes {shared} B of shared memory, a block has {most_shared}"
+            yield f"{launch.kernel} needs {shared} B of shared memory, a block has {most_shared}"
+
 
 
 def _image(image: bytes, arch: str, launched: Sequence[str]) -> tuple[dict[str, KernelResources], list[str]]:
-    """Kernels of a cubin, and what is wrong with it."""
+    """Return a cubin's kernels, and a list of its problems."""
     found: list[Any] = []
     own = image_arch(image)
     if arch_number(own) != arch_number(arch):

@@ -1,4 +1,4 @@
-"""Processes that may hang or die: asked line by line, killed where they fall silent, replaced where they are lost."""
+"""Worker processes that may hang or die: asked line by line, killed if they stay silent, replaced if they are lost."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from typing import Any
 
 from roller_tvm.errors import RollerError
 
-#: Seconds without a word after which a worker is held to hang.
+#: Seconds without a message after which a worker counts as hung.
 SILENCE_S = 20.0
-#: Seconds that a worker may take to start: Python, the driver, a context; a slow disk.
+#: Seconds that a worker may take to start (Python, the driver, a context) even from a slow disk.
 START_S = 60.0
-#: Seconds of one look for a word. Silence is counted in looks: while this process was stopped, so was the worker.
+#: Seconds of one wait for a message. Silence is counted in waits: while this process was stopped, so was the worker.
 _LOOK_S = 0.25
-#: Seconds for a process to go once it was told to.
+#: Seconds that a killed process may take to end.
 _GONE_S = 5.0
 _END = object()
 
 
 class WorkerLost(RollerError):
-    """A worker is gone; `at` is the step that it was at, `said` whether it told so itself."""
+    """A worker is gone. `at` is the step it was doing; `said` is True if it reported the error itself."""
 
     def __init__(self, what: str, at: str, said: bool = False) -> None:
         super().__init__(what, at)
@@ -36,7 +36,7 @@ class WorkerLost(RollerError):
 
 
 class TimeIsUp(RollerError):
-    """The time that a task had is over; the worker was killed at the step `at`."""
+    """A task's time is over; the worker was killed during the step `at`."""
 
     def __init__(self, at: str) -> None:
         super().__init__("time is up", at)
@@ -44,15 +44,15 @@ class TimeIsUp(RollerError):
 
 
 class Worker:
-    """A process that answers tasks, one line of JSON each; closed, it is gone.
+    """A process that answers tasks, each as one line of JSON; `close` kills it.
 
     Parameters
     ----------
     command : sequence of str
     log : Path
-        What it prints besides answers is appended here.
+        File to which its other output is appended.
     silence_s : float
-        Seconds without a word after which it is killed.
+        Seconds without a message after which the process is killed.
 
     Examples
     --------
@@ -84,7 +84,7 @@ class Worker:
         self._lines.put(_END)
 
     def hello(self, until: float) -> dict[str, Any]:
-        """What it says of itself when it starts."""
+        """Return the facts that the process reports when it starts."""
         for message in self._messages(until, max(START_S, self.silence_s)):
             if "facts" in message:
                 self.facts = message["facts"]
@@ -92,20 +92,21 @@ class Worker:
         raise AssertionError("unreachable")
 
     def ask(self, task: dict[str, Any], until: float, silence_s: float = 0.0) -> Iterator[dict[str, Any]]:
-        """Results of a task, as they come.
+        """Yield the results of a task, as they come.
 
         Parameters
         ----------
         until : float
-            Of ``time.monotonic()``.
+            Time of ``time.monotonic()`` at which the task's time is over.
         silence_s : float
-            Instead of the worker's own.
+            Replaces the worker's own limit if it is not 0.
 
         Raises
         ------
         WorkerLost
-            It died, hung or gave up; close it.
+            The worker died, hung or gave up; close it.
         TimeIsUp
+            The time is over; the worker was killed.
         """
         assert self._process.stdin is not None
         try:
@@ -120,7 +121,7 @@ class Worker:
                 return
 
     def _next(self, until: float, limit: float) -> Any:
-        """The next line."""
+        """Return the next line."""
         looks = 0
         while True:
             try:
@@ -150,18 +151,18 @@ class Worker:
             yield message
 
     def _lost(self) -> WorkerLost:
-        """Why the process is gone, in words."""
+        """Return a WorkerLost with the reason that the process is gone."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_GONE_S)
         code = self._process.poll()
         self.close()
         if code is None:
-            return WorkerLost("closed its answers, and was killed", self.at)
+            return WorkerLost("closed its output, and was killed", self.at)
         how = f"killed by signal {-code}" if code < 0 else f"ended with code {code}"
         return WorkerLost(f"the process died: {how}", self.at)
 
     def close(self) -> None:
-        """End it; one that does not go (a driver that hangs in the kernel) is left behind."""
+        """Kill the process; one that cannot be killed (a driver hanging in the kernel) is left behind."""
         if self._process.poll() is None:
             self._process.kill()
         for pipe in (self._process.stdin,):
@@ -173,7 +174,7 @@ class Worker:
 
 
 class Desk:
-    """Hands tasks to a worker, and starts another where one was lost.
+    """Hands tasks to a worker, and starts another if it was lost.
 
     Parameters
     ----------
@@ -189,7 +190,7 @@ class Desk:
         self.starts = 0
 
     def worker(self, until: float) -> Worker:
-        """The worker, started where there is none; WorkerLost where it does not start."""
+        """Return the worker, started if there is none; raises WorkerLost or TimeIsUp if it does not start."""
         if self._worker is None:
             self.starts += 1
             self._worker = Worker(self._command, self._log, self._silence_s)
@@ -201,7 +202,7 @@ class Desk:
         return self._worker
 
     def ask(self, task: dict[str, Any], until: float, silence_s: float = 0.0) -> Iterator[dict[str, Any]]:
-        """Results of a task, as they come; raises as `Worker.ask`, and the next task has a new worker."""
+        """Yield the results of a task as they come; after an error of `Worker.ask` the next task gets a new worker."""
         try:
             yield from self.worker(until).ask(task, until, silence_s)
         except (WorkerLost, TimeIsUp):
@@ -209,7 +210,7 @@ class Desk:
             raise
 
     def close(self) -> None:
-        """End the worker."""
+        """Close the worker."""
         if self._worker is not None:
             self._worker.close()
             self._worker = None

@@ -1,7 +1,7 @@
-"""The process that holds the card: tasks in, results out, one line of JSON each.
+"""The process that owns the card: tasks in, results out, each as one line of JSON.
 
-It ends after the first error of the driver: what a kernel broke stays broken for its process. Whoever asked starts
-another one.
+The process ends after the first driver error, because a context broken by a kernel stays broken for its process. The
+asking process starts another worker.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from roller_tvm.kit.card import DeviceCard
 from roller_tvm.kit.measure import Bench, answer
 from roller_tvm.measure.lifeline import tie_to_parent
 
-#: Where containers and WSL put the driver without telling the loader.
+#: Paths of the driver in containers and WSL that the loader does not search.
 ELSEWHERE = tuple(f"/usr/{at}/libcuda.so.1" for at in ("local/nvidia/lib64", "local/nvidia/lib", "lib/wsl/lib"))
 
 
 def work(tasks: TextIO, said: TextIO, ordinal: int, libraries: tuple[str, ...]) -> int:
-    """Do what the lines of `tasks` say until there are no more."""
+    """Do the tasks read from `tasks` until there are no more; return the exit code."""
 
     def say(message: dict[str, Any]) -> None:
         said.write(json.dumps(message) + "\n")
@@ -66,8 +66,8 @@ def work(tasks: TextIO, said: TextIO, ordinal: int, libraries: tuple[str, ...]) 
 def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Used by gpu_kit.py.")
     parser.add_argument("--card", type=int, default=0)
-    parser.add_argument("--parent", type=int, help="process with which this one dies")
-    parser.add_argument("--driver", default="", help="the CUDA driver's library; tests give another")
+    parser.add_argument("--parent", type=int, help="id of the parent process; this process ends when it does")
+    parser.add_argument("--driver", default="", help="path of the CUDA driver's library (default: search for it)")
     args = parser.parse_args(words)
     if args.parent is not None:
         tie_to_parent(args.parent)

@@ -1,1 +1,1 @@
-"""Measuring that is the same on both of TVM's lines: worker processes, sessions, answers, tables. Imports no TVM."""
+"""Measuring common to both lines of TVM: worker processes, sessions, comparing answers, tables. Imports no TVM."""

@@ -1,7 +1,7 @@
-"""Which tasks of a record file another process is at: two tuners of one file share the work instead of doing it twice.
+"""Claims on the tasks of a record file, so that two tuners of one file share the work instead of doing it twice.
 
-A claim is a lock on one byte of a file in the temporary folder; it goes when its process does, however that ends. It is
-advice: where there are no such locks (another machine, not POSIX) tasks are tuned twice, and the better record wins.
+A claim is a lock on one byte of a file in the temporary folder; it ends with its process, however that ends. Claims are
+advisory: without such locks (another machine, not POSIX) tasks are tuned twice, and the better record wins.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import tempfile
 import time
 from pathlib import Path
 
-#: A process that is at one task for longer than all of its limits together is waited for no more.
+#: Longest wait in seconds for another process's task: longer than all of a task's limits together.
 WAIT_S = 300.0
 _POLL_S = 0.2
 
 
 class Claims:
-    """Claims on the tasks of a record file; None claims everything at once.
+    """Claims on the tasks of a record file; without a path, every claim succeeds.
 
     Examples
     --------
@@ -41,7 +41,7 @@ class Claims:
             self._handle = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def take(self, key: str, wait_s: float = 0.0) -> bool:
-        """Claim a task; False if another process has it, and has it still after `wait_s`."""
+        """Claim a task; return False if another process still has it after `wait_s` seconds."""
         if self._handle < 0:
             return True
         import fcntl
@@ -59,7 +59,7 @@ class Claims:
                 return True
 
     def release(self, key: str) -> None:
-        """Give a claim up."""
+        """Release a claim."""
         if self._handle >= 0:
             import fcntl
 
@@ -67,7 +67,7 @@ class Claims:
                 fcntl.lockf(self._handle, fcntl.LOCK_UN, 1, _place(key))
 
     def close(self) -> None:
-        """Give all claims up."""
+        """Release all claims."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1

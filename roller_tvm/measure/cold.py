@@ -1,9 +1,9 @@
-"""Weights timed as a network finds them: not in the caches, where the run before has left them, but further out.
+"""Time weights as a network finds them: not in the near caches, where the kernel's previous run left them.
 
-A kernel that is run again and again on the same weights has them in its nearest cache; in a network all other
-layers' weights have been read in between. Plans differ in how well they bear it (7x7x512 to 512, 3x3: 445 us and
-872 us, where another plan takes 497 us and 622 us). So a candidate is given another copy of its weights each time, as
-many copies as there are bytes of weights in the model.
+A kernel run repeatedly on the same weights has them in its nearest cache; in a network all other layers' weights are
+read in between. Plans suffer differently from cold weights (7x7x512 to 512, 3x3: one plan takes 445 us warm and 872 us
+cold, another 497 us and 622 us). So each run of a candidate gets another copy of its weights, with as many copies as
+make up the model's bytes of weights.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # workers need nothing of it
     from roller_tvm.device import DeviceSpec
 
-#: Copies come to this many times the last cache, unless the model has fewer bytes of weights.
+#: Size of all copies as a multiple of the last cache, unless the model has fewer bytes of weights.
 OF_CACHE = 2
-#: Weights are rotated if reading them takes this share of a run.
+#: Least share of a run spent on reading weights for which they are rotated.
 SHARE = 0.02
 
 
 def footprint_of(weight_bytes: int, device: DeviceSpec) -> int:
-    """Bytes that are read between two uses of one weight, of a model with so many bytes of weights."""
+    """Return the bytes read between two uses of one weight, in a model with `weight_bytes` bytes of weights."""
     return min(weight_bytes, OF_CACHE * max(level.capacity_bytes for level in device.levels[1:]))
 
 
 def read_s_per_byte(device: DeviceSpec) -> float:
-    """From memory."""
+    """Return the seconds per byte of reading from memory."""
     return 1e-9 / device.far.bandwidth_gbps
 
 
 @dataclass
 class Rotation:
-    """Argument lists of a kernel that differ in their copies of some operands, used in turns.
+    """Argument lists of a kernel with different copies of some operands, used in turns.
 
     Parameters
     ----------
     where : tuple of int
-        Positions of those operands.
+        Positions of the operands.
     footprint_bytes : int
-        What the copies should come to, of all of them.
+        Least bytes of all copies together.
     make : function of array
-        A tensor of these values.
+        Returns a tensor of these values.
     """
 
     where: tuple[int, ...]
@@ -53,7 +53,7 @@ class Rotation:
     _next: int = 0
 
     def lists(self, arguments: Sequence[Any]) -> Iterator[list[Any]]:
-        """The arguments over and over; where a call begins, the one before has ended."""
+        """Yield the arguments with the next copies, without end; each call has ended before the next begins."""
         own = [arguments[n] for n in self.where]
         shapes = tuple(tuple(int(e) for e in a.shape) for a in own)
         if shapes not in self._copies:

@@ -1,7 +1,7 @@
-"""Ctrl-C while TVM's C++ is at work.
+"""Handle Ctrl-C while TVM's C++ is running.
 
-A KeyboardInterrupt that arises in a function called back by TVM is lost: ctypes prints it, TVM goes on with
-garbage. So while TVM compiles, the signal is only noted; our own callbacks stop the work when they see it.
+A KeyboardInterrupt raised in a function that TVM calls back is lost: ctypes prints it, and TVM goes on with garbage.
+So while TVM compiles, the signal is only noted, and our own callbacks stop the work when they see it.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ _deferring = threading.Event()
 
 
 class Stopped(Exception):
-    """Raised through TVM, which passes on exceptions but no KeyboardInterrupt."""
+    """Raised through TVM, which passes on exceptions but not a KeyboardInterrupt."""
 
 
 def stop_if_interrupted() -> None:
-    """For functions that TVM calls back, now and then."""
+    """Raise ``Stopped`` if Ctrl-C was pressed; to be called now and then in functions that TVM calls back."""
     if _noted.is_set():
         raise Stopped("interrupted")
 
 
 def interrupted() -> bool:
-    """Whether Ctrl-C waits for the end of a ``deferred_interrupt``."""
+    """Return True if Ctrl-C was pressed inside a ``deferred_interrupt`` that has not ended."""
     return _deferring.is_set() and _noted.is_set()
 
 
 @contextlib.contextmanager
 def deferred_interrupt() -> Iterator[None]:
-    """Ctrl-C inside becomes a KeyboardInterrupt here, at the end or at the next ``stop_if_interrupted``.
+    """Turn Ctrl-C inside into a KeyboardInterrupt here, at the end or at the next ``stop_if_interrupted``.
 
-    One within another leaves it to that.
+    A nested context leaves it to the outer one.
 
     Examples
     --------

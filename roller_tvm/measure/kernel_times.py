@@ -1,4 +1,4 @@
-"""Where a built model's time goes: its kernels' calls, observed one by one over several runs."""
+"""Times of a built model's kernels, observed call by call over several runs."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-#: Widest column of a table's arguments, in characters.
+#: Largest width of the tensors' column, in characters.
 WIDE = 72
 
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a kernel: its name, its tensors as `tensor_words` has them, seconds."""
+    """One call of a kernel: its name, its tensors as text (`tensor_words`), and its seconds."""
 
     name: str
     arguments: tuple[str, ...]
@@ -29,11 +29,11 @@ class KernelTime:
     ----------
     name : str
     arguments : tuple of str
-        Its tensors, the outputs last; a kernel that is called with tensors of other shapes is another row.
+        Tensors of the kernel, outputs last; calls with other shapes are another row.
     calls : int
-        In one run; the most, if runs differ.
+        Calls in one run; the most, if runs differ.
     seconds : float
-        Of all these calls together, the median over the runs.
+        Time of all these calls together in seconds, as a median over the runs.
 
     Examples
     --------
@@ -48,12 +48,12 @@ class KernelTime:
     seconds: float
 
     def to_json(self) -> dict[str, Any]:
-        """Name -> value."""
+        """Return the fields by name."""
         return asdict(self)
 
 
 def kernel_times(runs: Sequence[Iterable[Call]]) -> list[KernelTime]:
-    """The kernels of a model, what takes longest first; one that a run did not call took no time in it."""
+    """Return the kernels of a model, the slowest first; a kernel that a run did not call took no time in it."""
     found: list[dict[tuple[str, tuple[str, ...]], list[float]]] = []
     for run in runs:
         own: dict[tuple[str, tuple[str, ...]], list[float]] = defaultdict(list)
@@ -68,7 +68,7 @@ def kernel_times(runs: Sequence[Iterable[Call]]) -> list[KernelTime]:
 
 
 def kernel_table(rows: Sequence[KernelTime]) -> str:
-    """The rows as text: time, share, time summed up so far, calls, name and tensors.
+    """Return the rows as text: time, share, cumulative share, calls, name and tensors.
 
     Examples
     --------
@@ -94,7 +94,7 @@ def kernel_table(rows: Sequence[KernelTime]) -> str:
 
 
 def tensor_words(shape: Iterable[int], dtype: str) -> str:
-    """A tensor in a few characters.
+    """Return a short text for a tensor.
 
     Examples
     --------

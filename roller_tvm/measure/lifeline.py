@@ -1,4 +1,4 @@
-"""What a worker process does at its start so that it never outlives, or takes the place of, the one that started it."""
+"""Tie a worker process to its parent, so that it never outlives it and is killed first if memory runs out."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import signal
 import sys
 
 _PR_SET_PDEATHSIG = 1
-#: The highest: where memory runs out, a candidate is to be killed, not who measures it.
+#: Highest score: if memory runs out, a candidate should be killed, not the process that measures it.
 _FIRST_TO_GO = "1000"
 
 
 def tie_to_parent(parent: int) -> None:
-    """Die when process `parent` dies, even hung in a kernel or stopped; go first where memory runs out (Linux)."""
+    """Die when process `parent` dies, even hung or stopped; be killed first if memory runs out (Linux)."""
     if not sys.platform.startswith("linux"):
         return
     with contextlib.suppress(OSError, AttributeError):

@@ -1,4 +1,4 @@
-"""Whether code for a target can run on this machine, as far as the target says."""
+"""Tell whether code for a target can run on this machine, as far as the target says."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 from ..device.cpu_data import simd_of_mcpu
 from ..device.cpu_detect import CpuFacts, detect_cpu
 
-#: Names that one architecture goes by.
+#: Alias -> usual name of an architecture.
 ALIASES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
 def same_machine(target: Any) -> bool:
-    """Whether a target for CPUs is for one like this, its vectors too; of other kinds of target nothing is told.
+    """Return False if a CPU target is for another architecture or wider vectors; other kinds of target give True.
 
     Examples
     --------
@@ -32,7 +32,7 @@ def same_machine(target: Any) -> bool:
 
 
 def not_here(target: Any) -> str:
-    """What is told where plans for a target are neither measured nor checked."""
+    """Return the note for a target whose plans are neither measured nor checked."""
     kind = target.kind.name
     lacking = f"no {kind} device here" if same_machine(target) else f"this CPU cannot run code for {target}"
     return f"{lacking}: plans are chosen by prediction and built, neither measured nor checked"

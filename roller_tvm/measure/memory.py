@@ -1,4 +1,4 @@
-"""Memory that kernels of one computation share, so that their times differ by what they do alone."""
+"""Memory shared by kernels of one computation, so that their times differ only by their own work."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 
 
 class Memory:
-    """Tensors by their place among a kernel's arguments, their type and their size.
+    """Tensors by their position among a kernel's arguments, their type and their size.
 
-    Which pages a tensor has decides how well caches keep it: a product with 4 MB of weights takes 21 to 31 us. Kernels
-    that are compared get the same pages, in the shape in which each has its weights packed; where packing pads, others.
+    A tensor's pages decide how well caches keep it: a product with 4 MB of weights takes 21 to 31 us. Compared kernels
+    get the same pages, each in the shape of its packed weights; if packing pads, the size and so the pages differ.
 
     Examples
     --------
@@ -25,14 +25,14 @@ class Memory:
         self._kept: dict[tuple[int, str, int], Any] = {}
 
     def of(self, place: int, values: np.ndarray, made: Callable[[np.ndarray], Any]) -> Any:
-        """A tensor with these values, valid until the next of this place, type and size.
+        """Return a tensor with these values, valid until the next one of this position, type and size.
 
         Parameters
         ----------
         place : int
         values : array
         made : function of array -> tensor
-            A copy in the device's memory; tensors have ``_create_view`` and ``copyfrom``, as both TVM lines' have.
+            Copies an array to the device; the tensor has ``_create_view`` and ``copyfrom``, as in both lines of TVM.
         """
         values = np.asarray(values, order="C")
         if not values.size:

@@ -1,4 +1,4 @@
-"""Answers compared: seeded values for inputs, and how far two results may be apart."""
+"""Compare answers: seeded values for inputs, and the permitted difference of two results."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from typing import Any
 import numpy as np
 
 SEED = 20200
-#: Values repeat after this many; a prime, so that no tensor dimension is a period of them.
+#: Number of values before they repeat; a prime, so that no tensor dimension is a period.
 PERIOD = 1_000_003
-#: Error allowed, in units of eps * sqrt(terms summed) * largest magnitude of the result. Rounding in another
-#: order stays near 1; one term of a sum left out is far above for every reduction met in practice.
+#: Permitted error, in units of eps * sqrt(terms summed) * largest magnitude of the result. Rounding in another order
+#: stays near 1; a missing term of a sum is far above it for every reduction met in practice.
 SLACK = 16.0
-#: Of the largest magnitude, an error whatever the type and the sum. Of 25088 terms float16 itself is off by 0.04, of
-#: 4608 bfloat16 by 0.13, while a ninth of a 3x3 window's terms left out is 0.33 and a result of zeros 1.
+#: Largest permitted error for any type and sum, as a fraction of the largest magnitude. Correct sums are off by 0.04
+#: for 25088 terms in float16 and by 0.13 for 4608 in bfloat16; with a ninth of a 3x3 window's terms missing the error
+#: is 0.33, and for a result of zeros 1.
 MOST = 0.25
-#: Of a reference that says something: the share of its values that are numbers, and the largest of them over the
-#: typical one. Errors are held against the largest: a few poles of a quotient would hide those of all others.
+#: A usable reference: least share of its values that are numbers, largest ratio of its largest to its typical value.
+#: Errors are compared with the largest value, so a few poles of a quotient would hide the errors of all others.
 NUMBERS, LARGEST = 0.99, 1e3
-#: Below this every magnitude is taken for 0; and the binary exponent that float64 has for it.
+#: Magnitude below which values count as 0, and its binary exponent in float64.
 SMALLEST = 1e-30
 NEARLY_ZERO = int(np.float64(SMALLEST).view(np.int64) >> 52)
-#: numpy has no bfloat16; its values are compared as the float32 they convert to.
+#: Type -> relative rounding step. numpy has no bfloat16; such values are compared as float32.
 EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
@@ -33,13 +34,13 @@ def shape_of(tensor: Any) -> tuple[int, ...]:
 
 
 def make_inputs(tensors: Sequence[Any], positive: bool = False) -> list[np.ndarray]:
-    """Seeded values for each placeholder: normal (or, where roots and logarithms need it, in 0.5 to 1.5)."""
+    """Return seeded values for each placeholder: normal, or 0.5 to 1.5 if `positive` (roots and logarithms)."""
     rng = np.random.default_rng(SEED)
     block = rng.standard_normal(PERIOD, dtype=np.float32)
     if positive:
         block = rng.random(PERIOD, dtype=np.float32) + np.float32(0.5)
     bits = rng.integers(0, 2, PERIOD, dtype=np.int8)  # also valid as indices wherever there are two rows
-    # Bytes are data: of bits a requantized sum is 0 nearly everywhere, whatever is wrong with it.
+    # Bytes are data: for 0 and 1, a requantized sum is 0 nearly everywhere, even if it is wrong.
     whole = rng.integers(-128, 128, PERIOD, dtype=np.int8)
     result = []
     for number, tensor in enumerate(tensors):
@@ -53,7 +54,7 @@ def make_inputs(tensors: Sequence[Any], positive: bool = False) -> list[np.ndarr
 
 
 def load(path: Path, dtype: str) -> np.ndarray:
-    """An array as ``numpy.save`` wrote it, mapped; of bfloat16 it writes no more than that elements have two bytes."""
+    """Map an array written by ``numpy.save``; for bfloat16, the file only knows that elements have two bytes."""
     array: np.ndarray = np.load(path, mmap_mode="r")
     return array.view(np.dtype(dtype)) if array.dtype.kind == "V" else array
 
@@ -62,12 +63,12 @@ def reference_on(
     tensors: Sequence[Any], compute: Callable[[list[np.ndarray]], Sequence[np.ndarray]],
     positives: Sequence[bool] = (False, True),
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:  # fmt: skip
-    """Values for each placeholder and what is expected of them: positive ones where others say little.
+    """Return values for each placeholder and the expected results; positive values if others give no usable reference.
 
     Parameters
     ----------
     compute : function of the values
-        The results of an independent implementation.
+        Returns the results of an independent implementation.
     positives : sequence of bool
         Kinds of values to try, in this order.
     """
@@ -82,7 +83,7 @@ def reference_on(
 
 
 def tolerance(dtype: str, terms: int) -> float:
-    """Largest error allowed, relative to the largest magnitude in the result; 0 for integers.
+    """Return the largest permitted error relative to the largest magnitude of the result; 0 for integers.
 
     Examples
     --------
@@ -93,13 +94,13 @@ def tolerance(dtype: str, terms: int) -> float:
 
 
 def rounding_terms(sums: Iterable[tuple[int, str]], results: Sequence[str]) -> int:
-    """Terms of the one sum, in the type of the result, that rounds as much as all of them in a row.
+    """Return the length of one sum, in the result's type, that has the rounding error of all given sums in a row.
 
     Parameters
     ----------
     sums : iterable of (int, str)
-        For each stage that computes the terms it sums, 1 where it sums nothing, and the type it is kept in. Errors
-        add up, each with its root; what is kept in a coarser type than the result rounds so much more.
+        For each computing stage, its number of terms (1 without a sum) and its type. Errors, the roots of the terms,
+        add up; a coarser type than the result's counts accordingly more.
     results : sequence of str
         Types of the outputs.
 
@@ -120,7 +121,7 @@ def rounding_terms(sums: Iterable[tuple[int, str]], results: Sequence[str]) -> i
 
 
 def difference(got: np.ndarray, expected: np.ndarray, terms: int) -> str:
-    """Why two results differ, or '' if they agree."""
+    """Return the reason that two results differ, or '' if they agree."""
     if got.shape != expected.shape:
         return f"shape {got.shape} instead of {expected.shape}"
     allowed = tolerance(str(expected.dtype), terms)
@@ -145,11 +146,11 @@ def difference(got: np.ndarray, expected: np.ndarray, terms: int) -> str:
 
 
 def _groups(magnitudes: np.ndarray) -> Iterator[tuple[Any, float]]:
-    """Values by magnitude, each group with its largest: a gap of more than `LARGEST` begins another.
+    """Yield groups of values by magnitude, each with its largest; a gap of more than `LARGEST` begins another.
 
-    Of what a mask filled with -1e9 and scores near 1, errors of the scores are not held against the 1e9.
+    For example, errors of scores near 1 are not compared with the -1e9 that a mask filled in.
     """
-    # Binary exponents rather than an order: results have millions of elements. What is nearly 0 is of the first group.
+    # Binary exponents instead of sorting, as results have millions of elements. Values near 0 are in the first group.
     powers = np.maximum(magnitudes.view(np.int64) >> 52, NEARLY_ZERO)
     found = np.flatnonzero(np.bincount(powers)).tolist()
     starts = [b for a, b in zip(found, found[1:], strict=False) if a > NEARLY_ZERO and 2.0 ** (b - a - 1) > LARGEST]
@@ -159,7 +160,7 @@ def _groups(magnitudes: np.ndarray) -> Iterator[tuple[Any, float]]:
 
 
 def usable(expected: Sequence[np.ndarray]) -> bool:
-    """Whether a reference says something of all its values: they are numbers, none of them far above the others.
+    """Return True if a reference is usable for all its values: nearly all are numbers, none far above the others.
 
     Examples
     --------
@@ -174,11 +175,11 @@ def _floats(expected: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 
 def numbers(expected: Sequence[np.ndarray]) -> float:
-    """Share of the values that are numbers, of the result that has fewest."""
+    """Return the least share of finite values among the floating-point results; 1.0 if there are none."""
     return min((float(np.isfinite(e).mean()) for e in _floats(expected)), default=1.0)
 
 
 def _largest(values: np.ndarray) -> float:
-    """The largest magnitude over the typical one of those that are not 0."""
+    """Return the largest magnitude over the median of the nonzero ones."""
     magnitudes = np.abs(values[np.isfinite(values) & (values != 0)], dtype=np.float64)
     return float(magnitudes.max() / np.median(magnitudes)) if magnitudes.size else 1.0

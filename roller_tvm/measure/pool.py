@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 START_S = 120.0  # importing TVM on a slow or busy machine
 
 
-#: Function of the worker, its arguments, time limit in seconds.
+#: Name of a worker's function, its arguments, and a time limit in seconds.
 Call = tuple[str, tuple[Any, ...], float]
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What became of a call: 'ok' with its value, or a kind of failure with its text."""
+    """Outcome of a call: 'ok' with its value, or a kind of failure with its text."""
 
     kind: str
     value: Any = None
@@ -41,7 +41,7 @@ class Reply:
 
 
 class Worker:
-    """One worker process. ``generation`` counts its starts: what an earlier one had built is gone."""
+    """One worker process. ``generation`` counts its starts; everything built by an earlier process is lost."""
 
     def __init__(self, threads: int, module: str) -> None:
         self.threads = threads
@@ -56,11 +56,11 @@ class Worker:
         self._is_set_up = False
 
     def prepare(self, calls: Sequence[Call]) -> None:
-        """Calls to make before the next one, and again whenever the process has to be started anew."""
+        """Set the calls to make before the next one, and again whenever the process is restarted."""
         self._setup, self._is_set_up = list(calls), False
 
     def start(self) -> None:
-        """Start the process without waiting for it; anew if it ended while it had nothing to do."""
+        """Start the process without waiting for it; restart it if it ended while idle."""
         if self.process is not None:
             if self._pending is not None or self.alive:
                 return
@@ -94,7 +94,7 @@ class Worker:
 
     @contextlib.contextmanager
     def _or_kill(self) -> Iterator[None]:
-        """What interrupts a call ends the process: its reply would be taken for that of the next."""
+        """Kill the process if a call is interrupted, because the next call would receive its reply."""
         try:
             yield
         except MeasureError:
@@ -104,13 +104,13 @@ class Worker:
             raise
 
     def send(self, function: str, args: Sequence[Any], limit_s: float) -> None:
-        """Start a call; ``receive`` gives its reply."""
+        """Start a call; ``receive`` returns its reply."""
         with self._or_kill():
             self._set_up()
             self._send(function, args, limit_s)
 
     def _set_up(self) -> None:
-        """Have a process that has greeted, and that the calls of `prepare` were made to."""
+        """Start the process if needed, wait for its greeting, and make the calls of `prepare`."""
         self.start()
         assert self._connection is not None
         if not self._greeted:
@@ -169,7 +169,7 @@ class Worker:
         return Reply("ok", value) if status == "ok" else Reply(value[0], text=value[1])
 
     def _obituary(self) -> str:
-        """How the process ended, with the last thing that it said."""
+        """Return how the process ended, with its last line of output."""
         assert self.process is not None
         try:
             code = self.process.wait(5)
@@ -180,7 +180,7 @@ class Worker:
             with contextlib.suppress(ValueError):
                 how = signal.Signals(-code).name
         if how == "SIGILL":
-            how += " (the target has instructions that this CPU has not)"
+            how += " (the target has instructions that this CPU lacks)"
         self._log.seek(0)
         said = self._log.read().decode(errors="replace").strip().splitlines()[-1:]
         self.kill()
@@ -188,7 +188,7 @@ class Worker:
 
     @property
     def alive(self) -> bool:
-        """Whether there is a process, and it has not ended."""
+        """True if there is a process and it has not ended."""
         return self.process is not None and self.process.poll() is None
 
     def signal(self, number: int) -> None:
@@ -226,7 +226,7 @@ class Pool:
     ----------
     count, threads : int
     module : str
-        What a worker process runs; it ends in ``serving.main``.
+        Module that a worker process runs; it ends in ``serving.main``.
 
     Examples
     --------
@@ -238,17 +238,17 @@ class Pool:
         self.workers = [Worker(threads, module) for _ in range(max(1, count))]
 
     def start(self) -> None:
-        """Start all of them now, so that they import TVM while the caller does something else."""
+        """Start all workers now, so that they import TVM while the caller does something else."""
         for worker in self.workers:
             worker.start()
 
     def map(self, calls: Sequence[Call]) -> list[tuple[Worker, int, Reply]]:
-        """Make all calls, each by the next worker that is free.
+        """Make all calls, each by the next free worker.
 
         Returns
         -------
         list of (worker, generation, reply)
-            In the order of the calls; what the worker keeps from a call is lost when its generation changes.
+            Replies in the order of the calls; a worker's state from a call is lost when its generation changes.
         """
         results: list[tuple[Worker, int, Reply] | None] = [None] * len(calls)
         todo = list(reversed(range(len(calls))))
@@ -256,7 +256,7 @@ class Pool:
         try:
             self._map(calls, todo, busy, results)
         except BaseException:
-            for _, worker in busy.values():  # a reply that nobody waits for would be taken for another's
+            for _, worker in busy.values():  # the next call would receive the pending reply
                 worker.kill()
             raise
         return [r for r in results if r is not None]
@@ -284,7 +284,7 @@ class Pool:
 
     @contextlib.contextmanager
     def alone(self, worker: Worker | None) -> Iterator[None]:
-        """While this worker, or something else, measures, the others stand still: TVM's idle threads spin for 0.1 s."""
+        """Stop all other workers while this one, or something else, measures: TVM's idle threads spin for 0.1 s."""
         others = [w for w in self.workers if w is not worker]
         for other in others:
             other.signal(signal.SIGSTOP)

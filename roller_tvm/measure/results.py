@@ -1,4 +1,4 @@
-"""What became of the tasks of a model."""
+"""Results of tuning the tasks of a model."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from roller_tvm.measure.table import duration
 
 @dataclass
 class TunedTask:
-    """What became of one task.
+    """Result of one task.
 
     Parameters
     ----------
     task : Task
-        With its `id`, `name`, `weight`, `key` and `flops`.
+        Task with `id`, `name`, `weight`, `key` and `flops`.
     status : str
-        'measured': a record with its measured time was written. 'planned': with its predicted time.
-        'resumed': the record file had it already. 'fallback': no record, TVM's own schedule, for `reason`.
+        'measured': a record with the measured time was written. 'planned': a record with the predicted time was
+        written. 'resumed': the file already had a record. 'fallback': no record, TVM's own schedule stays for `reason`.
     candidates : Candidates
-        With `flops`, `plan_ms` and `failures`.
+        Candidates with `flops`, `plan_ms` and `failures`.
     plan : RankedPlan or None
-        The winner.
+        Plan of the winner; None if there is none.
     seconds : float
-        Measured, else predicted, else nan.
+        Measured time in seconds, else predicted, else nan.
     default_s : float
-        Of TVM's own kernel, measured beside ours; nan if it was not.
+        Time of TVM's own kernel in seconds, measured beside ours; nan if it was not measured.
     kept : bool
-        A fallback because TVM's own kernel is faster.
+        True for a fallback because TVM's own kernel is faster.
     """
 
     task: Any
@@ -58,7 +58,7 @@ class TunedTask:
 
     @property
     def failures(self) -> dict[str, int]:
-        """How many candidates failed, by kind."""
+        """Number of failed candidates by kind."""
         kinds = Counter(o.kind for o in self.outcomes if not o.ok)
         if self.candidates.failures:
             kinds["schedule error"] += len(self.candidates.failures)
@@ -67,16 +67,16 @@ class TunedTask:
 
 @dataclass
 class TuneResult:
-    """All tasks of a model after tuning.
+    """Result of tuning the tasks of a model.
 
     Parameters
     ----------
     log_file : str or None
-        Where the records are.
+        File of the records.
     trials : int
-        Plans measured, each task.
+        Plans measured per task.
     fusion, module
-        With ``fuse_rtasks``: what was made one kernel, and the module to build, of which the tasks are what is left.
+        With ``fuse_rtasks``: report on the fused kernels, and the module to build; `tasks` are its other operators.
     """
 
     tasks: list[TunedTask]
@@ -103,12 +103,12 @@ class TuneResult:
 
     @property
     def latency_s(self) -> float:
-        """Sum over the tasks of time and weight; what has no time counts nothing."""
+        """Sum over the tasks of time times weight, in seconds; tasks without a time count nothing."""
         return sum(t.seconds * t.task.weight for t in self.tasks if not math.isnan(t.seconds))
 
     @property
     def default_latency_s(self) -> float:
-        """The same tasks with TVM's own kernels; nan unless each was measured."""
+        """The same sum with TVM's own kernels; nan unless each was measured."""
         return sum(t.default_s * t.task.weight for t in self.tasks if t.task.weight)
 
     def __str__(self) -> str:
@@ -118,14 +118,14 @@ class TuneResult:
 
 
 def judge(tuned: TunedTask, measured: TaskResult, plans: Sequence[Any], timed: bool) -> None:
-    """What the outcomes make of a task: its winner, or why TVM's own schedule stays.
+    """Set a task's result from the outcomes: its winner, or the reason that TVM's own schedule stays.
 
     Parameters
     ----------
     plans : sequence of RankedPlan
-        In the order of the candidates measured.
+        Plans in the order of the measured candidates.
     timed : bool
-        Whether winners were chosen by time.
+        True if the winner was chosen by time.
     """
     outcomes = tuned.outcomes = measured.outcomes
     default_s = measured.default.seconds if measured.default and measured.default.ok else math.nan
@@ -147,7 +147,7 @@ def judge(tuned: TunedTask, measured: TaskResult, plans: Sequence[Any], timed: b
 
 
 def busy(threads: int) -> list[str]:
-    """A note if other processes ran here: timings are then not to be trusted."""
+    """Return a note if other processes ran here, so that timings are unreliable; else []."""
     with contextlib.suppress(OSError, AttributeError):
         load, cpus = os.getloadavg()[0], os.cpu_count() or 1
         if load > max(cpus, threads) + 1:  # our own workers make one process a thread
@@ -156,13 +156,13 @@ def busy(threads: int) -> list[str]:
 
 
 def nothing_tuned(result: TuneResult) -> NothingTuned:
-    """The error of a tuning that left every task without a working plan."""
+    """Return the error of a tuning without a working plan for any task."""
     kinds = ", ".join(f"{n} {kind}" for kind, n in sorted(result.failures.items())) or "no candidate failed to run"
     reasons = Counter(t.reason for t in result.tasks).most_common(3)
     told = "; ".join(f"{n} x {reason}" for reason, n in reasons)
     remedy = "run 'roller-tvm doctor', and check that the target is this machine's"
     if "SIGILL" in told:
-        remedy = "give the target 'llvm', which means this CPU, or plan without measuring (0 trials)"
+        remedy = "give the target 'llvm' (this CPU), or plan without measuring (0 trials)"
     elif not result.failures:  # no plan was made at all
         remedy = "build without records; open extents: give shapes (--input-shapes), or sizes (Relax line: --buckets)"
     return NothingTuned(

@@ -1,4 +1,4 @@
-"""Which tasks a user asks for."""
+"""Parse a user's selection of tasks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from roller_tvm.errors import UsageError
 
 
 def select(tasks: str | Iterable[int], count: int) -> list[int]:
-    """Numbers of the tasks that a user asks for: 'all', '0,2,3-5', or numbers.
+    """Return the numbers of the selected tasks, sorted; `tasks` is 'all', '0,2,3-5', or numbers.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""The worker's end of ``pool``: functions called over one pipe, failures told by kind.
+"""The worker's side of ``pool``: functions called over one pipe, failures reported by kind.
 
-Its file descriptor is the first argument, its parent's number the second: ``(function, arguments)`` in,
-``(status, value)`` out. What crashes or hangs here takes nothing with it but this process.
+The first argument is the pipe's file descriptor, the second the parent's process id. ``(function, arguments)`` come in,
+``(status, value)`` go out. A crash or hang here ends only this process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from roller_tvm.measure.lifeline import tie_to_parent
 
 
 class Failed(Exception):
-    """A failure with a kind, which the summary groups by."""
+    """A failure with a kind, by which the summary groups."""
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(text)
@@ -26,12 +26,15 @@ class Failed(Exception):
 
 
 def last_line(error: BaseException) -> str:
-    """What an error says in one line: TVM's end with it, below a trace; ours end with the remedy."""
+    """Return an error's message as one line.
+
+    TVM's errors have it last, below a trace; ours end with the remedy, so their `what` is used.
+    """
     return error.what[:300] if isinstance(error, errors.RollerError) else errors.last_line(error)
 
 
 def serve(connection: Connection, functions: dict[str, Any]) -> None:
-    """Answer calls of these functions; what they raise is a reply too."""
+    """Answer calls of these functions; their exceptions are replies too."""
     while True:
         try:
             name, args = connection.recv()
@@ -48,7 +51,7 @@ def serve(connection: Connection, functions: dict[str, Any]) -> None:
 
 
 def main(functions: dict[str, Any]) -> None:
-    """What a worker's module ends with: answer calls until there is nobody left who makes them."""
+    """Answer calls until the parent is gone; a worker's module ends with this."""
     tie_to_parent(int(sys.argv[2]))
     connection = Connection(int(sys.argv[1]))
     with contextlib.suppress(BrokenPipeError, KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""Candidates of one task measured: built side by side, run one at a time, failures told apart by kind."""
+"""Measure the candidates of one task: built side by side, run one at a time, failures distinguished by kind."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 
 from roller_tvm.measure.pool import Pool, Worker
 
-#: What becomes of an operand whose layout is free (as the Relay line's LayoutRewriteOption): nothing; the kernel
-#: repacks it itself, so that its answer can be checked; it comes packed.
+#: Treatment of an operand of free layout (as the Relay line's LayoutRewriteOption). PLAIN: unchanged. CHECK: the kernel
+#: repacks it itself, so that its answer can be checked. PACKED: it comes packed.
 PLAIN, CHECK, PACKED = 0, 1, 2
-#: Kinds of failure, in the words that summaries use.
+#: Kinds of failure, as summaries name them.
 KINDS = ("schedule error", "layout error", "build error", "build timeout", "run error", "run timeout",
          "crash", "wrong answer", "register spills")  # fmt: skip
 
@@ -25,21 +25,22 @@ HOW = ("time", "check", "each")
 
 @dataclass(frozen=True)
 class Limits:
-    """How long things may take, in seconds.
+    """Time limits and settings of measuring, in seconds.
 
     Parameters
     ----------
     build_s, run_s, reference_s : float
-        After these a candidate (the reference) is given up and its process killed.
+        Seconds after which a candidate (or the reference) is given up and its process killed.
     repeat_s, repeats, budget_s : float
-        A repeat is as many runs as fill `repeat_s`; there are `repeats` of them, fewer where that would take
-        longer than `budget_s`. Many short repeats find the moments in which nothing else runs.
+        A repeat is as many runs as fill `repeat_s`; there are `repeats` of them, or fewer if they would take longer
+        than `budget_s`. Many short repeats find the moments when nothing else runs.
     give_up, tries : float, int
         A candidate whose first `tries` runs all take `give_up` times the best one's is not measured further.
     finalists, rounds : int
-        The best ones, and TVM's own kernel, are measured again, in turns, so that noise does not choose.
+        Number of best candidates measured again, in turns with TVM's own kernel, so that noise does not choose; number
+        of rounds.
     margin : float
-        TVM's own kernel stays only where it is faster by this share.
+        Share by which TVM's own kernel must be faster to stay.
     """
 
     build_s: float = 15.0
@@ -61,7 +62,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a candidate: 'ok' with typical seconds (nan if only checked), or a kind of failure."""
+    """Outcome of a candidate: 'ok' with typical seconds (nan if only checked), or a kind of failure."""
 
     kind: str
     seconds: float = math.nan
@@ -83,7 +84,10 @@ class Outcome:
 
 @dataclass
 class TaskResult:
-    """Outcomes in the order of the candidates, and which one won (None: none works, or TVM's own is faster)."""
+    """Outcomes in the order of the candidates, and the winner's number.
+
+    `winner` is None if no candidate works or TVM's own kernel is faster.
+    """
 
     outcomes: list[Outcome]
     winner: int | None = None
@@ -91,29 +95,30 @@ class TaskResult:
     default_wins: bool = False
 
     def failures(self) -> dict[str, int]:
-        """How many candidates failed, by kind."""
+        """Return the number of failed candidates by kind."""
         return dict(Counter(o.kind for o in self.outcomes if not o.ok))
 
 
 @dataclass
 class Session:
-    """One task's candidates while they are measured by workers that know the task.
+    """One task's candidates while they are measured by workers that have opened the task.
 
     Parameters
     ----------
     pool : Pool
-        Its workers have ``build``, ``build_default`` and ``run``.
+        Workers with the functions ``build``, ``build_default`` and ``run``.
     limits : Limits
     seconds : dict
         Phase -> seconds, added to.
     key : str
-        Of the task.
+        Key of the task.
     mode : int
-        PLAIN or CHECK: candidates are built so. PACKED: also, for the time, with the operand packed beforehand.
+        Mode in which candidates are built and timed: PLAIN, CHECK or PACKED. Answers of PACKED ones are checked in
+        mode CHECK.
     lines : list of str
-        The candidates as workers take them, best first by prediction.
+        Candidates as workers take them, best first by prediction.
     options : dict
-        For ``run``.
+        Options of ``run``.
     """
 
     pool: Pool
@@ -147,7 +152,7 @@ class Session:
                 self.outcomes[n] = Outcome(reply.kind, text=reply.text)
 
     def _run(self, number: int, mode: int, best: float, for_time: bool) -> Outcome:
-        """Run a candidate; it is built again if the process that had it is gone."""
+        """Run a candidate, rebuilt if the process that built it is gone; return its outcome."""
         before = self.outcomes[number]
         worker, generation = self.built.get((number, mode), (None, 0))
         if worker is None or worker.generation != generation or not worker.alive:
@@ -194,7 +199,7 @@ class Session:
         return self._against_default(result) if default else result
 
     def _in_turns(self) -> None:
-        """Measure the best candidates and TVM's own kernel again, one after the other, some rounds."""
+        """Measure the best candidates and TVM's own kernel again, in turns, for some rounds."""
         finalists = [n for n in self._ranking() if n != self.default][: self.limits.finalists]
         if self.default >= 0 and self.outcomes[self.default].ok and not self.outcomes[self.default].pruned:
             finalists.append(self.default)
@@ -206,7 +211,7 @@ class Session:
                 self.outcomes[n] = self._run(n, self._mode(n), math.inf, for_time=True)
 
     def _against_default(self, result: TaskResult) -> TaskResult:
-        """Our winner only where TVM's own kernel, if it works, is not clearly faster."""
+        """Return our winner only if TVM's own kernel fails or is not clearly faster."""
         own = self.outcomes[self.default]
         ours = [o for n, o in enumerate(self.outcomes) if n != self.default]
         wins = own.ok and result.winner is not None
@@ -218,7 +223,7 @@ class Session:
         return self._first_right_of(range(len(self.lines)))
 
     def each_checked(self) -> TaskResult:
-        """Build every candidate and compare its result with the reference."""
+        """Build every candidate and compare its result with the reference; the first right one wins."""
         self.outcomes = [Outcome("ok") for _ in self.lines]
         mode = CHECK if self.mode == PACKED else self.mode
         self._build(range(len(self.lines)), mode)
@@ -227,7 +232,7 @@ class Session:
         return TaskResult(self.outcomes, next(iter(self._ranking()), None))
 
     def each_timed(self) -> list[Outcome]:
-        """Build and time every candidate, none of them again; answers are compared where nothing is packed."""
+        """Build and time every candidate once; return the outcomes. Answers are compared unless operands are packed."""
         self.outcomes = [Outcome("ok") for _ in self.lines]
         self._build(range(len(self.lines)))
         best = math.inf
@@ -242,7 +247,7 @@ class Session:
         return sorted(works, key=lambda n: self.outcomes[n].seconds)
 
     def _first_right_of(self, order: Sequence[int]) -> TaskResult:
-        """The first candidate in this order whose result is right (packed ones are checked only here)."""
+        """Return the first candidate in this order with a right answer (packed ones are checked only here)."""
         check = CHECK if self.mode == PACKED else self.mode
         for n in order:
             if not self.outcomes[n].checked:
@@ -256,14 +261,14 @@ class Session:
 
 
 def settle_spilled(result: TaskResult) -> None:
-    """Where nothing builds without spills, the first that builds: such a kernel is slow, not wrong."""
+    """If nothing builds without spills, let the first spilling candidate win: it is slow, not wrong."""
     if result.winner is None:
         result.winner = next((n for n, o in enumerate(result.outcomes) if o.kind == "register spills"), None)
 
 
 @contextlib.contextmanager
 def timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
-    """Add the time spent inside to `seconds[phase]`."""
+    """Add the seconds spent inside to `seconds[phase]`."""
     start = time.perf_counter()
     try:
         yield
@@ -272,7 +277,7 @@ def timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
 
 
 def typical(repeats: Sequence[float]) -> float:
-    """The lower octile of the repeats: what else the machine does only ever adds time.
+    """Return the lower octile of the repeats, as other work on the machine only adds time.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The progress table: one line a task, in the words that tuners' users know."""
+"""The progress table: one line per task, with the columns that users of tuners know."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def header() -> str:
 
 
 def si(value: float, unit: str = "") -> str:
-    """
+    """Return a number with an SI prefix and a unit.
+
     Examples
     --------
     >>> si(2.5e9)
@@ -33,7 +34,8 @@ def si(value: float, unit: str = "") -> str:
 
 
 def duration(seconds: float) -> str:
-    """
+    """Return seconds as text in ms, us or ns; '-' for nan.
+
     Examples
     --------
     >>> duration(0.00123), duration(4e-8), duration(float("nan"))
@@ -47,7 +49,7 @@ def duration(seconds: float) -> str:
 
 
 def row(tuned: TunedTask) -> str:
-    """One task; a predicted latency has a '~' before it."""
+    """Return the line of one task; a predicted latency has a '~' before it."""
     name = tuned.task.name
     if len(name) > NAME_WIDTH:
         name = name[: NAME_WIDTH - 3] + "..."
@@ -68,7 +70,8 @@ def row(tuned: TunedTask) -> str:
 
 
 def counts(failures: dict[str, int]) -> str:
-    """
+    """Return failures as text, the most frequent kind first.
+
     Examples
     --------
     >>> counts({"crash": 1, "run timeout": 2})
@@ -82,7 +85,7 @@ def table(result: TuneResult) -> str:
 
 
 def summary(result: TuneResult) -> str:
-    """The table, what failed by kind, what stays with TVM's own schedules, where the time went."""
+    """Return the table, failures by kind, tasks left to TVM's own schedules, and the seconds of each phase."""
     lines = [table(result), ""]
     states = {s: sum(t.status == s for t in result.tasks) for s in ("measured", "planned", "resumed", "fallback")}
     counted = ", ".join(f"{n} {s}" for s, n in states.items() if n)
@@ -103,7 +106,7 @@ def summary(result: TuneResult) -> str:
 
 
 def to_json(result: TuneResult) -> dict[str, Any]:
-    """The result for machines."""
+    """Return the result as JSON values."""
 
     def number(value: float) -> float | None:
         return None if math.isnan(value) else value

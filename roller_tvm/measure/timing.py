@@ -1,4 +1,4 @@
-"""Timing a kernel that is built and whose arguments are there."""
+"""Time a built kernel on given arguments."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from typing import Any
 
 from roller_tvm.measure.cold import SHARE, Rotation
 
-#: Runs on cold weights, for each repeat that would be made otherwise: a run is noisier than a repeat of many.
+#: Runs on cold weights per repeat on warm ones: a single run is noisier than a repeat of many.
 COLD_RUNS = 2
-#: Calls of nothing, to know what a call costs.
+#: Number of calls of an empty function to measure the cost of a call.
 CALLS = 20
-#: Seconds that any kernel takes, however long the call around it.
+#: Least seconds of a kernel, after the cost of the call is subtracted.
 SHORTEST = 1e-7
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel, its arguments, and what its TVM gives to time it.
+    """A kernel, its arguments, and its TVM's functions for timing.
 
     Parameters
     ----------
     call : function
-        Of the arguments.
+        Runs the kernel on the arguments.
     arguments : sequence of tensor
     sync : function
         Waits until the device is done.
     evaluate : function of (int, int)
-        Seconds of each of so many repeats of so many runs.
+        Takes (runs, repeats); returns the mean seconds of a run in each repeat.
     weights : tuple of int
         Positions of arguments that are weights (see ``cold``).
     nothing : function or None
-        One that does nothing, whatever its arguments.
+        Function that does nothing, whatever its arguments; None if there is none.
     """
 
     call: Callable[..., Any]
@@ -53,28 +53,28 @@ def run_timed(
     make: Callable[[Any], Any],
     first_s: float = 0.0,
 ) -> dict[str, Any]:
-    """Time a kernel, or give it up where it is far from the best so far.
+    """Time a kernel, or give it up if it is far slower than the best so far.
 
     Parameters
     ----------
     kernel : Kernel
     best : float
-        Seconds of the best so far.
+        Seconds of the best kernel so far.
     options : dict
-        Of ``Limits.options``, and where weights are cold those of ``ColdWeights``.
+        Options of ``Limits.options``, and for cold weights those of ``ColdWeights``.
     rotations : dict
         Copies of weights, kept for the next candidates.
     make : function of array
-        A tensor of these values.
+        Returns a tensor of these values.
     first_s : float
-        What its first run took, of which a cold start may be part.
+        Seconds of its first run, perhaps including a cold start.
 
     Returns
     -------
     dict
-        'repeats': seconds of each repeat; 'pruned'; 'wrong': ''.
+        'repeats': seconds of each repeat; 'pruned': True if it was given up; 'wrong': ''.
     """
-    # A cold start is not that slow, and single runs of it would take longer than all else.
+    # No cold start is that slow, and more single runs would take longer than everything else.
     if first_s > max(best * options["give_up"] ** 2, options["budget_s"]):
         return {"repeats": [first_s], "pruned": True, "wrong": ""}
     once, call = float("inf"), _call_s(kernel.nothing, kernel.arguments)
@@ -83,7 +83,7 @@ def run_timed(
         kernel.call(*kernel.arguments)
         kernel.sync()
         once = min(once, max(time.perf_counter() - start - call, SHORTEST))
-        if once <= best * options["give_up"] + call:  # a single call says nothing of less than what calls cost
+        if once <= best * options["give_up"] + call:  # a single run cannot tell times below a call's cost
             break
     else:
         return {"repeats": [once], "pruned": True, "wrong": ""}
@@ -101,7 +101,7 @@ def run_timed(
 def _timed_cold(
     kernel: Kernel, lists: Iterator[list[Any]], options: dict[str, Any], once: float, call: float
 ) -> list[float]:
-    """Single runs, each on other weights, less what a call costs."""
+    """Time single runs, each on other weights, without the cost of a call."""
     taken: list[float] = []
     for _ in range(int(min(options["repeats"] * COLD_RUNS, max(1.0, options["budget_s"] // once)))):
         arguments = next(lists)
@@ -112,7 +112,7 @@ def _timed_cold(
 
 
 def _call_s(nothing: Callable[..., Any] | None, arguments: Sequence[Any]) -> float:
-    """Seconds that calling any function with these arguments takes."""
+    """Return the seconds of calling a function that does nothing with these arguments; 0.0 without one."""
     if nothing is None:
         return 0.0
     taken = []

@@ -1,1 +1,1 @@
-"""Recorded truth: Ansor's record files read without TVM, and held against the micro-performance model."""
+"""Ansor's record files, read without TVM and compared with the micro-performance model's predictions."""

@@ -1,4 +1,4 @@
-"""Which of the paths given are MetaSchedule's databases: told by their names, so that no TVM is asked."""
+"""Find MetaSchedule's databases among paths by their file names, without asking TVM."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from .records import SUFFIXES
 #: MetaSchedule's files of a database, plain or gzipped.
 WORKLOADS, RECORDS = "database_workload.json", "database_tuning_record.json"
 PACKED = ".gz"
-#: What lies beside them, of ours.
+#: Our own file beside them.
 NOTES = "roller_tvm.jsonl"
 
 
 def part_of_database(path: Path) -> bool:
-    """Whether a file is named as one of a database's.
+    """Return True if a file is named like a part of a database.
 
     Examples
     --------
@@ -27,12 +27,12 @@ def part_of_database(path: Path) -> bool:
 
 
 def file_of(folder: Path, name: str) -> Path:
-    """A file of a database.
+    """Return the path of a database's file, plain or gzipped.
 
     Raises
     ------
     BadInput
-        It is not there.
+        The folder has no such file.
     """
     for path in (folder / name, folder / f"{name}{PACKED}"):
         if path.is_file():
@@ -41,7 +41,7 @@ def file_of(folder: Path, name: str) -> Path:
 
 
 def apart(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
-    """Folders of databases among paths and in them, and the other paths.
+    """Separate paths into the folders of databases (given or below them) and the other paths.
 
     A file of a database stands for its folder.
     """

@@ -1,4 +1,4 @@
-"""A record's schedule as what the micro-performance model is told of a kernel."""
+"""Describe a record's schedule as the kernels that the micro-performance model takes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ UNROLL = "auto_unroll_max_step"
 
 
 def kernels_of(record: Recorded, workload: Workload) -> tuple[Kernel, ...]:
-    """The kernels that a record's schedule compiles to, in the order in which they run.
+    """Return the kernels of a record's schedule, in the order in which they run.
 
     Raises
     ------
@@ -30,7 +30,7 @@ def kernels_of(record: Recorded, workload: Workload) -> tuple[Kernel, ...]:
             continue
         kernels.append(_kernel(state, stage, workload))
     if not kernels:
-        raise Unreadable("no stage is left that computes")
+        raise Unreadable("no computing stage is left")
     return tuple(kernels)
 
 
@@ -45,19 +45,19 @@ def _bound(stage: LoopStage, binding: str) -> int:
 
 
 def _base(stage: LoopStage) -> str:
-    """The stage of the workload that a stage of the schedule computes."""
+    """Return the workload's stage that a stage of the schedule computes."""
     return stage.name.removesuffix(f".{stage.scope}") if stage.scope else stage.name
 
 
 def _kernel(state: State, root: LoopStage, workload: Workload) -> Kernel:
-    """The kernel of a stage that stands in no other's loops, and of all that stands in its own."""
+    """Return the kernel of a root stage and all stages inside its loops."""
     if not any(loop.binding.startswith(THREAD) for loop in root.loops):
         raise Unreadable(f"stage '{root.name}' is bound to no GPU threads")
     inside = [s for s in state.inside(root.name) if s.kind != "read"]
     reducing = [s for s in (root, *inside) if s.reduces]
     if len(reducing) > 1:
         told = ", ".join(s.name for s in inside)
-        raise Unreadable(f"stages {told} within '{root.name}': several reductions in one kernel have no description")
+        raise Unreadable(f"stages {told} within '{root.name}': several reductions in one kernel cannot be described")
     anchor = reducing[0] if reducing else root
     copies = [s for s in state.stages if s.kind == "read" and s.at is not None and s.at[0] == anchor.name]
     name, expression = _base(anchor), workload.expression
@@ -83,7 +83,7 @@ def _kernel(state: State, root: LoopStage, workload: Workload) -> Kernel:
 
 
 def _per_axis(stage: LoopStage, binding: str, axes: int) -> Tile:
-    """Extents per axis of the loops that are bound so ('' for those that are not)."""
+    """Return the extents per axis of the loops with a binding ('' for loops without one)."""
     tile = [1] * axes
     for loop in stage.loops:
         if (loop.binding.startswith(binding) if binding else not loop.binding) and loop.extent > 1:
@@ -97,7 +97,7 @@ def _per_axis(stage: LoopStage, binding: str, axes: int) -> Tile:
 def _staged(
     output: LoopStage, anchor: LoopStage, copies: list[LoopStage], geometry: Geometry, workload: Workload
 ) -> StagedKernel:
-    """A block fetches what its anchor reads step by step; the output's loops say what a block and a thread have."""
+    """Return the kernel of blocks that copy the anchor's inputs step by step; the output's loops give the tiles."""
     if anchor is output or anchor.at is None or anchor.at[0] != output.name:
         raise Unreadable(f"'{anchor.name}' is not kept in registers until '{output.name}' stores it")
     same = tuple(a.extent for a in workload.expression.stage(output.name).spatial)

@@ -1,4 +1,4 @@
-"""How good an order of records is: rank correlation, and what choosing the first of it costs."""
+"""Judge an order of records: rank correlation, and the cost of choosing its first record."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import numpy as np
 
 from ..stats import geomean, spearman
 
-#: Records chosen of an order, beside the first alone.
+#: Number of first records that `Figures.top10` chooses from.
 TOP = 10
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What an order of one file's records is worth.
+    """Quality of an order of one file's records.
 
     Parameters
     ----------
     count : int
-        Records that are ordered.
+        Number of records.
     correlation : float
-        Spearman's, between predicted and measured times.
+        Spearman's correlation of predicted and measured times.
     top1, top10 : float
-        Time of the first (of the best among the first ten) over that of the best of all: regret.
+        Regret: time of the first (of the best of the first ten), over the time of the best of all.
     ratio : float or None
-        Predicted over measured time of the best; None where nothing is predicted.
+        Predicted over measured time of the best record; None if no times are predicted.
     """
 
     count: int
@@ -41,7 +41,7 @@ class Figures:
 
 
 def judge(predicted: Sequence[float], measured: Sequence[float], ratio: bool = True) -> Figures:
-    """Figures of an order by predicted times (what does not fit is last)."""
+    """Return the figures of the order by predicted times; records without a finite prediction come last."""
     guess, truth = np.asarray(predicted, dtype=float), np.asarray(measured, dtype=float)
     order = np.argsort(guess, kind="stable")
     best = truth.min()
@@ -52,7 +52,7 @@ def judge(predicted: Sequence[float], measured: Sequence[float], ratio: bool = T
 
 
 def by_chance(measured: Sequence[float]) -> Figures:
-    """The same of a random choice: geometric means over all choices of one, and of ten.
+    """Return the figures of a random order: geometric means over all choices of one record, and of ten.
 
     Examples
     --------
@@ -67,7 +67,7 @@ def by_chance(measured: Sequence[float]) -> Figures:
 
 
 def overall(figures: Sequence[Figures]) -> Figures:
-    """Of several files: the mean correlation, geometric means of the others."""
+    """Return the figures of several files together: mean correlation, geometric means of the others."""
     ratios = [f.ratio for f in figures if f.ratio is not None and np.isfinite(f.ratio)]
     if not figures:
         nan = float("nan")

@@ -1,4 +1,4 @@
-"""A scatter plot of predicted against measured times, as SVG: no library is needed."""
+"""Scatter plot of predicted against measured times, as SVG; no library is needed."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from math import floor, isfinite, log10
 from ..svg import COLOURS, Drawing, Mark, beside
 
 SIZE, MARGIN = 560, 56
-#: Points of a file that are drawn at most: as many as eyes can tell apart.
+#: Most points drawn for a file.
 DRAWN = 400
 
 
 def scatter(title: str, series: Sequence[tuple[str, Sequence[tuple[float, float, bool]]]]) -> str:
-    """The plot as SVG text.
+    """Return the plot as SVG text.
 
     Parameters
     ----------
     title : str
     series : sequence of (kind, points)
-        A point is measured and predicted seconds, and whether it is among those judged (drawn full).
+        Points are (measured seconds, predicted seconds, judged); judged points are drawn opaque.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Reading record files of Ansor (JSON lines, log version v0.6), plain or gzipped; nothing here needs a TVM."""
+"""Read Ansor's record files (JSON lines, log version v0.6), plain or gzipped, without a TVM."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from roller_tvm.errors import BadInput
 
 SUFFIXES = (".json", ".json.gz", ".log", ".log.gz", ".jsonl", ".jsonl.gz")
-#: The versions whose steps are read; later ones of Ansor have not changed them since v0.3.
+#: Log versions whose steps can be read; they have not changed since v0.3.
 VERSIONS = ("v0.3", "v0.4", "v0.5", "v0.6")
 
 
@@ -32,7 +32,7 @@ class Recorded:
     steps : tuple of tuple
         Transform steps, each a name and its arguments.
     seconds : float
-        Mean of the measured times; infinite for a record that did not run.
+        Mean measured time in seconds, infinity for a record that did not run.
     """
 
     number: int
@@ -47,13 +47,13 @@ class Recorded:
 
     @property
     def target_kind(self) -> str:
-        """What the target begins with, such as 'cuda'; nothing where it is empty."""
+        """First word of the target, such as 'cuda'; '' if the target is empty."""
         return (self.target.split() or [""])[0]
 
 
 @dataclass(frozen=True)
 class Skipped:
-    """A line, or the rest of a file, that could not be read; `foreign` if it is no record of Ansor at all."""
+    """A line, or the rest of a file, that could not be read; `foreign` is True if it is no record of Ansor."""
 
     number: int
     reason: str
@@ -65,7 +65,7 @@ class Skipped:
 
 @dataclass(frozen=True)
 class RecordFile:
-    """What a file held."""
+    """Contents of a record file."""
 
     path: Path
     records: tuple[Recorded, ...]
@@ -77,7 +77,7 @@ class RecordFile:
 
 
 def parse_line(number: int, line: str) -> Recorded:
-    """One record; ``ValueError`` says why a line is not one.
+    """Parse one record; raises ``ValueError`` with the reason if the line is none.
 
     Examples
     --------
@@ -122,7 +122,7 @@ def _frozen(value: Any) -> Any:
 
 
 def read_file(path: Path) -> RecordFile:
-    """Every record of a file; lines that are none are counted by number, comments (``#``) are not counted.
+    """Read every record of a file; other lines are listed as skipped, comments (``#``) are ignored.
 
     Raises
     ------
@@ -161,12 +161,12 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def find_files(paths: list[Path]) -> list[Path]:
-    """Files as given, and those of folders (and of theirs) that are named as record files are.
+    """Return the files among `paths`, and the record files below its folders.
 
     Raises
     ------
     BadInput
-        A path that does not exist, or a folder without any.
+        A path does not exist, or a folder has no record file.
     """
     found: list[Path] = []
     for path in paths:

@@ -1,4 +1,4 @@
-"""Record files held against the model: each record read back, described, predicted."""
+"""Replay record files: read each record, describe its kernels, predict its time."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from .records import Recorded, Skipped, read_file
 from .state import Unreadable
 from .workload import Workload, workload_of
 
-#: Records of a file that are judged: the tuner's first rounds, before it crowds near its optimum.
+#: Number of judged records of a file: the tuner's first rounds, before it crowds near its optimum.
 FIRST = 128
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A record that ran and was read back."""
+    """A record that ran, with its kernels."""
 
     record: Recorded
     kernels: tuple[Kernel, ...]
@@ -38,7 +38,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Replayed:
-    """One file: what could be read of it, and what could not."""
+    """One workload of a record file: its entries, and the lines that could not be read."""
 
     path: Path
     workload: Workload | None
@@ -58,7 +58,7 @@ class Replayed:
 
     @property
     def share(self) -> float:
-        """Lines of the file that were read back (records that did not run count as read)."""
+        """Fraction of the file's lines that were read (records that did not run count as read)."""
         lines = self.records + sum(1 for s in self.skipped if s.foreign)
         return 1 - len(self.skipped) / lines if lines else 0.0
 
@@ -66,12 +66,12 @@ class Replayed:
         return self.entries if count is None else tuple(e for e in self.entries if e.order < count)
 
 
-#: What a record is about, and ``Unreadable`` where that cannot be told.
+#: Function from (record, file) to its workload; raises ``Unreadable`` if the workload is unknown.
 WorkloadOf = Callable[[Recorded, Path], Workload]
 
 
 def named_workload(record: Recorded, path: Path) -> Workload:
-    """The operator that a record's key, or else its file's name, says by name."""
+    """Return the workload named by a record's key, or else by its file's name."""
     return workload_of(record.key, path.name)
 
 
@@ -82,14 +82,14 @@ def replay_file(path: Path, most: int | None = None, workload_of: WorkloadOf = n
     ----------
     path : Path
     most : int, optional
-        Records of a workload that ran that are read back; all by default.
+        Most records to describe per workload, of those that ran. Default: all.
     workload_of : callable, optional
-        Record and file -> the workload; ``Unreadable`` where it is not known.
+        Returns the workload of (record, file); raises ``Unreadable`` if it is unknown.
 
     Returns
     -------
     list of Replayed
-        One for each workload; what cannot be read without one is the first's, or stands by itself.
+        One for each workload. Unread lines belong to a file's only workload, or to an item of their own.
 
     Raises
     ------
@@ -128,7 +128,7 @@ def replay_file(path: Path, most: int | None = None, workload_of: WorkloadOf = n
 
 
 def _replayed(path: Path, workload: Workload, records: Sequence[Recorded], most: int | None) -> Replayed:
-    """The records of one workload."""
+    """Describe the records of one workload."""
     entries: list[Entry] = []
     skipped: list[Skipped] = []
     ran = [record for record in records if record.ran]
@@ -158,7 +158,7 @@ class Predictions:
 
 @dataclass(frozen=True)
 class Miss:
-    """A record whose prediction is far off, or that the model puts first and should not."""
+    """A record whose prediction is far off, or that the model wrongly ranks first."""
 
     name: str
     entry: Entry
@@ -171,12 +171,12 @@ class Miss:
 
     @property
     def off(self) -> float:
-        """How far off, as the logarithm of measured over predicted."""
+        """Logarithm of measured over predicted time; 0 if there is no prediction."""
         return log(self.entry.measured / self.predicted) if isfinite(self.predicted) else 0.0
 
 
 def misses(file: Replayed, entries: Sequence[Entry], predictions: Predictions) -> tuple[Miss, Miss]:
-    """Of a file: what the model would choose, and the record that it is farthest off for."""
+    """Return a file's miss that the model ranks first, and its miss with the largest error."""
     best = min(entries, key=lambda e: e.measured)
     told = [Miss(file.name, e, predictions.of(e), best) for e in entries]
     return min(told, key=lambda m: m.predicted), max(told, key=lambda m: abs(m.off))

@@ -1,4 +1,4 @@
-"""What a replay found, for people and as JSON: figures per file and per kind, beside chance and a learned model."""
+"""Report of a replay as text and JSON: figures per file and per kind, beside chance and a learned model."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from .judge import Figures, by_chance, judge, overall
 from .replay import Entry, Miss, Predictions, Replayed, misses
 from .workload import HASHED
 
-#: Kinds whose figures are asked for; others are told beside them.
+#: Kinds with joint figures; other kinds are listed beside them.
 JUDGED = ("conv2d", "depthwise", "matmul", "pooling")
-#: Skipped lines that are named.
+#: Number of skipped lines that are listed.
 NAMED = 5
 
 
 @dataclass
 class FileReport:
-    """Figures of one file: by the model, by chance, by a learned model; of the first records and of all."""
+    """Figures of one file by the model, by chance and by a learned model, on the first records and on all."""
 
     file: Replayed
     first: dict[str, Figures] = field(default_factory=dict)
@@ -53,7 +53,7 @@ def _miss_json(miss: Miss) -> dict[str, Any]:
 
 
 def report_file(file: Replayed, predictions: Predictions, first: int | None, every: bool = True) -> FileReport:
-    """Judge one file on its first records that ran, and on all of them."""
+    """Judge one file on its first records that ran, and, if `every` is True, on all of them."""
     report = FileReport(file)
     entries = file.entries if every else file.first(first)
     if not entries:
@@ -73,7 +73,7 @@ def report_file(file: Replayed, predictions: Predictions, first: int | None, eve
 
 
 def add_learned(reports: Sequence[FileReport], predictions: Predictions, first: int | None) -> None:
-    """Figures of a learned model that has seen the first records of the other operators alone."""
+    """Add the figures of a learned model, trained on the first records of the other operators only."""
     from ..baseline.features import features
     from ..baseline.xgb import left_out
 
@@ -96,7 +96,7 @@ def add_learned(reports: Sequence[FileReport], predictions: Predictions, first: 
 
 
 def ideal_seconds(entry: Entry, predictions: Predictions) -> float:
-    """Time of an entry's operations at the device's peak, or of its bytes at its bandwidth."""
+    """Return an entry's least time in seconds: its operations at the device's peak, or its bytes at its bandwidth."""
     device = predictions.device
     flops = sum(k.geometry.stage.flops for k in entry.kernels)
     moved = sum(op.source_bytes for k in entry.kernels for op in k.geometry.operands)
@@ -104,7 +104,7 @@ def ideal_seconds(entry: Entry, predictions: Predictions) -> float:
 
 
 def explain_miss(miss: Miss) -> str:
-    """Why the model says what it says of a record that it is wrong about."""
+    """Return the model's reasons for a wrong prediction, as one line."""
     parts = []
     for kernel, prediction in zip(miss.entry.kernels, miss.predictions, strict=True):
         told = prediction.told
@@ -128,7 +128,7 @@ def explain_miss(miss: Miss) -> str:
 
 
 def groups(reports: Sequence[FileReport]) -> dict[str, list[FileReport]]:
-    """Reports by kind, and those that count together."""
+    """Return the reports by kind, and the judged kinds together."""
     kinds: dict[str, list[FileReport]] = {}
     for report in reports:
         if report.first:
@@ -138,7 +138,7 @@ def groups(reports: Sequence[FileReport]) -> dict[str, list[FileReport]]:
 
 
 def summary(reports: Sequence[FileReport]) -> dict[str, dict[str, dict[str, Figures]]]:
-    """Overall figures: group -> 'first' or 'all' -> who ordered."""
+    """Return the overall figures: group -> 'first' or 'all' -> who ordered."""
     result: dict[str, dict[str, dict[str, Figures]]] = {}
     for group, members in groups(reports).items():
         result[group] = {}
@@ -151,7 +151,7 @@ def summary(reports: Sequence[FileReport]) -> dict[str, dict[str, dict[str, Figu
 
 
 def text(reports: Sequence[FileReport], predictions: Predictions, first: int | None, worst: int) -> str:
-    """The whole report for people."""
+    """Return the whole report as text."""
     files = len({r.file.path for r in reports})
     told = f", {len(reports)} workloads" if len(reports) > files else ""
     lines = [f"{count(files, 'file')} of records{told} on {predictions.device}"]
@@ -192,7 +192,7 @@ def _row(name: str, f: Figures, wide: int) -> str:
 
 
 def _reading(reports: Sequence[FileReport]) -> list[str]:
-    """How much could be read, and what could not."""
+    """Return lines on the records that could be read, and on those that could not."""
     read = sum(len(r.file.entries) for r in reports)
     ran, total = sum(r.file.ran for r in reports), sum(r.file.records for r in reports)
     skipped = [(r.file, s) for r in reports for s in r.file.skipped]
@@ -202,9 +202,9 @@ def _reading(reports: Sequence[FileReport]) -> list[str]:
     hashed = sum(1 for _, s in skipped if s.reason.startswith(HASHED))
     if hashed:
         lines.append(
-            f"  {hashed} of {looked}, {hashed / looked:.0%}, know their workload by a hash of its DAG, as those that "
-            "Ansor extracts from a network: give that network, --tasks-of MODEL, or name a file of one workload after "
-            "its operator"
+            f"  {hashed} of {looked} records ({hashed / looked:.0%}) identify their operator only by a hash, as tasks "
+            "extracted from a model do: pass that model, --tasks-of MODEL, or name a file of one workload after its "
+            "operator"
         )
     for file, line in skipped[:NAMED]:
         lines.append(f"  {file.path.name} {line}")

@@ -1,6 +1,6 @@
-"""Ansor's transform steps applied to loops without TVM: what a record's schedule looks like in the end.
+"""Apply Ansor's transform steps to loops without TVM, to get a record's final schedule.
 
-A stage is a list of loops; a loop knows which parts of which axes it walks. That is all a plan is read back from.
+A stage is a list of loops, and a loop knows the parts of the axes it walks. A plan is read back from these alone.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil, prod
 from typing import Any
 
-#: Of ``AN`` steps, by their number in the record.
+#: Annotations of ``AN`` steps, by their number in the record.
 ANNOTATIONS = (
     "", "unroll", "vectorize", "parallel", "vthread", "blockIdx.x", "threadIdx.x", "blockIdx.y", "threadIdx.y",
     "blockIdx.z", "threadIdx.z", "tensorize",
@@ -18,12 +18,12 @@ ANNOTATIONS = (
 
 
 class Unreadable(ValueError):
-    """A record's steps that cannot be followed, with the reason."""
+    """The steps of a record cannot be followed; the message gives the reason."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part of an axis: `extent` iterations, each of which is `stride` of the axis' own."""
+    """A part of an axis: `extent` iterations, each `stride` iterations of the axis apart."""
 
     axis: int
     extent: int
@@ -32,9 +32,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Loop:
-    """One loop of a stage: the parts it walks, outermost first; no parts where a fused loop was split.
+    """One loop of a stage.
 
-    Either way ``axes`` are those that it moves along.
+    `parts` are the axis parts that it walks, outermost first; () if a fused loop was split between parts. Either way
+    `axes` are the axes that it moves along.
     """
 
     extent: int
@@ -44,13 +45,13 @@ class Loop:
 
     @property
     def pure(self) -> Part | None:
-        """The part that the loop is, if it is a single one."""
+        """The loop's only part, or None if it has none or several."""
         return self.parts[0] if len(self.parts) == 1 else None
 
 
 @dataclass
 class LoopStage:
-    """A stage as the steps have left it."""
+    """A stage after the steps applied so far."""
 
     name: str
     kind: str  # 'input', 'compute', 'read' (a copy into a cache), 'write' (copies a cache out)
@@ -69,7 +70,7 @@ class LoopStage:
         return any(axis >= self.spatial for loop in self.loops for axis in loop.axes)
 
 
-#: What a loop of a workload walks: axes with their extents, the last fastest.
+#: Axes that a loop of a workload walks, as (axis, extent), the last fastest.
 Digits = tuple[tuple[int, int], ...]
 
 
@@ -81,11 +82,11 @@ class StageInfo:
     ----------
     name : str
     spatial, reduce : tuple of int
-        Extents of its loops.
+        Extents of its output and reduction loops.
     is_input : bool
     digits : tuple of Digits
-        Of each loop, where an expression has several axes for one (``i // 4`` and ``i % 4``); by default a loop
-        is an axis.
+        Axes of each loop, if an expression has several for one loop (``i // 4`` and ``i % 4``). Default: each loop is
+        one axis.
     """
 
     name: str
@@ -95,7 +96,7 @@ class StageInfo:
     digits: tuple[Digits, ...] = ()
 
     def loops(self) -> list[Loop]:
-        """A loop for each axis that the workload has, outputs' first."""
+        """Return a loop for each axis of the workload, outputs first."""
         extents = (*self.spatial, *self.reduce)
         if not self.digits:
             return whole_axes(extents)
@@ -106,19 +107,19 @@ class StageInfo:
 
 
 def whole_axes(extents: Sequence[int]) -> list[Loop]:
-    """A loop for each axis."""
+    """Return a loop for each axis."""
     return [Loop(e, (Part(i, e, 1),), axes=frozenset((i,))) for i, e in enumerate(extents)]
 
 
 def split_parts(parts: Sequence[Part], extents: Sequence[int]) -> list[tuple[Part, ...]]:
-    """What each of the loops walks that a loop of several parts is split into; nothing where no part ends at a split.
+    """Return the parts walked by each loop of a split; all empty if a split falls inside a part unevenly.
 
     Parameters
     ----------
     parts : sequence of Part
-        Outermost first. Of a single one the last iterations may stand over.
+        Parts of the loop, outermost first. If it is a single one, the split may overhang its end.
     extents : sequence of int
-        Of the loops, outermost first.
+        Extents of the new loops, outermost first.
 
     Examples
     --------
@@ -163,7 +164,7 @@ class State:
 
     @classmethod
     def replay(cls, stages: Sequence[StageInfo], steps: Sequence[Sequence[Any]]) -> State:
-        """The state after every step; ``Unreadable`` names the step that cannot be followed."""
+        """Return the state after every step; raises ``Unreadable``, naming the step, if one cannot be followed."""
         state = cls(stages)
         for number, step in enumerate(steps):
             try:
@@ -184,7 +185,7 @@ class State:
         return next(s for s in self.stages if s.name == name)
 
     def inside(self, name: str) -> list[LoopStage]:
-        """Stages computed within the loops of a stage, directly or not."""
+        """Return the stages computed within the loops of a stage, directly or not."""
         own = [s for s in self.stages if s.place == "at" and s.at and s.at[0] == name]
         return own + [d for s in own for d in self.inside(s.name)]
 

@@ -1,4 +1,4 @@
-"""The operator that a record is about, from Ansor's workload key or from the name of the file."""
+"""Find the operator of a record from Ansor's workload key, or from the file's name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .state import StageInfo, Unreadable
 
 @dataclass(frozen=True)
 class Workload:
-    """An operator with its stages in the order in which Ansor numbers them.
+    """An operator with its stages in Ansor's numbering.
 
     Parameters
     ----------
@@ -26,13 +26,13 @@ class Workload:
         'conv2d', 'depthwise', 'matmul', 'pooling', 'reduction' (see ``kind_of``).
     expression : TensorExpression
     stages : tuple of StageInfo
-        Named as the expression's; a padding of nothing has a stage in Ansor's DAG, and is named 'pad' too.
+        Stages, named as in the expression. An empty padding has a stage in Ansor's DAG, also named 'pad'.
     anchor : str
-        The stage with the reduction.
+        Name of the stage with the reduction.
     operands : tuple of (str, str)
-        Stage that is read, and the tensor that the anchor of the expression reads there, where they differ.
+        Stage read by the anchor, and the expression's tensor for it, if their names differ.
     name : str
-        Of the operator in its model.
+        Name of the operator in its model.
     """
 
     kind: str
@@ -47,7 +47,7 @@ class Workload:
 
 
 def kind_of(expression: TensorExpression) -> str:
-    """The kind of an operator in the words of ``replay``.
+    """Return the kind of an operator, as ``replay`` names it.
 
     Examples
     --------
@@ -62,7 +62,7 @@ def kind_of(expression: TensorExpression) -> str:
 
 
 def _padding(value: Any) -> Any:
-    """'SAME', 'VALID', a number, or several."""
+    """Return a padding as text: 'SAME', 'VALID', a number, or several."""
     if isinstance(value, str) and not value.isdigit():
         return value
     return str(value) if isinstance(value, int | str) else "x".join(map(str, value))
@@ -78,7 +78,7 @@ def _windowed(kind: str, build: str, args: Sequence[Any], names: Sequence[str], 
 
 
 def _staged(kind: str, expression: TensorExpression, pads: bool) -> Workload:
-    """Number the stages as Ansor does: an input before what reads it, the data's padding at once after it."""
+    """Return the workload with stages in Ansor's order: an input before its reader, padding right after the data."""
     anchor = expression.anchor
     stages: list[StageInfo] = []
     operands: list[tuple[str, str]] = []
@@ -137,13 +137,13 @@ KINDS: dict[str, Callable[..., Workload]] = {
 }  # fmt: skip
 
 
-#: How Ansor names what was extracted from a network: blake2b or md5 of its DAG, which cannot be undone.
+#: Ansor's name for a task extracted from a network: blake2b or md5 of its DAG, from which no operator can be derived.
 HASH = re.compile(r"[0-9a-f]{32}")
 HASHED = "its workload is known by a hash alone"
 
 
 def hashed(key: str) -> bool:
-    """Whether a workload key says which operator it is by a hash alone.
+    """Return True if a workload key identifies its operator only by a hash.
 
     Examples
     --------
@@ -158,12 +158,12 @@ def hashed(key: str) -> bool:
 
 
 def workload_of(key: str, file_name: str = "") -> Workload:
-    """The operator of a workload key; of the file's name where the key is a hash.
+    """Return the operator named by a workload key, or by the file's name if the key is a hash.
 
     Raises
     ------
     Unreadable
-        Neither names an operator that is known here.
+        Neither names a known operator.
 
     Examples
     --------
@@ -188,7 +188,7 @@ def _workload(key: str, stem: str) -> Workload:
         args = [int(w) if w.lstrip("-").isdigit() else w for w in words[1:]]
     if build is None and hashed(key):
         raise Unreadable(
-            f"{HASHED} ({name[:8]}..): give the model that it is of, --tasks-of MODEL, or name the file after the "
+            f"{HASHED} ({name[:8]}..): pass the model it came from, --tasks-of MODEL, or name the file after the "
             "operator, as matmul_1024_1024_1024"
         )
     if build is None:

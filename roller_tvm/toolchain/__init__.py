@@ -1,4 +1,4 @@
-"""CUDA C++ source to a cubin, and what each kernel of a cubin takes: registers, local and shared memory.
+"""Compile CUDA C++ source to a cubin, and read each kernel's registers, local and shared memory from it.
 
 Imports no TVM: the source comes as text. Neither a GPU nor a driver is needed.
 

@@ -1,4 +1,4 @@
-"""Compiling CUDA C++ source to a cubin."""
+"""Compile CUDA C++ source to a cubin."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _ARCH = re.compile(r"sm_\d{2,3}[af]?")
 _LOG_LINES = 8  # of a compiler's log quoted in an error: the first diagnostics, not the cascade
 _NVCC_LIMIT_S = 300.0
 
-# What sources of the Relax line include and the wheels of NVRTC and the runtime lack (CCCL's wheel has it): the parts
-# of the C++ standard library that they use.
+# Headers that sources of the Relax line include and the wheels of NVRTC and the runtime lack (CCCL's wheel has them):
+# the parts of the C++ standard library in use.
 _STANDARD = {
     "cuda/std/cstdint": """
 namespace cuda { namespace std {
@@ -67,9 +67,9 @@ class Cubin:
     data : bytes
         The cubin, an ELF file.
     log : str
-        What compiler and assembler said, ``ptxas -v`` included.
+        Output of the compiler and the assembler, ``ptxas -v`` included.
     arch : str
-        Such as ``sm_80``.
+        Architecture, such as ``sm_80``.
     compiler : str
         ``nvrtc`` or ``nvcc``.
     """
@@ -82,7 +82,7 @@ class Cubin:
     def __post_init__(self) -> None:
         if not self.data.startswith(b"\x7fELF"):
             raise ToolchainError(
-                f"{self.compiler} gave {len(self.data)} bytes that are no ELF file", where=self.arch,
+                f"{self.compiler} returned {len(self.data)} bytes, not an ELF file", where=self.arch,
                 remedy="compile for a real architecture (sm_80), not a virtual one (compute_80)",
             )  # fmt: skip
 
@@ -97,13 +97,13 @@ def compile_cuda(
     source : str
         CUDA C++, as TVM generates it; kernels need not be ``extern "C"``.
     arch : str
-        Such as ``sm_75``, ``sm_80``, ``sm_90``, ``sm_90a``.
+        Architecture, such as ``sm_75``, ``sm_80``, ``sm_90``, ``sm_90a``.
     compiler : str
-        ``nvrtc``, ``nvcc`` or ``auto``: the quickest one here that knows `arch`.
+        ``nvrtc``, ``nvcc`` or ``auto``: the quickest compiler here that knows `arch`.
     where : str
-        What the source belongs to, for error messages.
+        Name of the source's operator or plan, for error messages.
     options : sequence of str
-        More of them, that nvcc and NVRTC both know, such as ``--use_fast_math``.
+        Further options that both nvcc and NVRTC know, such as ``--use_fast_math``.
 
     Returns
     -------
@@ -112,9 +112,9 @@ def compile_cuda(
     Raises
     ------
     TargetError
-        `arch` is no GPU architecture.
+        `arch` is not a GPU architecture.
     ToolchainError
-        No compiler for it, or the source was refused; carries the compiler's first lines.
+        No compiler here knows `arch`, or it refused the source; the message quotes its first lines.
 
     Examples
     --------

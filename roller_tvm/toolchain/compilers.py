@@ -1,4 +1,4 @@
-"""The CUDA compilers of this machine: NVRTC (a library, PyPI has it) and nvcc (a program on PATH)."""
+"""Find the CUDA compilers of this machine: NVRTC (a library on PyPI) and nvcc (a program on PATH)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 NVRTC_REMEDY = "pip install nvidia-cuda-nvrtc-cu12 nvidia-cuda-runtime-cu12"
 
-# Below the namespace package `nvidia`: the wheels of CUDA 12 have a folder a part, those of 13 one for all.
+# Folders below the namespace package `nvidia`: the wheels of CUDA 12 have one per part, those of 13 one for all.
 _WHEEL_NVRTC = ("cuda_nvrtc", "cu13")
 _WHEEL_RUNTIME = ("cuda_runtime", "cu13")
 
@@ -29,11 +29,11 @@ class Compiler:
     name : str
         ``nvrtc`` or ``nvcc``.
     version : tuple of int
-        Major and minor.
+        Major and minor version.
     path : str
-        Library or program.
+        Path of the library or program.
     archs : tuple of str
-        Architectures that it makes cubins for, without the suffixed ones (``sm_90a``).
+        Architectures that it compiles for, without suffixed ones (``sm_90a``); () if unknown.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Compiler:
         return f"{self.name} {self.version[0]}.{self.version[1]} ({self.path}){span}"
 
     def supports(self, arch: str) -> bool:
-        """Whether a cubin for `arch` can be made; unknown counts as yes.
+        """Return True if the compiler can make a cubin for `arch`; if its architectures are unknown, True.
 
         Examples
         --------
@@ -64,9 +64,9 @@ class Compiler:
 
 @functools.cache
 def find_compilers() -> tuple[Compiler, ...]:
-    """CUDA compilers found, the quicker first.
+    """Return the CUDA compilers found, the quicker first.
 
-    NVRTC starts no process and reads no host headers: a third of nvcc's time for one kernel.
+    NVRTC starts no process and reads no host headers, so it takes a third of nvcc's time for one kernel.
 
     Examples
     --------
@@ -106,7 +106,7 @@ def _nvrtc_candidates() -> list[str]:
 
 @functools.cache
 def nvrtc_library(path: str) -> ctypes.CDLL:
-    """The loaded library; OSError where it cannot be."""
+    """Load the NVRTC library at a path; raises OSError if it cannot be loaded."""
     return ctypes.CDLL(path)
 
 
@@ -132,7 +132,10 @@ def _output(command: list[str]) -> str:
 
 @functools.cache
 def include_folders() -> tuple[str, ...]:
-    """Folders with CUDA's device headers, for NVRTC, which has none of its own."""
+    """Return the folder with CUDA's device headers for NVRTC, as a tuple of one path; () if there is none.
+
+    NVRTC itself brings no device headers.
+    """
     folders = _wheel_folders(_WHEEL_RUNTIME, "include")
     folders += [Path(root, "include") for v in ("CUDA_HOME", "CUDA_PATH") if (root := os.environ.get(v))]
     nvcc = shutil.which("nvcc")

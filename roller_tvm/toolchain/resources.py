@@ -1,8 +1,7 @@
-"""What each kernel of a cubin takes, read from the cubin's ELF sections.
+"""Read the resources of each kernel from a cubin's ELF sections.
 
-Registers, stack and thread limits are attributes in ``.nv.info``; the sizes of shared and constant memory and
-of the code are section sizes. All of it is there whichever compiler made the cubin. Only the split of local
-memory into spills and arrays is told by ``ptxas -v`` alone.
+Registers, stack and thread limits are attributes in ``.nv.info``; shared memory, constant memory and code are section
+sizes. Cubins of either compiler have them. Only ``ptxas -v`` tells how local memory splits into spills and arrays.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _MIN_STACK_SIZE = 0x12
 _REGCOUNT = 0x2F
 _FORMAT_SIZED = 4  # EIFMT_SVAL: the 16 bits after the number are the length of the value
 
-# sm_90 and later: shared sections begin with what the driver keeps for itself (reservedSharedMemPerBlock).
+# On sm_90 and later, shared sections begin with the driver's own part (reservedSharedMemPerBlock).
 _RESERVED_SECTION = ".nv.shared.reserved.0"
 _RESERVED_SHARED_BYTES = 1024
 
@@ -39,21 +38,21 @@ class KernelResources:
     Attributes
     ----------
     registers : int
-        32-bit registers a thread.
+        32-bit registers per thread.
     local_bytes : int
-        Stack frame a thread: spilled registers and arrays that could not be kept in registers.
+        Stack frame per thread: spilled registers, and arrays that could not be kept in registers.
     spill_bytes : int or None
-        Spill stores plus spill loads a thread; None where the compiler did not say.
+        Bytes of spill stores plus spill loads per thread; None if the compiler's log does not tell.
     shared_bytes : int
-        Static shared memory a block, without what the driver reserves.
+        Static shared memory per block, without the driver's reserved part.
     constant_bytes : int
-        Constant bank 0: parameters and what the driver adds.
+        Size of constant bank 0: parameters and the driver's additions.
     code_bytes : int
-        Machine code.
+        Size of the machine code.
     max_threads : int or None
-        From ``__launch_bounds__``.
+        Most threads per block by ``__launch_bounds__``; None if the kernel has none.
     parameter_bytes : int
-        Arguments of a launch, laid out as in a C structure.
+        Size of a launch's arguments, laid out as in a C structure.
 
     Examples
     --------
@@ -81,16 +80,16 @@ class KernelResources:
 
     @property
     def spills(self) -> bool:
-        """Whether anything of a thread lives in local memory."""
+        """True if a thread uses any local memory."""
         return self.local_bytes > 0 or bool(self.spill_bytes)
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return the resources as plain values."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> KernelResources:
-        """Back from `to_json`.
+        """Return the resources that `to_json` wrote.
 
         Examples
         --------
@@ -102,7 +101,7 @@ class KernelResources:
 
 
 def kernel_resources(cubin: Cubin) -> dict[str, KernelResources]:
-    """Resources of every kernel in a cubin, by (mangled) name.
+    """Return the resources of every kernel in a cubin, by (mangled) name.
 
     Examples
     --------

@@ -103,7 +103,7 @@ def test_a_sketch_rule_is_refused_by_name():
     from roller_tvm.errors import UsageError
 
     rule = auto_scheduler.PreloadCustomSketchRule(lambda *a: 0, lambda *a: [], "mine")
-    with pytest.raises(UsageError, match="PreloadCustomSketchRule means nothing to Roller"):
+    with pytest.raises(UsageError, match="no PreloadCustomSketchRule can be given to Roller"):
         auto_scheduler.RollerPolicy(product_task(), init_search_callbacks=[rule])
 
 

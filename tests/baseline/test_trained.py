@@ -75,7 +75,7 @@ def test_mistakes(folder, tmp_path):
     measured = read_measured([folder / "measured.64.json"])
     with pytest.raises(BadInput, match="nothing to learn"):
         train_measured(measured, leave_out="matmul 64")
-    with pytest.raises(BadInput, match="holds nothing"):
+    with pytest.raises(BadInput, match="holds no measurements"):
         read_measured([tmp_path])
     with pytest.raises(BadInput, match="measured on .* threads, the plans are for .* units"):
         read_measured([folder], device("a100"))
@@ -87,7 +87,7 @@ def test_mistakes(folder, tmp_path):
     with pytest.raises(BadInput, match="other features"):
         read_measured([tmp_path])
     (tmp_path / "measured.1.json").write_text("{")
-    with pytest.raises(BadInput, match="no file of what"):
+    with pytest.raises(BadInput, match="no file of measurements"):
         read_measured([tmp_path])
 
 

@@ -73,7 +73,8 @@ def test_as_json(model, tmp_path, capsys):
 
 @pytest.mark.parametrize("words, said", [
     (["--explain"], "--explain: it is about what --fuse-rtasks does"), (["--on-pocl"], "give --fuse-rtasks too"),
-    (["--fusion-policy", "horizontal"], "give --fuse-rtasks too"), (["--device", "a100", "--schedules", "tvm"], "not planned for a device"),
+    (["--fusion-policy", "horizontal"], "give --fuse-rtasks too"),
+        (["--device", "a100", "--schedules", "tvm"], "not planned for a device"),
 ])  # fmt: skip
 def test_mistakes(model, tmp_path, capsys, words, said):
     code, _, err = main(capsys, "compile", model, "-o", tmp_path / "m.tar", "--target", "cuda -arch=sm_80", *words)

@@ -66,7 +66,7 @@ def test_what_works_is_timed_in_turns(done):
     [
         ("fails", "failed", "no kernel at all"),
         ("crashes", "crash", "SIGABRT"),
-        ("babbles", "failed", "makes no sense"),
+        ("babbles", "failed", "its result is not valid"),
         ("wrong", "wrong answer", "magnitude"),
         ("unrunnable", "failed", "cannot be timed"),
         ("odd", "unsupported", "nobody has"),
@@ -441,7 +441,7 @@ def test_one_that_breaks_the_preparing_of_all(tmp_path):
         comparison.open()
         comparison.prepare(cases)
         reasons = [comparison.results.prepared[c.digest].reason for c in cases]
-    assert "process ended" in reasons[0] and not reasons[1]
+    assert "process that prepared it ended" in reasons[0] and not reasons[1]
 
 
 def test_figures_of_another_place_are_refused(tmp_path):

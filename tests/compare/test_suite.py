@@ -88,5 +88,5 @@ def test_choosing():
     assert {c.group for c in choose(cases, "lstm")} == {"lstm"}
     with pytest.raises(BadInput, match="no case"):
         choose(cases, "lstmm")
-    with pytest.raises(BadInput, match="one of .*paper"):
+    with pytest.raises(BadInput, match="choose from .*paper"):
         load_suite("papers")

@@ -57,7 +57,7 @@ def test_what_is_right_is_timed_in_turns(done):
     [
         ("ansor:64", "wrong answer", "of the largest output"),
         ("metaschedule:64", "unsupported", "relax line"),
-        ("autotvm:64", "unsupported", "single operators alone"),
+        ("autotvm:64", "unsupported", "single operators only"),
     ],
 )
 def test_what_does_not_says_why(done, tuner, status, reason):

@@ -273,7 +273,7 @@ def test_calls_reach_the_driver_with_the_right_arguments(library):
         card.free(address)
     with pytest.raises(ProfileError, match="no card 2") as caught:
         driver.facts(2)
-    assert caught.value.remedy == "cards are 0 to 1"
+    assert caught.value.remedy == "choose a card from 0 to 1"
 
 
 def test_the_stand_in_that_lets_tvm_load_is_no_driver(tmp_path):

@@ -114,7 +114,7 @@ def test_a_process_that_cannot_start_says_why(monkeypatch):
         worker.kill()
 
 
-@pytest.mark.parametrize("number, told", [(signal.SIGKILL, "SIGKILL"), (signal.SIGILL, "that this CPU has not")])
+@pytest.mark.parametrize("number, told", [(signal.SIGKILL, "SIGKILL"), (signal.SIGILL, "that this CPU lacks")])
 def test_a_crash_gives_the_signal_and_the_next_call_a_new_process(number, told):
     with Pool(1, 1, MODULE) as pool:
         (worker,) = pool.workers

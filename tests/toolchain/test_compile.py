@@ -132,7 +132,7 @@ def test_no_compiler_says_how_to_get_one(monkeypatch):
 
 
 def test_not_a_cubin():
-    with pytest.raises(ToolchainError, match="no ELF file"):
+    with pytest.raises(ToolchainError, match="not an ELF file"):
         Cubin(b"// ptx", "", "sm_80", "nvrtc")
 
 

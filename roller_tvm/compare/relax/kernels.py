@@ -1,4 +1,4 @@
-"""Kernels of the Relax line as files: replayed from a record, checked, and opened again to be timed."""
+"""Kernels of the Relax line as files: replayed from a record, checked, and opened again for timing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from roller_tvm.measure.memory import Memory
 
 
 def kernel_file(folder: Path, key: str, record: str, ours: bool = False) -> Path:
-    """Where the kernel of a record is kept; built as Roller builds, the same record makes another one."""
+    """Return the path of a record's kernel; Roller's build and TVM's build of one record have different paths."""
     built = key + record + "stack, ahead" * ours
     return folder / f"{hashlib.sha256(built.encode()).hexdigest()[:16]}.so"
 
@@ -22,22 +22,22 @@ def kernel_file(folder: Path, key: str, record: str, ours: bool = False) -> Path
 def build_record(
     key: str, mod: str, target: Any, constants: Sequence[int], record: str, folder: Path, ours: bool
 ) -> Path:
-    """Build a record's kernel, beside the shapes of its arguments and why its answer is wrong, or ''.
+    """Build and check a record's kernel; return its path. Beside it go its arguments' shapes and its fault, if any.
 
     Parameters
     ----------
     key : str
-        Of the task.
+        Key of the task.
     mod : str
-        Its module as JSON.
+        Module of the task as JSON.
     constants : sequence of int
-        Parameters that come packed where the record packs them.
+        Positions of parameters that are passed packed if the record packs them.
     record : str
-        '' for the module as it is.
+        Record of the schedule; '' for the module as it is.
     folder : Path
-        References are kept here too.
+        Folder of the kernels and references.
     ours : bool
-        Whether it is built as Roller's pipeline does, or as TVM's own (see ``relax.cpu_code``).
+        True to build as Roller's pipeline does, False as TVM's does (see ``relax.cpu_code``).
     """
     from roller_tvm.measure.session import PACKED, PLAIN
     from roller_tvm.relax import worker
@@ -55,7 +55,7 @@ def build_record(
 
 
 def build_module(key: str, mod: str, path: Path, ours: bool = False) -> Path:
-    """Build a module as it is; its reference is open."""
+    """Build and check a module as it is, whose reference is open; return the kernel's path."""
     from roller_tvm.measure.session import PLAIN
     from roller_tvm.relax import worker
 
@@ -64,7 +64,7 @@ def build_module(key: str, mod: str, path: Path, ours: bool = False) -> Path:
 
 
 def open_reference(key: str, mod: str, target: Any, constants: Sequence[int], folder: Path) -> None:
-    """Open a task in this process, with what its answers are compared with."""
+    """Open a task in this process with its reference answers."""
     from roller_tvm.relax import worker
 
     if key in worker.TASKS:
@@ -74,7 +74,7 @@ def open_reference(key: str, mod: str, target: Any, constants: Sequence[int], fo
 
 
 def make_reference(key: str, mod: str, target: Any, constants: Sequence[int], reference: Path) -> None:
-    """Open a task in this process, and have a folder of what its answers are compared with."""
+    """Open a task in this process, and fill a folder with its reference answers unless it exists."""
     from roller_tvm.relax import worker
 
     worker.open_task(key, mod, str(target), constants)
@@ -93,7 +93,7 @@ def _export(key: str, number: int, mode: int, path: Path, wrong: str, build_s: f
 
 
 def open_timers(paths: Sequence[Path], target: str = "llvm") -> list[Timer]:
-    """Kernels of files that compute the same, on random arguments."""
+    """Open kernels that compute the same as timers, on random arguments."""
     import tvm
 
     kind = target.split()[0] if not target.lstrip().startswith("{") else json.loads(target)["kind"]

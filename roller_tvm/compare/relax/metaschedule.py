@@ -1,4 +1,4 @@
-"""MetaSchedule with its defaults; an interrupted tuning goes on with its own database and cost model."""
+"""MetaSchedule with its defaults; an interrupted tuning resumes with its own database and cost model."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from roller_tvm.compare.relax.kernels import build_record
 from roller_tvm.compare.relax.reading import record_tiles
 from roller_tvm.compare.relax.tasks import Opened
 
-#: Builds that MetaSchedule's builder gives up: its processes import half a minute of tensor intrinsics first.
+#: Seconds after which MetaSchedule's builder gives up: its processes first import tensor intrinsics for half a minute.
 BUILD_S = 120.0
-#: MetaSchedule writes so many seconds where a candidate failed.
+#: Seconds that MetaSchedule records for a failed candidate.
 FAILED_S = 1e8
 SEED = 1
-#: MetaSchedule's own number of measurements between two trainings, and where the trials are few enough that it would
-#: not learn at all, the share of them.
+#: MetaSchedule's own number of measurements between two trainings. With too few trials for that, each training takes
+#: one SHARE-th of them, or it would never learn.
 ROUND, SHARE = 64, 2
-#: Lines of its database.
+#: Files of MetaSchedule's database.
 FILES = ("database_workload.json", "database_tuning_record.json")
 
 
 def tune(opened: Opened, trials: int) -> dict[str, Any]:
-    """Tune with as many trials, less those that its database has."""
+    """Tune with `trials` trials, less those already in the database; return the fields of ``results.Tuned``."""
     from tvm.s_tir import meta_schedule as ms
 
     from roller_tvm.relax.database import record_text
@@ -55,7 +55,7 @@ def tune(opened: Opened, trials: int) -> dict[str, Any]:
 
 
 def resumed(work: Path, threads: int, curve: CurveFile) -> dict[str, Any]:
-    """Builder, database, cost model and callbacks for MetaSchedule, as an earlier run left them in a folder."""
+    """Return builder, database, cost model and callbacks for MetaSchedule, restored from an earlier run's folder."""
     from tvm.s_tir import meta_schedule as ms
 
     mend_lines(*(work / name for name in FILES))
@@ -69,7 +69,7 @@ def resumed(work: Path, threads: int, curve: CurveFile) -> dict[str, Any]:
 
 
 def _watch(curve: CurveFile, model: Any, learned: Path) -> Any:
-    """A measure callback, the last of a round, that notes what was reached when and keeps what was learned."""
+    """Return a measure callback, the last of a round, that notes progress and saves the cost model."""
     from tvm.ir.utils import derived_object
     from tvm.s_tir.meta_schedule.measure_callback import PyMeasureCallback
 

@@ -1,4 +1,4 @@
-"""A scheduled function as tiles, whoever scheduled it: its blocks' loops are looked at, not how they came about."""
+"""Describe a scheduled function as tiles, whoever scheduled it: from its blocks' loops, not from its trace."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from roller_tvm.tir.placed import PlacedBlock, PlacedLoop, placed_blocks
 
 #: Kinds of loops by Ansor's names, which `nest_tiles` knows.
 _KINDS = {"serial": "", "vectorized": "vectorize", "unrolled": "unroll"}
-#: Of a reduction that was taken apart: the block that writes the first value, and the one that adds to it.
+#: Suffixes of a decomposed reduction's two blocks: the initial value, and the update.
 _INIT, _UPDATE = "_init", "_update"
 _UNROLL = "pragma_auto_unroll_max_step"
 
 
 def record_tiles(mod: Any, line: str, device: Any = None) -> tuple[str, Thought | None]:
-    """A record of a module as tiles, and what Roller's model thinks of them; nothing where it cannot be followed.
+    """Return a module's record as tiles, and Roller's model on them; ('', None) if it cannot be followed.
 
     Parameters
     ----------
     mod : IRModule
     line : str
-        As a database's file has it.
+        Record as in a database's file.
     device : DeviceSpec, optional
     """
     from roller_tvm.relax.database import replay
@@ -51,12 +51,12 @@ def record_tiles(mod: Any, line: str, device: Any = None) -> tuple[str, Thought 
 
 
 def function_tiles(func: Any) -> str:
-    """Blocks of a scheduled function as tiles, a nest after the other."""
+    """Return the blocks of a scheduled function as tiles, one nest after the other."""
     return "; ".join(text for text in (nest_tiles(stage, names) for stage, names in function_nests(func)) if text)
 
 
 def function_nests(func: Any) -> list[tuple[LoopStage, list[str]]]:
-    """Blocks as stages with the names of their axes: those that reduce, or all where none does."""
+    """Return the blocks as stages with the names of their axes: those that reduce, or all if none does."""
     blocks = [b for b in placed_blocks(func.body) if b.loops and not b.name.endswith(_INIT)]
     return [_block(b) for b in [b for b in blocks if b.reduces] or blocks]
 
@@ -73,7 +73,7 @@ def _block(block: PlacedBlock) -> tuple[LoopStage, list[str]]:
 
 
 def _loop(block: PlacedBlock, loop: PlacedLoop) -> Loop:
-    """A loop by the parts of the block's axes that it walks."""
+    """Return a loop by the parts of the block's axes that it walks."""
     parts = []
     for axis, places in enumerate(block.moves([loop])):
         seen = np.unique(places)

@@ -16,12 +16,15 @@ from roller_tvm.compare.tiles import plan_tiles
 from roller_tvm.errors import UnsupportedOperator
 from roller_tvm.measure.serving import Failed
 
-#: Plans in another order than that of their predicted times.
+#: Function that returns plans in an order of its own instead of by predicted time.
 Order = Callable[[list[Any]], list[Any]]
 
 
 def tune(opened: Opened, trials: int, order: Order | None = None) -> dict[str, Any]:
-    """Construct, and with more than one trial measure; `order` ranks the plans instead of the model."""
+    """Construct plans, measure them if `trials` > 1, and return the fields of ``results.Tuned``.
+
+    `order` ranks the plans instead of the model.
+    """
     from roller_tvm.relax.worker import device_present
     from roller_tvm.tir.candidates import make_candidates
 
@@ -40,9 +43,9 @@ def tune(opened: Opened, trials: int, order: Order | None = None) -> dict[str, A
 
 
 def _first(opened: Opened, found: Any, start: float) -> dict[str, Any]:
-    """The first plan that builds and is right, as a build without records takes it; its check is not counted.
+    """Build the first plan that is right, as a build without records does; the check is not counted.
 
-    Where no device runs kernels it is the first that builds.
+    If no device runs the kernels, the first plan that builds.
     """
     from roller_tvm.relax.database import record_line
 

@@ -15,17 +15,17 @@ from roller_tvm.errors import RollerError, last_line
 
 @dataclass
 class Opened(OpenedTask):
-    """A task in a job.
+    """A task open in a job.
 
     Parameters
     ----------
     text : str
-        The module as JSON.
+        Module as JSON.
     mod : IRModule
     constants : tuple of int
-        Parameters that are weights.
+        Positions of the parameters that are weights.
     ours : bool
-        Whether it is built as Roller's pipeline builds for a CPU.
+        True to build as Roller's pipeline builds for a CPU.
     """
 
     text: str
@@ -34,15 +34,15 @@ class Opened(OpenedTask):
     ours: bool = False
 
     def task(self) -> Any:
-        """As ``relax.tune`` has it."""
+        """Return the task as ``relax.tune`` takes it."""
         from roller_tvm.relax.tasks import Task
 
         return Task(0, self.case.id, 1, self.mod["main"], (self.mod,), self.constants, self.key)
 
     def as_prepared(self) -> Opened:
-        """As ``relax.build`` has it for a CPU: exp and tanh as arithmetic, tiles on the stack; itself elsewhere.
+        """Return the task as ``relax.build`` prepares it for a CPU (exp and tanh as arithmetic), else the task itself.
 
-        Its answers are compared with those of the function as it was.
+        The answers are compared with those of the original function.
         """
         import tvm
         import tvm_ffi
@@ -62,7 +62,7 @@ class Opened(OpenedTask):
 
 
 def prepare(cases: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
-    """Named operators as PrimFuncs; what cannot be had says why."""
+    """Prepare named operators as PrimFuncs; one that fails gets a reason instead."""
     found = []
     for data in cases:
         case = Case.from_json(data)
@@ -100,7 +100,7 @@ def _prepare(case: Case, folder: Path) -> Prepared:
 def of_model(
     file: str, shapes: dict[str, list[int]] | None, layout: str | None, params: str | None, target: str, folder: Path
 ) -> list[dict[str, Any]]:
-    """The tasks of a model that have something to compute, as the pipeline "roller" prepares them."""
+    """Prepare the tasks of a model that compute something, as the pipeline "roller" prepares them."""
     from roller_tvm.relax import load_model
     from roller_tvm.relax import prepare as lowered
     from roller_tvm.relax.targets import make_target
@@ -134,7 +134,7 @@ def _write(case: Case, task: Any, constants: tuple[int, ...], flops: float, io_b
 
 
 def open_task(path: Path, case: dict[str, Any], target: str, folder: Path) -> Opened:
-    """A task of a file."""
+    """Open a task from its file."""
     import tvm
 
     from roller_tvm.relax.devices import device_of

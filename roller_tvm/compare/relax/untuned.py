@@ -1,4 +1,4 @@
-"""What TVM builds of a function that nobody tuned: on a CPU its own loops, on a GPU dlight's schedules."""
+"""TVM's kernel of an untuned function: on a CPU its own loops, on a GPU dlight's schedules."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from roller_tvm.compare.relax.tasks import Opened
 
 
 def tune(opened: Opened, trials: int) -> dict[str, Any]:
-    """The default kernel; its check is not counted."""
+    """Build the default kernel; return the fields of ``results.Tuned``. The check is not counted."""
     import tvm
 
     from roller_tvm.relax.reference import default_module

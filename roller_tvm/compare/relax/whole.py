@@ -16,13 +16,13 @@ from roller_tvm.tvm_env import import_relax_tvm
 
 
 def build(model: dict[str, Any], output: Path, tuner: str, trials: int, target: str, work: Path) -> dict[str, Any]:
-    """Tune and build; seconds of either."""
+    """Tune and build a model; return the seconds of both with the other fields of a result."""
     import_relax_tvm("comparing")
     from roller_tvm.relax import load_model
     from roller_tvm.relax.targets import make_target
 
     if not model["onnx"]:
-        raise UnsupportedOperator("relay.testing is of TVM's relay line", model["title"])
+        raise UnsupportedOperator("relay.testing exists on TVM's Relay line only", model["title"])
     shapes = {name: array.shape for name, array in read_inputs(Path(model["inputs"])).items()}
     imported, full = load_model(model["onnx"], shapes, model["layout"]), make_target(target)
     if tuner == "roller":
@@ -37,7 +37,7 @@ def build(model: dict[str, Any], output: Path, tuner: str, trials: int, target: 
 
 
 def untuned_build(imported: Any, target: Any, path: Path) -> Path:
-    """What a user of TVM alone writes: the default pipeline, nothing scheduled."""
+    """Build as a user of TVM alone does, with the default pipeline and no schedules; return `path`."""
     import tvm
 
     from roller_tvm.relax.package import save_model, with_signature
@@ -46,7 +46,7 @@ def untuned_build(imported: Any, target: Any, path: Path) -> Path:
 
 
 def roller_build(imported: Any, target: Any, path: Path, records: Path | None) -> Path:
-    """The pipeline "roller", from records where there are some."""
+    """Build with the pipeline "roller", from records if there are any; return `path`."""
     from roller_tvm.relax import build
     from roller_tvm.relax.package import save_model, with_signature
 
@@ -74,7 +74,7 @@ def _roller(imported: Any, target: Any, work: Path, trials: int, output: Path) -
 
 
 def _metaschedule(imported: Any, target: Any, work: Path, trials: int, output: Path) -> dict[str, Any]:
-    """As TVM's pipeline "static_shape_tuning" has it, weights packed at build time, with so many trials for all."""
+    """Tune as TVM's pipeline "static_shape_tuning" does, weights packed at build time; all tasks share the trials."""
     import tvm
     from tvm import relax
     from tvm.s_tir import meta_schedule as ms
@@ -113,7 +113,7 @@ def _metaschedule(imported: Any, target: Any, work: Path, trials: int, output: P
 
 
 def open_model(file: Path, inputs: Arrays, threads: int) -> Running:
-    """The virtual machine's closure, its arguments in place once, as the graph executor's are."""
+    """Open a built model in the virtual machine; its arguments are set once, as the graph executor's are."""
     from roller_tvm.relax.package import LoadedModel
     from roller_tvm.tvm_env import set_threads
     from roller_tvm.tvm_env.pin import pin_calling_thread

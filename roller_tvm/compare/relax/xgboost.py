@@ -1,4 +1,4 @@
-"""A learned cost model over Roller's own space: the same plans, lowering and measuring, but a search."""
+"""A learned cost model over Roller's own space: the same plans, lowering and measuring, but chosen by search."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from roller_tvm.plan.features import Features
 
 
 def tune(opened: Opened, trials: int, tuner: str) -> dict[str, Any]:
-    """Search as long as there are trials; the fastest whose answer is right."""
+    """Search for `trials` trials; return the fields of ``results.Tuned`` for the fastest kernel with a right answer."""
     from roller_tvm.measure.pool import Pool
     from roller_tvm.relax.measure import WORKER, Limits
     from roller_tvm.tir.read import read_prim_func

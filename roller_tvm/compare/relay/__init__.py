@@ -1,4 +1,4 @@
-"""The Relay line's edge of a comparison: what jobs call (see ``compare.jobs``), each in a process of its own."""
+"""The Relay line's edge of a comparison: the functions that jobs call, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BUILT = (
 
 
 def facts(target: str) -> dict[str, Any]:
-    """Versions of what is compared, of a target that TVM takes."""
+    """Return the versions of TVM and LLVM, after checking that TVM accepts the target."""
     tvm = import_relay_tvm("comparing")
     from roller_tvm.relay.tasks import make_target
 
@@ -26,7 +26,7 @@ def facts(target: str) -> dict[str, Any]:
 
 
 def prepare(cases: list[dict[str, Any]], target: str, folder: str) -> list[dict[str, Any]]:
-    """Each named operator as a task, in a file."""
+    """Prepare each named operator as a task, in a file."""
     from roller_tvm.compare.relay.tasks import prepare as own
 
     import_relay_tvm("comparing")
@@ -36,7 +36,7 @@ def prepare(cases: list[dict[str, Any]], target: str, folder: str) -> list[dict[
 def tasks(
     file: str, shapes: dict[str, list[int]] | None, layout: str | None, params: str | None, target: str, folder: str
 ) -> list[dict[str, Any]]:
-    """The tasks of a model, each in a file."""
+    """Prepare the tasks of a model, each in a file."""
     from roller_tvm.compare.relay.tasks import of_model
 
     import_relay_tvm("comparing")
@@ -44,7 +44,7 @@ def tasks(
 
 
 def tune(task: str, case: dict[str, Any], tuner: str, trials: int, target: str, folder: str) -> dict[str, Any]:
-    """One tuner on one task: fields of ``results.Tuned``."""
+    """Run one tuner on one task; return the fields of ``results.Tuned``."""
     from roller_tvm.compare.relay.tasks import open_task
     from roller_tvm.compare.searching import tune_by
     from roller_tvm.relay.cpu_code import as_tvm, cpu_code
@@ -59,7 +59,7 @@ def tune(task: str, case: dict[str, Any], tuner: str, trials: int, target: str, 
 def build_again(
     task: str, case: dict[str, Any], tuner: str, trials: int, schedule: str, target: str, folder: str
 ) -> str:
-    """The kernel of a schedule that ``tune`` has told; its file below the folder."""
+    """Build the kernel of a schedule from the results of ``tune``; return its file below the folder."""
     from roller_tvm.compare.relay.tasks import open_task
     from roller_tvm.relay.cpu_code import as_tvm, cpu_code
 
@@ -81,7 +81,7 @@ def build_again(
 
 
 def time(kernels: list[str], target: str, rounds: int) -> list[list[float]]:
-    """Typical seconds of kernels that compute the same, round by round, timed in turns."""
+    """Return typical seconds of kernels that compute the same, round by round, timed in turns."""
     from statistics import median
 
     from roller_tvm.compare.relay.kernels import open_timers

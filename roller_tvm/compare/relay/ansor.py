@@ -1,4 +1,4 @@
-"""Ansor as it is: SketchPolicy with XGBModel; an interrupted tuning goes on with its own records."""
+"""Ansor with its defaults: SketchPolicy with XGBModel; an interrupted tuning resumes with its own records."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from roller_tvm.compare.tiles import record_nests, record_tiles
 from roller_tvm.plan.features import Features
 from roller_tvm.replay.state import StageInfo
 
-#: Ansor's own number of measurements between two trainings, and where the trials are few enough that it would not
-#: learn at all, the share of them.
+#: Ansor's own number of measurements between two trainings. With too few trials for that, each training takes one
+#: SHARE-th of them, or it would never learn.
 ROUND, SHARE = 64, 2
 
 
 def tune(opened: Opened, trials: int) -> dict[str, Any]:
-    """Tune with as many trials, less those that its file has."""
+    """Tune with `trials` trials, less those already in the log; return the fields of ``results.Tuned``."""
     from tvm import auto_scheduler
 
     from roller_tvm.relay.measure import packs_weights
@@ -59,7 +59,7 @@ def tune(opened: Opened, trials: int) -> dict[str, Any]:
 
 
 def watch(curve: CurveFile) -> Any:
-    """A measure callback that notes what was reached when."""
+    """Return a measure callback that notes progress in a curve."""
     from tvm import auto_scheduler
 
     class Watch(auto_scheduler.measure.PythonBasedMeasureCallback):
@@ -72,7 +72,7 @@ def watch(curve: CurveFile) -> Any:
 
 
 def best_record(log: Path, key: str) -> tuple[str, float, int]:
-    """The fastest record of a workload, its mean seconds, and how many there are."""
+    """Return a workload's fastest record, its mean seconds, and the number of records; ('', nan, n) if none worked."""
     line, seconds, tried = "", math.inf, 0
     for text in log.read_text().splitlines() if log.exists() else []:
         if text.startswith("{"):
@@ -87,12 +87,12 @@ def best_record(log: Path, key: str) -> tuple[str, float, int]:
 
 
 def read_back(line: str, dag: Any, device: Any = None, packs: bool = False) -> tuple[str, Thought | None]:
-    """A record as tiles, and what Roller's model thinks of them on a device; nothing where it cannot be followed.
+    """Return a record as tiles, and Roller's model on them; ('', None) if it cannot be followed.
 
     Parameters
     ----------
     packs : bool
-        Whether operands whose layout is free are laid out as the record has it.
+        True if the record's layout applies to operands of free layout.
     """
     import tvm
 

@@ -1,4 +1,4 @@
-"""AutoTVM as it is: XGBTuner on the templates that Relay's strategy takes for an operator."""
+"""AutoTVM with its defaults: XGBTuner on the templates that Relay's strategy selects for an operator."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ from roller_tvm.compare.relay.tasks import Opened
 from roller_tvm.compare.suite import Case
 from roller_tvm.errors import UnsupportedOperator
 
-#: XGBTuner trains each time it has measured so many; of a shorter tuning a share, or it would never learn.
+#: Measurements of XGBTuner between two trainings; in a shorter tuning one SHARE-th of the trials, or it never learns.
 PLAN, SHARE = 64, 4
-#: As TVM's tutorial for x86 measures; more runs where they take less than so many milliseconds.
+#: Measuring as in TVM's tutorial for x86: runs, repeats, and least milliseconds of a repeat.
 NUMBER, REPEAT, LEAST_MS = 10, 1, 50
 
 
 def tune(opened: Opened, trials: int) -> dict[str, Any]:
-    """Tune every template that fits the operator, the trials shared among them; the best is taken."""
+    """Tune every template that fits, with an equal share of the trials; return ``results.Tuned``'s fields of the
+    best.
+    """
     if not opened.case.operator:
         raise UnsupportedOperator("AutoTVM's tasks are single operators: compare it on a suite", opened.case.id)
     case, templates = _case_and_templates(opened)
-    remarks = [] if case is opened.case else ["as NCHW, the layout that its templates are for"]
+    remarks = [] if case is opened.case else ["as NCHW, the layout of its templates"]
     if not templates:
         raise UnsupportedOperator("AutoTVM has no template for it", opened.case.id)
     work = opened.work("autotvm")
@@ -55,7 +57,7 @@ def tune(opened: Opened, trials: int) -> dict[str, Any]:
 
 
 def build(opened: Opened, schedule: str) -> Path:
-    """The kernel of a template's name and the choices made in it, as ``tune`` tells them."""
+    """Build the kernel of a template's name and its choices, as ``tune`` reports them; return its path."""
     from tvm.autotvm.task.space import ConfigEntity
 
     name, _, entity = schedule.partition(" ")
@@ -73,7 +75,7 @@ def _build(opened: Opened, task: Any, config: Any, told: str) -> Path:
 
 @contextlib.contextmanager
 def _as_measured() -> Iterator[None]:
-    """Weights come packed, as while templates are tuned and in ``relay.build``; else the kernel packs them."""
+    """Pass weights packed, as in tuning and in ``relay.build``; else the kernel would pack them."""
     from tvm.autotvm import GLOBAL_SCOPE
 
     before, GLOBAL_SCOPE.in_tuning = GLOBAL_SCOPE.in_tuning, True
@@ -84,7 +86,7 @@ def _as_measured() -> Iterator[None]:
 
 
 def _case_and_templates(opened: Opened) -> tuple[Case, list[Any]]:
-    """The templates for a case, or where there are none for the same in NCHW: for x86 there are no others."""
+    """Return the case and its templates, or those of the same case in NCHW if there are none: x86 has no others."""
     case, templates = opened.case, _templates(opened.case, opened.target)
     if not templates and case.operator.endswith("_nhwc"):
         case = replace(case, operator=case.operator.removesuffix("nhwc") + "nchw", title="")
@@ -100,7 +102,7 @@ def _templates(case: Case, target: Any) -> list[Any]:
 
 
 def _tune_one(task: Any, trials: int, log: Any, curve: CurveFile) -> tuple[float, Any]:
-    """Seconds and configuration of the best that one template has."""
+    """Return the seconds and the configuration of one template's best."""
     from tvm import autotvm
 
     trials = min(trials, len(task.config_space))
@@ -135,5 +137,5 @@ def _seconds(result: Any) -> float:
 
 
 def _tiles(config: Any) -> str:
-    """The choices of a template: split lengths by the name that the template gives them."""
+    """Return the choices of a template: split lengths by the template's names."""
     return "; ".join(f"{name} {value}" for name, _, value in config.to_json_dict()["entity"])

@@ -1,4 +1,4 @@
-"""Named operators as Relay modules, as a network has them: weights are parameters that are known at build time."""
+"""Named operators as Relay modules, as in a network: weights are parameters known at build time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BUILDERS: dict[str, Build] = {}
 
 
 class Graph:
-    """Inputs and weights of a function as it is written."""
+    """Inputs and weights of a function under construction."""
 
     def __init__(self, dtype: str) -> None:
         self.dtype = dtype
@@ -43,12 +43,12 @@ class Graph:
 
 
 def relay_function(case: Case) -> tuple[Any, dict[str, np.ndarray]]:
-    """Module and parameters of a named operator.
+    """Return the module and the parameters of a named operator.
 
     Raises
     ------
     UnsupportedOperator
-        Relay takes it apart, or has no such operator.
+        Relay splits the operator into several kernels, or has no such operator.
 
     Examples
     --------
@@ -61,7 +61,7 @@ def relay_function(case: Case) -> tuple[Any, dict[str, np.ndarray]]:
 
     name = lookup(case.operator).name
     if name not in _BUILDERS:
-        raise UnsupportedOperator(f"Relay takes '{name}' apart into several kernels", case.id)
+        raise UnsupportedOperator(f"Relay splits '{name}' into several kernels", case.id)
     p = normalize(name, parse_params(case.params))
     graph = Graph(p["dtype"])
     out = _BUILDERS[name](graph, p)

@@ -1,4 +1,4 @@
-"""Kernels of the Relay line as files: built of a record or a schedule, checked, and opened again to be timed."""
+"""Kernels of the Relay line as files: built from a record or a schedule, checked, and opened again for timing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from roller_tvm.measure.memory import Memory
 
 
 def kernel_file(folder: Path, text: str) -> Path:
-    """Where the kernel of a record is kept; built as Roller builds, the same record makes another one."""
+    """Return the path of a record's kernel; Roller's build and TVM's build of one record have different paths."""
     from roller_tvm.relay.edge_vectors import EdgeVectors
     from roller_tvm.relay.prefetch import PrefetchPanels
     from roller_tvm.relay.stack_tiles import StackTiles
@@ -27,21 +27,21 @@ def kernel_file(folder: Path, text: str) -> Path:
 
 
 def build_record(key: str, dag: Any, target: Any, packs: bool, line: str, folder: Path, name: str = "") -> Path:
-    """Build a record's kernel, beside the shapes of its arguments and why its answer is wrong, or ''.
+    """Build and check a record's kernel; return its path. Beside it go its arguments' shapes and its fault, if any.
 
     Parameters
     ----------
     key : str
-        Of the workload.
+        Key of the workload.
     dag : ComputeDAG
     packs : bool
-        Whether ``relay.build`` would repack a weight for it: then the kernel takes it packed.
+        True if ``relay.build`` would repack a weight for the kernel, which then takes it packed.
     line : str
-        The record.
+        Record of the schedule.
     folder : Path
-        References are kept here too.
+        Folder of the kernels and references.
     name : str
-        What the file is named after, by default the record.
+        Text that the file's name is a digest of. Default: the record.
     """
     from roller_tvm.measure import session
     from roller_tvm.relay import worker
@@ -58,7 +58,7 @@ def build_record(key: str, dag: Any, target: Any, packs: bool, line: str, folder
 
 
 def build_default(key: str, dag: Any, target: Any, lowered: str, folder: Path) -> Path:
-    """Build TVM's own kernel, which comes as lowered TIR."""
+    """Build and check TVM's own kernel, given as lowered TIR; return its path."""
     from roller_tvm.measure.session import PLAIN
     from roller_tvm.relay import worker
 
@@ -70,7 +70,7 @@ def build_default(key: str, dag: Any, target: Any, lowered: str, folder: Path) -
 
 
 def build_schedule(key: str, schedule: Any, args: Sequence[Any], target: Any, name: str, folder: Path) -> Path:
-    """Build a ``te.Schedule`` of these tensors, checked against TVM's default schedule of the same."""
+    """Build a ``te.Schedule`` of `args`, checked against TVM's default schedule of the same; return its path."""
     import tvm
     from tvm import auto_scheduler
 
@@ -111,7 +111,7 @@ def _export(key: str, number: int, mode: int, path: Path, wrong: str, build_s: f
 
 
 def open_timers(paths: Sequence[Path], target: str = "llvm") -> list[Timer]:
-    """Kernels of files that compute the same, on random arguments."""
+    """Open kernels that compute the same as timers, on random arguments."""
     import tvm
 
     device = tvm.device(tvm.target.Target(target).kind.name, 0)

@@ -1,4 +1,4 @@
-"""Tasks of a comparison on the Relay line: as ``relay.build`` has them, in files that every job reads."""
+"""Tasks of a comparison on the Relay line, as ``relay.build`` prepares them, in files that every job reads."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from roller_tvm.errors import RollerError, UnsupportedOperator, last_line
 
 @dataclass
 class Opened(OpenedTask):
-    """A task in a job.
+    """A task open in a job.
 
     Parameters
     ----------
     desc : str
-        As Ansor has it, as `key`.
+        Ansor's description of the task.
     dag : ComputeDAG
     default : str
         TVM's own kernel as lowered TIR, or ''.
     flops : float
+        FLOPs of one run.
     """
 
     desc: str
@@ -37,7 +38,7 @@ class Opened(OpenedTask):
 
     @cached_property
     def search_task(self) -> Any:
-        """With the packing of weights that ``relay.build`` applies."""
+        """Ansor's task, with the packing of weights that ``relay.build`` applies."""
         from tvm import auto_scheduler
 
         return auto_scheduler.SearchTask(
@@ -47,7 +48,7 @@ class Opened(OpenedTask):
 
 
 def prepare(cases: list[dict[str, Any]], target: str, folder: Path) -> list[dict[str, Any]]:
-    """Named operators as tasks; what cannot be had says why."""
+    """Prepare named operators as tasks; one that fails gets a reason instead."""
     from roller_tvm.device import device_for_target
     from roller_tvm.relay.tasks import make_target
 
@@ -81,7 +82,7 @@ def _prepare(case: Case, target: Any, device: Any, folder: Path) -> Prepared:
     if len(tasks) == 1:
         key, desc = tasks[0].key, tasks[0].search_task.desc
         dag, default = tasks[0].search_task.compute_dag, tasks[0].default
-    else:  # as one kernel, which Relay has not
+    else:  # as one kernel, though Relay has none
         from roller_tvm.expr.operators import parse_params
 
         dag = auto_scheduler.ComputeDAG(te_operator(case.operator, **parse_params(case.params)))
@@ -92,7 +93,7 @@ def _prepare(case: Case, target: Any, device: Any, folder: Path) -> Prepared:
 def of_model(
     file: str, shapes: dict[str, list[int]] | None, layout: str | None, params: str | None, target: str, folder: Path
 ) -> list[dict[str, Any]]:
-    """The tasks of a model that have something to compute."""
+    """Prepare the tasks of a model that compute something."""
     from roller_tvm.device import device_for_target
     from roller_tvm.relay.importers import load_model
     from roller_tvm.relay.tasks import extract_tasks, make_target
@@ -128,7 +129,9 @@ def _write(
 
 
 def letters_alone(tensors: str) -> str:
-    """Tensors as JSON, digits in the names of variables replaced by letters: Ansor packs no weight along an axis 'i1'.
+    """Return tensors as JSON with digits in variable names replaced by letters.
+
+    Ansor packs no weight along an axis named 'i1'.
 
     Examples
     --------
@@ -157,7 +160,7 @@ def letters_alone(tensors: str) -> str:
 
 
 def open_task(path: Path, case: dict[str, Any], target: str, folder: Path) -> Opened:
-    """A task of a file."""
+    """Open a task from its file."""
     from tvm import auto_scheduler
     from tvm.runtime._ffi_node_api import LoadJSON
 

@@ -13,7 +13,7 @@ from roller_tvm.relay.dataflow import as_graph
 
 
 def testing_model(name: str) -> tuple[Any, dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Module, parameters and inputs; what Xavier's rule leaves at one value becomes random too.
+    """Return module, parameters and inputs of a network; parameters that Xavier's rule leaves constant become random.
 
     Examples
     --------
@@ -35,7 +35,7 @@ def testing_model(name: str) -> tuple[Any, dict[str, np.ndarray], dict[str, np.n
 
 
 def _named_apart(mod: Any) -> Any:
-    """A module whose parameters have a name each: ``lstm`` calls the input of every step 'data'."""
+    """Return the module with distinct parameter names: ``lstm`` calls the input of every step 'data'."""
     from tvm import IRModule, relay
 
     main, fresh, taken = mod["main"], [], set()

@@ -1,4 +1,4 @@
-"""What TVM builds of an operator that nobody tuned."""
+"""TVM's kernel of an untuned operator."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from roller_tvm.compare.relay.tasks import Opened
 from roller_tvm.errors import UnsupportedOperator
 from roller_tvm.relay.silence import silent_autotvm
 
-#: Of kernels that compute nothing: ``relay.build`` puts them around one whose operands it lays out anew.
+#: Operators that compute nothing; ``relay.build`` puts them around a kernel if it changes the layout of its operands.
 MOVES = frozenset({"layout_transform", "reshape", "transpose"})
 BESIDE = "without the kernels that lay data out for it and back"
-#: ``auto_scheduler`` has TVM compute dense layers and products so that it may schedule them: their own schedules of
-#: that are plain loops, which nobody runs who has not tuned.
+#: With ``auto_scheduler``, TVM computes dense layers and products in a form to be scheduled; its own schedules of that
+#: form are plain loops, and nobody runs them without tuning.
 OF_SEARCH = "as TVM builds it where auto_scheduler found nothing, not as relay.build does"
 
 
 def tune(opened: Opened, trials: int) -> dict[str, Any]:
-    """The kernel of a plain ``relay.build``; its check is not counted."""
+    """Build the kernel of a plain ``relay.build``; return the fields of ``results.Tuned``. The check is not counted."""
     if not opened.default:
-        raise UnsupportedOperator("TVM has no single kernel for it", opened.case.id)
+        raise UnsupportedOperator("TVM has no single kernel for this operator", opened.case.id)
     if not opened.case.operator:  # a model's task, of which there is only what auto_scheduler was shown
         path, remark = build_default(opened.key, opened.dag, opened.target, opened.default, opened.kernels), OF_SEARCH
     else:
@@ -54,7 +54,7 @@ class Kernel:
     schedule : te.Schedule
     args : list of te.Tensor
     moves : bool
-        Whether it computes nothing.
+        True if the kernel computes nothing.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Kernel:
 
 
 def relay_kernels(mod: Any, params: dict[str, Any], target: Any) -> list[Kernel]:
-    """What ``relay.build`` makes of a module where no tuner has a record: kernels take weights as it lays them out.
+    """Return the kernels that ``relay.build`` makes of a module without any record; they take weights in its layouts.
 
     Examples
     --------

@@ -22,14 +22,14 @@ from roller_tvm.relay.dense_weights import NamedAxes, constant_dense
 from roller_tvm.relay.package import set_inputs
 from roller_tvm.tvm_env import import_relay_tvm
 
-#: Relay's pass that packs weights as Ansor's records want them.
+#: Relay's pass that packs weights for Ansor's records.
 REWRITE = "AutoSchedulerLayoutRewrite"
-#: Runs of two ways to build a model, between which to choose.
+#: Number of runs to compare two ways of building a model.
 COMPARED = 20
 
 
 def build(model: dict[str, Any], output: Path, tuner: str, trials: int, target: str, work: Path) -> dict[str, Any]:
-    """Tune and build; seconds of either."""
+    """Tune and build a model; return the seconds of both with the other fields of a result."""
     import_relay_tvm("comparing")
     mod, params = _imported(model)
     found: dict[str, Any] = {"seconds": 0.0, "schedule": "TVM's default"}
@@ -51,7 +51,7 @@ def build(model: dict[str, Any], output: Path, tuner: str, trials: int, target: 
 
 
 def _imported(model: dict[str, Any]) -> tuple[Any, Any]:
-    """Module and parameters; inputs of a network of TVM's own are made with it."""
+    """Return module and parameters; a network of ``relay.testing`` also gets its inputs written."""
     from roller_tvm.relay.importers import load_model
 
     if model["onnx"]:
@@ -64,7 +64,7 @@ def _imported(model: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def roller_build(mod: Any, params: Any, target: str, records: Path, path: Path) -> Path:
-    """As the README has it: ``roller_tvm.relay.build``, or ``roller_tvm.auto_scheduler`` for ``tvm.auto_scheduler``."""
+    """Build as in the README, with ``roller_tvm.relay.build``; return `path`."""
     from roller_tvm.relay import build as built_with
 
     built_with(mod, params, target, records).export_library(str(path))
@@ -74,7 +74,7 @@ def roller_build(mod: Any, params: Any, target: str, records: Path, path: Path) 
 def plain_build(
     mod: Any, params: Any, target: str, records: Path | None, path: Path, leave_out: Sequence[str] = ()
 ) -> Path:
-    """What the script of a user of TVM does, no more; `leave_out` are passes."""
+    """Build as a TVM user's script does, with nothing added; return `path`. `leave_out` names disabled passes."""
     import tvm
     from tvm import auto_scheduler, autotvm, relay
     from tvm.relay.backend import te_compiler
@@ -111,9 +111,9 @@ def _roller(mod: Any, params: Any, target: str, records: Path, trials: int) -> d
 def _without_packing(
     mod: Any, params: Any, target: str, records: Path, keys: Set[str], output: Path, inputs: str
 ) -> dict[str, Any]:
-    """Ansor's model where ``relay.build`` cannot pack some weights (it takes no axis names with digits).
+    """Build Ansor's model if ``relay.build`` cannot pack some weights (it takes no axis names with digits).
 
-    Either those operators go without its records, or all weights stay as they are: the faster of both.
+    Two ways are built, and the faster is kept: those operators without its records, or no weights packed at all.
     """
     some = records.with_name(f"some.{records.name}")
     lines = records.read_text().splitlines()
@@ -132,7 +132,7 @@ def _without_packing(
 
 
 def _seconds(path: Path, inputs: str) -> float:
-    """Of a run, roughly: the least of a few."""
+    """Return the least time of a few runs in seconds."""
     import tvm
     from tvm.contrib import graph_executor
 
@@ -142,12 +142,12 @@ def _seconds(path: Path, inputs: str) -> float:
 
 
 def _ansor(mod: Any, params: Any, target: str, records: Path, trials: int) -> tuple[dict[str, Any], set[str]]:
-    """As TVM's tutorial tunes a network: its task scheduler with so many trials for all, less those that are done.
+    """Tune as TVM's tutorial tunes a network: its task scheduler with `trials` for all tasks, less those already done.
 
     Returns
     -------
     (dict, set of str)
-        Fields of a result; keys of the tasks whose weights cannot be packed.
+        Fields of a result, and the keys of the tasks whose weights cannot be packed.
     """
     from tvm import auto_scheduler
     from tvm.auto_scheduler.task_scheduler import PrintTableInfo
@@ -183,7 +183,7 @@ def _ansor(mod: Any, params: Any, target: str, records: Path, trials: int) -> tu
 
 
 def names_with_digits(dag: Any) -> bool:
-    """Whether Ansor's layout rewriting would end in compute_dag.cc:764 (axis names with digits)."""
+    """Return True if Ansor's layout rewriting would fail in compute_dag.cc:764 because axis names have digits."""
     free = [op for op in dag.ops if "layout_free_placeholders" in (getattr(op, "attrs", None) or {})]
     return any(c.isdigit() for op in free for a in (*op.axis, *op.reduce_axis) for c in a.var.name)
 
@@ -198,7 +198,7 @@ def _without_rewriting(task: Any) -> Any:
 
 
 def open_model(file: Path, inputs: Arrays, threads: int) -> Running:
-    """A built library on these inputs, the calling thread on a CPU of its own."""
+    """Open a built library on these inputs, with the calling thread pinned to a CPU of its own."""
     from roller_tvm.tvm_env import set_threads
     from roller_tvm.tvm_env.pin import pin_calling_thread
 

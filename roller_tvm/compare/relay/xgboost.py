@@ -1,4 +1,4 @@
-"""A learned cost model over Roller's own space: the same plans, lowering and measuring, but a search."""
+"""A learned cost model over Roller's own space: the same plans, lowering and measuring, but chosen by search."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from roller_tvm.plan.features import Features
 
 
 def tune(opened: Opened, trials: int, tuner: str) -> dict[str, Any]:
-    """Search as long as there are trials; the fastest whose answer is right."""
+    """Search for `trials` trials; return the fields of ``results.Tuned`` for the fastest kernel with a right answer."""
     from tvm.runtime._ffi_node_api import SaveJSON
 
     from roller_tvm.relay.candidates import packed_operands
@@ -32,7 +32,7 @@ def tune(opened: Opened, trials: int, tuner: str) -> dict[str, Any]:
     units = opened.device.units
 
     def record(plan: Any) -> str:
-        """The record of a plan, weights packed where ``relay.build`` can."""
+        """Return the record of a plan, with weights packed if ``relay.build`` can."""
         from roller_tvm.lower import lower
         from roller_tvm.relay.apply_state import apply_steps_state
         from roller_tvm.relay.candidates import packable

@@ -1,1 +1,1 @@
-"""Whole models in a comparison: where they come from, how others run them, how their latencies are timed."""
+"""Whole models in a comparison: their files, other implementations of them, and the timing of latencies."""

@@ -1,4 +1,4 @@
-"""What jobs of whole models call, each in a process of its own (see ``compare.jobs``)."""
+"""Jobs of whole models, each run in a process of its own (see ``compare.jobs``)."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from roller_tvm.compare.whole.zoo import Prepared as Model
 from roller_tvm.compare.whole.zoo import find_model
 from roller_tvm.errors import BadInput, RollerError, last_line
 
-#: Below the folder of a comparison.
+#: Subfolder of a comparison's folder.
 MODELS = "models"
-#: Implementations that no TVM is needed for.
+#: Implementations that need no TVM.
 OTHERS = ("onnxruntime", "torch", "torchcompile")
 
 
 def prepare(
     names: list[str], shapes: dict[str, list[int]] | None, folder: str, layout: str | None = None
 ) -> list[dict[str, Any]]:
-    """Each model with what it is run on, in files; what cannot be had says why."""
+    """Write each model and its inputs to files; a model that fails gets a reason instead."""
     place, prepared = made(Path(folder, MODELS)), []
     for name in names:
         stem = Path(name).stem if name.endswith(".onnx") else name
@@ -52,7 +52,7 @@ def prepare(
 
 
 def _written(model: Model, stem: str, told: str, layout: str | None, place: Path) -> tuple[Case, Path]:
-    """A model as a case, and the file that says what it is run on; what onnxruntime answers beside it."""
+    """Return a model's case and the path of its description; write its inputs and reference next to it."""
     onnx = str(model.path.resolve()) if model.path.suffix == ".onnx" else ""
     own = _content(onnx, {})[:12] if onnx else ""  # a file that has changed is another model
     title = f"{model.title}, {layout}" if layout else model.title
@@ -66,7 +66,7 @@ def _written(model: Model, stem: str, told: str, layout: str | None, place: Path
     if not (file.exists() and json.loads(file.read_text()).get("content") == data["content"]):
         reference.unlink(missing_ok=True)
     if onnx and not reference.exists() and importlib.util.find_spec("onnxruntime") is not None:
-        # What it cannot run is compared with TVM's own kernels (see `tune`).
+        # A model that it cannot run is compared with TVM's own kernels (see `tune`).
         with contextlib.suppress(Exception):  # its errors have no common base
             keep_reference(ort.open_model(Path(onnx), model.inputs, 1).outputs(), reference)
     file.write_text(json.dumps(data))
@@ -74,7 +74,7 @@ def _written(model: Model, stem: str, told: str, layout: str | None, place: Path
 
 
 def _content(file: str, inputs: Mapping[str, Any]) -> str:
-    """What a model, with the weights that it keeps in files of their own, and its inputs are made of."""
+    """Return a digest of a model's file, its external weights and its inputs."""
     digest = hashlib.sha256()
     for part in [Path(file), *_external(Path(file))] if file else []:
         digest.update(part.read_bytes())
@@ -84,7 +84,7 @@ def _content(file: str, inputs: Mapping[str, Any]) -> str:
 
 
 def _external(file: Path) -> list[Path]:
-    """Files of weights that an ONNX file names, where they are."""
+    """Return the existing files of weights that an ONNX file names."""
     try:
         import onnx
     except ImportError:  # text detection needs none, and has no such files
@@ -105,7 +105,7 @@ def _external(file: Path) -> list[Path]:
 def tune(
     task: str, case: dict[str, Any], tuner: str, trials: int, target: str, folder: str, edge: str
 ) -> dict[str, Any]:
-    """One implementation of a model: tuned, built, compared with the reference; fields of ``results.Tuned``."""
+    """Tune, build and check one implementation of a model; return the fields of ``results.Tuned``."""
     from roller_tvm.device import device_for_target
 
     model, place = json.loads(Path(task).read_text()), Path(folder)

@@ -1,8 +1,8 @@
-"""Latencies of whole models in turns: a process for each implementation, stopped while another has its turn.
+"""Time whole models in turns: a process for each implementation, stopped while another has its turn.
 
-In one process they disturb one another. TVM's idle threads spin on for a tenth of a second on a CPU that the next one
-needs; and after TVM's calling thread had been given its own CPU, onnxruntime's two threads shared one CPU for its next
-runs (8 ms where it takes 2).
+In one process they would disturb one another. TVM's idle threads keep spinning for a tenth of a second on a CPU that
+the next implementation needs. And once TVM's calling thread was pinned to its own CPU, onnxruntime's two threads shared
+one CPU in their next runs (8 ms instead of 2).
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from roller_tvm.compare.whole.running import Runnable
 from roller_tvm.errors import MeasureError
 from roller_tvm.measure.lifeline import tie_to_parent
 
-#: Of one block: runs that are not counted (threads wake up), then at least so many runs and so long.
+#: Runs of a block that are not counted (threads wake up), then its least runs and least seconds.
 WARM, BLOCK, BLOCK_S = 4, 8, 0.08
-#: Seconds of a block after which no other run is begun. What takes longer once (TVM untuned) need not be warm.
+#: Seconds of a block after which no other run is begun. A model whose run takes longer (TVM untuned) is not warmed up.
 MOST_S = 2.0
-#: New processes for all, as memory lies differently in each; blocks in each at least.
+#: Number of sets of new processes, as memory lies differently in each; least blocks per process.
 PROCESSES, BLOCKS = 3, 2
-#: This process' CPUs before TVM ran: it gives the thread that runs a kernel a CPU, which processes started then share.
+#: This process's CPUs before TVM ran. TVM pins the thread that runs a kernel, and processes started later inherit that.
 CPUS = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
 
 def time(kernels: list[str], target: str, seconds: float) -> list[list[float]]:
-    """Seconds of a run of each implementation (a `Runnable`'s file), block by block: all in turns, for so long."""
+    """Time implementations (files of a `Runnable`) in turns; return seconds of a run by implementation and block."""
     found: list[list[float]] = [[] for _ in kernels]
     for _ in range(PROCESSES):
         for own, blocks in zip(found, in_turns([Path(k) for k in kernels], seconds), strict=True):
@@ -42,12 +42,12 @@ def time(kernels: list[str], target: str, seconds: float) -> list[list[float]]:
 
 
 def in_turns(files: Sequence[Path], seconds: float) -> list[list[list[float]]]:
-    """Seconds of every run, by implementation and block.
+    """Return the seconds of every run, by implementation and block.
 
     Raises
     ------
     MeasureError
-        One cannot be run.
+        An implementation cannot be run.
     """
     processes: list[Any] = []
     try:
@@ -77,7 +77,7 @@ def in_turns(files: Sequence[Path], seconds: float) -> list[list[list[float]]]:
 
 
 def serve(path: Path) -> None:
-    """One implementation: a block of runs for every line of input."""
+    """Run one implementation: a block of runs for every line of input, its times as a line of output."""
     run = Runnable.read(path).open().run
     run()  # torch.compile compiles at the first
     slow = _timed(run) > MOST_S

@@ -1,4 +1,4 @@
-"""Networks written out as ONNX files with seeded random weights: MobileNet v2 and BERT-base.
+"""Networks written as ONNX files with seeded random weights: MobileNet v2 and BERT-base.
 
 Their shapes are those of the papers (Sandler et al. 2018, table 2; Devlin et al. 2018, section 3). Batch
 normalisation is folded into the convolutions, as exporters for inference do.
@@ -21,13 +21,13 @@ INVERTED_RESIDUALS = (
     (1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1),
 )  # fmt: skip
 HIDDEN, HEADS, FEED_FORWARD, LAYERS, VOCABULARY = 768, 12, 3072, 12, 30522
-#: What a residual branch adds, as a share of its input's magnitude.
+#: Magnitude of a residual branch's result, as a fraction of its input's.
 RESIDUAL = 0.5
 
 
 @dataclass
 class Network:
-    """An ONNX graph as it is written: every method adds nodes and returns the name of the result."""
+    """An ONNX graph under construction: every method adds nodes and returns the name of the result."""
 
     rng: Any = field(default_factory=lambda: np.random.default_rng(SEED))
     nodes: list[Any] = field(default_factory=list)
@@ -69,7 +69,7 @@ class Network:
         return self.node("Add", [product, self.random(outputs, scale=0.02)])
 
     def layer_norm(self, x: str, size: int) -> str:
-        """As exporters write it before opset 17."""
+        """Add a layer normalisation as exporters write it before opset 17."""
         mean = self.node("ReduceMean", [x], axes=[-1], keepdims=1)
         centred = self.node("Sub", [x, mean])
         squared = self.node("Pow", [centred, self.scalar(2.0)])
@@ -104,7 +104,7 @@ class Network:
 
 
 def mobilenet_v2(folder: Path, batch: int = 1, size: int = 224) -> Prepared:
-    """MobileNet v2, width 1.0."""
+    """Write MobileNet v2, width 1.0, and return it with an input."""
     net = Network()
     image = np.random.default_rng(SEED + 1).standard_normal((batch, 3, size, size), np.float32)
     x, channels = net.relu6(net.convolution("x", 3, 32, 3, 2)), 32
@@ -126,7 +126,7 @@ def mobilenet_v2(folder: Path, batch: int = 1, size: int = 224) -> Prepared:
 
 
 def bert_base(folder: Path, batch: int = 1, length: int = 128, layers: int = LAYERS) -> Prepared:
-    """BERT-base's encoder: token numbers to the last hidden state."""
+    """Write BERT-base's encoder, from token numbers to the last hidden state, and return it with an input."""
     net = Network()
     tokens = np.random.default_rng(SEED + 1).integers(0, VOCABULARY, (batch, length), dtype=np.int64)
     size = HIDDEN // HEADS

@@ -1,4 +1,4 @@
-"""PP-OCR's three models with their real weights, each shown a picture with text."""
+"""PP-OCR's three models with their real weights, each with a picture of text as input."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ TEXT = ("ROLLER", "rTile 64 x 64", "Hello, world!", "tuned in seconds", "OSDI 20
 
 @dataclass(frozen=True)
 class Part:
-    """One of the three.
+    """One of PP-OCR's models.
 
     Parameters
     ----------
     file : str
-        What its file is called, in part.
+        Part of its file's name.
     height, width : int
-        Of its picture.
+        Height and width of its picture in pixels.
     lines : tuple of str
-        What is written there.
+        Lines of text in the picture.
     mean, deviation : tuple of float
-        PP-OCR's own normalisation, on channels in the order blue, green, red.
+        PP-OCR's normalisation of the channels blue, green, red.
     """
 
     file: str
@@ -46,12 +46,12 @@ PARTS = {
 
 
 def ocr_model(name: str, folder: Path) -> Prepared:
-    """One of ``PARTS`` with its picture, which is kept in the folder.
+    """Return one of ``PARTS`` with its picture, which is kept in the folder.
 
     Raises
     ------
     BadInput
-        The package that has the models is missing.
+        The package with the models is missing.
     """
     part = PARTS[name]
     models = package_folder("rapidocr_onnxruntime") / "models"
@@ -65,7 +65,7 @@ def ocr_model(name: str, folder: Path) -> Prepared:
 
 
 def draw_text(part: Part) -> Any:
-    """A white picture with lines of text."""
+    """Return a white picture with lines of text."""
     from PIL import Image, ImageDraw, ImageFont
 
     picture = Image.new("RGB", (part.width, part.height), "white")
@@ -80,13 +80,13 @@ def draw_text(part: Part) -> Any:
 
 
 def normalised(picture: Any, part: Part = PARTS["detection"]) -> np.ndarray:
-    """A picture as PP-OCR takes it: 1 x 3 x height x width."""
+    """Return a picture as PP-OCR takes it: an array of 1 x 3 x height x width."""
     pixels = np.asarray(picture, np.float32)[:, :, ::-1] / 255.0
     pixels = (pixels - np.array(part.mean, np.float32)) / np.array(part.deviation, np.float32)
     return np.ascontiguousarray(pixels.transpose(2, 0, 1)[None])
 
 
 def text_lines(probability: np.ndarray, threshold: float = 0.3) -> int:
-    """How many lines of text a map of probabilities shows: bands of rows that contain some."""
+    """Return the number of text lines in a map of probabilities: bands of rows above the threshold."""
     rows = (probability.reshape(probability.shape[-2:]) > threshold).any(axis=1)
     return int(np.count_nonzero(np.diff(rows.astype(np.int8), prepend=0) == 1))

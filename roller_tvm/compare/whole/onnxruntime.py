@@ -13,9 +13,9 @@ from roller_tvm.tvm_env.pin import pin_calling_thread
 
 
 def build(model: dict[str, Any], output: Path, threads: int) -> dict[str, Any]:
-    """Nothing but a session: that is what its user waits for."""
+    """Create a session, which is all that its user waits for; return the fields of a result."""
     if not model["onnx"]:
-        raise UnsupportedOperator("it is no ONNX file", model["title"])
+        raise UnsupportedOperator("the model is no ONNX file", model["title"])
     try:
         import onnxruntime
     except ImportError as error:
@@ -28,7 +28,7 @@ def build(model: dict[str, Any], output: Path, threads: int) -> dict[str, Any]:
 
 
 def open_model(file: Path, inputs: Arrays, threads: int) -> Running:
-    """A session on these inputs, each thread on a CPU of its own as TVM's are."""
+    """Open a session on these inputs, with each thread pinned to a CPU of its own as TVM's are."""
     session = _session(file, threads)
 
     def run() -> list[Any]:

@@ -1,4 +1,4 @@
-"""A whole model as one implementation runs it: described by a file, opened, run, compared with a reference."""
+"""A whole model in one implementation: described by a file, opened, run, and compared with a reference."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Runnable:
     Parameters
     ----------
     module : str
-        Whose ``open_model(file, inputs, threads)`` gives a `Running`.
+        Module with a function ``open_model(file, inputs, threads)`` that returns a `Running`.
     file : str
-        What it opens.
+        File to open.
     inputs : str
-        What `keep_inputs` wrote.
+        File written by `keep_inputs`.
     threads : int
     """
 
@@ -39,7 +39,7 @@ class Runnable:
     threads: int
 
     def write(self, path: Path) -> Path:
-        """Keep it in a file, by which it goes on."""
+        """Write the description to a file, and return its path."""
         path.write_text(json.dumps(asdict(self)))
         return path
 
@@ -48,7 +48,7 @@ class Runnable:
         return cls(**json.loads(path.read_text()))
 
     def open(self) -> Running:
-        """Ready to run, in this process."""
+        """Open the model in this process, ready to run."""
         inputs, module = read_inputs(Path(self.inputs)), importlib.import_module(self.module)
         found: Running = module.open_model(Path(self.file), inputs, self.threads)
         return found
@@ -56,14 +56,14 @@ class Runnable:
 
 @dataclass(frozen=True)
 class Running:
-    """A model that is open.
+    """An open model.
 
     Parameters
     ----------
     run : function
-        Runs it once: what is timed.
+        Runs the model once; this is timed.
     outputs : function
-        Runs it, and returns its outputs as arrays.
+        Runs the model and returns its outputs as arrays.
     """
 
     run: Callable[[], object]
@@ -71,7 +71,7 @@ class Running:
 
 
 def relative_error(outputs: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
-    """The largest difference over the largest magnitude, of the worst output; whole numbers are to be the same.
+    """Return the largest difference over the largest magnitude, of the worst output; integers must be equal.
 
     Examples
     --------
@@ -98,12 +98,12 @@ def relative_error(outputs: Sequence[np.ndarray], expected: Sequence[np.ndarray]
 
 
 def keep_inputs(inputs: Arrays, path: Path) -> None:
-    """What a model is run on; a name may be any, of numpy's own arguments too ('file')."""
+    """Write a model's inputs to an archive; an input may have any name, even an argument of numpy's ('file')."""
     np.savez(path, *inputs.values(), names=np.array(list(inputs), dtype=str))
 
 
 def read_inputs(path: Path) -> dict[str, np.ndarray]:
-    """What `keep_inputs` wrote, or a user's own archive of arrays by name.
+    """Read the inputs that `keep_inputs` wrote, or a user's own archive of arrays by name.
 
     Examples
     --------
@@ -120,12 +120,12 @@ def read_inputs(path: Path) -> dict[str, np.ndarray]:
 
 
 def keep_reference(outputs: Sequence[np.ndarray], path: Path) -> None:
-    """What other outputs are compared with.
+    """Write the reference that other outputs are compared with.
 
     Raises
     ------
     MeasureError
-        An output is no number anywhere: what computes nothing would agree.
+        An output has no finite number, so that a model that computes nothing would agree with it.
     """
     for number, output in enumerate(outputs):
         if output.size and np.issubdtype(output.dtype, np.floating) and not np.isfinite(output).any():
@@ -137,7 +137,10 @@ def keep_reference(outputs: Sequence[np.ndarray], path: Path) -> None:
 
 
 def checked(runnable: Runnable, reference: Path) -> tuple[float, str]:
-    """Error of a model's outputs, and why they are wrong, or ''; without a reference the first outputs become it."""
+    """Return the error of a model's outputs and the reason that they are wrong, or ''.
+
+    Without a reference, the first outputs become it.
+    """
     outputs = [np.asarray(a) for a in runnable.open().outputs()]
     if not reference.exists():
         keep_reference(outputs, reference)
@@ -150,7 +153,7 @@ def checked(runnable: Runnable, reference: Path) -> tuple[float, str]:
 
 
 def found(runnable: Runnable, path: Path, folder: Path, reference: Path, **told: Any) -> dict[str, Any]:
-    """Fields of ``results.Tuned`` for a whole model that is built: it is run and compared."""
+    """Run and check a built model; return the fields of ``results.Tuned``."""
     runnable.write(path)
     error, wrong = checked(runnable, reference)
     reason = told.pop("reason", "")

@@ -1,4 +1,4 @@
-"""Networks of ``relay.testing`` by name."""
+"""Names of the networks of ``relay.testing``."""
 
 from __future__ import annotations
 

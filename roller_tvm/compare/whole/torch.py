@@ -14,12 +14,15 @@ from typing import Any
 from roller_tvm.compare.whole.running import Arrays, Running, read_inputs
 from roller_tvm.errors import UnsupportedOperator
 
-#: Without the package that onnx2torch asks for, of which there is no build for torch without CUDA.
+#: Install onnx2torch without its dependencies: one of them has no build for torch without CUDA.
 REMEDY = "pip install torch && pip install --no-deps onnx2torch"
 
 
 def build(model: dict[str, Any], output: Path, threads: int, compiled: bool = False) -> dict[str, Any]:
-    """The module, made of the ONNX file; compiled it is run once, which is when torch compiles."""
+    """Make the torch module from the ONNX file; return the fields of a result.
+
+    If `compiled`, the module is run once, which is when torch compiles.
+    """
     lacking = unavailable(model)
     if lacking:
         raise UnsupportedOperator(lacking, model["title"], REMEDY)
@@ -37,27 +40,27 @@ def build(model: dict[str, Any], output: Path, threads: int, compiled: bool = Fa
 
 
 def why_not_compiled(error: Exception) -> str | None:
-    """What torch.compile says of a model that it cannot take: it begins with that and ends with advice."""
+    """Return torch.compile's reason for refusing a model (the first line of its error), or None for another error."""
     if not type(error).__module__.startswith("torch._dynamo"):
         return None
     return f"torch.compile cannot take it: {next(iter(str(error).strip().splitlines()), type(error).__name__)}"
 
 
 def unavailable(model: dict[str, Any]) -> str:
-    """Why torch cannot run a model here, or ''."""
+    """Return the reason that torch cannot run a model here, or ''."""
     if not model["onnx"]:
-        return "it is no ONNX file"
+        return "the model is no ONNX file"
     missing = [name for name in ("torch", "onnx2torch") if importlib.util.find_spec(name) is None]
     return f"{' and '.join(missing)} not installed: torch, and onnx2torch to read ONNX files" if missing else ""
 
 
 def open_model(file: Path, inputs: Arrays, threads: int) -> Running:
-    """The module on these inputs."""
+    """Open the module on these inputs."""
     return opened(file, inputs, threads, False)
 
 
 def opened(file: Path, inputs: Arrays, threads: int, compiled: bool) -> Running:
-    """The module on these inputs in this process, each thread on a CPU of its own as TVM's are."""
+    """Open the module on these inputs in this process, with each thread pinned to a CPU of its own as TVM's are."""
     os.environ.setdefault("OMP_PROC_BIND", "true")  # read when torch is loaded
     return _running(file, inputs, threads, compiled)
 
@@ -86,7 +89,7 @@ def _running(file: Path, inputs: Arrays, threads: int, compiled: bool) -> Runnin
 
 
 def _without_torchvision() -> None:
-    """Let onnx2torch be imported without torchvision, which it uses for NonMaxSuppression and RoiAlign alone."""
+    """Let onnx2torch be imported without torchvision, which it needs only for NonMaxSuppression and RoiAlign."""
     if "torchvision" in sys.modules or importlib.util.find_spec("torchvision") is not None:
         return
     package, ops = ModuleType("torchvision"), ModuleType("torchvision.ops")
@@ -106,7 +109,7 @@ def _without_torchvision() -> None:
 
 
 def _readable(file: Path) -> Any:
-    """An ONNX model as onnx2torch takes it: weights not in nodes, and what inference passes on called identity."""
+    """Return an ONNX model that onnx2torch reads: constants as initializers, Dropout as Identity."""
     import onnx
 
     model = onnx.load(str(file))
@@ -126,7 +129,7 @@ def _readable(file: Path) -> Any:
 
 
 def _with_known_shapes(module: Any) -> Any:
-    """Reshape with the numbers that a constant holds: a tensor of them is what ``torch.compile`` breaks a graph at."""
+    """Replace Reshape's constant shape tensor by numbers, because ``torch.compile`` breaks a graph at such a tensor."""
     import torch
 
     graph = module.graph

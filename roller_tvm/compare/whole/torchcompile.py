@@ -10,10 +10,10 @@ from roller_tvm.compare.whole.running import Arrays, Running
 
 
 def build(model: dict[str, Any], output: Path, threads: int) -> dict[str, Any]:
-    """As ``torch.build``, compiled."""
+    """Build as ``torch.build`` does, compiled."""
     return eager.build(model, output, threads, compiled=True)
 
 
 def open_model(file: Path, inputs: Arrays, threads: int) -> Running:
-    """As ``torch.open_model``, compiled."""
+    """Open as ``torch.open_model`` does, compiled."""
     return eager.opened(file, inputs, threads, True)

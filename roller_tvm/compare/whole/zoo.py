@@ -1,8 +1,8 @@
-"""Models and inputs for comparisons, demo and benchmarks: real files from PyPI packages, and what they are run on.
+"""Models and inputs for comparisons, demo and benchmarks: real files from PyPI packages.
 
-The "light" networks of the ``onnx`` package come with constant weights, with which every output is the same
-number whatever the kernels compute. ``light`` gives them seeded random ones, scaled so that activations neither
-die nor explode. PP-OCR's models (`ocr`) have their real weights and are shown pictures with text.
+The "light" networks of the ``onnx`` package have constant weights, so that every output is the same number whatever
+the kernels compute. ``light`` gives them seeded random weights, scaled so that activations neither die nor explode.
+PP-OCR's models (`ocr`) have their real weights and take pictures with text.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ import numpy as np
 from roller_tvm.errors import BadInput
 
 SEED = 20220711
-#: Networks that are written here; see `find_model` for others.
+#: Networks written by ``networks``; see `find_model` for others.
 WRITTEN = ("mobilenet_v2", "bert_base")
 #: Parts of PP-OCR.
 OCR = ("detection", "direction", "recognition")
-#: Before the name of a network of ``relay.testing``.
+#: Prefix of a network's name in ``relay.testing``.
 TESTING = "testing:"
-#: What a residual branch adds, as a share of its input's magnitude.
+#: Magnitude of a residual branch's result, as a fraction of its input's.
 RESIDUAL = 0.5
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A model file with the input it is run on."""
+    """A model file with its inputs."""
 
     title: str
     path: Path
@@ -44,7 +44,7 @@ class Prepared:
 
 
 def package_folder(package: str) -> Path:
-    """Where a package is installed; it is not imported (its own dependencies may be missing)."""
+    """Return the folder of an installed package without importing it, as its own dependencies may be missing."""
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         name = package.replace("_", "-")
@@ -53,17 +53,17 @@ def package_folder(package: str) -> Path:
 
 
 def find_model(name: str, folder: Path, shapes: Mapping[str, Sequence[int]] | None = None) -> Prepared:
-    """A model by its name, or from a file.
+    """Return a model by its name, or from a file.
 
     Parameters
     ----------
     name : str
-        One of ``WRITTEN`` and ``OCR``, a light network of the onnx package, ``testing:NAME`` (of ``relay.testing``;
-        its inputs are made with it), or an ONNX file.
+        One of ``WRITTEN`` and ``OCR``, a light network of the onnx package, ``testing:NAME`` (of ``relay.testing``,
+        which makes the inputs too), or an ONNX file.
     folder : Path
-        For what is written.
+        Folder for written files.
     shapes : mapping, optional
-        Of inputs that an ONNX file leaves open.
+        Shapes of inputs that an ONNX file leaves open.
 
     Raises
     ------
@@ -84,7 +84,7 @@ def find_model(name: str, folder: Path, shapes: Mapping[str, Sequence[int]] | No
 
 
 def known_models() -> dict[str, tuple[str, ...]]:
-    """All names that `find_model` takes here, by where the models come from."""
+    """Return all names that `find_model` accepts here, by origin."""
     from roller_tvm.compare.whole.testing_names import TESTING_NETWORKS
 
     def light_names() -> tuple[str, ...]:
@@ -103,7 +103,7 @@ def _testing(name: str) -> Prepared:
     from roller_tvm.compare.whole.testing_names import TESTING_NETWORKS
 
     if name not in TESTING_NETWORKS:
-        raise BadInput(f"relay.testing has no network {name!r}", remedy=f"one of {', '.join(TESTING_NETWORKS)}")
+        raise BadInput(f"relay.testing has no network {name!r}", remedy=f"choose from {', '.join(TESTING_NETWORKS)}")
     return Prepared(f"relay.testing {name}", Path(TESTING + name), {})
 
 
@@ -113,13 +113,13 @@ def _light_files() -> dict[str, Path]:
 
 
 def of_file(path: Path, shapes: Mapping[str, Sequence[int]]) -> Prepared:
-    """A user's ONNX file on random inputs: numbers below 1, and of integers 0 and 1, which any table has."""
+    """Return a user's ONNX file with random inputs: floats below 1; integers 0 and 1, valid indices into any table."""
     import onnx
 
     from roller_tvm.models import input_shapes, read_onnx
 
     if not path.is_file():
-        raise BadInput("no such file", str(path), "give an ONNX model, or one of its names")
+        raise BadInput("no such file", str(path), "give an ONNX file, or a model's name")
     model = read_onnx(path, "pip install onnx", "an ONNX model is needed")
     found = input_shapes(model, {name: tuple(shape) for name, shape in shapes.items()}, path)
     rng = np.random.default_rng(SEED + 1)
@@ -133,13 +133,13 @@ def of_file(path: Path, shapes: Mapping[str, Sequence[int]]) -> Prepared:
 
 
 def light(network: str, folder: Path) -> Prepared:
-    """A light network of the onnx package ('resnet50', 'squeezenet', 'vgg19', ...) with random weights."""
+    """Write a light network of the onnx package ('resnet50', 'vgg19', ...) with random weights; return it."""
     import onnx
 
     files = _light_files()
     if network not in files:
         known = ", ".join(name for names in known_models().values() for name in names)
-        raise BadInput(f"there is no model {network!r}", remedy=f"one of {known}, or a file that ends in .onnx")
+        raise BadInput(f"there is no model {network!r}", remedy=f"choose from {known}, or give an .onnx file")
     model = onnx.load(str(files[network]))
     randomise(model)
     folder.mkdir(parents=True, exist_ok=True)
@@ -154,7 +154,7 @@ def light(network: str, folder: Path) -> Prepared:
 
 
 def randomise(model: Any, seed: int = SEED) -> None:
-    """Replace the constant weights of an ONNX model, by what each is used for."""
+    """Replace the constant weights of an ONNX model by random ones that suit their use."""
     from onnx import numpy_helper
 
     graph = model.graph
@@ -190,7 +190,7 @@ def randomise(model: Any, seed: int = SEED) -> None:
 
 
 def _residual(node: Any, readers: dict[str, list[Any]]) -> bool:
-    """Whether a convolution's result is added to something else (through a batch normalisation)."""
+    """Return True if a convolution's result, directly or through a batch normalisation, is added to something else."""
     name = node.output[0]
     while len(readers.get(name, ())) == 1:
         reader = readers[name][0]
@@ -203,7 +203,7 @@ def _residual(node: Any, readers: dict[str, list[Any]]) -> bool:
 
 
 def _weights(node: Any, position: int, shape: list[int], residual: bool, rng: Any) -> np.ndarray | None:
-    """Random values for one constant operand; None where the constant is no weight (a shape, say)."""
+    """Return random values for one constant operand, or None if it is not a weight (a shape, say)."""
     if node.op_type in ("Conv", "Gemm", "MatMul") and position == 1:
         transposed = node.op_type == "Gemm" and any(a.name == "transB" and a.i for a in node.attribute)
         inputs = math.prod(shape[1:]) if node.op_type == "Conv" or transposed else shape[0]
