@@ -16,6 +16,7 @@ from roller_tvm.cli.model import say
 from roller_tvm.cli.reference import compare, expected
 from roller_tvm.errors import BadInput, UsageError
 from roller_tvm.measure.kernel_times import KernelTime, kernel_table
+from roller_tvm.models.arguments import bind
 
 SEED = 0
 
@@ -149,7 +150,7 @@ def _inputs(args: argparse.Namespace, wanted: dict[str, tuple[tuple[int | str, .
             )
     extents: dict[str, int] = {}
     for name, array in given.items():
-        _bind(extents, name, array.shape, wanted[name][0], args.inputs)
+        bind(extents, name, array.shape, wanted[name][0], args.inputs)
     rng = np.random.default_rng(SEED)
     result = {}
     for name, (open_shape, dtype) in wanted.items():
@@ -183,18 +184,6 @@ def _cast(name: str, array: Any, dtype: str, where: str) -> Any:
         what = f"'{name}' has {lost} ({array.dtype}), which the model's {dtype} cannot hold"
         raise BadInput(what, where, f"give an array of {dtype}")
     return cast
-
-
-def _bind(extents: dict[str, int], name: str, got: tuple[int, ...], shape: tuple[int | str, ...], where: str) -> None:
-    """Note what an array makes of open extents (those with a name); refuse it if it does not fit."""
-    fits = len(got) == len(shape) and all(
-        g == e if isinstance(e, int) else extents.setdefault(e, g) == g for g, e in zip(got, shape, strict=True)
-    )
-    if not fits:
-        takes = ", ".join(str(e) for e in shape)
-        known = "".join(f" with {e} = {extents[e]}" for e in shape if isinstance(e, str) and e in extents)
-        remedy = "give an array of that shape"
-        raise BadInput(f"'{name}' is {list(got)}, the model takes [{takes}]{known}", where, remedy)
 
 
 def _statistics(array: Any) -> dict[str, Any]:
