@@ -61,6 +61,12 @@ def unsupported(names: list[str], model: Any) -> str:
     return f"unsupported operators: {', '.join(told)}"
 
 
+def node_of(model: Any, value: str) -> str:
+    """Return operator and name of the node that makes a value; empty if none does."""
+    node = next((n for n in model.graph.node if value and value in n.output), None)
+    return f"{node.op_type} '{node.name or node.output[0]}'" if node is not None else ""
+
+
 def input_shapes(
     model: Any, given: Shapes, path: Path, keep_open: bool = False
 ) -> dict[str, tuple[int | str, ...]]:

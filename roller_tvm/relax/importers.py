@@ -16,8 +16,12 @@ from typing import Any
 
 from ..errors import BadInput, UnsupportedOperator, UsageError
 from ..models import Shapes, existing, input_shapes, last_line, opsets, read_onnx, unsupported
+from ..models.agreement import check_outputs, check_types
 from ..models.onnx_file import words_of
+from ..models.reference import check_against_onnxruntime
+from ..models.types import inferred_types
 from ..tvm_env import import_relax_tvm
+from .from_onnx import Imported, from_onnx, output_types
 
 RELAX_JSON, TORCH, PICKLED = (".json",), (".pt2",), (".pt", ".pth", ".ckpt", ".bin")
 #: Layout of data and weights, by the name that the command line knows.
@@ -40,11 +44,14 @@ class Model:
     inputs : dict
         Name in the file -> (shape, dtype), in the order of the parameters of ``main``; an extent that stays open
         is the name of its variable.
+    notes : tuple of str
+        Checks that were left out, each with the reason.
     """
 
     mod: Any
     params: dict[str, Any] = field(default_factory=dict)
     inputs: dict[str, tuple[tuple[int | str, ...], str]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @property
     def symbols(self) -> tuple[str, ...]:
@@ -58,6 +65,7 @@ def load_model(
     layout: str | None = None,
     params: str | os.PathLike[str] | None = None,
     simplify: bool | None = None,
+    verify: bool = True,
 ) -> Model:
     """Import a model file.
 
@@ -77,13 +85,16 @@ def load_model(
     simplify : bool, optional
         Simplify ONNX with onnxslim before the import. By default where the importer needs it: it refuses the file,
         or does not know every shape (exporters compute them in the graph; simplified they are constants).
+    verify : bool
+        Run an ONNX model with fixed shapes once by onnxruntime, if it is installed, and compare the dtypes and
+        shapes of the outputs. They are compared with ONNX's own shape inference in any case.
 
     Raises
     ------
     BadInput
         The file is missing, empty or not what its name says; a shape is unknown or of the wrong rank.
     UnsupportedOperator
-        Naming the operators that Relax cannot import.
+        Relax cannot import an operator, or reads a node otherwise than ONNX does; the message names it.
 
     Examples
     --------
@@ -99,52 +110,65 @@ def load_model(
             'export it: torch.export.save(torch.export.export(model.eval(), (example,)), "model.pt2")',
         )
     tvm = import_relax_tvm("importing a model")
-    if file.suffix in RELAX_JSON:
-        mod, names = _relax_json(tvm, file, params), None
-    elif file.suffix in TORCH:
-        mod, names = _torch(tvm, file), None
+    if file.suffix in RELAX_JSON or file.suffix in TORCH:
+        mod = _relax_json(tvm, file, params) if file.suffix in RELAX_JSON else _torch(tvm, file)
+        mod = _inferred(tvm, _fixed(tvm, mod, given, file), file)
+        inputs, notes = _inputs(mod, None), ()
     else:
-        mod, names = _onnx(tvm, file, given, simplify)
-    if names is None:
-        mod = _fixed(tvm, mod, given, file)
-    mod = _inferred(tvm, mod, file)
+        mod, inputs, notes = _onnx(tvm, file, given, simplify, verify)
     if layout is not None:
         mod = _converted(tvm, mod, layout)
     from .names import plain_names
 
-    inputs = _inputs(mod, names)
-    return Model(plain_names(mod), {}, inputs)
+    return Model(plain_names(mod), {}, inputs, notes)
 
 
 # ONNX ------------------------------------------------------------------------------------------------------
 
 
-def _onnx(tvm: Any, path: Path, given: dict[str, tuple[int, ...]], simplify: bool | None) -> tuple[Any, list[str]]:
+def _onnx(
+    tvm: Any, path: Path, given: dict[str, tuple[int, ...]], simplify: bool | None, verify: bool
+) -> tuple[Any, dict[str, tuple[tuple[int | str, ...], str]], tuple[str, ...]]:
+    """Return an ONNX file's module, its inputs, and notes on checks left out."""
     model = read_onnx(path, "pip install onnx onnxslim", OTHERS)
     wanted = input_shapes(model, given, path, keep_open=True)
+    importer, known = f"TVM {tvm.__version__}", inferred_types(model, wanted)
+    imported = _imported(tvm, model, wanted, path, simplify)
+    own = known if imported.model is model else {**inferred_types(imported.model, wanted), **known}
+    check_types(imported.model, own, imported.types, path, importer)
+    mod = _inferred(tvm, imported.mod, path)
+    inputs, outputs = _inputs(mod, list(wanted)), output_types(mod)
+    check_outputs([value.name for value in model.graph.output], known, outputs, path, (importer, "ONNX"))
+    note = check_against_onnxruntime(model, path, inputs, outputs, importer) if verify else ""
+    return mod, inputs, (note,) if note else ()
+
+
+def _imported(
+    tvm: Any, model: Any, wanted: Mapping[str, tuple[int | str, ...]], path: Path, simplify: bool | None
+) -> Imported:
+    """Import a model, simplified if it is asked for or needed."""
     fixed = {name: shape for name, shape in wanted.items() if all(isinstance(e, int) for e in shape)}
-    mod, refusal = None, None
+    plain, refusal = None, None
     if not simplify:
         try:
-            mod = _converted_onnx(model, fixed)
+            plain = _converted_onnx(model, fixed)
         except Exception as error:  # the importer raises whatever its helpers raise
             refusal = error
-        if simplify is False or (mod is not None and (len(fixed) < len(wanted) or _shapes_known(tvm, mod))):
-            if refusal is not None:
+        if simplify is False or (plain is not None and (len(fixed) < len(wanted) or _shapes_known(tvm, plain.mod))):
+            if plain is None:
                 remedy = "let it be simplified: leave simplify=False out"
                 raise _refused(tvm, refusal, model, path, remedy) from refusal
-            return mod, list(wanted)
+            return plain
     slim, why = _slimmed(model, fixed)
     if slim is None and simplify:
         raise BadInput(f"cannot be simplified: {why}", str(path), "pip install onnxslim, or leave simplify out")
     if slim is not None:
         try:
-            return _converted_onnx(slim, fixed), list(wanted)
+            return _converted_onnx(slim, fixed)
         except Exception as error:  # as above
             refusal = refusal or error
-    if mod is not None:
-        return mod, list(wanted)
-    assert refusal is not None
+    if plain is not None:
+        return plain
     remedy = "export it with an older opset"
     if slim is None:
         remedy = f"simplify it first: {why}"
@@ -153,14 +177,12 @@ def _onnx(tvm: Any, path: Path, given: dict[str, tuple[int, ...]], simplify: boo
     raise _refused(tvm, refusal, model, path, remedy) from refusal
 
 
-def _converted_onnx(model: Any, shapes: Mapping[str, Any]) -> Any:
-    from tvm.relax.frontend.onnx import from_onnx
-
+def _converted_onnx(model: Any, shapes: Mapping[str, Any]) -> Imported:
     with _quiet():
-        return from_onnx(model, {name: list(shape) for name, shape in shapes.items()}, keep_params_in_input=False)
+        return from_onnx(model, shapes)
 
 
-def _refused(tvm: Any, error: Exception, model: Any, path: Path, remedy: str) -> UnsupportedOperator:
+def _refused(tvm: Any, error: Exception | None, model: Any, path: Path, remedy: str) -> UnsupportedOperator:
     """The importer's error in our words."""
     if isinstance(error, tvm.error.OpNotImplemented):
         names = words_of(str(error))
