@@ -102,15 +102,14 @@ def dtype_name(number: int) -> str:
 
 def weight_bytes(model: Any) -> int:
     """Return the size of a model's weights in bytes."""
+    return sum(math.prod(w.dims) * element_bytes(w.data_type) for w in model.graph.initializer)
+
+
+def element_bytes(number: int) -> int:
+    """Return the size of an element of ONNX's type in bytes; 1 for those that ``dtype_name`` does not name."""
     import onnx
 
-    total = 0
-    for weight in model.graph.initializer:
-        try:
-            total += math.prod(weight.dims) * onnx.helper.tensor_dtype_to_np_dtype(weight.data_type).itemsize
-        except KeyError:  # an element type that onnx does not know
-            total += math.prod(weight.dims)
-    return total
+    return int(onnx.helper.tensor_dtype_to_np_dtype(number).itemsize) if dtype_name(number) else 1
 
 
 def _without_weights(model: Any, shapes: Mapping[str, tuple[int | str, ...]]) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..models.onnx_file import NotImported, first_missing
 from ..models.types import TensorType
 
 
@@ -36,13 +37,21 @@ def from_onnx(model: Any, shapes: Mapping[str, tuple[int, ...]]) -> Imported:
     model : onnx.ModelProto
     shapes : mapping of input name to shape
         Of the inputs without open extents.
+
+    Raises
+    ------
+    NotImported
+        The importer failed; with the node it was at.
     """
     from tvm import relax
     from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
     opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
     importer = ONNXGraphImporter({name: list(shape) for name, shape in shapes.items()}, "float32")
-    mod = importer.from_onnx(model.graph, opset)
+    try:
+        mod = importer.from_onnx(model.graph, opset)
+    except Exception as error:  # the importer raises whatever its helpers raise
+        raise NotImported(error, first_missing(model, importer._nodes)) from error
     made = {name: importer._nodes.get(name) for node in model.graph.node for name in node.output if name}
     kinds = {name: tensor_type(value.ty) for name, value in made.items() if isinstance(value, relax.Expr)}
     return Imported(mod, model, {name: kind for name, kind in kinds.items() if kind is not None})

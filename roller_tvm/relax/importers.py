@@ -17,8 +17,10 @@ from typing import Any
 from ..errors import BadInput, UnsupportedOperator, UsageError
 from ..models import Shapes, existing, input_shapes, last_line, opsets, read_onnx, unsupported
 from ..models.agreement import check_outputs, check_types
-from ..models.onnx_file import words_of
+from ..models.misread import MISREAD
+from ..models.onnx_file import NotImported, words_of
 from ..models.reference import check_against_onnxruntime
+from ..models.rewriting import rewrite
 from ..models.types import inferred_types
 from ..tvm_env import import_relax_tvm
 from .from_onnx import Imported, from_onnx, output_types
@@ -133,6 +135,7 @@ def _onnx(
     model = read_onnx(path, "pip install onnx onnxslim", OTHERS)
     wanted = input_shapes(model, given, path, keep_open=True)
     importer, known = f"TVM {tvm.__version__}", inferred_types(model, wanted)
+    rewrite(model, MISREAD, known, path, importer)
     imported = _imported(tvm, model, wanted, path, simplify)
     own = known if imported.model is model else {**inferred_types(imported.model, wanted), **known}
     check_types(imported.model, own, imported.types, path, importer)
@@ -148,16 +151,18 @@ def _imported(
 ) -> Imported:
     """Import a model, simplified if it is asked for or needed."""
     fixed = {name: shape for name, shape in wanted.items() if all(isinstance(e, int) for e in shape)}
-    plain, refusal = None, None
+    plain: Imported | None = None
+    refusal: NotImported | None = None
     if not simplify:
         try:
             plain = _converted_onnx(model, fixed)
-        except Exception as error:  # the importer raises whatever its helpers raise
-            refusal = error
+        except NotImported as failure:
+            refusal = failure
         if simplify is False or (plain is not None and (len(fixed) < len(wanted) or _shapes_known(tvm, plain.mod))):
-            if plain is None:
+            if refusal is not None:
                 remedy = "let it be simplified: leave simplify=False out"
                 raise _refused(tvm, refusal, model, path, remedy) from refusal
+            assert plain is not None
             return plain
     slim, why = _slimmed(model, fixed)
     if slim is None and simplify:
@@ -165,10 +170,11 @@ def _imported(
     if slim is not None:
         try:
             return _converted_onnx(slim, fixed)
-        except Exception as error:  # as above
-            refusal = refusal or error
+        except NotImported as failure:
+            refusal = refusal or failure
     if plain is not None:
         return plain
+    assert refusal is not None
     remedy = "export it with an older opset"
     if slim is None:
         remedy = f"simplify it first: {why}"
@@ -182,14 +188,14 @@ def _converted_onnx(model: Any, shapes: Mapping[str, Any]) -> Imported:
         return from_onnx(model, shapes)
 
 
-def _refused(tvm: Any, error: Exception | None, model: Any, path: Path, remedy: str) -> UnsupportedOperator:
-    """The importer's error in our words."""
-    if isinstance(error, tvm.error.OpNotImplemented):
-        names = words_of(str(error))
-        what = unsupported(names, model) if names else last_line(error)
+def _refused(tvm: Any, failure: NotImported, model: Any, path: Path, remedy: str) -> UnsupportedOperator:
+    """Return the importer's error in our words."""
+    if isinstance(failure.error, tvm.error.OpNotImplemented):
+        names = words_of(str(failure.error))
+        what = unsupported(names, model) if names else last_line(failure.error)
         return UnsupportedOperator(what, str(path), "replace them in the model, or cut it before them")
-    what = f"TVM {tvm.__version__} cannot import it (opset {opsets(model)}): {last_line(error)}"
-    return UnsupportedOperator(what, str(path), remedy)
+    subject = f"TVM {tvm.__version__} cannot import {failure.node or 'it'} (opset {opsets(model)})"
+    return UnsupportedOperator(f"{subject}: {last_line(failure.error)}", str(path), remedy)
 
 
 def _shapes_known(tvm: Any, mod: Any) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from roller_tvm.models.onnx_file import NotImported, first_missing
 from roller_tvm.models.types import TensorType
 
 
@@ -37,6 +38,11 @@ def from_onnx(model: Any, shapes: Mapping[str, tuple[int | str, ...]]) -> Import
     ----------
     model : onnx.ModelProto
     shapes : mapping of input name to shape
+
+    Raises
+    ------
+    NotImported
+        The importer failed; with the node it was at.
     """
     from tvm import relay
     from tvm.relay.frontend.onnx import GraphProto
@@ -45,8 +51,11 @@ def from_onnx(model: Any, shapes: Mapping[str, tuple[int | str, ...]]) -> Import
     graph = GraphProto(dict(shapes), "float32", True, op_type_dict={})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the importer calls deprecated functions of numpy and of TVM
-        with graph:
-            mod, _ = graph.from_onnx(model.graph, opset)
+        try:
+            with graph:
+                mod, _ = graph.from_onnx(model.graph, opset)
+        except Exception as error:  # the importer raises whatever its helpers raise
+            raise NotImported(error, first_missing(model, graph._nodes)) from error
         made = {name: graph._nodes.get(name) for node in model.graph.node for name in node.output if name}
         values = {name: value for name, value in made.items() if isinstance(value, relay.Expr)}
         try:

@@ -20,9 +20,10 @@ from roller_tvm.models import (
     unsupported,
 )
 from roller_tvm.models.agreement import check_outputs, check_types
-from roller_tvm.models.onnx_file import node_of, words_of
+from roller_tvm.models.onnx_file import NotImported, node_of, words_of
 from roller_tvm.models.reference import check_against_onnxruntime
-from roller_tvm.models.tvm_017 import for_tvm_017
+from roller_tvm.models.rewriting import SIMPLIFY, rewrite
+from roller_tvm.models.tvm_017 import TVM_017
 from roller_tvm.models.types import inferred_types
 from roller_tvm.relay.from_onnx import from_onnx, output_types
 from roller_tvm.tvm_env import import_relay_tvm
@@ -165,19 +166,16 @@ def _onnx(tvm: Any, path: Path, shapes: dict[str, tuple[int, ...]], verify: bool
     model = read_onnx(path, 'pip install "onnx==1.18.0"', "a Relay module must end in .json, .relay or .txt")
     wanted = input_shapes(model, shapes, path)
     importer, known = f"TVM {tvm.__version__}", inferred_types(model, wanted)
-    for_tvm_017(model, known, path)
+    rewrite(model, TVM_017, known, path, importer)
     try:
         imported = from_onnx(model, wanted)
-    except tvm.error.OpNotImplemented as error:
-        names = words_of(str(error))
-        what = unsupported(names, model) if names else last_line(error)
-        raise UnsupportedOperator(what, str(path), "replace them in the model, or cut it before them") from error
-    except Exception as error:  # the importer raises whatever its helpers raise
-        raise UnsupportedOperator(
-            f"{importer} cannot import it (opset {opsets(model)}): {last_line(error)}",
-            str(path),
-            "simplify it first (pip install onnxslim; onnxslim IN OUT), or export it with an older opset",
-        ) from error
+    except NotImported as failure:
+        if isinstance(failure.error, tvm.error.OpNotImplemented):
+            names = words_of(str(failure.error))
+            what = unsupported(names, model) if names else last_line(failure.error)
+            raise UnsupportedOperator(what, str(path), "replace them in the model, or cut it before them") from failure
+        what = f"{importer} cannot import {failure.node or 'it'} (opset {opsets(model)}): {last_line(failure.error)}"
+        raise UnsupportedOperator(what, str(path), SIMPLIFY) from failure
     check_types(model, known, imported.types, path, importer)
     typed = _inferred(tvm, imported.mod, path, node_of(model, imported.ill_typed))
     inputs, outputs = _inputs(tvm, typed, {}, path), output_types(typed)
