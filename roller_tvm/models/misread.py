@@ -1,10 +1,40 @@
-"""Forms of ONNX nodes that the importers of both of TVM's lines misread in silence: refused by name."""
+"""Forms of ONNX nodes that Relax's importer, or both importers, misread in silence: rewritten, or refused by name."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from .rewriting import Graph, Handler, attribute
+
+#: Reductions, each with the operator that is left if nothing is reduced; Mul takes the input twice.
+UNREDUCED = {
+    "ReduceL1": "Abs",
+    "ReduceL2": "Abs",
+    "ReduceLogSum": "Log",
+    "ReduceLogSumExp": "Identity",
+    "ReduceMax": "Identity",
+    "ReduceMean": "Identity",
+    "ReduceMin": "Identity",
+    "ReduceProd": "Identity",
+    "ReduceSum": "Identity",
+    "ReduceSumSquare": "Mul",
+}
+
+
+def unreduced(node: Any) -> list[Any]:
+    """Return the node that a reduction over no axis is."""
+    from onnx import helper
+
+    left, x = UNREDUCED[node.op_type], node.input[0]
+    return [helper.make_node(left, [x, x] if left == "Mul" else [x], node.output, name=node.name)]
+
+
+def reduce(node: Any, graph: Graph) -> list[Any] | None:
+    """Put the elementwise operator in the place of a reduction with noop_with_empty_axes and no axes."""
+    if not attribute(node, "noop_with_empty_axes", 0) or attribute(node, "axes", None):
+        return None
+    axes = graph.value(node, 1, "axes") if len(node.input) > 1 else None
+    return None if axes else unreduced(node)
 
 
 def resize(node: Any, graph: Graph) -> None:
@@ -34,5 +64,26 @@ def roi_align(node: Any, graph: Graph) -> None:
         raise graph.refused(node, "its mode is 'max'", "export it with mode='avg'")
 
 
-#: Handlers for ``rewrite``.
-MISREAD: dict[str, Handler] = {"Resize": resize, "RoiAlign": roi_align}
+def is_inf(node: Any, graph: Graph) -> None:
+    """Refuse to look for one sign alone, which Relax does not read."""
+    for sign in ("negative", "positive"):
+        if not attribute(node, f"detect_{sign}", 1):
+            raise graph.refused(node, f"it reads no detect_{sign}=0", "leave the attribute out, and compare the sign")
+
+
+def non_max_suppression(node: Any, graph: Graph) -> None:
+    """Refuse computed bounds, and an absent IoU threshold: Relax takes defaults of its own for them."""
+    for index, what in ((2, "number of boxes"), (3, "IoU threshold"), (4, "score threshold")):
+        name = node.input[index] if index < len(node.input) else ""
+        if name not in graph.constants and (name or index == 3):
+            raise graph.refused(node, f"its {what} is no constant", "give it as a constant")
+
+
+#: Handlers for ``rewrite`` on the Relax line.
+RELAX: dict[str, Handler] = {
+    **dict.fromkeys(UNREDUCED, reduce),
+    "IsInf": is_inf,
+    "NonMaxSuppression": non_max_suppression,
+    "Resize": resize,
+    "RoiAlign": roi_align,
+}

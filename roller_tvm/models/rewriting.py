@@ -52,7 +52,7 @@ class Graph:
         if not name:
             return None
         if name not in self.constants:
-            raise self.refused(node, f"its {what} '{name}' are no constant", SIMPLIFY)
+            raise self.refused(node, f"'{name}', its {what}, is no constant", SIMPLIFY)
         return [int(e) for e in numpy_helper.to_array(self.constants[name]).reshape(-1)]
 
     def refused(self, node: Any, why: str, remedy: str) -> UnsupportedOperator:

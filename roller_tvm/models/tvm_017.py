@@ -4,22 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from . import misread
 from .rewriting import Graph, Handler, attribute, replaced
-
-#: Reductions by what is left of them if nothing is reduced: an operator on the input and itself, or on it alone.
-UNREDUCED = {
-    "ReduceL1": "Abs",
-    "ReduceL2": "Abs",
-    "ReduceLogSum": "Log",
-    "ReduceLogSumExp": "Identity",
-    "ReduceMax": "Identity",
-    "ReduceMean": "Identity",
-    "ReduceMin": "Identity",
-    "ReduceProd": "Identity",
-    "ReduceSum": "Identity",
-    "ReduceSumSquare": "Mul",
-}
 
 
 def _reduce(node: Any, graph: Graph) -> list[Any] | None:
@@ -27,18 +15,24 @@ def _reduce(node: Any, graph: Graph) -> list[Any] | None:
 
     TVM 0.17 reads the first axis alone, or none; it gives a scalar's reduction a dimension.
     """
-    from onnx import helper
-
-    axes = graph.value(node, 1, "axes") if len(node.input) > 1 else None
     x = node.input[0]
-    scalar = x in graph.known and graph.known[x].shape == ()
-    noop = not axes and attribute(node, "axes", None) is None and attribute(node, "noop_with_empty_axes", 0)
-    if scalar or noop:
-        left = UNREDUCED[node.op_type]
-        return [helper.make_node(left, [x, x] if left == "Mul" else [x], node.output, name=node.name)]
-    if len(node.input) == 1:
-        return None
+    axes = graph.value(node, 1, "axes") if len(node.input) > 1 else None
+    if x in graph.known and graph.known[x].shape == ():
+        return misread.unreduced(node)
+    if (made := misread.reduce(node, graph)) is not None or len(node.input) == 1:
+        return made
     return replaced(node, [x], ("noop_with_empty_axes",), **({"axes": axes} if axes else {}))
+
+
+def _constant(node: Any, graph: Graph) -> list[Any] | None:
+    """Turn a constant's Python numbers into the tensor that TVM 0.17 reads alone."""
+    from onnx import numpy_helper
+
+    for name in ("value_int", "value_ints", "value_float", "value_floats"):
+        numbers, dtype = attribute(node, name, None), "int64" if "int" in name else "float32"
+        if numbers is not None:
+            return replaced(node, [], (name,), value=numpy_helper.from_array(np.array(numbers, dtype)))
+    return None
 
 
 def _clip(node: Any, graph: Graph) -> list[Any] | None:
@@ -107,8 +101,9 @@ def _roi_align(node: Any, graph: Graph) -> None:
 
 #: Handlers for ``rewrite``.
 TVM_017: dict[str, Handler] = {
-    **dict.fromkeys(UNREDUCED, _reduce),
+    **dict.fromkeys(misread.UNREDUCED, _reduce),
     "Clip": _clip,
+    "Constant": _constant,
     "DFT": _dft,
     "Gelu": _gelu,
     "LpPool": _lp_pool,

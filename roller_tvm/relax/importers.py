@@ -9,7 +9,7 @@ import os
 import re
 import warnings
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 from ..errors import BadInput, UnsupportedOperator, UsageError
 from ..models import Shapes, existing, input_shapes, last_line, opsets, read_onnx, unsupported
 from ..models.agreement import check_outputs, check_types
-from ..models.misread import MISREAD
+from ..models.misread import RELAX
 from ..models.onnx_file import NotImported, words_of
 from ..models.reference import check_against_onnxruntime
 from ..models.rewriting import rewrite
@@ -135,7 +135,7 @@ def _onnx(
     model = read_onnx(path, "pip install onnx onnxslim", OTHERS)
     wanted = input_shapes(model, given, path, keep_open=True)
     importer, known = f"TVM {tvm.__version__}", inferred_types(model, wanted)
-    rewrite(model, MISREAD, known, path, importer)
+    rewrite(model, RELAX, known, path, importer)
     imported = _imported(tvm, model, wanted, path, simplify)
     own = known if imported.model is model else {**inferred_types(imported.model, wanted), **known}
     check_types(imported.model, own, imported.types, path, importer)
@@ -199,7 +199,7 @@ def _refused(tvm: Any, failure: NotImported, model: Any, path: Path, remedy: str
 
 
 def _shapes_known(tvm: Any, mod: Any) -> bool:
-    """Whether every tensor that main computes has a static shape."""
+    """Return True if every tensor that main computes has a static shape."""
     for block in mod["main"].body.blocks:
         for binding in block.bindings:
             kinds = [binding.var.ty]
@@ -207,7 +207,8 @@ def _shapes_known(tvm: Any, mod: Any) -> bool:
                 kind = kinds.pop()
                 kinds += list(getattr(kind, "fields", ()))
                 shape = getattr(kind, "shape", ())
-                if shape is None or any(not isinstance(e, tvm.tirx.IntImm) for e in tuple(shape)):
+                extents = getattr(shape, "values", shape)  # a shape may be a variable, which has none
+                if not isinstance(extents, Iterable) or any(not isinstance(e, tvm.tirx.IntImm) for e in extents):
                     return False
     return True
 

@@ -91,8 +91,13 @@ def _until_ill_typed(mod: Any, values: dict[str, Any]) -> Imported:
         except Exception:
             bad = middle
     names = list(values)
-    types = _types(values, fields(good))
-    return Imported(mod, types, names[good] if good < len(names) else "")
+    types, ill_typed = _types(values, fields(good)), names[good] if good < len(names) else ""
+    try:
+        return Imported(relay.transform.DynamicToStatic()(mod), types, ill_typed)
+    except Exception as error:
+        if not ill_typed:
+            raise NotImported(error, "") from error
+    return Imported(mod, types, ill_typed)  # its type check fails at that value
 
 
 def _module(main: Any, values: dict[str, Any], body: Any = None) -> Any:
