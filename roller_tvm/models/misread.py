@@ -41,7 +41,6 @@ def resize(node: Any, graph: Graph) -> None:
     """Refuse what TVM does not read: it has sizes of all axes, and no filter against aliasing."""
     from onnx import numpy_helper
 
-    other = "export it with another mode, or as sizes instead of scales"
     if attribute(node, "antialias", 0):
         raise graph.refused(node, "it reads no antialias", "export it with antialias=0")
     if attribute(node, "axes", None) is not None:
@@ -50,12 +49,34 @@ def resize(node: Any, graph: Graph) -> None:
     if policy != "stretch":
         raise graph.refused(node, f"it reads no keep_aspect_ratio_policy '{policy}'", "export it with the final sizes")
     scales = node.input[1] if len(node.input) == 2 else node.input[2] if len(node.input) > 2 else ""
+    if scales in graph.constants:
+        _whole_sizes(node, graph, numpy_helper.to_array(graph.constants[scales]).reshape(-1).tolist())
+
+
+def upsample(node: Any, graph: Graph) -> None:
+    """Refuse fractional sizes, as of Resize."""
+    from onnx import numpy_helper
+
+    scales = attribute(node, "scales", None)
+    if scales is None and len(node.input) > 1 and node.input[1] in graph.constants:
+        scales = numpy_helper.to_array(graph.constants[node.input[1]]).reshape(-1).tolist()
+    _whole_sizes(node, graph, scales or [])
+
+
+def relax_upsample(node: Any, graph: Graph) -> None:
+    """Refuse scales as an attribute (opset 7), which Relax does not read."""
+    if attribute(node, "scales", None) is not None:
+        raise graph.refused(node, "its scales are an attribute", "export it with opset 11 or later")
+    upsample(node, graph)
+
+
+def _whole_sizes(node: Any, graph: Graph, scales: list[float]) -> None:
+    """Refuse scales that give no whole sizes: TVM takes the ratio of the sizes in their place."""
     shape = graph.known[node.input[0]].shape if node.input[0] in graph.known else None
-    if scales not in graph.constants or shape is None:
-        return
-    for extent, scale in zip(shape, numpy_helper.to_array(graph.constants[scales]).reshape(-1), strict=False):
-        if extent is not None and abs(extent * float(scale) - round(extent * float(scale))) > 1e-3:
-            raise graph.refused(node, f"{extent} times its scale {float(scale):g} is no integer", other)
+    for extent, scale in zip(shape or (), scales, strict=False):
+        if extent is not None and abs(extent * scale - round(extent * scale)) > 1e-3:
+            remedy = "export it with sizes instead of scales"
+            raise graph.refused(node, f"{extent} times its scale {scale:g} is no integer", remedy)
 
 
 def roi_align(node: Any, graph: Graph) -> None:
@@ -86,4 +107,5 @@ RELAX: dict[str, Handler] = {
     "NonMaxSuppression": non_max_suppression,
     "Resize": resize,
     "RoiAlign": roi_align,
+    "Upsample": relax_upsample,
 }

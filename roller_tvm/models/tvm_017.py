@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from . import misread
-from .rewriting import Graph, Handler, attribute, replaced
+from .rewriting import SIMPLIFY, Graph, Handler, attribute, replaced
 
 
 def _reduce(node: Any, graph: Graph) -> list[Any] | None:
@@ -74,6 +74,67 @@ def _gelu(node: Any, graph: Graph) -> list[Any] | None:
     return [helper.make_node("FastGelu", node.input[:1], node.output, name=node.name, domain="com.microsoft")]
 
 
+def _dropout(node: Any, graph: Graph) -> list[Any] | None:
+    """Leave the ratio and the training mode out, which TVM 0.17 takes for other arguments; refuse training."""
+    if any(graph.value(node, 2, "training mode") or ()):
+        raise graph.refused(node, "it is in training mode", "export the model for inference")
+    return replaced(node, list(node.input[:1]), ("seed",)) if len(node.input) > 1 else None
+
+
+def _split(node: Any, graph: Graph) -> list[Any] | None:
+    """Write out the sizes of num_outputs parts, the last of which may be smaller."""
+    parts, axis = attribute(node, "num_outputs", 0), attribute(node, "axis", 0)
+    shape = graph.known[node.input[0]].shape if node.input[0] in graph.known else None
+    extent = shape[axis] if shape is not None else None
+    if not parts or extent is None or (len(node.input) > 1 and node.input[1]):
+        return None
+    size = -(-extent // parts)
+    return _with_integers(node, 1, [min(size, extent - size * at) for at in range(parts)], ("num_outputs",))
+
+
+def _pad(node: Any, graph: Graph) -> list[Any] | None:
+    """Write out the pads of all axes, of which opset 18 may name some."""
+    if len(node.input) < 4 or not node.input[3]:
+        return None
+    axes, pads = graph.value(node, 3, "axes") or [], graph.value(node, 1, "pads") or []
+    rank = _rank(node, graph)
+    everywhere = [0] * (2 * rank)
+    for at, axis in enumerate(axes):
+        everywhere[axis % rank], everywhere[rank + axis % rank] = pads[at], pads[len(axes) + at]
+    made = _with_integers(node, 1, everywhere, ())
+    del made[-1].input[3:]
+    return made
+
+
+def _unsqueeze(node: Any, graph: Graph) -> list[Any] | None:
+    """Count axes from the front and sort them: TVM 0.17 inserts one after the other."""
+    if len(node.input) < 2 or node.input[1] not in graph.constants:
+        return None
+    axes = graph.value(node, 1, "axes") or []
+    if len(axes) == 1 or (min(axes) >= 0 and axes == sorted(axes)):
+        return None
+    rank = _rank(node, graph) + len(axes)
+    return _with_integers(node, 1, sorted(axis % rank for axis in axes), ())
+
+
+def _rank(node: Any, graph: Graph) -> int:
+    known = graph.known.get(node.input[0])
+    if known is None or known.shape is None:
+        raise graph.refused(node, "the rank of its input is unknown", SIMPLIFY)
+    return len(known.shape)
+
+
+def _with_integers(node: Any, index: int, numbers: list[int], without: tuple[str, ...]) -> list[Any]:
+    """Return a constant and the node that reads it as this input."""
+    from onnx import helper, numpy_helper
+
+    name = f"{node.output[0]}_integers"
+    tensor = numpy_helper.from_array(np.array(numbers, "int64"), name)
+    inputs = [*node.input, ""][: max(len(node.input), index + 1)]
+    inputs[index] = name
+    return [helper.make_node("Constant", [], [name], value=tensor), *replaced(node, inputs, without)]
+
+
 def _lp_pool(node: Any, graph: Graph) -> list[Any]:
     """Take the absolute value first, which TVM 0.17 leaves out: an odd power of a negative number is negative."""
     from onnx import helper
@@ -105,8 +166,13 @@ TVM_017: dict[str, Handler] = {
     "Clip": _clip,
     "Constant": _constant,
     "DFT": _dft,
+    "Dropout": _dropout,
     "Gelu": _gelu,
     "LpPool": _lp_pool,
+    "Pad": _pad,
     "Resize": _resize,
     "RoiAlign": _roi_align,
+    "Split": _split,
+    "Unsqueeze": _unsqueeze,
+    "Upsample": misread.upsample,
 }

@@ -9,6 +9,11 @@ from typing import Any
 
 #: Elements up to which a constant stays in the graph: shapes, axes and scales, which inference reads.
 SMALL = 1024
+#: ONNX's element types that numpy and TVM have under one name.
+NUMBERS = (
+    "FLOAT", "DOUBLE", "FLOAT16", "BFLOAT16", "BOOL", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32",
+    "UINT64",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -93,9 +98,7 @@ def dtype_name(number: int) -> str:
     """
     import onnx
 
-    known = ("FLOAT", "DOUBLE", "FLOAT16", "BFLOAT16", "BOOL", "INT8", "INT16", "INT32", "INT64")
-    known += ("UINT8", "UINT16", "UINT32", "UINT64")
-    if number not in [getattr(onnx.TensorProto, name) for name in known]:
+    if number not in [getattr(onnx.TensorProto, name) for name in NUMBERS]:
         return ""
     return str(onnx.helper.tensor_dtype_to_np_dtype(number))
 

@@ -66,6 +66,19 @@ class TestComeOutRight:
     def test_clip_with_one_bound_computed(self, tmp_path):
         self.check(*one_node(tmp_path / "m.onnx", "Clip", [X, number(-0.25)], [number(0.1)], opset=13))
 
+    def test_dropout_with_its_ratio(self, tmp_path):
+        self.check(*one_node(tmp_path / "m.onnx", "Dropout", [X], [number(0.4), np.array(False)], opset=13))
+
+    def test_uneven_parts(self, tmp_path):
+        self.check(*one_node(tmp_path / "m.onnx", "Split", [X], outputs=("y", "z"), axis=-1, num_outputs=2))
+
+    def test_pads_of_some_axes(self, tmp_path):
+        self.check(*one_node(tmp_path / "m.onnx", "Pad", [X], [ints(1, 2, 0, 1), number(0.5), ints(-1, 1)]))
+
+    @pytest.mark.parametrize("axes", [(0, -1), (-1, -3), (4, 0)])
+    def test_axes_of_unsqueeze_in_any_order(self, tmp_path, axes):
+        self.check(*one_node(tmp_path / "m.onnx", "Unsqueeze", [X], [ints(*axes)], opset=13))
+
     def test_odd_norm_of_negative_numbers(self, tmp_path):
         self.check(*one_node(tmp_path / "m.onnx", "LpPool", [PICTURE], opset=11, kernel_shape=[2, 2], p=3))
 
@@ -93,6 +106,9 @@ REFUSED = {
         {"mode": "nearest", "nearest_mode": "round_prefer_ceil"},
         "relay",
     ),
+    "upsample": (("Upsample", [PICTURE], [number([1, 1, 1.3, 1])]), {"opset": 9}, ""),
+    "scales of upsample": (("Upsample", [PICTURE], []), {"opset": 7, "scales": [1.0, 1.0, 2.0, 2.0]}, "relax"),
+    "training": (("Dropout", [X], [number(0.4), np.array(True)]), {"opset": 13}, "relay"),
     "roi max": (
         ("RoiAlign", [PICTURE, number([[0, 0, 4, 4]])], [ints(0)]),
         {"mode": "max", "coordinate_transformation_mode": "output_half_pixel"},
