@@ -143,12 +143,26 @@ def _lp_pool(node: Any, graph: Graph) -> list[Any]:
     return [helper.make_node("Abs", node.input, [absolute]), *replaced(node, [absolute], ())]
 
 
+def _recurrent(node: Any, graph: Graph) -> None:
+    """Refuse the direction 'reverse' alone, and lengths of sequences, which TVM 0.17 does not read."""
+    if attribute(node, "direction", "forward") == "reverse":
+        raise graph.refused(node, "its direction is 'reverse'", "export it as bidirectional, or reverse its input")
+    if len(node.input) > 4 and node.input[4]:
+        raise graph.refused(node, "it has sequence_lens", "export it with sequences of one length")
+
+
+def _eye_like(node: Any, graph: Graph) -> None:
+    """Refuse another diagonal than the main one."""
+    if attribute(node, "k", 0):
+        raise graph.refused(node, f"its diagonal is k={attribute(node, 'k', 0)}", "replace it by a constant")
+
+
 def _resize(node: Any, graph: Graph) -> None:
-    """Refuse the rounding of halves upwards: TVM 0.17 rounds them to even numbers."""
+    """Refuse to round coordinates upwards: TVM 0.17 takes another element at whole and half ones."""
     misread.resize(node, graph)
-    nearest = attribute(node, "mode", "nearest") == "nearest"
-    if nearest and attribute(node, "nearest_mode", "round_prefer_floor") == "round_prefer_ceil":
-        raise graph.refused(node, "its nearest_mode is 'round_prefer_ceil'", "export it with 'round_prefer_floor'")
+    rounding = attribute(node, "nearest_mode", "round_prefer_floor")
+    if attribute(node, "mode", "nearest") == "nearest" and rounding in ("ceil", "round_prefer_ceil"):
+        raise graph.refused(node, f"its nearest_mode is '{rounding}'", "export it with 'floor' or 'round_prefer_floor'")
 
 
 def _roi_align(node: Any, graph: Graph) -> None:
@@ -167,9 +181,14 @@ TVM_017: dict[str, Handler] = {
     "Constant": _constant,
     "DFT": _dft,
     "Dropout": _dropout,
+    "EyeLike": _eye_like,
+    "GRU": _recurrent,
     "Gelu": _gelu,
+    "GlobalLpPool": _lp_pool,
+    "LSTM": _recurrent,
     "LpPool": _lp_pool,
     "Pad": _pad,
+    "RNN": _recurrent,
     "Resize": _resize,
     "RoiAlign": _roi_align,
     "Split": _split,
