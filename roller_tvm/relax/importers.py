@@ -1,4 +1,4 @@
-"""Models from files: ONNX, PyTorch (.pt2), Relax as JSON. What cannot be imported is refused by name."""
+"""Models from files: ONNX, PyTorch (.pt2), Relax as JSON; an operator that cannot be imported is refused by name."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = ["LAYOUTS", "Model", "load_model"]
 
 @dataclass(frozen=True)
 class Model:
-    """A Relax module with its weights as constants, and what its function ``main`` is given.
+    """A Relax module with its weights as constants, and the inputs of its function ``main``.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class Model:
 
     @property
     def symbols(self) -> tuple[str, ...]:
-        """Variables of open extents: what ``buckets`` may name."""
+        """Variables of open extents, which ``buckets`` may name."""
         return tuple(dict.fromkeys(e for shape, _ in self.inputs.values() for e in shape if isinstance(e, str)))
 
 
@@ -85,8 +85,8 @@ def load_model(
         Of a Relax file: weights as ``tvm.runtime.save_param_dict_to_file`` wrote them, by name of parameter; by
         default the file of the same name that ends in .params, if there is one.
     simplify : bool, optional
-        Simplify ONNX with onnxslim before the import. By default where the importer needs it: it refuses the file,
-        or does not know every shape (exporters compute them in the graph; simplified they are constants).
+        Simplify ONNX with onnxslim before the import. By default only if the importer refuses the file or does not
+        know every shape: exporters compute shapes in the graph, and simplified they are constants.
     verify : bool
         Run an ONNX model with fixed shapes once by onnxruntime, if it is installed, and compare the dtypes and
         shapes of the outputs. They are compared with ONNX's own shape inference in any case.
@@ -94,7 +94,7 @@ def load_model(
     Raises
     ------
     BadInput
-        The file is missing, empty or not what its name says; a shape is unknown or of the wrong rank.
+        The file is missing, empty, broken or of another kind; a shape is unknown or of the wrong rank.
     UnsupportedOperator
         Relax cannot import an operator, or reads a node otherwise than ONNX does; the message names it.
 
@@ -112,10 +112,11 @@ def load_model(
             'export it: torch.export.save(torch.export.export(model.eval(), (example,)), "model.pt2")',
         )
     tvm = import_relax_tvm("importing a model")
+    notes: tuple[str, ...] = ()
     if file.suffix in RELAX_JSON or file.suffix in TORCH:
         mod = _relax_json(tvm, file, params) if file.suffix in RELAX_JSON else _torch(tvm, file)
         mod = _inferred(tvm, _fixed(tvm, mod, given, file), file)
-        inputs, notes = _inputs(mod, None), ()
+        inputs = _inputs(mod, None)
     else:
         mod, inputs, notes = _onnx(tvm, file, given, simplify, verify)
     if layout is not None:
@@ -214,7 +215,7 @@ def _shapes_known(tvm: Any, mod: Any) -> bool:
 
 
 def _slimmed(model: Any, fixed: dict[str, Any]) -> tuple[Any | None, str]:
-    """The model simplified, or None with what to do about it."""
+    """Return the model simplified, or None with the reason."""
     try:
         import onnxslim
     except ImportError:
@@ -237,7 +238,7 @@ def _slimmed(model: Any, fixed: dict[str, Any]) -> tuple[Any | None, str]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Importers warn and print of things that are no fault of the model; what fails is told by the error."""
+    """Silence the importers: they warn of things that are no fault of the model, and their errors say the rest."""
     level = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:
@@ -319,7 +320,7 @@ def _relax_json(tvm: Any, path: Path, params: str | os.PathLike[str] | None) -> 
 
 
 def _fixed(tvm: Any, mod: Any, given: dict[str, tuple[int, ...]], path: Path) -> Any:
-    """The module with its open extents fixed by the shapes given."""
+    """Return the module with its open extents fixed by the given shapes."""
     from tvm import relax
 
     if not given:
@@ -349,7 +350,7 @@ def _fixed(tvm: Any, mod: Any, given: dict[str, tuple[int, ...]], path: Path) ->
 
 
 def _inferred(tvm: Any, mod: Any, path: Path) -> Any:
-    """The module with its shapes known as far as they follow from the inputs'."""
+    """Return the module with all shapes that follow from the inputs'."""
     from tvm import relax
 
     try:

@@ -1,4 +1,4 @@
-"""Models from files: ONNX, and Relay as JSON or text. What cannot be imported is refused by name."""
+"""Models from files: ONNX, and Relay as JSON or text; an operator that cannot be imported is refused by name."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def load_model(
     Raises
     ------
     BadInput
-        The file is missing, empty or not what its name says; a shape is open, unknown or of the wrong rank.
+        The file is missing, empty, broken or of another kind; a shape is open, unknown or of the wrong rank.
     UnsupportedOperator
         Relay cannot import an operator, or reads a node otherwise than ONNX does; the message names it.
 
@@ -116,10 +116,10 @@ def load_model(
 
 
 def folded(mod: Any) -> Any:
-    """The module with its batch normalisations and other constants folded, once.
+    """Return the module with its batch normalisations and other constants folded, once.
 
-    ``relay.build`` and the extraction of tasks do this themselves, each time again, and find nothing left to do
-    here: the keys of the tasks are the same with and without it.
+    ``relay.build`` and the extraction of tasks fold each time again; after this they find nothing to fold. The keys
+    of the tasks are the same with and without it.
     """
     tvm = import_relay_tvm("folding constants")
     from tvm import relay
@@ -133,7 +133,7 @@ def folded(mod: Any) -> Any:
 
 
 def converted(model: Model, layout: str) -> Model:
-    """The model with its convolutions in another layout."""
+    """Return the model with its convolutions in another layout."""
     tvm = import_relay_tvm("converting a layout")
     from tvm import relay
 
