@@ -1,4 +1,4 @@
-"""Model files as both of TVM's lines read them: input shapes as users write them, ONNX. Imports no TVM."""
+"""Model files for both of TVM's lines: input shapes, ONNX files, and checks of their import. Imports no TVM."""
 
 from __future__ import annotations
 

@@ -1,30 +1,34 @@
-"""ONNX files: read, their inputs' shapes, and what an importer's refusal means. Needs the onnx package alone."""
+"""ONNX files: reading, the shapes of their inputs, and the words for an importer's refusal. Needs onnx alone."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..errors import BadInput
+from ..errors import BadInput, last_line
 from .shapes import Shapes, example
+from .wellformed import check_graph
 
 
 def read_onnx(path: Path, install: str, others: str) -> Any:
-    """The model in an ONNX file.
+    """Return the model in an ONNX file, its graph checked.
 
     Parameters
     ----------
     path : Path
     install : str
-        What installs the onnx package that the TVM here works with.
+        Command that installs the onnx package for the TVM here.
     others : str
-        What other files are read, for the one that meant to give such a file.
+        Names of the other kinds of files that are read, for the remedy.
 
     Raises
     ------
     BadInput
-        The file cannot be read, or is no ONNX model.
+        The file or its weights cannot be read, it is no ONNX model, or its graph is broken.
+    UnsupportedOperator
+        An operator is of a domain that TVM does not know.
     """
     try:
         import onnx
@@ -34,25 +38,54 @@ def read_onnx(path: Path, install: str, others: str) -> Any:
 
     not_onnx = BadInput("is not an ONNX model", str(path), f"export it to ONNX; {others}")
     try:
-        model = onnx.load(str(path))
+        model = onnx.load(str(path), load_external_data=False)
     except (DecodeError, ValueError, UnicodeDecodeError) as error:
         raise not_onnx from error
     except OSError as error:
-        raise BadInput(
-            f"cannot be read: {error}", str(path), "keep the files with its weights beside it"
-        ) from error
+        raise BadInput(f"cannot be read: {last_line(error)}", str(path), "make the file readable") from error
     if not model.graph.node or not model.opset_import:
         raise not_onnx
+    try:
+        onnx.load_external_data_for_model(model, str(path.parent))
+    except Exception as error:  # missing files, and the checker's own errors for a wrong size or place
+        raise BadInput(
+            f"its weights cannot be read: {last_line(error)}",
+            str(path),
+            "keep the files with its weights beside it, unchanged",
+        ) from error
+    check_graph(model, path)
     return model
 
 
+class NotImported(Exception):
+    """An importer's error, with the node that it was at.
+
+    Parameters
+    ----------
+    error : Exception
+    node : str
+        Operator and name of the node; empty if it is unknown.
+    """
+
+    def __init__(self, error: Exception, node: str) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.node = node
+
+
+def first_missing(model: Any, made: Mapping[str, Any]) -> str:
+    """Return operator and name of the first node whose outputs an importer has not made; empty if none."""
+    node = next((n for n in model.graph.node if not any(name in made for name in n.output)), None)
+    return node_of(model, next(iter(node.output), "")) if node is not None else ""
+
+
 def opsets(model: Any) -> str:
-    """The operator sets that a model asks for, as words."""
+    """Return the operator sets of a model, as words."""
     return ", ".join(f"{o.domain or 'onnx'} {o.version}" for o in model.opset_import)
 
 
 def unsupported(names: list[str], model: Any) -> str:
-    """The operators that were refused, with where each is used first."""
+    """Return a message that names the refused operators, each with its first node."""
     told = []
     for name in dict.fromkeys(names):
         nodes = [n for n in model.graph.node if n.op_type == name]
@@ -61,25 +94,31 @@ def unsupported(names: list[str], model: Any) -> str:
     return f"unsupported operators: {', '.join(told)}"
 
 
+def node_of(model: Any, value: str) -> str:
+    """Return operator and name of the node that makes a value; empty if none does."""
+    node = next((n for n in model.graph.node if value and value in n.output), None)
+    return f"{node.op_type} '{node.name or node.output[0]}'" if node is not None else ""
+
+
 def input_shapes(
     model: Any, given: Shapes, path: Path, keep_open: bool = False
 ) -> dict[str, tuple[int | str, ...]]:
-    """The shape of every real input (one that is not a weight).
+    """Return the shape of every input that is not a weight, by name.
 
     Parameters
     ----------
     model : onnx.ModelProto
     given : mapping of input name to shape
-        For inputs whose shape the file leaves open, or to change them.
+        Shapes for inputs that the file leaves open, or to change them; () is a scalar's.
     path : Path
         For messages.
     keep_open : bool
-        Extents that stay open are given by their names, instead of being refused all at once.
+        Give open extents by their names; by default they are refused, all in one message.
 
     Raises
     ------
     BadInput
-        A shape is open or unknown, or a given one is of the wrong rank or of no input.
+        A shape is open or unknown, or a given one has the wrong rank or names no input.
     """
     weights = {i.name for i in model.graph.initializer}
     result: dict[str, tuple[int | str, ...]] = {}
@@ -120,7 +159,7 @@ def input_shapes(
 
 
 def _bound(model: Any, given: Shapes) -> dict[str, int]:
-    """What given shapes make of the open extents that have a name, which other inputs may have too."""
+    """Return the extents that given shapes fix by name; other inputs may have the same names."""
     found: dict[str, int] = {}
     for value in model.graph.input:
         dims = value.type.tensor_type.shape.dim
@@ -131,5 +170,5 @@ def _bound(model: Any, given: Shapes) -> dict[str, int]:
 
 
 def words_of(text: str) -> list[str]:
-    """Names in the part of a message behind its last colon."""
+    """Return the names behind the last colon of a message."""
     return re.findall(r"\w[\w.]*", text.split(":")[-1])

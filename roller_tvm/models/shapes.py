@@ -13,24 +13,25 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def parse_shapes(text: str) -> dict[str, tuple[int, ...]]:
-    """Input shapes in TVMC's words; the brackets may be left out.
+    """Return input shapes from TVMC's words; the brackets may be left out, and are empty for a scalar.
 
     Examples
     --------
-    >>> parse_shapes("x:[1,3,320,320] images/mask:[1, 10]")
-    {'x': (1, 3, 320, 320), 'images/mask': (1, 10)}
+    >>> parse_shapes("x:[1,3,320,320] images/mask:[1, 10] rate:[]")
+    {'x': (1, 3, 320, 320), 'images/mask': (1, 10), 'rate': ()}
     """
     pattern = re.compile(r"\s*([^\s\[\],]+):\s*(?:\[([^\]]*)\]|([\d,]+))\s*")
     shapes: dict[str, tuple[int, ...]] = {}
     at = 0
     while at < len(text.rstrip()):
         found = pattern.match(text, at)
-        dims = re.split(r"[\s,]+", (found[2] or found[3] or "").strip()) if found else []
+        inside = (found[2] or found[3] or "").strip() if found else ""
+        dims = re.split(r"[\s,]+", inside) if inside else []
         if found is None or not all(d.isdigit() and int(d) > 0 for d in dims):
             raise UsageError(
                 f"{text!r} is not a list of shapes",
                 "--input-shapes",
-                'write "name:[1,3,224,224] other:[1,10]", every extent from 1',
+                'write "name:[1,3,224,224] other:[1,10] scalar:[]", every extent from 1',
             )
         shapes[found[1]] = tuple(map(int, dims))
         at = found.end()
@@ -40,7 +41,7 @@ def parse_shapes(text: str) -> dict[str, tuple[int, ...]]:
 
 
 def existing(path: str | os.PathLike[str], what: str) -> Path:
-    """The path of a file that is there; `what` says what kind of file to give.
+    """Return the path of a file that exists; `what` is the kind of file to give, for the remedy.
 
     Examples
     --------
@@ -56,13 +57,13 @@ def existing(path: str | os.PathLike[str], what: str) -> Path:
 
 
 def example(shape: str) -> str:
-    """A shape to try: open extents as 1 for the first, 3 for the second, then 224.
+    """Return a shape to try: open extents as 1 for the first, 3 for the second, then 224; four if all are unknown.
 
     Examples
     --------
-    >>> example("[N, 3, height, 640]")
-    '[1,3,224,640]'
+    >>> example("[N, 3, height, 640]"), example("[]")
+    ('[1,3,224,640]', '[]')
     """
-    words = re.findall(r"[^\s\[\],]+", shape) if shape.startswith("[") else []
+    words = re.findall(r"[^\s\[\],]+", shape if shape.startswith("[") else "[?, ?, ?, ?]")
     guess = ["1", "3", "224", "224", "224"]
     return "[" + ",".join(w if w.isdigit() else guess[min(n, 4)] for n, w in enumerate(words)) + "]"

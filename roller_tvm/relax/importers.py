@@ -1,4 +1,4 @@
-"""Models from files: ONNX, PyTorch (.pt2), Relax as JSON. What cannot be imported is refused by name."""
+"""Models from files: ONNX, PyTorch (.pt2), Relax as JSON; an operator that cannot be imported is refused by name."""
 
 from __future__ import annotations
 
@@ -9,15 +9,21 @@ import os
 import re
 import warnings
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..errors import BadInput, UnsupportedOperator, UsageError
 from ..models import Shapes, existing, input_shapes, last_line, opsets, read_onnx, unsupported
-from ..models.onnx_file import words_of
+from ..models.agreement import check_outputs, check_types
+from ..models.misread import RELAX
+from ..models.onnx_file import NotImported, words_of
+from ..models.reference import check_against_onnxruntime
+from ..models.rewriting import rewrite
+from ..models.types import inferred_types
 from ..tvm_env import import_relax_tvm
+from .from_onnx import Imported, from_onnx, output_types
 
 RELAX_JSON, TORCH, PICKLED = (".json",), (".pt2",), (".pt", ".pth", ".ckpt", ".bin")
 #: Layout of data and weights, by the name that the command line knows.
@@ -30,7 +36,7 @@ __all__ = ["LAYOUTS", "Model", "load_model"]
 
 @dataclass(frozen=True)
 class Model:
-    """A Relax module with its weights as constants, and what its function ``main`` is given.
+    """A Relax module with its weights as constants, and the inputs of its function ``main``.
 
     Parameters
     ----------
@@ -40,15 +46,18 @@ class Model:
     inputs : dict
         Name in the file -> (shape, dtype), in the order of the parameters of ``main``; an extent that stays open
         is the name of its variable.
+    notes : tuple of str
+        Checks that were left out, each with the reason.
     """
 
     mod: Any
     params: dict[str, Any] = field(default_factory=dict)
     inputs: dict[str, tuple[tuple[int | str, ...], str]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @property
     def symbols(self) -> tuple[str, ...]:
-        """Variables of open extents: what ``buckets`` may name."""
+        """Variables of open extents, which ``buckets`` may name."""
         return tuple(dict.fromkeys(e for shape, _ in self.inputs.values() for e in shape if isinstance(e, str)))
 
 
@@ -58,6 +67,7 @@ def load_model(
     layout: str | None = None,
     params: str | os.PathLike[str] | None = None,
     simplify: bool | None = None,
+    verify: bool = True,
 ) -> Model:
     """Import a model file.
 
@@ -75,15 +85,18 @@ def load_model(
         Of a Relax file: weights as ``tvm.runtime.save_param_dict_to_file`` wrote them, by name of parameter; by
         default the file of the same name that ends in .params, if there is one.
     simplify : bool, optional
-        Simplify ONNX with onnxslim before the import. By default where the importer needs it: it refuses the file,
-        or does not know every shape (exporters compute them in the graph; simplified they are constants).
+        Simplify ONNX with onnxslim before the import. By default only if the importer refuses the file or does not
+        know every shape: exporters compute shapes in the graph, and simplified they are constants.
+    verify : bool
+        Run an ONNX model with fixed shapes once by onnxruntime, if it is installed, and compare the dtypes and
+        shapes of the outputs. They are compared with ONNX's own shape inference in any case.
 
     Raises
     ------
     BadInput
-        The file is missing, empty or not what its name says; a shape is unknown or of the wrong rank.
+        The file is missing, empty, broken or of another kind; a shape is unknown or of the wrong rank.
     UnsupportedOperator
-        Naming the operators that Relax cannot import.
+        Relax cannot import an operator, or reads a node otherwise than ONNX does; the message names it.
 
     Examples
     --------
@@ -99,51 +112,69 @@ def load_model(
             'export it: torch.export.save(torch.export.export(model.eval(), (example,)), "model.pt2")',
         )
     tvm = import_relax_tvm("importing a model")
-    if file.suffix in RELAX_JSON:
-        mod, names = _relax_json(tvm, file, params), None
-    elif file.suffix in TORCH:
-        mod, names = _torch(tvm, file), None
+    notes: tuple[str, ...] = ()
+    if file.suffix in RELAX_JSON or file.suffix in TORCH:
+        mod = _relax_json(tvm, file, params) if file.suffix in RELAX_JSON else _torch(tvm, file)
+        mod = _inferred(tvm, _fixed(tvm, mod, given, file), file)
+        inputs = _inputs(mod, None)
     else:
-        mod, names = _onnx(tvm, file, given, simplify)
-    if names is None:
-        mod = _fixed(tvm, mod, given, file)
-    mod = _inferred(tvm, mod, file)
+        mod, inputs, notes = _onnx(tvm, file, given, simplify, verify)
     if layout is not None:
         mod = _converted(tvm, mod, layout)
     from .names import plain_names
 
-    inputs = _inputs(mod, names)
-    return Model(plain_names(mod), {}, inputs)
+    return Model(plain_names(mod), {}, inputs, notes)
 
 
 # ONNX ------------------------------------------------------------------------------------------------------
 
 
-def _onnx(tvm: Any, path: Path, given: dict[str, tuple[int, ...]], simplify: bool | None) -> tuple[Any, list[str]]:
+def _onnx(
+    tvm: Any, path: Path, given: dict[str, tuple[int, ...]], simplify: bool | None, verify: bool
+) -> tuple[Any, dict[str, tuple[tuple[int | str, ...], str]], tuple[str, ...]]:
+    """Return an ONNX file's module, its inputs, and notes on checks left out."""
     model = read_onnx(path, "pip install onnx onnxslim", OTHERS)
     wanted = input_shapes(model, given, path, keep_open=True)
+    importer, known = f"TVM {tvm.__version__}", inferred_types(model, wanted)
+    rewrite(model, RELAX, known, path, importer)
+    imported = _imported(tvm, model, wanted, path, simplify)
+    own = known if imported.model is model else {**inferred_types(imported.model, wanted), **known}
+    check_types(imported.model, own, imported.types, path, importer)
+    mod = _inferred(tvm, imported.mod, path)
+    inputs, outputs = _inputs(mod, list(wanted)), output_types(mod)
+    check_outputs([value.name for value in model.graph.output], known, outputs, path, (importer, "ONNX"))
+    note = check_against_onnxruntime(model, path, inputs, outputs, importer) if verify else ""
+    return mod, inputs, (note,) if note else ()
+
+
+def _imported(
+    tvm: Any, model: Any, wanted: Mapping[str, tuple[int | str, ...]], path: Path, simplify: bool | None
+) -> Imported:
+    """Import a model, simplified if it is asked for or needed."""
     fixed = {name: shape for name, shape in wanted.items() if all(isinstance(e, int) for e in shape)}
-    mod, refusal = None, None
+    plain: Imported | None = None
+    refusal: NotImported | None = None
     if not simplify:
         try:
-            mod = _converted_onnx(model, fixed)
-        except Exception as error:  # the importer raises whatever its helpers raise
-            refusal = error
-        if simplify is False or (mod is not None and (len(fixed) < len(wanted) or _shapes_known(tvm, mod))):
+            plain = _converted_onnx(model, fixed)
+        except NotImported as failure:
+            refusal = failure
+        if simplify is False or (plain is not None and (len(fixed) < len(wanted) or _shapes_known(tvm, plain.mod))):
             if refusal is not None:
                 remedy = "let it be simplified: leave simplify=False out"
                 raise _refused(tvm, refusal, model, path, remedy) from refusal
-            return mod, list(wanted)
+            assert plain is not None
+            return plain
     slim, why = _slimmed(model, fixed)
     if slim is None and simplify:
         raise BadInput(f"cannot be simplified: {why}", str(path), "pip install onnxslim, or leave simplify out")
     if slim is not None:
         try:
-            return _converted_onnx(slim, fixed), list(wanted)
-        except Exception as error:  # as above
-            refusal = refusal or error
-    if mod is not None:
-        return mod, list(wanted)
+            return _converted_onnx(slim, fixed)
+        except NotImported as failure:
+            refusal = refusal or failure
+    if plain is not None:
+        return plain
     assert refusal is not None
     remedy = "export it with an older opset"
     if slim is None:
@@ -153,25 +184,23 @@ def _onnx(tvm: Any, path: Path, given: dict[str, tuple[int, ...]], simplify: boo
     raise _refused(tvm, refusal, model, path, remedy) from refusal
 
 
-def _converted_onnx(model: Any, shapes: Mapping[str, Any]) -> Any:
-    from tvm.relax.frontend.onnx import from_onnx
-
+def _converted_onnx(model: Any, shapes: Mapping[str, Any]) -> Imported:
     with _quiet():
-        return from_onnx(model, {name: list(shape) for name, shape in shapes.items()}, keep_params_in_input=False)
+        return from_onnx(model, shapes)
 
 
-def _refused(tvm: Any, error: Exception, model: Any, path: Path, remedy: str) -> UnsupportedOperator:
-    """The importer's error in our words."""
-    if isinstance(error, tvm.error.OpNotImplemented):
-        names = words_of(str(error))
-        what = unsupported(names, model) if names else last_line(error)
+def _refused(tvm: Any, failure: NotImported, model: Any, path: Path, remedy: str) -> UnsupportedOperator:
+    """Return the importer's error in our words."""
+    if isinstance(failure.error, tvm.error.OpNotImplemented):
+        names = words_of(str(failure.error))
+        what = unsupported(names, model) if names else last_line(failure.error)
         return UnsupportedOperator(what, str(path), "replace them in the model, or cut it before them")
-    what = f"TVM {tvm.__version__} cannot import it (opset {opsets(model)}): {last_line(error)}"
-    return UnsupportedOperator(what, str(path), remedy)
+    subject = f"TVM {tvm.__version__} cannot import {failure.node or 'it'} (opset {opsets(model)})"
+    return UnsupportedOperator(f"{subject}: {last_line(failure.error)}", str(path), remedy)
 
 
 def _shapes_known(tvm: Any, mod: Any) -> bool:
-    """Whether every tensor that main computes has a static shape."""
+    """Return True if every tensor that main computes has a static shape."""
     for block in mod["main"].body.blocks:
         for binding in block.bindings:
             kinds = [binding.var.ty]
@@ -179,13 +208,14 @@ def _shapes_known(tvm: Any, mod: Any) -> bool:
                 kind = kinds.pop()
                 kinds += list(getattr(kind, "fields", ()))
                 shape = getattr(kind, "shape", ())
-                if shape is None or any(not isinstance(e, tvm.tirx.IntImm) for e in tuple(shape)):
+                extents = getattr(shape, "values", shape)  # a shape may be a variable, which has none
+                if not isinstance(extents, Iterable) or any(not isinstance(e, tvm.tirx.IntImm) for e in extents):
                     return False
     return True
 
 
 def _slimmed(model: Any, fixed: dict[str, Any]) -> tuple[Any | None, str]:
-    """The model simplified, or None with what to do about it."""
+    """Return the model simplified, or None with the reason."""
     try:
         import onnxslim
     except ImportError:
@@ -208,7 +238,7 @@ def _slimmed(model: Any, fixed: dict[str, Any]) -> tuple[Any | None, str]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Importers warn and print of things that are no fault of the model; what fails is told by the error."""
+    """Silence the importers: they warn of things that are no fault of the model, and their errors say the rest."""
     level = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:
@@ -290,7 +320,7 @@ def _relax_json(tvm: Any, path: Path, params: str | os.PathLike[str] | None) -> 
 
 
 def _fixed(tvm: Any, mod: Any, given: dict[str, tuple[int, ...]], path: Path) -> Any:
-    """The module with its open extents fixed by the shapes given."""
+    """Return the module with its open extents fixed by the given shapes."""
     from tvm import relax
 
     if not given:
@@ -320,7 +350,7 @@ def _fixed(tvm: Any, mod: Any, given: dict[str, tuple[int, ...]], path: Path) ->
 
 
 def _inferred(tvm: Any, mod: Any, path: Path) -> Any:
-    """The module with its shapes known as far as they follow from the inputs'."""
+    """Return the module with all shapes that follow from the inputs'."""
     from tvm import relax
 
     try:

@@ -1,9 +1,8 @@
-"""Models from files: ONNX, and Relay as JSON or text. What cannot be imported is refused by name."""
+"""Models from files: ONNX, and Relay as JSON or text; an operator that cannot be imported is refused by name."""
 
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,13 @@ from roller_tvm.models import (
     read_onnx,
     unsupported,
 )
-from roller_tvm.models.onnx_file import words_of
+from roller_tvm.models.agreement import check_outputs, check_types
+from roller_tvm.models.onnx_file import NotImported, node_of, words_of
+from roller_tvm.models.reference import check_against_onnxruntime
+from roller_tvm.models.rewriting import SIMPLIFY, rewrite
+from roller_tvm.models.tvm_017 import TVM_017
+from roller_tvm.models.types import inferred_types
+from roller_tvm.relay.from_onnx import from_onnx, output_types
 from roller_tvm.tvm_env import import_relay_tvm
 
 __all__ = ["LAYOUTS", "Model", "Shapes", "converted", "folded", "load_model", "parse_shapes"]
@@ -39,11 +44,22 @@ LAYOUT_OPERATORS = (
 
 @dataclass(frozen=True)
 class Model:
-    """A Relay module with its parameters, and the shapes and dtypes of its real inputs."""
+    """A Relay module with its parameters, and the shapes and dtypes of its real inputs.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+    params : dict
+    inputs : dict
+        Name -> (shape, dtype).
+    notes : tuple of str
+        Checks that were left out, each with the reason.
+    """
 
     mod: Any
     params: dict[str, Any]
     inputs: dict[str, tuple[tuple[int, ...], str]]
+    notes: tuple[str, ...] = ()
 
 
 def load_model(
@@ -51,6 +67,7 @@ def load_model(
     shapes: Shapes | None = None,
     layout: str | None = None,
     params: str | os.PathLike[str] | None = None,
+    verify: bool = True,
 ) -> Model:
     """Import a model file.
 
@@ -63,15 +80,18 @@ def load_model(
     layout : {'NCHW', 'NHWC'}, optional
         Convert convolutions to this layout.
     params : path, optional
-        Of a Relay file: what ``relay.save_param_dict`` wrote; by default the file of the same name that ends
-        in .params, if there is one.
+        Weights of a Relay file, as ``relay.save_param_dict`` wrote them; by default the file of the same name
+        that ends in .params, if there is one.
+    verify : bool
+        Run an ONNX model once by onnxruntime, if it is installed, and compare the dtypes and shapes of the
+        outputs. They are compared with ONNX's own shape inference in any case.
 
     Raises
     ------
     BadInput
-        The file is missing, empty or not what its name says; a shape is open, unknown or of the wrong rank.
+        The file is missing, empty, broken or of another kind; a shape is open, unknown or of the wrong rank.
     UnsupportedOperator
-        Naming the operators that Relay cannot import.
+        Relay cannot import an operator, or reads a node otherwise than ONNX does; the message names it.
 
     Examples
     --------
@@ -86,21 +106,20 @@ def load_model(
     elif path.suffix in RELAY_TEXT:
         mod, weights = _relay_text(tvm, path), _params(tvm, path, params)
     else:
-        mod, weights = _onnx(tvm, path, dict(shapes or {}))
+        model = _onnx(tvm, path, dict(shapes or {}), verify)
+        return converted(model, layout) if layout else model
     mod = _inferred(tvm, mod, path)
-    if path.suffix not in (*RELAY_JSON, *RELAY_TEXT):
-        mod = folded(mod)
     model = Model(mod, weights, _inputs(tvm, mod, weights, path))
-    if path.suffix in (*RELAY_JSON, *RELAY_TEXT) and shapes:
+    if shapes:
         _same_shapes(model, shapes, path)
     return converted(model, layout) if layout else model
 
 
 def folded(mod: Any) -> Any:
-    """The module with its batch normalisations and other constants folded, once.
+    """Return the module with its batch normalisations and other constants folded, once.
 
-    ``relay.build`` and the extraction of tasks do this themselves, each time again, and find nothing left to do
-    here: the keys of the tasks are the same with and without it.
+    ``relay.build`` and the extraction of tasks fold each time again; after this they find nothing to fold. The keys
+    of the tasks are the same with and without it.
     """
     tvm = import_relay_tvm("folding constants")
     from tvm import relay
@@ -114,7 +133,7 @@ def folded(mod: Any) -> Any:
 
 
 def converted(model: Model, layout: str) -> Model:
-    """The model with its convolutions in another layout."""
+    """Return the model with its convolutions in another layout."""
     tvm = import_relay_tvm("converting a layout")
     from tvm import relay
 
@@ -137,32 +156,32 @@ def converted(model: Model, layout: str) -> Model:
         raise UnsupportedOperator(
             f"cannot be converted to {layout}: {last_line(error)}", "model", "leave --desired-layout out"
         ) from error
-    return Model(mod, model.params, model.inputs)
+    return Model(mod, model.params, model.inputs, model.notes)
 
 
 # ONNX ------------------------------------------------------------------------------------------------------
 
 
-def _onnx(tvm: Any, path: Path, shapes: dict[str, tuple[int, ...]]) -> tuple[Any, dict[str, Any]]:
-    from tvm import relay
-
+def _onnx(tvm: Any, path: Path, shapes: dict[str, tuple[int, ...]], verify: bool) -> Model:
     model = read_onnx(path, 'pip install "onnx==1.18.0"', "a Relay module must end in .json, .relay or .txt")
     wanted = input_shapes(model, shapes, path)
+    importer, known = f"TVM {tvm.__version__}", inferred_types(model, wanted)
+    rewrite(model, TVM_017, known, path, importer)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the importer to itself: deprecated calls, a checker that is stricter
-            mod, params = relay.frontend.from_onnx(model, wanted, freeze_params=True)
-    except tvm.error.OpNotImplemented as error:
-        names = words_of(str(error))
-        what = unsupported(names, model) if names else last_line(error)
-        raise UnsupportedOperator(what, str(path), "replace them in the model, or cut it before them") from error
-    except Exception as error:  # the importer raises whatever its helpers raise
-        raise UnsupportedOperator(
-            f"TVM {tvm.__version__} cannot import it (opset {opsets(model)}): {last_line(error)}",
-            str(path),
-            "simplify it first (pip install onnxslim; onnxslim IN OUT), or export it with an older opset",
-        ) from error
-    return mod, dict(params)
+        imported = from_onnx(model, wanted)
+    except NotImported as failure:
+        if isinstance(failure.error, tvm.error.OpNotImplemented):
+            names = words_of(str(failure.error))
+            what = unsupported(names, model) if names else last_line(failure.error)
+            raise UnsupportedOperator(what, str(path), "replace them in the model, or cut it before them") from failure
+        what = f"{importer} cannot import {failure.node or 'it'} (opset {opsets(model)}): {last_line(failure.error)}"
+        raise UnsupportedOperator(what, str(path), SIMPLIFY) from failure
+    check_types(model, known, imported.types, path, importer)
+    typed = _inferred(tvm, imported.mod, path, node_of(model, imported.ill_typed))
+    inputs, outputs = _inputs(tvm, typed, {}, path), output_types(typed)
+    check_outputs([value.name for value in model.graph.output], known, outputs, path, (importer, "ONNX"))
+    note = check_against_onnxruntime(model, path, inputs, outputs, importer) if verify else ""
+    return Model(folded(typed), {}, inputs, (note,) if note else ())
 
 
 # Relay -----------------------------------------------------------------------------------------------------
@@ -220,14 +239,17 @@ def _params(tvm: Any, path: Path, params: str | os.PathLike[str] | None) -> dict
         ) from error
 
 
-def _inferred(tvm: Any, mod: Any, path: Path) -> Any:
+def _inferred(tvm: Any, mod: Any, path: Path, node: str = "") -> Any:
+    """Type-check a module; `node` is the one to name if it fails."""
     from tvm import relay
 
     remedy = "check the model, or give the shapes with --input-shapes"
     try:
         typed = relay.transform.InferType()(mod)
     except tvm.TVMError as error:
-        raise UnsupportedOperator(f"its types do not fit together: {last_line(error)}", str(path), remedy) from error
+        at = f" at {node}" if node else ""
+        what = f"its types do not fit together{at}: {last_line(error)}"
+        raise UnsupportedOperator(what, str(path), remedy) from error
 
     def check(call: Any) -> None:  # Relay does not ask of a product with constant weights, and reads past them
         name = str(getattr(getattr(call, "op", None), "name", "")) if isinstance(call, relay.Call) else ""

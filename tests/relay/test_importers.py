@@ -56,6 +56,21 @@ class TestOnnx:
         with pytest.raises(BadInput):
             load_model(tmp_path / name)
 
+    def test_the_module_is_that_of_tvms_own_import(self, tmp_path):
+        """Values between the nodes are read without a change of the module."""
+        import onnx
+        import tvm
+        from tvm import relay
+
+        from roller_tvm.relay.from_onnx import from_onnx
+
+        model = onnx.load(str(normalised(tmp_path / "m.onnx")))
+        plain, _ = relay.frontend.from_onnx(model, {"x": (1, 3, 16, 16)}, freeze_params=True)
+        imported = from_onnx(model, {"x": (1, 3, 16, 16)})
+        typed = [relay.transform.InferType()(mod) for mod in (plain, imported.mod)]
+        assert tvm.ir.structural_equal(*typed)
+        assert imported.types["c2"].shape == (1, 8, 16, 16)
+
     @pytest.mark.nightly
     def test_folding_leaves_the_keys_of_the_tasks(self, tmp_path):
         """Records of a folded module are found by a build of the module as the importer made it."""

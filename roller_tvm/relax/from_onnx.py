@@ -1,0 +1,78 @@
+"""Relax from an ONNX model by TVM's importer, with the types of the values between its nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..models.onnx_file import NotImported, first_missing
+from ..models.types import TensorType
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A module, the model that it was imported from, and the types of the values between its nodes.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+    model : onnx.ModelProto
+    types : dict
+        Name of a node's output -> TensorType.
+    """
+
+    mod: Any
+    model: Any
+    types: dict[str, TensorType]
+
+
+def from_onnx(model: Any, shapes: Mapping[str, tuple[int, ...]]) -> Imported:
+    """Import a model with its weights as constants.
+
+    The importer's class is used itself, because ``relax.frontend.onnx.from_onnx`` drops the names of the values.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+    shapes : mapping of input name to shape
+        Of the inputs without open extents.
+
+    Raises
+    ------
+    NotImported
+        The importer failed; with the node it was at.
+    """
+    from tvm import relax
+    from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
+
+    opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
+    importer = ONNXGraphImporter({name: list(shape) for name, shape in shapes.items()}, "float32")
+    try:
+        mod = importer.from_onnx(model.graph, opset)
+    except Exception as error:  # the importer raises whatever its helpers raise
+        raise NotImported(error, first_missing(model, importer._nodes)) from error
+    made = {name: importer._nodes.get(name) for node in model.graph.node for name in node.output if name}
+    kinds = {name: tensor_type(value.ty) for name, value in made.items() if isinstance(value, relax.Expr)}
+    return Imported(mod, model, {name: kind for name, kind in kinds.items() if kind is not None})
+
+
+def output_types(mod: Any) -> list[TensorType | None]:
+    """Return the type of each output of 'main'; None for one that is no tensor."""
+    from tvm import relax
+
+    kind = mod["main"].ret_ty
+    return [tensor_type(k) for k in (kind.fields if isinstance(kind, relax.TupleType) else [kind])]
+
+
+def tensor_type(kind: Any) -> TensorType | None:
+    """Return a Relax type in the words that ONNX's are told in; None if it is no tensor."""
+    import tvm
+    from tvm import relax
+
+    if not isinstance(kind, relax.TensorType):
+        return None
+    dtype = str(kind.dtype) if kind.dtype is not None else ""
+    if kind.shape is not None and hasattr(kind.shape, "values"):
+        return TensorType(tuple(int(e) if isinstance(e, tvm.tirx.IntImm) else None for e in kind.shape.values), dtype)
+    return TensorType((None,) * kind.ndim if kind.ndim >= 0 else None, dtype)

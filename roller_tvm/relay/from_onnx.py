@@ -1,0 +1,133 @@
+"""Relay from an ONNX model by TVM 0.17's importer, with the types of the values between its nodes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from roller_tvm.models.onnx_file import NotImported, first_missing
+from roller_tvm.models.types import TensorType
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A module and the types of the values between its nodes.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+    types : dict
+        Name of a node's output -> TensorType, up to the first value that does not type-check.
+    ill_typed : str
+        Name of that value; empty if all type-check.
+    """
+
+    mod: Any
+    types: dict[str, TensorType]
+    ill_typed: str = ""
+
+
+def from_onnx(model: Any, shapes: Mapping[str, tuple[int | str, ...]]) -> Imported:
+    """Import a model with its weights as constants.
+
+    The importer's graph is used itself, because ``relay.frontend.from_onnx`` drops the values between the nodes.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+    shapes : mapping of input name to shape
+
+    Raises
+    ------
+    NotImported
+        The importer failed; with the node it was at.
+    """
+    from tvm import relay
+    from tvm.relay.frontend.onnx import GraphProto
+
+    opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
+    graph = GraphProto(dict(shapes), "float32", True, op_type_dict={})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the importer calls deprecated functions of numpy and of TVM
+        try:
+            with graph:
+                mod, _ = graph.from_onnx(model.graph, opset)
+        except Exception as error:  # the importer raises whatever its helpers raise
+            raise NotImported(error, first_missing(model, graph._nodes)) from error
+        made = {name: graph._nodes.get(name) for node in model.graph.node for name in node.output if name}
+        values = {name: value for name, value in made.items() if isinstance(value, relay.Expr)}
+        try:
+            return _with_values(mod, values)
+        except Exception:  # type errors, and whatever constant folding meets after one
+            return _until_ill_typed(mod, values)
+
+
+def _with_values(mod: Any, values: dict[str, Any]) -> Imported:
+    """Make shapes static with every value as an output, read the values' types, and drop them again."""
+    from tvm import relay
+
+    typed = relay.transform.InferType()(relay.transform.DynamicToStatic()(_module(mod["main"], values)))
+    fields = typed["main"].body.fields
+    result = _module(typed["main"], {}, fields[0])
+    return Imported(result, _types(values, fields[1:]))
+
+
+def _until_ill_typed(mod: Any, values: dict[str, Any]) -> Imported:
+    """Bisect for the first value that does not type-check; read the types before it."""
+    from tvm import relay
+
+    def fields(count: int) -> Any:
+        typed = relay.transform.InferType()(_module(mod["main"], dict(list(values.items())[:count]), relay.Tuple([])))
+        return typed["main"].body.fields[1:]
+
+    good, bad = 0, len(values) + 1
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        try:
+            fields(middle)
+            good = middle
+        except Exception:
+            bad = middle
+    names = list(values)
+    types, ill_typed = _types(values, fields(good)), names[good] if good < len(names) else ""
+    try:
+        return Imported(relay.transform.DynamicToStatic()(mod), types, ill_typed)
+    except Exception as error:
+        if not ill_typed:
+            raise NotImported(error, "") from error
+    return Imported(mod, types, ill_typed)  # its type check fails at that value
+
+
+def _module(main: Any, values: dict[str, Any], body: Any = None) -> Any:
+    """Return a module that computes a body (by default that of `main`) and these values."""
+    import tvm
+    from tvm import relay
+
+    body = main.body if body is None else body
+    result = relay.Tuple([body, *values.values()]) if values else body
+    return tvm.IRModule.from_expr(relay.Function(main.params, result))
+
+
+def _types(names: Iterable[str], fields: Iterable[Any]) -> dict[str, TensorType]:
+    kinds = {name: tensor_type(value.checked_type) for name, value in zip(names, fields, strict=False)}
+    return {name: kind for name, kind in kinds.items() if kind is not None}
+
+
+def output_types(mod: Any) -> list[TensorType | None]:
+    """Return the type of each output of a typed module's 'main'; None for one that is no tensor."""
+    from tvm import relay
+
+    kind = mod["main"].checked_type.ret_type
+    return [tensor_type(k) for k in (kind.fields if isinstance(kind, relay.TupleType) else [kind])]
+
+
+def tensor_type(kind: Any) -> TensorType | None:
+    """Return a Relay type in the words that ONNX's are told in; None if it is no tensor."""
+    import tvm
+    from tvm import relay
+
+    if not isinstance(kind, relay.TensorType):
+        return None
+    return TensorType(tuple(int(e) if isinstance(e, tvm.tir.IntImm) else None for e in kind.shape), str(kind.dtype))
