@@ -170,3 +170,90 @@ def test_no_such_file(tmp_path):
 def test_importing_it_is_free_of_tvm_and_numpy():
     code = "import sys, roller_tvm; dir(roller_tvm); print([m for m in ('tvm', 'numpy', 'onnx') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+def test_models_in_memory(onnx_model):
+    model = roller_tvm.compile(onnx_model, shapes={"x": (4, 24)})
+    assert right(model(X)) and "net" in repr(model)
+    broken = type(onnx_model)()
+    broken.CopyFrom(onnx_model)
+    broken.graph.node[2].op_type = "NoSuchOperator"
+    with pytest.raises(BadInput, match="NoSuchOperator") as refused:
+        roller_tvm.compile(broken, shapes={"x": (4, 24)})
+    assert refused.value.where.startswith("model")
+    with pytest.raises(BadInput, match="'model' must be a path, an onnx.ModelProto"):
+        roller_tvm.compile(W)
+
+
+def test_modules_of_tvm_with_weights_apart():
+    import tvm
+
+    if line() == "relay":
+        from tvm import relay
+
+        x, w = relay.var("x", shape=(4, 24)), relay.var("w", shape=(24, 48))
+        mod = tvm.IRModule.from_expr(relay.Function([x, w], relay.nn.relu(relay.nn.matmul(x, w))))
+    else:
+        from tvm import relax
+
+        builder = relax.BlockBuilder()
+        types = (relax.TensorType(shape, "float32") for shape in ((4, 24), (24, 48)))
+        x, w = map(relax.Var, "xw", types)
+        with builder.function("main", [x, w]):
+            with builder.dataflow():
+                y = builder.emit_output(relax.op.nn.relu(relax.op.matmul(x, w)))
+            builder.emit_func_output(y)
+        mod = builder.get()
+    model = roller_tvm.compile(mod, params={"w": W})
+    assert list(model.inputs) == ["x"]
+    np.testing.assert_allclose(model(X), np.maximum(X @ W, 0), rtol=1e-4, atol=1e-5)
+
+
+class TestTorch:
+    @pytest.fixture
+    def module(self):
+        torch = pytest.importorskip("torch", reason="torch modules need torch: pip install torch")
+
+        class Net(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.convolution, self.norm = torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.BatchNorm2d(8)
+                self.linear = torch.nn.Linear(8, 5)
+
+            def forward(self, x, scale):
+                y = torch.relu(self.norm(self.convolution(x))).mean((2, 3))
+                return self.linear(y) * scale, y
+
+        torch.manual_seed(0)
+        return Net()
+
+    @pytest.fixture
+    def inputs(self, module):
+        import torch
+
+        return torch.randn(2, 3, 8, 8), torch.tensor(2.0)
+
+    def check(self, model, module, inputs):
+        import torch
+
+        with torch.no_grad():
+            expected = module.eval()(*inputs)
+        for output, wanted in zip(model(*inputs), expected, strict=True):
+            np.testing.assert_allclose(output, wanted.numpy(), rtol=1e-4, atol=1e-5)
+
+    def test_a_module(self, module, inputs):
+        model = roller_tvm.compile(module, example_inputs=inputs)
+        assert module.training, "the module keeps its mode"
+        self.check(model, module, inputs)
+        with pytest.raises(UsageError, match="needs example inputs"):
+            roller_tvm.compile(module)
+        with pytest.raises(BadInput, match="cannot take it"):
+            roller_tvm.compile(module, example_inputs=inputs[:1])
+
+    def test_a_program_and_its_file(self, module, inputs, tmp_path):
+        import torch
+
+        program = torch.export.export(module.eval(), inputs)
+        self.check(roller_tvm.compile(program), module, inputs)
+        torch.export.save(program, tmp_path / "net.pt2")
+        self.check(roller_tvm.compile(tmp_path / "net.pt2"), module, inputs)

@@ -58,6 +58,8 @@ def read_model(args: argparse.Namespace, load: Callable[..., Any]) -> Any:
     model = load(args.FILE, shapes, args.desired_layout, args.params)
     told = ", ".join(f"{name} {list(shape)} {dtype}" for name, (shape, dtype) in model.inputs.items())
     say(f"{args.FILE}: {told} ({time.perf_counter() - start:.1f} s to import)")
+    for note in model.notes:
+        say(f"  note: {note}")
     return model
 
 

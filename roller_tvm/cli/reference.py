@@ -75,8 +75,9 @@ def compare(outputs: Sequence[Any], wanted: Sequence[Any], who: str) -> str:
         raise WrongAnswer(f"{len(outputs)} outputs where {len(wanted)} are expected", who)
     largest = 0.0
     for number, (got, other) in enumerate(zip(outputs, wanted, strict=True)):
-        if got.size == other.size:
-            other = np.reshape(other, got.shape)
+        other = np.asarray(other)
+        if got.shape != other.shape:
+            raise WrongAnswer(f"output_{number} is {list(got.shape)}, expected is {list(other.shape)}", who)
         wrong = difference(got, other, TERMS)
         if wrong:
             raise WrongAnswer(f"output_{number} differs: {wrong}", who)

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import logging
 import os
-import re
-import warnings
-import zipfile
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +15,12 @@ from ..models.misread import RELAX
 from ..models.onnx_file import NotImported, words_of
 from ..models.reference import check_against_onnxruntime
 from ..models.rewriting import rewrite
+from ..models.sources import exported, kind_of, onnx_file, quiet, read_program
 from ..models.types import inferred_types
 from ..tvm_env import import_relax_tvm
 from .from_onnx import Imported, from_onnx, output_types
+from .from_torch import from_program
+from .params import bindable
 
 RELAX_JSON, TORCH, PICKLED = (".json",), (".pt2",), (".pt", ".pth", ".ckpt", ".bin")
 #: Layout of data and weights, by the name that the command line knows.
@@ -31,7 +28,7 @@ LAYOUTS = {"NCHW": ["NCHW", "OIHW"], "NHWC": ["NHWC", "OHWI"]}
 FILES = "an ONNX model, a PyTorch ExportedProgram (.pt2) or a Relax module (.json)"
 OTHERS = "an ExportedProgram must end in .pt2, a Relax module in .json"
 
-__all__ = ["LAYOUTS", "Model", "load_model"]
+__all__ = ["LAYOUTS", "Model", "import_model", "load_model"]
 
 
 @dataclass(frozen=True)
@@ -112,18 +109,62 @@ def load_model(
             'export it: torch.export.save(torch.export.export(model.eval(), (example,)), "model.pt2")',
         )
     tvm = import_relax_tvm("importing a model")
-    notes: tuple[str, ...] = ()
-    if file.suffix in RELAX_JSON or file.suffix in TORCH:
-        mod = _relax_json(tvm, file, params) if file.suffix in RELAX_JSON else _torch(tvm, file)
-        mod = _inferred(tvm, _fixed(tvm, mod, given, file), file)
-        inputs = _inputs(mod, None)
+    if file.suffix in RELAX_JSON:
+        return _finished(tvm, _relax_json(tvm, file, params), given, layout, file)
+    if file.suffix in TORCH:
+        return _finished(tvm, from_program(read_program(file), str(file)), given, layout, file)
+    mod, inputs, notes = _onnx(tvm, file, given, simplify, verify)
+    return _laid_out(tvm, Model(mod, {}, inputs, notes), layout)
+
+
+def import_model(
+    model: Any, shapes: Shapes | None = None, layout: str | None = None, params: Any = None,
+    example_inputs: Sequence[Any] | None = None,
+) -> tuple[str, Model]:  # fmt: skip
+    """Import a model from a file or from memory.
+
+    Parameters
+    ----------
+    model : path, onnx.ModelProto, torch.nn.Module, torch.export.ExportedProgram or tvm.IRModule
+    shapes, layout
+        See `load_model`.
+    params : mapping of name to array, or path, optional
+        Weights of a Relax module.
+    example_inputs : sequence of tensors
+        Arguments to export a torch module with.
+
+    Returns
+    -------
+    (str, Model)
+        The model's name in messages, and the model.
+    """
+    kind = kind_of(model)
+    if kind == "file":
+        return os.fspath(model), load_model(model, shapes, layout, params)
+    if kind == "onnx":
+        with onnx_file(model) as path:
+            return model.graph.name or "model", load_model(path, shapes, layout)
+    tvm, name = import_relax_tvm("importing a model"), type(model).__name__
+    if kind == "tvm":
+        mod = _with_main(tvm, model, name)
+        if params is not None:
+            mod = tvm.relax.transform.BindParams("main", bindable(mod, params))(mod)
     else:
-        mod, inputs, notes = _onnx(tvm, file, given, simplify, verify)
-    if layout is not None:
-        mod = _converted(tvm, mod, layout)
+        mod = from_program(exported(model, example_inputs) if kind == "torch" else model, name)
+    return name, _finished(tvm, mod, dict(shapes or {}), layout, Path(name))
+
+
+def _finished(tvm: Any, mod: Any, given: dict[str, tuple[int, ...]], layout: str | None, where: Path) -> Model:
+    """Return a module, its shapes fixed and inferred, as a model."""
+    mod = _inferred(tvm, _fixed(tvm, mod, given, where), where)
+    return _laid_out(tvm, Model(mod, {}, _inputs(mod, None)), layout)
+
+
+def _laid_out(tvm: Any, model: Model, layout: str | None) -> Model:
+    """Return a model with its convolutions in a layout, and its functions plainly named."""
     from .names import plain_names
 
-    return Model(plain_names(mod), {}, inputs, notes)
+    return replace(model, mod=plain_names(model.mod if layout is None else _converted(tvm, model.mod, layout)))
 
 
 # ONNX ------------------------------------------------------------------------------------------------------
@@ -185,7 +226,7 @@ def _imported(
 
 
 def _converted_onnx(model: Any, shapes: Mapping[str, Any]) -> Imported:
-    with _quiet():
+    with quiet():
         return from_onnx(model, shapes)
 
 
@@ -227,61 +268,13 @@ def _slimmed(model: Any, fixed: dict[str, Any]) -> tuple[Any | None, str]:
 
         copied = onnx.ModelProto()
         copied.CopyFrom(model)  # onnxslim changes what it is given
-        with _quiet():
+        with quiet():
             result = onnxslim.slim(copied, input_shapes=told or None)
     except Exception as error:  # it raises whatever its helpers raise
         return None, f"onnxslim failed with it ({last_line(error)})"
     # An input that nothing reads is dropped by it; callers give every input of the file.
     kept = names == {value.name for value in result.graph.input} | {i.name for i in model.graph.initializer} & names
     return (result, "") if kept else (None, "onnxslim changes its inputs")
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence the importers: they warn of things that are no fault of the model, and their errors say the rest."""
-    level = logging.root.manager.disable
-    logging.disable(logging.ERROR)
-    try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(level)
-
-
-# PyTorch ---------------------------------------------------------------------------------------------------
-
-
-def _torch(tvm: Any, path: Path) -> Any:
-    if not zipfile.is_zipfile(path):
-        raise BadInput("is not an ExportedProgram", str(path), "write it with torch.export.save(program, path)")
-    try:
-        import torch
-    except ImportError as error:
-        raise BadInput("reading an ExportedProgram needs PyTorch", str(path), "pip install torch") from error
-    try:
-        with _quiet():
-            program = torch.export.load(str(path))
-    except Exception as error:  # zip, pickle, schema: whatever is wrong with the file
-        raise BadInput(
-            f"is not an ExportedProgram that torch {torch.__version__} reads: {last_line(error)}",
-            str(path),
-            "write it with torch.export.save(program, path), by the same version of torch",
-        ) from error
-    from tvm.relax.frontend.torch import from_exported_program
-
-    try:
-        with _quiet():
-            mod = from_exported_program(program, keep_params_as_input=False)
-    except AssertionError as error:
-        names = re.findall(r"'([^']+)'", str(error))
-        what = f"unsupported operators: {', '.join(names)}" if names else last_line(error)
-        raise UnsupportedOperator(what, str(path), "replace them in the model, or cut it before them") from error
-    except Exception as error:  # the importer raises whatever its helpers raise
-        raise UnsupportedOperator(
-            f"TVM {tvm.__version__} cannot import it: {last_line(error)}", str(path), "export it to ONNX instead"
-        ) from error
-    return mod
 
 
 # Relax -----------------------------------------------------------------------------------------------------
@@ -296,12 +289,7 @@ def _relax_json(tvm: Any, path: Path, params: str | os.PathLike[str] | None) -> 
         ) from error
     from tvm import relax
 
-    if isinstance(mod, relax.Function):
-        mod = tvm.IRModule({"main": mod})
-    if not isinstance(mod, tvm.IRModule) or "main" not in [v.name_hint for v in mod.get_global_vars()]:
-        raise BadInput("holds no Relax module with a function 'main'", str(path), "save the whole module")
-    if not isinstance(mod["main"], relax.Function):
-        raise BadInput("'main' is not a Relax function", str(path), "give the model before it was lowered")
+    mod = _with_main(tvm, mod, str(path))
     file = Path(params) if params is not None else path.with_suffix(".params")
     if params is None and not file.is_file():
         return mod
@@ -314,6 +302,19 @@ def _relax_json(tvm: Any, path: Path, params: str | os.PathLike[str] | None) -> 
             str(file),
             "write it with tvm.runtime.save_param_dict_to_file(params, path)",
         ) from error
+
+
+def _with_main(tvm: Any, mod: Any, where: str) -> Any:
+    """Return a Relax function or module as a module with a function 'main'."""
+    from tvm import relax
+
+    if isinstance(mod, relax.Function):
+        mod = tvm.IRModule({"main": mod})
+    if not isinstance(mod, tvm.IRModule) or "main" not in [v.name_hint for v in mod.get_global_vars()]:
+        raise BadInput("holds no Relax module with a function 'main'", where, "save the whole module")
+    if not isinstance(mod["main"], relax.Function):
+        raise BadInput("'main' is not a Relax function", where, "give the model before it was lowered")
+    return mod
 
 
 # What all of them share ------------------------------------------------------------------------------------

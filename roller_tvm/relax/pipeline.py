@@ -40,6 +40,7 @@ from .layout import PlanLayout
 from .lowered import require_lowered
 from .names import LowerCaseBuffers
 from .package import KERNELS, REPORT
+from .params import bindable
 from .reference import gpu_rules
 from .schedule import SCHEDULED, Report, ScheduleWithRoller
 from .sums import SumsAsAdditions
@@ -274,7 +275,7 @@ def build(
     """
     _require_relax(mod)  # TVM would build PrimFuncs as they are, without a word
     if params:
-        mod = relax.transform.BindParams("main", _bindable(mod, params))(mod)
+        mod = relax.transform.BindParams("main", bindable(mod, params))(mod)
     full, take, reports = make_target(target), TakeHost(), list[Report]()
     use_threads(threads, device_of(device, full).units if full.kind.name == "llvm" else None)
     if schedules == "tvm":
@@ -296,33 +297,6 @@ def _require_relax(mod: Any) -> None:
     if not isinstance(mod, tvm.IRModule) or not any(isinstance(f, relax.Function) for _, f in mod.functions_items()):
         remedy = "give a module as the importer made it; PrimFuncs: ScheduleWithRoller and tvm.compile, or tune_tir"
         raise BadInput("has no Relax function", "module", remedy)
-
-
-def _bindable(mod: Any, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Weights as tensors, of the shapes and types that ``main`` takes.
-
-    Raises
-    ------
-    BadInput
-        Nothing takes one, or not as it is.
-    """
-    main = next((f for v, f in mod.functions_items() if v.name_hint == "main"), None)
-    taken = {str(p.name): p.ty for p in getattr(main, "params", ())}
-    tensors = _tensors(params)
-    for name, tensor in tensors.items():
-        if name not in taken:
-            what = f"'main' takes no parameter '{name}'" if main is not None else "the module has no 'main' to take it"
-            raise BadInput(what, "params", f"it takes {', '.join(taken)}" if taken else "bind them in the module")
-        shape = getattr(taken[name], "shape", None)
-        wanted = None if shape is None else [int(e) if hasattr(e, "value") else None for e in shape]
-        dtype = str(getattr(taken[name], "dtype", ""))
-        fits = wanted is None or (
-            len(wanted) == len(tensor.shape) and all(w in (None, g) for w, g in zip(wanted, tensor.shape, strict=True))
-        )
-        if not fits or dtype not in ("", str(tensor.dtype)):
-            what = f"'{name}' is {list(map(int, tensor.shape))} of {tensor.dtype}, 'main' takes {taken[name]}"
-            raise BadInput(what, "params", "give it in that shape and type")
-    return tensors
 
 
 def _taking(take: TakeHost) -> Any:
@@ -347,10 +321,6 @@ def _target(target: Any) -> Any:
 
 def _is_prepared(mod: Any) -> bool:
     return bool(mod.attrs) and PREPARED in mod.attrs
-
-
-def _tensors(params: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: p if hasattr(p, "numpy") else tvm.runtime.tensor(p) for name, p in params.items()}
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from ..models import Shapes
 from ..models.arguments import Signature
 from ..tvm_env import use_threads
 from .devices import device_of
-from .importers import load_model
+from .importers import import_model
 from .package import LoadedModel, save_model, with_signature
 from .pipeline import build, prepare
 from .targets import make_target
@@ -44,12 +44,13 @@ class Session:
         self._asked = asked_threads
         use_threads(asked_threads, self.threads)  # constants are folded by running kernels
         self._tell("import")
-        imported = load_model(model, shapes, layout, params)
-        self.name, self.mod, self.inputs = str(model), imported.mod, imported.inputs
+        self.name, imported = import_model(model, shapes, layout, params, example_inputs)
+        self.mod, self.inputs, self.notes = imported.mod, imported.inputs, imported.notes
         self._executable: Any = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     inputs: Signature
+    notes: tuple[str, ...]
 
     def executable(self) -> Any:
         """Return what `pipeline.build` makes of the model, once."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,14 @@ from roller_tvm.models.agreement import check_outputs, check_types
 from roller_tvm.models.onnx_file import NotImported, node_of, words_of
 from roller_tvm.models.reference import check_against_onnxruntime
 from roller_tvm.models.rewriting import SIMPLIFY, rewrite
+from roller_tvm.models.sources import kind_of, onnx_file, read_program
 from roller_tvm.models.tvm_017 import TVM_017
 from roller_tvm.models.types import inferred_types
 from roller_tvm.relay.from_onnx import from_onnx, output_types
+from roller_tvm.relay.from_torch import TORCH, from_torch
 from roller_tvm.tvm_env import import_relay_tvm
 
-__all__ = ["LAYOUTS", "Model", "Shapes", "converted", "folded", "load_model", "parse_shapes"]
+__all__ = ["LAYOUTS", "Model", "Shapes", "converted", "folded", "import_model", "load_model", "parse_shapes"]
 
 RELAY_JSON, RELAY_TEXT = (".json",), (".relay", ".txt", ".ir")
 LAYOUTS = {"NCHW": ["NCHW", "default"], "NHWC": ["NHWC", "default"]}
@@ -113,6 +115,55 @@ def load_model(
     if shapes:
         _same_shapes(model, shapes, path)
     return converted(model, layout) if layout else model
+
+
+def import_model(
+    model: Any, shapes: Shapes | None = None, layout: str | None = None, params: Any = None,
+    example_inputs: Sequence[Any] | None = None,
+) -> tuple[str, Model]:  # fmt: skip
+    """Import a model from a file or from memory.
+
+    Parameters
+    ----------
+    model : path, onnx.ModelProto, torch.nn.Module, torch.export.ExportedProgram or tvm.IRModule
+        A path may name an ExportedProgram (.pt2) too.
+    shapes, layout
+        See `load_model`.
+    params : mapping of name to array, or path, optional
+        Weights of a Relay module.
+    example_inputs : sequence of tensors
+        Arguments to trace a torch module with.
+
+    Returns
+    -------
+    (str, Model)
+        The model's name in messages, and the model.
+    """
+    kind = kind_of(model)
+    if kind == "file" and Path(model).suffix not in TORCH:
+        return os.fspath(model), load_model(model, shapes, layout, params)
+    if kind == "onnx":
+        with onnx_file(model) as path:
+            return model.graph.name or "model", load_model(path, shapes, layout)
+    tvm, name = import_relay_tvm("importing a model"), type(model).__name__
+    if kind == "tvm":
+        mod, weights = _checked(tvm, model, Path(name)), _tensors(tvm, params)
+    else:
+        if kind == "file":
+            name, model = os.fspath(model), read_program(existing(model, "an ExportedProgram (.pt2)"))
+        mod, weights = from_torch(model, example_inputs, name)
+    mod = _inferred(tvm, mod, Path(name))
+    found = Model(mod, weights, _inputs(tvm, mod, weights, Path(name)))
+    if shapes:
+        _same_shapes(found, shapes, Path(name))
+    return name, converted(found, layout) if layout else found
+
+
+def _tensors(tvm: Any, params: Any) -> dict[str, Any]:
+    """Return weights by name, from a mapping or a file."""
+    if isinstance(params, (str, os.PathLike)):
+        return _params(tvm, Path(params), params)
+    return {name: p if isinstance(p, tvm.nd.NDArray) else tvm.nd.array(p) for name, p in dict(params or {}).items()}
 
 
 def folded(mod: Any) -> Any:

@@ -12,7 +12,7 @@ from roller_tvm.device import DeviceSpec, cpu_device, default_cpu_target
 from roller_tvm.models import Shapes
 from roller_tvm.models.arguments import Signature
 from roller_tvm.relay.building import build
-from roller_tvm.relay.importers import load_model
+from roller_tvm.relay.importers import import_model
 from roller_tvm.relay.package import LoadedModel, save_model
 from roller_tvm.relay.tasks import check_device, make_target
 from roller_tvm.relay.tuning import find_device, tune
@@ -45,12 +45,13 @@ class Session:
         self._asked = asked_threads
         use_threads(asked_threads, self.threads)  # constants are folded by running kernels
         self._tell("import")
-        imported = load_model(model, shapes, layout, params)
-        self.name, self.mod, self.params, self.inputs = str(model), imported.mod, imported.params, imported.inputs
+        self.name, imported = import_model(model, shapes, layout, params, example_inputs)
+        self.mod, self.params, self.inputs, self.notes = imported.mod, imported.params, imported.inputs, imported.notes
         self._library: Any = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     inputs: Signature
+    notes: tuple[str, ...]
 
     def library(self) -> Any:
         """Return what `building.build` makes of the model, once."""

@@ -1,0 +1,144 @@
+"""Models in memory: their kinds, told without importing onnx, torch or TVM, and their way into a file or a program."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+import tempfile
+import warnings
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import BadInput, RollerError, UnsupportedOperator, UsageError, last_line, must_be
+
+#: Class of a model in memory -> its kind.
+_CLASSES = {
+    ("onnx", "ModelProto"): "onnx",
+    ("torch", "ExportedProgram"): "exported",
+    ("torch", "Module"): "torch",
+    ("tvm", "IRModule"): "tvm",
+    ("tvm", "Function"): "tvm",
+}
+KINDS = "a path, an onnx.ModelProto, a torch module or ExportedProgram, or a TVM module"
+
+
+def kind_of(model: Any) -> str:
+    """Return 'file', 'onnx', 'torch', 'exported' or 'tvm'.
+
+    Raises
+    ------
+    BadInput
+        The value is none of these.
+
+    Examples
+    --------
+    >>> kind_of("model.onnx")
+    'file'
+    """
+    if isinstance(model, (str, os.PathLike)):
+        return "file"
+    for one in type(model).__mro__:
+        if found := _CLASSES.get((one.__module__.partition(".")[0], one.__name__)):
+            return found
+    raise BadInput(must_be("model", KINDS, model), "compile", "give one of these")
+
+
+@contextlib.contextmanager
+def onnx_file(model: Any) -> Iterator[Path]:
+    """Keep an onnx.ModelProto in a file for a while; errors name the model instead of the file."""
+    import onnx
+
+    with tempfile.TemporaryDirectory(prefix="roller-tvm-") as folder:
+        path = Path(folder, "model.onnx")
+        try:
+            onnx.save(model, str(path), save_as_external_data=model.ByteSize() > onnx.checker.MAXIMUM_PROTOBUF)
+            yield path
+        except RollerError as error:
+            error.where = error.where.replace(str(path), "model")
+            raise
+
+
+def read_program(path: Path) -> Any:
+    """Return the ExportedProgram in a file (.pt2).
+
+    Raises
+    ------
+    BadInput
+        The file is no ExportedProgram, or PyTorch is missing.
+    """
+    if not zipfile.is_zipfile(path):
+        raise BadInput("is not an ExportedProgram", str(path), "write it with torch.export.save(program, path)")
+    try:
+        import torch
+    except ImportError as error:
+        raise BadInput("reading an ExportedProgram needs PyTorch", str(path), "pip install torch") from error
+    try:
+        with quiet():
+            return torch.export.load(str(path))
+    except Exception as error:  # zip, pickle, schema: torch raises whatever is wrong with the file
+        raise BadInput(
+            f"is not an ExportedProgram that torch {torch.__version__} reads: {last_line(error)}",
+            str(path),
+            "write it with torch.export.save(program, path), by the same version of torch",
+        ) from error
+
+
+def exported(module: Any, example_inputs: Sequence[Any] | None) -> Any:
+    """Return the ExportedProgram of a torch module in evaluation mode; the module keeps its mode.
+
+    Raises
+    ------
+    UsageError
+        No example inputs.
+    UnsupportedOperator
+        torch.export cannot take the module.
+    """
+    import torch
+
+    arguments = example_arguments(module, example_inputs)
+    with evaluating(module, "torch.export"):
+        return torch.export.export(module, arguments)
+
+
+def example_arguments(module: Any, example_inputs: Sequence[Any] | None) -> tuple[Any, ...]:
+    """Return example inputs as the arguments of a call; raise ``UsageError`` if there are none."""
+    if example_inputs is None:
+        remedy = "give compile(module, example_inputs=(x,))"
+        raise UsageError("a torch module needs example inputs", type(module).__name__, remedy)
+    return tuple(example_inputs) if isinstance(example_inputs, (tuple, list)) else (example_inputs,)
+
+
+@contextlib.contextmanager
+def evaluating(module: Any, tool: str) -> Iterator[None]:
+    """Keep a torch module in evaluation mode, without gradients; what `tool` raises becomes ``UnsupportedOperator``."""
+    import torch
+
+    training = {part: part.training for part in module.modules()}
+    try:
+        with torch.no_grad(), quiet():
+            for part in training:  # an exported module has no train()
+                part.training = False
+            yield
+    except Exception as error:  # tracing raises whatever the module's code meets
+        what, remedy = f"{tool} cannot take it: {last_line(error)}", "check that it runs on the example inputs"
+        raise UnsupportedOperator(what, type(module).__name__, remedy) from error
+    finally:
+        for part, mode in training.items():
+            part.training = mode
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Silence the importers: they warn of things that are no fault of the model, and their errors say the rest."""
+    level = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
