@@ -1,4 +1,5 @@
-# make test   set up and run every check      make demo   set up and run the demonstration
+# make test   set up and run every check, as many at a time as there are CPUs; one that fails does not stop the others
+# make demo   set up and run the demonstration
 # make lint   ruff and mypy alone             make venv   set up alone             make clean   remove all of it
 # make nightly   every check, and what is too long for each change: every operator's GPU kernels executed
 # make gpu-kit   build/gpu-kit: every kernel compiled, for python/gpu_kit.py on a machine with a card (KIT_ARGS="--only C0,M1")
@@ -32,31 +33,37 @@ endef
 
 QUIET := --quiet --disable-pip-version-check
 
+# The longest first. Their output comes in one piece, when each has ended.
+SUITES := pytest-relay pytest-relax pytest-emulate pytest-core lint
+JOBS := $(shell cpus=$$(nproc 2>/dev/null || echo 1); \
+	echo $$((cpus < $(words $(SUITES)) ? cpus : $(words $(SUITES)))))
+
 .PHONY: test nightly pytest pytest-relay pytest-relax pytest-core pytest-emulate demo demo-relay demo-relax gpu-kit venv lint clean
 .DELETE_ON_ERROR:
 
-test: lint pytest
+test: venv
+	@$(MAKE) --no-print-directory --jobs=$(JOBS) --output-sync=target --keep-going $(SUITES)
 
-nightly: override PYTEST_ARGS += --nightly
-nightly: test
+nightly:
+	@$(MAKE) --no-print-directory test NIGHTLY=--nightly
 
-pytest: pytest-relay pytest-relax pytest-core pytest-emulate
+pytest: $(filter pytest-%,$(SUITES))
 
 # What needs no TVM, in two halves: whichever core is free first takes one.
 NO_TVM := -m "not (tvm or relax or te)"
 APART := tests/emulate tests/kit tests/compare
 
 pytest-relay: $(RELAY)/.ready
-	$(RELAY)/bin/python -m pytest -m "tvm or te" $(PYTEST_ARGS)
+	$(RELAY)/bin/python -m pytest -m "tvm or te" $(NIGHTLY) $(PYTEST_ARGS)
 
 pytest-relax: $(RELAX)/.ready
-	$(RELAX)/bin/python -m pytest -m "relax or te" $(PYTEST_ARGS)
+	$(RELAX)/bin/python -m pytest -m "relax or te" $(NIGHTLY) $(PYTEST_ARGS)
 
 pytest-core: $(RELAY)/.ready
-	$(RELAY)/bin/python -m pytest $(NO_TVM) $(APART:%=--ignore=%) $(PYTEST_ARGS)
+	$(RELAY)/bin/python -m pytest $(NO_TVM) $(APART:%=--ignore=%) $(NIGHTLY) $(PYTEST_ARGS)
 
 pytest-emulate: $(RELAY)/.ready
-	$(RELAY)/bin/python -m pytest $(NO_TVM) $(APART) $(PYTEST_ARGS)
+	$(RELAY)/bin/python -m pytest $(NO_TVM) $(APART) $(NIGHTLY) $(PYTEST_ARGS)
 
 demo: demo-relay demo-relax
 
@@ -72,7 +79,9 @@ gpu-kit: $(RELAX)/.ready
 	$(RELAX)/bin/pip install $(QUIET) nvidia-cuda-nvrtc-cu12 nvidia-cuda-runtime-cu12
 	$(RELAX)/bin/python python/build_gpu_kit.py $(KIT_ARGS)
 
-venv: $(LINES:%=.venv/%/.ready)
+# One after the other: both write the same egg-info.
+venv:
+	@for line in $(LINES); do $(MAKE) --no-print-directory .venv/$$line/.ready || exit; done
 
 lint: $(RELAY)/.ready
 	$(RELAY)/bin/ruff check .
