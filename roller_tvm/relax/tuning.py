@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..device import DeviceSpec
-from ..errors import BadInput, MeasureError, RecordError, RollerError, must_be
+from ..errors import BadInput, MeasureError, RecordError, must_be
 from ..measure.machine import not_here, same_machine
 from ..measure.pool import Pool
 from ..measure.results import TunedTask, TuneResult, busy, judge, nothing_tuned
@@ -306,8 +306,8 @@ class _Tuner:
                 self._say(AHEAD)
             try:
                 self.store.commit(tuned.task, plans[measured.winner][1], repeats, note)
-            except RollerError as error:
-                if error.exit_code != 3 or error.where != tuned.task.name:
+            except RecordError as error:  # its trace does not replay
+                if error.where != tuned.task.name:
                     raise
                 tuned.status, tuned.reason = "fallback", error.what
         elif measured.default_wins:
