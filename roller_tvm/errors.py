@@ -5,6 +5,8 @@ Exit codes of ``roller-tvm``: 0 done, 1 failed, 2 wrong command line or bad inpu
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from typing import Any
 
@@ -163,3 +165,29 @@ class WrongAnswer(RollerError):
 
 class DiskFull(RollerError):
     """A file could not be written because no space is left."""
+
+
+def cannot_write(
+    error: OSError,
+    path: str | os.PathLike[str],
+    full: str = "no space left to write it",
+    remedy: str = "free some space, then run it again",
+    other: str = "give another file",
+) -> RollerError:
+    """Return the system's error of a write as `DiskFull` or `BadInput`, naming the path.
+
+    Parameters
+    ----------
+    full, remedy : str
+        Message and remedy if no space is left.
+    other : str
+        Remedy if the path cannot be written for another reason.
+
+    Examples
+    --------
+    >>> cannot_write(OSError(errno.ENOSPC, "No space left on device"), "m.so").one_line()
+    'm.so: no space left to write it; remedy: free some space, then run it again'
+    """
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return DiskFull(full, os.fspath(path), remedy)
+    return BadInput(f"cannot be written: {error.strerror or error}", os.fspath(path), other)

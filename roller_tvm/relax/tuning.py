@@ -8,7 +8,6 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ..device import DeviceSpec
@@ -32,7 +31,6 @@ from .tasks import Task, as_module, extract_tasks
 TOP = 10
 #: Tasks a worker, at a time, where plans are only built: records come in steps of that many.
 BATCH = 4
-REPORT = "roller_tvm.txt"
 INTRINSICS = "records name tensor intrinsics: a plain TVM applies them after `import tvm.s_tir.tensor_intrin`"
 AHEAD = "kernels copy ahead (cp.async) where they are built in a PassContext with tirx.use_async_copy"
 
@@ -140,8 +138,7 @@ def tune(
         result.seconds["total"] = time.perf_counter() - start
         if any(t.status == "measured" for t in result.tasks):
             result.notes += busy(threads)
-        if store.folder is not None:
-            Path(store.folder, REPORT).write_text(summary(result) + "\n", encoding="utf-8")
+        store.report(f"{summary(result)}\n")
         if chosen and all(t.status == "fallback" and not t.kept for t in result.tasks):
             raise nothing_tuned(result)
         return store.database, result

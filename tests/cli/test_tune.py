@@ -175,7 +175,7 @@ def test_ctrl_c_keeps_the_records_and_resumes(tuned, tmp_path, capsys):
         (["compile", "MODEL", "--target", "cuda -arch=sm_90", "--tuning-records", "LOG", "-o", "M"], 2,
          "its records are for llvm"),
         (["run", "missing.tar"], 2, "no such file"),
-        (["run", "MODEL"], 2, "is not a built model"),
+        (["run", "MODEL"], 2, "is not a model of the Relay line"),
         (["run", "MODEL", "--repeat", "0"], 2, "--repeat must be 1 or more"),
     ],
 )
@@ -201,7 +201,7 @@ def test_inputs_that_do_not_fit(tuned, tmp_path, capsys):
     assert code == 2 and "is a folder" in err
     (tmp_path / "half.tar").write_bytes((tmp_path / "m.tar").read_bytes()[:20000])
     code, _, err = main(capsys, "run", tmp_path / "half.tar")
-    assert code == 2 and "is not a built model" in err
+    assert code == 2 and "is not a model of the Relay line" in err
 
 
 def test_inputs_called_as_the_executor_calls_its_own_arguments(tmp_path, capsys):
