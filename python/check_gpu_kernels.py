@@ -4,7 +4,7 @@
     python python/check_gpu_kernels.py model.onnx                       # for sm_80
     python python/check_gpu_kernels.py model.onnx --arch sm_90 --budget 10 --json checked.json
 
-Functions that would take longer than the budget are run in part. Exit code 6 if a kernel is wrong.
+Functions that would take longer than the budget are run in part. Exit code 1 if a kernel is wrong.
 """
 
 from __future__ import annotations

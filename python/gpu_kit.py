@@ -6,8 +6,8 @@
 KIT is the folder that `make gpu-kit` prepared (default: the folder of this script, if it is one, else build/gpu-kit).
 Written to DIR during the run: results.json, table.md, plot.svg, device.toml (the profiled card, for --device), logs.
 
-Exit codes: 0 all kernels that ran were right (or there is no card: the output says so), 1 a kernel failed or hung, 3 no
-kit, or none for this card, 6 a kernel's result differs from the reference.
+Exit codes: 0 all kernels that ran were right (or there is no card: the output says so), 1 a kernel failed, hung or
+gave a wrong result (table.md tells which), 2 no kit, or none for this card.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
     .venv/relax/bin/python python/rtask_on_pocl.py lstm model.onnx --arch sm_90 --policy best
 
 Needs PoCL but no GPU. Code generator, compiler and barriers differ from the emulator's. With another policy than
-'horizontal' most kernels have waits and are not executed. Exit code 6 if a kernel is wrong.
+'horizontal' most kernels have waits and are not executed. Exit code 1 if a kernel is wrong.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
 """Errors for users: each names the fault, its place and the remedy, and has an exit code.
 
-Exit codes of ``roller-tvm``: 0 done, 1 failed, 2 wrong command line, 3 bad input, 4 no usable TVM,
-5 nothing could be tuned, 6 a kernel gave wrong answers, 7 no space left, 130 interrupted.
+Exit codes of ``roller-tvm``: 0 done, 1 failed, 2 wrong command line or bad input, 130 interrupted.
 """
 
 from __future__ import annotations
 
+import errno
+import os
+import re
 from typing import Any
 
 
@@ -39,6 +41,17 @@ class RollerError(Exception):
         text = f"{self.where}: {self.what}" if self.where else self.what
         return f"{text}\n  remedy: {self.remedy}" if self.remedy else text
 
+    def one_line(self) -> str:
+        """Return the error as the command line prints it.
+
+        Examples
+        --------
+        >>> RollerError("cannot be read:\\n  no such file", "m.onnx", "give another").one_line()
+        'm.onnx: cannot be read: no such file; remedy: give another'
+        """
+        text = joined_lines(f"{self.where}: {self.what}" if self.where else self.what)
+        return f"{text}; remedy: {joined_lines(self.remedy)}" if self.remedy else text
+
     def __reduce__(self) -> tuple[Any, ...]:
         # Worker processes send errors back; keep every field.
         return _restore, (type(self), self.args, self.__dict__.copy())
@@ -59,6 +72,17 @@ def must_be(name: str, expected: str, got: object) -> str:
     "'padding' must be an int >= 0 (got 'same' that is a str)"
     """
     return f"{name!r} must be {expected} (got {got!r} that is a {type(got).__name__})"
+
+
+def joined_lines(text: str) -> str:
+    """Return the lines of a text as one line, with ``; `` between those that no other mark ends.
+
+    Examples
+    --------
+    >>> joined_lines("two faults:\\n  no name\\n  no shape\\n")
+    'two faults: no name; no shape'
+    """
+    return re.sub(r"\s*\n\s*", "; ", re.sub(r"(?<=[:;,(])\s*\n\s*", " ", text.strip()))
 
 
 def last_line(text: object) -> str:
@@ -84,7 +108,7 @@ class UsageError(RollerError):
 class BadInput(RollerError):
     """Something the user gave (a model, a file, a value) cannot be used."""
 
-    exit_code = 3
+    exit_code = 2
 
 
 class UnknownDevice(BadInput):
@@ -114,8 +138,6 @@ class RecordError(BadInput):
 class NoTvm(RollerError):
     """TVM is needed and cannot be imported."""
 
-    exit_code = 4
-
 
 class TvmLineError(NoTvm):
     """The TVM found is of a version or line that cannot do what was asked."""
@@ -136,16 +158,36 @@ class ToolchainError(RollerError):
 class NothingTuned(RollerError):
     """Not one task got a working plan."""
 
-    exit_code = 5
-
 
 class WrongAnswer(RollerError):
     """A kernel ran and its result differs from the reference."""
-
-    exit_code = 6
 
 
 class DiskFull(RollerError):
     """A file could not be written because no space is left."""
 
-    exit_code = 7
+
+def cannot_write(
+    error: OSError,
+    path: str | os.PathLike[str],
+    full: str = "no space left to write it",
+    remedy: str = "free some space, then run it again",
+    other: str = "give another file",
+) -> RollerError:
+    """Return the system's error of a write as `DiskFull` or `BadInput`, naming the path.
+
+    Parameters
+    ----------
+    full, remedy : str
+        Message and remedy if no space is left.
+    other : str
+        Remedy if the path cannot be written for another reason.
+
+    Examples
+    --------
+    >>> cannot_write(OSError(errno.ENOSPC, "No space left on device"), "m.so").one_line()
+    'm.so: no space left to write it; remedy: free some space, then run it again'
+    """
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return DiskFull(full, os.fspath(path), remedy)
+    return BadInput(f"cannot be written: {error.strerror or error}", os.fspath(path), other)

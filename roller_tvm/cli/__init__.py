@@ -9,10 +9,11 @@ import importlib.util
 import os
 import re
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import NoReturn
 
-from roller_tvm.errors import BadInput, DiskFull, RollerError, UsageError
+from roller_tvm.errors import BadInput, DiskFull, RollerError, UsageError, last_line
 from roller_tvm.version import __version__
 
 # Verb -> one line of help. The module is roller_tvm/cli/<verb>.py, dashes as underscores; it is imported only
@@ -30,8 +31,8 @@ VERBS = {
 }
 INTERRUPTED = 130
 # Those of roller_tvm.errors.
-EXIT_CODES = """exit codes: 0 done, 1 failed, 2 wrong command line, 3 bad input, 4 no usable TVM,
-5 nothing could be tuned, 6 a kernel gave wrong answers, 7 no space left, 130 interrupted"""
+EXIT_CODES = "exit codes: 0 done, 1 failed, 2 wrong command line or bad input, 130 interrupted"
+TRACEBACK = "--traceback"
 EXAMPLES = """from a model to its outputs:
   roller-tvm doctor                                        is all there?
   roller-tvm tune model.onnx --output records              plan, measure the best, record
@@ -67,6 +68,7 @@ def make_parser(chosen: str | None) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    parser.add_argument(TRACEBACK, action="store_true", help="show the Python traceback of an error too")
     verbs = parser.add_subparsers(dest="verb", metavar="COMMAND", required=True)
     for verb, help_line in VERBS.items():
         if importlib.util.find_spec(_module_name(verb)) is None:
@@ -83,12 +85,14 @@ def make_parser(chosen: str | None) -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit code (see `roller_tvm.errors`)."""
     argv = list(sys.argv[1:] if argv is None else argv)
+    trace = TRACEBACK in argv
+    argv = [word for word in argv if word != TRACEBACK]  # it may stand behind the verb too
     chosen = next((word for word in argv if not word.startswith("-")), None)
     try:
         args = make_parser(chosen).parse_args(argv)
         return int(args.run(args))
     except RollerError as error:
-        return _fail(error)
+        return _fail(error, trace)
     except KeyboardInterrupt:
         print("roller-tvm: interrupted", file=sys.stderr)
         return INTERRUPTED
@@ -99,12 +103,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         where = str(error.filename or "")
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return _fail(DiskFull("no space left on the device", where, "free some space, then run it again"))
+            return _fail(DiskFull("no space left on the device", where, "free some space, then run it again"), trace)
         if not where:
-            raise
-        return _fail(BadInput(error.strerror or str(error), where, "name a file that can be used so"))
+            return _fail_inside(error, trace)
+        return _fail(BadInput(error.strerror or str(error), where, "name a file that can be used so"), trace)
+    except Exception as error:
+        return _fail_inside(error, trace)
 
 
-def _fail(error: RollerError) -> int:
-    print(f"roller-tvm: error: {error}", file=sys.stderr)
+def _fail(error: RollerError, trace: bool) -> int:
+    """Print an error as one line; return its exit code."""
+    if trace:
+        traceback.print_exc()
+    print(f"roller-tvm: error: {error.one_line()}", file=sys.stderr)
     return error.exit_code
+
+
+def _fail_inside(error: Exception, trace: bool) -> int:
+    """Print an exception that is a defect of this package, or of one below it, as one line; return the exit code."""
+    if trace:
+        traceback.print_exc()
+    remedy = "report it with the traceback above" if trace else f"run again with {TRACEBACK} and report it"
+    print(f"roller-tvm: internal error: {type(error).__name__}: {last_line(error)}; remedy: {remedy}", file=sys.stderr)
+    return RollerError.exit_code

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from roller_tvm.errors import BadInput
+from roller_tvm.errors import BadInput, cannot_write
 
 
 def read_arrays(path: Path) -> dict[str, Any]:
@@ -20,7 +21,7 @@ def read_arrays(path: Path) -> dict[str, Any]:
         There is none, or it is no .npz file.
     """
     if not path.is_file():
-        raise BadInput("no such file", str(path), "give an .npz file, or leave --inputs out for random values")
+        raise BadInput("is a folder" if path.is_dir() else "no such file", str(path), "give an .npz file")
     try:
         with np.load(path) as arrays:
             return {name: arrays[name] for name in arrays.files}
@@ -46,5 +47,9 @@ def check_writable(path: Path) -> None:
 def write_arrays(path: Path, outputs: list[Any]) -> None:
     """Write outputs as output_0, output_1, ..."""
     check_writable(path)
-    with path.open("wb") as file:  # savez would append .npz to another ending
-        np.savez(file, **{f"output_{n}": o for n, o in enumerate(outputs)})  # type: ignore[arg-type]
+    data = io.BytesIO()  # savez would append .npz to another ending, and write again after an error
+    np.savez(data, **{f"output_{n}": o for n, o in enumerate(outputs)})  # type: ignore[arg-type]
+    try:
+        path.write_bytes(data.getbuffer())
+    except OSError as error:
+        raise cannot_write(error, path) from error

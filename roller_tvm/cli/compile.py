@@ -12,7 +12,7 @@ from typing import Any
 from roller_tvm.api import SCHEDULES
 from roller_tvm.cli.line import add_buckets_argument, add_fusion_arguments, check_fusion_arguments, edge_of
 from roller_tvm.cli.model import add_model_arguments, say
-from roller_tvm.errors import BadInput, UsageError
+from roller_tvm.errors import BadInput, UsageError, cannot_write
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -131,5 +131,8 @@ def _draw(path: Path, pictures: Sequence[str]) -> list[Path]:
     """One picture a graph; of several each has a number."""
     paths = [path] if len(pictures) == 1 else [path.with_suffix(f".{n}.svg") for n in range(1, len(pictures) + 1)]
     for where, picture in zip(paths, pictures, strict=True):
-        where.write_text(picture, encoding="utf-8")
+        try:
+            where.write_text(picture, encoding="utf-8")
+        except OSError as error:
+            raise cannot_write(error, where) from error
     return paths

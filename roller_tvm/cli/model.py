@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from roller_tvm.cli.line import add_line_argument
-from roller_tvm.models import parse_shapes
+from roller_tvm.errors import UsageError
+from roller_tvm.models import existing, parse_shapes
 
+WITH_WEIGHTS = (".onnx", ".pt2")
 LAYOUTS = ("NCHW", "NHWC")  # those of either line's importer
 #: What the command to go on with has to repeat: of another shape, or planned otherwise, there are no records.
 _SHAPING = ("target", "input_shapes", "desired_layout", "params", "line", "buckets", "device", "fusion_policy")
@@ -53,7 +55,11 @@ def model_words(args: argparse.Namespace, target: str | None) -> str:
 
 def read_model(args: argparse.Namespace, load: Callable[..., Any]) -> Any:
     """Import the model with a line's importer, saying how long it took."""
-    shapes = parse_shapes(args.input_shapes) if args.input_shapes else None
+    shapes = parse_shapes(args.input_shapes) if args.input_shapes is not None else None
+    if args.params is not None:
+        existing(args.params, "weights, or leave --params out")
+        if args.FILE.suffix in WITH_WEIGHTS:
+            raise UsageError(f"{args.FILE} holds its own weights", "--params", "leave it out")
     start = time.perf_counter()
     model = load(args.FILE, shapes, args.desired_layout, args.params)
     told = ", ".join(f"{name} {list(shape)} {dtype}" for name, (shape, dtype) in model.inputs.items())

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from roller_tvm.device import CpuReport, CudaReport, cpu_report, cuda_report, default_cpu_target, spec_text
 from roller_tvm.device.cache import write_whole
-from roller_tvm.errors import BadInput, UsageError
+from roller_tvm.errors import BadInput, UsageError, cannot_write
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,8 +39,8 @@ def run(args: argparse.Namespace) -> int:
         print(cpu_table(report) if isinstance(report, CpuReport) else cuda_table(report))
     if args.out is not None:
         problem = write_whole(args.out, spec_text(report.spec))
-        if problem:
-            raise BadInput(f"cannot be written: {problem}", str(args.out), "give another file")
+        if problem is not None:
+            raise cannot_write(problem, args.out)
         if not args.json:
             print(f"use it elsewhere: roller-tvm plan ... --device {args.out}")
     if report.refused is not None:

@@ -14,6 +14,7 @@ from roller_tvm.measure.numerics import difference
 
 #: As if every output were one sum of so many terms: float32 may be off by a thousandth of the largest magnitude.
 TERMS = 1 << 18
+OF_THE_MODEL = "give the file that was compiled, or its outputs for the same inputs; else report it"
 
 
 def expected(path: Path, inputs: Mapping[str, Any], edge: Any) -> tuple[str, list[Any]]:
@@ -72,7 +73,7 @@ def compare(outputs: Sequence[Any], wanted: Sequence[Any], who: str) -> str:
     '1 output agrees with me (largest error 0)'
     """
     if len(outputs) != len(wanted):
-        raise WrongAnswer(f"{len(outputs)} outputs where {len(wanted)} are expected", who)
+        raise WrongAnswer(f"{len(outputs)} outputs where {len(wanted)} are expected", who, OF_THE_MODEL)
     largest = 0.0
     for number, (got, other) in enumerate(zip(outputs, wanted, strict=True)):
         other = np.asarray(other)
@@ -80,7 +81,7 @@ def compare(outputs: Sequence[Any], wanted: Sequence[Any], who: str) -> str:
             raise WrongAnswer(f"output_{number} is {list(got.shape)}, expected is {list(other.shape)}", who)
         wrong = difference(got, other, TERMS)
         if wrong:
-            raise WrongAnswer(f"output_{number} differs: {wrong}", who)
+            raise WrongAnswer(f"output_{number} differs: {wrong}", who, OF_THE_MODEL)
         finite = np.isfinite(other) if np.issubdtype(other.dtype, np.floating) else np.ones(other.shape, bool)
         if finite.any():
             apart = np.abs(got[finite].astype(np.float64) - other[finite].astype(np.float64))

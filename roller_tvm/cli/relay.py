@@ -212,7 +212,7 @@ def reference(path: Path, inputs: Mapping[str, Any]) -> list[Any]:
 
 def _target(args: argparse.Namespace) -> str:
     """The target asked for, or that of this machine's CPU with the threads that it scales to."""
-    if args.target:
+    if args.target is not None:
         return str(args.target)
     from roller_tvm.device import cpu_device, default_cpu_target
 

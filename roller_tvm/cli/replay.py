@@ -18,7 +18,7 @@ from typing import Any
 from roller_tvm.baseline.xgb import available
 from roller_tvm.cli.model import LAYOUTS, say
 from roller_tvm.device import DeviceSpec, known_devices, load_device
-from roller_tvm.errors import BadInput, UsageError
+from roller_tvm.errors import BadInput, UsageError, cannot_write
 from roller_tvm.model.effects import ALL, EFFECTS, Effects
 from roller_tvm.replay.databases import apart
 from roller_tvm.replay.plot import scatter
@@ -97,7 +97,10 @@ def run(args: argparse.Namespace) -> int:
         add_learned(reports, predictions, first)
     if args.plot is not None:
         title = f"{device.name}: {sum(len(r.points) for r in reports)} records"
-        args.plot.write_text(scatter(title, [(r.file.kind, r.points) for r in reports]), encoding="utf-8")
+        try:
+            args.plot.write_text(scatter(title, [(r.file.kind, r.points) for r in reports]), encoding="utf-8")
+        except OSError as error:
+            raise cannot_write(error, args.plot) from error
     if args.json:
         print(json.dumps(as_json(reports, device.name, first, args.without), indent=1))
     else:

@@ -12,7 +12,7 @@ from typing import Any
 
 from roller_tvm.compare.keeping import mend_lines
 from roller_tvm.compare.suite import Case
-from roller_tvm.errors import BadInput, RecordError
+from roller_tvm.errors import RecordError, cannot_write
 
 #: Version of the lines' format.
 VERSION = 1
@@ -257,7 +257,7 @@ class Results:
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            raise BadInput(f"cannot be written: {error.strerror}", str(self.path), "give another folder") from error
+            raise cannot_write(error, self.path, other="give another folder") from error
 
 
 def _plain(value: Any) -> Any:

@@ -234,7 +234,9 @@ class Comparison:
         arguments = {**model, "target": self.request.target, "folder": str(self.request.folder)}
         done = self._job("tasks", arguments, JOB_S)
         if done.status != "ok":
-            raise BadInput(f"no tasks extracted: {done.reason}", str(model["file"]), "try 'roller-tvm tune' on it")
+            file = str(model["file"])
+            what, _, remedy = done.reason.removeprefix(f"{file}: ").partition("\n  remedy: ")
+            raise BadInput(f"no tasks extracted: {what}", file, remedy or "try 'roller-tvm tune' on it")
         found = [_prepared(data) for data in done.value]
         for prepared in found:
             self.results.add(prepared)

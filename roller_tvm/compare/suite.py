@@ -140,7 +140,8 @@ def read_operators(path: Path) -> list[dict[str, str]]:
             reader = csv.DictReader(file, restval="")  # a short row lacks what its case then names
             rows = list(reader)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise BadInput(f"cannot be read: {error}", str(path), "give a CSV file") from error
+        told = error.strerror if isinstance(error, OSError) else error
+        raise BadInput(f"cannot be read: {told}", str(path), "give a CSV file") from error
     lacking = [c for c in COLUMNS if c not in (reader.fieldnames or ())]
     if lacking:
         remedy = f"its first line must name the columns {', '.join(COLUMNS)}"

@@ -28,8 +28,8 @@ def one_at_a_time(path: Path) -> Iterator[None]:
         yield
 
 
-def write_whole(path: Path, text: str) -> str:
-    """Write a file atomically, creating its folder; return the error as text, or ''."""
+def write_whole(path: Path, text: str) -> OSError | None:
+    """Write a file atomically, creating its folder; return the system's error, or None."""
     temporary = ""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -41,5 +41,5 @@ def write_whole(path: Path, text: str) -> str:
         if temporary:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
-        return str(err)
-    return ""
+        return err
+    return None

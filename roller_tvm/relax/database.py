@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from ..errors import BadInput, DiskFull, RecordError, RollerError
+from ..errors import BadInput, RecordError, RollerError, cannot_write
 from ..measure.interrupt import deferred_interrupt
 from ..measure.serving import last_line
 from ..tir.intrinsics import register
@@ -27,6 +27,7 @@ from ..version import __version__
 from .targets import make_target, system_triple
 
 WORKLOADS, RECORDS, NOTES = "database_workload.json", "database_tuning_record.json", "roller_tvm.jsonl"
+REPORT = "roller_tvm.txt"
 #: Seconds -> what is written for a plan that was not measured.
 UNMEASURED = 1e9
 #: What of a target does not tell kernels apart.
@@ -213,8 +214,7 @@ class Store:
             if not note.reason:  # a record without a note counts as MetaSchedule's own
                 self.note(note)
             for mod in task.workloads:
-                workload = self.database.commit_workload(mod)
-                self.database.commit_tuning_record(record_of(workload, schedule.trace, self.target, repeats))
+                self._record(mod, schedule.trace, repeats)
             if note.reason:  # that of TVM's own schedule, which nobody writes once the note is there
                 self.note(note)
 
@@ -222,8 +222,31 @@ class Store:
         """Give the first function's best record to the task's other functions, which differ in a mark."""
         record = self._found(task.workloads[0])
         for mod in task.workloads[1:] if record is not None else ():
+            with self._writing():
+                self._record(mod, record.trace, record.run_secs)
+
+    def _record(self, mod: Any, trace: Any, repeats: Sequence[float]) -> None:
+        """Add a function and its record; raise ``OSError`` if the disk is full, as MetaSchedule does not."""
+        known = self.database.has_workload(mod)
+        with self._one_line_more(WORKLOADS) if not known else contextlib.nullcontext():
             workload = self.database.commit_workload(mod)
-            self.database.commit_tuning_record(record_of(workload, record.trace, self.target, record.run_secs))
+        with self._one_line_more(RECORDS):
+            self.database.commit_tuning_record(record_of(workload, trace, self.target, repeats))
+
+    @contextlib.contextmanager
+    def _one_line_more(self, name: str) -> Iterator[None]:
+        path = None if self.folder is None else self.folder / name
+        before = path.stat().st_size if path is not None and path.exists() else 0
+        yield
+        if path is not None and not _grew(path, before):
+            mend(path)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def report(self, text: str) -> None:
+        """Write the table of a tuning beside the records."""
+        if self.folder is not None:
+            with self._writing():
+                Path(self.folder, REPORT).write_text(text, encoding="utf-8")
 
     def note(self, note: Note) -> None:
         """Remember what became of a task."""
@@ -241,9 +264,9 @@ class Store:
         try:
             yield
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise DiskFull("no space left for records", str(self.folder), "free some; it has what was") from error
-            raise BadInput(f"cannot be written: {error.strerror}", str(self.folder), OTHER) from error
+            full = "no space left for records; those written before are intact"
+            remedy = "free some space and run the same command again: it resumes"
+            raise cannot_write(error, str(self.folder), full, remedy, OTHER) from error
 
     def close(self) -> None:
         """Let other processes write."""
@@ -396,6 +419,15 @@ def for_other_kernels(one: str, other: str) -> bool:
     """
     left, right = kernels_of(one), kernels_of(other)
     return any(left[key] != right[key] for key in left.keys() & right.keys())
+
+
+def _grew(path: Path, before: int) -> bool:
+    """Return True if a file is longer than `before` bytes and ends with a whole line."""
+    with path.open("rb") as file:
+        if file.seek(0, os.SEEK_END) <= before:
+            return False
+        file.seek(-1, os.SEEK_END)
+        return file.read() == b"\n"
 
 
 def mend(path: Path) -> None:

@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import BadInput, DiskFull, ToolchainError, UsageError
+from ..errors import BadInput, RollerError, ToolchainError, UsageError, cannot_write
 from ..measure.kernel_times import KernelTime, kernel_times
 from ..measure.model_report import ModelReport, report_of
 from ..measure.package_members import add_members
 from ..models import last_line
 from ..tvm_env import import_relax_tvm
+from ..tvm_env.compiler import require_compiler
 from ..tvm_env.library import is_cut_off
 from .watch import Watch
 
@@ -44,6 +45,9 @@ def check_output(path: str | os.PathLike[str]) -> Path:
         raise BadInput("no such folder", str(path.parent), f"mkdir -p {path.parent}")
     if not os.access(path.parent, os.W_OK):
         raise BadInput("the folder cannot be written to", str(path.parent), "give another --output")
+    if path.is_dir():
+        raise BadInput("is a folder", str(path), "give another --output")
+    require_compiler(str(path))
     return path
 
 
@@ -71,34 +75,30 @@ def save_model(executable: Any, path: str | os.PathLike[str]) -> Path:
     >>> save_model(tvm.compile(mod, target), "model.so")  # doctest: +SKIP
     """
     path = check_output(path)
-    with tempfile.TemporaryDirectory(prefix=".roller-tvm-", dir=path.parent) as folder:
-        try:
+    try:
+        with tempfile.TemporaryDirectory(prefix=".roller-tvm-", dir=path.parent) as folder:
             made = Path(folder, path.name)
             executable.export_library(str(made))
             for kept in (getattr(executable, KERNELS, None), getattr(executable, REPORT, None)):
                 if kept is not None:
                     add_members(made, kept.members())
             os.replace(made, path)
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise _full(path) from error
-            raise BadInput(
-                f"cannot be written: {error.strerror or error}", str(path), "give another --output"
-            ) from error
-        except RuntimeError as error:  # the C++ compiler that links the library
-            if "No space left" in str(error):
-                raise _full(path) from error
-            raise ToolchainError(
-                f"the library cannot be linked: {_cause(error)}",
-                str(path),
-                "run 'roller-tvm doctor': a C++ compiler is needed",
-            ) from error
+    except OSError as error:
+        raise _cannot_write(error, path) from error
+    except RuntimeError as error:  # the C++ compiler that links the library
+        if "No space left" in str(error):
+            raise _cannot_write(OSError(errno.ENOSPC, ""), path) from error
+        raise ToolchainError(
+            f"the library cannot be linked: {_cause(error)}",
+            str(path),
+            "run 'roller-tvm doctor': a C++ compiler is needed",
+        ) from error
     return path
 
 
-def _full(path: Path) -> DiskFull:
-    remedy = "free some space, or give another --output"
-    return DiskFull("no space left to write the model; nothing was written", str(path), remedy)
+def _cannot_write(error: OSError, path: Path) -> RollerError:
+    full, other = "no space left to write the model; nothing was written", "give another --output"
+    return cannot_write(error, path, full, f"free some space, or {other}", other)
 
 
 def _cause(error: Exception) -> str:
@@ -130,7 +130,7 @@ class LoadedModel:
     def __init__(self, path: str | os.PathLike[str], device: str = "") -> None:
         path = Path(path)
         if not path.is_file():
-            raise BadInput("no such file", str(path), REMEDY)
+            raise BadInput("is a folder" if path.is_dir() else "no such file", str(path), REMEDY)
         tvm = import_relax_tvm("running a model")
         if path.suffix != SUFFIX:
             raise BadInput("is not a model of the Relax line", str(path), REMEDY)

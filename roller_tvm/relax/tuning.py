@@ -8,11 +8,10 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ..device import DeviceSpec
-from ..errors import BadInput, MeasureError, RecordError, RollerError, must_be
+from ..errors import BadInput, MeasureError, RecordError, must_be
 from ..measure.machine import not_here, same_machine
 from ..measure.pool import Pool
 from ..measure.results import TunedTask, TuneResult, busy, judge, nothing_tuned
@@ -32,7 +31,6 @@ from .tasks import Task, as_module, extract_tasks
 TOP = 10
 #: Tasks a worker, at a time, where plans are only built: records come in steps of that many.
 BATCH = 4
-REPORT = "roller_tvm.txt"
 INTRINSICS = "records name tensor intrinsics: a plain TVM applies them after `import tvm.s_tir.tensor_intrin`"
 AHEAD = "kernels copy ahead (cp.async) where they are built in a PassContext with tirx.use_async_copy"
 
@@ -140,8 +138,7 @@ def tune(
         result.seconds["total"] = time.perf_counter() - start
         if any(t.status == "measured" for t in result.tasks):
             result.notes += busy(threads)
-        if store.folder is not None:
-            Path(store.folder, REPORT).write_text(summary(result) + "\n", encoding="utf-8")
+        store.report(f"{summary(result)}\n")
         if chosen and all(t.status == "fallback" and not t.kept for t in result.tasks):
             raise nothing_tuned(result)
         return store.database, result
@@ -306,8 +303,8 @@ class _Tuner:
                 self._say(AHEAD)
             try:
                 self.store.commit(tuned.task, plans[measured.winner][1], repeats, note)
-            except RollerError as error:
-                if error.exit_code != 3 or error.where != tuned.task.name:
+            except RecordError as error:  # its trace does not replay
+                if error.where != tuned.task.name:
                     raise
                 tuned.status, tuned.reason = "fallback", error.what
         elif measured.default_wins:

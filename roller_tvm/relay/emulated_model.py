@@ -56,7 +56,7 @@ class EmulatedModel:
         try:
             self._graph, self._params, self._library = _load(tvm, path)
         except (tvm.TVMError, RuntimeError, AttributeError, OSError, ValueError) as error:
-            raise BadInput(f"is not a built model: {last_line(error)}", str(path), REMEDY) from error
+            raise BadInput(f"is not a model of the Relay line: {last_line(error)}", str(path), REMEDY) from error
         self._nodes = self._graph["nodes"]
         rows, attrs = self._graph["node_row_ptr"], self._graph["attrs"]
         shapes, dtypes = attrs["shape"][1], attrs["dltype"][1]

@@ -15,11 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from roller_tvm.errors import BadInput, DiskFull, ToolchainError, TvmLineError, UsageError
+from roller_tvm.errors import BadInput, RollerError, ToolchainError, TvmLineError, UsageError, cannot_write
 from roller_tvm.measure.kernel_times import Call, KernelTime, kernel_times, tensor_words
 from roller_tvm.measure.model_report import ModelReport, report_of
 from roller_tvm.measure.package_members import add_members
 from roller_tvm.tvm_env import import_relay_tvm
+from roller_tvm.tvm_env.compiler import require_compiler
 from roller_tvm.tvm_env.library import is_cut_off
 
 # What is inside a package, in TVMC's names.
@@ -30,7 +31,7 @@ KERNELS = "roller_tvm_kernels"
 REPORT = "roller_tvm_report"
 #: What TVM makes an executor with that tells what each kernel takes.
 DEBUG = "tvm.graph_executor_debug.create"
-REMEDY = "give what 'roller-tvm compile', or tvmc, wrote (.tar or .so)"
+REMEDY = "give what 'roller-tvm compile', or tvmc, wrote on the Relay line (.tar or .so)"
 SUFFIXES = (".tar", ".so")
 
 
@@ -47,6 +48,9 @@ def check_output(path: str | os.PathLike[str]) -> Path:
         raise BadInput("no such folder", str(path.parent), f"mkdir -p {path.parent}")
     if not os.access(path.parent, os.W_OK):
         raise BadInput("the folder cannot be written to", str(path.parent), "give another --output")
+    if path.is_dir():
+        raise BadInput("is a folder", str(path), "give another --output")
+    require_compiler(str(path))
     return path
 
 
@@ -65,8 +69,8 @@ def save_model(library: Any, path: str | os.PathLike[str]) -> Path:
     >>> save_model(build(mod, params, target, "records.json"), "model.tar")  # doctest: +SKIP
     """
     path = check_output(path)
-    with tempfile.TemporaryDirectory(prefix=".roller-tvm-", dir=path.parent) as folder:
-        try:
+    try:
+        with tempfile.TemporaryDirectory(prefix=".roller-tvm-", dir=path.parent) as folder:
             made = Path(folder, path.name)
             if path.suffix == ".so":
                 library.export_library(str(made))
@@ -81,30 +85,23 @@ def save_model(library: Any, path: str | os.PathLike[str]) -> Path:
                 if kept is not None:
                     add_members(made, kept.members())
             os.replace(made, path)
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise _full(path) from error
-            raise BadInput(
-                f"cannot be written: {error.strerror or error}", str(path), "give another --output"
-            ) from error
-        except RuntimeError as error:  # the C++ compiler that links the library
-            if "No space left" in str(error):
-                raise _full(path) from error
-            lines = [line for line in str(error).splitlines() if line.strip()]
-            raise ToolchainError(
-                f"the library cannot be linked: {lines[-1] if lines else error}",
-                str(path),
-                "run 'roller-tvm doctor': a C++ compiler is needed",
-            ) from error
+    except OSError as error:
+        raise _cannot_write(error, path) from error
+    except RuntimeError as error:  # the C++ compiler that links the library
+        if "No space left" in str(error):
+            raise _cannot_write(OSError(errno.ENOSPC, ""), path) from error
+        lines = [line for line in str(error).splitlines() if line.strip()]
+        raise ToolchainError(
+            f"the library cannot be linked: {lines[-1] if lines else error}",
+            str(path),
+            "run 'roller-tvm doctor': a C++ compiler is needed",
+        ) from error
     return path
 
 
-def _full(path: Path) -> DiskFull:
-    return DiskFull(
-        "no space left to write the model; nothing was written",
-        str(path),
-        "free some space, or give another --output",
-    )
+def _cannot_write(error: OSError, path: Path) -> RollerError:
+    full, other = "no space left to write the model; nothing was written", "give another --output"
+    return cannot_write(error, path, full, f"free some space, or {other}", other)
 
 
 class LoadedModel:
@@ -131,7 +128,7 @@ class LoadedModel:
     def __init__(self, path: str | os.PathLike[str], device: str = "") -> None:
         path = Path(path)
         if not path.is_file():
-            raise BadInput("no such file", str(path), REMEDY)
+            raise BadInput("is a folder" if path.is_dir() else "no such file", str(path), REMEDY)
         tvm = import_relay_tvm("running a model")
         from tvm.contrib import graph_executor
 
@@ -146,7 +143,7 @@ class LoadedModel:
                 self.module.load_params(params)
                 self._debug = partial(_debug, library, self.device, graph, params)
             elif path.suffix != ".so":
-                raise BadInput("is not a built model", str(path), REMEDY)
+                raise BadInput("is not a model of the Relay line", str(path), REMEDY)
             elif is_cut_off(path):
                 raise BadInput("is half of a library", str(path), "compile the model again")
             else:
@@ -158,7 +155,7 @@ class LoadedModel:
         except (tvm.TVMError, RuntimeError, AttributeError, OSError, EOFError, tarfile.TarError) as error:
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             raise BadInput(
-                f"is not a built model: {lines[-1] if lines else error}", str(path), REMEDY
+                f"is not a model of the Relay line: {lines[-1] if lines else error}", str(path), REMEDY
             ) from error
         self._read_inputs(weights)
         self.report = report_of(path)

@@ -13,7 +13,6 @@ or Ansor's, wins whatever was predicted.
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import math
 import os
@@ -24,7 +23,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from roller_tvm.errors import BadInput, DiskFull, RecordError, last_line
+from roller_tvm.errors import BadInput, RecordError, cannot_write, last_line
 from roller_tvm.version import __version__
 
 MARK = "# roller-tvm "
@@ -323,11 +322,8 @@ class RecordWriter:
             os.close(handle)  # and with it the lock
 
     def _cannot(self, error: OSError) -> Exception:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            return DiskFull(
-                f"no space left to write a record; the {self.written} records written before are intact",
-                str(self.path), "free some space and run the same command again: it resumes")  # fmt: skip
-        return BadInput(f"cannot be written: {error.strerror}", str(self.path), "give another file")
+        full = f"no space left to write a record; the {self.written} records written before are intact"
+        return cannot_write(error, self.path, full, "free some space and run the same command again: it resumes")
 
 
 def _lock(handle: int) -> None:

@@ -99,6 +99,13 @@ def make_target(target: Any) -> Any:
     for part in (made, made.host):
         if part is not None:
             check_cpu(part)
+    if made.kind.name in ARCH_REQUIRED and len(digits := re.sub(r"\D", "", str(made.attrs.get("arch", "")))) > 2:
+        # Its schedules for cuda take the architecture apart into two digits.
+        raise TargetError(
+            f"TVM {tvm.__version__} knows no architecture of {len(digits)} digits",
+            f"target '{text}'",
+            "give the newest of two digits, whose code newer cards run: -arch=sm_90; or use the Relax line",
+        )
     return made
 
 

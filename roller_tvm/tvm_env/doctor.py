@@ -15,6 +15,7 @@ from typing import Any
 
 from roller_tvm.toolchain import find_compilers
 from roller_tvm.tvm_env import probe
+from roller_tvm.tvm_env.compiler import find_compiler, system_install
 from roller_tvm.tvm_env.ffi import PAIRS, bad_pair, installed_ffi, pair_of
 from roller_tvm.tvm_env.locate import INSTALL, REMEDY, Line, TvmFound, find_tvm
 from roller_tvm.tvm_env.threads import ENVIRONMENT
@@ -210,20 +211,9 @@ def _target(seen: dict[str, Any]) -> Check:
 
 
 def _compiler() -> Check:
-    # The order in which tvm.contrib.cc looks.
-    names = [os.environ.get("CXX"), os.environ.get("CC"), "g++", "gcc", "clang++", "clang", "c++", "cc"]
-    path = next((shutil.which(name) for name in names if name and shutil.which(name)), None)
+    path = find_compiler()
     use = path or "candidates are linked with it before they are measured"
-    return Check("C compiler", path is not None, use, True, _system_install("g++"))
-
-
-def _system_install(package: str) -> str:
-    root = "" if hasattr(os, "geteuid") and os.geteuid() == 0 else "sudo "
-    for manager, word in (("apt-get", "install -y"), ("dnf", "install -y"), ("apk", "add")):
-        if shutil.which(manager):
-            name = "gcc-c++" if manager == "dnf" and package == "g++" else package
-            return f"{root}{manager} {word} {name}"
-    return f"install {package} with the system's package manager"
+    return Check("C compiler", path is not None, use, True, system_install("g++"))
 
 
 def _cuda_compilers() -> list[Check]:

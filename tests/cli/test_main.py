@@ -37,10 +37,10 @@ def fail(error):
     [
         (lambda: 0, 0, ""),
         (lambda: 5, 5, ""),
-        (fail(BadInput("not ONNX", "m.onnx", "give an ONNX file")), 3, "m.onnx: not ONNX\n  remedy: give an"),
+        (fail(BadInput("not ONNX", "m.onnx", "give an ONNX file")), 2, "m.onnx: not ONNX; remedy: give an"),
         (fail(KeyboardInterrupt()), 130, "interrupted"),
-        (fail(OSError(errno.ENOSPC, "No space left", "r.json")), 7, "r.json: no space left"),
-        (fail(PermissionError(errno.EACCES, "Permission denied", "r.json")), 3, "r.json: Permission denied"),
+        (fail(OSError(errno.ENOSPC, "No space left", "r.json")), 1, "r.json: no space left"),
+        (fail(PermissionError(errno.EACCES, "Permission denied", "r.json")), 2, "r.json: Permission denied"),
     ],
 )
 def test_exit_codes_and_messages(verb, capsys, action, code, said):
@@ -50,10 +50,30 @@ def test_exit_codes_and_messages(verb, capsys, action, code, said):
     assert said in err and "Traceback" not in err
 
 
-def test_other_os_errors_are_not_swallowed(verb):
-    verb(fail(PermissionError(errno.EACCES, "denied")))
-    with pytest.raises(PermissionError):
-        cli.main(["probe"])
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (PermissionError(errno.EACCES, "denied"), "PermissionError: [Errno 13] denied"),
+        (RuntimeError("a trace\n  of calls\nno such thing"), "RuntimeError: no such thing"),
+        (MemoryError(), "MemoryError: MemoryError"),
+    ],
+)
+def test_what_nobody_foresaw_is_one_line_and_a_traceback_if_asked(verb, capsys, error, told):
+    verb(fail(error))
+    assert cli.main(["probe"]) == 1
+    err = capsys.readouterr().err
+    assert err == f"roller-tvm: internal error: {told}; remedy: run again with --traceback and report it\n"
+    for words in (["--traceback", "probe"], ["probe", "--traceback"]):
+        assert cli.main(words) == 1
+        *trace, last = capsys.readouterr().err.splitlines()
+        assert trace[0].startswith("Traceback") and last.startswith(f"roller-tvm: internal error: {told}; remedy: ")
+
+
+def test_an_error_of_many_lines_is_printed_as_one(verb, capsys):
+    verb(fail(BadInput("two faults:\n  no name\n  no shape", "m.onnx", "name it\nand shape it")))
+    assert cli.main(["probe"]) == 2
+    told = "roller-tvm: error: m.onnx: two faults: no name; no shape; remedy: name it; and shape it\n"
+    assert capsys.readouterr().err == told
 
 
 def test_verbs_without_a_module_are_not_offered(monkeypatch, capsys):
@@ -67,7 +87,7 @@ def test_verbs_without_a_module_are_not_offered(monkeypatch, capsys):
     ("words", "said"),
     [
         (["plan", "relu", "shape=4", "--target", "llvm", "-mcpu=skylake"], 'in quotes: --target "llvm -mcpu=..."'),
-        (["plan", "--top", "many"], "argument --top: invalid int value: 'many'\n  remedy: roller-tvm plan --help"),
+        (["plan", "--top", "many"], "argument --top: invalid int value: 'many'; remedy: roller-tvm plan --help"),
         (["plan", "relu", "--devise", "v100"], "unrecognized arguments: --devise"),
         ([], "COMMAND"),
     ],

@@ -139,7 +139,7 @@ def test_what_a_tuning_has_left(branches, capsys):
 def test_mistakes_in_what_is_fused(words, said, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, _, err = main(capsys, "compile", "none.onnx", *words)
-    assert code in (2, 3) and said in err
+    assert code == 2 and said in err
 
 
 def test_a_gpu_model_is_compiled_here_and_runs_where_there_is_a_gpu(model, tmp_path, capsys):
@@ -149,7 +149,7 @@ def test_a_gpu_model_is_compiled_here_and_runs_where_there_is_a_gpu(model, tmp_p
     assert code == 0
     code, _, err = main(capsys, "run", tmp_path / "m.so")
     if not tvm.cuda(0).exist:
-        assert code == 3 and "needs a cuda device, there is none here" in err
+        assert code == 2 and "needs a cuda device, there is none here" in err
 
 
 def test_no_space_left(model, tmp_path, capsys, monkeypatch):
@@ -160,26 +160,26 @@ def test_no_space_left(model, tmp_path, capsys, monkeypatch):
 
     monkeypatch.setattr(package.os, "replace", full)
     code, _, err = main(capsys, "compile", model, "-o", tmp_path / "m.so")
-    assert code == 7 and "nothing was written" in err and not list(tmp_path.iterdir())
+    assert code == 1 and "nothing was written" in err and not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
         (["compile", "MODEL", "-o", "m.tar"], 2, "does not end in .so"),
-        (["compile", "MODEL", "-o", "M", "--target", "cuda"], 3, "-arch=sm_90"),
-        (["compile", "MODEL", "-o", "M", "--target", "llvm -mcpu=foo"], 3, "for this machine: mcpu="),
-        (["compile", "MODEL", "-o", "M", "--target", "gpu"], 3, "no target kind 'gpu'"),
-        (["compile", "MODEL", "-o", "M", "--tuning-records", "none"], 3, "no such folder of records"),
-        (["compile", "MODEL", "-o", "M", "--tuning-records", "MODEL"], 3, "is no folder"),
-        (["compile", "MODEL", "-o", "M", "--tuning-records", "EMPTY"], 3, "has no database_workload.json"),
+        (["compile", "MODEL", "-o", "M", "--target", "cuda"], 2, "-arch=sm_90"),
+        (["compile", "MODEL", "-o", "M", "--target", "llvm -mcpu=foo"], 2, "for this machine: mcpu="),
+        (["compile", "MODEL", "-o", "M", "--target", "gpu"], 2, "no target kind 'gpu'"),
+        (["compile", "MODEL", "-o", "M", "--tuning-records", "none"], 2, "no such folder of records"),
+        (["compile", "MODEL", "-o", "M", "--tuning-records", "MODEL"], 2, "is no folder"),
+        (["compile", "MODEL", "-o", "M", "--tuning-records", "EMPTY"], 2, "has no database_workload.json"),
         (["compile", "MODEL", "-o", "M", "--buckets", "1,two"], 2, "is not a list of sizes"),
-        (["compile", "MODEL", "-o", "M", "--buckets", "1,2"], 3, "remedy:"),
+        (["compile", "MODEL", "-o", "M", "--buckets", "1,2"], 2, "remedy:"),
         (["compile", "MODEL", "-o", "M", "--input-shapes", "x"], 2, "is not a list of shapes"),
-        (["compile", "missing.onnx", "-o", "M"], 3, "no such file"),
-        (["compile", "MODEL", "--line", "relay"], 4, "needs TVM 0.13 to 0.19 (got"),
-        (["run", "missing.so"], 3, "no such file"),
-        (["run", "MODEL"], 3, "is not a model of the Relax line"),
+        (["compile", "missing.onnx", "-o", "M"], 2, "no such file"),
+        (["compile", "MODEL", "--line", "relay"], 1, "needs TVM 0.13 to 0.19 (got"),
+        (["run", "missing.so"], 2, "no such file"),
+        (["run", "MODEL"], 2, "is not a model of the Relax line"),
         (["run", "MODEL", "--repeat", "0"], 2, "--repeat must be 1 or more"),
     ],
 )
@@ -231,7 +231,7 @@ def test_the_tasks_are_listed_and_chosen(model, tmp_path, capsys):
 def test_the_next_command_is_for_the_same_shapes(rows, tmp_path, capsys):
     words = ("tune", rows[0], "-o", tmp_path / "r", "--trials", "0")
     code, _, err = main(capsys, *words)
-    assert code == 5 and "--input-shapes" in err and "--buckets" in err  # of an open extent nothing is planned
+    assert code == 1 and "--input-shapes" in err and "--buckets" in err  # of an open extent nothing is planned
     code, _, err = main(capsys, *words, "--input-shapes", "x:[4,16]")
     assert code == 0 and f"compile {rows[0]} --input-shapes 'x:[4,16]' --tuning-records" in err
 
@@ -251,14 +251,14 @@ def test_records_are_built_with(model, tuned, tmp_path, capsys):
     ("words", "code", "said"),
     [
         (["tune", "MODEL"], 2, "--output records.json (Relax line: a folder)"),
-        (["tune", "MODEL", "-o", "MODEL"], 3, "is no folder"),
-        (["tune", "MODEL", "-o", "/no/such/folder/r"], 3, "mkdir -p"),
-        (["tune", "MODEL", "-o", "R", "--device", "h200"], 3, "the target's code is for a cpu"),
-        (["tune", "MODEL", "-o", "R", "--device", "ipu_mk1"], 3, "is for planning only"),
-        (["tune", "MODEL", "-o", "R", "--target", "cuda"], 3, "-arch=sm_90"),
+        (["tune", "MODEL", "-o", "MODEL"], 2, "is no folder"),
+        (["tune", "MODEL", "-o", "/no/such/folder/r"], 2, "mkdir -p"),
+        (["tune", "MODEL", "-o", "R", "--device", "h200"], 2, "the target's code is for a cpu"),
+        (["tune", "MODEL", "-o", "R", "--device", "ipu_mk1"], 2, "is for planning only"),
+        (["tune", "MODEL", "-o", "R", "--target", "cuda"], 2, "-arch=sm_90"),
         (["tune", "MODEL", "-o", "R", "--buckets", "x"], 2, "is not a list of sizes"),
-        (["tune", "MODEL", "-o", "TUNED", "--target", "llvm -mcpu=x86-64"], 3, "its records are for the target"),
-        (["compile", "MODEL", "-o", "M", "--target", "cuda -arch=sm_80", "--tuning-records", "TUNED"], 3,
+        (["tune", "MODEL", "-o", "TUNED", "--target", "llvm -mcpu=x86-64"], 2, "its records are for the target"),
+        (["compile", "MODEL", "-o", "M", "--target", "cuda -arch=sm_80", "--tuning-records", "TUNED"], 2,
          "its records are for the target"),
     ],
 )

@@ -234,7 +234,7 @@ def test_unknown_base(write):
 def test_unknown_device_lists_the_known_ones():
     with pytest.raises(UnknownDevice) as caught:
         load_device("v10")
-    assert "'v100'" in str(caught.value) and "rtx4090" in str(caught.value) and caught.value.exit_code == 3
+    assert "'v100'" in str(caught.value) and "rtx4090" in str(caught.value) and caught.value.exit_code == 2
 
 
 def test_missing_and_unreadable_file(tmp_path):

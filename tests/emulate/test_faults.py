@@ -18,7 +18,7 @@ def fault(body, grid=1, block=64, extent=64, given=(), **options):
     b = DeviceArray((extent,), "float32", "B")
     with pytest.raises(KernelFault) as found:
         compile(HEAD + body + "}").run("f", grid, block, [a, b, *given], **options)
-    assert found.value.kernel == "f" and found.value.exit_code == 6
+    assert found.value.kernel == "f" and found.value.exit_code == 1
     return found.value
 
 

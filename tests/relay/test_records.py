@@ -61,7 +61,7 @@ def test_a_bad_line_is_named_with_file_and_line(tmp_path, bad):
     path.write_text(f"{LINE}\n{bad}\n{LINE}\n", encoding="latin-1")
     with pytest.raises(RecordError, match=r"r\.json:2: not a record") as caught:
         R.read_records(path)
-    assert caught.value.remedy and caught.value.exit_code == 3
+    assert caught.value.remedy and caught.value.exit_code == 2
     with pytest.warns(R.RecordWarning, match=":2"):
         assert len(R.read_records(path, strict=False)) == 2
 
@@ -85,7 +85,7 @@ def test_no_space_left_keeps_what_was_there(tmp_path, monkeypatch, wrote):
     with pytest.raises(DiskFull, match="1 records written before are intact") as caught:
         writer.append(LINE + "\n")
     monkeypatch.undo()
-    assert caught.value.exit_code == 7
+    assert caught.value.exit_code == 1
     assert path.read_text() == LINE + "\n"
 
 

@@ -41,8 +41,8 @@ def test_json_holds_every_figure(log, capsys):
 
 
 @pytest.mark.parametrize("words, code, told", [
-    (["--device", "v101"], 3, "known: "),
-    (["--device", "avx"], 3, "known: "),
+    (["--device", "v101"], 2, "known: "),
+    (["--device", "avx"], 2, "known: "),
     (["--device", "v100", "--without", "magic"], 2, "bank_conflicts"),
     (["--device", "ipu_mk1"], 2, "GPUs"),
     (["--device", "v100", "--input-shapes", "x:[1,8]"], 2, "--tasks-of"),
@@ -58,7 +58,7 @@ def test_wrong_words_are_refused_with_what_is_known(log, words, code, told, caps
 def test_records_of_a_cpu_are_refused(tmp_path, capsys):
     path = tmp_path / "cpu.json"
     path.write_text(ON_A_CPU + "\n")
-    assert main(["replay", str(path), "--device", "v100", "--no-xgboost"]) == 3
+    assert main(["replay", str(path), "--device", "v100", "--no-xgboost"]) == 2
     assert "bound to no GPU threads" in capsys.readouterr().err
 
 

@@ -1,12 +1,13 @@
 import json
 import signal
+import sys
 from types import SimpleNamespace
 
 import pytest
 
 from roller_tvm.cli import main
 from roller_tvm.toolchain.compilers import Compiler
-from roller_tvm.tvm_env import doctor
+from roller_tvm.tvm_env import compiler, doctor
 from roller_tvm.tvm_env.doctor import examine
 from roller_tvm.tvm_env.locate import Line, TvmFound
 
@@ -34,10 +35,18 @@ def test_crashing_tvm_is_reported_not_suffered(monkeypatch, tmp_path):
 def test_missing_compiler_is_needed_and_mended(monkeypatch):
     for name in ("CXX", "CC"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(doctor.shutil, "which", lambda name: name if name == "apt-get" else None)
-    monkeypatch.setattr(doctor.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(compiler.shutil, "which", lambda name: name if name == "apt-get" else None)
+    monkeypatch.setattr(compiler.os, "geteuid", lambda: 1000)
     check = doctor._compiler()
     assert (check.found, check.needed, check.remedy) == (False, True, "sudo apt-get install -y g++")
+
+
+def test_a_compiler_that_is_named_is_the_one(monkeypatch):
+    monkeypatch.setenv("CC", sys.executable)
+    monkeypatch.delenv("CXX", raising=False)
+    assert compiler.find_compiler() == sys.executable
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert compiler.find_compiler() is None and not doctor._compiler().found  # TVM would not try another
 
 
 def test_onnx_without_mapping_counts_as_missing(monkeypatch):
