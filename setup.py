@@ -53,7 +53,8 @@ setup(
         "relax-onnx": ["onnx>=1.18", "onnxslim", "onnxruntime"],
         "relax-torch": ["torch>=2.6"],
         "opencl": OPENCL,
-        "demo": ["pillow"],
+        # rich shows progress and tables.
+        "demo": ["pillow", "rich"],
         "test": TEST,
         "dev": [*TEST, "ruff", "mypy"],
     },

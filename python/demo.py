@@ -1,206 +1,238 @@
 #!/usr/bin/env python3
-"""Demonstration: two real models tuned for this CPU, and one planned and compiled for an H200 that is not here.
+"""Demonstration: two real models compiled, checked, tuned and timed beside onnxruntime, in a few minutes.
 
-python python/demo.py              # what `make demo` runs, under eight minutes on two cores
-python python/demo.py --quick      # text detection alone, no H200
+python python/demo.py                     # what `make demo` runs
+python python/demo.py --seconds 60        # a shorter budget: fewer operators are tuned
 
-Every output is compared with onnxruntime's on the same input; all run on the same number of threads, in turns.
+The models are PP-OCR's text direction classifier, with its real weights, and SqueezeNet, with seeded random ones. Every
+output is compared with onnxruntime's on the same input; all run on the same number of threads, in turns, in
+processes of their own. A slow machine tunes fewer operators instead of taking longer.
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
 import sys
 import time
-from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from side_by_side import (  # noqa: E402
-    Variant,
-    compare,
-    measure,
-    onnxruntime_variant,
-    table,
-    timed,
-    tvm_variant,
-)
+from latency import latencies  # noqa: E402
+from rich.console import Console  # noqa: E402
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: E402
+from rich.table import Table  # noqa: E402
+from side_by_side import onnxruntime_variant  # noqa: E402
 
-from roller_tvm.compare.whole.ocr import text_lines  # noqa: E402
+import roller_tvm  # noqa: E402
+from roller_tvm.compare.whole.running import TOLERANCE, keep_inputs, relative_error  # noqa: E402
 from roller_tvm.compare.whole.zoo import Prepared, find_model  # noqa: E402
-from roller_tvm.errors import RollerError  # noqa: E402
+from roller_tvm.errors import RollerError, WrongAnswer  # noqa: E402
+from roller_tvm.svg import COLOURS, Drawing  # noqa: E402
 
-H200 = "cuda -arch=sm_90 -model=h200"
-MEASURE_S = 10.0
-STARTED = time.perf_counter()
-
-
-def say(text: str = "") -> None:
-    """A line with the time since the start."""
-    print(f"[{time.perf_counter() - STARTED:5.0f} s] {text}" if text else "", flush=True)
-
-
-def tune_on_cpu(model: Prepared, imported: Any, import_s: float, threads: int, folder: Path) -> list[Variant]:
-    """Untuned TVM, Roller without measuring, Roller with ten plans of each operator measured."""
-    from tvm import autotvm
-
-    from roller_tvm.device import default_cpu_target
-    from roller_tvm.relay import build, tune
-
-    target = default_cpu_target(threads)
-    variants = []
-    autotvm.GLOBAL_SCOPE.silent = True  # it would say that untuned is untuned
-
-    def built(name: str, records: Path | None = None) -> Path:
-        path = folder / f"{model.path.stem}.{name}.so"
-        build(imported.mod, imported.params, target, records).export_library(str(path))
-        return path
-
-    library, build_s = timed(lambda: built("untuned"))
-    variants.append(tvm_variant("untuned TVM", library, model, None, build_s))
-    say(f"untuned TVM built in {build_s:.1f} s")
-    for name, trials in (("Roller top-1", 0), ("Roller top-10", 10)):
-        form = f"top{max(1, trials)}"
-        records = folder / f"{model.path.stem}.{form}.json"
-        records.unlink(missing_ok=True)
-        arguments = (imported.mod, imported.params, target, records)
-        result, tune_s = timed(lambda a=arguments, t=trials: tune(*a, trials=t))
-        library, build_s = timed(lambda n=form, r=records: built(n, r))
-        variants.append(tvm_variant(name, library, model, tune_s, build_s))
-        states = {s: sum(t.status == s for t in result.tasks) for s in ("measured", "planned", "fallback")}
-        told = ", ".join(f"{n} {s}" for s, n in states.items() if n)
-        say(f"{name}: {len(result.tasks)} operators ({told}) tuned in {tune_s:.1f} s, built in {build_s:.1f} s; "
-            f"from ONNX file to built model {import_s + tune_s + build_s:.0f} s; records {records}")
-        for reason, number in Counter(t.reason.split(":")[0] for t in result.fallbacks).most_common():
-            say(f"  TVM's own schedule for {number}: {reason}")
-        if result.failures:
-            say("  failed candidates: " + ", ".join(f"{n} {kind}" for kind, n in result.failures.items()))
-    return variants
+MODELS = ("direction", "squeezenet")
+#: Seconds of all phases by default; on the slowest machine tried, set-up leaves about as many of five minutes.
+BUDGET_S = 180
+#: Plans measured of each tuned operator, seconds of timing each model, and the least time worth tuning.
+TRIALS, TIMING_S, WORTH_S = 4, 6.0, 5.0
+#: Kernels shown of each model.
+SHOWN = 5
+console = Console(stderr=True)
 
 
-def text_found(variants: list[Variant]) -> str:
-    """What text detection finds, onnxruntime first."""
-    lines = [text_lines(v.run()[0]) for v in variants]
-    return f"lines of text found in the picture: {lines[0]} by onnxruntime, {lines[1:]} by the others"
+@dataclass
+class Clock:
+    """The budget of the demonstration.
+
+    Parameters
+    ----------
+    seconds : float
+        Budget of all phases.
+    now : function
+        Clock in seconds.
+    """
+
+    seconds: float
+    now: object = time.perf_counter
+    begun: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.begun = self.now()  # type: ignore[operator]
+
+    def left(self) -> float:
+        """Return the seconds left."""
+        return self.seconds - (self.now() - self.begun)  # type: ignore[operator]
+
+    def for_tuning(self, build_s: float, models_left: int) -> float:
+        """Return the seconds for tuning one model, so that it can be built again and the others get their share.
+
+        Parameters
+        ----------
+        build_s : float
+            Seconds that building the model took; the next models may take as long.
+        models_left : int
+            Models after this one.
+        """
+        others = models_left * (build_s + TIMING_S)
+        return (self.left() - others) / (models_left + 1) - build_s - TIMING_S
 
 
-def plan_for_h200(model: Prepared, imported: Any, folder: Path) -> str:
-    """Plan and compile a model for sm_90 without a GPU: kernels, resources, predicted times."""
-    import tvm
-    from tvm import auto_scheduler, relay
-    from tvm.relay.backend import te_compiler
+@dataclass
+class Row:
+    """One model's figures: seconds of preparation, seconds a run by implementation, largest relative error."""
 
-    from roller_tvm.relay import tune
-    from roller_tvm.toolchain import compile_cuda, kernel_resources
-
-    records = folder / f"{model.path.stem}.h200.json"
-    records.unlink(missing_ok=True)
-    result, plan_s = timed(lambda: tune(imported.mod, imported.params, H200, records, trials=0))
-    say(f"{len(result.tasks)} operators planned and compiled one by one for {result.device.name} in {plan_s:.1f} s")
-    resources: dict[str, Any] = {}
-
-    def compiled(source: str, _target: Any = None) -> bytearray:
-        cubin = compile_cuda(source, "sm_90", where=model.title)
-        resources.update(kernel_resources(cubin))
-        return bytearray(cubin.data)
-
-    # Plain TVM with the records: what a user without roller_tvm would write, but for the CUDA compiler.
-    tvm.register_func("tvm_callback_cuda_compile", compiled, override=True)
-    te_compiler.get().clear()
-    start = time.perf_counter()
-    with (auto_scheduler.ApplyHistoryBest(str(records)),
-          tvm.transform.PassContext(opt_level=3, config={"relay.backend.use_auto_scheduler": True})):
-        relay.build(imported.mod, tvm.target.Target(H200, host="llvm"), params=imported.params)
-    say(f"whole model built for sm_90 by plain relay.build in {time.perf_counter() - start:.1f} s")
-    return h200_table(result, resources)
+    model: Prepared
+    build_s: float
+    tune_s: float
+    tuned: str
+    latency: dict[str, float]
+    error: float
 
 
-def h200_table(result: Any, resources: dict[str, Any]) -> str:
-    """Predicted times of the operators, and what the compiler made of the kernels."""
-    planned = sorted((t for t in result.tasks if t.plan is not None), key=lambda t: -t.seconds * t.task.weight)
-    total = sum(t.seconds * t.task.weight for t in planned)
-    flops = sum((t.candidates.flops or t.task.flops) * t.task.weight for t in planned)
-    head = (f"{'operator':<46} {'times':>5} {'predicted us':>13} {'TFLOP/s':>8} {'bound':>8}  "
-            "tiles of a block / a thread")  # fmt: skip
-    lines = [f"predicted on {result.device}", "", head, "-" * len(head)]
-    for t in planned[:12]:
-        pairs = zip(t.plan.plan.programs, t.plan.estimate.programs, strict=True)
-        program = max(pairs, key=lambda p: p[1].seconds)[0]
-        tiles = " / ".join("x".join(str(e) for _, e in tile.extents) for tile in program.tiles)
-        lines.append(f"{t.task.name[:46]:<46} {t.task.weight:>5} {t.seconds * 1e6:>13.1f} {t.gflops / 1e3:>8.2f} "
-                     f"{t.plan.estimate.bound:>8}  {tiles}")  # fmt: skip
-    rest = planned[12:]
-    if rest:
-        together = sum(t.seconds * t.task.weight for t in rest)
-        lines.append(f"and {len(rest)} more operators, {together * 1e6:.1f} us together")
-    lines.append(f"a run: {total * 1e6:.0f} us predicted, {flops / total / 1e12:.2f} TFLOP/s; operators left to TVM: "
-                 f"{len(result.fallbacks)}")  # fmt: skip
-    lines += [f"  {n}: {why}" for why, n in Counter(t.reason.split(":")[0] for t in result.fallbacks).most_common()]
-    kernels = sorted(resources.items(), key=lambda k: (-k[1].local_bytes, -k[1].registers))
-    spills = [name for name, k in kernels if k.spills]
-    head = f"{'kernel':<64} {'registers':>9} {'shared B':>9} {'local B':>8}"
-    lines += ["", f"{len(kernels)} kernels compiled for sm_90; register spills in {len(spills)}"]
-    lines += [head, "-" * len(head)]
-    for name, k in kernels[: max(8, len(spills))]:
-        own = name.removeprefix("tvmgen_default_")[:64]
-        lines.append(f"{own:<64} {k.registers:>9} {k.shared_bytes:>9} {k.local_bytes:>8}")
-    return "\n".join(lines)
+@contextmanager
+def phase(told: str, total: int | None = None) -> Iterator[Progress]:
+    """Show a bar for a phase; its time stays on the screen."""
+    columns = (SpinnerColumn(), TextColumn("{task.description:<64}"), BarColumn(bar_width=24), TimeElapsedColumn())
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task(told, total=total)
+        yield progress
+        progress.update(task, total=1, completed=1)
+
+
+def run(name: str, folder: Path, clock: Clock, models_left: int) -> Row:
+    """Compile, check, tune and time one model."""
+    prepared = find_model(name, folder)
+    begun = time.perf_counter()
+    with phase(f"{prepared.title}: import, plan and build") as progress:
+        def show(step: str) -> None:
+            progress.update(progress.task_ids[0], description=f"{prepared.title}: {step}"[:64])
+
+        model = roller_tvm.compile(prepared.path, shapes=prepared.shapes, progress=show)
+    build_s = time.perf_counter() - begun
+    reference = onnxruntime_variant(prepared, model.threads)
+    expected = reference.run()
+    error = checked(model, prepared, expected)
+    planned = model.save(folder / f"{prepared.path.stem}.planned.so")
+    seconds, tune_s, told = clock.for_tuning(build_s, models_left), 0.0, "no time left to tune"
+    libraries = [planned]
+    if seconds >= WORTH_S:
+        begun = time.perf_counter()
+        with phase(f"{prepared.title}: measure the plans of its largest operators") as progress:
+            result = model.tune(
+                TRIALS, folder / f"{prepared.path.stem}.records", seconds=seconds,
+                progress=lambda task, count: progress.update(progress.task_ids[0], total=count, advance=1),
+            )  # fmt: skip
+        tune_s = time.perf_counter() - begun
+        told = f"{sum(t.status in ('measured', 'resumed') for t in result.tasks)} of {operators(model)} operators tuned"
+        error = max(error, checked(model, prepared, expected))
+        libraries.append(model.save(folder / f"{prepared.path.stem}.tuned.so"))
+    inputs = folder / f"{prepared.path.stem}.inputs.npz"
+    keep_inputs(prepared.inputs, inputs)
+    with phase(f"{prepared.title}: time it beside onnxruntime"):
+        times = latencies(prepared.path, libraries, inputs, model.threads, TIMING_S)
+    names = [reference.name, "Roller, as planned", "Roller, tuned"]
+    model.profile(prepared.inputs)
+    console.print(f"[dim]{kernels(model)}[/dim]\n", highlight=False)
+    return Row(prepared, build_s, tune_s, told, dict(zip(names, map(statistics.median, times), strict=False)), error)
+
+
+def checked(model: roller_tvm.Model, prepared: Prepared, expected: Sequence[object]) -> float:
+    """Return the largest error relative to onnxruntime's output; raise ``WrongAnswer`` if it is too large."""
+    error = relative_error(model.run(prepared.inputs), expected)
+    if not error <= TOLERANCE:
+        raise WrongAnswer(f"differs from onnxruntime by {error:.3g} (allowed {TOLERANCE:g})", prepared.title)
+    return float(error)
+
+
+def operators(model: roller_tvm.Model) -> int:
+    """Return the number of kernels of a model."""
+    return len(model.report().plans)
+
+
+def kernels(model: roller_tvm.Model) -> str:
+    """Return the rows of a report for the kernels that take longest."""
+    lines = str(model.report()).splitlines()
+    return "\n".join(line[:120] for line in lines[: SHOWN + 2])
+
+
+def table(rows: Sequence[Row], threads: int) -> Table:
+    """Return the figures as a table."""
+    made = Table(title=f"Latency in ms, median of runs in turns on {threads} threads each; ratios above 1 are faster")
+    for head in ("model", "onnxruntime", "as planned", "tuned", "built in", "tuned in", "largest error"):
+        made.add_column(head, justify="left" if head == "model" else "right")
+    for row in rows:
+        ort, *ours = row.latency.values()
+        cells = [f"{seconds * 1e3:.2f} ({ort / seconds:.2f}x)" for seconds in ours]
+        cells += ["-"] * (2 - len(cells))
+        tuned = f"{row.tune_s:.0f} s" if row.tune_s else "-"
+        made.add_row(
+            f"{row.model.title}\n{row.tuned}", f"{ort * 1e3:.2f}", *cells, f"{row.build_s:.0f} s", tuned,
+            f"{row.error:.1e}",
+        )  # fmt: skip
+    return made
+
+
+def picture(rows: Sequence[Row], title: str) -> str:
+    """Return a bar chart of speed relative to onnxruntime, as SVG."""
+    drawing = Drawing(720, 60 + sum(26 * len(row.latency) + 34 for row in rows), title)
+    drawing.text(20, 28, title, size=15)
+    fastest = max(next(iter(row.latency.values())) / seconds for row in rows for seconds in row.latency.values())
+    y = 60.0
+    for row in rows:
+        ort = next(iter(row.latency.values()))
+        drawing.text(20, y, row.model.title, size=13)
+        y += 10
+        for colour, (name, seconds) in zip((COLOURS[7], COLOURS[5], COLOURS[0]), row.latency.items(), strict=False):
+            told = f"{name}: {seconds * 1e3:.2f} ms, {ort / seconds:.2f}x"
+            drawing.bar(20, y, 420 * ort / seconds / fastest, 20, colour, told)
+            drawing.text(28 + 420 * ort / seconds / fastest, y + 15, told)
+            y += 26
+        y += 24
+    return str(drawing)
 
 
 def main(argv: list[str] | None = None) -> int:
     """Entry point; 0 if every output is right."""
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
-    parser.add_argument("--folder", type=Path, default=Path("demo-out"), help="models, records and the picture")
-    parser.add_argument("--quick", action="store_true", help="text detection alone, no H200")
+    parser.add_argument("--folder", type=Path, default=Path("demo-out"), help="folder for models, records, picture")
+    parser.add_argument("--seconds", type=float, default=BUDGET_S, help=f"time budget; default {BUDGET_S}")
     args = parser.parse_args(argv)
+    args.folder.mkdir(parents=True, exist_ok=True)
     try:
-        return demonstrate(args)
+        return demonstrate(args.folder, Clock(args.seconds))
     except RollerError as error:
-        print(f"demo: error: {error}", file=sys.stderr)
+        console.print(f"demo: error: {error}", style="red", highlight=False)
         return error.exit_code
+    except KeyboardInterrupt:
+        console.print(f"demo: interrupted; records and models are in {args.folder}, the next run goes on with them")
+        return 130
 
 
-def demonstrate(args: argparse.Namespace) -> int:
+def demonstrate(folder: Path, clock: Clock) -> int:
+    """Run all models and show the results."""
     from roller_tvm.device import cpu_device
-    from roller_tvm.relay.importers import load_model
-    from roller_tvm.tvm_env import find_tvm, set_threads
+    from roller_tvm.tvm_env import find_tvm, use_threads
 
-    device = cpu_device()
-    threads = set_threads(device.units)
     found = find_tvm()
-    say(f"{device}; TVM {found.version if found else 'missing'}; {threads} threads for everybody")
-    models = [find_model("detection", args.folder)]
-    if not args.quick:
-        models.append(find_model("resnet50", args.folder))
-    results: list[tuple[Prepared, list[Variant]]] = []
-    imported: Any = None
-    for model in models:
-        shape = ", ".join(f"{n} {'x'.join(map(str, s))}" for n, s in model.shapes.items())
-        say()
-        say(f"{model.title} ({shape}): {model.path}")
-        reference = onnxruntime_variant(model, threads)
-        imported, import_s = timed(lambda m=model: load_model(m.path, m.shapes))
-        variants = tune_on_cpu(model, imported, import_s, threads, args.folder)
-        expected = reference.run()
-        told = (f"{list(e.shape)} of magnitude {float(abs(e).max()):.3g}" for e in expected)
-        say(f"{reference.name}: output " + ", ".join(told))
-        if model.title.startswith("PP-OCR"):
-            say(text_found([reference, *variants]))
-        compare(model, variants, expected)
-        variants.append(reference)
-        measure(model, variants, threads, args.folder, MEASURE_S)
-        results.append((model, variants))
-    text = ""
-    if not args.quick:
-        say()
-        say(f"{models[-1].title} for an NVIDIA H200 ({H200}), no GPU needed")
-        text = plan_for_h200(models[-1], imported, args.folder)
-    print(f"\n{table(results, threads)}\n{text}", flush=True)
-    say("done")
+    console.print(
+        f"Two models in about {clock.seconds / 60:.0f} minutes at most: planned and built, compared with onnxruntime, "
+        "their largest operators tuned, timed.", highlight=False,
+    )  # fmt: skip
+    device = cpu_device()
+    threads = use_threads(otherwise=device.units)
+    console.print(f"{device}; TVM {found.version if found else 'missing'}; {threads} threads\n", highlight=False)
+    rows = [run(name, folder, clock, len(MODELS) - 1 - n) for n, name in enumerate(MODELS)]
+    Console().print(table(rows, threads))
+    path = folder / "demo.svg"
+    title = f"Speed relative to onnxruntime, {threads} threads, {device.title}"
+    path.write_text(picture(rows, title), encoding="utf-8")
+    print(f"picture: {path}\nrecords and models: {folder}; done in {clock.seconds - clock.left():.0f} s")
     return 0
 
 

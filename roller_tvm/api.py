@@ -138,7 +138,7 @@ class Model:
 
     def tune(
         self, trials: int = 10, records: str | os.PathLike[str] | None = None,
-        progress: Callable[[Any, int], None] | None = None,
+        progress: Callable[[Any, int], None] | None = None, seconds: float | None = None,
     ) -> Any:  # fmt: skip
         """Measure the best plans of each operator, record the winners, and go on with them.
 
@@ -151,6 +151,8 @@ class Model:
             records that the model was compiled with, else a temporary place.
         progress : function of (TunedTask, number of tasks), optional
             Called as each operator is done.
+        seconds : float, optional
+            Start no further operator after so many seconds; those with the most work come first.
 
         Returns
         -------
@@ -167,7 +169,7 @@ class Model:
         if self._session is None:
             remedy = "compile the model again: roller_tvm.compile(...).tune()"
             raise UsageError("a loaded model cannot be tuned", self._name, remedy)
-        result = self._session.tune(trials, records, progress)
+        result = self._session.tune(trials, records, progress, seconds)
         self._loaded = self._session.load()
         self._report = self._loaded.report
         return result

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from roller_tvm.errors import UsageError
 
@@ -42,3 +43,32 @@ def select(tasks: str | Iterable[int], count: int) -> list[int]:
         if not 0 <= number < count:
             raise UsageError(f"no task {number}: there are {count}, from 0", "tasks", "see --tasks list")
     return sorted(set(chosen))
+
+
+def ordered(tasks: Sequence[Any], seconds: float | None) -> list[Any]:
+    """Return the tasks in the order of tuning: with a time limit those with the most work first.
+
+    Parameters
+    ----------
+    tasks : sequence of Task
+        With `flops` of one call and `weight`, the number of calls.
+    seconds : float, optional
+        Time limit.
+    """
+    return list(tasks) if seconds is None else sorted(tasks, key=lambda task: -task.flops * task.weight)
+
+
+def time_is_up(started: float, seconds: float | None, done: int, count: int, notes: list[str]) -> bool:
+    """Return True if no further task is to be started; a note tells how many were.
+
+    Parameters
+    ----------
+    started : float
+        Seconds since then.
+    seconds : float, optional
+        Time limit; None for none.
+    """
+    if seconds is None or started < seconds or done == count:
+        return False
+    notes.append(f"time was up after {started:.0f} s: {done} of {count} operators, those with the most work, are tuned")
+    return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import tvm
@@ -134,25 +135,17 @@ class ScheduleWithRoller:
         report = self.report
         report.notes.clear()
         result = {}
-        done: dict[int, list[tuple[Any, Any, Note]]] = {}
         for var, func in mod.functions_items():
             if type(func).__name__ != "PrimFunc":
                 continue
             name = str(var.name_hint)
             own = _own_target(func)
             func_target = find_target(self.target) if own is None else own
-            alike = done.setdefault(structural_hash(_bare(func)), [])
-            same = next((d for d in alike if structurally_equal(d[0], _bare(func))), None)
-            if same is not None:  # networks repeat themselves
-                scheduled, note = same[1], replace(same[2], name=name)
-            else:
-                if self.progress is not None:
-                    self.progress(name)
-                device = self._device(func_target, own is not None)
-                found = make_candidates(func, device, self.top, constant_parameters(func), name, self.tf32)
-                scheduled, note = _best(found, name, func_target)
-                alike.append((_bare(func), scheduled, note))
-            report.notes.append(note)
+            if self.progress is not None:
+                self.progress(name)
+            device = self._device(func_target, own is not None)
+            scheduled, note = _planned(_Function(func), device, str(func_target), self.top, self.tf32)
+            report.notes.append(replace(note, name=name))
             if scheduled is not None:
                 result[var] = _named(scheduled, func)
         changed = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs, global_infos=mod.global_infos)
@@ -189,6 +182,27 @@ def _named(scheduled: Any, func: Any) -> Any:
     for name, value in (func.attrs or {}).items():
         result = result.with_attr(name, value)
     return result.with_attr(SCHEDULED, True).with_attr(EDGE_VECTORS, True)  # whoever builds it, in this process
+
+
+class _Function:
+    """A function that equals another of the same structure, whatever they are called."""
+
+    def __init__(self, func: Any) -> None:
+        self.func, self._bare = func, _bare(func)
+
+    def __hash__(self) -> int:
+        return int(structural_hash(self._bare))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Function) and bool(structurally_equal(self._bare, other._bare))
+
+
+@lru_cache(maxsize=1024)  # networks repeat themselves, and so do builds of one network
+def _planned(function: _Function, device: DeviceSpec, target: str, top: int, tf32: bool) -> tuple[Any, Note]:
+    """Return a function with the schedule of the best plan that can be applied; None and the reason if none can."""
+    name = str(function.func.attrs.get("global_symbol", "main")) if function.func.attrs else "main"
+    found = make_candidates(function.func, device, top, constant_parameters(function.func), name, tf32)
+    return _best(found, name, find_target(target))
 
 
 def _best(found: Candidates, name: str, target: Any) -> tuple[Any, Note]:

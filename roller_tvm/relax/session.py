@@ -46,17 +46,26 @@ class Session:
         self._tell("import")
         self.name, imported = import_model(model, shapes, layout, params, example_inputs)
         self.mod, self.inputs, self.notes = imported.mod, imported.inputs, imported.notes
+        self._prepared: Any = None
         self._executable: Any = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     inputs: Signature
     notes: tuple[str, ...]
 
+    def prepared(self) -> Any:
+        """Return the model legalized, laid out and fused, once."""
+        if self._prepared is None:
+            self._tell("layouts")
+            self._prepared = prepare(with_signature(self.mod, self.inputs), self.target, None, self.device)
+        return self._prepared
+
     def executable(self) -> Any:
         """Return what `pipeline.build` makes of the model, once."""
         if self._executable is None:
+            ours = self.schedules == "roller"
+            mod = self.prepared() if ours else with_signature(self.mod, self.inputs)
             self._tell("build")
-            mod = with_signature(self.mod, self.inputs)
             self._executable = build(
                 mod, self.target, None, self.records, self.device, fuse_rtasks=self.fuse, schedules=self.schedules,
                 threads=self._asked, progress=self._tell,
@@ -71,16 +80,15 @@ class Session:
         """Write the model to a library."""
         return save_model(self.executable(), path)
 
-    def tune(self, trials: int, records: Any, progress: Any) -> Any:
+    def tune(self, trials: int, records: Any, progress: Any, seconds: float | None) -> Any:
         """Tune into a folder of records, and build with it from now on."""
         place = records or self.records
         if place is None:
             self._folder = self._folder or tempfile.TemporaryDirectory(prefix="roller-tvm-")
             place = Path(self._folder.name, "records")
-        mod = prepare(self.mod, self.target, None, self.device)
         _, result = tune(
-            mod, None, self.target, place, max_trials_per_task=trials, device=self.device, progress=progress,
-            fuse_rtasks=self.fuse,
+            self.prepared(), None, self.target, place, max_trials_per_task=trials, device=self.device,
+            progress=progress, fuse_rtasks=self.fuse, seconds=seconds,
         )  # fmt: skip
         self.records, self.schedules, self._executable = place, "roller", None
         return result

@@ -15,7 +15,7 @@ from ..errors import BadInput, MeasureError, RecordError, must_be
 from ..measure.machine import not_here, same_machine
 from ..measure.pool import Pool
 from ..measure.results import TunedTask, TuneResult, busy, judge, nothing_tuned
-from ..measure.selection import select
+from ..measure.selection import ordered, select, time_is_up
 from ..measure.session import Limits, TaskResult, timed
 from ..measure.table import summary
 from ..tir.candidates import Candidates, make_candidates
@@ -55,6 +55,7 @@ def tune(
     limits: Limits | None = None,
     worker: str = WORKER,
     fuse_rtasks: Any = False,
+    seconds: float | None = None,
 ) -> tuple[Any, TuneResult]:
     """Plan every PrimFunc of a module, measure the best plans, and record the winners in a MetaSchedule database.
 
@@ -84,6 +85,8 @@ def tune(
         Processes that build; by default one for each core.
     progress : function of (TunedTask, number of tasks), optional
         Called as each task is done.
+    seconds : float, optional
+        Start no further task after so many seconds; the tasks with the most work come first.
     fuse_rtasks : bool or FuseRTasks
         For models that are built so: what `FuseRTasks` makes one kernel of on a GPU is planned by it, and not tuned.
         On a CPU every function is tuned, and `build` decides by the records which run side by side.
@@ -126,7 +129,7 @@ def tune(
                 params = None
                 result.notes += told
             found = extract_tasks(mod, params, op_names)
-            chosen = [found[n] for n in select(tasks, len(found))]
+            chosen = ordered([found[n] for n in select(tasks, len(found))], seconds)
             result.seconds["extract"] = time.perf_counter() - start
             cold = cold_weights(chosen, spec) if spec.kind == "cpu" else {}
             measurer = Measurer(pool, made, limits or Limits(), result.seconds, cold)
@@ -135,6 +138,9 @@ def tune(
                 result.tasks.append(tuned)
                 if progress is not None:
                     progress(tuned, len(chosen))
+                elapsed = time.perf_counter() - start
+                if time_is_up(elapsed, seconds, len(result.tasks), len(chosen), result.notes):
+                    break
         result.seconds["total"] = time.perf_counter() - start
         if any(t.status == "measured" for t in result.tasks):
             result.notes += busy(threads)

@@ -71,15 +71,16 @@ class Session:
         """Write the model to a library or a package."""
         return save_model(self.library(), path)
 
-    def tune(self, trials: int, records: Any, progress: Any) -> Any:
+    def tune(self, trials: int, records: Any, progress: Any, seconds: float | None) -> Any:
         """Tune into a file of records, and build with it from now on."""
         place = records or self.records
         if place is None:
             self._folder = self._folder or tempfile.TemporaryDirectory(prefix="roller-tvm-")
             place = Path(self._folder.name, "records.json")
         result = tune(
-            self.mod, self.params, self.target, place, trials, self.device, progress=progress, fuse_rtasks=self.fuse
-        )
+            self.mod, self.params, self.target, place, trials, self.device, progress=progress, fuse_rtasks=self.fuse,
+            seconds=seconds,
+        )  # fmt: skip
         self.records, self.schedules, self._library = place, "roller", None
         return result
 

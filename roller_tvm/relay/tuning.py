@@ -15,7 +15,7 @@ from roller_tvm.errors import BadInput, MeasureError, must_be
 from roller_tvm.measure.claims import WAIT_S, Claims
 from roller_tvm.measure.machine import not_here, same_machine
 from roller_tvm.measure.results import TunedTask, TuneResult, busy, judge, nothing_tuned
-from roller_tvm.measure.selection import select
+from roller_tvm.measure.selection import ordered, select, time_is_up
 from roller_tvm.relay.candidates import Candidates, make_candidates
 from roller_tvm.relay.cold import ColdWeights
 from roller_tvm.relay.dense_weights import packable
@@ -53,6 +53,7 @@ def tune(
     limits: Limits | None = None,
     worker: str = WORKER,
     fuse_rtasks: Any = False,
+    seconds: float | None = None,
 ) -> TuneResult:
     """Plan every operator of a model, measure the best plans, and write records.
 
@@ -73,6 +74,8 @@ def tune(
         Plans to construct, at least `trials`.
     progress : function of (TunedTask, number of tasks), optional
         Called as each task is done.
+    seconds : float, optional
+        Start no further task after so many seconds; the tasks with the most work come first.
     fuse_rtasks : bool or tvm.transform.Pass
         Run ``FuseRTasks`` first (or what it gave for other options), and tune what stays outside of its kernels: the
         result has its `fusion`, and the `module` to build.
@@ -126,7 +129,7 @@ def tune(
         found = extract_tasks(mod, params, made_target, spec)
         if found.left:
             result.notes.append(f"TVM makes no task of {', '.join(found.left)}: TVM's own schedule")
-        chosen = [found[n] for n in select(tasks, len(found))]
+        chosen = ordered([found[n] for n in select(tasks, len(found))], seconds)
         result.seconds["extract"] = time.perf_counter() - start
         how = _how(pool, made_target, trials, result)
         cold = ColdWeights.of_model(mod, params, spec) if spec.kind == "cpu" else None
@@ -136,6 +139,9 @@ def tune(
             result.tasks.append(tuned)
             if progress is not None:
                 progress(tuned, len(chosen))
+            elapsed = time.perf_counter() - start
+            if time_is_up(elapsed, seconds, len(result.tasks), len(chosen), result.notes):
+                break
     result.seconds["total"] = time.perf_counter() - start
     if any(t.status == "measured" for t in result.tasks):
         result.notes += busy(threads)

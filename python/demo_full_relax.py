@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Demonstration on the TVM that pip installs: two real models tuned for this CPU, one compiled for an absent H200.
 
-python python/demo_relax.py              # what `make demo` runs for the Relax line, minutes on two cores
-python python/demo_relax.py --quick      # text detection alone, no H200
+python python/demo_full_relax.py              # the part of `make demo-full` on the Relax line, minutes on two cores
+python python/demo_full_relax.py --quick      # text detection alone, no H200
 
 Every output is compared with onnxruntime's on the same input; all run on the same number of threads, in turns. The
 records of the tuning are MetaSchedule's own files.
@@ -20,7 +20,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from demo import H200, MEASURE_S, h200_table, say, text_found  # noqa: E402
+from demo_full_relay import H200, MEASURE_S, h200_table, say, text_found  # noqa: E402
 from side_by_side import (  # noqa: E402
     Variant,
     compare,
