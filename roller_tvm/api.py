@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from roller_tvm.errors import BadInput, NoTvm, TvmLineError, UsageError, must_be
+from roller_tvm.errors import BadInput, NoTvm, TvmLineError, UsageError, cannot_write, must_be
 from roller_tvm.measure.kernel_times import KernelTime
 from roller_tvm.measure.model_report import ModelReport
 from roller_tvm.models import parse_shapes
@@ -100,12 +100,15 @@ class Model:
 
     def times(self, inputs: Mapping[str, Any], number: int = 10, repeat: int = RUNS) -> list[float]:
         """Return `repeat` means of `number` runs, in seconds a run."""
+        _check_count("number", number, "times")
+        _check_count("repeat", repeat, "times")
         arrays = checked(inputs, self.inputs, self._name)
         use_threads(self.threads)
         return list(self._loaded.times(arrays, number, repeat))
 
     def profile(self, inputs: Mapping[str, Any], repeat: int = RUNS) -> list[KernelTime]:
         """Return the time of each kernel, the median of `repeat` runs, longest first; `report` shows it then."""
+        _check_count("repeat", repeat, "profile")
         arrays = checked(inputs, self.inputs, self._name)
         use_threads(self.threads)
         times = list(self._loaded.kernel_times(arrays, repeat))
@@ -134,7 +137,10 @@ class Model:
             raise UsageError(f"'{path}' does not end in {source.suffix}", "save", f"the model is a {source.suffix}")
         if not path.resolve().parent.is_dir():
             raise BadInput("no such folder", str(path.parent), f"mkdir -p {path.parent}")
-        return Path(shutil.copyfile(source, path))
+        try:
+            return Path(shutil.copyfile(source, path))
+        except OSError as error:
+            raise cannot_write(error, path) from error
 
     def tune(
         self, trials: int = 10, records: str | os.PathLike[str] | None = None,
@@ -240,6 +246,7 @@ def compile(  # noqa: A001
     """
     if schedules not in SCHEDULES:
         raise UsageError(must_be("schedules", f"one of {', '.join(SCHEDULES)}", schedules), "compile", "leave it out")
+    _check_path("records", records, "compile")
     given = parse_shapes(shapes) if isinstance(shapes, str) else _shapes(shapes)
     session = _line("compiling a model").Session(
         model, target, given, example_inputs=example_inputs, params=params, records=records, schedules=schedules,
@@ -268,6 +275,7 @@ def load(path: str | os.PathLike[str], device: str = "", *, threads: int | None 
     --------
     >>> roller_tvm.load("model.so")(x)  # doctest: +SKIP
     """
+    _check_path("path", path, "load")
     use_threads(threads)
     return Model(_line("running a model").load(Path(path), device), os.fspath(path), threads)
 
@@ -282,6 +290,18 @@ def _line(what_for: str) -> Any:
         versions = " or ".join(VERSION_TEXT.values())
         raise TvmLineError(f"{what_for} needs TVM {versions} (got {found.version})", str(found.root), either)
     return importlib.import_module(f"roller_tvm.{found.line.value}.session")
+
+
+def _check_path(name: str, given: Any, where: str) -> None:
+    """Refuse what is neither a path nor None."""
+    if given is not None and not isinstance(given, (str, os.PathLike)):
+        raise UsageError(must_be(name, "a path", given), where, "give a str or a pathlib.Path")
+
+
+def _check_count(name: str, given: Any, where: str) -> None:
+    """Refuse a number of runs below 1."""
+    if not isinstance(given, int) or given < 1:
+        raise UsageError(must_be(name, "an int >= 1", given), where, "leave it out")
 
 
 def _shapes(given: Mapping[str, Sequence[int]] | None) -> dict[str, tuple[int, ...]]:

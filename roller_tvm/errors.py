@@ -32,6 +32,8 @@ class RollerError(Exception):
     exit_code = 1
 
     def __init__(self, what: str, where: str = "", remedy: str = "") -> None:
+        if not remedy:  # TVM hands an error on as its text alone
+            what, _, remedy = what.partition("\n  remedy: ")
         super().__init__(what)
         self.what = what
         self.where = where

@@ -25,7 +25,7 @@ from typing import Any
 
 from roller_tvm.device.quantity import Quantity, read_quantity
 from roller_tvm.device.spec import DeviceSpec, FrozenMap, Limits, MemoryLevel
-from roller_tvm.errors import SpecError, UnknownDevice
+from roller_tvm.errors import SpecError, UnknownDevice, must_be
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -144,6 +144,9 @@ def load_device(device: str | os.PathLike[str]) -> DeviceSpec:
     >>> load_device("h200").level("shared").capacity_bytes // 1024
     228
     """
+    if not isinstance(device, (str, os.PathLike)):
+        told = must_be("device", "a name, a path or a DeviceSpec", device)
+        raise UnknownDevice(told, "device", f"give one of {', '.join(known_devices())}, or the path of a spec file")
     text = os.fspath(device)
     name = text.strip().lower()
     if name == "cpu":

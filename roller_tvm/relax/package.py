@@ -159,7 +159,10 @@ class LoadedModel:
         from tvm import relax
 
         self.kind = device or _kind(library)
-        self.device = tvm.device(self.kind, 0)
+        try:
+            self.device = tvm.device(self.kind, 0)
+        except ValueError as error:
+            raise BadInput(f"TVM knows no device '{device}'", where, "give cpu or cuda, or leave it out") from error
         if not self.device.exist:
             raise _no_device(self.kind, where)
         # Shapes, and what else the host looks at, stay on the CPU.

@@ -180,7 +180,10 @@ class LoadedModel:
         import tvm
 
         self.kind = device or _kind(library)
-        self.device = tvm.device(self.kind, 0)
+        try:
+            self.device = tvm.device(self.kind, 0)
+        except ValueError as error:
+            raise BadInput(f"TVM knows no device '{device}'", where, "give cpu or cuda, or leave it out") from error
         if not self.device.exist:
             remedy = "run it where there is one, on this CPU with --emulate, or compile it with --target llvm"
             raise BadInput(f"needs a {self.kind} device, there is none here", where, remedy)

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from roller_tvm.device import DeviceSpec, cpu_device, default_cpu_target
+from roller_tvm.errors import BadInput
 from roller_tvm.models import Shapes
 from roller_tvm.models.arguments import Signature
 from roller_tvm.relay.building import build
 from roller_tvm.relay.importers import import_model
 from roller_tvm.relay.package import LoadedModel, save_model
+from roller_tvm.relay.records import read_kept, read_records
 from roller_tvm.relay.tasks import check_device, make_target
 from roller_tvm.relay.tuning import find_device, tune
 from roller_tvm.tvm_env import import_relay_tvm, use_threads
@@ -39,6 +41,8 @@ class Session:
         self.target = make_target(default_cpu_target(cpu_device().units) if target is None else target)
         self.device = find_device(self.target if device is None else device, device is None)
         check_device(self.device, self.target)
+        if records is not None and Path(records).is_file() and not read_records(records) and not read_kept(records):
+            raise BadInput("holds no records", os.fspath(records), "tune first, or leave the records out")
         self.threads = self.device.units if self.device.kind == "cpu" else None
         self.schedules, self.records, self.fuse = schedules, records, fuse_rtasks
         self._tell = progress or (lambda step: None)

@@ -1,6 +1,5 @@
 """``compile`` and ``run`` on the Relax line, and what they say to mistakes."""
 
-import errno
 import json
 
 import numpy as np
@@ -152,43 +151,6 @@ def test_a_gpu_model_is_compiled_here_and_runs_where_there_is_a_gpu(model, tmp_p
         assert code == 2 and "needs a cuda device, there is none here" in err
 
 
-def test_no_space_left(model, tmp_path, capsys, monkeypatch):
-    from roller_tvm.relax import package
-
-    def full(*args):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(package.os, "replace", full)
-    code, _, err = main(capsys, "compile", model, "-o", tmp_path / "m.so")
-    assert code == 1 and "nothing was written" in err and not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        (["compile", "MODEL", "-o", "m.tar"], 2, "does not end in .so"),
-        (["compile", "MODEL", "-o", "M", "--target", "cuda"], 2, "-arch=sm_90"),
-        (["compile", "MODEL", "-o", "M", "--target", "llvm -mcpu=foo"], 2, "for this machine: mcpu="),
-        (["compile", "MODEL", "-o", "M", "--target", "gpu"], 2, "no target kind 'gpu'"),
-        (["compile", "MODEL", "-o", "M", "--tuning-records", "none"], 2, "no such folder of records"),
-        (["compile", "MODEL", "-o", "M", "--tuning-records", "MODEL"], 2, "is no folder"),
-        (["compile", "MODEL", "-o", "M", "--tuning-records", "EMPTY"], 2, "has no database_workload.json"),
-        (["compile", "MODEL", "-o", "M", "--buckets", "1,two"], 2, "is not a list of sizes"),
-        (["compile", "MODEL", "-o", "M", "--buckets", "1,2"], 2, "remedy:"),
-        (["compile", "MODEL", "-o", "M", "--input-shapes", "x"], 2, "is not a list of shapes"),
-        (["compile", "missing.onnx", "-o", "M"], 2, "no such file"),
-        (["compile", "MODEL", "--line", "relay"], 1, "needs TVM 0.13 to 0.19 (got"),
-        (["run", "missing.so"], 2, "no such file"),
-        (["run", "MODEL"], 2, "is not a model of the Relax line"),
-        (["run", "MODEL", "--repeat", "0"], 2, "--repeat must be 1 or more"),
-    ],
-)
-def test_mistakes(model, tmp_path, capsys, words, code, said):
-    names = {"MODEL": model, "M": tmp_path / "m.so", "EMPTY": tmp_path}
-    got, _, err = main(capsys, *(names.get(w, w) for w in words))
-    assert got == code and said in err and "remedy:" in err and "Traceback" not in err
-
-
 @pytest.mark.parametrize("text", ["", "n:", "n:1 n:2", "1 n:2", "0", "1;2", "n:-1"])
 def test_buckets_that_are_none(text):
     with pytest.raises(UsageError):
@@ -245,24 +207,3 @@ def test_records_are_built_with(model, tuned, tmp_path, capsys):
     assert main(capsys, *words)[0] == 0
     with np.load(tmp_path / "out.npz") as outputs:
         np.testing.assert_allclose(outputs["output_0"], expected(model, {"x": x})[0], rtol=1e-3, atol=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        (["tune", "MODEL"], 2, "--output records.json (Relax line: a folder)"),
-        (["tune", "MODEL", "-o", "MODEL"], 2, "is no folder"),
-        (["tune", "MODEL", "-o", "/no/such/folder/r"], 2, "mkdir -p"),
-        (["tune", "MODEL", "-o", "R", "--device", "h200"], 2, "the target's code is for a cpu"),
-        (["tune", "MODEL", "-o", "R", "--device", "ipu_mk1"], 2, "is for planning only"),
-        (["tune", "MODEL", "-o", "R", "--target", "cuda"], 2, "-arch=sm_90"),
-        (["tune", "MODEL", "-o", "R", "--buckets", "x"], 2, "is not a list of sizes"),
-        (["tune", "MODEL", "-o", "TUNED", "--target", "llvm -mcpu=x86-64"], 2, "its records are for the target"),
-        (["compile", "MODEL", "-o", "M", "--target", "cuda -arch=sm_80", "--tuning-records", "TUNED"], 2,
-         "its records are for the target"),
-    ],
-)
-def test_mistakes_of_tuning(model, tuned, tmp_path, capsys, words, code, said):
-    names = {"MODEL": model, "M": tmp_path / "m.so", "R": tmp_path / "r", "TUNED": tuned}
-    got, _, err = main(capsys, *(names.get(w, w) for w in words))
-    assert got == code and said in err and "remedy:" in err and "Traceback" not in err
