@@ -6,10 +6,12 @@ are assumed from `data/_cpu.toml`, with a note in `notes`.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import re
 import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -206,9 +208,15 @@ def _online(base: Path) -> list[int]:
 
 
 def _affinity() -> frozenset[int]:
-    if hasattr(os, "sched_getaffinity"):
-        return frozenset(os.sched_getaffinity(0))
-    return frozenset(range(os.cpu_count() or 1))
+    """Return the CPUs of this thread; with TVM loaded, of all threads: it binds the one that runs a kernel to a CPU."""
+    if not hasattr(os, "sched_getaffinity"):
+        return frozenset(range(os.cpu_count() or 1))
+    found = set(os.sched_getaffinity(0))
+    threads = os.listdir("/proc/self/task") if "tvm" in sys.modules and os.path.isdir("/proc/self/task") else []
+    for thread in threads:
+        with contextlib.suppress(OSError):  # the thread ended meanwhile
+            found |= os.sched_getaffinity(int(thread))
+    return frozenset(found)
 
 
 def _core_of(base: Path, cpu: int) -> tuple[str, str]:

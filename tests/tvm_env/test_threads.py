@@ -72,9 +72,9 @@ def test_importing_a_line_lets_pools_take_every_core(package, cores):
 
 @pytest.mark.te
 def test_a_process_with_one_cpu_keeps_its_mask():
-    code = "import roller_tvm.relay; print(n(), sorted(os.sched_getaffinity(0)))"
     one = max(os.sched_getaffinity(0))
-    assert run(f"import os; os.sched_setaffinity(0, {{{one}}})\n{code}") == f"1 [{one}]"
+    code = "import roller_tvm.relay; print(n(), sorted(os.sched_getaffinity(0)))"
+    assert run(code, cpus={one}) == f"1 [{one}]"
 
 
 def test_a_number_that_is_none_is_told(monkeypatch):
@@ -92,9 +92,20 @@ def cores():
     return int(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
 
 
-def run(code, **environment):
+def run(code, cpus=None, **environment):
     plain = {k: v for k, v in os.environ.items() if k not in (ENVIRONMENT, BINDING)}
     done = subprocess.run(
-        [sys.executable, "-c", IMPORT + code], capture_output=True, text=True, env={**plain, **environment}
-    )
+        [sys.executable, "-c", IMPORT + code], capture_output=True, text=True, env={**plain, **environment},
+        preexec_fn=None if cpus is None else lambda: os.sched_setaffinity(0, cpus),
+    )  # fmt: skip
     return done.stdout.strip() or done.stderr
+
+
+@pytest.mark.te
+def test_a_thread_that_a_pool_has_bound_does_not_hide_the_other_cpus():
+    code = (
+        "import os; os.environ['TVM_NUM_THREADS'] = '1'; n()\n"
+        "from roller_tvm.device import detect_cpu; print(len(os.sched_getaffinity(0)), detect_cpu().logical)"
+    )
+    bound, logical = run(code, TVM_BIND_THREADS="1").split()
+    assert (bound, logical) == ("1", str(CPUS))
