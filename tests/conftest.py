@@ -5,12 +5,17 @@ One process imports one TVM, so each line's tests run in an environment of their
 another line the module is not even imported, and shows as skipped.
 """
 
+import os
 import re
+import signal
 from pathlib import Path
 
 import pytest
 
+from roller_tvm.device import cpu_profile
+from roller_tvm.device.cpu_measure import estimated_profile
 from roller_tvm.tvm_env import line
+from tests.plan.devices import facts_of
 
 TESTS = Path(__file__).parent
 NEEDS = {
@@ -21,6 +26,9 @@ NEEDS = {
 FOLDERS = {"tir": "relax", "relax": "relax"}
 MARK = re.compile(rf"^pytestmark = .*\bpytest\.mark\.({'|'.join(NEEDS)})\b", re.M)
 LINE = line()
+CPUS = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a job in the background of a shell
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def missing(mark):
@@ -61,6 +69,25 @@ def pytest_collection_modifyitems(config, items):
 def pytest_addoption(parser):
     parser.addoption("--nightly", action="store_true", help="run what is too long for every change, too")
     parser.addoption("--update-golden", action="store_true", help="write the golden files anew instead of comparing")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_cpu():
+    """Let the device "cpu" of this process be the same on every machine: two cores with AVX2, not measured."""
+    facts, stored = facts_of("avx2", cores=2), cpu_profile._stored
+    spec = cpu_profile._report(facts, estimated_profile(facts), "", cpu_profile.cache_path(facts), True, 0.0, [])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cpu_profile, "detected", lambda: facts)
+        patch.setattr(cpu_profile, "_stored", lambda path, of: spec if of is facts else stored(path, of))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def all_cpus():
+    """Give the CPUs back that TVM's pool took: it binds the thread that runs a kernel, and with it what it starts."""
+    yield
+    if CPUS and os.sched_getaffinity(0) != CPUS:
+        os.sched_setaffinity(0, CPUS)
 
 
 @pytest.fixture

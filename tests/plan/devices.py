@@ -13,15 +13,20 @@ GPUS = ("a100", "h100", "h200", "k80", "mi50", "rtx4090", "t4", "v100")
 CPUS = ("avx2", "avx512")
 
 
+def facts_of(name: str, cores: int = 4) -> CpuFacts:
+    """Return a CPU of that many cores with the named vectors."""
+    return CpuFacts(
+        model="Test CPU", machine="x86-64", simd=simd_named(name), logical=cores, cores=cores, machine_logical=cores,
+        quota=None, clock_ghz=3.0,
+        caches=(Cache(1, 32 << 10, 64, 8, 1), Cache(2, 1 << 20, 64, 8, 1), Cache(3, 16 << 20, 64, 16, cores)),
+        memory_bytes=16 << 30, flags=frozenset({"avx2", "fma"}), cpus=tuple(range(cores)),
+    )  # fmt: skip
+
+
 @cache
 def device(name: str) -> DeviceSpec:
     """A shipped device, or four cores with the named vectors."""
     if name not in CPUS:
         return load_device(name)
-    facts = CpuFacts(
-        model="Test CPU", machine="x86-64", simd=simd_named(name), logical=4, cores=4, machine_logical=4,
-        quota=None, clock_ghz=3.0,
-        caches=(Cache(1, 32 << 10, 64, 8, 1), Cache(2, 1 << 20, 64, 8, 1), Cache(3, 16 << 20, 64, 16, 4)),
-        memory_bytes=16 << 30, flags=frozenset({"avx2", "fma"}), cpus=(0, 1, 2, 3),
-    )  # fmt: skip
+    facts = facts_of(name)
     return replace(cpu_spec(facts, estimated_profile(facts), "estimated"), name="cpu")

@@ -1,16 +1,22 @@
 """Nets under construction, fused, built, executed by the emulator and compared; shared by tests of FuseRTasks."""
 
+from pathlib import Path
+
 import numpy as np
 import tvm
 from tvm import relay
 from tvm.runtime.vm import VirtualMachine
 
+from roller_tvm.device import DeviceSpec
 from roller_tvm.relay import FuseRTasks, GraphFusion, build, fusion_of
 from roller_tvm.relay.emulated_model import EmulatedModel
 from roller_tvm.relay.package import save_model
 
 ARCH = "cuda -arch=sm_80"
 TARGET = tvm.target.Target(ARCH, host="llvm")
+CPU_WITH_AVX512 = DeviceSpec.from_json(
+    (Path(__file__).parents[1] / "explain" / "plans" / "cpu_device.json").read_text()
+)
 
 
 class Net:

@@ -13,7 +13,7 @@ from tvm.contrib.graph_executor import GraphModule  # noqa: E402
 from tvm.relay.testing import lstm  # noqa: E402
 from tvm.runtime.vm import VirtualMachine  # noqa: E402
 
-from roller_tvm.device import cpu_device, load_device  # noqa: E402
+from roller_tvm.device import load_device  # noqa: E402
 from roller_tvm.emulate.source import CudaSource  # noqa: E402
 from roller_tvm.errors import TargetError, UsageError  # noqa: E402
 from roller_tvm.rammer.device_code import CannotFuse  # noqa: E402
@@ -31,7 +31,7 @@ from roller_tvm.relay.building import FUSION  # noqa: E402
 from roller_tvm.relay.cuda import use_toolchain  # noqa: E402
 from roller_tvm.toolchain import compile_cuda, kernel_resources  # noqa: E402
 
-from .fused_nets import ARCH, TARGET, Net, compare, reference  # noqa: E402
+from .fused_nets import ARCH, CPU_WITH_AVX512, TARGET, Net, compare, reference  # noqa: E402
 
 
 def inception(net):
@@ -271,7 +271,7 @@ CPU = "llvm -mcpu=core-avx2 -num-cores=2"
 @pytest.fixture
 def cpu():
     """Two threads; opening a region takes a good part of what these operators do."""
-    return replace(cpu_device(), units=2, launch_overhead_us=0.5)
+    return replace(CPU_WITH_AVX512, launch_overhead_us=0.5)
 
 
 def on_cpu(net, mod, cpu, tmp_path, auto_scheduler):

@@ -12,11 +12,10 @@ from tvm import relay, te  # noqa: E402
 from tvm.contrib.graph_executor import GraphModule  # noqa: E402
 from tvm.relay.op import op as registry  # noqa: E402
 
-from roller_tvm.device import cpu_device  # noqa: E402
 from roller_tvm.relay import FuseRTasks, fusion_of  # noqa: E402
 from roller_tvm.relay.dataflow import as_graph  # noqa: E402
 
-from .fused_nets import ARCH, Net  # noqa: E402
+from .fused_nets import ARCH, CPU_WITH_AVX512, Net  # noqa: E402
 
 CPU = "llvm -mcpu=core-avx2 -num-cores=2"
 LOOK = "roller_tvm_test.look"
@@ -26,7 +25,7 @@ seen = []
 @pytest.fixture
 def cpu():
     """Two threads; opening a region takes as long as these operators."""
-    return replace(cpu_device(), units=2, launch_overhead_us=0.5)
+    return replace(CPU_WITH_AVX512, launch_overhead_us=0.5)
 
 
 @pytest.fixture(scope="module")

@@ -147,6 +147,7 @@ def test_an_unmeasured_cpu_is_told_with_the_command_and_no_failure(monkeypatch, 
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(cpu_profile, "_remembered", {})
+    monkeypatch.setattr(cpu_profile, "_stored", lambda path, facts: None)
     check = doctor._profile()
     assert not check.found and not check.needed and check.remedy == "roller-tvm profile"
     assert "GFLOP/s" in check.detail and not list(tmp_path.rglob("*.json")), "looking measures nothing"
