@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "roller:1 among them; for whole models those that do not search"
     )
     parser.add_argument("--tuners", metavar="A,B:TRIALS", help=tuners)
-    parser.add_argument("--trials", type=int, metavar="N", help="of those that search; default 64")
+    parser.add_argument("--trials", type=int, metavar="N", help="trials of each tuner that searches; default 64")
     parser.add_argument("--target", help="default: this CPU")
     parser.add_argument("-o", "--output", type=Path, default=Path("comparison"), metavar="FOLDER")
     parser.add_argument("--seconds", type=float, default=math.inf, help="start nothing after so long")
@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--report", action="store_true", help="run nothing: write the report of what is there")
     parser.add_argument("--list", action="store_true", help="print the suites and models, or the cases, and stop")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    parser.add_argument("--input-shapes", metavar='"NAME:[1,3,224,224] ..."', help="of a model's open inputs")
+    parser.add_argument("--input-shapes", metavar='"NAME:[1,3,224,224] ..."', help="shapes of a model's dynamic inputs")
     parser.add_argument("--desired-layout", choices=LAYOUTS, help="convert a model's convolutions to this layout")
     parser.add_argument("--params", type=Path, metavar="FILE.params", help="weights of a Relay or Relax module")
     add_line_argument(parser)

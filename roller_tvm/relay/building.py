@@ -52,17 +52,14 @@ def build(
     log_file : path, optional
         Records that `tune` or Ansor wrote. Plain ``ApplyHistoryBest`` + ``relay.build`` with
         ``relay.backend.use_auto_scheduler`` gives the same schedules, with two exceptions on CPUs. Dense layers: TVM
-        alone
-        cannot pack their weights (``dense_weights``). Vectors over an edge: TVM alone builds them slowly, so tune with
-        ``device=cpu_device().built_by_tvm()`` for it.
-        fuse_rtasks : bool or tvm.transform.Pass
+        alone cannot pack their weights (``dense_weights``). Vectors over an edge: TVM alone builds them slowly, so tune
+        with ``device=cpu_device().built_by_tvm()`` for it. fuse_rtasks : bool or tvm.transform.Pass
             Run ``FuseRTasks`` first; the result then has the attribute `FUSION`.
         For CPU kernels: compute exp, erf and tanh with arithmetic (``VectorMath``; False: with calls of the math
         library),
         compute addresses in 64 bits (``WideIndices``), keep register tiles on the stack (``StackTiles``; False: in
         workspaces if they have 1 KiB or more), prefetch weights (``PrefetchPanels``), and check vectors over an edge
-        once
-        per tile instead of per lane (``EdgeVectors``).
+        once per tile instead of per lane (``EdgeVectors``).
     schedules : {'roller', 'tvm'}
         'tvm' leaves operators without a record to TVM's own schedules.
     device : DeviceSpec or str, optional

@@ -53,8 +53,7 @@ class ColdWeights:
         """Return the options of a worker that times a task with these tensors.
 
         An operand counts as a weight if a constant of the model has its number of elements, which repacking keeps. The
-        first
-        operand never counts: it is an activation.
+        first operand never counts: it is an activation.
         """
         from tvm import te
 

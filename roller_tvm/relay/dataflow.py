@@ -136,8 +136,7 @@ def as_graph(mod: Any) -> Any:
 
     Returns `mod` itself if its main function has none of them, or if it has control flow or side effects: bindings keep
     calls with an effect in their order, and alive. TVM's graph executor and its layout rewriter do not support
-    functions
-    inside of a function (``relay.testing.lstm``).
+    functions inside of a function (``relay.testing.lstm``).
     """
     import tvm
     from tvm import relay

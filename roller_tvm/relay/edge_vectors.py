@@ -19,8 +19,7 @@ class EdgeVectors(BeforeLlvm):
     """A context in which kernels for LLVM compute whole vectors in every tile that does not cross an edge.
 
     Results stay the same. Schedules and records do not change, but some of Roller's plans rely on this: built without
-    it,
-    they are slow.
+    it, they are slow.
 
     Parameters
     ----------

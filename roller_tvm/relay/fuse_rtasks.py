@@ -31,21 +31,17 @@ def FuseRTasks(
     """Return a pass that fuses operators into one kernel if the model predicts that this is faster.
 
     It runs Relay's ordinary optimisations first (inference forms, constants, common subexpressions, fusion of patterns)
-    and
-    leaves the other operators in that form. Build the result with plain ``relay.build`` or ``relay.vm``. A kernel whose
-    blocks wait for each other counts their steps in the loaded module: run it in one stream at a time. All of its
-    blocks
-    must be resident at once: on a device with fewer units than planned for, it fails after some seconds. A target only
-    names an architecture; if your card has fewer units than others of it (A30, L4, a MIG slice), pass the card's name
-    or a
-    spec file as `device`.
+    and leaves the other operators in that form. Build the result with plain ``relay.build`` or ``relay.vm``. A kernel
+    whose blocks wait for each other counts their steps in the loaded module: run it in one stream at a time. All of its
+    blocks must be resident at once: on a device with fewer units than planned for, it fails after some seconds. A
+    target only names an architecture; if your card has fewer units than others of it (A30, L4, a MIG slice), pass the
+    card's name or a spec file as `device`.
 
     Parameters
     ----------
     target : str or tvm.target.Target
         CUDA with its architecture, or a CPU. On a CPU, independent operators that leave threads idle run side by side
-        in one
-        parallel region.
+        in one parallel region.
     device : DeviceSpec or str, optional
         By default the representative device of the target's architecture.
     params : mapping of str to array, optional

@@ -34,8 +34,7 @@ def check_fusion_on_pocl(
     """Execute every fused kernel of a model as OpenCL, and compare it with TVM's own results of its operators.
 
     OpenCL does not promise to run the blocks of a kernel together, so a block must not wait for another. The default
-    policy
-    makes no such kernels.
+    policy makes no such kernels.
 
     Parameters
     ----------

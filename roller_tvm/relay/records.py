@@ -112,8 +112,7 @@ def read_records(path: str | os.PathLike[str], strict: bool = True) -> list[Reco
     """Return every record of a file, in order; [] if there is no file.
 
     A half-written last line is left out with a ``RecordWarning``. Any other line that is no record raises, or is left
-    out
-    with a warning if `strict` is False.
+    out with a warning if `strict` is False.
 
     Raises
     ------
@@ -197,8 +196,7 @@ def best_notes(records: list[Record]) -> dict[tuple[str, str], Note]:
     """Return our note of the winning record for each (workload key, target), if the winner has one.
 
     Its trials are the most that any record of the task had. A lucky record of fewer trials would otherwise make every
-    later
-    tuning with more trials repeat the task.
+    later tuning with more trials repeat the task.
     """
     best: dict[tuple[str, str], Record] = {}
     trials: dict[tuple[str, str], int] = {}
@@ -409,8 +407,7 @@ def load_for_build(path: str | os.PathLike[str], target: str | None = None) -> l
 
     ApplyHistoryBest given the file itself crashes on one half line; this leaves it out with a warning. If the file has
     records of several CPUs or cards, ApplyHistoryBest takes the fastest. With a `target`, a workload that has a record
-    of
-    exactly this target, or was left to TVM for it, loses its records of other targets.
+    of exactly this target, or was left to TVM for it, loses its records of other targets.
     """
     return load_settled(path, target)[0]
 

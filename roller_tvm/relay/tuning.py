@@ -75,8 +75,7 @@ def tune(
         Called as each task is done.
     fuse_rtasks : bool or tvm.transform.Pass
         Run ``FuseRTasks`` (or the given pass) first, and tune the operators outside of its kernels. The result then has
-        its
-        `fusion`, and the `module` to build.
+        its `fusion`, and the `module` to build.
 
     Returns
     -------

@@ -25,8 +25,7 @@ class VectorMath(Switch):
     """A context in which kernels for LLVM compute exp, erf and tanh of float32 with arithmetic.
 
     Sigmoid and softmax use exp. Results agree with the math library to a few units in the last place. Infinities, NaN
-    and
-    ``exp(0) = 1`` are exact; ``exp`` below 1.2e-38 is 0.
+    and ``exp(0) = 1`` are exact; ``exp`` below 1.2e-38 is 0.
 
     Parameters
     ----------

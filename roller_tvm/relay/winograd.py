@@ -89,8 +89,7 @@ def use_winograd(
     choices.
 
     Candidates are NHWC convolutions with 3x3 windows, stride 1 and constant weights. Pass the returned module to
-    ``tune``
-    and ``build`` instead of the original one. TVM has no schedule of its own for it: build it with
+    ``tune`` and ``build`` instead of the original one. TVM has no schedule of its own for it: build it with
     ``relay.backend.use_auto_scheduler``.
 
     Parameters
