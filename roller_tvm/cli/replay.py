@@ -57,8 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--without", action="append", default=[], metavar="EFFECT",
         help=f"leave an effect out of the model (may be given again): {', '.join(EFFECTS)}",
     )  # fmt: skip
-    parser.add_argument("--no-xgboost", action="store_true", help="no learned model beside ours")
-    parser.add_argument("--worst", type=int, default=5, metavar="N", help="misses that are explained; default 5")
+    parser.add_argument("--no-xgboost", action="store_true", help="do not compare with a learned cost model")
+    parser.add_argument("--worst", type=int, default=5, metavar="N", help="explain the N worst misses; default 5")
     parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="write predicted against measured times")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     parser.epilog = "A log crowds near its optimum, where a random choice is good too: the first records judge.\n"

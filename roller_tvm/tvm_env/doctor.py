@@ -1,4 +1,4 @@
-"""Checks this environment for tuning with TVM: what is found, what is missing, and the command that mends it."""
+"""Checks this environment for tuning with TVM: reports found and missing parts, and a command to mend each."""
 
 from __future__ import annotations
 
