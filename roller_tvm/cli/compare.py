@@ -42,13 +42,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the verb."""
     parser.epilog = EXAMPLES
     parser.add_argument("FILE", nargs="?", type=Path, help="compare on the tasks of this model")
-    parser.add_argument("--suite", metavar="NAME|FILE.csv", help="compare on the operators of this suite; --list prints the names")
+    parser.add_argument("--suite", metavar="NAME|FILE.csv", help="compare on this suite's operators; --list prints names")
     told = (
         "whole models end to end: mobilenet_v2, bert_base, detection, a light network of the onnx package "
         "(resnet50, squeezenet, ...), testing:NAME (of relay.testing), or ONNX files; --list tells the names"
     )
     parser.add_argument("--models", metavar="NAME,FILE.onnx", help=told)
-    parser.add_argument("--only", default="", metavar="WORDS", help="run only the cases with these ids, or with these words in their titles")
+    parser.add_argument("--only", default="", metavar="WORDS", help="run only cases with these ids or title words")
     tuners = (
         "tuners to compare, each with optional :TRIALS (listed below); default: all of the line except those with "
         "xgboost, and roller:1; for whole models, those that do not search"
@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quiet", type=float, default=0.0, metavar="SECONDS", help=told)
     told = "go on in a folder that holds figures of another machine: each case on one machine, and the report tells"
     parser.add_argument("--mix-machines", action="store_true", help=told)
-    parser.add_argument("--report", action="store_true", help="run nothing; write the report of the existing results")
+    parser.add_argument("--report", action="store_true", help="run nothing; write the report of existing results")
     parser.add_argument("--list", action="store_true", help="print the suites and models, or the cases, and stop")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--input-shapes", metavar='"NAME:[1,3,224,224] ..."', help="shapes of a model's dynamic inputs")
