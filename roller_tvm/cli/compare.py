@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the verb."""
     parser.epilog = EXAMPLES
     parser.add_argument("FILE", nargs="?", type=Path, help="compare on the tasks of this model")
-    parser.add_argument("--suite", metavar="NAME|FILE.csv", help="compare on this suite's operators; --list prints names")
+    parser.add_argument("--suite", metavar="NAME|FILE.csv", help="operators to compare on; --list prints the names")
     told = (
         "whole models end to end: mobilenet_v2, bert_base, detection, a light network of the onnx package "
         "(resnet50, squeezenet, ...), testing:NAME (of relay.testing), or ONNX files; --list tells the names"
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trials", type=int, metavar="N", help="trials of each tuner that searches; default 64")
     parser.add_argument("--target", help="target to compare on; default: this CPU")
     parser.add_argument("-o", "--output", type=Path, default=Path("comparison"), metavar="FOLDER")
-    parser.add_argument("--seconds", type=float, default=math.inf, help="start no new case after this time; default: no limit")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="start no new case after this time")
     parser.add_argument("--timeout", type=float, metavar="SECONDS", help="stop a tuner on a case after this time")
     told = "forget what these did before; 'times' forgets only how long kernels took beside one another"
     parser.add_argument("--again", default="", metavar="TUNERS", help=told)
