@@ -32,7 +32,7 @@ def read_arrays(path: Path) -> dict[str, Any]:
 
 
 def check_writable(path: Path) -> None:
-    """Whether outputs can go there, found out before a model is run.
+    """Check that outputs can be written to this path, before a model is run.
 
     Raises
     ------

@@ -23,6 +23,16 @@ EXAMPLES = """examples:
   roller-tvm compare model.onnx --tuners roller,ansor --only conv2d -o comparison
   roller-tvm compare --suite networks --list                  what is in it
   roller-tvm compare --models mobilenet_v2,bert_base,net.onnx -o comparison     whole models, beside onnxruntime
+tuners:
+  roller        Roller's best plans, measured; roller:1 takes the first plan
+  untuned       TVM's schedules without tuning
+  dlight        dlight's rules for GPUs
+  autotvm       AutoTVM
+  ansor         Ansor
+  metaschedule  MetaSchedule
+  xgboost       a cost model trained to rank; xgbregression: trained on times
+  ranked        Roller's plans, ranked by xgboost's measurements of other operators
+  onnxruntime, torch, torchcompile    whole models only
 an interrupted comparison goes on with the same command; the folder holds index.html, results.csv, results.json
 """
 LEFT = 1
@@ -31,26 +41,24 @@ LEFT = 1
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the verb."""
     parser.epilog = EXAMPLES
-    parser.add_argument("FILE", nargs="?", type=Path, help="a model, whose tasks are compared on")
-    parser.add_argument("--suite", metavar="NAME|FILE.csv", help="operators to compare on; --list tells the names")
+    parser.add_argument("FILE", nargs="?", type=Path, help="compare on the tasks of this model")
+    parser.add_argument("--suite", metavar="NAME|FILE.csv", help="operators to compare on; --list prints the names")
     told = (
         "whole models end to end: mobilenet_v2, bert_base, detection, a light network of the onnx package "
         "(resnet50, squeezenet, ...), testing:NAME (of relay.testing), or ONNX files; --list tells the names"
     )
     parser.add_argument("--models", metavar="NAME,FILE.onnx", help=told)
-    parser.add_argument("--only", default="", metavar="WORDS", help="cases with these ids, or words of their titles")
+    parser.add_argument("--only", default="", metavar="WORDS", help="run only cases with these ids or title words")
     tuners = (
-        "roller, untuned, dlight, autotvm, ansor, metaschedule, xgboost (a cost model that learns order; "
-        "xgbregression: times), ranked (Roller's plans by what xgboost measured of other operators), of whole models "
-        "onnxruntime, torch, torchcompile; each may have :TRIALS; default: all of the line but those with xgboost, "
-        "roller:1 among them; for whole models those that do not search"
+        "tuners to compare, each with optional :TRIALS (listed below); default: all of the line except those with "
+        "xgboost, and roller:1; for whole models, those that do not search"
     )
     parser.add_argument("--tuners", metavar="A,B:TRIALS", help=tuners)
-    parser.add_argument("--trials", type=int, metavar="N", help="of those that search; default 64")
-    parser.add_argument("--target", help="default: this CPU")
+    parser.add_argument("--trials", type=int, metavar="N", help="trials of each tuner that searches; default 64")
+    parser.add_argument("--target", help="target to compare on; default: this CPU")
     parser.add_argument("-o", "--output", type=Path, default=Path("comparison"), metavar="FOLDER")
-    parser.add_argument("--seconds", type=float, default=math.inf, help="start nothing after so long")
-    parser.add_argument("--timeout", type=float, metavar="SECONDS", help="give a tuner up on a case after so long")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="start no new case after this time")
+    parser.add_argument("--timeout", type=float, metavar="SECONDS", help="stop a tuner on a case after this time")
     told = "forget what these did before; 'times' forgets only how long kernels took beside one another"
     parser.add_argument("--again", default="", metavar="TUNERS", help=told)
     parser.add_argument("--retry", action="store_true", help="go on with what crashed, failed or ran out of time")
@@ -58,10 +66,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quiet", type=float, default=0.0, metavar="SECONDS", help=told)
     told = "go on in a folder that holds figures of another machine: each case on one machine, and the report tells"
     parser.add_argument("--mix-machines", action="store_true", help=told)
-    parser.add_argument("--report", action="store_true", help="run nothing: write the report of what is there")
+    parser.add_argument("--report", action="store_true", help="run nothing; write the report of existing results")
     parser.add_argument("--list", action="store_true", help="print the suites and models, or the cases, and stop")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    parser.add_argument("--input-shapes", metavar='"NAME:[1,3,224,224] ..."', help="of a model's open inputs")
+    parser.add_argument("--input-shapes", metavar='"NAME:[1,3,224,224] ..."', help="shapes of a model's dynamic inputs")
     parser.add_argument("--desired-layout", choices=LAYOUTS, help="convert a model's convolutions to this layout")
     parser.add_argument("--params", type=Path, metavar="FILE.params", help="weights of a Relay or Relax module")
     add_line_argument(parser)

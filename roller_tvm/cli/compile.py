@@ -104,12 +104,12 @@ def _check_fusion(args: argparse.Namespace) -> None:
 
 
 def _witnessed(found: Mapping[str, Any]) -> dict[str, str]:
-    """What executing fused kernels in OpenCL came to, told on the way.
+    """Return the result of each fused kernel executed in OpenCL; prints them on the way.
 
     Raises
     ------
     WrongAnswer, ToolchainError
-        Of a kernel that PoCL could run and that is wrong, or that it could not for another reason than its kind.
+        A kernel's results are wrong, or PoCL failed for another reason than a missing feature.
     """
     from roller_tvm.emulate import Checked, NotEmulated
     from roller_tvm.rammer.device_code import CannotFuse

@@ -46,7 +46,7 @@ class Tuning:
 
 @dataclass(frozen=True)
 class Built:
-    """A model about to be built: where to, for which target, how, and what it is without records.
+    """A model about to be built: its output path, target, options, and state without records.
 
     Once it is built `fusion` tells what ``--fuse-rtasks`` did: an object that prints, and has `explain`, `pictures`,
     `launches`, `sequential_launches`, `predicted_seconds`, `sequential_seconds`, `outside` and `refused`. `on_pocl`
@@ -97,7 +97,7 @@ def line_of(args: argparse.Namespace, what_for: str) -> Line:
 
 
 def planning_of(args: argparse.Namespace, device: DeviceSpec) -> tuple[DeviceSpec, Features]:
-    """What `plan` plans for on a line; planning needs no TVM, and without one is for any."""
+    """Return the device and features that `plan` plans for; without a TVM, the Relay line's."""
     found = find_tvm()
     line = wanted_line(args) or (found.line if found is not None else Line.UNSUPPORTED)
     known = line if line in LINES else Line.RELAY
@@ -136,7 +136,7 @@ def untuned(args: argparse.Namespace) -> str:
 
 
 def policy_of(args: argparse.Namespace) -> str:
-    """That of --fusion-policy, which has no default of argparse's so that giving it shows."""
+    """Return the --fusion-policy. It has no argparse default, so that an explicit value can be told."""
     from roller_tvm.rammer import POLICIES
 
     return str(args.fusion_policy or POLICIES[0])

@@ -128,7 +128,7 @@ def _print(
 
 @dataclass(frozen=True)
 class Resources:
-    """What the kernels of a plan take, or why they were not accepted."""
+    """Resources of a plan's kernels, or why they were not accepted."""
 
     arch: str
     variant: str

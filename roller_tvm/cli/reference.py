@@ -1,4 +1,4 @@
-"""What the outputs of ``roller-tvm run`` are compared with: arrays of a file, or a model on this CPU."""
+"""Reference outputs for ``roller-tvm run``: arrays of a file, or a model run on this CPU."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ def expected(path: Path, inputs: Mapping[str, Any], edge: Any) -> tuple[str, lis
     Parameters
     ----------
     path : Path
-        .npz; ONNX, which onnxruntime runs where it is installed; else what a line imports, built with TVM's own
-        schedules.
+        An .npz file; ONNX (run by onnxruntime if installed); or another model file, built with TVM's own schedules.
     inputs : mapping of name to array
     edge : module
         Of the line (cli/relay.py, cli/relax.py).
@@ -60,7 +59,7 @@ def _onnxruntime(path: Path, inputs: Mapping[str, Any]) -> list[Any] | None:
 
 
 def compare(outputs: Sequence[Any], wanted: Sequence[Any], who: str) -> str:
-    """What to say of outputs that agree.
+    """Return the message for outputs that agree.
 
     Raises
     ------

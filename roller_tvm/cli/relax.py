@@ -1,4 +1,4 @@
-"""What ``tune`` and ``compile`` ask of the Relax line."""
+"""The Relax line's side of ``tune`` and ``compile``."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _fuse(args: argparse.Namespace, target: dict[str, Any], device: Any, tf32: b
 
 
 def planning(device: DeviceSpec) -> tuple[DeviceSpec, Features]:
-    """What a plan is made for: a device, and what schedules can say there beside loops."""
+    """Return the device to plan for and the features of this line's schedules."""
     from roller_tvm.relax.devices import with_this_llvm
 
     return with_this_llvm(device), Features.of_tensor_ir(device)
@@ -161,7 +161,7 @@ def emulate(path: Path, checked: bool, told: Any) -> Any:
 
 
 def reference(path: Path, inputs: Mapping[str, Any]) -> list[Any]:
-    """What a model file computes on this CPU with TVM's own schedules."""
+    """Return a model file's outputs on this CPU, with TVM's own schedules."""
     import tvm
 
     from roller_tvm.relax.importers import load_model

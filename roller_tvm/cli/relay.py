@@ -1,4 +1,4 @@
-"""What ``tune`` and ``compile`` ask of the Relay line."""
+"""The Relay line's side of ``tune`` and ``compile``."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def _fuse(args: argparse.Namespace, model: Any, target: str, device: DeviceSpec)
 
 
 def planning(device: DeviceSpec) -> tuple[DeviceSpec, Features]:
-    """What a plan is made for: a device, and what schedules can say there beside loops."""
+    """Return the device to plan for and the features of this line's schedules."""
     return device, Features.of_te(device)
 
 
@@ -199,7 +199,7 @@ def emulate(path: Path, checked: bool, told: Any) -> Any:
 
 
 def reference(path: Path, inputs: Mapping[str, Any]) -> list[Any]:
-    """What a model file computes on this CPU with TVM's own schedules."""
+    """Return a model file's outputs on this CPU, with TVM's own schedules."""
     from roller_tvm.relay import build
     from roller_tvm.relay.importers import load_model
     from roller_tvm.relay.package import LoadedModel, save_model

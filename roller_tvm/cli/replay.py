@@ -37,7 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "needs the TVM of the Relax line)",
     )  # fmt: skip
     devices = ", ".join(d for d in known_devices() if d != "cpu")
-    parser.add_argument("--device", required=True, help=f"where they were measured: {devices}, or a spec file (.toml)")
+    parser.add_argument(
+        "--device", required=True, help=f"device of the measurements: {devices}, or a spec file (.toml)"
+    )
     parser.add_argument(
         "--tasks-of", metavar="MODEL",
         help="the model that records of Ansor were made for, where they know their operators by hashes: a file (ONNX, "
@@ -45,18 +47,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     shapes = "of MODEL: shapes of the inputs that it leaves open"
     parser.add_argument("--input-shapes", metavar='"NAME:[1,3,224,224] ..."', help=shapes)
-    parser.add_argument("--desired-layout", choices=LAYOUTS, help="of MODEL: convert its convolutions to this layout")
+    parser.add_argument("--desired-layout", choices=LAYOUTS, help="convert MODEL's convolutions to this layout")
     parser.add_argument(
         "--first", type=int, default=FIRST, metavar="N",
         help=f"judge on the first N records of each operator that ran; default {FIRST}, 0 for all",
     )  # fmt: skip
-    parser.add_argument("--first-only", action="store_true", help="leave out the figures of all records beside them")
+    parser.add_argument("--first-only", action="store_true", help="report only the first N records of each operator")
     parser.add_argument(
         "--without", action="append", default=[], metavar="EFFECT",
         help=f"leave an effect out of the model (may be given again): {', '.join(EFFECTS)}",
     )  # fmt: skip
-    parser.add_argument("--no-xgboost", action="store_true", help="no learned model beside ours")
-    parser.add_argument("--worst", type=int, default=5, metavar="N", help="misses that are explained; default 5")
+    parser.add_argument("--no-xgboost", action="store_true", help="do not compare with a learned cost model")
+    parser.add_argument("--worst", type=int, default=5, metavar="N", help="explain the N worst misses; default 5")
     parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="write predicted against measured times")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     parser.epilog = "A log crowds near its optimum, where a random choice is good too: the first records judge.\n"
@@ -118,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def of_model(args: argparse.Namespace, device: DeviceSpec) -> WorkloadOf:
-    """What records know their operators by, looked up in a model's tasks."""
+    """Return a lookup of records' operators among a model's tasks."""
     from roller_tvm.compare.whole.zoo import TESTING, find_model
 
     word, layout = args.tasks_of, args.desired_layout

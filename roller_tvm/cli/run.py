@@ -23,7 +23,7 @@ SEED = 0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the verb."""
-    parser.add_argument("PATH", type=Path, help="what 'roller-tvm compile', or tvmc, wrote (.tar, .so)")
+    parser.add_argument("PATH", type=Path, help="a model built by 'roller-tvm compile' or tvmc (.tar, .so)")
     parser.add_argument(
         "-i",
         "--inputs",

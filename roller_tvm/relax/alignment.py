@@ -1,6 +1,6 @@
 """Inputs as callers have them: a numpy array is aligned to 16 bytes, TVM's kernels take every tensor for aligned to 64.
 
-A vector load that trusts that ends the process where the array is not. What the virtual machine allocates is aligned;
+If an array is not aligned to 64 bytes, an aligned vector load crashes. Memory of the virtual machine is aligned;
 so only the parameters that a function's own inputs reach are declared with the alignment of their elements. The loads
 of these become unaligned ones, which cost the same on data that is aligned after all.
 """
@@ -96,7 +96,7 @@ class _Calls(relax.PyExprVisitor):
         self.found.setdefault(str(call.args[0].name_hint), set()).update(wanted)
 
     def _aligned(self, node: Any) -> bool:
-        """Whether a value lies in memory that the virtual machine allocated."""
+        """Return whether a value lies in memory that the virtual machine allocated."""
         if isinstance(node, relax.Var):
             return self._known.get(key(node), False)
         if isinstance(node, relax.Call):

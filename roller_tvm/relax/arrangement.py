@@ -33,7 +33,7 @@ class Arrangement:
         return f"NCHW{self.block}c" if self.block else "NHWC"
 
     def holds(self, channels: int) -> bool:
-        """Whether a tensor of that many channels can be kept so."""
+        """Return whether a tensor with this number of channels can be stored in this arrangement."""
         return not self.block or channels % self.block == 0
 
     def shape(self, plain: Shape) -> Shape:
@@ -41,7 +41,7 @@ class Arrangement:
         return (n, c // self.block, h, w, self.block) if self.block else (n, h, w, c)
 
     def axes(self, plain: Sequence[int]) -> list[int]:
-        """Where rows and columns (2 and 3 of a plain tensor) are."""
+        """Return the positions of axes (rows and columns are 2 and 3 of a plain tensor) in this arrangement."""
         return [axis - (not self.block) for axis in plain]
 
     def array(self, values: np.ndarray) -> np.ndarray:

@@ -58,7 +58,7 @@ _IMAGE = [2, 3]
 
 
 def arrangeable(conv: Convolution, arrangement: Arrangement) -> bool:
-    """Whether the convolution can be computed in the arrangement.
+    """Return whether the convolution can be computed in the arrangement.
 
     Examples
     --------

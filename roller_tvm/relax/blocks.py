@@ -1,6 +1,7 @@
-"""The dataflow blocks of a Relax module: which of their bindings are calls that can be planned, and in which order.
+"""The dataflow blocks of a Relax module: their calls that can be planned, in order.
 
-Not what they read from each other alone: what writes into the memory of others comes after all before it, and before
+Besides their data flow, a call that writes into the memory of other values stays behind all calls before it and ahead
+of
 all after it.
 """
 
@@ -41,7 +42,7 @@ class _InPlace(relax.PyExprVisitor):
 
 
 def writes_in_place(func: Any) -> bool:
-    """Whether a Relax function writes into the memory of a value, so that what reads it must not be moved.
+    """Return whether a Relax function writes into the memory of a value, so that its readers must not be moved.
 
     Examples
     --------
@@ -103,7 +104,7 @@ class Block:
 
     @property
     def outside(self) -> tuple[tuple[str, str], ...]:
-        """What cannot be planned: (name, reason)."""
+        """The bindings that cannot be planned: (name, reason)."""
         return tuple((name_of(b.binding), b.reason) for b in self.bounds if b.reason)
 
     @cached_property
@@ -154,7 +155,7 @@ class Region:
 
 
 class Functions(Protocol):
-    """Which PrimFuncs can be planned."""
+    """Decides if a PrimFunc can be planned."""
 
     def of(self, func: Any, name: str = "") -> Any:
         """Raises ``UnsupportedOperator`` where one cannot."""
@@ -217,7 +218,7 @@ class _Reader:
         return self.names[key(value)]
 
     def _alias(self, value: Any) -> tuple[str, ...] | None:
-        """What is no computation: the tensors that it is."""
+        """Return the tensors that a value aliases without computing; None if it computes."""
         if isinstance(value, relax.Var):
             return self._of(value)
         if isinstance(value, relax.Tuple) and all(isinstance(f, relax.Var) for f in value.fields):
@@ -287,13 +288,13 @@ def _elements(value: Any) -> tuple[str, int] | None:
 
 
 def static_tensor(value: Any) -> bool:
-    """Whether an expression, or a type, is a tensor whose shape is known."""
+    """Return whether an expression, or a type, is a tensor of known shape."""
     shape = getattr(getattr(value, "ty", value), "shape", None)
     return isinstance(shape, relax.ShapeExpr) and all(isinstance(e, tvm.tirx.IntImm) for e in shape.values)
 
 
 def name_of(binding: Any) -> str:
-    """What a binding calls, for a report."""
+    """Return the name of a binding and of its callee, for a report."""
     arguments = list(getattr(binding.value, "args", []))
     first = arguments[0] if arguments else None
     hint = getattr(first, "name_hint", None) or getattr(first, "global_symbol", None)

@@ -135,7 +135,7 @@ def _end(workers: Sequence[Worker]) -> None:
 
 
 def right_ones(context: Any, schedules: Sequence[Any]) -> list[Any]:
-    """The schedules that compute what the unscheduled function does; all of them where none can run here."""
+    """Return the schedules with the results of the unscheduled function; all of them if none can run here."""
     target = context.target
     if target is None or target.kind.name != "llvm" or not same_machine(target) or not schedules:
         return list(schedules)

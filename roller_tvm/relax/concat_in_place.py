@@ -48,7 +48,7 @@ class ConcatInPlace:
 
 @dataclass
 class _Tensor:
-    """A tensor that a function allocates: by which call, and which kernels are given it, at which positions."""
+    """One allocated tensor: the call that allocates it and the (kernel, argument) pairs that use it."""
 
     variable: Any
     order: int
@@ -91,7 +91,7 @@ class _Flow:
         return variable
 
     def tensor(self, value: Any) -> _Tensor | None:
-        """What is allocated here of that name."""
+        """Return the tensor allocated here under that name; None if there is none."""
         return self.tensors.get(key(self.root(value))) if isinstance(value, relax.Var) else None
 
     def whole(self, tensor: _Tensor) -> tuple[_Tensor, Place | None]:
@@ -124,7 +124,7 @@ class _Flow:
         self._escape(value)
 
     def _escape(self, value: Any) -> None:
-        """What reads a value is no kernel that could be given another."""
+        """Mark the tensors of a value as escaping: their reader is not a kernel that could take another one."""
         for variable in used_variables(value):
             if (tensor := self.tensor(variable)) is not None:
                 tensor.escapes = True
@@ -165,7 +165,7 @@ class _Flow:
         return all(shape_of(param) == part.shape for param in taken)  # none takes it as anything else
 
     def _writers(self, tensor: _Tensor) -> list[int] | None:
-        """The calls that write a tensor, in order; None where that is not known."""
+        """Return the numbers of the calls that write a tensor, in order; None if a call's writes are unknown."""
         found = []
         for number, position in tensor.uses:
             written = self._written(self.calls[number])
@@ -206,7 +206,7 @@ def _rewritten(mod: Any, var: Any, func: Any, flow: _Flow) -> Any:
 
 
 def _dropped(binding: Any, number: int, flow: _Flow, first: Mapping[int, int]) -> bool:
-    """Whether nothing needs a binding any more: a join, an allocation of a part, one that stands elsewhere now."""
+    """Return whether a binding is obsolete: a join, a part's allocation, or one that has moved."""
     at = key(flow.root(binding.var))
     if at in flow.places or number in flow.joins:
         return True

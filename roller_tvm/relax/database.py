@@ -3,8 +3,8 @@
 ``database_workload.json`` and ``database_tuning_record.json`` are MetaSchedule's own: a plain TVM reads them.
 ``roller_tvm.jsonl`` names the target, which is no part of a database's key, and has a note for each task.
 
-A database returns the record with the lowest time. A plan that nobody measured is recorded with its predicted time
-in *nanoseconds* where the format has seconds, so that a measured record, ours or MetaSchedule's, wins.
+A database returns the record with the lowest time. The time of an unmeasured plan is written in *nanoseconds*, although
+the format has seconds. A measured record, ours or MetaSchedule's, then always wins.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ OTHER = "give another 'work_dir'"
 
 @dataclass(frozen=True)
 class Note:
-    """What became of a task.
+    """The outcome of tuning a task.
 
     Parameters
     ----------
@@ -82,8 +82,9 @@ class Store:
     Attributes
     ----------
     target : Target
-        The one given, or where the database was written for just that one with what it leaves out filled in, as the
-        command line does: the database's.
+        The given one. If the database was written for the same target with its defaults filled in (by the command
+        line),
+        the database's.
 
     Raises
     ------
@@ -187,7 +188,7 @@ class Store:
     # -- reading and writing ------------------------------------------------------------------------------------
 
     def has_record(self, task: Any) -> bool:
-        """Whether each of the task's functions would get a schedule."""
+        """Return whether each of the task's functions has a record."""
         return all(self._found(mod) is not None for mod in task.workloads)
 
     def _found(self, mod: Any) -> Any:
@@ -333,7 +334,8 @@ def replay(mod: Any, line: str) -> Any:
 
 
 def copies_ahead(line: str) -> bool:
-    """Whether a record's trace has copies that run ahead, if the build says so (``tirx.use_async_copy``)."""
+    """Return whether a record's trace has asynchronous copies, which run if the build enables ``tirx.use_async_copy``.
+    """
     return "software_pipeline_async_stages" in line
 
 
@@ -350,7 +352,7 @@ def intrinsics_of(line: str) -> list[str]:
 
 
 def know_intrinsics(records: Path) -> None:
-    """Register what the traces of a file of records name: TVM reads none that names what it does not know.
+    """Register the tensor intrinsics named in a file's traces: TVM cannot read a trace with an unknown name.
 
     Examples
     --------
@@ -386,7 +388,7 @@ def _body(mod: Any) -> Any:
 
 
 def kernels_of(target: str) -> dict[str, Any]:
-    """What of a target decides which kernels are right for it.
+    """Return the attributes of a target that decide if a kernel is right for it.
 
     Examples
     --------
@@ -402,7 +404,7 @@ def kernels_of(target: str) -> dict[str, Any]:
 
 
 def _in_full(target: Any) -> dict[str, Any] | None:
-    """What decides on the kernels of a target with what it leaves out filled in, or None where nothing is known."""
+    """Return `kernels_of` a target with its defaults filled in; None if the target is unknown."""
     try:
         return kernels_of(str(make_target(target)))
     except RollerError:
@@ -410,7 +412,7 @@ def _in_full(target: Any) -> dict[str, Any] | None:
 
 
 def for_other_kernels(one: str, other: str) -> bool:
-    """Whether two targets contradict each other; what only one of them says, TVM has filled in.
+    """Return whether two targets contradict each other; TVM fills in an attribute that only one has.
 
     Examples
     --------

@@ -110,8 +110,8 @@ def check_module(
     Returns
     -------
     dict of str to Checked or RollerError
-        What was found of each function: the error is a `KernelFault` or `WrongAnswer` where a kernel is wrong, of
-        another type where it could not be executed.
+        The result of each function: a `KernelFault` or `WrongAnswer` if a kernel is wrong, another error if it could
+        not be executed.
 
     Examples
     --------

@@ -132,7 +132,7 @@ def _address(tensor: Any) -> int:
 
 @contextlib.contextmanager
 def _cuda_loads(tvm: Any) -> Iterator[None]:
-    """Where TVM has no runtime for CUDA, a library that holds kernels loads all the same; nothing calls them."""
+    """Make a library with CUDA kernels loadable while this is open, if TVM has no CUDA runtime; nothing calls them."""
     if tvm.get_global_func(_LOADER, allow_missing=True) is not None:
         yield
         return

@@ -69,8 +69,8 @@ class Affine:
 class FoldScales:
     """Fold constants, batch normalisations and per-channel scales of every Relax function.
 
-    Put it before ``LegalizeOps``. Functions with branches, or that write in place, and half precision are left as they
-    are; so is arithmetic that no product or batch normalisation is before: its results stay what they are, bit by bit.
+    Put it before ``LegalizeOps``. It skips functions with branches or in-place writes, and half precision. Arithmetic
+    without a product or batch normalisation before it also stays: its results do not change by a bit.
 
     Examples
     --------
@@ -211,7 +211,7 @@ class _Folder(relax.PyExprMutator):
     # Affine values -----------------------------------------------------------------------------------------
 
     def _form(self, value: Any) -> Affine | None:
-        """What a binding is as an affine value, or None where it is something else."""
+        """Return a binding's affine form; None if it has none."""
         if isinstance(value, relax.TupleGetItem):
             norm = self.norms.get(value.tuple_value)
             return None if norm is None else self._normalised(norm)
@@ -250,7 +250,9 @@ class _Folder(relax.PyExprMutator):
         return form.plus(along if name == "relax.add" else -along)
 
     def _can_be_folded(self, value: Any) -> bool:
-        """Whether this is a batch normalisation with known statistics, or a dropout: in an inference nothing."""
+        """Return whether a value is a batch normalisation with known statistics, or a dropout (an identity in
+        inference).
+        """
         name = getattr(value.op, "name", "") if isinstance(value, relax.Call) else ""
         if name != "relax.nn.batch_norm":
             return name == "relax.nn.dropout"
@@ -287,7 +289,7 @@ class _Folder(relax.PyExprMutator):
 
 
 def rounds(term: np.ndarray, dtype: str) -> bool:
-    """Whether adding a term leaves no fraction: a model that takes it away again rounds with it.
+    """Return whether adding a term removes the fraction: a model that subtracts it again rounds with it.
 
     Examples
     --------
@@ -311,7 +313,7 @@ def _laid(values: np.ndarray, ndim: int, axis: int | None) -> np.ndarray:
 
 
 def _is_operator(func: Any, op: Any, arguments: list[Any]) -> bool:
-    """Whether a PrimFunc computes what an operator does of such arguments."""
+    """Return whether a PrimFunc computes what an operator computes for such arguments."""
     builder = relax.BlockBuilder()
     params = [relax.Var(f"p{n}", a.ty) for n, a in enumerate(arguments)]
     with builder.function("main", params):

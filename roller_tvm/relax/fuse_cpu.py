@@ -35,7 +35,7 @@ class ScheduledFunctions:
         self._seconds = seconds
 
     def seconds(self, name: str) -> float:
-        """Of one call.
+        """Return the time of one call in seconds.
 
         Raises
         ------
@@ -56,7 +56,7 @@ class ScheduledFunctions:
 
 
 def predicted_seconds(mod: Any, device: DeviceSpec, known: Mapping[str, float]) -> dict[str, float]:
-    """What a module's functions take by the model, launches included; those that cannot be planned are left out.
+    """Return the predicted time of a module's functions in seconds, with launches; omits those that cannot be planned.
 
     Parameters
     ----------

@@ -306,7 +306,7 @@ def _put(mod: Any, fused: Sequence[tuple[Block, Sequence[FusedCall]]]) -> Any:
 
 
 def resident_bytes(graph: RTaskGraph) -> int:
-    """Of the device's memory, what the model has there while it runs: weights, and what it is given."""
+    """Return the bytes of device memory that the model's weights and inputs occupy while it runs."""
     total = 0
     seen: set[int] = set()
     for block in graph.blocks:

@@ -60,7 +60,7 @@ def spec_of(block: Block, tensor: str) -> BufferSpec:
 
 
 def spec_bytes(spec: BufferSpec) -> int:
-    """Of a buffer whose shape is known."""
+    """Return the size of a buffer of known shape in bytes."""
     return int(prod(spec.shape)) * dtype_bytes(spec.dtype)
 
 
@@ -94,7 +94,7 @@ def rewritten(mod: Any, block: Block, fused: Sequence[FusedCall]) -> Any:
 
 
 def _value(block: Block, bound: Bound) -> Any:
-    """What a binding is bound to: another name of an element of a tuple is that element, wherever it was taken from."""
+    """Return the value of a binding; for another name of a tuple's element, that element."""
     value = bound.binding.value
     return block.values[bound.reads[0]] if not bound.writes and isinstance(value, relax.TupleGetItem) else value
 

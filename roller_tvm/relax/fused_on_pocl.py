@@ -31,8 +31,8 @@ def check_fusion_on_pocl(
 ) -> dict[str, Checked | RollerError]:  # fmt: skip
     """Execute every fused kernel of a module in OpenCL, and compare it with its operators as TVM computes them.
 
-    Blocks that wait for one another need a device that promises to run them together, which OpenCL does not: with the
-    default policy no kernel has any.
+    OpenCL does not promise to run the blocks of a kernel together, so a block must not wait for another. The default
+    policy makes no such kernels.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ class FusedOnPocl:
 
 
 def _own_loops(call: Call) -> Callable[[Arrays], Arrays]:
-    """What a call's function computes, by its loops as they are."""
+    """Return a function from a call's inputs to its outputs, by its unscheduled loops."""
     plain = reference_module(tvm.IRModule({"main": call.func.with_attr("global_symbol", "main")}))
     cpu = tvm.get_global_func("target.llvm_get_system_cpu")()
     kernel = tvm.compile(plain, target=tvm.target.Target({"kind": "llvm", "mcpu": str(cpu)}))

@@ -1,4 +1,4 @@
-"""What FuseRTasks did of a module: plans of its regions, what is outside of every plan, what was refused."""
+"""The report of FuseRTasks on a module: plans of its regions, calls outside of every plan, refused plans."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..rammer.code import FusedKernel
 
 @dataclass(frozen=True)
 class FusedRegion:
-    """What became of the calls of a region.
+    """The outcome of fusing the calls of a region.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class FusedRegion:
 
 @dataclass
 class Fusion:
-    """What the pass did.
+    """The report of the pass.
 
     Parameters
     ----------

@@ -23,7 +23,7 @@ from .layout_cost import LayoutCosts
 
 @dataclass
 class LayoutReport:
-    """What the pass did: chosen arrangement, convolutions arranged, predicted seconds of each alternative."""
+    """Report of the pass: chosen arrangement, convolutions arranged, predicted seconds of each alternative."""
 
     chosen: str = "NCHW"
     convolutions: int = 0

@@ -56,9 +56,9 @@ class Measurer:
         schedules : sequence of s_tir.Schedule
             Best first by prediction.
         how : {'time', 'check', 'each'}
-            'time': the fastest wins that computes what the reference does, if it is not slower than TVM's own
-            kernel, which is measured beside them. 'check': the first that does. 'each': every one is checked, none
-            timed.
+            'time': the fastest right one wins, if it is not slower than TVM's own kernel, which is measured too.
+            'check': the
+            first right one wins. 'each': all are checked, none is timed. Right: it agrees with the reference.
 
         Raises
         ------

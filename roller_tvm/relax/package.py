@@ -195,7 +195,7 @@ class LoadedModel:
         return [float(t) for t in clock(*self._arguments(inputs)).results]
 
     def kernel_times(self, inputs: Mapping[str, Any], repeat: int) -> list[KernelTime]:
-        """What each kernel takes of a run, over `repeat` runs that are observed call by call."""
+        """Return the time of each kernel, over `repeat` runs observed call by call."""
         arguments, watch = self._arguments(inputs), Watch(self.device)
         machine = self._new_machine()
         machine["main"](*arguments)

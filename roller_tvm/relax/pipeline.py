@@ -300,7 +300,7 @@ def _require_relax(mod: Any) -> None:
 
 
 def _taking(take: TakeHost) -> Any:
-    """The context in scope, with what takes host code, and copies that run ahead where a plan has them (cp.async).
+    """Return the current PassContext plus an instrument that captures host code; enables cp.async.
 
     A context of its own: what instruments of the outer one gather, they are told to finish when it ends.
     """

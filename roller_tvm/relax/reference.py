@@ -1,4 +1,4 @@
-"""What a kernel's answer is compared with: the unscheduled PrimFunc, built by TVM, on seeded random inputs."""
+"""The reference for a kernel's results: the unscheduled PrimFunc, built by TVM, on seeded random inputs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def reference_module(mod: Any) -> Any:
 
 
 def default_module(mod: Any, target: Any) -> Any:
-    """What TVM makes of a module that nobody scheduled: on a CPU nothing, on a GPU dlight's schedules."""
+    """Return a module scheduled by TVM's defaults: unchanged on a CPU, dlight's schedules on a GPU."""
     if target.kind.name == "llvm":
         return mod
     from tvm.s_tir import dlight
@@ -43,7 +43,7 @@ def default_module(mod: Any, target: Any) -> Any:
 
 
 def gpu_rules() -> list[Any]:
-    """What schedules functions for a GPU that nobody else did, in the order in which it is tried."""
+    """Return the dlight rules for unscheduled functions on a GPU, in the order in which they are tried."""
     from tvm.s_tir.dlight import gpu
 
     return [gpu.Matmul(), gpu.GEMV(), gpu.Reduction(), gpu.GeneralReduction(), gpu.Fallback()]

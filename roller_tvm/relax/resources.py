@@ -1,4 +1,4 @@
-"""What the kernels of a built CUDA module take, compiled with whatever compiler is here."""
+"""Resources of the kernels of a built CUDA module, compiled with the compiler found here."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from .lowered import NotFused, require_lowered
 
 @dataclass(frozen=True, eq=False)
 class RTaskGraph:
-    """What of a module can be planned, and what not.
+    """The calls of a module that can be planned, and those that cannot.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class RTaskGraph:
 
     @property
     def outside(self) -> tuple[tuple[str, str], ...]:
-        """What cannot be planned: (name, reason)."""
+        """The bindings that cannot be planned: (name, reason)."""
         return tuple(one for block in self.blocks for one in block.outside)
 
     def graph(self, region: Region) -> DataFlowGraph:

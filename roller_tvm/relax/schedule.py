@@ -26,7 +26,7 @@ SCHEDULED = "tirx.is_scheduled"
 
 @dataclass(frozen=True)
 class Note:
-    """What became of one PrimFunc.
+    """The outcome of scheduling one PrimFunc.
 
     Parameters
     ----------

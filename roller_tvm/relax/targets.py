@@ -109,7 +109,7 @@ def local_target() -> dict[str, Any]:
 
 
 def _as_mapping(tvm: Any, target: Any) -> dict[str, Any]:
-    """What was given, with values of the types that TVM's schema asks for."""
+    """Return the given target as a mapping, with values of the types in TVM's schema."""
     if isinstance(target, str) and re.fullmatch(r"[\w.-]+/[\w.-]+", target.strip()):  # a tag, which TVM knows
         target = _from_tag(tvm, target.strip())
     if isinstance(target, tvm.target.Target):
@@ -203,7 +203,7 @@ def system_triple() -> str:
 
 
 def _limits(device: DeviceSpec) -> dict[str, int]:
-    """What a block of a GPU may use, under TVM's names; what a kernel may opt in to, not what it gets unasked."""
+    """Return the limits of a GPU block under TVM's names; shared memory is the opt-in limit."""
     limits = device.limits
     found = {
         "max_threads_per_block": limits.max_threads_per_block,

@@ -52,7 +52,7 @@ class Task:
 
     @cached_property
     def flops(self) -> float:
-        """Of one call; 0 where it cannot be read."""
+        """Floating-point operations of one call; 0 if they cannot be read."""
         try:
             return float(read_prim_func(self.func).expression.flops)
         except UnsupportedOperator:

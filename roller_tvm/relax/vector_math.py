@@ -71,7 +71,7 @@ class _Rewriter:
         self._buffers[at] = max(self._buffers.get(at, 0), self._depth(store.value))
 
     def _stored(self, block: Any) -> None:
-        """What a reduction makes is kept, not written out where it is read."""
+        """Mark the buffers that a reduction writes as stored, not inlined into their readers."""
         if block.init is not None:
             self._buffers.update({key(buffer_of(region)): 0 for region in block.writes})
 
@@ -96,7 +96,7 @@ class _Rewriter:
 
 
 def _function(call: Any) -> Any:
-    """What computes a call, or None where it stays one."""
+    """Return the function that replaces a call; None if the call stays."""
     name = str(getattr(getattr(call, "op", None), "name", ""))
     function = _FUNCTIONS.get(name.rsplit(".", 1)[-1]) if name.startswith("tirx.") else None
     return function if function is not None and dtype_of_node(call) == "float32" else None

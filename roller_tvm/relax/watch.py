@@ -30,7 +30,7 @@ class Watch:
         self._open: list[list[float]] = []
 
     def __call__(self, _function: Any, name: str, before: bool, _result: Any, *arguments: Any) -> int:
-        """What the virtual machine calls before and after each call; 0: go on."""
+        """Record a call's time; the virtual machine calls this before and after each call. Returns 0 to go on."""
         if self._wait is not None:
             self._wait()
         if before:

@@ -57,7 +57,7 @@ def hello() -> int:
 
 
 def device_present(kind: str) -> bool:
-    """Whether TVM can run kernels for this kind of target here."""
+    """Return whether TVM finds a device for this kind of target here."""
     try:
         return bool(_device(kind).exist)
     except Exception:
@@ -183,7 +183,7 @@ def _built(module: Any, target: Any, line: str, ours: bool) -> Any:
 
 
 def build_alone(mod: str, target: str, line: str) -> float:
-    """Whether a candidate builds, of a task that is not open; nothing is kept. Returns the seconds it took.
+    """Build a candidate of a task that is not open, and keep nothing. Returns the seconds it took.
 
     Where a CUDA compiler is here, a kernel that spills registers to local memory is a failure too.
     """
@@ -254,7 +254,7 @@ def run(key: str, number: int, mode: int, best: float, options: dict[str, Any]) 
 
 
 def _poison(buffer: Any) -> np.ndarray:
-    """What an output holds before the run: elements that a kernel forgets to write show."""
+    """Return the initial value of an output, NaN or 77: elements that a kernel does not write become visible."""
     shape, dtype = numerics.shape_of(buffer), str(buffer.dtype)
     return np.full(shape, np.nan if dtype.startswith(("float", "bfloat")) else 77).astype(dtype)
 

@@ -75,7 +75,7 @@ class StateApplier(StepApplier):
 
 
 def _in_order(dag: Any, program: TeProgram) -> list[str]:
-    """Our names in the order of the DAG's operations."""
+    """Return our stage names in the order of the DAG's operations."""
     names: list[str] = []
     for op in dag.ops:
         found = [name for name, own in program.ops.items() if own.same_as(op)]
@@ -91,12 +91,12 @@ def _in_order(dag: Any, program: TeProgram) -> list[str]:
 
 
 def apply_steps_state(dag: Any, program: TeProgram, steps: Sequence[Step]) -> Any:
-    """A ``State`` of the ``ComputeDAG`` with the steps applied.
+    """Return a ``State`` of the ``ComputeDAG`` with the steps applied.
 
     Raises
     ------
     MeasureError
-        Of kind 'schedule error', naming the step that does not apply.
+        A step does not apply (kind 'schedule error'); the message names it.
 
     Examples
     --------

@@ -77,12 +77,12 @@ class TeApplier(StepApplier):
 
 
 def apply_steps_te(program: TeProgram, steps: Sequence[Step]) -> tuple[Any, list[Any]]:
-    """A ``te.Schedule`` with the steps applied, and the arguments to lower it with.
+    """Return a ``te.Schedule`` with the steps applied, and the list of tensors to lower it with.
 
     Raises
     ------
     MeasureError
-        Of kind 'schedule error', naming the step that does not apply.
+        A step does not apply (kind 'schedule error'); the message names it.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""BeforeLlvm: ways to rewrite lowered functions right before TVM hands them to LLVM, where no pass of a user is."""
+"""BeforeLlvm: rewrites lowered functions right before TVM hands them to LLVM, later than any pass a user can add."""
 
 from __future__ import annotations
 
@@ -13,33 +13,34 @@ _STANDING: set[Any] = set()
 
 
 class BeforeLlvm(Switch):
-    """A context in which every PrimFunc that is built for LLVM is rewritten before."""
+    """A context that rewrites every PrimFunc right before it is built for LLVM."""
 
     @staticmethod
     def rewritten(func: Any) -> Any:
-        """The lowered function in this way."""
+        """Return the rewritten lowered function."""
         raise NotImplementedError
 
     @classmethod
     def install(cls) -> None:
-        """Have TVM's code generator ask."""
+        """Hook this rewrite into TVM's code generator, once per process."""
         if cls not in _STANDING:
             _STANDING.add(cls)
             _stand_before(cls)
 
 
 def with_loops(statement: Any, rewritten: Callable[[Any], Any]) -> Any:
-    """A statement with every loop rewritten but those of which `rewritten` says None; those inside of others first."""
+    """Return a statement with its loops rewritten, inner loops first; a loop stays if `rewritten` returns None for it.
+    """
     return _with("tir.For", statement, rewritten)
 
 
 def with_loads(statement: Any, rewritten: Callable[[Any], Any]) -> Any:
-    """A statement with every load rewritten but those of which `rewritten` says None."""
+    """Return a statement with its loads rewritten; a load stays if `rewritten` returns None for it."""
     return _with("tir.BufferLoad", statement, rewritten)
 
 
 def with_calls(statement: Any, rewritten: Callable[[Any], Any]) -> Any:
-    """A statement with every call rewritten but those of which `rewritten` says None."""
+    """Return a statement with its calls rewritten; a call stays if `rewritten` returns None for it."""
     return _with("tir.Call", statement, rewritten)
 
 
@@ -50,7 +51,7 @@ def _with(kind: str, statement: Any, rewritten: Callable[[Any], Any]) -> Any:
 
 
 def _stand_before(way: type[BeforeLlvm]) -> None:
-    """Outside of the context, TVM's code generator gets what it would have got."""
+    """Put a rewrite before TVM's LLVM code generator; it does nothing outside of its context."""
     import tvm
 
     generate = tvm.get_global_func(_BUILD)

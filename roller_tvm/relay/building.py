@@ -1,4 +1,4 @@
-"""Building a Relay model with records, and with Roller's plans for what has none."""
+"""Build a Relay model with tuning records, and with Roller's plans for operators without a record."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def build(
     schedules: str = "roller", device: DeviceSpec | str | None = None, threads: int | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Any:  # fmt: skip
-    """``relay.build`` with the records of a file, and Roller's plans for operators without a record.
+    """Build a Relay model with the records of a file, and with Roller's plans for operators without a record.
 
     Parameters
     ----------
@@ -50,21 +50,20 @@ def build(
     params : dict of str to array, optional
     target : str or tvm.target.Target
     log_file : path, optional
-        Records that `tune` or Ansor wrote. A convenience: plain ``ApplyHistoryBest`` + ``relay.build`` with
-        ``relay.backend.use_auto_scheduler`` gives the same schedules but of dense layers on CPUs, whose weights TVM
-        alone cannot pack (``dense_weights``); vectors over an edge it builds slowly (tune with
-        ``device=cpu_device().built_by_tvm()`` for it).
-    fuse_rtasks : bool or tvm.transform.Pass
-        Run ``FuseRTasks`` first; the result has a `FUSION`.
-    vector_math, wide_indices, stack_tiles, prefetch, edge_vectors : bool
-        CPU kernels compute exp, erf and tanh with arithmetic (see ``VectorMath``; False: by calls of the mathematics
-        library), addresses in 64 bits (``WideIndices``), keep register tiles on the stack (``StackTiles``; False: from
-        1 KiB on in workspaces), ask for weights ahead of time (``PrefetchPanels``) and check tiles instead of lanes
-        for vectors over an edge (``EdgeVectors``).
+        Records that `tune` or Ansor wrote. Plain ``ApplyHistoryBest`` + ``relay.build`` with
+        ``relay.backend.use_auto_scheduler`` gives the same schedules, with two exceptions on CPUs. Dense layers: TVM
+        alone cannot pack their weights (``dense_weights``). Vectors over an edge: TVM alone builds them slowly, so tune
+        with ``device=cpu_device().built_by_tvm()`` for it. fuse_rtasks : bool or tvm.transform.Pass
+            Run ``FuseRTasks`` first; the result then has the attribute `FUSION`.
+        For CPU kernels: compute exp, erf and tanh with arithmetic (``VectorMath``; False: with calls of the math
+        library),
+        compute addresses in 64 bits (``WideIndices``), keep register tiles on the stack (``StackTiles``; False: in
+        workspaces if they have 1 KiB or more), prefetch weights (``PrefetchPanels``), and check vectors over an edge
+        once per tile instead of per lane (``EdgeVectors``).
     schedules : {'roller', 'tvm'}
         'tvm' leaves operators without a record to TVM's own schedules.
     device : DeviceSpec or str, optional
-        By default the device that follows from the target.
+        Device to plan for; by default the target's.
     threads : int, optional
         Threads of TVM's pool in this process; by default TVM_NUM_THREADS, else what a CPU target says, else all
         physical cores.
@@ -109,7 +108,7 @@ def build(
 
 @dataclass(frozen=True)
 class _Options:
-    """What a build is asked for beside the model and its target."""
+    """Options of a build other than the model and its target."""
 
     log_file: str | os.PathLike[str] | None
     fuse_rtasks: Any
@@ -117,7 +116,7 @@ class _Options:
 
 
 def _build(mod: Any, params: Any, made: Any, options: _Options, planner: Planner | None) -> Any:
-    """Build with records, with a planner for what has none, or with neither: TVM's own schedules."""
+    """Build with records, with a planner for operators without one, or with neither (TVM's own schedules)."""
     import tvm
     from tvm import relay
     from tvm.auto_scheduler.dispatcher import FallbackContext
@@ -168,7 +167,7 @@ def _build(mod: Any, params: Any, made: Any, options: _Options, planner: Planner
 
 
 def _tell(found: list[str], log_file: str | os.PathLike[str], target: Any, planned: bool) -> None:
-    """Warn of records that do not fit the model: none of them does, or they are for another target."""
+    """Warn if no operator has a record, or some have records of another target only."""
     others = found.count("another target's")
     if found and found.count("none") == len(found):
         told = f"none of {len(found)} operators has a record in {log_file}: tuned for another model or other shapes"

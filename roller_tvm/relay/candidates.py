@@ -1,4 +1,4 @@
-"""From a task to candidates: the operator read, planned, lowered, as States that a record can hold."""
+"""Turns a task into candidates: reads, plans and lowers its operator to States that a record can hold."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from roller_tvm.relay.tasks import Task
 
 @dataclass
 class Candidates:
-    """Plans of one task by predicted time, and the States made of them.
+    """Plans of one task, fastest predicted first, and the States made of them.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ class Candidates:
     reason : str
         Why there is no plan, or ''.
     plan_ms : float
-        Milliseconds of reading and construction.
+        Time of reading and construction, milliseconds.
     """
 
     plans: list[Any] = field(default_factory=list)
@@ -46,7 +46,7 @@ class Candidates:
 
 
 def make_candidates(task: Task, device: DeviceSpec, top: int) -> Candidates:
-    """Plan a task. Nothing that goes wrong with one operator is raised: its reason is in the result."""
+    """Return a task's candidates; on an error the result holds the reason, nothing is raised."""
     from roller_tvm import plan as planning
     from roller_tvm.lower import lower
     from roller_tvm.plan.features import Features
@@ -98,7 +98,9 @@ def make_candidates(task: Task, device: DeviceSpec, top: int) -> Candidates:
 
 
 def packed_operands(dag: Any) -> list[Any]:
-    """Tensors whose layout ``relay.build`` takes from the schedule; it fails where names of axes have digits."""
+    """Return the tensors that ``relay.build`` repacks by the schedule, except those read over axes with digits in their
+    names.
+    """
     return [
         tensor
         for op in dag.ops
@@ -108,10 +110,10 @@ def packed_operands(dag: Any) -> list[Any]:
 
 
 def packable(program: TeProgram, steps: Sequence[Step]) -> bool:
-    """Whether ``relay.build`` can repack the constant operand for these steps.
+    """Return whether ``relay.build`` can repack the constant operand for these steps.
 
-    It takes the order of the anchor's loops, and understands each spatial axis split once in four, each
-    reduction axis once in two, ordered S S R S R S (within each of these, any order), and axis names without digits.
+    It repacks in the order of the anchor's loops. It needs each spatial axis split into four, each reduction axis into
+    two, the order S S R S R S (any order within a group), and axis names without digits.
     """
     computes = {s.stage: s.name for s in steps if isinstance(s, CacheWrite)}
     for _, own in layout_free(dict(program.ops)):

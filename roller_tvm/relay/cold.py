@@ -1,4 +1,4 @@
-"""Which operands of a Relay model's tasks are weights (see ``measure.cold``)."""
+"""Weights among the operands of a Relay model's tasks (see ``measure.cold``)."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:  # workers need nothing of it
 
 @dataclass(frozen=True)
 class ColdWeights:
-    """Which operands of a model's tasks are weights, and how far out they lie.
+    """The weights of a model by their sizes, and the cost of reading them from memory.
 
     Parameters
     ----------
     sizes : frozenset of int
         Numbers of elements of the model's constants.
     footprint_bytes : int
-        Bytes that are read between two uses of one weight.
+        Bytes read between two uses of one weight.
     read_s_per_byte : float
-        From memory.
+        Time to read one byte from memory, seconds.
     """
 
     sizes: frozenset[int]
@@ -35,7 +35,7 @@ class ColdWeights:
 
     @staticmethod
     def of_model(mod: Any, params: Any, device: DeviceSpec) -> ColdWeights:
-        """Those of a module: what it holds as constants, and what its parameters will be bound to."""
+        """Return the weights of a module: its constants, and the parameters in `params`."""
         from tvm import relay
 
         arrays: list[Any] = list((params or {}).values())
@@ -50,10 +50,10 @@ class ColdWeights:
         return ColdWeights(frozenset(n for n, _ in shapes), footprint, read_s_per_byte(device))
 
     def options(self, tensors: Sequence[Any]) -> dict[str, Any]:
-        """What a worker is told of a task of these tensors.
+        """Return the options of a worker that times a task with these tensors.
 
-        An operand counts as a constant by its number of elements, which repacking does not change; never the first,
-        which is what an earlier layer computed.
+        An operand counts as a weight if a constant of the model has its number of elements, which repacking keeps. The
+        first operand never counts: it is an activation.
         """
         from tvm import te
 

@@ -1,4 +1,4 @@
-"""How Roller has TVM generate code for CPUs: VectorMath, WideIndices, StackTiles, PrefetchPanels and EdgeVectors."""
+"""The rewrites of CPU code that Roller adds: VectorMath, WideIndices, StackTiles, PrefetchPanels and EdgeVectors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def ways_of(
     vector_math: bool = True, wide_indices: bool = True, stack_tiles: bool = True, prefetch: bool = True,
     edge_vectors: bool = True,
 ) -> tuple[Switch, ...]:  # fmt: skip
-    """Contexts that each are one of these, or its opposite; what the last does to a function comes first."""
+    """Return one context per rewrite, on or off; the last is the first to rewrite a function."""
     return (
         VectorMath(vector_math), WideIndices(wide_indices), StackTiles(stack_tiles), PrefetchPanels(prefetch),
         EdgeVectors(edge_vectors),
@@ -26,7 +26,7 @@ def ways_of(
 
 @contextmanager
 def cpu_code(**ways: bool) -> Iterator[None]:
-    """Kernels that are built for LLVM in this context are built as ``build`` does, or without some of it.
+    """Open a context in which kernels for LLVM are built with Roller's rewrites, or with some of them off.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def cpu_code(**ways: bool) -> Iterator[None]:
 
 
 def as_tvm() -> AbstractContextManager[None]:
-    """Kernels that are built for LLVM in this context are built as TVM does it, whatever is on around it.
+    """Return a context in which kernels for LLVM are built without Roller's rewrites, even inside of another context.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Names of CPUs that this TVM's LLVM knows: for another it makes code of the least CPU, and says so nowhere."""
+"""The CPU names that this TVM's LLVM knows. For an unknown name it silently generates code for the baseline CPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SHOWN = 12
 
 
 def known_cpus(target: Any) -> list[str]:
-    """CPU names that LLVM knows for the target's architecture; empty where this TVM cannot ask.
+    """Return the CPU names that LLVM knows for the target's architecture; [] if this TVM cannot list them.
 
     Examples
     --------
@@ -37,7 +37,7 @@ def check_cpu(target: Any) -> None:
     Raises
     ------
     TargetError
-        With what this machine's CPU goes by, and the names nearest to the one that was asked for.
+        The remedy names this machine's CPU and the known names nearest to the given one.
     """
     name = str(target.attrs.get("mcpu", "") or "") if target.kind.name == "llvm" else ""
     known = known_cpus(target) if name else []
@@ -45,7 +45,7 @@ def check_cpu(target: Any) -> None:
         return
     near = difflib.get_close_matches(name, known, _SHOWN, 0.3) or known[-_SHOWN:]
     raise TargetError(
-        f"-mcpu={name} is no CPU that this TVM's LLVM knows: it would make code for the least CPU there is",
+        f"this TVM's LLVM does not know -mcpu={name}: it would generate code for the baseline CPU",
         f"target '{target}'",
         f"for this machine: '{default_cpu_target()}'; some of the {len(known)} known: {', '.join(near)}",
     )

@@ -1,4 +1,4 @@
-"""CUDA source of a schedule, a CUDA compiler for TVM on a machine without nvcc, and the check of what kernels take."""
+"""CUDA source of a schedule, a CUDA compiler for TVM without nvcc, and the check of kernels' resources."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from roller_tvm.toolchain.check import CompiledPlan, ResourcesDiffer, check_plan
 
 
 def cuda_source(schedule: Any, args: Sequence[Any], arch: str) -> str:
-    """CUDA C++ that TVM generates for a schedule; nothing is compiled, no device is asked.
+    """Return the CUDA C++ that TVM generates for a schedule. Compiles nothing, needs no device.
 
     Parameters
     ----------
     schedule : te.Schedule
     args : sequence of te.Tensor
     arch : str
-        Such as 'sm_90'.
+        Architecture, such as 'sm_90'.
     """
     import tvm
 
@@ -47,28 +47,28 @@ def cuda_source(schedule: Any, args: Sequence[Any], arch: str) -> str:
 def check_resources(
     plan: Plan, estimate: Estimate, program: TeProgram, archs: Sequence[str], compiler: str = "auto", dag: Any = None
 ) -> CompiledPlan | Rejection:
-    """Lower a plan and compile it for every architecture; a kernel that spills is replaced by a variant that does not.
+    """Lower a plan and compile it for every architecture; if a kernel spills, try variants of the plan.
 
     Parameters
     ----------
     plan, estimate
-        A constructed plan and what the model said of it.
+        A constructed plan, and the model's estimate of it.
     program : TeProgram
         The tensors that the plan was made for.
     archs : sequence of str
         Such as ('sm_80', 'sm_90').
     dag : ComputeDAG, optional
-        The schedule is made through its State, as a record's is; through TE schedule primitives otherwise.
+        If given, the schedule is made through a State of it, as for a record; else with TE schedule primitives.
 
     Returns
     -------
     CompiledPlan or Rejection
-        The rejection names what the last variant took.
+        The rejection holds the resources of the last variant.
 
     Raises
     ------
     ToolchainError
-        No compiler, or it refused the source.
+        There is no compiler, or it rejected the source.
 
     Examples
     --------
@@ -85,7 +85,7 @@ def check_resources(
 
 
 def _schedule(plan: Plan, program: TeProgram, dag: Any) -> tuple[Any, Sequence[Any]]:
-    """The plan's te.Schedule and arguments, through a State of `dag` where there is one."""
+    """Return the plan's te.Schedule and its arguments, made through a State of `dag` if there is one."""
     if dag is None:
         return apply_steps_te(program, lower(plan))
     schedule, args = dag.apply_steps_from_state(apply_steps_state(dag, program, lower(plan)))
@@ -93,14 +93,14 @@ def _schedule(plan: Plan, program: TeProgram, dag: Any) -> tuple[Any, Sequence[A
 
 
 def use_toolchain(seen: Callable[[Mapping[str, KernelResources]], object] | None = None) -> None:
-    """Let TVM compile CUDA with whichever compiler is here (NVRTC from PyPI, or nvcc).
+    """Make TVM compile CUDA with the compiler found here (NVRTC from PyPI, or nvcc).
 
     TVM alone calls nvcc. After this, ``relay.build`` for cuda works wherever ``roller-tvm doctor`` finds one.
 
     Parameters
     ----------
     seen : function of {kernel: KernelResources}, optional
-        Told what each compiled source takes.
+        Receives the resources of each compiled source.
     """
     import tvm
 

@@ -1,7 +1,7 @@
 """A Relay function's data flow: calls of fused functions, the tensors between them, views looked through.
 
-It is what FuseOps leaves: every operator a call of a ``Primitive`` function. A tensor is (expression, number of its
-output); reshapes make none, they are views of others.
+FuseOps leaves this form: every operator is a call of a ``Primitive`` function. A tensor is (expression, number of its
+output). A reshape makes no tensor: it is a view of another.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class CallNode:
         Unique in the graph.
     call : relay.Call
     inputs : tuple of Tensor
-        What it is given, tuples taken apart, views looked through.
+        Its inputs: elements of tuples one by one, tensors instead of their views.
     outputs : tuple of Tensor
     outside : str
-        Why it cannot be part of a plan; '' where it may.
+        Why it cannot be part of a plan; '' if it can.
     effect : bool
-        Whether it does more than computing its result.
+        Whether it has side effects.
     """
 
     name: str
@@ -47,14 +47,14 @@ class CallNode:
 
 @dataclass
 class DataFlow:
-    """A function's body as calls in an order in which they may run.
+    """The calls of a function's body, in an order in which they may run.
 
     Parameters
     ----------
     body : relay.Expr
     calls : list of CallNode
     control : str
-        What makes it no data flow graph (an If, a Match, a reference); '' where it is one.
+        The first node that is not data flow (an If, a Match, a reference); '' if there is none.
     """
 
     body: Any
@@ -63,7 +63,7 @@ class DataFlow:
 
     @classmethod
     def of(cls, body: Any, mod: Any = None) -> DataFlow:
-        """Read a function's body, types inferred; functions of the module that it calls are asked for their effects."""
+        """Return the data flow of a body with inferred types; looks up the effects of called functions in `mod`."""
         from tvm import relay
 
         flow = cls(body)
@@ -81,12 +81,12 @@ class DataFlow:
 
     @property
     def results(self) -> tuple[Tensor, ...]:
-        """The tensors that the body is made of."""
+        """The tensors that the body returns."""
         return tuple(sources(self.body))
 
 
 def ordered(body: Any) -> list[Any]:
-    """Expressions of a graph, each after those it reads from; functions that are called are not entered."""
+    """Return the expressions of a graph, operands first; does not enter called functions."""
     done: dict[Any, None] = {}
     todo = [(body, False)]
     while todo:  # models are too deep for recursion
@@ -102,7 +102,7 @@ def ordered(body: Any) -> list[Any]:
 
 
 def children(expr: Any) -> list[Any]:
-    """What an expression of a data flow graph reads."""
+    """Return the operands of an expression of a data flow graph."""
     from tvm import relay
 
     if isinstance(expr, relay.Call):
@@ -113,7 +113,9 @@ def children(expr: Any) -> list[Any]:
 
 
 def control_of(body: Any) -> str:
-    """What makes a body more than data flow (an If, a reference, a function as a value); '' where nothing does."""
+    """Return the first construct that is not data flow (an If, a reference, a function as a value); '' if there is
+    none.
+    """
     from tvm import relay
 
     kinds = (relay.If, relay.Match, relay.RefCreate, relay.RefRead, relay.RefWrite)
@@ -130,11 +132,11 @@ def control_of(body: Any) -> str:
 
 
 def as_graph(mod: Any) -> Any:
-    """A module whose main function is one graph: bindings and functions inside of it say the same otherwise.
+    """Return a module whose main function is one graph, without bindings and functions inside of it.
 
-    As it is where nothing is said so, and where there is more than data flow in it: bindings keep calls with an effect
-    in their order, and alive. TVM's graph executor and its
-    layout rewriter know no functions inside of a function (``relay.testing.lstm``).
+    Returns `mod` itself if its main function has none of them, or if it has control flow or side effects: bindings keep
+    calls with an effect in their order, and alive. TVM's graph executor and its layout rewriter do not support
+    functions inside of a function (``relay.testing.lstm``).
     """
     import tvm
     from tvm import relay
@@ -157,13 +159,13 @@ def as_graph(mod: Any) -> Any:
 
 
 def inlined(body: Any, values: Mapping[Any, Any] | None = None) -> Any:
-    """A graph with the bodies of functions that are written at their call in place of the calls.
+    """Return a graph with each call of an anonymous function replaced by the function's body.
 
     Parameters
     ----------
     body : relay.Expr
     values : mapping, optional
-        Variable -> what it stands for.
+        Variable -> the expression that replaces it.
     """
     from tvm import relay
 
@@ -184,9 +186,9 @@ def inlined(body: Any, values: Mapping[Any, Any] | None = None) -> Any:
 
 
 def without_copies(body: Any) -> Any:
-    """A graph in which nothing is copied (ONNX's Identity) but what it is given, to be a result.
+    """Return a graph without copies (ONNX's Identity), except copies of an input or constant that are results.
 
-    Tensors of Relay are values: a copy is what it copies.
+    Relay's tensors are values, so a copy equals its operand.
     """
     from tvm import relay
 
@@ -203,7 +205,7 @@ def without_copies(body: Any) -> Any:
 
 
 def _results(body: Any) -> Iterator[Any]:
-    """What a body returns, parts of tuples alone."""
+    """Yield the results of a body, elements of tuples one by one."""
     from tvm import relay
 
     if isinstance(body, relay.Tuple):
@@ -214,7 +216,7 @@ def _results(body: Any) -> Iterator[Any]:
 
 
 def _memory(expr: Any) -> Any:
-    """What has the memory that an expression gives another shape."""
+    """Return the expression that owns the memory of `expr`: skips reshapes."""
     while getattr(getattr(expr, "op", None), "name", "") in _RESHAPES:
         expr = expr.args[0]
     return expr
@@ -227,7 +229,7 @@ def _is_copy(expr: Any) -> bool:
 
 
 def again(expr: Any, before: list[Any], after: list[Any]) -> Any:
-    """An expression that reads others now; itself where they are the same."""
+    """Return an expression with the operands `after` instead of `before`; itself if they are the same."""
     from tvm import relay
 
     if all(a.same_as(b) for a, b in zip(after, before, strict=True)):
@@ -238,14 +240,14 @@ def again(expr: Any, before: list[Any], after: list[Any]) -> Any:
 
 
 def _written_here(function: Any) -> bool:
-    """Whether a call calls a plain function that has no name, and nothing that others compile or fuse."""
+    """Return whether a callee is an anonymous function without attributes (not fused, not for another compiler)."""
     from tvm import relay
 
     return isinstance(function, relay.Function) and not (function.attrs and function.attrs.keys())
 
 
 def is_view(expr: Any) -> bool:
-    """Whether a call only gives a tensor another shape, as FuseOps marks it."""
+    """Return whether a call only reshapes a tensor, as marked by FuseOps."""
     from tvm import relay
 
     if not isinstance(expr, relay.Call) or not isinstance(expr.op, relay.Function):
@@ -255,7 +257,7 @@ def is_view(expr: Any) -> bool:
 
 
 def sources(expr: Any) -> Iterator[Tensor]:
-    """The tensors that an expression stands for."""
+    """Yield the tensors of an expression, without views and tuples."""
     from tvm import relay
 
     while True:
@@ -290,7 +292,7 @@ def _call_node(call: Any, names: set[str], mod: Any) -> CallNode:
 
 
 def effects(expr: Any, mod: Any = None) -> list[str]:
-    """Operators in an expression, and in the functions of the module that it names, that do more than compute."""
+    """Return the names of the operators with side effects in an expression and in the functions it calls."""
     import tvm
     from tvm import relay
 
@@ -311,7 +313,7 @@ def effects(expr: Any, mod: Any = None) -> list[str]:
 
 
 def _name(call: Any) -> str:
-    """Relay's name of a fused function: its operators, in order."""
+    """Return a name for a call: its operators' names in order, at most 80 characters."""
     from tvm import relay
 
     if isinstance(call.op, relay.GlobalVar):
@@ -329,7 +331,7 @@ def _name(call: Any) -> str:
 
 
 def _outside(call: Any) -> str:
-    """Why a call cannot be planned, by its form."""
+    """Return why the form of a call rules out a plan; '' if it does not."""
     from tvm import relay, tir
 
     function = call.op

@@ -1,9 +1,10 @@
-"""Dense layers whose constant weights ``relay.build`` can pack.
+"""Dense layers made so that ``relay.build`` can pack their constant weights.
 
-On CPUs TVM packs constant weights as the State's loops want them. Of ``dense`` it cannot: the rewriter takes no axis
-names with digits, and TOPI calls the axes i0 and i1 (its code for packed weights, which expects i, j and k, does not
-run either). Here the axes have those names, for weights that are constant: others would be packed in every run. A
-computation of other names is another workload, with records of its own; a plain TVM looks for the one with its names.
+On CPUs TVM packs constant weights in the order of the State's loops, but not those of ``dense``: its rewriter
+rejects axis names with digits, and TOPI calls the axes i0 and i1. (TOPI's code for packed weights, which expects i, j
+and k, does not run either.) Here the axes are called i, j and k if the weight is constant; other weights would be
+packed in every run. The renamed computation is another workload with its own records; a plain TVM looks for its own
+names.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ MODULE = "tvm.topi.nn.dense"
 
 
 def packs_dense(mod: Any, target: Any) -> bool:
-    """Whether weights of dense layers are packed: TVM does it for the target, and `constant_dense` sees all layers.
+    """Return whether dense weights are packed: TVM packs for the target, and `constant_dense` sees all layers.
 
     Parameters
     ----------
     mod : tvm.IRModule
-        As ``as_graph`` gives it.
+        A result of ``as_graph``.
     target : tvm.target.Target
     """
     from tvm.auto_scheduler import LayoutRewriteOption
@@ -46,7 +47,7 @@ def packs_dense(mod: Any, target: Any) -> bool:
 
 
 def _hides_dense(expr: Any, mod: Any) -> bool:
-    """Whether there is a dense layer within an expression that is no data flow, or calls a function."""
+    """Return whether an expression hides a dense layer in control flow or in a called function."""
     import tvm
     from tvm import relay
 
@@ -70,9 +71,9 @@ def _hides_dense(expr: Any, mod: Any) -> bool:
 
 
 def constant_dense(mod: Any, params: Collection[str] | None) -> Any:
-    """A module in which every ``dense`` has a constant weight: with others it is the ``matmul`` that it stands for.
+    """Return a module in which every ``dense`` has a constant weight; others become the equivalent ``matmul``.
 
-    What is given the operator alone cannot tell otherwise whether the weight is constant.
+    Code that sees only the operator can then tell that the weight is constant.
 
     Parameters
     ----------
@@ -109,14 +110,14 @@ def constant_dense(mod: Any, params: Collection[str] | None) -> Any:
 
 
 def packable(mod: Any, params: Collection[str] | None, target: Any) -> tuple[Any, NamedAxes]:
-    """A model as one graph, its dense layers so that TVM packs their weights; and what is to be open meanwhile."""
+    """Return a model as one graph with packable dense layers, and the `NamedAxes` to open while it is built."""
     graph = as_graph(mod)
     packs = packs_dense(graph, target)
     return (constant_dense(graph, params) if packs else graph), NamedAxes(packs)
 
 
 class NamedAxes:
-    """While this is open, two-dimensional ``dense`` of floats is computed over axes i, j and k.
+    """A context in which two-dimensional ``dense`` of floats is computed over axes i, j and k.
 
     Examples
     --------
@@ -155,7 +156,7 @@ class NamedAxes:
 
 
 def _dense_over(theirs: Any) -> Any:
-    """TOPI's `dense`, under our names where its output is a matrix."""
+    """Return TOPI's `dense`, with our axis names if its output is a matrix."""
 
     def dense(
         data: Any, weight: Any, bias: Any = None, out_dtype: Any = None, auto_scheduler_rewritten_layout: str = "",
@@ -171,15 +172,15 @@ def _dense_over(theirs: Any) -> Any:
 
 
 def named_dense(data: Any, weight: Any, out_dtype: str, layout: str = "") -> Any:
-    """``data @ weight.T`` over axes i, j and k; the weight as it is, or as the layout rewriter packed it.
+    """Return ``data @ weight.T`` over axes i, j and k; the weight is plain, or packed by the layout rewriter.
 
     Parameters
     ----------
     data, weight : te.Tensor
-        Of M x K and N x K elements.
+        M x K and N x K elements.
     out_dtype : str
     layout : str
-        What the layout rewriter made of ``jk``.
+        The layout rewriter's form of ``jk``; '' if the weight is plain.
     """
     from tvm import auto_scheduler, te
 
@@ -199,20 +200,21 @@ def named_dense(data: Any, weight: Any, out_dtype: str, layout: str = "") -> Any
 
 
 def history_of(records: Any, settled: Collection[str], planner: Planner | None = None) -> Any:
-    """Return an ``ApplyHistoryBest`` that looks for dense layers under TVM's names too, and plans what has no record.
+    """Return an ``ApplyHistoryBest`` that also finds records under TVM's axis names, and plans workloads without a
+    record.
 
     Parameters
     ----------
     records : as ``ApplyHistoryBest`` takes them
     settled : collection of str
-        Workloads with a record of just the target that is built for, and those left to TVM.
+        Workloads with a record of exactly this target, and those left to TVM.
     planner : Planner, optional
         Makes the schedules of workloads without a record; by default those are TVM's own.
 
     Returns
     -------
     ApplyHistoryBest
-        With `asked` and `kernels`: the schedule of each function that TVM asked for, by name.
+        Its `asked` says what was found per workload, its `kernels` the schedule of each function by name.
     """
     from tvm import auto_scheduler
 
@@ -271,7 +273,7 @@ def history_of(records: Any, settled: Collection[str], planner: Planner | None =
 
 
 def theirs_of(key: str) -> str | None:
-    """The workload that TVM makes where `NamedAxes` made this one; None where it is the same.
+    """Return the key of the same workload under TVM's axis names; None if it has none of our names.
 
     Parameters
     ----------
@@ -310,6 +312,6 @@ def _layout_free(nodes: list[dict[str, Any]], op: dict[str, Any]) -> bool:
 
 
 def _named(nodes: list[dict[str, Any]], axis: Any) -> tuple[dict[str, Any], str]:
-    """The variable of an IterVar, and its name."""
+    """Return the variable of an IterVar and its name."""
     variable = _at(nodes, _at(nodes, axis)["attrs"]["var"])
     return variable, _at(nodes, variable["attrs"]["name"]).get("repr_str", "")

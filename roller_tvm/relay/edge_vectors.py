@@ -1,8 +1,8 @@
-"""EdgeVectors: kernels for CPUs check once a tile, not lane by lane, whether a vector stands over an edge.
+"""EdgeVectors: CPU kernels check once per tile, not per lane, whether a vector crosses an edge.
 
-TVM computes a vector that may stand over the edge of an axis one element at a time, 521 columns in vectors of 16 for
-instance: that takes twenty times as long as whole vectors. The same goes for vectors that reach into padding, and for
-those of every second element.
+TVM computes a vector that may cross the edge of an axis one element at a time (521 columns in vectors of 16, for
+instance): 20 times slower than whole vectors. The same goes for vectors that reach into padding, and for vectors of
+stride 2.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from .before_llvm import BeforeLlvm, with_calls, with_loads, with_loops
 
 
 class EdgeVectors(BeforeLlvm):
-    """Kernels that are built for LLVM in this context compute whole vectors up to the tile that stands over an edge.
+    """A context in which kernels for LLVM compute whole vectors in every tile that does not cross an edge.
 
-    What they compute is the same. Schedules and records know nothing of it, but some of Roller's plans count on it:
-    built without, they are slow.
+    Results stay the same. Schedules and records do not change, but some of Roller's plans rely on this: built without
+    it, they are slow.
 
     Parameters
     ----------
     on : bool
-        False: as TVM does it, inside of a context that does otherwise.
+        False restores TVM's own code inside of another such context.
 
     Examples
     --------
@@ -36,12 +36,12 @@ class EdgeVectors(BeforeLlvm):
 
     @staticmethod
     def rewritten(func: Any) -> Any:
-        """The lowered function in this way."""
+        """Return the lowered function with tiles checked instead of lanes."""
         return with_edge_vectors(func)
 
 
 def with_edge_vectors(func: Any) -> Any:
-    """A lowered PrimFunc that checks tiles instead of lanes.
+    """Return a lowered PrimFunc that checks tiles instead of lanes.
 
     Examples
     --------

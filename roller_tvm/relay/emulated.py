@@ -34,7 +34,7 @@ from roller_tvm.te import read_te
 
 
 def emulated_function(schedule: Any, args: Sequence[Any], arch: str = "sm_80", checked: bool = True) -> Function:
-    """The kernels of a schedule, compiled for this CPU, and their launches.
+    """Return the kernels of a schedule compiled for this CPU, with their launches.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def emulated_function(schedule: Any, args: Sequence[Any], arch: str = "sm_80", c
     Raises
     ------
     NotEmulated
-        Host code that does more than launch kernels, or a source the emulator does not know.
+        The host code does more than launch kernels, or the emulator does not support the source.
 
     Examples
     --------
@@ -59,12 +59,12 @@ def emulated_function(schedule: Any, args: Sequence[Any], arch: str = "sm_80", c
 
 
 def generated(schedule: Any, args: Sequence[Any], arch: str = "sm_80") -> tuple[str, HostCode]:
-    """CUDA C++ that TVM generates for a schedule, and what its host code launches.
+    """Return the CUDA C++ that TVM generates for a schedule, and its host code with the launches.
 
     Raises
     ------
     NotEmulated
-        Host code that does more than launch kernels.
+        The host code does more than launch kernels.
     """
     import tvm
 
@@ -84,7 +84,7 @@ def generated(schedule: Any, args: Sequence[Any], arch: str = "sm_80") -> tuple[
 
 
 def opencl_function(schedule: Any, args: Sequence[Any]) -> OpenClFunction:
-    """The same schedule in OpenCL, for PoCL: a second witness of what it computes.
+    """Return the schedule compiled as OpenCL for PoCL: a second, independent execution of it.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ def opencl_function(schedule: Any, args: Sequence[Any]) -> OpenClFunction:
     Raises
     ------
     NotEmulated
-        TVM makes no OpenCL of it.
+        TVM cannot generate OpenCL for it.
 
     Examples
     --------
@@ -115,7 +115,7 @@ def opencl_function(schedule: Any, args: Sequence[Any]) -> OpenClFunction:
 
 
 class TakeHost:
-    """Takes host code from a build: a pass instrument, and what it found.
+    """Collects the host code of a build with a pass instrument.
 
     Examples
     --------
@@ -133,7 +133,7 @@ class TakeHost:
 
         @tvm.instrument.pass_instrument
         class Take:
-            """Keeps modules in which host and device are apart and the host still has its plain parameters."""
+            """Keeps the modules that are split into host and device, before their parameters are packed."""
 
             def run_before_pass(self, module: Any, info: Any) -> None:
                 if info.name == "tir.MakePackedAPI" and any(map(_on_device, module.functions.values())):
@@ -142,7 +142,7 @@ class TakeHost:
         self.instrument = Take()
 
     def read(self) -> tuple[dict[str, HostCode], dict[str, str]]:
-        """(name of a function -> host code, name -> why it cannot be emulated), of what launches kernels."""
+        """Return the functions that launch kernels: (name -> host code, name -> why it cannot be emulated)."""
         import tvm
 
         found: dict[str, HostCode] = {}
@@ -165,7 +165,7 @@ class TakeHost:
         return found, refused
 
     def kernels(self, library: Any) -> BuiltKernels | None:
-        """What a package is to say of a built library; None if it has no kernels for CUDA."""
+        """Return the kernels of a built library, to be stored in its package; None if it has none for CUDA."""
         todo, sources = [library], []
         while todo:
             module = todo.pop(0)
@@ -186,15 +186,15 @@ def check_plan(plan: Plan, tensors: Sequence[Any], arch: str = "sm_80", budget_s
     plan : Plan
         For a GPU.
     tensors : sequence of te.Tensor
-        What the plan was made for: inputs, outputs.
+        The tensors that the plan was made for: inputs, then outputs.
     arch : str
     budget_s : float
-        A single kernel that takes longer is run in part.
+        Time limit of a kernel, seconds; one that takes longer is run in part.
 
     Raises
     ------
     KernelFault, WrongAnswer
-        What is wrong with the kernels.
+        A kernel misbehaves, or its results are wrong.
 
     Examples
     --------
@@ -209,16 +209,16 @@ def check_plan(plan: Plan, tensors: Sequence[Any], arch: str = "sm_80", budget_s
 
 
 def check_plan_on_pocl(plan: Plan, tensors: Sequence[Any]) -> Checked:
-    """As `check_plan`, by a second witness: the same schedule in OpenCL, on PoCL.
+    """Execute a plan's kernels as OpenCL on PoCL and compare them as `check_plan` does.
 
     Raises
     ------
     NotEmulated
-        TVM makes no OpenCL of it.
+        TVM cannot generate OpenCL for it.
     ToolchainError
         There is no PoCL.
     WrongAnswer
-        It computed something else.
+        The results differ.
 
     Examples
     --------
@@ -231,7 +231,7 @@ def check_plan_on_pocl(plan: Plan, tensors: Sequence[Any]) -> Checked:
 
 
 def _reference(tensors: Sequence[Any]) -> tuple[list[Any], list[Any], int]:
-    """(inputs by position, what TVM's own schedule makes of them, terms of its sums)."""
+    """Return (inputs by position, outputs of TVM's own schedule, number of terms of its sums)."""
     import tvm
     from tvm import te
 
@@ -274,7 +274,7 @@ def _launches(function: Any, devices: Mapping[str, Any]) -> bool:
 
 
 class _Host:
-    """Reads the host's statements: allocations and launches."""
+    """Reads allocations and launches from host code."""
 
     def __init__(self, host: Any, devices: dict[str, Any]) -> None:
         self.devices = devices

@@ -23,12 +23,12 @@ _SAME, _COPY = "__nop", "__copy"  # a reshape; from one device to another
 
 
 class EmulatedModel:
-    """A built model whose kernels run on the CPU; as `LoadedModel`, but for times, which would say nothing.
+    """A built model whose kernels run on the CPU; like `LoadedModel`, but without times.
 
     Parameters
     ----------
     path : path
-        What `save_model` wrote of a model for cuda.
+        File that `save_model` wrote for a CUDA model.
     checked : bool
         Whether accesses to memory are checked (several times slower).
     told : function of Step, optional
@@ -71,7 +71,7 @@ class EmulatedModel:
         self._emulation = Emulation(kernels, checked, told)
 
     def run(self, inputs: Mapping[str, Any]) -> list[Any]:
-        """Outputs as numpy arrays.
+        """Return the outputs as numpy arrays.
 
         Raises
         ------
@@ -118,7 +118,7 @@ class EmulatedModel:
 
 
 def _load(tvm: Any, path: Path) -> tuple[dict[str, Any], dict[str, Any], Any]:
-    """Graph, parameters as arrays, library."""
+    """Return the graph, the parameters as arrays, and the library."""
     if tarfile.is_tarfile(path):
         with tempfile.TemporaryDirectory(prefix="roller-tvm-") as folder:
             text, data = unpack(path, folder)

@@ -18,7 +18,7 @@ BUILD = "relay.backend.build"
 
 @contextlib.contextmanager
 def shared_constant_kernels() -> Iterator[dict[str, int]]:
-    """While this is open, constant folding compiles equal kernels once; yields how many were asked and made.
+    """Compile equal kernels of constant folding once while this is open; yields the numbers asked for and compiled.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""``FuseRTasks``: a Relay graph's operators scheduled together, each plan one kernel (Rammer, OSDI'20)."""
+"""``FuseRTasks``: schedules a Relay graph's operators together, one kernel per part of a plan (Rammer, OSDI'20)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from roller_tvm.relay.tasks import check_device, make_target
 from roller_tvm.relay.tuning import find_device
 from roller_tvm.tvm_env import import_relay_tvm
 
-#: Of ``relay.build``'s own levels the one at which it fuses all patterns.
+#: The level at which ``relay.build`` fuses all patterns.
 FUSION_LEVEL = 3
 
 
@@ -28,38 +28,38 @@ def FuseRTasks(
     target: Any, device: DeviceSpec | str | None = None, params: Mapping[str, Any] | None = None,
     policy: str = "best", launch: str = "stream", top: int = 10,
 ) -> Any:  # fmt: skip
-    """A pass that makes one kernel of operators that are faster together, by the model.
+    """Return a pass that fuses operators into one kernel if the model predicts that this is faster.
 
-    It does the ordinary optimisations first (inference forms, constants, common subexpressions, fusion of patterns),
-    and leaves what is not fused as it found it then. Build the result with plain ``relay.build`` or ``relay.vm``. A
-    kernel whose blocks wait for each other counts their steps in the loaded module: run it in one stream at a time.
-    All of its blocks have to run at once: on a device of fewer units than planned for it fails after some seconds. A
-    target names an architecture; where your card has fewer units than others of it (A30, L4, a MIG slice), name the
-    card, or describe it in a spec file: `device`.
+    It runs Relay's ordinary optimisations first (inference forms, constants, common subexpressions, fusion of patterns)
+    and leaves the other operators in that form. Build the result with plain ``relay.build`` or ``relay.vm``. A kernel
+    whose blocks wait for each other counts their steps in the loaded module: run it in one stream at a time. All of its
+    blocks must be resident at once: on a device with fewer units than planned for, it fails after some seconds. A
+    target only names an architecture; if your card has fewer units than others of it (A30, L4, a MIG slice), pass the
+    card's name or a spec file as `device`.
 
     Parameters
     ----------
     target : str or tvm.target.Target
-        For cuda, its architecture given; or for a CPU, where independent operators that leave threads idle run side by
-        side in one parallel region.
+        CUDA with its architecture, or a CPU. On a CPU, independent operators that leave threads idle run side by side
+        in one parallel region.
     device : DeviceSpec or str, optional
-        By default the one that stands for the target's architecture.
+        By default the representative device of the target's architecture.
     params : mapping of str to array, optional
-        Values of parameters, as for ``relay.build``, which needs them no more.
+        Values of parameters; ``relay.build`` no longer needs them.
     policy, launch
-        On a GPU; see ``rammer.plan_graph``.
+        For a GPU; see ``rammer.plan_graph``.
     top : int
-        On a GPU: plans an operator, of which the fastest and the most efficient are its rKernels.
+        For a GPU: plans per operator; the fastest and the most efficient become its rKernels.
 
     Returns
     -------
     tvm.transform.Pass
-        ``fusion_of`` tells what it did to a module.
+        ``fusion_of`` returns its report for a module.
 
     Raises
     ------
     TargetError
-        The target is for neither, or the device none of it.
+        The target is neither CUDA nor a CPU, or the device does not fit it.
 
     Examples
     --------
@@ -84,14 +84,14 @@ def FuseRTasks(
 
 
 def fusion_of(mod: Any) -> GraphFusion | None:
-    """What ``FuseRTasks`` did to a module; None for one that it has not seen."""
+    """Return the report of ``FuseRTasks`` on a module; None if the pass was not run on it."""
     if not mod.attrs or FUSED not in mod.attrs:
         return None
     return GraphFusion.from_json(json.loads(str(mod.attrs[FUSED])))
 
 
 def fused_sources(mod: Any) -> dict[str, str]:
-    """CUDA C++ (for a CPU TensorIR) of each fused kernel in a module, by the name of its function."""
+    """Return the source of each fused kernel by function name: CUDA C++, or TensorIR for a CPU."""
     import tvm
 
     found = {}
@@ -103,7 +103,7 @@ def fused_sources(mod: Any) -> dict[str, str]:
 
 
 def prepared(mod: Any, params: Mapping[str, Any] | None, target: Any) -> Any:
-    """A module after Relay's ordinary optimisations, up to the fusion of patterns."""
+    """Return a module after Relay's ordinary optimisations, including the fusion of patterns."""
     import tvm
     from tvm import relay
 

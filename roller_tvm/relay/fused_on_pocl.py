@@ -1,4 +1,5 @@
-"""Fused kernels of a Relay model in OpenCL on PoCL: a second witness beside the emulator, where none waits."""
+"""Runs a Relay model's fused kernels as OpenCL on PoCL: a second check beside the emulator, for kernels without waits.
+"""
 
 from __future__ import annotations
 
@@ -30,25 +31,25 @@ def check_fusion_on_pocl(
     mod: Any, target: Any, device: DeviceSpec | str | None = None, params: Mapping[str, Any] | None = None,
     policy: str = "horizontal", launch: str = "stream", top: int = 10,
 ) -> dict[str, Checked | RollerError]:  # fmt: skip
-    """Execute every fused kernel of a model in OpenCL, and compare it with its operators as TVM computes them.
+    """Execute every fused kernel of a model as OpenCL, and compare it with TVM's own results of its operators.
 
-    Blocks that wait for one another need a device that promises to run them together, which OpenCL does not: with the
-    default policy no kernel has any.
+    OpenCL does not promise to run the blocks of a kernel together, so a block must not wait for another. The default
+    policy makes no such kernels.
 
     Parameters
     ----------
     mod, target, device, params, policy, launch, top
-        As for `FuseRTasks`; a GPU's.
+        See `FuseRTasks`; for a GPU.
 
     Returns
     -------
     dict of str to Checked or RollerError
-        Of each function that `FuseRTasks` makes; see `emulate.together.witnessed`.
+        The result of each function that `FuseRTasks` makes; see `emulate.together.witnessed`.
 
     Raises
     ------
     TargetError
-        It is no GPU's.
+        The target is not a GPU.
     ToolchainError
         There is no PoCL.
 
@@ -71,7 +72,7 @@ def check_fusion_on_pocl(
 
 
 class _Witness(GpuKernels):
-    """The pass at work, each of its kernels checked as soon as it is made."""
+    """Makes the pass's kernels, and checks each as soon as it is made."""
 
     def __init__(self, device: DeviceSpec, target: Any, policy: str, launch: str, top: int) -> None:
         super().__init__(device, target, policy, launch, top)
@@ -106,7 +107,7 @@ class _Witness(GpuKernels):
 
 
 def _own_loops(tensors: Sequence[Any], outputs: int) -> Callable[[Arrays], Arrays]:
-    """What a computation makes of its inputs, by TVM's own schedule."""
+    """Return a function from a computation's inputs to its outputs, by TVM's own schedule."""
     import tvm
 
     results = tensors[len(tensors) - outputs :]

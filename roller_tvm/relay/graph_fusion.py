@@ -1,4 +1,4 @@
-"""What ``FuseRTasks`` made of a Relay model, in words, pictures and JSON."""
+"""The report of ``FuseRTasks`` on a Relay model, as text, pictures and JSON."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from roller_tvm.rammer import FusionPlan, draw, explain_fusion
 
 @dataclass(frozen=True)
 class GraphFusion:
-    """What ``FuseRTasks`` made of a model.
+    """The report of ``FuseRTasks`` on a model.
 
     Parameters
     ----------
     device : DeviceSpec
     plans : tuple of FusionPlan
-        One after the other: between them are operators that cannot be planned.
+        Plans in the order in which they run; the operators between them cannot be planned.
     symbols : tuple of tuple of str
-        For each part of each plan the function that is its kernel; '' where its operators stay as they were.
+        The function of each part's kernel, per plan; '' if the part's operators stay separate.
     outside : tuple of (operator, reason)
-        What is in no plan.
+        Operators in no plan.
     refused : tuple of str
-        Why plans that were to be fused are not.
+        Why planned parts were not fused.
     """
 
     device: DeviceSpec
@@ -35,17 +35,17 @@ class GraphFusion:
 
     @property
     def kernels(self) -> int:
-        """Parts of plans that are one kernel."""
+        """Number of parts that became one kernel."""
         return sum(bool(s) for symbols in self.symbols for s in symbols)
 
     @property
     def launches(self) -> int:
-        """Kernels that all plans are."""
+        """Number of kernel launches of all plans."""
         return sum(p.launches for p in self.plans)
 
     @property
     def sequential_launches(self) -> int:
-        """Kernels that their operators are, each by itself."""
+        """Number of kernel launches without fusion."""
         return sum(p.sequential_launches for p in self.plans)
 
     @property
@@ -68,12 +68,12 @@ class GraphFusion:
         return "\n".join([*lines, *self._others()])
 
     def explain(self) -> str:
-        """The report of ``--explain``."""
+        """Return the report of ``--explain``."""
         head = str(self).splitlines()[0]
         return "\n".join([head, *(f"\n{explain_fusion(plan)}" for plan in self.plans), "", *self._others()]).strip()
 
     def pictures(self) -> tuple[str, ...]:
-        """The operators of each plan over time, before and after, as SVG."""
+        """Return one SVG per plan: its operators over time, before and after."""
         return tuple(draw(plan, self.device) for plan in self.plans)
 
     def _others(self) -> list[str]:

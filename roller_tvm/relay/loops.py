@@ -1,4 +1,4 @@
-"""What schedule steps act on: stages and loops of a TVM program under our names.
+"""The stages and loops of a TVM program under our names: schedule steps act on them.
 
 Both appliers (``apply_te``, ``apply_state``) start from it.
 """
@@ -30,7 +30,7 @@ class TeProgram:
 
     @classmethod
     def of_dag(cls, dag: Any) -> TeProgram:
-        """Names made from TE's own, a number appended where one occurs twice."""
+        """Return a program named after TE's own names, with a number appended to repeated ones."""
         ops: dict[str, Any] = {}
         loops: dict[str, tuple[str, ...]] = {}
         for op in dag.ops:
@@ -45,7 +45,7 @@ class TeProgram:
 
     @classmethod
     def of_reading(cls, reading: Any, tensors: Sequence[Any] = ()) -> TeProgram:
-        """From what ``roller_tvm.te.read_te`` gives; `tensors` are the arguments, if their order matters."""
+        """Return the program of a ``read_te`` result; `tensors` gives the order of the arguments."""
         ops = {name: tensor.op for name, tensor in reading.tensors.items()} | dict(reading.ops)
         ordered = {name: ops[name] for name in sorted(ops, key=lambda n: reading.positions[n])}
         if not tensors:
@@ -54,13 +54,13 @@ class TeProgram:
         return cls(tuple(tensors), ordered, {name: tuple(axes) for name, axes in reading.axes.items()})
 
     def own_loops(self) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
-        """Each stage's spatial and reduction loops."""
+        """Return the spatial and the reduction loops of each stage."""
         rank = {name: len(self.ops[name].axis) for name in self.loops}
         return {name: (loops[: rank[name]], loops[rank[name] :]) for name, loops in self.loops.items()}
 
 
 def unique(name: str, taken: Mapping[str, Any]) -> str:
-    """`name`, or the first of `name_1`, `name_2`, ... that is not taken."""
+    """Return `name`, or the first of `name_1`, `name_2`, ... that is not taken."""
     if name not in taken:
         return name
     number = 1

@@ -32,7 +32,7 @@ class Measurer:
     Parameters
     ----------
     cold : ColdWeights, optional
-        Of the model that the tasks are of, on a CPU: candidates are then timed with their weights out of the caches.
+        The model's weights, on a CPU: candidates are then timed with their weights out of the caches.
 
     Examples
     --------
@@ -54,10 +54,11 @@ class Measurer:
         states : sequence of State
             Best first by prediction.
         how : {'time', 'check', 'each'}
-            'time': the fastest wins that computes what the reference does. 'check': the first that does.
-            'each': every one is checked, none is timed, the first right one is called the winner.
+            'time': the fastest right one wins. 'check': the first right one wins. 'each': all are checked, none is
+            timed, and the
+            first right one wins. A candidate is right if it agrees with the reference.
         default : str
-            TVM's own kernel as JSON of lowered TIR, to be measured beside them.
+            TVM's own kernel as JSON of lowered TIR, measured along with them.
 
         Raises
         ------
@@ -90,7 +91,7 @@ class Measurer:
                     worker.prepare([])
 
     def first_built(self, tasks: Sequence[tuple[Any, Sequence[Any]]]) -> list[TaskResult]:
-        """For each (task, States) the first State that builds without spills: all that can be told without a device."""
+        """Return, for each (task, States), the first State that builds without spills. Needs no device."""
         from tvm.runtime._ffi_node_api import SaveJSON
 
         results = [TaskResult([]) for _ in tasks]
@@ -130,18 +131,19 @@ class Measurer:
 
 
 def layout_mode(task: Any) -> int:
-    """What becomes of an operand whose layout is free: PLAIN, CHECK (a transform is inserted), PACKED (beforehand)."""
+    """Return a task's layout mode: PLAIN, CHECK (a transform runs each time), PACKED (operands are packed beforehand).
+    """
     free = any("layout_free_placeholders" in (getattr(op, "attrs", None) or {}) for op in task.compute_dag.ops)
     return int(task.layout_rewrite_option) if free else PLAIN
 
 
 def packs_weights(task: Any) -> bool:
-    """Whether ``relay.build`` would repack an operand of this task for the State that it finds."""
+    """Return whether ``relay.build`` repacks an operand of this task to fit the State."""
     return layout_mode(task) == PACKED
 
 
 def record_line(task: Any, state: Any) -> str:
-    """The State as a record holds it, which is what a worker and a later build get."""
+    """Return the record line of a State; workers and later builds read it."""
     from tvm.auto_scheduler.measure import MeasureInput, MeasureResult
     from tvm.auto_scheduler.measure_record import dump_record_to_string
 

@@ -25,18 +25,18 @@ from roller_tvm.tvm_env.library import is_cut_off
 
 # What is inside a package, in TVMC's names.
 LIBRARY, GRAPH, PARAMS = "mod.so", "mod.json", "mod.params"
-#: An attribute of what `building.build` returns for cuda: the kernels' source, which `run --emulate` takes.
+#: Attribute of the result of `building.build` for cuda: the kernels' source, for `run --emulate`.
 KERNELS = "roller_tvm_kernels"
-#: An attribute of what `building.build` returns: its `ModelReport`, which `save_model` keeps in the file.
+#: Attribute of the result of `building.build`: its `ModelReport`, which `save_model` stores in the file.
 REPORT = "roller_tvm_report"
-#: What TVM makes an executor with that tells what each kernel takes.
+#: TVM's constructor of an executor that reports the time of each kernel.
 DEBUG = "tvm.graph_executor_debug.create"
 REMEDY = "give what 'roller-tvm compile', or tvmc, wrote on the Relay line (.tar or .so)"
 SUFFIXES = (".tar", ".so")
 
 
 def check_output(path: str | os.PathLike[str]) -> Path:
-    """A path that a model can be written to, found out before it is built."""
+    """Return a path that a model can be written to; checked before the model is built."""
     path = Path(path)
     if path.suffix not in SUFFIXES:
         raise UsageError(
@@ -62,7 +62,7 @@ def save_params(params: Any) -> bytes:
 
 
 def save_model(library: Any, path: str | os.PathLike[str]) -> Path:
-    """Write what ``relay.build`` returned; the file is there whole or not at all.
+    """Write the result of ``relay.build``; on failure no file is left.
 
     Examples
     --------
@@ -110,7 +110,7 @@ class LoadedModel:
     Attributes
     ----------
     inputs : dict
-        Name -> (shape, dtype), in the order of the arguments.
+        Name -> (shape, dtype), in argument order.
     kind : str
         "cpu", "cuda", ...
     report : ModelReport
@@ -176,7 +176,7 @@ class LoadedModel:
         return model
 
     def _choose(self, library: Any, device: str, where: str) -> None:
-        """The device: the one that is asked for, or that of the library's kernels."""
+        """Choose the device: the requested one, or the one of the library's kernels."""
         import tvm
 
         self.kind = device or _kind(library)
@@ -206,12 +206,12 @@ class LoadedModel:
         return [output.copyto(self.device) if on_device else output.numpy() for output in outputs]
 
     def times(self, inputs: dict[str, Any], number: int, repeat: int) -> list[float]:
-        """Seconds a run, `repeat` times the mean of `number` runs."""
+        """Return `repeat` times in seconds, each the mean of `number` runs."""
         set_inputs(self.module, inputs)
         return [float(t) for t in self.module.benchmark(self.device, number=number, repeat=repeat).results]
 
     def kernel_times(self, inputs: Mapping[str, Any], repeat: int) -> list[KernelTime]:
-        """What each kernel takes of a run, over `repeat` runs that TVM's debug executor observes call by call.
+        """Return the time of each kernel, over `repeat` runs that TVM's debug executor observes call by call.
 
         Raises
         ------
@@ -230,9 +230,9 @@ class LoadedModel:
 
 
 def set_inputs(module: Any, inputs: Mapping[str, Any]) -> None:
-    """Give a graph executor its inputs, whatever they are called.
+    """Set the inputs of a graph executor, whatever their names.
 
-    ``set_input(**inputs)`` takes inputs called 'key' and 'value' for arguments of its own.
+    ``set_input(**inputs)`` confuses inputs called 'key' and 'value' with its own arguments.
     """
     import tvm
 
@@ -243,9 +243,9 @@ def set_inputs(module: Any, inputs: Mapping[str, Any]) -> None:
 
 
 def _debug(library: Any, device: Any, graph: str = "", params: bytearray | None = None) -> Any:
-    """An executor that can tell what each kernel takes, of a library that holds its graph or of one beside its graph.
+    """Return an executor that reports the time of each kernel; `graph` is needed if the library does not hold it.
 
-    TVM's class for it keeps every tensor of a run in files.
+    TVM's own class for this writes every tensor of a run to files.
     """
     import tvm
     from tvm.contrib import graph_executor
@@ -259,7 +259,7 @@ def _debug(library: Any, device: Any, graph: str = "", params: bytearray | None 
 
 
 def _calls(report: Any) -> Iterator[Call]:
-    """A profiler's report as calls; views of memory are not kernels."""
+    """Yield the calls of a profiler's report, without views of memory."""
     for call in report.calls:
         name, took = str(call["Name"]), float(call["Duration (us)"].microseconds) * 1e-6
         if name != "__nop":
@@ -269,7 +269,7 @@ def _calls(report: Any) -> Iterator[Call]:
 
 
 def weights_of(library: Any) -> set[str]:
-    """Inputs of the graph that are weights, which the library holds itself."""
+    """Return the names of the graph's inputs that are weights held by the library."""
     try:
         return {str(name) for name in library["get_graph_params"]()}
     except AttributeError:  # an older TVM
@@ -279,7 +279,7 @@ def weights_of(library: Any) -> set[str]:
 
 
 def unpack(path: Path, folder: str) -> tuple[str, bytearray]:
-    """A package's graph and parameters; its library goes into the folder."""
+    """Return a package's graph and parameters; extracts its library into the folder."""
     with tarfile.open(path) as tar:
         names = set(tar.getnames())
         lacking = [n for n in (LIBRARY, GRAPH, PARAMS) if n not in names]
@@ -293,7 +293,7 @@ def unpack(path: Path, folder: str) -> tuple[str, bytearray]:
 
 
 def _kind(library: Any) -> str:
-    """The device that a library's kernels need."""
+    """Return the kind of device that a library's kernels need."""
     todo = [library]
     while todo:
         module = todo.pop()

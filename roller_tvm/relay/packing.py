@@ -1,10 +1,9 @@
-"""Keeping ``relay.build`` from repacking an operand for a schedule that does not want it.
+"""Keeps ``relay.build`` from repacking an operand if the schedule does not suit it.
 
-On CPUs ``relay.build`` repacks constant operands of some operators ("layout free" ones) in the order of the
-loops of the State that it finds. It understands loops split as Ansor splits them (each spatial axis once in
-four, each reduction axis once in two); of others it makes a wrong layout or stops the user's build, and of
-``dense``, whose axes are called i0 and i1, always. It leaves alone what is not read directly: an inlined
-copy of the operand says "keep the layout" and costs nothing.
+On CPUs ``relay.build`` repacks constant operands of some operators ("layout free" ones) in the order of the State's
+loops. It only understands loops split as Ansor splits them (each spatial axis into four, each reduction axis into
+two). For other splits, and always for ``dense`` (axes i0 and i1), it makes a wrong layout or stops the user's build. It
+ignores an operand that is not read directly: an inlined copy keeps the layout and costs nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ SUFFIX = ".kept"
 
 
 def layout_free(ops: dict[str, Any]) -> list[tuple[str, str]]:
-    """Pairs (placeholder, stage that reads it) whose layout ``relay.build`` would choose."""
+    """Return pairs (placeholder, reading stage) for the operands that ``relay.build`` would repack."""
     pairs = []
     for name, op in ops.items():
         for tensor in (getattr(op, "attrs", None) or {}).get("layout_free_placeholders", ()):
@@ -27,7 +26,7 @@ def layout_free(ops: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def keep_layout(ops: dict[str, Any], steps: Sequence[Step]) -> tuple[Step, ...]:
-    """The steps, with every operand of theirs left in the layout it has.
+    """Return the steps with added ones that keep every operand in its layout.
 
     Examples
     --------

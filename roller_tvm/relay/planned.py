@@ -1,4 +1,4 @@
-"""Schedules planned at the moment when ``relay.build`` asks for them."""
+"""Plans schedules at the moment ``relay.build`` asks for them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOP = 4
 
 @dataclass(frozen=True)
 class Planner:
-    """Roller's first plan of an operator, applied but not measured.
+    """Returns Roller's first plan of an operator, applied but not measured.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
-"""PrefetchPanels: kernels for CPUs ask for the next panel of their weights while they compute with this one.
+"""PrefetchPanels: CPU kernels prefetch the next panel of their weights while they compute with the current one.
 
-A network's weights are in no cache when their kernel begins, and memory is idle while it computes: in ResNet-50 a
-convolution of 9 MB of weights takes half as long again as where they are in the cache.
+A network's weights are in no cache when their kernel begins, and memory is idle while it computes. In ResNet-50 a
+convolution with 9 MB of weights takes 1.5 times as long as with its weights in the cache.
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ from .before_llvm import BeforeLlvm, with_loops
 
 
 class PrefetchPanels(BeforeLlvm):
-    """Kernels that are built for LLVM in this context ask ahead of time for what they will read.
+    """A context in which kernels for LLVM prefetch the tensors they only read.
 
-    What they compute is the same. Schedules and records know nothing of it, so that what TVM, Ansor and Roller schedule
-    all gain.
+    Results stay the same. Schedules and records do not change, so TVM's, Ansor's and Roller's schedules all gain.
 
     Parameters
     ----------
     on : bool
-        False: as TVM does it, inside of a context that does otherwise.
+        False restores TVM's own code inside of another such context.
 
     Examples
     --------
@@ -34,12 +33,12 @@ class PrefetchPanels(BeforeLlvm):
 
     @staticmethod
     def rewritten(func: Any) -> Any:
-        """The lowered function in this way."""
+        """Return the lowered function with prefetches."""
         return with_prefetch(func)
 
 
 def with_prefetch(func: Any) -> Any:
-    """A lowered PrimFunc that asks for the next panel of what it only reads.
+    """Return a lowered PrimFunc that prefetches the next panel of the tensors it only reads.
 
     Examples
     --------

@@ -1,13 +1,11 @@
 """Record files: Ansor's own format, one line a record, with a comment line of ours before each.
 
-A plain TVM reads them (``auto_scheduler.ApplyHistoryBest``) and skips the comments. A record is written as a
-comment, synced, and then made a record by its first byte: whatever ends a tuning at whatever point leaves every
-record whole and a file that any TVM reads. Files that others left with half a last line are mended when they are
-next written.
+A plain TVM reads them (``auto_scheduler.ApplyHistoryBest``) and skips the comments. A record is written as a comment,
+synced, and then made a record by its first byte. So a tuning that is killed at any point leaves only whole records, and
+any TVM can read the file. If another program left half a last line, the next write mends the file.
 
-ApplyHistoryBest takes the record with the lowest cost. A plan that nobody measured is written with its
-predicted time in *nanoseconds* where the format has seconds, so that a measured record of the same task, ours
-or Ansor's, wins whatever was predicted.
+ApplyHistoryBest takes the record with the lowest cost. The time of an unmeasured plan is written in *nanoseconds*,
+although the format has seconds. A measured record of the same task, ours or Ansor's, then always wins.
 """
 
 from __future__ import annotations
@@ -27,11 +25,11 @@ from roller_tvm.errors import BadInput, RecordError, cannot_write, last_line
 from roller_tvm.version import __version__
 
 MARK = "# roller-tvm "
-#: A task that has no record because TVM's own kernel was measured to be faster.
+#: Begins the comment of a task without a record because TVM's own kernel measured faster.
 KEPT = "# roller-tvm-kept "
 #: How a record begins, blanks aside.
 RECORD = b'{"i":[["'
-#: Seconds -> what is written for a plan that was not measured.
+#: Factor on the predicted seconds of a plan that was not measured.
 UNMEASURED = 1e9
 
 
@@ -41,7 +39,7 @@ class RecordWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Note:
-    """What we know of a record beyond what Ansor's format holds.
+    """Facts about a record that Ansor's format does not hold.
 
     Parameters
     ----------
@@ -49,11 +47,11 @@ class Note:
         Digest of the plan.
     predicted_s, measured_s : float or None
     trials : int
-        How many candidates were measured to find it.
+        Number of candidates measured to find it.
     checked : bool
         Whether its result was compared with the reference.
     flops : float or None
-        As the plan counts them.
+        Floating-point operations, as the plan counts them.
     """
 
     plan: str
@@ -78,7 +76,7 @@ class Note:
 
 @dataclass(frozen=True)
 class Record:
-    """One record of a file: where it stands, for what task and target, and its cost as written."""
+    """One record of a file: its line and line number, its task and target, and its cost as written (seconds)."""
 
     line: str
     number: int
@@ -94,7 +92,7 @@ class Record:
 
 
 def parse(line: str) -> tuple[str, str, float, int]:
-    """Workload key, target, mean cost and error number of a record line; ``ValueError`` if it is not one."""
+    """Return workload key, target, mean cost and error number of a record line; raise ``ValueError`` if it is none."""
     data = json.loads(line)
     try:
         key, target = data["i"][0][:2]
@@ -110,15 +108,15 @@ def parse(line: str) -> tuple[str, str, float, int]:
 
 
 def read_records(path: str | os.PathLike[str], strict: bool = True) -> list[Record]:
-    """Every record of a file, in order; an absent file has none.
+    """Return every record of a file, in order; [] if there is no file.
 
-    A last line that is only half there is left out with a ``RecordWarning``. Anything else that is not a
-    record raises, or, with ``strict=False``, is left out with a warning too.
+    A half-written last line is left out with a ``RecordWarning``. Any other line that is no record raises, or is left
+    out with a warning if `strict` is False.
 
     Raises
     ------
     RecordError
-        Naming file, line and remedy.
+        A line is no record; names file, line and remedy.
 
     Examples
     --------
@@ -136,12 +134,12 @@ def read_records(path: str | os.PathLike[str], strict: bool = True) -> list[Reco
 
 
 def kept_line(workload_key: str, target: str, reason: str, trials: int) -> str:
-    """The comment that says, for resuming, that a task stays with TVM's own schedule."""
+    """Return the comment line that keeps a task with TVM's own schedule; resumed tunings read it."""
     return KEPT + json.dumps({"key": workload_key, "target": target, "reason": reason, "trials": trials}) + "\n"
 
 
 def read_kept(path: str | os.PathLike[str]) -> dict[tuple[str, str], tuple[str, int]]:
-    """(workload key, target) -> (reason, trials) of tasks that stay with TVM's own schedule."""
+    """Return (workload key, target) -> (reason, trials) of tasks that stay with TVM's own schedule."""
     kept: dict[tuple[str, str], tuple[str, int]] = {}
     with contextlib.suppress(FileNotFoundError):
         for raw in Path(path).read_bytes().split(b"\n"):
@@ -194,10 +192,10 @@ def _warn(where: str, what: str, remedy: str) -> None:
 
 
 def best_notes(records: list[Record]) -> dict[tuple[str, str], Note]:
-    """Our note of the record that wins, for each (workload key, target) that has one of ours.
+    """Return our note of the winning record for each (workload key, target), if the winner has one.
 
-    Its trials are the most that we ever gave the task: if fewer had found a better time by luck, those that more trials
-    are wanted of would be tuned again each time.
+    Its trials are the most that any record of the task had. A lucky record of fewer trials would otherwise make every
+    later tuning with more trials repeat the task.
     """
     best: dict[tuple[str, str], Record] = {}
     trials: dict[tuple[str, str], int] = {}
@@ -211,7 +209,7 @@ def best_notes(records: list[Record]) -> dict[tuple[str, str], Note]:
 
 
 def record_text(task: Any, state: Any, note: Note, seconds_spent: float = 0.0) -> str:
-    """Comment and record of a State, two lines."""
+    """Return the comment and the record of a State, two lines."""
     from tvm.auto_scheduler.measure import MeasureInput, MeasureResult
     from tvm.auto_scheduler.measure_record import dump_record_to_string
 
@@ -227,7 +225,7 @@ def record_text(task: Any, state: Any, note: Note, seconds_spent: float = 0.0) -
 
 
 class RecordWriter:
-    """Appends records to a file; several processes may.
+    """Appends records to a file; several processes may write to it.
 
     Examples
     --------
@@ -251,7 +249,7 @@ class RecordWriter:
         Raises
         ------
         DiskFull
-            With how many records the file keeps.
+            No space is left; the message says how many records are intact.
         """
         data = text.encode()
         try:
@@ -262,7 +260,7 @@ class RecordWriter:
         self.written += 1
 
     def _append(self, data: bytes) -> bool:
-        """Write and sync; False if the file that was written is not at its path any more."""
+        """Write and sync; return False if the file was deleted or replaced meanwhile."""
         hidden, firsts = _hidden(data)
         with self._open() as handle:
             end = mend(handle)
@@ -283,9 +281,9 @@ class RecordWriter:
             return False
 
     def withdraw(self, workload_key: str, target: str) -> int:
-        """Make comments of our records of a task, which would be built in place of what is faster; how many.
+        """Turn our records of a task into comments, so that no build uses them; return their number.
 
-        Records that others wrote stay.
+        Records of other programs stay.
         """
         try:
             with self._open() as handle:
@@ -298,7 +296,7 @@ class RecordWriter:
         return len(firsts)
 
     def grew(self) -> bool:
-        """Whether another process has written since this one last wrote, or asked."""
+        """Return whether another process has written since the last write or the last call."""
         try:
             size = os.stat(self.path).st_size
         except OSError:  # deleted meanwhile: the next record makes it anew
@@ -307,7 +305,7 @@ class RecordWriter:
         return size != before
 
     def mend(self) -> bool:
-        """Remove a half-written last line; True if there was one."""
+        """Remove a half-written last line; return True if there was one."""
         with self._open() as handle:
             before = os.fstat(handle).st_size
             return mend(handle) < before
@@ -336,7 +334,7 @@ def _lock(handle: int) -> None:
 
 
 def _hidden(data: bytes) -> tuple[bytes, dict[int, bytes]]:
-    """The lines with every record made a comment, and the first bytes that make them records."""
+    """Return the lines with every record as a comment, and by offset the first bytes that make them records again."""
     hidden: bytearray = bytearray(data)
     firsts: dict[int, bytes] = {}
     start = 0
@@ -348,7 +346,7 @@ def _hidden(data: bytes) -> tuple[bytes, dict[int, bytes]]:
 
 
 def _own_records(data: bytes, workload_key: str, target: str) -> list[int]:
-    """Where our records of a task start: those below a note of ours."""
+    """Return the byte offsets of our records of a task: records right below a note of ours."""
     found, start, noted = [], 0, False
     for line in data.splitlines(keepends=True):
         if noted and line[:1] != b"#":
@@ -361,7 +359,7 @@ def _own_records(data: bytes, workload_key: str, target: str) -> list[int]:
 
 
 def _set_firsts(handle: int, start: int, firsts: dict[int, bytes]) -> None:
-    """Make records of comments written from `start` on, or comments of records, each by one byte."""
+    """Write the given first bytes (by offset from `start`): turns comments into records, or the reverse."""
     import fcntl
 
     # A file open for appending ignores where one wants to write.
@@ -376,13 +374,13 @@ def _write_all(handle: int, data: bytes) -> None:
 
 
 def _begins_a_line(data: bytes) -> bool:
-    """Whether this can be the start of a comment or of a record, all that was written when a process was killed."""
+    """Return whether these bytes can be the start of a comment or record, cut off by a killed process."""
     text = data.replace(b" ", b"").replace(b"\0", b"")  # a file system may have made room and written nothing
     return text[:1] in (b"", b"#") or text.startswith(RECORD[: len(text)])
 
 
 def mend(handle: int) -> int:
-    """Make an open record file end with a whole line; returns its size."""
+    """Make an open record file end with a whole line; return its size in bytes."""
     size = os.fstat(handle).st_size
     if not size or os.pread(handle, 1, size - 1) == b"\n":
         return size
@@ -401,11 +399,11 @@ def mend(handle: int) -> int:
 
 
 def load_for_build(path: str | os.PathLike[str], target: str | None = None) -> list[tuple[Any, Any]]:
-    """(MeasureInput, MeasureResult) of every readable record, for ``auto_scheduler.ApplyHistoryBest``.
+    """Return (MeasureInput, MeasureResult) of every readable record, for ``auto_scheduler.ApplyHistoryBest``.
 
-    ApplyHistoryBest given the file itself dies of one half line; this leaves it out with a warning. Of records for
-    several CPUs, or several cards, it would take the fastest: with a `target` a workload that has records of just that
-    one, or was left to TVM for it, keeps no others.
+    ApplyHistoryBest given the file itself crashes on one half line; this leaves it out with a warning. If the file has
+    records of several CPUs or cards, ApplyHistoryBest takes the fastest. With a `target`, a workload that has a record
+    of exactly this target, or was left to TVM for it, loses its records of other targets.
     """
     return load_settled(path, target)[0]
 
@@ -413,7 +411,8 @@ def load_for_build(path: str | os.PathLike[str], target: str | None = None) -> l
 def load_settled(
     path: str | os.PathLike[str], target: str | None
 ) -> tuple[list[tuple[Any, Any]], set[str]]:
-    """As ``load_for_build``; and the workloads that have a record of just this target, or were left to TVM for it."""
+    """Return ``load_for_build``'s list, and the workloads with a record of exactly this target or left to TVM for it.
+    """
     from tvm.auto_scheduler.measure_record import load_record_from_string
 
     if not Path(path).exists():

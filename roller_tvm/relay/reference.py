@@ -1,7 +1,7 @@
-"""What a kernel's answer is compared with: TVM's own schedule of the same computation, on seeded random inputs.
+"""The reference for a kernel's results: TVM's own schedule of the same computation, on seeded random inputs.
 
-The reference is built from the TE program alone (``te.create_schedule``, loops parallel and in an order that
-runs well), so no decision of ours is in it.
+It is built from the TE program alone (``te.create_schedule``, outer loops parallel, in an order that runs well), so it
+uses no decision of ours.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from roller_tvm.te.copying import copies
 
 
 def reference_schedule(outputs: Sequence[Any]) -> Any:
-    """TVM's default schedule with outer loops in parallel and the last dimension innermost."""
+    """Return TVM's default schedule with outer loops in parallel and the last dimension innermost."""
     from tvm import te
 
     schedule = te.create_schedule([t.op for t in outputs])
@@ -38,7 +38,7 @@ def _constant(axis: Any) -> bool:
 
 
 def reduction_terms(ops: Sequence[Any]) -> int:
-    """Terms of the one sum that rounds as much as all of these operations in a row."""
+    """Return the number of terms of a single sum that rounds as much as these operations in a row."""
     import tvm
     from tvm import te
 

@@ -1,4 +1,4 @@
-"""Records of a whole model: their workloads are hashes of compute DAGs, which the model's own tasks have too."""
+"""Replays records of a whole model: finds their workloads, hashes of compute DAGs, among the model's tasks."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ GPUS = {"cuda": "-arch=", "nvptx": "-mcpu=", "rocm": "-mcpu=", "opencl": "", "vu
 
 
 def workload_of_dag(dag: Any, name: str = "") -> Workload:
-    """A ``ComputeDAG`` as the workload of its records, stages numbered as there.
+    """Return the workload of a ``ComputeDAG``, with stages numbered as in its records.
 
     Raises
     ------
     UnsupportedOperator
-        It is no operator that can be planned.
+        The operator cannot be planned.
 
     Examples
     --------
@@ -39,7 +39,7 @@ def workload_of_dag(dag: Any, name: str = "") -> Workload:
 
 
 def _stage_info(reading: TeReading, name: str) -> StageInfo:
-    """A stage's loops, and the axes of the expression that each became."""
+    """Return a stage's loops, and the axes of the expression that each loop covers."""
     if name in reading.tensors:
         shape = reading.expression.tensors[name].shape
         return StageInfo(name, shape, is_input=True)
@@ -54,16 +54,16 @@ def _stage_info(reading: TeReading, name: str) -> StageInfo:
 
 
 class ModelWorkloads:
-    """What records say of their workload by a hash, looked up among the tasks of a model.
+    """Finds the workloads of records that name them by a hash only, among the tasks of a model.
 
     Parameters
     ----------
     title : str
-        Of the model, for reasons.
+        Title of the model, for error messages.
     mod, params
-        As for ``relay.build``: the keys of tasks depend on which parameters are bound.
+        See ``relay.build``: the keys of tasks depend on which parameters are bound.
     device : DeviceSpec
-        Where the records were measured.
+        The device that the records were measured on.
 
     Examples
     --------
@@ -93,7 +93,7 @@ class ModelWorkloads:
             raise Unreadable(f"task {task.name} of {self.title} cannot be planned: {last_line(error.what)}") from None
 
     def tasks(self, kind: str) -> dict[str, Any]:
-        """The model's tasks for a kind of target by their keys; extracted once, which takes seconds."""
+        """Return the model's tasks for a kind of target by key; extracted once, which takes seconds."""
         if kind not in self._tasks:
             target = make_target(f"{kind} {GPUS[kind]}{self.device.arch}" if GPUS[kind] else kind)
             found = extract_tasks(*self._model, target, self.device)
@@ -101,7 +101,7 @@ class ModelWorkloads:
         return self._tasks[kind]
 
     def _by_file(self, record: Recorded, path: Path, kind: str) -> Workload:
-        """The operator that the file is named after, where the model has no such task."""
+        """Return the operator that the file is named after; raise ``Unreadable`` if its name says none."""
         try:
             return named_workload(record, path)
         except Unreadable:
@@ -112,5 +112,5 @@ class ModelWorkloads:
 
 
 def _plain(key: str) -> str:
-    """A key without what may differ in its spelling. The shapes stay: the hash leaves some of them out."""
+    """Return a key in one spelling. It keeps the shapes: the hash leaves some of them out."""
     return json.dumps(json.loads(key))

@@ -1,8 +1,8 @@
-"""Fused kernels in ``relay.build``: functions whose attribute Compiler is ours come here for their code.
+"""Code generation of fused kernels in ``relay.build``, for functions whose attribute Compiler is ours.
 
-Such a function says what it computes in Relay, and has the kernel that does it, CUDA C++ with its launch, as an
-attribute. TVM makes the host's side (checks of arguments, memory between rTasks, the launch) of a kernel without a
-body, whose source is replaced by ours before it is compiled.
+Such a function holds its computation in Relay, and its kernel (CUDA C++ with its launch) as an attribute. TVM
+generates the host side (checks of arguments, memory between rTasks, the launch) for a kernel without a body; our source
+replaces that kernel before it is compiled.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ _BODY = "roller_rtasks_body"
 
 @dataclass(frozen=True)
 class KernelCode:
-    """A fused kernel as a Relay function carries it.
+    """A fused kernel, as stored in an attribute of a Relay function.
 
     Parameters
     ----------
     source : str
         CUDA C++ with one kernel.
     host : HostCode
-        Its launch; the function's inputs, then its outputs.
+        Its launch; parameters are the function's inputs, then its outputs.
     arch : str
-        Such as 'sm_80'.
+        Architecture, such as 'sm_80'.
     """
 
     source: str
@@ -62,7 +62,7 @@ class KernelCode:
         return cls(data["source"], HostCode.from_json(data["host"]), data["arch"])
 
     def named(self, kernel: str, order: list[str]) -> str:
-        """The source with the kernel's name, and its parameters in another order.
+        """Return the source with the kernel renamed and its parameters reordered.
 
         Examples
         --------
@@ -82,7 +82,7 @@ class KernelCode:
 
 
 def _signature(source: str, kernel: str) -> tuple[int, int, int]:
-    """Where a kernel's name begins, where its parameters, and where they end."""
+    """Return the offsets of a kernel's name, of the opening and of the closing parenthesis of its parameters."""
     plain = blanked(source)
     head = next(m for m in re.finditer(rf"\b{re.escape(kernel)}\s*\(", plain)
                 if "__global__" in plain[max(plain.rfind(c, 0, m.start()) for c in "};\n") + 1 : m.start()])
@@ -91,12 +91,12 @@ def _signature(source: str, kernel: str) -> tuple[int, int, int]:
 
 @dataclass(frozen=True)
 class RegionCode:
-    """Operators side by side on a CPU's threads, as a Relay function carries them.
+    """Operators side by side on a CPU's threads, as stored in an attribute of a Relay function.
 
     Parameters
     ----------
     text : str
-        A module with one PrimFunc, as TVM writes it.
+        A module with one PrimFunc, as TVM's JSON.
     target : str
     """
 
@@ -108,12 +108,12 @@ class RegionCode:
 
 
 def runtime_module(function: Any) -> Any:
-    """What ``relay.build`` asks for: a runtime module with the function; for a GPU host code and CUDA.
+    """Return a function's runtime module, as ``relay.build`` expects it; for a GPU it holds host code and CUDA.
 
     Parameters
     ----------
     function : relay.Function
-        With our attribute.
+        A function with our attribute.
     """
     import tvm
 
@@ -139,7 +139,7 @@ def runtime_module(function: Any) -> Any:
 
 
 def host_function(name: str, code: KernelCode) -> Any:
-    """A PrimFunc that launches the kernel, which calls what is not there."""
+    """Return a host PrimFunc that launches the kernel by name; the kernel's body is added later."""
     import tvm
     from tvm import tir
 
@@ -179,7 +179,7 @@ def host_function(name: str, code: KernelCode) -> Any:
 
 @contextlib.contextmanager
 def _registered(name: str, function: Callable[..., Any]) -> Iterator[None]:
-    """While open, a global function of TVM is another."""
+    """Replace a global function of TVM while this is open."""
     import tvm
 
     before = tvm.get_global_func(name, allow_missing=True)
@@ -194,7 +194,8 @@ def _registered(name: str, function: Callable[..., Any]) -> Iterator[None]:
 
 
 def register_fused_kernels() -> None:
-    """Tell TVM how fused kernels are built: `FuseRTasks` does; who builds a module loaded from JSON has to."""
+    """Register the code generator of fused kernels. `FuseRTasks` does so; call it before building a module from JSON.
+    """
     import tvm
 
     tvm.register_func(_EXTERNAL, runtime_module, override=True)
@@ -202,7 +203,7 @@ def register_fused_kernels() -> None:
 
 @contextlib.contextmanager
 def uncompiled() -> Iterator[None]:
-    """While open, fused kernels are not compiled: for what lowers a model to look at the rest of it."""
+    """Skip compiling fused kernels while this is open, for lowering a model only to inspect it."""
 
     def empty(function: Any) -> Any:
         with _registered("tvm_callback_cuda_compile", lambda _code, _target=None: ""):

@@ -1,4 +1,4 @@
-"""Plans for a CPU: operators of a wave side by side in one parallel region, where a thread would be idle otherwise."""
+"""Plans for a CPU: operators of a wave run side by side in one parallel region if a thread would be idle otherwise."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from roller_tvm.relay.rtask_regions import Regions
 
 
 class CpuRegions:
-    """See ``rtask_graph.Kind``.
+    """Makes parallel regions for a CPU; see ``rtask_graph.Kind``.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class CpuRegions:
         return plan_regions(operators, self.device, kept, resident, set(apart))
 
     def check(self, computation: Computation, kernel: RKernel, name: str) -> None:
-        """Loops were read when it was planned."""
+        """Do nothing: the loops were checked when it was planned."""
 
     def code(
         self, graph: RTaskGraph, symbol: str, part: Part, inside: Sequence[CallNode]

@@ -1,4 +1,6 @@
-"""Plans of a Relay function made functions of its module: each part a kernel, in halves where it cannot be one."""
+"""Turns the plans of a Relay function into functions of its module: one kernel per part, or smaller parts if that
+fails.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,12 @@ from roller_tvm.relay.rtask_codegen import ATTRIBUTE, COMPILER, KernelCode, Regi
 from roller_tvm.relay.rtask_graph import Kind, RTaskGraph
 from roller_tvm.relay.rtask_rewrite import Group, rewritten
 
-#: The attribute of a module that says what was fused.
+#: Attribute of a module with the report of the fusion.
 FUSED = "roller_rtasks"
 
 
 class Fuser:
-    """One module's main function, planned and rewritten.
+    """Plans and rewrites the main function of a module.
 
     Parameters
     ----------
@@ -37,12 +39,12 @@ class Fuser:
         self.taken: set[str] = set()
 
     def run(self, mod: Any) -> Any:
-        """The module with its plans, and an attribute that says what they are.
+        """Return the module with its fused kernels, and with the report as an attribute.
 
         Parameters
         ----------
         mod : tvm.IRModule
-            After the fusion of patterns; it stays as it is.
+            A module after the fusion of patterns; it is not changed.
         """
         import tvm
         from tvm import relay
@@ -76,7 +78,8 @@ class Fuser:
         return mod.with_attr(FUSED, tvm.runtime.convert(json.dumps(fusion.to_json())))
 
     def _parts(self, part: Part) -> Iterator[tuple[Part, str]]:
-        """A part with its kernel; in halves where it cannot be one, in the end unfused."""
+        """Yield a part and its kernel's symbol; if code generation fails, its halves, and in the end unfused operators.
+        """
         graph, device = self.graph, self.kind.device
         if part.program is None:
             graph.refused += [why for why in part.reasons if why not in graph.refused]

@@ -1,4 +1,4 @@
-"""Plans for a GPU: each part one kernel of CUDA C++, its rTasks the blocks of TVM's own kernels."""
+"""Plans for a GPU: each part is one CUDA C++ kernel, whose rTasks are the blocks of TVM's own kernels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from roller_tvm.relay.rtask_kernels import Computation, Computations
 
 
 class GpuKernels:
-    """See ``rtask_graph.Kind``.
+    """Makes fused CUDA kernels; see ``rtask_graph.Kind``.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ class GpuKernels:
     policy, launch
         See ``rammer.plan_graph``.
     top : int
-        Plans an operator.
+        Number of plans per operator.
     """
 
     def __init__(self, device: DeviceSpec, target: Any, policy: str, launch: str, top: int) -> None:
@@ -52,7 +52,9 @@ class GpuKernels:
         return KernelCode(fused.source, host, str(self.target.arch)), inputs, outputs
 
     def fused(self, graph: RTaskGraph, symbol: str, part: Part, inside: Sequence[CallNode]) -> FusedKernel:
-        """The one kernel of a part, its parameters by the graph's names; raises ``CannotFuse``."""
+        """Return the one kernel of a part, with parameters under the graph's names; raise ``CannotFuse`` if it has no
+        code.
+        """
         assert part.program is not None
         refuse_waits(symbol, part.program.waits, self.made.dialect)
         members = {node.name for node in inside}
@@ -66,7 +68,7 @@ class GpuKernels:
 
 
 def _host(graph: RTaskGraph, host: HostCode, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> HostCode:
-    """The launch of a kernel that is given the function's inputs, then its outputs."""
+    """Return the launch of a kernel whose parameters are the function's inputs, then its outputs."""
     known = {p.name: p for p in host.parameters if isinstance(p, BufferSpec)}
     parameters = []
     for tensor in (*inputs, *outputs):

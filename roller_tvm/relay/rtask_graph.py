@@ -1,4 +1,4 @@
-"""A Relay function's operators as rOperators, and plans for the parts of it that can be planned."""
+"""The operators of a Relay function as rOperators, and fusion plans for the parts that can be planned."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from roller_tvm.relay.rtask_kernels import Computation, Computations
 
 
 class Kind(Protocol):
-    """How plans are made for a device, and what they become: kernels of a GPU, parallel regions of a CPU."""
+    """Makes plans and code for a kind of device: kernels for a GPU, parallel regions for a CPU."""
 
     device: DeviceSpec
     target: Any
@@ -26,22 +26,22 @@ class Kind(Protocol):
 
     @property
     def made(self) -> Computations:
-        """What reads and plans operators."""
+        """The reader and planner of single operators."""
 
     def schedule(self, graph: RTaskGraph, operators: DataFlowGraph, kept: list[str], resident: int) -> FusionPlan:
-        """A plan for operators; see ``rammer.plan_graph``."""
+        """Return a plan for operators; see ``rammer.plan_graph``."""
 
     def check(self, computation: Computation, kernel: RKernel, name: str) -> None:
-        """That an rKernel has code; raises ``CannotFuse``."""
+        """Raise ``CannotFuse`` if an rKernel has no code."""
 
     def code(
         self, graph: RTaskGraph, symbol: str, part: Part, inside: Sequence[CallNode]
     ) -> tuple[KernelCode | RegionCode, tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """The code of a part, what it is given, and what it returns; raises ``CannotFuse``."""
+        """Return the code of a part, its inputs and its outputs; raise ``CannotFuse`` if it has none."""
 
 
 class RTaskGraph:
-    """A function's data flow, planned.
+    """Plans the data flow of a function.
 
     Parameters
     ----------
@@ -52,11 +52,11 @@ class RTaskGraph:
     ----------
     calls : dict of str to CallNode
     computations : dict of str to Computation
-        Of those that may be in a plan.
+        Computations of the calls that may be in a plan.
     outside : dict of str to str
-        What is in no plan, and why.
+        Name of each call in no plan -> the reason.
     refused : list of str
-        Why plans that were to be are not.
+        Why planned parts were given up.
     """
 
     def __init__(self, flow: DataFlow, kind: Kind) -> None:
@@ -84,7 +84,7 @@ class RTaskGraph:
                     self.outside[node.name] = error.what
 
     def plans(self) -> list[FusionPlan]:
-        """A plan for each convex part; every rKernel in them has code."""
+        """Return a plan for each convex part; every rKernel in them has code."""
         fences = divided([node.effect for node in self.flow.calls])
         while True:
             nodes = []
@@ -100,7 +100,7 @@ class RTaskGraph:
                 return plans
 
     def plan_of(self, names: Sequence[str]) -> FusionPlan:
-        """A plan; what has no code is given up, an operator of which nothing is left is outside from now on."""
+        """Return a plan. Drops rKernels without code; an operator with none left becomes `outside`."""
         while True:
             names = [name for name in names if name not in self.outside]
             plan = self._plan(names)
@@ -136,11 +136,11 @@ class RTaskGraph:
         return self.kind.schedule(self, DataFlowGraph(tuple(operators)), kept, resident)
 
     def kept(self, tensor: Tensor, inside: set[str]) -> bool:
-        """Whether a tensor is read outside of these operators."""
+        """Return whether a tensor is a result or is read outside of these operators."""
         return tensor in self._results or not self._readers.get(tensor, set()) <= inside
 
     def _resident(self, step: int) -> int:
-        """Bytes that others keep in memory while a step runs: inputs and weights, results between steps."""
+        """Return the bytes that other tensors occupy while a step runs: inputs, weights, results between steps."""
         total = 0
         for tensor, readers in self._readers.items():
             node = self._producers.get(tensor)
@@ -150,13 +150,13 @@ class RTaskGraph:
         return total
 
     def tensors(self, name: str) -> tuple[str, ...]:
-        """What a call reads, as far as it computes anything of it, and what it writes."""
+        """Return the names of the tensors that a call computes with, then of those it writes."""
         node, computation = self.calls[name], self.computations[name]
         read = [t for t, argument in zip(node.inputs, computation.inputs, strict=True) if argument]
         return tuple(self.name(t) for t in (*read, *node.outputs))
 
     def name(self, tensor: Tensor) -> str:
-        """A tensor's name, unique in the graph."""
+        """Return a tensor's name, unique in the graph."""
         if tensor not in self._names:
             expr, number = tensor
             node = self._producers.get(tensor)
@@ -169,7 +169,7 @@ class RTaskGraph:
 
 
 def _whole(expr: Any) -> Any:
-    """What an expression is an element of, or an element of an element."""
+    """Return the expression under all TupleGetItems."""
     from tvm import relay
 
     while isinstance(expr, relay.TupleGetItem):
@@ -178,7 +178,7 @@ def _whole(expr: Any) -> Any:
 
 
 def _bytes(tensor: Tensor) -> int:
-    """0 where its size is not known."""
+    """Return the size of a tensor in bytes; 0 if it is not known."""
     try:
         shape, dtype = shape_of(tensor)
         return prod(shape) * dtype_bytes(dtype)
@@ -187,7 +187,7 @@ def _bytes(tensor: Tensor) -> int:
 
 
 def shape_of(tensor: Tensor) -> tuple[tuple[int, ...], str]:
-    """Shape and type of a tensor."""
+    """Return the shape and the dtype of a tensor."""
     from tvm import relay
 
     expr, number = tensor

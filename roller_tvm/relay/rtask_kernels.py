@@ -1,4 +1,4 @@
-"""Relay's fused functions as rOperators: their computation read, planned, and generated as CUDA by TVM."""
+"""Relay's fused functions as rOperators: reads and plans their computations, has TVM generate CUDA."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Computation:
     Parameters
     ----------
     inputs, outputs : tuple of str
-        Of the expression, for each tensor of the function, tuples taken apart; '' for an input that nothing reads.
+        Tensor names in the expression, one per input or output of the function; '' for an unread input.
     program : TeProgram
     kernels : tuple of RKernel
-        Fewer, when one turns out to have no code.
+        Its rKernels; one without code is removed later.
     """
 
     inputs: tuple[str, ...]
@@ -46,19 +46,19 @@ class Computation:
 
 @dataclass
 class Computations:
-    """Fused functions read and planned; equal ones once.
+    """Reads and plans fused functions; equal ones once.
 
     Parameters
     ----------
     device : DeviceSpec
     arch : str
-        That code is generated for.
+        Architecture to generate code for.
     top : int
-        Plans a function.
+        Number of plans per function.
     target : tvm.target.Target, optional
-        Whose scope computations are asked for that depend on it.
+        Target in whose scope functions are lowered to TE.
     dialect : Dialect
-        That code is generated in.
+        Language to generate code in.
     """
 
     device: DeviceSpec
@@ -70,12 +70,12 @@ class Computations:
     _code: dict[tuple[int, int], tuple[RKernel, tuple[str, HostCode]]] = field(default_factory=dict, repr=False)
 
     def of(self, function: Any, name: str) -> Computation:
-        """The computation of a ``Primitive`` function.
+        """Return the computation of a ``Primitive`` function.
 
         Raises
         ------
         UnsupportedOperator
-            It cannot be planned; why is the same for all functions of its form.
+            The function cannot be planned; the reason is the same for all equal functions.
         """
         import tvm
 
@@ -116,7 +116,7 @@ class Computations:
         return made
 
     def kernels(self, computation: Computation, reading: TeReading) -> tuple[RKernel, ...]:
-        """The rKernels of a computation."""
+        """Return the rKernels of a computation."""
         return rkernels(construct(reading.expression, self.device, self.top).plans, self.device)
 
     def _generated(self, schedule: Any, args: list[Any]) -> tuple[str, HostCode]:
@@ -126,12 +126,12 @@ class Computations:
         return generated(schedule, args, self.arch)
 
     def code(self, computation: Computation, kernel: RKernel, name: str) -> tuple[str, HostCode]:
-        """The source of an rKernel, and its launches.
+        """Return the source of an rKernel, and its host code with the launches.
 
         Raises
         ------
         CannotFuse
-            The plan's steps do not apply, or TVM makes no kernels of it, by the operator's name.
+            The plan's steps do not apply, or TVM generates no kernels for it; names the operator.
         """
         key = id(computation), id(kernel)
         if key not in self._code:
@@ -148,7 +148,7 @@ class Computations:
 
 
 def _operations(outputs: list[Any]) -> set[Any]:
-    """All that is computed, or read, for these tensors."""
+    """Return all operations that these tensors depend on."""
     found: set[Any] = set()
     todo = [t.op for t in outputs]
     while todo:

@@ -1,7 +1,7 @@
-"""Operators side by side in one parallel region of a CPU: their scheduled loops read, and merged.
+"""Merges the scheduled loops of operators into one parallel region of a CPU.
 
-The merged function has a parallel loop a phase, whose iterations are the worker threads' lists: of each operator's own
-parallel loop a thread runs so many iterations as the plan gives it.
+The merged function has one parallel loop per phase, with one iteration per worker thread. A thread runs as many
+iterations of each operator's own parallel loop as the plan gives it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from roller_tvm.te import TeReading, read_te
 
 @dataclass(frozen=True)
 class Nests:
-    """A lowered function's statements: what it allocates, and nests one after the other."""
+    """A lowered function's allocations and its loop nests, in order."""
 
     allocated: tuple[Any, ...]
     nests: tuple[Any, ...]
@@ -35,13 +35,13 @@ class Nests:
 
 @dataclass
 class Regions(Computations):
-    """Fused functions with Roller's fastest plan for a CPU."""
+    """Reads fused functions and plans each with Roller's fastest plan for a CPU."""
 
     _plans: dict[int, RankedPlan] = field(default_factory=dict, repr=False)
     _apart: dict[int, str] = field(default_factory=dict, repr=False)
 
     def kernels(self, computation: Computation, reading: TeReading) -> tuple[RKernel, ...]:
-        """The one rKernel: its phases are the nests of its loops, an rTask an iteration of the parallel one."""
+        """Return the one rKernel: a phase per loop nest, an rTask per iteration of the parallel loop."""
         best = self._plans[id(computation)] = construct(reading.expression, self.device, 1).best
         try:
             nests = nests_of(self._lowered(computation), reading.expression.name).nests
@@ -51,11 +51,11 @@ class Regions(Computations):
         return (region_kernel(nests, best.seconds, self.device),)
 
     def apart(self, computation: Computation) -> str:
-        """Why an operator cannot run with others; '' where it can."""
+        """Return why an operator cannot run side by side with others; '' if it can."""
         return self._apart[id(computation)]
 
     def _packed(self, computation: Computation, seconds: float) -> str:
-        """Why an operator is better off by itself: ``relay.build`` packs its weights for a schedule from a record."""
+        """Return why an operator is faster alone, with its weights packed by ``relay.build``; '' if it is not."""
         import tvm
 
         if not tvm.transform.PassContext.current().config.get("relay.backend.use_auto_scheduler", False):
@@ -80,17 +80,17 @@ class Regions(Computations):
         self, name: str, program: TaskProgram, members: Sequence[tuple[str, Computation, tuple[int, ...]]],
         specs: Sequence[tuple[tuple[int, ...], str]],
     ) -> str:  # fmt: skip
-        """A module with the operators as one function, as JSON.
+        """Return a module with the operators merged into one function, as JSON.
 
         Parameters
         ----------
         name : str
-            Of the function.
+            Name of the function.
         program : TaskProgram
         members : sequence of (operator, Computation, tensors)
-            Tensors by their place among the function's parameters.
+            Tensors are positions among the function's parameters.
         specs : sequence of (shape, dtype)
-            Of the function's parameters.
+            Shapes and dtypes of the function's parameters.
         """
         import tvm
         from tvm import tir
@@ -124,12 +124,12 @@ class Regions(Computations):
 
 
 def nests_of(func: Any, name: str) -> Nests:
-    """The nests of a lowered function.
+    """Return the allocations and loop nests of a lowered function.
 
     Raises
     ------
     UnsupportedOperator
-        Its loops are not what can be shared out.
+        Its loops cannot be shared out to threads.
     """
     allocated, nests = [], []
     todo = [func.body]
@@ -148,7 +148,7 @@ def nests_of(func: Any, name: str) -> Nests:
 
 
 def _list_of(nest: Any, counts: Sequence[int], thread: Any) -> Any:
-    """What a thread runs of a nest: its own range of the parallel loop, or all of a serial one, or nothing."""
+    """Return a thread's share of a nest: its range of a parallel loop; all of a serial one, or nothing."""
     from tvm import tir
 
     if not is_parallel(nest):

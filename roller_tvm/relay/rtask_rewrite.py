@@ -1,4 +1,4 @@
-"""A data flow graph in which groups of calls become one call each."""
+"""Rewrites a data flow graph: each group of calls becomes one call."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Group:
     Parameters
     ----------
     symbol : str
-        The function; TVM inlines it at its only call.
+        Name of the function; TVM inlines it at its only call.
     calls : tuple of relay.Call
         In an order in which they may run.
     inputs, outputs : tuple of Tensor
-        What the function is given, and what it returns.
+        Parameters and results of the function.
     """
 
     symbol: str
@@ -30,14 +30,14 @@ class Group:
 
 
 def rewritten(body: Any, groups: Sequence[Group]) -> tuple[Any, dict[Any, Any]]:
-    """The graph with a call for each group, and the functions that are called, by their variables.
+    """Return the graph with one call per group, and the called functions by their global variables.
 
     Parameters
     ----------
     body : relay.Expr
         Types inferred.
     groups : sequence of Group
-        Convex.
+        Convex groups.
     """
     from tvm import relay
 
@@ -50,7 +50,7 @@ def rewritten(body: Any, groups: Sequence[Group]) -> tuple[Any, dict[Any, Any]]:
 
 
 def function_of(group: Group) -> Any:
-    """What a group computes, as a function."""
+    """Return a function that computes a group."""
     from tvm import relay
 
     parameters = {
@@ -87,7 +87,7 @@ def function_of(group: Group) -> Any:
 
 
 def called(function: Any, arguments: Sequence[Any]) -> Any:
-    """The body of a function for these arguments."""
+    """Return the body of a function with the arguments substituted."""
     from tvm import relay
 
     return relay.bind(function.body, dict(zip(function.params, arguments, strict=True)))
@@ -102,7 +102,7 @@ def _type(tensor: Tensor) -> Any:
 
 
 class _Rewriter:
-    """Expressions of a graph made anew; iterative, since graphs are deep."""
+    """Rebuilds the expressions of a graph; iterative, since graphs are deep."""
 
     def __init__(self, groups: Sequence[Group], variables: Mapping[str, Any]) -> None:
         self.variables = variables
@@ -151,7 +151,7 @@ class _Rewriter:
         return expr
 
     def _tensor(self, tensor: Tensor) -> Any:
-        """A tensor in the new graph."""
+        """Return a tensor's expression in the new graph."""
         from tvm import relay
 
         expr, number = tensor

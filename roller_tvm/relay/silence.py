@@ -1,4 +1,4 @@
-"""AutoTVM says of every operator without a record that it has none; here that is no news."""
+"""Silences AutoTVM's warning about each operator without a record."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def silent_autotvm() -> Iterator[None]:
-    """Within it AutoTVM says nothing."""
+    """Silence AutoTVM while this is open."""
     from tvm import autotvm
 
     silent, autotvm.GLOBAL_SCOPE.silent = autotvm.GLOBAL_SCOPE.silent, True

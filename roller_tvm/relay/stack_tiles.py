@@ -1,8 +1,8 @@
-"""StackTiles: register tiles of AVX-512 on the stack, where LLVM can make registers of them.
+"""StackTiles: puts register tiles of AVX-512 on the stack, so that LLVM can keep them in registers.
 
-TVM puts what a kernel keeps on the stack below 1 KiB only (nothing of the scope "local"): 16 registers of 64 bytes are
-that much, and it asks its workspace pool for them. LLVM then keeps sums in registers only in a loop of few accesses,
-else it stores each to memory whenever it changes: up to eight times the time of a depthwise convolution.
+TVM puts a buffer of a kernel on the stack only below 1 KiB (and none of scope "local"). 16 registers of 64 bytes are
+1 KiB, so TVM takes them from its workspace pool. LLVM then keeps sums in registers only in loops with few accesses;
+otherwise it stores each sum to memory on every change. A depthwise convolution becomes up to eight times slower.
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ _BITS_OF_A_BYTE = 8
 
 
 class StackTiles(BeforeLlvm):
-    """Kernels that are built for LLVM in this context keep what fits into the registers on the stack.
+    """A context in which kernels for LLVM keep buffers that fit into the registers on the stack.
 
-    What they compute is the same. Schedules and records know nothing of it, so that what TVM, Ansor and Roller schedule
-    all gain.
+    Results stay the same. Schedules and records do not change, so TVM's, Ansor's and Roller's schedules all gain.
 
     Parameters
     ----------
     on : bool
-        False: as TVM does it, inside of a context that does otherwise.
+        False restores TVM's own code inside of another such context.
 
     Examples
     --------
@@ -37,12 +36,12 @@ class StackTiles(BeforeLlvm):
 
     @staticmethod
     def rewritten(func: Any) -> Any:
-        """The lowered function in this way."""
+        """Return the lowered function with small workspaces on the stack."""
         return with_stack_tiles(func)
 
 
 def with_stack_tiles(func: Any) -> Any:
-    """A lowered PrimFunc whose workspaces up to the largest register file are on the stack.
+    """Return a lowered PrimFunc with workspaces up to the size of the largest register file on the stack.
 
     Examples
     --------
@@ -59,14 +58,14 @@ def with_stack_tiles(func: Any) -> Any:
 
 
 class _Workspaces:
-    """What LowerTVMBuiltin makes of an allocation: a let, an alignment, a test for null, and the giving back."""
+    """Finds and replaces LowerTVMBuiltin's form of an allocation: let, alignment, null test, release."""
 
     def __init__(self) -> None:
         #: Variable of a small workspace -> its elements.
         self.elements: dict[Any, int] = {}
 
     def find(self, node: Any) -> None:
-        """Note the small ones."""
+        """Note the workspace of a let statement if it is small enough."""
         from tvm import tir
 
         if not isinstance(node, tir.LetStmt) or _called(node.value) != "tir.TVMBackendAllocWorkspace":
@@ -77,7 +76,7 @@ class _Workspaces:
             self.elements[node.var] = size.value * _BITS_OF_A_BYTE // (dtype.bits * dtype.lanes)
 
     def rewrite(self, node: Any) -> Any:
-        """A statement, its parts done already."""
+        """Return the replacement of a statement whose parts are rewritten; None to keep it."""
         from tvm import tir
 
         if isinstance(node, tir.LetStmt) and node.var in self.elements:
@@ -90,7 +89,7 @@ class _Workspaces:
         return None
 
     def _asks(self, condition: Any) -> bool:
-        """Whether this is the test for null, or whether giving back failed."""
+        """Return whether a condition tests a workspace for null, or its release for failure."""
         asked = []
 
         def ask(node: Any) -> None:

@@ -1,4 +1,4 @@
-"""Switch: a way to generate code that is on or off within contexts, for each thread on its own."""
+"""Switch: a rewrite of generated code that is on or off within contexts, separately in each thread."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ if TYPE_CHECKING:
 
 
 class Switch:
-    """A context in which kernels are built in another way than TVM's; it may be entered again.
+    """A context in which generated code is rewritten; it may be entered again.
 
     Parameters
     ----------
     on : bool
-        False: as TVM does it, inside of a context that does otherwise.
+        False restores TVM's own code inside of another such context.
     """
 
-    #: Of each way its own.
+    #: Whether it is on here; each subclass has its own.
     state: ClassVar[ContextVar[bool]]
 
     def __init__(self, on: bool = True) -> None:
@@ -27,12 +27,12 @@ class Switch:
 
     @classmethod
     def active(cls) -> bool:
-        """Whether kernels that are built here and now are built so."""
+        """Return whether the rewrite is on here and now."""
         return cls.state.get()
 
     @staticmethod
     def install() -> None:
-        """Make it possible; asked before each context that is on."""
+        """Install the rewrite in TVM; called before each context that is on."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:

@@ -34,11 +34,11 @@ class Task:
     name : str
         Relay's name of the fused function, without its decoration.
     weight : int
-        How many times the model calls it; 0 for what only a build by TVM alone will look for.
+        Number of calls in the model; 0 for a task that only a build by TVM alone looks for.
     search_task : auto_scheduler.SearchTask
     flops : float
     default : str
-        The kernel that TVM makes of it untuned, as JSON of lowered TIR; '' if it is not known.
+        TVM's untuned kernel, as JSON of lowered TIR; '' if it is not known.
     """
 
     id: int
@@ -58,21 +58,21 @@ class Task:
 
 
 class Tasks(list[Task]):
-    """The tasks of a model; ``left`` names its functions of which TVM makes no task.
+    """The tasks of a model; ``left`` names the functions that TVM makes no task of.
 
-    Their computation is not plain TE (concatenation, sorting, a library call) or their shapes are dynamic.
+    Such a function is not plain TE (concatenation, sorting, a library call), or has a dynamic shape.
     """
 
     left: tuple[str, ...] = ()
 
 
 def make_target(target: Any) -> Any:
-    """A ``tvm.target.Target`` with its host, from what a user gives.
+    """Return a ``tvm.target.Target`` with a host, from a user's target.
 
     Raises
     ------
     TargetError
-        TVM does not know it, LLVM does not know its CPU, or it is for CUDA and does not say which architecture.
+        TVM does not know the target, LLVM does not know its CPU, or a CUDA target names no architecture.
     """
     import tvm
 
@@ -127,7 +127,7 @@ def check_device(device: DeviceSpec, target: Any) -> None:
 
 
 def hardware_params(target: Any, device: DeviceSpec) -> Any:
-    """What Ansor would ask a GPU for; None for a CPU, of which it asks nothing that is not in the target."""
+    """Return the parameters that Ansor would query from a GPU; None for a CPU, whose target has them all."""
     from tvm import auto_scheduler
 
     if device.kind != "gpu":
@@ -160,16 +160,16 @@ def check_shapes(mod: Any) -> None:
 
 
 def extract_tasks(mod: Any, params: Any, target: Any, device: DeviceSpec) -> Tasks:
-    """Every distinct operator of a model, also those without a reduction.
+    """Return every distinct operator of a model, including those without a reduction.
 
-    Dense layers whose weights TVM cannot pack are there twice (see ``dense_weights``): as ``build`` makes them, and
-    as TVM alone does.
+    A dense layer that TVM cannot pack has two tasks (see ``dense_weights``): one for `build`, one for a build by TVM
+    alone.
 
     Parameters
     ----------
     mod : tvm.IRModule
     params : dict of str to array, or None
-        The same as for ``relay.build``: the keys of the tasks depend on which parameters are bound.
+        As for ``relay.build``: the keys of the tasks depend on which parameters are bound.
     target : tvm.target.Target
     device : DeviceSpec
 
@@ -216,9 +216,9 @@ def extract_tasks(mod: Any, params: Any, target: Any, device: DeviceSpec) -> Tas
 
 
 def _trace(mod: Any, params: Any, target: Any) -> tuple[dict[str, tuple[int, set[str]]], dict[str, Any]]:
-    """Lower the model once: workload keys with weight and function names; TVM's own kernels by function name.
+    """Lower the model once; return workload keys with weight and function names, and TVM's kernels by function name.
 
-    What ``auto_scheduler.extract_tasks`` does, in this thread (so that Ctrl-C ends it), keeping the kernels.
+    Like ``auto_scheduler.extract_tasks``, but in this thread (so that Ctrl-C ends it), and it keeps the kernels.
     """
     import tvm
     from tvm import relay
@@ -252,7 +252,7 @@ def _trace(mod: Any, params: Any, target: Any) -> tuple[dict[str, tuple[int, set
 
 
 def short_name(description: str) -> str:
-    """The shortest of a task's function names, undecorated.
+    """Return the shortest of a task's function names, undecorated.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Tuning a Relay model: tasks, plans, measuring, records."""
+"""Tunes a Relay model: extracts tasks, plans, measures, and writes records."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def tune(
     log_file : path, optional
         Records are appended; tasks that it has already are not tuned again.
     trials : int
-        How many of the best plans to measure, each operator; 0 plans without measuring.
+        Number of best plans to measure per operator; 0 plans without measuring.
     device : DeviceSpec or str, optional
         A device, its name or its spec file; by default the one that the target names.
     tasks : 'all', '0,2,3-5' or numbers
@@ -77,8 +77,8 @@ def tune(
     seconds : float, optional
         Start no further task after so many seconds; the tasks with the most work come first.
     fuse_rtasks : bool or tvm.transform.Pass
-        Run ``FuseRTasks`` first (or what it gave for other options), and tune what stays outside of its kernels: the
-        result has its `fusion`, and the `module` to build.
+        Run ``FuseRTasks`` (or the given pass) first, and tune the operators outside of its kernels. The result then has
+        its `fusion`, and the `module` to build.
 
     Returns
     -------
@@ -151,7 +151,7 @@ def tune(
 
 
 def left_to_tune(mod: Any, params: Any, target: Any, device: DeviceSpec, fuse: Any = True) -> Any:
-    """A module after ``FuseRTasks``, as it will be built with records: what is left of it can be tuned."""
+    """Return a module after ``FuseRTasks``, as a build with records would make it; the rest of it can be tuned."""
     from roller_tvm.relay.fuse_rtasks import FuseRTasks
 
     tvm = import_relay_tvm("fusing rTasks of a Relay model")
@@ -161,7 +161,7 @@ def left_to_tune(mod: Any, params: Any, target: Any, device: DeviceSpec, fuse: A
 
 
 def find_device(source: Any, is_target: bool) -> DeviceSpec:
-    """A DeviceSpec from one, a name, a spec file, or a target."""
+    """Return the DeviceSpec of a name, a spec file, a target, or the given DeviceSpec."""
     from roller_tvm.device.from_target import device_for_target
 
     if isinstance(source, DeviceSpec):
@@ -170,7 +170,7 @@ def find_device(source: Any, is_target: bool) -> DeviceSpec:
 
 
 def _how(pool: Pool, target: Any, trials: int, result: TuneResult) -> str:
-    """How winners are chosen: by time, by a check of the result, or (no such device here) by building."""
+    """Return how winners are chosen: 'time', 'check' (results only), or 'build' if there is no such device here."""
     reply = pool.workers[0].call("device_present", (target.kind.name,), 60.0)
     if reply.ok and reply.value and same_machine(target):
         return "time" if trials else "check"
@@ -193,7 +193,7 @@ class _Tuner:
     result: TuneResult
 
     def build_all(self, tasks: Sequence[Task]) -> Iterator[TunedTask]:
-        """Without a device: every task's first plan that builds, some tasks at a time."""
+        """Yield every task with its first plan that builds, some tasks at a time; needs no device."""
         size = len(self.measurer.pool.workers) * BATCH
         for first in range(0, len(tasks), size):
             batch = tasks[first : first + size]
@@ -208,7 +208,7 @@ class _Tuner:
                 yield tuned if tuned.status else self._finish(tuned, outcome, sum(o.build_s for o in outcome.outcomes))
 
     def tune_all(self, tasks: Sequence[Task]) -> Iterator[TunedTask]:
-        """One after the other; those that another process is at come last, when it will have recorded them."""
+        """Tune one task after the other; tasks claimed by another process come last, to read its records."""
         claims = Claims(self.writer.path if self.writer is not None else None)
         try:
             later: list[Task] = []

@@ -1,7 +1,7 @@
-"""VectorMath: exp, erf and tanh as arithmetic that vectors do, where a CPU would call a function an element.
+"""VectorMath: computes exp, erf and tanh with vector arithmetic instead of one call per element.
 
-TVM's rule for LLVM makes a call of each, which takes a vector apart. Within this context another rule is asked, which
-knows nothing of schedules: what TVM, Ansor and Roller schedule all gain by it, and records stay what they were.
+TVM's rule for LLVM calls a function per element, which splits vectors. Within this context another rule replaces it.
+Schedules and records do not change, so TVM's, Ansor's and Roller's schedules all gain.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from typing import Any
 from ..te import fits
 from .switch import Switch
 
-#: Above that of TVM's own rules.
+#: Priority of our rules, above TVM's own.
 _LEVEL = 99
 _LOCK, _contexts = threading.Lock(), 0
 
 
 class VectorMath(Switch):
-    """Kernels that are built for LLVM in this context compute exp, erf and tanh of float32 with arithmetic.
+    """A context in which kernels for LLVM compute exp, erf and tanh of float32 with arithmetic.
 
-    Sigmoid and softmax call exp. Results agree with the mathematics library's to a few units in the last place;
-    infinities, not-a-numbers and ``exp(0) = 1`` stay what they are; ``exp`` below 1.2e-38 is 0.
+    Sigmoid and softmax use exp. Results agree with the math library to a few units in the last place. Infinities, NaN
+    and ``exp(0) = 1`` are exact; ``exp`` below 1.2e-38 is 0.
 
     Parameters
     ----------
     on : bool
-        False: calls again, inside of a context that has them replaced.
+        False restores the calls inside of another such context.
 
     Examples
     --------
@@ -42,7 +42,7 @@ class VectorMath(Switch):
 
     @staticmethod
     def install() -> None:
-        """Put rules in the place of TVM's."""
+        """Replace TVM's rules."""
         _install()
         _erf_of_vectors(1)
 
@@ -53,7 +53,8 @@ class VectorMath(Switch):
 
 
 def _erf_of_vectors(more: int) -> None:
-    """Have TVM keep vectors whole for erf while any context is on: it takes them apart before a rule is asked."""
+    """Make TVM keep vectors whole for erf while any context is on; otherwise it splits them before it applies a rule.
+    """
     import tvm
 
     global _contexts
@@ -68,7 +69,7 @@ def _erf_of_vectors(more: int) -> None:
 
 @cache
 def _install() -> None:
-    """Put rules in the place of TVM's, once a process; outside of the context they ask those."""
+    """Replace TVM's rules, once per process; outside of the context ours call the replaced ones."""
     import tvm
 
     for name, function in (("exp", _exp), ("erf", _erf), ("tanh", _tanh)):
@@ -88,7 +89,7 @@ def _rule(function: Callable[[Any], Any], own: Callable[[Any], Any] | None) -> C
 
 
 def _by_element(call: Any) -> Any:
-    """A function of each element of a vector."""
+    """Return a call per element of a vector, joined to a vector again."""
     from tvm import tir
 
     dtype, lanes = str(call.dtype).split("x")
@@ -97,7 +98,7 @@ def _by_element(call: Any) -> Any:
 
 
 def _let(value: Any, body: Callable[[Any], Any]) -> Any:
-    """The body with a name for a value that stands in it several times."""
+    """Return a let that names a value used several times in the body."""
     from tvm import tir
 
     name = tir.Var("value", value.dtype)
@@ -105,14 +106,14 @@ def _let(value: Any, body: Callable[[Any], Any]) -> Any:
 
 
 def _like(value: float, x: Any, kind: str = "float32") -> Any:
-    """A number, as often as `x` has lanes."""
+    """Return a constant with as many lanes as `x`."""
     from tvm import tir
 
     return tir.const(value, str(x.dtype).replace("float32", kind))
 
 
 def _polynomial(coefficients: tuple[float, ...], x: Any) -> Any:
-    """Ascending coefficients, by Horner's rule."""
+    """Return a polynomial of `x` by Horner's rule; coefficients are in ascending order."""
     *rest, result = (_like(c, x) for c in coefficients)
     for coefficient in reversed(rest):
         result = result * x + coefficient
@@ -152,7 +153,7 @@ def _rational(fit: tuple[tuple[float, ...], tuple[float, ...], float], x: Any) -
 
 
 def _clamped(x: Any, end: float) -> Any:
-    """Within -end and end; not-a-number stays, which a comparison never prefers to the second operand."""
+    """Return `x` limited to [-end, end]. NaN stays, since no comparison with it prefers the other operand."""
     from tvm import tir
 
     return tir.max(_like(-end, x), tir.min(_like(end, x), x))

@@ -1,8 +1,8 @@
-"""WideIndices: addresses of CPU kernels in 64 bits, which LLVM folds into the instructions that use them.
+"""WideIndices: computes addresses of CPU kernels in 64 bits, which LLVM folds into the instructions that use them.
 
-TVM computes them in 32 bits. A sum in 32 bits that is made a 64 bit address cannot be split into a register and a
-constant, so LLVM keeps an address register for every row of a register tile, adds and extends it for each element, and
-the loops that it was to keep busy with multiply-adds wait for that.
+TVM computes addresses in 32 bits. LLVM cannot split the extended sum into a register and a constant, so it keeps an
+address register for every row of a register tile, and adds and extends it for each element. The multiply-adds of the
+loop then wait for that.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ _INT32 = re.compile(r"int32(?=$|x)")
 
 
 class WideIndices(BeforeLlvm):
-    """Kernels that are built for LLVM in this context compute addresses in 64 bits.
+    """A context in which kernels for LLVM compute addresses in 64 bits.
 
-    What they compute is the same: an index that fits into 32 bits is the same number in 64. Schedules and records know
-    nothing of it, so that what TVM, Ansor and Roller schedule all gain.
+    Results stay the same: an index that fits into 32 bits is the same number in 64. Schedules and records do not
+    change, so
+    TVM's, Ansor's and Roller's schedules all gain.
 
     Parameters
     ----------
     on : bool
-        False: as TVM does it, inside of a context that does otherwise.
+        False restores TVM's own code inside of another such context.
 
     Examples
     --------
@@ -37,12 +38,12 @@ class WideIndices(BeforeLlvm):
 
     @staticmethod
     def rewritten(func: Any) -> Any:
-        """The lowered function in this way."""
+        """Return the lowered function with 64-bit addresses."""
         return with_wide_indices(func)
 
 
 def with_wide_indices(func: Any) -> Any:
-    """A PrimFunc whose loops count, and whose buffers are indexed, in 64 bits.
+    """Return a PrimFunc with 64-bit loop variables and buffer indices.
 
     Examples
     --------
@@ -60,7 +61,8 @@ def with_wide_indices(func: Any) -> Any:
 
 
 def lanes_of(node: Any) -> dict[str, Any]:
-    """Which lanes of a vector a load or a store is of, where that is not all: TVM 0.18 and later mask what stands over.
+    """Return the mask of a load or store as keyword arguments; {} if it has none. TVM 0.18 and later mask vectors over
+    an edge.
 
     Examples
     --------
@@ -80,7 +82,7 @@ class _Widening:
         self.wide: dict[Any, Any] = {}
 
     def find(self, node: Any) -> None:
-        """Note what is bound in 32 bits."""
+        """Note each variable that is bound in 32 bits."""
         from tvm import tir
 
         var = node.loop_var if isinstance(node, tir.For) else node.var if isinstance(node, tir.LetStmt) else None
@@ -88,7 +90,7 @@ class _Widening:
             self.wide[var] = tir.Var(var.name, "int64")
 
     def rewrite(self, node: Any) -> Any:
-        """A load, a store or what binds a variable, its parts done already."""
+        """Return the replacement of a load, store, loop or let whose parts are rewritten; None to keep it."""
         from tvm import tir
 
         if isinstance(node, tir.BufferLoad):
@@ -105,7 +107,7 @@ class _Widening:
         return None
 
     def widened(self, e: Any) -> Any:
-        """An integer expression in 64 bits: its sums and products too, down to what is bound outside."""
+        """Return an integer expression in 64 bits, widened down to its variables and constants."""
         from tvm import tir
 
         dtype = str(e.dtype)

@@ -85,11 +85,12 @@ def predict(convolution: Convolution, device: DeviceSpec, target: Any) -> tuple[
 def use_winograd(
     mod: Any, params: Mapping[str, Any] | None, device: DeviceSpec, target: Any, gain: float = GAIN
 ) -> tuple[Any, list[Choice]]:
-    """The module with Winograd's algorithm where it is predicted to be faster by `gain`.
+    """Return the module with Winograd's algorithm for convolutions that it speeds up by `gain`, as predicted; and the
+    choices.
 
-    Only convolutions in NHWC with 3x3 windows, stride 1 and constant weights are candidates. Give the module that
-    this returns to ``tune`` and to ``build`` instead of the original one; TVM has no schedule of its own for it, so
-    build it with ``relay.backend.use_auto_scheduler``.
+    Candidates are NHWC convolutions with 3x3 windows, stride 1 and constant weights. Pass the returned module to
+    ``tune`` and ``build`` instead of the original one. TVM has no schedule of its own for it: build it with
+    ``relay.backend.use_auto_scheduler``.
 
     Parameters
     ----------
@@ -114,7 +115,7 @@ def use_winograd(
     from tvm import relay
 
     class Rewriter(relay.ExprMutator):
-        """Replaces convolutions, each shape judged once."""
+        """Replaces convolutions; each shape is decided once."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -148,7 +149,7 @@ def use_winograd(
 
 
 def candidate(call: Any, params: Collection[str]) -> Convolution | None:
-    """The convolution that a typed call is, if Winograd's algorithm can compute it."""
+    """Return the convolution of a typed call if Winograd's algorithm can compute it; None otherwise."""
     from tvm import relay
 
     if getattr(call.op, "name", "") != "nn.conv2d":

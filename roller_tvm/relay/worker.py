@@ -1,4 +1,4 @@
-"""A worker process: builds candidates, runs them, compares them. Started by ``pool.Worker``."""
+"""A worker process that builds, runs and checks candidates; started by ``pool.Worker``."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SPILLED: list[int] = []  # bytes of local memory, of the kernels compiled last
 
 
 def hello() -> int:
-    """Import what building needs; the time is not counted as a candidate's."""
+    """Import the modules for building, so that no candidate's time includes it; return the process id."""
     from roller_tvm.tvm_env import import_relay_tvm
 
     import_relay_tvm("measuring")
@@ -61,7 +61,7 @@ def open_task(key: str, tensors: str, target: str, rewrite: bool) -> None:
 
 
 def _cuda_compiler() -> None:
-    """Compile CUDA with what is here; with nothing, generating the source has to do."""
+    """Make TVM compile CUDA with the compiler found here; without one, only generate the source."""
     import tvm
 
     from roller_tvm.relay.cuda import use_toolchain
@@ -74,7 +74,7 @@ def _cuda_compiler() -> None:
 
 
 def device_present(kind: str) -> bool:
-    """Whether TVM can run kernels for this kind of target here."""
+    """Return whether TVM finds a device for this kind of target here."""
     import tvm
 
     try:
@@ -88,7 +88,7 @@ def close_task(key: str) -> None:
 
 
 def make_reference(key: str, folder: str) -> float:
-    """Compute the reference once; all workers read it from the folder. Returns the seconds it took."""
+    """Compute the reference into the folder, from which all workers read it. Returns the seconds it took."""
     import tvm
     from tvm import te
 
@@ -124,7 +124,7 @@ def load_reference(key: str, folder: str) -> None:
 
 
 def build(key: str, number: int, line: str, mode: int) -> float:
-    """Build candidate `number` from its record line, as ``relay.build`` will. Returns the seconds it took."""
+    """Build candidate `number` from its record line, as ``relay.build`` does. Returns the seconds it took."""
     import tvm
     from tvm.auto_scheduler.measure_record import load_record_from_string
 
@@ -152,9 +152,9 @@ def build(key: str, number: int, line: str, mode: int) -> float:
 
 
 def build_alone(key: str, tensors: str, target: str, line: str) -> float:
-    """Whether a candidate builds, of a task that is not open; nothing is kept. Returns the seconds it took.
+    """Build a candidate of a task that is not open, and keep nothing. Returns the seconds it took.
 
-    Where a CUDA compiler is here, a kernel that spills registers to local memory is a failure too.
+    If there is a CUDA compiler, a kernel that spills registers to local memory fails too.
     """
     open_task(key, tensors, target, False)
     SPILLED.clear()
@@ -168,7 +168,7 @@ def build_alone(key: str, tensors: str, target: str, line: str) -> float:
 
 
 def build_default(key: str, number: int, text: str, mode: int) -> float:
-    """Build TVM's own kernel of the task, which comes as lowered TIR. Returns the seconds it took."""
+    """Build TVM's own kernel of the task from lowered TIR. Returns the seconds it took."""
     import tvm
     from tvm import te
 
@@ -190,7 +190,7 @@ def build_default(key: str, number: int, text: str, mode: int) -> float:
 
 
 def _check_packing(dag: Any, state: Any) -> None:
-    """``relay.build`` repacks constant weights as the State's loops say; refuse what it would get wrong."""
+    """Fail if ``relay.build`` would repack a constant weight to another number of elements."""
     new = dag.rewrite_layout_from_state(state)
     for before, after in zip(dag.tensors, new.tensors, strict=True):
         old, packed = np.prod(reference.shape_of(before)), np.prod(reference.shape_of(after))
@@ -199,9 +199,9 @@ def _check_packing(dag: Any, state: Any) -> None:
 
 
 def run(key: str, number: int, mode: int, best: float, options: dict[str, Any]) -> dict[str, Any]:
-    """Run a built candidate: compare its result if it takes the inputs as they are, then time it.
+    """Run a built candidate: check its result (unless its operands are packed), then time it.
 
-    Weights that the options name are taken from another copy each time (see ``cold``), if reading them counts.
+    The weights named in `options` come from another copy in each run (see ``cold``) if reading them counts.
 
     Returns
     -------
@@ -247,7 +247,7 @@ def run(key: str, number: int, mode: int, best: float, options: dict[str, Any]) 
 
 
 def _poison(tensor: Any) -> np.ndarray:
-    """What an output holds before the run: elements that a kernel forgets to write show."""
+    """Return the initial value of an output, NaN or 77: elements that a kernel does not write become visible."""
     shape, dtype = reference.shape_of(tensor), str(tensor.dtype)
     return np.full(shape, np.nan if dtype.startswith(("float", "bfloat")) else 77).astype(dtype)
 

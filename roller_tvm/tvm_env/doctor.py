@@ -1,4 +1,4 @@
-"""What this environment has for tuning with TVM, what is missing, and the one command that mends each."""
+"""Checks this environment for tuning with TVM: reports found and missing parts, and a command to mend each."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Check:
     Attributes
     ----------
     name, detail : str
-        What was looked for; what was found, or what it would be for.
+        The thing looked for; its version, or its use if it is missing.
     found : bool
     needed : bool
         True if the line cannot do its work without it.
@@ -130,7 +130,7 @@ def _tvm(found: TvmFound | None, wanted: Line | None) -> Check:
 
 
 def _beside_relax(found: TvmFound) -> list[Check]:
-    """What pip's TVM needs beside it, which pip does not see to."""
+    """Return the checks of packages that pip's TVM needs but pip does not install."""
     ffi = installed_ffi()
     bad = bad_pair(found.version, ffi)
     detail = ffi or "none: this TVM brings its own"
@@ -294,7 +294,7 @@ def _threads(seen: dict[str, Any]) -> Check:
 
 
 def _profile() -> Check:
-    """What plans for this CPU rest on. Measures nothing."""
+    """Return the check of the CPU profile that plans rest on. Measures nothing."""
     from roller_tvm.device.cpu_profile import cpu_report
 
     report = cpu_report(profile=False)

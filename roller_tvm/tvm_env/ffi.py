@@ -1,4 +1,4 @@
-"""Which apache-tvm-ffi goes with which apache-tvm: pip takes the newest, and the newest crashes.
+"""Pairs of apache-tvm-ffi and apache-tvm that work together: pip takes the newest, and the newest crashes.
 
 Found by running each pair: `tvm.ir.save_json` and MetaSchedule end in a segmentation fault, or libtvm does not load.
 """
@@ -58,7 +58,7 @@ def installed_ffi() -> str | None:
 
 
 def pair_of(tvm: str) -> Pair | None:
-    """What is known of an apache-tvm version, or None for one that nobody tried."""
+    """Return the known pair of an apache-tvm version; None if it was not tried."""
     return PAIRS.get(numbers(tvm)[:2])
 
 

@@ -21,7 +21,7 @@ HOOK = "_roller_tvm_hook"
 
 
 def site_packages() -> Path:
-    """Where this interpreter's packages live; the hook goes there."""
+    """Return the folder of this interpreter's packages; the hook goes there."""
     return Path(sysconfig.get_paths()["purelib"])
 
 

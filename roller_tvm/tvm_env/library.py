@@ -9,9 +9,9 @@ _ELF, _HEADER = b"\x7fELF\x02\x01", 64
 
 
 def is_cut_off(path: Path) -> bool:
-    """Whether a file is the beginning of a shared library (ELF, 64 bits) alone.
+    """Return whether a file is a truncated shared library (ELF, 64 bits).
 
-    Its header says where the table of its sections is, which stands at its end.
+    Its header holds the offset of the table of sections, at the end of a whole library.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Which TVM ``import tvm`` gives, told without importing it, and which of TVM's two lines it belongs to."""
+"""Finds the TVM of ``import tvm`` without importing it, and its line (Relay or Relax)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the thread that calls a kernel runs, so that it does not share a CPU with TVM's own threads."""
+"""Pins the thread that calls a kernel to a CPU not used by TVM's own threads."""
 
 from __future__ import annotations
 

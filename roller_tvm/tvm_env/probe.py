@@ -1,4 +1,4 @@
-"""What a TVM can do, as JSON on standard output. Run as a script, in a process of its own: a TVM that crashes
+"""Prints the features of a TVM as JSON. Run as a script, in a process of its own: a TVM that crashes
 at import then takes only the probe with it. Imports nothing of roller_tvm."""
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Writes a tiny shared library whose functions all return one error code; no compiler needed.
 
-TVM built with CUDA binds ``libcuda.so.1`` (the driver) at load time. Without a driver, a library of that name
-that answers every call with "no device" lets it load, compile for GPUs, and report that none is present.
+TVM built with CUDA binds ``libcuda.so.1`` (the driver) at load time. If there is no driver, a library of this name with
+"no device" for every call lets TVM load, compile for GPUs, and report that none is present.
 """
 
 from __future__ import annotations
