@@ -64,8 +64,11 @@ def plans_of(tensors, on="avx2", most=4):
     return varied(construct(reading_of(tensors).expression, device(on), 40, Features.of_te(device(on))).plans, most)
 
 
-def check(tensors, on="avx2", most=4):
-    """Plans of each kind compute what TVM's default schedule does; returns them."""
+def check(tensors, on="avx2", most=4, as_tvm_builds=True):
+    """Plans of each kind compute what TVM's default schedule does; returns them.
+
+    Code that takes long to compile is built as Roller does alone: not `as_tvm_builds`.
+    """
     import tvm
 
     tensors = list(tensors)
@@ -89,7 +92,8 @@ def check(tensors, on="avx2", most=4):
         schedule, args = dag.apply_steps_from_state(apply_steps_state(dag, program, steps))
         tvm.lower(schedule, args)
         if not number or over_edges(plan):  # as Roller builds it, by either way
-            kernels += [(cpu_code, *kernels[0][1:]), (cpu_code, schedule, args)]
+            ours = [(cpu_code, *kernels[0][1:]), (cpu_code, schedule, args)]
+            kernels = kernels + ours if as_tvm_builds else ours
         for code, schedule, args in kernels:
             with code():
                 got = run(tvm.build(schedule, args, "llvm"), arrays, outputs)

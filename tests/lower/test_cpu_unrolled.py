@@ -28,10 +28,10 @@ def winograd(size, channels, filters, batch=1):
     return [data, weight, bias, topi.nn.relu(topi.add(out, bias))]
 
 
-@pytest.mark.parametrize("size, channels, filters, batch", [(7, 24, 8, 2)])
+@pytest.mark.parametrize("size, channels, filters, batch", [(5, 16, 8, 2)])
 def test_results(size, channels, filters, batch):
     tensors = winograd(size, channels, filters, batch)
-    plans = check(tensors, most=1)
+    plans = check(tensors, most=1, as_tvm_builds=False)
     assert [p.recipe for p in plans[0].programs].count("cpu.unrolled") == 2
 
 
