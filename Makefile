@@ -1,5 +1,5 @@
 # make test   set up and run every check, as many at a time as there are CPUs; one that fails does not stop the others
-# make demo   set up and run the demonstration
+# make demo   set up and run the demonstration, five minutes at most; make demo-full   both lines, for long
 # make lint   ruff and mypy alone             make venv   set up alone             make clean   remove all of it
 # make nightly   every check, and what is too long for each change: every operator's GPU kernels executed
 # make gpu-kit   build/gpu-kit: every kernel compiled, for python/gpu_kit.py on a machine with a card (KIT_ARGS="--only C0,M1")
@@ -38,7 +38,7 @@ SUITES := pytest-relay pytest-relax pytest-emulate pytest-core lint
 JOBS := $(shell cpus=$$(nproc 2>/dev/null || echo 1); \
 	echo $$((cpus < $(words $(SUITES)) ? cpus : $(words $(SUITES)))))
 
-.PHONY: test nightly pytest pytest-relay pytest-relax pytest-core pytest-emulate demo demo-relay demo-relax gpu-kit venv lint clean
+.PHONY: test nightly pytest pytest-relay pytest-relax pytest-core pytest-emulate demo demo-time demo-full demo-full-relay demo-full-relax gpu-kit venv lint clean
 .DELETE_ON_ERROR:
 
 test: venv
@@ -65,13 +65,19 @@ pytest-core: $(RELAY)/.ready
 pytest-emulate: $(RELAY)/.ready
 	$(RELAY)/bin/python -m pytest $(NO_TVM) $(APART) $(NIGHTLY) $(PYTEST_ARGS)
 
-demo: demo-relay demo-relax
+demo: demo-time $(RELAX)/.ready
+	$(RELAX)/bin/python python/demo.py
 
-demo-relay: $(RELAY)/.ready
-	$(RELAY)/bin/python python/demo.py
+demo-time:
+	@test -e $(RELAX)/.ready || echo "make demo: one to two minutes of set-up, then three minutes at most"
 
-demo-relax: $(RELAX)/.ready
-	$(RELAX)/bin/python python/demo_relax.py
+demo-full: demo-full-relay demo-full-relax
+
+demo-full-relay: $(RELAY)/.ready
+	$(RELAY)/bin/python python/demo_full_relay.py
+
+demo-full-relax: $(RELAX)/.ready
+	$(RELAX)/bin/python python/demo_full_relax.py
 
 # NVRTC of CUDA 12: three times as fast as nvcc, and its cubins run with drivers of CUDA 12 too.
 gpu-kit: export PIP_CONSTRAINT = $(CURDIR)/requirements/relax.txt

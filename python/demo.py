@@ -4,8 +4,8 @@
 python python/demo.py                     # what `make demo` runs
 python python/demo.py --seconds 60        # a shorter budget: fewer operators are tuned
 
-The models are PP-OCR's text direction classifier, with its real weights, and SqueezeNet, with seeded random ones. Every
-output is compared with onnxruntime's on the same input; all run on the same number of threads, in turns, in
+The models are PP-OCR's text direction classifier, with its real weights, and MobileNet v2, with seeded random
+ones. Every output is compared with onnxruntime's on the same input; all run on the same number of threads, in turns, in
 processes of their own. A slow machine tunes fewer operators instead of taking longer.
 """
 
@@ -15,7 +15,7 @@ import argparse
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,7 +35,7 @@ from roller_tvm.compare.whole.zoo import Prepared, find_model  # noqa: E402
 from roller_tvm.errors import RollerError, WrongAnswer  # noqa: E402
 from roller_tvm.svg import COLOURS, Drawing  # noqa: E402
 
-MODELS = ("direction", "squeezenet")
+MODELS = ("direction", "mobilenet_v2")
 #: Seconds of all phases by default; on the slowest machine tried, set-up leaves about as many of five minutes.
 BUDGET_S = 180
 #: Plans measured of each tuned operator, seconds of timing each model, and the least time worth tuning.
@@ -58,15 +58,15 @@ class Clock:
     """
 
     seconds: float
-    now: object = time.perf_counter
+    now: Callable[[], float] = time.perf_counter
     begun: float = field(init=False)
 
     def __post_init__(self) -> None:
-        self.begun = self.now()  # type: ignore[operator]
+        self.begun = self.now()
 
     def left(self) -> float:
         """Return the seconds left."""
-        return self.seconds - (self.now() - self.begun)  # type: ignore[operator]
+        return self.seconds - (self.now() - self.begun)
 
     def for_tuning(self, build_s: float, models_left: int) -> float:
         """Return the seconds for tuning one model, so that it can be built again and the others get their share.
@@ -137,7 +137,7 @@ def run(name: str, folder: Path, clock: Clock, models_left: int) -> Row:
         times = latencies(prepared.path, libraries, inputs, model.threads, TIMING_S)
     names = [reference.name, "Roller, as planned", "Roller, tuned"]
     model.profile(prepared.inputs)
-    console.print(f"[dim]{kernels(model)}[/dim]\n", highlight=False)
+    console.print(f"[dim]{kernels(model)}[/dim]\n", highlight=False, soft_wrap=True)
     return Row(prepared, build_s, tune_s, told, dict(zip(names, map(statistics.median, times), strict=False)), error)
 
 
@@ -228,7 +228,7 @@ def demonstrate(folder: Path, clock: Clock) -> int:
     threads = use_threads(otherwise=device.units)
     console.print(f"{device}; TVM {found.version if found else 'missing'}; {threads} threads\n", highlight=False)
     rows = [run(name, folder, clock, len(MODELS) - 1 - n) for n, name in enumerate(MODELS)]
-    Console().print(table(rows, threads))
+    Console(width=max(console.width, 110)).print(table(rows, threads))
     path = folder / "demo.svg"
     title = f"Speed relative to onnxruntime, {threads} threads, {device.title}"
     path.write_text(picture(rows, title), encoding="utf-8")

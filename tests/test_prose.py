@@ -16,8 +16,6 @@ PACKAGE = Path(__file__).parent.parent / "roller_tvm"
 FOLDERS = sorted(
     {p.relative_to(PACKAGE).parts[0] for p in PACKAGE.rglob("*.py")} - {"__init__.py", "version.py", "__pycache__"}
 )
-# Folders whose texts are still to be rewritten.
-PENDING = {"models", "relax"}
 # Words that a text must not start with.
 STARTS = {
     "docstring": {"what", "that", "of", "where", "whether", "which"},
@@ -105,8 +103,6 @@ def classes():
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_plain(folder, classes):
-    if folder in PENDING:
-        pytest.skip(f"the texts of {folder} are still to be rewritten")
     path = PACKAGE / folder
     found = [
         f"{p.relative_to(PACKAGE.parent)}:{fault}"
@@ -114,10 +110,6 @@ def test_plain(folder, classes):
         for fault in check(p.read_text(encoding="utf-8"), classes)
     ]
     assert not found, f"{len(found)} texts to rewrite:\n" + "\n".join(found)
-
-
-def test_pending_exists():
-    assert set(FOLDERS) >= PENDING
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def check_outputs(
     path : Path
         For the message.
     words : tuple of str
-        Who made ``got``, and who says what is expected.
+        Source of ``got``, and source of ``expected``.
 
     Raises
     ------
