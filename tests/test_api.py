@@ -93,6 +93,7 @@ def test_dlpack_in_and_out(model):
         (lambda m: m(X[:3]), "'x' is .3, 24., the model takes .4, 24."),
         (lambda m: m(X[0]), "'x' is .24., the model takes .4, 24."),
         (lambda m: m(X.astype("float64")), r"input 'x' is float64, the model takes float32\n.*x.astype\('float32'\)"),
+        (lambda m: m.run(X), "'inputs' must be a mapping"),
         (lambda m: m("text"), "input 'x' is <U4, the model takes float32|'x' is ..,"),
     ],
 )
@@ -181,6 +182,8 @@ def test_models_in_memory(onnx_model):
     with pytest.raises(BadInput, match="NoSuchOperator") as refused:
         roller_tvm.compile(broken, shapes={"x": (4, 24)})
     assert refused.value.where.startswith("model")
+    with pytest.raises(UsageError, match="its weights are in it"):
+        roller_tvm.compile(onnx_model, shapes={"x": (4, 24)}, params={"W": W})
     with pytest.raises(BadInput, match="'model' must be a path, an onnx.ModelProto"):
         roller_tvm.compile(W)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import BadInput
+from ..errors import BadInput, must_be
 
 #: Name -> (shape, dtype) of a model's inputs; an open extent is the name of its variable.
 Signature = Mapping[str, tuple[tuple[int | str, ...], str]]
@@ -67,6 +67,8 @@ def checked(given: Mapping[str, Any], wanted: Signature, where: str) -> dict[str
     >>> checked({"x": [[1.0, 2.0]]}, {"x": (("n", 2), "float32")}, "model")["x"].dtype.name
     'float32'
     """
+    if not isinstance(given, Mapping):
+        raise BadInput(must_be("inputs", "a mapping of name to array", given), where, "give {'x': x}, or call model(x)")
     for name in given:
         if name not in wanted:
             raise BadInput(f"has no input '{name}'", where, f"its inputs are {', '.join(wanted)}")

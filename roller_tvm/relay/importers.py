@@ -140,6 +140,8 @@ def import_model(
         The model's name in messages, and the model.
     """
     kind = kind_of(model)
+    if params is not None and kind not in ("file", "tvm"):
+        raise UsageError("its weights are in it", "params", "leave it out, or give a module of TVM")
     if kind == "file" and Path(model).suffix not in TORCH:
         return os.fspath(model), load_model(model, shapes, layout, params)
     if kind == "onnx":
