@@ -5,9 +5,12 @@ One process imports one TVM, so each line's tests run in an environment of their
 another line the module is not even imported, and shows as skipped.
 """
 
+import importlib
+import inspect
 import os
 import re
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -80,6 +83,15 @@ def one_cpu():
         patch.setattr(cpu_profile, "detected", lambda: facts)
         patch.setattr(cpu_profile, "_stored", lambda path, of: spec if of is facts else stored(path, of))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def tensor_intrinsics():
+    """Import TVM's tensor intrinsics at once: each takes its whole stack apart, and under pytest that is deep."""
+    if LINE == "relax" and "tvm" in sys.modules:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(inspect, "stack", lambda context=1: [])  # they are defined in no class
+            importlib.import_module("tvm.s_tir.tensor_intrin")
 
 
 @pytest.fixture(autouse=True)

@@ -189,7 +189,7 @@ def _mcpu(tvm: Any, given: Mapping[str, Any]) -> str:
         known = [str(n) for n in tvm.get_global_func("target.llvm_get_cpu_archlist")(tvm.target.Target("llvm"))]
         near = difflib.get_close_matches(asked, known, _SHOWN, 0.3)
         raise TargetError(
-            f"mcpu={asked} is no CPU that this TVM's LLVM knows: it would make code for the least CPU there is",
+            f"this TVM's LLVM does not know mcpu={asked}: it would generate code for the baseline CPU",
             "target llvm",
             f"for this machine: mcpu={here}" + (f"; near: {', '.join(near)}" if near else ""),
         )
