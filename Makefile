@@ -1,5 +1,6 @@
 # make test   set up and run every check, as many at a time as there are CPUs; one that fails does not stop the others
 # make demo   set up and run the demonstration, five minutes at most; make demo-full   both lines, for long
+# make docs   the documentation site
 # make lint   ruff and mypy alone             make venv   set up alone             make clean   remove all of it
 # make nightly   every check, and what is too long for each change: every operator's GPU kernels executed
 # make gpu-kit   build/gpu-kit: every kernel compiled, for python/gpu_kit.py on a machine with a card (KIT_ARGS="--only C0,M1")
@@ -38,7 +39,7 @@ SUITES := pytest-relay pytest-relax pytest-emulate pytest-core lint
 JOBS := $(shell cpus=$$(nproc 2>/dev/null || echo 1); \
 	echo $$((cpus < $(words $(SUITES)) ? cpus : $(words $(SUITES)))))
 
-.PHONY: test nightly pytest pytest-relay pytest-relax pytest-core pytest-emulate demo demo-time demo-full demo-full-relay demo-full-relax gpu-kit venv lint clean
+.PHONY: docs test nightly pytest pytest-relay pytest-relax pytest-core pytest-emulate demo demo-time demo-full demo-full-relay demo-full-relax gpu-kit venv lint clean
 .DELETE_ON_ERROR:
 
 test: venv
@@ -89,12 +90,22 @@ gpu-kit: $(RELAX)/.ready
 venv:
 	@for line in $(LINES); do $(MAKE) --no-print-directory .venv/$$line/.ready || exit; done
 
+# The documentation site, in site/. It reads the code; nothing of it is imported.
+docs: .venv/docs/ready
+	.venv/docs/bin/mkdocs build --strict --quiet
+	@echo "site/index.html"
+
+.venv/docs/ready: requirements/docs.txt
+	$(PYTHON) -m venv .venv/docs
+	.venv/docs/bin/pip install $(QUIET) -r requirements/docs.txt
+	@touch $@
+
 lint: $(RELAY)/.ready
 	$(RELAY)/bin/ruff check .
 	$(RELAY)/bin/mypy
 
 clean:
-	rm -rf .venv demo-out .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
+	rm -rf .venv site demo-out .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
 
 .venv/%/.ready: export PIP_CONSTRAINT = $(CURDIR)/requirements/$*.txt
 .venv/%/.ready: requirements/%.txt $(SETUP)
