@@ -17,6 +17,7 @@ from roller_tvm.measure.kernel_times import KernelTime
 from roller_tvm.measure.model_report import ModelReport
 from roller_tvm.models import parse_shapes
 from roller_tvm.models.arguments import Signature, by_name, checked
+from roller_tvm.session import Request
 from roller_tvm.tvm_env import Line, find_tvm, use_threads
 from roller_tvm.tvm_env.locate import REMEDY, VERSION_TEXT
 
@@ -248,10 +249,10 @@ def compile(  # noqa: A001
         raise UsageError(must_be("schedules", f"one of {', '.join(SCHEDULES)}", schedules), "compile", "leave it out")
     _check_path("records", records, "compile")
     given = parse_shapes(shapes) if isinstance(shapes, str) else _shapes(shapes)
-    session = _line("compiling a model").Session(
-        model, target, given, example_inputs=example_inputs, params=params, records=records, schedules=schedules,
-        layout=layout, device=device, fuse_rtasks=fuse_rtasks, progress=progress, asked_threads=threads,
-    )  # fmt: skip
+    request = Request(
+        target, given, example_inputs, params, records, schedules, layout, device, threads, fuse_rtasks, progress
+    )
+    session = _line("compiling a model").Session(model, request)
     return Model(session.load(), session.name, threads, session)
 
 
