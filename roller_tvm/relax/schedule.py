@@ -81,7 +81,7 @@ class Report:
         """Return the schedule of each kernel, for the report of a model."""
         found = [KernelPlan(n.name, "planned", n.plan, n.predicted_us * 1e-6) for n in self.scheduled]
         found += [KernelPlan(name, "record") for name in self.recorded]
-        found += [KernelPlan(n.name, "tvm", reason=n.reason) for n in self.left]
+        found += [KernelPlan(n.name, "tvm", reason=n.reason) for n in self.left if n.name not in self.recorded]
         return tuple(replace(plan, kernel=self.renamed.get(plan.kernel, plan.kernel)) for plan in found)
 
     def __str__(self) -> str:

@@ -241,6 +241,8 @@ class TestRecords:
         for given in (database, tmp_path, str(tmp_path)):
             scheduled, report = schedule(prepared, LLVM, given)
             assert "matmul" in [bare(n.name) for n in report.left], report
+            (kernel,) = (k for k in report.kernels() if bare(k.kernel) == "matmul")
+            assert kernel.how == "record", "a recorded function is one kernel of the report"
             assert "T.parallel(T.int64(5))" in prim_funcs(scheduled)["matmul"].script()
             np.testing.assert_allclose(
                 run(build(prepared, LLVM, database=given), x)[0], default(prepared, x)[0], rtol=1e-4
