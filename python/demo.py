@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -94,25 +95,42 @@ class Row:
     error: float
 
 
-@contextmanager
-def phase(told: str, total: int | None = None) -> Iterator[Progress]:
-    """Show a bar for a phase; its time stays on the screen."""
-    columns = (SpinnerColumn(), TextColumn("{task.description:<64}"), BarColumn(bar_width=24), TimeElapsedColumn())
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task(told, total=total)
-        yield progress
-        progress.update(task, total=1, completed=1)
+class Phases:
+    """The bars of one model's phases, one after the other."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self._bar = Progress(disable=True)
+
+    @contextmanager
+    def phase(self, told: str) -> Iterator[None]:
+        """Show a bar until the phase ends; its time stays on the screen."""
+        described, step = TextColumn("{task.description:<44}"), TextColumn("{task.fields[step]}")
+        with Progress(SpinnerColumn(), described, TimeElapsedColumn(), BarColumn(12), step, console=console) as bar:
+            self._bar = bar
+            task = bar.add_task(f"{self.title}: {told}", total=None, step="")
+            yield
+            bar.update(task, total=1, completed=1, step="")
+
+    def step(self, name: str) -> None:
+        """Show the step or function at work."""
+        self._show(step=name)
+
+    def tuned(self, task: object, count: int) -> None:
+        """Move the bar on by one of `count` operators."""
+        self._show(total=count, advance=1)
+
+    def _show(self, **fields: Any) -> None:
+        for task in self._bar.task_ids:
+            self._bar.update(task, **fields)
 
 
 def run(name: str, folder: Path, clock: Clock, models_left: int) -> Row:
     """Compile, check, tune and time one model."""
     prepared = find_model(name, folder)
-    begun = time.perf_counter()
-    with phase(f"{prepared.title}: import, plan and build") as progress:
-        def show(step: str) -> None:
-            progress.update(progress.task_ids[0], description=f"{prepared.title}: {step}"[:64])
-
-        model = roller_tvm.compile(prepared.path, shapes=prepared.shapes, progress=show)
+    begun, bars = time.perf_counter(), Phases(prepared.title)
+    with bars.phase("plan and build"):
+        model = roller_tvm.compile(prepared.path, shapes=prepared.shapes, progress=bars.step)
     build_s = time.perf_counter() - begun
     reference = onnxruntime_variant(prepared, model.threads)
     expected = reference.run()
@@ -122,18 +140,16 @@ def run(name: str, folder: Path, clock: Clock, models_left: int) -> Row:
     libraries = [planned]
     if seconds >= WORTH_S:
         begun = time.perf_counter()
-        with phase(f"{prepared.title}: measure the plans of its largest operators") as progress:
-            result = model.tune(
-                TRIALS, folder / f"{prepared.path.stem}.records", seconds=seconds,
-                progress=lambda task, count: progress.update(progress.task_ids[0], total=count, advance=1),
-            )  # fmt: skip
+        records = folder / f"{prepared.path.stem}.records"
+        with bars.phase("tune, build again"):
+            result = model.tune(TRIALS, records, seconds=seconds, progress=bars.tuned)
         tune_s = time.perf_counter() - begun
         told = f"{sum(t.status in ('measured', 'resumed') for t in result.tasks)} of {operators(model)} operators tuned"
         error = max(error, checked(model, prepared, expected))
         libraries.append(model.save(folder / f"{prepared.path.stem}.tuned.so"))
     inputs = folder / f"{prepared.path.stem}.inputs.npz"
     keep_inputs(prepared.inputs, inputs)
-    with phase(f"{prepared.title}: time it beside onnxruntime"):
+    with bars.phase("run in turns"):
         times = latencies(prepared.path, libraries, inputs, model.threads, TIMING_S)
     names = [reference.name, "Roller, as planned", "Roller, tuned"]
     model.profile(prepared.inputs)
@@ -162,7 +178,7 @@ def kernels(model: roller_tvm.Model) -> str:
 
 def table(rows: Sequence[Row], threads: int) -> Table:
     """Return the figures as a table."""
-    made = Table(title=f"Latency in ms, median of runs in turns on {threads} threads each; ratios above 1 are faster")
+    made = Table(title=f"Latency in ms, median of runs in turns, threads: {threads}; ratios above 1 are faster")
     for head in ("model", "onnxruntime", "as planned", "tuned", "built in", "tuned in", "largest error"):
         made.add_column(head, justify="left" if head == "model" else "right")
     for row in rows:
@@ -207,10 +223,11 @@ def main(argv: list[str] | None = None) -> int:
     try:
         return demonstrate(args.folder, Clock(args.seconds))
     except RollerError as error:
-        console.print(f"demo: error: {error}", style="red", highlight=False)
+        console.print(f"demo: error: {error}", style="red", highlight=False, soft_wrap=True)
         return error.exit_code
     except KeyboardInterrupt:
-        console.print(f"demo: interrupted; records and models are in {args.folder}, the next run goes on with them")
+        told = f"demo: interrupted; records and models are in {args.folder}, the next run goes on with them"
+        console.print(told, highlight=False, soft_wrap=True)
         return 130
 
 
@@ -222,15 +239,22 @@ def demonstrate(folder: Path, clock: Clock) -> int:
     found = find_tvm()
     console.print(
         f"Two models in about {clock.seconds / 60:.0f} minutes at most: planned and built, compared with onnxruntime, "
-        "their largest operators tuned, timed.", highlight=False,
+        "their largest operators tuned, timed.", highlight=False, soft_wrap=True,
     )  # fmt: skip
     device = cpu_device()
     threads = use_threads(otherwise=device.units)
-    console.print(f"{device}; TVM {found.version if found else 'missing'}; {threads} threads\n", highlight=False)
-    rows = [run(name, folder, clock, len(MODELS) - 1 - n) for n, name in enumerate(MODELS)]
+    used = f"{threads} thread{'s' * (threads > 1)}"
+    told = f"{device}; TVM {found.version if found else 'missing'}; {used}\n"
+    console.print(told, highlight=False, soft_wrap=True)
+    rows: list[Row] = []
+    for number, name in enumerate(MODELS):
+        if rows and clock.left() < rows[-1].build_s:
+            console.print(f"no time left for {name}: a model takes {rows[-1].build_s:.0f} s here; give more --seconds")
+            break
+        rows.append(run(name, folder, clock, len(MODELS) - 1 - number))
     Console(width=max(console.width, 110)).print(table(rows, threads))
     path = folder / "demo.svg"
-    title = f"Speed relative to onnxruntime, {threads} threads, {device.title}"
+    title = f"Speed relative to onnxruntime, {used}, {device.title}"
     path.write_text(picture(rows, title), encoding="utf-8")
     print(f"picture: {path}\nrecords and models: {folder}; done in {clock.seconds - clock.left():.0f} s")
     return 0

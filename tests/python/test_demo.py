@@ -52,3 +52,26 @@ def test_the_picture_has_a_bar_for_each_time(rows):
     bars = [e for e in drawn.iter() if e.tag.endswith("rect") and any(c.tag.endswith("title") for c in e)]
     assert len(bars) == 5
     assert max(float(b.get("width")) for b in bars) == pytest.approx(420)
+
+
+@pytest.mark.parametrize("build_s, models", [(5.0, 2), (50.0, 1)])
+def test_a_slow_machine_leaves_the_second_model_out(rows, tmp_path, monkeypatch, capsys, build_s, models):
+    clock, done = demo.Clock(60.0), []
+
+    def run(name, folder, clock, models_left):
+        done.append(name)
+        at(clock, build_s)
+        return demo.Row(rows[0].model, build_s, 0.0, "", rows[0].latency, 1e-6)
+
+    monkeypatch.setattr(demo, "run", run)
+    monkeypatch.setattr("roller_tvm.device.cpu_device", lambda: Machine())
+    assert demo.demonstrate(tmp_path, clock) == 0
+    assert len(done) == models
+    assert (tmp_path / "demo.svg").is_file()
+    assert ("no time left for mobilenet_v2" in capsys.readouterr().err) == (models == 1)
+
+
+class Machine:
+    """A device that nobody measured."""
+
+    units, title = 2, "CPU"
