@@ -34,6 +34,7 @@ import roller_tvm  # noqa: E402
 from roller_tvm.compare.whole.running import TOLERANCE, keep_inputs, relative_error  # noqa: E402
 from roller_tvm.compare.whole.zoo import Prepared, find_model  # noqa: E402
 from roller_tvm.errors import RollerError, WrongAnswer  # noqa: E402
+from roller_tvm.measure.results import busy  # noqa: E402
 from roller_tvm.svg import COLOURS, Drawing  # noqa: E402
 
 MODELS = ("direction", "mobilenet_v2")
@@ -253,6 +254,8 @@ def demonstrate(folder: Path, clock: Clock) -> int:
             break
         rows.append(run(name, folder, clock, len(MODELS) - 1 - number))
     Console(width=max(console.width, 110)).print(table(rows, threads))
+    for note in busy(threads):
+        console.print(note, style="yellow", highlight=False, soft_wrap=True)
     path = folder / "demo.svg"
     title = f"Speed relative to onnxruntime, {used}, {device.title}"
     path.write_text(picture(rows, title), encoding="utf-8")

@@ -75,3 +75,11 @@ class Machine:
     """A device that nobody measured."""
 
     units, title = 2, "CPU"
+
+
+def test_a_busy_machine_is_named(tmp_path, monkeypatch, capsys, rows):
+    monkeypatch.setattr(demo, "run", lambda *args: rows[0])
+    monkeypatch.setattr("roller_tvm.device.cpu_device", lambda: Machine())
+    monkeypatch.setattr("os.getloadavg", lambda: (99.0, 0.0, 0.0))
+    assert demo.demonstrate(tmp_path, demo.Clock(60.0)) == 0
+    assert "this machine was busy" in capsys.readouterr().err
