@@ -12,17 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from roller_tvm.errors import BadInput, NoTvm, TvmLineError, UsageError, cannot_write, must_be
+from roller_tvm.errors import BadInput, UsageError, cannot_write, must_be
 from roller_tvm.measure.kernel_times import KernelTime
 from roller_tvm.measure.model_report import ModelReport
 from roller_tvm.models import parse_shapes
 from roller_tvm.models.arguments import Signature, by_name, checked
-from roller_tvm.session import Request
-from roller_tvm.tvm_env import Line, find_tvm, use_threads
-from roller_tvm.tvm_env.locate import REMEDY, VERSION_TEXT
+from roller_tvm.session import SCHEDULES, Request
+from roller_tvm.tvm_env import use_threads
+from roller_tvm.tvm_env.locate import usable_line
 
-#: Values of `schedules`.
-SCHEDULES = ("roller", "tvm")
 #: Runs in `Model.profile`.
 RUNS = 10
 
@@ -50,7 +48,7 @@ class Model:
     """
 
     def __init__(self, loaded: Any, name: str, threads: int | None, session: Any = None) -> None:
-        self._loaded, self._name, self._asked, self._session = loaded, name, threads, session
+        self._loaded, self._name, self._session = loaded, name, session
         self._report: ModelReport = loaded.report
         self.threads = use_threads(threads, session.threads if session is not None else None)
 
@@ -282,15 +280,8 @@ def load(path: str | os.PathLike[str], device: str = "", *, threads: int | None 
 
 
 def _line(what_for: str) -> Any:
-    """The session module of the TVM line that is installed."""
-    found = find_tvm()
-    either = f"{REMEDY[Line.RELAX]} (Relax line), or {REMEDY[Line.RELAY]} (Relay line)"
-    if found is None:
-        raise NoTvm(f"{what_for} needs TVM, and none can be imported", remedy=either)
-    if found.line is Line.UNSUPPORTED:
-        versions = " or ".join(VERSION_TEXT.values())
-        raise TvmLineError(f"{what_for} needs TVM {versions} (got {found.version})", str(found.root), either)
-    return importlib.import_module(f"roller_tvm.{found.line.value}.session")
+    """Return the session module of the TVM line that is installed."""
+    return importlib.import_module(f"roller_tvm.{usable_line(what_for).value}.session")
 
 
 def _check_path(name: str, given: Any, where: str) -> None:

@@ -13,6 +13,9 @@ from roller_tvm.device import DeviceSpec
 from roller_tvm.models.arguments import Signature
 from roller_tvm.tvm_env import use_threads
 
+#: Values of `schedules`: Roller's first plan for operators without a record, or TVM's own schedule.
+SCHEDULES = ("roller", "tvm")
+
 
 @dataclass(frozen=True)
 class Request:

@@ -69,20 +69,22 @@ def pytest_collection_modifyitems(config, items):
                 item.add_marker(pytest.mark.skip(reason=why))
 
 
+def pytest_configure(config):
+    """Let the device "cpu" of this process be the same on every machine: two cores with AVX2, not measured.
+
+    From the start, because modules ask for their device when they are collected.
+    """
+    facts, stored = facts_of("avx2", cores=2), cpu_profile._stored
+    spec = cpu_profile._report(facts, estimated_profile(facts), "", cpu_profile.cache_path(facts), True, 0.0, [])
+    patch = pytest.MonkeyPatch()
+    patch.setattr(cpu_profile, "detected", lambda: facts)
+    patch.setattr(cpu_profile, "_stored", lambda path, of: spec if of is facts else stored(path, of))
+    config.add_cleanup(patch.undo)
+
+
 def pytest_addoption(parser):
     parser.addoption("--nightly", action="store_true", help="run what is too long for every change, too")
     parser.addoption("--update-golden", action="store_true", help="write the golden files anew instead of comparing")
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_cpu():
-    """Let the device "cpu" of this process be the same on every machine: two cores with AVX2, not measured."""
-    facts, stored = facts_of("avx2", cores=2), cpu_profile._stored
-    spec = cpu_profile._report(facts, estimated_profile(facts), "", cpu_profile.cache_path(facts), True, 0.0, [])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cpu_profile, "detected", lambda: facts)
-        patch.setattr(cpu_profile, "_stored", lambda path, of: spec if of is facts else stored(path, of))
-        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from roller_tvm.api import SCHEDULES
 from roller_tvm.cli.line import add_buckets_argument, add_fusion_arguments, check_fusion_arguments, edge_of
 from roller_tvm.cli.model import add_model_arguments, say
 from roller_tvm.errors import BadInput, UsageError, cannot_write
+from roller_tvm.session import SCHEDULES
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

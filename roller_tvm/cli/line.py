@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from roller_tvm.device import DeviceSpec
-from roller_tvm.errors import NoTvm, TvmLineError, UsageError
+from roller_tvm.errors import UsageError
 from roller_tvm.plan.features import Features
 from roller_tvm.tvm_env import Line, find_tvm
-from roller_tvm.tvm_env.locate import REMEDY, VERSION_TEXT, refuse_other_line
+from roller_tvm.tvm_env.locate import usable_line
 
 LINES = (Line.RELAY, Line.RELAX)
-EITHER = f"{REMEDY[Line.RELAX]} (Relax), or {REMEDY[Line.RELAY]} (Relay)"
 
 
 @dataclass(frozen=True)
@@ -76,24 +75,8 @@ def wanted_line(args: argparse.Namespace) -> Line | None:
 
 
 def line_of(args: argparse.Namespace, what_for: str) -> Line:
-    """The line that a verb works on.
-
-    Raises
-    ------
-    NoTvm, TvmLineError
-        If there is no TVM, or not the one that is insisted on; with what to install.
-    """
-    wanted, found = wanted_line(args), find_tvm()
-    if wanted is not None:
-        refuse_other_line(wanted, found, what_for)
-        return wanted
-    if found is None:
-        raise NoTvm(f"{what_for} needs TVM, and none can be imported", remedy=EITHER)
-    if found.line is Line.UNSUPPORTED:
-        versions = " or ".join(VERSION_TEXT[line] for line in LINES)
-        remedy = f"in an environment of its own: {EITHER}"
-        raise TvmLineError(f"{what_for} needs TVM {versions} (got {found.version})", str(found.root), remedy)
-    return found.line
+    """Return the line that a verb works on: the insisted one, else that of the TVM here; see `usable_line`."""
+    return usable_line(what_for, wanted_line(args))
 
 
 def planning_of(args: argparse.Namespace, device: DeviceSpec) -> tuple[DeviceSpec, Features]:

@@ -25,10 +25,9 @@ from roller_tvm.relay.records import load_settled
 from roller_tvm.relay.silence import silent_autotvm
 from roller_tvm.relay.tasks import make_target
 from roller_tvm.relay.tuning import find_device, tune
+from roller_tvm.session import SCHEDULES
 from roller_tvm.tvm_env import import_relay_tvm, use_threads
 
-#: Values of `schedules`.
-SCHEDULES = ("roller", "tvm")
 #: Begins the names of kernels.
 PREFIX = "tvmgen_default_"
 #: An attribute of what `build` returns: the `GraphFusion`, or None.

@@ -114,6 +114,35 @@ def line() -> str | None:
     return None if found is None or found.line is Line.UNSUPPORTED else found.line.value
 
 
+def usable_line(what_for: str, wanted: Line | None = None) -> Line:
+    """Return the line of the TVM that ``import tvm`` would load.
+
+    Parameters
+    ----------
+    what_for : str
+        The use of TVM, for messages.
+    wanted : Line, optional
+        The only line that will do.
+
+    Raises
+    ------
+    NoTvm, TvmLineError
+        There is no TVM, or none that will do; with the command that installs one.
+    """
+    found = find_tvm()
+    if wanted is not None:
+        refuse_other_line(wanted, found, what_for)
+        return wanted
+    either = f"{REMEDY[Line.RELAX]} (Relax), or {REMEDY[Line.RELAY]} (Relay)"
+    if found is None:
+        raise NoTvm(f"{what_for} needs TVM, and none can be imported", remedy=either)
+    if found.line is Line.UNSUPPORTED:
+        versions = " or ".join(VERSION_TEXT[line] for line in (Line.RELAY, Line.RELAX))
+        remedy = f"in an environment of its own: {either}"
+        raise TvmLineError(f"{what_for} needs TVM {versions} (got {found.version})", str(found.root), remedy)
+    return found.line
+
+
 def import_relay_tvm(what_for: str = "this") -> ModuleType:
     """Import TVM and return it, if it is of the Relay line; the error says what to do if not.
 

@@ -51,7 +51,6 @@ def test_what_is_learned_of_others_ranks_another(folder, objective):
     assert np.mean(ranked[:5]) < np.mean(ranked[5:])
 
 
-@pytest.mark.skip(reason="measures in processes of the real CPU, plans for the CPU of the tests: to be run in one of them")
 def test_the_command(folder, capsys):
     words = ["plan", "matmul", "m=128", "n=128", "k=64", "--target", TARGET, "--json"]
     assert main(words) == 0

@@ -9,6 +9,7 @@ from roller_tvm import cli
 from roller_tvm.cli import line as L
 from roller_tvm.cli import model, run
 from roller_tvm.errors import BadInput, NoTvm, TvmLineError
+from roller_tvm.tvm_env import locate
 from roller_tvm.tvm_env.locate import Line, TvmFound, line_of
 
 
@@ -18,7 +19,8 @@ def here(monkeypatch, tmp_path):
 
     def pretend(version):
         found = version and TvmFound(tmp_path, version, line_of(version), False)
-        monkeypatch.setattr(L, "find_tvm", lambda: found)
+        for module in (L, locate):
+            monkeypatch.setattr(module, "find_tvm", lambda: found)
 
     return pretend
 
