@@ -25,8 +25,8 @@ from compiling import DROPPED, compile_plans, read_results, summary  # noqa: E40
 
 from roller_tvm.device import load_device  # noqa: E402
 from roller_tvm.errors import RollerError  # noqa: E402
-from roller_tvm.expr.operators import parse_params  # noqa: E402
-from roller_tvm.plan.features import NO_FEATURES, Features  # noqa: E402
+from roller_tvm.ir.operators import parse_params  # noqa: E402
+from roller_tvm.roller.features import NO_FEATURES, Features  # noqa: E402
 
 OPERATORS = Path(__file__).with_name("roller_osdi22_operators.csv")
 

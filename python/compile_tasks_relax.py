@@ -98,11 +98,11 @@ MODELS = IN_FLOAT32 | {name + HALF: in_half(IN_FLOAT32[name]) for name in ("resn
 
 def take_apart(name: str, batch: int, archs: list[str], folder: Path, compiler: str) -> Tasks:
     """Return the tasks of one model; they are the same for every architecture."""
-    from roller_tvm.plan.features import Features
     from roller_tvm.relax.devices import device_of
     from roller_tvm.relax.pipeline import prepare
     from roller_tvm.relax.targets import make_target
     from roller_tvm.relax.tasks import extract_tasks
+    from roller_tvm.roller.features import Features
     from roller_tvm.tir.cuda import check_resources
     from roller_tvm.tir.read import read_prim_func
 

@@ -46,9 +46,9 @@ def compile_plans(
         What schedules can say beside loops (see ``plan.features``).
     """
     from roller_tvm.errors import MeasureError, RollerError
-    from roller_tvm.plan import construct
-    from roller_tvm.plan.align import Rejection
-    from roller_tvm.plan.features import NO_FEATURES
+    from roller_tvm.planner import construct
+    from roller_tvm.roller.alignment import Rejection
+    from roller_tvm.roller.features import NO_FEATURES
     from roller_tvm.toolchain.check import ResourcesDiffer
 
     done, own, features = done or {}, base["id"], features or NO_FEATURES
@@ -198,8 +198,8 @@ def tasks_main(doc: str, models: Sequence[str], archs: str, take_apart: Callable
 
 def register_features(expression: Any, program: Any) -> dict[str, Any]:
     """Return the inputs of the register estimate, so that it can be fitted again (python/fit_registers.py)."""
-    from roller_tvm.model.geometry import Geometry
-    from roller_tvm.model.registers import accumulators, fragments, prefetched
+    from roller_tvm.micro_perf.geometry import Geometry
+    from roller_tvm.micro_perf.registers import accumulators, fragments, prefetched
 
     geometry = Geometry.of(expression, program.anchor, program.inlined, program.output)
     if program.recipe != "gpu.tiled":

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Fit the register estimate of roller_tvm/model/registers.py to registers of compiled kernels.
+"""Fit the register estimate of roller_tvm/micro_perf/registers.py to registers of compiled kernels.
 
     python python/fit_registers.py                          # the random plans of benchmarks/register_fit.csv
     python python/fit_registers.py compiled.jsonl.gz ...    # plans of python/compile_operators.py as well
@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from compiling import read_results  # noqa: E402
 
 from roller_tvm.device import load_device  # noqa: E402
-from roller_tvm.model import registers as r  # noqa: E402
+from roller_tvm.micro_perf import registers as r  # noqa: E402
 
 RANDOM = Path(__file__).resolve().parent.parent / "benchmarks" / "register_fit.csv"
 ARCHS = ("sm_75", "sm_80", "sm_90")

@@ -21,7 +21,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from plans_beside import PLANS, beside  # noqa: E402
 
-from roller_tvm.plan import construct, cpu  # noqa: E402
+from roller_tvm.planner import construct
+from roller_tvm.recipes import cpu_tiled as cpu  # noqa: E402
 
 #: Rows, columns and images of awkward sizes, and some that tiles divide.
 OPERATORS = (

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from plans_beside import PLANS, beside  # noqa: E402
 
-from roller_tvm.plan import construct  # noqa: E402
+from roller_tvm.planner import construct  # noqa: E402
 from roller_tvm.tvm_env import line  # noqa: E402
 
 #: Pooling and convolutions as ONNX has them: channels first, so that vectors lie along rows of the image.

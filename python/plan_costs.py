@@ -28,9 +28,9 @@ from roller_tvm.baseline.space import RTileSpace  # noqa: E402
 from roller_tvm.compare.tiles import plan_tiles  # noqa: E402
 from roller_tvm.device import cpu_device, default_cpu_target  # noqa: E402
 from roller_tvm.errors import BadInput, RollerError  # noqa: E402
-from roller_tvm.expr.operators import parse_params  # noqa: E402
-from roller_tvm.lower import lower  # noqa: E402
-from roller_tvm.plan.features import Features  # noqa: E402
+from roller_tvm.ir.operators import parse_params  # noqa: E402
+from roller_tvm.planner.lower import lower  # noqa: E402
+from roller_tvm.roller.features import Features  # noqa: E402
 from roller_tvm.stats import geomean, spearman  # noqa: E402
 from roller_tvm.te import te_operator  # noqa: E402
 from roller_tvm.tvm_env import line, set_threads  # noqa: E402

@@ -21,8 +21,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from roller_tvm.device import load_device  # noqa: E402
-from roller_tvm.expr.operators import operator, parse_params  # noqa: E402
-from roller_tvm.plan import construct  # noqa: E402
+from roller_tvm.ir.operators import operator, parse_params  # noqa: E402
+from roller_tvm.planner import construct  # noqa: E402
 
 
 def plan_times(path: Path, device_name: str, top: int, repeat: int) -> list[tuple[str, float, int]]:

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from roller_tvm.baseline.xgb import available  # noqa: E402
 from roller_tvm.device import load_device  # noqa: E402
-from roller_tvm.model.effects import ALL, EFFECTS  # noqa: E402
+from roller_tvm.micro_perf.effects import ALL, EFFECTS  # noqa: E402
 from roller_tvm.replay.judge import Figures, overall  # noqa: E402
 from roller_tvm.replay.records import find_files  # noqa: E402
 from roller_tvm.replay.replay import FIRST, Predictions, Replayed, replay_file  # noqa: E402

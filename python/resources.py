@@ -26,8 +26,8 @@ from compiling import read_results  # noqa: E402
 from roller_tvm.device import load_device  # noqa: E402
 from roller_tvm.device.arch import arch_number  # noqa: E402
 from roller_tvm.errors import RollerError, UsageError  # noqa: E402
-from roller_tvm.explain.resources import ResourcesCompared  # noqa: E402
-from roller_tvm.explain.words import table  # noqa: E402
+from roller_tvm.planner.explain.resources import ResourcesCompared  # noqa: E402
+from roller_tvm.planner.explain.words import table  # noqa: E402
 
 QUANTILES = (0, 0.05, 0.25, 0.5, 0.75, 0.95, 1)
 

@@ -23,7 +23,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from roller_tvm.device import load_device  # noqa: E402
-from roller_tvm.explain.words import table  # noqa: E402
+from roller_tvm.planner.explain.words import table  # noqa: E402
 from roller_tvm.rammer import POLICIES, DataFlowGraph, FusionPlan, explain_fusion, plan_graph  # noqa: E402
 from roller_tvm.rammer.vdevice import LAUNCHES  # noqa: E402
 from roller_tvm.relax.branchy import MODELS, PARTS, build  # noqa: E402

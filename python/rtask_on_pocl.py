@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from roller_tvm.emulate import Checked, NotEmulated  # noqa: E402
 from roller_tvm.errors import RollerError, WrongAnswer  # noqa: E402
-from roller_tvm.explain.words import table  # noqa: E402
+from roller_tvm.planner.explain.words import table  # noqa: E402
 from roller_tvm.rammer import POLICIES  # noqa: E402
 from roller_tvm.rammer.device_code import CannotFuse  # noqa: E402
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from roller_tvm.device import cpu_report, load_device, spec_text
 from roller_tvm.errors import SpecError
-from roller_tvm.expr.operators import operator
-from roller_tvm.plan import construct
+from roller_tvm.ir.operators import operator
+from roller_tvm.planner import construct
 
 folder = Path(tempfile.mkdtemp())
 

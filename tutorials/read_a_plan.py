@@ -12,9 +12,9 @@ Run it with ``python tutorials/read_a_plan.py``; it takes some seconds and needs
 from math import ceil, prod
 
 from roller_tvm.device import load_device
-from roller_tvm.explain import explain, explain_steps, why_slower
-from roller_tvm.expr.operators import operator
-from roller_tvm.plan import construct
+from roller_tvm.ir.operators import operator
+from roller_tvm.planner import construct
+from roller_tvm.planner.explain import explain, explain_steps, why_slower
 
 
 def chapter(title):

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from roller_tvm.device import cpu_device
-from roller_tvm.explain import explain
+from roller_tvm.planner.explain import explain
 from roller_tvm.relax import ScheduleWithRoller, build, prepare, tune_relax
 from roller_tvm.relax.targets import make_target
 from roller_tvm.tir.candidates import make_candidates

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from roller_tvm.device import cpu_device, default_cpu_target
-from roller_tvm.explain import explain
+from roller_tvm.planner.explain import explain
 from roller_tvm.relay import tune
 from roller_tvm.tvm_env import import_relay_tvm
 

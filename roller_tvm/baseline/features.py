@@ -8,11 +8,11 @@ from math import ceil, log2, prod
 import numpy as np
 
 from ..device import DeviceSpec
-from ..model.access import fetch, store_sectors
-from ..model.gpu import sectors
-from ..model.gpu_kernel import COMPILER_STATEMENTS, body_of, shared_loads
-from ..model.kernel import Kernel, StagedKernel
-from ..model.registers import accumulators, fragments
+from ..micro_perf.access import fetch, store_sectors
+from ..micro_perf.gpu import sectors
+from ..micro_perf.gpu_kernel import COMPILER_STATEMENTS, body_of, shared_loads
+from ..micro_perf.kernel import Kernel, StagedKernel
+from ..micro_perf.registers import accumulators, fragments
 
 NAMES = (
     # the grid

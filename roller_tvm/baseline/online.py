@@ -17,7 +17,7 @@ import numpy as np
 
 from ..device import DeviceSpec
 from ..errors import UsageError
-from ..plan.candidates import RankedPlan
+from ..planner.construction import RankedPlan
 from .plan_features import plan_features
 from .space import Point, RTileSpace
 from .xgb import PARAMETERS, ROUNDS
@@ -74,7 +74,7 @@ class Online:
     Examples
     --------
     >>> from roller_tvm.device import device_for_target
-    >>> from roller_tvm.expr.operators import matmul
+    >>> from roller_tvm.ir.operators import matmul
     >>> device = device_for_target("llvm -mcpu=skylake-avx512 -num-cores=2")
     >>> search = Online(RTileSpace(matmul(m=32, n=32, k=32), device), batch=4)
     >>> tried = list(search.run(8, lambda plans: [p.seconds for p in plans]))  # doctest: +SKIP

@@ -7,9 +7,9 @@ from math import log2, prod
 import numpy as np
 
 from ..device import DeviceSpec
-from ..expr import Stage
-from ..plan.candidates import RankedPlan
-from ..plan.program import RECIPES, RProgram
+from ..ir import Stage
+from ..planner.construction import RankedPlan
+from ..roller.rprogram import RECIPES, RProgram
 
 #: Number of innermost axes of a nest that have their own features; a convolution has seven axes.
 AXES = 8
@@ -48,8 +48,8 @@ def plan_features(ranked: RankedPlan, device: DeviceSpec, nest: int | None = Non
     Examples
     --------
     >>> from roller_tvm.device import device_for_target
-    >>> from roller_tvm.expr.operators import matmul
-    >>> from roller_tvm.plan import construct
+    >>> from roller_tvm.ir.operators import matmul
+    >>> from roller_tvm.planner import construct
     >>> device = device_for_target("llvm -mcpu=skylake-avx512 -num-cores=2")
     >>> row = plan_features(construct(matmul(m=64, n=64, k=64), device, 1).best, device)
     >>> row.shape == (len(NAMES),), bool(np.isfinite(row).all())

@@ -11,19 +11,29 @@ from random import Random
 
 from ..device import DeviceSpec
 from ..errors import UnsupportedOperator
-from ..expr import TensorExpression
-from ..model.cpu import CpuRates, tiled_estimate
-from ..model.estimate import Estimate, ProgramEstimate
-from ..model.geometry import Geometry, Tile
-from ..plan.candidates import RankedPlan
-from ..plan.construct import recipes, variants
-from ..plan.cpu import chunks_of, construct_tiled, may_pack, orders_of, packings_of, register_tiles, tiled_program
-from ..plan.cpu_stored import construct_stored, stored_search
-from ..plan.cpu_turned import construct_turned, turned_search
-from ..plan.features import NO_FEATURES, Features
-from ..plan.partition import NestShape
-from ..plan.program import Plan, RProgram, SplitReduction
-from ..plan.search import Search
+from ..ir import TensorExpression
+from ..micro_perf.cpu import CpuRates, tiled_estimate
+from ..micro_perf.estimate import Estimate, ProgramEstimate
+from ..micro_perf.geometry import Geometry, Tile
+from ..planner.construct import recipes, variants
+from ..planner.construction import RankedPlan
+from ..recipes.cpu_tiled import (
+    chunks_of,
+    construct_stored,
+    construct_tiled,
+    construct_turned,
+    may_pack,
+    orders_of,
+    packings_of,
+    register_tiles,
+    stored_search,
+    tiled_program,
+    turned_search,
+)
+from ..recipes.search import Search
+from ..roller.features import NO_FEATURES, Features
+from ..roller.partition import NestShape
+from ..roller.rprogram import Plan, RProgram, SplitReduction
 
 #: Limit of candidates for recipes that have few; large enough to take all.
 EVERY = 10_000
@@ -154,7 +164,7 @@ class RTileSpace:
 
     Examples
     --------
-    >>> from roller_tvm.expr.operators import matmul
+    >>> from roller_tvm.ir.operators import matmul
     >>> from roller_tvm.device import device_for_target
     >>> space = RTileSpace(matmul(m=64, n=64, k=64), device_for_target("llvm -mcpu=skylake-avx512 -num-cores=2"))
     >>> space.plan(space.random(Random(0))).plan.programs[0].recipe

@@ -14,8 +14,8 @@ import numpy as np
 
 from ..device import DeviceSpec
 from ..errors import BadInput, RollerError, UsageError
-from ..expr.operators import lookup, normalize, parse_params
-from ..plan.candidates import Construction
+from ..ir.operators import lookup, normalize, parse_params
+from ..planner.construction import Construction
 from .online import OBJECTIVES, Model, rank_plans
 from .plan_features import NAMES
 from .xgb import PARAMETERS, ROUNDS

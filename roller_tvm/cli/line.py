@@ -14,7 +14,7 @@ from typing import Any
 
 from roller_tvm.device import DeviceSpec
 from roller_tvm.errors import UsageError
-from roller_tvm.plan.features import Features
+from roller_tvm.roller.features import Features
 from roller_tvm.tvm_env import Line, find_tvm
 from roller_tvm.tvm_env.locate import usable_line
 

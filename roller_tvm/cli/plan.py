@@ -16,17 +16,17 @@ from roller_tvm.cli.line import add_line_argument, edge_of, planning_of
 from roller_tvm.compare.suite import COLUMNS, read_operators
 from roller_tvm.device import DeviceSpec, device_for_target, known_devices, load_device
 from roller_tvm.errors import RollerError, UsageError
-from roller_tvm.explain import explain, explain_steps
-from roller_tvm.explain.bound import bound_of
-from roller_tvm.explain.resources import ResourcesCompared, resource_lines
-from roller_tvm.explain.runners import why_slower
-from roller_tvm.explain.words import amount, count, seconds, table
-from roller_tvm.expr import TensorExpression
-from roller_tvm.expr.operators import lookup, operator, operator_names, parse_operator, parse_params
-from roller_tvm.plan import construct
-from roller_tvm.plan.align import Rejection
-from roller_tvm.plan.candidates import Construction
-from roller_tvm.plan.features import Features
+from roller_tvm.ir import TensorExpression
+from roller_tvm.ir.operators import lookup, operator, operator_names, parse_operator, parse_params
+from roller_tvm.planner import construct
+from roller_tvm.planner.construction import Construction
+from roller_tvm.planner.explain import explain, explain_steps
+from roller_tvm.planner.explain.bound import bound_of
+from roller_tvm.planner.explain.resources import ResourcesCompared, resource_lines
+from roller_tvm.planner.explain.runners import why_slower
+from roller_tvm.planner.explain.words import amount, count, seconds, table
+from roller_tvm.roller.alignment import Rejection
+from roller_tvm.roller.features import Features
 
 EXAMPLES = """examples:
   roller-tvm plan conv2d_nchw                         which parameters it takes

@@ -14,9 +14,9 @@ from roller_tvm.cli.line import Built, Tuning, policy_of, untuned
 from roller_tvm.cli.model import model_words, progress_of, read_model, say, tell_device
 from roller_tvm.device import DeviceSpec
 from roller_tvm.errors import BadInput, RecordError, UsageError
-from roller_tvm.expr.parameters import parse_params
-from roller_tvm.plan import construct
-from roller_tvm.plan.features import Features
+from roller_tvm.ir.parameters import parse_params
+from roller_tvm.planner import construct
+from roller_tvm.roller.features import Features
 from roller_tvm.tvm_env import use_threads
 
 OUTPUT = Path("module.so")

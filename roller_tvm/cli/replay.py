@@ -19,7 +19,7 @@ from roller_tvm.baseline.xgb import available
 from roller_tvm.cli.model import LAYOUTS, say
 from roller_tvm.device import DeviceSpec, known_devices, load_device
 from roller_tvm.errors import BadInput, UsageError, cannot_write
-from roller_tvm.model.effects import ALL, EFFECTS, Effects
+from roller_tvm.micro_perf.effects import ALL, EFFECTS, Effects
 from roller_tvm.replay.databases import apart
 from roller_tvm.replay.plot import scatter
 from roller_tvm.replay.records import find_files

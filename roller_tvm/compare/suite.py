@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from roller_tvm.errors import BadInput, RollerError
-from roller_tvm.expr import TensorExpression
-from roller_tvm.expr.operators import lookup, operator, parse_params
+from roller_tvm.ir import TensorExpression
+from roller_tvm.ir.operators import lookup, operator, parse_params
 
 FOLDER = Path(__file__).with_name("suites")
 #: Task of a case that is a whole model.

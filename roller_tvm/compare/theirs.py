@@ -10,11 +10,11 @@ from roller_tvm.baseline.space import ListedForm, RTileSpace, TiledForm
 from roller_tvm.compare.tiles import extents_told
 from roller_tvm.device import DeviceSpec
 from roller_tvm.errors import RollerError
-from roller_tvm.expr import TensorExpression
-from roller_tvm.model.cpu import tiled_estimate
-from roller_tvm.plan.cpu import may_pack, orders_of
-from roller_tvm.plan.features import NO_FEATURES, Features
+from roller_tvm.ir import TensorExpression
+from roller_tvm.micro_perf.cpu import tiled_estimate
+from roller_tvm.recipes.cpu_tiled import may_pack, orders_of
 from roller_tvm.replay.state import LoopStage
+from roller_tvm.roller.features import NO_FEATURES, Features
 
 #: Remarks on a register tile.
 IN_SPACE, NOT_IN_SPACE = "which is in Roller's space", "which is not in Roller's space"
@@ -105,7 +105,7 @@ def thought_of(
     Examples
     --------
     >>> from roller_tvm.device import device_for_target
-    >>> from roller_tvm.expr.operators import matmul
+    >>> from roller_tvm.ir.operators import matmul
     >>> device = device_for_target("llvm -mcpu=skylake-avx512 -num-cores=2")
     >>> theirs = TheirTiles({"m": 32, "n": 64}, {"m": 4, "n": 32, "k": 1})
     >>> thought_of(matmul(m=64, n=64, k=64), device, theirs).tiles

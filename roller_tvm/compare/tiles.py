@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import prod
 
-from roller_tvm.plan.program import Plan
 from roller_tvm.replay.records import parse_line
 from roller_tvm.replay.state import Loop, LoopStage, StageInfo, State, Unreadable
+from roller_tvm.roller.rprogram import Plan
 
 
 def plan_tiles(plan: Plan) -> str:
@@ -16,8 +16,8 @@ def plan_tiles(plan: Plan) -> str:
     Examples
     --------
     >>> from roller_tvm.device import load_device
-    >>> from roller_tvm.expr.operators import matmul
-    >>> from roller_tvm.plan import construct
+    >>> from roller_tvm.ir.operators import matmul
+    >>> from roller_tvm.planner import construct
     >>> best = construct(matmul(m=64, n=64, k=64), load_device("a100"), top=1).best
     >>> plan_tiles(best.plan).startswith("gpu.tiled shared(")
     True

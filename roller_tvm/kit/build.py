@@ -14,8 +14,8 @@ from typing import Any
 
 from roller_tvm.device import DeviceSpec, load_device
 from roller_tvm.errors import MeasureError, RollerError
-from roller_tvm.expr.operators import normalize, parse_params
-from roller_tvm.expr.parameters import Window
+from roller_tvm.ir.operators import normalize, parse_params
+from roller_tvm.ir.parameters import Window
 from roller_tvm.kit.archive import (
     KernelLaunch,
     KitOperator,
@@ -29,11 +29,11 @@ from roller_tvm.kit.archive import (
 from roller_tvm.kit.cases import RTASKS, Case
 from roller_tvm.kit.reference import reference_of
 from roller_tvm.kit.support import ARCHIVE, own_sources
-from roller_tvm.plan import construct
-from roller_tvm.plan.align import Rejection
-from roller_tvm.plan.candidates import RankedPlan
-from roller_tvm.plan.features import Features
-from roller_tvm.plan.program import Plan
+from roller_tvm.planner import construct
+from roller_tvm.planner.construction import RankedPlan
+from roller_tvm.roller.alignment import Rejection
+from roller_tvm.roller.features import Features
+from roller_tvm.roller.rprogram import Plan
 from roller_tvm.toolchain import compile_cuda, find_compilers
 from roller_tvm.toolchain.check import CompiledPlan, ResourcesDiffer, check_plan
 
@@ -216,7 +216,7 @@ def _compiled(
     """Return a plan's kernels and its host code, or the reason for leaving it out."""
     import tvm
 
-    from roller_tvm.lower import lower
+    from roller_tvm.planner.lower import lower
     from roller_tvm.tir import apply_steps_tir
     from roller_tvm.tir.cuda import cuda_target
     from roller_tvm.tir.emulated import generated

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from roller_tvm.errors import UsageError
-from roller_tvm.expr.operators import parse_params
+from roller_tvm.ir.operators import parse_params
 from roller_tvm.kit.inputs import TYPES
 
 #: Matrix products beside the paper's: sizes from too small to fill a card to large, and sizes that no tile divides.
@@ -35,7 +35,7 @@ class Case:
     id : str
         Letters of the family and a number: 'C12'.
     operator : str
-        Operator name in ``roller_tvm.expr.operators``.
+        Operator name in ``roller_tvm.ir.operators``.
     params : str
         Parameters, as on the command line.
     dtype : str

@@ -13,7 +13,7 @@ import numpy as np
 from roller_tvm.device import load_device
 from roller_tvm.emulate.host import BufferSpec, HostCode
 from roller_tvm.errors import MeasureError, RollerError
-from roller_tvm.expr.operators import parse_params
+from roller_tvm.ir.operators import parse_params
 from roller_tvm.kit.archive import (
     KernelLaunch,
     KitOperator,

@@ -8,8 +8,8 @@ from math import prod
 from typing import Any
 
 from roller_tvm.errors import UnsupportedOperator
-from roller_tvm.expr.operators import lookup, normalize, resolve_axes
-from roller_tvm.expr.parameters import Window
+from roller_tvm.ir.operators import lookup, normalize, resolve_axes
+from roller_tvm.ir.parameters import Window
 from roller_tvm.kit.inputs import decoded, seed_of, value
 
 #: Kernel name of a graph's reference: instead of a kernel of ``support.cu``, the plan of single operators in the same

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from roller_tvm.expr.operators import normalize, parse_params, resolve_axes
+from roller_tvm.ir.operators import normalize, parse_params, resolve_axes
 from roller_tvm.kit.cases import RTASKS, Case
 from roller_tvm.kit.measure import CYCLES, FLUSHED, HELD, LEAST, LONG_US, MOST, MOST_HELD_US, WARM_UP
 from roller_tvm.kit.reference import Reference, reference_of

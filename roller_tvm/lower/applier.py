@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from ..errors import MeasureError
-from .steps import (
+from ..roller.steps import (
     Bind,
     CacheRead,
     CacheWrite,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ..model.neighbours import NEAR, SHORTEST, covering
+from ..micro_perf.neighbours import NEAR, SHORTEST, covering
 from ..te.numbering import dtype_of_node
 from .dialect import Dialect
 from .flat_loops import access_of, kind_of, number_of

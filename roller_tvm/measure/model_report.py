@@ -155,8 +155,8 @@ def plan_words(plan: Any) -> str:
     Examples
     --------
     >>> from roller_tvm.device import load_device
-    >>> from roller_tvm.expr.named import operator
-    >>> from roller_tvm.plan import construct
+    >>> from roller_tvm.ir.named import operator
+    >>> from roller_tvm.planner import construct
     >>> best = construct(operator("matmul", m=64, n=64, k=64), load_device("v100"), 1).best
     >>> plan_words(best.plan).split()[0]
     'gpu.tiled'

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 
 from ..device import DeviceSpec
 from ..errors import ToolchainError
-from ..model.registers import register_cap
+from ..micro_perf.registers import register_cap
 from ..toolchain import compile_cuda, find_compilers, kernel_resources
 from .device_code import CannotFuse
 

@@ -15,7 +15,7 @@ from math import prod
 from ..device import DeviceSpec
 from ..emulate.host import BufferSpec, HostCode, Launch
 from ..emulate.source import dtype_bytes
-from ..model.occupancy import occupancy
+from ..micro_perf.occupancy import occupancy
 from ..toolchain import KernelResources
 from .bounds import Bounds, bounds_of
 from .device_code import CannotFuse, DeviceFunction

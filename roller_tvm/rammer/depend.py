@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from ..expr import Index, Stage, TensorExpression
-from ..plan.program import Plan
+from ..ir import Index, Stage, TensorExpression
+from ..roller.rprogram import Plan
 from .operators import DataFlowGraph, RKernel
 from .tiling import Box, reshaped
 
@@ -73,7 +73,7 @@ def needed(expression: TensorExpression, output: str, box: Box, sources: Collect
 
     Examples
     --------
-    >>> from roller_tvm.expr.operators import matmul
+    >>> from roller_tvm.ir.operators import matmul
     >>> e = matmul(m=64, n=32, k=16)
     >>> needed(e, e.output.name, ((0, 7), (4, 5)), [t.name for t in e.inputs])
     {'A': ((0, 7), (0, 15)), 'B': ((0, 15), (4, 5))}

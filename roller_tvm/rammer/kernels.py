@@ -8,15 +8,15 @@ from math import ceil, prod
 
 from ..device import DeviceSpec
 from ..device.frozen import FrozenMap
-from ..expr import TensorExpression
-from ..model.cpu import launch_seconds
-from ..model.estimate import ProgramEstimate
-from ..model.gpu import busiest_unit
-from ..model.occupancy import occupancy
-from ..plan import construct
-from ..plan.candidates import RankedPlan
-from ..plan.features import NO_FEATURES, Features
-from ..plan.program import Plan, RProgram
+from ..ir import TensorExpression
+from ..micro_perf.cpu import launch_seconds
+from ..micro_perf.estimate import ProgramEstimate
+from ..micro_perf.gpu import busiest_unit
+from ..micro_perf.occupancy import occupancy
+from ..planner import construct
+from ..planner.construction import RankedPlan
+from ..roller.features import NO_FEATURES, Features
+from ..roller.rprogram import Plan, RProgram
 from .operators import Edge, Phase, RKernel, ROperator
 from .tiling import Tiling
 
@@ -57,7 +57,7 @@ def planned_rkernels(
     Examples
     --------
     >>> from roller_tvm.device import load_device
-    >>> from roller_tvm.expr.operators import conv2d_nchw
+    >>> from roller_tvm.ir.operators import conv2d_nchw
     >>> e = conv2d_nchw(n=1, c=64, h=32, w=32, f=64, kh=3, kw=3, padding=1)
     >>> found = planned_rkernels(e, load_device("v100"), top=4)
     >>> found[0].name, min(k.work for k in found) < found[0].work
@@ -176,7 +176,7 @@ def roperator(
     Examples
     --------
     >>> from roller_tvm.device import load_device
-    >>> from roller_tvm.expr.operators import matmul
+    >>> from roller_tvm.ir.operators import matmul
     >>> o = roperator("dense", matmul(m=1, n=512, k=512), load_device("v100"), top=2)
     >>> [k.name for k in o.kernels][:3], o.fastest.name
     (['plan 0', 'plan 1', '1/4 plan 0'], 'plan 0')

@@ -14,7 +14,7 @@ from math import isfinite
 from typing import Any
 
 from ..errors import BadInput
-from ..plan.program import Plan
+from ..roller.rprogram import Plan
 from .tiling import Tiling
 
 

@@ -70,7 +70,7 @@ def plan_graph(
     Examples
     --------
     >>> from roller_tvm.device import load_device
-    >>> from roller_tvm.expr.operators import matmul
+    >>> from roller_tvm.ir.operators import matmul
     >>> from roller_tvm.rammer.kernels import roperator
     >>> v100 = load_device("v100")
     >>> one = roperator("dense0", matmul(m=1, n=512, k=512), v100, top=2)

@@ -9,7 +9,7 @@ from typing import Any
 from ..device import DeviceSpec
 from ..device.cuda_data import launch_cost
 from ..errors import BadInput
-from ..model.occupancy import occupancy
+from ..micro_perf.occupancy import occupancy
 from .operators import Phase, RKernel
 
 #: Ways to launch kernels: one by one into a stream, or as nodes of a CUDA graph.

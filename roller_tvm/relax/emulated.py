@@ -9,9 +9,9 @@ import numpy as np
 
 from ..emulate import Checked, NotEmulated, check, check_on_pocl
 from ..errors import RollerError
-from ..lower import lower
 from ..measure.numerics import reference_on, shape_of
-from ..plan.program import Plan
+from ..planner.lower import lower
+from ..roller.rprogram import Plan
 from ..tir.apply import apply_steps_tir
 from ..tir.emulated import emulated_function, opencl_function
 from ..tir.nodes import parameters, structurally_equal

@@ -47,7 +47,7 @@ class LayoutCosts:
 
     def _seconds(self, tensors: list[Any], constants: list[Any] | None = None) -> float:
         from ..errors import UnsupportedOperator
-        from ..plan import construct
+        from ..planner import construct
         from ..te.read import read_te
 
         try:

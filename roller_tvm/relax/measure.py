@@ -10,7 +10,7 @@ from typing import Any
 
 from ..device import DeviceSpec
 from ..errors import MeasureError, UnsupportedOperator
-from ..expr.expression import DTYPE_BYTES
+from ..ir.expression import DTYPE_BYTES
 from ..measure.cold import footprint_of, read_s_per_byte
 from ..measure.pool import Pool
 from ..measure.session import PACKED, PLAIN, Limits, Outcome, Session, TaskResult, settle_spilled, timed

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from roller_tvm.lower.applier import StepApplier
-from roller_tvm.lower.steps import Step
+from roller_tvm.planner.lower.applier import StepApplier
 from roller_tvm.relay.loops import TeProgram
+from roller_tvm.roller.steps import Step
 
 
 class TeApplier(StepApplier):

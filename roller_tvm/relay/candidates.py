@@ -10,13 +10,13 @@ from typing import Any
 
 from roller_tvm.device import DeviceSpec
 from roller_tvm.errors import MeasureError, UnsupportedOperator
-from roller_tvm.lower.steps import CacheWrite, Reorder, Split, Step
 from roller_tvm.measure.session import CHECK, PACKED
 from roller_tvm.relay.apply_state import apply_steps_state
 from roller_tvm.relay.loops import TeProgram
 from roller_tvm.relay.measure import layout_mode
 from roller_tvm.relay.packing import keep_layout, layout_free
 from roller_tvm.relay.tasks import Task
+from roller_tvm.roller.steps import CacheWrite, Reorder, Split, Step
 
 
 @dataclass
@@ -48,9 +48,9 @@ class Candidates:
 def make_candidates(task: Task, device: DeviceSpec, top: int) -> Candidates:
     """Return a task's candidates; on an error the result holds the reason, nothing is raised."""
     from roller_tvm import plan as planning
-    from roller_tvm.lower import lower
-    from roller_tvm.plan.features import Features
-    from roller_tvm.plan.gpu_variants import plan_variants
+    from roller_tvm.planner.gpu_variants import plan_variants
+    from roller_tvm.planner.lower import lower
+    from roller_tvm.roller.features import Features
     from roller_tvm.te.read import read_te
 
     result = Candidates(flops=task.flops)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from roller_tvm.lower import lower
-from roller_tvm.model.estimate import Estimate
-from roller_tvm.plan.align import Rejection
-from roller_tvm.plan.program import Plan
+from roller_tvm.micro_perf.estimate import Estimate
+from roller_tvm.planner.lower import lower
 from roller_tvm.relay.apply_state import apply_steps_state
 from roller_tvm.relay.apply_te import apply_steps_te
 from roller_tvm.relay.loops import TeProgram
+from roller_tvm.roller.alignment import Rejection
+from roller_tvm.roller.rprogram import Plan
 from roller_tvm.toolchain import KernelResources, compile_cuda, kernel_resources
 from roller_tvm.toolchain.check import CompiledPlan, ResourcesDiffer, check_plan
 

@@ -24,12 +24,12 @@ from roller_tvm.emulate import (
 from roller_tvm.emulate.host import launch_of
 from roller_tvm.emulate.opencl import LIMITS
 from roller_tvm.errors import RollerError, last_line
-from roller_tvm.lower import lower
-from roller_tvm.plan.program import Plan
+from roller_tvm.planner.lower import lower
 from roller_tvm.relay.apply_te import apply_steps_te
 from roller_tvm.relay.cuda import cuda_source
 from roller_tvm.relay.loops import TeProgram
 from roller_tvm.relay.reference import reduction_terms, reference_on, reference_schedule
+from roller_tvm.roller.rprogram import Plan
 from roller_tvm.te import read_te
 
 

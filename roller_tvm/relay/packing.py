@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from roller_tvm.lower.steps import CacheRead, Inline, Pack, Step
+from roller_tvm.roller.steps import CacheRead, Inline, Pack, Step
 
 SUFFIX = ".kept"
 

@@ -9,8 +9,8 @@ from typing import Any
 from roller_tvm.device import DeviceSpec
 from roller_tvm.emulate import HostCode
 from roller_tvm.errors import RollerError, UnsupportedOperator, last_line
-from roller_tvm.lower import lower
-from roller_tvm.plan import construct
+from roller_tvm.planner import construct
+from roller_tvm.planner.lower import lower
 from roller_tvm.rammer import RKernel, rkernels
 from roller_tvm.rammer.code import check_intermediates
 from roller_tvm.rammer.device_code import CannotFuse

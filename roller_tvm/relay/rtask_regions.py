@@ -14,9 +14,9 @@ from typing import Any
 
 from roller_tvm.device.cpu_data import estimate
 from roller_tvm.errors import UnsupportedOperator
-from roller_tvm.lower import lower
-from roller_tvm.plan import construct
-from roller_tvm.plan.candidates import RankedPlan
+from roller_tvm.planner import construct
+from roller_tvm.planner.construction import RankedPlan
+from roller_tvm.planner.lower import lower
 from roller_tvm.rammer import RKernel, TaskProgram
 from roller_tvm.rammer.nests import by_thread, check_nest, is_parallel, region_kernel, tasks_by_thread
 from roller_tvm.relay.apply_te import apply_steps_te

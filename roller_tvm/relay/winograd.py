@@ -59,7 +59,7 @@ def predict(convolution: Convolution, device: DeviceSpec, target: Any) -> tuple[
     tvm = import_relay_tvm("predicting Winograd's gain")
     from tvm import te, topi
 
-    from roller_tvm.plan import construct
+    from roller_tvm.planner import construct
     from roller_tvm.te import read_te
 
     c = convolution

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 from math import prod
 
-from ..model.geometry import Geometry, Tile, in_memory
-from ..model.kernel import DirectKernel, Kernel, ReduceKernel, StagedKernel
+from ..micro_perf.geometry import Geometry, Tile, in_memory
+from ..micro_perf.kernel import DirectKernel, Kernel, ReduceKernel, StagedKernel
 from .records import Recorded
 from .state import LoopStage, State, Unreadable
 from .workload import Workload

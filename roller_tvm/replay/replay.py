@@ -10,9 +10,9 @@ from math import isfinite, log
 from pathlib import Path
 
 from ..device import DeviceSpec
-from ..model.effects import ALL, Effects
-from ..model.kernel import Kernel
-from ..model.predict import Prediction, predict
+from ..micro_perf.effects import ALL, Effects
+from ..micro_perf.kernel import Kernel
+from ..planner.predict import Prediction, predict
 from .describe import kernels_of
 from .judge import Figures, judge
 from .records import Recorded, Skipped, read_file

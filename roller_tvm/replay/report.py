@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ..explain.words import count, seconds
-from ..model.kernel import StagedKernel
+from ..micro_perf.kernel import StagedKernel
+from ..planner.explain.words import count, seconds
 from .judge import Figures, by_chance, judge, overall
 from .replay import Entry, Miss, Predictions, Replayed, misses
 from .workload import HASHED

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import RollerError
-from ..expr import TensorExpression
-from ..expr.operators import operator
-from ..expr.pattern import pattern
+from ..ir import TensorExpression
+from ..ir.operators import operator
+from ..ir.pattern import pattern
 from .state import StageInfo, Unreadable
 
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..expr.affine import Index
-from ..expr.expression import Axis
+from ..ir.affine import Index
+from ..ir.expression import Axis
 
 Digit = tuple[int, int, int]  # position of the TE axis in its stage, lo, hi
 

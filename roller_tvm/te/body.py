@@ -9,8 +9,8 @@ from math import prod
 from typing import Any
 
 from ..errors import UnsupportedOperator
-from ..expr.affine import Index
-from ..expr.expression import DTYPE_BYTES, Access, Axis, Stage
+from ..ir.affine import Index
+from ..ir.expression import DTYPE_BYTES, Access, Axis, Stage
 from .affine import Affine, Splits, affine, constant
 from .numbering import PARTS, Numbering, dtype_of_node
 from .quotient import Quotient, nodes_of, quotient

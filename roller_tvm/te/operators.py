@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..expr.operators import lookup, normalize, resolve_axes
-from ..expr.parameters import Padding, Window
+from ..ir.operators import lookup, normalize, resolve_axes
+from ..ir.parameters import Padding, Window
 
 Tensors = list[Any]
 #: Added to a variance, as networks do.
@@ -20,7 +20,7 @@ def te_operator(name: str, **params: object) -> Tensors:
     Parameters
     ----------
     name : str
-        Name of the operator, as for ``roller_tvm.expr.operators.operator``.
+        Name of the operator, as for ``roller_tvm.ir.operators.operator``.
     **params
         Its parameters, as there.
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import UnsupportedOperator
-from ..expr.expression import Stage, Tensor, TensorExpression
-from ..expr.pattern import choose_anchor
+from ..ir.expression import Stage, Tensor, TensorExpression
+from ..ir.pattern import choose_anchor
 from .body import REMEDY, StageReader, dtype_of, extent_of, unique
 
 

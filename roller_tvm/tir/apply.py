@@ -7,7 +7,7 @@ from math import ceil, prod
 from typing import Any
 
 from ..lower.flat_loops import number_of
-from ..lower.steps import Bind, CacheRead, Fuse, Pack, Parallel, Reorder, Split, Step, StorageAlign, Vectorize
+from ..roller.steps import Bind, CacheRead, Fuse, Pack, Parallel, Reorder, Split, Step, StorageAlign, Vectorize
 from .finishing import Finishing
 from .merging import Merged, axes_of
 from .nodes import REDUCTION, buffer_of, key, parameters

@@ -9,8 +9,8 @@ from typing import Any
 
 from ..device import DeviceSpec
 from ..errors import MeasureError, RollerError, UnsupportedOperator
-from ..lower.steps import Step
-from ..plan.candidates import RankedPlan
+from ..planner.construction import RankedPlan
+from ..roller.steps import Step
 from .nodes import AlreadyScheduled
 from .read import TirReading
 
@@ -105,10 +105,10 @@ def make_candidates(
     >>> found = make_candidates(func, device, top=3)  # doctest: +SKIP
     >>> candidate, schedule = next(found.schedules())  # doctest: +SKIP
     """
-    from ..lower import lower
-    from ..plan import construct
-    from ..plan.features import Features
-    from ..plan.gpu_variants import plan_variants
+    from ..planner import construct
+    from ..planner.gpu_variants import plan_variants
+    from ..planner.lower import lower
+    from ..roller.features import Features
     from .read import read_prim_func
 
     result = Candidates()

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..device import DeviceSpec
-from ..lower import lower
-from ..model.estimate import Estimate
-from ..plan.align import Rejection
-from ..plan.program import Plan
+from ..micro_perf.estimate import Estimate
+from ..planner.lower import lower
+from ..roller.alignment import Rejection
+from ..roller.rprogram import Plan
 from ..toolchain.check import CompiledPlan, check_plan
 from .apply import apply_steps_tir
 from .emulated import generated

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..model.geometry import Geometry, Tile, in_memory
-from ..model.kernel import DirectKernel, Kernel, ReduceKernel, StagedKernel
+from ..micro_perf.geometry import Geometry, Tile, in_memory
+from ..micro_perf.kernel import DirectKernel, Kernel, ReduceKernel, StagedKernel
 from ..replay.state import Unreadable
 from .nodes import nests, root_of
 from .placed import PlacedBlock, PlacedLoop, placed_blocks

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..lower.steps import Fuse, Reorder, Split, Step
+from ..roller.steps import Fuse, Reorder, Split, Step
 
 
 def axes_of(loops: Sequence[str], steps: Sequence[Step]) -> list[str]:

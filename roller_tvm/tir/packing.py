@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..lower.steps import Pack
+from ..roller.steps import Pack
 
 #: Annotation of a block that packs, as MetaSchedule's RewriteLayout sets it.
 PACKING = "meta_schedule.layout_rewrite_preproc"

@@ -9,13 +9,13 @@ from typing import Any
 from ..device import DeviceSpec
 from ..emulate.host import HostCode
 from ..errors import RollerError, UnsupportedOperator, UsageError, last_line
-from ..lower import lower
-from ..plan.features import NO_FEATURES, Features
+from ..planner.lower import lower
 from ..rammer import DataFlowGraph, Edge, FusionPlan, Part, RKernel, ROperator, plan_graph, planned_rkernels
 from ..rammer.code import FusedKernel, OperatorCode, check_intermediates, fuse, refuse_waits
 from ..rammer.device_code import CannotFuse
 from ..rammer.dialect import CUDA
 from ..rammer.opencl_code import OPENCL
+from ..roller.features import NO_FEATURES, Features
 from ..te.body import REMEDY
 from .apply import apply_steps_tir
 from .emulated import generated, opencl_function, target_of

@@ -7,8 +7,8 @@ from math import prod
 from typing import Any
 
 from ..lower.applier import StepApplier
-from ..lower.steps import TensorIrStep
-from ..lower.tensor_steps import Fragment, Matrices, Pipeline, StoreAt, StoreVector, Tensorize, Tile, UnrollCompiled
+from ..roller.steps import TensorIrStep
+from ..roller.tensor_steps import Fragment, Matrices, Pipeline, StoreAt, StoreVector, Tensorize, Tile, UnrollCompiled
 from .intrinsics import register
 from .nodes import buffer_of, key, variables
 

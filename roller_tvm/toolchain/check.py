@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from roller_tvm.errors import RollerError
-from roller_tvm.model.estimate import Estimate
-from roller_tvm.plan.align import Rejection
-from roller_tvm.plan.gpu_variants import variants
-from roller_tvm.plan.program import Plan
+from roller_tvm.micro_perf.estimate import Estimate
+from roller_tvm.planner.gpu_variants import variants
+from roller_tvm.roller.alignment import Rejection
+from roller_tvm.roller.rprogram import Plan
 from roller_tvm.toolchain.compile import compile_cuda
 from roller_tvm.toolchain.resources import KernelResources, kernel_resources
 

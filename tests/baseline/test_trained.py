@@ -17,8 +17,8 @@ from roller_tvm.cli import main
 from roller_tvm.compare.searching import _keep
 from roller_tvm.device import device_for_target
 from roller_tvm.errors import BadInput
-from roller_tvm.expr.operators import operator
-from roller_tvm.plan import construct
+from roller_tvm.ir.operators import operator
+from roller_tvm.planner import construct
 
 from ..plan.devices import device
 

@@ -8,10 +8,10 @@ import pytest
 
 from roller_tvm import cli
 from roller_tvm.device import load_device
-from roller_tvm.expr.operators import operator
-from roller_tvm.plan import construct
-from roller_tvm.plan.candidates import RankedPlan
-from roller_tvm.plan.features import Features
+from roller_tvm.ir.operators import operator
+from roller_tvm.planner import construct
+from roller_tvm.planner.construction import RankedPlan
+from roller_tvm.roller.features import Features
 
 CONV = ["conv2d_nchw", "n=1", "c=64", "h=56", "w=56", "f=64", "kh=3", "kw=3", "stride=1", "padding=1"]
 

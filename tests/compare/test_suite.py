@@ -7,8 +7,8 @@ import pytest
 
 from roller_tvm.compare.suite import Case, choose, load_suite, suites
 from roller_tvm.errors import BadInput
-from roller_tvm.expr.operators import parse_params
-from roller_tvm.plan import construct
+from roller_tvm.ir.operators import parse_params
+from roller_tvm.planner import construct
 
 from ..plan.devices import device
 

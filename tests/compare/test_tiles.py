@@ -8,7 +8,7 @@ import pytest
 from roller_tvm.compare import theirs, tiles
 from roller_tvm.compare.theirs import TheirTiles, thought_of, tiles_of
 from roller_tvm.compare.tiles import record_nests, record_tiles
-from roller_tvm.expr.operators import dense, depthwise_conv2d_nhwc, matmul
+from roller_tvm.ir.operators import dense, depthwise_conv2d_nhwc, matmul
 from roller_tvm.replay.state import StageInfo
 
 from ..plan.devices import device

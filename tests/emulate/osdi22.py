@@ -3,7 +3,7 @@
 import csv
 from pathlib import Path
 
-from roller_tvm.expr.parameters import parse_params
+from roller_tvm.ir.parameters import parse_params
 
 FILE = Path(__file__).parents[2] / "python/roller_osdi22_operators.csv"
 

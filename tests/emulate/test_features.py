@@ -8,9 +8,9 @@ pytestmark = pytest.mark.relax
 
 from tvm import te  # noqa: E402
 
-from roller_tvm.plan import construct  # noqa: E402
-from roller_tvm.plan.features import Features  # noqa: E402
+from roller_tvm.planner import construct  # noqa: E402
 from roller_tvm.relax.emulated import check_plan  # noqa: E402
+from roller_tvm.roller.features import Features  # noqa: E402
 from roller_tvm.te import te_operator  # noqa: E402
 from roller_tvm.tir import read_prim_func  # noqa: E402
 

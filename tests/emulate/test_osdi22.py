@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.te, pytest.mark.slow]
 
 from roller_tvm.emulate import opencl  # noqa: E402
 from roller_tvm.errors import ToolchainError  # noqa: E402
-from roller_tvm.plan.features import Features  # noqa: E402
+from roller_tvm.roller.features import Features  # noqa: E402
 from roller_tvm.te import te_operator  # noqa: E402
 
 from ..plan.devices import device  # noqa: E402

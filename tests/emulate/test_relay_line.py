@@ -7,7 +7,7 @@ pytest.importorskip("tvm.relay", reason="needs the Relay line")
 pytestmark = pytest.mark.tvm
 
 from roller_tvm.emulate import KernelFault  # noqa: E402
-from roller_tvm.lower import lower  # noqa: E402
+from roller_tvm.planner.lower import lower  # noqa: E402
 from roller_tvm.relay.apply_te import apply_steps_te  # noqa: E402
 from roller_tvm.relay.emulated import check_plan, emulated_function  # noqa: E402
 from roller_tvm.relay.loops import TeProgram  # noqa: E402

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from roller_tvm.device import DeviceSpec, load_device
-from roller_tvm.explain import explain
-from roller_tvm.plan.align import Rejection
-from roller_tvm.plan.candidates import Construction, RankedPlan
+from roller_tvm.planner.construction import Construction, RankedPlan
+from roller_tvm.planner.explain import explain
+from roller_tvm.roller.alignment import Rejection
 
 PLANS = Path(__file__).parent / "plans"
 

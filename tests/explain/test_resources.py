@@ -3,8 +3,8 @@
 import doctest
 
 from roller_tvm.device import load_device
-from roller_tvm.explain import resources
-from roller_tvm.explain.resources import ResourcesCompared, resource_lines
+from roller_tvm.planner.explain import resources
+from roller_tvm.planner.explain.resources import ResourcesCompared, resource_lines
 
 
 def test_examples():

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from roller_tvm.device import load_device
-from roller_tvm.explain import explain, why_slower
-from roller_tvm.explain.bound import bound_of
-from roller_tvm.expr.operators import operator, parse_operator
-from roller_tvm.model.estimate import Estimate, LevelTime
-from roller_tvm.plan import construct
+from roller_tvm.ir.operators import operator, parse_operator
+from roller_tvm.micro_perf.estimate import Estimate, LevelTime
+from roller_tvm.planner import construct
+from roller_tvm.planner.explain import explain, why_slower
+from roller_tvm.planner.explain.bound import bound_of
 
 from ..plan.devices import device
 
@@ -80,7 +80,7 @@ def test_every_device_has_words_for_its_plans(name):
 
 
 def test_a_stage_stored_or_in_place_is_named():
-    from roller_tvm.expr.operators import conv2d_nchw
+    from roller_tvm.ir.operators import conv2d_nchw
 
     device = load_device("v100")
     ranked = construct(conv2d_nchw(n=1, c=16, h=16, w=16, f=16, k=3, padding=1), device, top=1).best

@@ -1,10 +1,10 @@
 """A plan on tensor cores is held against what these can do, and against shared memory that a block can opt in to."""
 
 from roller_tvm.device import load_device
-from roller_tvm.explain import explain
-from roller_tvm.expr.operators import operator
-from roller_tvm.plan import construct
-from roller_tvm.plan.features import Features
+from roller_tvm.ir.operators import operator
+from roller_tvm.planner import construct
+from roller_tvm.planner.explain import explain
+from roller_tvm.roller.features import Features
 
 
 def test_roofline_and_limits_are_those_of_the_units_used():

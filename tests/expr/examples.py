@@ -1,6 +1,6 @@
 """One small example of each named operator and of each of its forms."""
 
-from roller_tvm.expr.operators import parse_params
+from roller_tvm.ir.operators import parse_params
 
 _TEXT = """
 conv2d_nchw n=1 c=4 h=8 w=8 f=6 k=3

@@ -2,8 +2,8 @@
 
 from hypothesis import strategies as st
 
-from roller_tvm.expr import Index
-from roller_tvm.expr.operators import operator
+from roller_tvm.ir import Index
+from roller_tvm.ir.operators import operator
 
 AXES = ("a", "b", "c", "d")
 

@@ -5,7 +5,7 @@ import itertools
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from roller_tvm.expr import Index
+from roller_tvm.ir import Index
 
 from .strategies import AXES, indices
 

@@ -6,9 +6,9 @@ import pkgutil
 
 import pytest
 
-import roller_tvm.expr
+import roller_tvm.ir
 
-MODULES = [m.name for m in pkgutil.iter_modules(roller_tvm.expr.__path__, "roller_tvm.expr.")]
+MODULES = [m.name for m in pkgutil.iter_modules(roller_tvm.ir.__path__, "roller_tvm.ir.")]
 
 
 @pytest.mark.parametrize("name", MODULES)

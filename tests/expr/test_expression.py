@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roller_tvm.expr import Access, Axis, Index, Stage, Tensor, TensorExpression
-from roller_tvm.expr.operators import OPERATORS, operator
+from roller_tvm.ir import Access, Axis, Index, Stage, Tensor, TensorExpression
+from roller_tvm.ir.operators import OPERATORS, operator
 
 from .examples import EXAMPLES
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roller_tvm.expr import Index, box, distinct_sums, footprint
-from roller_tvm.expr.operators import operator
+from roller_tvm.ir import Index, box, distinct_sums, footprint
+from roller_tvm.ir.operators import operator
 
 from .strategies import AXES, indices, interior, maps, tiles
 

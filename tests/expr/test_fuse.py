@@ -9,9 +9,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from roller_tvm.expr import Access, Axis, Index, Stage, Tensor, TensorExpression, footprint
-from roller_tvm.expr.fuse import fusable_groups, fuse_axes
-from roller_tvm.expr.operators import parse_operator
+from roller_tvm.ir import Access, Axis, Index, Stage, Tensor, TensorExpression, footprint
+from roller_tvm.ir.fuse import fusable_groups, fuse_axes
+from roller_tvm.ir.operators import parse_operator
 
 from .interpret import evaluate, random_arrays
 from .strategies import operators

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from roller_tvm.errors import BadInput, UsageError
-from roller_tvm.expr.operators import normalize, operator, operator_names, parse_operator
-from roller_tvm.expr.parameters import Window
+from roller_tvm.ir.operators import normalize, operator, operator_names, parse_operator
+from roller_tvm.ir.parameters import Window
 
 
 def evaluate(expression, arrays):

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from roller_tvm.expr import Access, Axis, Index, Stage, Tensor, TensorExpression
-from roller_tvm.expr.operators import operator, parse_operator
-from roller_tvm.expr.parts import share_parts
-from roller_tvm.plan.partition import partition
+from roller_tvm.ir import Access, Axis, Index, Stage, Tensor, TensorExpression
+from roller_tvm.ir.operators import operator, parse_operator
+from roller_tvm.ir.parts import share_parts
+from roller_tvm.roller.partition import partition
 
 from .interpret import evaluate, random_arrays
 

@@ -1,8 +1,8 @@
 import pytest
 
-from roller_tvm.expr import Access, Axis, Index, Stage
-from roller_tvm.expr.operators import operator, parse_operator
-from roller_tvm.expr.pattern import choose_anchor, is_contraction, pattern
+from roller_tvm.ir import Access, Axis, Index, Stage
+from roller_tvm.ir.operators import operator, parse_operator
+from roller_tvm.ir.pattern import choose_anchor, is_contraction, pattern
 
 
 @pytest.mark.parametrize(

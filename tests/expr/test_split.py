@@ -3,8 +3,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from roller_tvm.expr.operators import operator
-from roller_tvm.expr.split import split_reduction
+from roller_tvm.ir.operators import operator
+from roller_tvm.ir.split import split_reduction
 
 from . import interpret
 from .strategies import convolutions, pointwise, pools, products

@@ -22,7 +22,7 @@ from roller_tvm.kit.cases import Case  # noqa: E402
 from roller_tvm.kit.measure import Bench, measure_operator  # noqa: E402
 from roller_tvm.kit.support import ARCHIVE  # noqa: E402
 from roller_tvm.kit.verify import image_arch, verify  # noqa: E402
-from roller_tvm.plan import Plan  # noqa: E402
+from roller_tvm.planner import Plan  # noqa: E402
 from roller_tvm.toolchain import find_compilers  # noqa: E402
 
 from .emulated_card import EmulatedCard  # noqa: E402

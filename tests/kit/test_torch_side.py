@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from roller_tvm.expr.operators import parse_params
+from roller_tvm.ir.operators import parse_params
 from roller_tvm.kit.cases import RTASKS, Case, all_cases
 from roller_tvm.kit.measure import LEAST, WARM_UP
 from roller_tvm.kit.reference import reference_of

@@ -1,8 +1,8 @@
 """GPU plans of TE programs: run on PoCL beside TVM's own schedule, and made through an Ansor State as well."""
 
 from roller_tvm.device import load_device
-from roller_tvm.lower import lower
-from roller_tvm.plan import construct
+from roller_tvm.planner import construct
+from roller_tvm.planner.lower import lower
 from roller_tvm.relay.apply_state import apply_steps_state
 from roller_tvm.relay.apply_te import apply_steps_te
 from roller_tvm.relay.emulated import opencl_function

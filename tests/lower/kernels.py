@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from roller_tvm.lower import lower
-from roller_tvm.plan import construct
-from roller_tvm.plan.features import Features
+from roller_tvm.planner import construct
+from roller_tvm.planner.lower import lower
 from roller_tvm.relay.apply_state import apply_steps_state
 from roller_tvm.relay.apply_te import apply_steps_te
 from roller_tvm.relay.cpu_code import as_tvm, cpu_code
 from roller_tvm.relay.loops import TeProgram
 from roller_tvm.relay.packing import keep_layout
+from roller_tvm.roller.features import Features
 from roller_tvm.te import read_te
 
 from ..plan.devices import device

@@ -263,8 +263,8 @@ def test_named_operators_of_awkward_sizes(name, params):
 
 
 def test_weights_are_read_from_front_to_back():
-    from roller_tvm.lower import lower
-    from roller_tvm.lower.steps import Reorder
+    from roller_tvm.planner.lower import lower
+    from roller_tvm.roller.steps import Reorder
 
     names = ("ic", "kh", "kw")
     for plan in plans_of(conv_nchwc(c=32), most=2):

@@ -8,12 +8,12 @@ pytestmark = pytest.mark.tvm
 from tvm import auto_scheduler, te, topi  # noqa: E402
 
 from roller_tvm.device import load_device  # noqa: E402
-from roller_tvm.lower import lower  # noqa: E402
-from roller_tvm.lower.steps import CacheWrite, Split  # noqa: E402
+from roller_tvm.planner.lower import lower  # noqa: E402
 from roller_tvm.relay.candidates import make_candidates  # noqa: E402
 from roller_tvm.relay.measure import Limits, Measurer  # noqa: E402
 from roller_tvm.relay.pool import Pool  # noqa: E402
 from roller_tvm.relay.tasks import Task  # noqa: E402
+from roller_tvm.roller.steps import CacheWrite, Split  # noqa: E402
 
 from .kernels import check, plans_of  # noqa: E402
 

@@ -9,9 +9,9 @@ pytest.importorskip("tvm.auto_scheduler")
 pytestmark = pytest.mark.tvm
 
 from roller_tvm.device import load_device  # noqa: E402
-from roller_tvm.expr import dtype_bytes  # noqa: E402
-from roller_tvm.lower import lower  # noqa: E402
-from roller_tvm.plan import construct  # noqa: E402
+from roller_tvm.ir import dtype_bytes  # noqa: E402
+from roller_tvm.planner import construct  # noqa: E402
+from roller_tvm.planner.lower import lower  # noqa: E402
 from roller_tvm.relay.apply_state import apply_steps_state  # noqa: E402
 from roller_tvm.relay.apply_te import apply_steps_te  # noqa: E402
 from roller_tvm.relay.loops import TeProgram  # noqa: E402

@@ -8,12 +8,12 @@ tvm = pytest.importorskip("tvm")
 pytestmark = pytest.mark.tvm
 
 from roller_tvm.device import load_device  # noqa: E402
-from roller_tvm.lower import lower  # noqa: E402
-from roller_tvm.plan import construct  # noqa: E402
-from roller_tvm.plan.align import Rejection  # noqa: E402
+from roller_tvm.planner import construct  # noqa: E402
+from roller_tvm.planner.lower import lower  # noqa: E402
 from roller_tvm.relay.apply_te import apply_steps_te  # noqa: E402
 from roller_tvm.relay.cuda import check_resources, cuda_source  # noqa: E402
 from roller_tvm.relay.loops import TeProgram  # noqa: E402
+from roller_tvm.roller.alignment import Rejection  # noqa: E402
 from roller_tvm.te import read_te  # noqa: E402
 from roller_tvm.toolchain import find_compilers  # noqa: E402
 

@@ -5,7 +5,7 @@ import pytest
 tvm = pytest.importorskip("tvm")
 pytestmark = pytest.mark.tvm
 
-from roller_tvm.lower import lower  # noqa: E402
+from roller_tvm.planner.lower import lower  # noqa: E402
 from roller_tvm.relay.apply_te import apply_steps_te  # noqa: E402
 from roller_tvm.relay.cuda import cuda_source  # noqa: E402
 from roller_tvm.relay.loops import TeProgram  # noqa: E402

@@ -3,16 +3,16 @@
 import json
 
 import pytest
+from roller_tvm.planner.lower.applier import StepApplier
 
 from roller_tvm.device import load_device
 from roller_tvm.errors import MeasureError
-from roller_tvm.expr.operators import parse_operator
-from roller_tvm.lower import lower, render, step_from_json
-from roller_tvm.lower.applier import StepApplier
-from roller_tvm.lower.loops import source_loops
-from roller_tvm.lower.steps import STEPS, TensorIrStep
-from roller_tvm.plan import Plan, RProgram, construct
-from roller_tvm.plan.features import Features
+from roller_tvm.ir.operators import parse_operator
+from roller_tvm.planner import Plan, RProgram, construct
+from roller_tvm.planner.lower import lower, render, step_from_json
+from roller_tvm.roller.features import Features
+from roller_tvm.roller.loops import source_loops
+from roller_tvm.roller.steps import STEPS, TensorIrStep
 
 from ..plan.examples import tile
 

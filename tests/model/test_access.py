@@ -5,10 +5,10 @@ from math import prod
 
 import pytest
 
-from roller_tvm.expr.operators import operator
-from roller_tvm.model.access import fetch, read_cycles, store_sectors, strides_of
-from roller_tvm.model.geometry import Geometry
-from roller_tvm.model.kernel import StagedKernel, unrolled_loops
+from roller_tvm.ir.operators import operator
+from roller_tvm.micro_perf.access import fetch, read_cycles, store_sectors, strides_of
+from roller_tvm.micro_perf.geometry import Geometry
+from roller_tvm.micro_perf.kernel import StagedKernel, unrolled_loops
 
 
 def product(block=(64, 64, 16), thread=(8, 8, 1), vthreads=(1, 1, 1), vectors=(1, 1), padding=(0, 0), store=1):

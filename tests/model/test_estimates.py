@@ -7,16 +7,15 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from roller_tvm.expr.operators import operator, parse_operator
-from roller_tvm.model import cpu
-from roller_tvm.model.cpu_direct import Cycles, stage_cycles
-from roller_tvm.model.geometry import Geometry
-from roller_tvm.model.gpu_direct import direct_estimate, reduce_estimate
-from roller_tvm.plan import construct
-from roller_tvm.plan.gpu_direct import linear_tile
-from roller_tvm.plan.gpu_tiled import complete
-from roller_tvm.plan.partition import partition
-from roller_tvm.plan.search import Search
+from roller_tvm.ir.operators import operator, parse_operator
+from roller_tvm.micro_perf import cpu
+from roller_tvm.micro_perf.geometry import Geometry
+from roller_tvm.planner import construct
+from roller_tvm.recipes.cpu_direct import Cycles, stage_cycles
+from roller_tvm.recipes.gpu_direct import direct_estimate, linear_tile, reduce_estimate
+from roller_tvm.recipes.gpu_tiled import complete
+from roller_tvm.recipes.search import Search
+from roller_tvm.roller.partition import partition
 
 from ..plan.devices import CPUS, GPUS, device
 

@@ -5,10 +5,10 @@ from math import prod
 import pytest
 
 from roller_tvm.device import load_device
-from roller_tvm.expr.operators import operator
-from roller_tvm.model.geometry import Geometry, in_memory
-from roller_tvm.model.kernel import DirectKernel, ReduceKernel
-from roller_tvm.model.predict import predict
+from roller_tvm.ir.operators import operator
+from roller_tvm.micro_perf.geometry import Geometry, in_memory
+from roller_tvm.micro_perf.kernel import DirectKernel, ReduceKernel
+from roller_tvm.planner.predict import predict
 
 V100 = load_device("v100")
 

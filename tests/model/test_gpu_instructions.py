@@ -5,10 +5,10 @@ The counts on the right were read from the main loops of NVRTC 12.9's code for s
 
 import pytest
 
-from roller_tvm.expr.operators import operator
-from roller_tvm.model.geometry import Geometry
-from roller_tvm.model.gpu_tiled import TiledShape, shared_reads
-from roller_tvm.plan.partition import partition
+from roller_tvm.ir.operators import operator
+from roller_tvm.micro_perf.geometry import Geometry
+from roller_tvm.recipes.gpu_tiled import TiledShape, shared_reads
+from roller_tvm.roller.partition import partition
 
 
 def conv(n, c, h, f, k):

@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roller_tvm.device import load_device
-from roller_tvm.expr.operators import operator
-from roller_tvm.model.effects import ALL, EFFECTS
-from roller_tvm.model.geometry import Geometry
-from roller_tvm.model.gpu_kernel import staged_time
-from roller_tvm.model.kernel import StagedKernel
+from roller_tvm.ir.operators import operator
+from roller_tvm.micro_perf.effects import ALL, EFFECTS
+from roller_tvm.micro_perf.geometry import Geometry
+from roller_tvm.micro_perf.gpu_kernel import staged_time
+from roller_tvm.micro_perf.kernel import StagedKernel
 
 V100 = load_device("v100")
 

@@ -6,11 +6,11 @@ import pytest
 
 from roller_tvm.device import load_device
 from roller_tvm.device.spec import FrozenMap
-from roller_tvm.expr.operators import operator
-from roller_tvm.model.geometry import Geometry
-from roller_tvm.model.gpu_tensor import Matrix, TensorShape, tensor_estimate
-from roller_tvm.plan import construct
-from roller_tvm.plan.features import Features
+from roller_tvm.ir.operators import operator
+from roller_tvm.micro_perf.geometry import Geometry
+from roller_tvm.planner import construct
+from roller_tvm.recipes.gpu_tensor import Matrix, TensorShape, tensor_estimate
+from roller_tvm.roller.features import Features
 
 UNITS, GHZ, DRAM_GBPS, L2_MIB = 188, 2.2, 1792, 128
 #: TFLOP/s of hand-written kernels on an RTX PRO 6000 Blackwell Max-Q (waynehacking8/blackwell-tensorcore-kernels,

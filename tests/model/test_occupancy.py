@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roller_tvm.device import load_device
-from roller_tvm.model.occupancy import occupancy
+from roller_tvm.micro_perf.occupancy import occupancy
 
 from ..plan.devices import GPUS, device
 

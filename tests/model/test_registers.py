@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roller_tvm.expr.operators import operator
-from roller_tvm.model import registers as r
-from roller_tvm.model.geometry import Geometry
+from roller_tvm.ir.operators import operator
+from roller_tvm.micro_perf import registers as r
+from roller_tvm.micro_perf.geometry import Geometry
 
 from ..plan.devices import GPUS, device
 

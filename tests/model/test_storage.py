@@ -6,7 +6,7 @@ from math import prod
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roller_tvm.model.storage import alignments, storage_elements
+from roller_tvm.micro_perf.storage import alignments, storage_elements
 
 boxes = st.lists(st.integers(1, 9), min_size=1, max_size=4)
 

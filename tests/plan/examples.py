@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from roller_tvm.expr.fuse import fuse_axes
-from roller_tvm.expr.operators import parse_operator
-from roller_tvm.plan import Plan, RProgram, RTile
-from roller_tvm.plan.program import SplitReduction
+from roller_tvm.ir.fuse import fuse_axes
+from roller_tvm.ir.operators import parse_operator
+from roller_tvm.planner import Plan, RProgram, RTile
+from roller_tvm.roller.rprogram import SplitReduction
 
 
 def of(words):

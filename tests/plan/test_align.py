@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roller_tvm.plan.align import (
+from roller_tvm.roller.alignment import (
     Rejection,
     aligned_extents,
     bank_padding,

@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 from roller_tvm.device import load_device
 from roller_tvm.device.load import known_devices
 from roller_tvm.errors import UnsupportedOperator
-from roller_tvm.expr import Access, Axis, Index, Stage, Tensor, TensorExpression
-from roller_tvm.expr.operators import operator, parse_operator
-from roller_tvm.expr.split import partial_name
-from roller_tvm.model.geometry import Geometry
-from roller_tvm.model.storage import storage_elements
-from roller_tvm.plan import Plan, RankedPlan, construct
-from roller_tvm.plan.gpu_tiled import IDLE_LANES, awkward
-from roller_tvm.plan.gpu_transpose import STANDS_OVER
-from roller_tvm.plan.lanes import LaneNest, lane_nests
-from roller_tvm.plan.partition import partition, store_guarded, store_rearranged
-from roller_tvm.plan.rows import row_nest
+from roller_tvm.ir import Access, Axis, Index, Stage, Tensor, TensorExpression
+from roller_tvm.ir.operators import operator, parse_operator
+from roller_tvm.ir.split import partial_name
+from roller_tvm.micro_perf.geometry import Geometry
+from roller_tvm.micro_perf.storage import storage_elements
+from roller_tvm.planner import Plan, RankedPlan, construct
+from roller_tvm.recipes.gpu_tiled import IDLE_LANES, awkward
+from roller_tvm.recipes.gpu_transpose import STANDS_OVER
+from roller_tvm.recipes.lane_nests import LaneNest, lane_nests
+from roller_tvm.recipes.row_nests import row_nest
+from roller_tvm.roller.partition import partition, store_guarded, store_rearranged
 
 from ..expr.strategies import operators
 from ..sampling import sampled
@@ -268,8 +268,8 @@ def test_rejections_say_rule_required_limit_and_remedy(data):
 
 def test_a_digest_is_the_same_in_every_process():
     script = (
-        "from roller_tvm.device import load_device\nfrom roller_tvm.plan import construct\n"
-        "from roller_tvm.expr.operators import operator\n"
+        "from roller_tvm.device import load_device\nfrom roller_tvm.planner import construct\n"
+        "from roller_tvm.ir.operators import operator\n"
         "e = operator('conv2d_nchw', n=1, c=32, h=14, w=14, f=32, k=3, padding=1)\n"
         "print(construct(e, load_device('v100'), top=1).best.plan.digest())"
     )

@@ -2,11 +2,11 @@
 
 import pytest
 
-from roller_tvm.expr.operators import matmul, operator
-from roller_tvm.model.cpu import CpuRates
-from roller_tvm.model.cpu_axpy import axpy_cost
-from roller_tvm.model.geometry import Geometry
-from roller_tvm.plan import construct
+from roller_tvm.ir.operators import matmul, operator
+from roller_tvm.micro_perf.cpu import CpuRates
+from roller_tvm.micro_perf.geometry import Geometry
+from roller_tvm.planner import construct
+from roller_tvm.recipes.cpu_axpy import axpy_cost
 
 from .devices import device
 

@@ -5,12 +5,11 @@ import pytest
 tvm = pytest.importorskip("tvm")
 pytestmark = pytest.mark.tvm
 
-from roller_tvm.expr.parts import share_parts  # noqa: E402
-from roller_tvm.model.cpu_dilated import live_share, strides  # noqa: E402
-from roller_tvm.model.geometry import Geometry, in_memory  # noqa: E402
-from roller_tvm.plan import construct  # noqa: E402
-from roller_tvm.plan.cpu_dilated import TurnedNest, turned  # noqa: E402
-from roller_tvm.plan.partition import partition, store_packed  # noqa: E402
+from roller_tvm.ir.parts import share_parts  # noqa: E402
+from roller_tvm.micro_perf.geometry import Geometry, in_memory  # noqa: E402
+from roller_tvm.planner import construct  # noqa: E402
+from roller_tvm.recipes.cpu_dilated import TurnedNest, live_share, strides, turned  # noqa: E402  # noqa: E402
+from roller_tvm.roller.partition import partition, store_packed  # noqa: E402
 
 from ..lower.kernels import reading_of  # noqa: E402
 from ..lower.test_cpu import conv_nchw, transposed, with_epilogue  # noqa: E402

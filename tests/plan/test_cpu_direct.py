@@ -4,8 +4,8 @@ from math import ceil, prod
 
 import pytest
 
-from roller_tvm.expr.operators import operator
-from roller_tvm.plan import construct
+from roller_tvm.ir.operators import operator
+from roller_tvm.planner import construct
 
 from .devices import device
 

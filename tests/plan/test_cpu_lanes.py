@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from roller_tvm.expr.operators import matmul, operator, softmax
-from roller_tvm.model.cpu import CpuRates, TileCost
-from roller_tvm.model.cpu_lanes import lanes_cost
-from roller_tvm.model.geometry import Geometry
-from roller_tvm.plan import construct
-from roller_tvm.plan.features import Features
-from roller_tvm.plan.lanes import LaneNest, lane_nests, lane_splits, merge_splits
-from roller_tvm.plan.partition import partition
+from roller_tvm.ir.operators import matmul, operator, softmax
+from roller_tvm.micro_perf.cpu import CpuRates, TileCost
+from roller_tvm.micro_perf.geometry import Geometry
+from roller_tvm.planner import construct
+from roller_tvm.recipes.cpu_lanes import lanes_cost
+from roller_tvm.recipes.lane_nests import LaneNest, lane_nests, lane_splits, merge_splits
+from roller_tvm.roller.features import Features
+from roller_tvm.roller.partition import partition
 
 from .devices import device
 

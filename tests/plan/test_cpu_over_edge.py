@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from roller_tvm.expr.operators import matmul, operator
-from roller_tvm.model.cpu import CpuRates
-from roller_tvm.model.geometry import Geometry
-from roller_tvm.plan import construct
-from roller_tvm.plan.cpu import may_pack, over_edge_vectors, register_tiles
+from roller_tvm.ir.operators import matmul, operator
+from roller_tvm.micro_perf.cpu import CpuRates
+from roller_tvm.micro_perf.geometry import Geometry
+from roller_tvm.planner import construct
+from roller_tvm.recipes.cpu_tiled import may_pack, over_edge_vectors, register_tiles
 
 from .devices import device
 from .examples import over_edges
@@ -104,7 +104,7 @@ def test_what_stands_over_an_edge_is_not_copied():
 
 def test_only_who_asks_gets_them():
     """Lanes are merged in tiles that divide their axes."""
-    from roller_tvm.plan.search import Search
+    from roller_tvm.recipes.search import Search
 
     expression = matmul(m=197, n=768, k=64)
     search = Search(geometry(expression), device("avx2"), None, 0.0)
@@ -114,7 +114,7 @@ def test_only_who_asks_gets_them():
 
 
 def test_the_explanation_tells_what_is_computed_for_nothing():
-    from roller_tvm.explain import explain
+    from roller_tvm.planner.explain import explain
 
     construction = construct(matmul(m=197, n=768, k=768), device("avx2"))
     program = construction.best.plan.programs[-1]

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from roller_tvm.expr.operators import matmul, operator
-from roller_tvm.lower import lower
-from roller_tvm.lower.steps import Pack
-from roller_tvm.model.geometry import Geometry
-from roller_tvm.plan import construct
-from roller_tvm.plan.cpu_stored import stored_search
-from roller_tvm.plan.search import Search
+from roller_tvm.ir.operators import matmul, operator
+from roller_tvm.micro_perf.geometry import Geometry
+from roller_tvm.planner import construct
+from roller_tvm.planner.lower import lower
+from roller_tvm.recipes.cpu_tiled import stored_search
+from roller_tvm.recipes.search import Search
+from roller_tvm.roller.steps import Pack
 
 from .devices import device
 from .examples import over_edges

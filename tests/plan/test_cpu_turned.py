@@ -2,11 +2,11 @@
 
 import pytest
 
-from roller_tvm.expr.operators import parse_operator
-from roller_tvm.model.geometry import Geometry
-from roller_tvm.plan import construct
-from roller_tvm.plan.cpu_turned import turned_operands
-from roller_tvm.plan.features import Features
+from roller_tvm.ir.operators import parse_operator
+from roller_tvm.micro_perf.geometry import Geometry
+from roller_tvm.planner import construct
+from roller_tvm.recipes.cpu_tiled import turned_operands
+from roller_tvm.roller.features import Features
 
 from .devices import device
 

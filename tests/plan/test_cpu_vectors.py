@@ -2,12 +2,12 @@
 
 import pytest
 
-from roller_tvm.expr.operators import operator, parse_operator
-from roller_tvm.model.cpu import CpuRates
-from roller_tvm.model.geometry import Geometry
-from roller_tvm.plan import construct
-from roller_tvm.plan.cpu import register_tiles, single_vectors, vector_tiles
-from roller_tvm.plan.search import Search
+from roller_tvm.ir.operators import operator, parse_operator
+from roller_tvm.micro_perf.cpu import CpuRates
+from roller_tvm.micro_perf.geometry import Geometry
+from roller_tvm.planner import construct
+from roller_tvm.recipes.cpu_tiled import register_tiles, single_vectors, vector_tiles
+from roller_tvm.recipes.search import Search
 
 from .devices import device
 

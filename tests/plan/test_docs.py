@@ -6,7 +6,7 @@ import pkgutil
 
 import pytest
 
-PACKAGES = ("roller_tvm.plan", "roller_tvm.model", "roller_tvm.lower")
+PACKAGES = ("roller_tvm.planner", "roller_tvm.micro_perf", "roller_tvm.planner.lower")
 MODULES = [
     module.name
     for package in map(importlib.import_module, PACKAGES)

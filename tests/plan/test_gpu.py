@@ -6,15 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roller_tvm.expr import Access, Axis, Index, Stage, Tensor, TensorExpression
-from roller_tvm.expr.operators import operator
-from roller_tvm.model.geometry import Geometry
-from roller_tvm.model.gpu_tiled import TiledShape, shared_bytes_of
-from roller_tvm.model.gpu_transpose import turn_cycles
-from roller_tvm.plan import construct
-from roller_tvm.plan.fetching import fetch_vector
-from roller_tvm.plan.gpu_tiled import near_divisor
-from roller_tvm.plan.partition import partition
+from roller_tvm.ir import Access, Axis, Index, Stage, Tensor, TensorExpression
+from roller_tvm.ir.operators import operator
+from roller_tvm.micro_perf.geometry import Geometry
+from roller_tvm.planner import construct
+from roller_tvm.recipes.fetching import fetch_vector
+from roller_tvm.recipes.gpu_tiled import TiledShape, near_divisor, shared_bytes_of
+from roller_tvm.recipes.gpu_transpose import turn_cycles
+from roller_tvm.roller.partition import partition
 
 from .devices import device
 

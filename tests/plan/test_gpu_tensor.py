@@ -7,13 +7,12 @@ from dataclasses import replace
 import pytest
 
 from roller_tvm.device import load_device
-from roller_tvm.expr import Access, Axis, Index, Stage, Tensor, TensorExpression
-from roller_tvm.expr.matrices import matrix_roles
-from roller_tvm.expr.operators import parse_operator
-from roller_tvm.model.gpu_tensor import TensorShape, shared_bytes
-from roller_tvm.plan import Plan, construct
-from roller_tvm.plan.features import NO_FEATURES, Features
-from roller_tvm.plan.gpu_tensor import product_of
+from roller_tvm.ir import Access, Axis, Index, Stage, Tensor, TensorExpression
+from roller_tvm.ir.matrices import matrix_roles
+from roller_tvm.ir.operators import parse_operator
+from roller_tvm.planner import Plan, construct
+from roller_tvm.recipes.gpu_tensor import TensorShape, product_of, shared_bytes
+from roller_tvm.roller.features import NO_FEATURES, Features
 
 
 def plans(words, device="a100", features=None, top=10):
@@ -118,7 +117,7 @@ def test_roles_of_convolutions():
 
 
 def test_rows_are_padded_to_start_in_other_banks():
-    from roller_tvm.model.geometry import Geometry
+    from roller_tvm.micro_perf.geometry import Geometry
 
     expression = parse_operator(LARGE.split())
     made = product_of(Geometry.of(expression, expression.anchor_name))

@@ -3,8 +3,8 @@
 import pytest
 from hypothesis import given, settings
 
-from roller_tvm.expr.operators import parse_operator
-from roller_tvm.plan.partition import partition, store_guarded, store_rearranged
+from roller_tvm.ir.operators import parse_operator
+from roller_tvm.roller.partition import partition, store_guarded, store_rearranged
 
 from ..expr.strategies import operators
 

@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roller_tvm.expr.operators import operator
-from roller_tvm.plan import construct
-from roller_tvm.plan.portfolio import WITHIN, kernel_kind, portfolio
+from roller_tvm.ir.operators import operator
+from roller_tvm.planner import construct
+from roller_tvm.planner.portfolio import WITHIN, kernel_kind, portfolio
 
 from .devices import device
 

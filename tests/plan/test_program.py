@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from roller_tvm.expr.operators import operator
-from roller_tvm.plan import Plan, RProgram, RTile
-from roller_tvm.plan.program import SplitReduction
+from roller_tvm.ir.operators import operator
+from roller_tvm.planner import Plan, RProgram, RTile
+from roller_tvm.roller.rprogram import SplitReduction
 
 from .examples import EXAMPLES, conv_gpu, lanes_cpu, matmul_gpu, tile
 

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from roller_tvm.expr.operators import matmul, operator, softmax
-from roller_tvm.model.geometry import Geometry
-from roller_tvm.plan import construct
-from roller_tvm.plan.lanes import lane_splits
-from roller_tvm.plan.rows import row_nest
+from roller_tvm.ir.operators import matmul, operator, softmax
+from roller_tvm.micro_perf.geometry import Geometry
+from roller_tvm.planner import construct
+from roller_tvm.recipes.lane_nests import lane_splits
+from roller_tvm.recipes.row_nests import row_nest
 
 from .devices import device
 

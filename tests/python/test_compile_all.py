@@ -49,7 +49,7 @@ def test_other_code_begins_anew(script, tmp_path):
     for name in script.SCRIPTS:
         (tmp_path / "python" / name).write_text("")
     seen = {script.state(tmp_path)}
-    for path in ("roller_tvm/plan/other.py", *(f"python/{name}" for name in script.SCRIPTS)):
+    for path in ("roller_tvm/planner/other.py", *(f"python/{name}" for name in script.SCRIPTS)):
         (tmp_path / path).write_text("1")
         seen.add(script.state(tmp_path))
     assert len(seen) == 2 + len(script.SCRIPTS)

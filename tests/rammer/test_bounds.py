@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from roller_tvm.device import load_device
 from roller_tvm.errors import ToolchainError
-from roller_tvm.model.registers import register_cap
+from roller_tvm.micro_perf.registers import register_cap
 from roller_tvm.rammer import bounds
 from roller_tvm.rammer.bounds import Bounds, bounded, bounds_of, together, without_spills
 from roller_tvm.rammer.code import FusedKernel

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roller_tvm.device import load_device
-from roller_tvm.expr import TensorExpression
-from roller_tvm.expr.operators import conv2d_nchw, dense, max_pool2d_nchw, softmax
+from roller_tvm.ir import TensorExpression
+from roller_tvm.ir.operators import conv2d_nchw, dense, max_pool2d_nchw, softmax
 from roller_tvm.rammer import DataFlowGraph, Dependences, Edge, Tiling, roperator
 from roller_tvm.rammer.depend import needed
 from roller_tvm.rammer.tiling import reshaped

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from roller_tvm.device import load_device
 from roller_tvm.errors import BadInput
-from roller_tvm.model.occupancy import occupancy
+from roller_tvm.micro_perf.occupancy import occupancy
 from roller_tvm.rammer import (
     DataFlowGraph,
     Dependences,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from roller_tvm.expr.operators import dense, matmul
+from roller_tvm.ir.operators import dense, matmul
 from roller_tvm.rammer import (
     DataFlowGraph,
     Dependences,

@@ -1,6 +1,6 @@
 """TE programs and step lists that the tests of the Relay edge share."""
 
-from roller_tvm.lower.steps import (
+from roller_tvm.roller.steps import (
     Bind,
     CacheRead,
     CacheWrite,

@@ -6,10 +6,10 @@ tvm = pytest.importorskip("tvm")
 pytestmark = pytest.mark.tvm
 
 from roller_tvm.errors import MeasureError  # noqa: E402
-from roller_tvm.lower.steps import CacheWrite, Fuse, Split, Vectorize  # noqa: E402
 from roller_tvm.relay.apply_state import apply_steps_state  # noqa: E402
 from roller_tvm.relay.apply_te import apply_steps_te  # noqa: E402
 from roller_tvm.relay.loops import TeProgram  # noqa: E402
+from roller_tvm.roller.steps import CacheWrite, Fuse, Split, Vectorize  # noqa: E402
 
 from . import programs as P  # noqa: E402
 

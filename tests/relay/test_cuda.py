@@ -8,13 +8,13 @@ tvm = pytest.importorskip("tvm")
 pytestmark = pytest.mark.tvm
 
 from roller_tvm.device import load_device  # noqa: E402
-from roller_tvm.model.estimate import Estimate  # noqa: E402
-from roller_tvm.plan import construct  # noqa: E402
-from roller_tvm.plan.align import Rejection  # noqa: E402
-from roller_tvm.plan.gpu_variants import variants  # noqa: E402
-from roller_tvm.plan.program import RTile  # noqa: E402
+from roller_tvm.micro_perf.estimate import Estimate  # noqa: E402
+from roller_tvm.planner import construct  # noqa: E402
+from roller_tvm.planner.gpu_variants import variants  # noqa: E402
 from roller_tvm.relay.cuda import ResourcesDiffer, check_resources  # noqa: E402
 from roller_tvm.relay.loops import TeProgram  # noqa: E402
+from roller_tvm.roller.alignment import Rejection  # noqa: E402
+from roller_tvm.roller.rprogram import RTile  # noqa: E402
 from roller_tvm.te import read_te, te_operator  # noqa: E402
 from roller_tvm.toolchain import find_compilers  # noqa: E402
 

@@ -14,12 +14,12 @@ pytestmark = pytest.mark.tvm
 from tvm import auto_scheduler  # noqa: E402
 
 from roller_tvm.errors import MeasureError  # noqa: E402
-from roller_tvm.lower.steps import Parallel, Split  # noqa: E402
 from roller_tvm.relay.apply_state import apply_steps_state  # noqa: E402
 from roller_tvm.relay.loops import TeProgram  # noqa: E402
 from roller_tvm.relay.measure import Limits, Measurer  # noqa: E402
 from roller_tvm.relay.pool import Pool  # noqa: E402
 from roller_tvm.relay.reference import difference, make_inputs, reduction_terms, tolerance  # noqa: E402
+from roller_tvm.roller.steps import Parallel, Split  # noqa: E402
 
 from . import programs as P  # noqa: E402
 

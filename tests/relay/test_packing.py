@@ -8,15 +8,15 @@ pytestmark = pytest.mark.tvm
 from tvm import auto_scheduler, te  # noqa: E402
 
 from roller_tvm.device import load_device  # noqa: E402
-from roller_tvm.lower import lower  # noqa: E402
-from roller_tvm.lower.steps import Fuse, Parallel, Reorder, Split, Vectorize  # noqa: E402
-from roller_tvm.plan import construct  # noqa: E402
+from roller_tvm.planner import construct  # noqa: E402
+from roller_tvm.planner.lower import lower  # noqa: E402
 from roller_tvm.relay.apply_state import apply_steps_state  # noqa: E402
 from roller_tvm.relay.candidates import packable  # noqa: E402
 from roller_tvm.relay.loops import TeProgram  # noqa: E402
 from roller_tvm.relay.measure import Measurer, packs_weights  # noqa: E402
 from roller_tvm.relay.packing import keep_layout  # noqa: E402
 from roller_tvm.relay.pool import Pool  # noqa: E402
+from roller_tvm.roller.steps import Fuse, Parallel, Reorder, Split, Vectorize  # noqa: E402
 from roller_tvm.te import read_te  # noqa: E402
 
 PACK = auto_scheduler.LayoutRewriteOption.REWRITE_FOR_PRE_TRANSFORMED

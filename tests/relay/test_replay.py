@@ -14,8 +14,8 @@ from tvm import auto_scheduler, relay  # noqa: E402
 
 from roller_tvm.cli import main  # noqa: E402
 from roller_tvm.device import load_device  # noqa: E402
-from roller_tvm.model.kernel import StagedKernel  # noqa: E402
-from roller_tvm.model.predict import predict  # noqa: E402
+from roller_tvm.micro_perf.kernel import StagedKernel  # noqa: E402
+from roller_tvm.planner.predict import predict  # noqa: E402
 from roller_tvm.relay.replay import ModelWorkloads  # noqa: E402
 from roller_tvm.relay.tasks import extract_tasks, make_target  # noqa: E402
 from roller_tvm.replay.replay import replay_file  # noqa: E402

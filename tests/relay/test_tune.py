@@ -171,7 +171,7 @@ def test_all_failing_is_loud(tmp_path, monkeypatch):
     def nothing(*args, **kwargs):
         raise RuntimeError("no rule fits")
 
-    monkeypatch.setattr("roller_tvm.plan.construct", nothing)
+    monkeypatch.setattr("roller_tvm.planner.construct", nothing)
     mod, params = model()
     told = "none of 1 tasks.*planner error: RuntimeError: no rule fits"
     with pytest.raises(NothingTuned, match=told) as caught:

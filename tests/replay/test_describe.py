@@ -2,7 +2,7 @@
 
 import pytest
 
-from roller_tvm.model.kernel import DirectKernel, ReduceKernel, StagedKernel
+from roller_tvm.micro_perf.kernel import DirectKernel, ReduceKernel, StagedKernel
 from roller_tvm.replay.describe import kernels_of
 from roller_tvm.replay.records import parse_line
 from roller_tvm.replay.state import StageInfo, State, Unreadable

@@ -11,9 +11,9 @@ pytestmark = pytest.mark.tvm
 from tvm import te  # noqa: E402
 
 from roller_tvm.errors import UnsupportedOperator  # noqa: E402
-from roller_tvm.lower import lower  # noqa: E402
 from roller_tvm.measure import numerics  # noqa: E402
-from roller_tvm.plan import construct  # noqa: E402
+from roller_tvm.planner import construct  # noqa: E402
+from roller_tvm.planner.lower import lower  # noqa: E402
 from roller_tvm.relay import reference  # noqa: E402
 from roller_tvm.relay.apply_state import apply_steps_state  # noqa: E402
 from roller_tvm.relay.loops import TeProgram  # noqa: E402

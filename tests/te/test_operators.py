@@ -8,8 +8,8 @@ import pytest
 pytestmark = pytest.mark.te
 pytest.importorskip("tvm.te")
 
-from roller_tvm.expr.operators import OPERATORS, operator, parse_params  # noqa: E402
-from roller_tvm.expr.pattern import pattern  # noqa: E402
+from roller_tvm.ir.operators import OPERATORS, operator, parse_params  # noqa: E402
+from roller_tvm.ir.pattern import pattern  # noqa: E402
 from roller_tvm.te import read_te, te_operator  # noqa: E402
 
 from ..expr.examples import EXAMPLES  # noqa: E402

@@ -12,8 +12,8 @@ import tvm  # noqa: E402
 from tvm import topi  # noqa: E402
 
 from roller_tvm.errors import UnsupportedOperator  # noqa: E402
-from roller_tvm.expr import TensorExpression  # noqa: E402
-from roller_tvm.expr.pattern import pattern  # noqa: E402
+from roller_tvm.ir import TensorExpression  # noqa: E402
+from roller_tvm.ir.pattern import pattern  # noqa: E402
 from roller_tvm.te import read_te  # noqa: E402
 from roller_tvm.te.body import StageReader  # noqa: E402
 

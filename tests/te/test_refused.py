@@ -9,7 +9,7 @@ from tvm import te  # noqa: E402
 
 from roller_tvm.device import load_device  # noqa: E402
 from roller_tvm.errors import UnsupportedOperator  # noqa: E402
-from roller_tvm.plan import construct  # noqa: E402
+from roller_tvm.planner import construct  # noqa: E402
 from roller_tvm.te.body import _begins_neutral  # noqa: E402
 from roller_tvm.te.read import read_te  # noqa: E402
 

@@ -9,7 +9,7 @@ relay = pytest.importorskip("tvm.relay")
 import tvm  # noqa: E402
 from tvm import auto_scheduler  # noqa: E402
 
-from roller_tvm.expr.pattern import pattern  # noqa: E402
+from roller_tvm.ir.pattern import pattern  # noqa: E402
 from roller_tvm.te import read_te  # noqa: E402
 
 

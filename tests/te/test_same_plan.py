@@ -14,8 +14,8 @@ import pytest
 pytestmark = pytest.mark.te
 pytest.importorskip("tvm.te")
 
-from roller_tvm.expr.operators import parse_params  # noqa: E402
-from roller_tvm.plan import construct  # noqa: E402
+from roller_tvm.ir.operators import parse_params  # noqa: E402
+from roller_tvm.planner import construct  # noqa: E402
 from roller_tvm.te import read_te, te_operator  # noqa: E402
 
 from ..expr.examples import EXAMPLES  # noqa: E402

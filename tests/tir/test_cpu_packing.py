@@ -10,11 +10,11 @@ pytestmark = pytest.mark.relax
 
 from tvm import s_tir, te, topi  # noqa: E402
 
-from roller_tvm.lower import lower  # noqa: E402
-from roller_tvm.lower.steps import Pack  # noqa: E402
-from roller_tvm.plan import Plan, RProgram, RTile, construct  # noqa: E402
-from roller_tvm.plan.features import Features  # noqa: E402
+from roller_tvm.planner import Plan, RProgram, RTile, construct  # noqa: E402
+from roller_tvm.planner.lower import lower  # noqa: E402
 from roller_tvm.relax.kernels import packed_parameters, split_packing  # noqa: E402
+from roller_tvm.roller.features import Features  # noqa: E402
+from roller_tvm.roller.steps import Pack  # noqa: E402
 from roller_tvm.tir import apply_steps_tir, read_prim_func  # noqa: E402
 from roller_tvm.tir.packing import index_map  # noqa: E402
 

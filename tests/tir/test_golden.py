@@ -7,8 +7,8 @@ pytestmark = pytest.mark.relax
 tvm = pytest.importorskip("tvm")
 from tvm import te  # noqa: E402
 
-from roller_tvm.lower import lower  # noqa: E402
 from roller_tvm.measure.numerics import difference, make_inputs  # noqa: E402
+from roller_tvm.planner.lower import lower  # noqa: E402
 from roller_tvm.relax.database import check_replay  # noqa: E402
 from roller_tvm.tir import apply_steps_tir, read_prim_func  # noqa: E402
 

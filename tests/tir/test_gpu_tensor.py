@@ -12,10 +12,10 @@ pytestmark = pytest.mark.relax
 from tvm import s_tir, te  # noqa: E402
 
 from roller_tvm.device import load_device  # noqa: E402
-from roller_tvm.explain import explain  # noqa: E402
-from roller_tvm.lower import lower  # noqa: E402
-from roller_tvm.plan import construct  # noqa: E402
-from roller_tvm.plan.features import Features  # noqa: E402
+from roller_tvm.planner import construct  # noqa: E402
+from roller_tvm.planner.explain import explain  # noqa: E402
+from roller_tvm.planner.lower import lower  # noqa: E402
+from roller_tvm.roller.features import Features  # noqa: E402
 from roller_tvm.te import te_operator  # noqa: E402
 from roller_tvm.tir import apply_steps_tir, read_prim_func  # noqa: E402
 from roller_tvm.tir.cuda import check_resources  # noqa: E402

@@ -8,11 +8,11 @@ tvm = pytest.importorskip("tvm")
 
 from tvm import s_tir, te  # noqa: E402
 
-from roller_tvm.lower import lower  # noqa: E402
-from roller_tvm.lower.steps import Fuse, Reorder, Split  # noqa: E402
-from roller_tvm.plan import construct  # noqa: E402
-from roller_tvm.plan.features import Features  # noqa: E402
+from roller_tvm.planner import construct  # noqa: E402
+from roller_tvm.planner.lower import lower  # noqa: E402
 from roller_tvm.relax.database import check_replay  # noqa: E402
+from roller_tvm.roller.features import Features  # noqa: E402
+from roller_tvm.roller.steps import Fuse, Reorder, Split  # noqa: E402
 from roller_tvm.tir.apply import apply_steps_tir  # noqa: E402
 from roller_tvm.tir.merging import Merged, axes_of  # noqa: E402
 from roller_tvm.tir.read import read_prim_func  # noqa: E402

@@ -79,7 +79,7 @@ def prepare(cases: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
 def _prepare(case: Case, folder: Path) -> Prepared:
     from tvm import te
 
-    from roller_tvm.expr.operators import parse_params
+    from roller_tvm.ir.operators import parse_params
     from roller_tvm.relax.tasks import extract_tasks
     from roller_tvm.te import te_operator
     from roller_tvm.tir.packing import CONSTANTS, constant_parameters

@@ -11,7 +11,7 @@ from roller_tvm.compare.relax.kernels import build_record
 from roller_tvm.compare.relax.tasks import Opened
 from roller_tvm.compare.searching import search
 from roller_tvm.measure.session import PACKED, PLAIN
-from roller_tvm.plan.features import Features
+from roller_tvm.roller.features import Features
 
 
 def tune(opened: Opened, trials: int, tuner: str) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def tune(opened: Opened, trials: int, tuner: str) -> dict[str, Any]:
     opening = (o.key, o.text, str(o.target), o.constants)
 
     def record(plan: Any) -> str:
-        from roller_tvm.lower import lower
+        from roller_tvm.planner.lower import lower
         from roller_tvm.relax.database import record_line
         from roller_tvm.tir.apply import apply_steps_tir
 

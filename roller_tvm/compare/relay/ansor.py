@@ -14,8 +14,8 @@ from roller_tvm.compare.relay.kernels import build_record
 from roller_tvm.compare.relay.tasks import Opened
 from roller_tvm.compare.theirs import Thought, thought_of, tiles_of
 from roller_tvm.compare.tiles import record_nests, record_tiles
-from roller_tvm.plan.features import Features
 from roller_tvm.replay.state import StageInfo
+from roller_tvm.roller.features import Features
 
 #: Ansor's own number of measurements between two trainings. With too few trials for that, each training takes one
 #: SHARE-th of them, or it would never learn.

@@ -9,8 +9,8 @@ import numpy as np
 
 from roller_tvm.compare.suite import Case
 from roller_tvm.errors import UnsupportedOperator
-from roller_tvm.expr.operators import lookup, normalize, parse_params, resolve_axes
-from roller_tvm.expr.parameters import Window
+from roller_tvm.ir.operators import lookup, normalize, parse_params, resolve_axes
+from roller_tvm.ir.parameters import Window
 
 SEED = 20220711
 Build = Callable[["Graph", dict[str, Any]], Any]

@@ -83,7 +83,7 @@ def _prepare(case: Case, target: Any, device: Any, folder: Path) -> Prepared:
         key, desc = tasks[0].key, tasks[0].search_task.desc
         dag, default = tasks[0].search_task.compute_dag, tasks[0].default
     else:  # as one kernel, though Relay has none
-        from roller_tvm.expr.operators import parse_params
+        from roller_tvm.ir.operators import parse_params
 
         dag = auto_scheduler.ComputeDAG(te_operator(case.operator, **parse_params(case.params)))
         key, desc, default = dag.workload_key(), case.operator, ""

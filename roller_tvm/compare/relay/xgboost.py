@@ -11,7 +11,7 @@ from roller_tvm.compare.relay.kernels import build_record
 from roller_tvm.compare.relay.tasks import Opened
 from roller_tvm.compare.searching import search
 from roller_tvm.measure.session import CHECK, PACKED
-from roller_tvm.plan.features import Features
+from roller_tvm.roller.features import Features
 
 
 def tune(opened: Opened, trials: int, tuner: str) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def tune(opened: Opened, trials: int, tuner: str) -> dict[str, Any]:
 
     def record(plan: Any) -> str:
         """Return the record of a plan, with weights packed if ``relay.build`` can."""
-        from roller_tvm.lower import lower
+        from roller_tvm.planner.lower import lower
         from roller_tvm.relay.apply_state import apply_steps_state
         from roller_tvm.relay.candidates import packable
         from roller_tvm.relay.measure import record_line

@@ -1,0 +1,275 @@
+"""Axis fusion: axes that are adjacent in, or absent from, every tensor become one (Roller, section 4).
+
+``relu`` over NCHW is a loop over ``n*c*h*w``; a pooling keeps ``oh`` and ``ow`` apart but not ``n`` and
+``c``.
+The fused expression reads and writes the same memory: neighbouring dimensions of its tensors are merged too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from .affine import Index
+from .expression import Access, Axis, Stage, Tensor, TensorExpression
+
+Pairs = set[tuple[int, int]]
+Groups = tuple[tuple[int, ...], ...]
+
+
+def fusable_groups(expression: TensorExpression) -> dict[str, tuple[tuple[str, ...], ...]]:
+    """Return the groups of axes that can be fused, in order, for each stage that has any.
+
+    Examples
+    --------
+    >>> from roller_tvm.ir.operators import operator
+    >>> fusable_groups(operator("reduce_sum", shape=(2, 3, 4, 5)))
+    {'reduce_sum': (('i0', 'i1'), ('r2', 'r3'))}
+    """
+    found = _Fusion.of(expression)
+    result = {}
+    for stage in expression.stages:
+        names = tuple(
+            tuple(stage.axes[i].name for i in group) for group in found.axes[stage.name] if len(group) > 1
+        )
+        if names:
+            result[stage.name] = names
+    return result
+
+
+def fuse_axes(expression: TensorExpression) -> TensorExpression:
+    """Return the expression with every group of ``fusable_groups`` as one axis and one dimension.
+
+    Examples
+    --------
+    >>> from roller_tvm.ir.operators import operator
+    >>> print(fuse_axes(operator("max_pool2d", n=8, c=64, h=8, w=8, k=2, stride=2)).anchor)
+    pool_max(n*c:512, oh:4, ow:4, kh:2r, kw:2r) float32 = max {1*cmp} of data[n*c, 2*oh + kh, 2*ow + kw]
+    """
+    found = _Fusion.of(expression)
+    if all(len(group) == 1 for groups in found.axes.values() for group in groups):
+        return expression
+    inputs = tuple(_fuse_tensor(t, found.dims[t.name]) for t in expression.inputs)
+    return replace(expression, inputs=inputs, stages=tuple(_fuse_stage(s, found) for s in expression.stages))
+
+
+# -- which axes and dimensions go together ------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Fusion:
+    """Positions to fuse: groups of axes for each stage, groups of dimensions for each tensor."""
+
+    axes: dict[str, Groups]
+    dims: dict[str, Groups]
+
+    @classmethod
+    def of(cls, expression: TensorExpression) -> _Fusion:
+        fixed = {name: _fixed_dims(expression, name) for name in expression.tensors}
+        lengths = {s.name: tuple(a.extent for a in s.axes) for s in expression.stages}
+        axis_runs = {
+            s.name: _runs(
+                [_free(s, a, fixed[s.name]) for a in s.axes],
+                [a.is_reduce for a in s.axes],
+            )
+            for s in expression.stages
+        }
+        shapes = {name: t.shape for name, t in expression.tensors.items()}
+        dim_runs = {
+            n: _runs([d not in fixed[n] for d in range(len(shape))], [False] * len(shape))
+            for n, shape in shapes.items()
+        }
+        axis_pairs = {n: _all_neighbours(runs, lengths[n]) for n, runs in axis_runs.items()}
+        dim_pairs = {n: _all_neighbours(runs, shapes[n]) for n, runs in dim_runs.items()}
+        changed = True
+        while changed:  # strike out pairs until the rest agree with each other
+            changed = False
+            for stage in expression.stages:
+                for pair in list(axis_pairs[stage.name]):
+                    if not _axes_agree(stage, pair, dim_pairs):
+                        axis_pairs[stage.name].discard(pair)
+                        changed = True
+            for name in dim_pairs:
+                for pair in list(dim_pairs[name]):
+                    if not _dims_agree(expression, name, pair, axis_pairs):
+                        dim_pairs[name].discard(pair)
+                        changed = True
+        return cls(
+            {n: _groups(lengths[n], runs, axis_pairs[n]) for n, runs in axis_runs.items()},
+            {n: _groups(shapes[n], runs, dim_pairs[n]) for n, runs in dim_runs.items()},
+        )
+
+
+def _free(stage: Stage, axis: Axis, fixed: set[int]) -> bool:
+    """Return whether an axis may be fused with any other."""
+    if axis.part_of is not None:
+        return False
+    if stage.uneven and (axis.is_reduce or axis.name in stage.uneven):
+        return False
+    return axis.is_reduce or _dim_of(stage, axis) not in fixed
+
+
+def _dim_of(stage: Stage, axis: Axis) -> int:
+    """Return the dimension of the stage's tensor to which a spatial axis belongs."""
+    return next(d for d, index in enumerate(stage.write().indices) if axis.name in index.axes)
+
+
+def _reads_of(expression: TensorExpression, name: str) -> Iterator[tuple[Stage, Access]]:
+    for stage in expression.stages:
+        for access in stage.reads:
+            if access.tensor == name:
+                yield stage, access
+
+
+def _value(stage: Stage, index: Index) -> Index:
+    """Return the index without axes of extent 1, which are always 0."""
+    return index.without(frozenset(a.name for a in stage.axes if a.extent == 1))
+
+
+def _fixed_dims(expression: TensorExpression, name: str) -> set[int]:
+    """Return the dimensions that must stay apart: of extent 1 but not always read at 0, or made of parts of an axis."""
+    shape = expression.tensors[name].shape
+    fixed = set()
+    for stage, access in _reads_of(expression, name):
+        for d, index in enumerate(access.indices):
+            if shape[d] == 1 and _value(stage, index) != Index():
+                fixed.add(d)
+    if expression.is_stage(name):
+        stage = expression.stage(name)
+        parts = {a.name for a in stage.spatial if a.part_of is not None}
+        fixed |= {d for d, index in enumerate(stage.write().indices) if parts & set(index.axes)}
+    return fixed
+
+
+def _runs(free: list[bool], kinds: list[bool]) -> list[list[int]]:
+    """Return maximal runs of neighbouring positions that are free and of the same kind; other positions stand alone."""
+    runs: list[list[int]] = []
+    for i in range(len(free)):
+        if free[i] and runs and runs[-1][-1] == i - 1 and free[i - 1] and kinds[i] == kinds[i - 1]:
+            runs[-1].append(i)
+        else:
+            runs.append([i])
+    return runs
+
+
+def _neighbours(run: list[int], extents: Sequence[int]) -> Pairs:
+    """Return the pairs of consecutive positions in a run, extents of 1 left out."""
+    long = [i for i in run if extents[i] > 1]
+    return set(zip(long, long[1:], strict=False))
+
+
+def _all_neighbours(runs: list[list[int]], extents: Sequence[int]) -> Pairs:
+    return {pair for run in runs for pair in _neighbours(run, extents)}
+
+
+def _groups(extents: Sequence[int], runs: list[list[int]], pairs: Pairs) -> Groups:
+    """Cut the runs at each pair that is not in `pairs`; a position of extent 1 joins the position before it."""
+    groups: list[tuple[int, ...]] = []
+    for run in runs:
+        cuts = {second for first, second in _neighbours(run, extents) if (first, second) not in pairs}
+        current: list[int] = []
+        for i in run:
+            if i in cuts:
+                groups.append(tuple(current))
+                current = []
+            current.append(i)
+        groups.append(tuple(current))
+    return tuple(groups)
+
+
+def _axes_agree(stage: Stage, pair: tuple[int, int], dim_pairs: dict[str, Pairs]) -> bool:
+    """Return whether every tensor holds the two axes as neighbouring whole dimensions, or holds neither."""
+    first, second = (stage.axes[i] for i in pair)
+    accesses = list(stage.reads)
+    if not first.is_reduce:
+        accesses.append(stage.write())
+    for access in accesses:
+        values = [_value(stage, index) for index in access.indices]
+        at = [d for d, v in enumerate(values) if first.name in v.axes or second.name in v.axes]
+        if at and not (
+            len(at) == 2 and (at[0], at[1]) in dim_pairs[access.tensor]
+            and values[at[0]] == Index.axis(first.name) and values[at[1]] == Index.axis(second.name)
+        ):  # fmt: skip
+            return False
+    return True
+
+
+def _dims_agree(
+    expression: TensorExpression, name: str, pair: tuple[int, int], axis_pairs: dict[str, Pairs]
+) -> bool:
+    """Return whether every access walks the two dimensions, over their whole length, with two axes that are fused."""
+    shape = expression.tensors[name].shape
+    accesses = list(_reads_of(expression, name))
+    if expression.is_stage(name):
+        own = expression.stage(name)
+        accesses.append((own, own.write()))
+    for stage, access in accesses:
+        position = {a.name: i for i, a in enumerate(stage.axes)}
+        at = []
+        for d in pair:
+            value = _value(stage, access.indices[d])
+            if len(value.terms) != 1 or value != Index.axis(value.axes[0]):
+                return False
+            axis = position[value.axes[0]]
+            if stage.axes[axis].extent != shape[d]:
+                return False
+            at.append(axis)
+        if (at[0], at[1]) not in axis_pairs[stage.name]:
+            return False
+    return True
+
+
+# -- the fused expression ------------------------------------------------------------------------
+
+
+def _fuse_tensor(tensor: Tensor, groups: Groups) -> Tensor:
+    shape = tuple(prod(tensor.shape[d] for d in group) for group in groups)
+    if all(len(group) == 1 for group in groups):
+        return replace(tensor, shape=shape)
+    before = tensor.fused_of or tuple((extent,) for extent in tensor.shape)
+    return replace(tensor, shape=shape, fused_of=tuple(sum((before[d] for d in group), ()) for group in groups))
+
+
+def _fuse_stage(stage: Stage, found: _Fusion) -> Stage:
+    axes: list[Axis] = []
+    fused_name: dict[str, str] = {}
+    for group in found.axes[stage.name]:
+        members = [stage.axes[i] for i in group]
+        axes.append(_fuse_group(members))
+        fused_name |= {a.name: axes[-1].name for a in members}
+    extents = {a.name: a.extent for a in axes}
+    reads = tuple(
+        replace(access, indices=_merge(stage, access, found.dims[access.tensor], fused_name, extents))
+        for access in stage.reads
+    )
+    return replace(stage, axes=tuple(axes), reads=reads)
+
+
+def _fuse_group(members: list[Axis]) -> Axis:
+    if len(members) == 1:
+        return members[0]
+    long = [a.name for a in members if a.extent > 1] or [members[0].name]
+    loops = tuple(loop for a in members for loop in (a.fused_of or ((a.name, a.extent),)))
+    return Axis("*".join(long), prod(a.extent for a in members), members[0].kind, fused_of=loops)
+
+
+def _merge(
+    stage: Stage, access: Access, groups: Groups, fused_name: dict[str, str], extents: dict[str, int]
+) -> tuple[Index, ...]:
+    """Return one index per group of dimensions, over the fused axes."""
+    result = []
+    for group in groups:
+        indices = [access.indices[d] for d in group]
+        if len(group) == 1 and all(fused_name[n] == n for n in indices[0].axes):
+            result.append(indices[0])
+            continue
+        values = [v for v in (_value(stage, index) for index in indices) if v != Index()]
+        if len(values) > 1:  # neighbours of one fused axis
+            result.append(Index.axis(fused_name[values[0].axes[0]]))
+        elif values:
+            result.append(values[0].substitute({n: Index.axis(fused_name[n]) for n in values[0].axes}))
+        else:  # a single element, named as the writer would name it
+            named = [fused_name[n] for index in indices for n in index.axes]
+            result.append(Index.axis(named[0]) if named and extents[named[0]] == 1 else Index())
+    return tuple(result)

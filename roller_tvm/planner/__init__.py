@@ -1,0 +1,8 @@
+"""rTiles, rPrograms and their construction (no TVM)."""
+
+from ..roller.alignment import Rejection
+from ..roller.rprogram import RECIPES, Plan, RProgram, RTile
+from .construct import construct
+from .construction import Construction, RankedPlan
+
+__all__ = ["RECIPES", "Construction", "Plan", "RProgram", "RTile", "RankedPlan", "Rejection", "construct"]

@@ -1,0 +1,88 @@
+"""Lowering: a plan as a printable list of schedule steps (no TVM)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..ir.split import partial_name
+from ..recipes.cpu_axpy import lower_cpu_axpy
+from ..recipes.cpu_dilated import lower_cpu_dilated
+from ..recipes.cpu_direct import lower_cpu_direct
+from ..recipes.cpu_lanes import lower_cpu_lanes
+from ..recipes.cpu_rows import lower_cpu_rows
+from ..recipes.cpu_tiled_loops import lower_cpu_tiled
+from ..recipes.cpu_unrolled import lower_cpu_unrolled
+from ..recipes.gpu_loops import lower_direct, lower_reduce, lower_tiled
+from ..recipes.gpu_rows import lower_rows
+from ..recipes.gpu_tensor import lower_tensor
+from ..recipes.gpu_transpose import lower_transpose
+from ..recipes.gpu_unrolled import lower_unrolled
+from ..roller.loops import source_loops
+from ..roller.rprogram import Plan, SplitReduction
+from ..roller.steps import CacheWrite, Fuse, Inline, RFactor, Split, Step, render, step_from_json
+
+_RECIPES = {
+    "gpu.tiled": lower_tiled,
+    "gpu.tensor": lower_tensor,
+    "gpu.direct": lower_direct,
+    "gpu.reduce": lower_reduce,
+    "gpu.unrolled": lower_unrolled,
+    "gpu.rows": lower_rows,
+    "gpu.transpose": lower_transpose,
+    "cpu.tiled": lower_cpu_tiled,
+    "cpu.direct": lower_cpu_direct,
+    "cpu.window": lower_cpu_tiled,  # the same loops, the windows unrolled
+    "cpu.axpy": lower_cpu_axpy,
+    "cpu.dilated": lower_cpu_dilated,
+    "cpu.rows": lower_cpu_rows,
+    "cpu.lanes": lower_cpu_lanes,
+    "cpu.unrolled": lower_cpu_unrolled,
+}
+
+
+def lower(plan: Plan) -> tuple[Step, ...]:
+    """Return the schedule steps of a plan, rProgram by rProgram from the last one back.
+
+    A consumer's loops have to exist before a producer can be computed inside them.
+
+    Examples
+    --------
+    >>> from roller_tvm.device import load_device
+    >>> from roller_tvm.ir.operators import operator
+    >>> from roller_tvm.planner import construct
+    >>> plan = construct(operator("relu", shape=(64, 64)), load_device("v100"), top=1).best.plan
+    >>> print(render(lower(plan)).splitlines()[0])
+    fuse(relu, [i0, i1], i0*i1)
+    """
+    steps: list[Step] = []
+    for number, split in _from_the_last(plan.split_reductions):
+        partial = plan.expression.stage(partial_name(split.stage, number))
+        part, inner = f"{split.axis}.p", f"{split.axis}.i"
+        if split.loops:
+            steps.append(Fuse(split.stage, split.loops, split.axis))
+        if split.lanes:
+            steps.append(Split(split.stage, split.axis, (split.parts,), (inner, part)))
+        else:
+            steps.append(Split(split.stage, split.axis, (partial.extents[inner],), (part, inner)))
+        position = source_loops(partial.spatial).index(part)
+        steps.append(RFactor(split.stage, part, position, partial.name))
+    start = len(steps)
+    for program in reversed(plan.programs):
+        more = _RECIPES[program.recipe](plan.expression, program)
+        # A stage that several nests compute in place is inlined once.
+        steps += [step for step in more if not (isinstance(step, Inline) and step in steps)]
+    if len(plan.programs) > 1 and plan.programs[0].recipe.startswith("cpu."):
+        # From the first to the last: a record's steps say stages by number, and what inserts a stage among those
+        # before it (TVM does, to repack a weight) finds each step by its stage's final number.
+        own = [step for step in steps[start:] if isinstance(step, CacheWrite)]
+        steps[start:] = [*reversed(own), *(step for step in steps[start:] if step not in own)]
+    return tuple(steps)
+
+
+def _from_the_last(splits: Sequence[SplitReduction]) -> list[tuple[int, SplitReduction]]:
+    """Return (earlier splits of its stage, split), last stage first: TE loses the operations after a split stage."""
+    stages = reversed(dict.fromkeys(s.stage for s in splits))
+    return [(n, s) for name in stages for n, s in enumerate(s for s in splits if s.stage == name)]
+
+
+__all__ = ["Step", "lower", "render", "step_from_json"]

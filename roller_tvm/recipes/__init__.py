@@ -1,0 +1,1 @@
+"""Recipes: ways to schedule one kind of loop nest on one kind of device (no TVM)."""

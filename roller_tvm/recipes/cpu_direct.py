@@ -1,0 +1,277 @@
+"""Construction of recipe cpu.direct: vectorised rows with outer rows in parallel, or one loop shared by threads.
+
+Micro-performance model of recipe cpu.direct: rows of vectors, memory traffic once.
+
+Recipe cpu.direct: an rProgram as schedule steps.
+
+Shape of the loops::
+
+    cpu.direct   outer.. -> parallel   rest   v -> vector                      output; anchor inside
+                 last -> parallel                                              if no vector divides the only loop
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, prod
+
+from ..device import DeviceSpec
+from ..ir import TensorExpression
+from ..micro_perf.cpu import (
+    CALL,
+    GUARDED_LOADS,
+    CpuRates,
+    calls_of,
+    epilogue_slots,
+    instructions,
+    launch_seconds,
+    left_over,
+    prologue_slots,
+)
+from ..micro_perf.estimate import LevelTime, ProgramEstimate
+from ..micro_perf.geometry import Geometry, Tile
+from ..roller.alignment import Rejection
+from ..roller.loops import open_parts
+from ..roller.rprogram import RProgram
+from ..roller.steps import ComputeAt, Fuse, Inline, Parallel, Reorder, Split, Step, Vectorize
+from .cpu_tiled import filled, single_vectors
+from .cpu_tiled_loops import vector_last, vector_name
+from .search import Search
+
+
+def construct_direct(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
+    """Return ranked candidates of recipe cpu.direct: how many outer axes run in parallel, how long the vectors are."""
+    g, device = search.geometry, search.device
+    rates = CpuRates.of(device, g)
+    found: list[tuple[RProgram, ProgramEstimate]] = []
+    last = g.vector_axis
+    vectors, alone = [0], search.nest.output == search.nest.anchor
+    uneven = last is not None and g.axes[last] in g.stage.uneven
+    if last is not None and not uneven and not search.reject(_vectorisable(search, last)):
+        # Shorter ones too: TVM takes vectors apart that straddle blocks of a layout.
+        vectors = single_vectors(g.extents[last], rates.lanes, 4)
+        # Unless it is alone, a region is computed inside a vector's loop.
+        vectors = [v for v in vectors if alone or g.stage.axes[last].is_box(v)] or [0]
+    only = last is not None and not uneven and all(g.extents[i] == 1 for i in g.spatial if i != last)
+    for outer in range(len(g.spatial) + 1):
+        for vector in vectors:
+            if (chunk := _chunk(g, outer, vector, device.units if only and not vector else 0)) is None:
+                continue
+            search.considered += 1
+            chunks = prod(ceil(e / c) for e, c in zip(g.extents, chunk, strict=True))
+            estimate = direct_estimate(g, device, chunks, vector)
+            tile = tuple(
+                e if i in g.reduce else (vector or 1) if i == last else 1 for i, e in enumerate(g.extents)
+            )
+            tiles = (search.rtile("l2", chunk), search.rtile("register", tile))
+            program = search.program("cpu.direct", tiles, (("parallel", outer), ("vector", vector)))
+            found.append((program, estimate))
+    # At equal times, the fewest axes in parallel.
+    return sorted(found, key=lambda c: c[1].seconds)[: 2 * top]
+
+
+def _chunk(g: Geometry, outer: int, vector: int, units: int) -> Tile | None:
+    """Return the extents of one task if `outer` loops run in parallel; None if there are not so many.
+
+    Parameters
+    ----------
+    units : int
+        Number of tasks that share the last axis, if it is the only loop and has no vectors; else 0.
+    """
+    last = g.vector_axis
+    if units and outer == len(g.spatial):
+        return tuple(ceil(e / units) if i == last else e for i, e in enumerate(g.extents))
+    # The loops that run in parallel, in order; the vectors of the last axis are one of them.
+    leading = [i for i in g.spatial if i != last or 1 < vector < g.extents[last]][:outer]
+    if len(leading) < outer or (outer and g.extents[leading[-1]] == 1):
+        return None
+    return tuple((vector if i == last else 1) if i in leading else e for i, e in enumerate(g.extents))
+
+
+def _vectorisable(search: Search, last: int) -> Rejection | None:
+    """Return rule 1's rejection on a CPU if the axis's longest vector leaves over half of the lanes idle, else None."""
+    g = search.geometry
+    lanes = CpuRates.of(search.device, g).lanes
+    longest = single_vectors(g.extents[last], lanes, 4)[0]
+    if 1 < longest == g.extents[last] or 2 * filled(longest, lanes) >= 1:
+        return None
+    return Rejection(
+        "execution unit",
+        f"vectors of {lanes // 2} elements of '{g.axes[last]}'",
+        str(longest),
+        "pad the axis to a length with a larger divisor",
+    )
+
+
+# Cycles to begin a stage of a chunk: its address, and loops whose trips are known (measured on Zen 3, LLVM 10: copies
+# in chunks of 4 and 8 elements take 5 cycles each, rows of 32 elements of softmax, in five stages, 115).
+STAGE_OVERHEAD = 4
+
+
+def block(extent: int) -> int:
+    """Return the longest vectors that stay inside the blocks of another layout: the power of two in an extent.
+
+    Examples
+    --------
+    >>> block(12), block(16), block(80)
+    (4, 16, 16)
+    """
+    return extent & -extent
+
+
+@dataclass(frozen=True)
+class Cycles:
+    """Cycles of one core that overlap: of instructions, of calls, of sums that wait for one another.
+
+    Parameters
+    ----------
+    chain : float
+        Cycles of the sums if each starts when the one before it ends.
+    chains, issued : float
+        Number of sums, and of instructions.
+    """
+
+    instructions: float
+    calls: float = 0.0
+    chain: float = 0.0
+    chains: float = 0.0
+    issued: float = 0.0
+
+    @classmethod
+    def of(cls, stages: Sequence[Cycles]) -> Cycles:
+        """Return the sum over stages of many rows: while one stage waits, others (also of another row) use the time."""
+        columns = zip(*((s.instructions, s.calls, s.chain, s.issued) for s in stages), strict=True)
+        instructions, calls, chain, issued = (sum(column) for column in columns)
+        return cls(instructions, calls, chain, max(s.chains for s in stages), issued)
+
+    def total(self, window: int) -> float:
+        """Return the cycles of all; a core starts up to `window` instructions, also of later sums, before one ends."""
+        ahead = 1 + window * self.chains / self.issued if self.issued else 1.0
+        return max(self.instructions, self.calls, self.chain / max(1.0, min(ahead, self.chains)))
+
+
+def stage_cycles(geometry: Geometry, rates: CpuRates, vector: int) -> Cycles:
+    """Return the cycles of a whole nest in vectors of its last axis, with operands in the nearest cache.
+
+    Parameters
+    ----------
+    vector : int
+        Neighbours along the vector axis that are computed at a time. Up to 1: one by one, unless LLVM itself makes
+        vectors of them.
+    """
+    g = geometry
+    outputs = prod(g.extents[i] for i in g.spatial)
+    last = g.vector_axis
+    inner = [op for op in g.operands if last in op.axes or op.axes.intersection(g.reduce)]  # others: once a row
+    per_point = instructions(g.stage.ops) + sum(prologue_slots(op) for op in inner)
+    points = g.stage.points
+    contiguous = [
+        last is not None
+        and op.stride_of(last) in (0, 1)
+        and not (any(op.opaque) and vector > block(g.extents[last]))
+        for op in g.operands
+    ]
+    vectorised = max(1.0, min(vector, rates.lanes)) if last is not None and all(contiguous) else 1.0
+    if last is not None and vector <= 1 and not g.reduce and all(contiguous) and not any(
+        op.guarded or any(op.opaque) for op in inner
+    ):
+        alone = left_over(g.extents[last], rates.lanes)  # LLVM's own vectors
+        vectorised = g.extents[last] / ((g.extents[last] - alone) / rates.lanes + alone)
+    loads = sum(points / (vectorised if c else 1) for c in contiguous)
+    guards = sum(  # one check a vector, or one an element that is loaded alone
+        points if last in op.guard_axes else GUARDED_LOADS * points / vectorised for op in g.operands if op.guarded
+    )
+    calls = points * calls_of(g.stage.ops, *(op.functions for op in inner))
+    calls += outputs * calls_of(g.epilogue_functions)
+    arithmetic = points / vectorised * per_point
+    after = outputs * (1 + epilogue_slots(g)) / vectorised
+    return Cycles(
+        guards + arithmetic / rates.fma + loads / rates.loads + after,
+        calls * CALL,
+        points / vectorised * rates.latency if g.reduce else 0.0,  # one accumulator at a time
+        outputs / vectorised if g.reduce else 0.0,
+        arithmetic + loads + after + calls * CALL * rates.fma,
+    )
+
+
+def streamed(
+    device: DeviceSpec, rates: CpuRates, stages: Sequence[Cycles], moved: float, chunks: int, flops: int,
+    trips: int = 0,
+) -> ProgramEstimate:  # fmt: skip
+    """Return the time of stages that run in order in each chunk and move `moved` bytes from the level that holds them.
+
+    Parameters
+    ----------
+    trips : int
+        How often the stages start, if not once per chunk.
+    """
+    level, rate = device.far.name, rates.far
+    for cache, capacity, cache_rate in rates.caches:
+        if moved / device.units <= capacity:
+            level, rate = cache, cache_rate
+            break
+    units = min(device.units, chunks)
+    together = Cycles.of(stages)
+    cycles = together.total(rates.window) + (trips or chunks) * len(stages) * STAGE_OVERHEAD
+    busiest = ceil(chunks / device.units) / chunks
+    memory = moved * busiest / rate
+    core = cycles * busiest
+    seconds = max(memory, core) * rates.cycle + launch_seconds(device, chunks)
+    return ProgramEstimate(
+        seconds, core * rates.cycle, (LevelTime(level, moved, moved / (rate * units) * rates.cycle),),
+        level if memory > core else "call" if 2 * together.calls > cycles else "compute", flops, chunks,
+        ceil(chunks / device.units), registers=0, utilisation=1 / (busiest * device.units),
+    )  # fmt: skip
+
+
+def direct_estimate(geometry: Geometry, device: DeviceSpec, chunks: int, vector: int = 0) -> ProgramEstimate:
+    """Return the predicted time of recipe cpu.direct: rows of vectors, memory traffic once."""
+    g = geometry
+    rates = CpuRates.of(device, g)
+    outputs = prod(g.extents[i] for i in g.spatial)
+    moved = sum(op.source_bytes for op in g.operands) + outputs * g.output_bytes + g.epilogue_bytes
+    flops = g.stage.flops + g.epilogue_flops * outputs
+    return streamed(device, rates, [stage_cycles(g, rates, vector)], moved, chunks, flops)
+
+
+def lower_cpu_direct(expression: TensorExpression, program: RProgram) -> list[Step]:
+    """Return the steps of recipe cpu.direct."""
+    anchor, output = expression.stage(program.anchor), expression.stage(program.output)
+    steps: list[Step] = [Inline(name) for name in program.inlined]
+    out, vector, outer = output.name, program.choice("vector"), program.choice("parallel")
+    opened, loops = open_parts(out, output.spatial)
+    steps += opened
+    if not loops:
+        return steps
+    at = next(n for n, a in enumerate(anchor.spatial) if a.name == vector_name(anchor))
+    rest, last = [*loops[:at], *loops[at + 1 :]], loops[at]
+    # The loop just outside the vectors; reductions are computed there.
+    if vector > 1 and vector < anchor.spatial[at].extent:
+        steps.append(Split(out, last, (vector,), (f"{last}.o", f"{last}.v")))
+        rest, last = [*rest[:at], f"{last}.o", *rest[at:]], f"{last}.v"
+    reduce: list[str] = []
+    if anchor is output:
+        opened, reduce = open_parts(out, anchor.reduce)
+        steps += opened
+    steps.append(Reorder(out, (*rest, *reduce, last) if vector > 1 else (*rest, last, *reduce)))
+    inside = rest[-1] if rest else ""
+    if outer > 0:
+        shared = (*rest, last)[:outer]  # the last one if it is the only loop
+        whole = shared[0]
+        if outer > 1:
+            whole = "outer"
+            steps.append(Fuse(out, shared, whole))
+        inside = whole if outer >= len(rest) else inside
+        steps.append(Parallel(out, whole))
+    if vector > 1:
+        steps.append(Vectorize(out, last))
+    if anchor is not output and inside:
+        steps.append(ComputeAt(anchor.name, out, inside))
+        if anchor.reduce and vector > 1:
+            opened, own = open_parts(anchor.name, anchor.spatial)
+            opened_reduce, reduce = open_parts(anchor.name, anchor.reduce)
+            own = vector_last(own, anchor)
+            steps += [*opened, *opened_reduce, Reorder(anchor.name, (*own[:-1], *reduce, own[-1]))]
+            steps.append(Vectorize(anchor.name, own[-1]))
+    return steps

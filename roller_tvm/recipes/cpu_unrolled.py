@@ -1,0 +1,118 @@
+"""Construction of products with constant matrices on a CPU (the transforms of Winograd's algorithm).
+
+Everything is unrolled for one vector of the other axes. TVM then inserts the constants' values and drops the products
+with 0 and 1.
+
+Micro-performance model of recipe cpu.unrolled: a product with constant matrices, all of it for one vector.
+
+Recipe cpu.unrolled as schedule steps::
+
+rest, pieces -> parallel    whole..  unrolled      vector    output
+                            k.. whole..  unrolled  vector    anchor, in registers
+                            d..  unrolled          vector    inputs computed from others
+"""
+
+from __future__ import annotations
+
+from math import ceil, prod
+
+from ..device import DeviceSpec
+from ..ir import TensorExpression
+from ..micro_perf.cpu import GUARDED_LOADS, CpuRates, epilogue_cycles, vector_of
+from ..micro_perf.estimate import ProgramEstimate
+from ..micro_perf.geometry import Geometry
+from ..roller.alignment import capacity
+from ..roller.loops import open_parts, source_loops
+from ..roller.rprogram import RProgram
+from ..roller.steps import CacheWrite, ComputeAt, Fuse, Inline, Parallel, Reorder, Split, Step, Unroll, Vectorize
+from .cpu_direct import Cycles, streamed
+from .cpu_tiled import vector_tiles
+from .gpu_unrolled import STATEMENTS, own_tile
+from .search import Search
+
+
+def construct_unrolled(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
+    """Return the candidate of recipe cpu.unrolled; none if a constant matrix has the vector axis."""
+    g, device = search.geometry, search.device
+    own, last = own_tile(g), g.vector_axis
+    if last is None or own[last] > 1:
+        return []
+    if search.reject(capacity("unrolled statements", prod(own), STATEMENTS), "cpu.unrolled"):
+        return []
+    search.considered += 1
+    lanes = CpuRates.of(device, g).lanes
+    vector = vector_of(vector_tiles(g.extents[last], lanes, 1)[-1], lanes)
+    tile = tuple(vector if i == last else e for i, e in enumerate(own))
+    tiles = (search.rtile("l2", tile), search.rtile("register", tile))
+    program = search.program("cpu.unrolled", tiles, (("vector", vector),))
+    return [(program, unrolled_estimate(g, device, vector))]
+
+
+def unrolled_estimate(geometry: Geometry, device: DeviceSpec, vector: int) -> ProgramEstimate:
+    """Return the predicted time of recipe cpu.unrolled. Zeros of the constant matrices are unknown: none is skipped.
+
+    Parameters
+    ----------
+    vector : int
+        Neighbours along the vector axis that are computed at a time.
+    """
+    g = geometry
+    rates = CpuRates.of(device, g)
+    own = own_tile(g)
+    outputs = prod(g.extents[i] for i in g.spatial)
+    stored = prod(own[i] for i in g.spatial)
+    vectors = outputs // stored // vector * ceil(vector / rates.lanes)
+    read = [op for op in g.operands if not op.computed]
+    inputs = sum(op.elements(own) for op in read)
+    loads = inputs + sum(op.elements(own) * GUARDED_LOADS for op in read if op.guarded)
+    # The last factor goes into the multiply-add; the products before it serve every output that they are part of.
+    before = sum(1 for op in g.operands if op.computed) - 1
+    products = before * inputs * max((own[i] for i in g.spatial), default=1)
+    cycles = (prod(own) + products) / rates.fma + (loads + stored) / rates.loads
+    cycles += epilogue_cycles(g, stored, stored * min(vector, rates.lanes), rates)
+    moved = sum(op.source_bytes for op in read) + outputs * g.output_bytes + g.epilogue_bytes
+    chunks = outputs // stored // vector
+    flops = g.stage.flops + g.epilogue_flops * outputs
+    return streamed(device, rates, [Cycles(vectors * cycles)], moved, chunks, flops)
+
+
+def lower_cpu_unrolled(expression: TensorExpression, program: RProgram) -> list[Step]:
+    """Return the steps of recipe cpu.unrolled."""
+    anchor, output = expression.stage(program.anchor), expression.stage(program.output)
+    geometry = Geometry.of(expression, program.anchor, program.inlined, program.output)
+    own, last, out = own_tile(geometry), geometry.vector_axis, output.name
+    assert last is not None
+    made = [op for op in geometry.operands if not op.computed and op.name in program.inlined]
+    steps: list[Step] = [Inline(name) for name in program.inlined if name not in {op.name for op in made}]
+    inner = anchor.name
+    if anchor is output:
+        inner = f"{anchor.name}.local"
+        steps.append(CacheWrite(anchor.name, "local", inner))
+    opened, loops = open_parts(out, output.spatial)
+    steps += opened
+    mine = [loop for n, loop in enumerate(loops) if own[n] > 1]
+    rest = [loop for n, loop in enumerate(loops) if own[n] == 1 and n != last]
+    piece, vector = f"{loops[last]}.o", f"{loops[last]}.v"
+    steps.append(Split(out, loops[last], (program.choice("vector"),), (piece, vector)))
+    steps.append(Reorder(out, (*rest, piece, *mine, vector)))
+    whole = piece
+    if rest:
+        whole = "whole"
+        steps.append(Fuse(out, (*rest, piece), whole))
+    steps += [Parallel(out, whole), *(Unroll(out, loop) for loop in mine), Vectorize(out, vector)]
+    steps.append(ComputeAt(inner, out, whole))
+    opened, spatial = open_parts(inner, anchor.spatial)
+    steps += opened
+    opened, reduce = open_parts(inner, anchor.reduce)
+    steps += opened
+    along = spatial[last]
+    spatial = [loop for loop in spatial if loop != along]
+    steps.append(Reorder(inner, (*reduce, *spatial, along)))
+    steps += [*(Unroll(inner, loop) for loop in (*reduce, *spatial)), Vectorize(inner, along)]
+    for op in made:
+        loops = source_loops(expression.stage(op.name).spatial)
+        steps.append(ComputeAt(op.name, out, whole))
+        for loop, dim in zip(loops, op.dims, strict=True):
+            vectors = any(axis == last for axis, _ in dim)
+            steps.append(Vectorize(op.name, loop) if vectors else Unroll(op.name, loop))
+    return steps

@@ -1,0 +1,64 @@
+"""The loops that a stage starts with: the source's axes, fused or split into the axes of the expression."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from ..ir import Axis
+from .steps import Fuse, Split, Step
+
+
+def open_parts(stage: str, axes: Sequence[Axis]) -> tuple[list[Step], list[str]]:
+    """Return the steps that make the expression's axes from the source's loops: fusions and splits into parts.
+
+    Parameters
+    ----------
+    stage : str
+        Name of the stage that has the loops.
+    axes : sequence of Axis
+        Parts of one source axis stand next to each other, largest stride first.
+
+    Returns
+    -------
+    (list of Step, list of str)
+        Fusions and splits, and the name of one loop per axis.
+
+    Examples
+    --------
+    >>> steps, loops = open_parts("C", [Axis("ic.o", 4, "reduce", ("ic", 16)), Axis("ic.i", 16, "reduce", ("ic", 1))])
+    >>> print(steps[0], loops)
+    split(C, ic, [16], [ic.o, ic.i]) ['ic.o', 'ic.i']
+    >>> print(open_parts("C", [Axis("n*c", 12, fused_of=(("n", 3), ("c", 4)))])[0][0])
+    fuse(C, [n, c], n*c)
+    """
+    steps: list[Step] = [Fuse(stage, tuple(n for n, _ in a.fused_of), a.name) for a in axes if a.fused_of]
+    at = 0
+    while at < len(axes):
+        if axes[at].part_of is None:
+            at += 1
+            continue
+        source = axes[at].part_of
+        group = [a for a in axes[at:] if a.part_of and source and a.part_of[0] == source[0]]
+        assert source is not None
+        if prod(a.extent for a in group) > 1 and len(group) > 1:
+            steps.append(Split(stage, source[0], tuple(a.extent for a in group[1:]), tuple(a.name for a in group)))
+        at += len(group)
+    return steps, [a.name for a in axes]
+
+
+def source_loops(axes: Sequence[Axis]) -> list[str]:
+    """Return the loops of the source that the axes are made of, in order.
+
+    Examples
+    --------
+    >>> source_loops([Axis("n*c", 12, fused_of=(("n", 3), ("c", 4))), Axis("h", 5)])
+    ['n', 'c', 'h']
+    """
+    names: list[str] = []
+    for axis in axes:
+        if axis.part_of:
+            names.append(axis.part_of[0])
+        else:
+            names += [n for n, _ in axis.fused_of] or [axis.name]
+    return list(dict.fromkeys(names))

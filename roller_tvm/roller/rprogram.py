@@ -1,0 +1,280 @@
+"""rTile, rProgram and Plan: the output of construction and the input of lowering, as plain values.
+
+An rProgram (Roller, section 3.2) is one loop nest, which is one kernel on a GPU: an rTile per memory
+level, with Load, Compute and Store between the levels. A Plan is the rPrograms of one operator, in
+the order in which they run: most operators need one, a split reduction or a softmax more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import ceil, prod
+from typing import Any
+
+from ..ir import Stage, TensorExpression, box, footprint
+from ..ir.split import split_reduction
+
+PLAN_VERSION = 1
+
+#: Ways to map a nest onto a device; each name is one function in ``roller_tvm.planner.lower``.
+RECIPES = {
+    "gpu.tiled": "blocks stage input tiles in shared memory, threads keep a register tile",
+    "gpu.tensor": "blocks stage tiles of matrices in shared memory, warps multiply fragments on tensor cores",
+    "gpu.direct": "each thread computes its outputs straight from global memory",
+    "gpu.unrolled": "a thread computes a product with constant matrices, unrolled",
+    "gpu.rows": "the threads of a block walk rows together, every stage while the row is in fast memory",
+    "gpu.transpose": "blocks turn tiles in shared memory: read along the input's rows, stored along the output's",
+    "gpu.reduce": "the threads of a block share one reduction",
+    "cpu.tiled": "register tile of vectors inside cache tiles, outer tiles in parallel",
+    "cpu.direct": "vectorised rows, outer rows in parallel",
+    "cpu.axpy": "rows of sums in the nearest cache, a scaled row added at a time, outer rows in parallel",
+    "cpu.window": "register tile of vectors whose sliding windows are unrolled, outer tiles in parallel",
+    "cpu.dilated": "register tile as long as the elements are apart, windows unrolled: products with zeros left out",
+    "cpu.unrolled": "a product with constant matrices, unrolled for one vector",
+    "cpu.rows": "each row goes through every stage while a cache holds it, rows in parallel",
+    "cpu.lanes": "register tile of reductions in lanes, merged while a cache holds it, outer tiles in parallel",
+}
+
+
+def _pairs(data: Mapping[str, int] | tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
+    return tuple(data.items()) if isinstance(data, Mapping) else tuple((str(k), int(v)) for k, v in data)
+
+
+@dataclass(frozen=True)
+class RTile:
+    """The part of a stage's iterations that one instance of a memory level holds at a time.
+
+    Parameters
+    ----------
+    level : str
+        A memory level of the device ('shared', 'register', 'l1', ...).
+    extents : tuple of (axis, extent)
+        Every axis of the nest's anchor, in order.
+    padding : tuple of (tensor, elements)
+        Storage padding of the innermost dimension of a staged tensor, against bank conflicts.
+    """
+
+    level: str
+    extents: tuple[tuple[str, int], ...]
+    padding: tuple[tuple[str, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "extents", _pairs(self.extents))
+        object.__setattr__(self, "padding", _pairs(self.padding))
+        for axis, extent in self.extents:
+            if extent < 1:
+                raise ValueError(f"rTile at '{self.level}': extent of '{axis}' must be positive (got {extent})")
+
+    @cached_property
+    def shape(self) -> dict[str, int]:
+        return dict(self.extents)
+
+    def __getitem__(self, axis: str) -> int:
+        return self.shape[axis]
+
+    def __str__(self) -> str:
+        pad = f" pad {{{', '.join(f'{t}+{p}' for t, p in self.padding)}}}" if self.padding else ""
+        return f"{self.level}({' '.join(f'{a}={e}' for a, e in self.extents)}){pad}"
+
+    def input_elements(self, stage: Stage, expression: TensorExpression) -> dict[str, int]:
+        """Return the number of distinct elements of each tensor that the anchor reads in this tile."""
+        result: dict[str, int] = {}
+        for access in stage.reads:
+            shape = expression.tensors[access.tensor].shape
+            result[access.tensor] = max(result.get(access.tensor, 0), footprint(access.indices, self.shape, shape))
+        return result
+
+    def storage(self, access_tensor: str, stage: Stage, expression: TensorExpression) -> tuple[int, ...]:
+        """Return the extents of the buffer that holds this tile of one input (bounding box, padding included)."""
+        shape = expression.tensors[access_tensor].shape
+        extents = [1] * len(shape)
+        for access in stage.reads:
+            if access.tensor == access_tensor:
+                extents = [max(a, b) for a, b in zip(extents, box(access.indices, self.shape, shape), strict=True)]
+        if extents:
+            extents[-1] += dict(self.padding).get(access_tensor, 0)
+        return tuple(extents)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"level": self.level, "extents": [list(p) for p in self.extents],
+                "padding": [list(p) for p in self.padding]}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> RTile:
+        return cls(data["level"], _pairs(data["extents"]), _pairs(data["padding"]))
+
+
+@dataclass(frozen=True)
+class RProgram:
+    """One loop nest: a stage, its rTile at each level, and how the nest is mapped onto the device.
+
+    Parameters
+    ----------
+    recipe : str
+        One of ``RECIPES``.
+    anchor : str
+        Stage that the nest computes.
+    output : str
+        Stage with the outer loops: the last epilogue fused into the nest, or the anchor.
+    tiles : tuple of RTile
+        From the farthest level (largest tile) to the nearest.
+    inlined : tuple of str
+        Prologue and epilogue stages computed in place.
+    staged : tuple of str
+        Tensors kept in shared memory while a block's tile is computed.
+    choices : tuple of (key, int)
+        Parameters of the recipe beyond tiles: 'vthread:AXIS', 'vector:TENSOR', 'threads', 'unroll', ...
+    """
+
+    recipe: str
+    anchor: str
+    output: str
+    tiles: tuple[RTile, ...]
+    inlined: tuple[str, ...] = ()
+    staged: tuple[str, ...] = ()
+    choices: tuple[tuple[str, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "choices", _pairs(self.choices))
+        if self.recipe not in RECIPES:
+            raise ValueError(f"recipe must be one of {', '.join(RECIPES)} (got '{self.recipe}')")
+        for outer, inner in zip(self.tiles, self.tiles[1:], strict=False):
+            for axis, extent in inner.extents:
+                if extent > outer[axis]:
+                    raise ValueError(f"{self.anchor}: the {inner.level} tile is larger than the {outer.level} tile "
+                                     f"along '{axis}' ({extent} > {outer[axis]})")
+
+    def tile(self, level: str) -> RTile:
+        for t in self.tiles:
+            if t.level == level:
+                return t
+        raise KeyError(f"{self.anchor}: no rTile at level '{level}' (has {[t.level for t in self.tiles]})")
+
+    @property
+    def copies_tiles(self) -> bool:
+        """True if operands are copied to shared memory tile by tile; gpu.rows keeps whole rows there instead."""
+        return bool(self.staged) and any(t.level == "shared" for t in self.tiles)
+
+    def choice(self, key: str, default: int = 0) -> int:
+        return dict(self.choices).get(key, default)
+
+    def choices_of(self, prefix: str) -> dict[str, int]:
+        """Return the choices of one kind: ``choices_of('vthread')`` maps axis -> virtual threads."""
+        start = prefix + ":"
+        return {k[len(start):]: v for k, v in self.choices if k.startswith(start)}
+
+    def blocks(self, stage: Stage) -> int:
+        """Return the number of outermost tiles that cover the stage's spatial axes."""
+        return prod(ceil(a.extent / self.tiles[0][a.name]) for a in stage.spatial)
+
+    def load_compute_store(self, expression: TensorExpression) -> tuple[str, ...]:
+        """Return the rProgram in the paper's words: Load, Compute, Store, one line each (section 3.2)."""
+        stage = expression.stage(self.anchor)
+        lines = []
+        for outer, tile in zip(("memory", *(t.level for t in self.tiles)), self.tiles, strict=False):
+            what = ", ".join(f"{t}[{n}]" for t, n in tile.input_elements(stage, expression).items())
+            lines.append(f"Load {what} {outer} -> {tile.level}")
+        lines.append(f"Compute {self.tiles[-1]}")
+        lines.append(f"Store {self.output}[{prod(self.tiles[-1][a.name] for a in stage.spatial)}] "
+                     f"{self.tiles[-1].level} -> memory")
+        return tuple(lines)
+
+    def __str__(self) -> str:
+        parts = [f"{self.recipe} {self.anchor}" + (f" -> {self.output}" if self.output != self.anchor else "")]
+        parts += [f"  {t}" for t in self.tiles]
+        if self.staged:
+            parts.append(f"  staged {' '.join(self.staged)}")
+        if self.inlined:
+            parts.append(f"  inlined {' '.join(self.inlined)}")
+        if self.choices:
+            parts.append(f"  {' '.join(f'{k}={v}' for k, v in self.choices)}")
+        return "\n".join(parts)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"recipe": self.recipe, "anchor": self.anchor, "output": self.output,
+                "tiles": [t.to_json() for t in self.tiles], "inlined": list(self.inlined),
+                "staged": list(self.staged), "choices": [list(c) for c in self.choices]}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> RProgram:
+        return cls(data["recipe"], data["anchor"], data["output"], tuple(map(RTile.from_json, data["tiles"])),
+                   tuple(data["inlined"]), tuple(data["staged"]), _pairs(data["choices"]))
+
+
+@dataclass(frozen=True)
+class SplitReduction:
+    """A reduction axis computed in parts: `parts` blocks of it, or the `lanes` of a vector.
+
+    ``loops`` are the source's loops if several of them were fused into the axis.
+    """
+
+    stage: str
+    axis: str
+    parts: int
+    lanes: bool = False
+    loops: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "loops", tuple(self.loops))
+
+    def __str__(self) -> str:
+        return f"split {self.stage}.{self.axis} in {self.parts} {'lanes' if self.lanes else 'parts'}"
+
+    def apply(self, expression: TensorExpression) -> TensorExpression:
+        return split_reduction(expression, self.stage, self.axis, self.parts, self.lanes)
+
+    def to_json(self) -> list[Any]:
+        return [self.stage, self.axis, self.parts, self.lanes, *([list(self.loops)] if self.loops else [])]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How one operator runs on one device: its rPrograms in order, and nothing about time.
+
+    ``expression`` is the operator as planned: if a reduction was split, the partial stage is part of
+    it (see ``expr.split``).
+    """
+
+    expression: TensorExpression
+    device: str
+    programs: tuple[RProgram, ...]
+    split_reductions: tuple[SplitReduction, ...] = ()
+    version: int = field(default=PLAN_VERSION)
+
+    def __post_init__(self) -> None:
+        if not self.programs:
+            raise ValueError(f"a plan of '{self.expression.name}' needs at least one rProgram")
+        for program in self.programs:
+            stage = self.expression.stage(program.anchor)
+            for tile in program.tiles:
+                if {a for a, _ in tile.extents} != set(stage.extents):
+                    raise ValueError(f"rTile {tile} does not name the axes of '{stage.name}': {list(stage.extents)}")
+
+    def __str__(self) -> str:
+        head = f"{self.expression.name} on {self.device}"
+        if self.split_reductions:
+            head += " " + " ".join(map(str, self.split_reductions))
+        return "\n".join([head, *(str(p) for p in self.programs)])
+
+    def to_json(self) -> dict[str, Any]:
+        return {"version": self.version, "device": self.device, "expression": self.expression.to_json(),
+                "split_reductions": [s.to_json() for s in self.split_reductions],
+                "programs": [p.to_json() for p in self.programs]}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Plan:
+        if data.get("version") != PLAN_VERSION:
+            raise ValueError(f"plan version {data.get('version')!r} cannot be read (this is version {PLAN_VERSION}); "
+                             "plan the operator again")
+        return cls(TensorExpression.from_json(data["expression"]), data["device"],
+                   tuple(map(RProgram.from_json, data["programs"])),
+                   tuple(SplitReduction(*s) for s in data["split_reductions"]))
+
+    def digest(self) -> str:
+        """Return a stable hash of the plan (device, expression, programs; not the operator's name)."""
+        data = self.to_json() | {"expression": self.expression.identity()}
+        return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
