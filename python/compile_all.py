@@ -37,7 +37,7 @@ from roller_tvm.toolchain.compilers import NVRTC_REMEDY  # noqa: E402
 
 BENCHMARKS = ROOT / "benchmarks"
 #: What plans and their kernels follow from, of the package and beside this script.
-CODE = ("expr", "device", "plan", "model", "lower", "te", "tir", "relay", "toolchain")
+CODE = ("ir", "device", "roller", "micro_perf", "recipes", "planner", "lower", "te", "tir", "relay", "toolchain")
 SCRIPTS = ("compiling.py", "compile_operators.py", "roller_osdi22_operators.csv")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from roller_tvm.planner.lower.applier import StepApplier
+from roller_tvm.lower.applier import StepApplier
 from roller_tvm.relay.loops import TeProgram
 from roller_tvm.roller.steps import Step
 

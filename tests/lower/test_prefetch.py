@@ -6,7 +6,8 @@ from itertools import product
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from roller_tvm.planner.lower.prefetch import Around, next_panel
+
+from roller_tvm.lower.prefetch import Around, next_panel
 
 LINE = 16
 

@@ -1,4 +1,4 @@
-"""The examples in the docstrings of planning, modelling and lowering run."""
+"""The examples in the docstrings of the core run."""
 
 import doctest
 import importlib
@@ -6,11 +6,11 @@ import pkgutil
 
 import pytest
 
-PACKAGES = ("roller_tvm.planner", "roller_tvm.micro_perf", "roller_tvm.planner.lower")
+PACKAGES = tuple(f"roller_tvm.{name}" for name in ("ir", "roller", "micro_perf", "recipes", "planner", "lower"))
 MODULES = [
     module.name
     for package in map(importlib.import_module, PACKAGES)
-    for module in pkgutil.iter_modules(package.__path__, package.__name__ + ".")
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + ".")
 ]
 
 

@@ -8,10 +8,10 @@ import pytest
 pytestmark = pytest.mark.relax
 tvm = pytest.importorskip("tvm")
 
-from roller_tvm.planner.lower.edge_vectors import with_whole_vectors  # noqa: E402
-from roller_tvm.planner.lower.flat_loops import Memory  # noqa: E402
 from tvm import relax, te, tirx  # noqa: E402
 
+from roller_tvm.lower.edge_vectors import with_whole_vectors  # noqa: E402
+from roller_tvm.lower.flat_loops import Memory  # noqa: E402
 from roller_tvm.relax import EdgeVectors, build  # noqa: E402
 from roller_tvm.relax.edge_vectors import DIALECT, MARK  # noqa: E402
 from roller_tvm.relax.pipeline import prepare, schedule  # noqa: E402

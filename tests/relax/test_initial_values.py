@@ -6,9 +6,9 @@ import pytest
 pytestmark = pytest.mark.relax
 tvm = pytest.importorskip("tvm")
 
-from roller_tvm.planner.lower.initial_values import with_initial_values_first  # noqa: E402
 from tvm import tirx  # noqa: E402
 
+from roller_tvm.lower.initial_values import with_initial_values_first  # noqa: E402
 from roller_tvm.relax.edge_vectors import DIALECT  # noqa: E402
 
 TRIPS, LANES, TERMS = 5, 4, 18

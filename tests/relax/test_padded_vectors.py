@@ -6,12 +6,12 @@ import pytest
 pytestmark = pytest.mark.relax
 tvm = pytest.importorskip("tvm")
 
-from roller_tvm.planner.lower.flat_loops import CHOICE, called, kind_of, loads_of, parts_of, statements, values_of  # noqa: E402
-from roller_tvm.planner.lower.padded_vectors import with_padded_vectors  # noqa: E402
-from roller_tvm.planner.lower.peeled import with_peeled_loops  # noqa: E402
-from roller_tvm.planner.lower.strided import with_strided_vectors  # noqa: E402
 from tvm import relax, te, tirx  # noqa: E402
 
+from roller_tvm.lower.flat_loops import CHOICE, called, kind_of, loads_of, parts_of, statements, values_of  # noqa: E402
+from roller_tvm.lower.padded_vectors import with_padded_vectors  # noqa: E402
+from roller_tvm.lower.peeled import with_peeled_loops  # noqa: E402
+from roller_tvm.lower.strided import with_strided_vectors  # noqa: E402
 from roller_tvm.relax import EdgeVectors, build  # noqa: E402
 from roller_tvm.relax.edge_vectors import DIALECT  # noqa: E402
 

@@ -6,9 +6,9 @@ import pytest
 pytestmark = pytest.mark.tvm
 tvm = pytest.importorskip("tvm")
 
-from roller_tvm.planner.lower.peeled import with_peeled_loops  # noqa: E402
 from tvm import te, tir  # noqa: E402
 
+from roller_tvm.lower.peeled import with_peeled_loops  # noqa: E402
 from roller_tvm.relay import EdgeVectors  # noqa: E402
 from roller_tvm.relay.edge_vectors import _dialect, with_edge_vectors  # noqa: E402
 

@@ -13,7 +13,7 @@ from tvm import s_tir, te  # noqa: E402
 
 from roller_tvm.device import load_device  # noqa: E402
 from roller_tvm.errors import MeasureError  # noqa: E402
-from roller_tvm.planner import construct
+from roller_tvm.planner import construct  # noqa: E402
 from roller_tvm.planner.lower import lower  # noqa: E402
 from roller_tvm.recipes import gpu_tiled  # noqa: E402
 from roller_tvm.te import te_operator  # noqa: E402
