@@ -117,7 +117,7 @@ class PlanCache:
         """
         key = _key(expression, device, top, features)
         if (known := self._get(key)) is not None:
-            with contextlib.suppress(ValueError, KeyError, TypeError):  # an entry that says no plan
+            with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError):  # an entry that says no plan
                 return _read(known, expression.name)
             self._forget(key)
         try:
