@@ -72,8 +72,8 @@ def places(path: Path) -> Iterator[Mutant]:
 
     Examples
     --------
-    >>> [f"{m.old} {m.new}" for m in places(Path(__file__))][:1]
-    ['1 2']
+    >>> {f"{m.old} -> {m.new}" for m in places(Path(__file__))} >= {"0.9 -> (0.9 * 3)", "1 -> 2", "== -> !="}
+    True
     """
     source = path.read_text()
     starts = [0]
