@@ -32,8 +32,8 @@ sys.path.insert(0, str(ROOT))
 from compiling import read_results, summary  # noqa: E402
 from resources import architectures, report  # noqa: E402
 
+from roller_tvm.codegen.compilers import NVRTC_REMEDY  # noqa: E402
 from roller_tvm.errors import RollerError, ToolchainError, UsageError  # noqa: E402
-from roller_tvm.toolchain.compilers import NVRTC_REMEDY  # noqa: E402
 
 BENCHMARKS = ROOT / "benchmarks"
 #: What plans and their kernels follow from, of the package and beside this script.
@@ -102,7 +102,7 @@ def compiler_of(line: str) -> str:
     python = ROOT / ".venv" / line / "bin/python"
     if not python.is_file():
         raise ToolchainError(f"the environment of the {line} line is missing", str(python), "make venv")
-    ask = "from roller_tvm.toolchain import find_compilers; print(*find_compilers()[:1])"
+    ask = "from roller_tvm.codegen import find_compilers; print(*find_compilers()[:1])"
     told = subprocess.run([python, "-c", ask], capture_output=True, text=True, cwd=ROOT, check=True).stdout.strip()
     if not told:
         raise ToolchainError("neither NVRTC nor nvcc found to compile CUDA with", str(python), NVRTC_REMEDY)

@@ -55,8 +55,8 @@ def compile_operator(
 
 def through_te(tensors: Any, _device: Any, archs: list[str], compiler: str) -> tuple[Any, Any]:
     """Return (reading, check of a plan), through TE schedule primitives."""
+    from roller_tvm.codegen.apply_te import TeProgram
     from roller_tvm.relay.cuda import check_resources
-    from roller_tvm.relay.loops import TeProgram
     from roller_tvm.te import read_te
 
     reading = read_te(tensors)

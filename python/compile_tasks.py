@@ -72,8 +72,8 @@ MODELS: dict[str, Model] = {
 
 def take_apart(name: str, batch: int, archs: list[str], folder: Path, compiler: str) -> Tasks:
     """Return the tasks of one model; they are the same for every architecture."""
+    from roller_tvm.codegen.apply_te import TeProgram
     from roller_tvm.device import device_for_target
-    from roller_tvm.relay.loops import TeProgram
     from roller_tvm.relay.tasks import extract_tasks, make_target
     from roller_tvm.te import read_te
 

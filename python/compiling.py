@@ -45,11 +45,11 @@ def compile_plans(
     features : Features, optional
         What schedules can say beside loops (see ``plan.features``).
     """
+    from roller_tvm.codegen.check import ResourcesDiffer
     from roller_tvm.errors import MeasureError, RollerError
     from roller_tvm.planner import construct
     from roller_tvm.roller.alignment import Rejection
     from roller_tvm.roller.features import NO_FEATURES
-    from roller_tvm.toolchain.check import ResourcesDiffer
 
     done, own, features = done or {}, base["id"], features or NO_FEATURES
     started = time.perf_counter()

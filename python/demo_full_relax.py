@@ -70,11 +70,11 @@ def tune_on_cpu(
 
 def plan_for_h200(model: Prepared, imported: Any, folder: Path) -> str:
     """Plan and compile a model for sm_90 without a GPU: kernels, resources, predicted times."""
+    from roller_tvm.codegen import find_compilers
     from roller_tvm.relax import build, prepare
     from roller_tvm.relax.resources import resources_of
     from roller_tvm.relax.targets import make_target
     from roller_tvm.relax.tuning import tune
-    from roller_tvm.toolchain import find_compilers
 
     target, records = make_target(H200), folder / f"{model.path.stem}.relax-h200-records"
     shutil.rmtree(records, ignore_errors=True)

@@ -93,8 +93,8 @@ def plan_for_h200(model: Prepared, imported: Any, folder: Path) -> str:
     from tvm import auto_scheduler, relay
     from tvm.relay.backend import te_compiler
 
+    from roller_tvm.codegen import compile_cuda, kernel_resources
     from roller_tvm.relay import tune
-    from roller_tvm.toolchain import compile_cuda, kernel_resources
 
     records = folder / f"{model.path.stem}.h200.json"
     records.unlink(missing_ok=True)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -22,8 +21,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from plans_beside import PLANS, beside  # noqa: E402
 
+from roller_tvm.codegen.rewrites import whole_vectors  # noqa: E402
 from roller_tvm.planner import construct  # noqa: E402
-from roller_tvm.tvm_env import line  # noqa: E402
 
 #: Pooling and convolutions as ONNX has them: channels first, so that vectors lie along rows of the image.
 OPERATORS = (
@@ -40,10 +39,9 @@ OPERATORS = (
 
 def both(expression: Any, device: Any, build: Callable[[Any], Any]) -> Any:
     """Return plans that count on whole vectors, and plans for TVM alone."""
-    module = import_module(f"roller_tvm.{line()}.edge_vectors")
 
     def by_tvm(plan: Any) -> Any:
-        with patch.object(module, "REWRITINGS", ()):
+        with patch.object(whole_vectors, "REWRITINGS", ()):
             return build(plan)
 
     ours = construct(expression, device, top=PLANS).plans

@@ -64,9 +64,8 @@ def relay_builder(tensors: Sequence[Any], target: str) -> tuple[Any, Callable[[A
     import tvm
     from tvm import te
 
-    from roller_tvm.relay.apply_te import apply_steps_te
-    from roller_tvm.relay.cpu_code import as_tvm, cpu_code
-    from roller_tvm.relay.loops import TeProgram
+    from roller_tvm.codegen.apply_te import TeProgram, apply_steps_te
+    from roller_tvm.relay.rewrites import as_tvm, cpu_code
     from roller_tvm.te import read_te
 
     reading = read_te(list(tensors))
@@ -89,10 +88,10 @@ def relax_builder(tensors: Sequence[Any], target: str) -> tuple[Any, Callable[[A
     import tvm
     from tvm import te
 
-    from roller_tvm.relax.cpu_code import cpu_code
+    from roller_tvm.codegen.apply_tensorir import apply_steps_tir
+    from roller_tvm.relax.rewrites import cpu_code
     from roller_tvm.relax.targets import make_target
     from roller_tvm.relax.vector_math import with_vector_math
-    from roller_tvm.tir.apply import apply_steps_tir
     from roller_tvm.tir.read import read_prim_func
 
     plain = te.create_prim_func(list(tensors))

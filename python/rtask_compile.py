@@ -21,6 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from roller_tvm.codegen import KernelResources, compile_cuda, kernel_resources  # noqa: E402
 from roller_tvm.device import DeviceSpec, load_device  # noqa: E402
 from roller_tvm.kit.build import DEVICES  # noqa: E402
 from roller_tvm.micro_perf.occupancy import occupancy  # noqa: E402
@@ -28,7 +29,6 @@ from roller_tvm.planner.explain.words import table  # noqa: E402
 from roller_tvm.rammer import Part  # noqa: E402
 from roller_tvm.rammer.code import FusedKernel  # noqa: E402
 from roller_tvm.relax.branchy import MODELS, PARTS, build  # noqa: E402
-from roller_tvm.toolchain import KernelResources, compile_cuda, kernel_resources  # noqa: E402
 
 BRANCHY = ("resnext", "nasnet_cell", "inception", "lstm", "seq2seq", "attention")
 

@@ -11,8 +11,8 @@ from typing import Any
 from tvm.auto_scheduler import dispatcher as _ansor
 from tvm.auto_scheduler.dispatcher import *
 
-from roller_tvm.relay.cpu_code import ways_of
 from roller_tvm.relay.records import load_for_build
+from roller_tvm.relay.rewrites import cpu_code
 
 
 def _read(records: Any) -> Any:
@@ -67,15 +67,15 @@ class ApplyHistoryBest(_Exact, _ansor.ApplyHistoryBest):  # type: ignore[misc]
     Kernels built for CPUs inside this context differ from TVM's. Each option can be turned off:
 
     `vector_math`
-        Compute exp, erf and tanh with arithmetic (``relay.vector_math``), not the mathematics library.
+        Compute exp, erf and tanh with arithmetic (``relay.VectorMath``), not the mathematics library.
     `wide_indices`
-        Compute addresses in 64 bits (``relay.wide_indices``), not 32.
+        Compute addresses in 64 bits (``relay.WideIndices``), not 32.
     `stack_tiles`
-        Keep register tiles on the stack (``relay.stack_tiles``), not in workspaces.
+        Keep register tiles on the stack (``relay.StackTiles``), not in workspaces.
     `prefetch`
-        Ask for weights ahead of time (``relay.prefetch``).
+        Ask for weights ahead of time (``relay.PrefetchPanels``).
     `edge_vectors`
-        Check a vector over an edge once per tile (``relay.edge_vectors``), not once per lane.
+        Check a vector over an edge once per tile (``relay.EdgeVectors``), not once per lane.
 
     Examples
     --------
@@ -90,20 +90,18 @@ class ApplyHistoryBest(_Exact, _ansor.ApplyHistoryBest):  # type: ignore[misc]
     ) -> None:  # fmt: skip
         self._exact: dict[tuple[str, str], tuple[Any, float]] = {}
         super().__init__(records, n_lines, include_compatible)
-        self._code = ways_of(vector_math, wide_indices, stack_tiles, prefetch, edge_vectors)
+        self._code = cpu_code(vector_math, wide_indices, stack_tiles, prefetch, edge_vectors)
 
     def __enter__(self) -> Any:
         entered = super().__enter__()
-        for way in self._code:
-            way.__enter__()
+        self._code.__enter__()
         return entered
 
     def __exit__(self, *error: object) -> None:
         try:
             super().__exit__(*error)
         finally:
-            for way in self._code:
-                way.__exit__(*error)
+            self._code.__exit__(*error)
 
 
 class ApplyHistoryBestOrSample(_Exact, _ansor.ApplyHistoryBestOrSample):  # type: ignore[misc]

@@ -173,8 +173,8 @@ def check(
 
 def compiled(words: Sequence[str], device: DeviceSpec, features: Features, top: int) -> tuple[Any, Any]:
     """(the best of `top` plans of a named operator, what its kernels take: a `CompiledPlan`, or a `Rejection`)."""
+    from roller_tvm.codegen.apply_te import TeProgram
     from roller_tvm.relay.cuda import check_resources
-    from roller_tvm.relay.loops import TeProgram
     from roller_tvm.te import read_te, te_operator
 
     tensors = te_operator(words[0], **parse_params(" ".join(words[1:])))

@@ -201,7 +201,7 @@ def answer(question: dict[str, Any], driver: Callable[[], Driver] = Driver) -> d
             wanted = range(cuda.count()) if ordinal is None else [ordinal]
             return {"cards": [cuda.facts(n).to_dict() for n in wanted]}
         requests = [Request(**r) for r in question["requests"]]
-        from roller_tvm.toolchain import compile_cuda
+        from roller_tvm.codegen import compile_cuda
 
         cubin = compile_cuda(SOURCE.read_text(encoding="utf-8"), cuda.facts(ordinal).arch, where=WHERE)
         with DriverCard(cuda, ordinal, cubin.data) as card:

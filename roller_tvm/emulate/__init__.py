@@ -5,14 +5,16 @@ Every access to memory is checked for bounds, unwritten memory, races between th
 waited for; barriers are checked for threads that do not reach them.
 """
 
+from roller_tvm.codegen.built_kernels import BuiltKernels
+from roller_tvm.codegen.cuda_text import CudaSource, Kernel, Parameter
+from roller_tvm.codegen.errors import NotEmulated
+from roller_tvm.codegen.host_code import BufferSpec, HostCode, Launch
 from roller_tvm.emulate.check import Checked, check, check_on_pocl
-from roller_tvm.emulate.errors import KernelFault, NotEmulated
+from roller_tvm.emulate.errors import KernelFault
 from roller_tvm.emulate.function import Function
-from roller_tvm.emulate.host import BufferSpec, HostCode, Launch
-from roller_tvm.emulate.kept import BuiltKernels, Emulation
+from roller_tvm.emulate.kept import Emulation
 from roller_tvm.emulate.opencl import OpenClFunction
 from roller_tvm.emulate.program import DeviceArray, Program, compile_source
-from roller_tvm.emulate.source import CudaSource, Kernel, Parameter
 
 compile = compile_source
 

@@ -15,9 +15,10 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from roller_tvm.codegen.cuda_text import CudaSource
+from roller_tvm.codegen.errors import NotEmulated
 from roller_tvm.device.cache import cache_folder
-from roller_tvm.emulate.errors import NotEmulated
-from roller_tvm.emulate.source import CudaSource
+from roller_tvm.emulate.translate import translated
 from roller_tvm.errors import ToolchainError
 
 RUNTIME = Path(__file__).parent / "runtime"
@@ -183,7 +184,7 @@ def kernel_library(source: CudaSource, checked: bool = True, arch: str = "sm_90"
     if checked:
         flags += [*_CHECKED, *(_CLANG_CHECKED if clang else _GCC_CHECKED)]
     flags += ["-include", str(RUNTIME / "include/emulated.h"), "-I", str(RUNTIME / "include")]
-    text = source.translated()
+    text = translated(source)
     calls = "".join(
         f'extern "C" void emu_call_{k.name}(void** a) {{ emu_::call(&{k.name}, a); }}\n' for k in source.kernels
     )

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from roller_tvm.errors import BadInput, WrongAnswer
-
-
-class NotEmulated(BadInput):
-    """The source uses something unknown to the emulator: an instruction of inline PTX, a type."""
+from roller_tvm.errors import WrongAnswer
 
 
 class KernelFault(WrongAnswer):

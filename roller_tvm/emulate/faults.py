@@ -6,7 +6,7 @@ import ctypes
 import signal
 from collections.abc import Sequence
 
-from roller_tvm.emulate.source import dtype_bytes
+from roller_tvm.codegen.cuda_text import dtype_bytes
 
 
 class Dim(ctypes.Structure):

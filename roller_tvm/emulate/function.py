@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from roller_tvm.emulate.host import BufferSpec, HostCode, Launch
+from roller_tvm.codegen.host_code import BufferSpec, HostCode, Launch
 from roller_tvm.emulate.program import DeviceArray, Program
 from roller_tvm.errors import UsageError
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from roller_tvm.emulate.errors import NotEmulated
-from roller_tvm.emulate.host import BufferSpec, HostCode
+from roller_tvm.codegen.errors import NotEmulated
+from roller_tvm.codegen.host_code import BufferSpec, HostCode
 from roller_tvm.errors import BadInput, ToolchainError, UsageError, last_line
 
 # With optimisation, PoCL 3.1 (LLVM 14) miscompiles guarded sums: some values are lost.

@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from roller_tvm.codegen.cuda_text import CudaSource, Kernel, dtype_bytes
+from roller_tvm.codegen.errors import NotEmulated
 from roller_tvm.emulate.build import kernel_library, line_of, load_runtime
-from roller_tvm.emulate.errors import KernelFault, NotEmulated
+from roller_tvm.emulate.errors import KernelFault
 from roller_tvm.emulate.faults import KINDS, Error, place, words
-from roller_tvm.emulate.source import CudaSource, Kernel, dtype_bytes
 from roller_tvm.errors import RollerError, UsageError, must_be
 
 # One launch at a time in a process: threads of a block and their memory are the emulator's globals.

@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from roller_tvm.emulate.errors import NotEmulated
-from roller_tvm.emulate.text import OPAQUE, blanked, matching, split_top
+from roller_tvm.codegen.cuda_text import OPAQUE, blanked, matching, split_top
+from roller_tvm.codegen.errors import NotEmulated
 
 _ASM = re.compile(r"\b(?:asm|__asm__|__asm)\b(?:\s+(?:volatile|__volatile__|__volatile))*\s*\(")
 _TYPES = {"f16": "EMU_F16", "bf16": "EMU_BF16", "tf32": "EMU_TF32", "f32": "EMU_F32", "s8": "EMU_S8", "u8": "EMU_U8",

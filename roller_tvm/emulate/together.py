@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from roller_tvm.codegen.errors import NotEmulated
+from roller_tvm.codegen.host_code import BufferSpec
 from roller_tvm.emulate.check import Checked, check_on_pocl
-from roller_tvm.emulate.errors import NotEmulated
-from roller_tvm.emulate.host import BufferSpec
 from roller_tvm.emulate.opencl import OpenClFunction
 from roller_tvm.errors import RollerError, last_line
 from roller_tvm.measure.numerics import reference_on

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from roller_tvm.codegen import compile_cuda, find_compilers
+from roller_tvm.codegen.check import CompiledPlan, ResourcesDiffer, check_plan
 from roller_tvm.device import DeviceSpec, load_device
 from roller_tvm.errors import MeasureError, RollerError
 from roller_tvm.ir.operators import normalize, parse_params
@@ -34,8 +36,6 @@ from roller_tvm.planner.construction import RankedPlan
 from roller_tvm.roller.alignment import Rejection
 from roller_tvm.roller.features import Features
 from roller_tvm.roller.rprogram import Plan
-from roller_tvm.toolchain import compile_cuda, find_compilers
-from roller_tvm.toolchain.check import CompiledPlan, ResourcesDiffer, check_plan
 
 #: Architecture -> device that its plans are made for.
 DEVICES = {"sm_80": "a100", "sm_90": "h200"}
@@ -149,7 +149,7 @@ def kit_plan(rank: int, ranked: RankedPlan, compiled: CompiledPlan, host: Any, a
     Parameters
     ----------
     host : HostCode
-        Host code returned by ``tir.emulated.generated``.
+        Host code returned by ``codegen.host_code_tensorir.generated``.
     """
     launches = tuple(
         KernelLaunch(x.kernel, tuple(map(str, x.arguments)), triple(x.grid), triple(x.block),
@@ -216,10 +216,10 @@ def _compiled(
     """Return a plan's kernels and its host code, or the reason for leaving it out."""
     import tvm
 
+    from roller_tvm.codegen.apply_tensorir import apply_steps_tir
+    from roller_tvm.codegen.host_code_tensorir import generated
     from roller_tvm.planner.lower import lower
-    from roller_tvm.tir import apply_steps_tir
     from roller_tvm.tir.cuda import cuda_target
-    from roller_tvm.tir.emulated import generated
 
     hosts: dict[Plan, Any] = {}
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from roller_tvm.codegen import compile_cuda, kernel_resources
+from roller_tvm.codegen.host_code import BufferSpec, HostCode
 from roller_tvm.device import load_device
-from roller_tvm.emulate.host import BufferSpec, HostCode
 from roller_tvm.errors import MeasureError, RollerError
 from roller_tvm.ir.operators import parse_params
 from roller_tvm.kit.archive import (
@@ -29,7 +30,6 @@ from roller_tvm.kit.inputs import STEPS, seed_of, step_of
 from roller_tvm.kit.reference import UNFUSED, Reference, places
 from roller_tvm.rammer import Costs
 from roller_tvm.rammer.policy import plain_kernel
-from roller_tvm.toolchain import compile_cuda, kernel_resources
 
 FUSED = "fused"
 #: Number of elements of a graph's result compared with a CPU's.

@@ -8,13 +8,13 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from roller_tvm.codegen import Cubin, KernelResources, kernel_resources
 from roller_tvm.device import load_device
 from roller_tvm.device.arch import arch_number
 from roller_tvm.errors import BadInput, RollerError
 from roller_tvm.kit.archive import KitPlan, read_member, read_operator
 from roller_tvm.kit.run import kit_archs
 from roller_tvm.kit.support import ARCHIVE, own_sources
-from roller_tvm.toolchain import Cubin, KernelResources, kernel_resources
 
 _FLAGS, _ABI, _NEW_ABI = 0x30, 8, 8
 _POINTER = 8

@@ -1,4 +1,4 @@
-"""Vectors of elements that are near each other: picked out of vectors of neighbours (see ``lower.strided``)."""
+"""Elements near each other, picked out of vectors of neighbours (see ``codegen.rewrites.strided_vectors``)."""
 
 from __future__ import annotations
 

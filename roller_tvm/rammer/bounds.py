@@ -28,10 +28,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ..codegen import compile_cuda, find_compilers, kernel_resources
 from ..device import DeviceSpec
 from ..errors import ToolchainError
 from ..micro_perf.registers import register_cap
-from ..toolchain import compile_cuda, find_compilers, kernel_resources
 from .device_code import CannotFuse
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from ..codegen import KernelResources
+from ..codegen.cuda_text import dtype_bytes
+from ..codegen.host_code import BufferSpec, HostCode, Launch
 from ..device import DeviceSpec
-from ..emulate.host import BufferSpec, HostCode, Launch
-from ..emulate.source import dtype_bytes
 from ..micro_perf.occupancy import occupancy
-from ..toolchain import KernelResources
 from .bounds import Bounds, bounds_of
 from .device_code import CannotFuse, DeviceFunction
 from .dialect import CUDA, Dialect

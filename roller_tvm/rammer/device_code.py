@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from ..emulate.source import CudaSource, Parameter, dtype_bytes
-from ..emulate.text import blanked, matching
+from ..codegen.cuda_text import CudaSource, Parameter, blanked, dtype_bytes, matching
 from ..errors import RollerError
 
 _SHARED = re.compile(r"(?P<extern>\bextern\s+)?\b__shared__\b(?P<rest>[^;]*);")

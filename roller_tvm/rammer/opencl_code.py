@@ -11,8 +11,7 @@ import re
 from collections.abc import Collection, Iterator
 from math import prod
 
-from ..emulate.source import CudaSource
-from ..emulate.text import blanked, split_top
+from ..codegen.cuda_text import CudaSource, blanked, split_top
 from .device_code import ALIGNMENT, CannotFuse, DeviceFunction, Extents, element_bytes, kernel_text, preamble, spans
 from .dialect import Dialect
 

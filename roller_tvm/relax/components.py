@@ -13,13 +13,13 @@ from tvm.s_tir.meta_schedule.arg_info import ArgInfo
 from tvm.s_tir.meta_schedule.search_strategy import MeasureCandidate, PySearchStrategy
 from tvm.s_tir.meta_schedule.space_generator import PySpaceGenerator
 
+from ..codegen.tensorir_packing import constant_parameters
 from ..device import DeviceSpec
 from ..errors import BadInput, MeasureError, NothingTuned
 from ..measure.machine import same_machine
 from ..measure.pool import Pool, Worker
 from ..measure.session import Limits
 from ..tir.candidates import make_candidates
-from ..tir.packing import constant_parameters
 from ..tvm_env import use_threads
 from .database import Store
 from .devices import device_of, find_target

@@ -18,10 +18,10 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from ..codegen.intrinsics import register
 from ..errors import BadInput, RecordError, RollerError, cannot_write
 from ..measure.interrupt import deferred_interrupt
 from ..measure.serving import last_line
-from ..tir.intrinsics import register
 from ..tir.nodes import structurally_equal
 from ..version import __version__
 from .targets import make_target, system_triple

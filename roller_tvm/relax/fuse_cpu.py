@@ -7,11 +7,11 @@ from typing import Any
 
 from tvm import relax
 
+from ..codegen.tensorir_packing import constant_parameters
 from ..device import DeviceSpec
 from ..errors import UnsupportedOperator
 from ..rammer import FusionPlan
 from ..tir.candidates import make_candidates
-from ..tir.packing import constant_parameters
 from ..tir.rtasks import RFunction
 from ..tir.side_by_side import ScheduledCall, merge_calls
 from .blocks import Block, Region

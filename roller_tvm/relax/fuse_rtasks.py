@@ -10,14 +10,14 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from ..codegen.host_code import BufferSpec
+from ..codegen.host_code_tensorir import generated
 from ..device import DeviceSpec
-from ..emulate.host import BufferSpec
 from ..errors import BadInput, RollerError, TargetError, UnsupportedOperator, last_line
 from ..rammer import FusionPlan, Part, check_choices
 from ..rammer.bounds import without_spills
 from ..rammer.code import FusedKernel
 from ..rammer.device_code import CannotFuse
-from ..tir.emulated import generated
 from ..tir.fused_func import fused_function, require_sources, tvm_options
 from ..tir.nodes import key
 from ..tir.rtasks import Call, KernelMaker

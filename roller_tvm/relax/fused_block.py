@@ -10,8 +10,8 @@ from typing import Any
 
 from tvm import relax
 
-from ..emulate.host import BufferSpec
-from ..emulate.source import dtype_bytes
+from ..codegen.cuda_text import dtype_bytes
+from ..codegen.host_code import BufferSpec
 from ..measure.numerics import shape_of
 from ..tir.nodes import key
 from ..tir.rtasks import Call

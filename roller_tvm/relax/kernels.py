@@ -9,7 +9,7 @@ import numpy as np
 import tvm
 from tvm import relax, te
 
-from ..tir.packing import CONSTANTS, PACKING
+from ..codegen.tensorir_packing import CONSTANTS, PACKING
 
 
 def split_packing(func: Any, values: Mapping[int, np.ndarray], target: Any) -> tuple[Any, dict[int, np.ndarray]]:

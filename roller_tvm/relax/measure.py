@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
+from ..codegen.tensorir_packing import constant_parameters
 from ..device import DeviceSpec
 from ..errors import MeasureError, UnsupportedOperator
 from ..ir.expression import DTYPE_BYTES
@@ -15,7 +16,6 @@ from ..measure.cold import footprint_of, read_s_per_byte
 from ..measure.pool import Pool
 from ..measure.session import PACKED, PLAIN, Limits, Outcome, Session, TaskResult, settle_spilled, timed
 from ..tir.nodes import parameters
-from ..tir.packing import constant_parameters
 from .database import record_line
 from .reference import default_module
 from .tasks import Task

@@ -20,15 +20,14 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from ..codegen.host_reading import TakeHost
 from ..device import DeviceSpec
 from ..errors import BadInput, RecordError
 from ..measure.model_report import ModelReport
 from ..models import last_line
-from ..tir.emulated import TakeHost
 from ..tvm_env import use_threads
 from .alignment import UnalignedInputs
 from .concat_in_place import ConcatInPlace
-from .cpu_code import cpu_code
 from .database import for_other_kernels, kernels_of, know_intrinsics, mend
 from .devices import device_of, find_target
 from .dynamic import Buckets, Sizes
@@ -42,6 +41,7 @@ from .names import LowerCaseBuffers
 from .package import KERNELS, REPORT
 from .params import bindable
 from .reference import gpu_rules
+from .rewrites import cpu_code
 from .schedule import SCHEDULED, Report, ScheduleWithRoller
 from .sums import SumsAsAdditions
 from .targets import make_target

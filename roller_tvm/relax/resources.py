@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..toolchain import KernelResources, compile_cuda, find_compilers, kernel_resources
+from ..codegen import KernelResources, compile_cuda, find_compilers, kernel_resources
 
 
 def cuda_sources(module: Any) -> Iterator[str]:

@@ -10,16 +10,16 @@ from typing import Any
 
 import tvm
 
+from ..codegen.tensorir_packing import constant_parameters
 from ..device import DeviceSpec
 from ..errors import TargetError
 from ..measure.model_report import KernelPlan, plan_words
 from ..models import last_line
 from ..tir.candidates import Candidates, make_candidates
 from ..tir.nodes import parameters, structural_hash, structurally_equal
-from ..tir.packing import constant_parameters
 from .devices import device_of, find_target
-from .edge_vectors import MARK as EDGE_VECTORS
 from .lowered import require_lowered
+from .rewrites import MARKS
 
 SCHEDULED = "tirx.is_scheduled"
 
@@ -181,7 +181,8 @@ def _named(scheduled: Any, func: Any) -> Any:
         result = result.without_attr(name)
     for name, value in (func.attrs or {}).items():
         result = result.with_attr(name, value)
-    return result.with_attr(SCHEDULED, True).with_attr(EDGE_VECTORS, True)  # whoever builds it, in this process
+    # Whoever builds it in this process, has whole vectors.
+    return result.with_attr(SCHEDULED, True).with_attr(MARKS["edge_vectors"], True)
 
 
 class _Function:

@@ -20,10 +20,6 @@ class SumsAsAdditions:
     """Replace sums over a stack by additions, and take away broadcasts to the shape that a tensor has.
 
     Functions that write in place are left as they are.
-
-    Examples
-    --------
-    >>> mod = SumsAsAdditions()(mod)  # doctest: +SKIP
     """
 
     def transform_module(self, mod: Any, _context: Any) -> Any:

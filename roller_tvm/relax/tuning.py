@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..codegen.tensorir_packing import constant_parameters
 from ..device import DeviceSpec
 from ..errors import BadInput, MeasureError, RecordError, must_be
 from ..measure.machine import not_here, same_machine
@@ -19,7 +20,6 @@ from ..measure.selection import ordered, select, time_is_up
 from ..measure.session import Limits, TaskResult, timed
 from ..measure.table import summary
 from ..tir.candidates import Candidates, make_candidates
-from ..tir.packing import constant_parameters
 from ..tvm_env import import_relax_tvm, use_threads
 from .database import UNMEASURED, Note, Store, copies_ahead, intrinsics_of, record_line
 from .devices import device_of

@@ -1,8 +1,4 @@
-"""VectorMath: exp, erf, tanh and sigmoid as arithmetic that vectors do, where a CPU would call a function an element.
-
-LLVM has no vector form of these: it takes a vector apart and calls the mathematics library for each element, 5 to 12
-cycles each, where a polynomial of 16 elements takes about as long. In softmax and GELU that is most of the time.
-"""
+"""VectorMath: exp, erf, tanh and sigmoid as arithmetic, written into PrimFuncs before they are scheduled."""
 
 from __future__ import annotations
 
@@ -12,12 +8,12 @@ import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
 
-from ..te import fits
+from ..codegen.rewrites.vector_math import Arithmetic
 from ..te.numbering import dtype_of_node
 from ..tir.nodes import access_of, buffer_of, key
 from .modules import each_prim_func
 
-#: Of functions of each other so many are rewritten: each repeats its argument about 20 times.
+#: Functions of each other that are rewritten: each repeats its argument about 20 times.
 NESTED = 2
 
 
@@ -26,13 +22,8 @@ class VectorMath:
     """Write exp, erf, tanh and sigmoid of float32 as arithmetic, in every PrimFunc.
 
     Of functions of each other (a chain of activations, a recurrence written out) the first two; the others stay calls.
-    Results agree with the mathematics library's to a few units in the last place; infinities, not-a-numbers and
-    ``exp(0) = 1`` stay what they are; ``exp`` below 1.2e-38 is 0. For targets of kind llvm; ``prepare`` and the
-    pipeline "roller" have it, before tuning, so that a database matches.
-
-    Examples
-    --------
-    >>> mod = VectorMath()(mod)  # doctest: +SKIP
+    For targets of kind llvm; ``prepare`` and the pipeline "roller" have it, before tuning, so that a database matches.
+    See ``codegen.rewrites.vector_math``.
     """
 
     def transform_module(self, mod: Any, _context: Any) -> Any:
@@ -41,12 +32,7 @@ class VectorMath:
 
 
 def with_vector_math(func: Any) -> Any:
-    """A PrimFunc without calls of these functions on float32.
-
-    Examples
-    --------
-    >>> func = with_vector_math(func)  # doctest: +SKIP
-    """
+    """A PrimFunc without calls of these functions on float32."""
     return tvm_ffi.structural_map(func, (tvm.ir.Call, _Rewriter(func).arithmetic), order="post")
 
 
@@ -98,57 +84,12 @@ class _Rewriter:
 def _function(call: Any) -> Any:
     """Return the function that replaces a call; None if the call stays."""
     name = str(getattr(getattr(call, "op", None), "name", ""))
-    function = _FUNCTIONS.get(name.rsplit(".", 1)[-1]) if name.startswith("tirx.") else None
-    return function if function is not None and dtype_of_node(call) == "float32" else None
+    if not name.startswith("tirx.") or dtype_of_node(call) != "float32":
+        return None
+    return Arithmetic(tirx, False).function(name.removeprefix("tirx."))
 
 
 def _parts(e: Any) -> list[Any]:
     """The expressions that an expression is made of."""
     names = ("a", "b", "value", "condition", "true_value", "false_value")
     return [*(getattr(e, name) for name in names if hasattr(e, name)), *getattr(e, "args", ())]
-
-
-def _number(value: float) -> Any:
-    return tirx.const(value, "float32")
-
-
-def _polynomial(coefficients: tuple[float, ...], x: Any) -> Any:
-    """Ascending coefficients, by Horner's rule."""
-    *rest, result = (_number(c) for c in coefficients)
-    for coefficient in reversed(rest):
-        result = result * x + coefficient
-    return result
-
-
-def _clamped(x: Any, end: float) -> Any:
-    """Within -end and end; not-a-number stays, which a comparison never prefers to the second operand.
-
-    There is no asking for it: TVM takes vectors apart for ``isnan``.
-    """
-    return tirx.max(_number(-end), tirx.min(_number(end), x))
-
-
-def _exp(x: Any) -> Any:
-    # What is named here stands in the result several times: MetaSchedule cannot read T.Let, and LLVM finds it again.
-    low, high = map(_number, fits.EXPONENTS)
-    power = tirx.max(tirx.min(tirx.floor(x * _number(fits.LOG2_E)), high), low)
-    rest = x - power * _number(fits.LN2[0]) - power * _number(fits.LN2[1])
-    bits = (power.astype("int32") + tirx.const(fits.BIAS, "int32")) << tirx.const(fits.MANTISSA, "int32")
-    result = _polynomial(fits.EXP, rest) * tirx.reinterpret("float32", bits)
-    result = tirx.Select(x < _number(fits.SMALLEST), _number(0.0), result)
-    return tirx.Select(x > _number(fits.LARGEST), _number(float("inf")), result)
-
-
-def _rational(fit: tuple[tuple[float, ...], tuple[float, ...], float], x: Any) -> Any:
-    above, below, end = fit
-    near = _clamped(x, end)
-    square = near * near
-    return _clamped(near * _polynomial(above, square) / _polynomial(below, square), 1.0)
-
-
-_FUNCTIONS = {
-    "exp": _exp,
-    "erf": lambda x: _rational(fits.ERF, x),
-    "tanh": lambda x: _rational(fits.TANH, x),
-    "sigmoid": lambda x: _number(1.0) / (_number(1.0) + _exp(_number(0.0) - x)),
-}

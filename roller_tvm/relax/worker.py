@@ -163,8 +163,8 @@ def build_default(key: str, number: int, line: str, mode: int, ours: bool = True
 def _compiled(module: Any, target: Any, line: str, ours: bool) -> Any:
     import tvm
 
-    from roller_tvm.relax.cpu_code import cpu_code
     from roller_tvm.relax.database import copies_ahead
+    from roller_tvm.relax.rewrites import cpu_code
 
     if ours and target.kind.name == "llvm":
         module = cpu_code()(module)

@@ -9,15 +9,11 @@ from roller_tvm.tvm_env import use_all_cores
 
 if TYPE_CHECKING:
     from roller_tvm.relay.building import build
-    from roller_tvm.relay.edge_vectors import EdgeVectors
     from roller_tvm.relay.fuse_rtasks import FuseRTasks, GraphFusion, fused_sources, fusion_of
     from roller_tvm.relay.fused_on_pocl import check_fusion_on_pocl
-    from roller_tvm.relay.prefetch import PrefetchPanels
+    from roller_tvm.relay.rewrites import EdgeVectors, PrefetchPanels, StackTiles, VectorMath, WideIndices
     from roller_tvm.relay.rtask_codegen import register_fused_kernels
-    from roller_tvm.relay.stack_tiles import StackTiles
     from roller_tvm.relay.tuning import TunedTask, TuneResult, tune
-    from roller_tvm.relay.vector_math import VectorMath
-    from roller_tvm.relay.wide_indices import WideIndices
     from roller_tvm.relay.winograd import use_winograd
 
 __all__ = [
@@ -30,19 +26,19 @@ __all__ = [
 _HOME = {
     "build": "building",
     "check_fusion_on_pocl": "fused_on_pocl",
-    "EdgeVectors": "edge_vectors",
+    "EdgeVectors": "rewrites",
     "FuseRTasks": "fuse_rtasks",
     "GraphFusion": "fuse_rtasks",
     "fused_sources": "fuse_rtasks",
     "fusion_of": "fuse_rtasks",
-    "PrefetchPanels": "prefetch",
+    "PrefetchPanels": "rewrites",
     "register_fused_kernels": "rtask_codegen",
-    "StackTiles": "stack_tiles",
+    "StackTiles": "rewrites",
     "tune": "tuning",
     "TuneResult": "tuning",
     "TunedTask": "tuning",
-    "VectorMath": "vector_math",
-    "WideIndices": "wide_indices",
+    "VectorMath": "rewrites",
+    "WideIndices": "rewrites",
     "use_winograd": "winograd",
 }
 

@@ -8,13 +8,11 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
+from roller_tvm.codegen.apply_te import TeProgram, apply_steps_state, keep_layout, layout_free
 from roller_tvm.device import DeviceSpec
 from roller_tvm.errors import MeasureError, UnsupportedOperator
 from roller_tvm.measure.session import CHECK, PACKED
-from roller_tvm.relay.apply_state import apply_steps_state
-from roller_tvm.relay.loops import TeProgram
 from roller_tvm.relay.measure import layout_mode
-from roller_tvm.relay.packing import keep_layout, layout_free
 from roller_tvm.relay.tasks import Task
 from roller_tvm.roller.steps import CacheWrite, Reorder, Split, Step
 

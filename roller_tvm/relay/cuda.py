@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from roller_tvm.codegen import KernelResources, compile_cuda, kernel_resources
+from roller_tvm.codegen.apply_te import TeProgram, apply_steps_te
+from roller_tvm.codegen.check import CompiledPlan, ResourcesDiffer, check_plan
 from roller_tvm.micro_perf.estimate import Estimate
 from roller_tvm.planner.lower import lower
-from roller_tvm.relay.apply_state import apply_steps_state
-from roller_tvm.relay.apply_te import apply_steps_te
-from roller_tvm.relay.loops import TeProgram
 from roller_tvm.roller.alignment import Rejection
 from roller_tvm.roller.rprogram import Plan
-from roller_tvm.toolchain import KernelResources, compile_cuda, kernel_resources
-from roller_tvm.toolchain.check import CompiledPlan, ResourcesDiffer, check_plan
 
 
 def cuda_source(schedule: Any, args: Sequence[Any], arch: str) -> str:
@@ -58,7 +56,7 @@ def check_resources(
     archs : sequence of str
         Such as ('sm_80', 'sm_90').
     dag : ComputeDAG, optional
-        If given, the schedule is made through a State of it, as for a record; else with TE schedule primitives.
+        The program's, if there is one already.
 
     Returns
     -------
@@ -69,27 +67,12 @@ def check_resources(
     ------
     ToolchainError
         There is no compiler, or it rejected the source.
-
-    Examples
-    --------
-    >>> checked = check_resources(ranked.plan, ranked.estimate, program, ("sm_90",))  # doctest: +SKIP
-    >>> print(checked.kernels("sm_90")[0])  # doctest: +SKIP
-    64 registers, 0 B local, 8192 B shared
     """
 
     def source_of(changed: Plan) -> tuple[str, tuple[int, ...]]:
-        schedule, args = _schedule(changed, program, dag)
-        return cuda_source(schedule, args, archs[0]), ()
+        return cuda_source(*apply_steps_te(program, lower(changed), dag), archs[0]), ()
 
     return check_plan(plan, estimate, source_of, archs, compiler)
-
-
-def _schedule(plan: Plan, program: TeProgram, dag: Any) -> tuple[Any, Sequence[Any]]:
-    """Return the plan's te.Schedule and its arguments, made through a State of `dag` if there is one."""
-    if dag is None:
-        return apply_steps_te(program, lower(plan))
-    schedule, args = dag.apply_steps_from_state(apply_steps_state(dag, program, lower(plan)))
-    return schedule, list(args)
 
 
 def use_toolchain(seen: Callable[[Mapping[str, KernelResources]], object] | None = None) -> None:

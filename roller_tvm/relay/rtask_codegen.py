@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from roller_tvm.codegen.cuda_text import CudaSource, blanked, matching, split_top
 from roller_tvm.emulate import BufferSpec, HostCode
-from roller_tvm.emulate.source import CudaSource
-from roller_tvm.emulate.text import blanked, matching, split_top
 from roller_tvm.errors import BadInput
 
 #: The value of the attribute Compiler, and our own attribute.
@@ -66,7 +65,7 @@ class KernelCode:
 
         Examples
         --------
-        >>> from roller_tvm.emulate.host import launch_of
+        >>> from roller_tvm.codegen.host_code import launch_of
         >>> host = HostCode((), (), (launch_of("f", ["x", "y"], ["blockIdx.x"], [1]),))
         >>> code = KernelCode("__global__ void f(float* a, int* b) { *a = *b; }", host, "sm_80")
         >>> code.named("g", ["b", "a"])

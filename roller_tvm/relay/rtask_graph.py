@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any, Protocol
 
+from roller_tvm.codegen.cuda_text import dtype_bytes
 from roller_tvm.device import DeviceSpec
-from roller_tvm.emulate.source import dtype_bytes
 from roller_tvm.errors import UnsupportedOperator
 from roller_tvm.rammer import DataFlowGraph, Edge, FusionPlan, Node, Part, RKernel, ROperator, convex_parts
 from roller_tvm.rammer.device_code import CannotFuse

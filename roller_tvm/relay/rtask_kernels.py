@@ -6,6 +6,7 @@ import contextlib
 from dataclasses import dataclass, field
 from typing import Any
 
+from roller_tvm.codegen.apply_te import TeProgram, apply_steps_te
 from roller_tvm.device import DeviceSpec
 from roller_tvm.emulate import HostCode
 from roller_tvm.errors import RollerError, UnsupportedOperator, last_line
@@ -16,9 +17,7 @@ from roller_tvm.rammer.code import check_intermediates
 from roller_tvm.rammer.device_code import CannotFuse
 from roller_tvm.rammer.dialect import CUDA, Dialect
 from roller_tvm.rammer.opencl_code import OPENCL
-from roller_tvm.relay.apply_te import apply_steps_te
 from roller_tvm.relay.emulated import generated, opencl_function
-from roller_tvm.relay.loops import TeProgram
 from roller_tvm.te import TeReading, read_te
 
 #: Relay's own lowering of a fused function to TE, its operators by their generic computations.

@@ -12,6 +12,7 @@ from itertools import accumulate
 from types import SimpleNamespace
 from typing import Any
 
+from roller_tvm.codegen.apply_te import apply_steps_te
 from roller_tvm.device.cpu_data import estimate
 from roller_tvm.errors import UnsupportedOperator
 from roller_tvm.planner import construct
@@ -19,7 +20,6 @@ from roller_tvm.planner.construction import RankedPlan
 from roller_tvm.planner.lower import lower
 from roller_tvm.rammer import RKernel, TaskProgram
 from roller_tvm.rammer.nests import by_thread, check_nest, is_parallel, region_kernel, tasks_by_thread
-from roller_tvm.relay.apply_te import apply_steps_te
 from roller_tvm.relay.candidates import packed_operands
 from roller_tvm.relay.rtask_kernels import Computation, Computations
 from roller_tvm.te import TeReading, read_te

@@ -18,7 +18,7 @@ from roller_tvm.measure.serving import Failed, last_line
 from roller_tvm.measure.session import PACKED, PLAIN
 from roller_tvm.measure.timing import Kernel, run_timed
 from roller_tvm.relay import reference
-from roller_tvm.relay.cpu_code import as_tvm, cpu_code
+from roller_tvm.relay.rewrites import as_tvm, cpu_code
 from roller_tvm.tvm_env.pin import pin_calling_thread
 
 
@@ -64,8 +64,8 @@ def _cuda_compiler() -> None:
     """Make TVM compile CUDA with the compiler found here; without one, only generate the source."""
     import tvm
 
+    from roller_tvm.codegen import find_compilers
     from roller_tvm.relay.cuda import use_toolchain
-    from roller_tvm.toolchain import find_compilers
 
     if find_compilers():
         use_toolchain(lambda kernels: SPILLED.extend(k.local_bytes for k in kernels.values() if k.spills))

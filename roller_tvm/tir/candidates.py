@@ -34,7 +34,7 @@ class Candidate:
 
     def schedule(self) -> Any:
         """Return a fresh ``s_tir.Schedule`` with the steps applied; raises ``MeasureError`` if one does not apply."""
-        from .apply import apply_steps_tir
+        from ..codegen.apply_tensorir import apply_steps_tir
 
         return apply_steps_tir(self.func, self.reading, self.steps)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ..codegen.apply_tensorir import apply_steps_tir
+from ..codegen.check import CompiledPlan, check_plan
+from ..codegen.host_code_tensorir import generated
 from ..device import DeviceSpec
 from ..micro_perf.estimate import Estimate
 from ..planner.lower import lower
 from ..roller.alignment import Rejection
 from ..roller.rprogram import Plan
-from ..toolchain.check import CompiledPlan, check_plan
-from .apply import apply_steps_tir
-from .emulated import generated
 from .read import TirReading
 
 
@@ -56,10 +56,6 @@ def check_resources(
     ----------
     func, reading
         Function that the plan was made for, and its reading.
-
-    Examples
-    --------
-    >>> checked = check_resources(ranked.plan, ranked.estimate, func, reading, ("sm_90",))  # doctest: +SKIP
     """
     target = cuda_target(archs[0], device)
 

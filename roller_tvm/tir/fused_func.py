@@ -11,12 +11,13 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from ..emulate.host import BufferSpec
-from ..emulate.text import blanked, matching, split_top
+from ..codegen.cuda_text import blanked, matching, split_top
+from ..codegen.host_code import BufferSpec
+from ..codegen.host_code_tensorir import generated
+from ..codegen.host_reading import SCRATCH
 from ..errors import TvmLineError
 from ..rammer.code import FusedKernel
 from ..rammer.device_code import preamble
-from .emulated import SCRATCH, generated
 
 #: Attribute of a function that is a plan: the operators in it.
 OPERATORS = "roller_tvm.rtasks"

@@ -6,8 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..codegen.apply_tensorir import apply_steps_tir
+from ..codegen.host_code import HostCode
+from ..codegen.host_code_tensorir import generated, target_of
 from ..device import DeviceSpec
-from ..emulate.host import HostCode
 from ..errors import RollerError, UnsupportedOperator, UsageError, last_line
 from ..planner.lower import lower
 from ..rammer import DataFlowGraph, Edge, FusionPlan, Part, RKernel, ROperator, plan_graph, planned_rkernels
@@ -17,8 +19,7 @@ from ..rammer.dialect import CUDA
 from ..rammer.opencl_code import OPENCL
 from ..roller.features import NO_FEATURES, Features
 from ..te.body import REMEDY
-from .apply import apply_steps_tir
-from .emulated import generated, opencl_function, target_of
+from .emulated import opencl_function
 from .nodes import structural_hash, structurally_equal
 from .read import TirReading, read_prim_func
 

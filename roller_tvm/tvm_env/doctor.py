@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from roller_tvm.toolchain import find_compilers
+from roller_tvm.codegen import find_compilers
 from roller_tvm.tvm_env import probe
 from roller_tvm.tvm_env.compiler import find_compiler, system_install
 from roller_tvm.tvm_env.ffi import PAIRS, bad_pair, installed_ffi, pair_of
@@ -217,7 +217,7 @@ def _compiler() -> Check:
 
 
 def _cuda_compilers() -> list[Check]:
-    """Those that `roller_tvm.toolchain` would take."""
+    """Those that `roller_tvm.codegen` would take."""
     found = {c.name: c for c in find_compilers()}
     told = {name: f"{c.version[0]}.{c.version[1]}, {c.path}" for name, c in found.items()}
     pip = f"{_python()} -m pip install nvidia-cuda-nvrtc-cu12"

@@ -124,7 +124,7 @@ def test_a_checked_plan_is_executed(capsys, device):
 @pytest.mark.te
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 def test_what_compiled_kernels_take(capsys, arch):
-    from roller_tvm.toolchain import find_compilers
+    from roller_tvm.codegen import find_compilers
 
     pytest.importorskip("tvm")
     if not any(c.supports(arch) for c in find_compilers()):
@@ -144,7 +144,7 @@ def test_what_compiled_kernels_take(capsys, arch):
 @pytest.mark.relax
 def test_what_is_compiled_is_the_first_of_the_plans_shown(capsys):
     """Of one plan that is asked for, the best is another than of ten: it was compiled in the place of the one shown."""
-    from roller_tvm.toolchain import find_compilers
+    from roller_tvm.codegen import find_compilers
 
     if not any(c.supports("sm_90") for c in find_compilers()):
         pytest.skip("neither NVRTC nor nvcc here")

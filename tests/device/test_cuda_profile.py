@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from roller_tvm.codegen import compile_cuda, find_compilers, kernel_resources
+from roller_tvm.codegen.compilers import include_folders
 from roller_tvm.device import cuda_profile, device_for_target, load_device
 from roller_tvm.device.cpu_bench import find_compiler
 from roller_tvm.device.cuda_bench import SOURCE, CudaRunner, answer, measure
@@ -21,8 +23,6 @@ from roller_tvm.device.cuda_profile import cuda_report, cuda_spec, means, presen
 from roller_tvm.device.load import load_file
 from roller_tvm.device.rates import ATTEMPTS, Request
 from roller_tvm.errors import ProfileError
-from roller_tvm.toolchain import compile_cuda, find_compilers, kernel_resources
-from roller_tvm.toolchain.compilers import include_folders
 
 from .made_up_card import FACTS, MadeUpCard, MadeUpRunner, facts
 

@@ -62,11 +62,10 @@ class Operator:
 
     def schedule(self, plan):
         if RELAY:
-            from roller_tvm.relay.apply_te import apply_steps_te
-            from roller_tvm.relay.loops import TeProgram
+            from roller_tvm.codegen.apply_te import TeProgram, apply_steps_te
 
             return apply_steps_te(TeProgram.of_reading(self.reading, self.tensors), lower(plan))
-        from roller_tvm.tir import apply_steps_tir
+        from roller_tvm.codegen.apply_tensorir import apply_steps_tir
 
         return (apply_steps_tir(self.func, self.reading, lower(plan)),)
 

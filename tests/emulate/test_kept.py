@@ -6,6 +6,9 @@ import tarfile
 import numpy as np
 import pytest
 
+from roller_tvm.codegen import cuda_text as source_module
+from roller_tvm.codegen import host_code as host_module
+from roller_tvm.codegen.host_code import launch_of
 from roller_tvm.emulate import (
     BufferSpec,
     BuiltKernels,
@@ -16,11 +19,8 @@ from roller_tvm.emulate import (
     NotEmulated,
     compile,
 )
-from roller_tvm.emulate import host as host_module
 from roller_tvm.emulate import kept as kept_module
 from roller_tvm.emulate import opencl as opencl_module
-from roller_tvm.emulate import source as source_module
-from roller_tvm.emulate.host import launch_of
 from roller_tvm.errors import BadInput, UsageError
 
 SOURCE = """

@@ -15,6 +15,7 @@ pytest.importorskip("tvm")
 pytest.importorskip("tvm.tirx", reason="needs the Relax line")
 pytestmark = pytest.mark.relax
 
+from roller_tvm.codegen import find_compilers  # noqa: E402
 from roller_tvm.device.cpu_bench import find_compiler  # noqa: E402
 from roller_tvm.kit.archive import archive_path, read_member, read_operator, write_archive  # noqa: E402
 from roller_tvm.kit.build import Options, build_case, build_support, copy_runner  # noqa: E402
@@ -23,7 +24,6 @@ from roller_tvm.kit.measure import Bench, measure_operator  # noqa: E402
 from roller_tvm.kit.support import ARCHIVE  # noqa: E402
 from roller_tvm.kit.verify import image_arch, verify  # noqa: E402
 from roller_tvm.planner import Plan  # noqa: E402
-from roller_tvm.toolchain import find_compilers  # noqa: E402
 
 from .emulated_card import EmulatedCard  # noqa: E402
 

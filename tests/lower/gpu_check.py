@@ -1,12 +1,10 @@
 """GPU plans of TE programs: run on PoCL beside TVM's own schedule, and made through an Ansor State as well."""
 
+from roller_tvm.codegen.apply_te import TeProgram, apply_steps_te
 from roller_tvm.device import load_device
 from roller_tvm.planner import construct
 from roller_tvm.planner.lower import lower
-from roller_tvm.relay.apply_state import apply_steps_state
-from roller_tvm.relay.apply_te import apply_steps_te
 from roller_tvm.relay.emulated import opencl_function
-from roller_tvm.relay.loops import TeProgram
 from roller_tvm.relay.reference import difference, make_inputs, reduction_terms
 from roller_tvm.te import read_te
 
@@ -52,15 +50,3 @@ def check(tensors, recipe="", device="v100", most=3, ops=None):
         wrong = difference(got, expected, reduction_terms(ops or [tensors[-1].op]))
         assert not wrong, f"{wrong}\n{plan}"
     return chosen
-
-
-def same_through_a_state(tensors, plan, reading):
-    """Whether an Ansor State of the plan lowers to the same kernels."""
-    import tvm
-
-    program, steps = TeProgram.of_reading(reading, tensors), lower(plan)
-    dag = tvm.auto_scheduler.ComputeDAG(tensors)
-    state = apply_steps_state(dag, program, steps)
-    ours = tvm.lower(*apply_steps_te(program, steps))
-    theirs = tvm.lower(*dag.apply_steps_from_state(state))
-    return tvm.ir.structural_equal(ours, theirs, map_free_vars=True)

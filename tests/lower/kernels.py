@@ -2,13 +2,10 @@
 
 import numpy as np
 
+from roller_tvm.codegen.apply_te import TeProgram, apply_steps_state, apply_steps_te, keep_layout
 from roller_tvm.planner import construct
 from roller_tvm.planner.lower import lower
-from roller_tvm.relay.apply_state import apply_steps_state
-from roller_tvm.relay.apply_te import apply_steps_te
-from roller_tvm.relay.cpu_code import as_tvm, cpu_code
-from roller_tvm.relay.loops import TeProgram
-from roller_tvm.relay.packing import keep_layout
+from roller_tvm.relay.rewrites import as_tvm, cpu_code
 from roller_tvm.roller.features import Features
 from roller_tvm.te import read_te
 

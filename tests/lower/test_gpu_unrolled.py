@@ -5,10 +5,9 @@ import pytest
 tvm = pytest.importorskip("tvm")
 pytestmark = pytest.mark.tvm
 
+from roller_tvm.codegen.apply_te import TeProgram, apply_steps_te  # noqa: E402
 from roller_tvm.planner.lower import lower  # noqa: E402
-from roller_tvm.relay.apply_te import apply_steps_te  # noqa: E402
 from roller_tvm.relay.cuda import cuda_source  # noqa: E402
-from roller_tvm.relay.loops import TeProgram  # noqa: E402
 
 from ..sampling import sampled  # noqa: E402
 from . import gpu_check  # noqa: E402
@@ -43,7 +42,6 @@ def test_constants_are_in_the_code():
     source = cuda_source(*apply_steps_te(TeProgram.of_reading(reading, tensors), lower(plan)), "sm_80")
     assert "5.000000e-01f" in source or "2.500000e-01f" in source
     assert "* 0.0" not in source and "* 1.0" not in source and "% 6) ==" not in source
-    assert gpu_check.same_through_a_state(tensors, plan, reading)
 
 
 def test_a_tensor_read_twice_is_not_staged_twice(pocl):

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from roller_tvm.codegen.applier import StepApplier
 from roller_tvm.errors import MeasureError
 from roller_tvm.ir import Axis
-from roller_tvm.lower.applier import StepApplier
 from roller_tvm.planner.lower import lower, render, step_from_json
 from roller_tvm.roller.loops import open_parts, source_loops
 from roller_tvm.roller.steps import STEPS, Split, TensorIrStep

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
+from roller_tvm.codegen.applier import StepApplier
 from roller_tvm.device import load_device
 from roller_tvm.errors import MeasureError
 from roller_tvm.ir.operators import parse_operator
-from roller_tvm.lower.applier import StepApplier
 from roller_tvm.planner import Plan, RProgram, construct
 from roller_tvm.planner.lower import lower, render, step_from_json
 from roller_tvm.roller.features import Features

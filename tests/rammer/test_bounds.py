@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from roller_tvm.codegen import Compiler, KernelResources
 from roller_tvm.device import load_device
 from roller_tvm.errors import ToolchainError
 from roller_tvm.micro_perf.registers import register_cap
@@ -15,7 +16,6 @@ from roller_tvm.rammer import bounds
 from roller_tvm.rammer.bounds import Bounds, bounded, bounds_of, together, without_spills
 from roller_tvm.rammer.code import FusedKernel
 from roller_tvm.rammer.device_code import CannotFuse
-from roller_tvm.toolchain import Compiler, KernelResources
 
 from .test_code import fused
 

@@ -10,6 +10,7 @@ pytestmark = pytest.mark.relax
 
 from tvm import relax  # noqa: E402
 
+from roller_tvm.codegen import compile_cuda, find_compilers  # noqa: E402
 from roller_tvm.device import load_device  # noqa: E402
 from roller_tvm.emulate import CudaSource  # noqa: E402
 from roller_tvm.errors import TargetError, TvmLineError, UsageError  # noqa: E402
@@ -24,7 +25,6 @@ from roller_tvm.relax.tasks import extract_tasks  # noqa: E402
 from roller_tvm.tir import fused_func  # noqa: E402
 from roller_tvm.tir.fused_func import kernels_of  # noqa: E402
 from roller_tvm.tir.rtasks import KernelMaker  # noqa: E402
-from roller_tvm.toolchain import compile_cuda, find_compilers  # noqa: E402
 from tests.plan.devices import device  # noqa: E402
 from tests.relax.networks import LLVM, default, module, run, values  # noqa: E402
 from tests.sampling import sampled  # noqa: E402

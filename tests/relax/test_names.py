@@ -7,9 +7,9 @@ pytestmark = pytest.mark.relax
 
 from tvm import relax  # noqa: E402
 
+from roller_tvm.codegen import compile_cuda, find_compilers  # noqa: E402
 from roller_tvm.relax import build  # noqa: E402
 from roller_tvm.relax.names import plain_names  # noqa: E402
-from roller_tvm.toolchain import compile_cuda, find_compilers  # noqa: E402
 
 from . import networks  # noqa: E402
 

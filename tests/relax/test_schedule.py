@@ -9,7 +9,8 @@ pytestmark = pytest.mark.relax
 from tvm import relax  # noqa: E402
 
 from roller_tvm.errors import BadInput, TargetError  # noqa: E402
-from roller_tvm.relax.schedule import EDGE_VECTORS, SCHEDULED, ScheduleWithRoller  # noqa: E402
+from roller_tvm.relax.rewrites import MARKS  # noqa: E402
+from roller_tvm.relax.schedule import SCHEDULED, ScheduleWithRoller  # noqa: E402
 
 from . import modules  # noqa: E402
 
@@ -42,7 +43,7 @@ def test_the_report_names_recipe_and_time():
 def test_attributes_and_names_stay():
     after = functions(ScheduleWithRoller(modules.TARGET)(modules.network()))
     for name, func in functions(modules.network()).items():
-        assert {*func.attrs.keys(), SCHEDULED, EDGE_VECTORS} == set(after[name].attrs.keys())
+        assert {*func.attrs.keys(), SCHEDULED, MARKS["edge_vectors"]} == set(after[name].attrs.keys())
 
 
 def test_it_takes_the_target_in_scope():

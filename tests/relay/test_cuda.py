@@ -7,16 +7,16 @@ import pytest
 tvm = pytest.importorskip("tvm")
 pytestmark = pytest.mark.tvm
 
+from roller_tvm.codegen import find_compilers  # noqa: E402
+from roller_tvm.codegen.apply_te import TeProgram  # noqa: E402
 from roller_tvm.device import load_device  # noqa: E402
 from roller_tvm.micro_perf.estimate import Estimate  # noqa: E402
 from roller_tvm.planner import construct  # noqa: E402
 from roller_tvm.planner.gpu_variants import variants  # noqa: E402
 from roller_tvm.relay.cuda import ResourcesDiffer, check_resources  # noqa: E402
-from roller_tvm.relay.loops import TeProgram  # noqa: E402
 from roller_tvm.roller.alignment import Rejection  # noqa: E402
 from roller_tvm.roller.rprogram import RTile  # noqa: E402
 from roller_tvm.te import read_te, te_operator  # noqa: E402
-from roller_tvm.toolchain import find_compilers  # noqa: E402
 
 needs_compiler = pytest.mark.skipif(not find_compilers(), reason="neither NVRTC nor nvcc is here")
 ARCHS = ("sm_80", "sm_90")

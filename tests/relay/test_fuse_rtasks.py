@@ -13,8 +13,9 @@ from tvm.contrib.graph_executor import GraphModule  # noqa: E402
 from tvm.relay.testing import lstm  # noqa: E402
 from tvm.runtime.vm import VirtualMachine  # noqa: E402
 
+from roller_tvm.codegen import compile_cuda, kernel_resources  # noqa: E402
+from roller_tvm.codegen.cuda_text import CudaSource  # noqa: E402
 from roller_tvm.device import load_device  # noqa: E402
-from roller_tvm.emulate.source import CudaSource  # noqa: E402
 from roller_tvm.errors import TargetError, UsageError  # noqa: E402
 from roller_tvm.rammer.device_code import CannotFuse  # noqa: E402
 from roller_tvm.relay import (  # noqa: E402
@@ -29,7 +30,6 @@ from roller_tvm.relay import (  # noqa: E402
 )
 from roller_tvm.relay.building import FUSION  # noqa: E402
 from roller_tvm.relay.cuda import use_toolchain  # noqa: E402
-from roller_tvm.toolchain import compile_cuda, kernel_resources  # noqa: E402
 
 from .fused_nets import ARCH, CPU_WITH_AVX512, TARGET, Net, compare, reference  # noqa: E402
 

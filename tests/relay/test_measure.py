@@ -13,9 +13,8 @@ pytestmark = pytest.mark.tvm
 
 from tvm import auto_scheduler  # noqa: E402
 
+from roller_tvm.codegen.apply_te import TeProgram, apply_steps_state  # noqa: E402
 from roller_tvm.errors import MeasureError  # noqa: E402
-from roller_tvm.relay.apply_state import apply_steps_state  # noqa: E402
-from roller_tvm.relay.loops import TeProgram  # noqa: E402
 from roller_tvm.relay.measure import Limits, Measurer  # noqa: E402
 from roller_tvm.relay.pool import Pool  # noqa: E402
 from roller_tvm.relay.reference import difference, make_inputs, reduction_terms, tolerance  # noqa: E402

@@ -108,8 +108,7 @@ def test_a_measured_record_wins_over_any_prediction(tmp_path):
     tvm = pytest.importorskip("tvm")
     from tvm import auto_scheduler
 
-    from roller_tvm.relay.apply_state import apply_steps_state
-    from roller_tvm.relay.loops import TeProgram
+    from roller_tvm.codegen.apply_te import TeProgram, apply_steps_state
     from roller_tvm.roller.steps import Parallel
 
     from . import programs as P
@@ -157,8 +156,7 @@ def test_each_target_gets_its_own_record(tmp_path):
 
     from roller_tvm.auto_scheduler import ApplyHistoryBest
     from roller_tvm.auto_scheduler import SearchTask as RollerTask
-    from roller_tvm.relay.apply_state import apply_steps_state
-    from roller_tvm.relay.loops import TeProgram
+    from roller_tvm.codegen.apply_te import TeProgram, apply_steps_state
     from roller_tvm.roller.steps import Parallel
 
     from . import programs as P

@@ -7,10 +7,11 @@ pytestmark = pytest.mark.relax
 tvm = pytest.importorskip("tvm")
 from tvm import te  # noqa: E402
 
+from roller_tvm.codegen.apply_tensorir import apply_steps_tir  # noqa: E402
 from roller_tvm.measure.numerics import difference, make_inputs  # noqa: E402
 from roller_tvm.planner.lower import lower  # noqa: E402
 from roller_tvm.relax.database import check_replay  # noqa: E402
-from roller_tvm.tir import apply_steps_tir, read_prim_func  # noqa: E402
+from roller_tvm.tir import read_prim_func  # noqa: E402
 
 from ..plan.examples import EXAMPLES  # noqa: E402
 

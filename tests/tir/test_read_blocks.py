@@ -8,11 +8,12 @@ pytestmark = pytest.mark.relax
 
 from tvm.script import tirx as T  # noqa: E402
 
+from roller_tvm.codegen.apply_tensorir import apply_steps_tir  # noqa: E402
 from roller_tvm.device import load_device  # noqa: E402
 from roller_tvm.errors import UnsupportedOperator  # noqa: E402
 from roller_tvm.planner import construct  # noqa: E402
 from roller_tvm.planner.lower import lower  # noqa: E402
-from roller_tvm.tir import AlreadyScheduled, apply_steps_tir, read_prim_func  # noqa: E402
+from roller_tvm.tir import AlreadyScheduled, read_prim_func  # noqa: E402
 
 TARGET = {"kind": "llvm"}
 

@@ -10,6 +10,7 @@ pytestmark = pytest.mark.relax
 
 from tvm import te  # noqa: E402
 
+from roller_tvm.codegen.host_code_tensorir import generated  # noqa: E402
 from roller_tvm.device import load_device  # noqa: E402
 from roller_tvm.emulate import BufferSpec, Function, HostCode, Launch, compile_source  # noqa: E402
 from roller_tvm.errors import UnsupportedOperator  # noqa: E402
@@ -17,7 +18,6 @@ from roller_tvm.rammer.bounds import Bounds  # noqa: E402
 from roller_tvm.rammer.code import FusedKernel  # noqa: E402
 from roller_tvm.rammer.device_code import CannotFuse  # noqa: E402
 from roller_tvm.te import te_operator  # noqa: E402
-from roller_tvm.tir.emulated import generated  # noqa: E402
 from roller_tvm.tir.fused_func import fused_function  # noqa: E402
 from roller_tvm.tir.nodes import parameters  # noqa: E402
 from roller_tvm.tir.read import read_prim_func  # noqa: E402

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from roller_tvm.cli import main
-from roller_tvm.toolchain.compilers import Compiler
+from roller_tvm.codegen.compilers import Compiler
 from roller_tvm.tvm_env import compiler, doctor
 from roller_tvm.tvm_env.doctor import examine
 from roller_tvm.tvm_env.locate import Line, TvmFound

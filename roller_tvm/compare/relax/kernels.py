@@ -37,7 +37,7 @@ def build_record(
     folder : Path
         Folder of the kernels and references.
     ours : bool
-        True to build as Roller's pipeline does, False as TVM's does (see ``relax.cpu_code``).
+        True to build as Roller's pipeline does, False as TVM's does (see ``relax.rewrites``).
     """
     from roller_tvm.measure.session import PACKED, PLAIN
     from roller_tvm.relax import worker

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from roller_tvm.codegen.tensorir_packing import constant_parameters
 from roller_tvm.compare.theirs import Thought, thought_of, tiles_of
 from roller_tvm.compare.tiles import nest_tiles
 from roller_tvm.replay.state import Loop, LoopStage, Part
 from roller_tvm.roller.features import Features
 from roller_tvm.tir.nodes import REDUCTION
-from roller_tvm.tir.packing import constant_parameters
 from roller_tvm.tir.placed import PlacedBlock, PlacedLoop, placed_blocks
 
 #: Kinds of loops by Ansor's names, which `nest_tiles` knows.

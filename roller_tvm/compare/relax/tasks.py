@@ -79,10 +79,10 @@ def prepare(cases: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
 def _prepare(case: Case, folder: Path) -> Prepared:
     from tvm import te
 
+    from roller_tvm.codegen.tensorir_packing import CONSTANTS, constant_parameters
     from roller_tvm.ir.operators import parse_params
     from roller_tvm.relax.tasks import extract_tasks
     from roller_tvm.te import te_operator
-    from roller_tvm.tir.packing import CONSTANTS, constant_parameters
 
     expression = case.expression()
     tensors = te_operator(case.operator, **parse_params(case.params))

@@ -25,9 +25,9 @@ def tune(opened: Opened, trials: int, tuner: str) -> dict[str, Any]:
     opening = (o.key, o.text, str(o.target), o.constants)
 
     def record(plan: Any) -> str:
+        from roller_tvm.codegen.apply_tensorir import apply_steps_tir
         from roller_tvm.planner.lower import lower
         from roller_tvm.relax.database import record_line
-        from roller_tvm.tir.apply import apply_steps_tir
 
         return record_line(o.mod, apply_steps_tir(o.mod["main"], reading, tuple(lower(plan))), o.target)
 

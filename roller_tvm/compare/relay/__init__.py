@@ -47,7 +47,7 @@ def tune(task: str, case: dict[str, Any], tuner: str, trials: int, target: str, 
     """Run one tuner on one task; return the fields of ``results.Tuned``."""
     from roller_tvm.compare.relay.tasks import open_task
     from roller_tvm.compare.searching import tune_by
-    from roller_tvm.relay.cpu_code import as_tvm, cpu_code
+    from roller_tvm.relay.rewrites import as_tvm, cpu_code
 
     import_relay_tvm("comparing")
     opened = open_task(Path(task), case, target, Path(folder))
@@ -61,7 +61,7 @@ def build_again(
 ) -> str:
     """Build the kernel of a schedule from the results of ``tune``; return its file below the folder."""
     from roller_tvm.compare.relay.tasks import open_task
-    from roller_tvm.relay.cpu_code import as_tvm, cpu_code
+    from roller_tvm.relay.rewrites import as_tvm, cpu_code
 
     import_relay_tvm("comparing")
     opened = open_task(Path(task), case, target, Path(folder))

@@ -16,10 +16,7 @@ from roller_tvm.measure.memory import Memory
 
 def kernel_file(folder: Path, text: str) -> Path:
     """Return the path of a record's kernel; Roller's build and TVM's build of one record have different paths."""
-    from roller_tvm.relay.edge_vectors import EdgeVectors
-    from roller_tvm.relay.prefetch import PrefetchPanels
-    from roller_tvm.relay.stack_tiles import StackTiles
-    from roller_tvm.relay.wide_indices import WideIndices
+    from roller_tvm.relay.rewrites import EdgeVectors, PrefetchPanels, StackTiles, WideIndices
 
     ways = {"64": WideIndices, "stack": StackTiles, "ahead": PrefetchPanels, "edge": EdgeVectors}
     built = text + "".join(word for word, way in ways.items() if way.active())

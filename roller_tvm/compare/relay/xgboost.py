@@ -18,8 +18,8 @@ def tune(opened: Opened, trials: int, tuner: str) -> dict[str, Any]:
     """Search for `trials` trials; return the fields of ``results.Tuned`` for the fastest kernel with a right answer."""
     from tvm.runtime._ffi_node_api import SaveJSON
 
+    from roller_tvm.codegen.apply_te import TeProgram
     from roller_tvm.relay.candidates import packed_operands
-    from roller_tvm.relay.loops import TeProgram
     from roller_tvm.relay.measure import Limits, layout_mode, packs_weights
     from roller_tvm.relay.pool import Pool
     from roller_tvm.te.read import read_te
@@ -33,11 +33,10 @@ def tune(opened: Opened, trials: int, tuner: str) -> dict[str, Any]:
 
     def record(plan: Any) -> str:
         """Return the record of a plan, with weights packed if ``relay.build`` can."""
+        from roller_tvm.codegen.apply_te import apply_steps_state, keep_layout
         from roller_tvm.planner.lower import lower
-        from roller_tvm.relay.apply_state import apply_steps_state
         from roller_tvm.relay.candidates import packable
         from roller_tvm.relay.measure import record_line
-        from roller_tvm.relay.packing import keep_layout
 
         steps = tuple(lower(plan))
         if (mode == PACKED and not packable(program, steps)) or mode == CHECK:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ...codegen.resources import KernelResources
 from ...device import DeviceSpec
 from ...micro_perf.estimate import ProgramEstimate
 from ...micro_perf.occupancy import occupancy
-from ...toolchain.resources import KernelResources
 from .words import table
 
 

@@ -1,0 +1,133 @@
+"""Differences between flattened functions of the two TVM lines: TVM 0.17's TensorIR and TVM 0.27's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+#: Function of a loop, a load, a call, ... -> the node in its place; None to keep it.
+Rewritten = Callable[[Any], Any]
+
+
+class Dialect:
+    """The parts of TensorIR in which the lines differ; a subclass a line.
+
+    loops, loads, calls
+        Kinds of nodes, as `with_nodes` takes them.
+    """
+
+    tir: Any  # ``tvm.tir`` or ``tvm.tirx``
+    truth: str  # dtype of conditions in vectors, without the number of lanes
+    checks_first_trip: bool  # true if initial values of sums may stand behind a check in their loop
+    loops: Any
+    loads: Any
+    calls: Any
+
+    def analyzer(self) -> Any:
+        """Return a new analyzer, TVM's simplifier."""
+        raise NotImplementedError
+
+    def call(self, dtype: str, op: Any, arguments: list[Any]) -> Any:
+        raise NotImplementedError
+
+    def prefetch(self, address: Any, *flags: Any) -> Any:
+        """Return a call of LLVM's prefetch."""
+        raise NotImplementedError
+
+    def substituted(self, node: Any, var: Any, value: Any) -> Any:
+        """Return a store or an expression with a value in place of a variable."""
+        raise NotImplementedError
+
+    def with_nodes(self, statement: Any, rewritten: Rewritten, kinds: Any) -> Any:
+        """Return a statement with nodes of some kinds rewritten, inner ones first."""
+        raise NotImplementedError
+
+    def with_loops(self, statement: Any, rewritten: Rewritten) -> Any:
+        return self.with_nodes(statement, rewritten, self.loops)
+
+    def with_loads(self, statement: Any, rewritten: Rewritten) -> Any:
+        return self.with_nodes(statement, rewritten, self.loads)
+
+    def with_calls(self, statement: Any, rewritten: Rewritten) -> Any:
+        return self.with_nodes(statement, rewritten, self.calls)
+
+    def with_body(self, func: Any, body: Any) -> Any:
+        """Return a function with another body, in which every name is then bound once (TVM's ``ConvertSSA``)."""
+        import tvm
+
+        module = tvm.IRModule({"main": func.with_body(body)})
+        return self.tir.transform.ConvertSSA()(module)["main"]
+
+
+class Tvm017(Dialect):
+    """TensorIR of TVM 0.13 to 0.19; kinds of nodes are lists of names."""
+
+    truth, checks_first_trip = "uint1", False
+    loops, loads, calls = ["tir.For"], ["tir.BufferLoad"], ["tir.Call"]
+
+    def __init__(self) -> None:
+        from tvm import tir
+
+        self.tir = tir
+
+    def analyzer(self) -> Any:
+        from tvm import arith
+
+        return arith.Analyzer()
+
+    def call(self, dtype: str, op: Any, arguments: list[Any]) -> Any:
+        return self.tir.Call(dtype, op, arguments)
+
+    def prefetch(self, address: Any, *flags: Any) -> Any:
+        count = self.tir.const(1 + len(flags), "uint32")
+        return self.tir.call_llvm_intrin("int32", "llvm.prefetch", count, address, *flags)
+
+    def substituted(self, node: Any, var: Any, value: Any) -> Any:
+        return self.tir.stmt_functor.substitute(node, {var: value})
+
+    def with_nodes(self, statement: Any, rewritten: Rewritten, kinds: Any) -> Any:
+        return self.tir.stmt_functor.ir_transform(statement, None, rewritten, kinds)
+
+
+class Tvm027(Dialect):
+    """TensorIR of TVM 0.25 and later; a kind of nodes is a class."""
+
+    truth, checks_first_trip = "bool", True
+
+    def __init__(self) -> None:
+        import tvm
+        from tvm import tirx
+
+        self.tir, self.loops, self.loads, self.calls = tirx, tirx.For, tvm.ir.TensorLoad, tvm.ir.Call
+
+    def analyzer(self) -> Any:
+        import tvm
+
+        return (tvm.sym if hasattr(tvm, "sym") else tvm.arith).Analyzer()
+
+    def call(self, dtype: str, op: Any, arguments: list[Any]) -> Any:
+        return self.calls(op, arguments, ret_ty=dtype)
+
+    def prefetch(self, address: Any, *flags: Any) -> Any:
+        return self.tir.call_llvm_intrin("void", "llvm.prefetch", address, *flags)
+
+    def substituted(self, node: Any, var: Any, value: Any) -> Any:
+        return self.with_nodes(node, lambda one: value if hash(one) == hash(var) else None, self.tir.Var)
+
+    def with_nodes(self, statement: Any, rewritten: Rewritten, kinds: Any) -> Any:
+        import tvm_ffi
+
+        def one(node: Any) -> Any:
+            made = rewritten(node)
+            return node if made is None else made
+
+        return tvm_ffi.structural_map(statement, (kinds, one), order="post")
+
+
+@cache
+def dialect_here() -> Dialect:
+    """Return the dialect of the TVM at hand."""
+    import tvm
+
+    return Tvm027() if hasattr(tvm, "tirx") else Tvm017()

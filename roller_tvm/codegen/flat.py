@@ -1,0 +1,294 @@
+"""Loops, reads and conditions of flattened functions, for either TVM line: both share kinds and fields of nodes.
+
+Uses nothing of TVM that only one line has.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..te.numbering import PARTS, dtype_of_node
+
+SERIAL, PARALLEL = 0, 1
+#: Statements that bind a name, of either line.
+LETS = ("LetStmt", "Bind")
+#: Name of the call that computes only one of two arguments.
+CHOICE = "if_then_else"
+
+
+@dataclass
+class Sum:
+    """An index as a sum: a number, plus multiples of variables and of other expressions without loop variables."""
+
+    number: int = 0
+    terms: dict[int, tuple[Any, int]] = field(default_factory=dict)
+
+    def plus(self, other: Sum, times: int = 1) -> Sum:
+        """Return this sum plus a multiple of another."""
+        made = Sum(self.number + times * other.number, dict(self.terms))
+        for at, (atom, count) in other.terms.items():
+            made.terms[at] = atom, made.terms.get(at, (atom, 0))[1] + times * count
+        return made
+
+    def of(self, atom: Any) -> int:
+        """Return the coefficient of a variable, 0 if it does not occur."""
+        return self.terms.get(hash(atom), (atom, 0))[1]
+
+    def variables(self) -> set[int]:
+        """Return the variables in the sum (by hash), also those inside terms that are no variables."""
+        atoms = (atom for atom, count in self.terms.values() if count)
+        return {hash(part) for atom in atoms for part in parts_of(atom) if kind_of(part) in ("Var", "SizeVar")}
+
+    def without(self, atom: Any) -> Sum:
+        """Return the sum without the term of a variable."""
+        return Sum(self.number, {at: term for at, term in self.terms.items() if at != hash(atom)})
+
+    @property
+    def is_number(self) -> bool:
+        """True if the sum has no variable."""
+        return not any(count for _, count in self.terms.values())
+
+    def same(self, other: Sum) -> bool:
+        """Return whether both sums are equal for all values of their variables."""
+        apart = self.plus(other, -1)
+        return apart.is_number and not apart.number
+
+    def expression(self, tir: Any) -> Any:
+        """Return the sum as an expression of TVM."""
+        made = None
+        for atom, count in self.terms.values():
+            if count:
+                term = atom * tir.const(count, dtype_of_node(atom))
+                made = term if made is None else made + term
+        return tir.const(self.number, "int32") if made is None else made + tir.const(self.number, dtype_of_node(made))
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Knowledge of which buffers share the same memory."""
+
+    views: Mapping[int, int]  # buffer -> the buffer whose memory it uses (both by hash)
+
+    @classmethod
+    def of_body(cls, body: Any) -> Memory:
+        """Return the memory of a flattened function's buffers."""
+        views: dict[int, int] = {}
+        for node in statements(body):
+            if kind_of(node) == "DeclBuffer" and kind_of(node.buffer) == "Var":  # TVM 0.27: a buffer is a variable
+                seen = [hash(part) for part in parts_of(node.data) if kind_of(part) == "Var"]
+                views |= {hash(node.buffer): views.get(seen[0], seen[0])} if len(seen) == 1 else {}
+        return cls(views)
+
+    def of(self, buffer: Any) -> int:
+        """Return the same number for all buffers of one memory."""
+        own = hash(buffer) if kind_of(buffer) == "Var" else hash(buffer.data)
+        return self.views.get(own, own)
+
+
+def sum_of(index: Any, named: Mapping[int, Any], variables: set[int]) -> Sum | None:
+    """Return an index as a sum; None if a loop variable or a bound name occurs inside anything but a sum."""
+    kind = kind_of(index)
+    if (number := number_of(index)) is not None:
+        return Sum(number)
+    if kind in ("Add", "Sub"):
+        a, b = sum_of(index.a, named, variables), sum_of(index.b, named, variables)
+        return None if a is None or b is None else a.plus(b, 1 if kind == "Add" else -1)
+    if kind == "Mul":
+        a, b = sum_of(index.a, named, variables), sum_of(index.b, named, variables)
+        if a is None or b is None:
+            return None
+        if b.is_number:
+            return Sum().plus(a, b.number)
+        return Sum().plus(b, a.number) if a.is_number else None
+    if kind == "Cast" and counts(index) and counts(index.value):
+        return sum_of(index.value, named, variables)
+    if hash(index) in named:
+        if not any(map(is_load, parts_of(named[hash(index)]))):
+            return sum_of(named[hash(index)], named, variables)
+        return Sum(0, {hash(index): (index, 1)})  # what is read under a name may be written since
+    inside = {hash(node) for node in parts_of(index)}
+    if kind not in ("Var", "SizeVar") and inside & (variables | set(named)):
+        return None
+    return Sum(0, {hash(index): (index, 1)})
+
+
+def counts(expression: Any) -> bool:
+    """Return whether an expression has dtype int32 or int64: no index overflows these."""
+    return dtype_of_node(expression) in ("int32", "int64")
+
+
+def nests(statement: Any, loops: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Yield each innermost serial loop: the loops around it, itself last, and its body."""
+    if kind_of(statement) == "For":
+        around = (*loops, statement)
+        inside = list(nests(statement.body, around))
+        if not inside and int(statement.kind) == SERIAL:
+            yield around, statement.body
+        yield from inside
+        return
+    for part in children(statement):
+        yield from nests(part, loops)
+
+
+def statements(statement: Any) -> Iterator[Any]:
+    yield statement
+    for part in children(statement):
+        yield from statements(part)
+
+
+def names_of(body: Any) -> dict[int, Any]:
+    """Return the value that each name stands for, by the hash of its variable."""
+    return {hash(node.var): node.value for node in statements(body) if kind_of(node) in LETS}
+
+
+def with_body(loop: Any, body: Any, tir: Any, trips: Any = None) -> Any:
+    """Return a loop with another body, and with other trips if given."""
+    extent = loop.extent if trips is None else trips
+    return tir.For(loop.loop_var, loop.min, extent, loop.kind, body, loop.thread_binding, loop.annotations)
+
+
+def children(statement: Any) -> list[Any]:
+    kind = kind_of(statement)
+    if kind in ("BufferStore", "Evaluate"):
+        return []
+    if kind == "SeqStmt":
+        return list(statement.seq)
+    if kind == "IfThenElse":
+        return [s for s in (statement.then_case, statement.else_case) if s is not None]
+    body = getattr(statement, "body", None)
+    return [] if body is None else [body]
+
+
+def loads_of(statement: Any) -> Iterator[Any]:
+    """Yield the loads in a statement and in those within it."""
+    for node in statements(statement):
+        for value in values_of(node):
+            yield from (part for part in parts_of(value) if is_load(part))
+
+
+def values_of(statement: Any) -> Iterator[Any]:
+    """Yield the values that a statement itself computes, without the indices of its stores."""
+    for name in _COMPUTED.get(kind_of(statement), ("value", "condition")):
+        if (value := getattr(statement, name, None)) is not None:
+            yield value
+
+
+def is_load(node: Any) -> bool:
+    """Return whether an expression is a load of one element or vector."""
+    return kind_of(node) in ("BufferLoad", "TensorLoad")
+
+
+def access_of(load: Any) -> tuple[Any, list[Any]]:
+    return (load.buffer if kind_of(load) == "BufferLoad" else load.source), list(load.indices)
+
+
+# Fields that a statement computes, and subexpressions of an expression, by kind: asking a TVM node for a field that it
+# lacks is slow.
+_COMPUTED = {
+    **dict.fromkeys(("BufferStore", "Evaluate", "LetStmt", "Bind", "AttrStmt"), ("value",)),
+    **dict.fromkeys(("IfThenElse", "AssertStmt", "Allocate"), ("condition",)),
+    **dict.fromkeys(("For", "SeqStmt"), ()),
+}
+_MADE_OF = {
+    **PARTS, "Ramp": ("base", "stride"), "Broadcast": ("value",), "Let": ("value", "body"), "Shuffle": (),
+    **dict.fromkeys(("Var", "SizeVar", "IntImm", "FloatImm", "StringImm"), ()),
+}  # fmt: skip
+_FIELDS = ("a", "b", "value", "condition", "true_value", "false_value", "base", "stride", "body")
+
+
+def parts_of(expression: Any) -> Iterator[Any]:
+    """Yield an expression and all its subexpressions."""
+    yield expression
+    kind = kind_of(expression)
+    inside: list[Any]
+    if is_load(expression):
+        inside = list(expression.indices)
+    elif kind == "Call":
+        inside = list(expression.args)
+    else:
+        inside = [p for name in _MADE_OF.get(kind, _FIELDS) if (p := getattr(expression, name, None)) is not None]
+        inside += list(expression.vectors) if kind == "Shuffle" else []
+    for part in inside:
+        yield from parts_of(part)
+
+
+def kind_of(node: Any) -> str:
+    return type(node).__name__
+
+
+def called(node: Any) -> str:
+    """Return the name of the function that an expression calls, without its line's prefix; '' if it calls none."""
+    return str(getattr(node.op, "name", "")).rsplit(".", 1)[-1] if kind_of(node) == "Call" else ""
+
+
+def bits_of(expression: Any) -> int:
+    """Return the bits of one number of an expression, from the name of its dtype."""
+    found = re.search(r"\d+", dtype_of_node(expression))
+    return int(found[0]) if found else 8
+
+
+def is_vector(expression: Any) -> bool:
+    """Return whether an expression has several lanes."""
+    return re.search(r"x\d+$", dtype_of_node(expression)) is not None
+
+
+def in_order(parts: list[Any], tir: Any) -> Any:
+    """Return the statements in a sequence; a single one as it is, as TVM has no sequence of one."""
+    return tir.SeqStmt(parts) if len(parts) > 1 else parts[0]
+
+
+def number_of(node: Any) -> int | None:
+    if isinstance(node, int):
+        return node
+    return int(node.value) if kind_of(node) == "IntImm" else None
+
+
+def conjuncts(condition: Any) -> Iterator[Any]:
+    """Yield the parts of a conjunction; a condition that is none yields itself."""
+    if kind_of(condition) == "And":
+        yield from conjuncts(condition.a)
+        yield from conjuncts(condition.b)
+    elif called(condition) == "likely":
+        yield from conjuncts(condition.args[0])
+    else:
+        yield condition
+
+
+def below_zero(condition: Any, named: Mapping[int, Any], lane: Any) -> Sum | None:
+    """Return the sum that is below 0 exactly if the condition holds; None if there is no such sum.
+
+    TVM divides by a whole number if that divides the rest: ``4 t + n // 4 < 25`` stands for ``16 t + n < 100``.
+    """
+    if kind_of(condition) not in ("LT", "LE") or not counts(condition.a) or not counts(condition.b):
+        return None
+    sides = condition.a, condition.b
+    parts = [part for side in sides for part in parts_of(side)]
+    divided = [(hash(part), n) for part in parts if (n := _divisor(part, lane))]
+    quotients = dict(divided)
+    if len(set(quotients.values())) > 1 or divided and sum(hash(part) == hash(lane) for part in parts) > len(divided):
+        return None
+    a, b = (sum_of(side, {**named, **dict.fromkeys(quotients, lane)}, {hash(lane)}) for side in sides)
+    if a is None or b is None:
+        return None
+    found = a.plus(b, -1).plus(Sum(-int(kind_of(condition) == "LE")))
+    if not quotients:
+        return found
+    alone = Sum(0, {hash(lane): (lane, 1)})
+    return alone.plus(found.plus(alone, -1), next(iter(quotients.values()))) if found.of(lane) == 1 else None
+
+
+def _divisor(node: Any, lane: Any) -> int:
+    """Return the divisor of a lane's number; 0 if the node divides nothing or anything but the lane's number."""
+    shifted = called(node) == "shift_right"
+    if kind_of(node) != "FloorDiv" and not shifted:
+        return 0
+    value, by = node.args if shifted else (node.a, node.b)
+    while kind_of(value) == "Cast" and counts(value) and counts(value.value):
+        value = value.value
+    number = number_of(by)
+    if hash(value) != hash(lane) or number is None or number < 0:
+        return 0
+    return 1 << number if shifted else number

@@ -1,0 +1,32 @@
+"""Rewrites of flattened functions for CPUs, one mechanism a file: what TVM flattens slowly, computed as planned.
+
+Results stay the same, and schedules and records do not change. Each rewrite is a function of (PrimFunc, dialect) of
+either TVM line. ``relay/rewrites.py`` and ``relax/rewrites.py`` have the lines' builds call them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from ..dialect import dialect_here
+from .prefetch_panels import with_prefetch
+from .stack_tiles import with_stack_tiles
+from .whole_vectors import with_edge_vectors
+from .wide_indices import with_wide_indices
+
+#: Name -> rewrite, in the order in which they are made.
+REWRITES = {
+    "edge_vectors": with_edge_vectors,
+    "prefetch": with_prefetch,
+    "stack_tiles": with_stack_tiles,
+    "wide_indices": with_wide_indices,
+}
+
+
+def rewritten(func: Any, names: Collection[str]) -> Any:
+    """Return a flattened PrimFunc with the rewrites of these names made."""
+    for name, rewrite in REWRITES.items():
+        if name in names:
+            func = rewrite(func, dialect_here())
+    return func

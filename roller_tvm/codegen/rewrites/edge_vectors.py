@@ -1,0 +1,168 @@
+"""Vectors over the edge of an axis: checks of each lane become checks of each tile. For either TVM line's functions.
+
+TVM splits a vector that may cross an edge into a loop over its lanes, each behind a check. Of the tiles along an axis
+only the last crosses the edge, by a known number of lanes. All others are computed here in whole vectors, and the last
+in vectors of as many lanes as it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...te.numbering import dtype_of_node
+from ..dialect import Dialect
+from ..flat import (
+    SERIAL,
+    Memory,
+    Sum,
+    access_of,
+    children,
+    is_load,
+    kind_of,
+    names_of,
+    nests,
+    number_of,
+    parts_of,
+    statements,
+    values_of,
+    with_body,
+)
+from .scalar_lanes import Lanes, lanes_of
+
+
+@dataclass
+class Tiles:
+    """Tiles along an axis: the innermost loop over them, and the vectors in it."""
+
+    home: Any  # For
+    loops: tuple[Any, ...]  # home and the loops around it
+    place: Sum  # position of a tile, without its constant
+    vectors: list[Lanes] = field(default_factory=list)
+
+    def last_whole(self) -> int:
+        """Return the last place at which all lanes of a tile are computed."""
+        return min(-lanes.place.number - lanes.lanes for lanes in self.vectors if lanes.place is not None)
+
+    def trips_to(self, over: int) -> int | None:
+        """Return the loop's trips if it is serial and only its last trip computes the tile over the edge, else None."""
+        trips, steps = number_of(self.home.extent), self.place.of(self.home.loop_var)
+        alone = all(not count or atom.same_as(self.home.loop_var) for atom, count in self.place.terms.values())
+        plain = int(self.home.kind) == SERIAL and number_of(self.home.min) == 0
+        return trips if plain and alone and trips and trips > 1 and over == steps * (trips - 1) else None
+
+    def over(self, dialect: Dialect) -> int | None:
+        """Return the place of the one tile that crosses the edge; None if it is not known or there are several."""
+        analyzer = dialect.analyzer()
+        for loop in self.loops:
+            analyzer.bind(loop.loop_var, _range(loop))
+        place = self.place.expression(dialect.tir)
+        bound, steps = analyzer.const_int_bound(place), analyzer.modular_set(place)
+        step, offset = int(steps.coeff), int(steps.base)
+        if not step:
+            return None
+        last = int(bound.max_value) - (int(bound.max_value) - offset) % step
+        return last if last - step <= self.last_whole() < last else None
+
+
+def with_whole_vectors(body: Any, dialect: Dialect) -> Any | None:
+    """Return a flattened statement that checks tiles instead of lanes; None if it has none to check.
+
+    The body of a loop over tiles occurs twice in it: run TVM's ``ConvertSSA`` afterwards.
+    """
+    memory = Memory.of_body(body)
+    found = {hash(tiles.home.loop_var): (tiles, over) for tiles, over in _tiles(body, memory, dialect)}
+    tir, allocated = dialect.tir, _allocated(body)
+
+    def in_two_kinds(loop: Any) -> Any | None:
+        if (of_loop := found.get(hash(loop.loop_var))) is None:
+            return None
+        tiles, over = of_loop
+        inside = {hash(lanes.loop.loop_var): lanes for lanes in tiles.vectors}
+        private = allocated - _read_elsewhere(body, inside, memory)
+
+        def of_lanes(lane: Any, at: int) -> Any | None:
+            lanes = inside.get(hash(lane.loop_var))
+            return None if lanes is None else lanes.computed(lanes.left_at(at), private)
+
+        place, whole = tiles.place.expression(tir), tiles.last_whole()
+        main = dialect.with_loops(loop.body, lambda lane: of_lanes(lane, whole))
+        last = dialect.with_loops(loop.body, lambda lane: of_lanes(lane, over))
+        if (trips := tiles.trips_to(over)) is not None:
+            # Nothing is checked at all: sums stay in registers while the loop runs.
+            end = tir.const(trips - 1, dtype_of_node(loop.loop_var))
+            return tir.SeqStmt([with_body(loop, main, tir, end), dialect.substituted(last, loop.loop_var, end)])
+        within = place <= tir.const(whole, dtype_of_node(place))
+        return with_body(loop, tir.IfThenElse(within, main, last), tir)
+
+    return dialect.with_loops(body, in_two_kinds) if found else None
+
+
+def _tiles(body: Any, memory: Memory, dialect: Dialect) -> Iterator[tuple[Tiles, int]]:
+    """Yield loops over tiles of which one crosses the edge, and that tile's place; no loop is inside another."""
+    named = names_of(body)
+    found: dict[tuple[int, str], Tiles] = {}
+    unchecked: list[Lanes] = []
+    for loops, _ in nests(body, ()):
+        lanes = lanes_of(loops[-1], named, memory, dialect)
+        if lanes is None or not lanes.are_a_vector():
+            continue
+        if lanes.place is None:
+            unchecked.append(lanes)
+        elif (depth := _depth(lanes.place, loops[:-1])) is not None:
+            key = hash(loops[depth].loop_var), str(sorted((at, n) for at, (_, n) in lanes.place.terms.items() if n))
+            place = Sum(0, lanes.place.terms)
+            found.setdefault(key, Tiles(loops[depth], loops[: depth + 1], place)).vectors.append(lanes)
+    taken: set[int] = set()
+    for tiles in sorted(found.values(), key=lambda tiles: -len(tiles.vectors)):
+        around = {hash(loop.loop_var) for loop in tiles.loops}
+        inside = {hash(node.loop_var) for node in statements(tiles.home.body) if kind_of(node) == "For"}
+        over = None if taken & (around | inside) else tiles.over(dialect)
+        if over is None:
+            continue
+        taken.add(hash(tiles.home.loop_var))
+        lengths = {lanes.lanes for lanes in tiles.vectors}
+        tiles.vectors += [ls for ls in unchecked if ls.lanes in lengths and hash(ls.loop.loop_var) in inside]
+        yield tiles, over
+
+
+def _depth(place: Sum, loops: tuple[Any, ...]) -> int | None:
+    """Return the position of the innermost loop on which a tile's place depends; None if anything else moves it."""
+    depth = {hash(loop.loop_var): n for n, loop in enumerate(loops)}
+    variables = place.variables()
+    return max(depth[v] for v in variables) if variables and all(v in depth for v in variables) else None
+
+
+def _allocated(body: Any) -> set[int]:
+    """Return the memory that a function allocates itself (by hash)."""
+    found: set[int] = set()
+    for node in statements(body):
+        kind = kind_of(node)
+        if kind == "Allocate":
+            found.add(hash(node.buffer_var))
+        elif kind == "AllocBuffer":
+            found.add(hash(node.buffer))
+        elif kind == "LetStmt" and str(getattr(getattr(node.value, "op", None), "name", "")).endswith("AllocWorkspace"):
+            found.add(hash(node.var))
+    return found
+
+
+def _read_elsewhere(body: Any, loops: Container[int], memory: Memory) -> set[int]:
+    """Return the memory (by hash) that is read outside of these loops, given by their variables."""
+
+    def read(statement: Any) -> Iterator[int]:
+        if kind_of(statement) == "For" and hash(statement.loop_var) in loops:
+            return
+        for value in values_of(statement):
+            yield from (memory.of(access_of(part)[0]) for part in parts_of(value) if is_load(part))
+        for part in children(statement):
+            yield from read(part)
+
+    return set(read(body))
+
+
+def _range(loop: Any) -> Any:
+    import tvm
+
+    return tvm.ir.Range.from_min_extent(loop.min, loop.extent)

@@ -1,0 +1,138 @@
+"""Loops over the lanes of a vector that TVM has split up, in flattened functions of either TVM line.
+
+TVM does so if a lane is checked: a store behind a condition, or a choice within the stored value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...te.numbering import dtype_of_node
+from ..dialect import Dialect
+from ..flat import (
+    LETS,
+    Memory,
+    Sum,
+    access_of,
+    below_zero,
+    bits_of,
+    conjuncts,
+    in_order,
+    kind_of,
+    loads_of,
+    number_of,
+    statements,
+    sum_of,
+)
+from .flat_vectors import Scalar, Vectors, divides
+from .strided_vectors import pieces
+
+#: Bits of the longest vector in a plan, four registers: a longer loop is no split vector.
+LONGEST = 4 * 512
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """A loop over the lanes of a vector that TVM has split up."""
+
+    loop: Any  # For
+    lanes: int
+    place: Sum | None  # lane ``n`` is computed if ``n + place < 0``; None: always, as TVM found out later
+    others: tuple[Any, ...]  # further conditions, the same for all lanes
+    store: Any  # the lane's store, with names replaced by their values
+    at: Sum  # index that it is stored at
+    memory: int  # memory that it is stored in
+    vectors: Vectors  # makes vectors of all lanes
+
+    def left_at(self, place: int) -> int:
+        """Return the number of lanes to compute in a tile at this place (given without its constant)."""
+        return self.lanes if self.place is None else max(0, min(self.lanes, -self.place.number - place))
+
+    def computed(self, number: int, private: Container[int] = ()) -> Any:
+        """Return a statement that computes the first lanes, without checks.
+
+        Parameters
+        ----------
+        number : int
+            Number of lanes.
+        private : container of int
+            Memory (by hash) that only these lanes read: the other lanes may be computed there too, as they are never
+            used. A tile's sums are then the same vectors at the edge as elsewhere, and stay in registers.
+
+        Raises
+        ------
+        Scalar
+        """
+        if not number:
+            return self.vectors.dialect.tir.Evaluate(self.vectors.dialect.tir.const(0, "int32"))
+        beyond = frozenset(self.place.variables() if self.place is not None else ())
+        if number == self.lanes:
+            made = self.vectors.all_of().store(self.store)
+        elif self.memory in private and not self.at.variables() & beyond and not divides(self.store.value):
+            made = self.vectors.all_of(number, beyond).store(self.store)
+        else:
+            made = self._in_pieces(number)
+        for condition in reversed(self.others):
+            made = self.vectors.dialect.tir.IfThenElse(condition, made, None)
+        return made
+
+    def are_a_vector(self) -> bool:
+        """Return whether all lanes can be computed as one vector."""
+        try:
+            self.computed(self.lanes)
+        except Scalar:
+            return False
+        return True
+
+    def _in_pieces(self, number: int) -> Any:
+        """Return a statement for each vector of a power of two lanes, and one for a single remaining lane."""
+        dialect, lane = self.vectors.dialect, self.loop.loop_var
+        stores: list[Any] = []
+        for first, width in pieces(number):
+            place = dialect.tir.const(first, dtype_of_node(lane))
+            if width == 1:
+                stores.append(dialect.substituted(self.store, lane, place))
+            else:
+                moved = dialect.substituted(self.store, lane, lane + place) if first else self.store
+                stores.append(replace(self.vectors.all_of(), lanes=width).store(moved))
+        return in_order(stores, dialect.tir)
+
+
+def lanes_of(loop: Any, named: Mapping[int, Any], memory: Memory, dialect: Dialect) -> Lanes | None:
+    """Return a loop that computes independent neighbours one by one, checked or not; None for any other loop."""
+    number, variable = number_of(loop.extent), {hash(loop.loop_var)}
+    nodes = [node for node in statements(loop.body) if kind_of(node) not in (*LETS, "SeqStmt")]
+    if number_of(loop.min) != 0 or number is None or number < 2 or not nodes:
+        return None
+    *checks, store = nodes
+    if kind_of(store) != "BufferStore" or len(store.indices) != 1:
+        return None
+    if any(kind_of(check) != "IfThenElse" or check.else_case is not None for check in checks):
+        return None
+    place, others = None, []
+    for condition in (part for check in checks for part in conjuncts(check.condition)):
+        below = below_zero(condition, named, loop.loop_var)
+        if below is not None and not below.of(loop.loop_var):
+            others.append(condition)
+        elif below is None or below.of(loop.loop_var) != 1 or place is not None:
+            return None
+        else:
+            place = below
+    at = sum_of(store.indices[0], named, variable)
+    if at is None or at.of(loop.loop_var) != 1:
+        return None
+    for let in reversed([node for node in statements(loop.body) if kind_of(node) in LETS]):
+        store = dialect.substituted(store, let.var, let.value)
+        others = [dialect.substituted(condition, let.var, let.value) for condition in others]
+    if number * bits_of(store.value) > LONGEST:
+        return None
+    for load in loads_of(store):
+        buffer, indices = access_of(load)
+        read = sum_of(indices[0], named, variable) if len(indices) == 1 else None
+        if memory.of(buffer) == memory.of(store.buffer) and (read is None or not read.same(at)):
+            return None
+    vectors = Vectors(loop.loop_var, number, dialect, named)
+    tile = None if place is None else place.without(loop.loop_var)
+    return Lanes(loop, number, tile, tuple(others), store, at, memory.of(store.buffer), vectors)

@@ -1,0 +1,50 @@
+"""Packed constant operands: marked as TVM's ``SplitLayoutRewritePreproc`` expects, which splits the packing off.
+
+The packing is then a function of constants alone, which ``FoldConstant`` (or ``LiftTransformParams``) evaluates when
+the module is built. In a function that is built without these passes, the packing runs first, at each call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..roller.steps import Pack
+
+#: Annotation of a block that packs, as MetaSchedule's RewriteLayout sets it.
+PACKING = "meta_schedule.layout_rewrite_preproc"
+#: Attribute of a PrimFunc: positions of the parameters that are known when the module is built.
+CONSTANTS = "layout_free_buffers"
+
+
+def constant_parameters(func: Any) -> tuple[int, ...]:
+    """Return the positions of parameters whose values are known at build time (see ``AttachAttrLayoutFreeBuffers``)."""
+    found = func.attrs[CONSTANTS] if func.attrs and CONSTANTS in func.attrs else ()
+    return tuple(int(position) for position in found)
+
+
+def index_map(step: Pack) -> Callable[..., list[Any]]:
+    """Return the function from old indices to new ones, for ``transform_layout``.
+
+    Examples
+    --------
+    >>> index_map(Pack("w", "C", (0, 1, 0), (4, 8, 16)))(37, 5)
+    [2, 5, 5]
+    """
+    sizes: dict[int, int] = {}
+    for dim, _, length in step.digits():
+        sizes[dim] = sizes.get(dim, 1) * length
+
+    def digits(*index: Any) -> list[Any]:
+        found: list[Any] = []
+        for dim, below, length in step.digits():
+            value = index[dim] // below if below > 1 else index[dim]
+            found.append(value % length if below * length < sizes[dim] else value)
+        return found
+
+    return digits
+
+
+def mark_packed(schedule: Any, block: Any) -> None:
+    """Mark a block as the packing of a constant, so that it can be split off and folded."""
+    schedule.annotate(block, PACKING, 1)  # True becomes 1 in a database's files

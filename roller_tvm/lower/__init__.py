@@ -1,1 +1,0 @@
-"""Rewriting of flattened loops, and the application of schedule steps (no TVM)."""

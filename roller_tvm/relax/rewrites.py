@@ -1,0 +1,86 @@
+"""Passes that have kernels for LLVM built with Roller's rewrites of CPU code.
+
+Results stay the same. The passes mark PrimFuncs. A ``tvm.compile`` in a process with this module rewrites the marked
+functions (``codegen.rewrites``) once TVM has flattened them, right before it decides what is on the stack. No pass of a
+user is there. Put these last of the passes on PrimFuncs; ``build`` and the pipeline "roller" have them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm.tirx import compilation_pipeline as pipelines
+
+from ..codegen.rewrites import rewritten
+from .modules import each_prim_func
+
+#: The pipeline that ``tvm.compile`` asks for by default.
+_PIPELINE = "s_tir"
+#: Rewrite -> attribute of a PrimFunc that is to be built with it.
+MARKS = {
+    "edge_vectors": "roller_tvm.edge_vectors",
+    "prefetch": "roller_tvm.prefetch_panels",
+    "stack_tiles": "roller_tvm.stack_tiles",
+}
+
+
+class _Marks:
+    name: str
+
+    def transform_module(self, mod: Any, _context: Any) -> Any:
+        """The module with its PrimFuncs marked."""
+        return each_prim_func(mod, lambda func: func.with_attr(MARKS[self.name], True))
+
+
+@tvm.transform.module_pass(opt_level=0, name="EdgeVectors")
+class EdgeVectors(_Marks):
+    """Have kernels compute whole vectors in every tile that does not cross an edge (``rewrites.whole_vectors``).
+
+    Some of Roller's plans rely on this: built without it, they are slow.
+    """
+
+    name = "edge_vectors"
+
+
+@tvm.transform.module_pass(opt_level=0, name="PrefetchPanels")
+class PrefetchPanels(_Marks):
+    """Have kernels prefetch the tensors they only read (``codegen.rewrites.prefetch_panels``)."""
+
+    name = "prefetch"
+
+
+@tvm.transform.module_pass(opt_level=0, name="StackTiles")
+class StackTiles(_Marks):
+    """Have kernels keep buffers that fit into the registers on the stack (``codegen.rewrites.stack_tiles``)."""
+
+    name = "stack_tiles"
+
+
+def cpu_code() -> Any:
+    """Return the passes that have scheduled kernels built for LLVM as ``build`` does."""
+    return tvm.transform.Sequential([EdgeVectors(), StackTiles(), PrefetchPanels()], name="RollerCpuCode")
+
+
+@tvm.transform.module_pass(opt_level=0, name="RollerBeforeLlvm")
+class _Rewrite:
+    def transform_module(self, mod: Any, _context: Any) -> Any:
+        return each_prim_func(mod, _as_marked)
+
+
+def _as_marked(func: Any) -> Any:
+    return rewritten(func, {name for name, mark in MARKS.items() if func.attrs and mark in func.attrs})
+
+
+def _extend() -> None:
+    """Add the rewrites to the passes that TVM makes once a function is flattened."""
+    made = pipelines.PIPELINE_MAP[_PIPELINE]
+
+    def extended(**options: Any) -> Any:
+        passes, on_host, on_device = made(**options)
+        return passes, lambda: tvm.transform.Sequential([_Rewrite(), on_host()]), on_device
+
+    pipelines.register_tir_pipeline(_PIPELINE, extended)
+
+
+_extend()

@@ -1,0 +1,73 @@
+"""Kernels for a CPU from TE tensors and schedule steps, built with some rewrites on the TVM line at hand."""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from roller_tvm.te import read_te
+from roller_tvm.tvm_env import line
+
+WIDE = "core-avx2"
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A built kernel."""
+
+    module: Any
+    text: str  # in LLVM's language, without addresses of this process
+
+    def __call__(self, shape, *given):
+        """Return the output of this shape; elements that are not written are 77."""
+        import tvm
+
+        array = tvm.nd.array if line() == "relay" else tvm.runtime.tensor
+        out = array(np.full(shape, 77, given[0].dtype))
+        (self.module if line() == "relay" else self.module["main"])(*map(array, given), out)
+        return out.numpy()
+
+    def count(self, pattern):
+        return len(re.findall(pattern, self.text))
+
+
+def built(tensors, steps, names=()):
+    """Return the kernel of a schedule, built with the rewrites of these names."""
+    return (_relay if line() == "relay" else _relax)(list(tensors), steps, names)
+
+
+def _relay(tensors, steps, names):
+    import tvm
+
+    from roller_tvm.codegen.apply_te import TeProgram, apply_steps_te
+    from roller_tvm.relay.rewrites import CpuRewrites
+
+    schedule, args = apply_steps_te(TeProgram.of_reading(read_te(tensors), tensors), steps)
+    with CpuRewrites(**dict.fromkeys(names, True)):
+        module = tvm.build(schedule, args, f"llvm -mcpu={WIDE} -num-cores 2")
+    return Kernel(module, _plain(module.get_source("ll")))
+
+
+def _relax(tensors, steps, names):
+    import tvm
+    from tvm import te
+
+    from roller_tvm.codegen.apply_tensorir import apply_steps_tir
+    from roller_tvm.relax import rewrites
+    from roller_tvm.relax.vector_math import with_vector_math
+    from roller_tvm.tir import read_prim_func
+
+    passes = {
+        "edge_vectors": rewrites.EdgeVectors, "prefetch": rewrites.PrefetchPanels, "stack_tiles": rewrites.StackTiles,
+    }  # fmt: skip
+    func = te.create_prim_func(tensors).with_attr("global_symbol", "main")
+    func = with_vector_math(func) if "vector_math" in names else func
+    mod = apply_steps_tir(func, read_prim_func(func, name="main", constants=()), steps).mod
+    mod = tvm.transform.Sequential([passes[name]() for name in names if name in passes])(mod)
+    made = tvm.compile(mod, {"kind": "llvm", "mcpu": WIDE, "num-cores": 2})
+    return Kernel(made, _plain(made.mod.inspect_source("ll")))
+
+
+def _plain(text):
+    return re.sub("0x[0-9a-f]+", "", text)

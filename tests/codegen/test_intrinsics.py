@@ -1,0 +1,34 @@
+"""Tensor intrinsics registered one by one, and all of them where TVM's own module is imported afterwards."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.relax
+
+AFTERWARDS = """
+import tvm
+from tvm.s_tir import TensorIntrin
+from roller_tvm.codegen.intrinsics import register
+
+register("mma_fill_16x16_f32")
+assert TensorIntrin.get("mma_fill_16x16_f16", allow_missing=True) is None
+import tvm.s_tir.tensor_intrin
+from tvm.s_tir.tensor_intrin.cuda import MMA_fill_16x16_f16_INTRIN
+assert MMA_fill_16x16_f16_INTRIN == "mma_fill_16x16_f16"
+for name in ("mma_fill_16x16_f32", MMA_fill_16x16_f16_INTRIN):
+    assert TensorIntrin.get(name) is not None
+register("mma_fill_16x16_f32")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+def test_tvm_s_own_module_can_be_imported_afterwards():
+    """As MetaSchedule does for every task, whatever was planned before."""
+    done = subprocess.run(
+        [sys.executable, "-c", AFTERWARDS], capture_output=True, text=True, cwd=Path(__file__).parents[2], timeout=300
+    )
+    assert not done.returncode, done.stderr[-2000:]

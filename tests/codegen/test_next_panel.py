@@ -1,0 +1,68 @@
+"""The next panel of weights: what is asked for covers it once, in pieces of the passes through the one before."""
+
+import math
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roller_tvm.codegen.rewrites.prefetch_panels import Around, next_panel
+
+LINE = 16
+
+
+def asked(loops, ahead, outer):
+    """Elements that the trips of the inner loops ask for, from the panel's begin on, in one trip of the outer ones."""
+    rest = [range(loop.extent) for loop in loops[outer:]]
+    strides = ahead.strides[outer:]
+    return {
+        ahead.shift + sum(t * s for t, s in zip(trips, strides, strict=True)) + n * LINE + lane
+        for trips in product(*rest) for n in range(ahead.lines) for lane in range(LINE)
+    }  # fmt: skip
+
+
+@settings(deadline=None)
+@given(
+    st.integers(2, 6), st.lists(st.integers(2, 4), min_size=1, max_size=2),
+    st.lists(st.integers(2, 5), min_size=1, max_size=3), st.sampled_from([8, 16, 32, 48, 64]),
+)  # fmt: skip
+def test_every_element_of_the_next_panel_is_asked_for_and_little_more(panels, rows, inside, width):
+    strides = [width * math.prod(inside[n + 1 :]) for n in range(len(inside))]
+    size = width * math.prod(inside)
+    loops = [Around(panels, size), *(Around(r, 0) for r in rows)]
+    loops += [Around(e, s) for e, s in zip(inside, strides, strict=True)]
+    ahead = next_panel(loops, width, LINE)
+    found = asked(loops, ahead, 1)
+    assert set(range(size, 2 * size)) <= found and min(found) == size
+    trips = math.prod(rows) * math.prod(inside)
+    assert max(found) < 2 * size + trips + ahead.lines * LINE  # rounded up at each trip
+    assert ahead.strides[0] == size
+
+
+@pytest.mark.parametrize(
+    "loops",
+    [
+        [],
+        [Around(512, 32)],
+        [Around(16, 16384), Around(512, 32)],  # read once
+        [Around(7, 0), Around(512, 32)],  # none follows
+        [Around(16, 16384), Around(7, 0)],  # the body has it all
+        [Around(16, 20000), Around(7, 0), Around(512, 32)],  # the next lies elsewhere
+        [Around(16, 16384), Around(7, 0), Around(512, 40)],  # with gaps
+        [Around(16, -16384), Around(7, 0), Around(512, -32)],
+        [Around(16, 16384), Around(7, 0, shared=True), Around(512, 32)],
+        [Around(7, 0), Around(512, 32, shared=True)],
+    ],
+)
+def test_nothing_is_asked_for(loops):
+    assert next_panel(loops, 32, LINE) is None
+
+
+def test_the_next_panel_of_a_shared_loop_is_likely_of_the_same_thread():
+    def loops(panels):
+        return [Around(panels, 16384, shared=True), Around(7, 0), Around(512, 32)]
+
+    assert next_panel(loops(2), 32, LINE, threads=2) is None
+    assert next_panel(loops(16), 32, LINE, threads=2).shift == 16384
+    assert next_panel(loops(16), 32, LINE, threads=8) is None

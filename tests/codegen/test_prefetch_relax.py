@@ -1,0 +1,34 @@
+"""Weights asked for ahead of time: the same numbers, where a function is marked, in all that builds."""
+
+import re
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.relax
+tvm = pytest.importorskip("tvm")
+
+from tvm import relax  # noqa: E402
+
+from roller_tvm.relax import build  # noqa: E402
+from roller_tvm.relax.pipeline import prepare, schedule  # noqa: E402
+from roller_tvm.relax.rewrites import MARKS  # noqa: E402
+
+from ..relax.networks import LLVM, module  # noqa: E402
+
+
+def asks(library):
+    kernels = library.mod.imports[0] if isinstance(library, relax.VMExecutable) else library.mod
+    return len(re.findall(r"call void @llvm\.prefetch", kernels.inspect_source("ll")))
+
+
+def test_the_pipeline_marks_what_it_schedules_and_what_it_builds_asks():
+    rng = np.random.default_rng(2)
+    x, w = rng.standard_normal((64, 256)).astype("float32"), rng.standard_normal((256, 512)).astype("float32")
+    mod = module(lambda b, v: b.emit(relax.op.matmul(v, relax.const(w))), (64, 256))
+    scheduled, _ = schedule(prepare(mod, LLVM), LLVM)
+    funcs = [f for _, f in scheduled.functions_items() if type(f).__name__ == "PrimFunc"]
+    assert funcs and all(MARKS["prefetch"] in f.attrs for f in funcs)
+    made = build(mod, LLVM)
+    np.testing.assert_allclose(relax.VirtualMachine(made, tvm.cpu())["main"](x).numpy(), x @ w, rtol=1e-4, atol=1e-4)
+    assert asks(made)
