@@ -5,9 +5,9 @@
     python python/rtask_compile.py inception attention --archs sm_90
 
 Needs the Relax line of TVM (0.27 or later) and nvcc or NVRTC; no GPU. The kernels are those of ``FuseRTasks``. It
-compiles kernels with waits to choose their launch bounds (``roller_tvm.rammer.bounds``), and plans anew if all bounds
-spill. Blocks that wait for one another must all be on the device at once, so the compiled resources are compared with
-the plan's. Exit code 1 if a kernel spills, or would wait for blocks that cannot start.
+compiles kernels with waits to choose their launch bounds (``roller_tvm.rammer.without_spills``), and plans anew if all
+bounds spill. Blocks that wait for one another must all be on the device at once, so the compiled resources are compared
+with the plan's. Exit code 1 if a kernel spills, or would wait for blocks that cannot start.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from roller_tvm.kit.build import DEVICES  # noqa: E402
 from roller_tvm.micro_perf.occupancy import occupancy  # noqa: E402
 from roller_tvm.planner.explain.words import table  # noqa: E402
 from roller_tvm.rammer import Part  # noqa: E402
-from roller_tvm.rammer.code import FusedKernel  # noqa: E402
+from roller_tvm.rammer.fused_kernel import FusedKernel  # noqa: E402
 from roller_tvm.relax.branchy import MODELS, PARTS, build  # noqa: E402
 
 BRANCHY = ("resnext", "nasnet_cell", "inception", "lstm", "seq2seq", "attention")

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from roller_tvm.device import load_device  # noqa: E402
 from roller_tvm.planner.explain.words import table  # noqa: E402
 from roller_tvm.rammer import POLICIES, DataFlowGraph, FusionPlan, explain_fusion, plan_graph  # noqa: E402
-from roller_tvm.rammer.vdevice import LAUNCHES  # noqa: E402
+from roller_tvm.rammer.veu import LAUNCHES  # noqa: E402
 from roller_tvm.relax.branchy import MODELS, PARTS, build  # noqa: E402
 
 #: What is wanted (issue 7): geometric means over the six models, and kernels of the three that are named.
@@ -68,7 +68,7 @@ class Row:
 
 def graphs_of(model: str, device: str) -> list[DataFlowGraph]:
     """Return the parts of a model that can be planned; print a note if some are left out."""
-    from roller_tvm.relax.rtasks import rtask_graph
+    from roller_tvm.relax.fuse_rtasks import rtask_graph
 
     found = rtask_graph(build(model)[0], device=device)
     for name, reason in found.outside:

@@ -23,7 +23,7 @@ from roller_tvm.emulate import Checked, NotEmulated  # noqa: E402
 from roller_tvm.errors import RollerError, WrongAnswer  # noqa: E402
 from roller_tvm.planner.explain.words import table  # noqa: E402
 from roller_tvm.rammer import POLICIES  # noqa: E402
-from roller_tvm.rammer.device_code import CannotFuse  # noqa: E402
+from roller_tvm.rammer.cuda_functions import CannotFuse  # noqa: E402
 
 BRANCHY = ("resnext", "nasnet_cell", "inception", "lstm", "seq2seq", "attention")
 #: What a kernel's result is counted by; WRONG for all others.

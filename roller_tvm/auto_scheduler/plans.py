@@ -147,6 +147,6 @@ def device_for(device: DeviceSpec | str | None, target: Any) -> DeviceSpec:
 
 @functools.cache
 def _device(source: str, is_target: bool) -> DeviceSpec:
-    from roller_tvm.relay.tuning import find_device
+    from roller_tvm.relay.tasks import find_device
 
     return find_device(source, is_target)

@@ -112,7 +112,7 @@ def _witnessed(found: Mapping[str, Any]) -> dict[str, str]:
         A kernel's results are wrong, or PoCL failed for another reason than a missing feature.
     """
     from roller_tvm.emulate import Checked, NotEmulated
-    from roller_tvm.rammer.device_code import CannotFuse
+    from roller_tvm.rammer.cuda_functions import CannotFuse
 
     for name, result in found.items():
         say(f"{name}: {result if isinstance(result, Checked) else str(result).splitlines()[0]}")

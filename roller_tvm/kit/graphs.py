@@ -29,7 +29,8 @@ from roller_tvm.kit.cases import Case
 from roller_tvm.kit.inputs import STEPS, seed_of, step_of
 from roller_tvm.kit.reference import UNFUSED, Reference, places
 from roller_tvm.rammer import Costs
-from roller_tvm.rammer.policy import plain_kernel
+from roller_tvm.rammer.makers import KernelMaker
+from roller_tvm.rammer.wavefront import plain_kernel
 
 FUSED = "fused"
 #: Number of elements of a graph's result compared with a CPU's.
@@ -74,8 +75,7 @@ class _Graph:
 
     def __init__(self, case: Case, arch: str, options: Options) -> None:
         from roller_tvm.relax.branchy import build
-        from roller_tvm.relax.rtasks import rtask_graph
-        from roller_tvm.tir.rtasks import KernelMaker
+        from roller_tvm.relax.fuse_rtasks import rtask_graph
 
         self.case, self.arch, self.options = case, arch, options
         self.device = load_device(DEVICES[arch])
@@ -87,7 +87,7 @@ class _Graph:
         (self.region,) = found.regions
         self.graph = found.graph(self.region)
         (self.plan,) = found.plans()
-        self.maker = KernelMaker(found.functions, found.target)
+        self.maker = KernelMaker(found.functions)
         self.calls = {call.name: call for call in self.region.calls}
         self.flops = sum(k.plan.expression.flops for o in self.graph.operators if (k := o.fastest).plan)
         self.files: dict[str, bytes] = {}

@@ -1,17 +1,17 @@
 """rTask fusion: the operators of a graph scheduled together at compile time (Rammer, OSDI'20), free of TVM."""
 
-from .depend import Dependences, Need
+from .dependences import Dependences, Need
 from .draw import draw
-from .fusion import FusionPlan, Part
-from .kernels import planned_rkernels, rkernel, rkernels, roperator
-from .operators import DataFlowGraph, Edge, Phase, RKernel, ROperator
+from .fusion_plan import FusionPlan, Part
 from .partition import Node, Step, convex_parts
-from .policy import POLICIES, check_choices, plan_graph
-from .program import BadProgram, BarrierTask, ProgramBuilder, RTask, TaskProgram
 from .report import explain_fusion
-from .tiling import Tiling
-from .timing import Interval, Timeline, simulate
-from .vdevice import Costs, VDevice
+from .rkernels import planned_rkernels, rkernel, rkernels, roperator
+from .roperator import DataFlowGraph, Edge, Phase, RKernel, ROperator
+from .rtask import RTask, Tiling
+from .simulation import Interval, Timeline, simulate
+from .task_program import BadProgram, BarrierTask, ProgramBuilder, TaskProgram
+from .veu import Costs, VDevice
+from .wavefront import POLICIES, check_choices, plan_graph
 
 __all__ = [
     "BadProgram", "BarrierTask", "Costs", "DataFlowGraph", "Dependences", "Edge", "FusionPlan", "Interval", "Need",

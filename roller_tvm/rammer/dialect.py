@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from .device_code import DeviceFunction, device_function, preamble
+from .cuda_functions import DeviceFunction, device_function, preamble
 
 _HELPERS = """
 struct rammer_index { unsigned x, y, z; };
@@ -27,7 +27,6 @@ class Dialect:
 
     Parameters
     ----------
-    name : str
     read : function
         Turns an operator's kernel into a device function; see `device_code.device_function`.
     preamble : function
@@ -44,8 +43,6 @@ class Dialect:
         Numbers of the thread in its block, and of the block.
     arena, dynamic_arena : str
         Declares a block's shared memory of ``{size}`` bytes, or of the launch's size; '' if it cannot.
-    waits : bool
-        True if blocks may wait for one another.
 
     Examples
     --------

@@ -9,11 +9,12 @@ from html import escape
 
 from ..device import DeviceSpec
 from ..errors import BadInput
-from .fusion import FusionPlan, Part
-from .operators import Phase, RKernel
-from .program import BarrierTask, RTask, TaskProgram
-from .timing import Interval, simulate
-from .vdevice import VDevice
+from .fusion_plan import FusionPlan, Part
+from .roperator import Phase, RKernel
+from .rtask import RTask
+from .simulation import Interval, simulate
+from .task_program import BarrierTask, TaskProgram
+from .veu import VDevice
 
 # Sizes of the picture, in its own units.
 _WIDTH, _LEFT, _TOP, _HEIGHT, _GAP, _LEGEND = 1000.0, 70.0, 24.0, 220.0, 46.0, 18.0

@@ -8,12 +8,12 @@ memory. The plan may never need more than the device has, unless the operators o
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ..device import DeviceSpec
-from .operators import DataFlowGraph
+from .partition import topological
+from .roperator import DataFlowGraph
 
 
 @dataclass(frozen=True)
@@ -129,9 +129,6 @@ def peak_bytes(graph: DataFlowGraph, groups: Iterable[Sequence[str]], kept: Coll
 
     Parameters
     ----------
-    graph : DataFlowGraph
-    groups : iterable of sequence of str
-        Names of operators.
     kept : collection of str
         Operators whose results are read outside of the graph too.
     """
@@ -147,19 +144,8 @@ def in_order(graph: DataFlowGraph) -> tuple[str, ...]:
     """Return the graph's operators, each after those it reads from; in the given order if that is one."""
     names = [o.name for o in graph.operators]
     place = {name: n for n, name in enumerate(names)}
-    waiting = [len({e.producer for e in o.inputs}) for o in graph.operators]
-    ready = [n for n, count in enumerate(waiting) if not count]
-    heapq.heapify(ready)
-    found = []
-    while ready:
-        name = names[heapq.heappop(ready)]
-        found.append(name)
-        for reader in graph.consumers[name]:
-            at = place[reader]
-            waiting[at] -= 1
-            if not waiting[at]:
-                heapq.heappush(ready, at)
-    return tuple(found)
+    before = [{place[e.producer] for e in o.inputs} for o in graph.operators]
+    return tuple(names[n] for n in topological(before))
 
 
 def size(count: int) -> str:

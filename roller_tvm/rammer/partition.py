@@ -7,7 +7,7 @@ few kernels, between the calls of the operators outside.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..errors import BadInput
@@ -19,7 +19,6 @@ class Node:
 
     Parameters
     ----------
-    name : str
     inputs : tuple of str
         Operators that must run before: those whose results it reads, and those from `divided`.
     outside : str
@@ -140,25 +139,45 @@ def _before(nodes: Sequence[Node], by_name: Mapping[str, Node]) -> dict[str, tup
 
 def _ordered(before: Mapping[str, tuple[str, ...]], by_name: Mapping[str, Node]) -> list[str]:
     """Return every node after those before it; in the given order if that is one."""
-    place = {name: n for n, name in enumerate(by_name)}
-    waiting = {name: len(set(names)) for name, names in before.items()}
-    after: dict[str, list[str]] = {name: [] for name in before}
-    for name, names in before.items():
-        for other in set(names):
-            after[other].append(name)
     every = list(by_name)
-    ready = [place[name] for name, count in waiting.items() if not count]
+    place = {name: n for n, name in enumerate(every)}
+    order = topological([{place[other] for other in before[name]} for name in every])
+    if len(order) < len(every):
+        stuck = every[min(set(range(len(every))) - set(order))]
+        raise BadInput("it depends on itself, or on operators that do", where=f"operator '{stuck}'",
+                       remedy="remove the cycle from the program")
+    return [every[n] for n in order]
+
+
+def topological(before: Sequence[Collection[int]], rank: Sequence[int] | None = None) -> list[int]:
+    """Return numbers in an order in which each comes after those before it; without those that depend on themselves.
+
+    Parameters
+    ----------
+    before : sequence of collection of int
+        For each number the distinct others that it comes after.
+    rank : sequence of int, optional
+        The lowest rank comes first if there is a choice; by default the lowest number.
+
+    Examples
+    --------
+    >>> topological([{2}, (), ()]), topological([(), (), {0}], [5, 6, 1]), topological([(), {1}])
+    ([1, 2, 0], [0, 2, 1], [0])
+    """
+    rank = rank if rank is not None else range(len(before))
+    after: list[list[int]] = [[] for _ in before]
+    for number, others in enumerate(before):
+        for other in others:
+            after[other].append(number)
+    waiting = list(map(len, before))
+    ready = [(rank[n], n) for n, count in enumerate(waiting) if not count]
     heapq.heapify(ready)
     order = []
     while ready:
-        name = every[heapq.heappop(ready)]
-        order.append(name)
-        for other in after[name]:
-            waiting[other] -= 1
-            if not waiting[other]:
-                heapq.heappush(ready, place[other])
-    if len(order) < len(every):
-        stuck = next(name for name in every if waiting[name])
-        raise BadInput("it depends on itself, or on operators that do", where=f"operator '{stuck}'",
-                       remedy="remove the cycle from the program")
+        _, number = heapq.heappop(ready)
+        order.append(number)
+        for later in after[number]:
+            waiting[later] -= 1
+            if not waiting[later]:
+                heapq.heappush(ready, (rank[later], later))
     return order

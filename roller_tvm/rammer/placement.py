@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from ..device import DeviceSpec
-from .depend import Dependences, Need
-from .operators import Phase, RKernel
-from .program import ProgramBuilder, RTask, TaskProgram
-from .vdevice import VDevice
+from .dependences import Dependences, Need
+from .roperator import Phase, RKernel
+from .rtask import RTask
+from .task_program import ProgramBuilder, TaskProgram
+from .veu import VDevice
 
 Chosen = tuple[tuple[str, RKernel], ...]
 
@@ -23,19 +24,14 @@ class Placement:
 
     Parameters
     ----------
-    spec : DeviceSpec
-    dependences : Dependences
     launch : str
         How kernels are launched, which sets the launch cost.
-    chosen : tuple of (operator, RKernel)
     device : VDevice or None
         None for an empty plan.
     free, pipes : array of float
         Seconds after the launch when each vEU, and the pipes of each unit, are done.
     veus, ends : dict
         (operator, phase) -> for each of its rTasks, its vEU, and its end in seconds.
-    reasons : tuple of str
-        Why these rKernels.
     narrower : dict
         vEUs per unit -> the beginning of this plan on a vDevice with that smaller number; an rKernel that leaves room
         for fewer vEUs is added to it.

@@ -1,11 +1,16 @@
-"""A plan in words: the fused operators, their rKernels and why, how full the device is, how much fusing saves."""
+"""Reports: a plan in words, with its rKernels and why, how full the device is, how much fusing saves; a model's plans.
+"""
 
 from __future__ import annotations
 
-from .fusion import FusionPlan, Part
+from dataclasses import dataclass, field
+
+from ..device import DeviceSpec
+from .draw import draw
+from .fusion_plan import FusionPlan, Part
 from .memory import size
-from .program import RTask
-from .timing import simulate
+from .rtask import RTask
+from .simulation import simulate
 
 
 def explain_fusion(plan: FusionPlan) -> str:
@@ -82,3 +87,88 @@ def _waiting(part: Part) -> float:
         total += max(0.0, interval.start - ends.get(interval.veu, 0.0))
         ends[interval.veu] = interval.end
     return total / max(1, part.program.used)
+
+
+@dataclass(frozen=True)
+class FusedRegion:
+    """The outcome of fusing the calls of a region.
+
+    Parameters
+    ----------
+    plan : FusionPlan
+        Parts that could not be made one kernel are cut up, or stay one by one.
+    functions : tuple of str
+        The function of each part's kernel; '' if the part's calls stay as they were.
+    refused : tuple of str
+        Why plans, or kernels of operators, were refused.
+    """
+
+    name: str
+    plan: FusionPlan
+    functions: tuple[str, ...]
+    refused: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return "\n".join([f"{self.name}: {self.plan}", *(f"  refused: {why}" for why in self.refused)])
+
+
+@dataclass
+class ModelFusion:
+    """The report of ``FuseRTasks`` on a model, which each TVM line puts into words.
+
+    Parameters
+    ----------
+    regions : list of FusedRegion
+        Regions in the order in which they run; the operators between them cannot be planned.
+    outside : list of (name, reason)
+        Operators in no plan, which stay as they were.
+    """
+
+    device: DeviceSpec | None = None
+    regions: list[FusedRegion] = field(default_factory=list)
+    outside: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def plans(self) -> tuple[FusionPlan, ...]:
+        return tuple(region.plan for region in self.regions)
+
+    @property
+    def functions(self) -> tuple[str, ...]:
+        """Functions that are plans."""
+        return tuple(name for region in self.regions for name in region.functions if name)
+
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """Why plans, or kernels of operators, were refused."""
+        return tuple(why for region in self.regions for why in region.refused)
+
+    @property
+    def launches(self) -> int:
+        """Number of kernel launches of all plans."""
+        return sum(p.launches for p in self.plans)
+
+    @property
+    def sequential_launches(self) -> int:
+        """Number of kernel launches of their operators one by one."""
+        return sum(p.sequential_launches for p in self.plans)
+
+    @property
+    def predicted_seconds(self) -> float:
+        return sum(p.seconds for p in self.plans)
+
+    @property
+    def sequential_seconds(self) -> float:
+        return sum(p.sequential_seconds for p in self.plans)
+
+    @property
+    def speedup(self) -> float:
+        return self.sequential_seconds / self.predicted_seconds if self.predicted_seconds else 1.0
+
+    def headline(self) -> str:
+        return (f"FuseRTasks: {self.launches} kernels instead of {self.sequential_launches}, "
+                f"{self.predicted_seconds * 1e6:.1f} us against {self.sequential_seconds * 1e6:.1f} us predicted, "
+                f"{len(self.functions)} plans")
+
+    def pictures(self) -> tuple[str, ...]:
+        """Return one SVG per plan: its operators over time, before and after."""
+        return tuple(draw(plan, self.device) for plan in self.plans) if self.device is not None else ()

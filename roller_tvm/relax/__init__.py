@@ -29,7 +29,7 @@ _LAZY = {
     "load_model": "importers",
     "prepare": "pipeline",
     "roller_pipeline": "pipeline",
-    "rtask_graph": "rtasks",
+    "rtask_graph": "fuse_rtasks",
     "tune": "tuning",
     "tune_relax": "metaschedule",
     "tune_tir": "metaschedule",

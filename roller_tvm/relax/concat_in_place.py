@@ -17,7 +17,7 @@ from tvm import relax
 from ..measure.model_report import IN_PLACE
 from ..tir.joined import Place, joined_by, placed, shape_of, written_by
 from ..tir.nodes import key
-from .blocks import static_tensor, used_variables
+from .dataflow import static_tensor, used_variables
 
 _ALLOCATES = "relax.builtin.alloc_tensor"
 

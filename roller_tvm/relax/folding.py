@@ -16,8 +16,8 @@ import tvm
 from tvm import relax
 
 from ..tir.nodes import structurally_equal
-from .blocks import writes_in_place
 from .constants import array_of
+from .dataflow import writes_in_place
 
 #: Elementary operators that numpy computes as Relax does.
 _NUMPY: dict[str, Callable[..., np.ndarray]] = {

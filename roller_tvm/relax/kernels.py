@@ -21,7 +21,6 @@ def split_packing(func: Any, values: Mapping[int, np.ndarray], target: Any) -> t
         As `apply_steps_tir` scheduled it.
     values : mapping of position to array
         The inputs, those of constants among them.
-    target : Target
 
     Returns
     -------

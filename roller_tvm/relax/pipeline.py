@@ -32,8 +32,6 @@ from .database import for_other_kernels, kernels_of, know_intrinsics, mend
 from .devices import device_of, find_target
 from .dynamic import Buckets, Sizes
 from .folding import FoldScales
-from .fuse_cpu import PACKED, predicted_seconds
-from .fuse_rtasks import FuseRTasks
 from .kernels import pack_constants
 from .layout import PlanLayout
 from .lowered import require_lowered
@@ -42,6 +40,8 @@ from .package import KERNELS, REPORT
 from .params import bindable
 from .reference import gpu_rules
 from .rewrites import cpu_code
+from .rtask_fusion import Fuses, RTaskFusion
+from .rtask_regions import PACKED, predicted_seconds
 from .schedule import SCHEDULED, Report, ScheduleWithRoller
 from .sums import SumsAsAdditions
 from .targets import make_target
@@ -111,7 +111,7 @@ def prepare(
 
 def schedule(
     mod: Any, target: Any = None, database: Any = None, device: DeviceSpec | str | None = None, top: int = 4,
-    tf32: bool = False, fuse_rtasks: bool | FuseRTasks = False, progress: Callable[[str], None] | None = None,
+    tf32: bool = False, fuse_rtasks: bool | Fuses = False, progress: Callable[[str], None] | None = None,
 ) -> tuple[Any, Report]:  # fmt: skip
     """Every PrimFunc of a prepared module scheduled, and what Roller did of it.
 
@@ -135,11 +135,11 @@ def schedule(
     target = _target(target)
     require_lowered(mod)
     scheduler: Any = ScheduleWithRoller(target, device, top, tf32, progress)
-    fuse: Any = FuseRTasks(target, device, tf32=tf32) if fuse_rtasks is True else fuse_rtasks
+    fuse = RTaskFusion(target, device, tf32=tf32) if fuse_rtasks is True else fuse_rtasks and fuse_rtasks.fusion
     with target, _database(database, target) as records:
         before, recorded = mod, list[str]()
         if fuse and target.kind.name != "llvm":
-            mod = fuse(mod)
+            mod = fuse.kernels(mod)
         if records is not None:
             unscheduled, mod = _left(mod), relax.transform.MetaScheduleApplyDatabase()(mod)
             recorded = sorted(unscheduled - _left(mod))
@@ -183,7 +183,7 @@ def roller_pipeline(
     buckets: Sizes | Sequence[int] | None = None,
     top: int = 4,
     tf32: bool = False,
-    fuse_rtasks: bool | FuseRTasks = False,
+    fuse_rtasks: bool | Fuses = False,
     told: Callable[[Report], None] | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Any:
@@ -237,7 +237,7 @@ def build(
     device: DeviceSpec | str | None = None,
     buckets: Sizes | Sequence[int] | None = None,
     tf32: bool = False,
-    fuse_rtasks: bool | FuseRTasks = False,
+    fuse_rtasks: bool | Fuses = False,
     schedules: str = "roller",
     threads: int | None = None,
     progress: Callable[[str], None] | None = None,

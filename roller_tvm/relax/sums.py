@@ -12,7 +12,7 @@ import tvm
 from tvm import relax
 
 from ..tir.nodes import structurally_equal
-from .blocks import writes_in_place
+from .dataflow import writes_in_place
 
 
 @tvm.transform.module_pass(opt_level=0, name="SumsAsAdditions")

@@ -10,10 +10,10 @@ from typing import Any
 from ..errors import BadInput, UnsupportedOperator
 from ..measure.numerics import rounding_terms
 from ..te.copying import copies
-from ..tir.fused_func import OPERATORS
 from ..tir.nodes import key as identity
 from ..tir.nodes import nests, parameters, structurally_equal
 from ..tir.read import read_prim_func
+from .fused_function import OPERATORS
 from .lowered import require_lowered
 
 #: Attributes that tell functions apart in a database, but not what they compute or how.

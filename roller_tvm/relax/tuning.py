@@ -23,6 +23,7 @@ from ..tir.candidates import Candidates, make_candidates
 from ..tvm_env import import_relax_tvm, use_threads
 from .database import UNMEASURED, Note, Store, copies_ahead, intrinsics_of, record_line
 from .devices import device_of
+from .fuse_rtasks import FuseRTasks
 from .measure import WORKER, Measurer, cold_weights
 from .reference import default_schedule
 from .tasks import Task, as_module, extract_tasks
@@ -162,8 +163,6 @@ def left_to_tune(mod: Any, target: Any, device: DeviceSpec, fuse_rtasks: Any = T
     fuse_rtasks : bool or FuseRTasks
         How, unless as the pass does by itself.
     """
-    from .fuse_rtasks import FuseRTasks
-
     if target.kind.name == "llvm":
         return mod, []
     fuse: Any = FuseRTasks(target, device) if fuse_rtasks is True else fuse_rtasks

@@ -10,9 +10,9 @@ from roller_tvm.tvm_env import use_all_cores
 if TYPE_CHECKING:
     from roller_tvm.relay.building import build
     from roller_tvm.relay.fuse_rtasks import FuseRTasks, GraphFusion, fused_sources, fusion_of
+    from roller_tvm.relay.fused_codegen import register_fused_kernels
     from roller_tvm.relay.fused_on_pocl import check_fusion_on_pocl
     from roller_tvm.relay.rewrites import EdgeVectors, PrefetchPanels, StackTiles, VectorMath, WideIndices
-    from roller_tvm.relay.rtask_codegen import register_fused_kernels
     from roller_tvm.relay.tuning import TunedTask, TuneResult, tune
     from roller_tvm.relay.winograd import use_winograd
 

@@ -23,8 +23,8 @@ from roller_tvm.relay.planned import Planner
 from roller_tvm.relay.records import load_settled
 from roller_tvm.relay.rewrites import cpu_code
 from roller_tvm.relay.silence import silent_autotvm
-from roller_tvm.relay.tasks import make_target
-from roller_tvm.relay.tuning import find_device, tune
+from roller_tvm.relay.tasks import find_device, make_target
+from roller_tvm.relay.tuning import tune
 from roller_tvm.session import SCHEDULES
 from roller_tvm.tvm_env import import_relay_tvm, use_threads
 

@@ -1,29 +1,20 @@
-"""Runs a Relay model's fused kernels as OpenCL on PoCL: a second check beside the emulator, for kernels without waits.
-"""
+"""Runs a Relay model's fused kernels as OpenCL on PoCL."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from roller_tvm.device import DeviceSpec
-from roller_tvm.emulate import BufferSpec, Checked, OpenClFunction
-from roller_tvm.emulate.opencl import queue
-from roller_tvm.emulate.together import Arrays, Member, check_together, witnessed
-from roller_tvm.errors import RollerError, TargetError
+from roller_tvm.emulate import Checked
+from roller_tvm.emulate.together import Arrays
+from roller_tvm.errors import RollerError
 from roller_tvm.measure.numerics import shape_of
-from roller_tvm.rammer import Part
-from roller_tvm.rammer.opencl_code import OPENCL
-from roller_tvm.relay.dataflow import CallNode, Tensor
-from roller_tvm.relay.fuse_rtasks import prepared
+from roller_tvm.rammer.functions import Call, Planned
+from roller_tvm.rammer.on_pocl import OnPocl, OwnLoops, require_gpu_and_pocl
+from roller_tvm.relay.fuse_rtasks import GpuKernels, ModelGraph, fused, prepared, target_and_device
 from roller_tvm.relay.reference import reduction_terms, reference_schedule
-from roller_tvm.relay.rtask_codegen import KernelCode
-from roller_tvm.relay.rtask_fuser import Fuser
-from roller_tvm.relay.rtask_gpu import GpuKernels
-from roller_tvm.relay.rtask_graph import RTaskGraph
-from roller_tvm.relay.rtask_kernels import Computation, Computations
-from roller_tvm.relay.tasks import check_device, make_target
-from roller_tvm.relay.tuning import find_device
+from roller_tvm.relay.rtask_functions import RelayFunctions
 from roller_tvm.tvm_env import import_relay_tvm
 
 
@@ -33,13 +24,10 @@ def check_fusion_on_pocl(
 ) -> dict[str, Checked | RollerError]:  # fmt: skip
     """Execute every fused kernel of a model as OpenCL, and compare it with TVM's own results of its operators.
 
-    OpenCL does not promise to run the blocks of a kernel together, so a block must not wait for another. The default
-    policy makes no such kernels.
-
     Parameters
     ----------
     mod, target, device, params, policy, launch, top
-        See `FuseRTasks`; for a GPU.
+        See `FuseRTasks`; for a GPU. With the default policy no block waits for another, as OpenCL needs it.
 
     Returns
     -------
@@ -60,57 +48,22 @@ def check_fusion_on_pocl(
     []
     """
     import_relay_tvm("fusing rTasks of a Relay model")
-    made_target = make_target(target)
-    spec = find_device(made_target if device is None else device, device is None)
-    check_device(spec, made_target)
-    if spec.kind != "gpu":
-        raise TargetError("fused kernels are a GPU's", f"target {made_target.kind.name}", "give one of kind cuda")
-    queue()
-    witness = _Witness(spec, made_target, policy, launch, top)
-    Fuser(witness).run(prepared(mod, params, made_target))
+    made_target, spec = target_and_device(target, device)
+    require_gpu_and_pocl(spec, made_target.kind.name)
+    mod = prepared(mod, params, made_target)
+    graph = ModelGraph.of(mod)
+    functions = RelayFunctions(spec, str(made_target.arch), top)
+    witness = OnPocl(functions, own_loops)
+    fused(mod, graph, GpuKernels(functions, graph, policy, launch), witness)
     return witness.found
 
 
-class _Witness(GpuKernels):
-    """Makes the pass's kernels, and checks each as soon as it is made."""
-
-    def __init__(self, device: DeviceSpec, target: Any, policy: str, launch: str, top: int) -> None:
-        super().__init__(device, target, policy, launch, top)
-        self.opencl = GpuKernels(device, target, policy, launch, top)
-        self.opencl.made = Computations(device, "", top, dialect=OPENCL)
-        self.found: dict[str, Checked | RollerError] = {}
-        self._built: dict[int, tuple[Computation, Callable[[Arrays], Arrays]]] = {}
-
-    def code(
-        self, graph: RTaskGraph, symbol: str, part: Part, inside: Sequence[CallNode]
-    ) -> tuple[KernelCode, tuple[Tensor, ...], tuple[Tensor, ...]]:
-        made = super().code(graph, symbol, part, inside)
-        self.found[symbol] = witnessed(lambda: self._checked(graph, symbol, part, inside))
-        return made
-
-    def _checked(self, graph: RTaskGraph, symbol: str, part: Part, inside: Sequence[CallNode]) -> Checked:
-        kernel = self.opencl.fused(graph, symbol, part, inside)
-        members = [self._member(graph, node) for node in inside]
-        return check_together(OpenClFunction(kernel.source, kernel.host), members)
-
-    def _member(self, graph: RTaskGraph, node: CallNode) -> Member:
-        import tvm
-
-        computation = graph.computations[node.name]
-        tensors = computation.program.tensors
-        if id(computation) not in self._built:
-            self._built[id(computation)] = computation, _own_loops(tensors, len(node.outputs))
-        specs = tuple(BufferSpec(name, shape_of(tensor), str(tensor.dtype))
-                      for name, tensor in zip(graph.tensors(node.name), tensors, strict=True))
-        terms = reduction_terms(tvm.auto_scheduler.ComputeDAG(list(tensors)).ops)
-        return Member(specs, self._built[id(computation)][1], terms, len(node.outputs))
-
-
-def _own_loops(tensors: Sequence[Any], outputs: int) -> Callable[[Arrays], Arrays]:
-    """Return a function from a computation's inputs to its outputs, by TVM's own schedule."""
+def own_loops(planned: Planned, call: Call) -> OwnLoops:
+    """Return a computation by TVM's own schedule."""
     import tvm
 
-    results = tensors[len(tensors) - outputs :]
+    tensors = planned.handle.tensors
+    results = tensors[len(tensors) - call.outputs :]
     kernel = tvm.build(reference_schedule(results), list(tensors), "llvm")
 
     def compute(arrays: Arrays) -> Arrays:
@@ -118,7 +71,8 @@ def _own_loops(tensors: Sequence[Any], outputs: int) -> Callable[[Arrays], Array
         kernel(*map(tvm.nd.array, arrays), *made)
         return [m.numpy() for m in made]
 
-    return compute
+    terms = reduction_terms(tvm.auto_scheduler.ComputeDAG(list(tensors)).ops)
+    return OwnLoops(tuple((shape_of(t), str(t.dtype)) for t in tensors), compute, terms)
 
 
 __all__ = ["check_fusion_on_pocl"]

@@ -13,8 +13,8 @@ from roller_tvm.relay.building import build
 from roller_tvm.relay.importers import import_model
 from roller_tvm.relay.package import LoadedModel, save_model
 from roller_tvm.relay.records import read_kept, read_records
-from roller_tvm.relay.tasks import check_device, make_target
-from roller_tvm.relay.tuning import find_device, tune
+from roller_tvm.relay.tasks import check_device, find_device, make_target
+from roller_tvm.relay.tuning import tune
 from roller_tvm.tvm_env import import_relay_tvm
 
 __all__ = ["Session", "load"]

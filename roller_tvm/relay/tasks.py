@@ -6,13 +6,14 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from roller_tvm.device import DeviceSpec
+from roller_tvm.device import DeviceSpec, load_device
+from roller_tvm.device.from_target import device_for_target
 from roller_tvm.errors import BadInput, TargetError, UnsupportedOperator
 from roller_tvm.measure.interrupt import stop_if_interrupted
 from roller_tvm.relay.cpu_names import check_cpu
 from roller_tvm.relay.dense_weights import packable, theirs_of
 from roller_tvm.relay.folding import shared_constant_kernels
-from roller_tvm.relay.rtask_codegen import uncompiled
+from roller_tvm.relay.fused_codegen import uncompiled
 from roller_tvm.relay.silence import silent_autotvm
 
 #: What a target must say for its kernels to run where they are meant to.
@@ -107,6 +108,13 @@ def make_target(target: Any) -> Any:
             "give the newest of two digits, whose code newer cards run: -arch=sm_90; or use the Relax line",
         )
     return made
+
+
+def find_device(source: Any, is_target: bool) -> DeviceSpec:
+    """Return the DeviceSpec of a name, a spec file, a target, or the given DeviceSpec."""
+    if isinstance(source, DeviceSpec):
+        return source
+    return device_for_target(source) if is_target else load_device(source)
 
 
 def check_device(device: DeviceSpec, target: Any) -> None:

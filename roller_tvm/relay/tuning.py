@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from roller_tvm.device import DeviceSpec, load_device
+from roller_tvm.device import DeviceSpec
 from roller_tvm.errors import BadInput, MeasureError, must_be
 from roller_tvm.measure.claims import WAIT_S, Claims
 from roller_tvm.measure.machine import not_here, same_machine
@@ -19,6 +19,7 @@ from roller_tvm.measure.selection import ordered, select, time_is_up
 from roller_tvm.relay.candidates import Candidates, make_candidates
 from roller_tvm.relay.cold import ColdWeights
 from roller_tvm.relay.dense_weights import packable
+from roller_tvm.relay.fuse_rtasks import FuseRTasks, fusion_of
 from roller_tvm.relay.measure import Limits, Measurer, TaskResult, timed
 from roller_tvm.relay.pool import WORKER, Pool
 from roller_tvm.relay.records import (
@@ -30,7 +31,7 @@ from roller_tvm.relay.records import (
     read_records,
     record_text,
 )
-from roller_tvm.relay.tasks import Task, check_device, extract_tasks, make_target
+from roller_tvm.relay.tasks import Task, check_device, extract_tasks, find_device, make_target
 from roller_tvm.tvm_env import import_relay_tvm, use_threads
 
 #: Tasks a worker, at a time, where plans are only built: records come in steps of that many.
@@ -121,8 +122,6 @@ def tune(
     with Pool(count, threads, worker) as pool:
         pool.start()  # they import TVM while the model is taken apart
         if fuse_rtasks:
-            from roller_tvm.relay.fuse_rtasks import fusion_of
-
             mod, params = left_to_tune(mod, params, made_target, spec, fuse_rtasks), None
             result.module, result.fusion = mod, fusion_of(mod)
             result.notes.append(str(result.fusion).splitlines()[0])
@@ -152,21 +151,10 @@ def tune(
 
 def left_to_tune(mod: Any, params: Any, target: Any, device: DeviceSpec, fuse: Any = True) -> Any:
     """Return a module after ``FuseRTasks``, as a build with records would make it; the rest of it can be tuned."""
-    from roller_tvm.relay.fuse_rtasks import FuseRTasks
-
     tvm = import_relay_tvm("fusing rTasks of a Relay model")
     mod, axes = packable(mod, params, target)  # as build does: what is fused depends on it
     with axes, tvm.transform.PassContext(opt_level=3, config={"relay.backend.use_auto_scheduler": True}):
         return (FuseRTasks(target, device, params) if fuse is True else fuse)(mod)
-
-
-def find_device(source: Any, is_target: bool) -> DeviceSpec:
-    """Return the DeviceSpec of a name, a spec file, a target, or the given DeviceSpec."""
-    from roller_tvm.device.from_target import device_for_target
-
-    if isinstance(source, DeviceSpec):
-        return source
-    return device_for_target(source) if is_target else load_device(source)
 
 
 def _how(pool: Pool, target: Any, trials: int, result: TuneResult) -> str:

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper, save  # noqa: E402
 
 from roller_tvm import cli  # noqa: E402
 from roller_tvm.cli.relay import tuning  # noqa: E402
-from roller_tvm.rammer.code import _Made  # noqa: E402
+from roller_tvm.rammer import fused_kernel  # noqa: E402
 
 
 def main(capsys, *words):
@@ -89,8 +89,8 @@ def test_no_block_waits_and_pocl_is_the_second_witness(pocl, model, tmp_path, ca
 
 
 def test_a_kernel_that_pocl_finds_wrong_is_not_built(monkeypatch, pocl, model, tmp_path, capsys):
-    run = _Made._run
-    monkeypatch.setattr(_Made, "_run", lambda self, n, block, *more: run(self, n, "0u" if n else block, *more))
+    run = fused_kernel._run
+    monkeypatch.setattr(fused_kernel, "_run", lambda m, n, block, *more: run(m, n, "0u" if n else block, *more))
     words = ["compile", model, "--target", "cuda -arch=sm_80", "-o", tmp_path / "m.tar", "--fuse-rtasks", "--on-pocl"]
     code, _, err = main(capsys, *words, "--fusion-policy", "horizontal")
     assert code == 1 and "result 1: " in err and not (tmp_path / "m.tar").exists()

@@ -12,10 +12,11 @@ from roller_tvm.codegen import Compiler, KernelResources
 from roller_tvm.device import load_device
 from roller_tvm.errors import ToolchainError
 from roller_tvm.micro_perf.registers import register_cap
-from roller_tvm.rammer import bounds
-from roller_tvm.rammer.bounds import Bounds, bounded, bounds_of, together, without_spills
-from roller_tvm.rammer.code import FusedKernel
-from roller_tvm.rammer.device_code import CannotFuse
+from roller_tvm.rammer import without_spills as bounds
+from roller_tvm.rammer.cuda_functions import CannotFuse
+from roller_tvm.rammer.fused_kernel import FusedKernel
+from roller_tvm.rammer.launch_bounds import Bounds, bounds_of, together
+from roller_tvm.rammer.without_spills import bounded, without_spills
 
 from .test_code import fused
 

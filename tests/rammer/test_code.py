@@ -22,8 +22,9 @@ from roller_tvm.rammer import (
     VDevice,
     plan_graph,
 )  # fmt: skip
-from roller_tvm.rammer.code import FusedKernel, OperatorCode, fuse
-from roller_tvm.rammer.device_code import CannotFuse
+from roller_tvm.rammer.cuda_functions import CannotFuse
+from roller_tvm.rammer.fused_kernel import FusedKernel, OperatorCode, fuse
+from tests.rammer.checked import check_program
 
 DEVICE = replace(load_device("v100"), name="small", units=3)
 HEAD = '#ifdef _WIN32\n  using uint = unsigned int;\n#endif\n\n#include <cuda_fp16.h>\n'
@@ -59,7 +60,7 @@ def fused(*operators: tuple[str, list[str], int, bool]) -> tuple[FusedKernel, Ta
     graph = DataFlowGraph(tuple(o for o, _ in made))
     (part,) = plan_graph(graph, DEVICE, "wavefront").parts
     assert part.program is not None
-    part.program.check(Dependences(graph))
+    check_program(part.program, Dependences(graph))
     return fuse("plan0", part.program, {o.name: c for o, c in made}, DEVICE), part.program
 
 
@@ -104,7 +105,7 @@ def test_a_graph_with_barriers_launched_three_times() -> None:
 
 
 def test_a_wait_that_lasts_too_long_ends_the_launch_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("roller_tvm.rammer.code._PATIENCE", 1)  # the first poll that finds the counter too low
+    monkeypatch.setattr("roller_tvm.rammer.fused_kernel._PATIENCE", 1)  # the first poll that finds the counter too low
     kernel, _ = fused(("a", ["x"], 64, True), ("b", ["a"], 96, True), ("c", ["a", "b"], 128, True))
     with pytest.raises(KernelFault, match="__trap"):
         run(kernel, np.ones(SIZE, "float32"))

@@ -13,8 +13,8 @@ from roller_tvm.device import load_device
 from roller_tvm.ir import TensorExpression
 from roller_tvm.ir.operators import conv2d_nchw, dense, max_pool2d_nchw, softmax
 from roller_tvm.rammer import DataFlowGraph, Dependences, Edge, Tiling, roperator
-from roller_tvm.rammer.depend import needed
-from roller_tvm.rammer.tiling import reshaped
+from roller_tvm.rammer.dependences import needed
+from roller_tvm.rammer.rtask import reshaped
 
 V100 = load_device("v100")
 

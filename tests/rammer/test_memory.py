@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from roller_tvm.device import load_device
 from roller_tvm.rammer import DataFlowGraph, Dependences, FusionPlan, Phase, RKernel, ROperator, plan_graph
 from roller_tvm.rammer.memory import Live, MemoryRule, in_order, peak_bytes
+from tests.rammer.checked import check_program
 from tests.rammer.graphs import graphs
 
 V100 = load_device("v100")
@@ -52,7 +53,7 @@ def test_plans_stay_within_the_rule(graph: DataFlowGraph, cache: int, policy: st
     assert plan.peak_bytes == alive(graph, groups, kept) == peak_bytes(graph, groups, kept) <= plan.limit_bytes
     for part in plan.parts:
         if part.program:
-            part.program.check(Dependences(graph))
+            check_program(part.program, Dependences(graph))
     assert FusionPlan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
 
 

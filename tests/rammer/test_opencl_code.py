@@ -12,9 +12,10 @@ from roller_tvm.device import load_device
 from roller_tvm.emulate import BufferSpec, HostCode, Launch
 from roller_tvm.emulate.opencl import OpenClFunction
 from roller_tvm.rammer import DataFlowGraph, Dependences, Phase, RKernel, ROperator, plan_graph
-from roller_tvm.rammer.code import FusedKernel, OperatorCode, fuse
-from roller_tvm.rammer.device_code import CannotFuse
-from roller_tvm.rammer.opencl_code import OPENCL, opencl_function
+from roller_tvm.rammer.cuda_functions import CannotFuse
+from roller_tvm.rammer.fused_kernel import FusedKernel, OperatorCode, fuse
+from roller_tvm.rammer.opencl_functions import OPENCL, opencl_function
+from tests.rammer.checked import check_program
 
 DEVICE = replace(load_device("v100"), name="small", units=3)
 HEAD = "#ifdef cl_khr_fp64\n#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n#endif\n\n// Function: NAME\n"
@@ -97,7 +98,7 @@ def fused(made: Sequence[tuple[ROperator, OperatorCode]], policy: str = "horizon
     graph = DataFlowGraph(tuple(o for o, _ in made))
     (part,) = plan_graph(graph, DEVICE, policy).parts
     assert part.program is not None
-    part.program.check(Dependences(graph))
+    check_program(part.program, Dependences(graph))
     return fuse("plan0", part.program, {o.name: c for o, c in made}, DEVICE, dialect=OPENCL)
 
 

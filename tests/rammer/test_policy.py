@@ -25,6 +25,7 @@ from roller_tvm.rammer import (
     plan_graph,
     simulate,
 )
+from tests.rammer.checked import check_program
 from tests.rammer.graphs import graphs, kernels
 
 V100 = load_device("v100")
@@ -69,7 +70,7 @@ def test_every_plan(graph: DataFlowGraph, policy: str, launch: str) -> None:
         done |= set(names)
         assert part.seconds <= part.sequential_seconds
         if part.program:
-            part.program.check(Dependences(graph))
+            check_program(part.program, Dependences(graph))
             assert simulate(part.program).makespan == part.seconds
             assert policy != "horizontal" or part.horizontal
             device = part.program.device

@@ -21,6 +21,7 @@ from roller_tvm.rammer import (
     VDevice,
     simulate,
 )
+from tests.rammer.checked import check_program
 
 ONE = RKernel("k", (Phase(2, 1e-6, 1e-6, 256, 32),), 1e-6)
 GRAPH = DataFlowGraph((ROperator("a", (ONE,)), ROperator("b", (ONE,), ("a",))))
@@ -40,7 +41,7 @@ def program(waits: bool = True) -> TaskProgram:
 
 def test_a_good_program() -> None:
     good = program()
-    good.check(Dependences(GRAPH))
+    check_program(good, Dependences(GRAPH))
     assert (good.tasks, good.barriers, good.used, good.launches) == (4, 2, 2, 2)
     assert str(good).splitlines()[-1] == "  vEU 1: a[1] wait(0:0) b[1]"
     timeline = simulate(good)
@@ -51,19 +52,19 @@ def test_a_good_program() -> None:
 
 def test_a_missing_barrier() -> None:
     hurried = program(waits=False)
-    hurried.check()
+    check_program(hurried)
     with pytest.raises(BadProgram, match=r"b\[0\]: it runs without waiting for a\[1\]"):
-        hurried.check(Dependences(GRAPH))
+        check_program(hurried, Dependences(GRAPH))
 
 
 def test_a_lost_task() -> None:
     good = program()
     lost = replace(good, prog=(good.prog[0][:1], *good.prog[1:]))
     with pytest.raises(BadProgram, match="the program has 3 rTasks, 4 have to run"):
-        lost.check()
+        check_program(lost)
     twice = replace(good, prog=(*good.prog[:2], (RTask("a", 0, 0),), *good.prog[3:]))
     with pytest.raises(BadProgram, match="the program has 5 rTasks, 4"):
-        twice.check()
+        check_program(twice)
 
 
 def test_a_deadlock() -> None:
@@ -73,14 +74,14 @@ def test_a_deadlock() -> None:
         (BarrierTask(((0, 1),)), RTask("a", 0, 1), RTask("b", 0, 1)),
     )
     stuck = replace(good, prog=(*circle, *good.prog[2:]))
-    for run in (TaskProgram.check, simulate):
+    for run in (check_program, simulate):
         with pytest.raises(BadProgram, match=r"vEU 0, order 0: wait\(1:1\) waits forever"):
             run(stuck)
 
 
 def test_a_task_that_needs_more_than_its_vEU_has() -> None:
     with pytest.raises(BadProgram, match="needs 256 threads, a vEU has 128"):
-        replace(program(), device=replace(DEVICE, threads=128)).check()
+        check_program(replace(program(), device=replace(DEVICE, threads=128)))
 
 
 def test_barriers_are_not_repeated() -> None:
@@ -92,5 +93,5 @@ def test_barriers_are_not_repeated() -> None:
     builder.wait(RTask("b", 0, 0), [RTask("a", 0, 1)])
     builder.wait(RTask("b", 0, 1), [RTask("a", 0, 0)])
     built = builder.build()
-    built.check()
+    check_program(built)
     assert built.prog[1] == (BarrierTask(((0, 1),)), RTask("b", 0, 0), RTask("b", 0, 1))

@@ -22,8 +22,9 @@ from roller_tvm.rammer import (
     roperator,
     simulate,
 )
-from roller_tvm.rammer.regions import region_seconds, shares
+from roller_tvm.rammer.cpu_region import region_seconds, shares
 from tests.plan.devices import device
+from tests.rammer.checked import check_program
 
 FOUR = replace(device("avx512"), name="four", units=4, launch_overhead_us=1.0)
 
@@ -82,7 +83,7 @@ def test_phases_are_regions_one_after_the_other() -> None:
     (part,) = plan.parts
     assert part.program is not None and part.launches == 2 and not part.horizontal
     assert part.seconds == pytest.approx((1 + 5 + 1 + 3) * 1e-6) == pytest.approx(region_seconds([two, two], FOUR))
-    part.program.check(Dependences(graph_of(two, two)))
+    check_program(part.program, Dependences(graph_of(two, two)))
 
 
 @st.composite
@@ -109,7 +110,7 @@ def test_every_plan(graph: DataFlowGraph) -> None:
         done |= names
         assert part.seconds <= part.sequential_seconds
         if part.program:
-            part.program.check(Dependences(graph))
+            check_program(part.program, Dependences(graph))
             assert simulate(part.program).makespan == part.seconds
     assert done == set(graph.by_name)
     assert plan.peak_bytes <= plan.limit_bytes

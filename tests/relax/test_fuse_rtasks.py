@@ -14,17 +14,17 @@ from roller_tvm.codegen import compile_cuda, find_compilers  # noqa: E402
 from roller_tvm.device import load_device  # noqa: E402
 from roller_tvm.emulate import CudaSource  # noqa: E402
 from roller_tvm.errors import TargetError, TvmLineError, UsageError  # noqa: E402
-from roller_tvm.rammer.device_code import CannotFuse  # noqa: E402
+from roller_tvm.rammer.cuda_functions import CannotFuse  # noqa: E402
+from roller_tvm.rammer.makers import KernelMaker  # noqa: E402
 from roller_tvm.relax import FuseRTasks, build, rtask_graph, tune  # noqa: E402
+from roller_tvm.relax import fused_function as fused_func  # noqa: E402
 from roller_tvm.relax.emulated_model import EmulatedModel  # noqa: E402
+from roller_tvm.relax.fused_function import kernels_of  # noqa: E402
 from roller_tvm.relax.package import save_model, with_signature  # noqa: E402
 from roller_tvm.relax.pipeline import lower, prepare, schedule  # noqa: E402
 from roller_tvm.relax.resources import cuda_sources, resources_of  # noqa: E402
 from roller_tvm.relax.targets import make_target  # noqa: E402
 from roller_tvm.relax.tasks import extract_tasks  # noqa: E402
-from roller_tvm.tir import fused_func  # noqa: E402
-from roller_tvm.tir.fused_func import kernels_of  # noqa: E402
-from roller_tvm.tir.rtasks import KernelMaker  # noqa: E402
 from tests.plan.devices import device  # noqa: E402
 from tests.relax.networks import LLVM, default, module, run, values  # noqa: E402
 from tests.sampling import sampled  # noqa: E402
@@ -271,7 +271,7 @@ def test_an_operator_without_code_is_named_and_stays(monkeypatch):
 
 def test_a_plan_too_big_for_the_device_is_cut(monkeypatch):
     """What its barriers need resident does not fit: halves are tried, and in the end the operators stay."""
-    from roller_tvm.rammer import code
+    from roller_tvm.rammer import fused_kernel as code
 
     monkeypatch.setattr(code, "occupancy", lambda *_: (0, "shared memory"))
     fuse = FuseRTasks(A100)

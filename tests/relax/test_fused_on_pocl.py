@@ -12,14 +12,15 @@ from tvm import relax, te  # noqa: E402
 from roller_tvm.device import load_device  # noqa: E402
 from roller_tvm.emulate import Checked  # noqa: E402
 from roller_tvm.errors import TargetError, WrongAnswer  # noqa: E402
-from roller_tvm.rammer import plan_graph  # noqa: E402
-from roller_tvm.rammer.code import _Made  # noqa: E402
-from roller_tvm.rammer.device_code import CannotFuse  # noqa: E402
+from roller_tvm.rammer import fused_kernel, plan_graph  # noqa: E402
+from roller_tvm.rammer.cuda_functions import CannotFuse  # noqa: E402
+from roller_tvm.rammer.functions import Call, call_graph  # noqa: E402
+from roller_tvm.rammer.on_pocl import OnPocl  # noqa: E402
 from roller_tvm.relax import FuseRTasks  # noqa: E402
-from roller_tvm.relax.fused_on_pocl import FusedOnPocl, check_fusion_on_pocl  # noqa: E402
+from roller_tvm.relax.fused_on_pocl import check_fusion_on_pocl, own_loops  # noqa: E402
+from roller_tvm.relax.rtask_functions import RFunctions  # noqa: E402
 from roller_tvm.relax.targets import make_target  # noqa: E402
 from roller_tvm.te import te_operator  # noqa: E402
-from roller_tvm.tir.rtasks import Call, RFunctions, call_graph  # noqa: E402
 from tests.relax.networks import LLVM, default, module, values  # noqa: E402
 from tests.relax.test_fuse_rtasks import emulate  # noqa: E402
 
@@ -35,7 +36,7 @@ def fused(calls, top=10):
     functions = RFunctions(load_device("a100"), top)
     (part,) = plan_graph(call_graph(calls, functions), functions.device, "horizontal").parts
     assert part.horizontal and len(part.kernels) == len(calls)
-    return FusedOnPocl(functions), part
+    return OnPocl(functions, own_loops), part
 
 
 def widths(witness, part, calls):
@@ -81,8 +82,8 @@ def test_blocks_of_another_operator_are_found(monkeypatch, pocl):
     """What the witness is for: each block of the second operator runs as its first."""
     calls = [call(f"d{n}", "dense", ("x", f"w{n}", f"y{n}"), m=32, n=64, k=32) for n in range(2)]
     witness, part = fused(calls, top=2)
-    run = _Made._run
-    monkeypatch.setattr(_Made, "_run", lambda self, n, block, *more: run(self, n, "0u" if n else block, *more))
+    run = fused_kernel._run
+    monkeypatch.setattr(fused_kernel, "_run", lambda m, n, block, *more: run(m, n, "0u" if n else block, *more))
     with pytest.raises(WrongAnswer, match="result 1: "):
         witness.check("together", part, calls)
 

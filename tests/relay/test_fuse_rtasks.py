@@ -17,14 +17,14 @@ from roller_tvm.codegen import compile_cuda, kernel_resources  # noqa: E402
 from roller_tvm.codegen.cuda_text import CudaSource  # noqa: E402
 from roller_tvm.device import load_device  # noqa: E402
 from roller_tvm.errors import TargetError, UsageError  # noqa: E402
-from roller_tvm.rammer.device_code import CannotFuse  # noqa: E402
+from roller_tvm.rammer.cuda_functions import CannotFuse  # noqa: E402
 from roller_tvm.relay import (  # noqa: E402
     FuseRTasks,
     GraphFusion,
     build,
     fused_sources,
     fusion_of,
-    rtask_kernels,
+    rtask_functions,
     tune,
     use_winograd,
 )
@@ -195,7 +195,7 @@ def test_a_plan_too_big_for_the_device_is_named_and_the_model_builds(monkeypatch
     def refuse(*args, **kwargs):
         raise error
 
-    monkeypatch.setattr("roller_tvm.relay.rtask_gpu.fuse", refuse)
+    monkeypatch.setattr("roller_tvm.rammer.makers.fuse", refuse)
     fused = FuseRTasks(ARCH, params=net.params, top=2)(mod)
     fusion = fusion_of(fused)
     assert fusion.kernels == 0 and told in fusion.explain() and "concatenate" in fusion.refused[0]
@@ -206,14 +206,14 @@ def test_a_plan_too_big_for_the_device_is_named_and_the_model_builds(monkeypatch
 def test_rkernels_without_code_are_given_up(monkeypatch):
     """A defect of one recipe leaves its operator outside; the others are fused."""
     net = Net()
-    lowered = rtask_kernels.lower
+    lowered = rtask_functions.lower
 
     def no_pool(plan):
         if "pool" in plan.expression.name:
             raise RuntimeError("steps do not apply")
         return lowered(plan)
 
-    monkeypatch.setattr("roller_tvm.relay.rtask_kernels.lower", no_pool)
+    monkeypatch.setattr("roller_tvm.relay.rtask_functions.lower", no_pool)
     fusion = fusion_of(FuseRTasks(ARCH, params=net.params, top=2)(inception(net)))
     assert "steps do not apply" in dict(fusion.outside)["nn_max_pool2d"]
     assert fusion.kernels and "nn_max_pool2d" in fusion.refused[0]
@@ -332,7 +332,7 @@ def test_kernels_of_too_many_parameters_are_cut(monkeypatch):
     (whole,) = fused_sources(FuseRTasks(ARCH, params=net.params, top=2)(mod)).values()
     given = len(CudaSource(whole).kernel("rtasks_0").parameters)
     assert given == len(net.params) + 3  # the input, the result, the workspace
-    monkeypatch.setattr("roller_tvm.rammer.code._PARAMETERS", (given - 1) * 8)
+    monkeypatch.setattr("roller_tvm.rammer.fused_kernel._PARAMETERS", (given - 1) * 8)
     fused = FuseRTasks(ARCH, params=net.params, top=2)(mod)
     fusion = fusion_of(fused)
     assert f"{given * 8} B of parameters" in fusion.refused[0] and len(fused_sources(fused)) > 1

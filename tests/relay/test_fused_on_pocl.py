@@ -9,8 +9,8 @@ from tvm import relay  # noqa: E402
 
 from roller_tvm.emulate import Checked  # noqa: E402
 from roller_tvm.errors import TargetError, WrongAnswer  # noqa: E402
-from roller_tvm.rammer.code import _Made  # noqa: E402
-from roller_tvm.rammer.device_code import CannotFuse  # noqa: E402
+from roller_tvm.rammer import fused_kernel  # noqa: E402
+from roller_tvm.rammer.cuda_functions import CannotFuse  # noqa: E402
 from roller_tvm.relay import fused_sources  # noqa: E402
 from roller_tvm.relay.fused_on_pocl import check_fusion_on_pocl  # noqa: E402
 
@@ -34,8 +34,8 @@ def test_operators_of_other_widths(pocl):
 
 def test_blocks_of_another_operator_are_found(monkeypatch, pocl):
     """What the witness is for: each block of the second operator runs as its first."""
-    run = _Made._run
-    monkeypatch.setattr(_Made, "_run", lambda self, n, block, *more: run(self, n, "0u" if n else block, *more))
+    run = fused_kernel._run
+    monkeypatch.setattr(fused_kernel, "_run", lambda m, n, block, *more: run(m, n, "0u" if n else block, *more))
     net = Net()
     x = relay.var("x", shape=(32, 32))
     mod = net.module(relay.Tuple([relay.nn.dense(x, net.weight(n, 64, 32)) for n in "ab"]))
