@@ -94,11 +94,12 @@ def rewritten(named: NamedTask) -> Any:
 
 def tune(tasks: list[NamedTask], log: Path, trials: int, device: Any, until: float) -> bool:
     """Tune every task missing in the log with Roller; return False if time was up before the end."""
-    from roller_tvm.relay.measure import Limits, Measurer
-    from roller_tvm.relay.pool import Pool
-    from roller_tvm.relay.records import RecordWriter
+    from roller_tvm.relay.line import LINE
     from roller_tvm.relay.tasks import Task
-    from roller_tvm.relay.tuning import TuneResult, _Tuner
+    from roller_tvm.tuning.results import TuneResult
+    from roller_tvm.tuning.session import Measurer
+    from roller_tvm.tuning.supervise import Pool
+    from roller_tvm.tuning.tune import Options, Tuner
 
     have = records(log)
     seconds = log.with_suffix(".seconds.json")
@@ -106,17 +107,18 @@ def tune(tasks: list[NamedTask], log: Path, trials: int, device: Any, until: flo
     missing = [(n, named) for n, named in enumerate(tasks) if named.key not in have and named.key not in spent]
     if not missing:
         return True
-    result = TuneResult([], device, str(missing[0][1].task.target), str(log), trials, device.units)
+    target = missing[0][1].task.target
+    result = TuneResult([], device, str(target), str(log), trials, device.units)
     with Pool(device.units, device.units) as pool:
-        tuner = _Tuner(
-            Measurer(pool, Limits(), result.seconds), device, "time", trials, trials, RecordWriter(log), {}, {}, result
-        )
+        measurer = Measurer(pool, seconds=result.seconds)
+        tuner = Tuner(LINE, measurer, device, LINE.records(log, target), Options(trials, top=trials), result)
         for done, (number, named) in enumerate(missing):
             if time.monotonic() > until:
                 print(f"{len(missing) - done} tasks are left to tune", flush=True)
                 return False
             start = time.perf_counter()
-            tuned = tuner.tune(Task(number, named.name, named.weight, rewritten(named), named.task.compute_dag.flop_ct))
+            flops = named.task.compute_dag.flop_ct
+            tuned = tuner.tune(Task(number, named.name, named.weight, rewritten(named), flops), trials)
             spent[named.key] = time.perf_counter() - start
             seconds.write_text(json.dumps(spent, indent=0))
             print(f"{number} {named.model} {named.name}: {tuned.status} {tuned.seconds * 1e6:.1f} us, predicted"
@@ -131,7 +133,7 @@ def build(named: NamedTask, task: Any, line: str, folder: Path) -> str:
     """Build a record's kernel; return the reason that its answer is wrong, or ''."""
     from roller_tvm.compare.keeping import why_wrong
     from roller_tvm.compare.relay.kernels import build_record
-    from roller_tvm.relay.measure import packs_weights
+    from roller_tvm.relay.worker_side import packs_weights
 
     return why_wrong(build_record(named.key, task.compute_dag, task.target, packs_weights(task), line, folder))
 

@@ -40,7 +40,7 @@ from roller_tvm.compare.side_by_side import side_by_side  # noqa: E402
 from roller_tvm.compare.suite import Case, choose, load_suite  # noqa: E402
 from roller_tvm.compare.tuner import Tuner  # noqa: E402
 from roller_tvm.errors import BadInput, MeasureError, RollerError  # noqa: E402
-from roller_tvm.measure.lifeline import tie_to_parent  # noqa: E402
+from roller_tvm.tuning.lifeline import tie_to_parent  # noqa: E402
 
 #: Tuners of each line, the cheap ones first; {peers} and {searches} are trials.
 TUNERS = {

@@ -41,8 +41,7 @@ LEAST_FLOPS, LEAST_TASKS = 0.98, 0.90
 def planned(subject: Subject, target: str) -> dict[str, Any]:
     """Plan every task, building nothing; return the row."""
     from roller_tvm.relay.candidates import make_candidates
-    from roller_tvm.relay.tasks import extract_tasks, make_target
-    from roller_tvm.relay.tuning import find_device
+    from roller_tvm.relay.tasks import extract_tasks, find_device, make_target
 
     made = make_target(target)
     device = find_device(made, True)
@@ -50,6 +49,7 @@ def planned(subject: Subject, target: str) -> dict[str, Any]:
     rows, started = [], time.perf_counter()
     for task in tasks:
         found = make_candidates(task, device, TOP)
+        found.applied()
         failed = f"{len(found.failures)} plans not applied: {found.failures[0]}" if found.failures else ""
         rows.append((task.name, task.weight, max(found.flops, 0.0), found.reason or failed))
     return summarised(rows, list(tasks.left)) | {"plan_s": round(time.perf_counter() - started, 2)}

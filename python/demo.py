@@ -34,8 +34,8 @@ import roller_tvm  # noqa: E402
 from roller_tvm.compare.whole.running import TOLERANCE, keep_inputs, relative_error  # noqa: E402
 from roller_tvm.compare.whole.zoo import Prepared, find_model  # noqa: E402
 from roller_tvm.errors import RollerError, WrongAnswer  # noqa: E402
-from roller_tvm.measure.results import busy  # noqa: E402
 from roller_tvm.svg import COLOURS, Drawing  # noqa: E402
+from roller_tvm.tuning.results import busy  # noqa: E402
 
 MODELS = ("direction", "mobilenet_v2")
 #: Seconds of all phases by default; on the slowest machine tried, set-up leaves about as many of five minutes.

@@ -117,8 +117,8 @@ def build(name: str, case: Case, folder: Path, plans: int, target: Any, device: 
     import tvm
     from tvm import te
 
+    from roller_tvm.relax.candidates import make_candidates
     from roller_tvm.relax.kernels import split_packing
-    from roller_tvm.tir.candidates import make_candidates
 
     folder.mkdir(parents=True, exist_ok=True)
     func = te.create_prim_func(case.tensors, index_dtype_override="int64")

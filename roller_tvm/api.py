@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from roller_tvm.errors import BadInput, UsageError, cannot_write, must_be
-from roller_tvm.measure.kernel_times import KernelTime
-from roller_tvm.measure.model_report import ModelReport
 from roller_tvm.models import parse_shapes
 from roller_tvm.models.arguments import Signature, by_name, checked
 from roller_tvm.session import SCHEDULES, Request
+from roller_tvm.tuning.kernel_times import KernelTime
+from roller_tvm.tuning.model_report import ModelReport
 from roller_tvm.tvm_env import use_threads
 from roller_tvm.tvm_env.locate import usable_line
 

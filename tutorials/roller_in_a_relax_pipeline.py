@@ -16,8 +16,8 @@ import numpy as np
 from roller_tvm.device import cpu_device
 from roller_tvm.planner.explain import explain
 from roller_tvm.relax import ScheduleWithRoller, build, prepare, tune_relax
+from roller_tvm.relax.candidates import make_candidates
 from roller_tvm.relax.targets import make_target
-from roller_tvm.tir.candidates import make_candidates
 from roller_tvm.tvm_env import import_relax_tvm
 
 tvm = import_relax_tvm("building a Relax model")

@@ -53,4 +53,4 @@ from roller_tvm.auto_scheduler.search_policy import PreloadMeasuredStates, Rolle
 from roller_tvm.auto_scheduler.search_task import SearchTask, TuningOptions, auto_schedule, create_task
 from roller_tvm.auto_scheduler.task_scheduler import TaskScheduler
 
-_install()
+_install(RollerPolicy, TuningOptions)

@@ -8,7 +8,6 @@ import os
 from dataclasses import dataclass, field
 from typing import Any
 
-from roller_tvm.relay.measure import record_line
 from roller_tvm.relay.records import Record, read_records
 
 
@@ -73,7 +72,3 @@ def is_measured(record: Record) -> bool:
 def steps_of(line: str) -> str:
     """Return a record line's schedule steps as JSON text: equal for equal States."""
     return json.dumps(json.loads(line)["i"][1][1])
-
-
-def steps_of_state(task: Any, state: Any) -> str:
-    return steps_of(record_line(task, state))

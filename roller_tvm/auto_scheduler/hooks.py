@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 from tvm.auto_scheduler import measure, search_policy, search_task
@@ -23,22 +24,27 @@ def made_with(thing: Any) -> tuple[Any, ...] | None:
     return found if isinstance(found, tuple) else None
 
 
-def install() -> None:
-    """Patch TVM's classes, once per process."""
+def install(policy: Callable[[Any], Any], options: type) -> None:
+    """Patch TVM's classes, once per process.
+
+    Parameters
+    ----------
+    policy : function of SearchTask
+        Makes the policy of a task that is tuned with these options and without a policy.
+    options : type
+        Who makes such options means Roller.
+    """
     if getattr(search_task.SearchTask.tune, MADE_WITH, None) is None:
-        search_task.SearchTask.tune = _dispatching(search_task.SearchTask.tune)
+        search_task.SearchTask.tune = _dispatching(search_task.SearchTask.tune, policy, options)
         measure.ProgramMeasurer.__init__ = _remembering(measure.ProgramMeasurer.__init__)
         search_policy.PreloadMeasuredStates.__init__ = _remembering(search_policy.PreloadMeasuredStates.__init__)
 
 
-def _dispatching(original: Any) -> Any:
+def _dispatching(original: Any, policy: Callable[[Any], Any], options: type) -> Any:
     @functools.wraps(original)
     def tune(self: Any, tuning_options: Any, search_policy: Any = None, *args: Any, **kwargs: Any) -> Any:
-        from roller_tvm.auto_scheduler.search_policy import RollerPolicy
-        from roller_tvm.auto_scheduler.search_task import TuningOptions
-
-        if search_policy is None and isinstance(tuning_options, TuningOptions):
-            search_policy = RollerPolicy(self)  # TVM's task, but who made the options meant Roller
+        if search_policy is None and isinstance(tuning_options, options):
+            search_policy = policy(self)  # TVM's own task
         if callable(getattr(type(search_policy), "search", None)):
             search_policy.search(tuning_options)
             return None

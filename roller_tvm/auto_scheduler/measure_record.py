@@ -10,8 +10,8 @@ from tvm.auto_scheduler import measure_record as _ansor
 from tvm.auto_scheduler.measure import PythonBasedMeasureCallback
 from tvm.auto_scheduler.measure_record import *
 
-from roller_tvm.measure.interrupt import Stopped
 from roller_tvm.relay.records import RecordWriter
+from roller_tvm.tuning.interrupt import Stopped
 
 
 class RecordToFile(PythonBasedMeasureCallback):  # type: ignore[misc]

@@ -28,7 +28,8 @@ from tvm.auto_scheduler.measure import (
 )
 
 from roller_tvm.auto_scheduler.hooks import made_with
-from roller_tvm.measure.interrupt import deferred_interrupt
+from roller_tvm.tuning.interrupt import deferred_interrupt
+from roller_tvm.tuning.results import UNMEASURED
 
 ERRORS = {
     getattr(MeasureErrorNo, name): name.lower().replace("_", " ") for name in vars(MeasureErrorNo) if name.isupper()
@@ -159,8 +160,6 @@ def failure(result: Any) -> str:
 
 def planned_result(seconds: float) -> Any:
     """Return the MeasureResult of a plan that was only predicted: its cost as record files mark it, elapsed time 0."""
-    from roller_tvm.relay.records import UNMEASURED
-
     return MeasureResult([seconds * UNMEASURED], 0, "", 0.0, time.time())
 
 

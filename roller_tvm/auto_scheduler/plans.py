@@ -8,14 +8,15 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from roller_tvm.auto_scheduler.history import History, steps_of_state
+from roller_tvm.auto_scheduler.history import History, steps_of
 from roller_tvm.device import DeviceSpec
 from roller_tvm.errors import RollerError
 from roller_tvm.relay.candidates import make_candidates
-from roller_tvm.relay.tasks import Task
+from roller_tvm.relay.tasks import Task, find_device
+from roller_tvm.relay.worker_side import record_line
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Candidate:
     """A State and the plan it was made from.
 
@@ -25,14 +26,19 @@ class Candidate:
     plan : RankedPlan
     number : int
         Position of the plan among the task's plans.
-    steps : str
-        Schedule steps as JSON text, as in a record.
+    line : str
+        The State's record.
     """
 
     state: Any
     plan: Any
     number: int
-    steps: str
+    line: str
+
+    @functools.cached_property
+    def steps(self) -> str:
+        """Schedule steps as JSON text, as in a record."""
+        return steps_of(self.line)
 
     @property
     def seconds(self) -> float:
@@ -81,12 +87,14 @@ class Queue:
         assert self.device is not None
         task = Task(0, name_of(self.task), 1, self.task, float(self.task.compute_dag.flop_ct))
         found = make_candidates(task, self.device, count)
+        states = found.applied()
         known = {c.steps for c in self.planned}
         if not known:
             self.reason = found.reason
         seen: set[int] = set()
-        for state, number in found.states:
-            candidate = Candidate(state, found.plans[number], len(known) + number, steps_of_state(self.task, state))
+        for plan, state in states:
+            number, line = plan.number, record_line(self.task, state)
+            candidate = Candidate(state, plan.ranked, len(known) + number, line)
             if candidate.steps in known:
                 continue
             self.planned.append(candidate)
@@ -147,6 +155,4 @@ def device_for(device: DeviceSpec | str | None, target: Any) -> DeviceSpec:
 
 @functools.cache
 def _device(source: str, is_target: bool) -> DeviceSpec:
-    from roller_tvm.relay.tasks import find_device
-
     return find_device(source, is_target)

@@ -13,16 +13,17 @@ from typing import Any
 from tvm.auto_scheduler import search_policy as _ansor
 from tvm.auto_scheduler.search_policy import *
 
-from roller_tvm.auto_scheduler.checking import Workers, check
 from roller_tvm.auto_scheduler.history import History
 from roller_tvm.auto_scheduler.hooks import made_with
 from roller_tvm.auto_scheduler.measuring import Means, cost_of, failure, planned_result
 from roller_tvm.auto_scheduler.plans import Candidate, Queue, name_of
 from roller_tvm.device import DeviceSpec
 from roller_tvm.errors import MeasureError, UsageError, must_be
-from roller_tvm.measure.interrupt import deferred_interrupt, interrupted
-from roller_tvm.measure.session import Outcome
-from roller_tvm.measure.table import counts, duration
+from roller_tvm.relay.worker_side import work_of
+from roller_tvm.tuning.checking import Workers
+from roller_tvm.tuning.interrupt import deferred_interrupt, interrupted
+from roller_tvm.tuning.results import counts, duration
+from roller_tvm.tuning.session import Outcome
 
 FALLBACKS = ("default", "ansor")
 UNMEASURED = "plans are chosen by prediction and built, not measured"
@@ -279,7 +280,8 @@ class RollerPolicy(_ansor.EmptyPolicy):  # type: ignore[misc]
             if not tried:
                 break
             try:
-                outcomes = check(self.workers, self.task, [c.state for c in tried], means.local)
+                lines = [c.line for c in tried]
+                outcomes = self.workers.checked(work_of(self.task), lines, self.task.target, means.local)
             except MeasureError as error:
                 self._warn(f"{error.kind}: {error.what}")
                 if means.local:
@@ -356,14 +358,14 @@ def planned_only(policies: Sequence[RollerPolicy], means: Means) -> None:
     Tasks are built side by side if they cannot run here.
     """
     able = [p for p in policies if not p._gives_up()]
-    by_workers: dict[int, list[RollerPolicy]] = {}
+    by_target: dict[tuple[int, str], list[RollerPolicy]] = {}
     for policy in able:
-        by_workers.setdefault(id(policy.workers), []).append(policy)
-    for group in by_workers.values():
+        by_target.setdefault((id(policy.workers), str(policy.task.target)), []).append(policy)
+    for group in by_target.values():
         todo = [(p, p.queue.planned) for p in group]
         while todo:
-            jobs = [(p.task, [c.state for c in candidates]) for p, candidates in todo]
-            found = group[0].workers.first_working(jobs)
+            jobs = [(work_of(p.task), [c.line for c in candidates]) for p, candidates in todo]
+            found = group[0].workers.first_working(jobs, group[0].task.target)
             again = []
             for (policy, candidates), result in zip(todo, found, strict=True):
                 tried = len(policy.queue.planned)

@@ -13,9 +13,12 @@ from tvm.auto_scheduler.search_task import *
 from tvm.target import Target
 
 from roller_tvm.auto_scheduler.dispatcher import ApplyHistoryBest
+from roller_tvm.auto_scheduler.plans import device_for
 from roller_tvm.auto_scheduler.search_policy import RollerPolicy, RollerWarning
-from roller_tvm.errors import BadInput
+from roller_tvm.errors import BadInput, RollerError
 from roller_tvm.relay.records import load_for_build
+from roller_tvm.relay.reference import reference_schedule
+from roller_tvm.relay.tasks import hardware_params
 
 
 class TuningOptions(_ansor.TuningOptions):  # type: ignore[misc]
@@ -114,8 +117,6 @@ def untuned(task: Any) -> tuple[Any, Any]:
     from tvm import te
     from tvm.auto_scheduler import RandomModel, SketchPolicy
 
-    from roller_tvm.relay.reference import reference_schedule
-
     tensors = list(task.compute_dag.tensors)
     if task.target.kind.name in ("llvm", "c"):
         return reference_schedule([t for t in tensors if not isinstance(t.op, te.PlaceholderOp)]), tensors
@@ -160,12 +161,6 @@ def auto_schedule(task: Any, search_policy: Any = None, tuning_options: Any = No
 
 def hardware_params_for(target: Any) -> Any:
     """Return Ansor's parameters of a GPU that is not in this machine, else None: TVM then asks the device."""
-    import tvm
-
-    from roller_tvm.auto_scheduler.plans import device_for
-    from roller_tvm.errors import RollerError
-    from roller_tvm.relay.tasks import hardware_params
-
     if target.kind.name in ("llvm", "c"):
         return None
     try:

@@ -10,7 +10,7 @@ import numpy as np
 
 from roller_tvm.cli.arrays import read_arrays
 from roller_tvm.errors import BadInput, WrongAnswer, last_line
-from roller_tvm.measure.numerics import difference
+from roller_tvm.tuning.numerics import difference
 
 #: As if every output were one sum of so many terms: float32 may be off by a thousandth of the largest magnitude.
 TERMS = 1 << 18

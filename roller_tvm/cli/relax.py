@@ -185,7 +185,7 @@ def _target(args: argparse.Namespace) -> dict[str, Any]:
 
 def _device(args: argparse.Namespace, target: dict[str, Any]) -> Any:
     from roller_tvm.device import device_for_target, load_device
-    from roller_tvm.relax.devices import require_kind
+    from roller_tvm.tuning.machine import require_kind
 
     device = load_device(args.device) if args.device else device_for_target(target)
     require_kind(device, target["kind"], "--device")

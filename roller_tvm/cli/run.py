@@ -15,8 +15,8 @@ from roller_tvm.cli.line import add_line_argument, edge_of
 from roller_tvm.cli.model import say
 from roller_tvm.cli.reference import compare, expected
 from roller_tvm.errors import BadInput, UsageError
-from roller_tvm.measure.kernel_times import KernelTime, kernel_table
 from roller_tvm.models.arguments import bind
+from roller_tvm.tuning.kernel_times import KernelTime, kernel_table
 
 SEED = 0
 

@@ -76,14 +76,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_tasks(text: str) -> None:
-    from roller_tvm.measure.selection import select
+    from roller_tvm.tuning.selection import select
 
     numbers = [int(n) for n in "".join(c if c.isdigit() else " " for c in text).split()]
     select(text, max(numbers, default=0) + 1)
 
 
 def _list(args: argparse.Namespace, tasks: list[Any]) -> int:
-    from roller_tvm.measure.table import si
+    from roller_tvm.tuning.results import si
 
     if args.json:
         fields = ("id", "name", "flops", "weight", "key")
@@ -97,8 +97,8 @@ def _list(args: argparse.Namespace, tasks: list[Any]) -> int:
 
 
 def _tune(args: argparse.Namespace, tuning: Tuning, start: float) -> int:
-    from roller_tvm.measure.session import Limits
-    from roller_tvm.measure.table import header, row, summary, table, to_json
+    from roller_tvm.tuning.results import header, row, summary, table, to_json
+    from roller_tvm.tuning.session import Limits
 
     limits = Limits(build_s=args.timeout, run_s=args.timeout) if args.timeout else Limits()
     rows = sys.stderr if args.json else sys.stdout

@@ -6,9 +6,9 @@ import math
 
 from roller_tvm.compare.machines import same
 from roller_tvm.compare.report import Report
-from roller_tvm.measure.table import duration
 from roller_tvm.stats import at_time, geomean
 from roller_tvm.svg import COLOURS, Drawing, Scale, axes
+from roller_tvm.tuning.results import duration
 
 WIDTH, HEIGHT = 720.0, 460.0
 LEFT, RIGHT, TOP, BOTTOM = 64.0, 700.0, 104.0, 410.0

@@ -10,8 +10,8 @@ import traceback
 from pathlib import Path
 
 from roller_tvm.errors import RollerError, UnsupportedOperator, last_line
-from roller_tvm.measure.lifeline import tie_to_parent
-from roller_tvm.measure.serving import Failed
+from roller_tvm.tuning.lifeline import tie_to_parent
+from roller_tvm.tuning.supervise import Failed
 
 
 def main(job: Path, reply: Path) -> None:

@@ -7,7 +7,7 @@ import math
 from roller_tvm.compare.opened import OURS
 from roller_tvm.compare.report import Cell, Report, Row
 from roller_tvm.compare.suite import WHOLE
-from roller_tvm.measure.table import duration
+from roller_tvm.tuning.results import duration
 
 
 def explain(report: Report, count: int = 10) -> str:

@@ -9,8 +9,8 @@ from roller_tvm.compare.machines import place
 from roller_tvm.compare.report import Cell, Report, Row
 from roller_tvm.compare.table import NONE, times
 from roller_tvm.compare.tuner import Tuner
-from roller_tvm.measure.table import duration
 from roller_tvm.stats import geomean
+from roller_tvm.tuning.results import duration
 
 
 def markdown(report: Report, command: str = "") -> str:

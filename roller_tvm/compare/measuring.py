@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from roller_tvm.errors import MeasureError
-from roller_tvm.measure.session import Limits, Session
+from roller_tvm.tuning.session import Limits, Session
 
 
 class PlanMeasuring:

@@ -10,8 +10,8 @@ from roller_tvm.compare.machines import place
 from roller_tvm.compare.report import Cell, Report
 from roller_tvm.compare.table import times, whole_models
 from roller_tvm.compare.tuner import Tuner
-from roller_tvm.measure.table import duration, si
 from roller_tvm.stats import geomean
+from roller_tvm.tuning.results import duration, si
 
 STYLE = """
 :root { color-scheme: light }

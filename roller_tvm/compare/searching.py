@@ -21,9 +21,9 @@ from roller_tvm.compare.tiles import plan_tiles
 from roller_tvm.compare.tuner import OBJECTIVE
 from roller_tvm.device import DeviceSpec
 from roller_tvm.errors import RollerError
-from roller_tvm.measure.serving import Failed
 from roller_tvm.planner.construction import RankedPlan
 from roller_tvm.roller.rprogram import Plan
+from roller_tvm.tuning.supervise import Failed
 
 #: Most plans measured between two trainings, and least number of batches.
 BATCH, BATCHES = 64, 4

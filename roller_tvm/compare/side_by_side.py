@@ -9,8 +9,8 @@ from roller_tvm.compare.markdown import line
 from roller_tvm.compare.report import Cell, Report, Row
 from roller_tvm.compare.table import NONE, times
 from roller_tvm.compare.tuner import KINDS, Tuner
-from roller_tvm.measure.table import duration
 from roller_tvm.stats import geomean
+from roller_tvm.tuning.results import duration
 
 
 def side_by_side(reports: Mapping[str, Report]) -> str:

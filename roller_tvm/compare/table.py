@@ -8,8 +8,8 @@ from roller_tvm.compare.machines import place
 from roller_tvm.compare.report import Cell, Report, Row
 from roller_tvm.compare.suite import Case
 from roller_tvm.compare.tuner import Tuner
-from roller_tvm.measure.table import duration, si
 from roller_tvm.stats import geomean
+from roller_tvm.tuning.results import duration, si
 
 #: Text for a kernel that is missing or was not timed.
 NONE = "-"

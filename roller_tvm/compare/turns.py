@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from roller_tvm.measure.memory import Memory
+from roller_tvm.tuning.timing import Memory
 from roller_tvm.tvm_env.pin import pinned_calling_thread
 
 #: Seconds to fill with runs for one time, which is their mean.

@@ -13,7 +13,7 @@ import numpy as np
 from roller_tvm.emulate.function import Function
 from roller_tvm.emulate.opencl import OpenClFunction
 from roller_tvm.errors import WrongAnswer
-from roller_tvm.measure.numerics import difference
+from roller_tvm.tuning.numerics import difference
 
 #: Least floating-point operations per second of emulation with every access checked.
 SLOWEST_FLOPS_S = 1e8

@@ -13,7 +13,7 @@ from roller_tvm.codegen.host_code import BufferSpec
 from roller_tvm.emulate.check import Checked, check_on_pocl
 from roller_tvm.emulate.opencl import OpenClFunction
 from roller_tvm.errors import RollerError, last_line
-from roller_tvm.measure.numerics import reference_on
+from roller_tvm.tuning.numerics import reference_on
 
 Arrays = list[np.ndarray[Any, Any]]
 

@@ -47,8 +47,8 @@ _MAKES = ("ir", "device", "roller", "micro_perf", "recipes", "planner", "lower",
           "rammer", "relax",
           *(f"kit/{name}.py" for name in ("build", "graphs", "archive", "cases", "reference", "inputs")))  # fmt: skip
 _RUNS = (
-    "__init__.py", "errors.py", "stats.py", "svg.py", "version.py", "device", "ir", "kit", "measure/__init__.py",
-    "measure/lifeline.py", "roller", "micro_perf", "recipes", "planner",
+    "__init__.py", "errors.py", "stats.py", "svg.py", "version.py", "device", "ir", "kit", "tuning/__init__.py",
+    "tuning/lifeline.py", "roller", "micro_perf", "recipes", "planner",
 )  # fmt: skip
 
 

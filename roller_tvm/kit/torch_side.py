@@ -19,7 +19,7 @@ from roller_tvm.ir.operators import normalize, parse_params, resolve_axes
 from roller_tvm.kit.cases import RTASKS, Case
 from roller_tvm.kit.measure import CYCLES, FLUSHED, HELD, LEAST, LONG_US, MOST, MOST_HELD_US, WARM_UP
 from roller_tvm.kit.reference import Reference, reference_of
-from roller_tvm.measure.lifeline import tie_to_parent
+from roller_tvm.tuning.lifeline import tie_to_parent
 
 #: Type -> modes in which torch may compute it: full float32 as our kernels do, or tensor cores with 10 fraction bits.
 MODES = {"float32": ("float32", "tfloat32"), "float16": ("float16",), "bfloat16": ("bfloat16",)}

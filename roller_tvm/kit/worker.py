@@ -17,7 +17,7 @@ from roller_tvm.errors import RollerError
 from roller_tvm.kit.bench import profile
 from roller_tvm.kit.card import DeviceCard
 from roller_tvm.kit.measure import Bench, answer
-from roller_tvm.measure.lifeline import tie_to_parent
+from roller_tvm.tuning.lifeline import tie_to_parent
 
 #: Paths of the driver in containers and WSL that the loader does not search.
 ELSEWHERE = tuple(f"/usr/{at}/libcuda.so.1" for at in ("local/nvidia/lib64", "local/nvidia/lib", "lib/wsl/lib"))

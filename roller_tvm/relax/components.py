@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-import weakref
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -16,16 +15,16 @@ from tvm.s_tir.meta_schedule.space_generator import PySpaceGenerator
 from ..codegen.tensorir_packing import constant_parameters
 from ..device import DeviceSpec
 from ..errors import BadInput, MeasureError, NothingTuned
-from ..measure.machine import same_machine
-from ..measure.pool import Pool, Worker
-from ..measure.session import Limits
-from ..tir.candidates import make_candidates
+from ..tuning.checking import Workers
+from ..tuning.machine import same_machine
+from ..tuning.selection import shares
+from ..tuning.tune import TOP
 from ..tvm_env import use_threads
+from .candidates import make_candidates
 from .database import Store
 from .devices import device_of, find_target
-from .measure import WORKER, Measurer
+from .line import LINE
 from .tasks import Task, extract_tasks, hash_of, normalized, without_names
-from .tuning import TOP, shares
 
 
 @derived_object
@@ -60,10 +59,9 @@ class RollerSpace(PySpaceGenerator):
         func = mod["main"]
         device = device_of(self.device, find_target(self.target)).built_by_tvm()  # MetaSchedule's builder is TVM's
         found = make_candidates(func, device, self.top, constant_parameters(func), "main")
-        spaces = [schedule for _, schedule in found.schedules()]
+        spaces = [schedule for _, schedule in found.applied()]
         if not spaces:
-            why = found.reason or (found.failures[0] if found.failures else "no plan")
-            warnings.warn(f"Roller has no plan, TVM's own schedule stays: {why}", stacklevel=2)
+            warnings.warn(f"Roller has no plan, TVM's own schedule stays: {found.reason}", stacklevel=2)
         return spaces
 
     def clone(self) -> Any:
@@ -122,16 +120,9 @@ class RollerStrategy(PySearchStrategy):
 
 
 @lru_cache(maxsize=1)
-def _checkers(threads: int) -> Pool:
-    """Worker processes that check answers, for all tasks, until this process ends."""
-    pool = Pool(threads, threads, WORKER)
-    weakref.finalize(pool, _end, tuple(pool.workers))
-    return pool
-
-
-def _end(workers: Sequence[Worker]) -> None:
-    for worker in workers:
-        worker.kill()
+def _checkers(threads: int) -> Workers:
+    """Return worker processes that check answers, for all tasks, until this process ends."""
+    return Workers("llvm", threads)
 
 
 def right_ones(context: Any, schedules: Sequence[Any]) -> list[Any]:
@@ -144,7 +135,8 @@ def right_ones(context: Any, schedules: Sequence[Any]) -> list[Any]:
     mod = normalized(context.mod)
     task = Task(0, str(context.task_name), 1, mod["main"], (mod,), key=hash_of(without_names(mod["main"])))
     try:
-        outcomes = Measurer(_checkers(threads), target, Limits()).measure(task, schedules, "each").outcomes
+        lines = [LINE.record(task, schedule, target) for schedule in schedules]
+        outcomes = _checkers(threads).outcomes(LINE.work(task, target), lines)
     except MeasureError as error:
         warnings.warn(f"answers of '{task.name}' are not checked: {error.what}", stacklevel=2)
         return list(schedules)

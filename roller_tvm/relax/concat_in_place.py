@@ -14,9 +14,9 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ..measure.model_report import IN_PLACE
 from ..tir.joined import Place, joined_by, placed, shape_of, written_by
 from ..tir.nodes import key
+from ..tuning.model_report import IN_PLACE
 from .dataflow import static_tensor, used_variables
 
 _ALLOCATES = "relax.builtin.alloc_tensor"

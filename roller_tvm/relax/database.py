@@ -4,7 +4,7 @@
 ``roller_tvm.jsonl`` names the target, which is no part of a database's key, and has a note for each task.
 
 A database returns the record with the lowest time. The time of an unmeasured plan is written in *nanoseconds*, although
-the format has seconds. A measured record, ours or MetaSchedule's, then always wins.
+the format has seconds (``results.UNMEASURED``). A measured record, ours or MetaSchedule's, then always wins.
 """
 
 from __future__ import annotations
@@ -14,57 +14,45 @@ import errno
 import json
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..codegen.intrinsics import register
 from ..errors import BadInput, RecordError, RollerError, cannot_write
-from ..measure.interrupt import deferred_interrupt
-from ..measure.serving import last_line
 from ..tir.nodes import structurally_equal
+from ..tuning import results
+from ..tuning.interrupt import deferred_interrupt
+from ..tuning.supervise import last_line
 from ..version import __version__
 from .targets import make_target, system_triple
+from .tasks import without_names
 
 WORKLOADS, RECORDS, NOTES = "database_workload.json", "database_tuning_record.json", "roller_tvm.jsonl"
 REPORT = "roller_tvm.txt"
-#: Seconds -> what is written for a plan that was not measured.
-UNMEASURED = 1e9
 #: What of a target does not tell kernels apart.
 _NOT_KERNELS = ("tag", "keys", "host", "model")
 OTHER = "give another 'work_dir'"
 
 
 @dataclass(frozen=True)
-class Note:
+class Note(results.Note):
     """The outcome of tuning a task.
 
     Parameters
     ----------
     key : str
-        Of the task.
-    plan : str
-        Digest of its plan; '' where TVM's own schedule stays.
-    predicted_s, measured_s, default_s : float or None
-    trials : int
-        Plans measured to find it.
-    checked : bool
-        Whether its result was compared with the reference.
-    flops : float
+        Key of the task.
+    default_s : float or None
+        Seconds of TVM's own kernel.
     reason : str
-        Why TVM's own schedule stays.
+        Why TVM's own schedule stays; there is no plan then.
     """
 
-    key: str
-    plan: str = ""
-    predicted_s: float | None = None
-    measured_s: float | None = None
+    flops: float | None = 0.0
+    key: str = ""
     default_s: float | None = None
-    trials: int = 0
-    checked: bool = False
-    flops: float = 0.0
     reason: str = ""
-    version: str = __version__
 
 
 class Store:
@@ -135,10 +123,10 @@ class Store:
             if "target" in data:
                 self._check_target(data["target"], str(folder))
             else:
-                note = Note(**{f.name: data[f.name] for f in fields(Note) if f.name in data})
+                note = Note.of(data)
                 self.notes[note.key] = note
         if not lines:
-            self._append({"target": str(self.target), "version": __version__})
+            self._append(json.dumps({"target": str(self.target), "version": __version__}, sort_keys=True))
 
     def _take_lock(self, folder: Path) -> None:
         with contextlib.suppress(ImportError):  # POSIX alone has it
@@ -253,12 +241,12 @@ class Store:
         """Remember what became of a task."""
         self.notes[note.key] = note
         if self.folder is not None:
-            self._append(asdict(note))
+            self._append(note.json())
 
-    def _append(self, data: dict[str, Any]) -> None:
+    def _append(self, line: str) -> None:
         assert self.folder is not None
         with self._writing(), open(self.folder / NOTES, "a", encoding="utf-8") as file:
-            file.write(json.dumps(data, sort_keys=True) + "\n")
+            file.write(line + "\n")
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
@@ -382,8 +370,6 @@ def check_replay(mod: Any, schedule: Any, target: Any, name: str) -> None:
 
 
 def _body(mod: Any) -> Any:
-    from .tasks import without_names
-
     return without_names(mod["main"])
 
 

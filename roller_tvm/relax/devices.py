@@ -9,6 +9,7 @@ from typing import Any
 from ..device import DeviceSpec, load_device
 from ..device.from_target import device_for_target
 from ..errors import TargetError
+from ..tuning.machine import require_kind
 from .targets import as_target
 
 #: The LLVM of this line's TVM broadcasts a value where it is used (seen in its code for register tiles of 14 x 2 and
@@ -49,15 +50,6 @@ def device_of(device: DeviceSpec | str | None, target: Any) -> DeviceSpec:
     found = with_this_llvm(found)
     require_kind(found, str(target.kind.name), "device")
     return found
-
-
-def require_kind(device: DeviceSpec, kind: str, where: str) -> None:
-    """Raise ``TargetError`` where code for a kind of target does not run on a device."""
-    wanted = "cpu" if kind in ("llvm", "c") else "gpu"
-    if device.kind != wanted:
-        fits = "is for planning only" if device.kind == "ipu" else f"is a {device.kind} ({device.arch})"
-        remedy = "leave the device out, or give the target of that device"
-        raise TargetError(f"device '{device.name}' {fits}, the target's code is for a {wanted}", where, remedy)
 
 
 def with_this_llvm(device: DeviceSpec) -> DeviceSpec:

@@ -10,12 +10,12 @@ import numpy as np
 from ..codegen.apply_tensorir import apply_steps_tir
 from ..emulate import Checked, NotEmulated, check, check_on_pocl
 from ..errors import RollerError
-from ..measure.numerics import reference_on, shape_of
 from ..planner.lower import lower
 from ..roller.rprogram import Plan
 from ..tir.emulated import emulated_function, opencl_function
 from ..tir.nodes import parameters, structurally_equal
 from ..tir.read import read_prim_func
+from ..tuning.numerics import reference_on, shape_of
 from .reference import reference_module
 from .tasks import output_positions, reduction_terms
 

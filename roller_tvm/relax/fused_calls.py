@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 from tvm import relax
 
 from ..codegen.host_code import BufferSpec
-from ..measure.numerics import shape_of
 from ..rammer.functions import Call
 from ..rammer.fused_kernel import FusedKernel
 from ..rammer.partition import topological
 from ..tir.nodes import key
+from ..tuning.numerics import shape_of
 from .dataflow import Block, Bound, type_of, used_variables
 
 

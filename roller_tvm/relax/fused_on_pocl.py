@@ -10,10 +10,10 @@ from ..device import DeviceSpec
 from ..emulate import Checked
 from ..emulate.together import Arrays
 from ..errors import RollerError
-from ..measure.numerics import shape_of
 from ..rammer.functions import Call, Planned
 from ..rammer.on_pocl import OnPocl, OwnLoops, require_gpu_and_pocl
 from ..tir.nodes import parameters
+from ..tuning.numerics import shape_of
 from .fuse_rtasks import rtask_graph
 from .reference import reference_module
 from .rtask_fusion import Fusion, GpuKernels, fused

@@ -10,10 +10,11 @@ from typing import Any
 
 from ..device import DeviceSpec
 from ..errors import BadInput
-from ..measure.results import TunedTask
-from ..measure.table import header, row, summary
+from ..tuning.results import TunedTask, header, row, summary
+from ..tuning.selection import not_negative
+from ..tuning.tune import Progress
 from .devices import device_of, find_target
-from .tuning import Progress, not_negative, tune
+from .tuning import tune
 
 #: What MetaSchedule takes and a plan has no use for: their defaults there.
 _UNUSED = {"cost_model": "xgb", "task_scheduler": "gradient", "seed": None, "post_optimization": False,

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadInput, RollerError, ToolchainError, UsageError, cannot_write
-from ..measure.kernel_times import KernelTime, kernel_times
-from ..measure.model_report import ModelReport, report_of
-from ..measure.package_members import add_members
 from ..models import last_line
+from ..tuning.kernel_times import KernelTime, kernel_times
+from ..tuning.model_report import ModelReport, report_of
+from ..tuning.package_members import add_members
 from ..tvm_env import import_relax_tvm
 from ..tvm_env.compiler import require_compiler
 from ..tvm_env.library import is_cut_off

@@ -23,8 +23,8 @@ from tvm import relax
 from ..codegen.host_reading import TakeHost
 from ..device import DeviceSpec
 from ..errors import BadInput, RecordError
-from ..measure.model_report import ModelReport
 from ..models import last_line
+from ..tuning.model_report import ModelReport
 from ..tvm_env import use_threads
 from .alignment import UnalignedInputs
 from .concat_in_place import ConcatInPlace

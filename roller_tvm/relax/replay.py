@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BadInput, UnsupportedOperator
-from ..measure.serving import last_line
 from ..replay.databases import PACKED, RECORDS, WORKLOADS, file_of
 from ..replay.records import Recorded, Skipped
 from ..replay.replay import Entry, Replayed
@@ -21,6 +20,7 @@ from ..replay.state import Unreadable
 from ..replay.workload import Workload, kind_of
 from ..tir.described import kernels_of_function
 from ..tir.read import TirReading, read_prim_func
+from ..tuning.supervise import last_line
 from .database import kernels_of, replay
 
 #: Seconds from which a time is no measurement: what failed has 1e10, and a plan that nobody measured its prediction in

@@ -17,8 +17,8 @@ from ..rammer import Part, TaskProgram
 from ..rammer.cpu_region import Loops, region_kernel, region_phases
 from ..rammer.functions import Call, Functions, Planned
 from ..rammer.makers import RegionMaker
-from ..tir.candidates import make_candidates
 from ..tir.nodes import key, parameters
+from .candidates import make_candidates
 from .fused_calls import Made
 
 #: What TVM's ``SplitLayoutRewritePreproc`` calls a function whose constants it packed.

@@ -13,10 +13,11 @@ import tvm
 from ..codegen.tensorir_packing import constant_parameters
 from ..device import DeviceSpec
 from ..errors import TargetError
-from ..measure.model_report import KernelPlan, plan_words
 from ..models import last_line
-from ..tir.candidates import Candidates, make_candidates
 from ..tir.nodes import parameters, structural_hash, structurally_equal
+from ..tuning.candidates import Candidates
+from ..tuning.model_report import KernelPlan, plan_words
+from .candidates import make_candidates
 from .devices import device_of, find_target
 from .lowered import require_lowered
 from .rewrites import MARKS
@@ -214,8 +215,7 @@ def _best(found: Candidates, name: str, target: Any) -> tuple[Any, Note]:
         plan = candidate.ranked.plan
         recipes = " + ".join(dict.fromkeys(p.recipe for p in plan.programs))
         return schedule.mod["main"], Note(name, recipes, candidate.ranked.seconds * 1e6, plan=plan_words(plan))
-    reason = found.reason or f"no plan could be applied: {found.failures[0] if found.failures else 'none made'}"
-    return None, Note(name, reason=reason)
+    return None, Note(name, reason=found.why_none())
 
 
 def _refused(func: Any, target: Any) -> str:

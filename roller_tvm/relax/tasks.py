@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import prod
 from typing import Any
 
 from ..errors import BadInput, UnsupportedOperator
-from ..measure.numerics import rounding_terms
+from ..ir.expression import DTYPE_BYTES
 from ..te.copying import copies
 from ..tir.nodes import key as identity
 from ..tir.nodes import nests, parameters, structurally_equal
 from ..tir.read import read_prim_func
+from ..tuning.line import Tasks
+from ..tuning.numerics import rounding_terms
 from .fused_function import OPERATORS
 from .lowered import require_lowered
 
@@ -58,6 +61,15 @@ class Task:
         except UnsupportedOperator:
             return 0.0
 
+    @property
+    def constant_bytes(self) -> int:
+        """Bytes of the weights; an extent that is not known yet counts as none."""
+        try:
+            buffers = [parameters(self.func)[n] for n in self.constants]
+        except UnsupportedOperator:  # it gets no plan either
+            return 0
+        return sum(prod(getattr(e, "value", 0) for e in b.shape) * DTYPE_BYTES.get(str(b.dtype), 0) for b in buffers)
+
 
 def normalized(func: Any) -> Any:
     """The module by which a database finds a function; ``MetaScheduleApplyDatabase`` looks for the same."""
@@ -66,7 +78,7 @@ def normalized(func: Any) -> Any:
     return _normalize_mod(func)
 
 
-def extract_tasks(mod: Any, params: Any = None, op_names: Sequence[str] | None = None) -> list[Task]:
+def extract_tasks(mod: Any, params: Any = None, op_names: Sequence[str] | None = None) -> Tasks:
     """The tasks of a module, in the order in which it has them; plans of `FuseRTasks` are none.
 
     Parameters
@@ -107,7 +119,9 @@ def extract_tasks(mod: Any, params: Any = None, op_names: Sequence[str] | None =
     tasks = [task for _, task in found]
     if op_names:
         tasks = [task for task in tasks if any(name in task.name for name in op_names)]
-    return [replace(task, id=n, weight=max(1, task.weight)) for n, task in enumerate(tasks)]
+    result = Tasks(replace(task, id=n, weight=max(1, task.weight)) for n, task in enumerate(tasks))
+    result.weight_bytes = sum(task.weight * task.constant_bytes for task in result)
+    return result
 
 
 def as_module(mod: Any, params: Any = None) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from time import perf_counter
 from typing import Any
 
-from ..measure.kernel_times import Call, tensor_words
+from ..tuning.kernel_times import Call, tensor_words
 
 #: The virtual machine's own functions: shapes, memory, closures.
 _OWN = ("vm.builtin.", "vm.memory_manager.")

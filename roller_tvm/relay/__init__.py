@@ -32,7 +32,7 @@ _HOME = {
     "fused_sources": "fuse_rtasks",
     "fusion_of": "fuse_rtasks",
     "PrefetchPanels": "rewrites",
-    "register_fused_kernels": "rtask_codegen",
+    "register_fused_kernels": "fused_codegen",
     "StackTiles": "rewrites",
     "tune": "tuning",
     "TuneResult": "tuning",

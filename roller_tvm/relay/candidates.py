@@ -1,98 +1,46 @@
-"""Turns a task into candidates: reads, plans and lowers its operator to States that a record can hold."""
+"""Candidates of a Relay task as States that a record can hold, and the forms of a plan whose weights are packed."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
 from roller_tvm.codegen.apply_te import TeProgram, apply_steps_state, keep_layout, layout_free
 from roller_tvm.device import DeviceSpec
-from roller_tvm.errors import MeasureError, UnsupportedOperator
-from roller_tvm.measure.session import CHECK, PACKED
-from roller_tvm.relay.measure import layout_mode
 from roller_tvm.relay.tasks import Task
+from roller_tvm.relay.worker_side import layout_mode
+from roller_tvm.roller.features import Features
 from roller_tvm.roller.steps import CacheWrite, Reorder, Split, Step
-
-
-@dataclass
-class Candidates:
-    """Plans of one task, fastest predicted first, and the States made of them.
-
-    Parameters
-    ----------
-    plans : list of RankedPlan
-    states : list of (State, index of its plan)
-    steps : list of the steps of each State
-    failures : list of str
-        Plans whose steps did not apply.
-    reason : str
-        Why there is no plan, or ''.
-    plan_ms : float
-        Time of reading and construction, milliseconds.
-    """
-
-    plans: list[Any] = field(default_factory=list)
-    states: list[tuple[Any, int]] = field(default_factory=list)
-    steps: list[tuple[Step, ...]] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
-    reason: str = ""
-    plan_ms: float = 0.0
-    flops: float = 0.0
+from roller_tvm.te.read import read_te
+from roller_tvm.tuning.candidates import Candidates, Operator, Steps, find_candidates
+from roller_tvm.tuning.session import CHECK, PACKED
 
 
 def make_candidates(task: Task, device: DeviceSpec, top: int) -> Candidates:
-    """Return a task's candidates; on an error the result holds the reason, nothing is raised."""
-    from roller_tvm import planner as planning
-    from roller_tvm.planner.gpu_variants import plan_variants
-    from roller_tvm.planner.lower import lower
-    from roller_tvm.roller.features import Features
-    from roller_tvm.te.read import read_te
+    """Return a task's candidates; if there are none the result holds the reason, nothing is raised."""
+    dag, mode = task.search_task.compute_dag, layout_mode(task.search_task)
 
-    result = Candidates(flops=task.flops)
-    dag = task.search_task.compute_dag
-    mode = layout_mode(task.search_task)
-    packs = mode == PACKED
-    start = time.perf_counter()
-    try:
-        reading = read_te(dag, name=task.name, constants=packed_operands(dag) if packs else ())
-        result.flops = float(reading.expression.flops) or task.flops
-        result.plans = list(planning.construct(reading.expression, device, top, Features.of_te(device)).plans)
-        if device.kind == "gpu":  # last of all, for where every plan spills
-            result.plans += plan_variants(result.plans[0])
-    except UnsupportedOperator as error:
-        result.reason = f"{error.what}" + (f" ({error.where})" if error.where else "")
-        return result
-    except Exception as error:  # a defect of the planner must not stop the other operators
-        result.reason = f"planner error: {type(error).__name__}: {str(error)[:200]}"
-        return result
-    finally:
-        result.plan_ms = (time.perf_counter() - start) * 1e3
-    program = TeProgram.of_reading(reading, list(dag.tensors))
-    for number, ranked in enumerate(result.plans):
-        try:
-            steps = tuple(lower(ranked.plan))
-            variants = [steps]
-            if packs:
-                packed, kept = packable(program, steps), keep_layout(dict(program.ops), steps)
-                # The best plan in both forms, should TVM refuse to pack.
-                variants = [*([steps] if packed else []), *([] if packed and number else [kept])]
-            elif mode == CHECK:  # TVM would transform the operand in each run, one element after the other
-                variants = [keep_layout(dict(program.ops), steps)]
-            for variant in variants:
-                if variant in result.steps:  # another plan comes to the same kernel
-                    continue
-                result.states.append((apply_steps_state(dag, program, variant), number))
-                result.steps.append(variant)
-        except MeasureError as error:
-            result.failures.append(error.what)
-        except Exception as error:  # a defect of one recipe must not stop the other plans
-            result.failures.append(f"lowering: {type(error).__name__}: {str(error)[:200]}")
-    if not result.states:
-        result.reason = f"no plan could be lowered: {result.failures[0] if result.failures else 'none made'}"
-    return result
+    def read() -> Operator:
+        reading = read_te(dag, name=task.name, constants=packed_operands(dag) if mode == PACKED else ())
+        program = TeProgram.of_reading(reading, list(dag.tensors))
+
+        def forms(steps: Steps, number: int) -> Sequence[Steps]:
+            if mode == PACKED:
+                kept = keep_layout(dict(program.ops), steps)
+                if not packable(program, steps):
+                    return (kept,)
+                return (steps,) if number else (steps, kept)  # the best one in both, should TVM refuse to pack
+            if mode == CHECK:  # TVM would transform the operand in each run, one element after the other
+                return (keep_layout(dict(program.ops), steps),)
+            return (steps,)
+
+        def apply(steps: Steps) -> Any:
+            return apply_steps_state(dag, program, steps)
+
+        return Operator(reading.expression, Features.of_te(device), apply, reading, forms)
+
+    return find_candidates(task.name, read, device, top, task.flops)
 
 
 def packed_operands(dag: Any) -> list[Any]:

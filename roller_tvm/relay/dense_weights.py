@@ -12,16 +12,15 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from roller_tvm.measure.model_report import KernelPlan
 from roller_tvm.relay.dataflow import again, as_graph, children, ordered
+from roller_tvm.tuning.model_report import KernelPlan
 
-if TYPE_CHECKING:
-    from roller_tvm.relay.planned import Planner  # which needs tasks, and they this file
-
+#: Function of a target, a workload and a name: a State and its plan, or None and the reason.
+Plan = Callable[[Any, str, str], tuple[Any, KernelPlan]]
 #: TOPI's names of the two axes, and those that the layout rewriter takes.
 THEIRS, OURS = ("i0", "i1"), ("i", "j")
 #: Types of the layers that are meant.
@@ -199,7 +198,7 @@ def named_dense(data: Any, weight: Any, out_dtype: str, layout: str = "") -> Any
     return auto_scheduler.rewrite_compute_body(product, layout) if layout else product
 
 
-def history_of(records: Any, settled: Collection[str], planner: Planner | None = None) -> Any:
+def history_of(records: Any, settled: Collection[str], planner: Plan | None = None) -> Any:
     """Return an ``ApplyHistoryBest`` that also finds records under TVM's axis names, and plans workloads without a
     record.
 
@@ -208,8 +207,8 @@ def history_of(records: Any, settled: Collection[str], planner: Planner | None =
     records : as ``ApplyHistoryBest`` takes them
     settled : collection of str
         Workloads with a record of exactly this target, and those left to TVM.
-    planner : Planner, optional
-        Makes the schedules of workloads without a record; by default those are TVM's own.
+    planner : function of (target, workload, name), optional
+        A ``planned.Planner``: makes the schedules of workloads without a record; by default those are TVM's own.
 
     Returns
     -------

@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from roller_tvm.measure.interrupt import deferred_interrupt, stop_if_interrupted
+from roller_tvm.tuning.interrupt import deferred_interrupt, stop_if_interrupted
 
 BUILD = "relay.backend.build"
 

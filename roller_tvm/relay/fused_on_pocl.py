@@ -9,12 +9,12 @@ from roller_tvm.device import DeviceSpec
 from roller_tvm.emulate import Checked
 from roller_tvm.emulate.together import Arrays
 from roller_tvm.errors import RollerError
-from roller_tvm.measure.numerics import shape_of
 from roller_tvm.rammer.functions import Call, Planned
 from roller_tvm.rammer.on_pocl import OnPocl, OwnLoops, require_gpu_and_pocl
 from roller_tvm.relay.fuse_rtasks import GpuKernels, ModelGraph, fused, prepared, target_and_device
 from roller_tvm.relay.reference import reduction_terms, reference_schedule
 from roller_tvm.relay.rtask_functions import RelayFunctions
+from roller_tvm.tuning.numerics import shape_of
 from roller_tvm.tvm_env import import_relay_tvm
 
 

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from roller_tvm.errors import BadInput, RollerError, ToolchainError, TvmLineError, UsageError, cannot_write
-from roller_tvm.measure.kernel_times import Call, KernelTime, kernel_times, tensor_words
-from roller_tvm.measure.model_report import ModelReport, report_of
-from roller_tvm.measure.package_members import add_members
+from roller_tvm.tuning.kernel_times import Call, KernelTime, kernel_times, tensor_words
+from roller_tvm.tuning.model_report import ModelReport, report_of
+from roller_tvm.tuning.package_members import add_members
 from roller_tvm.tvm_env import import_relay_tvm
 from roller_tvm.tvm_env.compiler import require_compiler
 from roller_tvm.tvm_env.library import is_cut_off

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from roller_tvm.device import DeviceSpec
-from roller_tvm.measure.model_report import KernelPlan, plan_words
 from roller_tvm.relay.candidates import make_candidates
 from roller_tvm.relay.tasks import Task, hardware_params, short_name
+from roller_tvm.tuning.model_report import KernelPlan, plan_words
 
 #: Plans tried if the first ones cannot be applied.
 TOP = 4
@@ -45,8 +45,8 @@ class Planner:
         )  # fmt: skip
         flops = max(0.0, float(search_task.compute_dag.flop_ct))
         found = make_candidates(Task(0, short_name(name), 1, search_task, flops), self.device, TOP)
-        if not found.states:
-            return None, KernelPlan(name, "tvm", reason=found.reason)
-        state, number = found.states[0]
-        ranked = found.plans[number]
-        return state, KernelPlan(name, "planned", plan_words(ranked.plan), ranked.estimate.seconds)
+        first = next(found.schedules(), None)
+        if first is None:
+            return None, KernelPlan(name, "tvm", reason=found.why_none())
+        candidate, state = first
+        return state, KernelPlan(name, "planned", plan_words(candidate.ranked.plan), candidate.ranked.seconds)

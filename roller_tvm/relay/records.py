@@ -17,61 +17,22 @@ import os
 import time
 import warnings
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from roller_tvm.errors import BadInput, RecordError, cannot_write, last_line
-from roller_tvm.version import __version__
+from roller_tvm.tuning.results import UNMEASURED, Note
 
 MARK = "# roller-tvm "
 #: Begins the comment of a task without a record because TVM's own kernel measured faster.
 KEPT = "# roller-tvm-kept "
 #: How a record begins, blanks aside.
 RECORD = b'{"i":[["'
-#: Factor on the predicted seconds of a plan that was not measured.
-UNMEASURED = 1e9
 
 
 class RecordWarning(UserWarning):
     """Part of a record file could not be read and was left out."""
-
-
-@dataclass(frozen=True)
-class Note:
-    """Facts about a record that Ansor's format does not hold.
-
-    Parameters
-    ----------
-    plan : str
-        Digest of the plan.
-    predicted_s, measured_s : float or None
-    trials : int
-        Number of candidates measured to find it.
-    checked : bool
-        Whether its result was compared with the reference.
-    flops : float or None
-        Floating-point operations, as the plan counts them.
-    """
-
-    plan: str
-    predicted_s: float | None = None
-    measured_s: float | None = None
-    trials: int = 0
-    checked: bool = False
-    flops: float | None = None
-    version: str = __version__
-
-    def line(self) -> str:
-        return MARK + json.dumps(asdict(self), sort_keys=True)
-
-    @classmethod
-    def of_line(cls, line: str) -> Note | None:
-        try:
-            data = json.loads(line[len(MARK) :])
-            return cls(**{f.name: data[f.name] for f in fields(cls) if f.name in data})  # later versions may add some
-        except (ValueError, TypeError):
-            return None
 
 
 @dataclass(frozen=True)
@@ -89,6 +50,18 @@ class Record:
     @property
     def measured(self) -> bool:
         return self.note is None or self.note.measured_s is not None
+
+
+def note_line(note: Note) -> str:
+    """Return the comment before a record."""
+    return MARK + note.json()
+
+
+def _note(line: str) -> Note | None:
+    try:
+        return Note.of(json.loads(line[len(MARK) :]))
+    except (ValueError, TypeError, AttributeError):
+        return None
 
 
 def parse(line: str) -> tuple[str, str, float, int]:
@@ -157,7 +130,7 @@ def _records(path: Path, data: bytes, strict: bool) -> Iterator[Record]:
         text = raw.decode(errors="replace")
         if text[:1] in ("", "#", " "):  # as TVM's reader does
             if text or number < len(lines):
-                note = Note.of_line(text) if text.startswith(MARK) else None
+                note = _note(text) if text.startswith(MARK) else None
             continue
         try:
             key, target, cost, error_no = parse(text)
@@ -221,7 +194,7 @@ def record_text(task: Any, state: Any, note: Note, seconds_spent: float = 0.0) -
         raise ValueError("a record needs a measured or a predicted time")
     spent = seconds_spent if note.measured_s is not None else 0.0  # which tells the two apart where the note is lost
     result = MeasureResult([cost], 0, "", spent, time.time())
-    return f"{note.line()}\n{str(dump_record_to_string(MeasureInput(task, state), result)).strip()}\n"
+    return f"{note_line(note)}\n{str(dump_record_to_string(MeasureInput(task, state), result)).strip()}\n"
 
 
 class RecordWriter:

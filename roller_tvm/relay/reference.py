@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from roller_tvm.measure.numerics import difference, make_inputs, reference_on, rounding_terms, shape_of, tolerance
 from roller_tvm.te.copying import copies
+from roller_tvm.tuning.numerics import difference, make_inputs, reference_on, rounding_terms, shape_of, tolerance
 
 
 def reference_schedule(outputs: Sequence[Any]) -> Any:

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
+
+import numpy as np
 
 from roller_tvm.device import DeviceSpec, load_device
 from roller_tvm.device.from_target import device_for_target
 from roller_tvm.errors import BadInput, TargetError, UnsupportedOperator
-from roller_tvm.measure.interrupt import stop_if_interrupted
 from roller_tvm.relay.cpu_names import check_cpu
 from roller_tvm.relay.dense_weights import packable, theirs_of
 from roller_tvm.relay.folding import shared_constant_kernels
 from roller_tvm.relay.fused_codegen import uncompiled
 from roller_tvm.relay.silence import silent_autotvm
+from roller_tvm.tuning.interrupt import stop_if_interrupted
+from roller_tvm.tuning.line import Tasks
+from roller_tvm.tuning.machine import require_kind
 
 #: What a target must say for its kernels to run where they are meant to.
 ARCH_REQUIRED = ("cuda", "nvptx")
@@ -40,6 +46,8 @@ class Task:
     flops : float
     default : str
         TVM's untuned kernel, as JSON of lowered TIR; '' if it is not known.
+    weights : tuple of str
+        Names of the operands that are weights.
     """
 
     id: int
@@ -48,6 +56,7 @@ class Task:
     search_task: Any
     flops: float
     default: str = ""
+    weights: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
@@ -56,15 +65,6 @@ class Task:
     @property
     def target(self) -> str:
         return str(self.search_task.target)
-
-
-class Tasks(list[Task]):
-    """The tasks of a model; ``left`` names the functions that TVM makes no task of.
-
-    Such a function is not plain TE (concatenation, sorting, a library call), or has a dynamic shape.
-    """
-
-    left: tuple[str, ...] = ()
 
 
 def make_target(target: Any) -> Any:
@@ -124,14 +124,7 @@ def check_device(device: DeviceSpec, target: Any) -> None:
     ------
     TargetError
     """
-    wanted = "cpu" if target.kind.name in ("llvm", "c") else "gpu"
-    if device.kind != wanted:
-        fits = "is for planning only" if device.kind == "ipu" else f"is a {device.kind} ({device.arch})"
-        raise TargetError(
-            f"device '{device.name}' {fits}, the target's code is for a {wanted}",
-            f"target '{target}'",
-            "leave the device out, or give the target of that device",
-        )
+    require_kind(device, target.kind.name, f"target '{target}'")
 
 
 def hardware_params(target: Any, device: DeviceSpec) -> Any:
@@ -202,6 +195,7 @@ def extract_tasks(mod: Any, params: Any, target: Any, device: DeviceSpec) -> Tas
             "build it with relay.build alone to see which operator it is") from error  # fmt: skip
     parameters = hardware_params(target, device)
     tasks = Tasks()
+    tasks.weight_bytes, sizes = weights_of(mod, params)
     tasked = {name for _, names in traced.values() for name in names}
     # What is lowered to do something with shapes or memory only has no name of an operator.
     tasks.left = tuple(sorted(short_name(n) for n in kernels if "fused_" in n and n not in tasked))
@@ -219,8 +213,36 @@ def extract_tasks(mod: Any, params: Any, target: Any, device: DeviceSpec) -> Tas
             workload_key=key, target=target, hardware_params=parameters, layout_rewrite_option=rewrite,
             desc=",".join(sorted(names)))  # fmt: skip
         flops = max(0.0, float(task.compute_dag.flop_ct))
-        tasks.append(Task(len(tasks), name, weight, task, flops, default))
+        weights = weight_names(list(task.compute_dag.tensors), sizes)
+        tasks.append(Task(len(tasks), name, weight, task, flops, default, weights))
     return tasks
+
+
+def weights_of(mod: Any, params: Mapping[str, Any] | None) -> tuple[int, frozenset[int]]:
+    """Return the bytes of a module's weights (constants, and the values in `params`), and their numbers of elements."""
+    from tvm import relay
+
+    arrays: list[Any] = list((params or {}).values())
+
+    def visit(node: Any) -> None:
+        if isinstance(node, relay.Constant):
+            arrays.append(node.data)
+
+    relay.analysis.post_order_visit(mod["main"], visit)
+    shapes = [(prod(int(e) for e in a.shape), np.dtype(str(a.dtype)).itemsize) for a in arrays]
+    return sum(n * size for n, size in shapes), frozenset(n for n, _ in shapes)
+
+
+def weight_names(tensors: Sequence[Any], sizes: Collection[int]) -> tuple[str, ...]:
+    """Return the names of a task's operands that are weights of a model.
+
+    An operand counts as one if a weight of the model has its number of elements, which repacking keeps. The first
+    operand never counts: it is an activation.
+    """
+    from tvm import te
+
+    inputs = [t for t in tensors if isinstance(t.op, te.PlaceholderOp)]
+    return tuple(str(t.op.name) for t in inputs[1:] if prod(int(e) for e in t.shape) in sizes)
 
 
 def _trace(mod: Any, params: Any, target: Any) -> tuple[dict[str, tuple[int, set[str]]], dict[str, Any]]:

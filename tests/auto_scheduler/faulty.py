@@ -5,7 +5,7 @@ import signal
 import time
 from pathlib import Path
 
-from roller_tvm.relay import worker
+from roller_tvm.tuning import worker
 
 
 def run(key, number, mode, best, options):

@@ -14,9 +14,11 @@ pytestmark = pytest.mark.tvm
 from tvm import auto_scheduler as ansor  # noqa: E402
 
 from roller_tvm import auto_scheduler  # noqa: E402
-from roller_tvm.auto_scheduler import checking, measuring  # noqa: E402
+from roller_tvm.auto_scheduler import measuring  # noqa: E402
 from roller_tvm.auto_scheduler.search_policy import RollerWarning  # noqa: E402
 from roller_tvm.device import load_device  # noqa: E402
+from roller_tvm.relay.worker_side import work_of  # noqa: E402
+from roller_tvm.tuning import checking  # noqa: E402
 
 from .test_scheduler import keys, options, records  # noqa: E402
 from .workloads import TARGET, check_product, looked_up, product_task  # noqa: E402
@@ -60,14 +62,15 @@ def test_what_crashes_hangs_or_answers_wrongly_is_never_recorded(faulty, monkeyp
 def test_a_crash_tells_of_the_machine_only_where_nothing_has_run_here(faulty, tmp_path):
     """Where another machine will measure: code for that one may not run on this."""
     task = product_task()
-    state = next(iter(auto_scheduler.RollerPolicy(task, verbose=0).queue.todo)).state
+    line = next(iter(auto_scheduler.RollerPolicy(task, verbose=0).queue.todo)).line
 
     def told(is_local):
         (tmp_path / "0").unlink(missing_ok=True)  # it crashes once more
-        return [o.kind for o in checking.check(faulty, task, [state], is_local)]
+        return [o.kind for o in faulty.checked(work_of(task), [line], task.target, is_local)]
 
     assert told(True) == ["crash"] and told(False) == ["ok"]
-    assert [o.kind for o in checking.check(faulty, task, [state], False)] == ["ok"] and faulty.have_run(task.target)
+    outcomes = faulty.checked(work_of(task), [line], task.target, False)
+    assert [o.kind for o in outcomes] == ["ok"] and faulty.have_run(str(task.target))
     assert told(False) == ["crash"]
 
 

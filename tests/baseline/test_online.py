@@ -15,9 +15,9 @@ from roller_tvm.baseline.space import RTileSpace
 from roller_tvm.compare.searching import chosen
 from roller_tvm.errors import UnsupportedOperator, UsageError
 from roller_tvm.ir.operators import operator
-from roller_tvm.measure.session import Limits
 from roller_tvm.planner import construct
 from roller_tvm.planner.lower import lower
+from roller_tvm.tuning.session import Limits
 
 from ..plan.devices import device
 

@@ -12,10 +12,12 @@ from roller_tvm.device import load_device  # noqa: E402
 from roller_tvm.planner import construct  # noqa: E402
 from roller_tvm.planner.lower import lower  # noqa: E402
 from roller_tvm.relay.candidates import packable  # noqa: E402
-from roller_tvm.relay.measure import Measurer, packs_weights  # noqa: E402
-from roller_tvm.relay.pool import Pool  # noqa: E402
+from roller_tvm.relay.worker_side import packs_weights  # noqa: E402
 from roller_tvm.roller.steps import Fuse, Parallel, Reorder, Split, Vectorize  # noqa: E402
 from roller_tvm.te import read_te  # noqa: E402
+from roller_tvm.tuning.supervise import Pool  # noqa: E402
+
+from .test_measure import measured  # noqa: E402
 
 PACK = auto_scheduler.LayoutRewriteOption.REWRITE_FOR_PRE_TRANSFORMED
 
@@ -51,7 +53,7 @@ def test_axis_names_with_digits_cannot_be_packed_but_kept(axes, packs):
     as_is = apply_steps_state(task.compute_dag, program, steps(axes))
     kept = apply_steps_state(task.compute_dag, program, keep_layout(program.ops, steps(axes)))
     with Pool(1, threads=1) as pool:
-        result = Measurer(pool).measure(task, [as_is, kept])
+        result = measured(pool, task, [as_is, kept])
     packed, plain = result.outcomes
     assert (packed.kind == "ok") == packs, packed
     assert plain.ok and result.winner is not None and result.outcomes[result.winner].checked
@@ -100,5 +102,5 @@ def test_weights_are_packed_whatever_the_order_of_the_loops():
             states.append(apply_steps_state(task.compute_dag, program, steps))
     assert len(outermost) > 1
     with Pool(1, threads=1) as pool:
-        outcomes = Measurer(pool).measure(task, states).outcomes
+        outcomes = measured(pool, task, states).outcomes
     assert [o.kind for o in outcomes] == ["ok"] * len(states)

@@ -140,14 +140,13 @@ def test_autotvms_kernels_take_weights_packed_as_while_they_were_tuned(prepared,
 
 @pytest.mark.slow
 def test_tvms_own_kernel_stays_where_it_is_faster(prepared, folder, monkeypatch):
-    from roller_tvm.measure.session import Outcome, TaskResult
-    from roller_tvm.relay.measure import Measurer
+    from roller_tvm.tuning.session import Measurer, Outcome, TaskResult
 
     given = []
 
-    def measure(self, task, states, how="time", default=""):
+    def measure(self, work, lines, how="time", default=""):
         given.append(default)
-        return TaskResult([Outcome("ok", 2e-3, (2e-3,)) for _ in states], None, Outcome("ok", 1e-3), True)
+        return TaskResult([Outcome("ok", 2e-3, (2e-3,)) for _ in lines], None, Outcome("ok", 1e-3), True)
 
     monkeypatch.setattr(Measurer, "measure", measure)
     found = tuned(folder, prepared, "dense", "roller", 2)

@@ -6,9 +6,9 @@ import numpy as np
 import tvm
 from tvm import te
 
-from roller_tvm.measure.numerics import difference, reference_on, shape_of
 from roller_tvm.planner import construct
 from roller_tvm.planner.lower import lower
+from roller_tvm.tuning.numerics import difference, reference_on, shape_of
 from roller_tvm.tvm_env import line
 
 from ..lower.gpu_check import spread

@@ -13,12 +13,12 @@ pytestmark = [pytest.mark.tvm, pytest.mark.slow]
 from tvm import te  # noqa: E402
 
 from roller_tvm.codegen.apply_te import TeProgram, apply_steps_te  # noqa: E402
-from roller_tvm.measure import numerics  # noqa: E402
 from roller_tvm.planner import construct  # noqa: E402
 from roller_tvm.planner.lower import lower  # noqa: E402
 from roller_tvm.relay import reference  # noqa: E402
 from roller_tvm.relay.emulated import emulated_function  # noqa: E402
 from roller_tvm.te import read_te  # noqa: E402
+from roller_tvm.tuning import numerics  # noqa: E402
 
 from ..lower.gpu_check import spread  # noqa: E402
 from ..plan.devices import device  # noqa: E402

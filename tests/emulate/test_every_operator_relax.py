@@ -16,12 +16,12 @@ pytestmark = [pytest.mark.relax, pytest.mark.slow]
 from tvm import te  # noqa: E402
 
 from roller_tvm.codegen.apply_tensorir import apply_steps_tir  # noqa: E402
-from roller_tvm.measure import numerics  # noqa: E402
 from roller_tvm.planner import construct  # noqa: E402
 from roller_tvm.planner.lower import lower  # noqa: E402
 from roller_tvm.relay import reference  # noqa: E402
 from roller_tvm.tir import read_prim_func  # noqa: E402
 from roller_tvm.tir.emulated import emulated_function  # noqa: E402
+from roller_tvm.tuning import numerics  # noqa: E402
 
 from ..lower.gpu_check import spread  # noqa: E402
 from ..plan.devices import device  # noqa: E402

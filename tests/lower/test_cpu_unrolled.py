@@ -10,10 +10,11 @@ from tvm import auto_scheduler, te, topi  # noqa: E402
 from roller_tvm.device import load_device  # noqa: E402
 from roller_tvm.planner.lower import lower  # noqa: E402
 from roller_tvm.relay.candidates import make_candidates  # noqa: E402
-from roller_tvm.relay.measure import Limits, Measurer  # noqa: E402
-from roller_tvm.relay.pool import Pool  # noqa: E402
 from roller_tvm.relay.tasks import Task  # noqa: E402
+from roller_tvm.relay.worker_side import record_line, work_of  # noqa: E402
 from roller_tvm.roller.steps import CacheWrite, Split  # noqa: E402
+from roller_tvm.tuning.session import Limits, Measurer  # noqa: E402
+from roller_tvm.tuning.supervise import Pool  # noqa: E402
 
 from .kernels import check, plans_of  # noqa: E402
 
@@ -43,10 +44,12 @@ def test_a_network_gets_the_weights_of_the_product_packed_and_the_record_is_chec
         workload_key=key, target=tvm.target.Target("llvm -num-cores 2"), layout_rewrite_option=option
     )
     candidates = make_candidates(Task(0, "winograd", 1, task, 1.0), load_device("cpu"), 1)
+    found = [state for _, state in candidates.applied()]
     with Pool(1, threads=1) as pool:
-        measured = Measurer(pool, Limits(build_s=60.0)).measure(task, [state for state, _ in candidates.states])
+        lines = [record_line(task, state) for state in found]
+        measured = Measurer(pool, Limits(build_s=60.0)).measure(work_of(task), lines)
     assert [o.kind for o in measured.outcomes] == ["ok", "ok"] and measured.outcomes[measured.winner].checked
-    packed = task.compute_dag.rewrite_layout_from_state(candidates.states[0][0]).tensors[1]
+    packed = task.compute_dag.rewrite_layout_from_state(found[0]).tensors[1]
     assert len(packed.shape) > 4
 
 

@@ -20,10 +20,10 @@ from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock  # noqa: E402
 from tvm.support.tar import tar  # noqa: E402
 
 from roller_tvm.errors import BadInput  # noqa: E402
-from roller_tvm.measure.pool import Pool  # noqa: E402
-from roller_tvm.measure.session import Limits  # noqa: E402
 from roller_tvm.relax import RollerSpace, RollerStrategy, components, tune_relax, tune_tir  # noqa: E402
 from roller_tvm.tir.nodes import structurally_equal  # noqa: E402
+from roller_tvm.tuning.checking import Workers  # noqa: E402
+from roller_tvm.tuning.session import Limits  # noqa: E402
 
 from . import modules as M  # noqa: E402
 
@@ -118,13 +118,13 @@ def test_with_relax_integration(tmp_path, unchecked):
 @pytest.mark.nightly
 def test_what_crashes_or_computes_something_else_never_reaches_the_runner(monkeypatch):
     monkeypatch.setattr(sys, "path", [os.getcwd(), *sys.path])
-    monkeypatch.setattr(components, "Limits", lambda: Limits(run_s=2.0))
     mod = ms.tune_context._normalize_mod(M.matmul())
     context = context_of(mod)
     spaces = list(context.generate_design_space())[:6]
-    with Pool(1, 1, "tests.relax.faulty_worker") as pool, warnings.catch_warnings(record=True) as told:
+    workers = Workers("llvm", 1, "tests.line.faulty_worker", Limits(run_s=2.0))
+    with workers.pool, warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        monkeypatch.setattr(components, "_checkers", lambda threads: pool)
+        monkeypatch.setattr(components, "_checkers", lambda threads: workers)
         kept = components.right_ones(context, spaces)
     assert kept == [spaces[0], spaces[4]]
     texts = " ".join(str(w.message) for w in told)

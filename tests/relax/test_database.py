@@ -14,14 +14,14 @@ tvm = pytest.importorskip("tvm")
 from tvm.s_tir.meta_schedule.database import JSONDatabase, MemoryDatabase  # noqa: E402
 
 from roller_tvm.errors import BadInput, RecordError  # noqa: E402
-from roller_tvm.measure.session import Limits  # noqa: E402
 from roller_tvm.relax import pipeline, tune, tune_tir  # noqa: E402
+from roller_tvm.relax.candidates import make_candidates  # noqa: E402
 from roller_tvm.relax.database import NOTES, RECORDS, WORKLOADS, Note, Store, check_replay  # noqa: E402
 from roller_tvm.relax.devices import device_of  # noqa: E402
 from roller_tvm.relax.targets import make_target  # noqa: E402
 from roller_tvm.relax.tasks import extract_tasks, normalized  # noqa: E402
-from roller_tvm.tir.candidates import make_candidates  # noqa: E402
 from roller_tvm.tir.nodes import structurally_equal  # noqa: E402
+from roller_tvm.tuning.session import Limits  # noqa: E402
 
 from . import modules as M  # noqa: E402
 
@@ -54,7 +54,7 @@ def schedules(mod, top=3):
 
 def commit(store, mod, seconds=1e-3):
     (task,) = extract_tasks(mod)
-    store.commit(task, schedules(task.workloads[0], 1)[0], [seconds], Note(task.key, "plan", trials=1))
+    store.commit(task, schedules(task.workloads[0], 1)[0], [seconds], Note("plan", trials=1, key=task.key))
     return task
 
 
@@ -182,8 +182,8 @@ def test_a_measured_record_wins_over_a_prediction(tmp_path):
     first, second = schedules(mod, 2)
     (task,) = extract_tasks(M.matmul())
     with Store(tmp_path, M.TARGET) as store:
-        store.commit(task, first, [1e-9 * 1e9], Note(task.key, "predicted"))
-        store.commit(task, second, [1e-2], Note(task.key, "measured", trials=1))
+        store.commit(task, first, [1e-9 * 1e9], Note("predicted", key=task.key))
+        store.commit(task, second, [1e-2], Note("measured", trials=1, key=task.key))
         found = store.database.query_schedule(mod, M.TARGET, "main")
     assert structurally_equal(found.mod["main"].body, second.mod["main"].body)
 

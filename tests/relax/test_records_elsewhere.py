@@ -13,11 +13,11 @@ from tvm import relax  # noqa: E402
 
 from roller_tvm.device import device_for_target  # noqa: E402
 from roller_tvm.errors import RecordError  # noqa: E402
-from roller_tvm.measure.session import Limits  # noqa: E402
 from roller_tvm.relax import prepare, tune  # noqa: E402
 from roller_tvm.relax.devices import device_of  # noqa: E402
 from roller_tvm.relax.pipeline import schedule  # noqa: E402
 from roller_tvm.relax.targets import make_target  # noqa: E402
+from roller_tvm.tuning.session import Limits  # noqa: E402
 
 from .networks import LLVM, module  # noqa: E402
 

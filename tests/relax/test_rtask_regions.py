@@ -11,9 +11,9 @@ pytestmark = pytest.mark.relax
 from tvm import te  # noqa: E402
 
 from roller_tvm.rammer.functions import Call  # noqa: E402
+from roller_tvm.relax.candidates import make_candidates  # noqa: E402
 from roller_tvm.relax.rtask_regions import CpuRegions, ScheduledFunctions  # noqa: E402
 from roller_tvm.te import te_operator  # noqa: E402
-from roller_tvm.tir.candidates import make_candidates  # noqa: E402
 from roller_tvm.tir.nodes import parameters  # noqa: E402
 from tests.plan.devices import device  # noqa: E402
 from tests.rammer.calls import fuse_calls  # noqa: E402

@@ -7,8 +7,8 @@ pytestmark = pytest.mark.relax
 
 from tvm import te, topi  # noqa: E402
 
-from roller_tvm.measure.numerics import tolerance  # noqa: E402
 from roller_tvm.relax.tasks import reduction_terms  # noqa: E402
+from roller_tvm.tuning.numerics import tolerance  # noqa: E402
 
 
 def test_padding_rounds_nothing_and_a_sum_in_float16_rounds_as_one():

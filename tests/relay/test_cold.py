@@ -9,13 +9,12 @@ pytestmark = pytest.mark.tvm
 from tvm import auto_scheduler, te  # noqa: E402
 
 from roller_tvm.device import cpu_device  # noqa: E402
-from roller_tvm.measure.cold import OF_CACHE, Rotation  # noqa: E402
-from roller_tvm.relay.cold import ColdWeights  # noqa: E402
-from roller_tvm.relay.measure import Measurer  # noqa: E402
-from roller_tvm.relay.pool import Pool  # noqa: E402
+from roller_tvm.relay.tasks import weight_names, weights_of  # noqa: E402
+from roller_tvm.tuning.supervise import Pool  # noqa: E402
+from roller_tvm.tuning.timing import OF_CACHE, Rotation, cold_options  # noqa: E402
 
 from . import programs as P  # noqa: E402
-from .test_measure import TARGET, states  # noqa: E402
+from .test_measure import TARGET, measured, states  # noqa: E402
 
 
 def dense_model(bound: bool):
@@ -31,13 +30,13 @@ def dense_model(bound: bool):
 
 @pytest.mark.parametrize("bound", [True, False])
 def test_weights_are_known_by_their_size_bound_or_not(bound):
-    cold = ColdWeights.of_model(*dense_model(bound), cpu_device())
-    assert cold.footprint_bytes == 8 * 16 * 4
+    size, sizes = weights_of(*dense_model(bound))
+    assert size == 8 * 16 * 4 == cold_options(size, cpu_device())["footprint_bytes"]
     x, packed, other = (
         te.placeholder(s, name=n) for n, s in (("p0", (8, 16)), ("p1", (2, 16, 4)), ("p2", (8,)))
     )
     y = te.compute((2,), lambda i: x[i, 0] + packed[i, 0, 0] + other[i], name="y")
-    assert cold.options([x, packed, other, y])["weights"] == ("p1",)  # p0 is of that size too, but computed
+    assert weight_names([x, packed, other, y], sizes) == ("p1",)  # p0 is of that size too, but computed
 
 
 def test_no_more_copies_than_push_each_other_out():
@@ -46,8 +45,8 @@ def test_no_more_copies_than_push_each_other_out():
     big = relay.const(np.zeros((64, 1 << 20), "float32"))
     mod = tvm.IRModule.from_expr(relay.Function([], big))
     device = cpu_device()
-    cold = ColdWeights.of_model(mod, None, device)
-    assert cold.footprint_bytes == min(256 << 20, OF_CACHE * max(lv.capacity_bytes for lv in device.levels[1:]))
+    cold = cold_options(weights_of(mod, None)[0], device)
+    assert cold["footprint_bytes"] == min(256 << 20, OF_CACHE * max(lv.capacity_bytes for lv in device.levels[1:]))
 
 
 def test_a_rotation_changes_the_weights_alone_and_goes_on_where_it_was():
@@ -64,9 +63,9 @@ def test_a_rotation_changes_the_weights_alone_and_goes_on_where_it_was():
 def test_candidates_are_timed_and_checked_on_cold_weights():
     key = auto_scheduler.workload_registry.register_workload_tensors("roller_test_cold", P.matmul())
     task = auto_scheduler.SearchTask(workload_key=key, target=tvm.target.Target(TARGET))
-    sizes = frozenset(int(np.prod([int(e) for e in t.shape])) for t in task.compute_dag.tensors)
-    cold = ColdWeights(sizes, 1 << 20, read_s_per_byte=1.0)  # so slow that the weights always count
+    weights = tuple(t.op.name for t in task.compute_dag.tensors if isinstance(t.op, te.PlaceholderOp))
+    cold = {"footprint_bytes": 1 << 20, "read_s_per_byte": 1.0}  # so slow that the weights always count
     with Pool(1, threads=1) as pool:
-        result = Measurer(pool, cold=cold).measure(task, states(task, (8, 16)))
+        result = measured(pool, task, states(task, (8, 16)), weights=weights, cold=cold)
     assert all(o.ok and len(o.repeats) > 1 for o in result.outcomes)
     assert result.outcomes[result.winner].checked

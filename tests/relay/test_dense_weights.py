@@ -15,9 +15,9 @@ from roller_tvm.device import load_device  # noqa: E402
 from roller_tvm.relay import build, tune  # noqa: E402
 from roller_tvm.relay.building import FUSION  # noqa: E402
 from roller_tvm.relay.dense_weights import NamedAxes, constant_dense, history_of, packs_dense  # noqa: E402
-from roller_tvm.relay.measure import Limits  # noqa: E402
 from roller_tvm.relay.records import kept_line, load_for_build, load_settled  # noqa: E402
 from roller_tvm.relay.tasks import FOR_TVM, extract_tasks, make_target  # noqa: E402
+from roller_tvm.tuning.session import Limits  # noqa: E402
 
 TARGET = "llvm -num-cores 2"
 #: TVM's own kernel never stays for being faster: which one is, on operators this small, is chance.

@@ -1,7 +1,5 @@
 """Measuring in worker processes: candidates that crash, hang or lie cost themselves alone."""
 
-import os
-import sys
 import time
 from pathlib import Path
 
@@ -15,10 +13,11 @@ from tvm import auto_scheduler  # noqa: E402
 
 from roller_tvm.codegen.apply_te import TeProgram, apply_steps_state  # noqa: E402
 from roller_tvm.errors import MeasureError  # noqa: E402
-from roller_tvm.relay.measure import Limits, Measurer  # noqa: E402
-from roller_tvm.relay.pool import Pool  # noqa: E402
 from roller_tvm.relay.reference import difference, make_inputs, reduction_terms, tolerance  # noqa: E402
+from roller_tvm.relay.worker_side import record_line, work_of  # noqa: E402
 from roller_tvm.roller.steps import Parallel, Split  # noqa: E402
+from roller_tvm.tuning.session import Measurer  # noqa: E402
+from roller_tvm.tuning.supervise import Pool  # noqa: E402
 
 from . import programs as P  # noqa: E402
 
@@ -37,24 +36,10 @@ def states(task, tiles):
     return [apply_steps_state(task.compute_dag, program, steps) for steps in lists]
 
 
-def test_every_kind_of_failure_is_counted_and_the_rest_measured(task, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", os.getcwd())
-    monkeypatch.setattr(sys, "path", [os.getcwd(), *sys.path])
-    with Pool(2, threads=1, module="tests.relay.faulty_worker") as pool:
-        result = Measurer(pool, Limits(run_s=3.0)).measure(task, states(task, (2, 4, 8, 16, 32, 64)))
-    kinds = [o.kind for o in result.outcomes]
-    assert kinds == ["ok", "crash", "run timeout", "wrong answer", "ok", "build error"]
-    assert "SIGSEGV" in result.outcomes[1].text
-    assert result.failures() == {"crash": 1, "run timeout": 1, "wrong answer": 1, "build error": 1}
-    winner = result.outcomes[result.winner]
-    assert winner.checked and winner.seconds > 0
-
-
-def test_without_timing_the_first_right_one_wins(task):
-    with Pool(1, threads=1) as pool:
-        result = Measurer(pool).measure(task, states(task, (8, 16)), how="check")
-    assert result.winner == 0 and result.outcomes[0].checked
-    assert not result.outcomes[1].checked  # nobody needed it
+def measured(pool, task, candidates, how="time", weights=(), **options):
+    """What became of States of a task."""
+    lines = [record_line(task, state) for state in candidates]
+    return Measurer(pool, **options).measure(work_of(task, weights), lines, how)
 
 
 def test_workers_end_with_the_pool():
@@ -173,4 +158,4 @@ def test_a_reference_without_numbers_proves_nothing():
     key = auto_scheduler.workload_registry.register_workload_tensors("roller_test_nan", tensors)
     task = auto_scheduler.SearchTask(workload_key=key, target=tvm.target.Target(TARGET))
     with Pool(1, threads=1) as pool, pytest.raises(MeasureError, match="NaN everywhere"):
-        Measurer(pool).measure(task, [task.compute_dag.get_init_state()], "check")
+        measured(pool, task, [task.compute_dag.get_init_state()], "check")

@@ -17,7 +17,7 @@ NOTE = R.Note("digest", predicted_s=1e-6, measured_s=0.5, trials=10, checked=Tru
 
 def test_note_and_record_come_back(tmp_path):
     path = tmp_path / "r.json"
-    R.RecordWriter(path).append(f"{NOTE.line()}\n{LINE}\n")
+    R.RecordWriter(path).append(f"{R.note_line(NOTE)}\n{LINE}\n")
     (record,) = R.read_records(path)
     assert record.note == NOTE and record.cost == 0.5 and record.number == 2
     assert R.best_notes([record]) == {('["abc", [4]]', "llvm -keys=cpu"): NOTE}
@@ -26,7 +26,8 @@ def test_note_and_record_come_back(tmp_path):
 def test_records_of_ours_are_withdrawn_and_others_stay(tmp_path):
     path, writer = tmp_path / "r.json", R.RecordWriter(tmp_path / "r.json")
     other = LINE.replace("abc", "another")
-    for text in (f"{NOTE.line()}\n{LINE}\n", LINE + "\n", f"{NOTE.line()}\n{other}\n", f"{NOTE.line()}\n{LINE}\n"):
+    note = R.note_line(NOTE)
+    for text in (f"{note}\n{LINE}\n", LINE + "\n", f"{note}\n{other}\n", f"{note}\n{LINE}\n"):
         writer.append(text)
     size, _ = path.stat().st_size, writer.grew()
     assert writer.withdraw('["abc", [4]]', "llvm -keys=cpu") == 2
@@ -99,7 +100,7 @@ def test_a_path_that_cannot_be_written_is_said_at_once(tmp_path):
 
 def test_other_comments_and_records_of_ansor_have_no_note(tmp_path):
     path = tmp_path / "r.json"
-    path.write_text(f"# hello\n{LINE}\n{NOTE.line()}\n# between\n{LINE}\n")
+    path.write_text(f"# hello\n{LINE}\n{R.note_line(NOTE)}\n# between\n{LINE}\n")
     assert [r.note for r in R.read_records(path)] == [None, None]
 
 

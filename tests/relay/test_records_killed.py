@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from roller_tvm.measure.claims import Claims
 from roller_tvm.relay import records as R
+from roller_tvm.tuning.claims import Claims
 
 #: Appends records as fast as it can, telling the number of each once it is written. The steps are long, so that a write
 #: takes many pages: the system may stop a killed process between two of them.
@@ -26,7 +26,7 @@ writer = R.RecordWriter(path)
 for n in range(count):
     key = json.dumps([name, n])
     line = json.dumps({"i": [[key, "llvm"], [[], [["SP"] * steps]]], "r": [[0.5], 0, 0.1, 17], "v": "v0.6"})
-    writer.append(R.Note(f"{name} {n}", measured_s=0.5, trials=1).line() + "\\n" + line + "\\n")
+    writer.append(R.note_line(R.Note(f"{name} {n}", measured_s=0.5, trials=1)) + "\\n" + line + "\\n")
     print(n, flush=True)
 """
 
@@ -150,7 +150,7 @@ def test_a_claim_goes_with_its_process(tmp_path):
     code = """
 import sys
 from pathlib import Path
-from roller_tvm.measure.claims import Claims
+from roller_tvm.tuning.claims import Claims
 
 claims = Claims(Path(sys.argv[1]))
 print(claims.take("conv"), flush=True)

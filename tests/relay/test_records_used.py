@@ -51,6 +51,7 @@ def test_what_was_predicted_was_not_measured_for_any_reader(planned):
     records = read_records(planned)
     assert records and all(json.loads(r.line)["r"][2] == 0 for r in records)
     assert all(np.isinf(parse_line(1, r.line).seconds) for r in records)
+    assert all(r.note.measured_s is None and r.cost >= 1 for r in records)
 
 
 def test_a_record_that_tvm_cannot_read_is_left_out_by_name(planned, tmp_path):

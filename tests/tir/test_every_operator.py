@@ -13,12 +13,12 @@ from tvm import te  # noqa: E402
 
 from roller_tvm.codegen.apply_tensorir import apply_steps_tir  # noqa: E402
 from roller_tvm.errors import UnsupportedOperator  # noqa: E402
-from roller_tvm.measure import numerics  # noqa: E402
 from roller_tvm.planner import construct  # noqa: E402
 from roller_tvm.planner.lower import lower  # noqa: E402
 from roller_tvm.relay import reference  # noqa: E402
 from roller_tvm.te import read_te  # noqa: E402
 from roller_tvm.tir import read_prim_func  # noqa: E402
+from roller_tvm.tuning import numerics  # noqa: E402
 
 from ..lower.kernels import varied  # noqa: E402
 from ..plan.devices import device  # noqa: E402

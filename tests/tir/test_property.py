@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, example, given, note, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from tvm import te  # noqa: E402
 
-from roller_tvm.measure.numerics import difference  # noqa: E402
+from roller_tvm.relax.candidates import make_candidates  # noqa: E402
 from roller_tvm.relax.database import check_replay  # noqa: E402
 from roller_tvm.relax.devices import device_of  # noqa: E402
 from roller_tvm.relax.tasks import normalized  # noqa: E402
-from roller_tvm.tir.candidates import make_candidates  # noqa: E402
+from roller_tvm.tuning.numerics import difference  # noqa: E402
 
 TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 2})
 #: Extents at and beside the widths of vectors, and primes.

@@ -10,7 +10,7 @@ from typing import Any
 
 from roller_tvm.compare.keeping import keep_folder, keep_kernel, why_not_run, why_wrong_now
 from roller_tvm.compare.turns import Timer, random_arguments
-from roller_tvm.measure.memory import Memory
+from roller_tvm.tuning.timing import Memory
 
 
 def kernel_file(folder: Path, key: str, record: str, ours: bool = False) -> Path:
@@ -39,8 +39,8 @@ def build_record(
     ours : bool
         True to build as Roller's pipeline does, False as TVM's does (see ``relax.rewrites``).
     """
-    from roller_tvm.measure.session import PACKED, PLAIN
-    from roller_tvm.relax import worker
+    from roller_tvm.tuning import worker
+    from roller_tvm.tuning.session import PACKED, PLAIN
 
     path = kernel_file(folder, key, record, ours)
     if path.exists():
@@ -48,24 +48,28 @@ def build_record(
     open_reference(key, mod, target, constants, folder)
     if not record:  # TVM's own kernel
         return build_module(key, mod, path, ours)
-    seconds = worker.build(key, 0, record, PLAIN, ours)  # what its user waits for: a second one finds TVM warm
+    workload: Any = worker.TASKS[key].workload
+    workload.ours = ours
+    seconds = worker.build(key, 0, record, PLAIN)  # what its user waits for: a second one finds TVM warm
     wrong = why_wrong_now(worker, key, PLAIN)
-    worker.build(key, 1, record, PACKED, ours)
+    worker.build(key, 1, record, PACKED)
     return _export(key, 1, PACKED, path, wrong, seconds)
 
 
 def build_module(key: str, mod: str, path: Path, ours: bool = False) -> Path:
     """Build and check a module as it is, whose reference is open; return the kernel's path."""
-    from roller_tvm.measure.session import PLAIN
-    from roller_tvm.relax import worker
+    from roller_tvm.tuning import worker
+    from roller_tvm.tuning.session import PLAIN
 
-    seconds = worker.build_default(key, 0, mod, PLAIN, ours)
+    workload: Any = worker.TASKS[key].workload
+    workload.ours = ours
+    seconds = worker.build_default(key, 0, mod, PLAIN)
     return _export(key, 0, PLAIN, path, why_wrong_now(worker, key, PLAIN), seconds)
 
 
 def open_reference(key: str, mod: str, target: Any, constants: Sequence[int], folder: Path) -> None:
     """Open a task in this process with its reference answers."""
-    from roller_tvm.relax import worker
+    from roller_tvm.tuning import worker
 
     if key in worker.TASKS:
         return
@@ -75,21 +79,19 @@ def open_reference(key: str, mod: str, target: Any, constants: Sequence[int], fo
 
 def make_reference(key: str, mod: str, target: Any, constants: Sequence[int], reference: Path) -> None:
     """Open a task in this process, and fill a folder with its reference answers unless it exists."""
-    from roller_tvm.relax import worker
+    from roller_tvm.tuning import worker
 
     worker.open_task(key, mod, str(target), constants)
     keep_folder(reference, lambda part: worker.make_reference(key, part))
 
 
 def _export(key: str, number: int, mode: int, path: Path, wrong: str, build_s: float) -> Path:
-    from roller_tvm.measure.session import PACKED
-    from roller_tvm.relax import worker
+    from roller_tvm.tuning import worker
 
-    opened = worker.TASKS[key]
-    buffers = opened.packed[number] if mode == PACKED else opened.buffers
-    shapes = [([int(e) for e in b.shape], str(b.dtype)) for b in buffers]
+    built = worker.TASKS[key].built[number, mode]
+    shapes = [([int(e) for e in b.shape], str(b.dtype)) for b in built.tensors]
     told = {"wrong": wrong, "build_s": build_s, "args": shapes, "unrun": why_not_run(worker, key)}
-    return keep_kernel(path, opened.built[number, mode].export_library, told)
+    return keep_kernel(path, built.module.export_library, told)
 
 
 def open_timers(paths: Sequence[Path], target: str = "llvm") -> list[Timer]:

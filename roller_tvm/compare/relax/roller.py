@@ -14,7 +14,7 @@ from roller_tvm.compare.relax.kernels import build_record
 from roller_tvm.compare.relax.tasks import Opened
 from roller_tvm.compare.tiles import plan_tiles
 from roller_tvm.errors import UnsupportedOperator
-from roller_tvm.measure.serving import Failed
+from roller_tvm.tuning.supervise import Failed
 
 #: Function that returns plans in an order of its own instead of by predicted time.
 Order = Callable[[list[Any]], list[Any]]
@@ -25,8 +25,8 @@ def tune(opened: Opened, trials: int, order: Order | None = None) -> dict[str, A
 
     `order` ranks the plans instead of the model.
     """
-    from roller_tvm.relax.worker import device_present
-    from roller_tvm.tir.candidates import make_candidates
+    from roller_tvm.relax.candidates import make_candidates
+    from roller_tvm.tuning.worker import device_present
 
     start = time.perf_counter()
     func = opened.mod["main"]
@@ -66,18 +66,19 @@ def _first(opened: Opened, found: Any, start: float) -> dict[str, Any]:
 
 
 def _measured(opened: Opened, plans: list[Any], spent: float) -> dict[str, Any]:
-    from roller_tvm.measure.pool import Pool
-    from roller_tvm.relax.database import record_line
-    from roller_tvm.relax.measure import WORKER, Limits, Measurer
+    from roller_tvm.relax.line import LINE
+    from roller_tvm.tuning.session import Measurer
+    from roller_tvm.tuning.supervise import Pool
 
-    units = opened.device.units
-    with Pool(units, units, WORKER) as pool:
+    units, task = opened.device.units, opened.task()
+    lines = [LINE.record(task, schedule, opened.target) for _, schedule in plans]
+    with Pool(units, units) as pool:
         pool.start()
         for worker in pool.workers:  # imports are not tuning
             worker.call("hello", (), 120.0)
         began = time.perf_counter()
-        measurer = Measurer(pool, opened.target, Limits())
-        measured = measurer.measure(opened.task(), [schedule for _, schedule in plans])
+        default = LINE.default(task, opened.target)
+        measured = Measurer(pool).measure(LINE.work(task, opened.target), lines, default=default)
         spent += time.perf_counter() - began
     if measured.winner is None and not measured.default_wins:
         kinds = ", ".join(f"{n} {kind}" for kind, n in measured.failures().items())
@@ -87,8 +88,8 @@ def _measured(opened: Opened, plans: list[Any], spent: float) -> dict[str, Any]:
         path = build_record(opened.key, opened.text, opened.target, opened.constants, "", opened.kernels, opened.ours)
         claimed = measured.default.seconds if measured.default is not None else math.nan
         return opened.found_default(path, spent, tried, claimed)
-    plan, schedule = plans[measured.winner]
-    line, seconds = record_line(opened.mod, schedule, opened.target), measured.outcomes[measured.winner].seconds
+    plan, line = plans[measured.winner][0], lines[measured.winner]
+    seconds = measured.outcomes[measured.winner].seconds
     path = build_record(opened.key, opened.text, opened.target, opened.constants, line, opened.kernels, opened.ours)
     return _found(opened, path, line, plan, spent, tried, seconds, [(spent, seconds)])
 

@@ -10,15 +10,15 @@ from roller_tvm.compare.measuring import PlanMeasuring
 from roller_tvm.compare.relax.kernels import build_record
 from roller_tvm.compare.relax.tasks import Opened
 from roller_tvm.compare.searching import search
-from roller_tvm.measure.session import PACKED, PLAIN
 from roller_tvm.roller.features import Features
+from roller_tvm.tuning.session import PACKED, PLAIN
 
 
 def tune(opened: Opened, trials: int, tuner: str) -> dict[str, Any]:
     """Search for `trials` trials; return the fields of ``results.Tuned`` for the fastest kernel with a right answer."""
-    from roller_tvm.measure.pool import Pool
-    from roller_tvm.relax.measure import WORKER, Limits
     from roller_tvm.tir.read import read_prim_func
+    from roller_tvm.tuning.session import Limits
+    from roller_tvm.tuning.supervise import Pool
 
     o, units = opened, opened.device.units
     reading = read_prim_func(o.mod["main"], name=o.case.id, constants=o.constants)
@@ -32,7 +32,7 @@ def tune(opened: Opened, trials: int, tuner: str) -> dict[str, Any]:
         return record_line(o.mod, apply_steps_tir(o.mod["main"], reading, tuple(lower(plan))), o.target)
 
     mode = PACKED if o.constants else PLAIN
-    with PlanMeasuring(Pool(units, units, WORKER), Limits(), o.key, opening, mode, record) as measuring:
+    with PlanMeasuring(Pool(units, units), Limits(), o.key, opening, mode, record) as measuring:
 
         def build(plan: Any) -> tuple[Path, str]:
             line = measuring.lines[tuple(plan.programs)]

@@ -71,7 +71,7 @@ def build_again(
     if tuner == "autotvm":
         return opened.told(importlib.import_module(f"{__name__}.autotvm").build(opened, schedule))
     from roller_tvm.compare.relay.kernels import build_default, build_record
-    from roller_tvm.relay.measure import packs_weights
+    from roller_tvm.relay.worker_side import packs_weights
 
     packs = packs_weights(opened.search_task)
     with cpu_code() if tuner in OURS else as_tvm():

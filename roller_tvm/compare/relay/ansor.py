@@ -26,7 +26,7 @@ def tune(opened: Opened, trials: int) -> dict[str, Any]:
     """Tune with `trials` trials, less those already in the log; return the fields of ``results.Tuned``."""
     from tvm import auto_scheduler
 
-    from roller_tvm.relay.measure import packs_weights
+    from roller_tvm.relay.worker_side import packs_weights
 
     task = opened.search_task
     log = opened.work("ansor") / f"records.{trials}.json"

@@ -11,7 +11,7 @@ from typing import Any
 
 from roller_tvm.compare.keeping import keep_folder, keep_kernel, why_not_run, why_wrong_now
 from roller_tvm.compare.turns import Timer, random_arguments
-from roller_tvm.measure.memory import Memory
+from roller_tvm.tuning.timing import Memory
 
 
 def kernel_file(folder: Path, text: str) -> Path:
@@ -40,13 +40,12 @@ def build_record(key: str, dag: Any, target: Any, packs: bool, line: str, folder
     name : str
         Text that the file's name is a digest of. Default: the record.
     """
-    from roller_tvm.measure import session
-    from roller_tvm.relay import worker
+    from roller_tvm.tuning import session, worker
 
     path = kernel_file(folder, name or line)
     if path.exists():
         return path
-    _open(key, dag, target, packs, folder)
+    _open(key, dag, target, folder)
     check, kept = (session.CHECK, session.PACKED) if packs else (session.PLAIN, session.PLAIN)
     seconds = worker.build(key, 0, line, check)  # what its user waits for: a second one finds TVM warm
     wrong = why_wrong_now(worker, key, check)
@@ -56,11 +55,11 @@ def build_record(key: str, dag: Any, target: Any, packs: bool, line: str, folder
 
 def build_default(key: str, dag: Any, target: Any, lowered: str, folder: Path) -> Path:
     """Build and check TVM's own kernel, given as lowered TIR; return its path."""
-    from roller_tvm.measure.session import PLAIN
-    from roller_tvm.relay import worker
+    from roller_tvm.tuning import worker
+    from roller_tvm.tuning.session import PLAIN
 
     path = kernel_file(folder, key + lowered)
-    _open(key, dag, target, False, folder)
+    _open(key, dag, target, folder)
     seconds = worker.build_default(key, 0, lowered, PLAIN)
     wrong = why_wrong_now(worker, key, PLAIN)
     return _export(key, 0, PLAIN, path, wrong, seconds)
@@ -69,42 +68,44 @@ def build_default(key: str, dag: Any, target: Any, lowered: str, folder: Path) -
 def build_schedule(key: str, schedule: Any, args: Sequence[Any], target: Any, name: str, folder: Path) -> Path:
     """Build a ``te.Schedule`` of `args`, checked against TVM's default schedule of the same; return its path."""
     import tvm
-    from tvm import auto_scheduler
+    from tvm import auto_scheduler, te
 
-    from roller_tvm.measure.session import PLAIN
-    from roller_tvm.relay import worker
+    from roller_tvm.tuning import worker
+    from roller_tvm.tuning.line import Built
+    from roller_tvm.tuning.session import PLAIN
 
     path = kernel_file(folder, name)
-    _open(key, auto_scheduler.ComputeDAG(list(args)), target, False, folder)
+    _open(key, auto_scheduler.ComputeDAG(list(args)), target, folder)
     start = time.perf_counter()
     with target, tvm.transform.PassContext(opt_level=3):
         module = tvm.build(schedule, list(args), target)
     seconds = time.perf_counter() - start
-    worker.TASKS[key].built[0, PLAIN] = (module, list(args))
+    outputs = tuple(n for n, t in enumerate(args) if not isinstance(t.op, te.PlaceholderOp))
+    worker.TASKS[key].built[0, PLAIN] = Built(module, module.entry_name, list(args), outputs)
     wrong = why_wrong_now(worker, key, PLAIN)
     return _export(key, 0, PLAIN, path, wrong, seconds)
 
 
-def _open(key: str, dag: Any, target: Any, packs: bool, folder: Path) -> None:
+def _open(key: str, dag: Any, target: Any, folder: Path) -> None:
     from tvm.runtime._ffi_node_api import SaveJSON
 
-    from roller_tvm.relay import worker
+    from roller_tvm.tuning import worker
 
-    if key in worker.TASKS and worker.TASKS[key].rewrite == packs:
+    if key in worker.TASKS:
         return
     reference = folder / hashlib.sha256(key.encode()).hexdigest()[:16]
-    worker.open_task(key, str(SaveJSON(dag.tensors)), str(target), packs)
+    worker.open_task(key, str(SaveJSON(dag.tensors)), str(target))
     keep_folder(reference, lambda part: worker.make_reference(key, part))
     worker.load_reference(key, str(reference))
 
 
 def _export(key: str, number: int, mode: int, path: Path, wrong: str, build_s: float) -> Path:
-    from roller_tvm.relay import worker
+    from roller_tvm.tuning import worker
 
-    module, args = worker.TASKS[key].built[number, mode]
-    shapes = [([int(e) for e in t.shape], str(t.dtype)) for t in args]
+    built = worker.TASKS[key].built[number, mode]
+    shapes = [([int(e) for e in t.shape], str(t.dtype)) for t in built.tensors]
     told = {"wrong": wrong, "build_s": build_s, "args": shapes, "unrun": why_not_run(worker, key)}
-    return keep_kernel(path, module.export_library, told)
+    return keep_kernel(path, built.module.export_library, told)
 
 
 def open_timers(paths: Sequence[Path], target: str = "llvm") -> list[Timer]:

@@ -10,8 +10,8 @@ from roller_tvm.compare.measuring import PlanMeasuring
 from roller_tvm.compare.relay.kernels import build_record
 from roller_tvm.compare.relay.tasks import Opened
 from roller_tvm.compare.searching import search
-from roller_tvm.measure.session import CHECK, PACKED
 from roller_tvm.roller.features import Features
+from roller_tvm.tuning.session import CHECK, PACKED
 
 
 def tune(opened: Opened, trials: int, tuner: str) -> dict[str, Any]:
@@ -20,15 +20,16 @@ def tune(opened: Opened, trials: int, tuner: str) -> dict[str, Any]:
 
     from roller_tvm.codegen.apply_te import TeProgram
     from roller_tvm.relay.candidates import packed_operands
-    from roller_tvm.relay.measure import Limits, layout_mode, packs_weights
-    from roller_tvm.relay.pool import Pool
+    from roller_tvm.relay.worker_side import layout_mode, packs_weights
     from roller_tvm.te.read import read_te
+    from roller_tvm.tuning.session import Limits
+    from roller_tvm.tuning.supervise import Pool
 
     task, dag = opened.search_task, opened.dag
     mode = layout_mode(task)
     reading = read_te(dag, name=opened.case.id, constants=packed_operands(dag) if mode == PACKED else ())
     program = TeProgram.of_reading(reading, list(dag.tensors))
-    opening = (opened.key, str(SaveJSON(dag.tensors)), str(opened.target), mode == PACKED)
+    opening = (opened.key, str(SaveJSON(dag.tensors)), str(opened.target))
     units = opened.device.units
 
     def record(plan: Any) -> str:
@@ -36,7 +37,7 @@ def tune(opened: Opened, trials: int, tuner: str) -> dict[str, Any]:
         from roller_tvm.codegen.apply_te import apply_steps_state, keep_layout
         from roller_tvm.planner.lower import lower
         from roller_tvm.relay.candidates import packable
-        from roller_tvm.relay.measure import record_line
+        from roller_tvm.relay.worker_side import record_line
 
         steps = tuple(lower(plan))
         if (mode == PACKED and not packable(program, steps)) or mode == CHECK:

@@ -20,7 +20,7 @@ from typing import Any
 
 from roller_tvm.compare.whole.running import Runnable
 from roller_tvm.errors import MeasureError
-from roller_tvm.measure.lifeline import tie_to_parent
+from roller_tvm.tuning.lifeline import tie_to_parent
 
 #: Runs of a block that are not counted (threads wake up), then its least runs and least seconds.
 WARM, BLOCK, BLOCK_S = 4, 8, 0.08

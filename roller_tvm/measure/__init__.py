@@ -1,1 +1,0 @@
-"""Measuring common to both lines of TVM: worker processes, sessions, comparing answers, tables. Imports no TVM."""

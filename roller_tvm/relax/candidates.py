@@ -1,0 +1,52 @@
+"""Candidates of a PrimFunc as TensorIR schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from ..codegen.apply_tensorir import apply_steps_tir
+from ..device import DeviceSpec
+from ..roller.features import Features
+from ..tir.nodes import AlreadyScheduled
+from ..tir.read import read_prim_func
+from ..tuning.candidates import Candidates, Operator, Steps, find_candidates
+
+
+def make_candidates(
+    func: Any, device: DeviceSpec, top: int = 10, constants: Collection[str | int] = (), name: str | None = None,
+    tf32: bool = False,
+) -> Candidates:  # fmt: skip
+    """Plan a PrimFunc. Nothing is raised if that fails: the result contains the reason.
+
+    Parameters
+    ----------
+    func : PrimFunc
+        A function that is not scheduled yet.
+    device : DeviceSpec
+    top : int
+        Plans wanted.
+    constants : collection of str or int
+        Parameters whose values are known at build time.
+    name : str, optional
+        Name of the operator, in plans and messages.
+    tf32 : bool
+        True if products of float32 may be rounded to tf32, for tensor cores.
+
+    Examples
+    --------
+    >>> found = make_candidates(func, device, top=3)  # doctest: +SKIP
+    >>> candidate, schedule = next(found.schedules())  # doctest: +SKIP
+    """
+
+    def read() -> Operator:
+        reading = read_prim_func(func, name=name, constants=constants)
+
+        def apply(steps: Steps) -> Any:
+            return apply_steps_tir(func, reading, steps)
+
+        return Operator(reading.expression, Features.of_tensor_ir(device, tf32), apply, reading)
+
+    found = find_candidates(name or "a function", read, device, top)
+    found.scheduled = isinstance(found.refused, AlreadyScheduled)
+    return found

@@ -1,0 +1,17 @@
+"""A worker that knows no TVM: what is asked of it shows what becomes of the process."""
+
+import os
+import time
+from pathlib import Path
+
+from roller_tvm.tuning import supervise as serving
+
+FUNCTIONS = {
+    "hello": os.getpid,
+    "echo": lambda value, seconds=0.0: (time.sleep(seconds), value)[1],
+    "score": lambda: int(Path("/proc/self/oom_score_adj").read_text()),
+    "fail": lambda: 1 / 0,
+}
+
+if __name__ == "__main__":
+    serving.main(FUNCTIONS)
