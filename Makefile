@@ -79,10 +79,10 @@ demo-time:
 demo-full: demo-full-relay demo-full-relax
 
 demo-full-relay: $(RELAY)/.ready
-	$(RELAY)/bin/python python/demo_full_relay.py
+	$(RELAY)/bin/python python/demo_full.py
 
 demo-full-relax: $(RELAX)/.ready
-	$(RELAX)/bin/python python/demo_full_relax.py
+	$(RELAX)/bin/python python/demo_full.py
 
 # NVRTC of CUDA 12: three times as fast as nvcc, and its cubins run with drivers of CUDA 12 too.
 gpu-kit: export PIP_CONSTRAINT = $(CURDIR)/requirements/relax.txt

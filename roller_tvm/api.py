@@ -1,25 +1,28 @@
 """Models in a few lines: compile, run, save, load, report, tune, on the TVM line that is installed.
 
-Importing this module imports no TVM. `relay/session.py` and `relax/session.py` do the work, in the same words.
+Importing this module imports no TVM. `session.Session` does the work, over the protocol of the line.
 """
 
 from __future__ import annotations
 
-import importlib
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from roller_tvm.errors import BadInput, UsageError, cannot_write, must_be
 from roller_tvm.models import parse_shapes
 from roller_tvm.models.arguments import Signature, by_name, checked
-from roller_tvm.session import SCHEDULES, Request
+from roller_tvm.models.line import SCHEDULES, Request, model_line
+from roller_tvm.session import Session
 from roller_tvm.tuning.kernel_times import KernelTime
 from roller_tvm.tuning.model_report import ModelReport
 from roller_tvm.tvm_env import use_threads
 from roller_tvm.tvm_env.locate import usable_line
+
+if TYPE_CHECKING:
+    from roller_tvm.models.package import LoadedModel
 
 #: Runs in `Model.profile`.
 RUNS = 10
@@ -47,21 +50,20 @@ class Model:
     >>> print(model.report())  # doctest: +SKIP
     """
 
-    def __init__(self, loaded: Any, name: str, threads: int | None, session: Any = None) -> None:
+    def __init__(self, loaded: LoadedModel, name: str, threads: int | None, session: Session | None = None) -> None:
         self._loaded, self._name, self._session = loaded, name, session
-        self._report: ModelReport = loaded.report
+        self._report = loaded.report
         self.threads = use_threads(threads, session.threads if session is not None else None)
 
     @property
     def inputs(self) -> Signature:
         """Name -> (shape, dtype) of each input."""
-        found: Signature = self._loaded.inputs if self._session is None else self._session.inputs
-        return found
+        return self._loaded.inputs if self._session is None else self._session.inputs
 
     @property
     def device(self) -> str:
         """Kind of the device that runs the kernels."""
-        return str(self._loaded.kind)
+        return self._loaded.kind
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         """Run the model: inputs by position or by name; returns the output, or a tuple of several.
@@ -95,7 +97,7 @@ class Model:
         """
         arrays = checked(inputs, self.inputs, self._name)
         use_threads(self.threads)
-        return list(self._loaded.run(arrays, on_device))
+        return self._loaded.run(arrays, on_device)
 
     def times(self, inputs: Mapping[str, Any], number: int = 10, repeat: int = RUNS) -> list[float]:
         """Return `repeat` means of `number` runs, in seconds a run."""
@@ -103,14 +105,14 @@ class Model:
         _check_count("repeat", repeat, "times")
         arrays = checked(inputs, self.inputs, self._name)
         use_threads(self.threads)
-        return list(self._loaded.times(arrays, number, repeat))
+        return self._loaded.times(arrays, number, repeat)
 
     def profile(self, inputs: Mapping[str, Any], repeat: int = RUNS) -> list[KernelTime]:
         """Return the time of each kernel, the median of `repeat` runs, longest first; `report` shows it then."""
         _check_count("repeat", repeat, "profile")
         arrays = checked(inputs, self.inputs, self._name)
         use_threads(self.threads)
-        times = list(self._loaded.kernel_times(arrays, repeat))
+        times = self._loaded.kernel_times(arrays, repeat)
         self._report = self._report.with_times(times)
         return times
 
@@ -130,7 +132,7 @@ class Model:
             A wrong ending, no such folder, no space left, no C++ compiler.
         """
         if self._session is not None:
-            return Path(self._session.save(path))
+            return self._session.save(path)
         source, path = Path(self._name), Path(path)
         if source.suffix != path.suffix:
             raise UsageError(f"'{path}' does not end in {source.suffix}", "save", f"the model is a {source.suffix}")
@@ -174,7 +176,7 @@ class Model:
         if self._session is None:
             remedy = "compile the model again: roller_tvm.compile(...).tune()"
             raise UsageError("a loaded model cannot be tuned", self._name, remedy)
-        result = self._session.tune(trials, records, progress, seconds)
+        result = self._session.tune(trials, records, progress=progress, seconds=seconds)
         self._loaded = self._session.load()
         self._report = self._loaded.report
         return result
@@ -250,7 +252,7 @@ def compile(  # noqa: A001
     request = Request(
         target, given, example_inputs, params, records, schedules, layout, device, threads, fuse_rtasks, progress
     )
-    session = _line("compiling a model").Session(model, request)
+    session = Session(model_line(usable_line("compiling a model")), request).read(model)
     return Model(session.load(), session.name, threads, session)
 
 
@@ -276,12 +278,8 @@ def load(path: str | os.PathLike[str], device: str = "", *, threads: int | None 
     """
     _check_path("path", path, "load")
     use_threads(threads)
-    return Model(_line("running a model").load(Path(path), device), os.fspath(path), threads)
-
-
-def _line(what_for: str) -> Any:
-    """Return the session module of the TVM line that is installed."""
-    return importlib.import_module(f"roller_tvm.{usable_line(what_for).value}.session")
+    line = model_line(usable_line("running a model"))
+    return Model(line.open(Path(path), device), os.fspath(path), threads)
 
 
 def _check_path(name: str, given: Any, where: str) -> None:

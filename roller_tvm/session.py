@@ -1,108 +1,128 @@
-"""Requests of the short API, and the part of a session that both TVM lines share. Imports no TVM."""
+"""A model from import to execution, over the protocol of a TVM line: the work of the short API and of the command."""
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from roller_tvm.device import DeviceSpec
+from roller_tvm.errors import BadInput
 from roller_tvm.models.arguments import Signature
+from roller_tvm.models.line import Job, ModelLine, Request
 from roller_tvm.tvm_env import use_threads
 
-#: Values of `schedules`: Roller's first plan for operators without a record, or TVM's own schedule.
-SCHEDULES = ("roller", "tvm")
-
-
-@dataclass(frozen=True)
-class Request:
-    """The arguments of `roller_tvm.compile` beside the model; see there."""
-
-    target: Any = None
-    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    example_inputs: Sequence[Any] | None = None
-    params: Any = None
-    records: str | os.PathLike[str] | None = None
-    schedules: str = "roller"
-    layout: str | None = None
-    device: DeviceSpec | str | None = None
-    threads: int | None = None
-    fuse_rtasks: bool = False
-    progress: Callable[[str], None] | None = None
+if TYPE_CHECKING:
+    from roller_tvm.models.importing import Model
+    from roller_tvm.models.package import LoadedModel
 
 
 class Session:
-    """A model from import to execution, on one TVM line.
+    """A model with its target, its device and its records; the target's mistakes are found before the model is read.
 
     Parameters
     ----------
+    line : ModelLine
     request : Request
-    target : Target
-        The target in full.
-    device : DeviceSpec
-        The device to plan for.
+    where : str
+        The name of the device in messages.
 
     Attributes
     ----------
+    aim : Aim
+        Target and device in full.
     name : str
         The model's name in messages.
-    inputs : dict
-        Name -> (shape, dtype).
-    notes : tuple of str
-        Checks left out at import, each with the reason.
     threads : int or None
         Threads that the device scales to; None if it is no CPU.
     """
 
     name: str
-    inputs: Signature
-    notes: tuple[str, ...]
-    #: Name of a temporary place for records: a file or a folder.
-    PLACE: str
+    _job: Job
 
-    def __init__(self, request: Request, target: Any, device: DeviceSpec) -> None:
-        self.request, self.target, self.device = request, target, device
+    def __init__(self, line: ModelLine, request: Request, where: str = "device") -> None:
+        self.line, self.request = line, request
+        self.aim = line.aim(request.target, request.device, where)
         self.records, self.schedules = request.records, request.schedules
-        self.threads = device.units if device.kind == "cpu" else None
+        self.threads = self.aim.device.units if self.aim.device.kind == "cpu" else None
         self._built: Any = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
+        if self.records is not None and line.is_empty(Path(self.records)):
+            raise BadInput("holds no records", os.fspath(self.records), "tune first, or leave the records out")
         use_threads(request.threads, self.threads)  # constants are folded by running kernels
-        self.tell("import")
 
-    def tell(self, step: str) -> None:
-        """Tell the caller the step at work."""
-        if self.request.progress is not None:
-            self.request.progress(step)
+    def read(self, model: Any) -> Session:
+        """Import a model from a file or from memory; return the session."""
+        asked = self.request
+        self._tell("import")
+        name, found = self.line.importer.import_model(
+            model, asked.shapes, asked.layout, asked.params, asked.example_inputs
+        )
+        return self.take(name, found)
 
-    def built(self) -> Any:
-        """Return the built model, once."""
-        if self._built is None:
-            self._built = self._build()
-        return self._built
+    def take(self, name: str, model: Model) -> Session:
+        """Take an imported model; return the session."""
+        self.name = name
+        self._job = Job(model, self.aim, self.request.buckets, self.request.tf32)
+        if self.request.fuse_rtasks:
+            self._job = replace(self._job, fuse=self.line.fusion(self._job, self.request.policy))
+        return self
 
-    def tune(self, trials: int, records: Any, progress: Any, seconds: float | None) -> Any:
-        """Tune into records, and build with them from now on."""
-        place = records or self.records
+    @property
+    def inputs(self) -> Signature:
+        """Name -> (shape, dtype) of each input."""
+        return self._job.model.inputs
+
+    @property
+    def job(self) -> Job:
+        """The job with its module prepared, once."""
+        if self.line.lays_out and not self._job.prepared:
+            self._tell("layouts")
+            self._job = self.line.prepared(self._job)
+        return self._job
+
+    def tasks(self) -> list[Any]:
+        """Return the operators to tune, each with `id`, `name`, `flops`, `weight` and `key`."""
+        return self.line.tasks(self.job)
+
+    def tune(self, trials: int, place: Any = None, tasks: Any = "all", **options: Any) -> Any:
+        """Tune into records, by default a temporary place, and build with them from now on; return a `TuneResult`."""
+        place = place or self.records
         if place is None:
             self._folder = self._folder or tempfile.TemporaryDirectory(prefix="roller-tvm-")
-            place = Path(self._folder.name, self.PLACE)
-        result = self._tune(trials, place, progress, seconds)
+            place = Path(self._folder.name, self.line.place)
+        result = self.line.tune(self.job, place, trials, tasks, **options)
         self.records, self.schedules, self._built = place, "roller", None
         return result
 
-    def load(self) -> Any:
-        """Return the model, ready to run: a `LoadedModel` of the line."""
-        raise NotImplementedError
+    def built(self, progress: Any = None) -> Any:
+        """Return the built model, once; `progress` receives the name of each operator before it is planned."""
+        if self._built is None:
+            job = self.job if self.schedules == "roller" else self._job
+            self._tell("build")
+            self._built = self.line.build(
+                job, self.records, self.schedules, self.request.threads, progress or self._tell
+            )
+        return self._built
+
+    def fused(self) -> Any:
+        """Return the report of ``fuse_rtasks``."""
+        return self.line.fused(self._job, self.built())
+
+    def on_pocl(self) -> Mapping[str, Any]:
+        """Execute the fused kernels in OpenCL by PoCL; return the result of each by name."""
+        return self.line.on_pocl(self.job, self.request.policy)
+
+    def load(self) -> LoadedModel:
+        """Return the model, ready to run."""
+        return self.line.loaded(self.built(), self.name)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the model to a file."""
-        raise NotImplementedError
+        return self.line.save(self.built(), path)
 
-    def _build(self) -> Any:
-        raise NotImplementedError
-
-    def _tune(self, trials: int, place: Any, progress: Any, seconds: float | None) -> Any:
-        raise NotImplementedError
+    def _tell(self, step: str) -> None:
+        if self.request.progress is not None:
+            self.request.progress(step)

@@ -108,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not where:
             return _fail_inside(error, trace)
         return _fail(BadInput(error.strerror or str(error), where, "name a file that can be used so"), trace)
-    except Exception as error:
+    except Exception as error:  # a defect, ours or of a package below
         return _fail_inside(error, trace)
 
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from roller_tvm.cli.line import add_buckets_argument, add_fusion_arguments, check_fusion_arguments, edge_of
-from roller_tvm.cli.model import add_model_arguments, say
+from roller_tvm.cli.line import add_buckets_argument, add_fusion_arguments, check_fusion_arguments
+from roller_tvm.cli.model import add_model_arguments, open_session, progress_of, read_model, say, tune_words
 from roller_tvm.errors import BadInput, UsageError, cannot_write
-from roller_tvm.session import SCHEDULES
+from roller_tvm.models.line import SCHEDULES
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,18 +51,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Build and write the model."""
     _check_fusion(args)
-    built = edge_of(args, "compiling a model").build(args)
-    witnessed = _witnessed(built.on_pocl()) if args.on_pocl and built.on_pocl else {}
+    session = open_session(args, "compiling a model", tell=False)
+    if (records := args.tuning_records) is not None:
+        session.line.check_records(records, session.aim, lambda target, place: tune_words(args, target, place))
+        session.records = records
+    read_model(args, session)
+    witnessed = _witnessed(session.on_pocl()) if args.on_pocl else {}
     start = time.perf_counter()
-    output = built.build()
-    seconds, size, records = time.perf_counter() - start, output.stat().st_size, args.tuning_records
-    fusion = built.fusion() if built.fusion is not None else None
+    session.built(progress_of("planning"))
+    output = session.save(args.output or session.line.output)
+    seconds, size = time.perf_counter() - start, output.stat().st_size
+    fusion = session.fused() if args.fuse_rtasks else None
     pictures = _draw(args.timeline, fusion.pictures()) if args.timeline and fusion is not None else []
     if args.json:
         told: dict[str, Any] = {
             "output": str(output),
             "bytes": size,
-            "target": built.target,
+            "target": session.aim.words,
             "seconds": seconds,
             "tuning_records": str(records) if records else None,
         }
@@ -75,7 +80,8 @@ def run(args: argparse.Namespace) -> int:
             }  # fmt: skip
         print(json.dumps(told, indent=1))
     else:
-        how = f"with the records of {records}" if records else built.untuned
+        untuned = "with TVM's own schedules" if args.schedules == "tvm" else "with Roller's first plans, not measured"
+        how = f"with the records of {records}" if records else untuned
         print(f"{output}: {size / 1e6:.1f} MB, built in {seconds:.1f} s {how}")
         if fusion is not None:
             print(fusion.explain() if args.explain else str(fusion).splitlines()[0])

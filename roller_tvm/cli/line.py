@@ -1,63 +1,21 @@
 """``--line``: which of TVM's two lines a verb works on; that of the TVM present, unless one is insisted on.
 
-What a verb asks of a line is in cli/relay.py and cli/relax.py, in the same words.
+The work on a line is `models.line.ModelLine`, the same for both.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from roller_tvm.device import DeviceSpec
 from roller_tvm.errors import UsageError
+from roller_tvm.models.line import ModelLine, model_line
 from roller_tvm.roller.features import Features
 from roller_tvm.tvm_env import Line, find_tvm
 from roller_tvm.tvm_env.locate import usable_line
 
 LINES = (Line.RELAY, Line.RELAX)
-
-
-@dataclass(frozen=True)
-class Tuning:
-    """A model about to be tuned.
-
-    Attributes
-    ----------
-    tasks : function
-        Its tasks, each with `id`, `name`, `flops`, `weight` and `key`.
-    tune : function of (progress, limits)
-        Tunes, and returns a `measure.results.TuneResult`.
-    next : str
-        The command to go on with.
-    next_untuned : str
-        And where there was nothing to tune.
-    """
-
-    tasks: Callable[[], list[Any]]
-    tune: Callable[[Any, Any], Any]
-    next: str
-    next_untuned: str = ""
-
-
-@dataclass(frozen=True)
-class Built:
-    """A model about to be built: its output path, target, options, and state without records.
-
-    Once it is built `fusion` tells what ``--fuse-rtasks`` did: an object that prints, and has `explain`, `pictures`,
-    `launches`, `sequential_launches`, `predicted_seconds`, `sequential_seconds`, `outside` and `refused`. `on_pocl`
-    executes its kernels in OpenCL: for each what that came to, see ``check_fusion_on_pocl``.
-    """
-
-    output: Path
-    target: Any
-    build: Callable[[], Path]
-    untuned: str
-    fusion: Callable[[], Any] | None = None
-    on_pocl: Callable[[], Mapping[str, Any]] | None = None
 
 
 def add_line_argument(parser: argparse.ArgumentParser) -> None:
@@ -79,17 +37,16 @@ def line_of(args: argparse.Namespace, what_for: str) -> Line:
     return usable_line(what_for, wanted_line(args))
 
 
+def models_of(args: argparse.Namespace, what_for: str) -> ModelLine:
+    """Return the models of the line that a verb works on."""
+    return model_line(line_of(args, what_for))
+
+
 def planning_of(args: argparse.Namespace, device: DeviceSpec) -> tuple[DeviceSpec, Features]:
     """Return the device and features that `plan` plans for; without a TVM, the Relay line's."""
     found = find_tvm()
     line = wanted_line(args) or (found.line if found is not None else Line.UNSUPPORTED)
-    known = line if line in LINES else Line.RELAY
-    return importlib.import_module(f"roller_tvm.cli.{known.value}").planning(device)  # type: ignore[no-any-return]
-
-
-def edge_of(args: argparse.Namespace, what_for: str) -> Any:
-    """The module that does a verb's work on the line of `line_of`: `tuning`, `build`, `load`, and `planning`."""
-    return importlib.import_module(f"roller_tvm.cli.{line_of(args, what_for).value}")
+    return model_line(line if line in LINES else Line.RELAY).planning(device)
 
 
 def add_buckets_argument(parser: argparse.ArgumentParser) -> None:
@@ -111,11 +68,6 @@ def add_fusion_arguments(parser: argparse.ArgumentParser) -> None:
         "fewer units than others of its architecture (A30, L4, a MIG slice)"
     )
     parser.add_argument("--device", metavar="DEVICE", help=told)
-
-
-def untuned(args: argparse.Namespace) -> str:
-    """Return the words for the schedules of a build without records."""
-    return "with TVM's own schedules" if args.schedules == "tvm" else "with Roller's first plans, not measured"
 
 
 def policy_of(args: argparse.Namespace) -> str:

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from roller_tvm.cli.line import add_line_argument, edge_of, planning_of
+from roller_tvm.cli.line import add_line_argument, models_of, planning_of
 from roller_tvm.compare.suite import COLUMNS, read_operators
 from roller_tvm.device import DeviceSpec, device_for_target, known_devices, load_device
 from roller_tvm.errors import RollerError, UsageError
 from roller_tvm.ir import TensorExpression
 from roller_tvm.ir.operators import lookup, operator, operator_names, parse_operator, parse_params
+from roller_tvm.models.line import ModelLine
 from roller_tvm.planner import construct
 from roller_tvm.planner.construction import Construction
 from roller_tvm.planner.explain import explain, explain_steps
@@ -101,8 +102,8 @@ def run(args: argparse.Namespace) -> int:
     resources = _resources(args, device, features) if args.compile else None
     printed = _print(args, expression, construction, device, milliseconds, resources)
     if args.check:
-        edge = edge_of(args, "execute a plan's kernels")
-        for checked in edge.check(args.words, device, features, args.top, args.on_pocl):
+        line, tensors, best = _of_line(args, "execute a plan's kernels", device, features)
+        for checked in line.check_plan(best.plan, tensors, device.arch, args.on_pocl):
             print(f"\n#1 {checked}", file=sys.stderr if args.json else sys.stdout)
     return printed
 
@@ -146,8 +147,20 @@ class Resources:
         return {"compiled": {"arch": self.arch, "variant": self.variant, "refused": self.refused, "kernels": kernels}}
 
 
+def _of_line(
+    args: argparse.Namespace, what_for: str, device: DeviceSpec, features: Features
+) -> tuple[ModelLine, list[Any], Any]:
+    """Return the line of a TVM, the operator as its tensors, and the best of its plans."""
+    line = models_of(args, what_for)
+    from roller_tvm.te import te_operator
+
+    tensors = list(te_operator(args.words[0], **parse_params(" ".join(args.words[1:]))))
+    return line, tensors, construct(line.read(tensors), device, args.top, features).best
+
+
 def _resources(args: argparse.Namespace, device: DeviceSpec, features: Features) -> Resources:
-    ranked, found = edge_of(args, "compiling a plan's kernels").compiled(args.words, device, features, args.top)
+    line, tensors, ranked = _of_line(args, "compiling a plan's kernels", device, features)
+    found = line.resources(ranked, tensors, device)
     if isinstance(found, Rejection):
         return Resources(device.arch, "", (), str(found))
     pairs = zip(ranked.estimate.programs, found.kernels(device.arch), strict=True)
@@ -180,16 +193,12 @@ def _tiles(construction: Construction, rank: int) -> str:
     ranked = construction.plans[rank]
     pairs = zip(ranked.plan.programs, ranked.estimate.programs, strict=True)
     program, _ = max(pairs, key=lambda p: p[1].seconds)
-    tiles = (
-        f"{t.level}({' '.join(f'{a}={e}' for a, e in t.extents if e > 1) or '1'})" for t in program.tiles
-    )
+    tiles = (f"{t.level}({' '.join(f'{a}={e}' for a, e in t.extents if e > 1) or '1'})" for t in program.tiles)
     split = [str(s) for s in ranked.plan.split_reductions]
     return " ".join([program.recipe, *tiles, *split])
 
 
-def _text(
-    expression: TensorExpression, construction: Construction, device: DeviceSpec, milliseconds: float
-) -> str:
+def _text(expression: TensorExpression, construction: Construction, device: DeviceSpec, milliseconds: float) -> str:
     rejected = len(construction.rejections)
     lines = [
         f"{expression.name} on {device}",
@@ -201,16 +210,8 @@ def _text(
     for rank, ranked in enumerate(construction.plans):
         more = f"{100 * (ranked.seconds / best.seconds - 1):+.1f}%" if rank else ""
         rate = amount(ranked.estimate.gflops * 1e9, "") if ranked.estimate.flops else "-"
-        rows.append(
-            [
-                f"#{rank + 1}",
-                seconds(ranked.seconds),
-                rate.strip(),
-                bound_of(ranked.estimate, device),
-                more,
-                _tiles(construction, rank),
-            ]
-        )
+        bound, tiles = bound_of(ranked.estimate, device), _tiles(construction, rank)
+        rows.append([f"#{rank + 1}", seconds(ranked.seconds), rate.strip(), bound, more, tiles])
     lines += _aligned(rows)
     last = construction.plans[-1]
     if len(construction.plans) > 1 and last.seconds > best.seconds:
@@ -248,19 +249,8 @@ def _plan_file(args: argparse.Namespace, device: DeviceSpec, features: Features)
         results.append({"id": row["id"]} | _json(construction, device, milliseconds))
         if not args.json:
             rate = amount(best.estimate.gflops * 1e9, "") if best.estimate.flops else "-"
-            print(
-                _line(
-                    [
-                        row["id"],
-                        expression.name,
-                        f"{milliseconds:.0f}",
-                        seconds(best.seconds),
-                        rate.strip(),
-                        best.estimate.bound,
-                        _tiles(construction, 0),
-                    ]
-                )
-            )
+            told = [f"{milliseconds:.0f}", seconds(best.seconds), rate.strip(), best.estimate.bound]
+            print(_line([row["id"], expression.name, *told, _tiles(construction, 0)]))
     if args.json:
         print(json.dumps(results, indent=1))
     else:

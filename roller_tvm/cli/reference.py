@@ -10,6 +10,8 @@ import numpy as np
 
 from roller_tvm.cli.arrays import read_arrays
 from roller_tvm.errors import BadInput, WrongAnswer, last_line
+from roller_tvm.models.line import ModelLine, Request
+from roller_tvm.session import Session
 from roller_tvm.tuning.numerics import difference
 
 #: As if every output were one sum of so many terms: float32 may be off by a thousandth of the largest magnitude.
@@ -17,16 +19,15 @@ TERMS = 1 << 18
 OF_THE_MODEL = "give the file that was compiled, or its outputs for the same inputs; else report it"
 
 
-def expected(path: Path, inputs: Mapping[str, Any], edge: Any) -> tuple[str, list[Any]]:
-    """(who says so, outputs): of an .npz file, or of a model on the same inputs.
+def expected(path: Path, inputs: Mapping[str, Any], line: ModelLine, threads: int | None) -> tuple[str, list[Any]]:
+    """Return (who says so, outputs): of an .npz file, or of a model on the same inputs.
 
     Parameters
     ----------
     path : Path
         An .npz file; ONNX (run by onnxruntime if installed); or another model file, built with TVM's own schedules.
-    inputs : mapping of name to array
-    edge : module
-        Of the line (cli/relay.py, cli/relax.py).
+    threads : int, optional
+        Threads of TVM's pool.
     """
     if path.suffix == ".npz":
         arrays = read_arrays(path)
@@ -36,7 +37,13 @@ def expected(path: Path, inputs: Mapping[str, Any], edge: Any) -> tuple[str, lis
         raise BadInput("no such file", str(path), "give an .npz file of outputs, or a model")
     if path.suffix == ".onnx" and (made := _onnxruntime(path, inputs)) is not None:
         return f"onnxruntime on {path}", made
-    return f"TVM's own schedules of {path} on this CPU", list(edge.reference(path, inputs))
+    return f"TVM's own schedules of {path} on this CPU", _by_tvm(path, inputs, line, threads)
+
+
+def _by_tvm(path: Path, inputs: Mapping[str, Any], line: ModelLine, threads: int | None) -> list[Any]:
+    """Return a model file's outputs on this CPU, with TVM's own schedules."""
+    shapes = {name: array.shape for name, array in inputs.items()}
+    return Session(line, Request("llvm", shapes, schedules="tvm", threads=threads)).read(path).load().run(inputs)
 
 
 def _onnxruntime(path: Path, inputs: Mapping[str, Any]) -> list[Any] | None:

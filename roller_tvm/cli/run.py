@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from roller_tvm.cli.arrays import check_writable, read_arrays, write_arrays
-from roller_tvm.cli.line import add_line_argument, edge_of
+from roller_tvm.cli.line import add_line_argument, models_of
 from roller_tvm.cli.model import say
 from roller_tvm.cli.reference import compare, expected
 from roller_tvm.errors import BadInput, UsageError
@@ -56,9 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--print-time", action="store_true", help="measure and print the execution times")
     told = "print what each kernel takes of a run, observed call by call (--repeat runs)"
     parser.add_argument("--profile", action="store_true", help=told)
-    parser.add_argument(
-        "--print-top", type=int, metavar="N", help="print the N largest values and their indices"
-    )
+    parser.add_argument("--print-top", type=int, metavar="N", help="print the N largest values and their indices")
     parser.add_argument("--repeat", type=int, default=10, metavar="N", help="repeats of the measurement; default 10")
     parser.add_argument("--number", type=int, default=10, metavar="N", help="runs in each repeat; default 10")
     parser.add_argument("--threads", type=int, metavar="N", help="default: what this CPU scales to")
@@ -71,9 +69,7 @@ def run(args: argparse.Namespace) -> int:
     for name in ("repeat", "number", "print_top", "threads"):
         value = getattr(args, name)
         if value is not None and value < 1:
-            raise UsageError(
-                f"--{name.replace('_', '-')} must be 1 or more (got {value})", remedy="leave it out"
-            )
+            raise UsageError(f"--{name.replace('_', '-')} must be 1 or more (got {value})", remedy="leave it out")
     if args.emulate and (args.print_time or args.profile or args.device):
         which = "--print-time" if args.print_time else "--profile" if args.profile else "--device"
         raise UsageError("--emulate says nothing about time, and is its own device", which, f"leave {which} out")
@@ -85,19 +81,19 @@ def run(args: argparse.Namespace) -> int:
 
     if args.outputs is not None:
         check_writable(args.outputs)
-    edge = edge_of(args, "running a model")
+    line = models_of(args, "running a model")
     threads = use_threads(args.threads, cpu_device().units)
     if args.emulate:
-        model = edge.emulate(args.PATH, not args.unchecked, say)
+        model = line.emulate(args.PATH, not args.unchecked, say)
     else:
-        model = edge.load(args.PATH, args.device or "")
+        model = line.open(args.PATH, args.device or "")
     inputs = _inputs(args, model.inputs)
     outputs = model.run(inputs)
     if args.outputs is not None:
         write_arrays(args.outputs, outputs)
     agreed = ""
     if args.expect is not None:
-        who, wanted = expected(args.expect, inputs, edge)
+        who, wanted = expected(args.expect, inputs, line, args.threads)
         agreed = compare(outputs, wanted, who)
     elif args.emulate:
         say("the outputs were compared with nothing: --expect model.onnx, or --expect outputs.npz")
@@ -109,19 +105,11 @@ def run(args: argparse.Namespace) -> int:
         if args.profile:
             kernels = model.kernel_times(inputs, args.repeat)
     if args.json:
-        print(
-            json.dumps(
-                {
-                    "outputs": [_statistics(o) for o in outputs],
-                    "times_s": times,
-                    "kernels": [row.to_json() for row in kernels],
-                    "device": model.kind,
-                    "threads": threads,
-                    "agrees": agreed or None,
-                },
-                indent=1,
-            )
-        )
+        told = {
+            "outputs": [_statistics(o) for o in outputs], "times_s": times, "kernels": [k.to_json() for k in kernels],
+            "device": model.kind, "threads": threads, "agrees": agreed or None,
+        }  # fmt: skip
+        print(json.dumps(told, indent=1))
         return 0
     for number, output in enumerate(outputs):
         s = _statistics(output)
@@ -145,9 +133,7 @@ def _inputs(args: argparse.Namespace, wanted: dict[str, tuple[tuple[int | str, .
     given = {} if args.inputs == "random" else read_arrays(Path(args.inputs))
     for name in given:
         if name not in wanted:
-            raise BadInput(
-                f"the model has no input '{name}'", args.inputs, f"its inputs are {', '.join(wanted)}"
-            )
+            raise BadInput(f"the model has no input '{name}'", args.inputs, f"its inputs are {', '.join(wanted)}")
     extents: dict[str, int] = {}
     for name, array in given.items():
         bind(extents, name, array.shape, wanted[name][0], args.inputs)

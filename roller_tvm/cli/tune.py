@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from roller_tvm.cli.line import (
-    Tuning,
-    add_buckets_argument,
-    add_fusion_arguments,
-    check_fusion_arguments,
-    edge_of,
-)
-from roller_tvm.cli.model import add_model_arguments, say
+from roller_tvm.cli.line import add_buckets_argument, add_fusion_arguments, check_fusion_arguments
+from roller_tvm.cli.model import add_model_arguments, model_words, open_session, read_model, say
 from roller_tvm.errors import UsageError
+from roller_tvm.session import Session
 
 INTERRUPTED = 130
 
@@ -44,10 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tasks", default="all", help="list (print them and stop), all, or numbers and ranges: 0,2,3-5; default all"
     )
     parser.add_argument(
-        "--timeout",
-        type=float,
-        metavar="SECONDS",
-        help="give a candidate up after so long (building, and running)",
+        "--timeout", type=float, metavar="SECONDS", help="give a candidate up after so long (building, and running)"
     )
     add_buckets_argument(parser)
     add_fusion_arguments(parser)
@@ -57,9 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Tune; 0 if every task got a plan or a correct fallback."""
     if args.trials < 0:
-        raise UsageError(
-            f"--trials must be 0 or more (got {args.trials})", remedy="0 plans without measuring"
-        )
+        raise UsageError(f"--trials must be 0 or more (got {args.trials})", remedy="0 plans without measuring")
     if args.timeout is not None and args.timeout <= 0:
         raise UsageError(f"--timeout must be above 0 (got {args.timeout:g})", remedy="leave it out")
     check_fusion_arguments(args)
@@ -69,10 +60,11 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError("--output is missing", remedy=remedy)
         _check_tasks(args.tasks)
     start = time.perf_counter()
-    tuning = edge_of(args, "tuning a model").tuning(args)
-    if args.tasks == "list":
-        return _list(args, tuning.tasks())
-    return _tune(args, tuning, start)
+    session = open_session(args, "tuning a model", tell=True)
+    if args.tasks != "list":
+        session.line.check_place(args.output, session.aim)
+    read_model(args, session)
+    return _list(args, session.tasks()) if args.tasks == "list" else _tune(args, session, start)
 
 
 def _check_tasks(text: str) -> None:
@@ -96,7 +88,7 @@ def _list(args: argparse.Namespace, tasks: list[Any]) -> int:
     return 0
 
 
-def _tune(args: argparse.Namespace, tuning: Tuning, start: float) -> int:
+def _tune(args: argparse.Namespace, session: Session, start: float) -> int:
     from roller_tvm.tuning.results import header, row, summary, table, to_json
     from roller_tvm.tuning.session import Limits
 
@@ -112,7 +104,7 @@ def _tune(args: argparse.Namespace, tuning: Tuning, start: float) -> int:
         print(row(tuned), file=rows, flush=True)
 
     try:
-        result = tuning.tune(progress, limits)
+        result = session.tune(args.trials, args.output, args.tasks, progress=progress, limits=limits)
     except KeyboardInterrupt:
         kept = f"the records in {args.output} are intact" if done else "no task was done yet"
         say(f"\nroller-tvm: interrupted after {done} tasks; {kept}")
@@ -123,5 +115,15 @@ def _tune(args: argparse.Namespace, tuning: Tuning, start: float) -> int:
         print(json.dumps(to_json(result), indent=1))
     else:
         print(summary(result).removeprefix(table(result)).strip())
-        say(f"next: {tuning.next if result.tasks else tuning.next_untuned or tuning.next}")
+        say(f"next: {next_command(args, session, bool(result.tasks))}")
     return 0
+
+
+def next_command(args: argparse.Namespace, session: Session, tuned: bool) -> str:
+    """Return the command that compiles the model with its records, or without if nothing was `tuned`."""
+    words = session.aim.words
+    if not (args.fuse_rtasks or session.line.lays_out):  # all that depends on the device is in the records
+        args = argparse.Namespace(**{**vars(args), "device": None})
+    command = f"roller-tvm compile {model_words(args, words if isinstance(words, str) else args.target)}"
+    records = f" --tuning-records {shlex.quote(str(args.output))}" if tuned else ""
+    return f"{command}{records} -o {session.line.example}"

@@ -14,16 +14,7 @@ Signature = Mapping[str, tuple[tuple[int | str, ...], str]]
 
 
 def by_name(args: Sequence[Any], named: Mapping[str, Any], wanted: Signature, where: str) -> dict[str, Any]:
-    """Return the arguments of a call by the names of the inputs.
-
-    Parameters
-    ----------
-    args : sequence
-        The first inputs, in order.
-    named : mapping of name to array
-    wanted : Signature
-    where : str
-        The model, for messages.
+    """Return the arguments of a call, `args` in order and `named`, by the names of the inputs; `where` is the model.
 
     Raises
     ------
@@ -46,16 +37,13 @@ def by_name(args: Sequence[Any], named: Mapping[str, Any], wanted: Signature, wh
 
 
 def checked(given: Mapping[str, Any], wanted: Signature, where: str) -> dict[str, Any]:
-    """Return the inputs of a model as arrays of its shapes and types.
+    """Return the inputs of a model as arrays of its shapes and types; `where` is the model, for messages.
 
     Parameters
     ----------
     given : mapping of name to array
         numpy arrays, numbers and lists, and whatever has ``__dlpack__``; those on another device than the CPU are
         passed on as they are.
-    wanted : Signature
-    where : str
-        The model, for messages.
 
     Raises
     ------
@@ -86,9 +74,7 @@ def checked(given: Mapping[str, Any], wanted: Signature, where: str) -> dict[str
     return found
 
 
-def bind(
-    extents: dict[str, int], name: str, got: tuple[int, ...], shape: tuple[int | str, ...], where: str
-) -> None:
+def bind(extents: dict[str, int], name: str, got: tuple[int, ...], shape: tuple[int | str, ...], where: str) -> None:
     """Note the value of each open extent in `extents`; raise ``BadInput`` if the shape does not fit."""
     fits = len(got) == len(shape) and all(
         g == e if isinstance(e, int) else extents.setdefault(e, g) == g for g, e in zip(got, shape, strict=True)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import BadInput, last_line
+from ..errors import BadInput, UnsupportedOperator, last_line
 from .shapes import Shapes, example
+from .types import TensorType, opset_of
 from .wellformed import check_graph
+
+REPLACE = "replace them in the model, or cut it before them"
 
 
 def read_onnx(path: Path, install: str, others: str) -> Any:
@@ -17,7 +21,6 @@ def read_onnx(path: Path, install: str, others: str) -> Any:
 
     Parameters
     ----------
-    path : Path
     install : str
         Command that installs the onnx package for the TVM here.
     others : str
@@ -48,11 +51,8 @@ def read_onnx(path: Path, install: str, others: str) -> Any:
     try:
         onnx.load_external_data_for_model(model, str(path.parent))
     except Exception as error:  # missing files, and the checker's own errors for a wrong size or place
-        raise BadInput(
-            f"its weights cannot be read: {last_line(error)}",
-            str(path),
-            "keep the files with its weights beside it, unchanged",
-        ) from error
+        remedy = "keep the files with its weights beside it, unchanged"
+        raise BadInput(f"its weights cannot be read: {last_line(error)}", str(path), remedy) from error
     check_graph(model, path)
     return model
 
@@ -71,6 +71,52 @@ class NotImported(Exception):
         super().__init__(str(error))
         self.error = error
         self.node = node
+
+
+@dataclass(frozen=True)
+class Onnx:
+    """An ONNX model on its way into a module of TVM.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+    path : Path
+        Its file, for messages.
+    importer : str
+        Name and version of TVM's importer, for messages.
+    shapes : mapping of input name to shape
+        As `input_shapes` gives them.
+    known : mapping of value name to TensorType
+        As `types.inferred_types` gives them.
+    """
+
+    model: Any
+    path: Path
+    importer: str
+    shapes: Mapping[str, tuple[int | str, ...]]
+    known: Mapping[str, TensorType]
+
+    @property
+    def opset(self) -> int:
+        """Version of ONNX's own operators."""
+        return opset_of(self.model)
+
+    @property
+    def outputs(self) -> list[str]:
+        """Names of the model's outputs, in order."""
+        return [value.name for value in self.model.graph.output]
+
+    def wrong(self, what: str, remedy: str) -> UnsupportedOperator:
+        """Return the error for a model that would be computed otherwise than ONNX says."""
+        return UnsupportedOperator(what, str(self.path), remedy)
+
+    def refused(self, failure: NotImported, lacking: type[Exception], remedy: str) -> UnsupportedOperator:
+        """Return an importer's error in our words; `lacking` is TVM's class for unknown operators."""
+        if isinstance(failure.error, lacking):
+            names = words_of(str(failure.error))
+            return self.wrong(unsupported(names, self.model) if names else last_line(failure.error), REPLACE)
+        subject = f"{self.importer} cannot import {failure.node or 'it'} (opset {opsets(self.model)})"
+        return self.wrong(f"{subject}: {last_line(failure.error)}", remedy)
 
 
 def first_missing(model: Any, made: Mapping[str, Any]) -> str:
@@ -100,18 +146,13 @@ def node_of(model: Any, value: str) -> str:
     return f"{node.op_type} '{node.name or node.output[0]}'" if node is not None else ""
 
 
-def input_shapes(
-    model: Any, given: Shapes, path: Path, keep_open: bool = False
-) -> dict[str, tuple[int | str, ...]]:
+def input_shapes(model: Any, given: Shapes, path: Path, keep_open: bool = False) -> dict[str, tuple[int | str, ...]]:
     """Return the shape of every input that is not a weight, by name.
 
     Parameters
     ----------
-    model : onnx.ModelProto
     given : mapping of input name to shape
         Shapes for inputs that the file leaves open, or to change them; () is a scalar's.
-    path : Path
-        For messages.
     keep_open : bool
         Give open extents by their names; by default they are refused, all in one message.
 
@@ -137,11 +178,8 @@ def input_shapes(
         if value.name in given:
             shape = given[value.name]
             if kind.HasField("shape") and len(dims) != len(shape):
-                raise BadInput(
-                    f"input '{value.name}' has {len(dims)} dimensions, {list(shape)} has {len(shape)}",
-                    str(path),
-                    "give a shape of the same rank",
-                )
+                what = f"input '{value.name}' has {len(dims)} dimensions, {list(shape)} has {len(shape)}"
+                raise BadInput(what, str(path), "give a shape of the same rank")
             result[value.name] = shape
             continue
         words = [bound.get(str(word), word) for word in words]
@@ -152,9 +190,7 @@ def input_shapes(
     if still_open:
         told = ", ".join(f"'{name}' {shape}" for name, shape in still_open.items())
         written = " ".join(f"{name}:{example(shape)}" for name, shape in still_open.items())
-        raise BadInput(
-            f"has inputs of dynamic shape: {told}", str(path), f'fix them: --input-shapes "{written}"'
-        )
+        raise BadInput(f"has inputs of dynamic shape: {told}", str(path), f'fix them: --input-shapes "{written}"')
     return result
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,8 @@ import numpy as np
 
 from ..errors import last_line
 from .agreement import check_outputs
+from .arguments import Signature
+from .onnx_file import Onnx
 from .types import TensorType, weight_bytes
 
 #: Size of a model's weights in bytes up to which onnxruntime runs it at import.
@@ -18,28 +19,17 @@ LARGEST = 1 << 30
 SEED = 0
 
 
-def check_against_onnxruntime(
-    model: Any,
-    path: Path,
-    inputs: Mapping[str, tuple[tuple[int | str, ...], str]],
-    got: list[TensorType | None],
-    importer: str,
-) -> str:
+def check_against_onnxruntime(onnx: Onnx, inputs: Signature, got: list[TensorType | None]) -> str:
     """Compare the dtypes and shapes of a module's outputs with those that onnxruntime gives on random inputs.
 
     Values are not compared: ``roller-tvm run --expect`` does that.
 
     Parameters
     ----------
-    model : onnx.ModelProto
-    path : Path
-        File of the model.
-    inputs : mapping of input name to (shape, dtype)
+    inputs : Signature
         In the order of the file.
     got : list of (TensorType or None)
         Outputs of the module, in the order of the file.
-    importer : str
-        Name and version of the importer, for messages.
 
     Returns
     -------
@@ -53,24 +43,23 @@ def check_against_onnxruntime(
     """
     if any(isinstance(extent, str) for shape, _ in inputs.values() for extent in shape):
         return "not compared with onnxruntime: an input has an open shape"
-    if weight_bytes(model) > LARGEST:
+    if weight_bytes(onnx.model) > LARGEST:
         return f"not compared with onnxruntime: its weights are above {LARGEST >> 20} MiB"
     try:
         import onnxruntime
     except ImportError:
         return ""
     try:
-        outputs = _run(onnxruntime, path, inputs)
+        outputs = _run(onnxruntime, onnx.path, inputs)
     except Exception as error:  # onnxruntime's errors have no common base
         return f"not compared with onnxruntime, which cannot run it: {last_line(error)}"
-    names = [value.name for value in model.graph.output]
-    arrays = zip(names, outputs, strict=True)
+    arrays = zip(onnx.outputs, outputs, strict=True)
     expected = {name: TensorType(a.shape, str(a.dtype)) for name, a in arrays if isinstance(a, np.ndarray)}
-    check_outputs(names, expected, got, path, (importer, f"onnxruntime {onnxruntime.__version__}"))
+    check_outputs(onnx, expected, got, f"onnxruntime {onnxruntime.__version__}")
     return ""
 
 
-def _run(onnxruntime: Any, path: Path, inputs: Mapping[str, tuple[tuple[int | str, ...], str]]) -> list[Any]:
+def _run(onnxruntime: Any, path: Path, inputs: Signature) -> list[Any]:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from ..errors import UnsupportedOperator
+from .onnx_file import Onnx
 from .types import TensorType
 
 SIMPLIFY = "simplify it first (pip install onnxslim; onnxslim IN OUT), or export it with an older opset"
@@ -15,28 +15,27 @@ SIMPLIFY = "simplify it first (pip install onnxslim; onnxslim IN OUT), or export
 
 @dataclass(frozen=True)
 class Graph:
-    """A graph under rewriting.
+    """A graph under rewriting: the model's own, or one within a node.
 
     Parameters
     ----------
     graph : onnx.GraphProto
+    onnx : Onnx
     known : mapping of value name to TensorType
-    opset : int
-        Version of ONNX's own operators.
-    path : Path
-        For messages.
-    importer : str
-        Name and version of the importer that misreads a node, for messages.
+        Empty within a node.
     constants : dict
         Value name -> its tensor, of the graphs around it and of its own nodes so far.
     """
 
     graph: Any
+    onnx: Onnx
     known: Mapping[str, TensorType]
-    opset: int
-    path: Path
-    importer: str
     constants: dict[str, Any]
+
+    @property
+    def opset(self) -> int:
+        """Version of ONNX's own operators."""
+        return self.onnx.opset
 
     def value(self, node: Any, index: int, what: str) -> list[int] | None:
         """Return a constant integer input as a list; None if it is absent.
@@ -58,37 +57,22 @@ class Graph:
     def refused(self, node: Any, why: str, remedy: str) -> UnsupportedOperator:
         """Return the error for a node that the importer would misread."""
         called = node.name or node.output[0]
-        return UnsupportedOperator(f"{self.importer} misreads {node.op_type} '{called}': {why}", str(self.path), remedy)
+        return self.onnx.wrong(f"{self.onnx.importer} misreads {node.op_type} '{called}': {why}", remedy)
 
 
 #: From a node to the nodes in its place; None if it stays.
 Handler = Callable[[Any, Graph], "list[Any] | None"]
 
 
-def rewrite(
-    model: Any, handlers: Mapping[str, Handler], known: Mapping[str, TensorType], path: Path, importer: str
-) -> None:
-    """Put other nodes in the place of a model's, in place, in its subgraphs too.
-
-    Parameters
-    ----------
-    model : onnx.ModelProto
-    handlers : mapping of operator to Handler
-        Of ONNX's own operators.
-    known : mapping of value name to TensorType
-        As ``inferred_types`` gives them.
-    path : Path
-        For messages.
-    importer : str
-        Name and version of the importer, for messages.
+def rewrite(onnx: Onnx, handlers: Mapping[str, Handler]) -> None:
+    """Put other nodes in the place of a model's, in place, in its subgraphs too; `handlers` are by operator.
 
     Raises
     ------
     UnsupportedOperator
         A handler refused a node.
     """
-    opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
-    _rewrite(Graph(model.graph, known, opset, path, importer, {}), handlers)
+    _rewrite(Graph(onnx.model.graph, onnx, onnx.known, {}), handlers)
 
 
 def _rewrite(graph: Graph, handlers: Mapping[str, Handler]) -> None:

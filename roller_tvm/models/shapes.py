@@ -40,6 +40,28 @@ def parse_shapes(text: str) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
+def parse_buckets(text: str) -> dict[str, list[int]] | list[int]:
+    """Return sizes of open extents from the words of ``--buckets``.
+
+    Examples
+    --------
+    >>> parse_buckets("1,8,32")
+    [1, 8, 32]
+    >>> parse_buckets("n:1,8 m:128")
+    {'n': [1, 8], 'm': [128]}
+    """
+    named: dict[str, list[int]] = {}
+    for word in text.split():
+        name, _, sizes = word.rpartition(":")
+        numbers = [s for s in sizes.split(",") if s]
+        if not numbers or not all(s.isdigit() and int(s) for s in numbers) or name in named:
+            raise UsageError(f"'{text}' is not a list of sizes", "--buckets", 'write "1,8,32", or "n:1,8 m:128"')
+        named[name] = [int(s) for s in numbers]
+    if "" in named and len(named) > 1:
+        raise UsageError(f"'{text}' names some variables only", "--buckets", 'write "n:1,8 m:128"')
+    return named.get("", named)
+
+
 def existing(path: str | os.PathLike[str], what: str) -> Path:
     """Return the path of a file that exists; `what` is the kind of file to give, for the remedy.
 

@@ -9,7 +9,7 @@ import os
 import tempfile
 import warnings
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +129,33 @@ def evaluating(module: Any, tool: str) -> Iterator[None]:
     finally:
         for part, mode in training.items():
             part.training = mode
+
+
+@contextlib.contextmanager
+def importing_torch(
+    where: str, importer: str, lacking: type[Exception], names: Callable[[str], list[str]]
+) -> Iterator[None]:
+    """Silence TVM's importer of torch models; its errors become ``UnsupportedOperator``.
+
+    Parameters
+    ----------
+    where, importer : str
+        The model's name and the importer's, for messages.
+    lacking : type
+        The importer's exception for operators that it does not know.
+    names : function of str
+        From its message to the operators' names.
+    """
+    try:
+        with quiet():
+            yield
+    except Exception as error:  # the importer raises whatever its helpers raise
+        what, remedy = f"{importer} cannot import it: {last_line(error)}", "export it to ONNX instead"
+        if isinstance(error, lacking):
+            found = names(str(error))
+            what = f"unsupported operators: {', '.join(found)}" if found else last_line(error)
+            remedy = "replace them in the model, or export it to ONNX"
+        raise UnsupportedOperator(what, where, remedy) from error
 
 
 @contextlib.contextmanager

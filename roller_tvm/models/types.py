@@ -105,6 +105,11 @@ def dtype_name(number: int) -> str:
     return str(onnx.helper.tensor_dtype_to_np_dtype(number))
 
 
+def opset_of(model: Any) -> int:
+    """Return the version of ONNX's own operators that a model uses."""
+    return next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
+
+
 def weight_bytes(model: Any) -> int:
     """Return the size of a model's weights in bytes."""
     return sum(math.prod(w.dims) * element_bytes(w.data_type) for w in model.graph.initializer)
@@ -145,9 +150,8 @@ def _without_weights(model: Any, shapes: Mapping[str, tuple[int | str, ...]]) ->
             as_input(weight.name, weight)
         else:
             graph.initializer.append(weight)
-    opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
     for node in model.graph.node:
-        if opset < 22 and any(a.name == "ceil_mode" and a.i for a in node.attribute):
+        if opset_of(model) < 22 and any(a.name == "ceil_mode" and a.i for a in node.attribute):
             # Inference counts a last window that lies in the padding, which the operator's text leaves out.
             graph.node.add(op_type=node.op_type, domain=UNKNOWN, input=node.input, output=node.output)
             continue

@@ -17,12 +17,6 @@ REMEDY = "check it with onnx.checker.check_model, and export it again"
 def check_graph(model: Any, path: Path) -> None:
     """Refuse a graph with a value that nothing makes before it is read, or an operator of a foreign domain.
 
-    Parameters
-    ----------
-    model : onnx.ModelProto
-    path : Path
-        For messages.
-
     Raises
     ------
     BadInput

@@ -25,7 +25,7 @@ Sizes = Mapping[str, Sequence[int]]
 
 
 def symbols_of(func: Any) -> dict[str, Any]:
-    """The variables of a Relax function's open extents, by name, in the order of its parameters.
+    """Return the variables of a Relax function's open extents, by name, in the order of its parameters.
 
     Examples
     --------

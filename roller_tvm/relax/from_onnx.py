@@ -3,40 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from ..models.importing import Imported
 from ..models.onnx_file import NotImported, first_missing
-from ..models.types import TensorType
+from ..models.sources import quiet
+from ..models.types import TensorType, opset_of
 
 
-@dataclass(frozen=True)
-class Imported:
-    """A module, the model that it was imported from, and the types of the values between its nodes.
-
-    Parameters
-    ----------
-    mod : tvm.IRModule
-    model : onnx.ModelProto
-    types : dict
-        Name of a node's output -> TensorType.
-    """
-
-    mod: Any
-    model: Any
-    types: dict[str, TensorType]
-
-
-def from_onnx(model: Any, shapes: Mapping[str, tuple[int, ...]]) -> Imported:
-    """Import a model with its weights as constants.
+def from_onnx(model: Any, shapes: Mapping[str, tuple[int | str, ...]]) -> Imported:
+    """Import a model with its weights as constants; `shapes` are of its inputs without open extents, by name.
 
     The importer's class is used itself, because ``relax.frontend.onnx.from_onnx`` drops the names of the values.
-
-    Parameters
-    ----------
-    model : onnx.ModelProto
-    shapes : mapping of input name to shape
-        Of the inputs without open extents.
 
     Raises
     ------
@@ -46,10 +24,10 @@ def from_onnx(model: Any, shapes: Mapping[str, tuple[int, ...]]) -> Imported:
     from tvm import relax
     from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
-    opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
     importer = ONNXGraphImporter({name: list(shape) for name, shape in shapes.items()}, "float32")
     try:
-        mod = importer.from_onnx(model.graph, opset)
+        with quiet():
+            mod = importer.from_onnx(model.graph, opset_of(model))
     except Exception as error:  # the importer raises whatever its helpers raise
         raise NotImported(error, first_missing(model, importer._nodes)) from error
     made = {name: importer._nodes.get(name) for node in model.graph.node for name in node.output if name}

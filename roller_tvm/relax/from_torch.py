@@ -5,19 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ..errors import UnsupportedOperator
-from ..models import last_line
-from ..models.sources import quiet
+from ..models.sources import importing_torch
 
 
 def from_program(program: Any, where: str) -> Any:
-    """Return the Relax module of an ExportedProgram, its weights as constants.
-
-    Parameters
-    ----------
-    program : torch.export.ExportedProgram
-    where : str
-        Its name in messages.
+    """Return the Relax module of an ExportedProgram, its weights as constants; `where` is its name in messages.
 
     Raises
     ------
@@ -27,13 +19,8 @@ def from_program(program: Any, where: str) -> Any:
     import tvm
     from tvm.relax.frontend.torch import from_exported_program
 
-    try:
-        with quiet():
-            return from_exported_program(program, keep_params_as_input=False)
-    except AssertionError as error:
-        names = re.findall(r"'([^']+)'", str(error))
-        what = f"unsupported operators: {', '.join(names)}" if names else last_line(error)
-        raise UnsupportedOperator(what, where, "replace them in the model, or cut it before them") from error
-    except Exception as error:  # the importer raises whatever its helpers raise
-        what = f"TVM {tvm.__version__} cannot import it: {last_line(error)}"
-        raise UnsupportedOperator(what, where, "export it to ONNX instead") from error
+    def names(text: str) -> list[str]:
+        return re.findall(r"'([^']+)'", text)
+
+    with importing_torch(where, f"TVM {tvm.__version__}", AssertionError, names):
+        return from_exported_program(program, keep_params_as_input=False)

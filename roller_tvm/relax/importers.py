@@ -1,259 +1,206 @@
-"""Models from files: ONNX, PyTorch (.pt2), Relax as JSON; an operator that cannot be imported is refused by name."""
+"""Models from files: ONNX, PyTorch (.pt2), Relax as JSON."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..errors import BadInput, UnsupportedOperator, UsageError
-from ..models import Shapes, existing, input_shapes, last_line, opsets, read_onnx, unsupported
-from ..models.agreement import check_outputs, check_types
+from ..errors import BadInput, UnsupportedOperator, last_line
+from ..models.arguments import Signature
+from ..models.importing import JSON, MISFIT, Imported, Importer, Model
 from ..models.misread import RELAX
-from ..models.onnx_file import NotImported, words_of
-from ..models.reference import check_against_onnxruntime
-from ..models.rewriting import rewrite
-from ..models.sources import exported, kind_of, onnx_file, quiet, read_program
-from ..models.types import inferred_types
+from ..models.onnx_file import NotImported, Onnx
+from ..models.shapes import Shapes
+from ..models.sources import exported, quiet
+from ..models.types import TensorType
 from ..tvm_env import import_relax_tvm
-from .from_onnx import Imported, from_onnx, output_types
+from .from_onnx import from_onnx, output_types
 from .from_torch import from_program
-from .params import bindable
 
-RELAX_JSON, TORCH, PICKLED = (".json",), (".pt2",), (".pt", ".pth", ".ckpt", ".bin")
 #: Layout of data and weights, by the name that the command line knows.
 LAYOUTS = {"NCHW": ["NCHW", "OIHW"], "NHWC": ["NHWC", "OHWI"]}
-FILES = "an ONNX model, a PyTorch ExportedProgram (.pt2) or a Relax module (.json)"
-OTHERS = "an ExportedProgram must end in .pt2, a Relax module in .json"
 
-__all__ = ["LAYOUTS", "Model", "import_model", "load_model"]
+__all__ = ["IMPORTER", "LAYOUTS", "Model", "load_model"]
 
 
-@dataclass(frozen=True)
-class Model:
-    """A Relax module with its weights as constants, and the inputs of its function ``main``.
+class RelaxImporter(Importer):
+    """Importer of TVM 0.25 and later; weights become constants, so that they are folded and laid out at build time."""
 
-    Parameters
-    ----------
-    mod : tvm.IRModule
-    params : dict
-        Empty: weights are constants, so that they are folded and laid out at build time.
-    inputs : dict
-        Name in the file -> (shape, dtype), in the order of the parameters of ``main``; an extent that stays open
-        is the name of its variable.
-    notes : tuple of str
-        Checks that were left out, each with the reason.
-    """
+    name, keeps_open, handlers, layouts = "Relax", True, RELAX, LAYOUTS
+    install = "pip install onnx onnxslim"
+    files = "an ONNX model, a PyTorch ExportedProgram (.pt2) or a Relax module (.json)"
+    others = "an ExportedProgram must end in .pt2, a Relax module in .json"
 
-    mod: Any
-    params: dict[str, Any] = field(default_factory=dict)
-    inputs: dict[str, tuple[tuple[int | str, ...], str]] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    def import_tvm(self) -> Any:
+        return import_relax_tvm("importing a model")
 
-    @property
-    def symbols(self) -> tuple[str, ...]:
-        """Variables of open extents, which ``buckets`` may name."""
-        return tuple(dict.fromkeys(e for shape, _ in self.inputs.values() for e in shape if isinstance(e, str)))
+    def read_own(self, tvm: Any, path: Path, params: Any) -> tuple[Any, dict[str, Any]] | None:
+        """Return a Relax module with the weights in the file beside it bound."""
+        if path.suffix != JSON:
+            return None
+        mod = self.with_main(tvm, self.read_json(tvm, path), str(path))
+        file = Path(params) if params is not None else path.with_suffix(".params")
+        if params is None and not file.is_file():
+            return mod, {}
+        try:
+            weights = dict(tvm.runtime.load_param_dict_from_file(str(file)))
+            return tvm.relax.transform.BindParams("main", weights)(mod), {}
+        except Exception as error:  # the reader's and the binder's
+            remedy = "write it with tvm.runtime.save_param_dict_to_file(params, path)"
+            raise BadInput(f"is not a file of parameters for it: {last_line(error)}", str(file), remedy) from error
+
+    def with_weights(self, tvm: Any, mod: Any, params: Any) -> tuple[Any, dict[str, Any]]:
+        """Return the module with its weights bound."""
+        return (mod if params is None else bound(mod, params)), {}
+
+    def from_torch(self, model: Any, example_inputs: Sequence[Any] | None, where: str) -> tuple[Any, dict[str, Any]]:
+        program = model if hasattr(model, "graph_signature") else exported(model, example_inputs)
+        return from_program(program, where), {}
+
+    def from_onnx(self, tvm: Any, onnx: Onnx, simplify: bool | None) -> Imported:
+        """Import a model, simplified if it is asked for or needed."""
+        fixed = {name: shape for name, shape in onnx.shapes.items() if all(isinstance(e, int) for e in shape)}
+        lacking = tvm.error.OpNotImplemented
+        plain: Imported | None = None
+        refusal: NotImported | None = None
+        if not simplify:
+            try:
+                plain = from_onnx(onnx.model, fixed)
+            except NotImported as failure:
+                refusal = failure
+            if simplify is False and refusal is not None:
+                remedy = "let it be simplified: leave simplify=False out"
+                raise onnx.refused(refusal, lacking, remedy) from refusal
+            if plain is not None and (
+                simplify is False or len(fixed) < len(onnx.shapes) or _shapes_known(tvm, plain.mod)
+            ):
+                return plain
+        slim, why = _slimmed(onnx.model, fixed)
+        if slim is None and simplify:
+            what = f"cannot be simplified: {why}"
+            raise BadInput(what, str(onnx.path), "pip install onnxslim, or leave simplify out")
+        if slim is not None:
+            try:
+                return from_onnx(slim, fixed)
+            except NotImported as failure:
+                refusal = refusal or failure
+        if plain is not None:
+            return plain
+        assert refusal is not None
+        remedy = "export it with an older opset"
+        if slim is None:
+            remedy = f"simplify it first: {why}"
+        elif len(fixed) < len(onnx.shapes):
+            remedy = f"fix its open shapes with --input-shapes, or {remedy}"
+        raise onnx.refused(refusal, lacking, remedy) from refusal
+
+    def fixed(self, tvm: Any, mod: Any, weights: Mapping[str, Any], shapes: Shapes, where: Path) -> Any:
+        """Return the module with its open extents fixed by the given shapes."""
+        own = {str(var.name): tuple(getattr(var.ty, "shape", None) or ()) for var in mod["main"].params}
+        bound: dict[str, int] = {}
+        for name, shape in shapes.items():
+            if name not in own:
+                raise BadInput(f"no input is called '{name}'", str(where), f"its inputs are {', '.join(own)}")
+            here = f"[{', '.join(str(_extent(e)) for e in own[name])}]"
+            if len(own[name]) != len(shape):
+                what = f"input '{name}' has {len(own[name])} dimensions, {list(shape)} has {len(shape)}"
+                raise BadInput(what, str(where), "give a shape of the same rank")
+            for extent, wanted in zip(own[name], shape, strict=True):
+                if isinstance(extent, tvm.tirx.Var):
+                    if bound.setdefault(str(extent), wanted) != wanted:
+                        told = f"{extent} is {bound[str(extent)]} and {wanted}"
+                        raise BadInput(f"input '{name}' is {here}: {told}", str(where), "give it one extent")
+                elif not (isinstance(extent, tvm.tirx.IntImm) and int(extent) == wanted):
+                    what = f"input '{name}' is {here}, not {list(shape)}"
+                    raise BadInput(what, str(where), "export it again with that shape")
+        return tvm.relax.transform.BindSymbolicVars(bound)(mod) if bound else mod
+
+    def inferred(self, tvm: Any, mod: Any, where: Path, node: str = "") -> Any:
+        """Return the module with all shapes that follow from the inputs'."""
+        passes = tvm.relax.transform
+        try:
+            return passes.CanonicalizeBindings()(passes.Normalize()(mod))
+        except (tvm.error.InternalError, ValueError, TypeError, RuntimeError) as error:
+            what = f"its types do not fit together: {last_line(error)}"
+            raise UnsupportedOperator(what, str(where), MISFIT) from error
+
+    def inputs(self, mod: Any, weights: Mapping[str, Any], where: Path, names: Sequence[str] = ()) -> Signature:
+        """Return the inputs of 'main', open extents by name."""
+        from tvm import relax
+
+        params = list(mod["main"].params)
+        found: dict[str, tuple[tuple[int | str, ...], str]] = {}
+        for number, var in enumerate(params):
+            name = names[number] if len(names) == len(params) else str(var.name)
+            if not isinstance(var.ty, relax.TensorType):
+                told = f"input '{name}' is no tensor but {var.ty}"
+                raise UnsupportedOperator(told, remedy="give a module whose 'main' takes tensors alone")
+            if var.ty.shape is None and var.ty.ndim != 0:
+                told = f"input '{name}' has {'a rank' if var.ty.ndim < 0 else 'extents'} that nothing tells"
+                remedy = "give its parameter a shape; of extents that change, names: (n, 64)"
+                raise UnsupportedOperator(told, remedy=remedy)
+            shape = var.ty.shape if var.ty.shape is not None else ()
+            found[name] = (tuple(map(_extent, shape)), str(var.ty.dtype))
+        return found
+
+    def output_types(self, mod: Any) -> list[TensorType | None]:
+        return output_types(mod)
+
+    def converted(self, tvm: Any, mod: Any, layout: str) -> Any:
+        from .sums import SumsAsAdditions  # a stack, which ONNX's Sum becomes, is of a rank without a known layout
+
+        steps = [SumsAsAdditions(), tvm.relax.transform.ConvertLayout({"relax.nn.conv2d": LAYOUTS[layout]})]
+        return tvm.transform.Sequential(steps)(mod)
+
+    def laid_out(self, model: Model, layout: str | None) -> Model:
+        """Return a model with its convolutions in a layout, and its functions plainly named."""
+        from .names import plain_names
+
+        model = super().laid_out(model, layout)
+        return replace(model, mod=plain_names(model.mod))
 
 
-def load_model(
-    path: str | os.PathLike[str],
-    shapes: Shapes | None = None,
-    layout: str | None = None,
-    params: str | os.PathLike[str] | None = None,
-    simplify: bool | None = None,
-    verify: bool = True,
-) -> Model:
-    """Import a model file.
-
-    Parameters
-    ----------
-    path : path
-        ONNX; PyTorch's ExportedProgram as ``torch.export.save`` wrote it (.pt2); Relax as ``tvm.ir.save_json``
-        wrote it (.json).
-    shapes : mapping of input name to shape, optional
-        For inputs whose shape the file leaves open, or (ONNX) to change them. Extents that are still open
-        afterwards stay symbolic.
-    layout : {'NCHW', 'NHWC'}, optional
-        Convert convolutions to this layout.
-    params : path, optional
-        Of a Relax file: weights as ``tvm.runtime.save_param_dict_to_file`` wrote them, by name of parameter; by
-        default the file of the same name that ends in .params, if there is one.
-    simplify : bool, optional
-        Simplify ONNX with onnxslim before the import. By default only if the importer refuses the file or does not
-        know every shape: exporters compute shapes in the graph, and simplified they are constants.
-    verify : bool
-        Run an ONNX model with fixed shapes once by onnxruntime, if it is installed, and compare the dtypes and
-        shapes of the outputs. They are compared with ONNX's own shape inference in any case.
+def bound(mod: Any, params: Mapping[str, Any]) -> Any:
+    """Return the module with weights bound to parameters of ``main``, which have to take them as they are.
 
     Raises
     ------
     BadInput
-        The file is missing, empty, broken or of another kind; a shape is unknown or of the wrong rank.
-    UnsupportedOperator
-        Relax cannot import an operator, or reads a node otherwise than ONNX does; the message names it.
-
-    Examples
-    --------
-    >>> model = load_model("model.onnx", {"x": (1, 3, 320, 320)})  # doctest: +SKIP
-    >>> model.inputs  # doctest: +SKIP
-    {'x': ((1, 3, 320, 320), 'float32')}
+        Nothing takes one, or in another shape or type.
     """
-    file, given = existing(path, FILES), dict(shapes or {})
-    if file.suffix in PICKLED:
-        raise BadInput(
-            "is pickled Python, which is not read (it could run anything)",
-            str(file),
-            'export it: torch.export.save(torch.export.export(model.eval(), (example,)), "model.pt2")',
+    import tvm
+
+    main = next((f for v, f in mod.functions_items() if v.name_hint == "main"), None)
+    taken = {str(p.name): p.ty for p in getattr(main, "params", ())}
+    tensors = {name: p if hasattr(p, "numpy") else tvm.runtime.tensor(p) for name, p in params.items()}
+    for name, tensor in tensors.items():
+        if name not in taken:
+            what = f"'main' takes no parameter '{name}'" if main is not None else "the module has no 'main' to take it"
+            raise BadInput(what, "params", f"it takes {', '.join(taken)}" if taken else "bind them in the module")
+        shape = getattr(taken[name], "shape", None)
+        wanted = None if shape is None else [int(e) if hasattr(e, "value") else None for e in shape]
+        dtype = str(getattr(taken[name], "dtype", ""))
+        fits = wanted is None or (
+            len(wanted) == len(tensor.shape) and all(w in (None, g) for w, g in zip(wanted, tensor.shape, strict=True))
         )
-    tvm = import_relax_tvm("importing a model")
-    if file.suffix in RELAX_JSON:
-        return _finished(tvm, _relax_json(tvm, file, params), given, layout, file)
-    if file.suffix in TORCH:
-        return _finished(tvm, from_program(read_program(file), str(file)), given, layout, file)
-    mod, inputs, notes = _onnx(tvm, file, given, simplify, verify)
-    return _laid_out(tvm, Model(mod, {}, inputs, notes), layout)
-
-
-def import_model(
-    model: Any, shapes: Shapes | None = None, layout: str | None = None, params: Any = None,
-    example_inputs: Sequence[Any] | None = None,
-) -> tuple[str, Model]:  # fmt: skip
-    """Import a model from a file or from memory.
-
-    Parameters
-    ----------
-    model : path, onnx.ModelProto, torch.nn.Module, torch.export.ExportedProgram or tvm.IRModule
-    shapes, layout
-        See `load_model`.
-    params : mapping of name to array, or path, optional
-        Weights of a Relax module.
-    example_inputs : sequence of tensors
-        Arguments to export a torch module with.
-
-    Returns
-    -------
-    (str, Model)
-        The model's name in messages, and the model.
-    """
-    kind = kind_of(model)
-    if params is not None and kind not in ("file", "tvm"):
-        raise UsageError("its weights are in it", "params", "leave it out, or give a module of TVM")
-    if kind == "file":
-        return os.fspath(model), load_model(model, shapes, layout, params)
-    if kind == "onnx":
-        with onnx_file(model) as path:
-            return model.graph.name or "model", load_model(path, shapes, layout)
-    tvm, name = import_relax_tvm("importing a model"), type(model).__name__
-    if kind == "tvm":
-        mod = _with_main(tvm, model, name)
-        if params is not None:
-            mod = tvm.relax.transform.BindParams("main", bindable(mod, params))(mod)
-    else:
-        mod = from_program(exported(model, example_inputs) if kind == "torch" else model, name)
-    return name, _finished(tvm, mod, dict(shapes or {}), layout, Path(name))
-
-
-def _finished(tvm: Any, mod: Any, given: dict[str, tuple[int, ...]], layout: str | None, where: Path) -> Model:
-    """Return a module, its shapes fixed and inferred, as a model."""
-    mod = _inferred(tvm, _fixed(tvm, mod, given, where), where)
-    return _laid_out(tvm, Model(mod, {}, _inputs(mod, None)), layout)
-
-
-def _laid_out(tvm: Any, model: Model, layout: str | None) -> Model:
-    """Return a model with its convolutions in a layout, and its functions plainly named."""
-    from .names import plain_names
-
-    return replace(model, mod=plain_names(model.mod if layout is None else _converted(tvm, model.mod, layout)))
-
-
-# ONNX ------------------------------------------------------------------------------------------------------
-
-
-def _onnx(
-    tvm: Any, path: Path, given: dict[str, tuple[int, ...]], simplify: bool | None, verify: bool
-) -> tuple[Any, dict[str, tuple[tuple[int | str, ...], str]], tuple[str, ...]]:
-    """Return an ONNX file's module, its inputs, and notes on checks left out."""
-    model = read_onnx(path, "pip install onnx onnxslim", OTHERS)
-    wanted = input_shapes(model, given, path, keep_open=True)
-    importer, known = f"TVM {tvm.__version__}", inferred_types(model, wanted)
-    rewrite(model, RELAX, known, path, importer)
-    imported = _imported(tvm, model, wanted, path, simplify)
-    own = known if imported.model is model else {**inferred_types(imported.model, wanted), **known}
-    check_types(imported.model, own, imported.types, path, importer)
-    mod = _inferred(tvm, imported.mod, path)
-    inputs, outputs = _inputs(mod, list(wanted)), output_types(mod)
-    check_outputs([value.name for value in model.graph.output], known, outputs, path, (importer, "ONNX"))
-    note = check_against_onnxruntime(model, path, inputs, outputs, importer) if verify else ""
-    return mod, inputs, (note,) if note else ()
-
-
-def _imported(
-    tvm: Any, model: Any, wanted: Mapping[str, tuple[int | str, ...]], path: Path, simplify: bool | None
-) -> Imported:
-    """Import a model, simplified if it is asked for or needed."""
-    fixed = {name: shape for name, shape in wanted.items() if all(isinstance(e, int) for e in shape)}
-    plain: Imported | None = None
-    refusal: NotImported | None = None
-    if not simplify:
-        try:
-            plain = _converted_onnx(model, fixed)
-        except NotImported as failure:
-            refusal = failure
-        if simplify is False or (plain is not None and (len(fixed) < len(wanted) or _shapes_known(tvm, plain.mod))):
-            if refusal is not None:
-                remedy = "let it be simplified: leave simplify=False out"
-                raise _refused(tvm, refusal, model, path, remedy) from refusal
-            assert plain is not None
-            return plain
-    slim, why = _slimmed(model, fixed)
-    if slim is None and simplify:
-        raise BadInput(f"cannot be simplified: {why}", str(path), "pip install onnxslim, or leave simplify out")
-    if slim is not None:
-        try:
-            return _converted_onnx(slim, fixed)
-        except NotImported as failure:
-            refusal = refusal or failure
-    if plain is not None:
-        return plain
-    assert refusal is not None
-    remedy = "export it with an older opset"
-    if slim is None:
-        remedy = f"simplify it first: {why}"
-    elif len(fixed) < len(wanted):
-        remedy = f"fix its open shapes with --input-shapes, or {remedy}"
-    raise _refused(tvm, refusal, model, path, remedy) from refusal
-
-
-def _converted_onnx(model: Any, shapes: Mapping[str, Any]) -> Imported:
-    with quiet():
-        return from_onnx(model, shapes)
-
-
-def _refused(tvm: Any, failure: NotImported, model: Any, path: Path, remedy: str) -> UnsupportedOperator:
-    """Return the importer's error in our words."""
-    if isinstance(failure.error, tvm.error.OpNotImplemented):
-        names = words_of(str(failure.error))
-        what = unsupported(names, model) if names else last_line(failure.error)
-        return UnsupportedOperator(what, str(path), "replace them in the model, or cut it before them")
-    subject = f"TVM {tvm.__version__} cannot import {failure.node or 'it'} (opset {opsets(model)})"
-    return UnsupportedOperator(f"{subject}: {last_line(failure.error)}", str(path), remedy)
+        if not fits or dtype not in ("", str(tensor.dtype)):
+            what = f"'{name}' is {list(map(int, tensor.shape))} of {tensor.dtype}, 'main' takes {taken[name]}"
+            raise BadInput(what, "params", "give it in that shape and type")
+    return tvm.relax.transform.BindParams("main", tensors)(mod)
 
 
 def _shapes_known(tvm: Any, mod: Any) -> bool:
     """Return True if every tensor that main computes has a static shape."""
-    for block in mod["main"].body.blocks:
-        for binding in block.bindings:
-            kinds = [binding.var.ty]
-            while kinds:
-                kind = kinds.pop()
-                kinds += list(getattr(kind, "fields", ()))
-                shape = getattr(kind, "shape", ())
-                extents = getattr(shape, "values", shape)  # a shape may be a variable, which has none
-                if not isinstance(extents, Iterable) or any(not isinstance(e, tvm.tirx.IntImm) for e in extents):
-                    return False
+    kinds = [binding.var.ty for block in mod["main"].body.blocks for binding in block.bindings]
+    while kinds:
+        kind = kinds.pop()
+        kinds += list(getattr(kind, "fields", ()))
+        shape = getattr(kind, "shape", ())
+        extents = getattr(shape, "values", shape)  # a shape may be a variable, which has none
+        if not isinstance(extents, Iterable) or any(not isinstance(e, tvm.tirx.IntImm) for e in extents):
+            return False
     return True
 
 
@@ -265,11 +212,9 @@ def _slimmed(model: Any, fixed: dict[str, Any]) -> tuple[Any | None, str]:
         return None, "pip install onnxslim"
     told = [f"{name}:{','.join(map(str, shape))}" for name, shape in fixed.items()]
     names = {value.name for value in model.graph.input}
+    copied = type(model)()
+    copied.CopyFrom(model)  # onnxslim changes what it is given
     try:
-        import onnx
-
-        copied = onnx.ModelProto()
-        copied.CopyFrom(model)  # onnxslim changes what it is given
         with quiet():
             result = onnxslim.slim(copied, input_shapes=told or None)
     except Exception as error:  # it raises whatever its helpers raise
@@ -279,126 +224,9 @@ def _slimmed(model: Any, fixed: dict[str, Any]) -> tuple[Any | None, str]:
     return (result, "") if kept else (None, "onnxslim changes its inputs")
 
 
-# Relax -----------------------------------------------------------------------------------------------------
-
-
-def _relax_json(tvm: Any, path: Path, params: str | os.PathLike[str] | None) -> Any:
-    try:
-        mod = tvm.ir.load_json(path.read_text(encoding="utf-8"))
-    except Exception as error:  # whatever the reader stumbles over
-        raise BadInput(
-            f"is not a Relax module as JSON: {last_line(error)}", str(path), "write it with tvm.ir.save_json(mod)"
-        ) from error
-    from tvm import relax
-
-    mod = _with_main(tvm, mod, str(path))
-    file = Path(params) if params is not None else path.with_suffix(".params")
-    if params is None and not file.is_file():
-        return mod
-    try:
-        weights = dict(tvm.runtime.load_param_dict_from_file(str(file)))
-        return relax.transform.BindParams("main", weights)(mod)
-    except Exception as error:  # the reader's and the binder's
-        raise BadInput(
-            f"is not a file of parameters for it: {last_line(error)}",
-            str(file),
-            "write it with tvm.runtime.save_param_dict_to_file(params, path)",
-        ) from error
-
-
-def _with_main(tvm: Any, mod: Any, where: str) -> Any:
-    """Return a Relax function or module as a module with a function 'main'."""
-    from tvm import relax
-
-    if isinstance(mod, relax.Function):
-        mod = tvm.IRModule({"main": mod})
-    if not isinstance(mod, tvm.IRModule) or "main" not in [v.name_hint for v in mod.get_global_vars()]:
-        raise BadInput("holds no Relax module with a function 'main'", where, "save the whole module")
-    if not isinstance(mod["main"], relax.Function):
-        raise BadInput("'main' is not a Relax function", where, "give the model before it was lowered")
-    return mod
-
-
-# What all of them share ------------------------------------------------------------------------------------
-
-
-def _fixed(tvm: Any, mod: Any, given: dict[str, tuple[int, ...]], path: Path) -> Any:
-    """Return the module with its open extents fixed by the given shapes."""
-    from tvm import relax
-
-    if not given:
-        return mod
-    own = {str(var.name): tuple(getattr(var.ty, "shape", None) or ()) for var in mod["main"].params}
-    bound: dict[str, int] = {}
-    for name, shape in given.items():
-        if name not in own:
-            raise BadInput(f"no input is called '{name}'", str(path), f"its inputs are {', '.join(own)}")
-        here = f"[{', '.join(str(_extent(e)) for e in own[name])}]"
-        if len(own[name]) != len(shape):
-            raise BadInput(
-                f"input '{name}' has {len(own[name])} dimensions, {list(shape)} has {len(shape)}",
-                str(path),
-                "give a shape of the same rank",
-            )
-        for extent, wanted in zip(own[name], shape, strict=True):
-            if isinstance(extent, tvm.tirx.Var):
-                if bound.setdefault(str(extent), wanted) != wanted:
-                    told = f"{extent} is {bound[str(extent)]} and {wanted}"
-                    raise BadInput(f"input '{name}' is {here}: {told}", str(path), "give it one extent")
-            elif not (isinstance(extent, tvm.tirx.IntImm) and int(extent) == wanted):
-                raise BadInput(
-                    f"input '{name}' is {here}, not {list(shape)}", str(path), "export it again with that shape"
-                )
-    return relax.transform.BindSymbolicVars(bound)(mod) if bound else mod
-
-
-def _inferred(tvm: Any, mod: Any, path: Path) -> Any:
-    """Return the module with all shapes that follow from the inputs'."""
-    from tvm import relax
-
-    try:
-        return relax.transform.CanonicalizeBindings()(relax.transform.Normalize()(mod))
-    except (tvm.error.InternalError, ValueError, TypeError, RuntimeError) as error:
-        raise UnsupportedOperator(
-            f"its types do not fit together: {last_line(error)}",
-            str(path),
-            "check the model, or give the shapes with --input-shapes",
-        ) from error
-
-
-def _converted(tvm: Any, mod: Any, layout: str) -> Any:
-    from tvm import relax
-
-    if layout not in LAYOUTS:
-        raise UsageError(f"unknown layout {layout!r}", "--desired-layout", f"one of {', '.join(LAYOUTS)}")
-    from .sums import SumsAsAdditions
-
-    steps = [SumsAsAdditions(), relax.transform.ConvertLayout({"relax.nn.conv2d": LAYOUTS[layout]})]
-    try:  # a stack, which ONNX's Sum becomes, is of a rank that no layout is known for
-        return tvm.transform.Sequential(steps)(mod)
-    except Exception as error:  # the pass raises whatever an operator's rule raises
-        raise UnsupportedOperator(
-            f"cannot be converted to {layout}: {last_line(error)}", "model", "leave --desired-layout out"
-        ) from error
-
-
-def _inputs(mod: Any, names: list[str] | None) -> dict[str, tuple[tuple[int | str, ...], str]]:
-    from tvm import relax
-
-    params = list(mod["main"].params)
-    found: dict[str, tuple[tuple[int | str, ...], str]] = {}
-    for number, var in enumerate(params):
-        name = names[number] if names is not None and len(names) == len(params) else str(var.name)
-        if not isinstance(var.ty, relax.TensorType):
-            told = f"input '{name}' is no tensor but {var.ty}"
-            raise UnsupportedOperator(told, remedy="give a module whose 'main' takes tensors alone")
-        if var.ty.shape is None and var.ty.ndim != 0:
-            told = f"input '{name}' has {'a rank' if var.ty.ndim < 0 else 'extents'} that nothing tells"
-            raise UnsupportedOperator(told, remedy="give its parameter a shape; of extents that change, names: (n, 64)")
-        shape = var.ty.shape if var.ty.shape is not None else ()
-        found[name] = (tuple(map(_extent, shape)), str(var.ty.dtype))
-    return found
-
-
 def _extent(extent: Any) -> int | str:
     return int(extent) if hasattr(extent, "value") else str(extent)
+
+
+IMPORTER = RelaxImporter()
+load_model = IMPORTER.load

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
-import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -14,45 +12,23 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import BadInput, RollerError, ToolchainError, UsageError, cannot_write
-from ..models import last_line
+from ..models import package
+from ..models.arguments import Signature
+from ..models.package import SUFFIX, kind_of_kernels
 from ..tuning.kernel_times import KernelTime, kernel_times
-from ..tuning.model_report import ModelReport, report_of
-from ..tuning.package_members import add_members
 from ..tvm_env import import_relax_tvm
-from ..tvm_env.compiler import require_compiler
-from ..tvm_env.library import is_cut_off
 from .watch import Watch
 
-SUFFIX = ".so"
-#: Name and shape (an open extent by its name) and dtype of each input of ``main``.
-Inputs = Mapping[str, tuple[tuple[int | str, ...], str]]
 #: A function beside ``main`` that returns the inputs as JSON; TVM's virtual machine does not tell them.
 SIGNATURE = "roller_tvm_inputs"
-#: An attribute of what `pipeline.build` returns for cuda: the kernels' source, which `run --emulate` takes.
-KERNELS = "roller_tvm_kernels"
-#: An attribute of what `pipeline.build` returns: its `ModelReport`, which `save_model` keeps in the file.
-REPORT = "roller_tvm_report"
-REMEDY = "give what 'roller-tvm compile' wrote on the Relax line (.so)"
+FORMAT = package.Format(
+    "Relax", (SUFFIX,), "does not end in .so", "a model of the Relax line is one library: m.so", "'roller-tvm compile'"
+)
+REMEDY = FORMAT.remedy
 
 
-def check_output(path: str | os.PathLike[str]) -> Path:
-    """A path that a model can be written to, found out before it is built."""
-    path = Path(path)
-    if path.suffix != SUFFIX:
-        raise UsageError(f"'{path}' does not end in .so", "--output", "a model of the Relax line is one library: m.so")
-    if not path.parent.is_dir():
-        raise BadInput("no such folder", str(path.parent), f"mkdir -p {path.parent}")
-    if not os.access(path.parent, os.W_OK):
-        raise BadInput("the folder cannot be written to", str(path.parent), "give another --output")
-    if path.is_dir():
-        raise BadInput("is a folder", str(path), "give another --output")
-    require_compiler(str(path))
-    return path
-
-
-def with_signature(mod: Any, inputs: Inputs) -> Any:
-    """The module with a function that tells its inputs to whoever loads what is built from it.
+def with_signature(mod: Any, inputs: Signature) -> Any:
+    """Return the module with a function that tells its inputs to whoever loads the built model.
 
     Examples
     --------
@@ -67,6 +43,12 @@ def with_signature(mod: Any, inputs: Inputs) -> Any:
     return builder.get()
 
 
+def told_inputs(machine: Any) -> dict[str, tuple[tuple[int | str, ...], str]]:
+    """Return the inputs that a virtual machine's model tells by its `with_signature`."""
+    told = json.loads(machine[SIGNATURE]().numpy().tobytes())
+    return {name: (tuple(shape), dtype) for name, (shape, dtype) in told.items()}
+
+
 def save_model(executable: Any, path: str | os.PathLike[str]) -> Path:
     """Write what ``tvm.compile`` returned; the file is there whole or not at all.
 
@@ -74,103 +56,35 @@ def save_model(executable: Any, path: str | os.PathLike[str]) -> Path:
     --------
     >>> save_model(tvm.compile(mod, target), "model.so")  # doctest: +SKIP
     """
-    path = check_output(path)
-    try:
-        with tempfile.TemporaryDirectory(prefix=".roller-tvm-", dir=path.parent) as folder:
-            made = Path(folder, path.name)
-            executable.export_library(str(made))
-            for kept in (getattr(executable, KERNELS, None), getattr(executable, REPORT, None)):
-                if kept is not None:
-                    add_members(made, kept.members())
-            os.replace(made, path)
-    except OSError as error:
-        raise _cannot_write(error, path) from error
-    except RuntimeError as error:  # the C++ compiler that links the library
-        if "No space left" in str(error):
-            raise _cannot_write(OSError(errno.ENOSPC, ""), path) from error
-        raise ToolchainError(
-            f"the library cannot be linked: {_cause(error)}",
-            str(path),
-            "run 'roller-tvm doctor': a C++ compiler is needed",
-        ) from error
-    return path
+    return FORMAT.write(executable, path, lambda made: executable.export_library(str(made)))
 
 
-def _cannot_write(error: OSError, path: Path) -> RollerError:
-    full, other = "no space left to write the model; nothing was written", "give another --output"
-    return cannot_write(error, path, full, f"free some space, or {other}", other)
+class LoadedModel(package.LoadedModel):
+    """A built model of the Relax line, run by TVM's virtual machine; `package.LoadedModel` has the attributes."""
 
+    FORMAT = FORMAT
 
-def _cause(error: Exception) -> str:
-    """The line of a compiler's message that tells what is wrong; TVM's errors end with it, behind a trace."""
-    return next((line.strip() for line in str(error).splitlines() if "error:" in line), last_line(error))
+    @staticmethod
+    def import_tvm() -> Any:
+        return import_relax_tvm("running a model")
 
+    def _open(self, tvm: Any, path: Path, packed: bool, device: str) -> None:
+        library = tvm.runtime.load_module(str(path))
+        self._attach(tvm, library, library, device, str(path))
 
-class LoadedModel:
-    """A built model, ready to run on a device.
+    def _take(self, tvm: Any, built: Any, device: str, where: str) -> None:
+        self._attach(tvm, _copied(built.jit()), built.mod, device, where)
 
-    Attributes
-    ----------
-    inputs : dict
-        Name -> (shape, dtype), in the order of the arguments; an open extent is the name of its variable.
-    kind : str
-        "cpu", "cuda", ...
-    report : ModelReport
-        The schedules of its kernels.
-
-    Examples
-    --------
-    >>> model = LoadedModel("model.so")  # doctest: +SKIP
-    >>> outputs = model.run({"x": array})  # doctest: +SKIP
-    """
-
-    inputs: dict[str, tuple[tuple[int | str, ...], str]]
-    report: ModelReport
-
-    def __init__(self, path: str | os.PathLike[str], device: str = "") -> None:
-        path = Path(path)
-        if not path.is_file():
-            raise BadInput("is a folder" if path.is_dir() else "no such file", str(path), REMEDY)
-        tvm = import_relax_tvm("running a model")
-        if path.suffix != SUFFIX:
-            raise BadInput("is not a model of the Relax line", str(path), REMEDY)
-        if is_cut_off(path):
-            raise BadInput("is half of a library", str(path), "compile the model again")
-        try:
-            library = tvm.runtime.load_module(str(path))
-            self._open(library, library, device, str(path))
-        except (RuntimeError, AttributeError, OSError, ValueError, TypeError) as error:
-            if lacking := re.search(r"load_from_bytes\.(\w+)", str(error)):  # TVM has no runtime for it here
-                raise _no_device(lacking[1], str(path)) from error
-            raise BadInput(f"is not a model of the Relax line: {_cause(error)}", str(path), REMEDY) from error
-        self.report = report_of(path)
-
-    @classmethod
-    def of_executable(cls, executable: Any, device: str = "", where: str = "model") -> LoadedModel:
-        """Return a model that was built in this process, with its `with_signature`."""
-        import_relax_tvm("running a model")
-        model = cls.__new__(cls)
-        model._open(_copied(executable.jit()), executable.mod, device, where)
-        model.report = getattr(executable, REPORT)
-        return model
-
-    def _open(self, executable: Any, library: Any, device: str, where: str) -> None:
-        import tvm
+    def _attach(self, tvm: Any, executable: Any, library: Any, device: str, where: str) -> None:
         from tvm import relax
 
-        self.kind = device or _kind(library)
-        try:
-            self.device = tvm.device(self.kind, 0)
-        except ValueError as error:
-            raise BadInput(f"TVM knows no device '{device}'", where, "give cpu or cuda, or leave it out") from error
-        if not self.device.exist:
-            raise _no_device(self.kind, where)
+        kind = kind_of_kernels(library, lambda module: module.kind, lambda module: module.imports)
+        self._choose(tvm, kind, device, where)
         # Shapes, and what else the host looks at, stay on the CPU.
         devices = [self.device] if self.kind == "cpu" else [self.device, tvm.cpu()]
         self._new_machine = partial(relax.VirtualMachine, executable, devices)
         self.machine = self._new_machine()
-        told = json.loads(self.machine[SIGNATURE]().numpy().tobytes())
-        self.inputs = {name: (tuple(shape), dtype) for name, (shape, dtype) in told.items()}
+        self.inputs = told_inputs(self.machine)
         self._tensor, self._from_dlpack = tvm.runtime.tensor, tvm.runtime.from_dlpack
 
     def _arguments(self, inputs: Mapping[str, Any]) -> list[Any]:
@@ -184,18 +98,15 @@ class LoadedModel:
         return self._tensor(np.asarray(value, order="C"), self.device)
 
     def run(self, inputs: Mapping[str, Any], on_device: bool = False) -> list[Any]:
-        """Return the outputs as numpy arrays, or (`on_device`) as tensors of the device with ``__dlpack__``."""
         made = self.machine["main"](*self._arguments(inputs))
         self.device.sync()
         return list(tensors_of(made) if on_device else arrays_of(made))
 
     def times(self, inputs: Mapping[str, Any], number: int, repeat: int) -> list[float]:
-        """Seconds a run, `repeat` times the mean of `number` runs."""
         clock = self.machine.time_evaluator("main", self.device, number=number, repeat=repeat)
         return [float(t) for t in clock(*self._arguments(inputs)).results]
 
     def kernel_times(self, inputs: Mapping[str, Any], repeat: int) -> list[KernelTime]:
-        """Return the time of each kernel, over `repeat` runs observed call by call."""
         arguments, watch = self._arguments(inputs), Watch(self.device)
         machine = self._new_machine()
         machine["main"](*arguments)
@@ -224,42 +135,21 @@ def _copied(library: Any) -> Any:
     return copy
 
 
-def _no_device(kind: str, where: str) -> BadInput:
-    remedy = "run it where there is one, on this CPU with --emulate, or compile it with --target llvm"
-    return BadInput(f"needs a {kind} device, there is none here", where, remedy)
-
-
 def tensors_of(value: Any) -> Iterator[Any]:
     """Yield the tensors of a result, which may be a tuple of tuples; shapes and numbers as arrays."""
-    if hasattr(value, "numpy"):
-        yield value
-    elif isinstance(value, (tuple, list)) or type(value).__name__ == "Array":
-        for one in value:
-            yield from tensors_of(one)
-    else:
-        yield from arrays_of(value)
-
-
-def arrays_of(value: Any) -> Iterator[Any]:
-    """The tensors of a result, which may be a tuple of tuples; shapes and numbers as arrays."""
     import tvm_ffi
 
     if hasattr(value, "numpy"):
-        yield value.numpy()
-        return
-    if isinstance(value, (int, float, tvm_ffi.Shape)):
-        yield np.asarray(value if isinstance(value, (int, float)) else [int(e) for e in value])
-        return
-    for one in value:
-        yield from arrays_of(one)
+        yield value
+    elif isinstance(value, (int, float)):
+        yield np.asarray(value)
+    elif isinstance(value, tvm_ffi.Shape):
+        yield np.asarray([int(e) for e in value])
+    else:
+        for one in value:
+            yield from tensors_of(one)
 
 
-def _kind(library: Any) -> str:
-    """The device that a library's kernels need."""
-    todo = [library]
-    while todo:
-        module = todo.pop()
-        if module.kind in ("cuda", "rocm", "opencl", "vulkan", "metal"):
-            return str(module.kind)
-        todo.extend(module.imports)
-    return "cpu"
+def arrays_of(value: Any) -> Iterator[Any]:
+    """Yield the tensors of a result as numpy arrays."""
+    return (tensor.numpy() if hasattr(tensor, "numpy") else tensor for tensor in tensors_of(value))

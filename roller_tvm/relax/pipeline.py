@@ -24,6 +24,7 @@ from ..codegen.host_reading import TakeHost
 from ..device import DeviceSpec
 from ..errors import BadInput, RecordError
 from ..models import last_line
+from ..models.package import KERNELS, REPORT
 from ..tuning.model_report import ModelReport
 from ..tvm_env import use_threads
 from .alignment import UnalignedInputs
@@ -32,12 +33,11 @@ from .database import for_other_kernels, kernels_of, know_intrinsics, mend
 from .devices import device_of, find_target
 from .dynamic import Buckets, Sizes
 from .folding import FoldScales
+from .importers import bound
 from .kernels import pack_constants
 from .layout import PlanLayout
 from .lowered import require_lowered
 from .names import LowerCaseBuffers
-from .package import KERNELS, REPORT
-from .params import bindable
 from .reference import gpu_rules
 from .rewrites import cpu_code
 from .rtask_fusion import Fuses, RTaskFusion
@@ -55,7 +55,7 @@ def prepare(
     mod: Any, target: Any = None, buckets: Sizes | Sequence[int] | None = None,
     device: DeviceSpec | str | None = None,
 ) -> Any:  # fmt: skip
-    """A Relax module legalized, folded and fused: every PrimFunc is one task.
+    """Return a Relax module legalized, folded and fused: every PrimFunc is one task.
 
     Parameters
     ----------
@@ -187,28 +187,18 @@ def roller_pipeline(
     told: Callable[[Report], None] | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Any:
-    """The whole pipeline as one pass, for ``tvm.compile(mod, target, relax_pipeline=...)``.
+    """Return the whole pipeline as one pass, for ``tvm.compile(mod, target, relax_pipeline=...)``.
 
     Parameters
     ----------
-    target : Target, dict or str, optional
-        By default the target in scope, which is the one that ``tvm.compile`` is given.
-    database : tvm.s_tir.meta_schedule.Database or path, optional
-        See `schedule`.
-    device : DeviceSpec or str, optional
-        By default the one that follows from the target.
-    buckets : mapping of variable to sizes, or sequence of int, optional
+    target, device, buckets
         See `prepare`.
+    database, tf32, fuse_rtasks, progress
+        See `schedule`.
     top : int
         Plans tried where the first ones cannot be applied.
-    tf32 : bool
-        See `ScheduleWithRoller`.
-    fuse_rtasks : bool or FuseRTasks
-        See `schedule`.
     told : function of Report, optional
         Receives the report of the schedules.
-    progress : function of str, optional
-        See `schedule`.
 
     Examples
     --------
@@ -275,7 +265,7 @@ def build(
     """
     _require_relax(mod)  # TVM would build PrimFuncs as they are, without a word
     if params:
-        mod = relax.transform.BindParams("main", bindable(mod, params))(mod)
+        mod = bound(mod, params)
     full, take, reports = make_target(target), TakeHost(), list[Report]()
     use_threads(threads, device_of(device, full).units if full.kind.name == "llvm" else None)
     if schedules == "tvm":

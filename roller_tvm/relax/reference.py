@@ -26,7 +26,7 @@ def reference_module(mod: Any) -> Any:
             outer = next((s for s in spatial[:-1] or spatial if int(schedule.get(s).extent) > 1), None)
             if outer is not None:
                 schedule.parallel(outer)
-    except Exception:  # one after the other then
+    except Exception:  # TVM's errors of a schedule, or nests that are no blocks: one loop after the other then
         return mod
     return schedule.mod
 

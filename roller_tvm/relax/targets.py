@@ -67,7 +67,7 @@ def make_target(target: Any = None, device: DeviceSpec | None = None) -> Any:
     >>> int(make_target("cuda -arch=sm_80").attrs["max_shared_memory_per_block"]) // 1024
     163
     """
-    return _made(import_relax_tvm("a target"), target_dict(target, device))
+    return tvm_target(target_dict(target, device))
 
 
 def as_target(target: Any) -> Any:
@@ -83,10 +83,12 @@ def as_target(target: Any) -> Any:
     tvm = import_relax_tvm("a target")
     if isinstance(target, tvm.target.Target):
         return target
-    return make_target(target) if isinstance(target, str) and " " in target.strip() else _made(tvm, target)
+    return make_target(target) if isinstance(target, str) and " " in target.strip() else tvm_target(target)
 
 
-def _made(tvm: Any, full: Any) -> Any:
+def tvm_target(full: Any) -> Any:
+    """Return the ``tvm.target.Target`` of a dict or a name."""
+    tvm = import_relax_tvm("a target")
     try:
         return tvm.target.Target(full)
     except (ValueError, TypeError, RuntimeError) as error:
@@ -98,7 +100,7 @@ def _made(tvm: Any, full: Any) -> Any:
 
 
 def local_target() -> dict[str, Any]:
-    """This machine's CPU: LLVM's own name for it, and the threads that it scales to.
+    """Return this machine's CPU: LLVM's own name for it, and the threads that it scales to.
 
     Examples
     --------

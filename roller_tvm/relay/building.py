@@ -14,17 +14,17 @@ from typing import Any
 from roller_tvm.codegen.host_reading import TakeHost
 from roller_tvm.device import DeviceSpec
 from roller_tvm.errors import BadInput, NothingTuned, last_line, must_be
+from roller_tvm.models.line import SCHEDULES
+from roller_tvm.models.package import KERNELS, REPORT
 from roller_tvm.relay.dataflow import as_graph
 from roller_tvm.relay.dense_weights import NamedAxes, constant_dense, history_of, packs_dense
 from roller_tvm.relay.folding import shared_constant_kernels
-from roller_tvm.relay.package import KERNELS, REPORT
 from roller_tvm.relay.planned import Planner
 from roller_tvm.relay.records import load_settled
 from roller_tvm.relay.rewrites import cpu_code
 from roller_tvm.relay.silence import silent_autotvm
 from roller_tvm.relay.tasks import find_device, make_target
 from roller_tvm.relay.tuning import tune
-from roller_tvm.session import SCHEDULES
 from roller_tvm.tuning.model_report import ModelReport
 from roller_tvm.tvm_env import import_relay_tvm, use_threads
 

@@ -2,42 +2,19 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from roller_tvm.models.importing import Imported
 from roller_tvm.models.onnx_file import NotImported, first_missing
-from roller_tvm.models.types import TensorType
-
-
-@dataclass(frozen=True)
-class Imported:
-    """A module and the types of the values between its nodes.
-
-    Parameters
-    ----------
-    mod : tvm.IRModule
-    types : dict
-        Name of a node's output -> TensorType, up to the first value that does not type-check.
-    ill_typed : str
-        Name of that value; empty if all type-check.
-    """
-
-    mod: Any
-    types: dict[str, TensorType]
-    ill_typed: str = ""
+from roller_tvm.models.sources import quiet
+from roller_tvm.models.types import TensorType, opset_of
 
 
 def from_onnx(model: Any, shapes: Mapping[str, tuple[int | str, ...]]) -> Imported:
-    """Import a model with its weights as constants.
+    """Import a model with its weights as constants; `shapes` are of its inputs, by name.
 
     The importer's graph is used itself, because ``relay.frontend.from_onnx`` drops the values between the nodes.
-
-    Parameters
-    ----------
-    model : onnx.ModelProto
-    shapes : mapping of input name to shape
 
     Raises
     ------
@@ -47,34 +24,32 @@ def from_onnx(model: Any, shapes: Mapping[str, tuple[int | str, ...]]) -> Import
     from tvm import relay
     from tvm.relay.frontend.onnx import GraphProto
 
-    opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
     graph = GraphProto(dict(shapes), "float32", True, op_type_dict={})
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the importer calls deprecated functions of numpy and of TVM
+    with quiet():
         try:
             with graph:
-                mod, _ = graph.from_onnx(model.graph, opset)
+                mod, _ = graph.from_onnx(model.graph, opset_of(model))
         except Exception as error:  # the importer raises whatever its helpers raise
             raise NotImported(error, first_missing(model, graph._nodes)) from error
         made = {name: graph._nodes.get(name) for node in model.graph.node for name in node.output if name}
         values = {name: value for name, value in made.items() if isinstance(value, relay.Expr)}
         try:
-            return _with_values(mod, values)
+            return _with_values(model, mod, values)
         except Exception:  # type errors, and whatever constant folding meets after one
-            return _until_ill_typed(mod, values)
+            return _until_ill_typed(model, mod, values)
 
 
-def _with_values(mod: Any, values: dict[str, Any]) -> Imported:
+def _with_values(model: Any, mod: Any, values: dict[str, Any]) -> Imported:
     """Make shapes static with every value as an output, read the values' types, and drop them again."""
     from tvm import relay
 
     typed = relay.transform.InferType()(relay.transform.DynamicToStatic()(_module(mod["main"], values)))
     fields = typed["main"].body.fields
     result = _module(typed["main"], {}, fields[0])
-    return Imported(result, _types(values, fields[1:]))
+    return Imported(result, model, _types(values, fields[1:]))
 
 
-def _until_ill_typed(mod: Any, values: dict[str, Any]) -> Imported:
+def _until_ill_typed(model: Any, mod: Any, values: dict[str, Any]) -> Imported:
     """Bisect for the first value that does not type-check; read the types before it."""
     from tvm import relay
 
@@ -88,16 +63,16 @@ def _until_ill_typed(mod: Any, values: dict[str, Any]) -> Imported:
         try:
             fields(middle)
             good = middle
-        except Exception:
+        except Exception:  # type errors, as above
             bad = middle
     names = list(values)
     types, ill_typed = _types(values, fields(good)), names[good] if good < len(names) else ""
     try:
-        return Imported(relay.transform.DynamicToStatic()(mod), types, ill_typed)
-    except Exception as error:
+        return Imported(relay.transform.DynamicToStatic()(mod), model, types, ill_typed)
+    except Exception as error:  # of the same value
         if not ill_typed:
             raise NotImported(error, "") from error
-    return Imported(mod, types, ill_typed)  # its type check fails at that value
+    return Imported(mod, model, types, ill_typed)  # its type check fails at that value
 
 
 def _module(main: Any, values: dict[str, Any], body: Any = None) -> Any:

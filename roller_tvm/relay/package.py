@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
@@ -15,43 +14,21 @@ from typing import Any
 
 import numpy as np
 
-from roller_tvm.errors import BadInput, RollerError, ToolchainError, TvmLineError, UsageError, cannot_write
+from roller_tvm.errors import BadInput, TvmLineError
+from roller_tvm.models import package
+from roller_tvm.models.package import SUFFIX, kind_of_kernels
 from roller_tvm.tuning.kernel_times import Call, KernelTime, kernel_times, tensor_words
-from roller_tvm.tuning.model_report import ModelReport, report_of
-from roller_tvm.tuning.package_members import add_members
 from roller_tvm.tvm_env import import_relay_tvm
-from roller_tvm.tvm_env.compiler import require_compiler
-from roller_tvm.tvm_env.library import is_cut_off
 
-# What is inside a package, in TVMC's names.
-LIBRARY, GRAPH, PARAMS = "mod.so", "mod.json", "mod.params"
-#: Attribute of the result of `building.build` for cuda: the kernels' source, for `run --emulate`.
-KERNELS = "roller_tvm_kernels"
-#: Attribute of the result of `building.build`: its `ModelReport`, which `save_model` stores in the file.
-REPORT = "roller_tvm_report"
+#: Files inside a package, in TVMC's names.
+MEMBERS = LIBRARY, GRAPH, PARAMS = "mod.so", "mod.json", "mod.params"
+FORMAT = package.Format(
+    "Relay", (".tar", SUFFIX), "ends in neither .tar nor .so",
+    "model.tar is a package as TVMC writes it, model.so one library", "'roller-tvm compile', or tvmc,",
+)  # fmt: skip
+REMEDY = FORMAT.remedy
 #: TVM's constructor of an executor that reports the time of each kernel.
 DEBUG = "tvm.graph_executor_debug.create"
-REMEDY = "give what 'roller-tvm compile', or tvmc, wrote on the Relay line (.tar or .so)"
-SUFFIXES = (".tar", ".so")
-
-
-def check_output(path: str | os.PathLike[str]) -> Path:
-    """Return a path that a model can be written to; checked before the model is built."""
-    path = Path(path)
-    if path.suffix not in SUFFIXES:
-        raise UsageError(
-            f"'{path}' ends in neither .tar nor .so",
-            "--output",
-            "model.tar is a package as TVMC writes it, model.so one library",
-        )
-    if not path.parent.is_dir():
-        raise BadInput("no such folder", str(path.parent), f"mkdir -p {path.parent}")
-    if not os.access(path.parent, os.W_OK):
-        raise BadInput("the folder cannot be written to", str(path.parent), "give another --output")
-    if path.is_dir():
-        raise BadInput("is a folder", str(path), "give another --output")
-    require_compiler(str(path))
-    return path
 
 
 def save_params(params: Any) -> bytes:
@@ -68,125 +45,62 @@ def save_model(library: Any, path: str | os.PathLike[str]) -> Path:
     --------
     >>> save_model(build(mod, params, target, "records.json"), "model.tar")  # doctest: +SKIP
     """
-    path = check_output(path)
-    try:
-        with tempfile.TemporaryDirectory(prefix=".roller-tvm-", dir=path.parent) as folder:
-            made = Path(folder, path.name)
-            if path.suffix == ".so":
-                library.export_library(str(made))
-            else:
-                library.get_lib().export_library(str(Path(folder, LIBRARY)))
-                Path(folder, GRAPH).write_text(library.get_graph_json())
-                Path(folder, PARAMS).write_bytes(save_params(library.get_params()))
-                with tarfile.open(made, "w") as tar:
-                    for name in (LIBRARY, GRAPH, PARAMS):
-                        tar.add(Path(folder, name), name)
-            for kept in (getattr(library, KERNELS, None), getattr(library, REPORT, None)):
-                if kept is not None:
-                    add_members(made, kept.members())
-            os.replace(made, path)
-    except OSError as error:
-        raise _cannot_write(error, path) from error
-    except RuntimeError as error:  # the C++ compiler that links the library
-        if "No space left" in str(error):
-            raise _cannot_write(OSError(errno.ENOSPC, ""), path) from error
-        lines = [line for line in str(error).splitlines() if line.strip()]
-        raise ToolchainError(
-            f"the library cannot be linked: {lines[-1] if lines else error}",
-            str(path),
-            "run 'roller-tvm doctor': a C++ compiler is needed",
-        ) from error
-    return path
+
+    def export(made: Path) -> None:
+        if made.suffix == SUFFIX:
+            library.export_library(str(made))
+            return
+        code, graph, params = (made.with_name(name) for name in MEMBERS)
+        library.get_lib().export_library(str(code))
+        graph.write_text(library.get_graph_json())
+        params.write_bytes(save_params(library.get_params()))
+        with tarfile.open(made, "w") as tar:
+            for file in (code, graph, params):
+                tar.add(file, file.name)
+
+    return FORMAT.write(library, path, export)
 
 
-def _cannot_write(error: OSError, path: Path) -> RollerError:
-    full, other = "no space left to write the model; nothing was written", "give another --output"
-    return cannot_write(error, path, full, f"free some space, or {other}", other)
+class LoadedModel(package.LoadedModel):
+    """A built model of the Relay line, run by TVM's graph executor; `package.LoadedModel` has the attributes."""
 
+    FORMAT = FORMAT
 
-class LoadedModel:
-    """A built model, ready to run on a device.
+    @staticmethod
+    def import_tvm() -> Any:
+        return import_relay_tvm("running a model")
 
-    Attributes
-    ----------
-    inputs : dict
-        Name -> (shape, dtype), in argument order.
-    kind : str
-        "cpu", "cuda", ...
-    report : ModelReport
-        The schedules of its kernels.
+    def _open(self, tvm: Any, path: Path, packed: bool, device: str) -> None:
+        if packed:
+            with tempfile.TemporaryDirectory(prefix="roller-tvm-") as folder:
+                graph, params = unpack(path, folder)
+                library = tvm.runtime.load_module(str(Path(folder, LIBRARY)))
+            self._attach(tvm, library, library, device, str(path), graph, params)
+            self._read_inputs(set())
+        else:
+            library = tvm.runtime.load_module(str(path))
+            self._attach(tvm, library, library, device, str(path), "", None)
+            self._read_inputs(weights_of(library))
 
-    Examples
-    --------
-    >>> model = LoadedModel("model.tar")  # doctest: +SKIP
-    >>> outputs = model.run({"x": array})  # doctest: +SKIP
-    """
+    def _take(self, tvm: Any, built: Any, device: str, where: str) -> None:
+        weights = built.get_params()
+        graph, params = built.get_graph_json(), bytearray(save_params(weights))
+        self._attach(tvm, built.get_lib(), built, device, where, graph, params)
+        self._read_inputs(set(weights))
 
-    inputs: dict[str, tuple[tuple[int, ...], str]]
-    report: ModelReport
-
-    def __init__(self, path: str | os.PathLike[str], device: str = "") -> None:
-        path = Path(path)
-        if not path.is_file():
-            raise BadInput("is a folder" if path.is_dir() else "no such file", str(path), REMEDY)
-        tvm = import_relay_tvm("running a model")
+    def _attach(
+        self, tvm: Any, library: Any, made: Any, device: str, where: str, graph: str, params: bytearray | None
+    ) -> None:
         from tvm.contrib import graph_executor
 
-        weights: set[str] = set()
-        try:
-            if tarfile.is_tarfile(path):
-                with tempfile.TemporaryDirectory(prefix="roller-tvm-") as folder:
-                    graph, params = unpack(path, folder)
-                    library = tvm.runtime.load_module(str(Path(folder, LIBRARY)))
-                self._choose(library, device, str(path))
-                self.module = graph_executor.create(graph, library, self.device)
-                self.module.load_params(params)
-                self._debug = partial(_debug, library, self.device, graph, params)
-            elif path.suffix != ".so":
-                raise BadInput("is not a model of the Relay line", str(path), REMEDY)
-            elif is_cut_off(path):
-                raise BadInput("is half of a library", str(path), "compile the model again")
-            else:
-                library = tvm.runtime.load_module(str(path))
-                self._choose(library, device, str(path))
-                self.module = graph_executor.GraphModule(library["default"](self.device))
-                self._debug = partial(_debug, library, self.device)
-                weights = weights_of(library)
-        except (tvm.TVMError, RuntimeError, AttributeError, OSError, EOFError, tarfile.TarError) as error:
-            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-            raise BadInput(
-                f"is not a model of the Relay line: {lines[-1] if lines else error}", str(path), REMEDY
-            ) from error
-        self._read_inputs(weights)
-        self.report = report_of(path)
-
-    @classmethod
-    def of_library(cls, library: Any, device: str = "", where: str = "model") -> LoadedModel:
-        """Return a model that `building.build` made in this process."""
-        import_relay_tvm("running a model")
-        from tvm.contrib import graph_executor
-
-        model = cls.__new__(cls)
-        model._choose(library.get_lib(), device, where)
-        model.module = graph_executor.GraphModule(library["default"](model.device))
-        params = bytearray(save_params(library.get_params()))
-        model._debug = partial(_debug, library.get_lib(), model.device, library.get_graph_json(), params)
-        model._read_inputs(set(library.get_params()))
-        model.report = getattr(library, REPORT)
-        return model
-
-    def _choose(self, library: Any, device: str, where: str) -> None:
-        """Choose the device: the requested one, or the one of the library's kernels."""
-        import tvm
-
-        self.kind = device or _kind(library)
-        try:
-            self.device = tvm.device(self.kind, 0)
-        except ValueError as error:
-            raise BadInput(f"TVM knows no device '{device}'", where, "give cpu or cuda, or leave it out") from error
-        if not self.device.exist:
-            remedy = "run it where there is one, on this CPU with --emulate, or compile it with --target llvm"
-            raise BadInput(f"needs a {self.kind} device, there is none here", where, remedy)
+        kind = kind_of_kernels(library, lambda module: module.type_key, lambda module: module.imported_modules)
+        self._choose(tvm, kind, device, where)
+        self._debug = partial(_debug, library, self.device, graph, params)
+        if params is None or made is not library:
+            self.module = graph_executor.GraphModule(made["default"](self.device))
+        else:
+            self.module = graph_executor.create(graph, library, self.device)
+            self.module.load_params(params)
 
     def _read_inputs(self, weights: set[str]) -> None:
         shapes, dtypes = self.module.get_input_info()
@@ -197,7 +111,6 @@ class LoadedModel:
         }
 
     def run(self, inputs: Mapping[str, Any], on_device: bool = False) -> list[Any]:
-        """Return the outputs as numpy arrays, or (`on_device`) as tensors of the device with ``__dlpack__``."""
         set_inputs(self.module, inputs)
         self.module.run()
         self.device.sync()
@@ -205,8 +118,7 @@ class LoadedModel:
         # The executor overwrites its own outputs in the next run.
         return [output.copyto(self.device) if on_device else output.numpy() for output in outputs]
 
-    def times(self, inputs: dict[str, Any], number: int, repeat: int) -> list[float]:
-        """Return `repeat` times in seconds, each the mean of `number` runs."""
+    def times(self, inputs: Mapping[str, Any], number: int, repeat: int) -> list[float]:
         set_inputs(self.module, inputs)
         return [float(t) for t in self.module.benchmark(self.device, number=number, repeat=repeat).results]
 
@@ -242,7 +154,7 @@ def set_inputs(module: Any, inputs: Mapping[str, Any]) -> None:
             module.set_input(name, array if plain else tvm.nd.from_dlpack(array))
 
 
-def _debug(library: Any, device: Any, graph: str = "", params: bytearray | None = None) -> Any:
+def _debug(library: Any, device: Any, graph: str, params: bytearray | None) -> Any:
     """Return an executor that reports the time of each kernel; `graph` is needed if the library does not hold it.
 
     TVM's own class for this writes every tensor of a run to files.
@@ -281,23 +193,11 @@ def weights_of(library: Any) -> set[str]:
 def unpack(path: Path, folder: str) -> tuple[str, bytearray]:
     """Return a package's graph and parameters; extracts its library into the folder."""
     with tarfile.open(path) as tar:
-        names = set(tar.getnames())
-        lacking = [n for n in (LIBRARY, GRAPH, PARAMS) if n not in names]
+        lacking = [name for name in MEMBERS if name not in tar.getnames()]
         if lacking:
             raise BadInput(f"holds no {', '.join(lacking)}", str(path), REMEDY)
-        for name in (LIBRARY, GRAPH, PARAMS):
+        for name in MEMBERS:
             member = tar.extractfile(name)
             assert member is not None
             Path(folder, name).write_bytes(member.read())
     return Path(folder, GRAPH).read_text(), bytearray(Path(folder, PARAMS).read_bytes())
-
-
-def _kind(library: Any) -> str:
-    """Return the kind of device that a library's kernels need."""
-    todo = [library]
-    while todo:
-        module = todo.pop()
-        if module.type_key in ("cuda", "rocm", "opencl", "vulkan", "metal"):
-            return str(module.type_key)
-        todo += module.imported_modules
-    return "cpu"

@@ -16,14 +16,7 @@ BROKEN = (KeyError, zipfile.BadZipFile, tarfile.TarError, ValueError, OSError)
 
 
 def add_members(path: Path, members: Mapping[str, bytes]) -> None:
-    """Add files to a built model.
-
-    Parameters
-    ----------
-    path : Path
-        A .tar, or a library.
-    members : mapping of name to content
-    """
+    """Add files, name -> content, to a built model: a .tar, or a library."""
     if path.suffix == ".tar":
         with tarfile.open(path, "a") as tar:
             for name, data in members.items():

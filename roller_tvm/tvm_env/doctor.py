@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import json
 import os
@@ -17,11 +16,46 @@ from roller_tvm.codegen import find_compilers
 from roller_tvm.tvm_env import probe
 from roller_tvm.tvm_env.compiler import find_compiler, system_install
 from roller_tvm.tvm_env.ffi import PAIRS, bad_pair, installed_ffi, pair_of
+from roller_tvm.tvm_env.ffi import version_of as _distribution
 from roller_tvm.tvm_env.locate import INSTALL, REMEDY, Line, TvmFound, find_tvm
 from roller_tvm.tvm_env.threads import ENVIRONMENT
 from roller_tvm.version import __version__
 
 PROBE_SECONDS = 120
+_PYTHON = "python" if shutil.which("python") == sys.executable else sys.executable
+_PIP = f"{_PYTHON} -m pip install"
+#: Packages that pip's apache-tvm needs, but pip does not install: name, use, whether it is needed.
+BESIDE_RELAX = (
+    ("cloudpickle", "MetaSchedule's builder and runner", True),
+    ("psutil", "MetaSchedule's builder and runner", True),
+    ("tornado", "measuring on another machine (RPC)", False),
+)
+_COMPARED = ("onnxruntime", "what outputs and speed are compared with", "onnxruntime", "onnxruntime")
+#: Packages of use with a line: name, use, requirement, the module that has to be there.
+PACKAGES = {
+    Line.RELAY: (
+        ("onnx", "reads ONNX models", "onnx==1.18.0", "onnx.mapping"),  # Relay's importer reads onnx.mapping
+        _COMPARED,
+        ("xgboost", "cost model of Ansor and AutoTVM, to compare with", "xgboost", "xgboost"),
+    ),
+    Line.RELAX: (
+        ("onnx", "reads ONNX models", "onnx", "onnx"),
+        ("onnxslim", "folds away the shapes that Relax's importer stumbles over", "onnxslim", "onnxslim"),
+        ("torch", "reads PyTorch's exported programs (.pt2)", "torch", "torch"),
+        _COMPARED,
+        ("xgboost", "cost model of MetaSchedule, to compare with", "xgboost", "xgboost"),
+    ),
+}
+#: Parts of a TVM of a line: name, use, whether it is needed.
+PARTS = {
+    Line.RELAY: (
+        ("Relay", "whole models", True),
+        ("TE schedules", "schedule primitives", True),
+        ("auto_scheduler", "records are kept in its format", True),
+        ("AutoTVM", "a tuner to compare with", False),
+    ),
+    Line.RELAX: (("Relax", "whole models", True), ("MetaSchedule", "tuning goes into its database", True)),
+}
 
 
 @dataclass(frozen=True)
@@ -30,9 +64,10 @@ class Check:
 
     Attributes
     ----------
-    name, detail : str
-        The thing looked for; its version, or its use if it is missing.
+    name : str
     found : bool
+    detail : str
+        Its version, or its use if it is missing.
     needed : bool
         True if the line cannot do its work without it.
     remedy : str
@@ -59,21 +94,10 @@ class Report:
         return all(check.found or not check.needed for check in self.checks)
 
     def to_json(self) -> dict[str, Any]:
-        """The report as plain values."""
-        tvm = None
-        if self.tvm is not None:
-            tvm = {
-                "root": str(self.tvm.root),
-                "version": self.tvm.version,
-                "line": self.tvm.line.value,
-                "from_wheel": self.tvm.from_wheel,
-            }
-        return {
-            "roller_tvm": __version__,
-            "healthy": self.healthy,
-            "tvm": tvm,
-            "checks": [asdict(check) for check in self.checks],
-        }
+        """Return the report as plain values."""
+        tvm = self.tvm and {**asdict(self.tvm), "root": str(self.tvm.root), "line": self.tvm.line.value}
+        checks = [asdict(check) for check in self.checks]
+        return {"roller_tvm": __version__, "healthy": self.healthy, "tvm": tvm, "checks": checks}
 
     def __str__(self) -> str:
         rows = [f"roller-tvm {__version__}, Python {sys.version.split()[0]} at {sys.executable}"]
@@ -119,14 +143,13 @@ def _tvm(found: TvmFound | None, wanted: Line | None) -> Check:
     if found is None:
         remedy = REMEDY[wanted] if wanted else f"{INSTALL} (Relay), or {REMEDY[Line.RELAX]} (Relax)"
         return Check("TVM", False, "no TVM can be imported (planning works without)", True, remedy)
-    origin = "from the PyPI wheel" if found.from_wheel else "your own"
-    supported = found.line is wanted if wanted else found.line is not Line.UNSUPPORTED
     known = found.line is not Line.UNSUPPORTED
+    supported = found.line is wanted if wanted else known
     line = f"{found.line.value} line" if known else "neither 0.13 to 0.19 nor 0.25 on"
     if known and not supported and wanted:
         line += f", not the {wanted.value} line that is asked for"
-    detail = f"{found.version}, {line}, {origin}, {found.root}"
-    return Check("TVM", supported, detail, True, f"in a new environment: {REMEDY[wanted or Line.RELAY]}")
+    detail = f"{found.version}, {line}, {'from the PyPI wheel' if found.from_wheel else 'your own'}, {found.root}"
+    return Check("TVM", supported, detail, True, f"in a new environment: {REMEDY[wanted or Line.RELAX]}")
 
 
 def _beside_relax(found: TvmFound) -> list[Check]:
@@ -140,13 +163,9 @@ def _beside_relax(found: TvmFound) -> list[Check]:
         newest = ".".join(map(str, max(PAIRS)))
         detail += f"; apache-tvm {found.version} was not tried with roller-tvm (the newest that was: {newest})"
     checks = [Check("apache-tvm-ffi", bad is None, detail, True, bad.remedy if bad else "")]
-    for name, use, needed in (
-        ("cloudpickle", "MetaSchedule's builder and runner", True),
-        ("psutil", "MetaSchedule's builder and runner", True),
-        ("tornado", "measuring on another machine (RPC)", False),
-    ):
+    for name, use, needed in BESIDE_RELAX:
         there = _distribution(name)
-        checks.append(Check(name, there is not None, there or use, needed, f"{_python()} -m pip install {name}"))
+        checks.append(Check(name, there is not None, there or use, needed, f"{_PIP} {name}"))
     return checks
 
 
@@ -159,15 +178,11 @@ def _import_remedy(found: TvmFound) -> str:
 
 
 def _run_probe() -> tuple[dict[str, Any], str]:
-    """The probe's report, or why there is none."""
+    """Return the probe's report, or why there is none."""
+    env = {k: v for k, v in os.environ.items() if k != ENVIRONMENT}  # the pool's own default is wanted
+    words = [sys.executable, str(Path(probe.__file__))]
     try:
-        done = subprocess.run(
-            [sys.executable, str(Path(probe.__file__))],
-            capture_output=True,
-            text=True,
-            timeout=PROBE_SECONDS,
-            env={k: v for k, v in os.environ.items() if k != ENVIRONMENT},  # the pool's own default is wanted
-        )
+        done = subprocess.run(words, capture_output=True, text=True, timeout=PROBE_SECONDS, env=env)
     except subprocess.TimeoutExpired:
         return {}, f"gave no answer within {PROBE_SECONDS} s"
     if done.returncode == 0:
@@ -177,28 +192,17 @@ def _run_probe() -> tuple[dict[str, Any], str]:
 
 
 def _capabilities(found: TvmFound, seen: dict[str, Any]) -> list[Check]:
-    other = f"in a new environment: {REMEDY[found.line]}"
-    relay = found.line is Line.RELAY
-    llvm = seen["info"].get("LLVM_VERSION", "")
-    codegen = seen["codegen"]
+    other, codegen = f"in a new environment: {REMEDY[found.line]}", seen["codegen"]
+    llvm = f"code for CPUs, LLVM {seen['info'].get('LLVM_VERSION', '')}"
     checks = [
-        Check("llvm", "llvm" in codegen, f"code for CPUs, LLVM {llvm}", True, other),
+        Check("llvm", "llvm" in codegen, llvm, True, other),
         Check("cuda", "cuda" in codegen, "code for NVIDIA GPUs", False, other),
     ]
-    extra = [name for name in codegen if name not in ("llvm", "cuda")]
-    if extra:
+    if extra := [name for name in codegen if name not in ("llvm", "cuda")]:
         checks.append(Check("other targets", True, ", ".join(extra)))
-    if relay:
-        checks.append(Check("Relay", "Relay" in seen["parts"], "whole models", True, other))
-        checks.append(Check("TE schedules", seen["te_schedules"], "schedule primitives", True, other))
-        for part in ("auto_scheduler", "AutoTVM"):
-            use = "records are kept in its format" if part == "auto_scheduler" else "a tuner to compare with"
-            checks.append(Check(part, part in seen["parts"], use, part == "auto_scheduler", other))
-    else:
-        for part, use in (("Relax", "whole models"), ("MetaSchedule", "tuning goes into its database")):
-            checks.append(Check(part, part in seen["parts"], use, True, other))
-        checks.append(_target(seen))
-    return checks
+    there = {*seen["parts"], *(["TE schedules"] if seen["te_schedules"] else [])}
+    checks += [Check(part, part in there, use, needed, other) for part, use, needed in PARTS[found.line]]
+    return checks if found.line is Line.RELAY else [*checks, _target(seen)]
 
 
 def _target(seen: dict[str, Any]) -> Check:
@@ -218,11 +222,10 @@ def _compiler() -> Check:
 
 def _cuda_compilers() -> list[Check]:
     """Those that `roller_tvm.codegen` would take."""
-    found = {c.name: c for c in find_compilers()}
-    told = {name: f"{c.version[0]}.{c.version[1]}, {c.path}" for name, c in found.items()}
-    pip = f"{_python()} -m pip install nvidia-cuda-nvrtc-cu12"
+    told = {c.name: f"{c.version[0]}.{c.version[1]}, {c.path}" for c in find_compilers()}
+    pip = f"{_PIP} nvidia-cuda-nvrtc-cu12"
     return [
-        Check("nvcc", "nvcc" in told, told.get("nvcc", "not needed where NVRTC is"), False, ""),
+        Check("nvcc", "nvcc" in told, told.get("nvcc", "not needed where NVRTC is")),
         Check("NVRTC", "nvrtc" in told, told.get("nvrtc", "compiles CUDA without nvcc"), False, pip),
     ]
 
@@ -233,43 +236,18 @@ def _gpu(seen: dict[str, Any]) -> Check:
 
 
 def _packages(line: Line | None) -> list[Check]:
-    compare = ("onnxruntime", "what outputs and speed are compared with", "onnxruntime", "onnxruntime")
-    wanted: tuple[tuple[str, str, str, str], ...]
-    if line is Line.RELAX:
-        wanted = (
-            ("onnx", "reads ONNX models", "onnx", "onnx"),
-            ("onnxslim", "folds away the shapes that Relax's importer stumbles over", "onnxslim", "onnxslim"),
-            ("torch", "reads PyTorch's exported programs (.pt2)", "torch", "torch"),
-            compare,
-            ("xgboost", "cost model of MetaSchedule, to compare with", "xgboost", "xgboost"),
-        )
-    else:
-        wanted = (
-            ("onnx", "reads ONNX models", "onnx==1.18.0", "onnx.mapping"),  # Relay's importer reads onnx.mapping
-            compare,
-            ("xgboost", "cost model of Ansor and AutoTVM, to compare with", "xgboost", "xgboost"),
-        )
     checks = []
-    for name, use, requirement, module in wanted:
-        there, detail = _distribution(name), use
-        if there:
-            detail = there
-            if not _importable(module):
-                there, detail = None, f"{there} has no {module}, which TVM's importer reads"
-        mend = f"{_python()} -m pip install {requirement}"
-        checks.append(Check(name, there is not None, detail, False, mend))
+    for name, use, requirement, module in PACKAGES[line if line is Line.RELAX else Line.RELAY]:
+        there = _distribution(name)
+        detail = there or use
+        if there and not _importable(module):
+            there, detail = None, f"{there} has no {module}, which TVM's importer reads"
+        checks.append(Check(name, there is not None, detail, False, f"{_PIP} {requirement}"))
     return checks
 
 
-def _distribution(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
 def _importable(module: str) -> bool:
-    """True if the module's file is there; nothing of it is run."""
+    """Return True if the module's file is there; nothing of it is run."""
     package, _, part = module.partition(".")
     spec = importlib.util.find_spec(package)
     if spec is None or not part:
@@ -302,7 +280,3 @@ def _profile() -> Check:
     told = f"{peak:.0f} GFLOP/s on {report.spec.units} threads, {far.name} {far.bandwidth_gbps:.0f} GB/s"
     how = f"measured, {report.path}" if not report.reason else "assumed until it is measured, at the first tuning"
     return Check("CPU profile", not report.reason, f"{told}, {how}", False, "roller-tvm profile")
-
-
-def _python() -> str:
-    return "python" if shutil.which("python") == sys.executable else sys.executable

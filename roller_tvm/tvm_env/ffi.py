@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from roller_tvm import errors
@@ -38,23 +37,28 @@ PAIRS: dict[tuple[int, ...], Pair] = {
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """The release of a version as numbers, what follows left out.
+    """Return the release of a version as numbers, what follows left out.
 
     Examples
     --------
-    >>> numbers("0.1.14.post1"), numbers("0.17.dev0")
-    ((0, 1, 14), (0, 17))
+    >>> numbers("0.1.14.post1"), numbers("0.17.dev0"), numbers("unknown")
+    ((0, 1, 14), (0, 17), ())
     """
     match = re.match(r"\d+(\.\d+)*", version)
     return tuple(int(part) for part in match[0].split(".")) if match else ()
 
 
-def installed_ffi() -> str | None:
-    """Version of apache-tvm-ffi here, or None."""
+def version_of(distribution: str) -> str | None:
+    """Return the version of an installed distribution, or None."""
     try:
-        return importlib.metadata.version(DISTRIBUTION)
+        return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def installed_ffi() -> str | None:
+    """Return the version of apache-tvm-ffi here, or None."""
+    return version_of(DISTRIBUTION)
 
 
 def pair_of(tvm: str) -> Pair | None:
@@ -85,12 +89,6 @@ def register_errors() -> None:
     """
     from tvm_ffi import register_error
 
-    for cls in _classes(errors.RollerError):
-        register_error(cls.__name__, cls)
-
-
-def _classes(cls: type[errors.RollerError]) -> Iterator[type[errors.RollerError]]:
-    yield cls
-    for sub in cls.__subclasses__():
-        if sub.__module__ == errors.__name__:
-            yield from _classes(sub)
+    for cls in vars(errors).values():
+        if isinstance(cls, type) and issubclass(cls, errors.RollerError):
+            register_error(cls.__name__, cls)

@@ -11,7 +11,8 @@ from pathlib import Path
 from types import ModuleType
 
 from roller_tvm.errors import NoTvm, TvmLineError
-from roller_tvm.tvm_env.ffi import bad_pair, installed_ffi, register_errors
+from roller_tvm.tvm_env.ffi import bad_pair, installed_ffi, numbers, register_errors, version_of
+from roller_tvm.tvm_env.hook import WHEEL_TVM
 from roller_tvm.tvm_env.threads import use_all_cores
 
 INSTALL = "roller-tvm install-tvm"
@@ -56,54 +57,40 @@ class TvmFound:
 
 
 def line_of(version: str) -> Line:
-    """Line that a TVM version belongs to.
+    """Return the line that a TVM version belongs to.
 
     Examples
     --------
     >>> line_of("0.17.dev0").value, line_of("0.25.1").value, line_of("0.12.0").value
     ('relay', 'relax', 'unsupported')
     """
-    match = re.match(r"(\d+)\.(\d+)", version)
-    if match:
-        key = (int(match[1]), int(match[2]))
-        for line, (low, high) in LINE_VERSIONS.items():
-            if low <= key and (high is None or key <= high):
-                return line
+    key = numbers(version)[:2]
+    for line, (low, high) in LINE_VERSIONS.items():
+        if low <= key and (high is None or key <= high):
+            return line
     return Line.UNSUPPORTED
 
 
 def find_tvm() -> TvmFound | None:
-    """The TVM that ``import tvm`` would load, or None. Imports nothing of it."""
+    """Return the TVM that ``import tvm`` would load, or None. Imports nothing of it."""
     spec = importlib.util.find_spec("tvm")
     if spec is None or spec.origin is None:  # a bare folder named tvm has no origin
         return None
     root = Path(spec.origin).parent
     version = _version(root)
-    from roller_tvm.tvm_env.hook import WHEEL_TVM
-
     return TvmFound(root, version, line_of(version), root.parent.as_posix().endswith(WHEEL_TVM))
 
 
 def _version(root: Path) -> str:
-    """Version written in a TVM's sources; its place changed over time."""
-    for name in ("_ffi/libinfo.py", "libinfo.py", "_version.py"):
-        path = root / name
-        if path.is_file():
-            match = VERSION.search(path.read_text())
-            if match:
-                return match[1]
-    try:
-        from importlib.metadata import version
-
-        return version("apache-tvm")
-    except ImportError:
-        return "unknown"
+    """Return the version written in a TVM's sources; its place changed over time."""
+    for path in (root / name for name in ("_ffi/libinfo.py", "libinfo.py", "_version.py")):
+        if path.is_file() and (match := VERSION.search(path.read_text())):
+            return match[1]
+    return version_of("apache-tvm") or "unknown"
 
 
 def line() -> str | None:
-    """Line of the TVM that ``import tvm`` would load: "relay", "relax", or None without a usable one.
-
-    Imports nothing of TVM.
+    """Return the line of the TVM that ``import tvm`` would load, "relay" or "relax"; None without a usable one.
 
     Examples
     --------
@@ -115,14 +102,7 @@ def line() -> str | None:
 
 
 def usable_line(what_for: str, wanted: Line | None = None) -> Line:
-    """Return the line of the TVM that ``import tvm`` would load.
-
-    Parameters
-    ----------
-    what_for : str
-        The use of TVM, for messages.
-    wanted : Line, optional
-        The only line that will do.
+    """Return the line of the TVM that ``import tvm`` would load, or the `wanted` one; `what_for` is its use.
 
     Raises
     ------
@@ -144,13 +124,8 @@ def usable_line(what_for: str, wanted: Line | None = None) -> Line:
 
 
 def import_relay_tvm(what_for: str = "this") -> ModuleType:
-    """Import TVM and return it, if it is of the Relay line; the error says what to do if not.
-
-    Examples
-    --------
-    >>> tvm = import_relay_tvm("tuning a Relay model")  # doctest: +SKIP
-    """
-    return _import(_found(Line.RELAY, what_for))
+    """Import TVM and return it, if it is of the Relay line; the error says what to do if not."""
+    return _import(refuse_other_line(Line.RELAY, find_tvm(), what_for))
 
 
 def import_relax_tvm(what_for: str = "this") -> ModuleType:
@@ -158,36 +133,25 @@ def import_relax_tvm(what_for: str = "this") -> ModuleType:
 
     A pair of apache-tvm and apache-tvm-ffi that is known to crash is refused: a process that a segmentation fault
     ends tells its user nothing.
-
-    Examples
-    --------
-    >>> tvm = import_relax_tvm("tuning a Relax model")  # doctest: +SKIP
     """
-    found = _found(Line.RELAX, what_for)
+    found = refuse_other_line(Line.RELAX, find_tvm(), what_for)
     ffi = installed_ffi()
     if (pair := bad_pair(found.version, ffi)) is not None:
-        raise TvmLineError(
-            f"apache-tvm {found.version} with apache-tvm-ffi {ffi}: {pair.how}", str(found.root), pair.remedy
-        )
+        what = f"apache-tvm {found.version} with apache-tvm-ffi {ffi}: {pair.how}"
+        raise TvmLineError(what, str(found.root), pair.remedy)
     tvm = _import(found)
     register_errors()
     return tvm
 
 
-def refuse_other_line(wanted: Line, found: TvmFound | None, what_for: str) -> None:
-    """Raise the error that tells the TVM needed, the one found and the remedy; nothing if it is the one needed."""
+def refuse_other_line(wanted: Line, found: TvmFound | None, what_for: str) -> TvmFound:
+    """Return the TVM if it is the one needed, else raise the error that tells both, and the remedy."""
     needs = f"{what_for} needs TVM {VERSION_TEXT[wanted]}"
     if found is None:
         raise NoTvm(f"{needs}, and no TVM can be imported", remedy=REMEDY[wanted])
     if found.line is not wanted:
         remedy = f"in an environment of its own: {REMEDY[wanted]}"
         raise TvmLineError(f"{needs} (got {found.version})", where=str(found.root), remedy=remedy)
-
-
-def _found(wanted: Line, what_for: str) -> TvmFound:
-    found = find_tvm()
-    refuse_other_line(wanted, found, what_for)
-    assert found is not None
     return found
 
 

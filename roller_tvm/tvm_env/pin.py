@@ -10,14 +10,9 @@ from collections.abc import Iterator
 def pin_calling_thread() -> int | None:
     """Give this thread a CPU that no thread of TVM's pool is bound to.
 
-    TVM binds the threads of its pool, not the caller, which does its share of the work: on another CPU
-    it runs at half speed, and stays there. Call this after the first kernel, when the pool exists, or the pool
-    would be bound to this one CPU too.
-
-    Returns
-    -------
-    int or None
-        The CPU; None where nothing was changed (no pool, one thread, no other CPU, not Linux).
+    TVM binds the threads of its pool, not the caller, which does its share of the work: on another CPU it runs at half
+    speed, and stays there. Call this after the first kernel, when the pool exists, or the pool would be bound to this
+    one CPU too. Returns the CPU; None where nothing was changed (no pool, one thread, no other CPU, not Linux).
 
     Examples
     --------

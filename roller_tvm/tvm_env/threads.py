@@ -36,13 +36,8 @@ def _facts() -> Any:
 def wanted_threads(otherwise: int | None = None) -> int:
     """Return the number of threads to use: the user's, else `otherwise`, else all physical cores.
 
-    The user's number is that of TVM_NUM_THREADS or of the last `set_threads`.
-
-    Parameters
-    ----------
-    otherwise : int, optional
-        Cut to the logical CPUs of this process. By default the physical cores within its affinity mask and cgroup
-        quota.
+    The user's is that of TVM_NUM_THREADS or of the last `set_threads`; `otherwise` is cut to the logical CPUs of this
+    process; the physical cores are those within its affinity mask and cgroup quota.
 
     Examples
     --------
@@ -74,12 +69,8 @@ def use_all_cores() -> None:
 def use_threads(threads: int | None = None, otherwise: int | None = None) -> int:
     """Let TVM use `threads` threads here and in child processes; by default `wanted_threads(otherwise)`.
 
-    Unlike `set_threads` it does not become the default of later calls.
-
-    Returns
-    -------
-    int
-        The number of threads TVM uses in this Python thread from now on.
+    Unlike `set_threads` it does not become the default of later calls. Returns the number of threads that TVM uses in
+    this Python thread from now on.
     """
     return _apply(_checked("threads", threads) if threads is not None else wanted_threads(otherwise))
 
@@ -87,11 +78,8 @@ def use_threads(threads: int | None = None, otherwise: int | None = None) -> int
 def set_threads(count: int) -> int:
     """Let TVM use `count` threads here and in child processes started from now on. Imports no TVM.
 
-    Returns
-    -------
-    int
-        The number of threads TVM uses in this Python thread from now on; print it beside every figure. It is less than
-        `count`, with a warning, if TVM's pool was made smaller before.
+    Returns the number of threads that TVM uses in this Python thread from now on: print it beside every figure. It is
+    less than `count`, with a warning, if TVM's pool was made smaller before.
 
     Examples
     --------

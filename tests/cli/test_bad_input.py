@@ -49,6 +49,8 @@ MODELS = [
     ("weights that are not there", "compile external.onnx", "external.onnx"),
     ("shapes that do not fit together", "compile misfit.onnx", "misfit.onnx"),
     ("text called .json", "compile text.json", "text.json: is not a Rel"),
+    ("text called .pt2", "compile text.pt2", "text.pt2: is not an ExportedProgram"),
+    ("pickled Python", "compile text.pth", "text.pth: is pickled Python"),
     ("weights for a file that has its own", "compile good.onnx --params text.json", "--params"),
     ("weights that are not there, --params", "compile good.onnx --params none.params", "none.params: no such file"),
     ("a missing model, compared", "compare missing.onnx --output out", "missing.onnx: no tasks extracted: no such"),
@@ -150,8 +152,6 @@ if LINE == "relay":
     ]
 else:
     CASES += [
-        ("text called .pt2", "compile text.pt2", "text.pt2: is not an ExportedProgram"),
-        ("pickled Python", "compile text.pth", "text.pth: is pickled Python"),
         ("no sizes", "compile good.onnx --buckets 1,two", "'1,two' is not a list of sizes"),
         ("sizes of no extent", "compile good.onnx --buckets 1,8", "remedy"),
         ("records of another CPU", f"tune good.onnx -o {RECORDS} --target 'llvm -mcpu=x86-64'", f"{RECORDS}: its rec"),

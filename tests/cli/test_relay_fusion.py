@@ -1,6 +1,5 @@
 """``--fuse-rtasks`` on the Relay line: compiled, explained, drawn, executed by the emulator."""
 
-import json
 
 import numpy as np
 import pytest
@@ -11,7 +10,8 @@ pytest.importorskip("onnx")
 from onnx import TensorProto, helper, numpy_helper, save  # noqa: E402
 
 from roller_tvm import cli  # noqa: E402
-from roller_tvm.cli.relay import tuning  # noqa: E402
+from roller_tvm.cli.model import open_session  # noqa: E402
+from roller_tvm.cli.tune import next_command  # noqa: E402
 from roller_tvm.rammer import fused_kernel  # noqa: E402
 
 
@@ -41,19 +41,6 @@ def model(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("suffix", [".tar", ".so"])
-def test_compiled_explained_drawn_and_emulated(model, tmp_path, capsys, suffix):
-    pytest.importorskip("onnxruntime")
-    path, picture = tmp_path / f"m{suffix}", tmp_path / "time.svg"
-    words = ["compile", model, "--target", "cuda -arch=sm_80", "-o", path, "--fuse-rtasks"]
-    code, out, _ = main(capsys, *words, "--explain", "--timeline", picture)
-    assert code == 0 and "FuseRTasks: 1 kernels instead of" in out and "launches of" in out
-    assert picture.read_text().startswith("<svg")
-    code, out, err = main(capsys, "run", path, "--emulate", "--expect", model)
-    assert code == 0 and "1 output agrees with onnxruntime" in out
-    assert [line.split()[1] for line in err.splitlines() if " blocks, " in line] == ["rtasks_0:"]
-
-
 @pytest.mark.nightly
 def test_what_is_left_is_tuned(model, tmp_path, capsys):
     words = [model, "--target", "cuda -arch=sm_80", "--fuse-rtasks"]
@@ -65,27 +52,10 @@ def test_what_is_left_is_tuned(model, tmp_path, capsys):
     assert "--tuning-records" not in err  # there are none
 
 
-def test_as_json(model, tmp_path, capsys):
-    words = ["compile", model, "--target", "cuda -arch=sm_80", "-o", tmp_path / "m.tar", "--fuse-rtasks", "--json"]
-    told = json.loads(main(capsys, *words)[1])["fusion"]
-    assert told["kernels"] == 1 < told["kernels_one_by_one"] and told["predicted_s"] < told["predicted_s_one_by_one"]
-
-
-@pytest.mark.parametrize("words, said", [
-    (["--explain"], "--explain: it is about what --fuse-rtasks does"), (["--on-pocl"], "give --fuse-rtasks too"),
-    (["--fusion-policy", "horizontal"], "give --fuse-rtasks too"),
-        (["--device", "a100", "--schedules", "tvm"], "not planned for a device"),
-])  # fmt: skip
-def test_mistakes(model, tmp_path, capsys, words, said):
-    code, _, err = main(capsys, "compile", model, "-o", tmp_path / "m.tar", "--target", "cuda -arch=sm_80", *words)
-    assert code == 2 and said in err
-
-
-def test_no_block_waits_and_pocl_is_the_second_witness(pocl, model, tmp_path, capsys):
-    words = ["compile", model, "--target", "cuda -arch=sm_80", "-o", tmp_path / "m.tar", "--fuse-rtasks", "--on-pocl"]
-    code, out, err = main(capsys, *words, "--fusion-policy", "horizontal", "--explain")
-    assert code == 0 and "policy horizontal" in out and "none waits for another" in out
-    assert "rtasks_0: executed in OpenCL by PoCL: 1 kernel, all blocks" in err and "PoCL executed 1 of 1 fused" in err
+def test_a_device_for_tvms_own_schedules(model, tmp_path, capsys):
+    words = ["--target", "cuda -arch=sm_80", "--device", "a100", "--schedules", "tvm"]
+    code, _, err = main(capsys, "compile", model, "-o", tmp_path / "m.tar", *words)
+    assert code == 2 and "not planned for a device" in err
 
 
 def test_a_kernel_that_pocl_finds_wrong_is_not_built(monkeypatch, pocl, model, tmp_path, capsys):
@@ -103,4 +73,5 @@ def test_for_a_card_of_fewer_units_than_its_architecture_s(model, tmp_path, caps
     code, out, err = main(capsys, "compile", *words, "-o", tmp_path / "m.tar", "--explain")
     assert code == 0 and "a30: 56 units" in out and "the device has to have 56 units" in out and "device: a30" in err
     args = cli.make_parser("tune").parse_args(["tune", *words, "--output", str(tmp_path / "r.json")])
-    assert tuning(args).next.endswith(f"--device {card} --fuse-rtasks --tuning-records {args.output} -o model.tar")
+    command = next_command(args, open_session(args, "tuning a model", tell=True), tuned=True)
+    assert command.endswith(f"--device {card} --fuse-rtasks --tuning-records {args.output} -o model.tar")

@@ -4,18 +4,15 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from roller_tvm.tvm_env import line
+from roller_tvm.models.line import model_line
+from roller_tvm.tvm_env import Line, line
 
 LINE = line()
 
 
 def load_model(path, shapes=None, **options):
     """Import a model file with the line's importer."""
-    if LINE == "relay":
-        from roller_tvm.relay.importers import load_model
-    else:
-        from roller_tvm.relax.importers import load_model
-    return load_model(path, shapes, **options)
+    return model_line(Line(LINE)).importer.load(path, shapes, **options)
 
 
 def value(name, array):

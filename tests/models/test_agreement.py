@@ -179,11 +179,9 @@ class TestTypes:
         assert "and ONNX infers float32 [" in error.value.what and error.value.remedy
 
     def test_onnxruntime_finds_it_too(self, tmp_path, monkeypatch):
-        if LINE == "relay":
-            from roller_tvm.relay import importers
-        else:
-            from roller_tvm.relax import importers
-        monkeypatch.setattr(importers, "inferred_types", lambda *_: {})
+        from roller_tvm.models import importing
+
+        monkeypatch.setattr(importing, "inferred_types", lambda *_: {})
         path = self.misread(tmp_path / "m.onnx", "Relu")
         with pytest.raises(UnsupportedOperator, match="output 'y' is float32 .* by onnxruntime"):
             load_model(path)

@@ -8,6 +8,7 @@ import pytest
 onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper  # noqa: E402
 
+from roller_tvm.models.onnx_file import Onnx  # noqa: E402
 from roller_tvm.models.rewriting import rewrite  # noqa: E402
 from roller_tvm.models.tvm_017 import TVM_017  # noqa: E402
 from roller_tvm.models.types import TensorType, inferred_types, weight_bytes  # noqa: E402
@@ -82,5 +83,5 @@ def test_nodes_of_a_branch_are_rewritten_with_constants_around_it():
     )
     node = helper.make_node("If", ["c"], ["y"], then_branch=branch, else_branch=branch)
     made = model([node], {"x": [2], "c": []}, weights=[bound])
-    rewrite(made, TVM_017, {}, Path("m.onnx"), "TVM 0.17")
+    rewrite(Onnx(made, Path("m.onnx"), "TVM 0.17", {}, {}), TVM_017)
     assert [a.g.node[0].op_type for a in made.graph.node[0].attribute] == ["Max", "Max"]

@@ -1,8 +1,5 @@
 """Built models on disk: written whole or not at all, run from a fresh process, refused by name."""
 
-import errno
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -11,8 +8,6 @@ pytestmark = pytest.mark.relax
 tvm = pytest.importorskip("tvm")
 from tvm import relax  # noqa: E402
 
-from roller_tvm.errors import BadInput, DiskFull, UsageError  # noqa: E402
-from roller_tvm.relax import package  # noqa: E402
 from roller_tvm.relax.package import LoadedModel, save_model, with_signature  # noqa: E402
 from roller_tvm.relax.watch import Watch  # noqa: E402
 
@@ -69,35 +64,3 @@ def test_a_function_that_calls_others_counts_its_own_time_alone(monkeypatch):
     assert [(c.name, c.seconds) for c in watch.taken()] == [("inner", 10), ("outer", 30)] and not watch.taken()
 
 
-def test_plain_tvm_runs_it(library):
-    code = (
-        "import sys, numpy as np, tvm; from tvm import relax\n"
-        f"vm = relax.VirtualMachine(tvm.runtime.load_module({str(library)!r}), tvm.cpu())\n"
-        "x, y = (tvm.runtime.tensor(np.ones(s, 'float32')) for s in ((2, 8), (4,)))\n"
-        "print(vm['main'](x, y)[0].numpy().shape, 'roller_tvm' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout.strip() == "(2, 4) False", done.stderr
-
-
-def test_no_space_left(tmp_path, monkeypatch):
-    def full(*args):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(package.os, "replace", full)
-    with pytest.raises(DiskFull, match="nothing was written"):
-        save_model(build(), tmp_path / "m.so")
-    assert not list(tmp_path.iterdir())
-
-
-def test_refused(library, tmp_path):
-    with pytest.raises(UsageError, match="does not end in .so"):
-        save_model(None, tmp_path / "m.tar")
-    with pytest.raises(BadInput, match="mkdir -p"):
-        save_model(None, tmp_path / "no" / "m.so")
-    (tmp_path / "text.so").write_text("no library")
-    for name, said in (("none.so", "no such file"), ("text.so", "is not a model of the Relax line")):
-        with pytest.raises(BadInput, match=said):
-            LoadedModel(tmp_path / name)
-    with pytest.raises(BadInput, match="needs a cuda device, there is none here"):
-        LoadedModel(library, "cuda")

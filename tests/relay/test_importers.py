@@ -2,7 +2,7 @@
 
 import pytest
 
-from roller_tvm.errors import BadInput, UnsupportedOperator
+from roller_tvm.errors import BadInput
 from roller_tvm.relay.importers import load_model, parse_shapes
 
 from .onnx_models import convolution, normalised
@@ -10,11 +10,6 @@ from .onnx_models import convolution, normalised
 
 @pytest.mark.tvm
 class TestOnnx:
-    def test_inputs_are_those_that_are_not_weights(self, tmp_path):
-        model = load_model(convolution(tmp_path / "m.onnx"))
-        assert model.inputs == {"x": ((1, 3, 16, 16), "float32")}
-        assert "nn.conv2d" in model.mod.astext(show_meta_data=False)
-
     def test_dynamic_shape_and_its_remedy(self, tmp_path):
         path = convolution(tmp_path / "m.onnx", shape=("N", 3, 16, 16))
         with pytest.raises(BadInput) as error:
@@ -22,39 +17,6 @@ class TestOnnx:
         assert "'x' [N, 3, 16, 16]" in error.value.what
         assert '--input-shapes "x:[1,3,16,16]"' in error.value.remedy
         assert load_model(path, parse_shapes("x:[1,3,16,16]")).inputs["x"][0] == (1, 3, 16, 16)
-
-    @pytest.mark.parametrize(
-        ("shapes", "said"),
-        [({"y": (1,)}, "no input is called 'y'"), ({"x": (1, 3)}, "has 4 dimensions, [1, 3] has 2")],
-    )
-    def test_wrong_shapes(self, tmp_path, shapes, said):
-        with pytest.raises(BadInput) as error:
-            load_model(convolution(tmp_path / "m.onnx"), shapes)
-        assert said in error.value.what
-
-    def test_unsupported_operator_is_named_with_its_node(self, tmp_path):
-        with pytest.raises(UnsupportedOperator) as error:
-            load_model(convolution(tmp_path / "m.onnx", operator="Frobnicate"))
-        assert error.value.what == "unsupported operators: Frobnicate (1x, first at 'act1')"
-
-    @pytest.mark.parametrize("content", [b"", b"hello, I am a text", b"\x00" * 64, b"PK\x03\x04 zip"])
-    def test_not_onnx(self, tmp_path, content):
-        path = tmp_path / "m.onnx"
-        path.write_bytes(content)
-        with pytest.raises(BadInput) as error:
-            load_model(path)
-        assert error.value.what == "is not an ONNX model" and error.value.where == str(path)
-
-    def test_half_a_file(self, tmp_path):
-        path = convolution(tmp_path / "m.onnx")
-        path.write_bytes(path.read_bytes()[:2000])
-        with pytest.raises(BadInput):
-            load_model(path)
-
-    @pytest.mark.parametrize("name", ["missing.onnx", "."])
-    def test_no_file(self, tmp_path, name):
-        with pytest.raises(BadInput):
-            load_model(tmp_path / name)
 
     def test_the_module_is_that_of_tvms_own_import(self, tmp_path):
         """Values between the nodes are read without a change of the module."""
@@ -90,11 +52,6 @@ class TestOnnx:
             keys = [{t.key for t in extract_tasks(m, p, make_target(target), device)}
                     for m, p in ((plain, params), (model.mod, model.params))]  # fmt: skip
             assert keys[0] == keys[1]
-
-    def test_layout(self, tmp_path):
-        text = load_model(convolution(tmp_path / "m.onnx"), layout="NHWC").mod.astext(show_meta_data=False)
-        assert 'data_layout="NHWC"' in text
-
 
 @pytest.mark.tvm
 class TestRelay:

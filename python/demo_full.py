@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Demonstration: two real models tuned for this CPU, and one planned and compiled for an H200 that is not here.
 
-python python/demo_full_relay.py              # the part of `make demo-full` on the Relay line
-python python/demo_full_relay.py --quick      # text detection alone, no H200
+python python/demo_full.py              # the part of `make demo-full` on the line of the TVM that is here
+python python/demo_full.py --quick      # text detection alone, no H200
 
 Every output is compared with onnxruntime's on the same input; all run on the same number of threads, in turns.
 """
@@ -10,6 +10,7 @@ Every output is compared with onnxruntime's on the same input; all run on the sa
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 import time
 from collections import Counter
@@ -19,19 +20,15 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from side_by_side import (  # noqa: E402
-    Variant,
-    compare,
-    measure,
-    onnxruntime_variant,
-    table,
-    timed,
-    tvm_variant,
-)
+from side_by_side import Variant, compare, measure, onnxruntime_variant, table, timed, tvm_variant  # noqa: E402
 
 from roller_tvm.compare.whole.ocr import text_lines  # noqa: E402
 from roller_tvm.compare.whole.zoo import Prepared, find_model  # noqa: E402
 from roller_tvm.errors import RollerError  # noqa: E402
+from roller_tvm.models.importing import Model  # noqa: E402
+from roller_tvm.models.line import ModelLine, Request, model_line  # noqa: E402
+from roller_tvm.models.package import KERNELS  # noqa: E402
+from roller_tvm.session import Session  # noqa: E402
 
 H200 = "cuda -arch=sm_90 -model=h200"
 MEASURE_S = 10.0
@@ -39,83 +36,85 @@ STARTED = time.perf_counter()
 
 
 def say(text: str = "") -> None:
-    """A line with the time since the start."""
+    """Print a line with the time since the start."""
     print(f"[{time.perf_counter() - STARTED:5.0f} s] {text}" if text else "", flush=True)
 
 
-def tune_on_cpu(model: Prepared, imported: Any, import_s: float, threads: int, folder: Path) -> list[Variant]:
-    """Untuned TVM, Roller without measuring, Roller with ten plans of each operator measured."""
-    from tvm import autotvm
+class Demonstration:
+    """One model on its way through a line.
 
-    from roller_tvm.device import default_cpu_target
-    from roller_tvm.relay import build, tune
+    Parameters
+    ----------
+    line : ModelLine
+    model : Prepared
+    folder : Path
+        For libraries and records.
+    trials : int
+        Plans measured, each operator.
+    """
 
-    target = default_cpu_target(threads)
-    variants = []
-    autotvm.GLOBAL_SCOPE.silent = True  # it would say that untuned is untuned
+    def __init__(self, line: ModelLine, model: Prepared, folder: Path, trials: int) -> None:
+        self.line, self.model, self.folder, self.trials = line, model, folder, trials
+        self.imported: Model
+        self.imported, self.import_s = timed(lambda: line.importer.load(model.path, model.shapes))
 
-    def built(name: str, records: Path | None = None) -> Path:
-        path = folder / f"{model.path.stem}.{name}.so"
-        build(imported.mod, imported.params, target, records).export_library(str(path))
-        return path
+    def session(self, **options: Any) -> Session:
+        """Return a session with the imported model."""
+        return Session(self.line, Request(**options)).take(self.model.title, self.imported)
 
-    library, build_s = timed(lambda: built("untuned"))
-    variants.append(tvm_variant("untuned TVM", library, model, None, build_s))
-    say(f"untuned TVM built in {build_s:.1f} s")
-    for name, trials in (("Roller top-1", 0), ("Roller top-10", 10)):
-        form = f"top{max(1, trials)}"
-        records = folder / f"{model.path.stem}.{form}.json"
-        records.unlink(missing_ok=True)
-        arguments = (imported.mod, imported.params, target, records)
-        result, tune_s = timed(lambda a=arguments, t=trials: tune(*a, trials=t))
-        library, build_s = timed(lambda n=form, r=records: built(n, r))
-        variants.append(tvm_variant(name, library, model, tune_s, build_s))
-        states = {s: sum(t.status == s for t in result.tasks) for s in ("measured", "planned", "fallback")}
-        told = ", ".join(f"{n} {s}" for s, n in states.items() if n)
-        say(f"{name}: {len(result.tasks)} operators ({told}) tuned in {tune_s:.1f} s, built in {build_s:.1f} s; "
-            f"from ONNX file to built model {import_s + tune_s + build_s:.0f} s; records {records}")
+    def place(self, what: str) -> Path:
+        """Return an empty place for records."""
+        place = self.folder / f"{self.model.path.stem}.{what}.{self.line.place}"
+        shutil.rmtree(place, ignore_errors=True)
+        place.unlink(missing_ok=True)
+        return place
+
+    def on_cpu(self) -> list[Variant]:
+        """Untuned TVM, Roller without measuring, Roller with the best plans of each operator measured."""
+        plain, _ = self._built("untuned TVM", self.session(schedules="tvm"))
+        planned, build_s = self._built("Roller, no measuring", session := self.session(), 0.0)
+        say(f"planned and built from the ONNX file in {self.import_s + build_s:.0f} s")
+        place = self.place(f"top{self.trials}")
+        result, tune_s = timed(lambda: session.tune(self.trials, place))
+        tuned, build_s = self._built(f"Roller top-{self.trials}", session, tune_s)
+        told = ", ".join(f"{n} {s}" for s, n in Counter(t.status for t in result.tasks).items())
+        say(f"{len(result.tasks)} operators ({told}) tuned in {tune_s:.1f} s; from ONNX file to built model "
+            f"{self.import_s + tune_s + build_s:.0f} s; records {place}")  # fmt: skip
         for reason, number in Counter(t.reason.split(":")[0] for t in result.fallbacks).most_common():
-            say(f"  TVM's own schedule for {number}: {reason}")
+            say(f"  no record for {number}: {reason}")
         if result.failures:
             say("  failed candidates: " + ", ".join(f"{n} {kind}" for kind, n in result.failures.items()))
-    return variants
+        return [plain, planned, tuned]
+
+    def _built(self, name: str, session: Session, tune_s: float | None = None) -> tuple[Variant, float]:
+        file = self.folder / f"{self.model.path.stem}.{name.replace(' ', '-').replace(',', '')}.so"
+        library, build_s = timed(lambda: session.save(file))
+        say(f"{name}: built in {build_s:.1f} s")
+        return tvm_variant(name, library, self.model, tune_s, build_s), build_s
+
+    def for_h200(self) -> str:
+        """Plan and compile the model for sm_90 without a GPU: kernels, resources, predicted times."""
+        from roller_tvm.codegen import compile_cuda, find_compilers, kernel_resources
+
+        session = self.session(target=H200)
+        result, plan_s = timed(lambda: session.tune(0, self.place("h200")))
+        say(f"{len(result.tasks)} operators planned and compiled one by one for {result.device.name} in {plan_s:.1f} s")
+        built, build_s = timed(session.built)
+        say(f"whole model built for sm_90 in {build_s:.1f} s")
+        if not find_compilers():
+            say("registers and spills need a CUDA compiler: pip install nvidia-cuda-nvrtc-cu12")
+            return h200_table(result, {})
+        kernels = getattr(built, KERNELS)
+        resources: dict[str, Any] = {}
+        for source in (kernels.source, *kernels.more):
+            resources.update(kernel_resources(compile_cuda(source, "sm_90", where=self.model.title)))
+        return h200_table(result, resources)
 
 
 def text_found(variants: list[Variant]) -> str:
-    """What text detection finds, onnxruntime first."""
+    """Return the results of text detection, onnxruntime first."""
     lines = [text_lines(v.run()[0]) for v in variants]
     return f"lines of text found in the picture: {lines[0]} by onnxruntime, {lines[1:]} by the others"
-
-
-def plan_for_h200(model: Prepared, imported: Any, folder: Path) -> str:
-    """Plan and compile a model for sm_90 without a GPU: kernels, resources, predicted times."""
-    import tvm
-    from tvm import auto_scheduler, relay
-    from tvm.relay.backend import te_compiler
-
-    from roller_tvm.codegen import compile_cuda, kernel_resources
-    from roller_tvm.relay import tune
-
-    records = folder / f"{model.path.stem}.h200.json"
-    records.unlink(missing_ok=True)
-    result, plan_s = timed(lambda: tune(imported.mod, imported.params, H200, records, trials=0))
-    say(f"{len(result.tasks)} operators planned and compiled one by one for {result.device.name} in {plan_s:.1f} s")
-    resources: dict[str, Any] = {}
-
-    def compiled(source: str, _target: Any = None) -> bytearray:
-        cubin = compile_cuda(source, "sm_90", where=model.title)
-        resources.update(kernel_resources(cubin))
-        return bytearray(cubin.data)
-
-    # Plain TVM with the records: what a user without roller_tvm would write, but for the CUDA compiler.
-    tvm.register_func("tvm_callback_cuda_compile", compiled, override=True)
-    te_compiler.get().clear()
-    start = time.perf_counter()
-    with (auto_scheduler.ApplyHistoryBest(str(records)),
-          tvm.transform.PassContext(opt_level=3, config={"relay.backend.use_auto_scheduler": True})):
-        relay.build(imported.mod, tvm.target.Target(H200, host="llvm"), params=imported.params)
-    say(f"whole model built for sm_90 by plain relay.build in {time.perf_counter() - start:.1f} s")
-    return h200_table(result, resources)
 
 
 def h200_table(result: Any, resources: dict[str, Any]) -> str:
@@ -156,6 +155,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
     parser.add_argument("--folder", type=Path, default=Path("demo-out"), help="models, records and the picture")
     parser.add_argument("--quick", action="store_true", help="text detection alone, no H200")
+    parser.add_argument("--trials", type=int, default=10, help="plans measured, each operator")
     args = parser.parse_args(argv)
     try:
         return demonstrate(args)
@@ -165,40 +165,39 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def demonstrate(args: argparse.Namespace) -> int:
+    """Run the models side by side; print one table."""
     from roller_tvm.device import cpu_device
-    from roller_tvm.relay.importers import load_model
     from roller_tvm.tvm_env import find_tvm, set_threads
+    from roller_tvm.tvm_env.locate import usable_line
 
     device = cpu_device()
     threads = set_threads(device.units)
-    found = find_tvm()
-    say(f"{device}; TVM {found.version if found else 'missing'}; {threads} threads for everybody")
-    models = [find_model("detection", args.folder)]
-    if not args.quick:
-        models.append(find_model("resnet50", args.folder))
+    found, line = find_tvm(), model_line(usable_line("the demonstration"))
+    say(f"{device}; TVM {found.version if found else 'missing'}; {threads} threads for everybody; target "
+        f"{line.aim(None, None, 'device').words}")  # fmt: skip
     results: list[tuple[Prepared, list[Variant]]] = []
-    imported: Any = None
-    for model in models:
+    text = ""
+    for name in ["detection"] if args.quick else ["detection", "resnet50"]:
+        model = find_model(name, args.folder)
         shape = ", ".join(f"{n} {'x'.join(map(str, s))}" for n, s in model.shapes.items())
         say()
         say(f"{model.title} ({shape}): {model.path}")
         reference = onnxruntime_variant(model, threads)
-        imported, import_s = timed(lambda m=model: load_model(m.path, m.shapes))
-        variants = tune_on_cpu(model, imported, import_s, threads, args.folder)
+        shown = Demonstration(line, model, args.folder, args.trials)
+        variants = shown.on_cpu()
         expected = reference.run()
         told = (f"{list(e.shape)} of magnitude {float(abs(e).max()):.3g}" for e in expected)
         say(f"{reference.name}: output " + ", ".join(told))
-        if model.title.startswith("PP-OCR"):
+        if name == "detection":
             say(text_found([reference, *variants]))
         compare(model, variants, expected)
         variants.append(reference)
         measure(model, variants, threads, args.folder, MEASURE_S)
         results.append((model, variants))
-    text = ""
-    if not args.quick:
-        say()
-        say(f"{models[-1].title} for an NVIDIA H200 ({H200}), no GPU needed")
-        text = plan_for_h200(models[-1], imported, args.folder)
+        if name == "resnet50":
+            say()
+            say(f"{model.title} for an NVIDIA H200 ({H200}), no GPU needed")
+            text = shown.for_h200()
     print(f"\n{table(results, threads)}\n{text}", flush=True)
     say("done")
     return 0

@@ -1,0 +1,237 @@
+"""The protocol of a TVM line's models: import, tune, build, save, open, run, emulate. Imports no TVM.
+
+`relay/model_line.py` and `relax/model_line.py` implement it, thinly. All that uses a model is written once, over it:
+`session.Session`, the short API, the commands.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..device import DeviceSpec
+from ..tvm_env import Line
+
+if TYPE_CHECKING:  # imported when used: running a built model needs neither planner nor importer
+    from ..roller.features import Features
+    from ..roller.rprogram import Plan
+    from .importing import Importer, Model
+    from .package import LoadedModel
+
+#: From a target (None: as asked) and a place for records to the command that tunes the model into it.
+Retune = Callable[["str | None", str], str]
+#: Values of `schedules`: Roller's first plan for operators without a record, or TVM's own schedule.
+SCHEDULES = ("roller", "tvm")
+
+
+@dataclass(frozen=True)
+class Request:
+    """The arguments of `roller_tvm.compile` beside the model, and those that the command has on top.
+
+    Parameters
+    ----------
+    buckets : dict or list, optional
+        Relax: sizes of open extents to plan for.
+    tf32 : bool
+        Relax: products of float32 on tensor cores.
+    policy : str
+        How ``fuse_rtasks`` schedules, one of `rammer.POLICIES`.
+    """
+
+    target: Any = None
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    example_inputs: Sequence[Any] | None = None
+    params: Any = None
+    records: str | os.PathLike[str] | None = None
+    schedules: str = SCHEDULES[0]
+    layout: str | None = None
+    device: DeviceSpec | str | None = None
+    threads: int | None = None
+    fuse_rtasks: bool = False
+    progress: Callable[[str], None] | None = None
+    buckets: Any = None
+    tf32: bool = False
+    policy: str = "best"
+
+
+@dataclass(frozen=True)
+class Aim:
+    """The target and device of a build.
+
+    Parameters
+    ----------
+    words : str or dict
+        The target as a user of the line writes it, in full.
+    target : tvm.target.Target
+    device : DeviceSpec
+    """
+
+    words: str | dict[str, Any]
+    target: Any
+    device: DeviceSpec
+
+
+@dataclass(frozen=True)
+class Job:
+    """A model to be tuned or built.
+
+    Parameters
+    ----------
+    model : Model
+    aim : Aim
+    buckets, tf32
+        See `Request`.
+    fuse : tvm.transform.Pass or False
+        The line's ``FuseRTasks``.
+    prepared : bool
+        Whether the module is legalized and fused already (Relax).
+    """
+
+    model: Model
+    aim: Aim
+    buckets: Any = None
+    tf32: bool = False
+    fuse: Any = False
+    prepared: bool = False
+
+
+class ModelLine(ABC):
+    """Everything that one of TVM's lines does with a model.
+
+    A method imports its part of the line when it is called: running a built model needs nothing of the planner.
+
+    Attributes
+    ----------
+    folder : str
+        Folder of the line's modules.
+    output, example : str
+        Name of a built model: the default of ``compile``, and one to show.
+    place : str
+        Name of a temporary place for records: a file or a folder.
+    lays_out : bool
+        Whether a build lays activations out for the device, so that records are for that device's layouts.
+    """
+
+    folder: str
+    output: str
+    example: str
+    place: str
+    lays_out: bool
+
+    @property
+    def importer(self) -> Importer:
+        """The importer of models."""
+        found: Importer = importlib.import_module(f"roller_tvm.{self.folder}.importers").IMPORTER
+        return found
+
+    @property
+    def package(self) -> Any:
+        """The module with the line's files of built models."""
+        return importlib.import_module(f"roller_tvm.{self.folder}.package")
+
+    # Before the model is read: mistakes should not cost its import -----------------------------------------
+
+    def check_options(self, request: Request) -> None:  # noqa: B027
+        """Refuse options of the command that this line lacks."""
+
+    @abstractmethod
+    def aim(self, target: Any, device: DeviceSpec | str | None, where: str) -> Aim:
+        """Return target and device in full; by default this CPU. `where` names the device in errors."""
+
+    @abstractmethod
+    def check_place(self, place: Path, aim: Aim) -> None:
+        """Refuse a place that records cannot be written to, or one with records of another target."""
+
+    @abstractmethod
+    def check_records(self, place: Path, aim: Aim, retune: Retune) -> None:
+        """Refuse a place without records for a target; `retune` gives the remedy."""
+
+    def is_empty(self, place: Path) -> bool:
+        """Return True for a place that holds no records, as far as that is known before the build."""
+        return False
+
+    # Tuning and building -----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def fusion(self, job: Job, policy: str) -> Any:
+        """Return the pass ``FuseRTasks`` for a job."""
+
+    def prepared(self, job: Job) -> Job:
+        """Return the job with the module that tasks are taken from."""
+        return job
+
+    @abstractmethod
+    def tasks(self, job: Job) -> list[Any]:
+        """Return the tasks that ``FuseRTasks`` leaves, each with `id`, `name`, `flops`, `weight` and `key`."""
+
+    @abstractmethod
+    def tune(self, job: Job, place: Any, trials: int, tasks: Any, **options: Any) -> Any:
+        """Tune tasks ("all", or numbers) into a place for records; return a `TuneResult`.
+
+        `options` are progress, limits and seconds, as for the line's ``tune``.
+        """
+
+    @abstractmethod
+    def build(self, job: Job, records: Any, schedules: str, threads: int | None, progress: Any) -> Any:
+        """Return the built model, TVM's own object."""
+
+    @abstractmethod
+    def fused(self, job: Job, built: Any) -> Any:
+        """Return the report of a job's ``fuse_rtasks``."""
+
+    @abstractmethod
+    def on_pocl(self, job: Job, policy: str) -> Mapping[str, Any]:
+        """Execute the fused kernels in OpenCL by PoCL; return the result of each by name."""
+
+    # Built models ------------------------------------------------------------------------------------------
+
+    def check_output(self, path: str | os.PathLike[str]) -> Path:
+        """Return a path that a model can be written to."""
+        return Path(self.package.FORMAT.check_output(path))
+
+    def save(self, built: Any, path: str | os.PathLike[str]) -> Path:
+        """Write a built model, whole or not at all."""
+        return Path(self.package.save_model(built, path))
+
+    def loaded(self, built: Any, where: str) -> LoadedModel:
+        """Return a model built in this process, ready to run; `where` names it in errors."""
+        found: LoadedModel = self.package.LoadedModel.of_built(built, where=where)
+        return found
+
+    def open(self, path: Path, device: str = "") -> LoadedModel:
+        """Return a model's file, ready to run."""
+        found: LoadedModel = self.package.LoadedModel(path, device)
+        return found
+
+    @abstractmethod
+    def emulate(self, path: Path, checked: bool, told: Any) -> Any:
+        """Return the file of a model for cuda whose kernels run on this CPU: `inputs`, `kind` and `run`."""
+
+    # One operator ------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def planning(self, device: DeviceSpec) -> tuple[DeviceSpec, Features]:
+        """Return the device to plan for, and the features of this line's schedules. Imports no TVM."""
+
+    @abstractmethod
+    def read(self, tensors: Sequence[Any]) -> Any:
+        """Return the TensorExpression of TE tensors (inputs, then outputs)."""
+
+    @abstractmethod
+    def check_plan(self, plan: Plan, tensors: Sequence[Any], arch: str, on_pocl: bool) -> Iterator[Any]:
+        """Execute a plan's kernels on this CPU and compare: yield the words of the emulator, and then of PoCL."""
+
+    @abstractmethod
+    def resources(self, ranked: Any, tensors: Sequence[Any], device: DeviceSpec) -> Any:
+        """Compile a ranked plan's kernels; return a `CompiledPlan`, or a `Rejection`."""
+
+
+def model_line(line: Line) -> ModelLine:
+    """Return the implementation of a line."""
+    found: ModelLine = importlib.import_module(f"roller_tvm.{line.value}.model_line").LINE
+    return found

@@ -1,0 +1,153 @@
+"""Models on the Relax line: `models.line.ModelLine` over TVM 0.25 and later."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..device import DeviceSpec, device_for_target, load_device
+from ..errors import BadInput, RecordError
+from ..models.line import Aim, Job, ModelLine, Retune
+
+if TYPE_CHECKING:
+    from ..roller.features import Features
+    from ..roller.rprogram import Plan
+
+
+class RelaxModels(ModelLine):
+    """Models of the Relax line."""
+
+    folder, output, example, place, lays_out = "relax", "module.so", "model.so", "records", True
+
+    def aim(self, target: Any, device: DeviceSpec | str | None, where: str) -> Aim:
+        from .devices import require_kind, with_this_llvm
+        from .targets import target_dict, tvm_target
+
+        words = target_dict(target)
+        spec = device_for_target(words) if device is None else device
+        spec = spec if isinstance(spec, DeviceSpec) else load_device(spec)
+        require_kind(spec, words["kind"], where)
+        return Aim(words, tvm_target(words), with_this_llvm(spec))
+
+    def check_place(self, place: Path, aim: Aim) -> None:
+        self._check_folder(place, aim, tunes=True)
+
+    def check_records(self, place: Path, aim: Aim, retune: Retune) -> None:
+        if not place.exists():
+            raise BadInput("no such folder of records", str(place), retune(None, str(place)))
+        self._check_folder(place, aim, tunes=False)
+
+    def _check_folder(self, folder: Path, aim: Aim, tunes: bool) -> None:
+        """Refuse what is no folder of records, or one of another target."""
+        from .database import NOTES, for_other_kernels, kernels_of
+
+        if folder.exists() and not folder.is_dir():
+            what = "is no folder: records of the Relax line are MetaSchedule's files in a folder"
+            raise BadInput(what, str(folder), "give a folder: --output records")
+        if not folder.resolve().parent.is_dir():
+            raise BadInput("no such folder", str(folder.parent), f"mkdir -p {folder.parent}")
+        try:
+            first = (folder / NOTES).read_text(encoding="utf-8").partition("\n")[0]
+            other = json.loads(first).get("target", "")
+        except (OSError, ValueError, AttributeError):  # none yet, or MetaSchedule's own; what is broken is told later
+            return
+        made = str(aim.target)
+        contradict = bool(other) and for_other_kernels(other, made)
+        if other and (kernels_of(other) != kernels_of(made) if tunes else contradict):
+            # Unless they contradict, the records' target says less than a command line makes of it.
+            remedy = "give that target, or tune into another folder" if contradict else "tune into another folder"
+            raise RecordError(f"its records are for the target {other}, not for {made}", str(folder), remedy)
+
+    def fusion(self, job: Job, policy: str) -> Any:
+        from .fuse_rtasks import FuseRTasks
+
+        return FuseRTasks(job.aim.target, job.aim.device, policy, tf32=job.tf32)
+
+    def prepared(self, job: Job) -> Job:
+        """Return the job with its module legalized, laid out and fused."""
+        from .pipeline import prepare
+
+        if job.prepared:
+            return job
+        mod = prepare(self._telling(job), job.aim.target, job.buckets, job.aim.device)
+        return replace(job, model=replace(job.model, mod=mod), buckets=None, prepared=True)
+
+    def _telling(self, job: Job) -> Any:
+        """Return the job's module, which tells its inputs."""
+        return self.package.with_signature(job.model.mod, job.model.inputs)
+
+    def tasks(self, job: Job) -> list[Any]:
+        from .tasks import extract_tasks
+        from .tuning import left_to_tune
+
+        mod, aim = self.prepared(job).model.mod, job.aim
+        return extract_tasks(left_to_tune(mod, aim.target, aim.device, job.fuse)[0] if job.fuse else mod)
+
+    def tune(self, job: Job, place: Any, trials: int, tasks: Any, **options: Any) -> Any:
+        from .tuning import tune
+
+        return tune(
+            self.prepared(job).model.mod, None, job.aim.target, place, max_trials_per_task=trials, tasks=tasks,
+            device=job.aim.device, fuse_rtasks=job.fuse, **options,
+        )[1]  # fmt: skip
+
+    def build(self, job: Job, records: Any, schedules: str, threads: int | None, progress: Any) -> Any:
+        from .pipeline import build
+
+        mod = self._telling(job) if schedules == "tvm" else self.prepared(job).model.mod
+        return build(
+            mod, job.aim.target, None, records, job.aim.device, None, job.tf32, job.fuse, schedules,
+            threads=threads, progress=progress,
+        )  # fmt: skip
+
+    def fused(self, job: Job, built: Any) -> Any:
+        return job.fuse.report
+
+    def on_pocl(self, job: Job, policy: str) -> Mapping[str, Any]:
+        from .fused_on_pocl import check_fusion_on_pocl
+
+        mod = self.prepared(job).model.mod
+        return check_fusion_on_pocl(mod, job.aim.target, job.aim.device, policy, tf32=job.tf32)
+
+    def emulate(self, path: Path, checked: bool, told: Any) -> Any:
+        from .emulated_model import EmulatedModel
+
+        return EmulatedModel(path, checked, told)
+
+    def planning(self, device: DeviceSpec) -> tuple[DeviceSpec, Features]:
+        from ..roller.features import Features
+        from .devices import with_this_llvm
+
+        return with_this_llvm(device), Features.of_tensor_ir(device)
+
+    def read(self, tensors: Sequence[Any]) -> Any:
+        return _prim_func(tensors)[1].expression
+
+    def check_plan(self, plan: Plan, tensors: Sequence[Any], arch: str, on_pocl: bool) -> Iterator[Any]:
+        from .emulated import check_plan, check_plan_on_pocl
+
+        yield check_plan(plan, tensors, arch)
+        if on_pocl:
+            yield check_plan_on_pocl(plan, tensors)
+
+    def resources(self, ranked: Any, tensors: Sequence[Any], device: DeviceSpec) -> Any:
+        from ..tir.cuda import check_resources
+
+        func, reading = _prim_func(tensors)
+        return check_resources(ranked.plan, ranked.estimate, func, reading, (device.arch,), device=device)
+
+
+def _prim_func(tensors: Sequence[Any]) -> tuple[Any, Any]:
+    """Return the PrimFunc of a TE program, and its reading."""
+    from tvm import te
+
+    from ..tir import read_prim_func
+
+    func = te.create_prim_func(tensors)
+    return func, read_prim_func(func)
+
+
+LINE = RelaxModels()

@@ -1,0 +1,145 @@
+"""Models on the Relay line: `models.line.ModelLine` over TVM 0.13 to 0.19."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from roller_tvm.device import DeviceSpec, cpu_device, default_cpu_target, device_for_target, load_device
+from roller_tvm.device.from_target import parse_target
+from roller_tvm.errors import BadInput, RecordError, UsageError
+from roller_tvm.models.line import Aim, Job, ModelLine, Request, Retune
+from roller_tvm.tvm_env import import_relay_tvm
+
+if TYPE_CHECKING:
+    from roller_tvm.roller.features import Features
+    from roller_tvm.roller.rprogram import Plan
+
+
+class RelayModels(ModelLine):
+    """Models of the Relay line."""
+
+    folder, output, example, place, lays_out = "relay", "module.tar", "model.tar", "records.json", False
+
+    def check_options(self, request: Request) -> None:
+        if request.buckets:
+            told = "open extents are fixed at import on the Relay line"
+            raise UsageError(told, "--buckets", "use --input-shapes")
+        if request.tf32:
+            remedy = "leave it out, or take the Relax line: --line relax"
+            raise UsageError("the Relay line has no tensor cores", "--tf32", remedy)
+        if request.device and request.schedules == "tvm" and not request.fuse_rtasks:
+            remedy = "leave it out, or leave --schedules tvm out"
+            raise UsageError("TVM's own schedules are not planned for a device", "--device", remedy)
+
+    def aim(self, target: Any, device: DeviceSpec | str | None, where: str) -> Aim:
+        from roller_tvm.relay.tasks import check_device, make_target
+
+        import_relay_tvm("compiling a model")
+        words = default_cpu_target(cpu_device().units) if target is None else target
+        spec = device_for_target(words) if device is None else device
+        spec = spec if isinstance(spec, DeviceSpec) else load_device(spec)
+        made = make_target(words)
+        check_device(spec, made)
+        return Aim(words, made, spec)
+
+    def check_place(self, place: Path, aim: Aim) -> None:
+        from roller_tvm.relay.records import read_records
+
+        if place.is_dir():
+            raise BadInput("is a folder", str(place), f"give a file: --output {place}/records.json")
+        if not place.parent.is_dir():
+            raise BadInput("no such folder", str(place.parent), f"mkdir -p {place.parent}")
+        if place.exists() and not place.is_file():  # a device, a pipe
+            raise BadInput("is not a regular file", str(place), "give another file")
+        read_records(place)
+
+    def check_records(self, place: Path, aim: Aim, retune: Retune) -> None:
+        from roller_tvm.relay.records import read_records
+
+        if not place.is_file() or self.is_empty(place):
+            what = "holds no records" if place.is_file() else "no such record file"
+            raise BadInput(what, str(place), retune(None, str(place)))
+        kinds = sorted({parse_target(r.target).kind for r in read_records(place)})
+        if kinds and (kind := aim.target.kind.name) not in kinds:
+            told = f"its records are for {', '.join(kinds)}, the target is {kind}"
+            raise RecordError(told, str(place), retune(str(aim.words), "OTHER.json"))
+
+    def is_empty(self, place: Path) -> bool:
+        from roller_tvm.relay.records import read_kept, read_records
+
+        return place.is_file() and not read_records(place) and not read_kept(place)
+
+    def fusion(self, job: Job, policy: str) -> Any:
+        from roller_tvm.relay.fuse_rtasks import FuseRTasks
+
+        return FuseRTasks(job.aim.target, job.aim.device, job.model.params, policy)
+
+    def tasks(self, job: Job) -> list[Any]:
+        from roller_tvm.relay.tasks import extract_tasks
+        from roller_tvm.relay.tuning import left_to_tune
+
+        mod, params, aim = job.model.mod, job.model.params, job.aim
+        if job.fuse:
+            mod, params = left_to_tune(mod, params, aim.target, aim.device, job.fuse), None
+        return extract_tasks(mod, params, aim.target, aim.device)
+
+    def tune(self, job: Job, place: Any, trials: int, tasks: Any, **options: Any) -> Any:
+        from roller_tvm.relay.tuning import tune
+
+        return tune(
+            job.model.mod, job.model.params, job.aim.target, place, trials, job.aim.device, tasks,
+            fuse_rtasks=job.fuse, **options,
+        )  # fmt: skip
+
+    def build(self, job: Job, records: Any, schedules: str, threads: int | None, progress: Any) -> Any:
+        from roller_tvm.relay.building import build
+
+        return build(
+            job.model.mod, job.model.params, job.aim.target, records, job.fuse, schedules=schedules,
+            device=job.aim.device, threads=threads, progress=progress,
+        )  # fmt: skip
+
+    def fused(self, job: Job, built: Any) -> Any:
+        from roller_tvm.relay.building import FUSION
+
+        return getattr(built, FUSION)
+
+    def on_pocl(self, job: Job, policy: str) -> Mapping[str, Any]:
+        from roller_tvm.relay.fused_on_pocl import check_fusion_on_pocl
+
+        return check_fusion_on_pocl(job.model.mod, job.aim.target, job.aim.device, job.model.params, policy)
+
+    def emulate(self, path: Path, checked: bool, told: Any) -> Any:
+        from roller_tvm.relay.emulated_model import EmulatedModel
+
+        return EmulatedModel(path, checked, told)
+
+    def planning(self, device: DeviceSpec) -> tuple[DeviceSpec, Features]:
+        from roller_tvm.roller.features import Features
+
+        return device, Features.of_te(device)
+
+    def read(self, tensors: Sequence[Any]) -> Any:
+        from roller_tvm.te import read_te
+
+        return read_te(tensors).expression
+
+    def check_plan(self, plan: Plan, tensors: Sequence[Any], arch: str, on_pocl: bool) -> Iterator[Any]:
+        from roller_tvm.relay.emulated import check_plan, check_plan_on_pocl
+
+        yield check_plan(plan, tensors, arch)
+        if on_pocl:
+            yield check_plan_on_pocl(plan, tensors)
+
+    def resources(self, ranked: Any, tensors: Sequence[Any], device: DeviceSpec) -> Any:
+        from roller_tvm.codegen.apply_te import TeProgram
+        from roller_tvm.relay.cuda import check_resources
+        from roller_tvm.te import read_te
+
+        program = TeProgram.of_reading(read_te(tensors), tensors)
+        return check_resources(ranked.plan, ranked.estimate, program, (device.arch,))
+
+
+LINE = RelayModels()
