@@ -15,7 +15,8 @@ from .gpu_rows import construct_rows, lower_rows
 from .gpu_tensor import TF32, construct_tensor, lower_tensor
 from .gpu_tiled import construct_tiled
 from .gpu_transpose import construct_transpose, lower_transpose
-from .gpu_unrolled import construct_unrolled, lower_unrolled, multiplies_constants
+from .gpu_unrolled import construct_unrolled, lower_unrolled
+from .kinds import multiplies_constants
 from .lighter import lighter_programs
 from .recipe import Context, Fit, Ranked, Recipe
 from .row_nests import RowNest
