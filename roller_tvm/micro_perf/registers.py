@@ -1,66 +1,60 @@
-"""Registers of a register tile: does it fit without spilling, and how many will the compiler take?
+"""Registers of register tiles: do they fit without spilling, and how many will the compiler take?
 
-The numbers below describe the compiler, not a device. They were fitted once on the kernels of 380 random plans of
-matrix products and convolutions (``benchmarks/register_fit.csv``) and of 2400 constructed ones
-(``python/fit_registers.py`` prints the fit), compiled by NVRTC 12.9 for sm_75 to sm_90. A device's limits come from
-its spec.
+A tile is a column of a table (see ``gpu_nest``). The fitted numbers describe the compiler (``constants``); a device's
+limits come from its spec.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil, prod
+from functools import partial
+from math import ceil
+
+import numpy as np
 
 from ..device import DeviceSpec
-from .geometry import Geometry, Tile
+from .constants import (
+    ACCUMULATORS,
+    ADDRESSES,
+    BASE,
+    FETCHED_MOST,
+    FETCHES,
+    PER_ACCUMULATOR,
+    PER_FETCH,
+    PER_FETCHED,
+    PER_FETCHED_ELEMENT,
+    PER_FRAGMENT,
+    PER_GUARDED_FETCH,
+    PER_PREFETCHED,
+    PREFETCHED_MOST,
+    ROUNDED_TO,
+    STATEMENTS,
+    USABLE,
+    WINDOW_STATEMENTS,
+)
+from .gpu_nest import Array, GpuNest, looked_up, product, round_up
 
-# Addresses, loop counters and predicates beside accumulators and fragments. With fewer registers for them, 18 of 18
-# plans spilled.
-ADDRESSES = 24
-# Share of the cap that a plan may need: ptxas aims below it for occupancy. Of constructed plans that needed more
-# than this, 15 of 60 spilled (loop-invariant addresses, a few bytes), of the others 18 of 408.
-USABLE = 0.75
-# Registers that the compiler takes (quantile regression at 0.9, so that few kernels take more): accumulators, both
-# fragments of a step, part of the unrolled steps' reads, fetched values and their addresses, other addresses.
-BASE = 36
-PER_ACCUMULATOR = 1.4
-PER_FRAGMENT = 2.0
-PER_PREFETCHED = 0.12
-PREFETCHED_MOST = 128
-PER_FETCH = 1.0
-PER_FETCHED = 0.35
-# Guarded fetches are all prepared (addresses, predicates) before the first is made, however small the tile.
-PER_GUARDED_FETCH = 5
-# ptxas hands out registers by eights (the rounding of its targets for occupancy).
-ROUNDED_TO = 8
-# Multiply-adds in the unrolled body of a thread: enough for vector loads and to hide the loop, and for a whole window
-# up to the second number. Beyond it lowering and compiling take seconds, and ptxas spills what it hoists.
-STATEMENTS = 512
-WINDOW_STATEMENTS = 1024
-# Accumulators of a thread, and vectors it fetches of one operand at a time: beyond these the share of spills grows.
-ACCUMULATORS = 128
-FETCHES = 16
+#: More registers than any thread has: the limit of a device that names none.
+UNLIMITED = 1 << 30
 
 
-def _words(count: int, element_bytes: int) -> int:
-    """Return the registers for elements of a type; a half takes a whole one unless the compiler pairs it."""
-    return count * max(1, element_bytes // 4)
+def _words(element_bytes: int) -> int:
+    """Return the registers of one element; a half takes a whole one unless the compiler pairs it."""
+    return max(1, element_bytes // 4)
 
 
-def accumulators(geometry: Geometry, thread: Tile) -> int:
+def accumulators(nest: GpuNest, thread: Array) -> Array:
     """Return the registers that hold a thread's outputs."""
-    return _words(prod([thread[i] for i in geometry.spatial]), geometry.accumulator_bytes)
+    return nest.outputs(thread) * _words(nest.geometry.accumulator_bytes)
 
 
-def fragments(geometry: Geometry, thread: Tile) -> list[int]:
-    """Return each operand's registers for a thread's reads in one reduction step. Cached: do not change the list."""
-    known = geometry.counted.get(("fragments", thread))
-    if known is None:
-        known = geometry.counted["fragments", thread] = [
-            _words(prod(thread[i] for i in op.axes if i in geometry.spatial_set), op.element_bytes)
-            for op in geometry.operands
-        ]
-    return known
+def fragments(nest: GpuNest, thread: Array) -> list[Array]:
+    """Return each operand's registers for a thread's reads in one reduction step."""
+    spatial = nest.geometry.spatial_set
+    return [
+        product(thread[sorted(op.axes & spatial)], thread.shape[1]) * _words(op.element_bytes)
+        for op in nest.geometry.operands
+    ]
 
 
 def register_cap(device: DeviceSpec, threads: int) -> int | None:
@@ -97,72 +91,124 @@ def usable_registers(device: DeviceSpec, threads: int) -> int | None:
     return None if cap is None else int(USABLE * cap)
 
 
-def needed_registers(geometry: Geometry, device: DeviceSpec, thread: Tile) -> int:
-    """Return the number of registers below which a register tile spills.
+def _limit(limit: partial[int | None], threads: int) -> int:
+    found = limit(threads)
+    return UNLIMITED if found is None else found
+
+
+def register_caps(device: DeviceSpec, threads: Array) -> Array:
+    """Return ``register_cap`` of each block; UNLIMITED if no limit is known."""
+    return looked_up(partial(_limit, partial(register_cap, device)), threads)
+
+
+def usable_limits(device: DeviceSpec, threads: Array) -> Array:
+    """Return ``usable_registers`` of each block; UNLIMITED if no limit is known."""
+    return looked_up(partial(_limit, partial(usable_registers, device)), threads)
+
+
+def needed_registers(nest: GpuNest, device: DeviceSpec, thread: Array) -> Array:
+    """Return the number of registers below which register tiles spill.
 
     The arithmetic registers of an IPU's workers hold no addresses.
     """
     addresses = ADDRESSES if device.kind == "gpu" else 0
-    return accumulators(geometry, thread) + sum(fragments(geometry, thread)) + addresses
+    return sum(fragments(nest, thread), accumulators(nest, thread)) + addresses
 
 
-def prefetched(geometry: Geometry, thread: Tile, unrolled: Tile) -> list[int]:
-    """Return each operand's registers for a thread's reads in unrolled steps. Cached: do not change the list."""
-    known = geometry.counted.get(("prefetched", thread, unrolled))
-    if known is None:
-        own = tuple(unrolled[i] if i in geometry.reduce else e for i, e in enumerate(thread))
-        known = [_words(op.elements(own), op.element_bytes) for op in geometry.operands]
-        geometry.counted["prefetched", thread, unrolled] = known
-    return known
+def body_of(nest: GpuNest, thread: Array, unrolled: Array) -> Array:
+    """Return the extents of a thread's unrolled code: its tile, and along reductions the unrolled iterations."""
+    body = thread.copy()
+    body[nest.reduce] = unrolled[nest.reduce]
+    return body
 
 
 def predicted_registers(
-    geometry: Geometry, device: DeviceSpec, thread: Tile, unrolled: Tile, threads: int,
-    fetches: Sequence[int] = (), vectors: Sequence[int] = (),
-) -> int:  # fmt: skip
+    nest: GpuNest, device: DeviceSpec, thread: Array, unrolled: Array, threads: Array,
+    fetches: Sequence[Array] = (), vectors: Sequence[Array] = (),
+) -> Array:  # fmt: skip
     """Return the registers that the compiler is expected to take, for occupancy.
 
     Parameters
     ----------
-    unrolled : Tile
-        For each reduction axis, the unrolled iterations of a step; other positions are ignored.
-    fetches, vectors : sequence of int
+    unrolled : array
+        For each reduction axis, the unrolled iterations of a step; other rows are ignored.
+    fetches, vectors : sequence of array
         For each operand, a thread's fetches in a step, and the elements of each.
     """
-    parts = fragments(geometry, thread)
-    held = accumulators(geometry, thread)
-    smaller = sum(parts) - max(parts, default=0)
+    parts = fragments(nest, thread)
+    held, most, count = accumulators(nest, thread), np.maximum.reduce(parts), thread.shape[1]
     if device.kind == "gpu":
-        ahead = sum([min(n, PREFETCHED_MOST) for n in prefetched(geometry, thread, unrolled)])
-        fetched = sum([n * v for n, v in zip(fetches, vectors, strict=True)])
-        guarded = sum([n for n, op in zip(fetches, geometry.operands, strict=False) if op.guarded])
-        raw = BASE + PER_ACCUMULATOR * held + PER_FRAGMENT * smaller + PER_PREFETCHED * ahead
-        raw = max(raw + PER_FETCH * sum(fetches) + PER_FETCHED * fetched, BASE + PER_GUARDED_FETCH * guarded)
-        raw = ceil(raw / ROUNDED_TO) * ROUNDED_TO
+        own = nest.elements(nest.boxes(body_of(nest, thread, unrolled)), count)
+        operands = nest.geometry.operands
+        ahead = sum(
+            np.minimum(n * _words(op.element_bytes), PREFETCHED_MOST) for op, n in zip(operands, own, strict=True)
+        )
+        zero = np.zeros(count, np.int64)
+        fetched = sum([n * v for n, v in zip(fetches, vectors, strict=True)], zero)
+        guarded = sum([n for n, op in zip(fetches, operands, strict=False) if op.guarded], zero)
+        raw = BASE + PER_ACCUMULATOR * held + PER_FRAGMENT * (sum(parts) - most) + PER_PREFETCHED * ahead
+        raw = np.maximum(
+            raw + PER_FETCH * sum(fetches, zero) + PER_FETCHED * fetched, BASE + PER_GUARDED_FETCH * guarded
+        )
+        taken = np.ceil(raw / ROUNDED_TO).astype(np.int64) * ROUNDED_TO
     else:
-        raw = held + sum(parts)
-    cap = register_cap(device, threads)
-    return raw if cap is None else min(raw, cap)
+        taken = held + sum(parts)
+    return np.minimum(taken, register_caps(device, threads))
 
 
-def unrolled_steps(geometry: Geometry, thread: Tile, step: Tile) -> Tile:
+def unspilled_registers(
+    nest: GpuNest, thread: Array, body: Array, fetched: Array, rolled: Array | bool = False
+) -> Array:
+    """Return the registers that a thread needs so that none spills.
+
+    Parameters
+    ----------
+    thread : array
+        Outputs of a thread.
+    body : array
+        Unrolled extents, per axis: the operands that they read are read ahead.
+    fetched : array
+        Elements that a thread fetches in a step.
+    rolled : array
+        True if a loop indexes the register tile, which therefore cannot be in registers.
+    """
+    held = np.where(rolled, 0, accumulators(nest, thread))
+    read = sum(nest.elements(nest.boxes(body), thread.shape[1]), np.zeros(thread.shape[1], np.int64))
+    ahead = (PER_PREFETCHED * np.minimum(PREFETCHED_MOST, read)).astype(np.int64)
+    coming = (PER_FETCHED_ELEMENT * np.minimum(FETCHED_MOST, fetched)).astype(np.int64)
+    least = np.minimum.reduce(fragments(nest, thread)) if nest.geometry.operands else 0
+    return held + least + 1 + ADDRESSES + ahead + coming
+
+
+def unrolled_steps(nest: GpuNest, thread: Array, step: Array) -> Array:
     """Return, per axis, how many of a step's reduction iterations are unrolled: inner axes first, dividing the step.
 
     Examples
     --------
     >>> from roller_tvm.ir.operators import matmul
-    >>> g = Geometry.of(matmul(m=1024, n=1024, k=1024), "matmul")
-    >>> unrolled_steps(g, (8, 8, 1), (64, 64, 32))
-    (1, 1, 8)
+    >>> from .geometry import Geometry
+    >>> from .gpu_nest import columns
+    >>> nest = GpuNest.of(Geometry.of(matmul(m=1024, n=1024, k=1024), "matmul"))
+    >>> unrolled_steps(nest, columns([(8, 8, 1)], 3), columns([(64, 64, 32)], 3)).ravel().tolist()
+    [1, 1, 8]
     """
-    body = prod(thread[i] for i in geometry.spatial)
-    key = ("unrolled", body, tuple(step[i] for i in geometry.reduce))
-    known = geometry.counted.get(key)
-    if known is None:
-        result = [1] * len(thread)
-        for i in reversed(geometry.reduce):
-            most = WINDOW_STATEMENTS if i in geometry.window else STATEMENTS
-            result[i] = max(d for d in range(1, step[i] + 1) if step[i] % d == 0 and (d == 1 or body * d <= most))
-            body *= result[i]
-        known = geometry.counted[key] = tuple(result)
-    return known
+    body = nest.outputs(thread)
+    result = np.ones_like(step)
+    for i in reversed(nest.reduce):
+        most = WINDOW_STATEMENTS if i in nest.geometry.window else STATEMENTS
+        result[i] = looked_up(_largest_divisor, step[i], most // body)
+        body = body * result[i]
+    return result
+
+
+def _largest_divisor(length: int, most: int) -> int:
+    """Return the largest divisor of a length up to `most`; at least 1."""
+    return next(d for d in range(max(1, min(length, most)), 0, -1) if length % d == 0)
+
+
+__all__ = [
+    "ACCUMULATORS", "ADDRESSES", "BASE", "FETCHES", "PER_ACCUMULATOR", "PER_FETCH", "PER_FETCHED", "PER_FRAGMENT",
+    "PER_PREFETCHED", "PREFETCHED_MOST", "ROUNDED_TO", "STATEMENTS", "UNLIMITED", "USABLE", "Array", "accumulators",
+    "body_of", "fragments", "needed_registers", "predicted_registers", "register_cap", "register_caps", "round_up",
+    "unrolled_steps", "unspilled_registers", "usable_limits", "usable_registers",
+]  # fmt: skip

@@ -12,9 +12,10 @@ from ..recipes.cpu_lanes import lower_cpu_lanes
 from ..recipes.cpu_rows import lower_cpu_rows
 from ..recipes.cpu_tiled_loops import lower_cpu_tiled
 from ..recipes.cpu_unrolled import lower_cpu_unrolled
-from ..recipes.gpu_loops import lower_direct, lower_reduce, lower_tiled
+from ..recipes.gpu_direct import lower_direct, lower_reduce
 from ..recipes.gpu_rows import lower_rows
 from ..recipes.gpu_tensor import lower_tensor
+from ..recipes.gpu_tiled import lower_tiled
 from ..recipes.gpu_transpose import lower_transpose
 from ..recipes.gpu_unrolled import lower_unrolled
 from ..roller.loops import source_loops

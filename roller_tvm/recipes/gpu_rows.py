@@ -20,16 +20,17 @@ from typing import Protocol
 
 from ..device import DeviceSpec
 from ..ir import Access, Axis, Index, Stage, TensorExpression
+from ..micro_perf.constants import IN_FLIGHT, INSTRUCTIONS, LOAD_OVERHEAD, TREE_SLOTS
 from ..micro_perf.estimate import LevelTime, ProgramEstimate
 from ..micro_perf.geometry import Geometry
-from ..micro_perf.gpu import IN_FLIGHT, INSTRUCTIONS, GpuRates, busiest_unit, in_waves, instructions
+from ..micro_perf.gpu import GpuRates, busiest_unit, in_waves, instructions
 from ..micro_perf.occupancy import occupancy
 from ..micro_perf.registers import register_cap
 from ..micro_perf.storage import VECTOR_ALIGNMENT
 from ..roller.alignment import capacity
 from ..roller.rprogram import RProgram
 from ..roller.steps import Bind, CacheRead, ComputeAt, Inline, Split, Step, Vectorize
-from .gpu_direct import LOAD_OVERHEAD, TREE_SLOTS, linear_tile, shuffled
+from .gpu_direct import linear_tile, shuffled
 from .gpu_loops import fuse
 from .row_nests import RowNest
 from .search import Search
@@ -300,7 +301,7 @@ def rows_estimate(
     flops = sum(g.stage.flops for g in nests)
     compute = flops / 2 / (rates.lanes * device.units) * rates.cycle
     return ProgramEstimate(
-        seconds, compute, levels, bound, flops, blocks, waves, resident,
+        float(seconds), compute, levels, str(bound), flops, blocks, waves, resident,
         limit, shape.threads, registers, shared, blocks / max(1, busiest * device.units),
     )  # fmt: skip
 

@@ -17,22 +17,39 @@ blocks of m, n -> blockIdx   warps -> threadIdx.y   k.0  k.1  m.f n.f  [fragment
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from math import ceil, gcd
+from math import gcd
+
+import numpy as np
 
 from ..device import DeviceSpec
 from ..ir import TensorExpression
 from ..ir.matrices import MatrixRoles, matrix_roles, run_along
-from ..micro_perf.estimate import LevelTime, ProgramEstimate
+from ..micro_perf.constants import (
+    BASE,
+    DRAM_SHARE,
+    FETCH_GUARD_OVERHEAD,
+    FETCH_OVERHEAD,
+    FETCHES,
+    FMA_SHARE,
+    PER_COPY,
+    ROUNDED_TO,
+    STAGED_BLOCK_CYCLES,
+    STAGED_OVERLAP_LOSS,
+    WAITING,
+)
+from ..micro_perf.estimate import ProgramEstimate
 from ..micro_perf.geometry import Geometry, Operand
-from ..micro_perf.gpu import GpuRates, busiest_unit, started
-from ..micro_perf.gpu_kernel import BLOCK_CYCLES, DRAM_SHARE, FMA_SHARE, OVERLAP_LOSS, fetch_latency
-from ..micro_perf.occupancy import occupancy
-from ..micro_perf.registers import BASE, FETCHES, ROUNDED_TO, register_cap, usable_registers
+from ..micro_perf.gpu import GpuRates, busiest_unit, overlapped, slowest_of, started
+from ..micro_perf.gpu_kernel import fetch_latency
+from ..micro_perf.gpu_nest import Array, ceil_div, round_up
+from ..micro_perf.gpu_times import Times
+from ..micro_perf.occupancy import resident_blocks
+from ..micro_perf.registers import register_caps, usable_limits
 from ..micro_perf.storage import VECTOR_ALIGNMENT
-from ..roller.alignment import Rejection, capacity
+from ..roller.alignment import Rejection
 from ..roller.features import Features
 from ..roller.rprogram import RProgram
 from ..roller.steps import (
@@ -52,7 +69,8 @@ from ..roller.tensor_steps import Fragment, Matrices, Pipeline, StoreAt, StoreVe
 from .fetching import INDEXED
 from .gpu_direct import linear_tile
 from .gpu_loops import fuse
-from .gpu_tiled import COPY_LEAST, FETCH_OVERHEAD, GUARD_OVERHEAD
+from .gpu_rules import Rules
+from .gpu_tiled import COPY_LEAST
 from .search import Search
 
 
@@ -82,6 +100,10 @@ INSTRUCTIONS = {
 ROUNDING = {("float32", "float32"): Instruction()}
 # Neighbouring elements of a row that a lane holds in the sums of an mma (PTX ISA, fragments of m16n8k16).
 PAIR = 2
+#: Threads of a block if a device names no limit.
+MOST_THREADS = 1024
+#: Bytes that memory moves at most per byte of a short copy: neighbouring lanes share the rest of a sector.
+MOST_WASTE = 2.0
 # Breadth of the search, not device facts: tiles in fragments, buffers, bands of the raster.
 BLOCKS, WARPS, STEPS, STAGES, BANDS = (1, 2, 4, 8, 16), (1, 2, 4), (1, 2, 4), (4, 3, 2, 1), (1, 2, 4, 8, 16)
 
@@ -154,22 +176,21 @@ def copy_vector(geometry: Geometry, operand: Operand, group: tuple[int, ...]) ->
     return gcd(run, VECTOR_ALIGNMENT // operand.element_bytes)
 
 
-def shapes(product_: Product, device: DeviceSpec) -> Iterator[TensorShape]:
-    """Yield tiles of whole fragments, none larger than twice the product's own extents."""
+def shapes(product_: Product, device: DeviceSpec) -> TensorShapes:
+    """Return tiles of whole fragments, none larger than twice the product's own extents."""
     _, m, n, k = product_.sizes
     depth = DEPTH_BYTES // product_.element_bytes
-    most = (device.limits.max_threads_per_block or 1024) // device.vector_width
-    for bm, bn in product(BLOCKS, BLOCKS):
-        if (bm > 1 and bm * FRAGMENT >= 2 * m) or (bn > 1 and bn * FRAGMENT >= 2 * n):
-            continue
-        for wm, wn, steps in product(WARPS, WARPS, STEPS):
-            if bm % wm or bn % wn or (bm // wm) * (bn // wn) > most or (steps > 1 and steps * depth >= 2 * k):
-                continue
-            block = (bm * FRAGMENT, bn * FRAGMENT, steps * depth)
-            yield TensorShape(block, (wm * FRAGMENT, wn * FRAGMENT), 1, _vectors(product_, block))
+    most = (device.limits.max_threads_per_block or MOST_THREADS) // device.vector_width
+    bm, bn, wm, wn, steps = np.array(list(product(BLOCKS, BLOCKS, WARPS, WARPS, STEPS)), np.int64).T
+    fits = ((bm == 1) | (bm * FRAGMENT < 2 * m)) & ((bn == 1) | (bn * FRAGMENT < 2 * n))
+    fits &= (bm % wm == 0) & (bn % wn == 0) & ((bm // wm) * (bn // wn) <= most)
+    fits &= (steps == 1) | (steps * depth < 2 * k)
+    block = np.array([bm[fits] * FRAGMENT, bn[fits] * FRAGMENT, steps[fits] * depth])
+    warp, one = np.array([wm[fits] * FRAGMENT, wn[fits] * FRAGMENT]), np.ones(block.shape[1], np.int64)
+    return TensorShapes(block, warp, one, _vectors(product_, block), one)
 
 
-def _vectors(made: Product, block: tuple[int, int, int]) -> tuple[int, int]:
+def _vectors(made: Product, block: Array) -> Array:
     """Return the elements of a copy, for each operand.
 
     TVM cannot write more single-byte zeros at once than a register holds, nor find a run that goes on in the next row.
@@ -177,10 +198,11 @@ def _vectors(made: Product, block: tuple[int, int, int]) -> tuple[int, int]:
     _, *sizes = made.sizes
     result = []
     for matrix, vector, row in zip(made.matrices, made.vectors, made.rows, strict=True):
-        filled = matrix.guarded or sizes[matrix.rows] % block[matrix.rows] or sizes[2] % block[2]
+        filled = (sizes[matrix.rows] % block[matrix.rows] != 0) | (sizes[2] % block[2] != 0) | matrix.guarded
         within = min(vector, INDEXED) if row % vector else vector
-        result.append(min(within, COPY_LEAST) if filled and matrix.element_bytes == 1 else within)
-    return result[0], result[1]
+        narrow = min(within, COPY_LEAST) if matrix.element_bytes == 1 else within
+        result.append(np.where(filled, narrow, within))
+    return np.array(result)
 
 
 def construct_tensor(search: Search, top: int, features: Features) -> list[tuple[RProgram, ProgramEstimate]]:
@@ -195,59 +217,57 @@ def construct_tensor(search: Search, top: int, features: Features) -> list[tuple
         return []
     ahead = features.async_copy and all(v * made.element_bytes >= COPY_LEAST for v in made.vectors)
     limit = replace(features, dynamic_shared=features.dynamic_shared and made.dynamic).shared_limit(device)
-    found: list[tuple[TensorShape, ProgramEstimate]] = []
-    for shape in shapes(made, device):
-        search.considered += 1
-        label = f"block {shape.block} warp {shape.warp}"
-        threads = shape.warps * device.vector_width
-        needed, _ = tensor_registers(device, made.matrices, shape, g.accumulator_bytes)
-        usable = usable_registers(device, threads)
-        if usable is not None and search.reject(capacity("registers", needed, usable), label):
-            continue
-        # One count for both operands would leave threads without work: whole copies of every thread are best.
-        counts = [
-            ceil(shape.block[n] * shape.block[2] / (threads * v)) for n, v in enumerate(shape.vectors)
-        ]
-        if search.reject(capacity("fetches per thread", max(counts), FETCHES, "use more warps"), label):
-            continue
-        # Fewer buffers rather than no tile.
-        options = [replace(shape, stages=s) for s in (STAGES if ahead else (1,))]
-        fitting = [s for s in options if shared_bytes(made.matrices, s) <= limit and s.stages <= _steps(made, s)]
-        if not fitting:
-            search.reject(capacity("shared memory of a block", shared_bytes(made.matrices, options[-1]), limit), label)
-            continue
-        for candidate in fitting:
-            estimate = tensor_estimate(g, device, made.matrices, made.sizes, candidate, made.dtype, ahead)
-            if estimate is not None:
-                found.append((candidate, estimate))
-    found.sort(key=lambda c: (c[1].seconds, c[0].stages))
-    ranked = [_rastered(search, made, shape, estimate, ahead) for shape, estimate in found[: 4 * top]]
-    ranked.sort(key=lambda c: (c[1].seconds, c[0].stages))
-    return [(program(search, made, shape, ahead), estimate) for shape, estimate in ranked[: 2 * top]]
+    every = shapes(made, device)
+    search.considered += every.count
+    threads = every.warps * device.vector_width
+    needed, _ = tensor_registers(device, made.matrices, every, g.accumulator_bytes)
+    rules = Rules(every.count)
+    rules.room("registers", needed, usable_limits(device, threads))
+    # One count for both operands would leave threads without work: whole copies of every thread are best.
+    counts = [ceil_div(every.block[n] * every.block[2], threads * v) for n, v in enumerate(every.vectors)]
+    rules.room("fetches per thread", np.maximum(*counts), FETCHES, "use more warps")
+    # Fewer buffers rather than no tile.
+    rules.room("shared memory of a block", shared_bytes(made.matrices, every), limit)
+    search.rejections.extend(rules.rejected(
+        lambda n: f"block {tuple(every.block[:, n].tolist())} warp {tuple(every.warp[:, n].tolist())}"
+    ))  # fmt: skip
+    alive = np.flatnonzero(rules.alive)
+    buffers = np.array(STAGES if ahead else (1,))
+    staged = replace(every.take(np.repeat(alive, len(buffers))), stages=np.tile(buffers, len(alive)))
+    steps = np.maximum(1, ceil_div(np.int64(made.sizes[3]), staged.block[2]))
+    staged = staged.take(np.flatnonzero((shared_bytes(made.matrices, staged) <= limit) & (staged.stages <= steps)))
+    if not staged.count:
+        return []
+
+    def times(of: TensorShapes) -> Times:
+        return tensor_times(g, device, made.matrices, made.sizes, of, made.dtype, ahead)
+
+    found = times(staged)
+    best = np.lexsort((staged.stages, found.seconds))
+    best = best[found.resident[best] > 0][: 4 * top]
+    # Each with the raster of blocks whose waves load least.
+    rows = ceil_div(np.int64(made.sizes[1]), staged.block[0, best])
+    of = np.concatenate([best[_divides(band, rows)] for band in BANDS])
+    at = np.concatenate([np.flatnonzero(_divides(band, rows)) for band in BANDS])
+    bands = np.concatenate([np.full(np.count_nonzero(_divides(band, rows)), band) for band in BANDS])
+    rastered = replace(staged.take(of), raster=bands)
+    found = times(rastered)
+    order = np.lexsort((bands, found.seconds, at))
+    chosen = order[np.unique(at[order], return_index=True)[1]]
+    rastered, found = rastered.take(chosen), found.take(chosen)
+    order = np.lexsort((rastered.stages, found.seconds))[: 2 * top].tolist()
+    ranked = [(program(search, made, rastered, n, ahead), found.estimate(n)) for n in order]
+    return [(made_, estimate) for made_, estimate in ranked if estimate is not None]
 
 
-def _steps(made: Product, shape: TensorShape) -> int:
-    return max(1, ceil(made.sizes[3] / shape.block[2]))
+def _divides(band: int, rows: Array) -> Array:
+    """Return whether bands of this width and of all narrower ones divide the rows of blocks."""
+    return np.logical_and.reduce([rows % narrower == 0 for narrower in BANDS if narrower <= band])
 
 
-def _rastered(
-    search: Search, made: Product, shape: TensorShape, estimate: ProgramEstimate, ahead: bool
-) -> tuple[TensorShape, ProgramEstimate]:
-    """Return the shape with the raster of blocks whose waves load least, if that is faster."""
-    best = (shape, estimate)
-    rows = ceil(made.sizes[1] / shape.block[0])
-    for band in BANDS[1:]:
-        if rows % band:
-            break
-        wider = replace(shape, raster=band)
-        new = tensor_estimate(search.geometry, search.device, made.matrices, made.sizes, wider, made.dtype, ahead)
-        if new is not None and new.seconds < best[1].seconds:
-            best = (wider, new)
-    return best
-
-
-def program(search: Search, made: Product, shape: TensorShape, ahead: bool) -> RProgram:
-    """Return the candidate as an rProgram; its rTiles are boxes around as many consecutive rows, columns and terms."""
+def program(search: Search, made: Product, shapes_: TensorShapes, number: int, ahead: bool) -> RProgram:
+    """Return a candidate as an rProgram; its rTiles are boxes around as many consecutive rows, columns and terms."""
+    shape = shapes_.row(number)
     g = search.geometry
 
     def box(m: int, n: int, k: int) -> tuple[int, ...]:
@@ -286,37 +306,67 @@ PADDING_BYTES = VECTOR_ALIGNMENT
 FRAGMENT, DEPTH_BYTES = 16, 32
 #: The dtype for float32 operands if a user allows it: their upper 19 bits, to which every operand is rounded.
 TF32 = "tfloat32"
-# Registers for each 64-bit address of a copy that runs ahead.
-PER_COPY = 2
-# A step of at least so many times its busiest pipe's cycles is bound by latency.
-WAITING = 1.1
 
 
 @dataclass(frozen=True)
 class TensorShape:
-    """A candidate of recipe gpu.tensor.
-
-    Parameters
-    ----------
-    block, warp : tuple of (m, n, k) and (m, n)
-        Tiles of a block's step and of a warp.
-    stages : int
-        Buffers of each tile.
-    vectors : tuple of int
-        Elements that a copy instruction moves, for left and right.
-    raster : int
-        Rows of blocks that are walked together.
-    """
+    """A candidate of recipe gpu.tensor (see ``TensorShapes``)."""
 
     block: tuple[int, int, int]
     warp: tuple[int, int]
     stages: int
     vectors: tuple[int, int]
-    raster: int = 1
+    raster: int
+    warps: int
+
+
+@dataclass(frozen=True)
+class TensorShapes:
+    """N candidates of recipe gpu.tensor, a column each.
+
+    Parameters
+    ----------
+    block, warp : array of (m, n, k) and of (m, n)
+        Tiles of a block's step and of a warp, (3, N) and (2, N).
+    stages : array
+        Buffers of each tile.
+    vectors : array of (2, N)
+        Elements that a copy instruction moves, for left and right.
+    raster : array
+        Rows of blocks that are walked together.
+    """
+
+    block: Array
+    warp: Array
+    stages: Array
+    vectors: Array
+    raster: Array
+
+    @classmethod
+    def of(
+        cls, block: Sequence[int], warp: Sequence[int], stages: int, vectors: Sequence[int], raster: int = 1
+    ) -> TensorShapes:
+        """Return one candidate as a table."""
+        return cls(*(np.array(a, np.int64)[..., None] for a in (block, warp, stages, vectors, raster)))
 
     @property
-    def warps(self) -> int:
+    def count(self) -> int:
+        return self.block.shape[1]
+
+    @property
+    def warps(self) -> Array:
         return self.block[0] // self.warp[0] * (self.block[1] // self.warp[1])
+
+    def take(self, rows: Array) -> TensorShapes:
+        """Return some of the candidates."""
+        return TensorShapes(
+            self.block[:, rows], self.warp[:, rows], self.stages[rows], self.vectors[:, rows], self.raster[rows]
+        )
+
+    def row(self, n: int) -> TensorShape:
+        """Return one candidate."""
+        block, warp, vectors = (tuple(a[:, n].tolist()) for a in (self.block, self.warp, self.vectors))
+        return TensorShape(block, warp, int(self.stages[n]), vectors, int(self.raster[n]), int(self.warps[n]))
 
 
 @dataclass(frozen=True)
@@ -340,46 +390,48 @@ class Matrix:
     source_bytes: int
     guarded: bool
 
-    def padded_row(self, block: tuple[int, int, int]) -> tuple[int, int]:
+    def padded_row(self, block: Array) -> tuple[Array, Array]:
         """Return (rows, elements of a row with padding) of a tile in shared memory."""
         own, depth = block[self.rows], block[2]
         rows, columns = (depth, own) if self.turned else (own, depth)
         return rows, columns + PADDING_BYTES // self.element_bytes
 
-    def tile_bytes(self, block: tuple[int, int, int]) -> int:
+    def tile_bytes(self, block: Array) -> Array:
         rows, row = self.padded_row(block)
         return rows * row * self.element_bytes
 
 
-def shared_bytes(matrices: tuple[Matrix, Matrix], shape: TensorShape) -> int:
+def shared_bytes(matrices: tuple[Matrix, Matrix], shapes_: TensorShapes) -> Array:
     """Return the shared memory of a block in bytes: every buffer of both tiles."""
-    return shape.stages * sum(m.tile_bytes(shape.block) for m in matrices)
+    left, right = (m.tile_bytes(shapes_.block) for m in matrices)
+    return shapes_.stages * (left + right)
 
 
 def tensor_registers(
-    device: DeviceSpec, matrices: tuple[Matrix, Matrix], shape: TensorShape, accumulator_bytes: int
-) -> tuple[int, int]:
+    device: DeviceSpec, matrices: tuple[Matrix, Matrix], shapes_: TensorShapes, accumulator_bytes: int
+) -> tuple[Array, Array]:
     """Return (registers below which a thread spills, registers that the compiler is expected to take)."""
     warp = device.vector_width
-    sums = shape.warp[0] * shape.warp[1] * accumulator_bytes // (4 * warp)
-    fragments = sum(shape.warp[m.rows] * DEPTH_BYTES // (4 * warp) for m in matrices)
-    copies = sum(fetches(device, m, shape, v) for m, v in zip(matrices, shape.vectors, strict=True))
-    needed = sums + fragments + BASE
-    taken = ceil((needed + PER_COPY * min(copies, FRAGMENT)) / ROUNDED_TO) * ROUNDED_TO
-    cap = register_cap(device, shape.warps * warp)
-    return needed, taken if cap is None else min(taken, cap)
+    needed = shapes_.warp[0] * shapes_.warp[1] * accumulator_bytes // (4 * warp) + BASE
+    copies = np.zeros(shapes_.count, np.int64)
+    for matrix, vector in zip(matrices, shapes_.vectors, strict=True):
+        needed = needed + shapes_.warp[matrix.rows] * DEPTH_BYTES // (4 * warp)
+        copies += fetches(device, matrix, shapes_, vector)
+    taken = round_up(needed + PER_COPY * np.minimum(copies, FRAGMENT), ROUNDED_TO)
+    return needed, np.minimum(taken, register_caps(device, shapes_.warps * warp))
 
 
-def fetches(device: DeviceSpec, matrix: Matrix, shape: TensorShape, vector: int) -> int:
+def fetches(device: DeviceSpec, matrix: Matrix, shapes_: TensorShapes, vector: Array) -> Array:
     """Return the number of copy instructions of a thread in a step."""
-    return ceil(shape.block[matrix.rows] * shape.block[2] / (shape.warps * device.vector_width * vector))
+    elements = shapes_.block[matrix.rows] * shapes_.block[2]
+    return ceil_div(elements, shapes_.warps * device.vector_width * vector)
 
 
-def tensor_estimate(
+def tensor_times(
     geometry: Geometry, device: DeviceSpec, matrices: tuple[Matrix, Matrix], sizes: tuple[int, int, int, int],
-    shape: TensorShape, dtype: str, ahead: bool,
-) -> ProgramEstimate | None:  # fmt: skip
-    """Return the predicted time; None if not even one block fits on a unit.
+    shapes_: TensorShapes, dtype: str, ahead: bool,
+) -> Times:  # fmt: skip
+    """Return the predicted times.
 
     Parameters
     ----------
@@ -391,109 +443,108 @@ def tensor_estimate(
         True if copies bypass the registers, so that they run ahead.
     """
     rates = GpuRates.of(device, geometry.stage.dtype)
-    (bm, bn, bk), warps = shape.block, shape.warps
+    (bm, bn, bk), warps, stages = shapes_.block, shapes_.warps, shapes_.stages
     batch, m, n, k = sizes
-    threads, shared = warps * device.vector_width, shared_bytes(matrices, shape)
-    _, registers = tensor_registers(device, matrices, shape, geometry.accumulator_bytes)
-    resident, limit = occupancy(device, threads, registers, shared)
-    if resident == 0:
-        return None
-    grid = (batch, ceil(m / bm), ceil(n / bn))
-    blocks, steps = grid[0] * grid[1] * grid[2], ceil(k / bk)
-    resident = min(resident, ceil(blocks / device.units))
+    threads, shared = warps * device.vector_width, shared_bytes(matrices, shapes_)
+    _, registers = tensor_registers(device, matrices, shapes_, geometry.accumulator_bytes)
+    fitting, limit = resident_blocks(device, threads, registers, shared)
+    grid = (batch, ceil_div(np.int64(m), bm), ceil_div(np.int64(n), bn))
+    blocks, steps = grid[0] * grid[1] * grid[2], ceil_div(np.int64(k), bk)
+    resident = np.maximum(1, np.minimum(fitting, ceil_div(blocks, device.units)))
 
     # One block, one step, in cycles of its unit.
     flops = device.peak(dtype, tensor=True) / (device.units * device.clock_ghz)
     schedulers = rates.issue
     multiplied = 2 * bm * bn * bk / (flops * FMA_SHARE)  # by warps on every scheduler
-    compute = multiplied * max(1.0, schedulers / (warps * resident))
+    compute = multiplied * np.maximum(1.0, schedulers / (warps * resident))
     element = matrices[0].element_bytes
     deep = bk * element / DEPTH_BYTES
     products = bm * bn / (FRAGMENT * FRAGMENT) * deep * 2
-    fragments = [warps * shape.warp[a.rows] / FRAGMENT * deep for a in matrices]
-    loads = sum(fragments)
-    counts = [fetches(device, a, shape, v) for a, v in zip(matrices, shape.vectors, strict=True)]
-    each = (1 if ahead and shape.stages > 1 else 2) + FETCH_OVERHEAD  # past the registers it is one instruction
-    copying = sum(c * (each + GUARD_OVERHEAD * a.guarded) for c, a in zip(counts, matrices, strict=True))
     words = FRAGMENT * DEPTH_BYTES // (4 * device.vector_width)  # of a fragment, each lane
-    rounding = 0.0
-    if dtype == TF32:  # each is rounded, and read alone if rows lie across the sum
-        rounding = sum(f * (words + (words - 1) * a.turned) for f, a in zip(fragments, matrices, strict=True))
-    issue = (products + loads + rounding + copying * warps) / rates.issue
-    tile_bytes = sum((bm, bn)[a.rows] * bk * element for a in matrices)
-    shared_time = (loads * FRAGMENT * DEPTH_BYTES + tile_bytes) / rates.shared
-    moved = sum(
-        (bm, bn)[a.rows] * bk * element * _waste(v * element, a, rates.sector)
-        for a, v in zip(matrices, shape.vectors, strict=True)
-    )
-    l2_time = moved / rates.l2
-    far = _far_bytes(device, matrices, grid, shape, (m, n, k), device.units * resident)
-    dram_time = far / (blocks * steps) / (rates.dram * DRAM_SHARE)
-    pipes = {"compute": compute, "issue": issue, "shared": shared_time, "l2": l2_time, "dram": dram_time}
+    pipelined = (stages > 1) & ahead
+    each = np.where(pipelined, 1, 2) + FETCH_OVERHEAD  # past the registers it is one instruction
+    loads, rounding, moved = (np.zeros(shapes_.count) for _ in range(3))
+    copying, tile_bytes = np.zeros(shapes_.count, np.int64), np.zeros(shapes_.count, np.int64)
+    for matrix, vector in zip(matrices, shapes_.vectors, strict=True):
+        fragments = warps * shapes_.warp[matrix.rows] / FRAGMENT * deep
+        loads += fragments
+        if dtype == TF32:  # each is rounded, and read alone if rows lie across the sum
+            rounding += fragments * (words + (words - 1) * matrix.turned)
+        copying += fetches(device, matrix, shapes_, vector) * (each + FETCH_GUARD_OVERHEAD * matrix.guarded)
+        own = shapes_.block[matrix.rows] * bk * element
+        tile_bytes += own
+        moved += own * _waste(vector * element, matrix, rates.sector)
+    far = _far_bytes(device, matrices, grid, shapes_, (m, n, k), device.units * resident)
+    pipes = {
+        "compute": compute, "issue": (products + loads + rounding + copying * warps) / rates.issue,
+        "shared": (loads * FRAGMENT * DEPTH_BYTES + tile_bytes) / rates.shared, "l2": moved / rates.l2,
+        "dram": far / (blocks * steps) / (rates.dram * DRAM_SHARE),
+    }  # fmt: skip
     throughput = _beside(*pipes.values())
-    alone = _beside(multiplied, issue, shared_time) * max(1.0, schedulers / warps)
+    alone = _beside(multiplied, pipes["issue"], pipes["shared"]) * np.maximum(1.0, schedulers / warps)
     sync = (2 + deep) * rates.shared_latency  # two barriers, the first fragments of each round
-    arrive = fetch_latency(device, rates, min(1.0, far / (moved * blocks * steps))) + l2_time
-    if ahead and shape.stages > 1:
-        # A load has the steps that it runs ahead to arrive in.
-        latency = max(alone + sync, (arrive + alone) / (shape.stages - 1))
-    else:
-        latency = arrive + alone + sync
+    arrive = fetch_latency(device, rates, np.minimum(1.0, far / (moved * blocks * steps))) + pipes["l2"]
+    # A load has the steps that it runs ahead to arrive in.
+    overlap = np.maximum(alone + sync, (arrive + alone) / np.maximum(1, stages - 1))
+    latency = np.where(pipelined, overlap, arrive + alone + sync)
     busiest, waves = busiest_unit(device, blocks, resident)
     # A block keeps its unit busy for a share of a step's latency; blocks know nothing of one another's phases, so that
     # the unit idles when all of them wait.
-    busy = min(1.0, throughput / latency)
+    busy = np.minimum(1.0, throughput / latency)
     step = throughput / (1 - (1 - busy) ** resident)
     outputs = batch * m * n
     store_bytes = outputs * geometry.output_bytes + geometry.epilogue_bytes
     store = store_bytes / blocks / min(rates.l2, rates.dram * DRAM_SHARE)
-    cycles = busiest * (steps * step + store + BLOCK_CYCLES / resident) + rates.dram_latency
-    seconds = max(cycles * rates.cycle, started(device, blocks)) + device.launch_overhead_us * 1e-6
-    bound = max(pipes, key=lambda pipe: pipes[pipe]) if step < WAITING * throughput else "latency"
+    cycles = busiest * (steps * step + store + STAGED_BLOCK_CYCLES / resident) + rates.dram_latency
+    seconds = np.maximum(cycles * rates.cycle, started(device, blocks)) + device.launch_overhead_us * 1e-6
     per_unit = blocks * steps / device.units * rates.cycle
-    levels = (
-        LevelTime(device.far.name, far + store_bytes, (far + store_bytes) / (device.far.bandwidth_gbps * 1e9)),
-        *([LevelTime("l2", moved * blocks * steps, l2_time * per_unit)] if device.has("l2") else []),
-        LevelTime("shared", loads * FRAGMENT * DEPTH_BYTES * blocks * steps, shared_time * per_unit),
-    )
-    return ProgramEstimate(
-        seconds, compute * FMA_SHARE * per_unit, levels, bound,
-        geometry.stage.flops + geometry.epilogue_flops * outputs, blocks, waves, resident, limit, threads, registers,
-        shared, blocks / (busiest * device.units),
+    levels = {device.far.name: (far + store_bytes, (far + store_bytes) / (device.far.bandwidth_gbps * 1e9))}
+    if device.has("l2"):
+        levels["l2"] = moved * blocks * steps, pipes["l2"] * per_unit
+    levels["shared"] = loads * FRAGMENT * DEPTH_BYTES * blocks * steps, pipes["shared"] * per_unit
+    return Times(
+        seconds, np.where(step < WAITING * throughput, slowest_of(pipes), "latency"), compute * FMA_SHARE * per_unit,
+        levels, geometry.stage.flops + geometry.epilogue_flops * outputs, blocks, waves,
+        np.where(fitting == 0, 0, resident), limit, threads, registers, shared, blocks / (busiest * device.units),
     )  # fmt: skip
 
 
-def _beside(*pipes: float) -> float:
-    """Return the time of pipes that work at once, as in ``staged_time``: the slowest, plus a share of the others."""
-    return max(pipes) + OVERLAP_LOSS * (sum(pipes) - max(pipes))
+def _beside(*pipes: Array) -> Array:
+    """Return the time of pipes that work at once, as in ``staged_times``: the slowest, plus a share of the others."""
+    return overlapped(pipes, STAGED_OVERLAP_LOSS)
 
 
-def _waste(run_bytes: int, matrix: Matrix, sector: int) -> float:
+def _waste(run_bytes: Array, matrix: Matrix, sector: int) -> Array:
     """Return the bytes that memory moves per byte used; neighbouring lanes may share sectors."""
-    return 1.0 if run_bytes >= VECTOR_ALIGNMENT or matrix.turned else min(2.0, sector / max(1, run_bytes))
+    apart = np.minimum(MOST_WASTE, sector / np.maximum(1, run_bytes))
+    return np.where((run_bytes >= VECTOR_ALIGNMENT) | matrix.turned, 1.0, apart)
 
 
 def _far_bytes(
-    device: DeviceSpec, matrices: tuple[Matrix, Matrix], grid: tuple[int, int, int], shape: TensorShape,
-    extents: tuple[int, int, int], resident: int,
-) -> float:  # fmt: skip
+    device: DeviceSpec, matrices: tuple[Matrix, Matrix], grid: tuple[int, Array, Array], shapes_: TensorShapes,
+    extents: tuple[int, int, int], resident: Array,
+) -> Array:  # fmt: skip
     """Return the bytes from the farthest level: blocks of a wave, `raster` rows of them, share rows and columns."""
     batch, rows, columns = grid
     blocks = batch * rows * columns
-    wave = max(1, min(resident, blocks))
-    band = min(shape.raster, rows)
-    across = min(columns, ceil(wave / band))
-    down = min(rows, band * ceil(wave / (band * columns)))
-    images = max(1, ceil(wave / (rows * columns)))
+    wave = np.maximum(1, np.minimum(resident, blocks))
+    band = np.minimum(shapes_.raster, rows)
+    across = np.minimum(columns, ceil_div(wave, band))
+    down = np.minimum(rows, band * ceil_div(wave, band * columns))
+    images = np.maximum(1, ceil_div(wave, rows * columns))
     l2 = device.level("l2").capacity_bytes if device.has("l2") else 0
-    total = 0.0
+    total = np.zeros(shapes_.count)
     for matrix in matrices:
+        # Data that is read again stays in L2 if there is room for it.
+        if matrix.source_bytes <= l2 // 2:
+            total += matrix.source_bytes
+            continue
         whole = extents[matrix.rows] * extents[2] * matrix.element_bytes * batch
         share = min(1.0, matrix.source_bytes / whole)
         different = (down, across)[matrix.rows] * images
-        traffic = blocks / wave * different * shape.block[matrix.rows] * extents[2] * matrix.element_bytes * share
-        # Data that is read again stays in L2 if there is room for it.
-        total += matrix.source_bytes if matrix.source_bytes <= l2 // 2 else max(traffic, matrix.source_bytes)
+        own = shapes_.block[matrix.rows]
+        traffic = blocks / wave * different * own * extents[2] * matrix.element_bytes * share
+        total += np.maximum(traffic, matrix.source_bytes)
     return total
 
 

@@ -22,10 +22,12 @@ import numpy as np
 
 from ..device import DeviceSpec
 from ..ir import TensorExpression
-from ..micro_perf.access import bank_cycles, strides_of
+from ..micro_perf.constants import FETCH_OVERHEAD, IN_FLIGHT, LOAD_OVERHEAD
 from ..micro_perf.estimate import LevelTime, ProgramEstimate
 from ..micro_perf.geometry import Geometry, Operand, Tile, operand_of
-from ..micro_perf.gpu import IN_FLIGHT, GpuRates, busiest_unit, far_traffic, in_waves, sectors
+from ..micro_perf.gpu import GpuRates, busiest_unit, far_traffic, in_waves, sectors
+from ..micro_perf.gpu_access import bank_cycles, strides_of
+from ..micro_perf.gpu_nest import GpuNest, columns
 from ..micro_perf.occupancy import occupancy
 from ..micro_perf.registers import register_cap
 from ..micro_perf.storage import alignments, storage_elements
@@ -34,9 +36,7 @@ from ..roller.loops import open_parts
 from ..roller.partition import NestShape
 from ..roller.rprogram import RProgram
 from ..roller.steps import Bind, CacheRead, ComputeAt, Inline, Reorder, Split, Step, StorageAlign
-from .gpu_direct import LOAD_OVERHEAD
 from .gpu_loops import fetch, fuse
-from .gpu_tiled import FETCH_OVERHEAD
 from .search import Search
 
 #: Most elements of a tile along one axis (breadth of the search): whole transactions both ways, and some more.
@@ -222,7 +222,7 @@ def turn_cycles(
                 if axis in at:
                     address += at[axis] * coefficient * row
         words = address * operand.element_bytes // (level.bank_bytes or 4)
-        geometry.counted[key] = bank_cycles(words, level.banks or 1)
+        geometry.counted[key] = int(bank_cycles(words[None], level.banks or 1)[0])
     found: int = geometry.counted[key]
     return found
 
@@ -266,9 +266,10 @@ def transpose_estimate(
 
     read = [*staged, *others]
     boxes = [op.box(tile) for op in read]
-    moved = [sectors(op, box, rates.sector) for op, box in zip(read, boxes, strict=True)]
+    moved = [sectors(op, columns([box], len(box)), rates.sector) for op, box in zip(read, boxes, strict=True)]
     seen = Geometry(geometry.expression, geometry.stage, tuple(read), 0, 0, geometry.output_bytes)
-    far = far_traffic(seen, device, tile, device.units * resident, moved)
+    block = columns([tile], len(tile))
+    far = float(far_traffic(GpuNest(seen), device, block, np.array([device.units * resident]), moved)[0])
     last = geometry.vector_axis
     run = (tile[last] if last is not None else 1) * geometry.output_bytes
     waste = ceil(run / rates.sector) * rates.sector / run
@@ -285,7 +286,7 @@ def transpose_estimate(
         for op, padding in zip(staged, shape.padding, strict=True)
     )
     bank_time = (fetched + elements * turned) * geometry.output_bytes / rates.shared
-    near = float(sum(moved))
+    near = float(sum(int(n[0]) for n in moved))
     dram = (far + store_bytes) / blocks / rates.dram
     l2 = (near + store_bytes / blocks) / rates.l2
     alone = rates.dram_latency * max(1.0, items / IN_FLIGHT) + 2 * rates.shared_latency + max(dram, l2)
@@ -299,7 +300,7 @@ def transpose_estimate(
         LevelTime("shared", (fetched + elements) * geometry.output_bytes * blocks, bank_time * scale),
     )
     return ProgramEstimate(
-        seconds, 0.0, levels, bound, int(arithmetic * outputs), blocks,
+        float(seconds), 0.0, levels, str(bound), int(arithmetic * outputs), blocks,
         waves, resident, limit, threads, registers, shared, blocks / max(1, busiest * device.units),
     )  # fmt: skip
 

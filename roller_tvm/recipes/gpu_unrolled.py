@@ -16,18 +16,22 @@ from __future__ import annotations
 
 from math import ceil, prod
 
+import numpy as np
+
 from ..device import DeviceSpec
 from ..ir import TensorExpression
+from ..micro_perf.constants import LOAD_GUARD_OVERHEAD, LOAD_OVERHEAD, LOOP, OUTPUT_OVERHEAD
 from ..micro_perf.estimate import LevelTime, ProgramEstimate
 from ..micro_perf.geometry import Geometry, Tile
 from ..micro_perf.gpu import GpuRates, busiest_unit, far_traffic, in_waves, instructions, sectors
+from ..micro_perf.gpu_nest import GpuNest, columns
 from ..micro_perf.occupancy import occupancy
 from ..micro_perf.registers import register_cap
 from ..roller.alignment import capacity
 from ..roller.loops import open_parts
 from ..roller.rprogram import RProgram
 from ..roller.steps import Bind, CacheRead, ComputeAt, Reorder, Split, Step, Unroll
-from .gpu_direct import GUARD_OVERHEAD, LOAD_OVERHEAD, LOOP, OUTPUT_OVERHEAD, linear_tile
+from .gpu_direct import linear_tile
 from .gpu_loops import begin, fuse
 from .search import Search
 
@@ -111,15 +115,21 @@ def unrolled_estimate(geometry: Geometry, device: DeviceSpec, block: Tile, threa
     resident = min(resident, ceil(blocks / device.units))
     busiest, waves = busiest_unit(device, blocks, resident)
     read = [op for op in geometry.operands if not op.computed]
-    per_block = [0 if op.computed else sectors(op, op.box(block), rates.sector) for op in geometry.operands]
-    far = far_traffic(geometry, device, block, device.units * resident, per_block)
-    near = float(sum(per_block))
+    nest, tile = GpuNest.of(geometry), columns([block], len(block))
+    per_block = [
+        sectors(op, box, rates.sector) * (not op.computed)
+        for op, box in zip(geometry.operands, nest.boxes(tile), strict=True)
+    ]
+    far = float(far_traffic(nest, device, tile, np.array([device.units * resident]), per_block)[0])
+    near = float(sum(int(n[0]) for n in per_block))
 
     warps = ceil(threads / device.vector_width)
     points = prod(own)
     loads = sum(op.elements(own) for op in read)
     slots = points * instructions(geometry) + stored * (1 + geometry.epilogue_flops) + OUTPUT_OVERHEAD
-    slots += sum(op.elements(own) * (1 + LOAD_OVERHEAD + GUARD_OVERHEAD * op.guarded + op.arithmetic) for op in read)
+    slots += sum(
+        op.elements(own) * (1 + LOAD_OVERHEAD + LOAD_GUARD_OVERHEAD * op.guarded + op.arithmetic) for op in read
+    )
     compute = points * instructions(geometry) * threads / rates.lanes
     issue = slots * warps / rates.issue
     l1 = (loads + stored) * warps * rates.line / rates.shared
@@ -135,7 +145,7 @@ def unrolled_estimate(geometry: Geometry, device: DeviceSpec, block: Tile, threa
         *([LevelTime("l2", near * blocks + store_bytes, l2 * scale)] if device.has("l2") else []),
     )
     return ProgramEstimate(
-        seconds, compute * scale, levels, bound,
+        float(seconds), compute * scale, levels, str(bound),
         geometry.stage.flops + geometry.epilogue_flops * outputs, blocks, waves, resident, limit, threads,
         registers, 0, blocks / max(1, busiest * device.units),
     )  # fmt: skip

@@ -1,0 +1,49 @@
+"""Rules over a table of candidates: a mask each, and the sentence about one candidate made only when someone asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from ..micro_perf.gpu_nest import Array
+from ..roller.alignment import Rejection, capacity
+
+
+class Rules:
+    """The rules that candidates were held to, in order.
+
+    Examples
+    --------
+    >>> rules, needed = Rules(3), np.array([8, 64, 300])
+    >>> rules.room("registers", needed, 255)
+    >>> rules.alive.tolist(), [str(r) for r in rules.rejected(lambda n: f"tile {n}")]
+    ([True, True, False], ['tile 2: registers: needs 300, limit 255 (use a smaller tile)'])
+    """
+
+    def __init__(self, count: int) -> None:
+        self._broken = np.full(count, -1)
+        self._sentences: list[Callable[[int], Rejection | None]] = []
+
+    def keep(self, mask: Array, sentence: Callable[[int], Rejection | None]) -> None:
+        """Reject the candidates where `mask` is False and no rule was broken before."""
+        self._broken[~mask & self.alive] = len(self._sentences)
+        self._sentences.append(sentence)
+
+    def room(self, what: str, required: Array, limit: Array | int, remedy: str = "use a smaller tile") -> None:
+        """Reject the candidates that require more of a resource than there is."""
+        most = np.broadcast_to(limit, required.shape)
+        self.keep(required <= most, lambda n: capacity(what, int(required[n]), int(most[n]), remedy))
+
+    @property
+    def alive(self) -> Array:
+        """Candidates that broke no rule."""
+        return self._broken < 0
+
+    def rejected(self, label: Callable[[int], str]) -> Iterator[Rejection]:
+        """Yield why the others were rejected, in the order of the table."""
+        for n in np.flatnonzero(~self.alive).tolist():
+            rejection = self._sentences[self._broken[n]](n)
+            if rejection is not None:
+                yield replace(rejection, candidate=label(n))
