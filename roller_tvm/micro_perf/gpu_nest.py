@@ -51,14 +51,12 @@ def looked_up(function: Callable[..., int], *arguments: Array) -> Array:
     >>> looked_up(lambda n: n * n, np.array([3, 4, 3])).tolist()
     [9, 16, 9]
     """
-    known: dict[tuple[int, ...], int] = {}
-    result = []
-    for key in zip(*[a.tolist() for a in arguments], strict=True):
-        value = known.get(key)
-        if value is None:
-            value = known[key] = function(*key)
-        result.append(value)
-    return np.array(result, dtype=np.int64)
+    key = arguments[-1]
+    for more in arguments[:-1]:
+        key = more * (int(key.max(initial=0)) + 1) + key
+    _, first, back = np.unique(key, return_index=True, return_inverse=True)
+    values = zip(*[a[first].tolist() for a in arguments], strict=True)
+    return np.array([function(*value) for value in values], np.int64)[back]
 
 
 def distinct(values: Array) -> Array:

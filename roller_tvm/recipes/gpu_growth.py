@@ -12,11 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..micro_perf.geometry import Tile
-from ..micro_perf.gpu_nest import Array, GpuNest, ceil_div
-
-#: Follows every option of an axis: there is no larger one.
-NONE_LARGER = np.iinfo(np.int64).max
-
+from ..micro_perf.gpu_nest import Array, GpuNest, ceil_div, columns
 
 @dataclass(frozen=True)
 class Growth:
@@ -44,26 +40,43 @@ class Grown:
     refused: list[Tile]
 
 
-def reuse_scores(nest: GpuNest, tiles: Array, larger: Array) -> Array:
+class Steps:
+    """Next extents along one axis, from each of its options: any larger one, and one that divides the axis.
+
+    Examples
+    --------
+    >>> Steps([1, 2, 4, 7, 8, 14, 28], extent=28).next(4, divisor=True)
+    7
+    >>> Steps([7, 14, 28], extent=28).next(28, divisor=False) is None
+    True
+    """
+
+    def __init__(self, options: Sequence[int], extent: int) -> None:
+        self._any: dict[int, int | None] = {}
+        self._dividing: dict[int, int | None] = {}
+        larger = divisor = None
+        for option in reversed(options):
+            self._any[option], self._dividing[option] = larger, divisor
+            larger = option
+            divisor = divisor if extent % option else option
+
+    def next(self, own: int, divisor: bool) -> int | None:
+        """Return the next extent above `own`; None if there is none."""
+        return (self._dividing if divisor else self._any)[own]
+
+
+def reuse_scores(nest: GpuNest, tiles: Array, larger: Array, of: Array) -> Array:
     """Return the data-reuse score of growing tiles: traffic saved per byte of footprint (Roller, section 3.3).
 
     Parameters
     ----------
-    tiles : array of (axes, N)
-    larger : array of (axes, steps, N)
+    tiles, larger : array of (axes, N) and of (axes, M)
+    of : array
+        For each larger tile, the number of the tile that it grows from.
     """
-    axes, steps, count = larger.shape
-    every = np.concatenate([tiles, larger.reshape(axes, -1)], axis=1)
-    moved, held = nest.traffic_and_footprint(every)
-    more = held[count:].reshape(steps, count) - held[:count]
-    return (moved[:count] - moved[count:].reshape(steps, count)) / np.maximum(1, more)
-
-
-def _table(growths: Sequence[Growth], axis: int) -> Array:
-    """Return the options of one axis, a column for each growth, filled up with ``NONE_LARGER``."""
-    rows = [list(g.options[axis]) for g in growths]
-    most = max(map(len, rows)) + 1
-    return np.array([row + [NONE_LARGER] * (most - len(row)) for row in rows], np.int64).T
+    moved, held = nest.traffic_and_footprint(np.concatenate([tiles, larger], axis=1))
+    count = tiles.shape[1]
+    return (moved[:count][of] - moved[count:]) / np.maximum(1, held[count:] - held[:count][of])
 
 
 def grown(
@@ -82,53 +95,51 @@ def grown(
     most_threads : int, optional
         Most threads of a tile.
     """
-    if not growths:
-        return []
-    spatial, extents = nest.spatial, nest.extents
-    tables = {i: _table(growths, i) for i in spatial}
+    extents, spatial, axes = nest.geometry.extents, nest.spatial, len(nest.geometry.extents)
+    made: dict[tuple[int, int], Steps] = {}
+    steps = [
+        [made.setdefault((i, id(g.options[i])), Steps(g.options[i], extents[i])) for i in spatial] for g in growths
+    ]
+    units = np.array([g.unit for g in growths], np.int64).reshape(-1, axes).T
     seen: list[set[Tile]] = [{g.start} for g in growths]
     found = [Grown([], []) for _ in growths]
-    units = np.array([g.unit for g in growths], np.int64).T
     rows = [(n, g.start) for n, g in enumerate(growths)]
     while rows:
-        of = np.array([n for n, _ in rows])
-        tiles = np.array([tile for _, tile in rows], np.int64).T
-        count = len(rows)
-        over = nest.overhangs(tiles)
-        several = np.count_nonzero(over, axis=0)
-        larger = np.repeat(tiles[:, None, :], len(spatial), axis=1)
-        there = np.empty((len(spatial), count), bool)
-        for step, i in enumerate(spatial):
-            options = tables[i][:, of]
-            alone = (several == 0) | ((several == 1) & over[i])
-            fits = (options > tiles[i]) & (alone | (extents[i] % options == 0)) & (options != NONE_LARGER)
-            at = fits.argmax(axis=0)
-            there[step] = np.take_along_axis(fits, at[None], 0)[0]
-            larger[i, step] = np.where(there[step], np.take_along_axis(options, at[None], 0)[0], tiles[i])
-        scores = reuse_scores(nest, tiles, larger)
-        bad = refused(larger.reshape(len(tiles), -1)).reshape(there.shape)
-        if most_threads is not None:
-            threads = np.multiply.reduce(ceil_div(larger[spatial], units[spatial][:, None, of]), axis=0)
-            may = there & (threads <= most_threads)
+        larger: list[Tile] = []
+        of: list[int] = []
+        for row, (n, tile) in enumerate(rows):
+            over = [i for i in spatial if extents[i] % tile[i]]
+            for i, step in zip(spatial, steps[n], strict=True):
+                to = step.next(tile[i], divisor=bool(over) and over != [i])
+                if to is not None:
+                    larger.append((*tile[:i], to, *tile[i + 1 :]))
+                    of.append(row)
+        if not larger:
+            break
+        table, base = columns(larger, axes), np.array(of)
+        scores = reuse_scores(nest, columns([tile for _, tile in rows], axes), table, base)
+        bad = refused(table).tolist()
+        if most_threads is None:
+            many = [False] * len(larger)
         else:
-            may = there
-        # Of equal scores, the larger extent along the first axis; steps that are not there last.
-        order = np.argsort(np.where(there, -scores, np.inf), axis=0, kind="stable")[:branches].T.tolist()
-        may_, bad_, scores_ = may.T.tolist(), bad.T.tolist(), scores.T.tolist()
+            unit = units[:, [rows[row][0] for row in of]]
+            threads = np.multiply.reduce(ceil_div(table[spatial], unit[spatial]), axis=0)
+            many = (threads > most_threads).tolist()
+        # The best steps of each tile; of equal scores, the larger extent along the first axis.
+        ranked = np.lexsort((-scores, base)).tolist()
+        scored = scores.tolist()
         following: dict[int, list[tuple[float, Tile]]] = {}
-        steps = larger.transpose(2, 1, 0).tolist()
-        for row, (n, _) in enumerate(rows):
-            for step in order[row]:
-                if not may_[row][step]:
-                    continue
-                tile = tuple(steps[row][step])
-                if tile in seen[n]:
-                    continue
-                seen[n].add(tile)
-                if bad_[row][step]:
-                    found[n].refused.append(tile)
-                else:
-                    following.setdefault(n, []).append((scores_[row][step], tile))
+        last, taken = -1, 0
+        for at in ranked:
+            last, taken = of[at], taken + 1 if of[at] == last else 1
+            n, tile = rows[last][0], larger[at]
+            if taken > branches or many[at] or tile in seen[n]:
+                continue
+            seen[n].add(tile)
+            if bad[at]:
+                found[n].refused.append(tile)
+            else:
+                following.setdefault(n, []).append((scored[at], tile))
         rows = []
         for n, next_ in following.items():
             best = [tile for _, tile in heapq.nlargest(beam, next_)]
