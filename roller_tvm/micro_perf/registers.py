@@ -106,6 +106,12 @@ def usable_limits(device: DeviceSpec, threads: Array) -> Array:
     return looked_up(partial(_limit, partial(usable_registers, device)), threads)
 
 
+def within_cap(device: DeviceSpec, registers: Array, threads: Array) -> Array:
+    """Return registers, at most what a thread of blocks of so many threads can have."""
+    cap = register_caps(device, threads)
+    return np.where(cap > 0, np.minimum(registers, cap), registers)
+
+
 def needed_registers(nest: GpuNest, device: DeviceSpec, thread: Array) -> Array:
     """Return the number of registers below which register tiles spill.
 

@@ -11,7 +11,9 @@ from ..micro_perf.effects import ALL, Effects
 from ..micro_perf.gpu_kernel import KernelTime, staged_time
 from ..micro_perf.gpu_nest import GpuNest
 from ..micro_perf.kernel import DirectKernel, Kernel, StagedKernel
-from ..recipes.gpu_direct import direct_times, linear_tiles, reduce_times
+from ..recipes.gpu_direct import direct_times
+from ..recipes.gpu_nests import linear_tiles
+from ..recipes.gpu_reduce import reduce_times
 
 
 @dataclass(frozen=True)

@@ -33,25 +33,25 @@ from ..micro_perf.cpu import (
     prologues,
     tiled_estimate,
 )
-from ..micro_perf.estimate import ProgramEstimate
 from ..micro_perf.geometry import Geometry, Tile
 from ..roller.alignment import Rejection, capacity
 from ..roller.loops import open_parts
 from ..roller.rprogram import RProgram
 from ..roller.steps import CacheWrite, ComputeAt, Fuse, Inline, Parallel, Reorder, Step
+from .cpu_nests import CpuRecipe, Kind
 from .cpu_tiled_loops import vector_last
-from .search import Search
+from .recipe import Context, Fit, Ranked
 
 
-def construct_axpy(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
+def construct_axpy(ctx: Context, top: int) -> Ranked:
     """Return ranked candidates of recipe cpu.axpy: how many outer axes run in parallel."""
-    g, device = search.geometry, search.device
+    g, device = ctx.geometry, ctx.device
     last = g.vector_axis
     if last is None or not g.operands:
         return []
     rates = CpuRates.of(device, g)
     row = g.extents[last] * g.output_bytes * sum(last in op.axes for op in g.operands)
-    if search.reject(_even(g, rates)) or search.reject(
+    if ctx.reject(_even(g, rates)) or ctx.reject(
         capacity(device.levels[-2].name, row, int(rates.caches[0][1]), "split the axis")
     ):
         return []
@@ -62,12 +62,12 @@ def construct_axpy(search: Search, top: int) -> list[tuple[RProgram, ProgramEsti
     for outer in range(1, len(rest) + 1):
         if g.extents[rest[outer - 1]] == 1:
             continue
-        search.considered += 1
+        ctx.considered += 1
         chunk = _share(g, rest[:outer], device.units)
         order = tuple(i for i in rest if chunk[i] > 1)
         estimate = tiled_estimate(g, device, chunk, tile, order, cost=cost)
-        tiles = (search.rtile("l2", chunk), search.rtile("register", whole))
-        found.append((search.program("cpu.axpy", tiles, (("parallel", outer),)), estimate))
+        tiles = (ctx.rtile("l2", chunk), ctx.rtile("register", whole))
+        found.append((ctx.program("cpu.axpy", tiles, (("parallel", outer),)), estimate))
     return sorted(found, key=lambda c: c[1].seconds)[:top]
 
 
@@ -144,3 +144,17 @@ def lower_cpu_axpy(expression: TensorExpression, program: RProgram) -> list[Step
     opened_reduce, reduce = open_parts(inner, anchor.reduce)
     own = vector_last(own, anchor)
     return [*steps, *opened, *opened_reduce, Reorder(inner, (*own[:-1], *reduce, own[-1]))]
+
+
+class CpuAxpy(CpuRecipe):
+    """Rows of sums in the nearest cache, for rows that no vectors divide."""
+
+    name = "cpu.axpy"
+    says = "rows of sums in the nearest cache, a scaled row added at a time, outer rows in parallel"
+    suits = {Kind.PRODUCT: Fit.YES}
+
+    def construct(self, ctx: Context, top: int) -> Ranked:
+        return construct_axpy(ctx, top)
+
+    def lower(self, expression: TensorExpression, program: RProgram) -> list[Step]:
+        return lower_cpu_axpy(expression, program)

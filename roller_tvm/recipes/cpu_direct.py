@@ -35,20 +35,21 @@ from ..roller.alignment import Rejection
 from ..roller.loops import open_parts
 from ..roller.rprogram import RProgram
 from ..roller.steps import ComputeAt, Fuse, Inline, Parallel, Reorder, Split, Step, Vectorize
+from .cpu_nests import CpuRecipe, Kind
 from .cpu_tiled import filled, single_vectors
 from .cpu_tiled_loops import vector_last, vector_name
-from .search import Search
+from .recipe import Context, Fit, Ranked
 
 
-def construct_direct(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
+def construct_direct(ctx: Context, top: int) -> Ranked:
     """Return ranked candidates of recipe cpu.direct: how many outer axes run in parallel, how long the vectors are."""
-    g, device = search.geometry, search.device
+    g, device = ctx.geometry, ctx.device
     rates = CpuRates.of(device, g)
     found: list[tuple[RProgram, ProgramEstimate]] = []
     last = g.vector_axis
-    vectors, alone = [0], search.nest.output == search.nest.anchor
+    vectors, alone = [0], ctx.nest.output == ctx.nest.anchor
     uneven = last is not None and g.axes[last] in g.stage.uneven
-    if last is not None and not uneven and not search.reject(_vectorisable(search, last)):
+    if last is not None and not uneven and not ctx.reject(_vectorisable(ctx, last)):
         # Shorter ones too: TVM takes vectors apart that straddle blocks of a layout.
         vectors = single_vectors(g.extents[last], rates.lanes, 4)
         # Unless it is alone, a region is computed inside a vector's loop.
@@ -58,14 +59,14 @@ def construct_direct(search: Search, top: int) -> list[tuple[RProgram, ProgramEs
         for vector in vectors:
             if (chunk := _chunk(g, outer, vector, device.units if only and not vector else 0)) is None:
                 continue
-            search.considered += 1
+            ctx.considered += 1
             chunks = prod(ceil(e / c) for e, c in zip(g.extents, chunk, strict=True))
             estimate = direct_estimate(g, device, chunks, vector)
             tile = tuple(
                 e if i in g.reduce else (vector or 1) if i == last else 1 for i, e in enumerate(g.extents)
             )
-            tiles = (search.rtile("l2", chunk), search.rtile("register", tile))
-            program = search.program("cpu.direct", tiles, (("parallel", outer), ("vector", vector)))
+            tiles = (ctx.rtile("l2", chunk), ctx.rtile("register", tile))
+            program = ctx.program("cpu.direct", tiles, (("parallel", outer), ("vector", vector)))
             found.append((program, estimate))
     # At equal times, the fewest axes in parallel.
     return sorted(found, key=lambda c: c[1].seconds)[: 2 * top]
@@ -89,10 +90,10 @@ def _chunk(g: Geometry, outer: int, vector: int, units: int) -> Tile | None:
     return tuple((vector if i == last else 1) if i in leading else e for i, e in enumerate(g.extents))
 
 
-def _vectorisable(search: Search, last: int) -> Rejection | None:
+def _vectorisable(ctx: Context, last: int) -> Rejection | None:
     """Return rule 1's rejection on a CPU if the axis's longest vector leaves over half of the lanes idle, else None."""
-    g = search.geometry
-    lanes = CpuRates.of(search.device, g).lanes
+    g = ctx.geometry
+    lanes = CpuRates.of(ctx.device, g).lanes
     longest = single_vectors(g.extents[last], lanes, 4)[0]
     if 1 < longest == g.extents[last] or 2 * filled(longest, lanes) >= 1:
         return None
@@ -275,3 +276,17 @@ def lower_cpu_direct(expression: TensorExpression, program: RProgram) -> list[St
             steps += [*opened, *opened_reduce, Reorder(anchor.name, (*own[:-1], *reduce, own[-1]))]
             steps.append(Vectorize(anchor.name, own[-1]))
     return steps
+
+
+class CpuDirect(CpuRecipe):
+    """Vectorised rows."""
+
+    name = "cpu.direct"
+    says = "vectorised rows, outer rows in parallel"
+    suits = dict.fromkeys((Kind.UNEVEN, Kind.MOVE, Kind.SLIDES, Kind.PRODUCT), Fit.YES)
+
+    def construct(self, ctx: Context, top: int) -> Ranked:
+        return construct_direct(ctx, top)
+
+    def lower(self, expression: TensorExpression, program: RProgram) -> list[Step]:
+        return lower_cpu_direct(expression, program)

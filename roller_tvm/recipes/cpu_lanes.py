@@ -19,22 +19,23 @@ from math import prod
 
 from ..ir import Stage, TensorExpression
 from ..micro_perf.cpu import CpuRates, TileCost, epilogue_cycles, tiled_estimate
-from ..micro_perf.estimate import ProgramEstimate
 from ..micro_perf.geometry import Geometry, Tile
 from ..roller.loops import open_parts
 from ..roller.rprogram import RProgram
 from ..roller.steps import ComputeAt, Fuse, Inline, Parallel, Reorder, Split, Step, Unroll, Vectorize
+from .cpu_nests import CpuRecipe, Kind
 from .cpu_tiled import ALIKE, chunks_of, orders_of, register_tiles
 from .lane_nests import LaneNest
-from .search import Search
+from .recipe import Context, Fit, Ranked
 
 
-def construct_lanes(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
+def construct_lanes(ctx: Context, top: int) -> Ranked:
     """Return ranked candidates of recipe cpu.lanes: register tile and chunks of the outputs, all lanes in the tile."""
-    nest, device = search.nest, search.device
+    nest, device = ctx.nest, ctx.device
     assert isinstance(nest, LaneNest)
-    expression = search.geometry.expression
-    search.geometry = g = Geometry.of(expression, nest.anchor, nest.inlined)
+    expression = ctx.geometry.expression
+    ctx = ctx.over(Geometry.of(expression, nest.anchor, nest.inlined))
+    g = ctx.geometry
     if len(g.spatial) < 2 or g.stage.uneven:
         return []
     *first, last = nest.merges
@@ -46,14 +47,14 @@ def construct_lanes(search: Search, top: int) -> list[tuple[RProgram, ProgramEst
     lanes = g.spatial[-1]
     stored = expression.tensors[nest.output].bytes + merges[-1].epilogue_bytes
     found = []
-    for tile in register_tiles(search, rates):
+    for tile in register_tiles(ctx, rates):
         if tile[lanes] < g.extents[lanes]:
             continue
         cost, of_tile = lanes_cost(g, merges, tile, rates), []
-        for chunk in chunks_of(search, tile, device.units):
+        for chunk in chunks_of(ctx, tile, device.units):
             estimates = []
             for order in orders_of(g, chunk, tile):
-                search.considered += 1
+                ctx.considered += 1
                 estimates.append((tiled_estimate(g, device, chunk, tile, order, cost=cost, stored=stored), order))
             least = min(e.seconds for e, _ in estimates)
             estimate, order = next(e for e in estimates if e[0].seconds <= least * (1 + ALIKE))
@@ -62,9 +63,9 @@ def construct_lanes(search: Search, top: int) -> list[tuple[RProgram, ProgramEst
     found.sort(key=lambda c: c[0])
     programs = []
     for _, chunk, tile, order, estimate in found[: 2 * top]:
-        tiles = (search.rtile("l2", chunk), search.rtile("register", tile))
+        tiles = (ctx.rtile("l2", chunk), ctx.rtile("register", tile))
         choices = tuple((f"order:{g.axes[axis]}", n) for n, axis in enumerate(order))
-        programs.append((search.program("cpu.lanes", tiles, choices, nest.merges), estimate))
+        programs.append((ctx.program("cpu.lanes", tiles, choices, nest.merges), estimate))
     return programs
 
 
@@ -150,3 +151,18 @@ def _merge(stage: Stage, output: Stage, inside: str, vector: bool) -> list[Step]
     if vector:
         steps.append(Vectorize(stage.name, spatial[-1]))
     return steps
+
+
+class CpuLanes(CpuRecipe):
+    """Reductions in lanes, merged in the same tile."""
+
+    name = "cpu.lanes"
+    says = "register tile of reductions in lanes, merged while a cache holds it, outer tiles in parallel"
+    suits = {Kind.LANES: Fit.YES}
+    staged = "merged in the tile"
+
+    def construct(self, ctx: Context, top: int) -> Ranked:
+        return construct_lanes(ctx, top)
+
+    def lower(self, expression: TensorExpression, program: RProgram) -> list[Step]:
+        return lower_cpu_lanes(expression, program)

@@ -25,30 +25,31 @@ from ..roller.loops import open_parts
 from ..roller.rprogram import RProgram
 from ..roller.steps import ComputeAt, Fuse, Inline, Parallel, Reorder, Split, Step, Vectorize
 from .cpu_direct import stage_cycles, streamed
+from .cpu_nests import CpuRecipe, Kind
+from .recipe import Context, Fit, Ranked
 from .row_nests import RowNest
-from .search import Search
 
 
-def construct_rows(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
+def construct_rows(ctx: Context, top: int) -> Ranked:
     """Return candidates of recipe cpu.rows: the rows in parallel, or one after the other on the calling thread."""
-    nest, g = search.nest, search.geometry
+    nest, g = ctx.nest, ctx.geometry
     assert isinstance(nest, RowNest)
     expression = g.expression
     stages = [*nest.kept, nest.output]
-    vectors = {name: row_vector(expression.stage(name), nest, search.device, g) for name in stages}
+    vectors = {name: row_vector(expression.stage(name), nest, ctx.device, g) for name in stages}
     rows = prod(a.extent for a in expression.stage(nest.output).spatial[: nest.rows])
     row = tuple(1 if n < nest.rows else e for n, e in enumerate(g.extents))
     inner = tuple(
         vectors[nest.anchor] or 1 if i == g.vector_axis else 1 if i in g.spatial_set else e for i, e in enumerate(row)
     )
-    tiles = (search.rtile("l2", row), search.rtile("register", inner))
+    tiles = (ctx.rtile("l2", row), ctx.rtile("register", inner))
     found = []
     for parallel in (True, False)[rows == 1 :]:
-        search.considered += 1
-        estimate = rows_estimate(expression, search.device, stages, nest.inlined, vectors, rows, parallel)
+        ctx.considered += 1
+        estimate = rows_estimate(expression, ctx.device, stages, nest.inlined, vectors, rows, parallel)
         wide = tuple((f"vector:{name}", v) for name, v in vectors.items() if v)
         choices = (("rows", nest.rows), ("parallel", int(parallel)), *wide)
-        found.append((search.program("cpu.rows", tiles, choices, nest.kept), estimate))
+        found.append((ctx.program("cpu.rows", tiles, choices, nest.kept), estimate))
     return sorted(found, key=lambda c: c[1].seconds)
 
 
@@ -141,3 +142,18 @@ def _in_vectors(stage: Stage, program: RProgram) -> list[Step]:
     steps.append(Reorder(stage.name, (*spatial, *reduce, inner)))
     steps.append(Vectorize(stage.name, inner))
     return steps
+
+
+class CpuRows(CpuRecipe):
+    """Rows that go through every stage."""
+
+    name = "cpu.rows"
+    says = "each row goes through every stage while a cache holds it, rows in parallel"
+    suits = {Kind.ROWS: Fit.YES}
+    staged = "kept for a row"
+
+    def construct(self, ctx: Context, top: int) -> Ranked:
+        return construct_rows(ctx, top)
+
+    def lower(self, expression: TensorExpression, program: RProgram) -> list[Step]:
+        return lower_cpu_rows(expression, program)

@@ -13,11 +13,12 @@ turned on the way, they are loaded. The schedule then has to change the layout o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from itertools import product
 from math import ceil, prod
 
+from ..ir import TensorExpression
 from ..micro_perf.cpu import (
     CpuRates,
     TileCost,
@@ -35,9 +36,12 @@ from ..micro_perf.estimate import ProgramEstimate
 from ..micro_perf.geometry import Geometry, Operand, Tile
 from ..roller.alignment import Rejection, aligned_extents, capacity
 from ..roller.rprogram import RProgram
-from .search import Search
+from ..roller.steps import Step
+from .cpu_nests import WINDOW, CpuRecipe, Kind, kind_of
+from .cpu_tiled_loops import lower_cpu_tiled
+from .recipe import Context, Fit, Ranked, Report
 
-# Breadth of the search: register tiles kept, chunks tried for each.
+# Breadth of the ctx: register tiles kept, chunks tried for each.
 REGISTER_TILES = 10
 CHUNKS = 40
 # Parallel tasks per core beyond which finer chunks only add overhead.
@@ -45,8 +49,6 @@ CHUNKS_PER_CORE = 64
 PARTS = Rejection("region", "the parts of an axis after a tiled one whole", "gaps", "tile the outermost part alone")
 # Relative difference of predicted times that the model cannot tell apart.
 ALIKE = 0.01
-# Longest window that is unrolled.
-WINDOW = 7
 # A register tile that stands over an edge is used if its cycles per multiply-add are below this share of the best tile
 # that divides its axes: its check costs a second copy of the loop.
 OVER_EDGE = 0.95
@@ -105,7 +107,7 @@ def filled(extent: int, lanes: int) -> float:
 
 
 def register_tiles(
-    search: Search, rates: CpuRates, most: int | None = REGISTER_TILES, over: bool = False
+    ctx: Context, rates: CpuRates, most: int | None = REGISTER_TILES, over: bool = False
 ) -> list[Tile]:
     """Return register tiles that fit the vector registers, by cycles per multiply-add of their inner loop.
 
@@ -116,7 +118,7 @@ def register_tiles(
     over : bool
         Also return tiles that stand over the edge of an axis (197 rows in tiles of 6), if that pays.
     """
-    g = search.geometry
+    g = ctx.geometry
     options: list[list[int]] = []
     for i, extent in enumerate(g.extents):
         if i in g.reduce:
@@ -126,11 +128,11 @@ def register_tiles(
         else:
             options.append(aligned_extents(extent, 0.0, most=rates.registers))
         options[-1] = [e for e in options[-1] if g.stage.axes[i].is_box(e)] or [1]
-    scored = sorted(_scored(search, rates, options))
+    scored = sorted(_scored(ctx, rates, options))
     kept = scored[:most]
     least = min((score for score, _, _ in scored), default=0.0) * OVER_EDGE
     if over and least > 1 / rates.fma:  # what a multiply-add takes at best
-        found = [tile for sizes in _over_edges(g, rates, options) for tile in _scored(search, rates, sizes)]
+        found = [tile for sizes in _over_edges(g, rates, options) for tile in _scored(ctx, rates, sizes)]
         # Beside the others, not in their place: what has their axis cannot be copied, nor are rows cut into chunks.
         kept += sorted(tile for tile in found if tile[0] < least)[:most]
     return [t for _, _, t in kept]
@@ -171,18 +173,18 @@ def over_edge_vectors(g: Geometry, rates: CpuRates) -> list[int]:
     return [n * rates.lanes for n in range(1, most + 1) if extent % (n * rates.lanes) and n * rates.lanes < extent]
 
 
-def _scored(search: Search, rates: CpuRates, options: list[list[int]]) -> list[tuple[float, int, Tile]]:
+def _scored(ctx: Context, rates: CpuRates, options: list[list[int]]) -> list[tuple[float, int, Tile]]:
     """Return (cycles per useful multiply-add, negated accumulators, tile) for each register tile that fits."""
-    g = search.geometry
+    g = ctx.geometry
     last, scored = g.vector_axis, []
     for tile in product(*options):
-        if search.reject(None if g.stage.is_box(tile) else PARTS, f"register tile {tile}"):
+        if ctx.reject(None if g.stage.is_box(tile) else PARTS, f"register tile {tile}"):
             continue
         use = register_use(g, tile, rates.lanes, rates.broadcasts, rates.edge_vectors)
         if use.accumulators > rates.registers:
             continue
-        search.considered += 1
-        if search.reject(
+        ctx.considered += 1
+        if ctx.reject(
             capacity("vector registers", use.registers, rates.registers, "use a smaller register tile"),
             f"register tile {tile}",
         ):
@@ -206,13 +208,13 @@ def _may_stand_over(geometry: Geometry, i: int) -> bool:
     return not constant and axis.part_of is None and not axis.fused_of
 
 
-def chunks_of(search: Search, tile: Tile, units: int, most: int | None = CHUNKS) -> list[Tile]:
+def chunks_of(ctx: Context, tile: Tile, units: int, most: int | None = CHUNKS) -> list[Tile]:
     """Return chunks of whole register tiles that keep all cores busy, the best balanced first, at most `most`.
 
     Rows over whose edge register tiles stand are not cut: the remaining rows would differ from chunk to chunk, and
     LLVM 22 then checks them one by one in the innermost loop. Vectors can be checked a tile at a time anywhere.
     """
-    g, options = search.geometry, []
+    g, options = ctx.geometry, []
     for i, extent in enumerate(g.extents):
         covered = extent if i in g.reduce else ceil(extent / tile[i]) * tile[i]
         cut = i not in g.reduce and (covered == extent or i == g.vector_axis)
@@ -266,35 +268,38 @@ def may_pack(geometry: Geometry, chunk: Tile, tile: Tile, packed: frozenset[str]
     return g.stage.is_box(chunk) and not any(over & op.axes for op in g.operands if op.name in packed)
 
 
-def construct_tiled(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
-    """Return ranked candidates of recipe cpu.tiled."""
-    g = search.geometry
-    if not g.spatial or not g.operands:
-        return []
-    return construct_packed(search, packings_of(g, CpuRates.of(search.device, g)), top)
-
-
-def construct_packed(
-    search: Search, packings: list[frozenset[str]], top: int, tiles: Sequence[Tile] | None = None
-) -> list[tuple[RProgram, ProgramEstimate]]:
-    """Return ranked candidates of recipe cpu.tiled that copy one of these sets of operands (a set may be empty).
+@dataclass(frozen=True)
+class Reading:
+    """A nest with its operands read in one way.
 
     Parameters
     ----------
-    tiles : sequence of tuple of int, optional
+    ctx : Context
+    packings : list of frozenset of str
+        Sets of operands to copy in panels; a set may be empty.
+    tiles : list of tuple of int, optional
         Register tiles; by default those that rank best.
     """
-    g, device = search.geometry, search.device
+
+    ctx: Context
+    packings: list[frozenset[str]]
+    tiles: list[Tile] | None = None
+
+
+def construct_packed(reading: Reading, top: int) -> Ranked:
+    """Return ranked candidates of recipe cpu.tiled for one reading of a nest."""
+    ctx, packings, tiles = reading.ctx, reading.packings, reading.tiles
+    g, device = ctx.geometry, ctx.device
     rates = CpuRates.of(device, g)
     found: list[tuple[float, Tile, Tile, tuple[int, ...], frozenset[str], ProgramEstimate]] = []
-    for tile in register_tiles(search, rates, over=True) if tiles is None else tiles:
+    for tile in register_tiles(ctx, rates, over=True) if tiles is None else tiles:
         of_tile, cost = [], TileCost.of(g, tile, rates)
-        for chunk, packed in product(chunks_of(search, tile, device.units), packings):
+        for chunk, packed in product(chunks_of(ctx, tile, device.units), packings):
             if packed and not may_pack(g, chunk, tile, packed):
                 continue
             estimates = []
             for order in orders_of(g, chunk, tile, packed):
-                search.considered += 1
+                ctx.considered += 1
                 estimates.append((tiled_estimate(g, device, chunk, tile, order, packed, cost), order))
             if not estimates:
                 continue
@@ -306,39 +311,39 @@ def construct_packed(
         found += sorted(of_tile, key=lambda c: c[0])[: max(2, top // 3)]
     found.sort(key=lambda c: c[0])
     return [
-        (tiled_program(search, chunk, tile, order, packed), estimate)
+        (tiled_program(ctx, chunk, tile, order, packed), estimate)
         for _, chunk, tile, order, packed, estimate in found[: 2 * top]
     ]
 
 
 def tiled_program(
-    search: Search, chunk: Tile, tile: Tile, order: tuple[int, ...], packed: frozenset[str]
+    ctx: Context, chunk: Tile, tile: Tile, order: tuple[int, ...], packed: frozenset[str]
 ) -> RProgram:
     """Return the rProgram of recipe cpu.tiled with these tiles, whatever its predicted time."""
-    tiles = (search.rtile("l2", chunk), search.rtile("register", tile))
-    choices = tuple((f"order:{search.geometry.axes[axis]}", n) for n, axis in enumerate(order))
-    choices += row_vectors(search, tile) + _unrolled_window(search, tile)
-    return search.program("cpu.tiled", tiles, choices, tuple(sorted(packed)))
+    tiles = (ctx.rtile("l2", chunk), ctx.rtile("register", tile))
+    choices = tuple((f"order:{ctx.geometry.axes[axis]}", n) for n, axis in enumerate(order))
+    choices += row_vectors(ctx, tile) + _unrolled_window(ctx, tile)
+    return ctx.program("cpu.tiled", tiles, choices, tuple(sorted(packed)))
 
 
-def row_vectors(search: Search, tile: Tile) -> tuple[tuple[str, int], ...]:
+def row_vectors(ctx: Context, tile: Tile) -> tuple[tuple[str, int], ...]:
     """Return the choice `vector`, if a register tile's row takes several vectors; else nothing."""
-    last = search.geometry.vector_axis
+    last = ctx.geometry.vector_axis
     if last is None:
         return ()
-    vector = vector_of(tile[last], CpuRates.of(search.device, search.geometry).lanes)
+    vector = vector_of(tile[last], CpuRates.of(ctx.device, ctx.geometry).lanes)
     return (("vector", vector),) if vector < tile[last] else ()
 
 
-def _unrolled_window(search: Search, tile: Tile) -> tuple[tuple[str, int], ...]:
+def _unrolled_window(ctx: Context, tile: Tile) -> tuple[tuple[str, int], ...]:
     """Return the window axes to unroll, innermost first, if bounds are checked: one check then serves a row of it.
 
     An element loaded on its own behind its check is a branch; at most `UNROLLED_LOADS` of them are unrolled.
     """
-    g = search.geometry
+    g = ctx.geometry
     if not any(op.guarded for op in g.operands):
         return ()
-    lanes = CpuRates.of(search.device, g).lanes
+    lanes = CpuRates.of(ctx.device, g).lanes
     alone = any(g.vector_axis in op.guard_axes for op in g.operands)
     size = prod(tile[i] for i in g.spatial) // (1 if alone else lanes)
     chosen: list[tuple[str, int]] = []
@@ -350,8 +355,8 @@ def _unrolled_window(search: Search, tile: Tile) -> tuple[tuple[str, int], ...]:
     return tuple(chosen)
 
 
-def stored_search(search: Search) -> tuple[Search, list[Tile]] | None:
-    """Return a search in which constants stay as stored, and its register tiles; None if packed constants serve as
+def stored_search(ctx: Context) -> tuple[Context, list[Tile]] | None:
+    """Return a context in which constants stay as stored, and its register tiles; None if packed constants serve as
     well.
 
     Examples
@@ -359,28 +364,22 @@ def stored_search(search: Search) -> tuple[Search, list[Tile]] | None:
     >>> from roller_tvm.device import cpu_device
     >>> from roller_tvm.ir.operators import matmul
     >>> from roller_tvm.micro_perf.geometry import Geometry
-    >>> stored_search(Search(Geometry.of(matmul(m=64, n=521, k=64), "matmul"), cpu_device(), None, 0.0)) is None
+    >>> stored_search(Context(Geometry.of(matmul(m=64, n=521, k=64), "matmul"), cpu_device(), None, 0.0)) is None
     True
     """
-    g, last = search.geometry, search.geometry.vector_axis
+    g, last = ctx.geometry, ctx.geometry.vector_axis
     if last is None or not any(op.constant and last in op.axes for op in g.operands):
         return None
-    rates = CpuRates.of(search.device, g)
+    rates = CpuRates.of(ctx.device, g)
     if not g.extents[last] % rates.lanes:
         return None
-    stored = replace(search, geometry=replace(g, operands=tuple(replace(op, constant=False) for op in g.operands)))
-    tiles = [t for t in register_tiles(stored, rates, over=True) if g.extents[last] % t[last]]
-    return (stored, tiles) if tiles else None
-
-
-def construct_stored(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
-    """Return ranked candidates of recipe cpu.tiled that read constants as they are stored."""
-    if (found := stored_search(search)) is None:
-        return []
-    stored, tiles = found
-    plans = construct_packed(stored, [frozenset()], top, tiles)
-    search.considered = stored.considered
-    return plans
+    stored = ctx.over(replace(g, operands=tuple(replace(op, constant=False) for op in g.operands)))
+    looked = replace(stored, report=Report(ctx.rejections))
+    tiles = [t for t in register_tiles(looked, rates, over=True) if g.extents[last] % t[last]]
+    if not tiles:
+        return None
+    ctx.considered += looked.considered
+    return stored, tiles
 
 
 def turned_operands(geometry: Geometry) -> tuple[Operand, ...]:
@@ -410,22 +409,42 @@ def turned_operands(geometry: Geometry) -> tuple[Operand, ...]:
     )  # fmt: skip
 
 
-def turned_search(search: Search) -> tuple[Search, frozenset[str]] | None:
-    """Return a search in which these operands are read from their copies, and their names; None if there are none."""
-    own = turned_operands(search.geometry)
+def turned_search(ctx: Context) -> tuple[Context, frozenset[str]] | None:
+    """Return a context in which these operands are read from their copies, and their names; None if there are none."""
+    own = turned_operands(ctx.geometry)
     if not own:
         return None
-    geometry = search.geometry
+    geometry = ctx.geometry
     read = tuple(replace(op, constant=True) if op in own else op for op in geometry.operands)
-    return replace(search, geometry=replace(geometry, operands=read)), frozenset(op.name for op in own)
+    return ctx.over(replace(geometry, operands=read)), frozenset(op.name for op in own)
 
 
-def construct_turned(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
-    """Return ranked candidates of recipe cpu.tiled that copy panels and turn them."""
-    found = turned_search(search)
-    if found is None or not search.geometry.spatial:
-        return []
-    turned, names = found
-    plans = construct_packed(turned, [names], top)
-    search.considered = turned.considered
-    return plans
+def readings_of(ctx: Context) -> Iterator[Reading]:
+    """Yield the ways to read a nest's operands: as they are or in panels, turned panels, constants as stored."""
+    g = ctx.geometry
+    if not g.spatial or not g.operands:
+        return
+    yield Reading(ctx, packings_of(g, CpuRates.of(ctx.device, g)))
+    if kind_of(ctx) is not Kind.PRODUCT:
+        return
+    if ctx.features.turned_copies and (turned := turned_search(ctx)) is not None:
+        yield Reading(turned[0], [turned[1]])
+    if (stored := stored_search(ctx)) is not None:
+        yield Reading(stored[0], [frozenset()], stored[1])
+
+
+class CpuTiled(CpuRecipe):
+    """Register tiles of vectors in a chunk a core; operands packed, copied in panels, turned or as stored."""
+
+    name = "cpu.tiled"
+    says = "register tile of vectors inside cache tiles, outer tiles in parallel"
+    suits = {Kind.PRODUCT: Fit.YES} | dict.fromkeys((Kind.CONSTANTS, Kind.DILATED, Kind.SLIDES), Fit.LAST_RESORT)
+    staged = "copied together, what a register tile reads at a time"
+    covers = True
+
+    def construct(self, ctx: Context, top: int) -> Ranked:
+        found = [c for reading in readings_of(ctx) for c in construct_packed(reading, top)]
+        return sorted(found, key=lambda c: c[1].seconds)
+
+    def lower(self, expression: TensorExpression, program: RProgram) -> list[Step]:
+        return lower_cpu_tiled(expression, program)

@@ -26,25 +26,26 @@ from ..roller.loops import open_parts, source_loops
 from ..roller.rprogram import RProgram
 from ..roller.steps import CacheWrite, ComputeAt, Fuse, Inline, Parallel, Reorder, Split, Step, Unroll, Vectorize
 from .cpu_direct import Cycles, streamed
+from .cpu_nests import CpuRecipe, Kind
 from .cpu_tiled import vector_tiles
 from .gpu_unrolled import STATEMENTS, own_tile
-from .search import Search
+from .recipe import Context, Fit, Ranked
 
 
-def construct_unrolled(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
+def construct_unrolled(ctx: Context, top: int) -> Ranked:
     """Return the candidate of recipe cpu.unrolled; none if a constant matrix has the vector axis."""
-    g, device = search.geometry, search.device
+    g, device = ctx.geometry, ctx.device
     own, last = own_tile(g), g.vector_axis
     if last is None or own[last] > 1:
         return []
-    if search.reject(capacity("unrolled statements", prod(own), STATEMENTS), "cpu.unrolled"):
+    if ctx.reject(capacity("unrolled statements", prod(own), STATEMENTS), "cpu.unrolled"):
         return []
-    search.considered += 1
+    ctx.considered += 1
     lanes = CpuRates.of(device, g).lanes
     vector = vector_of(vector_tiles(g.extents[last], lanes, 1)[-1], lanes)
     tile = tuple(vector if i == last else e for i, e in enumerate(own))
-    tiles = (search.rtile("l2", tile), search.rtile("register", tile))
-    program = search.program("cpu.unrolled", tiles, (("vector", vector),))
+    tiles = (ctx.rtile("l2", tile), ctx.rtile("register", tile))
+    program = ctx.program("cpu.unrolled", tiles, (("vector", vector),))
     return [(program, unrolled_estimate(g, device, vector))]
 
 
@@ -116,3 +117,17 @@ def lower_cpu_unrolled(expression: TensorExpression, program: RProgram) -> list[
             vectors = any(axis == last for axis, _ in dim)
             steps.append(Vectorize(op.name, loop) if vectors else Unroll(op.name, loop))
     return steps
+
+
+class CpuUnrolled(CpuRecipe):
+    """Products with constant matrices."""
+
+    name = "cpu.unrolled"
+    says = "a product with constant matrices, unrolled for one vector"
+    suits = {Kind.CONSTANTS: Fit.YES}
+
+    def construct(self, ctx: Context, top: int) -> Ranked:
+        return construct_unrolled(ctx, top)
+
+    def lower(self, expression: TensorExpression, program: RProgram) -> list[Step]:
+        return lower_cpu_unrolled(expression, program)

@@ -10,6 +10,7 @@ from itertools import product
 from math import ceil, prod
 
 from ..device import DeviceSpec
+from ..ir import TensorExpression
 from ..micro_perf.cpu import (
     CALL,
     EXPOSED,
@@ -28,34 +29,19 @@ from ..micro_perf.geometry import Geometry, Operand, Tile
 from ..micro_perf.neighbours import NEAR, vector_slots
 from ..roller.alignment import aligned_extents
 from ..roller.rprogram import RProgram
-from .cpu_tiled import ALIKE, REGISTER_TILES, UNROLLED_LOADS, WINDOW, chunks_of, orders_of, row_vectors, vector_tiles
-from .search import Search
+from ..roller.steps import Step
+from .cpu_nests import CpuRecipe, Kind, slides_only
+from .cpu_tiled import ALIKE, REGISTER_TILES, UNROLLED_LOADS, chunks_of, orders_of, row_vectors, vector_tiles
+from .cpu_tiled_loops import lower_cpu_tiled
+from .recipe import Context, Fit, Ranked
 
 # Share of a register: vectors that fill less are not worth an unrolled tile if others fill more.
 HALF = 0.5
 
 
-def slides_only(geometry: Geometry) -> bool:
-    """Return whether a nest reduces nothing but short sliding windows.
-
-    Examples
-    --------
-    >>> from roller_tvm.ir.operators import operator
-    >>> conv = operator("conv2d_nchw", n=1, c=8, h=8, w=8, f=8, k=3)
-    >>> pool = operator("max_pool2d", n=1, c=8, h=8, w=8, k=3, stride=2)
-    >>> [slides_only(Geometry.of(e, e.anchor_name)) for e in (conv, pool)]
-    [False, True]
-    """
-    g = geometry
-    dims = [{a for a, _ in dim if g.extents[a] > 1} for op in g.operands for dim in op.dims]
-    sliding = {a for dim in dims if dim & g.spatial_set for a in dim}
-    reduced = {i for i in g.reduce if g.extents[i] > 1}
-    return bool(reduced) and reduced <= sliding and all(g.extents[i] <= WINDOW for i in reduced)
-
-
-def window_tiles(search: Search, rates: CpuRates) -> list[Tile]:
+def window_tiles(ctx: Context, rates: CpuRates) -> list[Tile]:
     """Return register tiles, tiled along overlapping windows, one vector wide, by cycles per output."""
-    g = search.geometry
+    g = ctx.geometry
     points = prod(g.extents[i] for i in g.reduce)
     sliding = {a for op in g.operands for dim in op.dims if len(dim) > 1 for a, _ in dim}
     options: list[list[int]] = []
@@ -72,25 +58,25 @@ def window_tiles(search: Search, rates: CpuRates) -> list[Tile]:
         use = window_use(g, tile, rates)
         if use.sums > rates.registers // 2 or use.sums * points > UNROLLED_LOADS or not g.stage.is_box(tile):
             continue
-        search.considered += 1
+        ctx.considered += 1
         outputs = prod(tile[i] for i in g.spatial)
         scored.append((sum(tile_cycles(g, tile, use, rates)) / outputs, -use.sums, tile))
     scored.sort()
     return [t for _, _, t in scored[:REGISTER_TILES]]
 
 
-def construct_window(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
+def construct_window(ctx: Context, top: int) -> Ranked:
     """Return ranked candidates of recipe cpu.window."""
-    g, device = search.geometry, search.device
+    g, device = ctx.geometry, ctx.device
     if not g.spatial or not g.operands or not slides_only(g):
         return []
     rates = CpuRates.of(device, g)
     found: list[tuple[float, RProgram, ProgramEstimate]] = []
-    for tile in window_tiles(search, rates):
+    for tile in window_tiles(ctx, rates):
         of_tile = []
-        for chunk in chunks_of(search, tile, device.units):
+        for chunk in chunks_of(ctx, tile, device.units):
             for order in orders_of(g, chunk, tile):
-                search.considered += 1
+                ctx.considered += 1
                 of_tile.append((window_estimate(g, device, chunk, tile, order), chunk, order))
         if not of_tile:
             continue
@@ -98,17 +84,17 @@ def construct_window(search: Search, top: int) -> list[tuple[RProgram, ProgramEs
         alike = [c for c in of_tile if c[0].seconds <= least * (1 + ALIKE)]
         rest = sorted((c for c in of_tile if c not in alike), key=lambda c: c[0].seconds)
         for estimate, chunk, order in [*alike[:1], *rest[:1]]:
-            found.append((estimate.seconds, _program(search, chunk, tile, order), estimate))
+            found.append((estimate.seconds, _program(ctx, chunk, tile, order), estimate))
     found.sort(key=lambda c: c[0])
     return [(program, estimate) for _, program, estimate in found[: 2 * top]]
 
 
-def _program(search: Search, chunk: Tile, tile: Tile, order: tuple[int, ...]) -> RProgram:
-    g = search.geometry
-    tiles = (search.rtile("l2", chunk), search.rtile("register", tile))
+def _program(ctx: Context, chunk: Tile, tile: Tile, order: tuple[int, ...]) -> RProgram:
+    g = ctx.geometry
+    tiles = (ctx.rtile("l2", chunk), ctx.rtile("register", tile))
     choices = tuple((f"order:{g.axes[axis]}", n) for n, axis in enumerate(order))
     choices += tuple((f"unroll:{g.axes[i]}", g.extents[i]) for i in reversed(g.reduce) if g.extents[i] > 1)
-    return search.program("cpu.window", tiles, choices + row_vectors(search, tile))
+    return ctx.program("cpu.window", tiles, choices + row_vectors(ctx, tile))
 
 
 # Cycles of each vector beyond the registers: stored and loaded again, beside other work (measured on Zen 3, LLVM
@@ -270,3 +256,17 @@ def run_length(geometry: Geometry, chunk: Tile, tile: Tile, order: tuple[int, ..
         left = [axis for axis in order if axis != last]
         run *= chunk[before] if left and left[-1] == before else tile[before]
     return run
+
+
+class CpuWindow(CpuRecipe):
+    """Depthwise convolutions and pooling; the loops of cpu.tiled with the windows unrolled."""
+
+    name = "cpu.window"
+    says = "register tile of vectors whose sliding windows are unrolled, outer tiles in parallel"
+    suits = {Kind.SLIDES: Fit.YES}
+
+    def construct(self, ctx: Context, top: int) -> Ranked:
+        return construct_window(ctx, top)
+
+    def lower(self, expression: TensorExpression, program: RProgram) -> list[Step]:
+        return lower_cpu_tiled(expression, program)

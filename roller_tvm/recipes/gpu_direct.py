@@ -1,39 +1,30 @@
-"""Recipes gpu.direct and gpu.reduce: no reuse worth staging, so only the outermost level is tiled.
+"""Recipe gpu.direct: no reuse worth staging, so only the outermost level is tiled; a thread has outputs of its own.
 
-gpu.direct gives each thread outputs of its own, gpu.reduce has the threads of a block share reductions. Their loops
-(``b`` blocks, ``t`` threads, ``i`` a thread's own, ``r`` rows, ``v`` elements of a vector)::
+Its loops (``b`` blocks, ``t`` threads, ``i`` a thread's own, ``v`` elements of a vector)::
 
-    gpu.direct   b -> blockIdx   t -> threadIdx   i   v -> vector               output; anchor inside i
-    gpu.reduce   b -> blockIdx   r -> threadIdx.y  lanes -> threadIdx.x         anchor
+    b -> blockIdx   t -> threadIdx   i   v -> vector               output; anchor inside i
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from math import ceil, prod
+from math import prod
 
 import numpy as np
 
 from ..device import DeviceSpec
-from ..ir import TensorExpression, dtype_bytes
-from ..ir.affine import Index
+from ..ir import TensorExpression
 from ..micro_perf.constants import (
-    BLOCK_CYCLES,
     IN_FLIGHT,
     LOAD_GUARD_OVERHEAD,
     LOAD_OVERHEAD,
     LOOP,
     OUTPUT_OVERHEAD,
     PER_GUARD,
-    PER_ROUND,
     POINTWISE,
     SPECIAL,
-    STREAMS,
-    TREE_SLOTS,
     UNROLL_MOST,
     UNROLLED,
 )
-from ..micro_perf.estimate import ProgramEstimate
 from ..micro_perf.geometry import Geometry, Operand, Tile, in_memory
 from ..micro_perf.gpu import (
     GpuRates,
@@ -41,22 +32,21 @@ from ..micro_perf.gpu import (
     far_traffic,
     in_waves,
     instructions,
-    overlapped,
     sectors,
-    slowest_of,
-    started,
 )
-from ..micro_perf.gpu_nest import Array, GpuNest, ceil_div, looked_up, product
+from ..micro_perf.gpu_nest import Array, GpuNest, ceil_div, product
 from ..micro_perf.gpu_times import Times
 from ..micro_perf.occupancy import resident_blocks
-from ..micro_perf.registers import register_caps
+from ..micro_perf.registers import within_cap
 from ..roller.alignment import Rejection
 from ..roller.loops import open_parts
 from ..roller.rprogram import RProgram
-from ..roller.steps import Bind, ComputeAt, Inline, Reorder, Split, Step, Unroll, Vectorize
+from ..roller.steps import Bind, ComputeAt, Reorder, Split, Step, Unroll, Vectorize
 from .gpu_loops import begin, fuse
+from .gpu_nests import linear_tiles, multiplies_constants
 from .gpu_rules import Rules
-from .search import Search
+from .recipe import Context, Fit, Ranked, Recipe
+from .row_nests import RowNest
 
 #: Dtypes whose vectors in CUDA, or TVM's conversions to them, have at most four elements.
 NO_LONG_VECTORS = frozenset({"float64", "int64", "uint64", "bool"})
@@ -69,25 +59,25 @@ ANYWHERE_IN_A_LINE = 0.5
 NO_LOOP = Rejection("execution unit", "an output axis to give to threads", "none", "keep a dimension of one element")
 
 
-def linear_tile(geometry: Geometry, length: int, axes: Sequence[int] | None = None) -> Tile:
-    """Return the box of axes that `length` consecutive outputs cover (innermost first); reductions whole.
+class GpuDirect(Recipe):
+    """Each thread's outputs straight from global memory."""
 
-    ``axes`` are those to cover, all spatial ones by default.
-    """
-    tile = list(geometry.extents)
-    for i in reversed(geometry.spatial if axes is None else axes):
-        tile[i] = max(1, min(geometry.extents[i], length))
-        length = ceil(length / geometry.extents[i])
-    return tuple(tile)
+    name = "gpu.direct"
+    says = "each thread computes its outputs straight from global memory"
 
+    def applies(self, ctx: Context) -> Fit:
+        if ctx.device.kind == "cpu" or isinstance(ctx.nest, RowNest):
+            return Fit.NO
+        if ctx.geometry.stage.uneven:
+            return Fit.YES
+        last = multiplies_constants(ctx.geometry) or ctx.geometry.is_contraction()
+        return Fit.LAST_RESORT if last else Fit.YES
 
-def linear_tiles(nest: GpuNest, lengths: Array) -> Array:
-    """Return ``linear_tile`` of N lengths, (axes, N)."""
-    tiles = np.repeat(nest.extents, len(lengths), axis=1)
-    for i in reversed(nest.spatial):
-        tiles[i] = np.maximum(1, np.minimum(nest.extents[i], lengths))
-        lengths = ceil_div(lengths, nest.extents[i])
-    return tiles
+    def construct(self, ctx: Context, top: int) -> Ranked:
+        return construct_direct(ctx, top)
+
+    def lower(self, expression: TensorExpression, program: RProgram) -> list[Step]:
+        return lower_direct(expression, program)
 
 
 def _vector_widths(geometry: Geometry, device: DeviceSpec) -> list[int]:
@@ -132,177 +122,50 @@ def _starts_aligned(geometry: Geometry, operand: Operand, width: int) -> bool:
     return True
 
 
-def _own_stage(search: Search) -> Rejection | None:
+def _own_stage(ctx: Context) -> Rejection | None:
     """Return a rejection if a thread's sums would need a stage of their own beside the stored one, else None."""
-    stage = search.geometry.stage
-    if not stage.reduce or stage.results == 1 or search.nest.output != search.nest.anchor:
+    stage = ctx.geometry.stage
+    if not stage.reduce or stage.results == 1 or ctx.nest.output != ctx.nest.anchor:
         return None
     limit = f"none for {stage.results} results that are stored themselves"
     return Rejection("execution unit", "a stage of its own for a thread's sums", limit, "share them among threads")
 
 
-def construct_direct(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
+def construct_direct(ctx: Context, top: int) -> Ranked:
     """Return ranked candidates of recipe gpu.direct: threads per block, outputs per thread, vector width."""
-    g, device = search.geometry, search.device
-    if search.reject(None if g.spatial else NO_LOOP) or search.reject(_own_stage(search)):
+    g, device = ctx.geometry, ctx.device
+    if ctx.reject(None if g.spatial else NO_LOOP) or ctx.reject(_own_stage(ctx)):
         return []
     outputs, warp = prod(g.extents[i] for i in g.spatial), device.vector_width
     most = device.limits.max_threads_per_block or MOST_THREADS
     counts = [warp << n for n in range(max(0, (most // warp).bit_length()))]
     every = [(t, i, v) for v in _vector_widths(g, device) for i in ITEMS for t in counts]
-    search.considered += len(every)
+    ctx.considered += len(every)
     threads, items, vector = np.array(every, np.int64).reshape(-1, 3).T
     length = threads * items * vector
     rules = Rules(len(every))
     rules.room("outputs", np.where(threads > warp, length, 0), outputs * 2, "use fewer threads")
-    search.rejections.extend(rules.rejected(lambda n: f"{threads[n]} threads x {items[n]} x {vector[n]}"))
+    ctx.rejections.extend(rules.rejected(lambda n: f"{threads[n]} threads x {items[n]} x {vector[n]}"))
     at = np.flatnonzero(rules.alive)
     threads, items, vector, length = threads[at], items[at], vector[at], length[at]
-    nest = GpuNest.of(g if g.reduce else in_memory(g, search.nest.inlined))
+    nest = GpuNest.of(g if g.reduce else in_memory(g, ctx.nest.inlined))
     block, thread = linear_tiles(nest, length), linear_tiles(nest, vector)
     times = direct_times(nest, device, block, thread, threads, items, vector)
     order = times.fastest_first
-    found: list[tuple[RProgram, ProgramEstimate]] = []
+    found: Ranked = []
     for n in order[times.resident[order] > 0][: 2 * top].tolist():
-        tiles = (search.rtile("block", _tile(block, n)), search.rtile("register", _tile(thread, n)))
+        tiles = (ctx.rtile("block", _tile(block, n)), ctx.rtile("register", _tile(thread, n)))
         choices = (("threads", int(threads[n])), ("items", int(items[n])), ("vector", int(vector[n])),
                    ("blocks", int(times.blocks[n])))  # fmt: skip
         estimate = times.estimate(n)
         if estimate is not None:
-            found.append((search.program("gpu.direct", tiles, choices), estimate))
+            found.append((ctx.program("gpu.direct", tiles, choices), estimate))
     return found
 
 
 def _tile(table: Array, n: int) -> Tile:
     """Return a column of a table as a tile."""
     return tuple(table[:, n].tolist())
-
-
-def streams(geometry: Geometry) -> bool:
-    """Return whether each element of some operand is used once, as in a matrix-vector product: bound by memory.
-
-    Examples
-    --------
-    >>> from roller_tvm.ir.operators import matmul
-    >>> [streams(Geometry.of(matmul(m=m, n=1000, k=2048), "matmul")) for m in (1, 64)]
-    [True, False]
-    """
-    every = {i for i, e in enumerate(geometry.extents) if e > 1}
-    return any(every <= op.axes for op in geometry.operands)
-
-
-def _guarded(search: Search, rows: Array) -> Rules:
-    """Return the rules by which the last block's threads store no rows beyond the output.
-
-    TVM does not guard the store of a reduction over threads unless another stage follows. If the sums are not read
-    whole, it computes and allocates only the part that is.
-    """
-    g, anchor = search.geometry, search.nest.anchor
-    rules, outputs = Rules(len(rows)), prod(g.extents[i] for i in g.spatial)
-
-    def part(n: int) -> Rejection:
-        return Rejection("tensor shape", f"{rows[n]} rows", "1 if sums are read in part", "read all of them")
-
-    def beyond(n: int) -> Rejection:
-        limit = "none for sums stored as they are"
-        return Rejection("tensor shape", f"a guard for {rows[n]} rows of {outputs}", limit,
-                         "let the rows divide the outputs")
-
-    if not _read_whole(g.expression, anchor):
-        rules.keep(rows == 1, part)
-    if search.nest.output == anchor:
-        rules.keep(outputs % rows == 0, beyond)
-    return rules
-
-
-def _read_whole(expression: TensorExpression, name: str) -> bool:
-    """Return whether every stage that reads a tensor, directly or through others, reads all of it."""
-    tensors, reached = expression.tensors, {name}
-    for stage in expression.stages:
-        extents = {axis.name: axis.extent for axis in stage.axes}
-        for access in stage.reads:
-            if access.tensor not in reached:
-                continue
-            reached.add(stage.name)
-            dimensions = zip(access.indices, tensors[access.tensor].shape, strict=True)
-            if not all(_spans(index, extents, dimension) for index, dimension in dimensions):
-                return False
-    return True
-
-
-def _spans(index: Index, extents: Mapping[str, int], dimension: int) -> bool:
-    """Return whether an index goes from a dimension's first element to its last; assumed if it is opaque or clamped."""
-    if index.opaque or index.clamped:
-        return True
-    ends = [(extents[axis] - 1) * coefficient for axis, coefficient in index.terms]
-    least = (index.const + sum(e for e in ends if e < 0)) // index.divisor
-    most = (index.const + sum(e for e in ends if e > 0)) // index.divisor
-    return least <= 0 and most >= dimension - 1
-
-
-def shuffled(dtype: str) -> Rejection | None:
-    """Return a rejection if shuffles cannot move a dtype that lanes reduce together, else None.
-
-    Other dtypes go through shared memory. TVM then relies on the lanes of a warp to run in step, or has barriers
-    that only half of the warp reaches.
-
-    Examples
-    --------
-    >>> print(shuffled("int8"))
-    execution unit: needs shuffles of int8, limit float16, and types of 4 and 8 bytes (give each sum a thread)
-    """
-    if dtype == "float16" or dtype_bytes(dtype) in (4, 8):
-        return None
-    limit = "float16, and types of 4 and 8 bytes"
-    return Rejection("execution unit", f"shuffles of {dtype}", limit, "give each sum a thread")
-
-
-def _moved(geometry: Geometry) -> list[str]:
-    """Return the dtypes exchanged by warp shuffles: the stage's own, and its inputs' if it has several results."""
-    stage, tensors = geometry.stage, geometry.expression.tensors
-    read = [tensors[access.tensor].dtype for access in stage.reads] if stage.results > 1 else []
-    return list(dict.fromkeys([stage.dtype, *read]))
-
-
-def construct_reduce(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
-    """Return ranked candidates of recipe gpu.reduce: lanes that share a reduction, rows of them in a block."""
-    g, device = search.geometry, search.device
-    if not g.reduce or g.stage.indivisible or (g.stage.combiner == "other" and g.stage.results == 1):
-        return []
-    if any(search.reject(shuffled(dtype)) for dtype in _moved(g)):
-        return []
-    # Stages after the reduction would have no loop either, and be left to the host.
-    if search.reject(None if g.spatial or search.nest.output == search.nest.anchor else NO_LOOP, search.nest.output):
-        return []
-    length = prod(g.extents[i] for i in g.reduce)
-    outputs = prod(g.extents[i] for i in g.spatial)
-    most = device.limits.max_threads_per_block or MOST_THREADS
-    every: list[tuple[int, int]] = []
-    lane = device.vector_width
-    # If gpu.direct does not apply, even a reduction shorter than a warp is shared.
-    longest = 2 * length if g.spatial and g.stage.results == 1 else max(2 * length, lane + 1)
-    while lane <= most and lane < longest:
-        row = 1
-        while row * lane <= most and row < 2 * outputs:
-            every.append((row, lane))
-            row *= 2
-        lane *= 2
-    search.considered += len(every)
-    rows, lanes = np.array(every, np.int64).reshape(-1, 2).T
-    rules = _guarded(search, rows)
-    search.rejections.extend(rules.rejected(lambda n: f"{lanes[n]} lanes x {rows[n]} rows"))
-    at = np.flatnonzero(rules.alive)
-    rows, lanes = rows[at], lanes[at]
-    times = reduce_times(GpuNest.of(g), device, rows, lanes)
-    order = times.fastest_first
-    found: list[tuple[RProgram, ProgramEstimate]] = []
-    for n in order[times.resident[order] > 0][: 2 * top].tolist():
-        tiles = (search.rtile("block", linear_tile(g, int(rows[n]))), search.rtile("register", (1,) * len(g.extents)))
-        choices = (("threads", int(rows[n] * lanes[n])), ("lanes", int(lanes[n])), ("rows", int(rows[n])))
-        estimate = times.estimate(n)
-        if estimate is not None:
-            found.append((search.program("gpu.reduce", tiles, choices), estimate))
-    return found
 
 
 def direct_times(
@@ -322,7 +185,7 @@ def direct_times(
     warps = ceil_div(threads, device.vector_width)
     reduction = prod(geometry.extents[i] for i in geometry.reduce)
     arithmetic = instructions(geometry)
-    registers = _within_cap(device, direct_registers(nest, thread, items, vector), threads)
+    registers = within_cap(device, direct_registers(nest, thread, items, vector), threads)
     fitting, limit = resident_blocks(device, threads, registers, np.zeros_like(threads))
     outputs = nest.outputs_whole
     blocks = ceil_div(np.int64(outputs), threads * items * vector)
@@ -374,12 +237,6 @@ def direct_times(
         blocks, waves, np.where(fitting == 0, 0, resident), limit, threads, registers, np.zeros_like(threads),
         blocks / np.maximum(1, busiest * device.units),
     )  # fmt: skip
-
-
-def _within_cap(device: DeviceSpec, registers: Array, threads: Array) -> Array:
-    """Return registers, at most what a block of so many threads can have."""
-    cap = register_caps(device, threads)
-    return np.where(cap > 0, np.minimum(registers, cap), registers)
 
 
 def direct_registers(nest: GpuNest, thread: Array, items: Array, vector: Array) -> Array:
@@ -451,69 +308,6 @@ def _wavefronts(
     return np.maximum(1.0, lines) + (ANYWHERE_IN_A_LINE if windowed else 0.0)
 
 
-def reduce_shared_bytes(geometry: Geometry, device: DeviceSpec, rows: Array, lanes: Array) -> Array:
-    """Return the shared bytes of reductions over threads: 0 within a warp, else a partial per warp and a result.
-
-    Follows the allocation of TVM's cross-thread reduction; checked against compiled kernels for 11 (lanes, rows).
-    """
-    warp = device.vector_width
-    return np.where(lanes <= warp, 0, geometry.accumulator_bytes * rows * (1 + lanes // warp))
-
-
-def reduce_times(nest: GpuNest, device: DeviceSpec, rows: Array, lanes: Array) -> Times:
-    """Return the predicted times of recipe gpu.reduce: `lanes` threads a row, `rows` rows a block."""
-    geometry = nest.geometry
-    rates = GpuRates.of(device, geometry.stage.dtype)
-    threads = rows * lanes
-    length = prod(geometry.extents[i] for i in geometry.reduce)
-    rounds = ceil_div(np.int64(length), lanes)
-    ahead = np.ceil(STREAMS + PER_ROUND * np.minimum(rounds, UNROLL_MOST)).astype(np.int64)
-    registers = _within_cap(device, ahead, threads)
-    shared_bytes = reduce_shared_bytes(geometry, device, rows, lanes)
-    fitting, limit = resident_blocks(device, threads, registers, shared_bytes)
-    outputs = nest.outputs_whole
-    blocks = ceil_div(np.int64(outputs), rows)
-    resident = np.maximum(1, np.minimum(fitting, ceil_div(blocks, device.units)))
-    busiest, waves = busiest_unit(device, blocks, resident)
-    warps = ceil_div(threads, device.vector_width)
-    store_bytes = outputs * geometry.output_bytes + geometry.epilogue_bytes
-    waste = _reduce_waste(geometry, lanes, rates.sector)
-    far = sum(op.source_bytes for op in geometry.operands) * waste + store_bytes
-    # Operands that do not depend on the row are read by all of a block's rows from the nearest cache.
-    near = waste * length * sum(
-        [op.element_bytes * (outputs if op.axes & geometry.spatial_set else blocks) for op in geometry.operands]
-    )
-    dram, l2 = far / blocks / rates.dram, near / blocks / rates.l2
-    doublings = looked_up(lambda n: n.bit_length() - 1, lanes)
-    loads = len(geometry.operands) * (1 + LOAD_OVERHEAD)
-    issue = (rounds * (instructions(geometry) + loads) + TREE_SLOTS * doublings) * warps / rates.issue
-    chain = rates.dram_latency * np.maximum(1.0, rounds / IN_FLIGHT) + doublings * rates.shared_latency
-    per_block = np.maximum(overlapped([issue, dram, l2]), chain / resident) + BLOCK_CYCLES
-    busy, starts = (busiest * per_block + rates.dram_latency) * rates.cycle, started(device, blocks)
-    seconds = np.maximum(busy, starts) + device.launch_overhead_us * 1e-6
-    slowest = slowest_of({"issue": issue, device.far.name: dram, "l2": l2, "latency": chain / resident})
-    scale = blocks / device.units * rates.cycle
-    return Times(
-        seconds, np.where(busy > starts, slowest, "blocks"),
-        rounds * threads * instructions(geometry) / rates.lanes * scale, {device.far.name: (far, dram * scale)},
-        geometry.stage.flops + geometry.epilogue_flops * outputs, blocks, waves, np.where(fitting == 0, 0, resident),
-        limit, threads, registers, shared_bytes, blocks / np.maximum(1, busiest * device.units),
-    )  # fmt: skip
-
-
-def _reduce_waste(geometry: Geometry, lanes: Array, sector: int) -> Array:
-    """Return the bytes moved per byte used if `lanes` neighbours walk along the innermost reduction axis."""
-    last, worst = geometry.reduce[-1], np.ones(lanes.shape)
-    for op in geometry.operands:
-        step = op.stride_of(last)
-        if step > 1:
-            worst = np.maximum(worst, min(sector, step * op.element_bytes) / op.element_bytes)
-        elif step == 1:
-            run = np.minimum(lanes, geometry.extents[last]) * op.element_bytes
-            worst = np.maximum(worst, ceil_div(run, sector) * sector / run)
-    return worst
-
-
 def lower_direct(expression: TensorExpression, program: RProgram) -> list[Step]:
     """Return the steps of recipe gpu.direct."""
     steps, anchor, output, inner = begin(expression, program)
@@ -536,28 +330,4 @@ def lower_direct(expression: TensorExpression, program: RProgram) -> list[Step]:
         steps.append(Reorder(inner, (*spatial, *reduce) if anchor.uneven else (*reduce, *spatial)))
         if not anchor.uneven and prod(a.extent for a in anchor.reduce) <= program.choice("unroll", UNROLL_MOST):
             steps += [Unroll(inner, loop) for loop in reduce]
-    return steps
-
-
-def lower_reduce(expression: TensorExpression, program: RProgram) -> list[Step]:
-    """Return the steps of recipe gpu.reduce."""
-    steps: list[Step] = [Inline(name) for name in program.inlined]
-    anchor, output = expression.stage(program.anchor), expression.stage(program.output)
-    out, inner, lanes, rows = output.name, anchor.name, program.choice("lanes"), program.choice("rows", 1)
-    opened, loops = open_parts(out, output.spatial)
-    steps += opened
-    if loops:
-        whole = fuse(steps, out, loops, "whole")
-        if anchor is output:
-            opened, reduce = open_parts(inner, anchor.reduce)
-            steps += opened
-        steps.append(Split(out, whole, (rows,), ("block", "row")))
-        steps += [Bind(out, "block", "blockIdx.x"), Bind(out, "row", "threadIdx.y")]
-        if anchor is not output:
-            steps.append(ComputeAt(inner, out, "row"))
-    if anchor is not output or not loops:
-        opened, reduce = open_parts(inner, anchor.reduce)
-        steps += opened
-    summed = fuse(steps, inner, reduce, "reduction")
-    steps += [Split(inner, summed, (lanes,), ("serial", "lane")), Bind(inner, "lane", "threadIdx.x")]
     return steps

@@ -14,6 +14,7 @@ import numpy as np
 from ..micro_perf.geometry import Tile
 from ..micro_perf.gpu_nest import Array, GpuNest, ceil_div, columns
 
+
 @dataclass(frozen=True)
 class Growth:
     """One growth: where it starts, and the extents that each axis may take.

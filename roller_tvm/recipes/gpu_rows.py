@@ -30,27 +30,45 @@ from ..micro_perf.storage import VECTOR_ALIGNMENT
 from ..roller.alignment import capacity
 from ..roller.rprogram import RProgram
 from ..roller.steps import Bind, CacheRead, ComputeAt, Inline, Split, Step, Vectorize
-from .gpu_direct import linear_tile, shuffled
 from .gpu_loops import fuse
+from .gpu_nests import linear_tile
+from .gpu_reduce import shuffled
+from .recipe import Context, Fit, Ranked, Recipe
 from .row_nests import RowNest
-from .search import Search
 
 
-def construct_rows(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
+class GpuRows(Recipe):
+    """Rows that go through every stage."""
+
+    name = "gpu.rows"
+    says = "the threads of a block walk rows together, every stage while the row is in fast memory"
+    staged = "kept for a row"
+
+    def applies(self, ctx: Context) -> Fit:
+        return Fit.YES if ctx.device.kind != "cpu" and isinstance(ctx.nest, RowNest) else Fit.NO
+
+    def construct(self, ctx: Context, top: int) -> Ranked:
+        return construct_rows(ctx, top)
+
+    def lower(self, expression: TensorExpression, program: RProgram) -> list[Step]:
+        return lower_rows(expression, program)
+
+
+def construct_rows(ctx: Context, top: int) -> Ranked:
     """Return ranked candidates of recipe gpu.rows: lanes per row, rows per block, vectors, inputs in shared memory."""
-    nest, g, device = search.nest, search.geometry, search.device
+    nest, g, device = ctx.nest, ctx.geometry, ctx.device
     assert isinstance(nest, RowNest)
     expression = g.expression
     if not one_value_a_row(expression, nest):
         return []
     stages = [expression.stage(name) for name in nest.kept]
-    if any(search.reject(shuffled(stage.dtype)) for stage in stages if stage.reduce):
+    if any(ctx.reject(shuffled(stage.dtype)) for stage in stages if stage.reduce):
         return []
     output = expression.stage(nest.output)
     count = prod(a.extent for a in output.spatial[: nest.rows])
     length = prod(a.extent for a in output.spatial[nest.rows :])
     most = device.limits.max_threads_per_block or 1024
-    found: list[tuple[RProgram, ProgramEstimate]] = []
+    found: Ranked = []
     for form, read in forms(expression, nest):
         lanes = device.vector_width
         while lanes <= most and (lanes == device.vector_width or lanes <= length):
@@ -60,8 +78,8 @@ def construct_rows(search: Search, top: int) -> list[tuple[RProgram, ProgramEsti
                 for vector in widths(expression, form, read, shape, device):
                     if vector > 1 and lanes * vector > length:
                         continue
-                    search.considered += 1
-                    candidate = _candidate(search, form, read, replace(shape, vector=vector))
+                    ctx.considered += 1
+                    candidate = _candidate(ctx, form, read, replace(shape, vector=vector))
                     found += [candidate] if candidate else []
                 rows *= 2
             lanes *= 2
@@ -69,17 +87,17 @@ def construct_rows(search: Search, top: int) -> list[tuple[RProgram, ProgramEsti
 
 
 def _candidate(
-    search: Search, nest: RowNest, read: tuple[str, ...], shape: RowShape
+    ctx: Context, nest: RowNest, read: tuple[str, ...], shape: RowShape
 ) -> tuple[RProgram, ProgramEstimate] | None:
-    g, device = search.geometry, search.device
+    g, device = ctx.geometry, ctx.device
     if read and not _found_by_tvm(g.expression.stage(nest.output).spatial[: nest.rows], shape.rows):
         return None
     label = f"{shape.lanes} lanes x {shape.rows} rows x {shape.vector}"
-    if search.reject(capacity("elements of a row for a lane", shape.own, WALK, "use more lanes"), label):
+    if ctx.reject(capacity("elements of a row for a lane", shape.own, WALK, "use more lanes"), label):
         return None
     shared = rows_shared_bytes(g.expression, nest.kept, read, device, shape)
     most = device.limits.shared_per_block_bytes or device.level("shared").capacity_bytes
-    if search.reject(capacity("shared memory of a block", shared, most, "use fewer rows"), label):
+    if ctx.reject(capacity("shared memory of a block", shared, most, "use fewer rows"), label):
         return None
     estimate = rows_estimate(g.expression, device, nest, read, shape)
     if estimate is None:
@@ -90,8 +108,8 @@ def _candidate(
         rest = ceil(rest / g.extents[i])
     choices = (("rows", shape.rows), ("lanes", shape.lanes), ("vector", shape.vector), ("row_axes", nest.rows),
                ("threads", shape.threads), *((f"keep:{name}", 1) for name in read))
-    tiles = (search.rtile("shared" if read else "block", linear_tile(g, shape.rows)),
-             search.rtile("register", tuple(thread)))
+    tiles = (ctx.rtile("shared" if read else "block", linear_tile(g, shape.rows)),
+             ctx.rtile("register", tuple(thread)))
     return RProgram("gpu.rows", nest.anchor, nest.output, tiles, nest.inlined, nest.kept, choices), estimate
 
 

@@ -40,7 +40,6 @@ from ..micro_perf.constants import (
     STAGED_OVERLAP_LOSS,
     WAITING,
 )
-from ..micro_perf.estimate import ProgramEstimate
 from ..micro_perf.geometry import Geometry, Operand
 from ..micro_perf.gpu import GpuRates, busiest_unit, overlapped, slowest_of, started
 from ..micro_perf.gpu_kernel import fetch_latency
@@ -67,11 +66,34 @@ from ..roller.steps import (
 )
 from ..roller.tensor_steps import Fragment, Matrices, Pipeline, StoreAt, StoreVector, Tensorize, Tile, UnrollCompiled
 from .fetching import INDEXED
-from .gpu_direct import linear_tile
 from .gpu_loops import fuse
+from .gpu_nests import linear_tile, tiles_loops
 from .gpu_rules import Rules
 from .gpu_tiled import COPY_LEAST
-from .search import Search
+from .recipe import Context, Fit, Ranked, Recipe
+
+
+class GpuTensor(Recipe):
+    """Products of matrices on tensor cores."""
+
+    name = "gpu.tensor"
+    says = "blocks stage tiles of matrices in shared memory, warps multiply fragments on tensor cores"
+
+    def applies(self, ctx: Context) -> Fit:
+        return Fit.YES if tiles_loops(ctx) and ctx.features.tensor_cores and ctx.geometry.reduce else Fit.NO
+
+    def construct(self, ctx: Context, top: int) -> Ranked:
+        return construct_tensor(ctx, top, ctx.features)
+
+    def lower(self, expression: TensorExpression, program: RProgram) -> list[Step]:
+        return lower_tensor(expression, program)
+
+    def peak(self, expression: TensorExpression, program: RProgram, device: DeviceSpec) -> float | None:
+        own = expression.tensors[program.staged[0]].dtype
+        return device.peak(TF32 if program.choice("tf32") else own, tensor=True)
+
+    def accumulators(self, program: RProgram, geometry: Geometry, device: DeviceSpec) -> int:
+        return program.choice("warp_m") * program.choice("warp_n") // device.vector_width
 
 
 @dataclass(frozen=True)
@@ -104,7 +126,7 @@ PAIR = 2
 MOST_THREADS = 1024
 #: Bytes that memory moves at most per byte of a short copy: neighbouring lanes share the rest of a sector.
 MOST_WASTE = 2.0
-# Breadth of the search, not device facts: tiles in fragments, buffers, bands of the raster.
+# Breadth of the ctx, not device facts: tiles in fragments, buffers, bands of the raster.
 BLOCKS, WARPS, STEPS, STAGES, BANDS = (1, 2, 4, 8, 16), (1, 2, 4), (1, 2, 4), (4, 3, 2, 1), (1, 2, 4, 8, 16)
 
 
@@ -205,20 +227,20 @@ def _vectors(made: Product, block: Array) -> Array:
     return np.array(result)
 
 
-def construct_tensor(search: Search, top: int, features: Features) -> list[tuple[RProgram, ProgramEstimate]]:
+def construct_tensor(ctx: Context, top: int, features: Features) -> Ranked:
     """Return ranked candidates of recipe gpu.tensor: tiles of block and warp, steps, buffers, raster."""
-    g, device = search.geometry, search.device
+    g, device = ctx.geometry, ctx.device
     made = product_of(g, features.tf32)
     if isinstance(made, Rejection):
-        search.reject(made)
+        ctx.reject(made)
         return []
     if not device.peak(made.dtype, tensor=True):
-        search.reject(_refused(f"tensor cores for {made.dtype}", "none"))
+        ctx.reject(_refused(f"tensor cores for {made.dtype}", "none"))
         return []
     ahead = features.async_copy and all(v * made.element_bytes >= COPY_LEAST for v in made.vectors)
     limit = replace(features, dynamic_shared=features.dynamic_shared and made.dynamic).shared_limit(device)
     every = shapes(made, device)
-    search.considered += every.count
+    ctx.considered += every.count
     threads = every.warps * device.vector_width
     needed, _ = tensor_registers(device, made.matrices, every, g.accumulator_bytes)
     rules = Rules(every.count)
@@ -228,7 +250,7 @@ def construct_tensor(search: Search, top: int, features: Features) -> list[tuple
     rules.room("fetches per thread", np.maximum(*counts), FETCHES, "use more warps")
     # Fewer buffers rather than no tile.
     rules.room("shared memory of a block", shared_bytes(made.matrices, every), limit)
-    search.rejections.extend(rules.rejected(
+    ctx.rejections.extend(rules.rejected(
         lambda n: f"block {tuple(every.block[:, n].tolist())} warp {tuple(every.warp[:, n].tolist())}"
     ))  # fmt: skip
     alive = np.flatnonzero(rules.alive)
@@ -256,7 +278,7 @@ def construct_tensor(search: Search, top: int, features: Features) -> list[tuple
     chosen = order[np.unique(at[order], return_index=True)[1]]
     rastered, found = rastered.take(chosen), found.take(chosen)
     order = np.lexsort((rastered.stages, found.seconds))[: 2 * top].tolist()
-    ranked = [(program(search, made, rastered, n, ahead), found.estimate(n)) for n in order]
+    ranked = [(program(ctx, made, rastered, n, ahead), found.estimate(n)) for n in order]
     return [(made_, estimate) for made_, estimate in ranked if estimate is not None]
 
 
@@ -265,10 +287,10 @@ def _divides(band: int, rows: Array) -> Array:
     return np.logical_and.reduce([rows % narrower == 0 for narrower in BANDS if narrower <= band])
 
 
-def program(search: Search, made: Product, shapes_: TensorShapes, number: int, ahead: bool) -> RProgram:
+def program(ctx: Context, made: Product, shapes_: TensorShapes, number: int, ahead: bool) -> RProgram:
     """Return a candidate as an rProgram; its rTiles are boxes around as many consecutive rows, columns and terms."""
     shape = shapes_.row(number)
-    g = search.geometry
+    g = ctx.geometry
 
     def box(m: int, n: int, k: int) -> tuple[int, ...]:
         tile = [1] * len(g.extents)
@@ -283,21 +305,21 @@ def program(search: Search, made: Product, shapes_: TensorShapes, number: int, a
         for access, matrix in zip((made.roles.left, made.roles.right), made.matrices, strict=True)
     }
     tiles = (
-        search.rtile("shared", box(*shape.block), padding),
-        search.rtile("register", box(*shape.warp, min(shape.block[2], DEPTH_BYTES // made.element_bytes))),
+        ctx.rtile("shared", box(*shape.block), padding),
+        ctx.rtile("register", box(*shape.warp, min(shape.block[2], DEPTH_BYTES // made.element_bytes))),
     )
     # A lane holds pairs of neighbours along n: they are stored together if they are neighbours in memory.
     last = next((i for i in reversed(g.spatial) if g.extents[i] > 1), None)
     paired = bool(made.roles.n) and last == made.roles.n[-1] and g.extents[last] % PAIR == 0
     choices = {
-        "threads": shape.warps * search.device.vector_width, "block_m": shape.block[0], "block_n": shape.block[1],
+        "threads": shape.warps * ctx.device.vector_width, "block_m": shape.block[0], "block_n": shape.block[1],
         "block_k": shape.block[2], "warp_m": shape.warp[0], "warp_n": shape.warp[1], "stages": shape.stages,
         "async": int(ahead and shape.stages > 1), "raster": shape.raster, "dynamic": int(made.dynamic),
         "store": PAIR if paired else 1, **({"tf32": 1} if made.dtype == TF32 else {}),
         f"vector:{made.roles.left.tensor}": shape.vectors[0], f"vector:{made.roles.right.tensor}": shape.vectors[1],
     }  # fmt: skip
     staged = (made.roles.left.tensor, made.roles.right.tensor)
-    return search.program("gpu.tensor", tiles, tuple(choices.items()), staged)
+    return ctx.program("gpu.tensor", tiles, tuple(choices.items()), staged)
 
 
 # ldmatrix reads eight rows at a time, 16 bytes of each: rows padded by 16 bytes start in different banks.

@@ -21,7 +21,7 @@ Its loops (``b`` blocks, ``v`` virtual threads, ``t`` threads, ``i`` a thread's 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import product as pairs
@@ -40,7 +40,6 @@ from ..micro_perf.constants import (
     FETCHES,
     QUICK_CONFLICTS_MOST,
 )
-from ..micro_perf.estimate import ProgramEstimate
 from ..micro_perf.geometry import Geometry, Operand, Tile
 from ..micro_perf.gpu import (
     GpuRates,
@@ -89,11 +88,13 @@ from ..roller.tensor_steps import Pipeline
 from .fetching import fetch_vectors, storage_paddings, store_vectors, virtual_threads
 from .gpu_growth import Growth, grown
 from .gpu_loops import begin, fetch
+from .gpu_nests import tiles_loops
 from .gpu_rules import Rules
-from .search import Search
+from .lighter import lighter_programs
+from .recipe import Context, Fit, Ranked, Recipe
 from .staging import storage_alignment
 
-# Breadth of the search, not device facts: register tiles and block tiles kept on the way up.
+# Breadth of the ctx, not device facts: register tiles and block tiles kept on the way up.
 REGISTER_BEAM, BLOCK_BEAM, BRANCHES = 6, 3, 2
 #: Register tiles whose further growth paths are followed, and coarse candidates tried with every step.
 WIDENED, REFINED = 6, 24
@@ -123,9 +124,32 @@ WAVEFRONT_BYTES = 128
 FIRST_ROW = 8
 
 
-def shape_eps(search: Search, axis: int) -> float:
+class GpuTiled(Recipe):
+    """Tiles staged in shared memory, a register tile a thread."""
+
+    name = "gpu.tiled"
+    says = "blocks stage input tiles in shared memory, threads keep a register tile"
+    relaxes = True
+
+    def applies(self, ctx: Context) -> Fit:
+        g = ctx.geometry
+        distinct = len({op.name for op in g.operands}) == len(g.operands)  # a tensor read twice has one staged tile
+        several = distinct and len(g.operands) > 1 and g.stage.combiner == "sum"
+        return Fit.YES if tiles_loops(ctx) and several and any(g.reuse(i) for i in g.spatial) else Fit.NO
+
+    def construct(self, ctx: Context, top: int) -> Ranked:
+        return construct_tiled(ctx, top, ctx.features)
+
+    def lower(self, expression: TensorExpression, program: RProgram) -> list[Step]:
+        return lower_tiled(expression, program)
+
+    def lighter(self, program: RProgram) -> Iterator[tuple[str, RProgram]]:
+        return lighter_programs(program)
+
+
+def shape_eps(ctx: Context, axis: int) -> float:
     """Return rule 4's share of padding for an axis: above 0 only if no tile divides it, since guards cost time."""
-    return search.eps if awkward(search.geometry.extents[axis]) else 0.0
+    return ctx.eps if awkward(ctx.geometry.extents[axis]) else 0.0
 
 
 @cache
@@ -145,12 +169,12 @@ def one_overhang(over: int) -> Rejection:
     return Rejection("tensor shape", f"{over} axes padded", "1", "use a tile that divides all axes but one")
 
 
-def register_tiles(search: Search) -> list[Tile]:
+def register_tiles(ctx: Context) -> list[Tile]:
     """Return register tiles on the growth paths of best data reuse, until the register file is full."""
-    g, device, nest = search.geometry, search.device, GpuNest.of(search.geometry)
+    g, device, nest = ctx.geometry, ctx.device, GpuNest.of(ctx.geometry)
     limit = usable_limits(device, np.array([device.vector_width]))
     options = [
-        aligned_extents(e, shape_eps(search, i), most=REGISTER_MOST) if i in g.spatial_set else [1]
+        aligned_extents(e, shape_eps(ctx, i), most=REGISTER_MOST) if i in g.spatial_set else [1]
         for i, e in enumerate(g.extents)
     ]
     start = tuple(1 for _ in g.extents)
@@ -166,7 +190,7 @@ def register_tiles(search: Search) -> list[Tile]:
     (found,) = grown(nest, [Growth(start, start, options)], REGISTER_BEAM, BRANCHES, lambda t: ~rules(t).alive)
     if found.refused:
         refused = rules(columns(found.refused, len(start)))
-        search.rejections.extend(refused.rejected(lambda n: f"register tile {found.refused[n]}"))
+        ctx.rejections.extend(refused.rejected(lambda n: f"register tile {found.refused[n]}"))
     return [start, *found.tiles]
 
 
@@ -334,11 +358,11 @@ def tiled(nest: GpuNest, device: DeviceSpec, block: Array, thread: Array) -> Til
     return Tiled(nest, block, thread, vthreads, unrolled, vectors, padding, store, threads, np.ones_like(threads))
 
 
-def legal(search: Search, made: Tiled) -> Array:
+def legal(ctx: Context, made: Tiled) -> Array:
     """Return which candidates break no rule and fit the device; record the others."""
-    device, nest, limits, threads = search.device, made.nest, search.device.limits, made.threads
-    search.considered += made.count
-    rules, eps = Rules(made.count), max(search.eps, IDLE_LANES)
+    device, nest, limits, threads = ctx.device, made.nest, ctx.device.limits, made.threads
+    ctx.considered += made.count
+    rules, eps = Rules(made.count), max(ctx.eps, IDLE_LANES)
     lanes = round_up(threads, device.vector_width)
     rules.keep(lanes <= threads * (1 + eps), lambda n: execution_unit(int(threads[n]), device.vector_width, eps))
     rules.room("threads per block", threads, limits.max_threads_per_block or threads)
@@ -355,18 +379,18 @@ def legal(search: Search, made: Tiled) -> Array:
         cap = np.where((cap == 0) | (cap == UNLIMITED), needed, cap)
         rules.room("registers of an unrolled step", needed, cap, "unroll less of a step, or use a smaller tile")
     blocks, tiles = made.block.T, made.thread.T
-    search.rejections.extend(
+    ctx.rejections.extend(
         rules.rejected(lambda n: f"block {tuple(blocks[n].tolist())} thread {tuple(tiles[n].tolist())}")
     )
     return rules.alive
 
 
-def misaligned(search: Search, block: Array) -> Rules:
+def misaligned(ctx: Context, block: Array) -> Rules:
     """Return rules 2 and 4 over block tiles."""
-    g, nest = search.geometry, GpuNest.of(search.geometry)
+    g, nest = ctx.geometry, GpuNest.of(ctx.geometry)
     rules = Rules(block.shape[1])
     for i in g.spatial:
-        extent, eps = g.extents[i], shape_eps(search, i)
+        extent, eps = g.extents[i], shape_eps(ctx, i)
         covered = ceil_div(np.int64(extent), block[i]) * block[i]
         rules.keep(
             covered <= extent * (1 + eps) + 1e-9,
@@ -374,7 +398,7 @@ def misaligned(search: Search, block: Array) -> Rules:
         )
     over = np.count_nonzero(nest.overhangs(block), axis=0)
     rules.keep(over <= 1, lambda n: one_overhang(int(over[n])))
-    sector, eps = search.device.far.transaction_bytes, max(search.eps, WASTED_RUN)
+    sector, eps = ctx.device.far.transaction_bytes, max(ctx.eps, WASTED_RUN)
     for op, box in zip(g.operands, nest.boxes(block), strict=True):
         if not len(box):
             continue
@@ -396,10 +420,10 @@ def neighbouring(geometry: Geometry, sector: int) -> set[int]:
     return found
 
 
-def transaction_tile(search: Search, options: Sequence[Sequence[int]], tile: Tile) -> Tile:
+def transaction_tile(ctx: Context, options: Sequence[Sequence[int]], tile: Tile) -> Tile:
     """Return the smallest tile above `tile` whose rows are whole memory transactions (rule 2), or whole rows."""
-    g = search.geometry
-    sector = search.device.far.transaction_bytes
+    g = ctx.geometry
+    sector = ctx.device.far.transaction_bytes
     grown_ = list(tile)
     for i in neighbouring(g, sector):
         enough = sector // min(op.element_bytes for op in g.operands)
@@ -408,14 +432,14 @@ def transaction_tile(search: Search, options: Sequence[Sequence[int]], tile: Til
     return tuple(grown_)
 
 
-def block_tiles(search: Search, threads: Sequence[tuple[Tile, Tile]], beam: int) -> list[list[Tile]]:
+def block_tiles(ctx: Context, threads: Sequence[tuple[Tile, Tile]], beam: int) -> list[list[Tile]]:
     """Return block tiles on the `beam` best growth paths above register tiles: threads are added along reuse.
 
     Parameters
     ----------
     threads : sequence of (register tile, step)
     """
-    g, device = search.geometry, search.device
+    g, device = ctx.geometry, ctx.device
     most_threads = device.limits.max_threads_per_block or device.vector_width
     if loops_over_tiles(device):
         most_threads = prod(g.extents)
@@ -432,40 +456,40 @@ def block_tiles(search: Search, threads: Sequence[tuple[Tile, Tile]], beam: int)
                 # A tile that stands over is one thread's: its guards do not differ in a warp.
                 whole = [thread[i]] if extent % thread[i] else None
                 known[i, thread[i]] = whole or aligned_extents(
-                    extent, shape_eps(search, i), step=thread[i], most=extent
+                    extent, shape_eps(ctx, i), step=thread[i], most=extent
                 )
             options.append(known[i, thread[i]])
         start = tuple(thread[i] if i in g.spatial_set else step[i] for i in range(len(thread)))
-        growths.append(Growth(transaction_tile(search, options, start), thread, options))
+        growths.append(Growth(transaction_tile(ctx, options, start), thread, options))
     found = grown(nest, growths, beam, min(beam, BRANCHES), lambda t: nest.input_bytes(t) > most_shared, most_threads)
     return [one.tiles for one in found]
 
 
 def construct_tiled(
-    search: Search, top: int, features: Features = NO_FEATURES
-) -> list[tuple[RProgram, ProgramEstimate]]:
+    ctx: Context, top: int, features: Features = NO_FEATURES
+) -> Ranked:
     """Return ranked candidates of recipe gpu.tiled at one eps."""
-    g, device = search.geometry, search.device
+    g, device = ctx.geometry, ctx.device
     if not g.spatial or not g.reduce or not g.operands:
         return []
     lacking = [i for i in g.spatial if awkward(g.extents[i])]
-    if lacking and search.eps == 0.0:
+    if lacking and ctx.eps == 0.0:
         for i in lacking:
             need = f"a divisor of '{g.axes[i]}' from {REGISTER_LEAST} to {REGISTER_MOST}"
-            search.reject(Rejection("tensor shape", need, str(g.extents[i]), "relax eps"))
+            ctx.reject(Rejection("tensor shape", need, str(g.extents[i]), "relax eps"))
         return []
     steps = reduction_steps(g, device)
-    coarse = coarse_candidates(search, steps, bool(lacking))
-    found = ranked(search, fine_candidates(search, coarse[:REFINED], steps), top)
+    coarse = coarse_candidates(ctx, steps, bool(lacking))
+    found = ranked(ctx, fine_candidates(ctx, coarse[:REFINED], steps), top)
     if features.async_copy:
-        found = staged(search, features, found)
+        found = staged(ctx, features, found)
     made = found.candidates
     return [
-        (program(search, made, n), found.times.estimate(n)) for n in range(min(2 * top, made.count))
+        (program(ctx, made, n), found.times.estimate(n)) for n in range(min(2 * top, made.count))
     ]
 
 
-def coarse_candidates(search: Search, steps: Sequence[Tile], short: bool) -> list[tuple[Tile, Tile]]:
+def coarse_candidates(ctx: Context, steps: Sequence[Tile], short: bool) -> list[tuple[Tile, Tile]]:
     """Return tiles of blocks and threads that are legal with one step, the fastest first by the quick estimate.
 
     Parameters
@@ -473,7 +497,7 @@ def coarse_candidates(search: Search, steps: Sequence[Tile], short: bool) -> lis
     short : bool
         True if tiles are whole axes, so that there may be room for a short step only: it is tried as well.
     """
-    g = search.geometry
+    g = ctx.geometry
     # Rows along the reduction as long as they can be, about 16 points.
     along = [op for op in g.operands if op.dims and all(a in g.reduce for a, _ in op.dims[-1])]
 
@@ -485,57 +509,57 @@ def coarse_candidates(search: Search, steps: Sequence[Tile], short: bool) -> lis
         tried.append(min(steps, key=lambda s: abs(prod(s) - SHORT_STEP)))
     found: list[tuple[float, Tile, Tile]] = []
     done: set[tuple[Tile, Tile]] = set()
-    threads = register_tiles(search)
+    threads = register_tiles(ctx)
     # The path of most reuse for every register tile, then more paths for the best of them.
     for beam in (1, BLOCK_BEAM):
         groups = list(pairs(threads, tried))
         tiles = [
             (block, thread)
-            for (thread, _), blocks in zip(groups, block_tiles(search, groups, beam), strict=True)
+            for (thread, _), blocks in zip(groups, block_tiles(ctx, groups, beam), strict=True)
             for block in blocks if (block, thread) not in done
         ]  # fmt: skip
         if tiles:
-            found += [(seconds, *tiles[n]) for n, seconds in _coarse(search, tiles, done)]
+            found += [(seconds, *tiles[n]) for n, seconds in _coarse(ctx, tiles, done)]
         found.sort(key=lambda c: c[0])
         threads = list(dict.fromkeys(thread for _, _, thread in found))[:WIDENED]
     return [(block, thread) for _, block, thread in found]
 
 
 def _coarse(
-    search: Search, tiles: Sequence[tuple[Tile, Tile]], done: set[tuple[Tile, Tile]]
+    ctx: Context, tiles: Sequence[tuple[Tile, Tile]], done: set[tuple[Tile, Tile]]
 ) -> list[tuple[int, float]]:
     """Return the number of each new, legal candidate and its seconds by the quick estimate; add the new to `done`."""
     block, thread = (columns(side, len(side[0])) for side in zip(*tiles, strict=True))
-    rules, new = misaligned(search, block), []
-    search.rejections.extend(rules.rejected(lambda n: f"block {tiles[n][0]}"))
+    rules, new = misaligned(ctx, block), []
+    ctx.rejections.extend(rules.rejected(lambda n: f"block {tiles[n][0]}"))
     for n in np.flatnonzero(rules.alive).tolist():
         if tiles[n] not in done:
             done.add(tiles[n])
             new.append(n)
-    found = looked_through(search, block[:, new], thread[:, new])
+    found = looked_through(ctx, block[:, new], thread[:, new])
     return [(new[row], float(found.times.seconds[n])) for n, row in enumerate(found.rows.tolist())]
 
 
-def fine_candidates(search: Search, coarse: Sequence[tuple[Tile, Tile]], steps: Sequence[Tile]) -> Found:
+def fine_candidates(ctx: Context, coarse: Sequence[tuple[Tile, Tile]], steps: Sequence[Tile]) -> Found:
     """Return the legal candidates among these tiles with every step, by the quick estimate."""
-    reduce, axes = search.geometry.reduce, len(search.geometry.extents)
+    reduce, axes = ctx.geometry.reduce, len(ctx.geometry.extents)
     tiles = [
         (tuple(step[i] if i in reduce else e for i, e in enumerate(block)), thread)
         for block, thread in coarse for step in steps
     ]  # fmt: skip
-    found = looked_through(search, columns([b for b, _ in tiles], axes), columns([t for _, t in tiles], axes))
+    found = looked_through(ctx, columns([b for b, _ in tiles], axes), columns([t for _, t in tiles], axes))
     once: dict[tuple[Tile, Tile], int] = {}
     for n, row in enumerate(found.rows.tolist()):
         once.setdefault(tiles[row], n)
     return found.take(list(once.values()))
 
 
-def looked_through(search: Search, block: Array, thread: Array) -> Found:
+def looked_through(ctx: Context, block: Array, thread: Array) -> Found:
     """Return the legal candidates of a table, by the quick estimate; without those that do not fit a unit."""
-    made = tiled(GpuNest.of(search.geometry), search.device, block, thread)
-    rows = np.flatnonzero(legal(search, made))
+    made = tiled(GpuNest.of(ctx.geometry), ctx.device, block, thread)
+    rows = np.flatnonzero(legal(ctx, made))
     made = made.take(rows)
-    times = quick_estimates(made, search.device)
+    times = quick_estimates(made, ctx.device)
     return Found(rows, made, times).take(times.fitting)
 
 
@@ -558,21 +582,21 @@ def estimates(candidates: Tiled, device: DeviceSpec) -> Times:
     return (staged_estimates if device.kind == "gpu" else quick_estimates)(candidates, device)
 
 
-def ranked(search: Search, found: Found, top: int) -> Found:
+def ranked(ctx: Context, found: Found, top: int) -> Found:
     """Return the best candidates by the full model (the one compared with recorded schedules), the fastest first."""
     found = found.take(found.times.fastest_first[: max(LOOKED_AT, 2 * top)])
     if not len(found.rows):
         return found
-    if search.device.kind == "gpu":
-        found = replace(found, times=staged_estimates(found.candidates, search.device))
+    if ctx.device.kind == "gpu":
+        found = replace(found, times=staged_estimates(found.candidates, ctx.device))
         found = found.take(found.times.fitting)
         found = found.take(found.times.fastest_first)
     return found.take(np.arange(found.candidates.count)[: max(STAGED, 2 * top)])
 
 
-def staged(search: Search, features: Features, found: Found) -> Found:
+def staged(ctx: Context, features: Features, found: Found) -> Found:
     """Return candidates with as many buffers as their loads' latency needs and shared memory has room for."""
-    g, device, made = search.geometry, search.device, found.candidates
+    g, device, made = ctx.geometry, ctx.device, found.candidates
     # Copies past the registers compute nothing on the way.
     if not made.count or any(op.arithmetic or any(op.opaque) for op in g.operands):
         return found
@@ -596,12 +620,12 @@ def staged(search: Search, features: Features, found: Found) -> Found:
     return chosen.take(chosen.times.fastest_first)
 
 
-def program(search: Search, made: Tiled, n: int) -> RProgram:
+def program(ctx: Context, made: Tiled, n: int) -> RProgram:
     """Return a candidate as an rProgram."""
-    g = search.geometry
+    g = ctx.geometry
     block, thread = made.block[:, n].tolist(), made.thread[:, n].tolist()
     padding = {op.name: p for op, p in zip(g.operands, made.padding[:, n].tolist(), strict=True) if p}
-    tiles = (search.rtile("shared", tuple(block), padding), search.rtile("register", tuple(thread)))
+    tiles = (ctx.rtile("shared", tuple(block), padding), ctx.rtile("register", tuple(thread)))
     unrolled, vthreads = made.unrolled[:, n].tolist(), made.vthreads[:, n].tolist()
     choices: dict[str, int] = {"threads": int(made.threads[n])}
     choices.update({f"unroll:{g.axes[i]}": unrolled[i] for i in g.reduce if unrolled[i] > 1})
@@ -611,7 +635,7 @@ def program(search: Search, made: Tiled, n: int) -> RProgram:
     if made.stages[n] > 1:
         choices["stages"] = int(made.stages[n])
     names = tuple(dict.fromkeys(op.name for op in g.operands))
-    return search.program("gpu.tiled", tiles, tuple(choices.items()), names)
+    return ctx.program("gpu.tiled", tiles, tuple(choices.items()), names)
 
 
 def quick_estimates(made: Tiled, device: DeviceSpec) -> Times:

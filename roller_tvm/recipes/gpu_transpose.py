@@ -37,12 +37,31 @@ from ..roller.partition import NestShape
 from ..roller.rprogram import RProgram
 from ..roller.steps import Bind, CacheRead, ComputeAt, Inline, Reorder, Split, Step, StorageAlign
 from .gpu_loops import fetch, fuse
-from .search import Search
+from .gpu_nests import tiles_loops
+from .recipe import Context, Fit, Ranked, Recipe
 
-#: Most elements of a tile along one axis (breadth of the search): whole transactions both ways, and some more.
+#: Most elements of a tile along one axis (breadth of the ctx): whole transactions both ways, and some more.
 TILE_MOST = 128
 #: Share of a tile that may stand over the edge: a guard there costs a comparison, and nothing is computed.
 STANDS_OVER = 0.25
+
+
+class GpuTranspose(Recipe):
+    """Tiles turned in shared memory."""
+
+    name = "gpu.transpose"
+    says = "blocks turn tiles in shared memory: read along the input's rows, stored along the output's"
+
+    def applies(self, ctx: Context) -> Fit:
+        if not tiles_loops(ctx) or ctx.device.kind != "gpu" or ctx.geometry.reduce:
+            return Fit.NO
+        return Fit.LAST_RESORT if ctx.geometry.is_contraction() else Fit.YES
+
+    def construct(self, ctx: Context, top: int) -> Ranked:
+        return construct_transpose(ctx, top)
+
+    def lower(self, expression: TensorExpression, program: RProgram) -> list[Step]:
+        return lower_transpose(expression, program)
 
 
 @dataclass(frozen=True)
@@ -133,9 +152,9 @@ def runs(geometry: Geometry, axes: Sequence[int]) -> Iterator[dict[int, int]]:
         whole[axis] = geometry.extents[axis]
 
 
-def construct_transpose(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
+def construct_transpose(ctx: Context, top: int) -> Ranked:
     """Return ranked candidates of recipe gpu.transpose: tiles of both axes, threads."""
-    g, device, nest = search.geometry, search.device, search.nest
+    g, device, nest = ctx.geometry, ctx.device, ctx.nest
     if nest.anchor != nest.output or any(a.fused_of for a in g.stage.axes):
         return []
     read = reading(g, nest.inlined)
@@ -145,7 +164,7 @@ def construct_transpose(search: Search, top: int) -> list[tuple[RProgram, Progra
     largest = max(staged, key=lambda op: op.source_bytes)
     there, here = input_run(g, largest), [i for i in reversed(g.spatial) if g.extents[i] > 1]
     most_shared = device.limits.shared_per_block_bytes or banks.capacity_bytes
-    found: list[tuple[RProgram, ProgramEstimate]] = []
+    found: Ranked = []
     for wide, deep in product(runs(g, here), runs(g, there)):
         both = wide | deep
         # Through a reshape TVM finds the region of whole axes only.
@@ -161,22 +180,22 @@ def construct_transpose(search: Search, top: int) -> list[tuple[RProgram, Progra
         )
         threads = device.vector_width
         while threads <= min(prod(tile), device.limits.max_threads_per_block or threads):
-            search.considered += 1
+            ctx.considered += 1
             shape, label = TurnedShape(tile, threads, padding), f"tile {tile} {threads} threads"
             threads_now, threads = threads, 2 * threads
-            if search.reject(execution_unit(threads_now, device.vector_width), label):
+            if ctx.reject(execution_unit(threads_now, device.vector_width), label):
                 continue
             shared = turned_shared_bytes(staged, shape)
-            if search.reject(capacity("shared memory of a block", shared, most_shared), label):
+            if ctx.reject(capacity("shared memory of a block", shared, most_shared), label):
                 break
             estimate = transpose_estimate(g, device, staged, others, shape)
             if estimate is None:
                 continue
             names = {op.name: p for op, p in zip(staged, padding, strict=True)}
-            tiles = (search.rtile("shared", tile, {n: p for n, p in names.items() if p}),
-                     search.rtile("register", tuple(1 for _ in tile)))
+            tiles = (ctx.rtile("shared", tile, {n: p for n, p in names.items() if p}),
+                     ctx.rtile("register", tuple(1 for _ in tile)))
             choices = (("threads", threads_now), ("blocks", estimate.blocks))
-            found.append((search.program("gpu.transpose", tiles, choices, tuple(names)), estimate))
+            found.append((ctx.program("gpu.transpose", tiles, choices, tuple(names)), estimate))
     return sorted(found, key=lambda c: c[1].seconds)[: 2 * top]
 
 

@@ -31,42 +31,55 @@ from ..roller.alignment import capacity
 from ..roller.loops import open_parts
 from ..roller.rprogram import RProgram
 from ..roller.steps import Bind, CacheRead, ComputeAt, Reorder, Split, Step, Unroll
-from .gpu_direct import linear_tile
 from .gpu_loops import begin, fuse
-from .search import Search
+from .gpu_nests import linear_tile, multiplies_constants
+from .recipe import Context, Fit, Ranked, Recipe
+from .row_nests import RowNest
 
 #: Most statements of a thread, all unrolled: two 6 x 6 matrices (Winograd's F(4, 3)) have 1296.
 STATEMENTS = 2048
 
 
-def multiplies_constants(geometry: Geometry) -> bool:
-    """Return whether the nest reduces a product with operands that are computed from their indices alone."""
-    return bool(geometry.reduce) and any(op.computed for op in geometry.operands)
+class GpuUnrolled(Recipe):
+    """Products with constant matrices."""
+
+    name = "gpu.unrolled"
+    says = "a thread computes a product with constant matrices, unrolled"
+
+    def applies(self, ctx: Context) -> Fit:
+        own = multiplies_constants(ctx.geometry) and not ctx.geometry.stage.uneven
+        return Fit.YES if ctx.device.kind != "cpu" and not isinstance(ctx.nest, RowNest) and own else Fit.NO
+
+    def construct(self, ctx: Context, top: int) -> Ranked:
+        return construct_unrolled(ctx, top)
+
+    def lower(self, expression: TensorExpression, program: RProgram) -> list[Step]:
+        return lower_unrolled(expression, program)
 
 
-def construct_unrolled(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
+def construct_unrolled(ctx: Context, top: int) -> Ranked:
     """Return ranked candidates of recipe gpu.unrolled: threads per block."""
-    g, device = search.geometry, search.device
+    g, device = ctx.geometry, ctx.device
     own = own_tile(g)
     rest = [i for i in g.spatial if own[i] < g.extents[i] or g.extents[i] == 1]
-    if not rest or search.reject(capacity("unrolled statements", prod(own), STATEMENTS), "gpu.unrolled"):
+    if not rest or ctx.reject(capacity("unrolled statements", prod(own), STATEMENTS), "gpu.unrolled"):
         return []
     count = prod(g.extents[i] for i in rest)
-    found: list[tuple[RProgram, ProgramEstimate]] = []
+    found: Ranked = []
     threads, most = device.vector_width, device.limits.max_threads_per_block or 1024
     while threads <= most and (threads == device.vector_width or threads < 2 * count):
-        search.considered += 1
+        ctx.considered += 1
         near = linear_tile(g, threads, rest)
         block = tuple(near[i] if i in rest else e for i, e in enumerate(own))
         limit = register_cap(device, threads)
         full = capacity("registers", unrolled_registers(g), limit or STATEMENTS, "use fewer threads")
-        if search.reject(full, f"{threads} threads"):
+        if ctx.reject(full, f"{threads} threads"):
             break
         estimate = unrolled_estimate(g, device, block, threads)
         if estimate is not None:
-            tiles = (search.rtile("block", block), search.rtile("register", own))
+            tiles = (ctx.rtile("block", block), ctx.rtile("register", own))
             choices = (("threads", threads), ("blocks", ceil(count / threads)))
-            found.append((search.program("gpu.unrolled", tiles, choices), estimate))
+            found.append((ctx.program("gpu.unrolled", tiles, choices), estimate))
         threads *= 2
     return sorted(found, key=lambda c: c[1].seconds)[: 2 * top]
 

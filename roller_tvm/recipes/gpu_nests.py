@@ -1,0 +1,45 @@
+"""Nests that the recipes for GPUs (and IPUs, which have some of them) tile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil
+
+import numpy as np
+
+from ..micro_perf.geometry import Geometry, Tile
+from ..micro_perf.gpu_nest import Array, GpuNest, ceil_div
+from .recipe import Context
+from .row_nests import RowNest
+
+
+def tiles_loops(ctx: Context) -> bool:
+    """Return whether a nest has loops of its own to tile: no rows of many stages, nor loops that stay as they are."""
+    special = isinstance(ctx.nest, RowNest) or ctx.geometry.stage.uneven or multiplies_constants(ctx.geometry)
+    return ctx.device.kind != "cpu" and not special
+
+
+def multiplies_constants(geometry: Geometry) -> bool:
+    """Return whether the nest reduces a product with operands that are computed from their indices alone."""
+    return bool(geometry.reduce) and any(op.computed for op in geometry.operands)
+
+
+def linear_tile(geometry: Geometry, length: int, axes: Sequence[int] | None = None) -> Tile:
+    """Return the box of axes that `length` consecutive outputs cover (innermost first); reductions whole.
+
+    ``axes`` are those to cover, all spatial ones by default.
+    """
+    tile = list(geometry.extents)
+    for i in reversed(geometry.spatial if axes is None else axes):
+        tile[i] = max(1, min(geometry.extents[i], length))
+        length = ceil(length / geometry.extents[i])
+    return tuple(tile)
+
+
+def linear_tiles(nest: GpuNest, lengths: Array) -> Array:
+    """Return ``linear_tile`` of N lengths, (axes, N)."""
+    tiles = np.repeat(nest.extents, len(lengths), axis=1)
+    for i in reversed(nest.spatial):
+        tiles[i] = np.maximum(1, np.minimum(nest.extents[i], lengths))
+        lengths = ceil_div(lengths, nest.extents[i])
+    return tiles

@@ -1,0 +1,157 @@
+"""Recipes: ways to map a loop nest onto a device, each with its candidates, their estimates, its lowering, its words.
+
+A recipe stands in one file of this folder. ``RECIPES`` (``recipes/__init__.py``) lists all of them in the order in
+which they are tried.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from math import prod
+from typing import ClassVar
+
+from ..device import DeviceSpec
+from ..ir import TensorExpression
+from ..micro_perf.estimate import ProgramEstimate
+from ..micro_perf.geometry import Geometry, Tile
+from ..roller.alignment import Rejection
+from ..roller.features import NO_FEATURES, Features
+from ..roller.partition import NestShape
+from ..roller.rprogram import RProgram, RTile
+from ..roller.steps import Step
+
+Ranked = list[tuple[RProgram, ProgramEstimate]]
+
+
+class Fit(Enum):
+    """Whether a recipe suits a nest. Last resorts are tried only if no recipe that suits the nest finds a program."""
+
+    NO = "no"
+    YES = "yes"
+    LAST_RESORT = "last resort"
+
+
+@dataclass
+class Report:
+    """Rejected candidates of a construction, and how many were considered."""
+
+    rejections: list[Rejection] = field(default_factory=list)
+    considered: int = 0
+
+
+@dataclass
+class Context:
+    """A nest to construct, the device, the padding allowed (eps), and the report of the construction.
+
+    Parameters
+    ----------
+    geometry : Geometry
+        Accesses of the nest.
+    device : DeviceSpec
+    nest : NestShape
+    eps : float
+        Share of padding that rule 4 allows.
+    features : Features
+        Abilities of the schedules beyond loops.
+    report : Report
+        Shared by contexts that are made of this one.
+    """
+
+    geometry: Geometry
+    device: DeviceSpec
+    nest: NestShape
+    eps: float = 0.0
+    features: Features = NO_FEATURES
+    report: Report = field(default_factory=Report)
+
+    @property
+    def considered(self) -> int:
+        return self.report.considered
+
+    @considered.setter
+    def considered(self, number: int) -> None:
+        self.report.considered = number
+
+    @property
+    def rejections(self) -> list[Rejection]:
+        return self.report.rejections
+
+    def over(self, geometry: Geometry) -> Context:
+        """Return the context with the same nest read in another way."""
+        return replace(self, geometry=geometry)
+
+    def reject(self, rejection: Rejection | None, candidate: str = "") -> bool:
+        """Record a broken rule; return True if there was one."""
+        if rejection is None:
+            return False
+        self.rejections.append(replace(rejection, candidate=candidate))
+        return True
+
+    def rtile(self, level: str, tile: Tile, padding: Mapping[str, int] | None = None) -> RTile:
+        """Return extents by axis position as an rTile."""
+        return RTile(level, tuple(zip(self.geometry.axes, tile, strict=True)), tuple((padding or {}).items()))
+
+    def program(
+        self, recipe: str, tiles: tuple[RTile, ...], choices: tuple[tuple[str, int], ...], staged: tuple[str, ...] = ()
+    ) -> RProgram:
+        """Return an rProgram of this nest."""
+        nest = self.nest
+        return RProgram(recipe, nest.anchor, nest.output, tiles, nest.inlined, staged, choices)
+
+
+class Recipe(ABC):
+    """One way to map a nest onto a device.
+
+    Attributes
+    ----------
+    name : str
+        ``device.recipe``, as rPrograms have it.
+    says : str
+        A line for reports.
+    staged : str
+        Words for an rProgram's staged tensors, for recipes that do not copy tiles to shared memory.
+    relaxes : bool
+        True if its candidates depend on eps.
+    on_cpu : bool
+    covers : bool
+        True if a tile that does not divide an axis stands over its edge; else it is a unit's share of the axis.
+    """
+
+    name: ClassVar[str]
+    says: ClassVar[str]
+    staged: ClassVar[str] = ""
+    relaxes: ClassVar[bool] = False
+    covers: ClassVar[bool] = True
+    on_cpu: ClassVar[bool] = False
+
+    @abstractmethod
+    def applies(self, ctx: Context) -> Fit:
+        """Return whether the recipe suits a nest."""
+
+    @abstractmethod
+    def construct(self, ctx: Context, top: int) -> Ranked:
+        """Return candidates of a nest with their estimates, best first; enough of them for `top` plans."""
+
+    @abstractmethod
+    def lower(self, expression: TensorExpression, program: RProgram) -> list[Step]:
+        """Return an rProgram as schedule steps."""
+
+    def peak(self, expression: TensorExpression, program: RProgram, device: DeviceSpec) -> float | None:
+        """Return the peak in GFLOP/s of the units that an rProgram computes on; None for the device's ordinary ones."""
+        return None
+
+    def accumulators(self, program: RProgram, geometry: Geometry, device: DeviceSpec) -> int:
+        """Return the outputs that a thread keeps in registers."""
+        tile = program.tile("register")
+        return prod(tile[geometry.axes[i]] for i in geometry.spatial)
+
+    def kernel(self, expression: TensorExpression, program: RProgram) -> Hashable:
+        """Return a key that differs between inner kernels."""
+        return self.name
+
+    def lighter(self, program: RProgram) -> Iterator[tuple[str, RProgram]]:
+        """Yield (name, rProgram) with the same tiles and fewer values for a compiler to keep, cheapest first."""
+        yield from ()
