@@ -143,7 +143,7 @@ def overlapped(pipes: Sequence[Count], loss: float = PIPE_OVERLAP_LOSS) -> Count
     return slowest + loss * (total - slowest)
 
 
-def started(device: DeviceSpec, blocks: int) -> float:
+def started(device: DeviceSpec, blocks: Count) -> Count:
     """Return the seconds in which the device starts `blocks` blocks, one after the other.
 
     Examples

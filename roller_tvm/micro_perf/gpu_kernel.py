@@ -101,7 +101,7 @@ class KernelTimes:
             float(self.seconds[n]), {pipe: float(cycles[n]) for pipe, cycles in self.pipes.items()},
             str(self.bound[n]), int(self.resident[n]), RESOURCES[int(held.limit[n])], int(held.needed[n]),
             int(held.spilled[n]), bool(self.table.rolled[n]),
-            LocalMemory(*(float(a[n]) for a in (part.accesses, part.l1, part.l2, part.dram))),
+            LocalMemory(part.accesses[n], part.l1[n], part.l2[n], part.dram[n]),
             float(self.far_bytes[n]),
         )  # fmt: skip
 

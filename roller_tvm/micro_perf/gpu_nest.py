@@ -28,9 +28,9 @@ def columns(tiles: Sequence[Sequence[int]], axes: int) -> Array:
     return np.array(tiles, dtype=np.int64).reshape(-1, axes).T.copy()
 
 
-def ceil_div(a: Array, b: Array | int) -> Array:
+def ceil_div(a: Array | int, b: Array | int) -> Array:
     """Return quotients of integers, rounded up."""
-    return -(-a // b)
+    return np.asarray(-(-a // b))
 
 
 def round_up(a: Array, multiple: Array | int) -> Array:

@@ -56,19 +56,13 @@ class Times:
         )  # fmt: skip
 
     @property
-    def fitting(self) -> Array:
-        """Numbers of the kernels of which at least one block fits on a unit."""
-        return np.flatnonzero(self.resident > 0)
-
-    @property
     def fastest_first(self) -> Array:
-        """Numbers of the kernels in the order of their times."""
-        return np.argsort(self.seconds, kind="stable")
+        """Numbers of the kernels that fit, in the order of their times."""
+        order = np.argsort(self.seconds, kind="stable")
+        return order[self.resident[order] > 0]
 
-    def estimate(self, n: int) -> ProgramEstimate | None:
-        """Return one kernel's estimate; None if not even one block fits on a unit."""
-        if not self.resident[n]:
-            return None
+    def estimate(self, n: int) -> ProgramEstimate:
+        """Return one kernel's estimate."""
         levels = [LevelTime(name, float(moved[n]), float(taken[n])) for name, (moved, taken) in self.levels.items()]
         return ProgramEstimate(
             float(self.seconds[n]), float(self.compute[n]), tuple(levels), str(self.bound[n]), self.flops,

@@ -130,7 +130,7 @@ def body_of(nest: GpuNest, thread: Array, unrolled: Array) -> Array:
 
 def predicted_registers(
     nest: GpuNest, device: DeviceSpec, thread: Array, unrolled: Array, threads: Array,
-    fetches: Sequence[Array] = (), vectors: Sequence[Array] = (),
+    fetches: Sequence[Array] = (), vectors: Sequence[Array] | Array = (),
 ) -> Array:  # fmt: skip
     """Return the registers that the compiler is expected to take, for occupancy.
 

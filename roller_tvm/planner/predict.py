@@ -49,5 +49,6 @@ def predict(kernel: Kernel, device: DeviceSpec, effects: Effects = ALL) -> Predi
         times = direct_times(nest, device, block, thread, threads, items, vector)
     else:
         times = reduce_times(nest, device, np.array([kernel.rows]), np.array([kernel.lanes]))
-    estimate = times.estimate(0)
-    return Prediction(estimate.seconds, estimate.bound) if estimate else Prediction(float("inf"), "does not fit")
+    if not times.resident[0]:
+        return Prediction(float("inf"), "does not fit")
+    return Prediction(float(times.seconds[0]), str(times.bound[0]))

@@ -151,15 +151,12 @@ def construct_direct(ctx: Context, top: int) -> Ranked:
     nest = GpuNest.of(g if g.reduce else in_memory(g, ctx.nest.inlined))
     block, thread = linear_tiles(nest, length), linear_tiles(nest, vector)
     times = direct_times(nest, device, block, thread, threads, items, vector)
-    order = times.fastest_first
     found: Ranked = []
-    for n in order[times.resident[order] > 0][: 2 * top].tolist():
+    for n in times.fastest_first[: 2 * top].tolist():
         tiles = (ctx.rtile("block", _tile(block, n)), ctx.rtile("register", _tile(thread, n)))
         choices = (("threads", int(threads[n])), ("items", int(items[n])), ("vector", int(vector[n])),
                    ("blocks", int(times.blocks[n])))  # fmt: skip
-        estimate = times.estimate(n)
-        if estimate is not None:
-            found.append((ctx.program("gpu.direct", tiles, choices), estimate))
+        found.append((ctx.program("gpu.direct", tiles, choices), times.estimate(n)))
     return found
 
 
@@ -188,7 +185,7 @@ def direct_times(
     registers = within_cap(device, direct_registers(nest, thread, items, vector), threads)
     fitting, limit = resident_blocks(device, threads, registers, np.zeros_like(threads))
     outputs = nest.outputs_whole
-    blocks = ceil_div(np.int64(outputs), threads * items * vector)
+    blocks = ceil_div(outputs, threads * items * vector)
     resident = np.maximum(1, np.minimum(fitting, ceil_div(blocks, device.units)))
     busiest, waves = busiest_unit(device, blocks, resident)
     whole, own = block.copy(), thread.copy()

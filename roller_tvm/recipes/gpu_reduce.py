@@ -176,14 +176,11 @@ def construct_reduce(ctx: Context, top: int) -> Ranked:
     at = np.flatnonzero(rules.alive)
     rows, lanes = rows[at], lanes[at]
     times = reduce_times(GpuNest.of(g), device, rows, lanes)
-    order = times.fastest_first
     found: Ranked = []
-    for n in order[times.resident[order] > 0][: 2 * top].tolist():
+    for n in times.fastest_first[: 2 * top].tolist():
         tiles = (ctx.rtile("block", linear_tile(g, int(rows[n]))), ctx.rtile("register", (1,) * len(g.extents)))
         choices = (("threads", int(rows[n] * lanes[n])), ("lanes", int(lanes[n])), ("rows", int(rows[n])))
-        estimate = times.estimate(n)
-        if estimate is not None:
-            found.append((ctx.program("gpu.reduce", tiles, choices), estimate))
+        found.append((ctx.program("gpu.reduce", tiles, choices), times.estimate(n)))
     return found
 
 
@@ -202,13 +199,13 @@ def reduce_times(nest: GpuNest, device: DeviceSpec, rows: Array, lanes: Array) -
     rates = GpuRates.of(device, geometry.stage.dtype)
     threads = rows * lanes
     length = prod(geometry.extents[i] for i in geometry.reduce)
-    rounds = ceil_div(np.int64(length), lanes)
+    rounds = ceil_div(length, lanes)
     ahead = np.ceil(STREAMS + PER_ROUND * np.minimum(rounds, UNROLL_MOST)).astype(np.int64)
     registers = within_cap(device, ahead, threads)
     shared_bytes = reduce_shared_bytes(geometry, device, rows, lanes)
     fitting, limit = resident_blocks(device, threads, registers, shared_bytes)
     outputs = nest.outputs_whole
-    blocks = ceil_div(np.int64(outputs), rows)
+    blocks = ceil_div(outputs, rows)
     resident = np.maximum(1, np.minimum(fitting, ceil_div(blocks, device.units)))
     busiest, waves = busiest_unit(device, blocks, resident)
     warps = ceil_div(threads, device.vector_width)

@@ -256,7 +256,7 @@ def construct_tensor(ctx: Context, top: int, features: Features) -> Ranked:
     alive = np.flatnonzero(rules.alive)
     buffers = np.array(STAGES if ahead else (1,))
     staged = replace(every.take(np.repeat(alive, len(buffers))), stages=np.tile(buffers, len(alive)))
-    steps = np.maximum(1, ceil_div(np.int64(made.sizes[3]), staged.block[2]))
+    steps = np.maximum(1, ceil_div(made.sizes[3], staged.block[2]))
     staged = staged.take(np.flatnonzero((shared_bytes(made.matrices, staged) <= limit) & (staged.stages <= steps)))
     if not staged.count:
         return []
@@ -268,7 +268,7 @@ def construct_tensor(ctx: Context, top: int, features: Features) -> Ranked:
     best = np.lexsort((staged.stages, found.seconds))
     best = best[found.resident[best] > 0][: 4 * top]
     # Each with the raster of blocks whose waves load least.
-    rows = ceil_div(np.int64(made.sizes[1]), staged.block[0, best])
+    rows = ceil_div(made.sizes[1], staged.block[0, best])
     of = np.concatenate([best[_divides(band, rows)] for band in BANDS])
     at = np.concatenate([np.flatnonzero(_divides(band, rows)) for band in BANDS])
     bands = np.concatenate([np.full(np.count_nonzero(_divides(band, rows)), band) for band in BANDS])
@@ -278,8 +278,7 @@ def construct_tensor(ctx: Context, top: int, features: Features) -> Ranked:
     chosen = order[np.unique(at[order], return_index=True)[1]]
     rastered, found = rastered.take(chosen), found.take(chosen)
     order = np.lexsort((rastered.stages, found.seconds))[: 2 * top].tolist()
-    ranked = [(program(ctx, made, rastered, n, ahead), found.estimate(n)) for n in order]
-    return [(made_, estimate) for made_, estimate in ranked if estimate is not None]
+    return [(program(ctx, made, rastered, n, ahead), found.estimate(n)) for n in order]
 
 
 def _divides(band: int, rows: Array) -> Array:
@@ -470,8 +469,8 @@ def tensor_times(
     threads, shared = warps * device.vector_width, shared_bytes(matrices, shapes_)
     _, registers = tensor_registers(device, matrices, shapes_, geometry.accumulator_bytes)
     fitting, limit = resident_blocks(device, threads, registers, shared)
-    grid = (batch, ceil_div(np.int64(m), bm), ceil_div(np.int64(n), bn))
-    blocks, steps = grid[0] * grid[1] * grid[2], ceil_div(np.int64(k), bk)
+    grid = (batch, ceil_div(m, bm), ceil_div(n, bn))
+    blocks, steps = grid[0] * grid[1] * grid[2], ceil_div(k, bk)
     resident = np.maximum(1, np.minimum(fitting, ceil_div(blocks, device.units)))
 
     # One block, one step, in cycles of its unit.

@@ -297,6 +297,17 @@ class Tiled:
     threads: Array
     stages: Array
 
+    @classmethod
+    def of(
+        cls, geometry: Geometry, block: Tile, thread: Tile, vthreads: Tile, unrolled: Tile, vectors: Sequence[int],
+        padding: Sequence[int], store: int = 1, stages: int = 1,
+    ) -> Tiled:  # fmt: skip
+        """Return one candidate as a table."""
+        nest = GpuNest.of(geometry)
+        tiles = [columns([tile], len(tile)) for tile in (block, thread, vthreads, unrolled, vectors, padding)]
+        threads = product(ceil_div(tiles[0][nest.spatial], tiles[1][nest.spatial]), 1)
+        return cls(nest, *tiles, np.array([store]), threads, np.array([stages]))
+
     @property
     def count(self) -> int:
         return self.block.shape[1]
@@ -391,11 +402,12 @@ def misaligned(ctx: Context, block: Array) -> Rules:
     rules = Rules(block.shape[1])
     for i in g.spatial:
         extent, eps = g.extents[i], shape_eps(ctx, i)
-        covered = ceil_div(np.int64(extent), block[i]) * block[i]
-        rules.keep(
-            covered <= extent * (1 + eps) + 1e-9,
-            lambda n, i=i, eps=eps: tensor_shape(g.extents[i], int(block[i, n]), eps, g.axes[i]),
-        )
+        covered = ceil_div(extent, block[i]) * block[i]
+
+        def uneven(n: int, i: int = i, eps: float = eps) -> Rejection | None:
+            return tensor_shape(g.extents[i], int(block[i, n]), eps, g.axes[i])
+
+        rules.keep(covered <= extent * (1 + eps) + 1e-9, uneven)
     over = np.count_nonzero(nest.overhangs(block), axis=0)
     rules.keep(over <= 1, lambda n: one_overhang(int(over[n])))
     sector, eps = ctx.device.far.transaction_bytes, max(ctx.eps, WASTED_RUN)
@@ -404,10 +416,11 @@ def misaligned(ctx: Context, block: Array) -> Rules:
             continue
         run, full = runs(op, box), box[-1] >= op.shape[-1]
         half = max(1, sector // op.element_bytes // 2)  # of a sector
-        rules.keep(
-            full | (ceil_div(run, half) * half <= run * (1 + eps)),
-            lambda n, run=run, half=half, name=op.name: transaction(int(run[n]), False, half, eps, name),
-        )
+
+        def short(n: int, run: Array = run, half: int = half, name: str = op.name) -> Rejection | None:
+            return transaction(int(run[n]), False, half, eps, name)
+
+        rules.keep(full | (ceil_div(run, half) * half <= run * (1 + eps)), short)
     return rules
 
 
@@ -483,10 +496,8 @@ def construct_tiled(
     found = ranked(ctx, fine_candidates(ctx, coarse[:REFINED], steps), top)
     if features.async_copy:
         found = staged(ctx, features, found)
-    made = found.candidates
-    return [
-        (program(ctx, made, n), found.times.estimate(n)) for n in range(min(2 * top, made.count))
-    ]
+    best = range(min(2 * top, found.candidates.count))
+    return [(program(ctx, found.candidates, n), found.times.estimate(n)) for n in best]
 
 
 def coarse_candidates(ctx: Context, steps: Sequence[Tile], short: bool) -> list[tuple[Tile, Tile]]:
@@ -560,7 +571,7 @@ def looked_through(ctx: Context, block: Array, thread: Array) -> Found:
     rows = np.flatnonzero(legal(ctx, made))
     made = made.take(rows)
     times = quick_estimates(made, ctx.device)
-    return Found(rows, made, times).take(times.fitting)
+    return Found(rows, made, times).take(np.flatnonzero(times.resident > 0))
 
 
 @dataclass(frozen=True)
@@ -589,7 +600,6 @@ def ranked(ctx: Context, found: Found, top: int) -> Found:
         return found
     if ctx.device.kind == "gpu":
         found = replace(found, times=staged_estimates(found.candidates, ctx.device))
-        found = found.take(found.times.fitting)
         found = found.take(found.times.fastest_first)
     return found.take(np.arange(found.candidates.count)[: max(STAGED, 2 * top)])
 
