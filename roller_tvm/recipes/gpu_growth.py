@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..micro_perf.geometry import Tile
-from ..micro_perf.gpu_nest import Array, GpuNest, ceil_div, columns
+from ..micro_perf.gpu_nest import Array, GpuNest, ceil_div
 
 
 @dataclass(frozen=True)
@@ -41,29 +41,39 @@ class Grown:
     refused: list[Tile]
 
 
-class Steps:
-    """Next extents along one axis, from each of its options: any larger one, and one that divides the axis.
+class Options:
+    """Extents that each axis of each growth may take, with the next one: any larger, or a divisor of the axis.
 
-    Examples
-    --------
-    >>> Steps([1, 2, 4, 7, 8, 14, 28], extent=28).next(4, divisor=True)
-    7
-    >>> Steps([7, 14, 28], extent=28).next(28, divisor=False) is None
-    True
+    Arrays of shape (spatial axes, growths, options); a place in them is the number of an option.
     """
 
-    def __init__(self, options: Sequence[int], extent: int) -> None:
-        self._any: dict[int, int | None] = {}
-        self._dividing: dict[int, int | None] = {}
-        larger = divisor = None
-        for option in reversed(options):
-            self._any[option], self._dividing[option] = larger, divisor
-            larger = option
-            divisor = divisor if extent % option else option
+    def __init__(self, nest: GpuNest, growths: Sequence[Growth]) -> None:
+        spatial, extents = nest.spatial, nest.geometry.extents
+        width = max(len(g.options[i]) for g in growths for i in spatial)
+        known: dict[tuple[int, tuple[int, ...]], tuple[list[int], list[int], list[int]]] = {}
+        rows = []
+        for i in spatial:
+            for g in growths:
+                key = i, tuple(g.options[i])
+                if key not in known:
+                    known[key] = self._row(key[1], extents[i], width)
+                rows.append(known[key])
+        shape = (len(spatial), len(growths), width)
+        self.extent, self.larger, self.divisor = (
+            np.array([row[part] for row in rows], np.int64).reshape(shape) for part in range(3)
+        )
+        self.start = np.array([[g.options[i].index(g.start[i]) for g in growths] for i in spatial], np.int64)
 
-    def next(self, own: int, divisor: bool) -> int | None:
-        """Return the next extent above `own`; None if there is none."""
-        return (self._dividing if divisor else self._any)[own]
+    @staticmethod
+    def _row(options: Sequence[int], extent: int, width: int) -> tuple[list[int], list[int], list[int]]:
+        """Return options, and the place of the next one and of the next divisor of each; -1 if there is none."""
+        larger, dividing = [-1] * width, [-1] * width
+        next_, divisor = -1, -1
+        for place in range(len(options) - 1, -1, -1):
+            larger[place], dividing[place] = next_, divisor
+            next_ = place
+            divisor = divisor if extent % options[place] else place
+        return [*options, *[1] * (width - len(options))], larger, dividing
 
 
 def reuse_scores(nest: GpuNest, tiles: Array, larger: Array, of: Array) -> Array:
@@ -96,54 +106,54 @@ def grown(
     most_threads : int, optional
         Most threads of a tile.
     """
-    extents, spatial, axes = nest.geometry.extents, nest.spatial, len(nest.geometry.extents)
-    made: dict[tuple[int, int], Steps] = {}
-    steps = [
-        [made.setdefault((i, id(g.options[i])), Steps(g.options[i], extents[i])) for i in spatial] for g in growths
-    ]
-    units = np.array([g.unit for g in growths], np.int64).reshape(-1, axes).T
+    if not growths:
+        return []
+    spatial, extents = nest.spatial, nest.extents[nest.spatial]
+    options, steps = Options(nest, growths), np.arange(len(spatial))
+    units = np.array([g.unit for g in growths], np.int64).T[spatial]
+    tiles = np.array([g.start for g in growths], np.int64).T
+    of, place = np.arange(len(growths)), options.start
     seen: list[set[Tile]] = [{g.start} for g in growths]
     found = [Grown([], []) for _ in growths]
-    rows = [(n, g.start) for n, g in enumerate(growths)]
-    while rows:
-        larger: list[Tile] = []
-        of: list[int] = []
-        for row, (n, tile) in enumerate(rows):
-            over = [i for i in spatial if extents[i] % tile[i]]
-            for i, step in zip(spatial, steps[n], strict=True):
-                to = step.next(tile[i], divisor=bool(over) and over != [i])
-                if to is not None:
-                    larger.append((*tile[:i], to, *tile[i + 1 :]))
-                    of.append(row)
-        if not larger:
-            break
-        table, base = columns(larger, axes), np.array(of)
-        scores = reuse_scores(nest, columns([tile for _, tile in rows], axes), table, base)
-        bad = refused(table).tolist()
-        if most_threads is None:
-            many = [False] * len(larger)
-        else:
-            unit = units[:, [rows[row][0] for row in of]]
-            threads = np.multiply.reduce(ceil_div(table[spatial], unit[spatial]), axis=0)
-            many = (threads > most_threads).tolist()
+    while len(of):
+        over = extents % tiles[spatial] != 0
+        several = np.count_nonzero(over, axis=0)
+        alone = (several == 0) | ((several == 1) & over)
+        at = steps[:, None], of[None], place
+        to = np.where(alone, options.larger[at], options.divisor[at])
+        row, step = np.nonzero(to.T >= 0)
+        to = to[step, row]
+        larger = tiles[:, row]
+        larger[np.array(spatial)[step], np.arange(len(row))] = options.extent[step, of[row], to]
+        scores = reuse_scores(nest, tiles, larger, row)
+        bad = refused(larger)
+        many = np.zeros(len(row), bool)
+        if most_threads is not None:
+            many = np.multiply.reduce(ceil_div(larger[spatial], units[:, of[row]]), axis=0) > most_threads
         # The best steps of each tile; of equal scores, the larger extent along the first axis.
-        ranked = np.lexsort((-scores, base)).tolist()
-        scored = scores.tolist()
-        following: dict[int, list[tuple[float, Tile]]] = {}
-        last, taken = -1, 0
-        for at in ranked:
-            last, taken = of[at], taken + 1 if of[at] == last else 1
-            n, tile = rows[last][0], larger[at]
-            if taken > branches or many[at] or tile in seen[n]:
+        ranked = np.lexsort((-scores, row))
+        first = np.searchsorted(row, row)  # steps are in the order of their tiles
+        ranked = ranked[(np.arange(len(row)) - first < branches) & ~many[ranked]]
+        following: dict[int, list[tuple[float, Tile, int]]] = {}
+        chosen = zip(
+            ranked.tolist(), of[row[ranked]].tolist(), scores[ranked].tolist(), larger[:, ranked].T.tolist(),
+            bad[ranked].tolist(), strict=True,
+        )  # fmt: skip
+        for number, growth, score, extents_, broken in chosen:
+            tile = tuple(extents_)
+            if tile in seen[growth]:
                 continue
-            seen[n].add(tile)
-            if bad[at]:
-                found[n].refused.append(tile)
+            seen[growth].add(tile)
+            if broken:
+                found[growth].refused.append(tile)
             else:
-                following.setdefault(n, []).append((scored[at], tile))
-        rows = []
-        for n, next_ in following.items():
-            best = [tile for _, tile in heapq.nlargest(beam, next_)]
-            found[n].tiles.extend(best)
-            rows += [(n, tile) for tile in best]
+                following.setdefault(growth, []).append((score, tile, number))
+        kept: list[int] = []
+        for growth, next_ in following.items():
+            best = heapq.nlargest(beam, next_) if len(next_) > 1 else next_
+            found[growth].tiles.extend([tile for _, tile, _ in best])
+            kept += [number for _, _, number in best]
+        moved = place[:, row[kept]]
+        moved[step[kept], np.arange(len(kept))] = to[kept]
+        tiles, of, place = larger[:, kept], of[row[kept]], moved
     return found

@@ -304,9 +304,11 @@ class Tiled:
     ) -> Tiled:  # fmt: skip
         """Return one candidate as a table."""
         nest = GpuNest.of(geometry)
-        tiles = [columns([tile], len(tile)) for tile in (block, thread, vthreads, unrolled, vectors, padding)]
-        threads = product(ceil_div(tiles[0][nest.spatial], tiles[1][nest.spatial]), 1)
-        return cls(nest, *tiles, np.array([store]), threads, np.array([stages]))
+        b, t, v, u, width, added = (
+            columns([tile], len(tile)) for tile in (block, thread, vthreads, unrolled, vectors, padding)
+        )
+        threads = product(ceil_div(b[nest.spatial], t[nest.spatial]), 1)
+        return cls(nest, b, t, v, u, width, added, np.array([store]), threads, np.array([stages]))
 
     @property
     def count(self) -> int:

@@ -8,9 +8,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from roller_tvm.ir.operators import operator, parse_operator
-from roller_tvm.micro_perf import cpu
+from roller_tvm.micro_perf import cpu, gpu_nest
 from roller_tvm.micro_perf.geometry import Geometry
-from roller_tvm.micro_perf.gpu_nest import columns
 from roller_tvm.micro_perf.kernel import DirectKernel, ReduceKernel
 from roller_tvm.planner import construct
 from roller_tvm.planner.predict import predict
@@ -44,7 +43,8 @@ def tiled_seconds(name, m, n, k):
 def quick_estimate(spec, m, n, k, thread):
     """The quick estimate of a product in blocks of 64 x 64 x 16; None if they are not legal."""
     geometry, nest = geometry_of("matmul", m=m, n=n, k=k)
-    found = looked_through(Context(geometry, spec, nest), columns([(64, 64, 16)], 3), columns([thread], 3))
+    tiles = (64, 64, 16), thread
+    found = looked_through(Context(geometry, spec, nest), *(gpu_nest.columns([t], 3) for t in tiles))
     return found.times.estimate(0) if len(found.rows) else None
 
 
