@@ -102,52 +102,67 @@ def _counted(
 ) -> tuple[Array, Array, Array]:  # fmt: skip
     """Return requested bytes, moved bytes and conflicts of the kernels `at` (see ``Fetches``)."""
     geometry = table.nest.geometry
-    op, box, vector = geometry.operands[number], table.boxes[number][:, at], table.vectors[number][at]
-    padding, threads, total = table.padding[number][at], table.threads[at], table.elements[number][at]
+    op, vector = geometry.operands[number], table.vectors[number][at]
+    threads, total = table.threads[at], table.elements[number][at]
     rounds, warps = table.rounds[number][at], ceil_div(threads, warp)
-    shares = op.stored_share
-    base = first_element(geometry, op) % max(1, sector // op.element_bytes)
     # First element of each sampled warp; lanes beyond the block or the tile touch no further elements.
     sampled, counts = _spaced(rounds * warps)
     turn, mine = np.divmod(sampled, warps[:, None])
     starts = (turn * threads[:, None] + mine * warp) * vector[:, None]
     counts = counts & (starts + vector[:, None] <= total[:, None])
-    number_of = np.count_nonzero(counts, axis=1)
     here = np.minimum(warp, threads[:, None] - starts // vector[:, None] % threads[:, None])
     last = np.minimum(here, (total[:, None] - starts) // vector[:, None])
     lanes = np.arange(warp)
-    lane = np.where(lanes < last[:, :, None], lanes, 0)
-    wide = int(vector.max())
-    element = np.minimum(np.arange(wide), vector[:, None] - 1)  # shorter vectors: the last element again
-    rest = starts[:, :, None, None] + (lane * vector[:, None, None])[..., None] + element[:, None, None, :]
-    address = np.full(rest.shape, base, np.int64)
-    local = np.zeros(rest.shape[:3], np.int64)
-    strides, row = strides_of(memory_shape(geometry, op)), np.ones_like(total)
-    scalar = not vectorised.all()
-    for d in range(len(box) - 1, -1, -1):
-        if (box[d] > 1).any():
-            extent = box[d][:, None, None, None]
-            above = rest // extent
-            coordinate = rest - above * extent
-            rest = above
-            address += coordinate * strides[d]
-            if scalar:
-                local += coordinate[..., 0] * row[:, None, None]
-        row = row * (box[d] + (padding if d == len(box) - 1 else 0))
-    touched = address * op.element_bytes // sector
-    sectors = distinct(touched.reshape(*touched.shape[:2], -1)) * counts
-    moved = sectors.sum(axis=1) * sector
+    first = starts[:, :, None] + np.where(lanes < last[:, :, None], lanes, 0) * vector[:, None, None]
+    # Whole vectors no longer than a sector touch those of their first and last element; of others, each counts.
+    if (vectorised & (vector * op.element_bytes <= sector) | (vector == 1)).all():
+        address, local = _addresses(table, number, at, first[..., None])
+        ends = np.array([0, 1]) if (vector > 1).any() else np.array([0])
+        address = address + ends * (vector - 1)[:, None, None, None]
+        own = ends < vector[:, None]
+    else:
+        element = np.arange(int(vector.max()))
+        own = element < vector[:, None]
+        element = np.minimum(element, vector[:, None] - 1)  # shorter vectors: the last element again
+        address, local = _addresses(table, number, at, first[..., None] + element[:, None, None, :])
+    touched = (address + first_element(geometry, op) % max(1, sector // op.element_bytes)) * op.element_bytes // sector
+    number_of = np.count_nonzero(counts, axis=1)
+    moved = (distinct(touched.reshape(*touched.shape[:2], -1)) * counts).sum(axis=1) * sector
     requested, conflicts = moved, number_of
-    if scalar:
-        each = distinct(touched.swapaxes(2, 3)) * counts[:, :, None] * (np.arange(wide) < vector[:, None])[:, None, :]
+    if not vectorised.all():
+        each = distinct(touched.swapaxes(2, 3)) * counts[:, :, None] * own[:, None, :]
         requested = np.where(vectorised, moved, each.sum(axis=(1, 2)) * sector)
         cycles = bank_cycles(local.reshape(-1, warp), BANKS).reshape(counts.shape) * counts
         conflicts = np.where(vectorised, number_of, cycles.sum(axis=1))
     looked = np.maximum(1, number_of)
-    share = rounds * warps / looked * shares
+    share = rounds * warps / looked * op.stored_share
     # The last round may be a part of one.
     share = np.where(rounds * warps > SAMPLES, share * (total / (rounds * threads * vector)), share)
     return requested * share, moved * share, conflicts / looked
+
+
+def _addresses(table: StagedTable, number: int, at: Array, elements: Array) -> tuple[Array, Array]:
+    """Return the places of a tile's elements in memory, and in shared memory those of the first of each vector.
+
+    Parameters
+    ----------
+    elements : array of (N, warps, lanes, elements)
+        Numbers of elements of the tiles of kernels `at`.
+    """
+    op, box = table.nest.geometry.operands[number], table.boxes[number][:, at]
+    strides, row = strides_of(memory_shape(table.nest.geometry, op)), np.ones(len(at), np.int64)
+    rest = elements.astype(np.int32)  # tiles fit shared memory
+    address, local = np.zeros(elements.shape, np.int64), np.zeros(elements.shape[:3], np.int64)
+    for d in range(len(box) - 1, -1, -1):
+        if (box[d] > 1).any():
+            extent = box[d].astype(np.int32)[:, None, None, None]
+            above = rest // extent
+            coordinate = rest - above * extent
+            rest = above
+            address += coordinate.astype(np.int64) * strides[d]
+            local += coordinate[..., 0] * row[:, None, None]
+        row = row * (box[d] + (table.padding[number][at] if d == len(box) - 1 else 0))
+    return address, local
 
 
 def _spaced(count: Array) -> tuple[Array, Array]:

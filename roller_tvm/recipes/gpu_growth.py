@@ -76,20 +76,6 @@ class Options:
         return [*options, *[1] * (width - len(options))], larger, dividing
 
 
-def reuse_scores(nest: GpuNest, tiles: Array, larger: Array, of: Array) -> Array:
-    """Return the data-reuse score of growing tiles: traffic saved per byte of footprint (Roller, section 3.3).
-
-    Parameters
-    ----------
-    tiles, larger : array of (axes, N) and of (axes, M)
-    of : array
-        For each larger tile, the number of the tile that it grows from.
-    """
-    moved, held = nest.traffic_and_footprint(np.concatenate([tiles, larger], axis=1))
-    count = tiles.shape[1]
-    return (moved[:count][of] - moved[count:]) / np.maximum(1, held[count:] - held[:count][of])
-
-
 def grown(
     nest: GpuNest, growths: Sequence[Growth], beam: int, branches: int, refused: Callable[[Array], Array],
     most_threads: int | None = None,
@@ -113,8 +99,8 @@ def grown(
     units = np.array([g.unit for g in growths], np.int64).T[spatial]
     tiles = np.array([g.start for g in growths], np.int64).T
     of, place = np.arange(len(growths)), options.start
-    seen: list[set[Tile]] = [{g.start} for g in growths]
-    found = [Grown([], []) for _ in growths]
+    moved, held = nest.traffic_and_footprint(tiles)
+    paths = _Paths(growths, beam)
     while len(of):
         over = extents % tiles[spatial] != 0
         several = np.count_nonzero(over, axis=0)
@@ -125,7 +111,9 @@ def grown(
         to = to[step, row]
         larger = tiles[:, row]
         larger[np.array(spatial)[step], np.arange(len(row))] = options.extent[step, of[row], to]
-        scores = reuse_scores(nest, tiles, larger, row)
+        # Data-reuse score: traffic saved per byte of footprint (Roller, section 3.3).
+        moves, holds = nest.traffic_and_footprint(larger)
+        scores = (moved[row] - moves) / np.maximum(1, holds - held[row])
         bad = refused(larger)
         many = np.zeros(len(row), bool)
         if most_threads is not None:
@@ -134,26 +122,42 @@ def grown(
         ranked = np.lexsort((-scores, row))
         first = np.searchsorted(row, row)  # steps are in the order of their tiles
         ranked = ranked[(np.arange(len(row)) - first < branches) & ~many[ranked]]
+        kept = paths.chosen(ranked, of[row[ranked]], scores, larger, bad)
+        at_next = place[:, row[kept]]
+        at_next[step[kept], np.arange(len(kept))] = to[kept]
+        tiles, of, place, moved, held = larger[:, kept], of[row[kept]], at_next, moves[kept], holds[kept]
+    return paths.grown
+
+
+class _Paths:
+    """Tiles that growths came by so far."""
+
+    def __init__(self, growths: Sequence[Growth], beam: int) -> None:
+        self.grown = [Grown([], []) for _ in growths]
+        self._seen: list[set[Tile]] = [{g.start} for g in growths]
+        self._beam = beam
+
+    def chosen(self, ranked: Array, growths: Array, scores: Array, larger: Array, bad: Array) -> list[int]:
+        """Return the steps that go on, of those `ranked`: the best of each growth that are new and legal."""
         following: dict[int, list[tuple[float, Tile, int]]] = {}
-        chosen = zip(
-            ranked.tolist(), of[row[ranked]].tolist(), scores[ranked].tolist(), larger[:, ranked].T.tolist(),
+        kept: list[int] = []
+        steps = zip(
+            ranked.tolist(), growths.tolist(), scores[ranked].tolist(), map(tuple, larger[:, ranked].T.tolist()),
             bad[ranked].tolist(), strict=True,
         )  # fmt: skip
-        for number, growth, score, extents_, broken in chosen:
-            tile = tuple(extents_)
-            if tile in seen[growth]:
+        for number, growth, score, tile, broken in steps:
+            if tile in self._seen[growth]:
                 continue
-            seen[growth].add(tile)
+            self._seen[growth].add(tile)
             if broken:
-                found[growth].refused.append(tile)
-            else:
+                self.grown[growth].refused.append(tile)
+            elif self._beam > 1:
                 following.setdefault(growth, []).append((score, tile, number))
-        kept: list[int] = []
+            else:  # the first of a growth is its best
+                self.grown[growth].tiles.append(tile)
+                kept.append(number)
         for growth, next_ in following.items():
-            best = heapq.nlargest(beam, next_) if len(next_) > 1 else next_
-            found[growth].tiles.extend([tile for _, tile, _ in best])
+            best = heapq.nlargest(self._beam, next_) if len(next_) > 1 else next_
+            self.grown[growth].tiles.extend([tile for _, tile, _ in best])
             kept += [number for _, _, number in best]
-        moved = place[:, row[kept]]
-        moved[step[kept], np.arange(len(kept))] = to[kept]
-        tiles, of, place = larger[:, kept], of[row[kept]], moved
-    return found
+        return kept
