@@ -97,7 +97,7 @@ def far_traffic(
         For each operand, the bytes that one block loads over its whole life.
     """
     l2 = device.level("l2").capacity_bytes if device.has("l2") else 0
-    extents, spatial, count = nest.extents, nest.spatial, block.shape[1]
+    extents, spatial, count = nest.extents, nest.outer, block.shape[1]
     grid = nest.grid(block)
     blocks = product(grid, count)
     at_once = np.maximum(1, np.minimum(resident, blocks))

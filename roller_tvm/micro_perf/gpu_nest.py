@@ -83,6 +83,7 @@ class GpuNest:
     def __init__(self, geometry: Geometry) -> None:
         self.geometry = geometry
         self.spatial, self.reduce = list(geometry.spatial), list(geometry.reduce)
+        self.outer, self.inner = _rows(self.spatial), _rows(self.reduce)
         self.extents = np.array(geometry.extents, np.int64)[:, None]
         rows: list[list[int]] = []
         most: list[int] = []
@@ -102,6 +103,10 @@ class GpuNest:
                 most.append(full)
                 least.append(full if opaque else 1)
             self.parts.append(slice(start, len(rows)))
+        parts = zip(geometry.operands, self.parts, strict=True)
+        dims = [(op.element_bytes, part.start) for op, part in parts if op.dims]
+        self._starts, self._element_bytes = [start for _, start in dims], np.array([n for n, _ in dims], np.int64)
+        self._scalar_bytes = sum(op.element_bytes for op in geometry.operands if not op.dims)
         self._matrix = np.array(rows, np.int64).reshape(len(rows), len(geometry.extents))
         self._most, self._least = np.array(most, np.int64)[:, None], np.array(least, np.int64)[:, None]
 
@@ -115,11 +120,15 @@ class GpuNest:
 
     def boxes(self, tiles: Array) -> list[Array]:
         """Return the bounding extents of each operand's tiles (see ``Operand.box``)."""
+        extents = self._extents(tiles)
+        return [extents[part] for part in self.parts]
+
+    def _extents(self, tiles: Array) -> Array:
+        """Return the boxes of all operands, one below the other."""
         extents = self._least + self._matrix @ (tiles - 1)
         for row, op, d in self._divided:
             extents[row] = _quotients(op, d, tiles)
-        np.minimum(extents, self._most, out=extents)
-        return [extents[part] for part in self.parts]
+        return np.minimum(extents, self._most, out=extents)
 
     def elements(self, boxes: Sequence[Array], count: int) -> list[Array]:
         """Return the number of elements of each operand's boxes."""
@@ -127,35 +136,36 @@ class GpuNest:
 
     def input_bytes(self, tiles: Array) -> Array:
         """Return the bytes of all operands' boxes."""
-        total = np.zeros(tiles.shape[1], np.int64)
-        for op, n in zip(self.geometry.operands, self.elements(self.boxes(tiles), tiles.shape[1]), strict=True):
-            total += n * op.element_bytes
-        return total
+        if not self._starts:
+            return np.full(tiles.shape[1], self._scalar_bytes)
+        elements = np.multiply.reduceat(self._extents(tiles), self._starts, axis=0)
+        return self._element_bytes @ elements + self._scalar_bytes
 
-    def traffic_and_footprint(self, tiles: Array) -> tuple[Array, Array]:
-        """Return the bytes moved into a level by the whole operator in such tiles, and the bytes that a tile holds."""
-        held = self.input_bytes(tiles)
-        share = 1.0
-        for part in self.extents / tiles:
-            share = share * part
-        return held * share, held + self.outputs(tiles) * self.geometry.output_bytes
+    def traffic_and_footprint(self, tiles: Array) -> tuple[Array, Array, Array]:
+        """Return the bytes that move into a level in the whole operator, that a tile's inputs take, and that it holds.
+
+        The operator is cut into exact fractions of tiles.
+        """
+        inputs = self.input_bytes(tiles)
+        moved = inputs * np.multiply.reduce(self.extents / tiles, axis=0)
+        return moved, inputs, inputs + self.outputs(tiles) * self.geometry.output_bytes
 
     def outputs(self, tiles: Array) -> Array:
         """Return the number of outputs of each tile."""
-        return product(tiles[self.spatial], tiles.shape[1])
+        return product(tiles[self.outer], tiles.shape[1])
 
     def depth(self, tiles: Array) -> Array:
         """Return the points of the reduction of each tile."""
-        return product(tiles[self.reduce], tiles.shape[1])
+        return product(tiles[self.inner], tiles.shape[1])
 
     def grid(self, block: Array) -> Array:
         """Return the number of blocks along each spatial axis."""
-        return ceil_div(self.extents[self.spatial], block[self.spatial])
+        return ceil_div(self.extents[self.outer], block[self.outer])
 
     def overhangs(self, tiles: Array) -> Array:
         """Return, for each axis, whether a tile does not divide it; False along reductions."""
         over = self.extents % tiles != 0
-        over[self.reduce] = False
+        over[self.inner] = False
         return over
 
     def among(self, axes: frozenset[int]) -> list[int]:
@@ -165,6 +175,13 @@ class GpuNest:
     @cached_property
     def outputs_whole(self) -> int:
         return prod(self.geometry.extents[i] for i in self.spatial)
+
+
+def _rows(positions: list[int]) -> slice | list[int]:
+    """Return positions as a slice if they are neighbours: indexing with one copies nothing."""
+    if positions and positions == list(range(positions[0], positions[-1] + 1)):
+        return slice(positions[0], positions[-1] + 1)
+    return positions
 
 
 def _quotients(op: Operand, d: int, tiles: Array) -> Array:

@@ -237,7 +237,7 @@ class StagedTable:
     @cached_property
     def lanes(self) -> Array:
         """Threads along each spatial axis."""
-        return ceil_div(self.block[self.nest.spatial], self.thread[self.nest.spatial])
+        return ceil_div(self.block[self.nest.outer], self.thread[self.nest.outer])
 
     @cached_property
     def threads(self) -> Array:
@@ -249,7 +249,7 @@ class StagedTable:
 
     @cached_property
     def steps(self) -> Array:
-        reduce = self.nest.reduce
+        reduce = self.nest.inner
         return product(ceil_div(self.nest.extents[reduce], self.block[reduce]), self.count)
 
     @cached_property
@@ -296,7 +296,7 @@ class StagedTable:
     def part(self) -> Array:
         """Extents of the body of one virtual thread."""
         part = self.body.copy()
-        part[self.nest.spatial] //= self.vthreads[self.nest.spatial]
+        part[self.nest.outer] //= self.vthreads[self.nest.outer]
         return part
 
 

@@ -124,7 +124,7 @@ def needed_registers(nest: GpuNest, device: DeviceSpec, thread: Array) -> Array:
 def body_of(nest: GpuNest, thread: Array, unrolled: Array) -> Array:
     """Return the extents of a thread's unrolled code: its tile, and along reductions the unrolled iterations."""
     body = thread.copy()
-    body[nest.reduce] = unrolled[nest.reduce]
+    body[nest.inner] = unrolled[nest.inner]
     return body
 
 

@@ -189,7 +189,7 @@ def direct_times(
     resident = np.maximum(1, np.minimum(fitting, ceil_div(blocks, device.units)))
     busiest, waves = busiest_unit(device, blocks, resident)
     whole, own = block.copy(), thread.copy()
-    whole[nest.reduce] = own[nest.reduce] = nest.extents[nest.reduce]
+    whole[nest.inner] = own[nest.inner] = nest.extents[nest.inner]
     # Consecutive outputs go on in the next row: there are fewer blocks than boxes of their length that cover each row.
     boxes_whole = product(nest.grid(block), count)
     share = np.minimum(1.0, blocks / boxes_whole)
@@ -247,7 +247,7 @@ def direct_registers(nest: GpuNest, thread: Array, items: Array, vector: Array) 
     if prod(geometry.extents[i] for i in geometry.reduce) > UNROLL_MOST:
         return LOOP + vector * (1 + len(geometry.operands))
     own = thread.copy()
-    own[nest.reduce] = nest.extents[nest.reduce]
+    own[nest.inner] = nest.extents[nest.inner]
     loads = np.zeros(len(vector))
     for op, elements in zip(geometry.operands, nest.elements(nest.boxes(own), len(vector)), strict=True):
         loads += elements * (1 + PER_GUARD * op.guarded)

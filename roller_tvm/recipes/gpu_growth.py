@@ -77,7 +77,7 @@ class Options:
 
 
 def grown(
-    nest: GpuNest, growths: Sequence[Growth], beam: int, branches: int, refused: Callable[[Array], Array],
+    nest: GpuNest, growths: Sequence[Growth], beam: int, branches: int, refused: Callable[[Array, Array], Array],
     most_threads: int | None = None,
 ) -> list[Grown]:  # fmt: skip
     """Return the tiles of each growth, without its start.
@@ -88,18 +88,19 @@ def grown(
     Parameters
     ----------
     refused : callable
-        From a table of tiles: True for those that break a rule.
+        From a table of tiles and the bytes of their inputs: True for those that break a rule.
     most_threads : int, optional
         Most threads of a tile.
     """
     if not growths:
         return []
-    spatial, extents = nest.spatial, nest.extents[nest.spatial]
-    options, steps = Options(nest, growths), np.arange(len(spatial))
+    spatial, extents = nest.outer, nest.extents[nest.outer]
+    positions = np.array(nest.spatial)
+    options, steps = Options(nest, growths), np.arange(len(positions))
     units = np.array([g.unit for g in growths], np.int64).T[spatial]
     tiles = np.array([g.start for g in growths], np.int64).T
     of, place = np.arange(len(growths)), options.start
-    moved, held = nest.traffic_and_footprint(tiles)
+    moved, _, held = nest.traffic_and_footprint(tiles)
     paths = _Paths(growths, beam)
     while len(of):
         over = extents % tiles[spatial] != 0
@@ -110,11 +111,11 @@ def grown(
         row, step = np.nonzero(to.T >= 0)
         to = to[step, row]
         larger = tiles[:, row]
-        larger[np.array(spatial)[step], np.arange(len(row))] = options.extent[step, of[row], to]
+        larger[positions[step], np.arange(len(row))] = options.extent[step, of[row], to]
         # Data-reuse score: traffic saved per byte of footprint (Roller, section 3.3).
-        moves, holds = nest.traffic_and_footprint(larger)
+        moves, inputs, holds = nest.traffic_and_footprint(larger)
         scores = (moved[row] - moves) / np.maximum(1, holds - held[row])
-        bad = refused(larger)
+        bad = refused(larger, inputs)
         many = np.zeros(len(row), bool)
         if most_threads is not None:
             many = np.multiply.reduce(ceil_div(larger[spatial], units[:, of[row]]), axis=0) > most_threads

@@ -187,7 +187,7 @@ def register_tiles(ctx: Context) -> list[Tile]:
         held.room("registers", needed_registers(nest, device, tiles), limit)
         return held
 
-    (found,) = grown(nest, [Growth(start, start, options)], REGISTER_BEAM, BRANCHES, lambda t: ~rules(t).alive)
+    (found,) = grown(nest, [Growth(start, start, options)], REGISTER_BEAM, BRANCHES, lambda t, _: ~rules(t).alive)
     if found.refused:
         refused = rules(columns(found.refused, len(start)))
         ctx.rejections.extend(refused.rejected(lambda n: f"register tile {found.refused[n]}"))
@@ -307,7 +307,7 @@ class Tiled:
         b, t, v, u, width, added = (
             columns([tile], len(tile)) for tile in (block, thread, vthreads, unrolled, vectors, padding)
         )
-        threads = product(ceil_div(b[nest.spatial], t[nest.spatial]), 1)
+        threads = product(ceil_div(b[nest.outer], t[nest.outer]), 1)
         return cls(nest, b, t, v, u, width, added, np.array([store]), threads, np.array([stages]))
 
     @property
@@ -360,7 +360,7 @@ class Tiled:
 
 def tiled(nest: GpuNest, device: DeviceSpec, block: Array, thread: Array) -> Tiled:
     """Return tiles of blocks and threads as candidates, with padding, vectors and virtual threads."""
-    threads = product(ceil_div(block[nest.spatial], thread[nest.spatial]), block.shape[1])
+    threads = product(ceil_div(block[nest.outer], thread[nest.outer]), block.shape[1])
     if loops_over_tiles(device) and device.limits.max_threads_per_block:
         threads = np.minimum(threads, device.limits.max_threads_per_block)
     unrolled, boxes = unrolled_steps(nest, thread, block), nest.boxes(block)
@@ -476,7 +476,7 @@ def block_tiles(ctx: Context, threads: Sequence[tuple[Tile, Tile]], beam: int) -
             options.append(known[i, thread[i]])
         start = tuple(thread[i] if i in g.spatial_set else step[i] for i in range(len(thread)))
         growths.append(Growth(transaction_tile(ctx, options, start), thread, options))
-    found = grown(nest, growths, beam, min(beam, BRANCHES), lambda t: nest.input_bytes(t) > most_shared, most_threads)
+    found = grown(nest, growths, beam, min(beam, BRANCHES), lambda _, inputs: inputs > most_shared, most_threads)
     return [one.tiles for one in found]
 
 
@@ -615,7 +615,7 @@ def staged(ctx: Context, features: Features, found: Found) -> Found:
     enough = np.ones(made.count, bool)
     for op, vector in zip(g.operands, made.vectors, strict=True):
         enough &= op.element_bytes * vector >= COPY_LEAST
-    steps = np.maximum.reduce(ceil_div(made.nest.extents[made.nest.reduce], made.block[made.nest.reduce]))
+    steps = np.maximum.reduce(ceil_div(made.nest.extents[made.nest.inner], made.block[made.nest.inner]))
     shared, limit = made.kernels.shared_bytes, features.shared_limit(device)
     rows, stages = [np.arange(made.count)], [made.stages]
     for more in range(2, MOST_STAGES + 1):
@@ -754,7 +754,7 @@ def shared_reads(made: Tiled, warp: int) -> tuple[Array, Array]:
     nest, kernels = made.nest, made.kernels
     own = body_of(nest, made.thread, made.unrolled)
     part = own.copy()
-    part[nest.spatial] //= made.vthreads[nest.spatial]
+    part[nest.outer] //= made.vthreads[nest.outer]
     covered = spread(kernels.lanes, np.full(made.count, warp))
     slots, wavefronts = np.zeros(made.count), np.zeros(made.count)
     operands, boxes = nest.geometry.operands, zip(kernels.boxes, nest.boxes(own), strict=True)
