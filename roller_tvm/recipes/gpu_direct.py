@@ -143,9 +143,9 @@ def construct_direct(ctx: Context, top: int) -> Ranked:
     ctx.considered += len(every)
     threads, items, vector = np.array(every, np.int64).reshape(-1, 3).T
     length = threads * items * vector
-    rules = Rules(len(every))
+    rules = Rules(len(every), lambda n: "{} threads x {} x {}".format(*every[n]))
     rules.room("outputs", np.where(threads > warp, length, 0), outputs * 2, "use fewer threads")
-    ctx.rejections.extend(rules.rejected(lambda n: f"{threads[n]} threads x {items[n]} x {vector[n]}"))
+    ctx.rejections.extend(rules.rejected())
     at = np.flatnonzero(rules.alive)
     threads, items, vector, length = threads[at], items[at], vector[at], length[at]
     nest = GpuNest.of(g if g.reduce else in_memory(g, ctx.nest.inlined))

@@ -73,14 +73,15 @@ def streams(geometry: Geometry) -> bool:
     return any(every <= op.axes for op in geometry.operands)
 
 
-def _guarded(ctx: Context, rows: Array) -> Rules:
+def _guarded(ctx: Context, rows: Array, lanes: Array) -> Rules:
     """Return the rules by which the last block's threads store no rows beyond the output.
 
     TVM does not guard the store of a reduction over threads unless another stage follows. If the sums are not read
     whole, it computes and allocates only the part that is.
     """
     g, anchor = ctx.geometry, ctx.nest.anchor
-    rules, outputs = Rules(len(rows)), prod(g.extents[i] for i in g.spatial)
+    outputs = prod(g.extents[i] for i in g.spatial)
+    rules = Rules(len(rows), lambda n: f"{lanes[n]} lanes x {rows[n]} rows")
 
     def part(n: int) -> Rejection:
         return Rejection("tensor shape", f"{rows[n]} rows", "1 if sums are read in part", "read all of them")
@@ -171,8 +172,8 @@ def construct_reduce(ctx: Context, top: int) -> Ranked:
         lane *= 2
     ctx.considered += len(every)
     rows, lanes = np.array(every, np.int64).reshape(-1, 2).T
-    rules = _guarded(ctx, rows)
-    ctx.rejections.extend(rules.rejected(lambda n: f"{lanes[n]} lanes x {rows[n]} rows"))
+    rules = _guarded(ctx, rows, lanes)
+    ctx.rejections.extend(rules.rejected())
     at = np.flatnonzero(rules.alive)
     rows, lanes = rows[at], lanes[at]
     times = reduce_times(GpuNest.of(g), device, rows, lanes)

@@ -14,16 +14,22 @@ from ..roller.alignment import Rejection, capacity
 class Rules:
     """The rules that candidates were held to, in order.
 
+    Parameters
+    ----------
+    count : int
+    label : callable
+        From a candidate's number: its name in a rejection.
+
     Examples
     --------
-    >>> rules, needed = Rules(3), np.array([8, 64, 300])
+    >>> rules, needed = Rules(3, lambda n: f"tile {n}"), np.array([8, 64, 300])
     >>> rules.room("registers", needed, 255)
-    >>> rules.alive.tolist(), [str(r) for r in rules.rejected(lambda n: f"tile {n}")]
+    >>> rules.alive.tolist(), [str(r) for r in rules.rejected()]
     ([True, True, False], ['tile 2: registers: needs 300, limit 255 (use a smaller tile)'])
     """
 
-    def __init__(self, count: int) -> None:
-        self._broken = np.full(count, -1)
+    def __init__(self, count: int, label: Callable[[int], str]) -> None:
+        self._broken, self._label = np.full(count, -1), label
         self._sentences: list[Callable[[int], Rejection | None]] = []
 
     def keep(self, mask: Array, sentence: Callable[[int], Rejection | None]) -> None:
@@ -41,9 +47,9 @@ class Rules:
         """Candidates that broke no rule."""
         return self._broken < 0
 
-    def rejected(self, label: Callable[[int], str]) -> Iterator[Rejection]:
+    def rejected(self) -> Iterator[Rejection]:
         """Yield why the others were rejected, in the order of the table."""
         for n in np.flatnonzero(~self.alive).tolist():
             rejection = self._sentences[self._broken[n]](n)
             if rejection is not None:
-                yield replace(rejection, candidate=label(n))
+                yield replace(rejection, candidate=self._label(n))

@@ -126,7 +126,7 @@ PAIR = 2
 MOST_THREADS = 1024
 #: Bytes that memory moves at most per byte of a short copy: neighbouring lanes share the rest of a sector.
 MOST_WASTE = 2.0
-# Breadth of the ctx, not device facts: tiles in fragments, buffers, bands of the raster.
+# Breadth of the search, not device facts: tiles in fragments, buffers, bands of the raster.
 BLOCKS, WARPS, STEPS, STAGES, BANDS = (1, 2, 4, 8, 16), (1, 2, 4), (1, 2, 4), (4, 3, 2, 1), (1, 2, 4, 8, 16)
 
 
@@ -243,16 +243,16 @@ def construct_tensor(ctx: Context, top: int, features: Features) -> Ranked:
     ctx.considered += every.count
     threads = every.warps * device.vector_width
     needed, _ = tensor_registers(device, made.matrices, every, g.accumulator_bytes)
-    rules = Rules(every.count)
+    rules = Rules(
+        every.count, lambda n: f"block {tuple(every.block[:, n].tolist())} warp {tuple(every.warp[:, n].tolist())}"
+    )
     rules.room("registers", needed, usable_limits(device, threads))
     # One count for both operands would leave threads without work: whole copies of every thread are best.
     counts = [ceil_div(every.block[n] * every.block[2], threads * v) for n, v in enumerate(every.vectors)]
     rules.room("fetches per thread", np.maximum(*counts), FETCHES, "use more warps")
     # Fewer buffers rather than no tile.
     rules.room("shared memory of a block", shared_bytes(made.matrices, every), limit)
-    ctx.rejections.extend(rules.rejected(
-        lambda n: f"block {tuple(every.block[:, n].tolist())} warp {tuple(every.warp[:, n].tolist())}"
-    ))  # fmt: skip
+    ctx.rejections.extend(rules.rejected())
     alive = np.flatnonzero(rules.alive)
     buffers = np.array(STAGES if ahead else (1,))
     staged = replace(every.take(np.repeat(alive, len(buffers))), stages=np.tile(buffers, len(alive)))

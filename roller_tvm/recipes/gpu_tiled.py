@@ -94,7 +94,7 @@ from .lighter import lighter_programs
 from .recipe import Context, Fit, Ranked, Recipe
 from .staging import storage_alignment
 
-# Breadth of the ctx, not device facts: register tiles and block tiles kept on the way up.
+# Breadth of the search, not device facts: register tiles and block tiles kept on the way up.
 REGISTER_BEAM, BLOCK_BEAM, BRANCHES = 6, 3, 2
 #: Register tiles whose further growth paths are followed, and coarse candidates tried with every step.
 WIDENED, REFINED = 6, 24
@@ -180,7 +180,7 @@ def register_tiles(ctx: Context) -> list[Tile]:
     start = tuple(1 for _ in g.extents)
 
     def rules(tiles: Array) -> Rules:
-        held = Rules(tiles.shape[1])
+        held = Rules(tiles.shape[1], lambda n: f"register tile {_tile(tiles, n)}")
         over = np.count_nonzero(nest.overhangs(tiles), axis=0)
         held.keep(over <= 1, lambda n: one_overhang(int(over[n])))
         held.room("accumulators", accumulators(nest, tiles), ACCUMULATORS)
@@ -189,8 +189,7 @@ def register_tiles(ctx: Context) -> list[Tile]:
 
     (found,) = grown(nest, [Growth(start, start, options)], REGISTER_BEAM, BRANCHES, lambda t, _: ~rules(t).alive)
     if found.refused:
-        refused = rules(columns(found.refused, len(start)))
-        ctx.rejections.extend(refused.rejected(lambda n: f"register tile {found.refused[n]}"))
+        ctx.rejections.extend(rules(columns(found.refused, len(start))).rejected())
     return [start, *found.tiles]
 
 
@@ -375,7 +374,8 @@ def legal(ctx: Context, made: Tiled) -> Array:
     """Return which candidates break no rule and fit the device; record the others."""
     device, nest, limits, threads = ctx.device, made.nest, ctx.device.limits, made.threads
     ctx.considered += made.count
-    rules, eps = Rules(made.count), max(ctx.eps, IDLE_LANES)
+    eps = max(ctx.eps, IDLE_LANES)
+    rules = Rules(made.count, lambda n: f"block {_tile(made.block, n)} thread {_tile(made.thread, n)}")
     lanes = round_up(threads, device.vector_width)
     rules.keep(lanes <= threads * (1 + eps), lambda n: execution_unit(int(threads[n]), device.vector_width, eps))
     rules.room("threads per block", threads, limits.max_threads_per_block or threads)
@@ -391,17 +391,19 @@ def legal(ctx: Context, made: Tiled) -> Array:
         needed, cap = unspilled_registers(nest, made.thread, body, made.fetched), register_caps(device, threads)
         cap = np.where((cap == 0) | (cap == UNLIMITED), needed, cap)
         rules.room("registers of an unrolled step", needed, cap, "unroll less of a step, or use a smaller tile")
-    blocks, tiles = made.block.T, made.thread.T
-    ctx.rejections.extend(
-        rules.rejected(lambda n: f"block {tuple(blocks[n].tolist())} thread {tuple(tiles[n].tolist())}")
-    )
+    ctx.rejections.extend(rules.rejected())
     return rules.alive
+
+
+def _tile(table: Array, n: int) -> Tile:
+    """Return a column of a table as a tile."""
+    return tuple(table[:, n].tolist())
 
 
 def misaligned(ctx: Context, block: Array) -> Rules:
     """Return rules 2 and 4 over block tiles."""
     g, nest = ctx.geometry, GpuNest.of(ctx.geometry)
-    rules = Rules(block.shape[1])
+    rules = Rules(block.shape[1], lambda n: f"block {_tile(block, n)}")
     for i in g.spatial:
         extent, eps = g.extents[i], shape_eps(ctx, i)
         covered = ceil_div(extent, block[i]) * block[i]
@@ -544,7 +546,7 @@ def _coarse(
     """Return the number of each new, legal candidate and its seconds by the quick estimate; add the new to `done`."""
     block, thread = (columns(side, len(side[0])) for side in zip(*tiles, strict=True))
     rules, new = misaligned(ctx, block), []
-    ctx.rejections.extend(rules.rejected(lambda n: f"block {tiles[n][0]}"))
+    ctx.rejections.extend(rules.rejected())
     for n in np.flatnonzero(rules.alive).tolist():
         if tiles[n] not in done:
             done.add(tiles[n])

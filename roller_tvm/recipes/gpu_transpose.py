@@ -40,7 +40,7 @@ from .gpu_loops import fetch, fuse
 from .gpu_nests import tiles_loops
 from .recipe import Context, Fit, Ranked, Recipe
 
-#: Most elements of a tile along one axis (breadth of the ctx): whole transactions both ways, and some more.
+#: Most elements of a tile along one axis (breadth of the search): whole transactions both ways, and some more.
 TILE_MOST = 128
 #: Share of a tile that may stand over the edge: a guard there costs a comparison, and nothing is computed.
 STANDS_OVER = 0.25
