@@ -13,7 +13,7 @@ from ..micro_perf.gpu_access import fetches, store_sectors
 from ..micro_perf.gpu_kernel import shared_loads
 from ..micro_perf.gpu_nest import runs
 from ..micro_perf.kernel import Kernel, StagedKernel, StagedTable, body_of
-from ..micro_perf.registers import accumulators, fragments
+from ..micro_perf.registers import RegisterTiles
 
 NAMES = (
     # the grid
@@ -55,7 +55,8 @@ def features(kernels: Sequence[Kernel], device: DeviceSpec) -> np.ndarray:
     body, table = body_of(kernel), StagedTable.of([kernel])
     slots, cycles = (float(n[0]) for n in shared_loads(table, warp))
     copies = [fetches(table, n, warp, sector) for n in range(len(g.operands))]
-    parts = [int(n[0]) for n in fragments(table.nest, table.thread)]
+    tiles = RegisterTiles.of(table.nest, table.thread)
+    parts = [int(n[0]) for n in tiles.fragments]
     boxes = list(zip(g.operands, table.boxes, strict=True))
     of_step = sum(int(sectors(op, box, sector)[0]) for op, box in boxes)
     rounds = kernel.blocks * kernel.steps
@@ -63,7 +64,7 @@ def features(kernels: Sequence[Kernel], device: DeviceSpec) -> np.ndarray:
     points = kernel.outputs * kernel.depth
     lengths = [int(runs(op, box)[0]) for op, box in boxes]
     row |= {
-        "staged": 1.0, "accumulators": _log(int(accumulators(table.nest, table.thread)[0])),
+        "staged": 1.0, "accumulators": _log(int(tiles.accumulators[0])),
         "fragment_least": _log(min(parts)),
         "fragment_most": _log(max(parts)), "vthreads": _log(prod(kernel.vthreads)),
         "statements": _log(body.outputs * body.depth), "rolled": float(body.rolled),

@@ -166,7 +166,7 @@ class Step:
 def shared_loads(table: StagedTable, warp: int) -> tuple[Array, Array]:
     """Return, for one body, a thread's shared memory read instructions and a warp's cycles in them."""
     slots, cycles = np.zeros(table.count), np.zeros(table.count)
-    mine = table.nest.boxes(table.body)
+    mine = table.body_boxes
     for number, op in enumerate(table.nest.geometry.operands):
         loads = read_once(op, mine[number], table.body)
         vector = read_widths(op.dims, table.boxes[number], mine[number], table.padding[number], table.block, table.part)

@@ -40,7 +40,12 @@ def round_up(a: Array, multiple: Array | int) -> Array:
 
 def product(rows: Sequence[Array] | Array, count: int) -> Array:
     """Return the product of each column; ones for no rows."""
-    return np.multiply.reduce(rows, axis=0) if len(rows) else np.ones(count, np.int64)
+    if not len(rows):
+        return np.ones(count, np.int64)
+    total = rows[0]
+    for row in rows[1:]:
+        total = total * row
+    return total
 
 
 def looked_up(function: Callable[..., int], *arguments: Array) -> Array:
@@ -167,6 +172,11 @@ class GpuNest:
         over = self.extents % tiles != 0
         over[self.inner] = False
         return over
+
+    @cached_property
+    def fragment_axes(self) -> list[list[int]]:
+        """Spatial axes of each operand."""
+        return [sorted(op.axes & self.geometry.spatial_set) for op in self.geometry.operands]
 
     def among(self, axes: frozenset[int]) -> list[int]:
         """Return the positions, among the spatial axes, of those in a set."""

@@ -273,6 +273,11 @@ class StagedTable:
         return self.nest.boxes(self.block)
 
     @cached_property
+    def body_boxes(self) -> list[Array]:
+        """Extents of the operands' parts that a body reads."""
+        return self.nest.boxes(self.body)
+
+    @cached_property
     def elements(self) -> list[Array]:
         """Elements of the tile that a step fetches, for each operand."""
         return self.nest.elements(self.boxes, self.count)

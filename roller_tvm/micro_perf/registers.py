@@ -7,6 +7,7 @@ limits come from its spec.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from math import ceil
 
@@ -32,7 +33,7 @@ from .constants import (
     USABLE,
     WINDOW_STATEMENTS,
 )
-from .gpu_nest import Array, GpuNest, looked_up, product, round_up
+from .gpu_nest import Array, GpuNest, looked_up, product
 
 #: More registers than any thread has: the limit of a device that names none.
 UNLIMITED = 1 << 30
@@ -43,18 +44,92 @@ def _words(element_bytes: int) -> int:
     return max(1, element_bytes // 4)
 
 
-def accumulators(nest: GpuNest, thread: Array) -> Array:
-    """Return the registers that hold a thread's outputs."""
-    return nest.outputs(thread) * _words(nest.geometry.accumulator_bytes)
+@dataclass(frozen=True)
+class RegisterTiles:
+    """Registers of N threads' tiles, a column each.
 
+    Parameters
+    ----------
+    accumulators : array
+        Registers that hold a thread's outputs.
+    fragments : list of array
+        Each operand's registers for a thread's reads in one reduction step.
+    """
 
-def fragments(nest: GpuNest, thread: Array) -> list[Array]:
-    """Return each operand's registers for a thread's reads in one reduction step."""
-    spatial = nest.geometry.spatial_set
-    return [
-        product(thread[sorted(op.axes & spatial)], thread.shape[1]) * _words(op.element_bytes)
-        for op in nest.geometry.operands
-    ]
+    nest: GpuNest
+    accumulators: Array
+    fragments: list[Array]
+
+    @classmethod
+    def of(cls, nest: GpuNest, thread: Array) -> RegisterTiles:
+        held = nest.outputs(thread) * _words(nest.geometry.accumulator_bytes)
+        fragments = [
+            product([thread[a] for a in axes], thread.shape[1]) * _words(op.element_bytes)
+            for op, axes in zip(nest.geometry.operands, nest.fragment_axes, strict=True)
+        ]
+        return cls(nest, held, fragments)
+
+    @property
+    def operands(self) -> Array:
+        """Registers of all fragments."""
+        return sum(self.fragments, np.zeros_like(self.accumulators))
+
+    def needed(self, device: DeviceSpec) -> Array:
+        """Return the number of registers below which the tiles spill.
+
+        The arithmetic registers of an IPU's workers hold no addresses.
+        """
+        return self.accumulators + self.operands + (ADDRESSES if device.kind == "gpu" else 0)
+
+    def unspilled(self, read: Sequence[Array], fetched: Array, rolled: Array | bool = False) -> Array:
+        """Return the registers that a thread needs so that none spills.
+
+        Parameters
+        ----------
+        read : sequence of array
+            Elements of each operand that the unrolled code reads; they are read ahead.
+        fetched : array
+            Elements that a thread fetches in a step.
+        rolled : array
+            True if a loop indexes the register tile, which therefore cannot be in registers.
+        """
+        held = self.accumulators if rolled is False else np.where(rolled, 0, self.accumulators)
+        ahead = PER_PREFETCHED * np.minimum(PREFETCHED_MOST, sum(read, np.zeros_like(held)))
+        coming = PER_FETCHED_ELEMENT * np.minimum(FETCHED_MOST, fetched)
+        least = np.minimum.reduce(self.fragments) if self.fragments else 0
+        return held + least + 1 + ADDRESSES + ahead.astype(np.int64) + coming.astype(np.int64)
+
+    def predicted(
+        self, device: DeviceSpec, read: Sequence[Array], threads: Array, fetches: Sequence[Array] = (),
+        vectors: Sequence[Array] | Array = (),
+    ) -> Array:  # fmt: skip
+        """Return the registers that the compiler is expected to take, for occupancy.
+
+        Parameters
+        ----------
+        read : sequence of array
+            Elements of each operand that the unrolled code reads.
+        threads : array
+            Threads of a block.
+        fetches, vectors : sequence of array
+            For each operand, a thread's fetches in a step, and the elements of each.
+        """
+        cap = register_caps(device, threads)
+        if device.kind != "gpu":
+            return np.minimum(self.accumulators + self.operands, cap)
+        operands, zero = self.nest.geometry.operands, np.zeros_like(threads)
+        ahead, fetched, guarded = zero, zero, zero
+        for op, n in zip(operands, read, strict=True):
+            ahead = ahead + np.minimum(n * _words(op.element_bytes), PREFETCHED_MOST)
+        for op, n, width in zip(operands, fetches, vectors, strict=bool(fetches)):
+            fetched = fetched + n * width
+            guarded = guarded + n * op.guarded
+        smaller = self.operands - np.maximum.reduce(self.fragments)
+        raw = BASE + PER_ACCUMULATOR * self.accumulators + PER_FRAGMENT * smaller + PER_PREFETCHED * ahead
+        raw = np.maximum(
+            raw + PER_FETCH * sum(fetches, zero) + PER_FETCHED * fetched, BASE + PER_GUARDED_FETCH * guarded
+        )
+        return np.minimum(np.ceil(raw / ROUNDED_TO).astype(np.int64) * ROUNDED_TO, cap)
 
 
 def register_cap(device: DeviceSpec, threads: int) -> int | None:
@@ -86,7 +161,7 @@ def _share(device: DeviceSpec, threads: int) -> int | None:
 
 
 def usable_registers(device: DeviceSpec, threads: int) -> int | None:
-    """Return the upper limit for ``needed_registers``; None if the device's limit is unknown."""
+    """Return the upper limit for ``RegisterTiles.needed``; None if the device's limit is unknown."""
     cap = _share(device, threads)
     return None if cap is None else int(USABLE * cap)
 
@@ -112,78 +187,11 @@ def within_cap(device: DeviceSpec, registers: Array, threads: Array) -> Array:
     return np.where(cap > 0, np.minimum(registers, cap), registers)
 
 
-def needed_registers(nest: GpuNest, device: DeviceSpec, thread: Array) -> Array:
-    """Return the number of registers below which register tiles spill.
-
-    The arithmetic registers of an IPU's workers hold no addresses.
-    """
-    addresses = ADDRESSES if device.kind == "gpu" else 0
-    return sum(fragments(nest, thread), accumulators(nest, thread)) + addresses
-
-
 def body_of(nest: GpuNest, thread: Array, unrolled: Array) -> Array:
     """Return the extents of a thread's unrolled code: its tile, and along reductions the unrolled iterations."""
     body = thread.copy()
     body[nest.inner] = unrolled[nest.inner]
     return body
-
-
-def predicted_registers(
-    nest: GpuNest, device: DeviceSpec, thread: Array, unrolled: Array, threads: Array,
-    fetches: Sequence[Array] = (), vectors: Sequence[Array] | Array = (),
-) -> Array:  # fmt: skip
-    """Return the registers that the compiler is expected to take, for occupancy.
-
-    Parameters
-    ----------
-    unrolled : array
-        For each reduction axis, the unrolled iterations of a step; other rows are ignored.
-    fetches, vectors : sequence of array
-        For each operand, a thread's fetches in a step, and the elements of each.
-    """
-    parts = fragments(nest, thread)
-    held, most, count = accumulators(nest, thread), np.maximum.reduce(parts), thread.shape[1]
-    if device.kind == "gpu":
-        own = nest.elements(nest.boxes(body_of(nest, thread, unrolled)), count)
-        operands = nest.geometry.operands
-        ahead = sum(
-            np.minimum(n * _words(op.element_bytes), PREFETCHED_MOST) for op, n in zip(operands, own, strict=True)
-        )
-        zero = np.zeros(count, np.int64)
-        fetched = sum([n * v for n, v in zip(fetches, vectors, strict=True)], zero)
-        guarded = sum([n for n, op in zip(fetches, operands, strict=False) if op.guarded], zero)
-        raw = BASE + PER_ACCUMULATOR * held + PER_FRAGMENT * (sum(parts) - most) + PER_PREFETCHED * ahead
-        raw = np.maximum(
-            raw + PER_FETCH * sum(fetches, zero) + PER_FETCHED * fetched, BASE + PER_GUARDED_FETCH * guarded
-        )
-        taken = np.ceil(raw / ROUNDED_TO).astype(np.int64) * ROUNDED_TO
-    else:
-        taken = held + sum(parts)
-    return np.minimum(taken, register_caps(device, threads))
-
-
-def unspilled_registers(
-    nest: GpuNest, thread: Array, body: Array, fetched: Array, rolled: Array | bool = False
-) -> Array:
-    """Return the registers that a thread needs so that none spills.
-
-    Parameters
-    ----------
-    thread : array
-        Outputs of a thread.
-    body : array
-        Unrolled extents, per axis: the operands that they read are read ahead.
-    fetched : array
-        Elements that a thread fetches in a step.
-    rolled : array
-        True if a loop indexes the register tile, which therefore cannot be in registers.
-    """
-    held = np.where(rolled, 0, accumulators(nest, thread))
-    read = sum(nest.elements(nest.boxes(body), thread.shape[1]), np.zeros(thread.shape[1], np.int64))
-    ahead = (PER_PREFETCHED * np.minimum(PREFETCHED_MOST, read)).astype(np.int64)
-    coming = (PER_FETCHED_ELEMENT * np.minimum(FETCHED_MOST, fetched)).astype(np.int64)
-    least = np.minimum.reduce(fragments(nest, thread)) if nest.geometry.operands else 0
-    return held + least + 1 + ADDRESSES + ahead + coming
 
 
 def unrolled_steps(nest: GpuNest, thread: Array, step: Array) -> Array:
@@ -214,7 +222,6 @@ def _largest_divisor(length: int, most: int) -> int:
 
 __all__ = [
     "ACCUMULATORS", "ADDRESSES", "BASE", "FETCHES", "PER_ACCUMULATOR", "PER_FETCH", "PER_FETCHED", "PER_FRAGMENT",
-    "PER_PREFETCHED", "PREFETCHED_MOST", "ROUNDED_TO", "STATEMENTS", "UNLIMITED", "USABLE", "Array", "accumulators",
-    "body_of", "fragments", "needed_registers", "predicted_registers", "register_cap", "register_caps", "round_up",
-    "unrolled_steps", "unspilled_registers", "usable_limits", "usable_registers",
+    "PER_PREFETCHED", "PREFETCHED_MOST", "ROUNDED_TO", "STATEMENTS", "UNLIMITED", "USABLE", "RegisterTiles",
+    "body_of", "register_cap", "register_caps", "unrolled_steps", "usable_limits", "usable_registers", "within_cap",
 ]  # fmt: skip

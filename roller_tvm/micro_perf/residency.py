@@ -13,7 +13,7 @@ from .gpu import GpuRates
 from .gpu_nest import Array, round_up
 from .kernel import StagedTable
 from .occupancy import resident_blocks
-from .registers import UNLIMITED, accumulators, register_caps, unspilled_registers
+from .registers import UNLIMITED, RegisterTiles, register_caps
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,10 @@ def residency(
     registers : array, optional
         Compiler's register count per thread, if known; else estimated.
     """
-    held = np.where(table.rolled, 0, accumulators(table.nest, table.thread))
-    needed = unspilled_registers(table.nest, table.thread, table.body, table.fetched, table.rolled)
+    tiles = RegisterTiles.of(table.nest, table.thread)
+    held = np.where(table.rolled, 0, tiles.accumulators)
+    read = table.nest.elements(table.body_boxes, table.count)
+    needed = tiles.unspilled(read, table.fetched, table.rolled)
     cap = register_caps(device, table.threads)
     cap = np.where((cap == 0) | (cap == UNLIMITED), needed, cap)
     spilled = np.minimum(held, np.maximum(0, needed - cap)) if effects.spilling else np.zeros_like(held)

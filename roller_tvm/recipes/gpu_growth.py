@@ -50,18 +50,18 @@ class Options:
     def __init__(self, nest: GpuNest, growths: Sequence[Growth]) -> None:
         spatial, extents = nest.spatial, nest.geometry.extents
         width = max(len(g.options[i]) for g in growths for i in spatial)
-        known: dict[tuple[int, tuple[int, ...]], tuple[list[int], list[int], list[int]]] = {}
-        rows = []
+        known: dict[tuple[int, int], int] = {}
+        rows: list[tuple[list[int], list[int], list[int]]] = []
+        which: list[int] = []
         for i in spatial:
             for g in growths:
-                key = i, tuple(g.options[i])
+                key = i, id(g.options[i])  # growths share the options of an axis
                 if key not in known:
-                    known[key] = self._row(key[1], extents[i], width)
-                rows.append(known[key])
-        shape = (len(spatial), len(growths), width)
-        self.extent, self.larger, self.divisor = (
-            np.array([row[part] for row in rows], np.int64).reshape(shape) for part in range(3)
-        )
+                    known[key] = len(rows)
+                    rows.append(self._row(g.options[i], extents[i], width))
+                which.append(known[key])
+        places = np.array(which).reshape(len(spatial), len(growths))
+        self.extent, self.larger, self.divisor = np.array(rows, np.int64).transpose(1, 0, 2)[:, places]
         self.start = np.array([[g.options[i].index(g.start[i]) for g in growths] for i in spatial], np.int64)
 
     @staticmethod

@@ -58,13 +58,10 @@ from ..micro_perf.kernel import StagedTable
 from ..micro_perf.occupancy import resident_blocks
 from ..micro_perf.registers import (
     UNLIMITED,
-    accumulators,
+    RegisterTiles,
     body_of,
-    needed_registers,
-    predicted_registers,
     register_caps,
     unrolled_steps,
-    unspilled_registers,
     usable_limits,
 )
 from ..micro_perf.storage import read_widths
@@ -183,8 +180,9 @@ def register_tiles(ctx: Context) -> list[Tile]:
         held = Rules(tiles.shape[1], lambda n: f"register tile {_tile(tiles, n)}")
         over = np.count_nonzero(nest.overhangs(tiles), axis=0)
         held.keep(over <= 1, lambda n: one_overhang(int(over[n])))
-        held.room("accumulators", accumulators(nest, tiles), ACCUMULATORS)
-        held.room("registers", needed_registers(nest, device, tiles), limit)
+        registers = RegisterTiles.of(nest, tiles)
+        held.room("accumulators", registers.accumulators, ACCUMULATORS)
+        held.room("registers", registers.needed(device), limit)
         return held
 
     (found,) = grown(nest, [Growth(start, start, options)], REGISTER_BEAM, BRANCHES, lambda t, _: ~rules(t).alive)
@@ -325,7 +323,7 @@ class Tiled:
     def kernels(self) -> StagedTable:
         """The candidates as any staged kernels: a step's reductions are split in two, the inner parts unrolled."""
         nest = self.nest
-        body = body_of(nest, self.thread, self.unrolled)
+        body = self.body.copy()
         statements, rolled = nest.outputs(body) * nest.depth(body), np.zeros(self.count, bool)
         limit = np.maximum(statements, COMPILER_STATEMENTS)
         for i in reversed(nest.reduce):  # outer parts that the compiler unrolls by itself, the inner first
@@ -350,11 +348,28 @@ class Tiled:
         """Elements that a thread fetches in a step."""
         return np.add.reduce([n * v for n, v in zip(self.rounds, self.vectors, strict=True)], axis=0)
 
+    @cached_property
+    def body(self) -> Array:
+        """Extents of the code that the schedule unrolls."""
+        return body_of(self.nest, self.thread, self.unrolled)
+
+    @cached_property
+    def body_boxes(self) -> list[Array]:
+        """Extents of the operands' parts that this code reads."""
+        return self.nest.boxes(self.body)
+
+    @cached_property
+    def read(self) -> list[Array]:
+        """Elements of each operand that this code reads."""
+        return self.nest.elements(self.body_boxes, self.count)
+
+    @cached_property
+    def register_tiles(self) -> RegisterTiles:
+        return RegisterTiles.of(self.nest, self.thread)
+
     def registers(self, device: DeviceSpec) -> Array:
         """Return the registers that the compiler is expected to take."""
-        return predicted_registers(
-            self.nest, device, self.thread, self.unrolled, self.threads, self.rounds, self.vectors
-        )
+        return self.register_tiles.predicted(device, self.read, self.threads, self.rounds, self.vectors)
 
 
 def tiled(nest: GpuNest, device: DeviceSpec, block: Array, thread: Array) -> Tiled:
@@ -372,7 +387,7 @@ def tiled(nest: GpuNest, device: DeviceSpec, block: Array, thread: Array) -> Til
 
 def legal(ctx: Context, made: Tiled) -> Array:
     """Return which candidates break no rule and fit the device; record the others."""
-    device, nest, limits, threads = ctx.device, made.nest, ctx.device.limits, made.threads
+    device, limits, threads = ctx.device, ctx.device.limits, made.threads
     ctx.considered += made.count
     eps = max(ctx.eps, IDLE_LANES)
     rules = Rules(made.count, lambda n: f"block {_tile(made.block, n)} thread {_tile(made.thread, n)}")
@@ -384,11 +399,10 @@ def legal(ctx: Context, made: Tiled) -> Array:
         rules.room("fetches per thread", count, FETCHES, "use more threads or a shorter step")
     most_shared = limits.shared_per_block_bytes or device.level("shared").capacity_bytes
     rules.room("shared memory of a block", made.kernels.shared_bytes, most_shared)
-    needed = needed_registers(nest, device, made.thread)
+    needed = made.register_tiles.needed(device)
     rules.room("registers", needed, usable_limits(device, threads), "use a smaller register tile or fewer threads")
     if device.kind == "gpu":  # recorded schedules with spills are far slower
-        body = body_of(nest, made.thread, made.unrolled)
-        needed, cap = unspilled_registers(nest, made.thread, body, made.fetched), register_caps(device, threads)
+        needed, cap = made.register_tiles.unspilled(made.read, made.fetched), register_caps(device, threads)
         cap = np.where((cap == 0) | (cap == UNLIMITED), needed, cap)
         rules.room("registers of an unrolled step", needed, cap, "unroll less of a step, or use a smaller tile")
     ctx.rejections.extend(rules.rejected())
@@ -572,10 +586,9 @@ def fine_candidates(ctx: Context, coarse: Sequence[tuple[Tile, Tile]], steps: Se
 def looked_through(ctx: Context, block: Array, thread: Array) -> Found:
     """Return the legal candidates of a table, by the quick estimate; without those that do not fit a unit."""
     made = tiled(GpuNest.of(ctx.geometry), ctx.device, block, thread)
-    rows = np.flatnonzero(legal(ctx, made))
-    made = made.take(rows)
-    times = quick_estimates(made, ctx.device)
-    return Found(rows, made, times).take(np.flatnonzero(times.resident > 0))
+    times = quick_estimates(made, ctx.device)  # of all: few would be left out, and tables are made once
+    rows = np.flatnonzero(legal(ctx, made) & (times.resident > 0))
+    return Found(rows, made.take(rows), times.take(rows))
 
 
 @dataclass(frozen=True)
@@ -754,12 +767,12 @@ def shared_reads(made: Tiled, warp: int) -> tuple[Array, Array]:
     aligned rows are loaded as vectors.
     """
     nest, kernels = made.nest, made.kernels
-    own = body_of(nest, made.thread, made.unrolled)
+    own = made.body
     part = own.copy()
     part[nest.outer] //= made.vthreads[nest.outer]
     covered = spread(kernels.lanes, np.full(made.count, warp))
     slots, wavefronts = np.zeros(made.count), np.zeros(made.count)
-    operands, boxes = nest.geometry.operands, zip(kernels.boxes, nest.boxes(own), strict=True)
+    operands, boxes = nest.geometry.operands, zip(kernels.boxes, made.body_boxes, strict=True)
     for op, (box, mine), padding in zip(operands, boxes, made.padding, strict=True):
         loads = read_once(op, mine, own)
         instructions_ = loads / read_widths(op.dims, box, mine, padding, made.block, part)

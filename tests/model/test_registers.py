@@ -41,8 +41,9 @@ def test_a_block_at_the_cap_fits_and_more_threads_never_have_more(name, threads)
 
 def test_a_tile_needs_its_accumulators_and_both_fragments():
     nest, tile = matmul(), one(8, 4, 1)
-    assert r.accumulators(nest, tile) == 32 and r.fragments(nest, tile) == [8, 4]
-    assert r.needed_registers(nest, device("a100"), tile) == 32 + 12 + r.ADDRESSES
+    tiles = r.RegisterTiles.of(nest, tile)
+    assert tiles.accumulators == 32 and tiles.fragments == [8, 4]
+    assert tiles.needed(device("a100")) == 32 + 12 + r.ADDRESSES
 
 
 @given(gpus, st.integers(0, 5), st.integers(0, 5), st.integers(0, 4))
@@ -50,7 +51,9 @@ def test_larger_tiles_and_longer_unrolling_take_no_fewer(name, m, n, k):
     nest, spec = matmul(), device(name)
 
     def taken(m, n, k):
-        return r.predicted_registers(nest, spec, one(2**m, 2**n, 1), one(1, 1, 2**k), np.array([256]))[0]
+        thread = one(2**m, 2**n, 1)
+        read = nest.elements(nest.boxes(r.body_of(nest, thread, one(1, 1, 2**k))), 1)
+        return r.RegisterTiles.of(nest, thread).predicted(spec, read, np.array([256]))[0]
 
     assert taken(m, n, k) <= min(taken(m + 1, n, k), taken(m, n + 1, k), taken(m, n, k + 1))
 
