@@ -9,25 +9,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from random import Random
 
+import numpy as np
+
 from ..device import DeviceSpec
 from ..errors import UnsupportedOperator
 from ..ir import TensorExpression
-from ..micro_perf.cpu import CpuRates, tiled_estimate
+from ..micro_perf.cpu import CpuRates, tiled_times
 from ..micro_perf.estimate import Estimate, ProgramEstimate
 from ..micro_perf.geometry import Geometry, Tile
 from ..planner.construct import Form, fitting, forms
 from ..planner.construction import RankedPlan
-from ..recipes.cpu_tiled import (
-    CpuTiled,
-    Reading,
-    chunks_of,
-    construct_packed,
-    may_pack,
-    orders_of,
-    readings_of,
-    register_tiles,
-    tiled_program,
-)
+from ..recipes.cpu_tiled import CpuTiled, Reading, construct_packed, readings_of, tiled_program
+from ..recipes.cpu_tiles import chunks_of, looped_axes, may_pack, orders_of, register_tiles
 from ..recipes.recipe import Context
 from ..roller.features import NO_FEATURES, Features
 from ..roller.partition import NestShape
@@ -64,7 +57,9 @@ class TiledForm:
     def chunks_of(self, tile: int) -> list[Tile]:
         """Return the chunks of a register tile, given by position."""
         if tile not in self.chunks:
-            self.chunks[tile] = chunks_of(self.search, self.tiles[tile], self.search.device.units, None)
+            own = np.array(self.tiles[tile])[:, None]
+            found = chunks_of(self.search.geometry, own, self.search.device.units, None)[1]
+            self.chunks[tile] = [tuple(chunk) for chunk in found.T.tolist()]
         return self.chunks[tile]
 
     def random(self, form: int, random: Random) -> Point | None:
@@ -77,11 +72,12 @@ class TiledForm:
 
     def _point(self, form: int, tile: int, chunk: int, order: int, packing: int) -> Point | None:
         g, extents, packed = self.search.geometry, self.chunks_of(tile)[chunk], self.packings[packing]
-        orders = orders_of(g, extents, self.tiles[tile], packed)
+        looped = looped_axes(g, extents, self.tiles[tile])
+        orders = orders_of(g, looped, packed)
         if not orders or not may_pack(g, extents, self.tiles[tile], packed):
             if self.packings[0]:
                 return None
-            packing, orders = 0, orders_of(g, extents, self.tiles[tile])
+            packing, orders = 0, orders_of(g, looped)
         return Point(form, tile, chunk, order % len(orders), packing)
 
     def beside(self, at: Point, random: Random) -> Point | None:
@@ -104,9 +100,9 @@ class TiledForm:
         """Return the rProgram of a configuration and the model's estimate of it."""
         s, tile, chunk = self.search, self.tiles[at.tile], self.chunks_of(at.tile)[at.chunk]
         packed = self.packings[at.packing]
-        order = orders_of(s.geometry, chunk, tile, packed)[at.order]
-        estimate = tiled_estimate(s.geometry, s.device, chunk, tile, order, packed)
-        return tiled_program(s, chunk, tile, order, packed), estimate
+        order = orders_of(s.geometry, looped_axes(s.geometry, chunk, tile), packed)[at.order]
+        times = tiled_times(s.geometry, s.device, chunk, tile, order, dict.fromkeys(packed, True))
+        return tiled_program(s, chunk, tile, order, packed), times.row(0)
 
 
 @dataclass
@@ -140,8 +136,8 @@ class _Around:
 def _tiled_form(reading: Reading) -> TiledForm:
     """Return all choices of recipe cpu.tiled for one reading of a nest."""
     rates = CpuRates.of(reading.ctx.device, reading.ctx.geometry)
-    tiles = reading.tiles or register_tiles(reading.ctx, rates, None, over=True)
-    return TiledForm(reading.ctx, tiles, reading.packings)
+    tiles = register_tiles(reading.ctx, rates, None, over=True) if reading.tiles is None else reading.tiles
+    return TiledForm(reading.ctx, [tuple(tile) for tile in tiles.T.tolist()], reading.packings)
 
 
 class RTileSpace:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from ..device import DeviceSpec
-from .constants import BLOCK_CYCLES, INSTRUCTIONS, PIPE_OVERLAP_LOSS
 from .geometry import Geometry, Operand
+from .gpu_constants import BLOCK_CYCLES, INSTRUCTIONS, PIPE_OVERLAP_LOSS
 from .gpu_nest import Array, GpuNest, ceil_div, product, runs
 
 #: A number, or one for each column of a table.

@@ -15,7 +15,10 @@ from functools import cached_property
 import numpy as np
 
 from ..device import DeviceSpec
-from .constants import (
+from .effects import ALL, Effects
+from .gpu import GpuRates, busiest_unit, far_traffic, instructions, overlapped, sectors, slowest_of, started
+from .gpu_access import Fetches, fetches, read_cycles, store_sectors
+from .gpu_constants import (
     COORDINATE_SLOTS,
     DRAM_SHARE,
     FETCH_SLOTS,
@@ -28,9 +31,6 @@ from .constants import (
     STAGED_BLOCK_CYCLES,
     STAGED_OVERLAP_LOSS,
 )
-from .effects import ALL, Effects
-from .gpu import GpuRates, busiest_unit, far_traffic, instructions, overlapped, sectors, slowest_of, started
-from .gpu_access import Fetches, fetches, read_cycles, store_sectors
 from .gpu_nest import Array, ceil_div, read_once
 from .kernel import StagedKernel, StagedTable
 from .occupancy import RESOURCES

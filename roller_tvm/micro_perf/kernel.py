@@ -14,8 +14,8 @@ from math import ceil, prod
 
 import numpy as np
 
-from .constants import COMPILER_STATEMENTS
 from .geometry import Geometry, Tile
+from .gpu_constants import COMPILER_STATEMENTS
 from .gpu_nest import Array, GpuNest, ceil_div, columns, product
 from .storage import stored_bytes
 

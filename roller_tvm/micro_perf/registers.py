@@ -14,7 +14,7 @@ from math import ceil
 import numpy as np
 
 from ..device import DeviceSpec
-from .constants import (
+from .gpu_constants import (
     ACCUMULATORS,
     ADDRESSES,
     BASE,

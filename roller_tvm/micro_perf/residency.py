@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..device import DeviceSpec
-from .constants import REGISTERS_LEAST, REGISTERS_TAKEN
 from .effects import Effects
 from .gpu import GpuRates
+from .gpu_constants import REGISTERS_LEAST, REGISTERS_TAKEN
 from .gpu_nest import Array, round_up
 from .kernel import StagedTable
 from .occupancy import resident_blocks

@@ -97,7 +97,7 @@ def construct(
             remedy="TVM's default schedule is used; rules that stood in the way:\n" + summarise(report.rejections),
         )
     chosen = portfolio(plans, top, lambda p: p.seconds, _kind)
-    return Construction(tuple(chosen), tuple(report.rejections), used_eps, report.considered)
+    return Construction(tuple(chosen), report.rejections, used_eps, report.considered)
 
 
 def _kind(ranked: RankedPlan) -> Hashable:

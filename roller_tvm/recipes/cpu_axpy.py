@@ -17,12 +17,10 @@ from __future__ import annotations
 
 from math import ceil, prod
 
+import numpy as np
+
 from ..ir import TensorExpression
 from ..micro_perf.cpu import (
-    CALL,
-    LONG_LOOP,
-    SIDE_BY_SIDE,
-    TILE_OVERHEAD,
     CpuRates,
     RegisterUse,
     TileCost,
@@ -31,16 +29,16 @@ from ..micro_perf.cpu import (
     instructions,
     left_over,
     prologues,
-    tiled_estimate,
+    tiled_times,
 )
+from ..micro_perf.cpu_constants import CALL, LONG_LOOP, ROW_OVERHEAD, SIDE_BY_SIDE, TILE_OVERHEAD
 from ..micro_perf.geometry import Geometry, Tile
 from ..roller.alignment import Rejection, capacity
-from ..roller.loops import open_parts
+from ..roller.loops import open_parts, vector_last
 from ..roller.rprogram import RProgram
 from ..roller.steps import CacheWrite, ComputeAt, Fuse, Inline, Parallel, Reorder, Step
-from .cpu_nests import CpuRecipe, Kind
-from .cpu_tiled_loops import vector_last
-from .recipe import Context, Fit, Ranked
+from .kinds import Kind
+from .recipe import Context, CpuRecipe, Fit, Ranked
 
 
 def construct_axpy(ctx: Context, top: int) -> Ranked:
@@ -58,17 +56,19 @@ def construct_axpy(ctx: Context, top: int) -> Ranked:
     rest = [i for i in g.spatial if i != last]
     tile = tuple(e if i == last else 1 for i, e in enumerate(g.extents))
     whole = tuple(e if i in g.reduce else t for i, (e, t) in enumerate(zip(g.extents, tile, strict=True)))
-    cost, found = axpy_cost(g, rates), []
-    for outer in range(1, len(rest) + 1):
-        if g.extents[rest[outer - 1]] == 1:
-            continue
-        ctx.considered += 1
-        chunk = _share(g, rest[:outer], device.units)
-        order = tuple(i for i in rest if chunk[i] > 1)
-        estimate = tiled_estimate(g, device, chunk, tile, order, cost=cost)
-        tiles = (ctx.rtile("l2", chunk), ctx.rtile("register", whole))
-        found.append((ctx.program("cpu.axpy", tiles, (("parallel", outer),)), estimate))
-    return sorted(found, key=lambda c: c[1].seconds)[:top]
+    outers = [n for n in range(1, len(rest) + 1) if g.extents[rest[n - 1]] > 1]
+    if not outers:
+        return []
+    ctx.considered += len(outers)
+    chunks = np.array([_share(g, rest[:outer], device.units) for outer in outers]).T
+    orders = np.array([np.where(chunks[i] > 1, i, -1) for i in rest]).reshape(len(rest), -1)
+    tiles = np.array([tile] * len(outers)).T
+    times = tiled_times(g, device, chunks, tiles, orders, cost=axpy_cost(g, rates))
+    found: Ranked = []
+    for n in np.argsort(times.seconds, kind="stable")[:top].tolist():
+        rtiles = (ctx.rtile("l2", chunks[:, n]), ctx.rtile("register", whole))
+        found.append((ctx.program("cpu.axpy", rtiles, (("parallel", outers[n]),)), times.row(n)))
+    return found
 
 
 def _even(g: Geometry, rates: CpuRates) -> Rejection | None:
@@ -92,11 +92,6 @@ def _share(g: Geometry, leading: list[int], units: int) -> Tile:
         share[i] = ceil(g.extents[i] / left)
         left = ceil(left / g.extents[i])
     return tuple(share)
-
-
-# Cycles to enter and leave a row's loop: addresses, the trips that are left, a misprediction now and then (measured on
-# Zen 3: rows of 521 elements).
-ROW_OVERHEAD = 12
 
 
 def axpy_cost(geometry: Geometry, rates: CpuRates) -> TileCost:

@@ -19,8 +19,6 @@ from math import ceil, prod
 from ..device import DeviceSpec
 from ..ir import TensorExpression
 from ..micro_perf.cpu import (
-    CALL,
-    GUARDED_LOADS,
     CpuRates,
     calls_of,
     epilogue_slots,
@@ -29,16 +27,16 @@ from ..micro_perf.cpu import (
     left_over,
     prologue_slots,
 )
+from ..micro_perf.cpu_constants import CALL, GUARDED_LOADS, STAGE_OVERHEAD
 from ..micro_perf.estimate import LevelTime, ProgramEstimate
 from ..micro_perf.geometry import Geometry, Tile
 from ..roller.alignment import Rejection
-from ..roller.loops import open_parts
+from ..roller.loops import open_parts, vector_last, vector_name
 from ..roller.rprogram import RProgram
 from ..roller.steps import ComputeAt, Fuse, Inline, Parallel, Reorder, Split, Step, Vectorize
-from .cpu_nests import CpuRecipe, Kind
-from .cpu_tiled import filled, single_vectors
-from .cpu_tiled_loops import vector_last, vector_name
-from .recipe import Context, Fit, Ranked
+from .cpu_tiles import filled, single_vectors
+from .kinds import Kind
+from .recipe import Context, CpuRecipe, Fit, Ranked
 
 
 def construct_direct(ctx: Context, top: int) -> Ranked:
@@ -55,13 +53,14 @@ def construct_direct(ctx: Context, top: int) -> Ranked:
         # Unless it is alone, a region is computed inside a vector's loop.
         vectors = [v for v in vectors if alone or g.stage.axes[last].is_box(v)] or [0]
     only = last is not None and not uneven and all(g.extents[i] == 1 for i in g.spatial if i != last)
+    cycles = {vector: stage_cycles(g, rates, vector) for vector in vectors}
     for outer in range(len(g.spatial) + 1):
         for vector in vectors:
             if (chunk := _chunk(g, outer, vector, device.units if only and not vector else 0)) is None:
                 continue
             ctx.considered += 1
             chunks = prod(ceil(e / c) for e, c in zip(g.extents, chunk, strict=True))
-            estimate = direct_estimate(g, device, chunks, vector)
+            estimate = direct_estimate(g, device, chunks, cycles[vector])
             tile = tuple(
                 e if i in g.reduce else (vector or 1) if i == last else 1 for i, e in enumerate(g.extents)
             )
@@ -103,11 +102,6 @@ def _vectorisable(ctx: Context, last: int) -> Rejection | None:
         str(longest),
         "pad the axis to a length with a larger divisor",
     )
-
-
-# Cycles to begin a stage of a chunk: its address, and loops whose trips are known (measured on Zen 3, LLVM 10: copies
-# in chunks of 4 and 8 elements take 5 cycles each, rows of 32 elements of softmax, in five stages, 115).
-STAGE_OVERHEAD = 4
 
 
 def block(extent: int) -> int:
@@ -218,7 +212,7 @@ def streamed(
     busiest = ceil(chunks / device.units) / chunks
     memory = moved * busiest / rate
     core = cycles * busiest
-    seconds = max(memory, core) * rates.cycle + launch_seconds(device, chunks)
+    seconds = max(memory, core) * rates.cycle + float(launch_seconds(device, chunks))
     return ProgramEstimate(
         seconds, core * rates.cycle, (LevelTime(level, moved, moved / (rate * units) * rates.cycle),),
         level if memory > core else "call" if 2 * together.calls > cycles else "compute", flops, chunks,
@@ -226,14 +220,13 @@ def streamed(
     )  # fmt: skip
 
 
-def direct_estimate(geometry: Geometry, device: DeviceSpec, chunks: int, vector: int = 0) -> ProgramEstimate:
+def direct_estimate(geometry: Geometry, device: DeviceSpec, chunks: int, cycles: Cycles) -> ProgramEstimate:
     """Return the predicted time of recipe cpu.direct: rows of vectors, memory traffic once."""
     g = geometry
-    rates = CpuRates.of(device, g)
     outputs = prod(g.extents[i] for i in g.spatial)
     moved = sum(op.source_bytes for op in g.operands) + outputs * g.output_bytes + g.epilogue_bytes
     flops = g.stage.flops + g.epilogue_flops * outputs
-    return streamed(device, rates, [stage_cycles(g, rates, vector)], moved, chunks, flops)
+    return streamed(device, CpuRates.of(device, g), [cycles], moved, chunks, flops)
 
 
 def lower_cpu_direct(expression: TensorExpression, program: RProgram) -> list[Step]:

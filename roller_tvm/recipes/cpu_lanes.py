@@ -18,15 +18,16 @@ from dataclasses import replace
 from math import prod
 
 from ..ir import Stage, TensorExpression
-from ..micro_perf.cpu import CpuRates, TileCost, epilogue_cycles, tiled_estimate
-from ..micro_perf.geometry import Geometry, Tile
+from ..micro_perf.cpu import CpuRates, TileCost, epilogue_cycles, tiled_times
+from ..micro_perf.geometry import Geometry
+from ..roller.candidates import Tiles
 from ..roller.loops import open_parts
 from ..roller.rprogram import RProgram
 from ..roller.steps import ComputeAt, Fuse, Inline, Parallel, Reorder, Split, Step, Unroll, Vectorize
-from .cpu_nests import CpuRecipe, Kind
-from .cpu_tiled import ALIKE, chunks_of, orders_of, register_tiles
+from .cpu_tiles import Grid, register_tiles
+from .kinds import Kind
 from .lane_nests import LaneNest
-from .recipe import Context, Fit, Ranked
+from .recipe import Context, CpuRecipe, Fit, Ranked
 
 
 def construct_lanes(ctx: Context, top: int) -> Ranked:
@@ -46,31 +47,22 @@ def construct_lanes(ctx: Context, top: int) -> Ranked:
     rates = CpuRates.of(device, g)
     lanes = g.spatial[-1]
     stored = expression.tensors[nest.output].bytes + merges[-1].epilogue_bytes
-    found = []
-    for tile in register_tiles(ctx, rates):
-        if tile[lanes] < g.extents[lanes]:
-            continue
-        cost, of_tile = lanes_cost(g, merges, tile, rates), []
-        for chunk in chunks_of(ctx, tile, device.units):
-            estimates = []
-            for order in orders_of(g, chunk, tile):
-                ctx.considered += 1
-                estimates.append((tiled_estimate(g, device, chunk, tile, order, cost=cost, stored=stored), order))
-            least = min(e.seconds for e, _ in estimates)
-            estimate, order = next(e for e in estimates if e[0].seconds <= least * (1 + ALIKE))
-            of_tile.append((estimate.seconds, chunk, tile, order, estimate))
-        found += sorted(of_tile, key=lambda c: c[0])[: max(2, top // 3)]
-    found.sort(key=lambda c: c[0])
-    programs = []
-    for _, chunk, tile, order, estimate in found[: 2 * top]:
-        tiles = (ctx.rtile("l2", chunk), ctx.rtile("register", tile))
-        choices = tuple((f"order:{g.axes[axis]}", n) for n, axis in enumerate(order))
-        programs.append((ctx.program("cpu.lanes", tiles, choices, nest.merges), estimate))
-    return programs
+    tiles = register_tiles(ctx, rates)
+    tiles = tiles[:, tiles[lanes] == g.extents[lanes]]
+    grid = Grid.of(g, tiles, device.units)
+    ctx.considered += len(grid.tile)
+    cost = lanes_cost(g, merges, tiles, rates).take(grid.tile)
+    times = tiled_times(g, device, grid.chunks, grid.tiles, grid.orders, cost=cost, stored=stored)
+    found: Ranked = []
+    for n in grid.best(times.seconds, max(2, top // 3), 2 * top):
+        rtiles = (ctx.rtile("l2", grid.chunks[:, n]), ctx.rtile("register", grid.tiles[:, n]))
+        choices = tuple((f"order:{g.axes[axis]}", place) for place, axis in enumerate(grid.order(n)))
+        found.append((ctx.program("cpu.lanes", rtiles, choices, nest.merges), times.row(n)))
+    return found
 
 
-def lanes_cost(geometry: Geometry, merges: Sequence[Geometry], tile: Tile, rates: CpuRates) -> TileCost:
-    """Return the cost of a register tile together with merging its lanes.
+def lanes_cost(geometry: Geometry, merges: Sequence[Geometry], tiles: Tiles, rates: CpuRates) -> TileCost:
+    """Return the cost of register tiles together with merging their lanes.
 
     Every merge reads its terms from the nearest cache: in vectors as long as its result, or one by one.
 
@@ -80,12 +72,12 @@ def lanes_cost(geometry: Geometry, merges: Sequence[Geometry], tile: Tile, rates
         Nest of the stage that reduces in lanes, its last spatial axis.
     merges : sequence of Geometry
         Nests of the stages that merge the lanes, in order, the epilogue with the last.
-    tile : tuple of int
-        Register tile of `geometry`.
+    tiles : tiles
+        Register tiles of `geometry`.
     rates : CpuRates
     """
-    cost = TileCost.of(geometry, tile, rates)
-    outputs, last = prod(tile[i] for i in geometry.spatial[:-1]), merges[-1]
+    cost = TileCost.of(geometry, tiles, rates)
+    outputs, last = prod(tiles[i] for i in geometry.spatial[:-1]), merges[-1]
     terms = sum(prod(g.extents[i] for i in g.reduce) for g in merges)
     cycles = terms / min(rates.fma, rates.loads) + epilogue_cycles(last, 1, 1, rates)
     return replace(cost, other=cost.other + outputs * cycles)

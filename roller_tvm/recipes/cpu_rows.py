@@ -25,8 +25,8 @@ from ..roller.loops import open_parts
 from ..roller.rprogram import RProgram
 from ..roller.steps import ComputeAt, Fuse, Inline, Parallel, Reorder, Split, Step, Vectorize
 from .cpu_direct import stage_cycles, streamed
-from .cpu_nests import CpuRecipe, Kind
-from .recipe import Context, Fit, Ranked
+from .kinds import Kind
+from .recipe import Context, CpuRecipe, Fit, Ranked
 from .row_nests import RowNest
 
 

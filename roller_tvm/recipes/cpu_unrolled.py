@@ -18,7 +18,8 @@ from math import ceil, prod
 
 from ..device import DeviceSpec
 from ..ir import TensorExpression
-from ..micro_perf.cpu import GUARDED_LOADS, CpuRates, epilogue_cycles, vector_of
+from ..micro_perf.cpu import CpuRates, epilogue_cycles, vector_of
+from ..micro_perf.cpu_constants import GUARDED_LOADS
 from ..micro_perf.estimate import ProgramEstimate
 from ..micro_perf.geometry import Geometry
 from ..roller.alignment import capacity
@@ -26,10 +27,10 @@ from ..roller.loops import open_parts, source_loops
 from ..roller.rprogram import RProgram
 from ..roller.steps import CacheWrite, ComputeAt, Fuse, Inline, Parallel, Reorder, Split, Step, Unroll, Vectorize
 from .cpu_direct import Cycles, streamed
-from .cpu_nests import CpuRecipe, Kind
-from .cpu_tiled import vector_tiles
+from .cpu_tiles import vector_tiles
 from .gpu_unrolled import STATEMENTS, own_tile
-from .recipe import Context, Fit, Ranked
+from .kinds import Kind
+from .recipe import Context, CpuRecipe, Fit, Ranked
 
 
 def construct_unrolled(ctx: Context, top: int) -> Ranked:

@@ -13,7 +13,16 @@ import numpy as np
 
 from ..device import DeviceSpec
 from ..ir import TensorExpression
-from ..micro_perf.constants import (
+from ..micro_perf.geometry import Geometry, Operand, Tile, in_memory
+from ..micro_perf.gpu import (
+    GpuRates,
+    busiest_unit,
+    far_traffic,
+    in_waves,
+    instructions,
+    sectors,
+)
+from ..micro_perf.gpu_constants import (
     IN_FLIGHT,
     LOAD_GUARD_OVERHEAD,
     LOAD_OVERHEAD,
@@ -25,15 +34,6 @@ from ..micro_perf.constants import (
     UNROLL_MOST,
     UNROLLED,
 )
-from ..micro_perf.geometry import Geometry, Operand, Tile, in_memory
-from ..micro_perf.gpu import (
-    GpuRates,
-    busiest_unit,
-    far_traffic,
-    in_waves,
-    instructions,
-    sectors,
-)
 from ..micro_perf.gpu_nest import Array, GpuNest, ceil_div, product
 from ..micro_perf.gpu_times import Times
 from ..micro_perf.occupancy import resident_blocks
@@ -43,8 +43,9 @@ from ..roller.loops import open_parts
 from ..roller.rprogram import RProgram
 from ..roller.steps import Bind, ComputeAt, Reorder, Split, Step, Unroll, Vectorize
 from .gpu_loops import begin, fuse
-from .gpu_nests import linear_tiles, multiplies_constants
+from .gpu_nests import linear_tiles
 from .gpu_rules import Rules
+from .kinds import multiplies_constants
 from .recipe import Context, Fit, Ranked, Recipe
 from .row_nests import RowNest
 
@@ -145,7 +146,7 @@ def construct_direct(ctx: Context, top: int) -> Ranked:
     length = threads * items * vector
     rules = Rules(len(every), lambda n: "{} threads x {} x {}".format(*every[n]))
     rules.room("outputs", np.where(threads > warp, length, 0), outputs * 2, "use fewer threads")
-    ctx.rejections.extend(rules.rejected())
+    ctx.rejections.add(rules.rejected())
     at = np.flatnonzero(rules.alive)
     threads, items, vector, length = threads[at], items[at], vector[at], length[at]
     nest = GpuNest.of(g if g.reduce else in_memory(g, ctx.nest.inlined))

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..micro_perf.geometry import Geometry, Tile
 from ..micro_perf.gpu_nest import Array, GpuNest, ceil_div
+from .kinds import multiplies_constants
 from .recipe import Context
 from .row_nests import RowNest
 
@@ -17,11 +18,6 @@ def tiles_loops(ctx: Context) -> bool:
     """Return whether a nest has loops of its own to tile: no rows of many stages, nor loops that stay as they are."""
     special = isinstance(ctx.nest, RowNest) or ctx.geometry.stage.uneven or multiplies_constants(ctx.geometry)
     return ctx.device.kind != "cpu" and not special
-
-
-def multiplies_constants(geometry: Geometry) -> bool:
-    """Return whether the nest reduces a product with operands that are computed from their indices alone."""
-    return bool(geometry.reduce) and any(op.computed for op in geometry.operands)
 
 
 def linear_tile(geometry: Geometry, length: int, axes: Sequence[int] | None = None) -> Tile:

@@ -15,7 +15,9 @@ import numpy as np
 from ..device import DeviceSpec
 from ..ir import TensorExpression, dtype_bytes
 from ..ir.affine import Index
-from ..micro_perf.constants import (
+from ..micro_perf.geometry import Geometry
+from ..micro_perf.gpu import GpuRates, busiest_unit, instructions, overlapped, slowest_of, started
+from ..micro_perf.gpu_constants import (
     BLOCK_CYCLES,
     IN_FLIGHT,
     LOAD_OVERHEAD,
@@ -24,8 +26,6 @@ from ..micro_perf.constants import (
     TREE_SLOTS,
     UNROLL_MOST,
 )
-from ..micro_perf.geometry import Geometry
-from ..micro_perf.gpu import GpuRates, busiest_unit, instructions, overlapped, slowest_of, started
 from ..micro_perf.gpu_nest import Array, GpuNest, ceil_div, looked_up
 from ..micro_perf.gpu_times import Times
 from ..micro_perf.occupancy import resident_blocks
@@ -92,9 +92,9 @@ def _guarded(ctx: Context, rows: Array, lanes: Array) -> Rules:
                          "let the rows divide the outputs")
 
     if not _read_whole(g.expression, anchor):
-        rules.keep(rows == 1, part)
+        rules.hold(rows == 1, part)
     if ctx.nest.output == anchor:
-        rules.keep(outputs % rows == 0, beyond)
+        rules.hold(outputs % rows == 0, beyond)
     return rules
 
 
@@ -173,7 +173,7 @@ def construct_reduce(ctx: Context, top: int) -> Ranked:
     ctx.considered += len(every)
     rows, lanes = np.array(every, np.int64).reshape(-1, 2).T
     rules = _guarded(ctx, rows, lanes)
-    ctx.rejections.extend(rules.rejected())
+    ctx.rejections.add(rules.rejected())
     at = np.flatnonzero(rules.alive)
     rows, lanes = rows[at], lanes[at]
     times = reduce_times(GpuNest.of(g), device, rows, lanes)

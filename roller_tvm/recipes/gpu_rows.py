@@ -20,10 +20,10 @@ from typing import Protocol
 
 from ..device import DeviceSpec
 from ..ir import Access, Axis, Index, Stage, TensorExpression
-from ..micro_perf.constants import IN_FLIGHT, INSTRUCTIONS, LOAD_OVERHEAD, TREE_SLOTS
 from ..micro_perf.estimate import LevelTime, ProgramEstimate
 from ..micro_perf.geometry import Geometry
 from ..micro_perf.gpu import GpuRates, busiest_unit, in_waves, instructions
+from ..micro_perf.gpu_constants import IN_FLIGHT, INSTRUCTIONS, LOAD_OVERHEAD, TREE_SLOTS
 from ..micro_perf.occupancy import occupancy
 from ..micro_perf.registers import register_cap
 from ..micro_perf.storage import VECTOR_ALIGNMENT

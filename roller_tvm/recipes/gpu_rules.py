@@ -1,24 +1,25 @@
-"""Rules over a table of candidates: a mask each, and the sentence about one candidate made only when someone asks."""
+"""Rules over a table of GPU candidates, each with a sentence about the candidates that break it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
 from ..micro_perf.gpu_nest import Array
 from ..roller.alignment import Rejection, capacity
+from ..roller.candidates import Candidates
 
 
-class Rules:
-    """The rules that candidates were held to, in order.
+class Rules(Candidates):
+    """Candidates with a name for each in its rejection.
 
     Parameters
     ----------
     count : int
     label : callable
-        From a candidate's number: its name in a rejection.
+        From a candidate's number: its name.
 
     Examples
     --------
@@ -29,27 +30,26 @@ class Rules:
     """
 
     def __init__(self, count: int, label: Callable[[int], str]) -> None:
-        self._broken, self._label = np.full(count, -1), label
-        self._sentences: list[Callable[[int], Rejection | None]] = []
+        super().__init__(count)
+        self._label = label
 
-    def keep(self, mask: Array, sentence: Callable[[int], Rejection | None]) -> None:
-        """Reject the candidates where `mask` is False and no rule was broken before."""
-        self._broken[~mask & self.alive] = len(self._sentences)
-        self._sentences.append(sentence)
+    def hold(self, mask: Array, broken: Callable[[int], Rejection | None]) -> None:
+        """Reject the candidates where `mask` is False and no rule was broken before.
+
+        Parameters
+        ----------
+        broken : callable
+            From a candidate's number: the rule that it breaks.
+        """
+
+        def sentence(n: int) -> Rejection:
+            rejection = broken(n)
+            assert rejection is not None, "the mask and the rule agree"
+            return replace(rejection, candidate=self._label(n))
+
+        self.keep(mask, sentence)
 
     def room(self, what: str, required: Array, limit: Array | int, remedy: str = "use a smaller tile") -> None:
         """Reject the candidates that require more of a resource than there is."""
         most = np.broadcast_to(limit, required.shape)
-        self.keep(required <= most, lambda n: capacity(what, int(required[n]), int(most[n]), remedy))
-
-    @property
-    def alive(self) -> Array:
-        """Candidates that broke no rule."""
-        return self._broken < 0
-
-    def rejected(self) -> Iterator[Rejection]:
-        """Yield why the others were rejected, in the order of the table."""
-        for n in np.flatnonzero(~self.alive).tolist():
-            rejection = self._sentences[self._broken[n]](n)
-            if rejection is not None:
-                yield replace(rejection, candidate=self._label(n))
+        self.hold(required <= most, lambda n: capacity(what, int(required[n]), int(most[n]), remedy))

@@ -27,7 +27,9 @@ import numpy as np
 from ..device import DeviceSpec
 from ..ir import TensorExpression
 from ..ir.matrices import MatrixRoles, matrix_roles, run_along
-from ..micro_perf.constants import (
+from ..micro_perf.geometry import Geometry, Operand
+from ..micro_perf.gpu import GpuRates, busiest_unit, overlapped, slowest_of, started
+from ..micro_perf.gpu_constants import (
     BASE,
     DRAM_SHARE,
     FETCH_GUARD_OVERHEAD,
@@ -40,8 +42,6 @@ from ..micro_perf.constants import (
     STAGED_OVERLAP_LOSS,
     WAITING,
 )
-from ..micro_perf.geometry import Geometry, Operand
-from ..micro_perf.gpu import GpuRates, busiest_unit, overlapped, slowest_of, started
 from ..micro_perf.gpu_kernel import fetch_latency
 from ..micro_perf.gpu_nest import Array, ceil_div, round_up
 from ..micro_perf.gpu_times import Times
@@ -252,7 +252,7 @@ def construct_tensor(ctx: Context, top: int, features: Features) -> Ranked:
     rules.room("fetches per thread", np.maximum(*counts), FETCHES, "use more warps")
     # Fewer buffers rather than no tile.
     rules.room("shared memory of a block", shared_bytes(made.matrices, every), limit)
-    ctx.rejections.extend(rules.rejected())
+    ctx.rejections.add(rules.rejected())
     alive = np.flatnonzero(rules.alive)
     buffers = np.array(STAGES if ahead else (1,))
     staged = replace(every.take(np.repeat(alive, len(buffers))), stages=np.tile(buffers, len(alive)))

@@ -31,15 +31,6 @@ import numpy as np
 
 from ..device import DeviceSpec
 from ..ir import TensorExpression
-from ..micro_perf.constants import (
-    ACCUMULATORS,
-    BLOCK_CYCLES,
-    COMPILER_STATEMENTS,
-    FETCH_GUARD_OVERHEAD,
-    FETCH_OVERHEAD,
-    FETCHES,
-    QUICK_CONFLICTS_MOST,
-)
 from ..micro_perf.geometry import Geometry, Operand, Tile
 from ..micro_perf.gpu import (
     GpuRates,
@@ -50,6 +41,15 @@ from ..micro_perf.gpu import (
     sectors,
     slowest_of,
     spread,
+)
+from ..micro_perf.gpu_constants import (
+    ACCUMULATORS,
+    BLOCK_CYCLES,
+    COMPILER_STATEMENTS,
+    FETCH_GUARD_OVERHEAD,
+    FETCH_OVERHEAD,
+    FETCHES,
+    QUICK_CONFLICTS_MOST,
 )
 from ..micro_perf.gpu_kernel import staged_times
 from ..micro_perf.gpu_nest import Array, GpuNest, ceil_div, columns, product, read_once, round_up, runs
@@ -179,7 +179,7 @@ def register_tiles(ctx: Context) -> list[Tile]:
     def rules(tiles: Array) -> Rules:
         held = Rules(tiles.shape[1], lambda n: f"register tile {_tile(tiles, n)}")
         over = np.count_nonzero(nest.overhangs(tiles), axis=0)
-        held.keep(over <= 1, lambda n: one_overhang(int(over[n])))
+        held.hold(over <= 1, lambda n: one_overhang(int(over[n])))
         registers = RegisterTiles.of(nest, tiles)
         held.room("accumulators", registers.accumulators, ACCUMULATORS)
         held.room("registers", registers.needed(device), limit)
@@ -187,7 +187,7 @@ def register_tiles(ctx: Context) -> list[Tile]:
 
     (found,) = grown(nest, [Growth(start, start, options)], REGISTER_BEAM, BRANCHES, lambda t, _: ~rules(t).alive)
     if found.refused:
-        ctx.rejections.extend(rules(columns(found.refused, len(start))).rejected())
+        ctx.rejections.add(rules(columns(found.refused, len(start))).rejected())
     return [start, *found.tiles]
 
 
@@ -392,7 +392,7 @@ def legal(ctx: Context, made: Tiled) -> Array:
     eps = max(ctx.eps, IDLE_LANES)
     rules = Rules(made.count, lambda n: f"block {_tile(made.block, n)} thread {_tile(made.thread, n)}")
     lanes = round_up(threads, device.vector_width)
-    rules.keep(lanes <= threads * (1 + eps), lambda n: execution_unit(int(threads[n]), device.vector_width, eps))
+    rules.hold(lanes <= threads * (1 + eps), lambda n: execution_unit(int(threads[n]), device.vector_width, eps))
     rules.room("threads per block", threads, limits.max_threads_per_block or threads)
     # A limit of compilers for GPUs, which hold all that a thread fetches in registers.
     for count in made.rounds if device.kind == "gpu" else ():
@@ -405,7 +405,7 @@ def legal(ctx: Context, made: Tiled) -> Array:
         needed, cap = made.register_tiles.unspilled(made.read, made.fetched), register_caps(device, threads)
         cap = np.where((cap == 0) | (cap == UNLIMITED), needed, cap)
         rules.room("registers of an unrolled step", needed, cap, "unroll less of a step, or use a smaller tile")
-    ctx.rejections.extend(rules.rejected())
+    ctx.rejections.add(rules.rejected())
     return rules.alive
 
 
@@ -425,9 +425,9 @@ def misaligned(ctx: Context, block: Array) -> Rules:
         def uneven(n: int, i: int = i, eps: float = eps) -> Rejection | None:
             return tensor_shape(g.extents[i], int(block[i, n]), eps, g.axes[i])
 
-        rules.keep(covered <= extent * (1 + eps) + 1e-9, uneven)
+        rules.hold(covered <= extent * (1 + eps) + 1e-9, uneven)
     over = np.count_nonzero(nest.overhangs(block), axis=0)
-    rules.keep(over <= 1, lambda n: one_overhang(int(over[n])))
+    rules.hold(over <= 1, lambda n: one_overhang(int(over[n])))
     sector, eps = ctx.device.far.transaction_bytes, max(ctx.eps, WASTED_RUN)
     for op, box in zip(g.operands, nest.boxes(block), strict=True):
         if not len(box):
@@ -438,7 +438,7 @@ def misaligned(ctx: Context, block: Array) -> Rules:
         def short(n: int, run: Array = run, half: int = half, name: str = op.name) -> Rejection | None:
             return transaction(int(run[n]), False, half, eps, name)
 
-        rules.keep(full | (ceil_div(run, half) * half <= run * (1 + eps)), short)
+        rules.hold(full | (ceil_div(run, half) * half <= run * (1 + eps)), short)
     return rules
 
 
@@ -560,7 +560,7 @@ def _coarse(
     """Return the number of each new, legal candidate and its seconds by the quick estimate; add the new to `done`."""
     block, thread = (columns(side, len(side[0])) for side in zip(*tiles, strict=True))
     rules, new = misaligned(ctx, block), []
-    ctx.rejections.extend(rules.rejected())
+    ctx.rejections.add(rules.rejected())
     for n in np.flatnonzero(rules.alive).tolist():
         if tiles[n] not in done:
             done.add(tiles[n])

@@ -22,11 +22,11 @@ import numpy as np
 
 from ..device import DeviceSpec
 from ..ir import TensorExpression
-from ..micro_perf.constants import FETCH_OVERHEAD, IN_FLIGHT, LOAD_OVERHEAD
 from ..micro_perf.estimate import LevelTime, ProgramEstimate
 from ..micro_perf.geometry import Geometry, Operand, Tile, operand_of
 from ..micro_perf.gpu import GpuRates, busiest_unit, far_traffic, in_waves, sectors
 from ..micro_perf.gpu_access import bank_cycles, strides_of
+from ..micro_perf.gpu_constants import FETCH_OVERHEAD, IN_FLIGHT, LOAD_OVERHEAD
 from ..micro_perf.gpu_nest import GpuNest, columns
 from ..micro_perf.occupancy import occupancy
 from ..micro_perf.registers import register_cap

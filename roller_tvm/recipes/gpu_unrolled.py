@@ -20,10 +20,10 @@ import numpy as np
 
 from ..device import DeviceSpec
 from ..ir import TensorExpression
-from ..micro_perf.constants import LOAD_GUARD_OVERHEAD, LOAD_OVERHEAD, LOOP, OUTPUT_OVERHEAD
 from ..micro_perf.estimate import LevelTime, ProgramEstimate
 from ..micro_perf.geometry import Geometry, Tile
 from ..micro_perf.gpu import GpuRates, busiest_unit, far_traffic, in_waves, instructions, sectors
+from ..micro_perf.gpu_constants import LOAD_GUARD_OVERHEAD, LOAD_OVERHEAD, LOOP, OUTPUT_OVERHEAD
 from ..micro_perf.gpu_nest import GpuNest, columns
 from ..micro_perf.occupancy import occupancy
 from ..micro_perf.registers import register_cap
@@ -32,7 +32,8 @@ from ..roller.loops import open_parts
 from ..roller.rprogram import RProgram
 from ..roller.steps import Bind, CacheRead, ComputeAt, Reorder, Split, Step, Unroll
 from .gpu_loops import begin, fuse
-from .gpu_nests import linear_tile, multiplies_constants
+from .gpu_nests import linear_tile
+from .kinds import multiplies_constants
 from .recipe import Context, Fit, Ranked, Recipe
 from .row_nests import RowNest
 

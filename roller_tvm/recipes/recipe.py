@@ -10,24 +10,27 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import cached_property
 from math import prod
 from typing import ClassVar
 
 from ..device import DeviceSpec
 from ..ir import TensorExpression
 from ..micro_perf.estimate import ProgramEstimate
-from ..micro_perf.geometry import Geometry, Tile
+from ..micro_perf.geometry import Geometry
 from ..roller.alignment import Rejection
+from ..roller.candidates import Rejections, Tiles
 from ..roller.features import NO_FEATURES, Features
 from ..roller.partition import NestShape
 from ..roller.rprogram import RProgram, RTile
 from ..roller.steps import Step
+from .kinds import Kind, kind_of
 
 Ranked = list[tuple[RProgram, ProgramEstimate]]
 
 
 class Fit(Enum):
-    """Whether a recipe suits a nest. Last resorts are tried only if no recipe that suits the nest finds a program."""
+    """Answer of a recipe about a nest. Last resorts are tried only if no recipe that suits it finds a program."""
 
     NO = "no"
     YES = "yes"
@@ -38,7 +41,7 @@ class Fit(Enum):
 class Report:
     """Rejected candidates of a construction, and how many were considered."""
 
-    rejections: list[Rejection] = field(default_factory=list)
+    rejections: Rejections = field(default_factory=Rejections)
     considered: int = 0
 
 
@@ -67,6 +70,11 @@ class Context:
     features: Features = NO_FEATURES
     report: Report = field(default_factory=Report)
 
+    @cached_property
+    def kind(self) -> Kind:
+        """What limits the choice of loops."""
+        return kind_of(self.geometry, self.nest)
+
     @property
     def considered(self) -> int:
         return self.report.considered
@@ -76,7 +84,7 @@ class Context:
         self.report.considered = number
 
     @property
-    def rejections(self) -> list[Rejection]:
+    def rejections(self) -> Rejections:
         return self.report.rejections
 
     def over(self, geometry: Geometry) -> Context:
@@ -90,9 +98,9 @@ class Context:
         self.rejections.append(replace(rejection, candidate=candidate))
         return True
 
-    def rtile(self, level: str, tile: Tile, padding: Mapping[str, int] | None = None) -> RTile:
+    def rtile(self, level: str, tile: Tiles, padding: Mapping[str, int] | None = None) -> RTile:
         """Return extents by axis position as an rTile."""
-        return RTile(level, tuple(zip(self.geometry.axes, tile, strict=True)), tuple((padding or {}).items()))
+        return RTile(level, tuple(zip(self.geometry.axes, map(int, tile), strict=True)), tuple((padding or {}).items()))
 
     def program(
         self, recipe: str, tiles: tuple[RTile, ...], choices: tuple[tuple[str, int], ...], staged: tuple[str, ...] = ()
@@ -155,3 +163,28 @@ class Recipe(ABC):
     def lighter(self, program: RProgram) -> Iterator[tuple[str, RProgram]]:
         """Yield (name, rProgram) with the same tiles and fewer values for a compiler to keep, cheapest first."""
         yield from ()
+
+
+class CpuRecipe(Recipe):
+    """A recipe for CPUs: a register tile of vectors in a chunk of each core.
+
+    Attributes
+    ----------
+    suits : mapping
+        Kinds of nests that it suits, and how.
+    """
+
+    suits: ClassVar[Mapping[Kind, Fit]]
+    covers: ClassVar[bool] = False
+    on_cpu: ClassVar[bool] = True
+
+    def applies(self, ctx: Context) -> Fit:
+        return self.suits.get(ctx.kind, Fit.NO) if ctx.device.kind == "cpu" else Fit.NO
+
+    def kernel(self, expression: TensorExpression, program: RProgram) -> Hashable:
+        """Return the recipe and the length of a register tile's row."""
+        if not any(t.level == "register" for t in program.tiles):
+            return self.name
+        tile = program.tile("register")
+        axes = [a for a in expression.stage(program.anchor).spatial if a.extent > 1]
+        return self.name, tile[axes[-1].name] if axes else 1

@@ -82,7 +82,7 @@ def test_more_rows_or_longer_rows_take_no_less_time(name, recipe, rows, length, 
 def cpu_seconds(name, m, n, k, order):
     geometry, _ = geometry_of("matmul", m=24 * m, n=64 * n, k=16 * k)
     chunk, tile = (24, geometry.extents[1], geometry.extents[2]), (6, 16, 1)
-    return cpu.tiled_estimate(geometry, device(name), chunk, tile, order).seconds
+    return float(cpu.tiled_times(geometry, device(name), chunk, tile, order).seconds[0])
 
 
 @settings(max_examples=150, deadline=None)
@@ -223,12 +223,13 @@ def test_columns_have_a_part_of_a_cache_only():
     for columns, rows, share in shares:
         g, _ = geometry_of("matmul", m=64, n=rows, k=512)
         b = next(op for op in g.operands if op.name == "B")
-        assert cpu.sets_reached(b, (4, columns, 512), rates) == share, (columns, rows)
+        assert cpu.sets_reached(b, b.boxes((4, columns, 512)), rates) == share, (columns, rows)
     # One row, whole rows and copied panels lie together.
     b = next(op for op in geometry.operands if op.name == "B")
-    assert cpu.sets_reached(b, (4, 1024, 512), rates) == 1
+    assert cpu.sets_reached(b, b.boxes((4, 1024, 512)), rates) == 1
     tile = (4, 16, 512)
-    apart, together = cpu.held(geometry, tile, rates, frozenset()), cpu.held(geometry, tile, rates, frozenset({"B"}))
+    boxes = [op.boxes(tile) for op in geometry.operands]
+    apart, together = cpu.held(geometry, boxes, rates, {}), cpu.held(geometry, boxes, rates, {"B": True})
     assert together == geometry.input_bytes(tile) and apart > 1.9 * rates.caches[1][1]
 
 

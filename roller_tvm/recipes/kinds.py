@@ -1,18 +1,13 @@
-"""Kinds of nests on a CPU; each recipe says which kinds it suits."""
+"""Kinds of nests; each recipe says which kinds it suits."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
 from enum import Enum
-from typing import ClassVar
 
-from ..ir import TensorExpression
 from ..micro_perf.geometry import Geometry
-from ..roller.rprogram import RProgram
+from ..roller.partition import NestShape
 from .dilated_nests import TurnedNest, dilated
-from .gpu_nests import multiplies_constants
 from .lane_nests import LaneNest
-from .recipe import Context, Fit, Recipe
 from .row_nests import RowNest
 
 # Longest window that is unrolled.
@@ -34,9 +29,9 @@ class Kind(Enum):
     PRODUCT = "any other reduction"
 
 
-def kind_of(ctx: Context) -> Kind:
+def kind_of(geometry: Geometry, nest: NestShape) -> Kind:
     """Return the kind of a nest."""
-    g, nest = ctx.geometry, ctx.nest
+    g = geometry
     if isinstance(nest, RowNest):
         return Kind.ROWS
     if isinstance(nest, LaneNest):
@@ -55,6 +50,11 @@ def kind_of(ctx: Context) -> Kind:
     return Kind.SLIDES if slides_only(g) else Kind.PRODUCT
 
 
+def multiplies_constants(geometry: Geometry) -> bool:
+    """Return whether the nest reduces a product with operands that are computed from their indices alone."""
+    return bool(geometry.reduce) and any(op.computed for op in geometry.operands)
+
+
 def slides_only(geometry: Geometry) -> bool:
     """Return whether a nest reduces nothing but short sliding windows.
 
@@ -71,28 +71,3 @@ def slides_only(geometry: Geometry) -> bool:
     sliding = {a for dim in dims if dim & g.spatial_set for a in dim}
     reduced = {i for i in g.reduce if g.extents[i] > 1}
     return bool(reduced) and reduced <= sliding and all(g.extents[i] <= WINDOW for i in reduced)
-
-
-class CpuRecipe(Recipe):
-    """A recipe for CPUs: a register tile of vectors in a chunk of each core.
-
-    Attributes
-    ----------
-    suits : mapping
-        Kinds of nests that it suits, and how.
-    """
-
-    suits: ClassVar[Mapping[Kind, Fit]]
-    covers: ClassVar[bool] = False
-    on_cpu: ClassVar[bool] = True
-
-    def applies(self, ctx: Context) -> Fit:
-        return self.suits.get(kind_of(ctx), Fit.NO) if ctx.device.kind == "cpu" else Fit.NO
-
-    def kernel(self, expression: TensorExpression, program: RProgram) -> Hashable:
-        """Return the recipe and the length of a register tile's row."""
-        if not any(t.level == "register" for t in program.tiles):
-            return self.name
-        tile = program.tile("register")
-        axes = [a for a in expression.stage(program.anchor).spatial if a.extent > 1]
-        return self.name, tile[axes[-1].name] if axes else 1
