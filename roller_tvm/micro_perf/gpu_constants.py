@@ -93,6 +93,13 @@ SPECIAL = 8
 #: Registers of a reduction shared by threads: the compiler unrolls a thread's rounds and loads ahead.
 STREAMS, PER_ROUND = 20, 1.7
 
+#: Registers of a thread of gpu.rows (40 candidates of five softmaxes, compiled for sm_75 and sm_90): the compiler
+#: unrolls a lane's walk along the row and loads ahead. For longer walks it is unknown how far.
+ROW_REGISTERS, PER_ELEMENT = 21, 1.2
+#: Registers of a thread of gpu.transpose, and of each element that it has in flight (compiled for sm_75, 80 and 90, 1
+#: to 256 elements a thread). The compiler loads at most AHEAD_MOST elements ahead, some with an address of their own.
+TURN_REGISTERS, PER_ITEM, AHEAD_REGISTERS, AHEAD_MOST = 20, 2, 12, 64
+
 # --- GPU: limits of unrolled code ------------------------------------------------------------------------------------
 
 #: Multiply-adds in the unrolled body of a thread: enough for vector loads and to hide the loop, and for a whole window

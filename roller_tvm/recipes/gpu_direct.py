@@ -75,10 +75,56 @@ class GpuDirect(Recipe):
         return Fit.LAST_RESORT if last else Fit.YES
 
     def construct(self, ctx: Context, top: int) -> Ranked:
-        return construct_direct(ctx, top)
+        """Return ranked candidates of recipe gpu.direct: threads per block, outputs per thread, vector width."""
+        g, device = ctx.geometry, ctx.device
+        if ctx.reject(None if g.spatial else NO_LOOP) or ctx.reject(_own_stage(ctx)):
+            return []
+        outputs, warp = prod(g.extents[i] for i in g.spatial), device.vector_width
+        most = device.limits.max_threads_per_block or MOST_THREADS
+        counts = [warp << n for n in range(max(0, (most // warp).bit_length()))]
+        every = [(t, i, v) for v in _vector_widths(g, device) for i in ITEMS for t in counts]
+        ctx.considered += len(every)
+        threads, items, vector = np.array(every, np.int64).reshape(-1, 3).T
+        length = threads * items * vector
+        rules = Rules(len(every), lambda n: "{} threads x {} x {}".format(*every[n]))
+        rules.room("outputs", np.where(threads > warp, length, 0), outputs * 2, "use fewer threads")
+        ctx.rejections.add(rules.rejected())
+        at = np.flatnonzero(rules.alive)
+        threads, items, vector, length = threads[at], items[at], vector[at], length[at]
+        nest = GpuNest.of(g if g.reduce else in_memory(g, ctx.nest.inlined))
+        block, thread = linear_tiles(nest, length), linear_tiles(nest, vector)
+        times = direct_times(nest, device, block, thread, threads, items, vector)
+        found: Ranked = []
+        for n in times.fastest_first[: 2 * top].tolist():
+            tiles = (ctx.rtile("block", _tile(block, n)), ctx.rtile("register", _tile(thread, n)))
+            choices = (("threads", int(threads[n])), ("items", int(items[n])), ("vector", int(vector[n])),
+                       ("blocks", int(times.blocks[n])))  # fmt: skip
+            found.append((ctx.program("gpu.direct", tiles, choices), times.estimate(n)))
+        return found
 
     def lower(self, expression: TensorExpression, program: RProgram) -> list[Step]:
-        return lower_direct(expression, program)
+        """Return the steps of recipe gpu.direct."""
+        steps, anchor, output, inner = begin(expression, program)
+        out = output.name
+        opened, loops = open_parts(out, output.spatial)
+        steps += opened
+        whole = fuse(steps, out, loops, "whole")
+        items, threads, vector = program.choice("items", 1), program.choice("threads"), program.choice("vector", 1)
+        steps.append(Split(out, whole, (items, threads, vector), ("block", "item", "thread", "element")))
+        steps.append(Reorder(out, ("block", "thread", "item", "element")))
+        steps += [Bind(out, "block", "blockIdx.x"), Bind(out, "thread", "threadIdx.x")]
+        if vector > 1:
+            steps.append(Vectorize(out, "element"))
+        if anchor.reduce:
+            steps.append(ComputeAt(inner, out, "element" if vector == 1 else "item"))
+            opened, reduce = open_parts(inner, anchor.reduce)
+            opened_spatial, spatial = open_parts(inner, anchor.spatial)
+            steps += opened_spatial + opened
+            # A reduction whose length depends on an output axis stands inside of it, as a loop.
+            steps.append(Reorder(inner, (*spatial, *reduce) if anchor.uneven else (*reduce, *spatial)))
+            if not anchor.uneven and prod(a.extent for a in anchor.reduce) <= program.choice("unroll", UNROLL_MOST):
+                steps += [Unroll(inner, loop) for loop in reduce]
+        return steps
 
 
 def _vector_widths(geometry: Geometry, device: DeviceSpec) -> list[int]:
@@ -130,35 +176,6 @@ def _own_stage(ctx: Context) -> Rejection | None:
         return None
     limit = f"none for {stage.results} results that are stored themselves"
     return Rejection("execution unit", "a stage of its own for a thread's sums", limit, "share them among threads")
-
-
-def construct_direct(ctx: Context, top: int) -> Ranked:
-    """Return ranked candidates of recipe gpu.direct: threads per block, outputs per thread, vector width."""
-    g, device = ctx.geometry, ctx.device
-    if ctx.reject(None if g.spatial else NO_LOOP) or ctx.reject(_own_stage(ctx)):
-        return []
-    outputs, warp = prod(g.extents[i] for i in g.spatial), device.vector_width
-    most = device.limits.max_threads_per_block or MOST_THREADS
-    counts = [warp << n for n in range(max(0, (most // warp).bit_length()))]
-    every = [(t, i, v) for v in _vector_widths(g, device) for i in ITEMS for t in counts]
-    ctx.considered += len(every)
-    threads, items, vector = np.array(every, np.int64).reshape(-1, 3).T
-    length = threads * items * vector
-    rules = Rules(len(every), lambda n: "{} threads x {} x {}".format(*every[n]))
-    rules.room("outputs", np.where(threads > warp, length, 0), outputs * 2, "use fewer threads")
-    ctx.rejections.add(rules.rejected())
-    at = np.flatnonzero(rules.alive)
-    threads, items, vector, length = threads[at], items[at], vector[at], length[at]
-    nest = GpuNest.of(g if g.reduce else in_memory(g, ctx.nest.inlined))
-    block, thread = linear_tiles(nest, length), linear_tiles(nest, vector)
-    times = direct_times(nest, device, block, thread, threads, items, vector)
-    found: Ranked = []
-    for n in times.fastest_first[: 2 * top].tolist():
-        tiles = (ctx.rtile("block", _tile(block, n)), ctx.rtile("register", _tile(thread, n)))
-        choices = (("threads", int(threads[n])), ("items", int(items[n])), ("vector", int(vector[n])),
-                   ("blocks", int(times.blocks[n])))  # fmt: skip
-        found.append((ctx.program("gpu.direct", tiles, choices), times.estimate(n)))
-    return found
 
 
 def _tile(table: Array, n: int) -> Tile:
@@ -304,28 +321,3 @@ def _wavefronts(
     lines = np.minimum(most, words) * np.minimum(1.0, warp_share)
     windowed = any(len(dim) > 1 for dim in operand.dims)  # starts anywhere in a line
     return np.maximum(1.0, lines) + (ANYWHERE_IN_A_LINE if windowed else 0.0)
-
-
-def lower_direct(expression: TensorExpression, program: RProgram) -> list[Step]:
-    """Return the steps of recipe gpu.direct."""
-    steps, anchor, output, inner = begin(expression, program)
-    out = output.name
-    opened, loops = open_parts(out, output.spatial)
-    steps += opened
-    whole = fuse(steps, out, loops, "whole")
-    items, threads, vector = program.choice("items", 1), program.choice("threads"), program.choice("vector", 1)
-    steps.append(Split(out, whole, (items, threads, vector), ("block", "item", "thread", "element")))
-    steps.append(Reorder(out, ("block", "thread", "item", "element")))
-    steps += [Bind(out, "block", "blockIdx.x"), Bind(out, "thread", "threadIdx.x")]
-    if vector > 1:
-        steps.append(Vectorize(out, "element"))
-    if anchor.reduce:
-        steps.append(ComputeAt(inner, out, "element" if vector == 1 else "item"))
-        opened, reduce = open_parts(inner, anchor.reduce)
-        opened_spatial, spatial = open_parts(inner, anchor.spatial)
-        steps += opened_spatial + opened
-        # A reduction whose length depends on an output axis stands inside of it, as a loop.
-        steps.append(Reorder(inner, (*spatial, *reduce) if anchor.uneven else (*reduce, *spatial)))
-        if not anchor.uneven and prod(a.extent for a in anchor.reduce) <= program.choice("unroll", UNROLL_MOST):
-            steps += [Unroll(inner, loop) for loop in reduce]
-    return steps

@@ -54,10 +54,64 @@ class GpuReduce(Recipe):
         return Fit.LAST_RESORT if g.is_contraction() else Fit.YES
 
     def construct(self, ctx: Context, top: int) -> Ranked:
-        return construct_reduce(ctx, top)
+        """Return ranked candidates of recipe gpu.reduce: lanes that share a reduction, rows of them in a block."""
+        g, device = ctx.geometry, ctx.device
+        if not g.reduce or g.stage.indivisible or (g.stage.combiner == "other" and g.stage.results == 1):
+            return []
+        if any(ctx.reject(shuffled(dtype)) for dtype in _moved(g)):
+            return []
+        # Stages after the reduction would have no loop either, and be left to the host.
+        if ctx.reject(None if g.spatial or ctx.nest.output == ctx.nest.anchor else NO_LOOP, ctx.nest.output):
+            return []
+        length = prod(g.extents[i] for i in g.reduce)
+        outputs = prod(g.extents[i] for i in g.spatial)
+        most = device.limits.max_threads_per_block or MOST_THREADS
+        every: list[tuple[int, int]] = []
+        lane = device.vector_width
+        # If gpu.direct does not apply, even a reduction shorter than a warp is shared.
+        longest = 2 * length if g.spatial and g.stage.results == 1 else max(2 * length, lane + 1)
+        while lane <= most and lane < longest:
+            row = 1
+            while row * lane <= most and row < 2 * outputs:
+                every.append((row, lane))
+                row *= 2
+            lane *= 2
+        ctx.considered += len(every)
+        rows, lanes = np.array(every, np.int64).reshape(-1, 2).T
+        rules = _guarded(ctx, rows, lanes)
+        ctx.rejections.add(rules.rejected())
+        at = np.flatnonzero(rules.alive)
+        rows, lanes = rows[at], lanes[at]
+        times = reduce_times(GpuNest.of(g), device, rows, lanes)
+        found: Ranked = []
+        for n in times.fastest_first[: 2 * top].tolist():
+            tiles = (ctx.rtile("block", linear_tile(g, int(rows[n]))), ctx.rtile("register", (1,) * len(g.extents)))
+            choices = (("threads", int(rows[n] * lanes[n])), ("lanes", int(lanes[n])), ("rows", int(rows[n])))
+            found.append((ctx.program("gpu.reduce", tiles, choices), times.estimate(n)))
+        return found
 
     def lower(self, expression: TensorExpression, program: RProgram) -> list[Step]:
-        return lower_reduce(expression, program)
+        """Return the steps of recipe gpu.reduce."""
+        steps: list[Step] = [Inline(name) for name in program.inlined]
+        anchor, output = expression.stage(program.anchor), expression.stage(program.output)
+        out, inner, lanes, rows = output.name, anchor.name, program.choice("lanes"), program.choice("rows", 1)
+        opened, loops = open_parts(out, output.spatial)
+        steps += opened
+        if loops:
+            whole = fuse(steps, out, loops, "whole")
+            if anchor is output:
+                opened, reduce = open_parts(inner, anchor.reduce)
+                steps += opened
+            steps.append(Split(out, whole, (rows,), ("block", "row")))
+            steps += [Bind(out, "block", "blockIdx.x"), Bind(out, "row", "threadIdx.y")]
+            if anchor is not output:
+                steps.append(ComputeAt(inner, out, "row"))
+        if anchor is not output or not loops:
+            opened, reduce = open_parts(inner, anchor.reduce)
+            steps += opened
+        summed = fuse(steps, inner, reduce, "reduction")
+        steps += [Split(inner, summed, (lanes,), ("serial", "lane")), Bind(inner, "lane", "threadIdx.x")]
+        return steps
 
 
 def streams(geometry: Geometry) -> bool:
@@ -147,44 +201,6 @@ def _moved(geometry: Geometry) -> list[str]:
     return list(dict.fromkeys([stage.dtype, *read]))
 
 
-def construct_reduce(ctx: Context, top: int) -> Ranked:
-    """Return ranked candidates of recipe gpu.reduce: lanes that share a reduction, rows of them in a block."""
-    g, device = ctx.geometry, ctx.device
-    if not g.reduce or g.stage.indivisible or (g.stage.combiner == "other" and g.stage.results == 1):
-        return []
-    if any(ctx.reject(shuffled(dtype)) for dtype in _moved(g)):
-        return []
-    # Stages after the reduction would have no loop either, and be left to the host.
-    if ctx.reject(None if g.spatial or ctx.nest.output == ctx.nest.anchor else NO_LOOP, ctx.nest.output):
-        return []
-    length = prod(g.extents[i] for i in g.reduce)
-    outputs = prod(g.extents[i] for i in g.spatial)
-    most = device.limits.max_threads_per_block or MOST_THREADS
-    every: list[tuple[int, int]] = []
-    lane = device.vector_width
-    # If gpu.direct does not apply, even a reduction shorter than a warp is shared.
-    longest = 2 * length if g.spatial and g.stage.results == 1 else max(2 * length, lane + 1)
-    while lane <= most and lane < longest:
-        row = 1
-        while row * lane <= most and row < 2 * outputs:
-            every.append((row, lane))
-            row *= 2
-        lane *= 2
-    ctx.considered += len(every)
-    rows, lanes = np.array(every, np.int64).reshape(-1, 2).T
-    rules = _guarded(ctx, rows, lanes)
-    ctx.rejections.add(rules.rejected())
-    at = np.flatnonzero(rules.alive)
-    rows, lanes = rows[at], lanes[at]
-    times = reduce_times(GpuNest.of(g), device, rows, lanes)
-    found: Ranked = []
-    for n in times.fastest_first[: 2 * top].tolist():
-        tiles = (ctx.rtile("block", linear_tile(g, int(rows[n]))), ctx.rtile("register", (1,) * len(g.extents)))
-        choices = (("threads", int(rows[n] * lanes[n])), ("lanes", int(lanes[n])), ("rows", int(rows[n])))
-        found.append((ctx.program("gpu.reduce", tiles, choices), times.estimate(n)))
-    return found
-
-
 def reduce_shared_bytes(geometry: Geometry, device: DeviceSpec, rows: Array, lanes: Array) -> Array:
     """Return the shared bytes of reductions over threads: 0 within a warp, else a partial per warp and a result.
 
@@ -246,27 +262,3 @@ def _reduce_waste(geometry: Geometry, lanes: Array, sector: int) -> Array:
             run = np.minimum(lanes, geometry.extents[last]) * op.element_bytes
             worst = np.maximum(worst, ceil_div(run, sector) * sector / run)
     return worst
-
-
-def lower_reduce(expression: TensorExpression, program: RProgram) -> list[Step]:
-    """Return the steps of recipe gpu.reduce."""
-    steps: list[Step] = [Inline(name) for name in program.inlined]
-    anchor, output = expression.stage(program.anchor), expression.stage(program.output)
-    out, inner, lanes, rows = output.name, anchor.name, program.choice("lanes"), program.choice("rows", 1)
-    opened, loops = open_parts(out, output.spatial)
-    steps += opened
-    if loops:
-        whole = fuse(steps, out, loops, "whole")
-        if anchor is output:
-            opened, reduce = open_parts(inner, anchor.reduce)
-            steps += opened
-        steps.append(Split(out, whole, (rows,), ("block", "row")))
-        steps += [Bind(out, "block", "blockIdx.x"), Bind(out, "row", "threadIdx.y")]
-        if anchor is not output:
-            steps.append(ComputeAt(inner, out, "row"))
-    if anchor is not output or not loops:
-        opened, reduce = open_parts(inner, anchor.reduce)
-        steps += opened
-    summed = fuse(steps, inner, reduce, "reduction")
-    steps += [Split(inner, summed, (lanes,), ("serial", "lane")), Bind(inner, "lane", "threadIdx.x")]
-    return steps

@@ -23,7 +23,7 @@ from ..ir import Access, Axis, Index, Stage, TensorExpression
 from ..micro_perf.estimate import LevelTime, ProgramEstimate
 from ..micro_perf.geometry import Geometry
 from ..micro_perf.gpu import GpuRates, busiest_unit, in_waves, instructions
-from ..micro_perf.gpu_constants import IN_FLIGHT, INSTRUCTIONS, LOAD_OVERHEAD, TREE_SLOTS
+from ..micro_perf.gpu_constants import IN_FLIGHT, INSTRUCTIONS, LOAD_OVERHEAD, PER_ELEMENT, ROW_REGISTERS, TREE_SLOTS
 from ..micro_perf.occupancy import occupancy
 from ..micro_perf.registers import register_cap
 from ..micro_perf.storage import VECTOR_ALIGNMENT
@@ -48,42 +48,81 @@ class GpuRows(Recipe):
         return Fit.YES if ctx.device.kind != "cpu" and isinstance(ctx.nest, RowNest) else Fit.NO
 
     def construct(self, ctx: Context, top: int) -> Ranked:
-        return construct_rows(ctx, top)
+        """Return ranked candidates: lanes per row, rows per block, vectors, inputs in shared memory."""
+        nest, g, device = ctx.nest, ctx.geometry, ctx.device
+        assert isinstance(nest, RowNest)
+        expression = g.expression
+        if not one_value_a_row(expression, nest):
+            return []
+        stages = [expression.stage(name) for name in nest.kept]
+        if any(ctx.reject(shuffled(stage.dtype)) for stage in stages if stage.reduce):
+            return []
+        output = expression.stage(nest.output)
+        count = prod(a.extent for a in output.spatial[: nest.rows])
+        length = prod(a.extent for a in output.spatial[nest.rows :])
+        most = device.limits.max_threads_per_block or 1024
+        found: Ranked = []
+        for form, read in forms(expression, nest):
+            lanes = device.vector_width
+            while lanes <= most and (lanes == device.vector_width or lanes <= length):
+                rows = 1
+                while rows * lanes <= most and rows < 2 * count:
+                    shape = RowShape(rows, lanes, 1, ceil(length / lanes), count, length)
+                    for vector in widths(expression, form, read, shape, device):
+                        if vector > 1 and lanes * vector > length:
+                            continue
+                        ctx.considered += 1
+                        candidate = _candidate(ctx, form, read, replace(shape, vector=vector))
+                        found += [candidate] if candidate else []
+                    rows *= 2
+                lanes *= 2
+        return sorted(found, key=lambda c: c[1].seconds)[: 2 * top]
 
     def lower(self, expression: TensorExpression, program: RProgram) -> list[Step]:
-        return lower_rows(expression, program)
+        """Return the steps of recipe gpu.rows."""
+        steps: list[Step] = [Inline(name) for name in program.inlined]
+        output, shared = expression.stage(program.output), program.choice("row_axes")
+        out, lanes, vector = output.name, program.choice("lanes"), program.choice("vector")
 
+        def walk(stage: str, loops: Sequence[str], width: int) -> None:
+            """Append steps that deal a row out to the lanes."""
+            whole = fuse(steps, stage, loops, "columns")
+            if width > 1:
+                steps.append(Split(stage, whole, (lanes, width), ("serial", "lane", "element")))
+                steps.append(Vectorize(stage, "element"))
+            else:
+                steps.append(Split(stage, whole, (lanes,), ("serial", "lane")))
+            steps.append(Bind(stage, "lane", "threadIdx.x"))
 
-def construct_rows(ctx: Context, top: int) -> Ranked:
-    """Return ranked candidates of recipe gpu.rows: lanes per row, rows per block, vectors, inputs in shared memory."""
-    nest, g, device = ctx.nest, ctx.geometry, ctx.device
-    assert isinstance(nest, RowNest)
-    expression = g.expression
-    if not one_value_a_row(expression, nest):
-        return []
-    stages = [expression.stage(name) for name in nest.kept]
-    if any(ctx.reject(shuffled(stage.dtype)) for stage in stages if stage.reduce):
-        return []
-    output = expression.stage(nest.output)
-    count = prod(a.extent for a in output.spatial[: nest.rows])
-    length = prod(a.extent for a in output.spatial[nest.rows :])
-    most = device.limits.max_threads_per_block or 1024
-    found: Ranked = []
-    for form, read in forms(expression, nest):
-        lanes = device.vector_width
-        while lanes <= most and (lanes == device.vector_width or lanes <= length):
-            rows = 1
-            while rows * lanes <= most and rows < 2 * count:
-                shape = RowShape(rows, lanes, 1, ceil(length / lanes), count, length)
-                for vector in widths(expression, form, read, shape, device):
-                    if vector > 1 and lanes * vector > length:
-                        continue
-                    ctx.considered += 1
-                    candidate = _candidate(ctx, form, read, replace(shape, vector=vector))
-                    found += [candidate] if candidate else []
-                rows *= 2
-            lanes *= 2
-    return sorted(found, key=lambda c: c[1].seconds)[: 2 * top]
+        columns = long_loops(output.spatial[shared:])
+        if shared:
+            row = fuse(steps, out, long_loops(output.spatial[:shared]), "rows")
+            steps.append(Split(out, row, (program.choice("rows"),), ("block", "row")))
+        else:  # all of it is one row, and needs a loop to be computed in
+            length = prod(a.extent for a in output.spatial)
+            whole = fuse(steps, out, columns, "columns")
+            steps.append(Split(out, whole, (1, length), ("block", "row", "only")))
+            columns = ["only"]
+        steps += [Bind(out, "block", "blockIdx.x"), Bind(out, "row", "threadIdx.y")]
+        walk(out, columns, vector)
+        for name in reversed(program.staged):
+            stage = expression.stage(name)
+            steps.append(ComputeAt(name, out, "row"))
+            walk(name, long_loops(stage.reduce or stage.spatial[shared:]), 1)
+        for name in program.choices_of("keep"):
+            tensor = expression.tensors[name]
+            extents = tensor.fused_of or tuple((extent,) for extent in tensor.shape)
+            dims = [Axis(f"d{n}", extent) for n, extent in enumerate(sum(extents, ()))]
+            ahead = sum(map(len, extents[:shared]))
+            kept = f"{name}.shared"
+            readers = tuple(s.name for s in expression.consumers(name))
+            steps += [CacheRead(name, "shared", readers, kept), ComputeAt(kept, out, "block")]
+            if shared:
+                ours = fuse(steps, kept, long_loops(dims[:ahead]), "rows")
+                steps.append(Split(kept, ours, (program.choice("rows"),), ("round", "row")))  # a bound loop starts at 0
+                steps.append(Bind(kept, "row", "threadIdx.y"))
+            walk(kept, long_loops(dims[ahead:]), vector)
+        return steps
 
 
 def _candidate(
@@ -195,9 +234,6 @@ def widths(expression: TensorExpression, nest: RowNest, read: tuple[str, ...], s
     return [1] + [w for w in (2, 4, 8) if w * size <= device.vector_bytes and shape.length % w == 0]
 
 
-# Registers of a thread, as compiled for sm_75 and sm_90 (40 candidates of five softmaxes): the compiler unrolls a
-# lane's walk along the row and loads ahead. For longer walks it is unknown how far.
-ROW_REGISTERS, PER_ELEMENT = 21, 1.2
 #: Most elements of a row that a lane walks.
 WALK = 96
 
@@ -337,50 +373,3 @@ def long_loops(axes: Sequence[Axis]) -> list[str]:
     loops = [loop for a in axes for loop in (a.fused_of or ((a.name, a.extent),))]
     long = [n for n, (_, extent) in enumerate(loops) if extent > 1] or [0]
     return [name for name, _ in loops[long[0] : long[-1] + 1]]
-
-
-def lower_rows(expression: TensorExpression, program: RProgram) -> list[Step]:
-    """Return the steps of recipe gpu.rows."""
-    steps: list[Step] = [Inline(name) for name in program.inlined]
-    output, shared = expression.stage(program.output), program.choice("row_axes")
-    out, lanes, vector = output.name, program.choice("lanes"), program.choice("vector")
-
-    def walk(stage: str, loops: Sequence[str], width: int) -> None:
-        """Append steps that deal a row out to the lanes."""
-        whole = fuse(steps, stage, loops, "columns")
-        if width > 1:
-            steps.append(Split(stage, whole, (lanes, width), ("serial", "lane", "element")))
-            steps.append(Vectorize(stage, "element"))
-        else:
-            steps.append(Split(stage, whole, (lanes,), ("serial", "lane")))
-        steps.append(Bind(stage, "lane", "threadIdx.x"))
-
-    columns = long_loops(output.spatial[shared:])
-    if shared:
-        row = fuse(steps, out, long_loops(output.spatial[:shared]), "rows")
-        steps.append(Split(out, row, (program.choice("rows"),), ("block", "row")))
-    else:  # all of it is one row, and needs a loop to be computed in
-        length = prod(a.extent for a in output.spatial)
-        whole = fuse(steps, out, columns, "columns")
-        steps.append(Split(out, whole, (1, length), ("block", "row", "only")))
-        columns = ["only"]
-    steps += [Bind(out, "block", "blockIdx.x"), Bind(out, "row", "threadIdx.y")]
-    walk(out, columns, vector)
-    for name in reversed(program.staged):
-        stage = expression.stage(name)
-        steps.append(ComputeAt(name, out, "row"))
-        walk(name, long_loops(stage.reduce or stage.spatial[shared:]), 1)
-    for name in program.choices_of("keep"):
-        tensor = expression.tensors[name]
-        extents = tensor.fused_of or tuple((extent,) for extent in tensor.shape)
-        dims = [Axis(f"d{n}", extent) for n, extent in enumerate(sum(extents, ()))]
-        ahead = sum(map(len, extents[:shared]))
-        kept = f"{name}.shared"
-        readers = tuple(s.name for s in expression.consumers(name))
-        steps += [CacheRead(name, "shared", readers, kept), ComputeAt(kept, out, "block")]
-        if shared:
-            ours = fuse(steps, kept, long_loops(dims[:ahead]), "rows")
-            steps.append(Split(kept, ours, (program.choice("rows"),), ("round", "row")))  # a bound loop starts at 0
-            steps.append(Bind(kept, "row", "threadIdx.y"))
-        walk(kept, long_loops(dims[ahead:]), vector)
-    return steps

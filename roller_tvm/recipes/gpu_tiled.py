@@ -3,14 +3,7 @@
 Construction scales up from registers to shared memory, and out over the units. Candidates are columns of a table: a
 round of growth, the rules, and the estimates are evaluated for all of them at once.
 
-Everything is counted for *aligned* tiles (Roller, section 3.3): a block's step loads its input tiles from
-global into shared memory, its threads load operands from shared memory into registers and compute.
-Throughput of a unit with several resident blocks and the latency of one block's own chain of
-load - synchronise - compute are both evaluated; the slower one is the time of a step.
-
-There are two depths of it. ``quick_estimates`` leads construction to the tiles that are worth a closer look.
-``staged_estimates`` ranks those. It is the model of any staged kernel, effect by effect (``effects``); recorded
-schedules are compared with it.
+The estimates stand in ``micro_perf/gpu_tiles.py``.
 
 Its loops (``b`` blocks, ``v`` virtual threads, ``t`` threads, ``i`` a thread's own)::
 
@@ -23,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache
 from itertools import product as pairs
 from math import ceil, prod
 
@@ -31,56 +24,17 @@ import numpy as np
 
 from ..device import DeviceSpec
 from ..ir import TensorExpression
-from ..micro_perf.geometry import Geometry, Operand, Tile
-from ..micro_perf.gpu import (
-    GpuRates,
-    busiest_unit,
-    far_traffic,
-    instructions,
-    overlapped,
-    sectors,
-    slowest_of,
-    spread,
-)
-from ..micro_perf.gpu_constants import (
-    ACCUMULATORS,
-    BLOCK_CYCLES,
-    COMPILER_STATEMENTS,
-    FETCH_GUARD_OVERHEAD,
-    FETCH_OVERHEAD,
-    FETCHES,
-    QUICK_CONFLICTS_MOST,
-)
-from ..micro_perf.gpu_kernel import staged_times
-from ..micro_perf.gpu_nest import Array, GpuNest, ceil_div, columns, product, read_once, round_up, runs
+from ..micro_perf.geometry import Geometry, Tile
+from ..micro_perf.gpu_constants import ACCUMULATORS, FETCHES
+from ..micro_perf.gpu_nest import Array, GpuNest, ceil_div, columns, product, round_up, runs
+from ..micro_perf.gpu_tiles import Tiled, estimates, quick_estimates, staged_estimates
 from ..micro_perf.gpu_times import Times
-from ..micro_perf.kernel import StagedTable
-from ..micro_perf.occupancy import resident_blocks
-from ..micro_perf.registers import (
-    UNLIMITED,
-    RegisterTiles,
-    body_of,
-    register_caps,
-    unrolled_steps,
-    usable_limits,
-)
-from ..micro_perf.storage import read_widths
+from ..micro_perf.registers import UNLIMITED, RegisterTiles, register_caps, unrolled_steps, usable_limits
 from ..roller.alignment import Rejection, aligned_extents, execution_unit, tensor_shape, transaction
-from ..roller.features import NO_FEATURES, Features
+from ..roller.features import Features
 from ..roller.loops import open_parts
 from ..roller.rprogram import RProgram
-from ..roller.steps import (
-    Bind,
-    CacheRead,
-    ComputeAt,
-    Fuse,
-    Reorder,
-    Split,
-    Step,
-    StorageAlign,
-    Unroll,
-    Vectorize,
-)
+from ..roller.steps import Bind, CacheRead, ComputeAt, Fuse, Reorder, Split, Step, StorageAlign, Unroll, Vectorize
 from ..roller.tensor_steps import Pipeline
 from .fetching import fetch_vectors, storage_paddings, store_vectors, virtual_threads
 from .gpu_growth import Growth, grown
@@ -115,8 +69,6 @@ STEP_LENGTHS = 5
 STEP_TRANSACTIONS = 16
 #: Points of the step with which block tiles are compared first, and if tiles are whole axes and leave little room.
 FIRST_STEP, SHORT_STEP = 16, 4
-#: Bytes that shared memory delivers in one cycle: a word from each bank.
-WAVEFRONT_BYTES = 128
 #: Elements of a row along the reduction beyond which the first step need not be longer.
 FIRST_ROW = 8
 
@@ -135,10 +87,81 @@ class GpuTiled(Recipe):
         return Fit.YES if tiles_loops(ctx) and several and any(g.reuse(i) for i in g.spatial) else Fit.NO
 
     def construct(self, ctx: Context, top: int) -> Ranked:
-        return construct_tiled(ctx, top, ctx.features)
+        """Return ranked candidates of recipe gpu.tiled at one eps."""
+        g, device = ctx.geometry, ctx.device
+        if not g.spatial or not g.reduce or not g.operands:
+            return []
+        lacking = [i for i in g.spatial if awkward(g.extents[i])]
+        if lacking and ctx.eps == 0.0:
+            for i in lacking:
+                need = f"a divisor of '{g.axes[i]}' from {REGISTER_LEAST} to {REGISTER_MOST}"
+                ctx.reject(Rejection("tensor shape", need, str(g.extents[i]), "relax eps"))
+            return []
+        steps = reduction_steps(g, device)
+        coarse = coarse_candidates(ctx, steps, bool(lacking))
+        found = ranked(ctx, fine_candidates(ctx, coarse[:REFINED], steps), top)
+        if ctx.features.async_copy:
+            found = staged(ctx, ctx.features, found)
+        best = range(min(2 * top, found.candidates.count))
+        return [(program(ctx, found.candidates, n), found.times.estimate(n)) for n in best]
 
     def lower(self, expression: TensorExpression, program: RProgram) -> list[Step]:
-        return lower_tiled(expression, program)
+        """Return the steps of recipe gpu.tiled."""
+        steps, anchor, output, inner = begin(expression, program)
+        geometry = Geometry.of(expression, program.anchor, program.inlined, program.output)
+        block, thread = program.tile("shared"), program.tile("register")
+        virtual = program.choices_of("vthread")
+        out, top = output.name, anchor.spatial
+
+        opened, loops = open_parts(output.name, output.spatial)
+        steps += opened
+        for axis, loop in zip(top, loops, strict=True):
+            v = virtual.get(axis.name, 1)
+            own = thread[axis.name]
+            names = tuple(f"{loop}.{c}" for c in "bvti")
+            steps.append(Split(out, loop, (v, block[axis.name] // own, own // v), names))
+        groups = {c: tuple(f"{loop}.{c}" for loop in loops) for c in "bvti"}
+        steps.append(Reorder(out, groups["b"] + groups["v"] + groups["t"] + groups["i"]))
+        for name, place in (("block", "blockIdx.x"), ("virtual", "vthread"), ("thread", "threadIdx.x")):
+            steps += [Fuse(out, groups[name[0]], name), Bind(out, name, place)]
+        width = program.choice("store", 1)
+        own_loops = list(groups["i"])
+        if width > 1:
+            last = own_loops.pop()
+            steps += [Split(out, last, (width,), (f"{last}o", f"{last}v")), Vectorize(out, f"{last}v")]
+            own_loops.append(f"{last}o")
+        steps += [Unroll(out, loop) for loop in own_loops]
+        steps.append(ComputeAt(inner, out, "thread"))
+
+        opened, spatial = open_parts(inner, anchor.spatial)
+        steps += opened
+        opened, reduce = open_parts(inner, anchor.reduce)
+        steps += opened
+        for axis, loop in zip(anchor.reduce, reduce, strict=True):
+            step, u = block[axis.name], program.choice(f"unroll:{axis.name}", 1)
+            steps.append(Split(inner, loop, (step // u, u), tuple(f"{loop}.{n}" for n in (0, 1, 2))))
+        stages = program.choice("stages", 1)
+        outer = list(zip(reduce, anchor.reduce, strict=True))
+        if stages > 1:  # copies run ahead in the loop that they stand in: the longest
+            outer.sort(key=lambda o: -(-o[1].extent // block[o[1].name]))
+        order = [*(f"{loop}.0" for loop, _ in outer), *(f"{loop}.{n}" for n in (1, 2) for loop in reduce)]
+        steps.append(Reorder(inner, (*order, *spatial)))
+        # Expanded by TVM, not by the compiler: accumulators are then indexed by constants and live in registers.
+        expanded = (*order[2 * len(reduce):], *(spatial if program.choice("unroll_tile", 1) else ()))
+        steps += [Unroll(inner, loop) for loop in expanded]
+
+        stage_loop = order[len(reduce) - 1]
+        align = storage_alignment(geometry, program)
+        for name in program.staged:
+            staged = f"{name}.shared"
+            dims = tuple(f"d{n}" for n in range(len(expression.tensors[name].shape)))
+            scope = "shared" if stages == 1 else "shared.dyn"
+            steps += [CacheRead(name, scope, (inner,), staged), ComputeAt(staged, inner, stage_loop)]
+            steps += [StorageAlign(staged, f"d{dim}", factor, 0) for dim, factor in align[name]]
+            steps += fetch(staged, dims, program.choice("threads"), program.choice(f"vector:{name}", 1))
+        if stages > 1:
+            steps.append(Pipeline(inner, stage_loop, len(program.staged), stages, 1))
+        return steps
 
     def lighter(self, program: RProgram) -> Iterator[tuple[str, RProgram]]:
         return lighter_programs(program)
@@ -258,118 +281,6 @@ def reduction_steps(geometry: Geometry, device: DeviceSpec) -> list[Tile]:
 def loops_over_tiles(device: DeviceSpec) -> bool:
     """Return whether a thread computes many register tiles of a block in turn, as an IPU tile's few workers do."""
     return device.kind == "ipu"
-
-
-@dataclass(frozen=True)
-class Tiled:
-    """Candidates of recipe gpu.tiled: a column each.
-
-    Parameters
-    ----------
-    block : array of (axes, N)
-        Spatial axes: the block's tile; reduction axes: one step.
-    thread : array of (axes, N)
-        A thread's register tile; 1 along reductions.
-    vthreads : array of (axes, N)
-    unrolled : array of (axes, N)
-        Along reductions: iterations of a step that are unrolled.
-    vectors, padding : array of (operands, N)
-        Elements that a fetch instruction moves, and that are added to a row in shared memory.
-    store : array
-        Elements that a store instruction moves.
-    threads : array
-        Threads of a block.
-    stages : array
-        Buffers of each staged tile: copies run ahead of what reads them by one less.
-    """
-
-    nest: GpuNest
-    block: Array
-    thread: Array
-    vthreads: Array
-    unrolled: Array
-    vectors: Array
-    padding: Array
-    store: Array
-    threads: Array
-    stages: Array
-
-    @classmethod
-    def of(
-        cls, geometry: Geometry, block: Tile, thread: Tile, vthreads: Tile, unrolled: Tile, vectors: Sequence[int],
-        padding: Sequence[int], store: int = 1, stages: int = 1,
-    ) -> Tiled:  # fmt: skip
-        """Return one candidate as a table."""
-        nest = GpuNest.of(geometry)
-        b, t, v, u, width, added = (
-            columns([tile], len(tile)) for tile in (block, thread, vthreads, unrolled, vectors, padding)
-        )
-        threads = product(ceil_div(b[nest.outer], t[nest.outer]), 1)
-        return cls(nest, b, t, v, u, width, added, np.array([store]), threads, np.array([stages]))
-
-    @property
-    def count(self) -> int:
-        return self.block.shape[1]
-
-    def take(self, rows: Sequence[int] | Array) -> Tiled:
-        """Return some of the candidates."""
-        at = np.asarray(rows, np.int64)
-        return Tiled(
-            self.nest, self.block[:, at], self.thread[:, at], self.vthreads[:, at], self.unrolled[:, at],
-            self.vectors[:, at], self.padding[:, at], self.store[at], self.threads[at], self.stages[at],
-        )  # fmt: skip
-
-    @cached_property
-    def kernels(self) -> StagedTable:
-        """The candidates as any staged kernels: a step's reductions are split in two, the inner parts unrolled."""
-        nest = self.nest
-        body = self.body.copy()
-        statements, rolled = nest.outputs(body) * nest.depth(body), np.zeros(self.count, bool)
-        limit = np.maximum(statements, COMPILER_STATEMENTS)
-        for i in reversed(nest.reduce):  # outer parts that the compiler unrolls by itself, the inner first
-            outer = self.block[i] // self.unrolled[i]
-            fits = (outer == 1) | (~rolled & (outer * statements <= limit))
-            expanded = np.where(fits, outer, 1)
-            body[i] *= expanded
-            statements, rolled = statements * expanded, rolled | ~fits
-        return StagedTable(
-            nest, self.block, self.thread, self.vthreads, body, np.zeros(self.count, bool), nest.depth(self.block),
-            self.vectors, self.padding, self.store, self.stages, np.ones(self.count, bool),
-        )  # fmt: skip
-
-    @cached_property
-    def rounds(self) -> list[Array]:
-        """Fetches of a thread in a step, for each operand."""
-        elements = self.kernels.elements
-        return [ceil_div(n, v * self.threads) for n, v in zip(elements, self.vectors, strict=True)]
-
-    @cached_property
-    def fetched(self) -> Array:
-        """Elements that a thread fetches in a step."""
-        return np.add.reduce([n * v for n, v in zip(self.rounds, self.vectors, strict=True)], axis=0)
-
-    @cached_property
-    def body(self) -> Array:
-        """Extents of the code that the schedule unrolls."""
-        return body_of(self.nest, self.thread, self.unrolled)
-
-    @cached_property
-    def body_boxes(self) -> list[Array]:
-        """Extents of the operands' parts that this code reads."""
-        return self.nest.boxes(self.body)
-
-    @cached_property
-    def read(self) -> list[Array]:
-        """Elements of each operand that this code reads."""
-        return self.nest.elements(self.body_boxes, self.count)
-
-    @cached_property
-    def register_tiles(self) -> RegisterTiles:
-        return RegisterTiles.of(self.nest, self.thread)
-
-    def registers(self, device: DeviceSpec) -> Array:
-        """Return the registers that the compiler is expected to take."""
-        return self.register_tiles.predicted(device, self.read, self.threads, self.rounds, self.vectors)
 
 
 def tiled(nest: GpuNest, device: DeviceSpec, block: Array, thread: Array) -> Tiled:
@@ -496,28 +407,6 @@ def block_tiles(ctx: Context, threads: Sequence[tuple[Tile, Tile]], beam: int) -
     return [one.tiles for one in found]
 
 
-def construct_tiled(
-    ctx: Context, top: int, features: Features = NO_FEATURES
-) -> Ranked:
-    """Return ranked candidates of recipe gpu.tiled at one eps."""
-    g, device = ctx.geometry, ctx.device
-    if not g.spatial or not g.reduce or not g.operands:
-        return []
-    lacking = [i for i in g.spatial if awkward(g.extents[i])]
-    if lacking and ctx.eps == 0.0:
-        for i in lacking:
-            need = f"a divisor of '{g.axes[i]}' from {REGISTER_LEAST} to {REGISTER_MOST}"
-            ctx.reject(Rejection("tensor shape", need, str(g.extents[i]), "relax eps"))
-        return []
-    steps = reduction_steps(g, device)
-    coarse = coarse_candidates(ctx, steps, bool(lacking))
-    found = ranked(ctx, fine_candidates(ctx, coarse[:REFINED], steps), top)
-    if features.async_copy:
-        found = staged(ctx, features, found)
-    best = range(min(2 * top, found.candidates.count))
-    return [(program(ctx, found.candidates, n), found.times.estimate(n)) for n in best]
-
-
 def coarse_candidates(ctx: Context, steps: Sequence[Tile], short: bool) -> list[tuple[Tile, Tile]]:
     """Return tiles of blocks and threads that are legal with one step, the fastest first by the quick estimate.
 
@@ -605,11 +494,6 @@ class Found:
         return Found(self.rows[at], self.candidates.take(at), self.times.take(at))
 
 
-def estimates(candidates: Tiled, device: DeviceSpec) -> Times:
-    """Return the model's estimates of candidates: with every effect for a GPU, the quick ones for other devices."""
-    return (staged_estimates if device.kind == "gpu" else quick_estimates)(candidates, device)
-
-
 def ranked(ctx: Context, found: Found, top: int) -> Found:
     """Return the best candidates by the full model (the one compared with recorded schedules), the fastest first."""
     found = found.take(found.times.fastest_first[: max(LOOKED_AT, 2 * top)])
@@ -663,189 +547,3 @@ def program(ctx: Context, made: Tiled, n: int) -> RProgram:
         choices["stages"] = int(made.stages[n])
     names = tuple(dict.fromkeys(op.name for op in g.operands))
     return ctx.program("gpu.tiled", tiles, tuple(choices.items()), names)
-
-
-def quick_estimates(made: Tiled, device: DeviceSpec) -> Times:
-    """Return the predicted times of staged contractions, with few effects."""
-    nest, kernels = made.nest, made.kernels
-    g, boxes, elements = nest.geometry, kernels.boxes, kernels.elements
-    rates, warp = GpuRates.of(device, g.stage.dtype), device.vector_width
-    threads, warps = made.threads, ceil_div(made.threads, warp)
-    registers = made.registers(device)
-    fitting, limit = resident_blocks(device, threads, registers, kernels.shared_bytes)
-    blocks, steps = kernels.blocks, kernels.steps
-    resident = np.maximum(1, np.minimum(fitting, ceil_div(blocks, device.units)))
-
-    # One block, one step; `rounds` register tiles of a thread.
-    rounds = ceil_div(product(kernels.lanes, made.count), threads)
-    points = kernels.outputs * kernels.depth * rounds
-    arithmetic = instructions(g)
-    compute = points * arithmetic * threads / rates.lanes
-    load_slots, wavefronts = shared_reads(made, warp)
-    shared_bytes = wavefronts * kernels.depth * rounds * warps * rates.line
-    shared_read = shared_bytes / rates.shared
-    of_step = [sectors(op, box, rates.sector) for op, box in zip(g.operands, boxes, strict=True)]
-    near = np.add.reduce(of_step, axis=0)
-    fetch_slots = np.zeros(made.count, np.int64)
-    for op, n, vector in zip(g.operands, made.rounds, made.vectors, strict=True):
-        fetch_slots += n * (2 + FETCH_OVERHEAD + FETCH_GUARD_OVERHEAD * op.guarded + op.arithmetic * vector)
-    slots = (points * arithmetic + load_slots * kernels.depth * rounds) + fetch_slots
-    issue = slots * warps / rates.issue
-    staged_bytes = sum(n * op.element_bytes for op, n in zip(g.operands, elements, strict=True))
-
-    # The whole grid: how many blocks the busiest unit runs, and how many are there at a time.
-    busiest, waves = busiest_unit(device, blocks, resident)
-    far = far_traffic(nest, device, made.block, device.units * resident, [n * steps for n in of_step])
-    pipes = {
-        "compute": compute, "issue": issue, "shared": shared_read + staged_bytes / rates.shared,
-        "l2": near / rates.l2, "dram": far / (blocks * steps) / rates.dram,
-    }  # fmt: skip
-    throughput = overlapped(list(pipes.values()))
-    sync = 2 * rates.shared_latency
-    alone = np.maximum(np.maximum(compute, issue), shared_read) / np.minimum(1.0, warps / rates.issue)
-    chain = rates.dram_latency + sync + np.maximum(pipes["l2"], pipes["dram"]) + alone
-    # With several buffers, a load has the steps that it runs ahead to arrive in.
-    ahead = np.maximum(alone + sync, (chain - sync) / np.maximum(1, made.stages - 1))
-    chain = np.where(made.stages > 1, ahead, chain) / resident
-    cycles = busiest * (steps * np.maximum(throughput, chain) + BLOCK_CYCLES)
-
-    # Store and epilogue.
-    last, outputs = nest.spatial[-1], nest.outputs_whole
-    run = made.block[last] * g.output_bytes
-    waste = np.where(made.block[last] < nest.extents[last], round_up(run, rates.sector) / run, 1.0)
-    store_bytes = outputs * g.output_bytes * waste + g.epilogue_bytes
-    store = store_bytes / (rates.dram * device.units) + rates.dram_latency
-    seconds = (cycles + store) * rates.cycle + device.launch_overhead_us * 1e-6
-    bound = np.where(chain > throughput, "latency", slowest_of(pipes))
-    total = blocks * steps
-    moved = {device.far.name: far + store_bytes, "l2": near * total, "shared": shared_bytes * total}
-    resident = np.where(fitting == 0, 0, resident)
-    return _times(made, device, seconds, bound, pipes, moved, (resident, limit), registers, busiest, waves)
-
-
-def staged_estimates(made: Tiled, device: DeviceSpec) -> Times:
-    """Return the times predicted for any schedules of the same tiles."""
-    nest, kernels, g = made.nest, made.kernels, made.nest.geometry
-    rates, registers = GpuRates.of(device, g.stage.dtype), made.registers(device)
-    told = staged_times(kernels, device, registers=registers)
-    busiest, waves = busiest_unit(device, kernels.blocks, told.resident)
-    total = kernels.blocks * kernels.steps
-    compute = kernels.outputs * kernels.depth * instructions(g) * made.threads / rates.lanes
-    moved = {
-        device.far.name: told.far_bytes + nest.outputs_whole * g.output_bytes + g.epilogue_bytes,
-        "l2": told.pipes["l2"] * rates.l2 * total, "shared": told.pipes["shared"] * rates.shared * total,
-    }  # fmt: skip
-    bound = np.where((told.bound == "dram") | (told.bound == "store"), device.far.name, told.bound)
-    resident = np.where(told.held.resident == 0, 0, told.resident), told.held.limit
-    pipes = {**told.pipes, "compute": compute}
-    return _times(made, device, told.seconds, bound, pipes, moved, resident, registers, busiest, waves)
-
-
-def _times(
-    made: Tiled, device: DeviceSpec, seconds: Array, bound: Array, pipes: dict[str, Array], moved: dict[str, Array],
-    resident: tuple[Array, Array], registers: Array, busiest: Array, waves: Array,
-) -> Times:  # fmt: skip
-    """Return estimates from the cycles of a step in each pipe, and the bytes of all steps by level."""
-    g, kernels = made.nest.geometry, made.kernels
-    unit_seconds = kernels.blocks * kernels.steps / device.units * GpuRates.of(device, g.stage.dtype).cycle
-    far = moved[device.far.name]
-    levels = {device.far.name: (far, far / (device.far.bandwidth_gbps * 1e9))}
-    if device.has("l2"):
-        levels["l2"] = moved["l2"], pipes["l2"] * unit_seconds
-    levels["shared"] = moved["shared"], pipes["shared"] * unit_seconds
-    return Times(
-        seconds, bound, pipes["compute"] * unit_seconds, levels,
-        g.stage.flops + g.epilogue_flops * made.nest.outputs_whole, kernels.blocks, waves, *resident, made.threads,
-        registers, kernels.shared_bytes, kernels.blocks / (busiest * device.units),
-    )  # fmt: skip
-
-
-def shared_reads(made: Tiled, warp: int) -> tuple[Array, Array]:
-    """Return, per point of the reduction, load instructions of a thread and cycles-wide wavefronts of a warp.
-
-    An element that a thread reads twice in the unrolled part of a step (a sliding window) is loaded once. Contiguous,
-    aligned rows are loaded as vectors.
-    """
-    nest, kernels = made.nest, made.kernels
-    own = made.body
-    part = own.copy()
-    part[nest.outer] //= made.vthreads[nest.outer]
-    covered = spread(kernels.lanes, np.full(made.count, warp))
-    slots, wavefronts = np.zeros(made.count), np.zeros(made.count)
-    operands, boxes = nest.geometry.operands, zip(kernels.boxes, made.body_boxes, strict=True)
-    for op, (box, mine), padding in zip(operands, boxes, made.padding, strict=True):
-        loads = read_once(op, mine, own)
-        instructions_ = loads / read_widths(op.dims, box, mine, padding, made.block, part)
-        spread_over = product(covered[nest.among(op.axes)], made.count)
-        slots += instructions_
-        words = loads * op.element_bytes * spread_over / WAVEFRONT_BYTES * _conflict(nest.geometry, op)
-        wavefronts += np.maximum(instructions_, words)
-    points = nest.depth(made.unrolled)
-    return slots / points, wavefronts / points
-
-
-def _conflict(geometry: Geometry, operand: Operand) -> float:
-    """Return how many lanes of a warp read words of one bank: the distance between their reads, up to a limit."""
-    last = geometry.spatial[-1] if geometry.spatial else -1
-    if operand.dims and any(a == last for a, _ in operand.dims[-1]):
-        return min(QUICK_CONFLICTS_MOST, float(max(1, operand.stride_of(last))))
-    return 1.0
-
-
-def lower_tiled(expression: TensorExpression, program: RProgram) -> list[Step]:
-    """Return the steps of recipe gpu.tiled."""
-    steps, anchor, output, inner = begin(expression, program)
-    geometry = Geometry.of(expression, program.anchor, program.inlined, program.output)
-    block, thread = program.tile("shared"), program.tile("register")
-    virtual = program.choices_of("vthread")
-    out, top = output.name, anchor.spatial
-
-    opened, loops = open_parts(output.name, output.spatial)
-    steps += opened
-    for axis, loop in zip(top, loops, strict=True):
-        v = virtual.get(axis.name, 1)
-        own = thread[axis.name]
-        names = tuple(f"{loop}.{c}" for c in "bvti")
-        steps.append(Split(out, loop, (v, block[axis.name] // own, own // v), names))
-    groups = {c: tuple(f"{loop}.{c}" for loop in loops) for c in "bvti"}
-    steps.append(Reorder(out, groups["b"] + groups["v"] + groups["t"] + groups["i"]))
-    for c, name, place in (("b", "block", "blockIdx.x"), ("v", "virtual", "vthread"), ("t", "thread", "threadIdx.x")):
-        steps += [Fuse(out, groups[c], name), Bind(out, name, place)]
-    width = program.choice("store", 1)
-    own_loops = list(groups["i"])
-    if width > 1:
-        last = own_loops.pop()
-        steps += [Split(out, last, (width,), (f"{last}o", f"{last}v")), Vectorize(out, f"{last}v")]
-        own_loops.append(f"{last}o")
-    steps += [Unroll(out, loop) for loop in own_loops]
-    steps.append(ComputeAt(inner, out, "thread"))
-
-    opened, spatial = open_parts(inner, anchor.spatial)
-    steps += opened
-    opened, reduce = open_parts(inner, anchor.reduce)
-    steps += opened
-    for axis, loop in zip(anchor.reduce, reduce, strict=True):
-        step, u = block[axis.name], program.choice(f"unroll:{axis.name}", 1)
-        steps.append(Split(inner, loop, (step // u, u), tuple(f"{loop}.{n}" for n in (0, 1, 2))))
-    stages = program.choice("stages", 1)
-    outer = list(zip(reduce, anchor.reduce, strict=True))
-    if stages > 1:  # copies run ahead in the loop that they stand in: the longest
-        outer.sort(key=lambda o: -(-o[1].extent // block[o[1].name]))
-    order = [*(f"{loop}.0" for loop, _ in outer), *(f"{loop}.{n}" for n in (1, 2) for loop in reduce)]
-    steps.append(Reorder(inner, (*order, *spatial)))
-    # Expanded by TVM, not by the compiler: accumulators are then indexed by constants and live in registers.
-    expanded = (*order[2 * len(reduce):], *(spatial if program.choice("unroll_tile", 1) else ()))
-    steps += [Unroll(inner, loop) for loop in expanded]
-
-    stage_loop = order[len(reduce) - 1]
-    align = storage_alignment(geometry, program)
-    for name in program.staged:
-        staged = f"{name}.shared"
-        dims = tuple(f"d{n}" for n in range(len(expression.tensors[name].shape)))
-        scope = "shared" if stages == 1 else "shared.dyn"
-        steps += [CacheRead(name, scope, (inner,), staged), ComputeAt(staged, inner, stage_loop)]
-        steps += [StorageAlign(staged, f"d{dim}", factor, 0) for dim, factor in align[name]]
-        steps += fetch(staged, dims, program.choice("threads"), program.choice(f"vector:{name}", 1))
-    if stages > 1:
-        steps.append(Pipeline(inner, stage_loop, len(program.staged), stages, 1))
-    return steps

@@ -52,37 +52,59 @@ class GpuUnrolled(Recipe):
         return Fit.YES if ctx.device.kind != "cpu" and not isinstance(ctx.nest, RowNest) and own else Fit.NO
 
     def construct(self, ctx: Context, top: int) -> Ranked:
-        return construct_unrolled(ctx, top)
+        """Return ranked candidates of recipe gpu.unrolled: threads per block."""
+        g, device = ctx.geometry, ctx.device
+        own = own_tile(g)
+        rest = [i for i in g.spatial if own[i] < g.extents[i] or g.extents[i] == 1]
+        if not rest or ctx.reject(capacity("unrolled statements", prod(own), STATEMENTS), "gpu.unrolled"):
+            return []
+        count = prod(g.extents[i] for i in rest)
+        found: Ranked = []
+        threads, most = device.vector_width, device.limits.max_threads_per_block or 1024
+        while threads <= most and (threads == device.vector_width or threads < 2 * count):
+            ctx.considered += 1
+            near = linear_tile(g, threads, rest)
+            block = tuple(near[i] if i in rest else e for i, e in enumerate(own))
+            limit = register_cap(device, threads)
+            full = capacity("registers", unrolled_registers(g), limit or STATEMENTS, "use fewer threads")
+            if ctx.reject(full, f"{threads} threads"):
+                break
+            estimate = unrolled_estimate(g, device, block, threads)
+            if estimate is not None:
+                tiles = (ctx.rtile("block", block), ctx.rtile("register", own))
+                choices = (("threads", threads), ("blocks", ceil(count / threads)))
+                found.append((ctx.program("gpu.unrolled", tiles, choices), estimate))
+            threads *= 2
+        return sorted(found, key=lambda c: c[1].seconds)[: 2 * top]
 
     def lower(self, expression: TensorExpression, program: RProgram) -> list[Step]:
-        return lower_unrolled(expression, program)
-
-
-def construct_unrolled(ctx: Context, top: int) -> Ranked:
-    """Return ranked candidates of recipe gpu.unrolled: threads per block."""
-    g, device = ctx.geometry, ctx.device
-    own = own_tile(g)
-    rest = [i for i in g.spatial if own[i] < g.extents[i] or g.extents[i] == 1]
-    if not rest or ctx.reject(capacity("unrolled statements", prod(own), STATEMENTS), "gpu.unrolled"):
-        return []
-    count = prod(g.extents[i] for i in rest)
-    found: Ranked = []
-    threads, most = device.vector_width, device.limits.max_threads_per_block or 1024
-    while threads <= most and (threads == device.vector_width or threads < 2 * count):
-        ctx.considered += 1
-        near = linear_tile(g, threads, rest)
-        block = tuple(near[i] if i in rest else e for i, e in enumerate(own))
-        limit = register_cap(device, threads)
-        full = capacity("registers", unrolled_registers(g), limit or STATEMENTS, "use fewer threads")
-        if ctx.reject(full, f"{threads} threads"):
-            break
-        estimate = unrolled_estimate(g, device, block, threads)
-        if estimate is not None:
-            tiles = (ctx.rtile("block", block), ctx.rtile("register", own))
-            choices = (("threads", threads), ("blocks", ceil(count / threads)))
-            found.append((ctx.program("gpu.unrolled", tiles, choices), estimate))
-        threads *= 2
-    return sorted(found, key=lambda c: c[1].seconds)[: 2 * top]
+        """Return the steps of recipe gpu.unrolled."""
+        steps, anchor, output, inner = begin(expression, program)
+        geometry = Geometry.of(expression, program.anchor, program.inlined, program.output)
+        own, out = own_tile(geometry), output.name
+        opened, loops = open_parts(out, output.spatial)
+        steps += opened
+        # An axis of one iteration is a thread's and the block's alike.
+        mine = [loop for loop, e, a in zip(loops, own, anchor.spatial, strict=False) if e == a.extent > 1]
+        rest = [loop for loop in loops if loop not in mine]
+        steps.append(Reorder(out, (*rest, *mine)))
+        whole = fuse(steps, out, rest, "whole")
+        steps.append(Split(out, whole, (program.choice("threads"),), ("block", "thread")))
+        steps += [Bind(out, "block", "blockIdx.x"), Bind(out, "thread", "threadIdx.x")]
+        steps += [Unroll(out, loop) for loop in mine]
+        steps.append(ComputeAt(inner, out, "thread"))
+        opened_spatial, spatial = open_parts(inner, anchor.spatial)
+        opened, reduce = open_parts(inner, anchor.reduce)
+        steps += opened_spatial + opened
+        steps.append(Reorder(inner, (*reduce, *spatial)))
+        steps += [Unroll(inner, loop) for loop in (*reduce, *spatial)]
+        for op in geometry.operands:
+            if op.computed:
+                continue
+            kept = f"{op.name}.local"
+            steps += [CacheRead(op.name, "local", (inner,), kept), ComputeAt(kept, out, "thread")]
+            steps += [Unroll(kept, f"d{d}") for d in range(len(op.shape))]
+        return steps
 
 
 def own_tile(geometry: Geometry) -> Tile:
@@ -163,33 +185,3 @@ def unrolled_estimate(geometry: Geometry, device: DeviceSpec, block: Tile, threa
         geometry.stage.flops + geometry.epilogue_flops * outputs, blocks, waves, resident, limit, threads,
         registers, 0, blocks / max(1, busiest * device.units),
     )  # fmt: skip
-
-
-def lower_unrolled(expression: TensorExpression, program: RProgram) -> list[Step]:
-    """Return the steps of recipe gpu.unrolled."""
-    steps, anchor, output, inner = begin(expression, program)
-    geometry = Geometry.of(expression, program.anchor, program.inlined, program.output)
-    own, out = own_tile(geometry), output.name
-    opened, loops = open_parts(out, output.spatial)
-    steps += opened
-    # An axis of one iteration is a thread's and the block's alike.
-    mine = [loop for loop, e, a in zip(loops, own, anchor.spatial, strict=False) if e == a.extent > 1]
-    rest = [loop for loop in loops if loop not in mine]
-    steps.append(Reorder(out, (*rest, *mine)))
-    whole = fuse(steps, out, rest, "whole")
-    steps.append(Split(out, whole, (program.choice("threads"),), ("block", "thread")))
-    steps += [Bind(out, "block", "blockIdx.x"), Bind(out, "thread", "threadIdx.x")]
-    steps += [Unroll(out, loop) for loop in mine]
-    steps.append(ComputeAt(inner, out, "thread"))
-    opened_spatial, spatial = open_parts(inner, anchor.spatial)
-    opened, reduce = open_parts(inner, anchor.reduce)
-    steps += opened_spatial + opened
-    steps.append(Reorder(inner, (*reduce, *spatial)))
-    steps += [Unroll(inner, loop) for loop in (*reduce, *spatial)]
-    for op in geometry.operands:
-        if op.computed:
-            continue
-        kept = f"{op.name}.local"
-        steps += [CacheRead(op.name, "local", (inner,), kept), ComputeAt(kept, out, "thread")]
-        steps += [Unroll(kept, f"d{d}") for d in range(len(op.shape))]
-    return steps

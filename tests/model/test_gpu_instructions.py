@@ -7,7 +7,7 @@ import pytest
 
 from roller_tvm.ir.operators import operator
 from roller_tvm.micro_perf.geometry import Geometry
-from roller_tvm.recipes.gpu_tiled import Tiled, shared_reads
+from roller_tvm.micro_perf.gpu_tiles import Tiled, shared_reads
 from roller_tvm.roller.partition import partition
 
 

@@ -8,8 +8,8 @@ from roller_tvm.device import load_device
 from roller_tvm.device.spec import FrozenMap
 from roller_tvm.ir.operators import operator
 from roller_tvm.micro_perf.geometry import Geometry
+from roller_tvm.micro_perf.gpu_fragments import Matrix, TensorShapes, tensor_times
 from roller_tvm.planner import construct
-from roller_tvm.recipes.gpu_tensor import Matrix, TensorShapes, tensor_times
 from roller_tvm.roller.features import Features
 
 UNITS, GHZ, DRAM_GBPS, L2_MIB = 188, 2.2, 1792, 128

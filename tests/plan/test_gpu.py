@@ -10,10 +10,11 @@ from roller_tvm.ir import Access, Axis, Index, Stage, Tensor, TensorExpression
 from roller_tvm.ir.operators import operator
 from roller_tvm.micro_perf.geometry import Geometry
 from roller_tvm.micro_perf.gpu_nest import GpuNest, columns
+from roller_tvm.micro_perf.gpu_tiles import Tiled
 from roller_tvm.micro_perf.storage import alignments, storage_elements
 from roller_tvm.planner import construct
 from roller_tvm.recipes.fetching import fetch_vectors
-from roller_tvm.recipes.gpu_tiled import Tiled, near_divisor
+from roller_tvm.recipes.gpu_tiled import near_divisor
 from roller_tvm.recipes.gpu_transpose import turn_cycles
 from roller_tvm.roller.partition import partition
 

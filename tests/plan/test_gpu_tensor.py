@@ -10,8 +10,9 @@ from roller_tvm.device import load_device
 from roller_tvm.ir import Access, Axis, Index, Stage, Tensor, TensorExpression
 from roller_tvm.ir.matrices import matrix_roles
 from roller_tvm.ir.operators import parse_operator
+from roller_tvm.micro_perf.gpu_fragments import TensorShapes, shared_bytes
 from roller_tvm.planner import Plan, construct
-from roller_tvm.recipes.gpu_tensor import TensorShapes, product_of, shared_bytes
+from roller_tvm.recipes.gpu_tensor import product_of
 from roller_tvm.roller.features import NO_FEATURES, Features
 
 
