@@ -1,34 +1,34 @@
-"""Fitted numbers of the micro-performance models: each with its unit and with what it was measured on.
+"""Fitted numbers of the GPU's micro-performance models: each with its unit, and what it was measured on.
 
-Numbers of a device stand in its spec (``device/data``), breadths of a search beside the search.
+"By hand" stands where no measurement is on record. Numbers of a device stand in its spec (``device/data``), breadths of
+a search beside the search.
 """
 
 from __future__ import annotations
 
-# --- GPU: arithmetic and pipes ---------------------------------------------------------------------------------------
+# --- arithmetic and pipes --------------------------------------------------------------------------------------------
 
 #: Issue slots of one operation: special functions run on a quarter of the lanes, a division is a handful of
 #: instructions (CUDA C++ Programming Guide, throughput of arithmetic instructions).
 INSTRUCTIONS = {"fma": 1, "mul": 1, "add": 1, "cmp": 1, "cast": 1, "div": 8, "exp": 4, "sqrt": 4, "special": 4}
 #: Share of the other pipes' time that the slowest does not hide, in kernels that stage nothing and in the quick
-#: estimate: of two plans with one bottleneck, the one with less of everything else is faster. Set by hand.
+#: estimate: of two plans with one bottleneck, the one with less of everything else is faster. By hand.
 PIPE_OVERLAP_LOSS = 0.05
-#: The same in staged kernels, whose steps meet at barriers (fitted with STAGED_BLOCK_CYCLES on recorded schedules of
-#: Ansor and Roller for V100, K80 and MI50, ``shared/data/recorded``).
+#: The same in staged kernels, whose steps meet at barriers. By hand, beside recorded schedules of Ansor for V100, K80
+#: and MI50 (as are STAGED_BLOCK_CYCLES, FMA_SHARE and DRAM_SHARE).
 STAGED_OVERLAP_LOSS = 0.1
-#: Cycles of a unit for starting and retiring a block that stages nothing, and of the quick estimate.
+#: Cycles of a unit for starting and retiring a block that stages nothing, and in the quick estimate. By hand.
 BLOCK_CYCLES = 25
 #: Cycles for starting and retiring a block of a staged kernel: its addresses, the first fetch, the drained pipes.
 STAGED_BLOCK_CYCLES = 400
-#: Loads that a thread has in flight before it needs the first (compiled kernels, sm_75 to sm_90).
+#: Loads that a thread has in flight before it needs the first. By hand.
 IN_FLIGHT = 8
-#: Shares of the peak that code reaches: multiply-adds between other instructions (recorded products on V100), memory
-#: between pages (recorded element-wise kernels on V100).
+#: Shares of the peak that code reaches: multiply-adds between other instructions, memory between pages.
 FMA_SHARE, DRAM_SHARE = 0.9, 0.85
-#: Lanes that wait for one bank at most in the quick estimate; measured strides beyond it are as slow.
+#: Most lanes that wait for one bank in the quick estimate. By hand: ``gpu_access`` counts them.
 QUICK_CONFLICTS_MOST = 4.0
 
-# --- GPU: issue slots ------------------------------------------------------------------------------------------------
+# --- issue slots -----------------------------------------------------------------------------------------------------
 
 #: Issue slots that one fetched vector costs beside its load and store in the quick estimate: its coordinates in the
 #: tile, divisions by constants. A padding guard adds comparisons and a branch. Counted in the main loops of ten
@@ -40,9 +40,9 @@ FETCH_SLOTS, COORDINATE_SLOTS, GUARD_SLOTS = 6, 4, 8
 #: Issue slots of a loop around an unrolled body: counter, comparison, branch, address.
 LOOP_SLOTS = 4
 #: Issue slots of an output's own address, and of one load's, in a kernel that stages nothing; a padding guard's share
-#: of comparisons per load once the window is unrolled (compiled kernels, sm_75 to sm_90).
+#: of comparisons per load once the window is unrolled. By hand.
 OUTPUT_OVERHEAD, LOAD_OVERHEAD, LOAD_GUARD_OVERHEAD = 20, 1, 5
-#: Issue slots of a step of the tree in which threads share a reduction: a shuffle and an operation.
+#: Issue slots of a step of the tree in which threads share a reduction: a shuffle and an operation. By hand.
 TREE_SLOTS = 2
 #: Elements of a thread's fetch that are in flight at a time: compilers unroll a copying loop by four; one behind a
 #: padding guard is a branch of its own.
@@ -51,10 +51,10 @@ FETCHES_IN_FLIGHT, GUARDED_IN_FLIGHT = 4, 1
 COMPILER_STATEMENTS = 256
 #: Cycles that a thread waits for its values in local memory (L1 hits: 28 on V100, 35 on K80; Jia et al., table 3.1).
 LOCAL_CYCLES = 30
-#: A step of at least so many times its busiest pipe's cycles is bound by latency (gpu.tensor).
+#: A step of at least so many times its busiest pipe's cycles is bound by latency (gpu.tensor). By hand.
 WAITING = 1.1
 
-# --- GPU: registers --------------------------------------------------------------------------------------------------
+# --- registers -------------------------------------------------------------------------------------------------------
 # They describe the compiler, not a device: fitted once on the kernels of 380 random plans of matrix products and
 # convolutions (``benchmarks/register_fit.csv``) and of 2400 constructed ones (``python/fit_registers.py`` prints the
 # fit), compiled by NVRTC 12.9 for sm_75 to sm_90.
@@ -84,11 +84,11 @@ REGISTERS_LEAST, REGISTERS_TAKEN = 32, 1.1
 PER_FETCHED_ELEMENT, FETCHED_MOST = 0.5, 32
 #: Registers for each 64-bit address of a copy that runs ahead (gpu.tensor).
 PER_COPY = 2
-#: Registers of a thread that stages nothing: without a reduction; with one that is unrolled, loading all of it ahead,
-#: guards and all; with a loop.
+#: Registers of a thread that stages nothing (compiled for sm_75 to sm_90): without a reduction; with one that is
+#: unrolled, loading all of it ahead, guards and all; with a loop.
 POINTWISE, UNROLLED, LOOP = 10, 14, 26
 PER_GUARD = 1.8
-#: Registers of a special function (exp, erf) beside its argument, one element at a time.
+#: Registers of a special function (exp, erf) beside its argument, one element at a time (compiled likewise).
 SPECIAL = 8
 #: Registers of a reduction shared by threads: the compiler unrolls a thread's rounds and loads ahead.
 STREAMS, PER_ROUND = 20, 1.7
@@ -100,7 +100,7 @@ ROW_REGISTERS, PER_ELEMENT = 21, 1.2
 #: to 256 elements a thread). The compiler loads at most AHEAD_MOST elements ahead, some with an address of their own.
 TURN_REGISTERS, PER_ITEM, AHEAD_REGISTERS, AHEAD_MOST = 20, 2, 12, 64
 
-# --- GPU: limits of unrolled code ------------------------------------------------------------------------------------
+# --- limits of unrolled code -----------------------------------------------------------------------------------------
 
 #: Multiply-adds in the unrolled body of a thread: enough for vector loads and to hide the loop, and for a whole window
 #: up to the second number. Beyond it lowering and compiling take seconds, and ptxas spills what it hoists.

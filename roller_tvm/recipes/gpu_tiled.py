@@ -62,10 +62,10 @@ WASTED_RUN = 0.25
 MOST_STAGES, COPY_LEAST = 4, 4
 #: Extents of a register tile along one axis: the least that reuse needs, the most that registers hold.
 REGISTER_LEAST, REGISTER_MOST = 4, 32
-#: Lengths of a step along its longest axis: a quarter of a transaction, doubled so many times. Longer ones cost room
-#: in shared memory for fewer barriers; none was best in recorded runs.
+#: Lengths of a step along its longest axis, a quarter of a transaction and its doubles: up to 32 elements
+#: of four bytes. Longer ones trade room in shared memory for barriers; no card has timed them.
 STEP_LENGTHS = 5
-#: Most points of a step, in transactions: beyond it the unrolled loads of a step fill the registers.
+#: Most points of a step, in transactions: whole windows times a long step leave no room for more than one block.
 STEP_TRANSACTIONS = 16
 #: Points of the step with which block tiles are compared first, and if tiles are whole axes and leave little room.
 FIRST_STEP, SHORT_STEP = 16, 4
