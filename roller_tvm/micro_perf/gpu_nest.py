@@ -112,7 +112,8 @@ class GpuNest:
         dims = [(op.element_bytes, part.start) for op, part in parts if op.dims]
         self._starts, self._element_bytes = [start for _, start in dims], np.array([n for n, _ in dims], np.int64)
         self._scalar_bytes = sum(op.element_bytes for op in geometry.operands if not op.dims)
-        self._matrix = np.array(rows, np.int64).reshape(len(rows), len(geometry.extents))
+        # Products of floats are exact up to 2**53, and much faster than those of integers.
+        self._matrix = np.array(rows, np.float64).reshape(len(rows), len(geometry.extents))
         self._most, self._least = np.array(most, np.int64)[:, None], np.array(least, np.int64)[:, None]
 
     @classmethod
@@ -130,7 +131,7 @@ class GpuNest:
 
     def _extents(self, tiles: Array) -> Array:
         """Return the boxes of all operands, one below the other."""
-        extents = self._least + self._matrix @ (tiles - 1)
+        extents = (self._matrix @ (tiles - 1)).astype(np.int64) + self._least
         for row, op, d in self._divided:
             extents[row] = _quotients(op, d, tiles)
         return np.minimum(extents, self._most, out=extents)
