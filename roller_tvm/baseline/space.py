@@ -19,7 +19,7 @@ from ..micro_perf.estimate import Estimate, ProgramEstimate
 from ..micro_perf.geometry import Geometry, Tile
 from ..planner.construct import Form, fitting, forms
 from ..planner.construction import RankedPlan
-from ..recipes.cpu_tiled import CpuTiled, Reading, construct_packed, readings_of, tiled_program
+from ..recipes.cpu_tiled import CpuTiled, Reading, readings_of, tiled_program
 from ..recipes.cpu_tiles import chunks_of, looped_axes, may_pack, orders_of, register_tiles
 from ..recipes.recipe import Context
 from ..roller.features import NO_FEATURES, Features
@@ -183,10 +183,10 @@ class RTileSpace:
             for recipe in (r for recipes in fitting(ctx) if not found for r in recipes):
                 if isinstance(recipe, CpuTiled):
                     for reading in readings_of(ctx):
-                        if here := construct_packed(reading, 1):
+                        if here := [c.pair for c in recipe.of_reading(reading, 1)]:
                             found += here
                             choices.append(_tiled_form(reading))
-                elif here := recipe.construct(ctx, EVERY):
+                elif here := [c.pair for c in recipe.candidates(ctx, EVERY)]:
                     found += here
                     choices.append(ListedForm(here))
             if not found:

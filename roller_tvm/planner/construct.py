@@ -7,9 +7,9 @@ micro-performance model* and not the first found.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import cached_property, reduce
 from math import ceil
 
 from ..device import DeviceSpec
@@ -25,14 +25,14 @@ from ..recipes.dilated_nests import divides, turned
 from ..recipes.gpu_tiled import near_divisor
 from ..recipes.gpu_transpose import turns
 from ..recipes.lane_nests import lane_nests, lane_splits, merge_splits
-from ..recipes.recipe import Context, Fit, Ranked, Recipe, Report
+from ..recipes.recipe import Candidate, Context, Fit, Recipe, Report
 from ..recipes.row_nests import row_nest
 from ..roller.alignment import summarise
 from ..roller.features import NO_FEATURES, Features
 from ..roller.partition import NestShape, partition, store_guarded, store_packed, store_rearranged
 from ..roller.rprogram import Plan, SplitReduction
 from .construction import Construction, RankedPlan
-from .portfolio import kernel_kind, portfolio
+from .portfolio import portfolio
 
 EPS = (0.0, 0.2, 0.4, 0.8, 1.6, 3.2)
 # Outputs of a register tile that keeps a thread busy.
@@ -74,9 +74,9 @@ def construct(
     (3, 'gpu.tiled')
     """
     report, used_eps = Report(), 0.0
-    plans: list[RankedPlan] = []
+    plans: list[Choice] = []
     for form in forms(expression, device, features):
-        known: dict[NestShape, Ranked] = {}  # what is stored beside a nest does not change it
+        known: dict[NestShape, list[Candidate]] = {}  # what is stored beside a nest does not change it
         for nests in form.cuts:
             for nest in nests:
                 if nest in known:
@@ -88,7 +88,7 @@ def construct(
                     break
                 known[nest] = ranked
             else:
-                plans += _combine(form, device, [known[nest] for nest in nests], top)
+                plans += _combine(form, [known[nest] for nest in nests], top)
     plans.sort(key=lambda p: p.seconds)
     if not plans:
         raise UnsupportedOperator(
@@ -96,15 +96,32 @@ def construct(
             where=f"{expression.name} on {device.name}",
             remedy="TVM's default schedule is used; rules that stood in the way:\n" + summarise(report.rejections),
         )
-    chosen = portfolio(plans, top, lambda p: p.seconds, _kind)
-    return Construction(tuple(chosen), report.rejections, used_eps, report.considered)
+    chosen = portfolio(plans, top, lambda p: p.seconds, lambda p: p.heaviest.kernel)
+    found = tuple(choice.plan(device) for choice in chosen)
+    return Construction(found, report.rejections, used_eps, report.considered)
 
 
-def _kind(ranked: RankedPlan) -> Hashable:
-    """Return the kind of a plan's heaviest kernel."""
-    plan, estimates = ranked.plan, ranked.estimate.programs
-    heaviest = max(range(len(estimates)), key=lambda n: estimates[n].seconds)
-    return kernel_kind(plan.expression, plan.programs[heaviest])
+@dataclass(frozen=True)
+class Choice:
+    """A candidate for each nest of a form: a plan that is not made yet."""
+
+    form: Form
+    candidates: tuple[Candidate, ...]
+
+    @cached_property
+    def seconds(self) -> float:
+        return sum(c.seconds for c in self.candidates)
+
+    @property
+    def heaviest(self) -> Candidate:
+        """The candidate that takes longest."""
+        return max(self.candidates, key=lambda c: c.seconds)
+
+    def plan(self, device: DeviceSpec) -> RankedPlan:
+        """Make the plan, and its estimate."""
+        programs = tuple(c.pair[0] for c in self.candidates)
+        plan = Plan(self.form.expression, device.name, programs, self.form.splits)
+        return RankedPlan(plan, Estimate(tuple(c.pair[1] for c in self.candidates)))
 
 
 def fitting(ctx: Context) -> tuple[list[Recipe], list[Recipe]]:
@@ -113,18 +130,18 @@ def fitting(ctx: Context) -> tuple[list[Recipe], list[Recipe]]:
     return [r for r, fit in fits.items() if fit is Fit.YES], [r for r, fit in fits.items() if fit is Fit.LAST_RESORT]
 
 
-def nest_programs(ctx: Context, top: int) -> tuple[Ranked, float]:
-    """Return the best rPrograms of a nest by all recipes that suit it, and the largest eps that was needed."""
-    ranked: Ranked = []
+def nest_programs(ctx: Context, top: int) -> tuple[list[Candidate], float]:
+    """Return the best candidates of a nest by all recipes that suit it, and the largest eps that was needed."""
+    ranked: list[Candidate] = []
     used = 0.0
     for recipes in fitting(ctx):
         for recipe in recipes:
             for eps in EPS if recipe.relaxes else EPS[:1]:
-                found = recipe.construct(replace(ctx, eps=eps), top)
+                found = recipe.candidates(replace(ctx, eps=eps) if eps else ctx, top)
                 used = max(used, eps)
                 if len(found) >= top:
                     break
-            ranked = sorted([*ranked, *found], key=lambda c: c[1].seconds)[: 2 * top]
+            ranked = sorted([*ranked, *found], key=lambda c: c.seconds)[: 2 * top]
         if ranked:
             break
     return ranked, used
@@ -211,14 +228,9 @@ def _part_splits(expression: TensorExpression, device: DeviceSpec) -> list[Split
     return splits[-2:]  # the finest that still fill the registers, and the one before it
 
 
-def _combine(form: Form, device: DeviceSpec, per_nest: list[Ranked], top: int) -> list[RankedPlan]:
+def _combine(form: Form, per_nest: list[list[Candidate]], top: int) -> list[Choice]:
     """Return plans of the whole operator: the heaviest nest varies, the others keep their best program."""
-    heaviest = max(range(len(per_nest)), key=lambda n: per_nest[n][0][1].seconds)
-    plans = []
-    best = portfolio(per_nest[heaviest], top, lambda c: c[1].seconds, lambda c: kernel_kind(form.expression, c[0]))
-    for choice in best:
-        chosen = [ranked[0] if n != heaviest else choice for n, ranked in enumerate(per_nest)]
-        plan = Plan(form.expression, device.name, tuple(p for p, _ in chosen), form.splits)
-        plans.append(RankedPlan(plan, Estimate(tuple(e for _, e in chosen))))
-    return plans
-
+    heaviest = max(range(len(per_nest)), key=lambda n: per_nest[n][0].seconds)
+    best = portfolio(per_nest[heaviest], top, lambda c: c.seconds, lambda c: c.kernel)
+    firsts = tuple(ranked[0] for ranked in per_nest)
+    return [Choice(form, (*firsts[:heaviest], choice, *firsts[heaviest + 1 :])) for choice in best]

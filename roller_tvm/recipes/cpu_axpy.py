@@ -47,7 +47,7 @@ def construct_axpy(ctx: Context, top: int) -> Ranked:
     last = g.vector_axis
     if last is None or not g.operands:
         return []
-    rates = CpuRates.of(device, g)
+    rates = ctx.rates
     row = g.extents[last] * g.output_bytes * sum(last in op.axes for op in g.operands)
     if ctx.reject(_even(g, rates)) or ctx.reject(
         capacity(device.levels[-2].name, row, int(rates.caches[0][1]), "split the axis")

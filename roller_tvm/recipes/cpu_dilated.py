@@ -112,7 +112,7 @@ def _program(ctx: Context, chunk: Tile, tile: Tile, vector: bool) -> RProgram:
     register = tuple(1 if i in g.reduce else e for i, e in enumerate(tile))
     tiles = (ctx.rtile("l2", chunk), ctx.rtile("register", register))
     output = g.expression.stage(ctx.nest.output)
-    rates = CpuRates.of(ctx.device, g)
+    rates = ctx.rates
     stored = next((a for a in reversed(output.spatial) if a.extent > 1), output.spatial[-1])
     of = output_axes(g.expression, g.stage, output, ctx.nest.inlined)
     lengths = {of[name]: length for name, length in zip(g.axes, chunk, strict=True) if name in of}

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import ceil, prod
 
 from ..device import DeviceSpec
@@ -36,14 +37,14 @@ from ..roller.rprogram import RProgram
 from ..roller.steps import ComputeAt, Fuse, Inline, Parallel, Reorder, Split, Step, Vectorize
 from .cpu_tiles import filled, single_vectors
 from .kinds import Kind
-from .recipe import Context, CpuRecipe, Fit, Ranked
+from .recipe import Candidate, Context, CpuRecipe, Fit, Pair
 
 
-def construct_direct(ctx: Context, top: int) -> Ranked:
+def construct_direct(ctx: Context, top: int) -> list[Candidate]:
     """Return ranked candidates of recipe cpu.direct: how many outer axes run in parallel, how long the vectors are."""
     g, device = ctx.geometry, ctx.device
-    rates = CpuRates.of(device, g)
-    found: list[tuple[RProgram, ProgramEstimate]] = []
+    rates = ctx.rates
+    found: list[Candidate] = []
     last = g.vector_axis
     vectors, alone = [0], ctx.nest.output == ctx.nest.anchor
     uneven = last is not None and g.axes[last] in g.stage.uneven
@@ -60,15 +61,18 @@ def construct_direct(ctx: Context, top: int) -> Ranked:
                 continue
             ctx.considered += 1
             chunks = prod(ceil(e / c) for e, c in zip(g.extents, chunk, strict=True))
-            estimate = direct_estimate(g, device, chunks, cycles[vector])
-            tile = tuple(
-                e if i in g.reduce else (vector or 1) if i == last else 1 for i, e in enumerate(g.extents)
-            )
-            tiles = (ctx.rtile("l2", chunk), ctx.rtile("register", tile))
-            program = ctx.program("cpu.direct", tiles, (("parallel", outer), ("vector", vector)))
-            found.append((program, estimate))
+            estimate = direct_estimate(g, device, rates, chunks, cycles[vector])
+            kernel = "cpu.direct", 1 if last is None else vector or 1
+            found.append(Candidate(estimate.seconds, kernel, partial(_made, ctx, chunk, outer, vector, estimate)))
     # At equal times, the fewest axes in parallel.
-    return sorted(found, key=lambda c: c[1].seconds)[: 2 * top]
+    return sorted(found, key=lambda c: c.seconds)[: 2 * top]
+
+
+def _made(ctx: Context, chunk: Tile, outer: int, vector: int, estimate: ProgramEstimate) -> Pair:
+    g = ctx.geometry
+    tile = tuple(e if i in g.reduce else (vector or 1) if i == g.vector_axis else 1 for i, e in enumerate(g.extents))
+    tiles = (ctx.rtile("l2", chunk), ctx.rtile("register", tile))
+    return ctx.program("cpu.direct", tiles, (("parallel", outer), ("vector", vector))), estimate
 
 
 def _chunk(g: Geometry, outer: int, vector: int, units: int) -> Tile | None:
@@ -92,7 +96,7 @@ def _chunk(g: Geometry, outer: int, vector: int, units: int) -> Tile | None:
 def _vectorisable(ctx: Context, last: int) -> Rejection | None:
     """Return rule 1's rejection on a CPU if the axis's longest vector leaves over half of the lanes idle, else None."""
     g = ctx.geometry
-    lanes = CpuRates.of(ctx.device, g).lanes
+    lanes = ctx.rates.lanes
     longest = single_vectors(g.extents[last], lanes, 4)[0]
     if 1 < longest == g.extents[last] or 2 * filled(longest, lanes) >= 1:
         return None
@@ -220,13 +224,15 @@ def streamed(
     )  # fmt: skip
 
 
-def direct_estimate(geometry: Geometry, device: DeviceSpec, chunks: int, cycles: Cycles) -> ProgramEstimate:
+def direct_estimate(
+    geometry: Geometry, device: DeviceSpec, rates: CpuRates, chunks: int, cycles: Cycles
+) -> ProgramEstimate:
     """Return the predicted time of recipe cpu.direct: rows of vectors, memory traffic once."""
     g = geometry
     outputs = prod(g.extents[i] for i in g.spatial)
     moved = sum(op.source_bytes for op in g.operands) + outputs * g.output_bytes + g.epilogue_bytes
     flops = g.stage.flops + g.epilogue_flops * outputs
-    return streamed(device, CpuRates.of(device, g), [cycles], moved, chunks, flops)
+    return streamed(device, rates, [cycles], moved, chunks, flops)
 
 
 def lower_cpu_direct(expression: TensorExpression, program: RProgram) -> list[Step]:
@@ -278,7 +284,7 @@ class CpuDirect(CpuRecipe):
     says = "vectorised rows, outer rows in parallel"
     suits = dict.fromkeys((Kind.UNEVEN, Kind.MOVE, Kind.SLIDES, Kind.PRODUCT), Fit.YES)
 
-    def construct(self, ctx: Context, top: int) -> Ranked:
+    def construct(self, ctx: Context, top: int) -> list[Candidate]:
         return construct_direct(ctx, top)
 
     def lower(self, expression: TensorExpression, program: RProgram) -> list[Step]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from math import prod
 
 from ..ir import Stage, TensorExpression
@@ -27,38 +28,51 @@ from ..roller.steps import ComputeAt, Fuse, Inline, Parallel, Reorder, Split, St
 from .cpu_tiles import Grid, register_tiles
 from .kinds import Kind
 from .lane_nests import LaneNest
-from .recipe import Context, CpuRecipe, Fit, Ranked
+from .recipe import Candidate, Context, CpuRecipe, Fit, Pair
 
 
-def construct_lanes(ctx: Context, top: int) -> Ranked:
-    """Return ranked candidates of recipe cpu.lanes: register tile and chunks of the outputs, all lanes in the tile."""
-    nest, device = ctx.nest, ctx.device
-    assert isinstance(nest, LaneNest)
-    expression = ctx.geometry.expression
-    ctx = ctx.over(Geometry.of(expression, nest.anchor, nest.inlined))
-    g = ctx.geometry
-    if len(g.spatial) < 2 or g.stage.uneven:
-        return []
-    *first, last = nest.merges
-    merges = [
-        *(Geometry.of(expression, name, nest.inlined) for name in first),
-        Geometry.of(expression, last, nest.inlined, nest.output),
-    ]
-    rates = CpuRates.of(device, g)
-    lanes = g.spatial[-1]
-    stored = expression.tensors[nest.output].bytes + merges[-1].epilogue_bytes
-    tiles = register_tiles(ctx, rates)
-    tiles = tiles[:, tiles[lanes] == g.extents[lanes]]
-    grid = Grid.of(g, tiles, device.units)
-    ctx.considered += len(grid.tile)
-    cost = lanes_cost(g, merges, tiles, rates).take(grid.tile)
-    times = tiled_times(g, device, grid.chunks, grid.tiles, grid.orders, cost=cost, stored=stored)
-    found: Ranked = []
-    for n in grid.best(times.seconds, max(2, top // 3), 2 * top):
-        rtiles = (ctx.rtile("l2", grid.chunks[:, n]), ctx.rtile("register", grid.tiles[:, n]))
-        choices = tuple((f"order:{g.axes[axis]}", place) for place, axis in enumerate(grid.order(n)))
-        found.append((ctx.program("cpu.lanes", rtiles, choices, nest.merges), times.row(n)))
-    return found
+class CpuLanes(CpuRecipe):
+    """Reductions in lanes, merged in the same tile."""
+
+    name = "cpu.lanes"
+    says = "register tile of reductions in lanes, merged while a cache holds it, outer tiles in parallel"
+    suits = {Kind.LANES: Fit.YES}
+    staged = "merged in the tile"
+
+    def construct(self, ctx: Context, top: int) -> list[Candidate]:
+        nest, device = ctx.nest, ctx.device
+        assert isinstance(nest, LaneNest)
+        expression = ctx.geometry.expression
+        ctx = ctx.over(Geometry.of(expression, nest.anchor, nest.inlined))
+        g, rates = ctx.geometry, ctx.rates
+        if len(g.spatial) < 2 or g.stage.uneven:
+            return []
+        *first, last = nest.merges
+        merges = [
+            *(Geometry.of(expression, name, nest.inlined) for name in first),
+            Geometry.of(expression, last, nest.inlined, nest.output),
+        ]
+        lanes = g.spatial[-1]
+        stored = expression.tensors[nest.output].bytes + merges[-1].epilogue_bytes
+        tiles = register_tiles(ctx, rates)
+        tiles = tiles[:, tiles[lanes] == g.extents[lanes]]
+        grid = Grid.of(g, tiles, device.units)
+        ctx.considered += len(grid.tile)
+        cost = lanes_cost(g, merges, tiles, rates).take(grid.tile)
+        times = tiled_times(g, device, grid.chunks, grid.tiles, grid.orders, cost=cost, stored=stored)
+
+        def make(n: int) -> Pair:
+            rtiles = (ctx.rtile("l2", grid.chunks[:, n]), ctx.rtile("register", grid.tiles[:, n]))
+            choices = tuple((f"order:{g.axes[axis]}", place) for place, axis in enumerate(grid.order(n)))
+            return ctx.program("cpu.lanes", rtiles, choices, nest.merges), times.row(n)
+
+        return [
+            Candidate(float(times.seconds[n]), self.kernel_of(ctx, grid.tiles[:, n]), partial(make, n))
+            for n in grid.best(times.seconds, max(2, top // 3), 2 * top)
+        ]
+
+    def lower(self, expression: TensorExpression, program: RProgram) -> list[Step]:
+        return lower_cpu_lanes(expression, program)
 
 
 def lanes_cost(geometry: Geometry, merges: Sequence[Geometry], tiles: Tiles, rates: CpuRates) -> TileCost:
@@ -143,18 +157,3 @@ def _merge(stage: Stage, output: Stage, inside: str, vector: bool) -> list[Step]
     if vector:
         steps.append(Vectorize(stage.name, spatial[-1]))
     return steps
-
-
-class CpuLanes(CpuRecipe):
-    """Reductions in lanes, merged in the same tile."""
-
-    name = "cpu.lanes"
-    says = "register tile of reductions in lanes, merged while a cache holds it, outer tiles in parallel"
-    suits = {Kind.LANES: Fit.YES}
-    staged = "merged in the tile"
-
-    def construct(self, ctx: Context, top: int) -> Ranked:
-        return construct_lanes(ctx, top)
-
-    def lower(self, expression: TensorExpression, program: RProgram) -> list[Step]:
-        return lower_cpu_lanes(expression, program)

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 
 import numpy as np
@@ -51,7 +52,7 @@ from ..roller.steps import (
 )
 from .cpu_tiles import UNROLLED_LOADS, Grid, register_tiles, row_vectors
 from .kinds import WINDOW, Kind
-from .recipe import Context, CpuRecipe, Fit, Ranked, Report
+from .recipe import Candidate, Context, CpuRecipe, Fit, Pair, Report
 
 
 class CpuTiled(CpuRecipe):
@@ -63,9 +64,30 @@ class CpuTiled(CpuRecipe):
     staged = "copied together, what a register tile reads at a time"
     covers = True
 
-    def construct(self, ctx: Context, top: int) -> Ranked:
-        found = [c for reading in readings_of(ctx) for c in construct_packed(reading, top)]
-        return sorted(found, key=lambda c: c[1].seconds)
+    def construct(self, ctx: Context, top: int) -> list[Candidate]:
+        found = [c for reading in readings_of(ctx) for c in self.of_reading(reading, top)]
+        return sorted(found, key=lambda c: c.seconds)
+
+    def of_reading(self, reading: Reading, top: int) -> list[Candidate]:
+        """Return ranked candidates for one way to read the operands."""
+        ctx, packings = reading.ctx, reading.packings
+        g, device, rates = ctx.geometry, ctx.device, ctx.rates
+        tiles = register_tiles(ctx, rates, over=True) if reading.tiles is None else reading.tiles
+        grid = Grid.of(g, tiles, device.units, packings)
+        ctx.considered += len(grid.tile)
+        names = sorted(frozenset[str]().union(*packings))
+        copied = {name: np.array([name in packed for packed in packings])[grid.packing] for name in names}
+        cost = TileCost.of(g, tiles, rates).take(grid.tile)
+        times = tiled_times(g, device, grid.chunks, grid.tiles, grid.orders, copied, cost)
+
+        def make(n: int) -> Pair:
+            chunk, tile, packed = grid.chunks[:, n], grid.tiles[:, n], packings[grid.packing[n]]
+            return tiled_program(ctx, chunk, tile, grid.order(n), packed), times.row(n)
+
+        return [
+            Candidate(float(times.seconds[n]), self.kernel_of(ctx, grid.tiles[:, n]), partial(make, n))
+            for n in grid.best(times.seconds, max(2, top // 3), 2 * top)
+        ]
 
     def lower(self, expression: TensorExpression, program: RProgram) -> list[Step]:
         return lower_cpu_tiled(expression, program)
@@ -94,7 +116,7 @@ def readings_of(ctx: Context) -> Iterator[Reading]:
     g = ctx.geometry
     if not g.spatial or not g.operands:
         return
-    yield Reading(ctx, packings_of(g, CpuRates.of(ctx.device, g)))
+    yield Reading(ctx, packings_of(g, ctx.rates))
     if ctx.kind is not Kind.PRODUCT:
         return
     if ctx.features.turned_copies and (turned := turned_search(ctx)) is not None:
@@ -128,7 +150,7 @@ def stored_search(ctx: Context) -> tuple[Context, NDArray[np.int64]] | None:
     g, last = ctx.geometry, ctx.geometry.vector_axis
     if last is None or not any(op.constant and last in op.axes for op in g.operands):
         return None
-    rates = CpuRates.of(ctx.device, g)
+    rates = ctx.rates
     if not g.extents[last] % rates.lanes:
         return None
     stored = ctx.over(replace(g, operands=tuple(replace(op, constant=False) for op in g.operands)))
@@ -178,28 +200,6 @@ def turned_search(ctx: Context) -> tuple[Context, frozenset[str]] | None:
     return ctx.over(replace(geometry, operands=read)), frozenset(op.name for op in own)
 
 
-def construct_packed(reading: Reading, top: int) -> Ranked:
-    """Return ranked candidates of recipe cpu.tiled for one reading of a nest."""
-    ctx, packings = reading.ctx, reading.packings
-    g, device = ctx.geometry, ctx.device
-    rates = CpuRates.of(device, g)
-    tiles = register_tiles(ctx, rates, over=True) if reading.tiles is None else reading.tiles
-    grid = Grid.of(g, tiles, device.units, packings)
-    ctx.considered += len(grid.tile)
-    copied = {
-        name: np.array([name in packed for packed in packings])[grid.packing]
-        for name in sorted(frozenset[str]().union(*packings))
-    }
-    cost = TileCost.of(g, tiles, rates).take(grid.tile)
-    times = tiled_times(g, device, grid.chunks, grid.tiles, grid.orders, copied, cost)
-    found: Ranked = []
-    for n in grid.best(times.seconds, max(2, top // 3), 2 * top):
-        packed = packings[grid.packing[n]]
-        program = tiled_program(ctx, grid.chunks[:, n], grid.tiles[:, n], grid.order(n), packed)
-        found.append((program, times.row(n)))
-    return found
-
-
 def tiled_program(
     ctx: Context, chunk: Tiles, tile: Tiles, order: tuple[int, ...], packed: frozenset[str]
 ) -> RProgram:
@@ -218,7 +218,7 @@ def _unrolled_window(ctx: Context, tile: Tiles) -> tuple[tuple[str, int], ...]:
     g = ctx.geometry
     if not any(op.guarded for op in g.operands):
         return ()
-    lanes = CpuRates.of(ctx.device, g).lanes
+    lanes = ctx.rates.lanes
     alone = any(g.vector_axis in op.guard_axes for op in g.operands)
     size = prod(tile[i] for i in g.spatial) // (1 if alone else lanes)
     chosen: list[tuple[str, int]] = []

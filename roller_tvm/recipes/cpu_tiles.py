@@ -355,5 +355,5 @@ def row_vectors(ctx: Context, tile: Tiles) -> tuple[tuple[str, int], ...]:
     last = ctx.geometry.vector_axis
     if last is None:
         return ()
-    vector = vector_of(int(tile[last]), CpuRates.of(ctx.device, ctx.geometry).lanes)
+    vector = vector_of(int(tile[last]), ctx.rates.lanes)
     return (("vector", vector),) if vector < tile[last] else ()

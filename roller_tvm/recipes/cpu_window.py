@@ -6,6 +6,7 @@ A register tile's windows are unrolled: what neighbours share is loaded once. Th
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 import numpy as np
@@ -34,7 +35,7 @@ from ..roller.steps import Step
 from .cpu_tiled import lower_cpu_tiled
 from .cpu_tiles import ALIKE, REGISTER_TILES, UNROLLED_LOADS, Grid, row_vectors, vector_tiles
 from .kinds import Kind
-from .recipe import Context, CpuRecipe, Fit, Ranked
+from .recipe import Candidate, Context, CpuRecipe, Fit, Pair
 
 # Share of a register: vectors that fill less are not worth an unrolled tile if others fill more.
 HALF = 0.5
@@ -47,32 +48,33 @@ class CpuWindow(CpuRecipe):
     says = "register tile of vectors whose sliding windows are unrolled, outer tiles in parallel"
     suits = {Kind.SLIDES: Fit.YES}
 
-    def construct(self, ctx: Context, top: int) -> Ranked:
-        return construct_window(ctx, top)
+    def construct(self, ctx: Context, top: int) -> list[Candidate]:
+        g, device = ctx.geometry, ctx.device
+        if not g.spatial or not g.operands:
+            return []
+        grid = Grid.of(g, window_tiles(ctx, ctx.rates), device.units)
+        ctx.considered += len(grid.tile)
+        times = window_times(g, device, grid.chunks, grid.tiles, grid.orders)
+        found: list[int] = []
+        for tile in np.unique(grid.tile):
+            rows = np.flatnonzero(grid.tile == tile)
+            own = times.seconds[rows]
+            alike = own <= own.min() * (1 + ALIKE)
+            others = rows[~alike]
+            found.append(int(rows[alike][0]))
+            found += others[np.argsort(times.seconds[others], kind="stable")][:1].tolist()
+        found.sort(key=lambda n: float(times.seconds[n]))
+
+        def make(n: int) -> Pair:
+            return _program(ctx, grid, n), times.row(n)
+
+        return [
+            Candidate(float(times.seconds[n]), self.kernel_of(ctx, grid.tiles[:, n]), partial(make, n))
+            for n in found[: 2 * top]
+        ]
 
     def lower(self, expression: TensorExpression, program: RProgram) -> list[Step]:
         return lower_cpu_tiled(expression, program)
-
-
-def construct_window(ctx: Context, top: int) -> Ranked:
-    """Return ranked candidates of recipe cpu.window."""
-    g, device = ctx.geometry, ctx.device
-    if not g.spatial or not g.operands:
-        return []
-    tiles = window_tiles(ctx, CpuRates.of(device, g))
-    grid = Grid.of(g, tiles, device.units)
-    ctx.considered += len(grid.tile)
-    times = window_times(g, device, grid.chunks, grid.tiles, grid.orders)
-    found: list[int] = []
-    for tile in np.unique(grid.tile):
-        rows = np.flatnonzero(grid.tile == tile)
-        own = times.seconds[rows]
-        alike = own <= own.min() * (1 + ALIKE)
-        others = rows[~alike]
-        found.append(int(rows[alike][0]))
-        found += others[np.argsort(times.seconds[others], kind="stable")][:1].tolist()
-    found.sort(key=lambda n: float(times.seconds[n]))
-    return [(_program(ctx, grid, n), times.row(n)) for n in found[: 2 * top]]
 
 
 def _program(ctx: Context, grid: Grid, n: int) -> RProgram:
@@ -144,7 +146,8 @@ def window_use(geometry: Geometry, tiles: Tiles, rates: CpuRates, chunks: Tiles 
         told = np.equal(chunks[last], g.extents[last])
     whole = g.reducing(tiles)
     sums = prod(wide if i == last else tiles[i] for i in g.spatial)
-    loads = kept = checked = 0 * sums
+    loads: Column = 0 * sums
+    kept = checked = loads
     for op in g.operands:
         number = _vectors_of(op, g, op.boxes(whole), wide)
         if any(len(dim) > 1 for dim in op.dims):

@@ -7,7 +7,7 @@ which they are tried.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
@@ -16,6 +16,7 @@ from typing import ClassVar
 
 from ..device import DeviceSpec
 from ..ir import TensorExpression
+from ..micro_perf.cpu import CpuRates
 from ..micro_perf.estimate import ProgramEstimate
 from ..micro_perf.geometry import Geometry
 from ..roller.alignment import Rejection
@@ -26,7 +27,31 @@ from ..roller.rprogram import RProgram, RTile
 from ..roller.steps import Step
 from .kinds import Kind, kind_of
 
-Ranked = list[tuple[RProgram, ProgramEstimate]]
+Pair = tuple[RProgram, ProgramEstimate]
+Ranked = list[Pair]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One candidate of a nest, whose rProgram and estimate are made when they are asked for.
+
+    Parameters
+    ----------
+    seconds : float
+        Predicted time.
+    kernel : hashable
+        Key of its inner kernel (``Recipe.kernel``).
+    make : callable
+        Returns the rProgram and its estimate.
+    """
+
+    seconds: float
+    kernel: Hashable
+    make: Callable[[], Pair]
+
+    @cached_property
+    def pair(self) -> Pair:
+        return self.make()
 
 
 class Fit(Enum):
@@ -72,8 +97,12 @@ class Context:
 
     @cached_property
     def kind(self) -> Kind:
-        """What limits the choice of loops."""
         return kind_of(self.geometry, self.nest)
+
+    @cached_property
+    def rates(self) -> CpuRates:
+        """Rates of a core (CPUs alone)."""
+        return CpuRates.of(self.device, self.geometry)
 
     @property
     def considered(self) -> int:
@@ -140,8 +169,19 @@ class Recipe(ABC):
         """Return whether the recipe suits a nest."""
 
     @abstractmethod
-    def construct(self, ctx: Context, top: int) -> Ranked:
-        """Return candidates of a nest with their estimates, best first; enough of them for `top` plans."""
+    def construct(self, ctx: Context, top: int) -> Sequence[Candidate | Pair]:
+        """Return candidates of a nest, best first, enough of them for `top` plans.
+
+        A recipe with few candidates may make their rPrograms and estimates at once.
+        """
+
+    def candidates(self, ctx: Context, top: int) -> list[Candidate]:
+        """Return what ``construct`` found as candidates."""
+        expression, found = ctx.geometry.expression, self.construct(ctx, top)
+        return [c if isinstance(c, Candidate) else self._made(expression, c) for c in found]
+
+    def _made(self, expression: TensorExpression, pair: Pair) -> Candidate:
+        return Candidate(pair[1].seconds, self.kernel(expression, pair[0]), lambda: pair)
 
     @abstractmethod
     def lower(self, expression: TensorExpression, program: RProgram) -> list[Step]:
@@ -183,8 +223,11 @@ class CpuRecipe(Recipe):
 
     def kernel(self, expression: TensorExpression, program: RProgram) -> Hashable:
         """Return the recipe and the length of a register tile's row."""
-        if not any(t.level == "register" for t in program.tiles):
-            return self.name
         tile = program.tile("register")
         axes = [a for a in expression.stage(program.anchor).spatial if a.extent > 1]
         return self.name, tile[axes[-1].name] if axes else 1
+
+    def kernel_of(self, ctx: Context, tile: Tiles) -> Hashable:
+        """Return the same for a register tile of which there is no rProgram yet."""
+        last = ctx.geometry.vector_axis
+        return self.name, 1 if last is None else int(tile[last])
