@@ -43,10 +43,10 @@ from ..roller.loops import open_parts
 from ..roller.rprogram import RProgram
 from ..roller.steps import Bind, ComputeAt, Reorder, Split, Step, Unroll, Vectorize
 from .gpu_loops import begin, fuse
-from .gpu_nests import linear_tiles
+from .gpu_nests import candidates, linear_tiles
 from .gpu_rules import Rules
 from .kinds import multiplies_constants
-from .recipe import Context, Fit, Ranked, Recipe
+from .recipe import Candidate, Context, Fit, Recipe
 from .row_nests import RowNest
 
 #: Dtypes whose vectors in CUDA, or TVM's conversions to them, have at most four elements.
@@ -74,7 +74,7 @@ class GpuDirect(Recipe):
         last = multiplies_constants(ctx.geometry) or ctx.geometry.is_contraction()
         return Fit.LAST_RESORT if last else Fit.YES
 
-    def construct(self, ctx: Context, top: int) -> Ranked:
+    def construct(self, ctx: Context, top: int) -> list[Candidate]:
         """Return ranked candidates of recipe gpu.direct: threads per block, outputs per thread, vector width."""
         g, device = ctx.geometry, ctx.device
         if ctx.reject(None if g.spatial else NO_LOOP) or ctx.reject(_own_stage(ctx)):
@@ -94,13 +94,14 @@ class GpuDirect(Recipe):
         nest = GpuNest.of(g if g.reduce else in_memory(g, ctx.nest.inlined))
         block, thread = linear_tiles(nest, length), linear_tiles(nest, vector)
         times = direct_times(nest, device, block, thread, threads, items, vector)
-        found: Ranked = []
-        for n in times.fastest_first[: 2 * top].tolist():
+
+        def program(n: int) -> RProgram:
             tiles = (ctx.rtile("block", _tile(block, n)), ctx.rtile("register", _tile(thread, n)))
             choices = (("threads", int(threads[n])), ("items", int(items[n])), ("vector", int(vector[n])),
                        ("blocks", int(times.blocks[n])))  # fmt: skip
-            found.append((ctx.program("gpu.direct", tiles, choices), times.estimate(n)))
-        return found
+            return ctx.program(self.name, tiles, choices)
+
+        return candidates(self.name, times, times.fastest_first[: 2 * top].tolist(), program)
 
     def lower(self, expression: TensorExpression, program: RProgram) -> list[Step]:
         """Return the steps of recipe gpu.direct."""

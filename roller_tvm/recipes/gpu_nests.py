@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import ceil
 
 import numpy as np
 
 from ..micro_perf.geometry import Geometry, Tile
 from ..micro_perf.gpu_nest import Array, GpuNest, ceil_div
+from ..micro_perf.gpu_times import Times
+from ..roller.rprogram import RProgram
 from .kinds import multiplies_constants
-from .recipe import Context
+from .recipe import Candidate, Context
 from .row_nests import RowNest
 
 
@@ -39,3 +41,20 @@ def linear_tiles(nest: GpuNest, lengths: Array) -> Array:
         tiles[i] = np.maximum(1, np.minimum(nest.extents[i], lengths))
         lengths = ceil_div(lengths, nest.extents[i])
     return tiles
+
+
+def candidates(recipe: str, times: Times, rows: Iterable[int], program: Callable[[int], RProgram]) -> list[Candidate]:
+    """Return candidates of a table, the fastest first; their rPrograms are made when they are asked for.
+
+    Parameters
+    ----------
+    rows : iterable of int
+        Their numbers in the table.
+    program : callable
+        From such a number: the rProgram.
+    """
+
+    def candidate(n: int) -> Candidate:
+        return Candidate(float(times.seconds[n]), recipe, lambda: (program(n), times.estimate(n)))
+
+    return [candidate(n) for n in rows]

@@ -36,9 +36,9 @@ from ..roller.rprogram import RProgram
 from ..roller.steps import Bind, ComputeAt, Inline, Split, Step
 from .gpu_direct import MOST_THREADS, NO_LOOP
 from .gpu_loops import fuse
-from .gpu_nests import linear_tile, tiles_loops
+from .gpu_nests import candidates, linear_tile, tiles_loops
 from .gpu_rules import Rules
-from .recipe import Context, Fit, Ranked, Recipe
+from .recipe import Candidate, Context, Fit, Recipe
 
 
 class GpuReduce(Recipe):
@@ -53,7 +53,7 @@ class GpuReduce(Recipe):
             return Fit.NO
         return Fit.LAST_RESORT if g.is_contraction() else Fit.YES
 
-    def construct(self, ctx: Context, top: int) -> Ranked:
+    def construct(self, ctx: Context, top: int) -> list[Candidate]:
         """Return ranked candidates of recipe gpu.reduce: lanes that share a reduction, rows of them in a block."""
         g, device = ctx.geometry, ctx.device
         if not g.reduce or g.stage.indivisible or (g.stage.combiner == "other" and g.stage.results == 1):
@@ -83,12 +83,13 @@ class GpuReduce(Recipe):
         at = np.flatnonzero(rules.alive)
         rows, lanes = rows[at], lanes[at]
         times = reduce_times(GpuNest.of(g), device, rows, lanes)
-        found: Ranked = []
-        for n in times.fastest_first[: 2 * top].tolist():
+
+        def program(n: int) -> RProgram:
             tiles = (ctx.rtile("block", linear_tile(g, int(rows[n]))), ctx.rtile("register", (1,) * len(g.extents)))
             choices = (("threads", int(rows[n] * lanes[n])), ("lanes", int(lanes[n])), ("rows", int(rows[n])))
-            found.append((ctx.program("gpu.reduce", tiles, choices), times.estimate(n)))
-        return found
+            return ctx.program(self.name, tiles, choices)
+
+        return candidates(self.name, times, times.fastest_first[: 2 * top].tolist(), program)
 
     def lower(self, expression: TensorExpression, program: RProgram) -> list[Step]:
         """Return the steps of recipe gpu.reduce."""

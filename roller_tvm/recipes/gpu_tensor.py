@@ -58,10 +58,10 @@ from ..roller.steps import (
 from ..roller.tensor_steps import Fragment, Matrices, Pipeline, StoreAt, StoreVector, Tensorize, Tile, UnrollCompiled
 from .fetching import INDEXED
 from .gpu_loops import fuse
-from .gpu_nests import linear_tile, tiles_loops
+from .gpu_nests import candidates, linear_tile, tiles_loops
 from .gpu_rules import Rules
 from .gpu_tiled import COPY_LEAST
-from .recipe import Context, Fit, Ranked, Recipe
+from .recipe import Candidate, Context, Fit, Recipe
 
 
 class GpuTensor(Recipe):
@@ -73,7 +73,7 @@ class GpuTensor(Recipe):
     def applies(self, ctx: Context) -> Fit:
         return Fit.YES if tiles_loops(ctx) and ctx.features.tensor_cores and ctx.geometry.reduce else Fit.NO
 
-    def construct(self, ctx: Context, top: int) -> Ranked:
+    def construct(self, ctx: Context, top: int) -> list[Candidate]:
         """Return ranked candidates of recipe gpu.tensor: tiles of block and warp, steps, buffers, raster."""
         g, device = ctx.geometry, ctx.device
         made = product_of(g, ctx.features.tf32)
@@ -124,7 +124,7 @@ class GpuTensor(Recipe):
         chosen = order[np.unique(at[order], return_index=True)[1]]
         rastered, found = rastered.take(chosen), found.take(chosen)
         order = np.lexsort((rastered.stages, found.seconds))[: 2 * top].tolist()
-        return [(program(ctx, made, rastered, n, ahead), found.estimate(n)) for n in order]
+        return candidates(self.name, found, order, lambda n: program(ctx, made, rastered, n, ahead))
 
     def lower(self, expression: TensorExpression, program: RProgram) -> list[Step]:
         """Return the steps of recipe gpu.tensor."""

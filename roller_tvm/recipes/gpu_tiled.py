@@ -39,10 +39,10 @@ from ..roller.tensor_steps import Pipeline
 from .fetching import fetch_vectors, storage_paddings, store_vectors, virtual_threads
 from .gpu_growth import Growth, grown
 from .gpu_loops import begin, fetch
-from .gpu_nests import tiles_loops
+from .gpu_nests import candidates, tiles_loops
 from .gpu_rules import Rules
 from .lighter import lighter_programs
-from .recipe import Context, Fit, Ranked, Recipe
+from .recipe import Candidate, Context, Fit, Recipe
 from .staging import storage_alignment
 
 # Breadth of the search, not device facts: register tiles and block tiles kept on the way up.
@@ -86,7 +86,7 @@ class GpuTiled(Recipe):
         several = distinct and len(g.operands) > 1 and g.stage.combiner == "sum"
         return Fit.YES if tiles_loops(ctx) and several and any(g.reuse(i) for i in g.spatial) else Fit.NO
 
-    def construct(self, ctx: Context, top: int) -> Ranked:
+    def construct(self, ctx: Context, top: int) -> list[Candidate]:
         """Return ranked candidates of recipe gpu.tiled at one eps."""
         g, device = ctx.geometry, ctx.device
         if not g.spatial or not g.reduce or not g.operands:
@@ -103,7 +103,7 @@ class GpuTiled(Recipe):
         if ctx.features.async_copy:
             found = staged(ctx, ctx.features, found)
         best = range(min(2 * top, found.candidates.count))
-        return [(program(ctx, found.candidates, n), found.times.estimate(n)) for n in best]
+        return candidates(self.name, found.times, best, lambda n: program(ctx, found.candidates, n))
 
     def lower(self, expression: TensorExpression, program: RProgram) -> list[Step]:
         """Return the steps of recipe gpu.tiled."""
