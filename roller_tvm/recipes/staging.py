@@ -12,7 +12,7 @@ def storage_alignment(geometry: Geometry, program: RProgram) -> dict[str, list[t
     """Return the stride alignments of each staged tensor of a plan (see ``storage.alignments``)."""
     tile = program.tile("shared")
     block = tuple(tile[a] for a in geometry.axes)
-    vectors = list(program.choices_of("vector").values())
+    vectors = list(program.choices_of("vector").values()) or [1]
     quanta = vector_quanta(GpuNest.of(geometry), columns([vectors], len(vectors)))
     padding = dict(tile.padding)
     return {
