@@ -12,7 +12,13 @@ from .cpu_rows import CpuRows
 from .cpu_tiled import CpuTiled
 from .cpu_unrolled import CpuUnrolled
 from .cpu_window import CpuWindow
-from .gpu import GpuDirect, GpuReduce, GpuRows, GpuTensor, GpuTiled, GpuTranspose, GpuUnrolled
+from .gpu_direct import GpuDirect
+from .gpu_reduce import GpuReduce
+from .gpu_rows import GpuRows
+from .gpu_tensor import GpuTensor
+from .gpu_tiled import GpuTiled
+from .gpu_transpose import GpuTranspose
+from .gpu_unrolled import GpuUnrolled
 from .recipe import Recipe
 
 _IN_ORDER: tuple[Recipe, ...] = (

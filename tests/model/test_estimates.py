@@ -8,13 +8,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from roller_tvm.ir.operators import operator, parse_operator
-from roller_tvm.micro_perf import cpu
+from roller_tvm.micro_perf import cpu, gpu_nest
 from roller_tvm.micro_perf.geometry import Geometry
+from roller_tvm.micro_perf.kernel import DirectKernel, ReduceKernel
 from roller_tvm.planner import construct
+from roller_tvm.planner.predict import predict
 from roller_tvm.recipes.cpu_direct import Cycles, stage_cycles
-from roller_tvm.recipes.gpu_direct import direct_estimate, linear_tile, reduce_estimate
-from roller_tvm.recipes.gpu_tiled import complete
-from roller_tvm.recipes.search import Search
+from roller_tvm.recipes.gpu_tiled import looked_through
+from roller_tvm.recipes.recipe import Context
 from roller_tvm.roller.partition import partition
 
 from ..plan.devices import CPUS, GPUS, device
@@ -34,10 +35,17 @@ def geometry_of(name, **params):
 
 def tiled_seconds(name, m, n, k):
     """A matrix product in blocks of 64 x 64 x 16 and threads of 8 x 4."""
-    geometry, nest = geometry_of("matmul", m=64 * m, n=64 * n, k=16 * k)
-    found = complete(Search(geometry, device(name), nest, 0.0), (64, 64, 16), (8, 4, 1))
+    found = quick_estimate(device(name), 64 * m, 64 * n, 16 * k, (8, 4, 1))
     assume(found is not None)
-    return found[2].seconds
+    return found.seconds
+
+
+def quick_estimate(spec, m, n, k, thread):
+    """The quick estimate of a product in blocks of 64 x 64 x 16; None if they are not legal."""
+    geometry, nest = geometry_of("matmul", m=m, n=n, k=k)
+    tiles = (64, 64, 16), thread
+    found = looked_through(Context(geometry, spec, nest), *(gpu_nest.columns([t], 3) for t in tiles))
+    return found.times.estimate(0) if len(found.rows) else None
 
 
 @settings(max_examples=100, deadline=None)
@@ -59,9 +67,8 @@ def rows_seconds(name, recipe, rows, length):
     geometry, _ = geometry_of("reduce_sum", shape=(rows, length)) if recipe == "reduce" else geometry_of(
         "relu", shape=(rows, length))  # fmt: skip
     if recipe == "reduce":
-        return reduce_estimate(geometry, device(name), 4, 64).seconds
-    block, thread = linear_tile(geometry, 256), linear_tile(geometry, 1)
-    return direct_estimate(geometry, device(name), block, thread, 256, 1, 1).seconds
+        return predict(ReduceKernel(geometry, 64, 4), device(name)).seconds
+    return predict(DirectKernel(geometry, 256), device(name)).seconds
 
 
 @settings(max_examples=150, deadline=None)
@@ -89,13 +96,10 @@ def test_more_of_a_product_takes_a_cpu_no_less_time(name, m, n, k, axis, order):
 @pytest.mark.parametrize("name", GPUS)
 def test_one_block_more_than_a_full_wave_costs_another(name):
     spec = device(name)
-    geometry, nest = geometry_of("matmul", m=64 * 16 * spec.units, n=64, k=4096)
-    resident = complete(Search(geometry, spec, nest, 0.0), (64, 64, 16), (4, 4, 1))[2].occupancy
-    full = spec.units * resident
+    full = spec.units * quick_estimate(spec, 64 * 16 * spec.units, 64, 4096, (4, 4, 1)).occupancy
 
     def seconds(blocks):
-        geometry, nest = geometry_of("matmul", m=64 * blocks, n=64, k=4096)
-        return complete(Search(geometry, spec, nest, 0.0), (64, 64, 16), (4, 4, 1))[2]
+        return quick_estimate(spec, 64 * blocks, 64, 4096, (4, 4, 1))
 
     wave, more, two = seconds(full), seconds(full + 1), seconds(2 * full)
     assert wave.waves == 1 and more.waves == two.waves == 2
