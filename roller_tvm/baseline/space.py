@@ -14,7 +14,8 @@ import numpy as np
 from ..device import DeviceSpec
 from ..errors import UnsupportedOperator
 from ..ir import TensorExpression
-from ..micro_perf.cpu import CpuRates, tiled_times
+from ..micro_perf.cpu import tiled_times
+from ..micro_perf.cpu_rates import CpuRates
 from ..micro_perf.estimate import Estimate, ProgramEstimate
 from ..micro_perf.geometry import Geometry, Tile
 from ..planner.construct import Form, fitting, forms

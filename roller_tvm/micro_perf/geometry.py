@@ -10,12 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil, prod
-from operator import truediv
 from typing import Any
 
 import numpy as np
 
-from ..ir import Access, Stage, TensorExpression, dtype_bytes, footprint
+from ..ir import Access, Stage, TensorExpression, dtype_bytes
 from ..ir.expression import Ops, total_of
 from ..roller.candidates import Column, Tiles
 
@@ -165,10 +164,6 @@ class Operand:
         """Return the number of elements in the bounding box of a tile."""
         return prod(self.box(tile))
 
-    def distinct(self, tile: Tile, axes: Sequence[str]) -> int:
-        """Return the exact number of distinct elements of a tile."""
-        return footprint(self.access.indices, dict(zip(axes, tile, strict=True)), self.shape)
-
     def run(self, box: Sequence[int]) -> int:
         """Return the length, in elements, of the contiguous runs in memory that make up a box."""
         length = 1
@@ -297,39 +292,13 @@ class Geometry:
         return max(self.accumulator_bytes, self.output_bytes, *along)
 
     @cached_property
-    def _bytes(self) -> dict[Tile, int]:
-        return {}
-
-    @cached_property
-    def counted(self) -> dict[Any, Any]:
-        """Cache of the models' counts on tiles of this nest, keyed by all that they depend on."""
+    def prepared(self) -> dict[type, Any]:
+        """Forms of this nest that a model prepares once for all tiles, by type."""
         return {}
 
     def input_bytes(self, tile: Tile) -> int:
-        """Return the bytes of all operands' boxes for one tile. Cached, as growth asks for the same tile often."""
-        known = self._bytes.get(tile)
-        if known is None:
-            known = self._bytes[tile] = sum(op.elements(tile) * op.element_bytes for op in self.operands)
-        return known
-
-    def footprint_bytes(self, tile: Tile) -> int:
-        """Return the footprint of a tile in bytes: its inputs and its accumulators."""
-        return self.input_bytes(tile) + prod(tile[i] for i in self.spatial) * self.output_bytes
-
-    def traffic(self, tile: Tile) -> float:
-        """Return the traffic into a level, in bytes, of the whole operator in such tiles (exact fractions of tiles)."""
-        return self.input_bytes(tile) * prod(map(truediv, self.extents, tile))
-
-    def moved_and_held(self, tile: Tile) -> tuple[float, int]:
-        """Return ``traffic`` and ``footprint_bytes`` of a tile. Cached, as growth compares each tile with several."""
-        known = self._moved.get(tile)
-        if known is None:
-            known = self._moved[tile] = self.traffic(tile), self.footprint_bytes(tile)
-        return known
-
-    @cached_property
-    def _moved(self) -> dict[Tile, tuple[float, int]]:
-        return {}
+        """Return the bytes of all operands' boxes for one tile."""
+        return sum(op.elements(tile) * op.element_bytes for op in self.operands)
 
     @cached_property
     def innermost(self) -> frozenset[int]:
@@ -354,10 +323,6 @@ class Geometry:
     def tiles(self, tile: Tile, positions: Sequence[int]) -> int:
         """Return the number of tiles that cover the given axes."""
         return prod(ceil(self.extents[i] / tile[i]) for i in positions)
-
-    def overhanging(self, tile: Tile) -> list[int]:
-        """Return the spatial axes that the tile does not divide, so that the last tile stands over the edge."""
-        return [i for i in self.spatial if self.extents[i] % tile[i]]
 
     def outputs(self, tiles: Tiles) -> Column:
         """Return the number of outputs of each of N tiles."""

@@ -119,9 +119,9 @@ class GpuNest:
     @classmethod
     def of(cls, geometry: Geometry) -> GpuNest:
         """Return the matrices of a nest, made once."""
-        known = geometry.counted.get("nest")
+        known = geometry.prepared.get(cls)
         if known is None:
-            known = geometry.counted["nest"] = cls(geometry)
+            known = geometry.prepared[cls] = cls(geometry)
         return known
 
     def boxes(self, tiles: Array) -> list[Array]:

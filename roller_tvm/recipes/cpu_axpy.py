@@ -21,7 +21,6 @@ import numpy as np
 
 from ..ir import TensorExpression
 from ..micro_perf.cpu import (
-    CpuRates,
     RegisterUse,
     TileCost,
     calls_of,
@@ -32,6 +31,7 @@ from ..micro_perf.cpu import (
     tiled_times,
 )
 from ..micro_perf.cpu_constants import CALL, LONG_LOOP, ROW_OVERHEAD, SIDE_BY_SIDE, TILE_OVERHEAD
+from ..micro_perf.cpu_rates import CpuRates
 from ..micro_perf.geometry import Geometry, Tile
 from ..roller.alignment import Rejection, capacity
 from ..roller.loops import open_parts, vector_last

@@ -25,15 +25,9 @@ from numpy.typing import NDArray
 
 from ..device import DeviceSpec
 from ..ir import TensorExpression
-from ..micro_perf.cpu import (
-    CpuRates,
-    epilogue_cycles,
-    instructions,
-    launch_seconds,
-    prologues,
-    vectors,
-)
+from ..micro_perf.cpu import epilogue_cycles, instructions, launch_seconds, prologues, vectors
 from ..micro_perf.cpu_constants import CALL, EXPOSED, SPILLED, TILE_OVERHEAD
+from ..micro_perf.cpu_rates import CpuRates
 from ..micro_perf.estimate import LevelColumn, Times
 from ..micro_perf.geometry import Geometry, Operand, Tile, in_memory
 from ..roller.alignment import aligned_extents

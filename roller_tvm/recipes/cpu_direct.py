@@ -22,7 +22,6 @@ import numpy as np
 from ..device import DeviceSpec
 from ..ir import TensorExpression
 from ..micro_perf.cpu import (
-    CpuRates,
     calls_of,
     epilogue_slots,
     instructions,
@@ -31,6 +30,7 @@ from ..micro_perf.cpu import (
     prologue_slots,
 )
 from ..micro_perf.cpu_constants import CALL, GUARDED_LOADS, STAGE_OVERHEAD
+from ..micro_perf.cpu_rates import CpuRates
 from ..micro_perf.estimate import LevelColumn, Times
 from ..micro_perf.geometry import Geometry, Tile
 from ..roller.alignment import Rejection

@@ -19,7 +19,8 @@ from functools import partial
 from math import prod
 
 from ..ir import Stage, TensorExpression
-from ..micro_perf.cpu import CpuRates, TileCost, epilogue_cycles, tiled_times
+from ..micro_perf.cpu import TileCost, epilogue_cycles, tiled_times
+from ..micro_perf.cpu_rates import CpuRates
 from ..micro_perf.geometry import Geometry
 from ..roller.candidates import Tiles
 from ..roller.loops import open_parts

@@ -18,7 +18,8 @@ from math import prod
 
 from ..device import DeviceSpec
 from ..ir import Stage, TensorExpression
-from ..micro_perf.cpu import CpuRates, calls_of
+from ..micro_perf.cpu import calls_of
+from ..micro_perf.cpu_rates import CpuRates
 from ..micro_perf.estimate import ProgramEstimate
 from ..micro_perf.geometry import Geometry
 from ..roller.loops import open_parts

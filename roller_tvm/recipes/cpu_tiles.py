@@ -11,15 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..micro_perf.cpu import (
-    CpuRates,
     combined,
     inner_cycles,
     lanes_filled,
     register_use,
-    scattered,
     vector_of,
     vectors,
 )
+from ..micro_perf.cpu_caches import scattered
+from ..micro_perf.cpu_rates import CpuRates
 from ..micro_perf.geometry import Geometry
 from ..roller.alignment import Rejection, aligned_extents, capacity
 from ..roller.candidates import Candidates, Column, Tiles, are_boxes, table

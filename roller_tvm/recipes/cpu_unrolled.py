@@ -18,8 +18,9 @@ from math import ceil, prod
 
 from ..device import DeviceSpec
 from ..ir import TensorExpression
-from ..micro_perf.cpu import CpuRates, epilogue_cycles, vector_of
+from ..micro_perf.cpu import epilogue_cycles, vector_of
 from ..micro_perf.cpu_constants import GUARDED_LOADS
+from ..micro_perf.cpu_rates import CpuRates
 from ..micro_perf.estimate import ProgramEstimate
 from ..micro_perf.geometry import Geometry
 from ..roller.alignment import capacity

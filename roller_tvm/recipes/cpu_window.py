@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from ..device import DeviceSpec
 from ..ir import TensorExpression
 from ..micro_perf.cpu import (
-    CpuRates,
-    Loops,
     calls_of,
     epilogue_cycles,
     instructions,
@@ -24,7 +22,9 @@ from ..micro_perf.cpu import (
     prologue_slots,
     vectors,
 )
+from ..micro_perf.cpu_caches import Loops
 from ..micro_perf.cpu_constants import CALL, CHECKED, EXPOSED, REBUILT, RESERVED, RUN_START, SPILLED, TILE_OVERHEAD
+from ..micro_perf.cpu_rates import CpuRates
 from ..micro_perf.estimate import LevelColumn, Times
 from ..micro_perf.geometry import Geometry, Operand
 from ..micro_perf.neighbours import NEAR, vector_slots

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
 from math import ceil, prod
 
@@ -262,21 +263,24 @@ def turn_cycles(
 
     Padding separates the rows that neighbouring lanes read; if whole rows lie between them, some conflicts remain.
     """
-    key = ("turned", operand.name, tile, padding, threads)
-    if key not in geometry.counted:
-        level, box = device.level("shared"), operand.box(tile)
-        lanes = np.arange(min(device.vector_width, threads, prod(tile)))
-        extents = [tile[i] for i in geometry.spatial]
-        at = dict(zip(geometry.spatial, np.unravel_index(lanes, extents), strict=True))
-        address = np.zeros(len(lanes), np.int64)
-        for dim, row in zip(operand.dims, strides_of([*box[:-1], box[-1] + padding]), strict=True):
-            for axis, coefficient in dim:
-                if axis in at:
-                    address += at[axis] * coefficient * row
-        words = address * operand.element_bytes // (level.bank_bytes or 4)
-        geometry.counted[key] = int(bank_cycles(words[None], level.banks or 1)[0])
-    found: int = geometry.counted[key]
-    return found
+    level, box = device.level("shared"), operand.box(tile)
+    rows = strides_of([*box[:-1], box[-1] + padding])
+    steps = tuple(
+        sum(c * row for dim, row in zip(operand.dims, rows, strict=True) for axis, c in dim if axis == i)
+        for i in geometry.spatial
+    )
+    lanes, extents = min(device.vector_width, threads, prod(tile)), tuple(tile[i] for i in geometry.spatial)
+    return _lanes_of_one_bank(lanes, extents, steps, operand.element_bytes, level.bank_bytes or 4, level.banks or 1)
+
+
+@cache
+def _lanes_of_one_bank(
+    lanes: int, extents: tuple[int, ...], steps: tuple[int, ...], element_bytes: int, bank_bytes: int, banks: int
+) -> int:
+    """Return the cycles of lanes that walk a tile, `steps` elements apart along each axis."""
+    at = np.unravel_index(np.arange(lanes), extents)
+    address = sum((a * step for a, step in zip(at, steps, strict=True)), start=np.zeros(lanes, np.int64))
+    return int(bank_cycles((address * element_bytes // bank_bytes)[None], banks)[0])
 
 
 def turn_registers(items: int) -> int:

@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from ..device import DeviceSpec
 from ..ir import TensorExpression
-from ..micro_perf.cpu import CpuRates
+from ..micro_perf.cpu_rates import CpuRates
 from ..micro_perf.estimate import ProgramEstimate
 from ..micro_perf.geometry import Geometry
 from ..roller.alignment import Rejection

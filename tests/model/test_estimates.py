@@ -8,7 +8,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from roller_tvm.ir.operators import operator, parse_operator
-from roller_tvm.micro_perf import cpu, gpu_nest
+from roller_tvm.micro_perf import cpu, cpu_caches, cpu_constants, gpu_nest
+from roller_tvm.micro_perf.cpu_rates import CpuRates
 from roller_tvm.micro_perf.geometry import Geometry
 from roller_tvm.micro_perf.kernel import DirectKernel, ReduceKernel
 from roller_tvm.planner import construct
@@ -174,7 +175,7 @@ def test_register_use_of_known_tiles():
     # Without a vector of B to share, each broadcast folds into its multiply-add.
     assert cpu.register_use(geometry, (4, 8, 1), 8).registers <= 4 + 1 + 4
     transposed, _ = geometry_of("matmul", m=64, n=64, k=64, layout="NT")
-    assert cpu.register_use(transposed, (6, 16, 1), 8).gathers == 16 * cpu.GATHERED_SLOTS
+    assert cpu.register_use(transposed, (6, 16, 1), 8).gathers == 16 * cpu_constants.GATHERED_SLOTS
 
 
 def test_vectors_that_feed_one_instruction_fold_into_it():
@@ -198,38 +199,38 @@ def test_rows_of_no_vectors_are_the_compilers():
 
     def cycles(width, **words):
         geometry, _ = geometry_of("relu", shape=(64, width), **words)
-        return stage_cycles(geometry, cpu.CpuRates.of(spec, geometry), 0).instructions / width
+        return stage_cycles(geometry, CpuRates.of(spec, geometry), 0).instructions / width
 
     assert cycles(997) < 1.2 * cycles(992) and 1.5 * cycles(32) < cycles(31) < 3 * cycles(32)
     geometry, _ = geometry_of("reduce_sum", shape=(997, 64), axis=(1,))
-    rates = cpu.CpuRates.of(spec, geometry)
+    rates = CpuRates.of(spec, geometry)
     assert stage_cycles(geometry, rates, 0).chain == geometry.stage.points * rates.latency
 
 
 def test_rows_a_page_apart_push_each_other_out_of_the_nearest_cache():
     geometry, _ = geometry_of("matmul", m=64, n=64, k=1024)
-    rates = cpu.CpuRates.of(device("cpu"), geometry)
+    rates = CpuRates.of(device("cpu"), geometry)
     many = rates.ways + 4
-    assert cpu.conflicts(geometry, (many, 16, 1), rates) == many
-    assert cpu.conflicts(geometry, (rates.ways, 16, 1), rates) == 0
+    assert cpu_caches.conflicts(geometry, (many, 16, 1), rates) == many
+    assert cpu_caches.conflicts(geometry, (rates.ways, 16, 1), rates) == 0
     geometry, _ = geometry_of("matmul", m=64, n=64, k=1000)  # a row is not a multiple of a way: other lines
-    assert cpu.conflicts(geometry, (many, 16, 1), rates) == 0
+    assert cpu_caches.conflicts(geometry, (many, 16, 1), rates) == 0
 
 
 def test_columns_have_a_part_of_a_cache_only():
     geometry, _ = geometry_of("matmul", m=64, n=1024, k=512)
-    rates = cpu.CpuRates.of(device("avx2"), geometry)
+    rates = CpuRates.of(device("avx2"), geometry)
     shares = ((16, 128, 1 / 8), (32, 128, 1 / 4), (16, 1024, 1 / 64), (16, 1040, 1), (16, 768, 1 / 16))
     for columns, rows, share in shares:
         g, _ = geometry_of("matmul", m=64, n=rows, k=512)
         b = next(op for op in g.operands if op.name == "B")
-        assert cpu.sets_reached(b, b.boxes((4, columns, 512)), rates) == share, (columns, rows)
+        assert cpu_caches.sets_reached(b, b.boxes((4, columns, 512)), rates) == share, (columns, rows)
     # One row, whole rows and copied panels lie together.
     b = next(op for op in geometry.operands if op.name == "B")
-    assert cpu.sets_reached(b, b.boxes((4, 1024, 512)), rates) == 1
+    assert cpu_caches.sets_reached(b, b.boxes((4, 1024, 512)), rates) == 1
     tile = (4, 16, 512)
     boxes = [op.boxes(tile) for op in geometry.operands]
-    apart, together = cpu.held(geometry, boxes, rates, {}), cpu.held(geometry, boxes, rates, {"B": True})
+    apart, together = cpu_caches.held(geometry, boxes, rates, {}), cpu_caches.held(geometry, boxes, rates, {"B": True})
     assert together == geometry.input_bytes(tile) and apart > 1.9 * rates.caches[1][1]
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from roller_tvm.ir.operators import matmul, operator
-from roller_tvm.micro_perf.cpu import CpuRates
+from roller_tvm.micro_perf.cpu_rates import CpuRates
 from roller_tvm.micro_perf.geometry import Geometry
 from roller_tvm.planner import construct
 from roller_tvm.recipes.cpu_tiles import may_pack, over_edge_vectors, register_tiles

@@ -3,7 +3,7 @@
 import pytest
 
 from roller_tvm.ir.operators import operator, parse_operator
-from roller_tvm.micro_perf.cpu import CpuRates
+from roller_tvm.micro_perf.cpu_rates import CpuRates
 from roller_tvm.micro_perf.geometry import Geometry
 from roller_tvm.planner import construct
 from roller_tvm.recipes.cpu_tiles import register_tiles, single_vectors, vector_tiles

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import ceil, prod
 
 from ...device import DeviceSpec
-from ...micro_perf.cpu import CpuRates
+from ...micro_perf.cpu_rates import CpuRates
 from ...micro_perf.estimate import ProgramEstimate
 from ...micro_perf.geometry import Geometry, Operand
 from ...micro_perf.storage import storage_elements
