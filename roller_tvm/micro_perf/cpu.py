@@ -369,6 +369,7 @@ def tiled_times(
     packed: Mapping[str, Column] | None = None,
     cost: TileCost | None = None,
     stored: int | None = None,
+    rates: CpuRates | None = None,
 ) -> Times:
     """Return the predicted times of N candidates of recipe cpu.tiled.
 
@@ -386,10 +387,12 @@ def tiled_times(
         Cost of `tiles`, if it is known already.
     stored : int, optional
         Bytes read and written after the anchor; by default those of its output and its epilogue.
+    rates : CpuRates, optional
+        Rates of the nest, if they are known already.
     """
     g, copies = geometry, packed or {}
     chunks, tiles = (np.asarray(t).reshape(len(t), -1) for t in (chunks, tiles))
-    rates = CpuRates.of(device, g)
+    rates = rates or CpuRates.of(device, g)
     cost = cost or TileCost.of(g, tiles, rates)
     use = cost.use
     points = prod(g.extents[i] for i in g.reduce)

@@ -63,7 +63,7 @@ def construct_axpy(ctx: Context, top: int) -> Ranked:
     chunks = np.array([_share(g, rest[:outer], device.units) for outer in outers]).T
     orders = np.array([np.where(chunks[i] > 1, i, -1) for i in rest]).reshape(len(rest), -1)
     tiles = np.array([tile] * len(outers)).T
-    times = tiled_times(g, device, chunks, tiles, orders, cost=axpy_cost(g, rates))
+    times = tiled_times(g, device, chunks, tiles, orders, cost=axpy_cost(g, rates), rates=rates)
     found: Ranked = []
     for n in np.argsort(times.seconds, kind="stable")[:top].tolist():
         rtiles = (ctx.rtile("l2", chunks[:, n]), ctx.rtile("register", whole))

@@ -59,7 +59,7 @@ class CpuLanes(CpuRecipe):
         grid = Grid.of(g, tiles, device.units)
         ctx.considered += len(grid.tile)
         cost = lanes_cost(g, merges, tiles, rates).take(grid.tile)
-        times = tiled_times(g, device, grid.chunks, grid.tiles, grid.orders, cost=cost, stored=stored)
+        times = tiled_times(g, device, grid.chunks, grid.tiles, grid.orders, cost=cost, stored=stored, rates=rates)
 
         def make(n: int) -> Pair:
             rtiles = (ctx.rtile("l2", grid.chunks[:, n]), ctx.rtile("register", grid.tiles[:, n]))

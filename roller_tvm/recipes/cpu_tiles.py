@@ -234,8 +234,15 @@ def chunks_of(
 
 def _places(groups: NDArray[np.intp]) -> NDArray[np.intp]:
     """Return the place of each entry among those of its group, which stand together."""
-    starts = np.flatnonzero(np.diff(groups, prepend=-1))
-    return np.arange(len(groups)) - np.repeat(starts, np.diff(starts, append=len(groups)))
+    starts, lengths = _groups(groups)
+    return np.arange(len(groups)) - np.repeat(starts, lengths)
+
+
+def _groups(groups: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return where groups of equal entries start, and their lengths."""
+    ends = np.append(np.flatnonzero(groups[1:] != groups[:-1]) + 1, len(groups))
+    starts = np.append(0, ends[:-1]) if len(groups) else ends[:0]
+    return starts, ends[: len(starts)] - starts
 
 
 def looped_axes(geometry: Geometry, chunk: Tiles, tile: Tiles) -> list[int]:
@@ -323,10 +330,11 @@ class Grid:
             for k in kinds.tolist()
         ]
         counts = np.array([len(found) for found in orders], np.int64)
-        padded = [[-1] * (len(axes) - len(order)) + list(order) for found in orders for order in found]
+        longest = max((len(order) for found in orders for order in found), default=0)
+        padded = [[-1] * (longest - len(order)) + list(order) for found in orders for order in found]
         group = np.repeat(np.arange(len(which)), counts[kind])
         row = (np.cumsum(counts) - counts)[kind[group]] + _places(group)
-        order = np.array(padded, np.int64).reshape(-1, len(axes))[row].T
+        order = np.array(padded, np.int64).reshape(len(padded), longest)[row].T
         return cls(which[group], own[:, group], chunks[:, group], packing[group], order, group)
 
     def order(self, n: int) -> tuple[int, ...]:
@@ -340,9 +348,9 @@ class Grid:
         """
         if not len(seconds):
             return []
-        starts = np.flatnonzero(np.diff(self.group, prepend=-1))
+        starts, lengths = _groups(self.group)
         least = np.minimum.reduceat(seconds, starts)
-        good = seconds <= np.repeat(least, np.diff(starts, append=len(seconds))) * (1 + ALIKE)
+        good = seconds <= np.repeat(least, lengths) * (1 + ALIKE)
         first = np.minimum.reduceat(np.where(good, np.arange(len(seconds)), len(seconds)), starts)
         # Several register tiles reach the measuring, not the variations of one.
         ranked = first[np.lexsort((seconds[first], self.tile[first]))]

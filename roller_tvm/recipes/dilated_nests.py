@@ -75,6 +75,8 @@ def output_axes(
 
 def dilated(geometry: Geometry, inlined: Sequence[str]) -> bool:
     """Return whether a nest reduces over an operand dilated with zeros, in steps that divide its axes."""
+    if not divides(geometry.expression):
+        return False
     geometry = in_memory(geometry, inlined)
     steps = strides(geometry)
     spatial = [i for i in steps if i in geometry.spatial_set]

@@ -97,6 +97,7 @@ class Context:
 
     @cached_property
     def kind(self) -> Kind:
+        """Kind of the nest: it limits the choice of loops."""
         return kind_of(self.geometry, self.nest)
 
     @cached_property

@@ -102,8 +102,8 @@ class Candidates:
 
     def rejected(self) -> Batch:
         """Return the rejections, in the order of the candidates."""
-        told = [n for n, rule in enumerate(self._sentences) if rule is not None]
-        return Batch(self._sentences, self._broken, np.flatnonzero(np.isin(self._broken, told)))
+        told = np.array([*(rule is not None for rule in self._sentences), False])  # the last for those alive: -1
+        return Batch(self._sentences, self._broken, np.flatnonzero(told[self._broken]))
 
 
 class Batch:
