@@ -11,7 +11,7 @@ import numpy as np
 
 from ..device import DeviceSpec
 from .geometry import Geometry, Operand
-from .gpu_constants import BLOCK_CYCLES, INSTRUCTIONS, PIPE_OVERLAP_LOSS
+from .gpu_constants import BLOCK_CYCLES, OPERATION_SLOTS, PIPE_OVERLAP_LOSS
 from .gpu_nest import Array, GpuNest, ceil_div, product, runs
 
 #: A number, or one for each column of a table.
@@ -56,7 +56,7 @@ def _rates(device: DeviceSpec, dtype: str) -> GpuRates:
 
 def instructions(geometry: Geometry) -> float:
     """Return the issue slots of the arithmetic of one iteration point."""
-    return sum(n * INSTRUCTIONS[kind] for kind, n in geometry.stage.ops) or 1.0
+    return sum(n * OPERATION_SLOTS[kind] for kind, n in geometry.stage.ops) or 1.0
 
 
 def sectors(operand: Operand, box: Array, sector: int) -> Array:

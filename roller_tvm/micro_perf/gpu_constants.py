@@ -10,7 +10,7 @@ from __future__ import annotations
 
 #: Issue slots of one operation: special functions run on a quarter of the lanes, a division is a handful of
 #: instructions (CUDA C++ Programming Guide, throughput of arithmetic instructions).
-INSTRUCTIONS = {"fma": 1, "mul": 1, "add": 1, "cmp": 1, "cast": 1, "div": 8, "exp": 4, "sqrt": 4, "special": 4}
+OPERATION_SLOTS = {"fma": 1, "mul": 1, "add": 1, "cmp": 1, "cast": 1, "div": 8, "exp": 4, "sqrt": 4, "special": 4}
 #: Share of the other pipes' time that the slowest does not hide, in kernels that stage nothing and in the quick
 #: estimate: of two plans with one bottleneck, the one with less of everything else is faster. By hand.
 PIPE_OVERLAP_LOSS = 0.05

@@ -108,7 +108,7 @@ class KernelTimes:
 
 @dataclass(frozen=True)
 class Step:
-    """What the effects below look at: kernels on a device, and the blocks that share a unit."""
+    """One step of each kernel on a device, with the blocks that share a unit: input of the effects below."""
 
     table: StagedTable
     device: DeviceSpec

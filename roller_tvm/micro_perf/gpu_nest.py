@@ -148,7 +148,7 @@ class GpuNest:
         return self._element_bytes @ elements + self._scalar_bytes
 
     def traffic_and_footprint(self, tiles: Array) -> tuple[Array, Array, Array]:
-        """Return the bytes that move into a level in the whole operator, that a tile's inputs take, and that it holds.
+        """Return three byte counts: moved into a level by the whole operator, inputs of a tile, all that it holds.
 
         The operator is cut into exact fractions of tiles.
         """

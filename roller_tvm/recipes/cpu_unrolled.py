@@ -29,7 +29,7 @@ from ..roller.rprogram import RProgram
 from ..roller.steps import CacheWrite, ComputeAt, Fuse, Inline, Parallel, Reorder, Split, Step, Unroll, Vectorize
 from .cpu_direct import Cycles, streamed
 from .cpu_tiles import vector_tiles
-from .gpu_unrolled import STATEMENTS, own_tile
+from .gpu_unrolled import THREAD_STATEMENTS, own_tile
 from .kinds import Kind
 from .recipe import Context, CpuRecipe, Fit, Ranked
 
@@ -40,7 +40,7 @@ def construct_unrolled(ctx: Context, top: int) -> Ranked:
     own, last = own_tile(g), g.vector_axis
     if last is None or own[last] > 1:
         return []
-    if ctx.reject(capacity("unrolled statements", prod(own), STATEMENTS), "cpu.unrolled"):
+    if ctx.reject(capacity("unrolled statements", prod(own), THREAD_STATEMENTS), "cpu.unrolled"):
         return []
     ctx.considered += 1
     lanes = CpuRates.of(device, g).lanes

@@ -104,7 +104,7 @@ def grown(
     paths = _Paths(growths, beam)
     while len(of):
         over = extents % tiles[spatial] != 0
-        several = np.count_nonzero(over, axis=0)
+        several = np.add.reduce(over, axis=0, dtype=np.int64)
         alone = (several == 0) | ((several == 1) & over)
         at = steps[:, None], of[None], place
         to = np.where(alone, options.larger[at], options.divisor[at])

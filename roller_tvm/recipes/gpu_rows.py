@@ -23,7 +23,7 @@ from ..ir import Access, Axis, Index, Stage, TensorExpression
 from ..micro_perf.estimate import LevelTime, ProgramEstimate
 from ..micro_perf.geometry import Geometry
 from ..micro_perf.gpu import GpuRates, busiest_unit, in_waves, instructions
-from ..micro_perf.gpu_constants import IN_FLIGHT, INSTRUCTIONS, LOAD_OVERHEAD, PER_ELEMENT, ROW_REGISTERS, TREE_SLOTS
+from ..micro_perf.gpu_constants import IN_FLIGHT, LOAD_OVERHEAD, OPERATION_SLOTS, PER_ELEMENT, ROW_REGISTERS, TREE_SLOTS
 from ..micro_perf.occupancy import occupancy
 from ..micro_perf.registers import register_cap
 from ..micro_perf.storage import VECTOR_ALIGNMENT
@@ -317,7 +317,7 @@ def rows_estimate(
     for g in nests:
         slots += instructions(g) * shape.own
         for op in g.operands:
-            functions = sum(n * INSTRUCTIONS[kind] for kind, n in op.functions)
+            functions = sum(n * OPERATION_SLOTS[kind] for kind, n in op.functions)
             slots += (op.arithmetic + functions) * shape.own
             if op.elements_whole < shape.length:
                 continue

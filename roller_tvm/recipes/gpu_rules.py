@@ -51,5 +51,7 @@ class Rules(Candidates):
 
     def room(self, what: str, required: Array, limit: Array | int, remedy: str = "use a smaller tile") -> None:
         """Reject the candidates that require more of a resource than there is."""
-        most = np.broadcast_to(limit, required.shape)
-        self.hold(required <= most, lambda n: capacity(what, int(required[n]), int(most[n]), remedy))
+        def most(n: int) -> int:
+            return limit if isinstance(limit, int) else int(np.broadcast_to(limit, required.shape)[n])
+
+        self.hold(required <= limit, lambda n: capacity(what, int(required[n]), most(n), remedy))

@@ -2,12 +2,12 @@
 
 The estimates stand in ``micro_perf/gpu_fragments.py``.
 
-Recipe gpu.tensor as schedule steps::
+Its loops::
 
-blocks of m, n -> blockIdx   warps -> threadIdx.y   k.0  k.1  m.f n.f  [fragment m n k]    product, in fragments
-   lanes -> threadIdx.x  elements of a lane                                                output, at warps
-                                                    at k.0: threads, vectors               tiles, in shared memory
-                                                         at k.1: [fragment]                fragments, in registers
+    blocks of m, n -> blockIdx   warps -> threadIdx.y   k.0  k.1  m.f n.f  [fragment m n k]    product, in fragments
+       lanes -> threadIdx.x  elements of a lane                                                output, at warps
+                                                        at k.0: threads, vectors               tiles, in shared memory
+                                                             at k.1: [fragment]                fragments, in registers
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ from ..device import DeviceSpec
 from ..ir import TensorExpression
 from ..ir.matrices import MatrixRoles, matrix_roles, run_along
 from ..micro_perf.geometry import Geometry, Operand
-from ..micro_perf.gpu_constants import (
-    FETCHES,
-)
+from ..micro_perf.gpu_constants import FETCHES
 from ..micro_perf.gpu_fragments import (
     DEPTH_BYTES,
     FRAGMENT,
@@ -215,7 +213,7 @@ class Instruction:
 
 
 #: (dtype of the operands, dtype of the sums) -> instruction.
-INSTRUCTIONS = {
+INTRINSICS = {
     ("float16", "float32"): Instruction(), ("float16", "float16"): Instruction(),
     ("bfloat16", "float32"): Instruction(),
     ("int8", "int32"): Instruction(turns=False, dynamic=False),
@@ -254,7 +252,7 @@ def product_of(geometry: Geometry, tf32: bool = False) -> Product | Rejection:
     if isinstance(roles, str):
         return _refused("a product of two matrices", roles)
     own = (tensors[roles.left.tensor].dtype, tensors[roles.right.tensor].dtype)
-    instructions = INSTRUCTIONS | ROUNDING if tf32 else INSTRUCTIONS
+    instructions = INTRINSICS | ROUNDING if tf32 else INTRINSICS
     instruction = instructions.get((own[0], stage.dtype))
     if own[0] != own[1] or instruction is None:
         known = ", ".join(f"{a} with sums of {c}" for a, c in instructions)

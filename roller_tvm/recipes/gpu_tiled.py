@@ -201,7 +201,7 @@ def register_tiles(ctx: Context) -> list[Tile]:
 
     def rules(tiles: Array) -> Rules:
         held = Rules(tiles.shape[1], lambda n: f"register tile {_tile(tiles, n)}")
-        over = np.count_nonzero(nest.overhangs(tiles), axis=0)
+        over = np.add.reduce(nest.overhangs(tiles), axis=0, dtype=np.int64)
         held.hold(over <= 1, lambda n: one_overhang(int(over[n])))
         registers = RegisterTiles.of(nest, tiles)
         held.room("accumulators", registers.accumulators, ACCUMULATORS)
@@ -337,7 +337,7 @@ def misaligned(ctx: Context, block: Array) -> Rules:
             return tensor_shape(g.extents[i], int(block[i, n]), eps, g.axes[i])
 
         rules.hold(covered <= extent * (1 + eps) + 1e-9, uneven)
-    over = np.count_nonzero(nest.overhangs(block), axis=0)
+    over = np.add.reduce(nest.overhangs(block), axis=0, dtype=np.int64)
     rules.hold(over <= 1, lambda n: one_overhang(int(over[n])))
     sector, eps = ctx.device.far.transaction_bytes, max(ctx.eps, WASTED_RUN)
     for op, box in zip(g.operands, nest.boxes(block), strict=True):

@@ -38,7 +38,7 @@ from .recipe import Context, Fit, Ranked, Recipe
 from .row_nests import RowNest
 
 #: Most statements of a thread, all unrolled: two 6 x 6 matrices (Winograd's F(4, 3)) have 1296.
-STATEMENTS = 2048
+THREAD_STATEMENTS = 2048
 
 
 class GpuUnrolled(Recipe):
@@ -56,7 +56,7 @@ class GpuUnrolled(Recipe):
         g, device = ctx.geometry, ctx.device
         own = own_tile(g)
         rest = [i for i in g.spatial if own[i] < g.extents[i] or g.extents[i] == 1]
-        if not rest or ctx.reject(capacity("unrolled statements", prod(own), STATEMENTS), "gpu.unrolled"):
+        if not rest or ctx.reject(capacity("unrolled statements", prod(own), THREAD_STATEMENTS), "gpu.unrolled"):
             return []
         count = prod(g.extents[i] for i in rest)
         found: Ranked = []
@@ -66,7 +66,7 @@ class GpuUnrolled(Recipe):
             near = linear_tile(g, threads, rest)
             block = tuple(near[i] if i in rest else e for i, e in enumerate(own))
             limit = register_cap(device, threads)
-            full = capacity("registers", unrolled_registers(g), limit or STATEMENTS, "use fewer threads")
+            full = capacity("registers", unrolled_registers(g), limit or THREAD_STATEMENTS, "use fewer threads")
             if ctx.reject(full, f"{threads} threads"):
                 break
             estimate = unrolled_estimate(g, device, block, threads)
