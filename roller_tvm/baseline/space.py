@@ -157,8 +157,8 @@ class RTileSpace:
     >>> from roller_tvm.ir.operators import matmul
     >>> from roller_tvm.device import device_for_target
     >>> space = RTileSpace(matmul(m=64, n=64, k=64), device_for_target("llvm -mcpu=skylake-avx512 -num-cores=2"))
-    >>> space.plan(space.random(Random(0))).plan.programs[0].recipe
-    'cpu.tiled'
+    >>> space.plan(space.random(Random(0))).plan.programs[0].recipe.startswith("cpu.")
+    True
     """
 
     def __init__(self, expression: TensorExpression, device: DeviceSpec, features: Features = NO_FEATURES) -> None:
