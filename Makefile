@@ -19,20 +19,24 @@ SETUP := setup.py $(addprefix roller_tvm/tvm_env/,relay-line.txt hook.py install
 # One block a TVM line: extras of ours, then what pip cannot say with extras.
 relay_EXTRAS := relay,onnx,demo,dev
 define relay_STEPS
-	$(RELAY)/bin/roller-tvm install-tvm
 	@# Of rapidocr only the model files are used; xgboost, which all that search learn with, lists a library for GPUs.
-	$(RELAY)/bin/pip install $(QUIET) --no-deps rapidocr-onnxruntime xgboost scipy
+	$(call install,relay,--no-deps bitblas==0.1.0.post1 rapidocr-onnxruntime xgboost scipy)
+	$(RELAY)/bin/roller-tvm install-tvm
 	@# Says what the machine lacks (a C++ compiler, say) now rather than in the middle of a tuning.
 	$(RELAY)/bin/roller-tvm doctor
 endef
 
 relax_EXTRAS := relax,relax-onnx,demo,test
 define relax_STEPS
-	$(RELAX)/bin/pip install $(QUIET) --no-deps rapidocr-onnxruntime xgboost scipy
+	$(call install,relax,--no-deps rapidocr-onnxruntime xgboost scipy)
 	$(RELAX)/bin/roller-tvm doctor
 endef
 
 QUIET := --quiet --disable-pip-version-check
+# uv installs in a tenth of pip's time; pip serves if uv cannot be had or does not know the machine's package index.
+UV := .venv/uv/bin/uv
+install = $(UV) pip install --quiet --python .venv/$(1)/bin/python --constraint requirements/$(1).txt $(2) 2>.venv/uv.log \
+	|| .venv/$(1)/bin/pip install $(QUIET) --constraint requirements/$(1).txt $(2)
 
 # The longest first. Their output comes in one piece, when each has ended.
 SUITES := pytest-relay pytest-relax pytest-emulate pytest-core lint
@@ -112,6 +116,7 @@ clean:
 	@echo "setting up .venv/$* with $(PYTHON) (a few minutes the first time)"
 	@test -n "$(PYTHON)" || { echo "no Python found: sudo apt-get install -y python3 python3-venv"; exit 1; }
 	@$(PYTHON) -m venv .venv/$* || { echo "mend: sudo apt-get install -y python3-venv"; exit 1; }
-	.venv/$*/bin/pip install $(QUIET) --editable ".[$($*_EXTRAS)]"
+	@test -x $(UV) || { $(PYTHON) -m venv .venv/uv && .venv/uv/bin/pip install $(QUIET) uv; } || true
+	$(call install,$*,--editable ".[$($*_EXTRAS)]")
 	$($*_STEPS)
 	@touch $@

@@ -43,12 +43,12 @@ DEVICES = {"sm_80": "a100", "sm_90": "h200"}
 SPARE = 4
 PACKAGE = Path(__file__).resolve().parent.parent
 #: Folders and modules of this package: those a kernel depends on (`_MAKES`), and those the kit runs (`_RUNS`).
-_MAKES = ("expr", "device", "plan", "model", "lower", "te", "tir", "toolchain",
+_MAKES = ("ir", "device", "roller", "micro_perf", "recipes", "planner", "lower", "te", "tir", "toolchain",
           "rammer", "relax",
           *(f"kit/{name}.py" for name in ("build", "graphs", "archive", "cases", "reference", "inputs")))  # fmt: skip
 _RUNS = (
-    "__init__.py", "errors.py", "stats.py", "svg.py", "version.py", "device", "expr", "kit", "measure/__init__.py",
-    "measure/lifeline.py", "model", "plan",
+    "__init__.py", "errors.py", "stats.py", "svg.py", "version.py", "device", "ir", "kit", "measure/__init__.py",
+    "measure/lifeline.py", "roller", "micro_perf", "recipes", "planner",
 )  # fmt: skip
 
 

@@ -47,7 +47,7 @@ class Candidates:
 
 def make_candidates(task: Task, device: DeviceSpec, top: int) -> Candidates:
     """Return a task's candidates; on an error the result holds the reason, nothing is raised."""
-    from roller_tvm import plan as planning
+    from roller_tvm import planner as planning
     from roller_tvm.planner.gpu_variants import plan_variants
     from roller_tvm.planner.lower import lower
     from roller_tvm.roller.features import Features

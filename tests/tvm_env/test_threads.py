@@ -1,3 +1,4 @@
+import json
 import os
 import subprocess
 import sys
@@ -8,6 +9,29 @@ from roller_tvm.errors import UsageError
 from roller_tvm.tvm_env import threads
 from roller_tvm.tvm_env.threads import BINDING, ENVIRONMENT, set_threads, wanted_threads
 
+# Imports TVM, then executes each request in a fork, whose pool of threads is not made yet.
+SERVER = """
+import contextlib, io, json, os, sys, traceback, tvm
+for line in sys.stdin:
+    code, environment, cpus = json.loads(line)
+    reads, writes = os.pipe()
+    if (child := os.fork()) == 0:
+        shown = io.StringIO()
+        os.environ.update(environment)
+        if cpus:
+            os.sched_setaffinity(0, cpus)
+        with contextlib.redirect_stdout(shown):
+            try:
+                exec(code, {})
+            except BaseException:
+                traceback.print_exc(file=shown)
+        os.write(writes, json.dumps(shown.getvalue().strip()).encode())
+        os._exit(0)
+    os.close(writes)
+    with open(reads) as told:
+        print(told.read() or json.dumps("died"), flush=True)
+    os.waitpid(child, 0)
+"""
 IMPORT = """
 import os, warnings, tvm
 from roller_tvm.tvm_env import set_threads, use_threads
@@ -48,12 +72,12 @@ def test_child_processes_inherit(monkeypatch):
         (f"print(use_threads(1), n(), use_threads(otherwise={CPUS}), n())", f"1 1 {CPUS} {CPUS}"),
     ],
 )
-def test_pool_really_has_that_size(code, shown):
+def test_pool_really_has_that_size(run, code, shown):
     assert run(code) == shown
 
 
 @pytest.mark.te
-def test_a_pool_that_was_made_smaller_cannot_grow_and_it_is_said():
+def test_a_pool_that_was_made_smaller_cannot_grow_and_it_is_said(run):
     code = (
         "import os; os.environ['TVM_NUM_THREADS'] = '1'; n(); del os.environ['TVM_NUM_THREADS']\n"
         "with warnings.catch_warnings(record=True) as w:\n"
@@ -65,13 +89,13 @@ def test_a_pool_that_was_made_smaller_cannot_grow_and_it_is_said():
 
 @pytest.mark.te
 @pytest.mark.parametrize("package", ["relay", "relax"])
-def test_importing_a_line_lets_pools_take_every_core(package, cores):
+def test_importing_a_line_lets_pools_take_every_core(run, package, cores):
     assert run(f"import roller_tvm.{package}; print(n())") == str(cores)
     assert run(f"import roller_tvm.{package}; print(n())", TVM_NUM_THREADS="1") == "1"
 
 
 @pytest.mark.te
-def test_a_process_with_one_cpu_keeps_its_mask():
+def test_a_process_with_one_cpu_keeps_its_mask(run):
     one = max(os.sched_getaffinity(0))
     code = "import roller_tvm.relay; print(n(), sorted(os.sched_getaffinity(0)))"
     assert run(code, cpus={one}) == f"1 [{one}]"
@@ -92,13 +116,19 @@ def cores():
     return int(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
 
 
-def run(code, cpus=None, **environment):
+@pytest.fixture(scope="module")
+def run():
+    """Executes code in a process of its own, as fresh as one that has imported TVM alone."""
     plain = {k: v for k, v in os.environ.items() if k not in (ENVIRONMENT, BINDING)}
-    done = subprocess.run(
-        [sys.executable, "-c", IMPORT + code], capture_output=True, text=True, env={**plain, **environment},
-        preexec_fn=None if cpus is None else lambda: os.sched_setaffinity(0, cpus),
-    )  # fmt: skip
-    return done.stdout.strip() or done.stderr
+    words = [sys.executable, "-c", SERVER]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=plain) as server:
+
+        def execute(code, cpus=(), **environment):
+            print(json.dumps([IMPORT + code, environment, list(cpus)]), file=server.stdin, flush=True)
+            return json.loads(server.stdout.readline())
+
+        yield execute
+        server.stdin.close()
 
 
 @pytest.mark.te
@@ -107,5 +137,6 @@ def test_a_thread_that_a_pool_has_bound_does_not_hide_the_other_cpus():
         "import os; os.environ['TVM_NUM_THREADS'] = '1'; n()\n"
         "from roller_tvm.device import detect_cpu; print(len(os.sched_getaffinity(0)), detect_cpu().logical)"
     )
-    bound, logical = run(code, TVM_BIND_THREADS="1").split()
-    assert (bound, logical) == ("1", str(CPUS))
+    environment = {**os.environ, BINDING: "1"}  # not a fork: detection asks the other threads, which it would not have
+    done = subprocess.run([sys.executable, "-c", IMPORT + code], capture_output=True, text=True, env=environment)
+    assert done.stdout.split() == ["1", str(CPUS)]
