@@ -8,11 +8,12 @@ from math import ceil, log2, prod
 import numpy as np
 
 from ..device import DeviceSpec
-from ..micro_perf.access import fetch, store_sectors
 from ..micro_perf.gpu import sectors
-from ..micro_perf.gpu_kernel import COMPILER_STATEMENTS, body_of, shared_loads
-from ..micro_perf.kernel import Kernel, StagedKernel
-from ..micro_perf.registers import accumulators, fragments
+from ..micro_perf.gpu_access import fetches, store_sectors
+from ..micro_perf.gpu_kernel import shared_loads
+from ..micro_perf.gpu_nest import runs
+from ..micro_perf.kernel import Kernel, StagedKernel, StagedTable, body_of
+from ..micro_perf.registers import RegisterTiles
 
 NAMES = (
     # the grid
@@ -51,27 +52,31 @@ def features(kernels: Sequence[Kernel], device: DeviceSpec) -> np.ndarray:
     if not isinstance(kernel, StagedKernel):
         row["depth"] = _log(prod(g.extents[i] for i in g.reduce))
         return np.array([row[name] for name in NAMES])
-    body = body_of(kernel, COMPILER_STATEMENTS)
-    slots, cycles = shared_loads(kernel, body, warp)
-    copies = [fetch(kernel, n, warp, sector) for n in range(len(g.operands))]
-    parts = fragments(g, kernel.thread)
-    of_step = [sectors(op, list(box), sector) for op, box in zip(g.operands, kernel.boxes, strict=True)]
+    body, table = body_of(kernel), StagedTable.of([kernel])
+    slots, cycles = (float(n[0]) for n in shared_loads(table, warp))
+    copies = [fetches(table, n, warp, sector) for n in range(len(g.operands))]
+    tiles = RegisterTiles.of(table.nest, table.thread)
+    parts = [int(n[0]) for n in tiles.fragments]
+    boxes = list(zip(g.operands, table.boxes, strict=True))
+    of_step = sum(int(sectors(op, box, sector)[0]) for op, box in boxes)
     rounds = kernel.blocks * kernel.steps
     last = g.spatial[-1]
     points = kernel.outputs * kernel.depth
-    runs = [op.run(box) for op, box in zip(g.operands, kernel.boxes, strict=True)]
+    lengths = [int(runs(op, box)[0]) for op, box in boxes]
     row |= {
-        "staged": 1.0, "accumulators": _log(accumulators(g, kernel.thread)), "fragment_least": _log(min(parts)),
+        "staged": 1.0, "accumulators": _log(int(tiles.accumulators[0])),
+        "fragment_least": _log(min(parts)),
         "fragment_most": _log(max(parts)), "vthreads": _log(prod(kernel.vthreads)),
         "statements": _log(body.outputs * body.depth), "rolled": float(body.rolled),
         "shared_bytes": _log(kernel.shared_bytes), "depth": _log(kernel.depth), "steps": _log(kernel.steps),
         "reads_per_flop": _log(body.times * slots / points), "read_cycles_per_flop": _log(body.times * cycles / points),
-        "store_conflicts": max(c.conflicts for c in copies), "fetches": _log(sum(c.rounds for c in copies)),
-        "fetch_vector": _log(max(c.vector for c in copies)),
-        "moved_per_flop": _log(sum(c.moved for c in copies) * rounds / flops),
-        "requested_per_flop": _log(sum(c.requested for c in copies) * rounds / flops),
-        "sector_bytes_per_flop": _log(sum(of_step) * rounds / flops), "run_first": _log(runs[0]),
-        "run_last": _log(runs[-1]), "output_sectors": store_sectors(kernel, warp, sector),
+        "store_conflicts": max(float(c.conflicts[0]) for c in copies),
+        "fetches": _log(sum(int(c.rounds[0]) for c in copies)),
+        "fetch_vector": _log(max(int(c.vector[0]) for c in copies)),
+        "moved_per_flop": _log(sum(float(c.moved[0]) for c in copies) * rounds / flops),
+        "requested_per_flop": _log(sum(float(c.requested[0]) for c in copies) * rounds / flops),
+        "sector_bytes_per_flop": _log(of_step * rounds / flops), "run_first": _log(lengths[0]),
+        "run_last": _log(lengths[-1]), "output_sectors": float(store_sectors(table, warp, sector)[0]),
         "output_run": _log(kernel.block[last]),
     }  # fmt: skip
     return np.array([row[name] for name in NAMES])

@@ -9,7 +9,7 @@ import numpy as np
 from ..device import DeviceSpec
 from ..ir import Stage
 from ..planner.construction import RankedPlan
-from ..roller.rprogram import RECIPES, RProgram
+from ..roller.rprogram import RECIPE_NAMES, RProgram
 
 #: Number of innermost axes of a nest that have their own features; a convolution has seven axes.
 AXES = 8
@@ -17,7 +17,6 @@ AXES = 8
 LEVELS = 4
 #: Number of outermost tiles that have their own features.
 TILES = 2
-_RECIPES = tuple(RECIPES)
 
 
 def _names() -> tuple[str, ...]:
@@ -78,7 +77,7 @@ def plan_features(ranked: RankedPlan, device: DeviceSpec, nest: int | None = Non
         "near bytes": _log(estimate.shared_bytes), "outputs of a tile": _log(_outputs(program, stage)),
         "vector": program.choice("vector"), "unrolled": _log(prod(program.choices_of("unroll").values())),
         "packed": len(program.staged), "inlined": len(program.inlined),
-        "lanes": sum(s.lanes for s in plan.split_reductions), "recipe": _RECIPES.index(program.recipe),
+        "lanes": sum(s.lanes for s in plan.split_reductions), "recipe": RECIPE_NAMES.index(program.recipe),
     }  # fmt: skip
     return np.array([row[name] for name in NAMES])
 

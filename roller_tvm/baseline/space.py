@@ -5,32 +5,24 @@ The rules, the rPrograms and the lowering are the planner's own; only the choice
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from random import Random
+
+import numpy as np
 
 from ..device import DeviceSpec
 from ..errors import UnsupportedOperator
 from ..ir import TensorExpression
-from ..micro_perf.cpu import CpuRates, tiled_estimate
+from ..micro_perf.cpu import tiled_times
+from ..micro_perf.cpu_rates import CpuRates
 from ..micro_perf.estimate import Estimate, ProgramEstimate
 from ..micro_perf.geometry import Geometry, Tile
-from ..planner.construct import recipes, variants
+from ..planner.construct import Form, fitting, forms
 from ..planner.construction import RankedPlan
-from ..recipes.cpu_tiled import (
-    chunks_of,
-    construct_stored,
-    construct_tiled,
-    construct_turned,
-    may_pack,
-    orders_of,
-    packings_of,
-    register_tiles,
-    stored_search,
-    tiled_program,
-    turned_search,
-)
-from ..recipes.search import Search
+from ..recipes.cpu_tiled import CpuTiled, Reading, readings_of, tiled_program
+from ..recipes.cpu_tiles import chunks_of, looped_axes, may_pack, orders_of, register_tiles
+from ..recipes.recipe import Context
 from ..roller.features import NO_FEATURES, Features
 from ..roller.partition import NestShape
 from ..roller.rprogram import Plan, RProgram, SplitReduction
@@ -58,7 +50,7 @@ class Point:
 class TiledForm:
     """Configurations of the recipe cpu.tiled for one nest."""
 
-    search: Search
+    search: Context
     tiles: list[Tile]
     packings: list[frozenset[str]]
     chunks: dict[int, list[Tile]] = field(default_factory=dict)
@@ -66,7 +58,9 @@ class TiledForm:
     def chunks_of(self, tile: int) -> list[Tile]:
         """Return the chunks of a register tile, given by position."""
         if tile not in self.chunks:
-            self.chunks[tile] = chunks_of(self.search, self.tiles[tile], self.search.device.units, None)
+            own = np.array(self.tiles[tile])[:, None]
+            found = chunks_of(self.search.geometry, own, self.search.device.units, None)[1]
+            self.chunks[tile] = [tuple(chunk) for chunk in found.T.tolist()]
         return self.chunks[tile]
 
     def random(self, form: int, random: Random) -> Point | None:
@@ -79,11 +73,12 @@ class TiledForm:
 
     def _point(self, form: int, tile: int, chunk: int, order: int, packing: int) -> Point | None:
         g, extents, packed = self.search.geometry, self.chunks_of(tile)[chunk], self.packings[packing]
-        orders = orders_of(g, extents, self.tiles[tile], packed)
+        looped = looped_axes(g, extents, self.tiles[tile])
+        orders = orders_of(g, looped, packed)
         if not orders or not may_pack(g, extents, self.tiles[tile], packed):
             if self.packings[0]:
                 return None
-            packing, orders = 0, orders_of(g, extents, self.tiles[tile])
+            packing, orders = 0, orders_of(g, looped)
         return Point(form, tile, chunk, order % len(orders), packing)
 
     def beside(self, at: Point, random: Random) -> Point | None:
@@ -106,9 +101,9 @@ class TiledForm:
         """Return the rProgram of a configuration and the model's estimate of it."""
         s, tile, chunk = self.search, self.tiles[at.tile], self.chunks_of(at.tile)[at.chunk]
         packed = self.packings[at.packing]
-        order = orders_of(s.geometry, chunk, tile, packed)[at.order]
-        estimate = tiled_estimate(s.geometry, s.device, chunk, tile, order, packed)
-        return tiled_program(s, chunk, tile, order, packed), estimate
+        order = orders_of(s.geometry, looped_axes(s.geometry, chunk, tile), packed)[at.order]
+        times = tiled_times(s.geometry, s.device, chunk, tile, order, dict.fromkeys(packed, True))
+        return tiled_program(s, chunk, tile, order, packed), times.row(0)
 
 
 @dataclass
@@ -139,16 +134,11 @@ class _Around:
     programs: tuple[tuple[RProgram, ProgramEstimate] | None, ...]
 
 
-def _tiled_form(construct: Callable[..., object], search: Search) -> TiledForm:
-    """Return all choices of a recipe with register tiles as a `TiledForm`."""
-    if construct is construct_stored and (stored := stored_search(search)) is not None:
-        return TiledForm(*stored, [frozenset()])
-    if construct is construct_turned and (turned := turned_search(search)) is not None:
-        search, packings = turned[0], [turned[1]]
-    else:
-        packings = packings_of(search.geometry, CpuRates.of(search.device, search.geometry))
-    rates = CpuRates.of(search.device, search.geometry)
-    return TiledForm(search, register_tiles(search, rates, None, over=True), packings)
+def _tiled_form(reading: Reading) -> TiledForm:
+    """Return all choices of recipe cpu.tiled for one reading of a nest."""
+    rates = CpuRates.of(reading.ctx.device, reading.ctx.geometry)
+    tiles = register_tiles(reading.ctx, rates, None, over=True) if reading.tiles is None else reading.tiles
+    return TiledForm(reading.ctx, [tuple(tile) for tile in tiles.T.tolist()], reading.packings)
 
 
 class RTileSpace:
@@ -167,8 +157,8 @@ class RTileSpace:
     >>> from roller_tvm.ir.operators import matmul
     >>> from roller_tvm.device import device_for_target
     >>> space = RTileSpace(matmul(m=64, n=64, k=64), device_for_target("llvm -mcpu=skylake-avx512 -num-cores=2"))
-    >>> space.plan(space.random(Random(0))).plan.programs[0].recipe
-    'cpu.tiled'
+    >>> space.plan(space.random(Random(0))).plan.programs[0].recipe.startswith("cpu.")
+    True
     """
 
     def __init__(self, expression: TensorExpression, device: DeviceSpec, features: Features = NO_FEATURES) -> None:
@@ -177,38 +167,38 @@ class RTileSpace:
         self.device, self.features = device, features
         self.forms: list[TiledForm | ListedForm] = []
         self._around: list[_Around] = []
-        for variant, splits, nests in variants(expression, device, features):
-            self._add(variant, splits, nests)
+        for form in forms(expression, device, features):
+            for nests in form.cuts:
+                self._add(form, nests)
         if not self.forms:
             raise UnsupportedOperator("no legal plan", f"{expression.name} on {device.name}")
 
-    def _add(self, variant: TensorExpression, splits: tuple[SplitReduction, ...], nests: tuple[NestShape, ...]) -> None:
+    def _add(self, form: Form, nests: tuple[NestShape, ...]) -> None:
         best: list[tuple[RProgram, ProgramEstimate]] = []
         own: list[list[TiledForm | ListedForm]] = []
         for nest in nests:
-            geometry = Geometry.of(variant, nest.anchor, nest.inlined, nest.output)
+            geometry = Geometry.of(form.expression, nest.anchor, nest.inlined, nest.output)
+            ctx = Context(geometry, self.device, nest, 0.0, self.features)
             found: list[tuple[RProgram, ProgramEstimate]] = []
-            forms: list[TiledForm | ListedForm] = []
-            for recipe in recipes(geometry, self.device, nest, self.features):
-                if found and recipe.last_resort:
-                    break
-                search = Search(geometry, self.device, nest, 0.0)
-                tiled = recipe.construct in (construct_tiled, construct_turned, construct_stored)
-                if not (here := recipe.construct(search, 1 if tiled else EVERY)):
-                    continue
-                found += here
-                if tiled:
-                    forms.append(_tiled_form(recipe.construct, search))
-                else:
-                    forms.append(ListedForm(here))
+            choices: list[TiledForm | ListedForm] = []
+            for recipe in (r for recipes in fitting(ctx) if not found for r in recipes):
+                if isinstance(recipe, CpuTiled):
+                    for reading in readings_of(ctx):
+                        if here := [c.pair for c in recipe.of_reading(reading, 1)]:
+                            found += here
+                            choices.append(_tiled_form(reading))
+                elif here := [c.pair for c in recipe.candidates(ctx, EVERY)]:
+                    found += here
+                    choices.append(ListedForm(here))
             if not found:
                 return
             best.append(min(found, key=lambda c: c[1].seconds))
-            own.append(forms)
+            own.append(choices)
         heaviest = max(range(len(best)), key=lambda n: best[n][1].seconds)
-        around = _Around(variant, splits, tuple(None if n == heaviest else b for n, b in enumerate(best)))
-        for form in own[heaviest]:
-            self.forms.append(form)
+        chosen = tuple(None if n == heaviest else b for n, b in enumerate(best))
+        around = _Around(form.expression, form.splits, chosen)
+        for choice in own[heaviest]:
+            self.forms.append(choice)
             self._around.append(around)
 
     def random(self, random: Random) -> Point:

@@ -11,8 +11,8 @@ from roller_tvm.compare.tiles import extents_told
 from roller_tvm.device import DeviceSpec
 from roller_tvm.errors import RollerError
 from roller_tvm.ir import TensorExpression
-from roller_tvm.micro_perf.cpu import tiled_estimate
-from roller_tvm.recipes.cpu_tiled import may_pack, orders_of
+from roller_tvm.micro_perf.cpu import tiled_times
+from roller_tvm.recipes.cpu_tiles import looped_axes, may_pack, orders_of
 from roller_tvm.replay.state import LoopStage
 from roller_tvm.roller.features import NO_FEATURES, Features
 
@@ -135,9 +135,9 @@ def _tiled(form: TiledForm, tiles: TheirTiles) -> Thought | None:
         for n, a in enumerate(names)
     )
     seconds = [
-        tiled_estimate(g, device, chunk, tile, order, packed).seconds
+        tiled_times(g, device, chunk, tile, order, dict.fromkeys(packed, True)).row(0).seconds
         for packed in form.packings if not packed or may_pack(g, chunk, tile, packed)
-        for order in orders_of(g, chunk, tile, packed)
+        for order in orders_of(g, looped_axes(g, chunk, tile), packed)
     ]  # fmt: skip
     if not seconds:
         return None

@@ -6,6 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
+from ..roller.candidates import Column
+
 
 @dataclass(frozen=True)
 class LevelTime:
@@ -73,6 +77,46 @@ class ProgramEstimate:
     def intensity(self) -> float:
         """FLOP per byte from the farthest level."""
         return self.flops / max(1.0, self.levels[0].bytes) if self.levels else float("inf")
+
+
+@dataclass(frozen=True)
+class LevelColumn:
+    """Traffic into one level of N candidates, and its time: a column each, or one number for all."""
+
+    level: str
+    bytes: Column
+    seconds: Column
+
+
+@dataclass(frozen=True)
+class Times:
+    """Predicted behaviour of N candidates, a column a field of ``ProgramEstimate``; `bound` is a place in `bounds`."""
+
+    seconds: Column
+    compute_seconds: Column
+    levels: tuple[LevelColumn, ...]
+    bounds: tuple[str, ...]
+    bound: Column
+    flops: int
+    blocks: Column
+    waves: Column
+    registers: Column
+    shared_bytes: Column
+    utilisation: Column
+
+    def row(self, n: int) -> ProgramEstimate:
+        """Return the estimate of one candidate."""
+
+        def at(column: Column) -> Any:
+            found = column[n] if np.ndim(column) else column
+            return found.item() if isinstance(found, np.generic | np.ndarray) else found
+
+        levels = tuple(LevelTime(level.level, at(level.bytes), at(level.seconds)) for level in self.levels)
+        return ProgramEstimate(
+            at(self.seconds), at(self.compute_seconds), levels, self.bounds[at(self.bound)], self.flops,
+            at(self.blocks), at(self.waves), registers=at(self.registers), shared_bytes=at(self.shared_bytes),
+            utilisation=at(self.utilisation),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

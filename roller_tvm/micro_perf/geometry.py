@@ -10,11 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil, prod
-from operator import truediv
 from typing import Any
 
-from ..ir import Access, Stage, TensorExpression, dtype_bytes, footprint
+import numpy as np
+
+from ..ir import Access, Stage, TensorExpression, dtype_bytes
 from ..ir.expression import Ops, total_of
+from ..roller.candidates import Column, Tiles
 
 Tile = tuple[int, ...]
 
@@ -103,6 +105,57 @@ class Operand:
         """Dimensions whose index is a floor quotient: neighbours along an axis share elements there."""
         return frozenset(d for d, index in enumerate(self.access.indices) if index.divisor > 1)
 
+    def boxes(
+        self, tiles: Tiles | Sequence[Column], before: Sequence[Column] = (), moved: frozenset[int] = frozenset()
+    ) -> list[Column]:
+        """Return the bounding extents of N tiles of this operand, a column a dimension.
+
+        Parameters
+        ----------
+        before : sequence of column
+            Extents of tiles that differ in the axes `moved` alone.
+        """
+        found: list[Column] = []
+        for d, (dim, full, opaque) in enumerate(zip(self.dims, self.shape, self.opaque, strict=True)):
+            if before and not any(a in moved for a, _ in dim):
+                found.append(before[d])
+                continue
+            if opaque:
+                found.append(full)
+                continue
+            if d in self.divided:
+                extent = self._quotient_extents(d, tiles)
+            else:
+                extent = 1
+                for a, c in dim:
+                    extent = extent + c * (tiles[a] - 1)
+            found.append(min(extent, full) if isinstance(extent, int) else np.minimum(extent, full))
+        return found
+
+    def _quotient_extents(self, d: int, tiles: Tiles | Sequence[Column]) -> Column:
+        """Return the extents of N tiles along a dimension whose index is a quotient."""
+        own = np.array(np.broadcast_arrays(*(tiles[a] for a, _ in self.dims[d])))
+        if own.ndim == 1:
+            return self._quotient_extent(d, tuple(int(e) for e in tiles))
+        distinct, where = np.unique(own, axis=1, return_inverse=True)
+        index = self.access.indices[d]
+        extents = [index.extent(dict(zip(index.axes, tile, strict=True))) for tile in distinct.T.tolist()]
+        return np.array(extents)[where.reshape(-1)]
+
+    def runs(self, boxes: Sequence[Column]) -> Column:
+        """Return the lengths, in elements, of the contiguous runs in memory that make up N boxes."""
+        length: Column = 1
+        going: Column = True
+        for extent, full in zip(reversed(boxes), reversed(self.shape), strict=True):
+            length = length * np.where(going, extent, 1)
+            going = np.logical_and(going, np.equal(extent, full))
+        return length
+
+    @cached_property
+    def strides(self) -> tuple[int, ...]:
+        """Elements between neighbours along each dimension of the tensor."""
+        return tuple(prod(self.shape[d + 1 :]) for d in range(len(self.shape)))
+
     def _quotient_extent(self, d: int, tile: Tile) -> int:
         index = self.access.indices[d]
         return index.extent({n: tile[a] for n, (a, _) in zip(index.axes, self.dims[d], strict=True)})
@@ -110,10 +163,6 @@ class Operand:
     def elements(self, tile: Tile) -> int:
         """Return the number of elements in the bounding box of a tile."""
         return prod(self.box(tile))
-
-    def distinct(self, tile: Tile, axes: Sequence[str]) -> int:
-        """Return the exact number of distinct elements of a tile."""
-        return footprint(self.access.indices, dict(zip(axes, tile, strict=True)), self.shape)
 
     def run(self, box: Sequence[int]) -> int:
         """Return the length, in elements, of the contiguous runs in memory that make up a box."""
@@ -124,11 +173,18 @@ class Operand:
                 break
         return length
 
-    def stride_of(self, axis: int) -> int:
+    def stride_of(self, axis: int | None) -> int:
         """Return the elements between neighbours along an axis, in the row-major tensor; 0 if the axis is absent.
 
         Above 1 along a quotient: its neighbours are no run, even if they share elements.
         """
+        return self._strides_of.get(axis, 0)
+
+    @cached_property
+    def _strides_of(self) -> dict[int | None, int]:
+        return {axis: self._stride_of(axis) for axis in self.axes}
+
+    def _stride_of(self, axis: int) -> int:
         stride, total = 1, 0
         for d, full in zip(range(len(self.dims) - 1, -1, -1), reversed(self.shape), strict=True):
             step = sum(c for a, c in self.dims[d] if a == axis)
@@ -236,39 +292,13 @@ class Geometry:
         return max(self.accumulator_bytes, self.output_bytes, *along)
 
     @cached_property
-    def _bytes(self) -> dict[Tile, int]:
-        return {}
-
-    @cached_property
-    def counted(self) -> dict[Any, Any]:
-        """Cache of the models' counts on tiles of this nest, keyed by all that they depend on."""
+    def prepared(self) -> dict[type, Any]:
+        """Forms of this nest that a model prepares once for all tiles, by type."""
         return {}
 
     def input_bytes(self, tile: Tile) -> int:
-        """Return the bytes of all operands' boxes for one tile. Cached, as growth asks for the same tile often."""
-        known = self._bytes.get(tile)
-        if known is None:
-            known = self._bytes[tile] = sum(op.elements(tile) * op.element_bytes for op in self.operands)
-        return known
-
-    def footprint_bytes(self, tile: Tile) -> int:
-        """Return the footprint of a tile in bytes: its inputs and its accumulators."""
-        return self.input_bytes(tile) + prod(tile[i] for i in self.spatial) * self.output_bytes
-
-    def traffic(self, tile: Tile) -> float:
-        """Return the traffic into a level, in bytes, of the whole operator in such tiles (exact fractions of tiles)."""
-        return self.input_bytes(tile) * prod(map(truediv, self.extents, tile))
-
-    def moved_and_held(self, tile: Tile) -> tuple[float, int]:
-        """Return ``traffic`` and ``footprint_bytes`` of a tile. Cached, as growth compares each tile with several."""
-        known = self._moved.get(tile)
-        if known is None:
-            known = self._moved[tile] = self.traffic(tile), self.footprint_bytes(tile)
-        return known
-
-    @cached_property
-    def _moved(self) -> dict[Tile, tuple[float, int]]:
-        return {}
+        """Return the bytes of all operands' boxes for one tile."""
+        return sum(op.elements(tile) * op.element_bytes for op in self.operands)
 
     @cached_property
     def innermost(self) -> frozenset[int]:
@@ -294,9 +324,18 @@ class Geometry:
         """Return the number of tiles that cover the given axes."""
         return prod(ceil(self.extents[i] / tile[i]) for i in positions)
 
-    def overhanging(self, tile: Tile) -> list[int]:
-        """Return the spatial axes that the tile does not divide, so that the last tile stands over the edge."""
-        return [i for i in self.spatial if self.extents[i] % tile[i]]
+    def outputs(self, tiles: Tiles) -> Column:
+        """Return the number of outputs of each of N tiles."""
+        return prod(tiles[i] for i in self.spatial)
+
+    def covering(self, tiles: Tiles, whole: Tiles | None = None) -> Column:
+        """Return the number of tiles that cover the spatial axes of the nest, or of the larger tiles `whole`."""
+        whole = self.extents if whole is None else whole
+        return prod(-(-whole[i] // tiles[i]) for i in self.spatial)
+
+    def reducing(self, tiles: Tiles) -> list[Column]:
+        """Return tiles with the reductions whole, by axis."""
+        return [e if i in self.reduce else tiles[i] for i, e in enumerate(self.extents)]
 
     def reuse(self, axis: int) -> bool:
         """Return whether some operand is reused along a spatial axis: it lacks it, or a window slides along it."""

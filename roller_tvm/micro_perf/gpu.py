@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import ceil, prod
+from typing import Any
+
+import numpy as np
 
 from ..device import DeviceSpec
-from .geometry import Geometry, Operand, Tile
+from .geometry import Geometry, Operand
+from .gpu_constants import BLOCK_CYCLES, OPERATION_SLOTS, PIPE_OVERLAP_LOSS
+from .gpu_nest import Array, GpuNest, ceil_div, product, runs
 
-# Issue slots of the arithmetic: special functions run on a quarter of the lanes, a division is a handful.
-INSTRUCTIONS = {"fma": 1, "mul": 1, "add": 1, "cmp": 1, "cast": 1, "div": 8, "exp": 4, "sqrt": 4, "special": 4}
-# Fraction of the other pipes' time that the bottleneck does not hide: of two plans with one bottleneck, the one with
-# less of everything else is faster.
-OVERLAP_LOSS = 0.05
-# Cycles of a unit for starting and retiring a block.
-BLOCK_CYCLES = 25
-# Loads a thread has in flight before it needs the first.
-IN_FLIGHT = 8
+#: A number, or one for each column of a table.
+Count = Any
 
 
 @dataclass(frozen=True)
@@ -37,15 +35,7 @@ class GpuRates:
 
     @classmethod
     def of(cls, device: DeviceSpec, dtype: str) -> GpuRates:
-        # A construction asks thousands of times for one device: to tell that it is the same takes no look inside.
-        if _LAST and _LAST[0][0] is device and _LAST[0][1] == dtype:
-            return _LAST[0][2]
-        rates = _rates(device, dtype)
-        _LAST[:] = [(device, dtype, rates)]
-        return rates
-
-
-_LAST: list[tuple[DeviceSpec, str, GpuRates]] = []
+        return _rates(device, dtype)
 
 
 @lru_cache(maxsize=64)
@@ -66,89 +56,73 @@ def _rates(device: DeviceSpec, dtype: str) -> GpuRates:
 
 def instructions(geometry: Geometry) -> float:
     """Return the issue slots of the arithmetic of one iteration point."""
-    return sum(n * INSTRUCTIONS[kind] for kind, n in geometry.stage.ops) or 1.0
+    return sum(n * OPERATION_SLOTS[kind] for kind, n in geometry.stage.ops) or 1.0
 
 
-def sectors(operand: Operand, box: list[int], sector: int) -> int:
-    """Return the bytes that memory moves for a box: its runs, each rounded up to whole sectors, without padding."""
-    run = operand.run(box)
-    total = prod(box)
-    run_bytes = run * operand.element_bytes
-    moved = float(ceil(run_bytes / sector) * sector)
+def sectors(operand: Operand, box: Array, sector: int) -> Array:
+    """Return the bytes that memory moves for boxes: their runs, each rounded up to whole sectors, without padding."""
+    run = runs(operand, box)
+    moved = np.ceil(run * operand.element_bytes / sector) * sector
     row_bytes = operand.shape[-1] * operand.element_bytes if operand.shape else sector
-    if row_bytes % sector and run < operand.elements_whole:
-        moved += sector / 2  # runs start anywhere in a sector
-    return int(total / run * moved * operand.stored_share)
+    if row_bytes % sector:
+        moved = np.where(run < operand.elements_whole, moved + sector / 2, moved)  # runs start anywhere in a sector
+    return (product(box, box.shape[1]) / run * moved * operand.stored_share).astype(np.int64)
 
 
-def spread(extents: list[int], count: int) -> list[int]:
+def spread(extents: Array, count: Array) -> Array:
     """Return how many different coordinates per axis `count` consecutive tiles touch (last axis fastest).
 
     Examples
     --------
-    >>> spread([4, 8], 16)
+    >>> spread(np.array([[4], [8]]), np.array([16])).ravel().tolist()
     [2, 8]
     """
-    result = [1] * len(extents)
+    result = np.ones_like(extents)
     for i in range(len(extents) - 1, -1, -1):
-        result[i] = min(extents[i], max(1, count))
-        count = ceil(count / extents[i])
+        result[i] = np.minimum(extents[i], np.maximum(1, count))
+        count = ceil_div(count, extents[i])
     return result
 
 
-def far_traffic(geometry: Geometry, device: DeviceSpec, block: Tile, resident: int, block_bytes: list[int]) -> float:
+def far_traffic(
+    nest: GpuNest, device: DeviceSpec, block: Array, resident: Array, block_bytes: Sequence[Array]
+) -> Array:
     """Return the bytes from the farthest level, counting loads shared by the blocks of a wave once.
 
     Parameters
     ----------
-    resident : int
+    resident : array
         Blocks on the device at a time.
-    block_bytes : list of int
+    block_bytes : sequence of array
         For each operand, the bytes that one block loads over its whole life.
     """
     l2 = device.level("l2").capacity_bytes if device.has("l2") else 0
-    total = 0.0
-    for op, per_block, (again, distinct) in zip(
-        geometry.operands, block_bytes, _shared_in_wave(geometry, block, resident), strict=True
-    ):
-        traffic = again * per_block
+    extents, spatial, count = nest.extents, nest.outer, block.shape[1]
+    grid = nest.grid(block)
+    blocks = product(grid, count)
+    at_once = np.maximum(1, np.minimum(resident, blocks))
+    waves = blocks / at_once
+    covered = spread(grid, at_once)
+    own = np.repeat(extents, count, axis=1)
+    wave = own.copy()
+    own[spatial] = block[spatial]
+    wave[spatial] = np.minimum(extents[spatial], block[spatial] * covered)
+    of_own, of_wave = nest.elements(nest.boxes(own), count), nest.elements(nest.boxes(wave), count)
+    total = np.zeros(count)
+    for op, per_block, one, all_ in zip(nest.geometry.operands, block_bytes, of_own, of_wave, strict=True):
+        mine = nest.among(op.axes)
+        different = product(covered[mine], count)
+        # Windows of neighbours overlap.
+        overlap = np.minimum(1.0, all_ / (different * one))
+        traffic = waves * different * overlap * per_block
         once = max(op.source_bytes, 1)
         if op.source_bytes <= l2 // 2:
-            traffic = min(traffic, once * 1.0)
-        total += max(traffic, min(once, per_block * distinct))
+            traffic = np.minimum(traffic, once)
+        total += np.maximum(traffic, np.minimum(once, per_block * product(grid[mine], count)))
     return total
 
 
-def _shared_in_wave(geometry: Geometry, block: Tile, resident: int) -> list[tuple[float, int]]:
-    """Return, per operand, how many blocks' loads come from afar and how many blocks load different parts (cached)."""
-    spatial = geometry.spatial
-    tile = tuple([block[i] for i in spatial])
-    known = geometry.counted.get(("wave", tile, resident))
-    if known is not None:
-        return known
-    grid = [ceil(geometry.extents[i] / n) for i, n in zip(spatial, tile, strict=True)]
-    blocks = prod(grid)
-    at_once = max(1, min(resident, blocks))
-    waves = blocks / at_once
-    covered = spread(grid, at_once)
-    own, wave = list(geometry.extents), list(geometry.extents)
-    for n, i in enumerate(spatial):
-        own[i], wave[i] = block[i], min(geometry.extents[i], block[i] * covered[n])
-    result = []
-    for op in geometry.operands:
-        different = distinct = 1
-        for n, i in enumerate(spatial):
-            if i in op.axes:
-                different *= covered[n]
-                distinct *= grid[n]
-        # Windows of neighbours overlap.
-        overlap = min(1.0, op.elements(tuple(wave)) / (different * op.elements(tuple(own))))
-        result.append((waves * different * overlap, distinct))
-    geometry.counted["wave", tile, resident] = result
-    return result
-
-
-def busiest_unit(device: DeviceSpec, blocks: int, resident: int) -> tuple[int, int]:
+def busiest_unit(device: DeviceSpec, blocks: Count, resident: Count) -> tuple[Count, Count]:
     """Return the blocks of the busiest unit, and the rounds of blocks over the whole device (wave quantisation).
 
     Examples
@@ -158,16 +132,18 @@ def busiest_unit(device: DeviceSpec, blocks: int, resident: int) -> tuple[int, i
     (3, 2)
     """
     full, rest = divmod(blocks, device.units * resident)
-    return full * resident + ceil(rest / device.units), full + (rest > 0)
+    return full * resident - -rest // device.units, full + (rest > 0)
 
 
-def overlapped(terms: list[float]) -> float:
-    """Return the time of pipes that work at once: the slowest, plus a little of the others."""
-    most = max(terms)
-    return most + OVERLAP_LOSS * (sum(terms) - most)
+def overlapped(pipes: Sequence[Count], loss: float = PIPE_OVERLAP_LOSS) -> Count:
+    """Return the time of pipes that work at once: the slowest, plus a share of the others."""
+    slowest, total = pipes[0], pipes[0]
+    for pipe in pipes[1:]:
+        slowest, total = np.maximum(slowest, pipe), total + pipe
+    return slowest + loss * (total - slowest)
 
 
-def started(device: DeviceSpec, blocks: int) -> float:
+def started(device: DeviceSpec, blocks: Count) -> Count:
     """Return the seconds in which the device starts `blocks` blocks, one after the other.
 
     Examples
@@ -180,9 +156,9 @@ def started(device: DeviceSpec, blocks: int) -> float:
 
 
 def in_waves(
-    device: DeviceSpec, rates: GpuRates, pipes: dict[str, float], chain: float, resident: int, busiest: int,
-    blocks: int,
-) -> tuple[float, str]:  # fmt: skip
+    device: DeviceSpec, rates: GpuRates, pipes: dict[str, Count], chain: Count, resident: Count, busiest: Count,
+    blocks: Count,
+) -> tuple[Count, Array]:  # fmt: skip
     """Return a kernel's seconds, launch included, and its bound: a pipe, 'latency', or starting its 'blocks'.
 
     Parameters
@@ -195,7 +171,19 @@ def in_waves(
         Blocks on a unit at a time, and blocks that the busiest unit computes.
     """
     throughput = overlapped(list(pipes.values()))
-    cycles = busiest * (max(throughput, chain / resident) + BLOCK_CYCLES) + rates.dram_latency
-    bound = max(pipes, key=lambda pipe: pipes[pipe]) if chain / resident <= throughput else "latency"
+    cycles = busiest * (np.maximum(throughput, chain / resident) + BLOCK_CYCLES) + rates.dram_latency
     seconds, starts = cycles * rates.cycle, started(device, blocks)
-    return max(seconds, starts) + device.launch_overhead_us * 1e-6, bound if seconds > starts else "blocks"
+    bound = np.where(chain / resident <= throughput, slowest_of(pipes), "latency")
+    return np.maximum(seconds, starts) + device.launch_overhead_us * 1e-6, np.where(seconds > starts, bound, "blocks")
+
+
+def slowest_of(pipes: dict[str, Count]) -> Array:
+    """Return the name of the pipe with the most cycles, for each column.
+
+    Examples
+    --------
+    >>> slowest_of({"compute": np.array([1.0, 3.0]), "dram": np.array([2.0, 2.0])}).tolist()
+    ['dram', 'compute']
+    """
+    names = np.array(list(pipes))
+    return names[np.argmax(np.stack(np.broadcast_arrays(*pipes.values())), axis=0)]

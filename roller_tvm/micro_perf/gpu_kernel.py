@@ -1,43 +1,41 @@
-"""Micro-performance model of a staged GPU kernel, effect by effect (see ``effects``).
+"""Micro-performance model of staged GPU kernels, effect by effect (see ``effects``).
 
 The model follows a block's step through the pipes of its unit: multiply-adds, issue slots, shared memory, L2, memory.
 A step takes the time of the slowest pipe over all resident blocks, or the wait of one block that no other hides. The
 kernel takes the time of the busiest unit's blocks. All counts follow from the kernel's tiles: nothing is fitted per
-operator.
+operator. Each function below returns the cycles of one cause, a column for each kernel of a table; ``staged_times``
+sums them by pipe.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, prod
+from functools import cached_property
+
+import numpy as np
 
 from ..device import DeviceSpec
-from .access import fetch, read_cycles, store_sectors
 from .effects import ALL, Effects
-from .geometry import Tile
-from .gpu import GpuRates, busiest_unit, far_traffic, instructions, sectors, started
-from .kernel import StagedKernel, unrolled_loops
-from .residency import LocalMemory, local_memory, residency, unified
-from .storage import read_width
-
-# Issue slots of a fetched vector beside its load and store; of each further coordinate of an element (division by a
-# constant); of a padding guard. Counted in compiled plans (see gpu_tiled); more if nothing is unrolled.
-FETCH_SLOTS, COORDINATE_SLOTS, GUARD_SLOTS = 6, 4, 8
-# Issue slots of a loop around an unrolled body: counter, comparison, branch, address.
-LOOP_SLOTS = 4
-# Elements of a thread's fetch that are in flight at a time: compilers unroll a copying loop by four; one behind a
-# padding guard is a branch of its own.
-FETCHES_IN_FLIGHT, GUARDED_IN_FLIGHT = 4, 1
-# Statements that a compiler unrolls by itself, inner loops first: full unrolling stops at a few hundred instructions.
-COMPILER_STATEMENTS = 256
-# Cycles that a thread waits for its values in local memory (L1 hits: 28 on V100, 35 on K80; Jia et al., table 3.1).
-LOCAL_CYCLES = 30
-# Cycles for starting and retiring a block.
-BLOCK_CYCLES = 400
-# Shares of the peak that code reaches: multiply-adds between other instructions, memory between pages.
-FMA_SHARE, DRAM_SHARE = 0.9, 0.85
-# Fraction of the other pipes' time that the slowest pipe does not hide.
-OVERLAP_LOSS = 0.1
+from .gpu import GpuRates, busiest_unit, far_traffic, instructions, overlapped, sectors, slowest_of, started
+from .gpu_access import Fetches, fetches, read_cycles, store_sectors
+from .gpu_constants import (
+    COORDINATE_SLOTS,
+    DRAM_SHARE,
+    FETCH_SLOTS,
+    FETCHES_IN_FLIGHT,
+    FMA_SHARE,
+    GUARD_SLOTS,
+    GUARDED_IN_FLIGHT,
+    LOCAL_CYCLES,
+    LOOP_SLOTS,
+    STAGED_BLOCK_CYCLES,
+    STAGED_OVERLAP_LOSS,
+)
+from .gpu_nest import Array, ceil_div, read_once
+from .kernel import StagedKernel, StagedTable
+from .occupancy import RESOURCES
+from .residency import LocalMemory, Residency, local_memory, residency, unified
+from .storage import read_widths
 
 
 @dataclass(frozen=True)
@@ -79,60 +77,240 @@ class KernelTime:
 
 
 @dataclass(frozen=True)
-class Body:
-    """Straight-line code of a thread, after the schedule's and the compiler's unrolling."""
+class KernelTimes:
+    """Predicted times of the N kernels of a table, a column each (see ``KernelTime``).
 
-    tile: Tile  # extents per axis
-    outputs: int
-    depth: int
-    times: float  # in one step
-    rolled: bool
+    ``seconds`` is infinite where not even one block fits on a unit.
+    """
+
+    table: StagedTable
+    seconds: Array
+    pipes: dict[str, Array]
+    bound: Array
+    held: Residency
+    resident: Array
+    local: LocalMemory
+    far_bytes: Array
+
+    def row(self, n: int) -> KernelTime | None:
+        """Return one kernel's time; None if not even one block fits on a unit."""
+        if self.held.resident[n] == 0:
+            return None
+        part, held = self.local, self.held
+        return KernelTime(
+            float(self.seconds[n]), {pipe: float(cycles[n]) for pipe, cycles in self.pipes.items()},
+            str(self.bound[n]), int(self.resident[n]), RESOURCES[int(held.limit[n])], int(held.needed[n]),
+            int(held.spilled[n]), bool(self.table.rolled[n]),
+            LocalMemory(part.accesses[n], part.l1[n], part.l2[n], part.dram[n]),
+            float(self.far_bytes[n]),
+        )  # fmt: skip
 
 
-def body_of(kernel: StagedKernel, compiler_limit: int) -> Body:
-    """Return the body after unrolling by the schedule's limit or the compiler's, whichever goes farther."""
-    g = kernel.geometry
-    vthreads = prod(kernel.vthreads)
-    limit = kernel.unroll_limit
-    flags = kernel.unrolled
-    if limit is not None:
-        flags = unrolled_loops([e for _, e in kernel.loops], vthreads, max(limit, compiler_limit))
-    tile = kernel.inner(flags)
-    outputs, depth = prod(tile[i] for i in g.spatial), prod(tile[i] for i in g.reduce)
-    rolled = any(e > 1 and a in g.spatial_set and not f for (a, e), f in zip(kernel.loops, flags, strict=True))
-    return Body(tile, outputs, depth, kernel.outputs * kernel.depth / (outputs * depth), rolled)
+@dataclass(frozen=True)
+class Step:
+    """One step of each kernel on a device, with the blocks that share a unit: input of the effects below."""
+
+    table: StagedTable
+    device: DeviceSpec
+    rates: GpuRates
+    effects: Effects
+    resident: Array
+    local: LocalMemory
+
+    @property
+    def warps(self) -> Array:
+        return ceil_div(self.table.threads, self.device.vector_width)
+
+    @property
+    def line_cycles(self) -> float:
+        """Cycles of a line's worth of shared memory."""
+        return self.rates.line / self.rates.shared
+
+    @cached_property
+    def copies(self) -> list[Fetches]:
+        """Fetches of each operand."""
+        width, sector = self.device.vector_width, self.rates.sector
+        return [fetches(self.table, n, width, sector) for n in range(len(self.table.nest.geometry.operands))]
+
+    @cached_property
+    def instructions(self) -> list[Array]:
+        """Instructions of a thread's fetches, for each operand: one for a vector, or one for each element."""
+        return [copy.rounds * np.where(copy.vectorised, 1, copy.vector) for copy in self.copies]
+
+    @cached_property
+    def points(self) -> Array:
+        """Issue slots of a thread's arithmetic in a step."""
+        return self.table.outputs * self.table.depth * instructions(self.table.nest.geometry)
+
+    @cached_property
+    def reads(self) -> tuple[Array, Array]:
+        """Reads of shared memory in a body: a thread's instructions, and a warp's cycles in them."""
+        slots, cycles = shared_loads(self.table, self.device.vector_width)
+        return slots, cycles if self.effects.bank_conflicts else slots
+
+    @cached_property
+    def far(self) -> tuple[Array, Array]:
+        """Bytes from memory of the whole kernel, and their share of the bytes that the blocks request."""
+        table, operands = self.table, self.table.nest.geometry.operands
+        of_block = [
+            table.steps * (sectors(op, box, self.rates.sector) if self.effects.coalescing else n * op.element_bytes)
+            for op, box, n in zip(operands, table.boxes, table.elements, strict=True)
+        ]
+        asked = (np.add.reduce(of_block, axis=0) * table.blocks).astype(float)
+        if not self.effects.l2_reuse:
+            return asked, np.ones(table.count)
+        far = far_traffic(table.nest, self.device, table.block, self.device.units * self.resident, of_block)
+        return far, np.minimum(1.0, far / asked)
 
 
-def shared_loads(kernel: StagedKernel, body: Body, warp: int) -> tuple[float, float]:
+def shared_loads(table: StagedTable, warp: int) -> tuple[Array, Array]:
     """Return, for one body, a thread's shared memory read instructions and a warp's cycles in them."""
-    slots = cycles = 0.0
-    for number, op in enumerate(kernel.geometry.operands):
-        distinct = 1
-        for dim, extent, full in zip(op.dims, op.box(body.tile), op.shape, strict=True):
-            # Of a window that no neighbour overlaps (stride as wide as the tile) only the needed elements are read.
-            distinct *= min(extent, prod(body.tile[a] for a, _ in dim), full)
-        vector = read_vector(kernel, number, body.tile)
-        slots += distinct / vector
-        cycles += distinct / vector * read_cycles(kernel, number, warp, vector)
+    slots, cycles = np.zeros(table.count), np.zeros(table.count)
+    mine = table.body_boxes
+    for number, op in enumerate(table.nest.geometry.operands):
+        loads = read_once(op, mine[number], table.body)
+        vector = read_widths(op.dims, table.boxes[number], mine[number], table.padding[number], table.block, table.part)
+        slots += loads / vector
+        cycles += loads / vector * read_cycles(table, number, warp, vector)
     return slots, cycles
 
 
-def read_vector(kernel: StagedKernel, number: int, own: Tile) -> int:
-    """Return the number of elements that one read of shared memory moves."""
-    op, vthreads = kernel.geometry.operands[number], kernel.vthreads
-    part = [o // vthreads[a] if a in kernel.geometry.spatial_set else o for a, o in enumerate(own)]
-    return read_width(op.dims, kernel.boxes[number], op.box(own), kernel.padding[number], kernel.block, part)
+def compute_cycles(step: Step) -> Array:
+    """Return the cycles of a block's multiply-adds in a step."""
+    active = step.warps * step.device.vector_width
+    return step.points * active / (step.rates.lanes * FMA_SHARE)
+
+
+def fetch_slots(step: Step) -> Array:
+    """Return the issue slots of a thread's fetches: loads, stores, coordinates, guards."""
+    table = step.table
+    asked = np.where(table.stages > 1, 1, 2)  # what runs ahead goes past the registers in one instruction
+    slots = np.zeros(table.count)
+    for op, box, copy in zip(table.nest.geometry.operands, table.boxes, step.copies, strict=True):
+        each = np.where(copy.vectorised, 1, copy.vector)
+        coordinates = np.maximum(0, np.count_nonzero(box > 1, axis=0) - 1)
+        work = COORDINATE_SLOTS * coordinates + GUARD_SLOTS * op.guarded + op.arithmetic
+        slots += copy.rounds * (asked * each + (FETCH_SLOTS + work * each) * step.effects.index_arithmetic)
+    return slots
+
+
+def issue_cycles(step: Step) -> Array:
+    """Return the cycles in which the schedulers issue a block's instructions of a step."""
+    if not step.effects.issue_rate:
+        return np.zeros(step.table.count)
+    issue = step.device.limits.issue_per_cycle or step.rates.issue
+    slots = step.points + step.table.times * (step.reads[0] + LOOP_SLOTS) + fetch_slots(step) + step.local.accesses
+    return slots * step.warps / issue
+
+
+def shared_cycles(step: Step) -> Array:
+    """Return the cycles of shared memory: reads, stores of what is fetched, and what goes through the same memory."""
+    stored, copied = np.zeros(step.table.count), np.zeros(step.table.count)
+    for copy, count, asked in zip(step.copies, step.instructions, requested(step), strict=True):
+        stored += count * (copy.conflicts if step.effects.bank_conflicts else 1.0)
+        copied += asked
+    # If L1 is a part of shared memory, global loads take its cycles too.
+    beside = copied / step.rates.line * step.line_cycles if unified(step.device) else 0.0
+    return step.warps * (step.table.times * step.reads[1] + stored) * step.line_cycles + beside + step.local.l1
+
+
+def requested(step: Step) -> list[Array]:
+    """Return the bytes that a step's load instructions ask for, for each operand."""
+    if step.effects.coalescing:
+        return [copy.requested for copy in step.copies]
+    operands = step.table.nest.geometry.operands
+    return [n * op.element_bytes for op, n in zip(operands, step.table.elements, strict=True)]
+
+
+def l2_cycles(step: Step) -> Array:
+    """Return the cycles of L2: sectors that a step loads, once each if a unit caches its loads."""
+    cached = step.device.limits.global_cache_bytes is not None and step.effects.coalescing
+    moved = np.zeros(step.table.count)
+    for part in [copy.moved for copy in step.copies] if cached else requested(step):
+        moved += part
+    return moved / step.rates.l2 + step.local.l2
+
+
+def dram_cycles(step: Step) -> Array:
+    """Return the cycles of memory: a step's share of the bytes that miss L2."""
+    far = step.far[0] / (step.table.blocks * step.table.steps) / (step.rates.dram * DRAM_SHARE)
+    return far + step.local.dram / DRAM_SHARE
+
+
+def latency_cycles(step: Step, pipes: dict[str, Array]) -> Array:
+    """Return the cycles of a step that one block takes alone: its fetches come, all threads meet, they compute."""
+    table, rates = step.table, step.rates
+    arrive = np.maximum(pipes["l2"], pipes["dram"])
+    busy = np.maximum(np.maximum(pipes["compute"], pipes["issue"]), pipes["shared"])
+    busy = busy / np.minimum(1.0, step.warps / rates.issue)
+    if step.effects.latency:
+        waits = np.zeros(table.count, np.int64)
+        for op, count in zip(table.nest.geometry.operands, step.instructions, strict=True):
+            waits += ceil_div(count, GUARDED_IN_FLIGHT if op.guarded else FETCHES_IN_FLIGHT)
+        arrive = arrive + waits * fetch_latency(step.device, rates, step.far[1])
+        # Two barriers, first operands.
+        busy = busy + ((2 + table.times) * rates.shared_latency + step.local.accesses * LOCAL_CYCLES)
+    # Fetches that run ahead have the steps between to arrive in.
+    ahead = np.maximum(busy, arrive / np.maximum(1, table.stages - 1))
+    return np.where(table.stages == 1, arrive + busy, ahead)
+
+
+def store_cycles(step: Step) -> Array:
+    """Return the cycles in which a block's outputs reach memory."""
+    table, rates, g = step.table, step.rates, step.table.nest.geometry
+    if step.effects.coalescing:
+        stored = store_sectors(table, step.device.vector_width, rates.sector) * rates.sector
+    else:
+        stored = np.minimum(step.device.vector_width, table.threads) * table.store * g.output_bytes
+    outputs = table.nest.outputs_whole * g.output_bytes + g.epilogue_bytes
+    return np.maximum(
+        table.outputs / table.store * step.warps * stored / rates.l2,
+        outputs / table.blocks / (rates.dram * DRAM_SHARE),
+    )
+
+
+def staged_times(
+    table: StagedTable, device: DeviceSpec, effects: Effects = ALL, registers: Array | None = None
+) -> KernelTimes:
+    """Return the predicted times of staged kernels.
+
+    Parameters
+    ----------
+    registers : array, optional
+        Compiler's register count per thread, if the caller knows it; else it is estimated.
+    """
+    rates = GpuRates.of(device, table.nest.geometry.stage.dtype)
+    held = residency(table, device, effects, registers)
+    resident = np.maximum(1, np.minimum(held.resident, ceil_div(table.blocks, device.units)))
+    local = local_memory(table, device, rates, held, resident, effects)
+    step = Step(table, device, rates, effects, resident, local)
+
+    # One block, one step.
+    pipes = {
+        "compute": compute_cycles(step), "issue": issue_cycles(step), "shared": shared_cycles(step),
+        "l2": l2_cycles(step), "dram": dram_cycles(step),
+    }  # fmt: skip
+    throughput = overlapped(list(pipes.values()), STAGED_OVERLAP_LOSS)
+    pipes["latency"] = latency_cycles(step, pipes) / resident
+    slowest = np.maximum(throughput, pipes["latency"])
+
+    # The whole grid: how many blocks the busiest unit runs, and how many are there at a time.
+    busiest = busiest_unit(device, table.blocks, resident)[0] if effects.wave_tail else table.blocks / device.units
+    store = store_cycles(step)
+    cycles = busiest * (table.steps * slowest + store + STAGED_BLOCK_CYCLES / resident) + rates.dram_latency
+    pipes["store"] = store / table.steps
+    seconds = cycles * rates.cycle
+    starts = started(device, table.blocks) if effects.block_starts else 0.0
+    bound = np.where(seconds > starts, slowest_of(pipes), "blocks")
+    seconds = np.maximum(seconds, starts) + device.launch_overhead_us * 1e-6
+    seconds = np.where(held.resident == 0, np.inf, seconds)
+    return KernelTimes(table, seconds, pipes, bound, held, resident, local, step.far[0])
 
 
 def staged_time(
     kernel: StagedKernel, device: DeviceSpec, effects: Effects = ALL, registers: int | None = None
 ) -> KernelTime | None:  # fmt: skip
-    """Return the predicted time of a staged kernel; None if not even one block fits on a unit.
-
-    Parameters
-    ----------
-    registers : int, optional
-        Compiler's register count per thread, if the caller knows it; else it is estimated.
+    """Return the predicted time of a staged kernel, a table of one row; None if not even one block fits on a unit.
 
     Examples
     --------
@@ -145,103 +323,13 @@ def staged_time(
     >>> told.bound, told.spilled
     ('compute', 0)
     """
-    g, rates, limits = kernel.geometry, GpuRates.of(device, kernel.geometry.stage.dtype), device.limits
-    warp, warps = device.vector_width, ceil(kernel.threads / device.vector_width)
-    active = warps * warp
-    issue = limits.issue_per_cycle or rates.issue
-    body = body_of(kernel, COMPILER_STATEMENTS)
-    held = residency(kernel, device, body.tile, body.rolled, effects, registers)
-    if held is None:
-        return None
-    resident = max(1, min(held.resident, ceil(kernel.blocks / device.units)))
-    rolled = (body.outputs, body.times) if body.rolled else None
-    local = local_memory(kernel, device, rates, rolled, held, resident, effects)
-
-    # One block, one step.
-    points = kernel.outputs * kernel.depth * instructions(g)
-    load_slots, load_cycles = shared_loads(kernel, body, warp)
-    if not effects.bank_conflicts:
-        load_cycles = load_slots
-    copied, moved, fetch_slots, store_cycles, waits = 0.0, 0.0, 0.0, 0.0, 0
-    asked = 1 if kernel.stages > 1 else 2  # what runs ahead goes past the registers in one instruction
-    for number, op in enumerate(g.operands):
-        copy = fetch(kernel, number, warp, rates.sector)
-        each = 1 if copy.vectorised else copy.vector
-        coordinates = max(0, sum(1 for e in kernel.boxes[number] if e > 1) - 1)
-        work = COORDINATE_SLOTS * coordinates + GUARD_SLOTS * op.guarded + op.arithmetic
-        fetch_slots += copy.rounds * (asked * each + (FETCH_SLOTS + work * each) * effects.index_arithmetic)
-        store_cycles += copy.rounds * each * (copy.conflicts if effects.bank_conflicts else 1.0)
-        waits += ceil(copy.rounds * each / (GUARDED_IN_FLIGHT if op.guarded else FETCHES_IN_FLIGHT))
-        box_bytes = prod(kernel.boxes[number]) * op.element_bytes
-        cached = limits.global_cache_bytes is not None
-        copied += copy.requested if effects.coalescing else box_bytes
-        moved += (copy.moved if cached else copy.requested) if effects.coalescing else box_bytes
-    lines = rates.line / rates.shared  # cycles of a line's worth of shared memory
-    compute = points * active / (rates.lanes * FMA_SHARE)
-    slots = points + body.times * (load_slots + LOOP_SLOTS) + fetch_slots + local.accesses
-    issued = slots * warps / issue if effects.issue_rate else 0.0
-    # If L1 is a part of shared memory, global loads take its cycles too.
-    beside = copied / rates.line * lines if unified(device) else 0.0
-    shared = warps * (body.times * load_cycles + store_cycles) * lines + beside + local.l1
-    far, missed = _far(kernel, device, resident, rates, effects)
-    pipes: dict[str, float] = {
-        "compute": compute, "issue": issued, "shared": shared, "l2": moved / rates.l2 + local.l2,
-        "dram": far / (kernel.blocks * kernel.steps) / (rates.dram * DRAM_SHARE) + local.dram / DRAM_SHARE,
-    }  # fmt: skip
-    slowest = max(pipes.values())
-    throughput = slowest + OVERLAP_LOSS * (sum(pipes.values()) - slowest)
-    # A block does one after the other: its fetches come, all threads meet, they compute.
-    arrive: float = max(pipes["l2"], pipes["dram"])
-    busy: float = max(compute, issued, shared) / min(1.0, warps / rates.issue)
-    if effects.latency:
-        arrive += waits * fetch_latency(device, rates, missed)
-        # Two barriers, first operands.
-        busy += (2 + body.times) * rates.shared_latency + local.accesses * LOCAL_CYCLES
-    # Fetches that run ahead have the steps between to arrive in.
-    alone = arrive + busy if kernel.stages == 1 else max(busy, arrive / (kernel.stages - 1))
-    pipes["latency"] = alone / resident
-    step = max(throughput, pipes["latency"])
-
-    # The whole grid: how many blocks the busiest unit runs, and how many are there at a time.
-    busiest = busiest_unit(device, kernel.blocks, resident)[0] if effects.wave_tail else kernel.blocks / device.units
-    store_bytes = store_sectors(kernel, warp, rates.sector) * rates.sector
-    if not effects.coalescing:
-        store_bytes = min(warp, kernel.threads) * kernel.store * g.output_bytes
-    outputs = prod(g.extents[i] for i in g.spatial) * g.output_bytes + g.epilogue_bytes
-    store = max(
-        kernel.outputs / kernel.store * warps * store_bytes / rates.l2,
-        outputs / kernel.blocks / (rates.dram * DRAM_SHARE),
-    )
-    cycles = busiest * (kernel.steps * step + store + BLOCK_CYCLES / resident) + rates.dram_latency
-    pipes["store"] = store / kernel.steps
-    seconds, starts = cycles * rates.cycle, started(device, kernel.blocks) if effects.block_starts else 0.0
-    bound = max(pipes, key=lambda p: pipes[p]) if seconds > starts else "blocks"
-    seconds = max(seconds, starts) + device.launch_overhead_us * 1e-6
-    return KernelTime(
-        seconds, pipes, bound, resident, held.limit, held.needed, held.spilled,
-        body.rolled, local, far,
-    )  # fmt: skip
+    known = None if registers is None else np.array([registers])
+    return staged_times(StagedTable.of([kernel]), device, effects, known).row(0)
 
 
-def fetch_latency(device: DeviceSpec, rates: GpuRates, missed: float) -> float:
+def fetch_latency(device: DeviceSpec, rates: GpuRates, missed: Array) -> Array:
     """Return the cycles of a load if the share `missed` comes from memory and the rest from L2."""
     if not device.has("l2"):
-        return rates.dram_latency
+        return missed * 0 + rates.dram_latency
     near = device.level("l2").latency_ns * device.clock_ghz
     return near + (rates.dram_latency - near) * missed
-
-
-def _far(
-    kernel: StagedKernel, device: DeviceSpec, resident: int, rates: GpuRates, effects: Effects
-) -> tuple[float, float]:  # fmt: skip
-    """Return the bytes from memory, and their share of the bytes that the blocks request."""
-    g = kernel.geometry
-    of_block = [
-        kernel.steps * (sectors(op, list(box), rates.sector) if effects.coalescing else prod(box) * op.element_bytes)
-        for op, box in zip(g.operands, kernel.boxes, strict=True)
-    ]
-    asked = float(sum(of_block) * kernel.blocks)
-    if not effects.l2_reuse:
-        return asked, 1.0
-    far = far_traffic(g, device, kernel.block, device.units * resident, of_block)
-    return far, min(1.0, far / asked)

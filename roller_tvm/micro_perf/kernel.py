@@ -1,7 +1,8 @@
-"""Descriptions of a kernel for the micro-performance model of a GPU: from the planner, or read back from a record.
+"""Descriptions of kernels for the micro-performance model of a GPU: from the planner, or read back from a record.
 
 They do not tell their origin: a plan of recipe gpu.tiled and a schedule of Ansor with the same tiles are the same
-kernel, and get the same time.
+kernel, and get the same time. The model takes a table of kernels (``StagedTable``): one row from a record, a row for
+each candidate from the planner.
 """
 
 from __future__ import annotations
@@ -11,8 +12,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, prod
 
+import numpy as np
+
 from .geometry import Geometry, Tile
-from .storage import VECTOR_ALIGNMENT, alignments, storage_elements
+from .gpu_constants import COMPILER_STATEMENTS
+from .gpu_nest import Array, GpuNest, ceil_div, columns, product
+from .storage import stored_bytes
 
 
 @dataclass(frozen=True)
@@ -94,20 +99,9 @@ class StagedKernel:
         return prod(self.block[i] for i in self.geometry.reduce)
 
     @cached_property
-    def boxes(self) -> tuple[tuple[int, ...], ...]:
-        """Extents of the tile that a step fetches, for each operand."""
-        return tuple(tuple(op.box(self.block)) for op in self.geometry.operands)
-
-    @cached_property
     def shared_bytes(self) -> int:
         """Shared memory of a block in bytes, as TVM allocates it."""
-        total = 0
-        for op, box, padding in zip(self.geometry.operands, self.boxes, self.padding, strict=True):
-            wide = max(self.vectors, default=1) > 1
-            whole = wide and (self.aligned or any(self.padding))
-            quantum = max(1, VECTOR_ALIGNMENT // op.element_bytes) if whole else 1
-            total += storage_elements(box, alignments(box, padding, quantum)) * op.element_bytes
-        return total * self.stages
+        return int(StagedTable.of([self]).shared_bytes[0])
 
     @cached_property
     def unrolled(self) -> tuple[bool, ...]:
@@ -151,6 +145,164 @@ def unrolled_loops(extents: Sequence[int], vthreads: int, limit: int) -> tuple[b
         flags.append(fits)
     flags = flags[len(inner):] if inner else flags
     return tuple(reversed(flags))
+
+
+@dataclass(frozen=True)
+class Body:
+    """Straight-line code of a thread, after the schedule's and the compiler's unrolling."""
+
+    tile: Tile  # extents per axis
+    outputs: int
+    depth: int
+    times: float  # in one step
+    rolled: bool
+    turns: int  # of the reduction loops of a step outside of every loop over outputs
+
+
+def body_of(kernel: StagedKernel, compiler_limit: int = COMPILER_STATEMENTS) -> Body:
+    """Return the body after unrolling by the schedule's limit or the compiler's, whichever goes farther."""
+    g = kernel.geometry
+    vthreads = prod(kernel.vthreads)
+    limit = kernel.unroll_limit
+    flags = kernel.unrolled
+    if limit is not None:
+        flags = unrolled_loops([e for _, e in kernel.loops], vthreads, max(limit, compiler_limit))
+    tile = kernel.inner(flags)
+    outputs, depth = prod(tile[i] for i in g.spatial), prod(tile[i] for i in g.reduce)
+    rolled = any(e > 1 and a in g.spatial_set and not f for (a, e), f in zip(kernel.loops, flags, strict=True))
+    turns = 1
+    for axis, extent in kernel.loops:
+        if axis in g.spatial_set and extent > 1:
+            break
+        turns *= 1 if axis in g.spatial_set else extent
+    return Body(tile, outputs, depth, kernel.outputs * kernel.depth / (outputs * depth), rolled, turns)
+
+
+@dataclass(frozen=True)
+class StagedTable:
+    """N staged kernels of one nest, a column each (see ``StagedKernel``).
+
+    Parameters
+    ----------
+    nest : GpuNest
+    block, thread, vthreads : array of (axes, N)
+    body : array of (axes, N)
+        Extents of a thread's straight-line code.
+    rolled : array
+        True if a loop indexes the register tile, which therefore cannot be in registers.
+    turns : array
+        Iterations of a step's reduction loops outside of every loop over outputs.
+    vectors, padding : array of (operands, N)
+    store, stages : array
+    whole : array
+        True if each buffer is rounded up to whole vectors.
+    """
+
+    nest: GpuNest
+    block: Array
+    thread: Array
+    vthreads: Array
+    body: Array
+    rolled: Array
+    turns: Array
+    vectors: Array
+    padding: Array
+    store: Array
+    stages: Array
+    whole: Array
+
+    @classmethod
+    def of(cls, kernels: Sequence[StagedKernel]) -> StagedTable:
+        """Return kernels of one nest as a table."""
+        g = kernels[0].geometry
+        axes, operands = len(g.extents), len(g.operands)
+        bodies = [body_of(k) for k in kernels]
+
+        def each(values: Sequence[int | bool]) -> Array:
+            return np.array(values)
+
+        return cls(
+            GpuNest.of(g), columns([k.block for k in kernels], axes), columns([k.thread for k in kernels], axes),
+            columns([k.vthreads for k in kernels], axes), columns([b.tile for b in bodies], axes),
+            each([b.rolled for b in bodies]), each([b.turns for b in bodies]),
+            columns([k.vectors for k in kernels], operands), columns([k.padding for k in kernels], operands),
+            each([k.store for k in kernels]), each([k.stages for k in kernels]),
+            each([k.aligned or any(k.padding) for k in kernels]),
+        )  # fmt: skip
+
+    @property
+    def count(self) -> int:
+        return self.block.shape[1]
+
+    @cached_property
+    def lanes(self) -> Array:
+        """Threads along each spatial axis."""
+        return ceil_div(self.block[self.nest.outer], self.thread[self.nest.outer])
+
+    @cached_property
+    def threads(self) -> Array:
+        return product(self.lanes, self.count)
+
+    @cached_property
+    def blocks(self) -> Array:
+        return product(self.nest.grid(self.block), self.count)
+
+    @cached_property
+    def steps(self) -> Array:
+        reduce = self.nest.inner
+        return product(ceil_div(self.nest.extents[reduce], self.block[reduce]), self.count)
+
+    @cached_property
+    def outputs(self) -> Array:
+        """Outputs of one thread."""
+        return self.nest.outputs(self.thread)
+
+    @cached_property
+    def depth(self) -> Array:
+        """Points of the reduction in one step."""
+        return self.nest.depth(self.block)
+
+    @cached_property
+    def times(self) -> Array:
+        """Bodies in one step."""
+        return self.outputs * self.depth / (self.nest.outputs(self.body) * self.nest.depth(self.body))
+
+    @cached_property
+    def boxes(self) -> list[Array]:
+        """Extents of the tile that a step fetches, for each operand."""
+        return self.nest.boxes(self.block)
+
+    @cached_property
+    def body_boxes(self) -> list[Array]:
+        """Extents of the operands' parts that a body reads."""
+        return self.nest.boxes(self.body)
+
+    @cached_property
+    def elements(self) -> list[Array]:
+        """Elements of the tile that a step fetches, for each operand."""
+        return self.nest.elements(self.boxes, self.count)
+
+    @cached_property
+    def rounds(self) -> list[Array]:
+        """Fetches of a thread in a step, for each operand."""
+        return [ceil_div(n, v * self.threads) for n, v in zip(self.elements, self.vectors, strict=True)]
+
+    @cached_property
+    def fetched(self) -> Array:
+        """Elements that a thread fetches in a step."""
+        return np.add.reduce([n * v for n, v in zip(self.rounds, self.vectors, strict=True)], axis=0)
+
+    @cached_property
+    def shared_bytes(self) -> Array:
+        """Shared memory of each block in bytes, as TVM allocates it."""
+        return stored_bytes(self.nest, self.boxes, self.padding, self.vectors, self.whole) * self.stages
+
+    @cached_property
+    def part(self) -> Array:
+        """Extents of the body of one virtual thread."""
+        part = self.body.copy()
+        part[self.nest.outer] //= self.vthreads[self.nest.outer]
+        return part
 
 
 @dataclass(frozen=True)

@@ -2,29 +2,61 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ..device import DeviceSpec
+from .gpu_nest import Array, ceil_div, round_up
+
+#: Resources that limit the blocks of a unit; "" if none is known.
+RESOURCES = ("", "blocks per unit", "threads", "registers", "shared memory")
 
 
-def _round_up(value: int, multiple: int) -> int:
-    return -(-value // multiple) * multiple
-
-
-def occupancy(device: DeviceSpec, threads: int, registers: int, shared_bytes: int) -> tuple[int, str]:
-    """Return the blocks resident on a unit, and the resource that limits them ("" if none is known).
+def resident_blocks(device: DeviceSpec, threads: Array, registers: Array, shared_bytes: Array) -> tuple[Array, Array]:
+    """Return the blocks resident on a unit, and which of ``RESOURCES`` limits them, for N launches.
 
     Parameters
     ----------
-    threads : int
+    threads : array
         Threads per block.
-    registers : int
+    registers : array
         Registers per thread.
-    shared_bytes : int
+    shared_bytes : array
         Shared memory per block.
 
     Returns
     -------
-    (int, str)
+    (array, array)
         0 blocks if not even one fits.
+    """
+    limits = device.limits
+    warps = ceil_div(threads, device.vector_width)
+    resident, limit = np.full(threads.shape, np.iinfo(np.int64).max), np.zeros(threads.shape, np.int64)
+
+    def bound(blocks: Array, resource: str) -> None:
+        nonlocal resident, limit
+        limit = np.where(blocks < resident, RESOURCES.index(resource), limit)
+        resident = np.minimum(blocks, resident)
+
+    if limits.max_blocks_per_unit:
+        bound(np.full(threads.shape, limits.max_blocks_per_unit), "blocks per unit")
+    if limits.max_threads_per_unit:
+        bound(limits.max_threads_per_unit // (warps * device.vector_width), "threads")
+    most = np.iinfo(np.int64).max
+    if limits.registers_per_unit:
+        a_warp = round_up(registers * device.vector_width, limits.register_granularity or 1)
+        # Each scheduler has its part of the register file, and warps of its own.
+        schedulers = limits.schedulers_per_unit or 1
+        there = limits.registers_per_unit // schedulers // np.maximum(1, a_warp) * schedulers
+        bound(np.where(registers > 0, there // warps, most), "registers")
+    if device.has("shared"):
+        block = round_up(shared_bytes, limits.shared_granularity_bytes or 1) + (limits.shared_reserved_bytes or 0)
+        there = device.level("shared").capacity_bytes // np.maximum(1, block)
+        bound(np.where(shared_bytes > 0, there, most), "shared memory")
+    return np.where(limit == 0, 1, resident), limit
+
+
+def occupancy(device: DeviceSpec, threads: int, registers: int, shared_bytes: int) -> tuple[int, str]:
+    """Return ``resident_blocks`` of one launch, with the name of the resource.
 
     Examples
     --------
@@ -32,20 +64,5 @@ def occupancy(device: DeviceSpec, threads: int, registers: int, shared_bytes: in
     >>> occupancy(load_device("v100"), threads=256, registers=128, shared_bytes=16384)
     (2, 'registers')
     """
-    limits = device.limits
-    warps = -(-threads // device.vector_width)
-    bounds: list[tuple[int, str]] = []
-    if limits.max_blocks_per_unit:
-        bounds.append((limits.max_blocks_per_unit, "blocks per unit"))
-    if limits.max_threads_per_unit:
-        bounds.append((limits.max_threads_per_unit // (warps * device.vector_width), "threads"))
-    if limits.registers_per_unit and registers:
-        a_warp = _round_up(registers * device.vector_width, limits.register_granularity or 1)
-        # Each scheduler has its part of the register file, and warps of its own.
-        schedulers = limits.schedulers_per_unit or 1
-        resident = limits.registers_per_unit // schedulers // a_warp * schedulers
-        bounds.append((resident // warps, "registers"))
-    if shared_bytes and device.has("shared"):
-        block = _round_up(shared_bytes, limits.shared_granularity_bytes or 1) + (limits.shared_reserved_bytes or 0)
-        bounds.append((device.level("shared").capacity_bytes // block, "shared memory"))
-    return min(bounds, key=lambda b: b[0]) if bounds else (1, "")
+    resident, limit = resident_blocks(device, *(np.array([n]) for n in (threads, registers, shared_bytes)))
+    return int(resident[0]), RESOURCES[int(limit[0])]

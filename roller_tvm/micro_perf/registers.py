@@ -1,66 +1,135 @@
-"""Registers of a register tile: does it fit without spilling, and how many will the compiler take?
+"""Registers of register tiles: do they fit without spilling, and how many will the compiler take?
 
-The numbers below describe the compiler, not a device. They were fitted once on the kernels of 380 random plans of
-matrix products and convolutions (``benchmarks/register_fit.csv``) and of 2400 constructed ones
-(``python/fit_registers.py`` prints the fit), compiled by NVRTC 12.9 for sm_75 to sm_90. A device's limits come from
-its spec.
+A tile is a column of a table (see ``gpu_nest``). The fitted numbers describe the compiler (``constants``); a device's
+limits come from its spec.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil, prod
+from dataclasses import dataclass
+from functools import partial
+from math import ceil
+
+import numpy as np
 
 from ..device import DeviceSpec
-from .geometry import Geometry, Tile
+from .gpu_constants import (
+    ACCUMULATORS,
+    ADDRESSES,
+    BASE,
+    FETCHED_MOST,
+    FETCHES,
+    PER_ACCUMULATOR,
+    PER_FETCH,
+    PER_FETCHED,
+    PER_FETCHED_ELEMENT,
+    PER_FRAGMENT,
+    PER_GUARDED_FETCH,
+    PER_PREFETCHED,
+    PREFETCHED_MOST,
+    ROUNDED_TO,
+    STATEMENTS,
+    USABLE,
+    WINDOW_STATEMENTS,
+)
+from .gpu_nest import Array, GpuNest, looked_up, product
 
-# Addresses, loop counters and predicates beside accumulators and fragments. With fewer registers for them, 18 of 18
-# plans spilled.
-ADDRESSES = 24
-# Share of the cap that a plan may need: ptxas aims below it for occupancy. Of constructed plans that needed more
-# than this, 15 of 60 spilled (loop-invariant addresses, a few bytes), of the others 18 of 408.
-USABLE = 0.75
-# Registers that the compiler takes (quantile regression at 0.9, so that few kernels take more): accumulators, both
-# fragments of a step, part of the unrolled steps' reads, fetched values and their addresses, other addresses.
-BASE = 36
-PER_ACCUMULATOR = 1.4
-PER_FRAGMENT = 2.0
-PER_PREFETCHED = 0.12
-PREFETCHED_MOST = 128
-PER_FETCH = 1.0
-PER_FETCHED = 0.35
-# Guarded fetches are all prepared (addresses, predicates) before the first is made, however small the tile.
-PER_GUARDED_FETCH = 5
-# ptxas hands out registers by eights (the rounding of its targets for occupancy).
-ROUNDED_TO = 8
-# Multiply-adds in the unrolled body of a thread: enough for vector loads and to hide the loop, and for a whole window
-# up to the second number. Beyond it lowering and compiling take seconds, and ptxas spills what it hoists.
-STATEMENTS = 512
-WINDOW_STATEMENTS = 1024
-# Accumulators of a thread, and vectors it fetches of one operand at a time: beyond these the share of spills grows.
-ACCUMULATORS = 128
-FETCHES = 16
+#: More registers than any thread has: the limit of a device that names none.
+UNLIMITED = 1 << 30
 
 
-def _words(count: int, element_bytes: int) -> int:
-    """Return the registers for elements of a type; a half takes a whole one unless the compiler pairs it."""
-    return count * max(1, element_bytes // 4)
+def _words(element_bytes: int) -> int:
+    """Return the registers of one element; a half takes a whole one unless the compiler pairs it."""
+    return max(1, element_bytes // 4)
 
 
-def accumulators(geometry: Geometry, thread: Tile) -> int:
-    """Return the registers that hold a thread's outputs."""
-    return _words(prod([thread[i] for i in geometry.spatial]), geometry.accumulator_bytes)
+@dataclass(frozen=True)
+class RegisterTiles:
+    """Registers of N threads' tiles, a column each.
 
+    Parameters
+    ----------
+    accumulators : array
+        Registers that hold a thread's outputs.
+    fragments : list of array
+        Each operand's registers for a thread's reads in one reduction step.
+    """
 
-def fragments(geometry: Geometry, thread: Tile) -> list[int]:
-    """Return each operand's registers for a thread's reads in one reduction step. Cached: do not change the list."""
-    known = geometry.counted.get(("fragments", thread))
-    if known is None:
-        known = geometry.counted["fragments", thread] = [
-            _words(prod(thread[i] for i in op.axes if i in geometry.spatial_set), op.element_bytes)
-            for op in geometry.operands
+    nest: GpuNest
+    accumulators: Array
+    fragments: list[Array]
+
+    @classmethod
+    def of(cls, nest: GpuNest, thread: Array) -> RegisterTiles:
+        held = nest.outputs(thread) * _words(nest.geometry.accumulator_bytes)
+        fragments = [
+            product([thread[a] for a in axes], thread.shape[1]) * _words(op.element_bytes)
+            for op, axes in zip(nest.geometry.operands, nest.fragment_axes, strict=True)
         ]
-    return known
+        return cls(nest, held, fragments)
+
+    @property
+    def operands(self) -> Array:
+        """Registers of all fragments."""
+        return sum(self.fragments, np.zeros_like(self.accumulators))
+
+    def needed(self, device: DeviceSpec) -> Array:
+        """Return the number of registers below which the tiles spill.
+
+        The arithmetic registers of an IPU's workers hold no addresses.
+        """
+        return self.accumulators + self.operands + (ADDRESSES if device.kind == "gpu" else 0)
+
+    def unspilled(self, read: Sequence[Array], fetched: Array, rolled: Array | bool = False) -> Array:
+        """Return the registers that a thread needs so that none spills.
+
+        Parameters
+        ----------
+        read : sequence of array
+            Elements of each operand that the unrolled code reads; they are read ahead.
+        fetched : array
+            Elements that a thread fetches in a step.
+        rolled : array
+            True if a loop indexes the register tile, which therefore cannot be in registers.
+        """
+        held = self.accumulators if rolled is False else np.where(rolled, 0, self.accumulators)
+        ahead = PER_PREFETCHED * np.minimum(PREFETCHED_MOST, sum(read, np.zeros_like(held)))
+        coming = PER_FETCHED_ELEMENT * np.minimum(FETCHED_MOST, fetched)
+        least = np.minimum.reduce(self.fragments) if self.fragments else 0
+        return held + least + 1 + ADDRESSES + ahead.astype(np.int64) + coming.astype(np.int64)
+
+    def predicted(
+        self, device: DeviceSpec, read: Sequence[Array], threads: Array, fetches: Sequence[Array] = (),
+        vectors: Sequence[Array] | Array = (),
+    ) -> Array:  # fmt: skip
+        """Return the registers that the compiler is expected to take, for occupancy.
+
+        Parameters
+        ----------
+        read : sequence of array
+            Elements of each operand that the unrolled code reads.
+        threads : array
+            Threads of a block.
+        fetches, vectors : sequence of array
+            For each operand, a thread's fetches in a step, and the elements of each.
+        """
+        cap = register_caps(device, threads)
+        if device.kind != "gpu":
+            return np.minimum(self.accumulators + self.operands, cap)
+        operands, zero = self.nest.geometry.operands, np.zeros_like(threads)
+        ahead, fetched, guarded = zero, zero, zero
+        for op, n in zip(operands, read, strict=True):
+            ahead = ahead + np.minimum(n * _words(op.element_bytes), PREFETCHED_MOST)
+        for op, n, width in zip(operands, fetches, vectors, strict=bool(fetches)):
+            fetched = fetched + n * width
+            guarded = guarded + n * op.guarded
+        smaller = self.operands - np.maximum.reduce(self.fragments)
+        raw = BASE + PER_ACCUMULATOR * self.accumulators + PER_FRAGMENT * smaller + PER_PREFETCHED * ahead
+        raw = np.maximum(
+            raw + PER_FETCH * sum(fetches, zero) + PER_FETCHED * fetched, BASE + PER_GUARDED_FETCH * guarded
+        )
+        return np.minimum(np.ceil(raw / ROUNDED_TO).astype(np.int64) * ROUNDED_TO, cap)
 
 
 def register_cap(device: DeviceSpec, threads: int) -> int | None:
@@ -92,77 +161,67 @@ def _share(device: DeviceSpec, threads: int) -> int | None:
 
 
 def usable_registers(device: DeviceSpec, threads: int) -> int | None:
-    """Return the upper limit for ``needed_registers``; None if the device's limit is unknown."""
+    """Return the upper limit for ``RegisterTiles.needed``; None if the device's limit is unknown."""
     cap = _share(device, threads)
     return None if cap is None else int(USABLE * cap)
 
 
-def needed_registers(geometry: Geometry, device: DeviceSpec, thread: Tile) -> int:
-    """Return the number of registers below which a register tile spills.
-
-    The arithmetic registers of an IPU's workers hold no addresses.
-    """
-    addresses = ADDRESSES if device.kind == "gpu" else 0
-    return accumulators(geometry, thread) + sum(fragments(geometry, thread)) + addresses
+def _limit(limit: partial[int | None], threads: int) -> int:
+    found = limit(threads)
+    return UNLIMITED if found is None else found
 
 
-def prefetched(geometry: Geometry, thread: Tile, unrolled: Tile) -> list[int]:
-    """Return each operand's registers for a thread's reads in unrolled steps. Cached: do not change the list."""
-    known = geometry.counted.get(("prefetched", thread, unrolled))
-    if known is None:
-        own = tuple(unrolled[i] if i in geometry.reduce else e for i, e in enumerate(thread))
-        known = [_words(op.elements(own), op.element_bytes) for op in geometry.operands]
-        geometry.counted["prefetched", thread, unrolled] = known
-    return known
+def register_caps(device: DeviceSpec, threads: Array) -> Array:
+    """Return ``register_cap`` of each block; UNLIMITED if no limit is known."""
+    return looked_up(partial(_limit, partial(register_cap, device)), threads)
 
 
-def predicted_registers(
-    geometry: Geometry, device: DeviceSpec, thread: Tile, unrolled: Tile, threads: int,
-    fetches: Sequence[int] = (), vectors: Sequence[int] = (),
-) -> int:  # fmt: skip
-    """Return the registers that the compiler is expected to take, for occupancy.
-
-    Parameters
-    ----------
-    unrolled : Tile
-        For each reduction axis, the unrolled iterations of a step; other positions are ignored.
-    fetches, vectors : sequence of int
-        For each operand, a thread's fetches in a step, and the elements of each.
-    """
-    parts = fragments(geometry, thread)
-    held = accumulators(geometry, thread)
-    smaller = sum(parts) - max(parts, default=0)
-    if device.kind == "gpu":
-        ahead = sum([min(n, PREFETCHED_MOST) for n in prefetched(geometry, thread, unrolled)])
-        fetched = sum([n * v for n, v in zip(fetches, vectors, strict=True)])
-        guarded = sum([n for n, op in zip(fetches, geometry.operands, strict=False) if op.guarded])
-        raw = BASE + PER_ACCUMULATOR * held + PER_FRAGMENT * smaller + PER_PREFETCHED * ahead
-        raw = max(raw + PER_FETCH * sum(fetches) + PER_FETCHED * fetched, BASE + PER_GUARDED_FETCH * guarded)
-        raw = ceil(raw / ROUNDED_TO) * ROUNDED_TO
-    else:
-        raw = held + sum(parts)
-    cap = register_cap(device, threads)
-    return raw if cap is None else min(raw, cap)
+def usable_limits(device: DeviceSpec, threads: Array) -> Array:
+    """Return ``usable_registers`` of each block; UNLIMITED if no limit is known."""
+    return looked_up(partial(_limit, partial(usable_registers, device)), threads)
 
 
-def unrolled_steps(geometry: Geometry, thread: Tile, step: Tile) -> Tile:
+def within_cap(device: DeviceSpec, registers: Array, threads: Array) -> Array:
+    """Return registers, at most what a thread of blocks of so many threads can have."""
+    cap = register_caps(device, threads)
+    return np.where(cap > 0, np.minimum(registers, cap), registers)
+
+
+def body_of(nest: GpuNest, thread: Array, unrolled: Array) -> Array:
+    """Return the extents of a thread's unrolled code: its tile, and along reductions the unrolled iterations."""
+    body = thread.copy()
+    body[nest.inner] = unrolled[nest.inner]
+    return body
+
+
+def unrolled_steps(nest: GpuNest, thread: Array, step: Array) -> Array:
     """Return, per axis, how many of a step's reduction iterations are unrolled: inner axes first, dividing the step.
 
     Examples
     --------
     >>> from roller_tvm.ir.operators import matmul
-    >>> g = Geometry.of(matmul(m=1024, n=1024, k=1024), "matmul")
-    >>> unrolled_steps(g, (8, 8, 1), (64, 64, 32))
-    (1, 1, 8)
+    >>> from .geometry import Geometry
+    >>> from .gpu_nest import columns
+    >>> nest = GpuNest.of(Geometry.of(matmul(m=1024, n=1024, k=1024), "matmul"))
+    >>> unrolled_steps(nest, columns([(8, 8, 1)], 3), columns([(64, 64, 32)], 3)).ravel().tolist()
+    [1, 1, 8]
     """
-    body = prod(thread[i] for i in geometry.spatial)
-    key = ("unrolled", body, tuple(step[i] for i in geometry.reduce))
-    known = geometry.counted.get(key)
-    if known is None:
-        result = [1] * len(thread)
-        for i in reversed(geometry.reduce):
-            most = WINDOW_STATEMENTS if i in geometry.window else STATEMENTS
-            result[i] = max(d for d in range(1, step[i] + 1) if step[i] % d == 0 and (d == 1 or body * d <= most))
-            body *= result[i]
-        known = geometry.counted[key] = tuple(result)
-    return known
+    body = nest.outputs(thread)
+    result = np.ones_like(step)
+    for i in reversed(nest.reduce):
+        most = WINDOW_STATEMENTS if i in nest.geometry.window else STATEMENTS
+        result[i] = looked_up(_largest_divisor, step[i], most // body)
+        body = body * result[i]
+    return result
+
+
+def _largest_divisor(length: int, most: int) -> int:
+    """Return the largest divisor of a length up to `most`; at least 1."""
+    return next(d for d in range(max(1, min(length, most)), 0, -1) if length % d == 0)
+
+
+__all__ = [
+    "ACCUMULATORS", "ADDRESSES", "BASE", "FETCHES", "PER_ACCUMULATOR", "PER_FETCH", "PER_FETCHED", "PER_FRAGMENT",
+    "PER_PREFETCHED", "PREFETCHED_MOST", "ROUNDED_TO", "STATEMENTS", "UNLIMITED", "USABLE", "RegisterTiles",
+    "body_of", "register_cap", "register_caps", "unrolled_steps", "usable_limits", "usable_registers", "within_cap",
+]  # fmt: skip

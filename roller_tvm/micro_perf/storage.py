@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
+from .gpu_nest import Array, GpuNest, product, round_up
+
 # Alignment that a vector access needs, in bytes; TVM declares shared arrays one after the other without alignment.
 VECTOR_ALIGNMENT = 16
 
@@ -67,36 +71,75 @@ def storage_elements(box: Sequence[int], aligned: Sequence[tuple[int, int]]) -> 
     return stride * box[0] if box else 1
 
 
-def read_width(
-    dims: Sequence[Sequence[tuple[int, int]]], box: Sequence[int], mine: Sequence[int], padding: int,
-    block: Sequence[int], part: Sequence[int],
-) -> int:  # fmt: skip
+def vector_quanta(nest: GpuNest, vectors: Array, whole: Array | bool = True) -> list[Array]:
+    """Return, per operand, the elements of which a buffer must be a multiple to keep vectors into the next aligned."""
+    wide = (np.maximum.reduce(vectors) > 1) & whole
+    return [np.where(wide, max(1, VECTOR_ALIGNMENT // op.element_bytes), 1) for op in nest.geometry.operands]
+
+
+def stored_bytes(
+    nest: GpuNest, boxes: Sequence[Array], padding: Array, vectors: Array, whole: Array | bool = True
+) -> Array:
+    """Return the bytes of all staged operands: ``storage_elements`` of ``alignments`` for N boxes of each.
+
+    Parameters
+    ----------
+    padding, vectors : array of (operands, N)
+        Elements added to a row, and elements of a fetch.
+    whole : array
+        True if buffers are rounded up to whole vectors.
+    """
+    total = np.zeros(padding.shape[1], np.int64)
+    quanta = vector_quanta(nest, vectors, whole)
+    for op, box, added, quantum in zip(nest.geometry.operands, boxes, padding, quanta, strict=True):
+        if len(box) < 2:
+            elements = product(box, len(added))
+        else:
+            elements = round_up((box[-1] + added) * product(box[1:-1], len(added)), quantum) * box[0]
+        total += elements * op.element_bytes
+    return total
+
+
+def read_widths(
+    dims: Sequence[Sequence[tuple[int, int]]], box: Array, mine: Array, padding: Array, block: Array, part: Array
+) -> Array:
     """Return the elements that one read of a staged buffer moves; trailing dimensions read whole are one run.
 
     Parameters
     ----------
     dims : sequence of sequence of (axis, stride)
         Axes that index each dimension.
-    box, mine : sequence of int
-        Extents of the buffer, and of a thread's part of it.
-    padding : int
+    box, mine : array of (dimensions, N)
+        Extents of the buffers, and of a thread's part of them.
+    padding : array
         Elements added to a row.
-    block, part : sequence of int
-        By axis: the block's tile, and a thread's number of neighbouring points.
+    block, part : array of (axes, N)
+        A block's tile, and a thread's number of neighbouring points.
 
     Examples
     --------
-    >>> read_width([[(0, 1)], [(1, 1)]], [8, 32], [1, 4], 0, block=[8, 32], part=[1, 4])
-    4
+    >>> box, mine, block, part = (np.array(t)[:, None] for t in ([8, 32], [1, 4], [8, 32], [1, 4]))
+    >>> read_widths([[(0, 1)], [(1, 1)]], box, mine, np.array([0]), block, part).tolist()
+    [4]
     """
-    first, below = len(box) - 1, 1
-    while first > 0 and mine[first] == box[first] and not padding:
-        below *= box[first]
-        first -= 1
-    if first < 0:
-        return 1
-    dim = [(a, c) for a, c in dims[first] if block[a] > 1]
-    length, row = below, box[first] * below + (padding if below == 1 else 0)
-    if len(dim) == 1 and dim[0][1] == 1:
-        length *= part[dim[0][0]]
-    return next((v for v in (4, 2) if length % v == 0 and row % v == 0), 1)
+    count = box.shape[1]
+    width, below = np.ones(count, np.int64), np.ones(count, np.int64)
+    here = np.ones(count, bool)  # rows whose run begins in this dimension or in one before it
+    for d in range(len(box) - 1, -1, -1):
+        # Axes of one point count for nothing: what is left must be one axis of stride 1 to make the run longer.
+        long = [block[a] > 1 for a, _ in dims[d]]
+        several = np.add.reduce(long, axis=0) if long else np.zeros(count, np.int64)
+        length = below
+        for (a, c), is_long in zip(dims[d], long, strict=True):
+            if c == 1:
+                length = np.where(is_long & (several == 1), below * part[a], length)
+        row = box[d] * below + np.where(below == 1, padding, 0)
+        run = np.gcd(length, row)
+        width = np.where(here, np.where(run % 4 == 0, 4, np.where(run % 2 == 0, 2, 1)), width)
+        if d == 0:
+            break
+        here = here & (mine[d] == box[d]) & (padding == 0)
+        if not here.any():
+            break
+        below = np.where(here, below * box[d], below)
+    return width

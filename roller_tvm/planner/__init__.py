@@ -1,7 +1,8 @@
 """rTiles, rPrograms and their construction (no TVM)."""
 
+from ..recipes import RECIPES
 from ..roller.alignment import Rejection
-from ..roller.rprogram import RECIPES, Plan, RProgram, RTile
+from ..roller.rprogram import Plan, RProgram, RTile
 from .construct import construct
 from .construction import Construction, RankedPlan
 

@@ -7,9 +7,9 @@ micro-performance model* and not the first found.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass
-from functools import partial, reduce
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property, reduce
 from math import ceil
 
 from ..device import DeviceSpec
@@ -18,40 +18,27 @@ from ..ir import TensorExpression
 from ..ir.fuse import fuse_axes
 from ..ir.parts import share_parts
 from ..ir.pattern import is_product
-from ..micro_perf.estimate import Estimate, ProgramEstimate
+from ..micro_perf.estimate import Estimate
 from ..micro_perf.geometry import Geometry
-from ..recipes.cpu_axpy import construct_axpy
-from ..recipes.cpu_dilated import TurnedNest, construct_dilated, dilated, divides, turned
-from ..recipes.cpu_direct import construct_direct as construct_cpu_direct
-from ..recipes.cpu_lanes import construct_lanes
-from ..recipes.cpu_rows import construct_rows
-from ..recipes.cpu_tiled import construct_stored, construct_turned
-from ..recipes.cpu_tiled import construct_tiled as construct_cpu_tiled
-from ..recipes.cpu_unrolled import construct_unrolled as construct_cpu_unrolled
-from ..recipes.cpu_window import construct_window, slides_only
-from ..recipes.gpu_direct import construct_direct, construct_reduce, streams
-from ..recipes.gpu_rows import construct_rows as construct_gpu_rows
-from ..recipes.gpu_tensor import construct_tensor
-from ..recipes.gpu_tiled import construct_tiled, near_divisor
-from ..recipes.gpu_transpose import construct_transpose, turns
-from ..recipes.gpu_unrolled import construct_unrolled, multiplies_constants
-from ..recipes.lane_nests import LaneNest, lane_nests, lane_splits, merge_splits
-from ..recipes.row_nests import RowNest, row_nest
-from ..recipes.search import Search
-from ..roller.alignment import Rejection, summarise
+from ..recipes import RECIPES
+from ..recipes.dilated_nests import divides, turned
+from ..recipes.gpu_tiled import near_divisor
+from ..recipes.gpu_transpose import turns
+from ..recipes.lane_nests import lane_nests, lane_splits, merge_splits
+from ..recipes.recipe import Candidate, Context, Fit, Recipe, Report
+from ..recipes.row_nests import row_nest
+from ..roller.alignment import summarise
 from ..roller.features import NO_FEATURES, Features
 from ..roller.partition import NestShape, partition, store_guarded, store_packed, store_rearranged
-from ..roller.rprogram import Plan, RProgram, SplitReduction
+from ..roller.rprogram import Plan, SplitReduction
 from .construction import Construction, RankedPlan
-from .portfolio import kernel_kind, portfolio
+from .portfolio import portfolio
 
 EPS = (0.0, 0.2, 0.4, 0.8, 1.6, 3.2)
 # Outputs of a register tile that keeps a thread busy.
 REGISTER_OUTPUTS = 64
 # Blocks of a split reduction on a unit: one is enough to use it, a few hide each other's latency.
 BLOCKS_PER_UNIT = 4
-
-Ranked = list[tuple[RProgram, ProgramEstimate]]
 
 
 def construct(
@@ -86,148 +73,132 @@ def construct(
     >>> len(c.plans), c.best.plan.programs[0].recipe
     (3, 'gpu.tiled')
     """
-    rejections: list[Rejection] = []
-    considered, used_eps = 0, 0.0
-    plans: list[RankedPlan] = []
-    known: dict[tuple[int, NestShape], Ranked] = {}  # what is stored beside a nest does not change it
-    for variant, splits, nests in variants(expression, device, features):
-        per_nest: list[Ranked] = []
-        for nest in nests:
-            if (id(variant), nest) in known:
-                per_nest.append(known[id(variant), nest])
-                continue
-            geometry = Geometry.of(variant, nest.anchor, nest.inlined, nest.output)
-            ranked: Ranked = []
-            for recipe in recipes(geometry, device, nest, features):
-                if ranked and recipe.last_resort:
+    report, used_eps = Report(), 0.0
+    plans: list[Choice] = []
+    for form in forms(expression, device, features):
+        known: dict[NestShape, list[Candidate]] = {}  # what is stored beside a nest does not change it
+        for nests in form.cuts:
+            for nest in nests:
+                if nest in known:
+                    continue
+                geometry = Geometry.of(form.expression, nest.anchor, nest.inlined, nest.output)
+                ranked, eps = nest_programs(Context(geometry, device, nest, 0.0, features, report), top)
+                used_eps = max(used_eps, eps)
+                if not ranked:
                     break
-                for eps in EPS:
-                    search = Search(geometry, device, nest, eps)
-                    found = recipe.construct(search, top)
-                    considered += search.considered
-                    rejections += search.rejections
-                    used_eps = max(used_eps, eps)
-                    if len(found) >= top or not recipe.relaxes:
-                        break
-                ranked = sorted([*ranked, *found], key=lambda c: c[1].seconds)[: 2 * top]
-            if not ranked:
-                break
-            known[id(variant), nest] = ranked
-            per_nest.append(ranked)
-        else:
-            plans += _combine(variant, device, splits, per_nest, top)
+                known[nest] = ranked
+            else:
+                plans += _combine(form, [known[nest] for nest in nests], top)
     plans.sort(key=lambda p: p.seconds)
     if not plans:
         raise UnsupportedOperator(
             "no legal plan",
             where=f"{expression.name} on {device.name}",
-            remedy="TVM's default schedule is used; rules that stood in the way:\n" + summarise(rejections),
+            remedy="TVM's default schedule is used; rules that stood in the way:\n" + summarise(report.rejections),
         )
-    chosen = portfolio(plans, top, lambda p: p.seconds, _kind)
-    return Construction(tuple(chosen), tuple(rejections), used_eps, considered)
-
-
-def _kind(ranked: RankedPlan) -> Hashable:
-    """Return the kind of a plan's heaviest kernel."""
-    plan, estimates = ranked.plan, ranked.estimate.programs
-    heaviest = max(range(len(estimates)), key=lambda n: estimates[n].seconds)
-    return kernel_kind(plan.expression, plan.programs[heaviest])
+    chosen = portfolio(plans, top, lambda p: p.seconds, lambda p: p.heaviest.kernel)
+    found = tuple(choice.plan(device) for choice in chosen)
+    return Construction(found, report.rejections, used_eps, report.considered)
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """One way to construct a nest. All are tried in order; the model chooses among their candidates.
+class Choice:
+    """A candidate for each nest of a form: a plan that is not made yet."""
 
-    ``relaxes``: its candidates depend on eps. ``last_resort``: only tried if the recipes before found nothing.
+    form: Form
+    candidates: tuple[Candidate, ...]
+
+    @cached_property
+    def seconds(self) -> float:
+        return sum(c.seconds for c in self.candidates)
+
+    @property
+    def heaviest(self) -> Candidate:
+        """The candidate that takes longest."""
+        return max(self.candidates, key=lambda c: c.seconds)
+
+    def plan(self, device: DeviceSpec) -> RankedPlan:
+        """Make the plan, and its estimate."""
+        programs = tuple(c.pair[0] for c in self.candidates)
+        plan = Plan(self.form.expression, device.name, programs, self.form.splits)
+        return RankedPlan(plan, Estimate(tuple(c.pair[1] for c in self.candidates)))
+
+
+def fitting(ctx: Context) -> tuple[list[Recipe], list[Recipe]]:
+    """Return the recipes that suit a nest, and those to try if none of these finds a program."""
+    fits = {recipe: recipe.applies(ctx) for recipe in RECIPES.values()}
+    return [r for r, fit in fits.items() if fit is Fit.YES], [r for r, fit in fits.items() if fit is Fit.LAST_RESORT]
+
+
+def nest_programs(ctx: Context, top: int) -> tuple[list[Candidate], float]:
+    """Return the best candidates of a nest by all recipes that suit it, and the largest eps that was needed."""
+    ranked: list[Candidate] = []
+    used = 0.0
+    for recipes in fitting(ctx):
+        for recipe in recipes:
+            for eps in EPS if recipe.relaxes else EPS[:1]:
+                found = recipe.candidates(replace(ctx, eps=eps) if eps else ctx, top)
+                used = max(used, eps)
+                if len(found) >= top:
+                    break
+            ranked = sorted([*ranked, *found], key=lambda c: c.seconds)[: 2 * top]
+        if ranked:
+            break
+    return ranked, used
+
+
+@dataclass(frozen=True)
+class Form:
+    """An operator to plan: as written, with a reduction split, or with fused axes.
+
+    Parameters
+    ----------
+    expression : TensorExpression
+    splits : tuple of SplitReduction
+        Splits that made it.
+    cuts : tuple of tuple of NestShape
+        Ways to cut it into nests: with some prologues stored, or all in place, or as rows through every stage.
     """
 
-    construct: Callable[[Search, int], Ranked]
-    relaxes: bool = False
-    last_resort: bool = False
+    expression: TensorExpression
+    splits: tuple[SplitReduction, ...]
+    cuts: tuple[tuple[NestShape, ...], ...]
 
 
-def recipes(
-    geometry: Geometry, device: DeviceSpec, nest: NestShape, features: Features = NO_FEATURES
-) -> tuple[Recipe, ...]:
-    """Return the recipes that fit a nest."""
-    g = geometry
-    if isinstance(nest, RowNest):
-        return (Recipe(construct_rows if device.kind == "cpu" else construct_gpu_rows),)
-    if isinstance(nest, LaneNest):
-        return (Recipe(construct_lanes),)
-    if g.stage.uneven:  # its loops stay as they are
-        return (Recipe(construct_cpu_direct if device.kind == "cpu" else construct_direct),)
-    if device.kind == "cpu":
-        if g.reduce and g.stage.combiner != "other":
-            if multiplies_constants(g):
-                return (Recipe(construct_cpu_unrolled), Recipe(construct_cpu_tiled, last_resort=True))
-            if isinstance(nest, TurnedNest):
-                return (Recipe(construct_dilated),) if dilated(g, nest.inlined) else ()
-            if dilated(g, nest.inlined):
-                return (Recipe(construct_dilated), Recipe(construct_cpu_tiled, last_resort=True))
-            if slides_only(g):
-                tiled = Recipe(construct_cpu_tiled, last_resort=True)
-                return (Recipe(construct_window), Recipe(construct_cpu_direct), tiled)
-            turned = (Recipe(construct_turned),) if features.turned_copies else ()
-            others = (Recipe(construct_stored), Recipe(construct_axpy), Recipe(construct_cpu_direct))
-            return (Recipe(construct_cpu_tiled), *turned, *others)
-        return (Recipe(construct_cpu_direct),)
-    if multiplies_constants(g):
-        return (Recipe(construct_unrolled), Recipe(construct_direct, last_resort=True))
-    found = []
-    if features.tensor_cores and g.reduce:
-        found.append(Recipe(partial(construct_tensor, features=features)))
-    distinct = len({op.name for op in g.operands}) == len(g.operands)  # a tensor read twice has one staged tile
-    if distinct and len(g.operands) > 1 and g.stage.combiner == "sum" and any(g.reuse(i) for i in g.spatial):
-        found.append(Recipe(partial(construct_tiled, features=features), relaxes=True))
-    found.append(Recipe(construct_direct, last_resort=g.is_contraction()))
-    if g.reduce and (len(g.operands) == 1 or g.stage.results > 1 or streams(g)):
-        found.append(Recipe(construct_reduce))
-    if device.kind == "gpu" and not g.reduce:
-        found.append(Recipe(construct_transpose))
-    return tuple(found)
-
-
-Variant = tuple[TensorExpression, tuple[SplitReduction, ...], tuple[NestShape, ...]]
-
-
-def variants(
-    expression: TensorExpression, device: DeviceSpec, features: Features = NO_FEATURES
-) -> Iterator[Variant]:
-    """Yield forms of the operator to plan: as written, with a split reduction, with prologues stored or in place."""
+def forms(expression: TensorExpression, device: DeviceSpec, features: Features = NO_FEATURES) -> Iterator[Form]:
+    """Yield the forms of an operator to plan for a device."""
     expression = plain = share_parts(expression)
     # Tiles of a product are staged: in such a region TVM infers too much of axes that were fused.
     if not any(is_product(s) for s in expression.stages):
         expression = fuse_axes(expression)
-    forms: list[tuple[TensorExpression, tuple[SplitReduction, ...]]] = [(expression, ())]
+    split: list[tuple[TensorExpression, tuple[SplitReduction, ...]]] = [(expression, ())]
     merged: tuple[SplitReduction, ...] = ()
     if device.kind == "cpu":
         if lanes := lane_splits(expression, device, features.uneven_lanes):
             merged = merge_splits(lanes)
-            forms.append((reduce(lambda e, s: s.apply(e), lanes, expression), lanes))
+            split.append((reduce(lambda e, s: s.apply(e), lanes, expression), lanes))
     else:
-        forms += [(s.apply(expression), (s,)) for s in _part_splits(expression, device)]
+        split += [(s.apply(expression), (s,)) for s in _part_splits(expression, device)]
     # Turning a tile asks for a box of the axes as they are, which fused ones are not.
     if device.kind == "gpu" and plain is not expression and any(turns(plain, nest) for nest in partition(plain)):
-        forms.append((plain, ()))
+        split.append((plain, ()))
     stores = (store_rearranged, store_guarded, None) if device.kind == "cpu" else (None,)
     if device.kind == "cpu" and divides(expression):
         stores = (*stores, store_packed)
-    for form, splits in forms:
-        seen = set()
+    for form, splits in split:
+        cuts: dict[tuple[NestShape, ...], None] = {}
         for store in stores:
             nests = partition(form, store)
-            if nests not in seen:
-                seen.add(nests)
-                yield form, splits, nests
+            cuts[nests] = None
             if store is store_packed and (fused := turned(form, nests)) is not None:
-                yield form, splits, fused
+                cuts[fused] = None
         if device.kind != "ipu" and (rows := row_nest(form)) is not None:
-            yield form, splits, (rows,)
+            cuts[(rows,)] = None
+        yield Form(form, splits, tuple(cuts))
     if merged:
         form = reduce(lambda e, s: s.apply(e), merged, expression)
-        for nests in dict.fromkeys(partition(form, store) for store in stores):
-            yield form, merged, lane_nests(form, nests)
+        cut = dict.fromkeys(partition(form, store) for store in stores)
+        yield Form(form, merged, tuple(lane_nests(form, nests) for nests in cut))
 
 
 def _part_splits(expression: TensorExpression, device: DeviceSpec) -> list[SplitReduction]:
@@ -257,20 +228,9 @@ def _part_splits(expression: TensorExpression, device: DeviceSpec) -> list[Split
     return splits[-2:]  # the finest that still fill the registers, and the one before it
 
 
-def _combine(
-    expression: TensorExpression,
-    device: DeviceSpec,
-    splits: tuple[SplitReduction, ...],
-    per_nest: list[Ranked],
-    top: int,
-) -> list[RankedPlan]:
+def _combine(form: Form, per_nest: list[list[Candidate]], top: int) -> list[Choice]:
     """Return plans of the whole operator: the heaviest nest varies, the others keep their best program."""
-    heaviest = max(range(len(per_nest)), key=lambda n: per_nest[n][0][1].seconds)
-    plans = []
-    best = portfolio(per_nest[heaviest], top, lambda c: c[1].seconds, lambda c: kernel_kind(expression, c[0]))
-    for choice in best:
-        chosen = [ranked[0] if n != heaviest else choice for n, ranked in enumerate(per_nest)]
-        plan = Plan(expression, device.name, tuple(p for p, _ in chosen), splits)
-        plans.append(RankedPlan(plan, Estimate(tuple(e for _, e in chosen))))
-    return plans
-
+    heaviest = max(range(len(per_nest)), key=lambda n: per_nest[n][0].seconds)
+    best = portfolio(per_nest[heaviest], top, lambda c: c.seconds, lambda c: c.kernel)
+    firsts = tuple(ranked[0] for ranked in per_nest)
+    return [Choice(form, (*firsts[:heaviest], choice, *firsts[heaviest + 1 :])) for choice in best]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +41,7 @@ class Construction:
     Parameters
     ----------
     plans : tuple of RankedPlan
-    rejections : tuple of Rejection
+    rejections : sequence of Rejection
     eps : float
         Share of padding that had to be allowed to find K plans (rule 4).
     considered : int
@@ -48,7 +49,7 @@ class Construction:
     """
 
     plans: tuple[RankedPlan, ...]
-    rejections: tuple[Rejection, ...] = ()
+    rejections: Sequence[Rejection] = ()
     eps: float = 0.0
     considered: int = 0
 

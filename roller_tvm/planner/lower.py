@@ -5,39 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..ir.split import partial_name
-from ..recipes.cpu_axpy import lower_cpu_axpy
-from ..recipes.cpu_dilated import lower_cpu_dilated
-from ..recipes.cpu_direct import lower_cpu_direct
-from ..recipes.cpu_lanes import lower_cpu_lanes
-from ..recipes.cpu_rows import lower_cpu_rows
-from ..recipes.cpu_tiled_loops import lower_cpu_tiled
-from ..recipes.cpu_unrolled import lower_cpu_unrolled
-from ..recipes.gpu_loops import lower_direct, lower_reduce, lower_tiled
-from ..recipes.gpu_rows import lower_rows
-from ..recipes.gpu_tensor import lower_tensor
-from ..recipes.gpu_transpose import lower_transpose
-from ..recipes.gpu_unrolled import lower_unrolled
+from ..recipes import RECIPES
 from ..roller.loops import source_loops
 from ..roller.rprogram import Plan, SplitReduction
 from ..roller.steps import CacheWrite, Fuse, Inline, RFactor, Split, Step, render, step_from_json
-
-_RECIPES = {
-    "gpu.tiled": lower_tiled,
-    "gpu.tensor": lower_tensor,
-    "gpu.direct": lower_direct,
-    "gpu.reduce": lower_reduce,
-    "gpu.unrolled": lower_unrolled,
-    "gpu.rows": lower_rows,
-    "gpu.transpose": lower_transpose,
-    "cpu.tiled": lower_cpu_tiled,
-    "cpu.direct": lower_cpu_direct,
-    "cpu.window": lower_cpu_tiled,  # the same loops, the windows unrolled
-    "cpu.axpy": lower_cpu_axpy,
-    "cpu.dilated": lower_cpu_dilated,
-    "cpu.rows": lower_cpu_rows,
-    "cpu.lanes": lower_cpu_lanes,
-    "cpu.unrolled": lower_cpu_unrolled,
-}
 
 
 def lower(plan: Plan) -> tuple[Step, ...]:
@@ -68,10 +39,10 @@ def lower(plan: Plan) -> tuple[Step, ...]:
         steps.append(RFactor(split.stage, part, position, partial.name))
     start = len(steps)
     for program in reversed(plan.programs):
-        more = _RECIPES[program.recipe](plan.expression, program)
+        more = RECIPES[program.recipe].lower(plan.expression, program)
         # A stage that several nests compute in place is inlined once.
         steps += [step for step in more if not (isinstance(step, Inline) and step in steps)]
-    if len(plan.programs) > 1 and plan.programs[0].recipe.startswith("cpu."):
+    if len(plan.programs) > 1 and RECIPES[plan.programs[0].recipe].on_cpu:
         # From the first to the last: a record's steps say stages by number, and what inserts a stage among those
         # before it (TVM does, to repack a weight) finds each step by its stage's final number.
         own = [step for step in steps[start:] if isinstance(step, CacheWrite)]

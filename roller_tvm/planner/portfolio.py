@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import TypeVar
 
 from ..ir import TensorExpression
+from ..recipes import RECIPES
 from ..roller.rprogram import RProgram
 
 T = TypeVar("T")
@@ -57,8 +58,4 @@ def _often(ranked: Sequence[T], chosen: list[int], kind: Callable[[T], Hashable]
 
 def kernel_kind(expression: TensorExpression, program: RProgram) -> Hashable:
     """Return a key that differs between inner kernels: the recipe and, on CPUs, the length of a register tile's row."""
-    if not program.recipe.startswith("cpu.") or not any(t.level == "register" for t in program.tiles):
-        return program.recipe
-    tile = program.tile("register")
-    axes = [a for a in expression.stage(program.anchor).spatial if a.extent > 1]
-    return program.recipe, tile[axes[-1].name] if axes else 1
+    return RECIPES[program.recipe].kernel(expression, program)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import ceil
+
+import numpy as np
 
 from ..device import DeviceSpec
 from ..micro_perf.effects import ALL, Effects
-from ..micro_perf.geometry import Geometry, Tile
 from ..micro_perf.gpu_kernel import KernelTime, staged_time
+from ..micro_perf.gpu_nest import GpuNest
 from ..micro_perf.kernel import DirectKernel, Kernel, StagedKernel
-from ..recipes.gpu_direct import direct_estimate, reduce_estimate
+from ..recipes.gpu_direct import direct_times
+from ..recipes.gpu_nests import linear_tiles
+from ..recipes.gpu_reduce import reduce_times
 
 
 @dataclass(frozen=True)
@@ -32,15 +35,6 @@ class Prediction:
     told: KernelTime | None = None
 
 
-def linear_tile(geometry: Geometry, length: int) -> Tile:
-    """Return the box of axes that `length` consecutive outputs cover (innermost first); reductions whole."""
-    tile = list(geometry.extents)
-    for i in reversed(geometry.spatial):
-        tile[i] = max(1, min(geometry.extents[i], length))
-        length = ceil(length / geometry.extents[i])
-    return tuple(tile)
-
-
 def predict(kernel: Kernel, device: DeviceSpec, effects: Effects = ALL) -> Prediction:
     """Return the predicted time of a kernel of any description."""
     if not effects.block_starts:
@@ -48,12 +42,13 @@ def predict(kernel: Kernel, device: DeviceSpec, effects: Effects = ALL) -> Predi
     if isinstance(kernel, StagedKernel):
         told = staged_time(kernel, device, effects)
         return Prediction(told.seconds, told.bound, told) if told else Prediction(float("inf"), "does not fit")
+    nest = GpuNest.of(kernel.geometry)
     if isinstance(kernel, DirectKernel):
-        g = kernel.geometry
-        estimate = direct_estimate(
-            g, device, linear_tile(g, kernel.threads * kernel.outputs * kernel.vector), linear_tile(g, kernel.vector),
-            kernel.threads, kernel.outputs, kernel.vector,
-        )  # fmt: skip
+        threads, items, vector = (np.array([n]) for n in (kernel.threads, kernel.outputs, kernel.vector))
+        block, thread = linear_tiles(nest, threads * items * vector), linear_tiles(nest, vector)
+        times = direct_times(nest, device, block, thread, threads, items, vector)
     else:
-        estimate = reduce_estimate(kernel.geometry, device, kernel.rows, kernel.lanes)
-    return Prediction(estimate.seconds, estimate.bound) if estimate else Prediction(float("inf"), "does not fit")
+        times = reduce_times(nest, device, np.array([kernel.rows]), np.array([kernel.lanes]))
+    if not times.resident[0]:
+        return Prediction(float("inf"), "does not fit")
+    return Prediction(float(times.seconds[0]), str(times.bound[0]))

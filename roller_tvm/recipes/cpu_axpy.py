@@ -17,13 +17,10 @@ from __future__ import annotations
 
 from math import ceil, prod
 
+import numpy as np
+
 from ..ir import TensorExpression
 from ..micro_perf.cpu import (
-    CALL,
-    LONG_LOOP,
-    SIDE_BY_SIDE,
-    TILE_OVERHEAD,
-    CpuRates,
     RegisterUse,
     TileCost,
     calls_of,
@@ -31,44 +28,47 @@ from ..micro_perf.cpu import (
     instructions,
     left_over,
     prologues,
-    tiled_estimate,
+    tiled_times,
 )
-from ..micro_perf.estimate import ProgramEstimate
+from ..micro_perf.cpu_constants import CALL, LONG_LOOP, ROW_OVERHEAD, SIDE_BY_SIDE, TILE_OVERHEAD
+from ..micro_perf.cpu_rates import CpuRates
 from ..micro_perf.geometry import Geometry, Tile
 from ..roller.alignment import Rejection, capacity
-from ..roller.loops import open_parts
+from ..roller.loops import open_parts, vector_last
 from ..roller.rprogram import RProgram
 from ..roller.steps import CacheWrite, ComputeAt, Fuse, Inline, Parallel, Reorder, Step
-from .cpu_tiled_loops import vector_last
-from .search import Search
+from .kinds import Kind
+from .recipe import Context, CpuRecipe, Fit, Ranked
 
 
-def construct_axpy(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
+def construct_axpy(ctx: Context, top: int) -> Ranked:
     """Return ranked candidates of recipe cpu.axpy: how many outer axes run in parallel."""
-    g, device = search.geometry, search.device
+    g, device = ctx.geometry, ctx.device
     last = g.vector_axis
     if last is None or not g.operands:
         return []
-    rates = CpuRates.of(device, g)
+    rates = ctx.rates
     row = g.extents[last] * g.output_bytes * sum(last in op.axes for op in g.operands)
-    if search.reject(_even(g, rates)) or search.reject(
+    if ctx.reject(_even(g, rates)) or ctx.reject(
         capacity(device.levels[-2].name, row, int(rates.caches[0][1]), "split the axis")
     ):
         return []
     rest = [i for i in g.spatial if i != last]
     tile = tuple(e if i == last else 1 for i, e in enumerate(g.extents))
     whole = tuple(e if i in g.reduce else t for i, (e, t) in enumerate(zip(g.extents, tile, strict=True)))
-    cost, found = axpy_cost(g, rates), []
-    for outer in range(1, len(rest) + 1):
-        if g.extents[rest[outer - 1]] == 1:
-            continue
-        search.considered += 1
-        chunk = _share(g, rest[:outer], device.units)
-        order = tuple(i for i in rest if chunk[i] > 1)
-        estimate = tiled_estimate(g, device, chunk, tile, order, cost=cost)
-        tiles = (search.rtile("l2", chunk), search.rtile("register", whole))
-        found.append((search.program("cpu.axpy", tiles, (("parallel", outer),)), estimate))
-    return sorted(found, key=lambda c: c[1].seconds)[:top]
+    outers = [n for n in range(1, len(rest) + 1) if g.extents[rest[n - 1]] > 1]
+    if not outers:
+        return []
+    ctx.considered += len(outers)
+    chunks = np.array([_share(g, rest[:outer], device.units) for outer in outers]).T
+    orders = np.array([np.where(chunks[i] > 1, i, -1) for i in rest]).reshape(len(rest), -1)
+    tiles = np.array([tile] * len(outers)).T
+    times = tiled_times(g, device, chunks, tiles, orders, cost=axpy_cost(g, rates), rates=rates)
+    found: Ranked = []
+    for n in np.argsort(times.seconds, kind="stable")[:top].tolist():
+        rtiles = (ctx.rtile("l2", chunks[:, n]), ctx.rtile("register", whole))
+        found.append((ctx.program("cpu.axpy", rtiles, (("parallel", outers[n]),)), times.row(n)))
+    return found
 
 
 def _even(g: Geometry, rates: CpuRates) -> Rejection | None:
@@ -92,11 +92,6 @@ def _share(g: Geometry, leading: list[int], units: int) -> Tile:
         share[i] = ceil(g.extents[i] / left)
         left = ceil(left / g.extents[i])
     return tuple(share)
-
-
-# Cycles to enter and leave a row's loop: addresses, the trips that are left, a misprediction now and then (measured on
-# Zen 3: rows of 521 elements).
-ROW_OVERHEAD = 12
 
 
 def axpy_cost(geometry: Geometry, rates: CpuRates) -> TileCost:
@@ -144,3 +139,17 @@ def lower_cpu_axpy(expression: TensorExpression, program: RProgram) -> list[Step
     opened_reduce, reduce = open_parts(inner, anchor.reduce)
     own = vector_last(own, anchor)
     return [*steps, *opened, *opened_reduce, Reorder(inner, (*own[:-1], *reduce, own[-1]))]
+
+
+class CpuAxpy(CpuRecipe):
+    """Rows of sums in the nearest cache, for rows that no vectors divide."""
+
+    name = "cpu.axpy"
+    says = "rows of sums in the nearest cache, a scaled row added at a time, outer rows in parallel"
+    suits = {Kind.PRODUCT: Fit.YES}
+
+    def construct(self, ctx: Context, top: int) -> Ranked:
+        return construct_axpy(ctx, top)
+
+    def lower(self, expression: TensorExpression, program: RProgram) -> list[Step]:
+        return lower_cpu_axpy(expression, program)

@@ -18,128 +18,51 @@ Unrolling lets the compiler see which products meet a zero.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import product
-from math import ceil, prod
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..device import DeviceSpec
-from ..ir import Index, Stage, TensorExpression
-from ..micro_perf.cpu import (
-    CALL,
-    EXPOSED,
-    TILE_OVERHEAD,
-    CpuRates,
-    epilogue_cycles,
-    instructions,
-    launch_seconds,
-    prologues,
-    vectors,
-)
-from ..micro_perf.estimate import LevelTime, ProgramEstimate
+from ..ir import TensorExpression
+from ..micro_perf.cpu import epilogue_cycles, instructions, launch_seconds, prologues, vectors
+from ..micro_perf.cpu_constants import CALL, EXPOSED, SPILLED, TILE_OVERHEAD
+from ..micro_perf.cpu_rates import CpuRates
+from ..micro_perf.estimate import LevelColumn, Times
 from ..micro_perf.geometry import Geometry, Operand, Tile, in_memory
 from ..roller.alignment import aligned_extents
-from ..roller.loops import open_parts
-from ..roller.partition import NestShape
+from ..roller.candidates import Column, Tiles, are_boxes, table
+from ..roller.loops import open_parts, vector_last, vector_name
 from ..roller.rprogram import RProgram
 from ..roller.steps import CacheWrite, ComputeAt, Fuse, Inline, Parallel, Reorder, Split, Step, Unroll, Vectorize
-from .cpu_tiled import REGISTER_TILES, UNROLLED_LOADS, chunks_of, single_vectors
-from .cpu_tiled_loops import vector_last, vector_name
-from .cpu_window import SPILLED
-from .search import Search
+from .cpu_tiles import REGISTER_TILES, UNROLLED_LOADS, chunks_of, single_vectors
+from .dilated_nests import TurnedNest, output_axes, strides
+from .kinds import Kind
+from .recipe import Context, CpuRecipe, Fit, Ranked
 
 
-def divides(expression: TensorExpression) -> bool:
-    """Return whether some index is a quotient, as a dilated operand's is."""
-    return any(i.divisor > 1 for s in expression.stages for a in s.reads for i in a.indices)
-
-
-@dataclass(frozen=True)
-class TurnedNest(NestShape):
-    """A nest whose output has the anchor's axes in another order."""
-
-
-def turned(expression: TensorExpression, nests: tuple[NestShape, ...]) -> tuple[NestShape, ...] | None:
-    """Return the nests with the last fused into a dilated product before it; None unless it only turns its result."""
-    if len(nests) < 2:
-        return None
-    *before, product_, last = nests
-    anchor, output = expression.stage(product_.anchor), expression.stage(last.output)
-    if product_.output != anchor.name or output.reduce or last.anchor != last.output or not anchor.reduce:
-        return None
-    reads = expression.resolve(output, last.inlined)
-    mine = [a for a in reads if a.tensor == anchor.name]
-    extents, own = output.extents, anchor.write().indices
-    if len(mine) != 1 or any(expression.is_stage(a.tensor) and a.tensor != anchor.name for a in reads):
-        return None
-    axes = []
-    for index, dim in zip(mine[0].indices, own, strict=True):
-        if not index.terms and not index.const and anchor.extents[dim.axes[0]] == 1:
-            continue  # an axis of one element that the output does not have
-        if len(index.terms) != 1 or index != Index.axis(index.axes[0]) or len(dim.terms) != 1:
-            return None
-        if extents[index.axes[0]] != anchor.extents[dim.axes[0]]:
-            return None
-        axes.append(index.axes[0])
-    whole = prod(extents[a] for a in set(axes)) == output.output_elements
-    if not whole or len(set(axes)) < len(axes):
-        return None
-    order = [s.name for s in expression.stages]
-    inlined = tuple(sorted({*product_.inlined, *last.inlined}, key=order.index))
-    return (*before, TurnedNest(anchor.name, output.name, inlined))
-
-
-def output_axes(
-    expression: TensorExpression, anchor: Stage, output: Stage, inlined: Sequence[str]
-) -> dict[str, str]:
-    """Return the axis of the output that each axis of the anchor becomes.
-
-    Examples
-    --------
-    >>> from roller_tvm.ir.operators import operator
-    >>> conv = operator("conv2d_nchw", n=1, c=8, h=8, w=8, f=8, k=3)
-    >>> output_axes(conv, conv.anchor, conv.anchor, ())["oh"]
-    'oh'
-    """
-    if anchor is output:
-        return {a.name: a.name for a in anchor.spatial}
-    reads = [a for a in expression.resolve(output, inlined) if a.tensor == anchor.name]
-    return {
-        own.terms[0][0]: read.terms[0][0]
-        for own, read in zip(anchor.write().indices, reads[0].indices, strict=True)
-        if read.terms
-    }
-
-
-def dilated(geometry: Geometry, inlined: Sequence[str]) -> bool:
-    """Return whether a nest reduces over an operand dilated with zeros, in steps that divide its axes."""
-    geometry = in_memory(geometry, inlined)
-    steps = strides(geometry)
-    spatial = [i for i in steps if i in geometry.spatial_set]
-    return bool(spatial) and bool(geometry.reduce) and all(geometry.extents[i] % steps[i] == 0 for i in spatial)
-
-
-def construct_dilated(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
+def construct_dilated(ctx: Context, top: int) -> Ranked:
     """Return ranked candidates of recipe cpu.dilated: vectors along an undilated last axis, or columns left to LLVM."""
-    nest = search.nest
+    nest = ctx.nest
     if nest.output != nest.anchor and not isinstance(nest, TurnedNest):
         return []
-    search.geometry = in_memory(search.geometry, nest.inlined)
-    g, device = search.geometry, search.device
-    steps = strides(g)
-    rates = CpuRates.of(device, g)
-    vector = g.vector_axis is not None and g.vector_axis not in steps
-    found: list[tuple[float, RProgram, ProgramEstimate]] = []
-    for tile in _tiles(search, rates, vector):
-        candidates = []
-        for chunk in dict.fromkeys([*_rows(g, tile), *chunks_of(search, tile, device.units)]):
-            if vector or all(chunk[i] == g.extents[i] for i in g.spatial if i == g.vector_axis):
-                search.considered += 1
-                candidates.append((dilated_estimate(g, device, chunk, tile, vector), chunk))
-        for estimate, chunk in sorted(candidates, key=lambda c: c[0].seconds)[:2]:
-            found.append((estimate.seconds, _program(search, chunk, tile, vector), estimate))
-    found.sort(key=lambda c: c[0])
-    return [(program, estimate) for _, program, estimate in found[: 2 * top]]
+    ctx = ctx.over(in_memory(ctx.geometry, nest.inlined))
+    g, device = ctx.geometry, ctx.device
+    vector = g.vector_axis is not None and g.vector_axis not in strides(g)
+    found: Ranked = []
+    for tile in _tiles(ctx, CpuRates.of(device, g), vector):
+        own = np.array(tile)[:, None]
+        whole = map(tuple, chunks_of(g, own, device.units)[1].T.tolist())
+        chunks = np.array(list(dict.fromkeys([*_rows(g, tile), *whole])))
+        if not vector and g.vector_axis is not None:
+            chunks = chunks[chunks[:, g.vector_axis] == g.extents[g.vector_axis]]
+        ctx.considered += len(chunks)
+        if not len(chunks):
+            continue
+        times = dilated_times(g, device, chunks.T, np.repeat(own, len(chunks), axis=1), vector)
+        for n in np.argsort(times.seconds, kind="stable")[:2].tolist():
+            found.append((_program(ctx, tuple(chunks[n].tolist()), tile, vector), times.row(n)))
+    return sorted(found, key=lambda c: c[1].seconds)[: 2 * top]
 
 
 def _rows(g: Geometry, tile: Tile) -> list[Tile]:
@@ -149,9 +72,9 @@ def _rows(g: Geometry, tile: Tile) -> list[Tile]:
     return [tuple(length if i == first else e for i, e in enumerate(g.extents)) for length in lengths]
 
 
-def _tiles(search: Search, rates: CpuRates, vector: bool) -> list[Tile]:
+def _tiles(ctx: Context, rates: CpuRates, vector: bool) -> list[Tile]:
     """Return register tiles of whole steps; for a reduction, its unrolled extents (windows whole)."""
-    g = search.geometry
+    g = ctx.geometry
     steps = strides(g)
     options: list[list[int]] = []
     for i, extent in enumerate(g.extents):
@@ -168,52 +91,28 @@ def _tiles(search: Search, rates: CpuRates, vector: bool) -> list[Tile]:
         else:
             sizes = [1]
         options.append([e for e in sizes if g.stage.axes[i].is_box(e)] or [1])
-    scored: list[tuple[float, Tile]] = []
-    for tile in product(*options):
-        outputs = prod(tile[i] for i in g.spatial)
-        unrolled = prod(tile) // (tile[g.vector_axis] if vector and g.vector_axis is not None else 1)
-        if unrolled > UNROLLED_LOADS or not g.stage.is_box(tile):
-            continue
-        search.considered += 1
-        chunk = tuple(e if i in g.reduce else tile[i] for i, e in enumerate(g.extents))
-        scored.append((dilated_estimate(g, search.device, chunk, tile, vector).compute_seconds / outputs, tile))
-    scored.sort()
-    return [t for _, t in scored[:REGISTER_TILES]]
+    tiles = table(options)
+    unrolled = prod(tiles) // (tiles[g.vector_axis] if vector and g.vector_axis is not None else 1)
+    tiles = tiles[:, (unrolled <= UNROLLED_LOADS) & are_boxes(g.stage, tiles)]
+    ctx.considered += tiles.shape[1]
+    chunks = np.array([tiles[i] if i not in g.reduce else np.full(tiles.shape[1], e) for i, e in enumerate(g.extents)])
+    scores = dilated_times(g, ctx.device, chunks, tiles, vector).compute_seconds / g.outputs(tiles)
+    order = np.lexsort((*tiles[::-1], scores))[:REGISTER_TILES]
+    return [tuple(tile) for tile in tiles[:, order].T.tolist()]
 
 
-def _program(search: Search, chunk: Tile, tile: Tile, vector: bool) -> RProgram:
-    g = search.geometry
+def _program(ctx: Context, chunk: Tile, tile: Tile, vector: bool) -> RProgram:
+    g = ctx.geometry
     register = tuple(1 if i in g.reduce else e for i, e in enumerate(tile))
-    tiles = (search.rtile("l2", chunk), search.rtile("register", register))
-    output = g.expression.stage(search.nest.output)
-    rates = CpuRates.of(search.device, g)
+    tiles = (ctx.rtile("l2", chunk), ctx.rtile("register", register))
+    output = g.expression.stage(ctx.nest.output)
+    rates = ctx.rates
     stored = next((a for a in reversed(output.spatial) if a.extent > 1), output.spatial[-1])
-    of = output_axes(g.expression, g.stage, output, search.nest.inlined)
+    of = output_axes(g.expression, g.stage, output, ctx.nest.inlined)
     lengths = {of[name]: length for name, length in zip(g.axes, chunk, strict=True) if name in of}
     wide = single_vectors(lengths.get(stored.name, stored.extent), rates.lanes, 1)[0]
     choices = tuple((f"unroll:{g.axes[i]}", tile[i]) for i in reversed(g.reduce) if tile[i] > 1)
-    return search.program("cpu.dilated", tiles, (*choices, ("columns", int(not vector)), ("vector", wide)))
-
-
-def strides(geometry: Geometry) -> dict[int, int]:
-    """Return the axes that walk over an operand dilated with zeros: position -> distance of its elements.
-
-    The geometry's operands are those in memory (``in_memory``).
-
-    Examples
-    --------
-    >>> from roller_tvm.ir.operators import operator
-    >>> conv = operator("conv2d_nchw", n=1, c=8, h=8, w=8, f=8, k=3)
-    >>> strides(Geometry.of(conv, "conv2d"))
-    {}
-    """
-    position = {name: i for i, name in enumerate(geometry.axes)}
-    found: dict[int, int] = {}
-    for op in geometry.operands:
-        for index in op.access.indices:
-            if index.divisor > 1 and op.guarded:
-                found |= {position[n]: index.divisor for n, c in index.terms if c == 1}
-    return found
+    return ctx.program("cpu.dilated", tiles, (*choices, ("columns", int(not vector)), ("vector", wide)))
 
 
 def live_share(geometry: Geometry) -> float:
@@ -222,22 +121,22 @@ def live_share(geometry: Geometry) -> float:
     return prod(1 / step for i, step in steps.items() if i in geometry.spatial_set)
 
 
-def _loads(op: Operand, geometry: Geometry, tile: Tile, wide: int) -> int:
-    """Return the loads (vectors or broadcast elements) of an operand for one tile and its whole window."""
+def _loads(op: Operand, geometry: Geometry, tiles: Tiles, wide: Column) -> Column:
+    """Return the loads (vectors or broadcast elements) of an operand for each tile and its whole window."""
     last = geometry.vector_axis
-    number = op.elements(tile)
+    number = prod(op.boxes(tiles))
     contiguous = last is not None and last in op.axes and op.stride_of(last) == 1
-    return number // tile[last] * wide if contiguous and last is not None else number
+    return number // tiles[last] * wide if contiguous and last is not None else number
 
 
-def dilated_estimate(
-    geometry: Geometry, device: DeviceSpec, chunk: Tile, tile: Tile, vector: bool
-) -> ProgramEstimate:
-    """Return the predicted time of recipe cpu.dilated.
+def dilated_times(
+    geometry: Geometry, device: DeviceSpec, chunks: NDArray[np.int64], tiles: NDArray[np.int64], vector: bool
+) -> Times:
+    """Return the predicted times of N candidates of recipe cpu.dilated.
 
     Parameters
     ----------
-    chunk, tile : tuple of int
+    chunks, tiles : array [A, N]
         Extents of a parallel task and of a register tile (for reductions: the unrolled trips).
     vector : bool
         True if vectors run along the last axis; else along the columns, as the compiler finds them.
@@ -245,45 +144,44 @@ def dilated_estimate(
     g = geometry
     rates = CpuRates.of(device, g)
     last = g.vector_axis
-    wide = vectors(tile[last], rates.lanes) if vector and last is not None else 1
-    sums = prod(wide if vector and i == last else tile[i] for i in g.spatial)
+    wide = vectors(tiles[last], rates.lanes) if vector and last is not None else 1
+    sums = prod(wide if vector and i == last else tiles[i] for i in g.spatial)
     per_point = instructions(g.stage.ops) or 1.0
-    fmas = sums * prod(tile[i] for i in g.reduce) * live_share(g) * per_point
-    loads = sum(_loads(op, g, tile, wide) for op in g.operands)
-    steps = prod(ceil(e / tile[i]) for i, e in enumerate(g.extents) if i in g.reduce)
+    unrolled = prod(tiles[i] for i in g.reduce)
+    fmas = sums * unrolled * live_share(g) * per_point
+    loads = sum(_loads(op, g, tiles, wide) for op in g.operands)
+    steps = prod(-(-g.extents[i] // tiles[i]) for i in g.reduce)
     if vector:
-        cycles = steps * (max(fmas / rates.fma, loads / rates.loads) + SPILLED * max(0, sums + loads - rates.registers))
+        spilled = SPILLED * np.maximum(0, sums + loads - rates.registers)
+        cycles = steps * (np.maximum(fmas / rates.fma, loads / rates.loads) + spilled)
     else:  # sums in memory; a compiler's vectors of columns, which a stride takes apart
         cycles = steps * (fmas / rates.fma + (loads + 2 * sums) / rates.loads) / rates.lanes
-    before, calls = prologues(g, tile, rates)
-    cycles += steps * prod(tile[i] for i in g.reduce) * live_share(g) * (before + CALL * calls)
-    tiles = prod(ceil(chunk[i] / tile[i]) for i in g.spatial)
-    chunks = prod(ceil(g.extents[i] / chunk[i]) for i in g.spatial)
+    before, calls = prologues(g, tiles, rates)
+    cycles = cycles + steps * unrolled * live_share(g) * (before + CALL * calls)
+    count, number = g.covering(tiles, chunks), g.covering(chunks)
     # Sums go to memory and from there, turned element by element, to the output.
-    core = tiles * (cycles + sums / rates.fma) + TILE_OVERHEAD * (tiles if vector else 1)
-    stored = prod(chunk[i] for i in g.spatial)
-    core += stored / rates.loads + epilogue_cycles(g, stored / rates.lanes, stored, rates)
+    core = count * (cycles + sums / rates.fma) + TILE_OVERHEAD * (count if vector else 1)
+    stored = g.outputs(chunks)
+    core = core + (stored / rates.loads + epilogue_cycles(g, stored / rates.lanes, stored, rates))
     held = stored * g.output_bytes
-    if held > rates.caches[0][1]:
-        beyond = [rate for _, capacity, rate in rates.caches[1:] if held <= capacity]
-        # Turned, each of the neighbours in a line is fetched by a pass of its own.
-        passes = min(chunk[last], rates.line // g.output_bytes) if vector and last is not None else 1
-        core += (1 + passes) * held / (beyond[0] if beyond else rates.far)
-    busiest = ceil(chunks / device.units)
+    beyond: Column = rates.far
+    for _, capacity, rate in reversed(rates.caches[1:]):
+        beyond = np.where(held <= capacity, rate, beyond)
+    # Turned, each of the neighbours in a line is fetched by a pass of its own.
+    passes = np.minimum(chunks[last], rates.line // g.output_bytes) if vector and last is not None else 1
+    core = np.where(held > rates.caches[0][1], core + (1 + passes) * held / beyond, core)
+    busiest = -(-number // device.units)
     outputs = prod(g.extents[i] for i in g.spatial)
     moved = float(sum(op.source_bytes for op in g.operands) + outputs * g.output_bytes + g.epilogue_bytes)
-    name, rate = device.far.name, rates.far
-    for cache, capacity, cache_rate in rates.caches:
-        if moved / device.units <= capacity:
-            name, rate = cache, cache_rate
-            break
-    memory = moved / chunks / rate
-    seconds = busiest * max(memory, core + EXPOSED * memory) * rates.cycle + launch_seconds(device, chunks)
-    return ProgramEstimate(
-        seconds, core * chunks / device.units * rates.cycle,
-        (LevelTime(name, moved, moved / device.units / rate * rates.cycle),),
-        name if memory > core else "compute", round(g.stage.flops * live_share(g)), chunks, busiest,
-        registers=min(sums + loads, rates.registers), utilisation=chunks / (busiest * device.units),
+    fitting = [(cache, rate) for cache, capacity, rate in rates.caches if moved / device.units <= capacity]
+    name, rate = fitting[0] if fitting else (device.far.name, rates.far)
+    memory = moved / number / rate
+    seconds = busiest * np.maximum(memory, core + EXPOSED * memory) * rates.cycle + launch_seconds(device, number)
+    return Times(
+        seconds, core * number / device.units * rates.cycle,
+        (LevelColumn(name, moved, moved / device.units / rate * rates.cycle),),
+        ("compute", name), np.where(memory > core, 1, 0), round(g.stage.flops * live_share(g)), number, busiest,
+        np.minimum(sums + loads, rates.registers), 0, number / (busiest * device.units),
     )  # fmt: skip
 
 
@@ -341,3 +239,17 @@ def _loops(expression: TensorExpression, program: RProgram, inner: str) -> list[
     if last:
         steps.append(Vectorize(inner, last))
     return steps
+
+
+class CpuDilated(CpuRecipe):
+    """Transposed convolutions without their products with zeros."""
+
+    name = "cpu.dilated"
+    says = "register tile as long as the elements are apart, windows unrolled: products with zeros left out"
+    suits = {Kind.DILATED: Fit.YES, Kind.TURNED: Fit.YES}
+
+    def construct(self, ctx: Context, top: int) -> Ranked:
+        return construct_dilated(ctx, top)
+
+    def lower(self, expression: TensorExpression, program: RProgram) -> list[Step]:
+        return lower_cpu_dilated(expression, program)

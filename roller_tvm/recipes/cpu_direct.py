@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial, reduce
 from math import ceil, prod
+
+import numpy as np
 
 from ..device import DeviceSpec
 from ..ir import TensorExpression
 from ..micro_perf.cpu import (
-    CALL,
-    GUARDED_LOADS,
-    CpuRates,
     calls_of,
     epilogue_slots,
     instructions,
@@ -29,46 +29,62 @@ from ..micro_perf.cpu import (
     left_over,
     prologue_slots,
 )
-from ..micro_perf.estimate import LevelTime, ProgramEstimate
+from ..micro_perf.cpu_constants import CALL, GUARDED_LOADS, STAGE_OVERHEAD
+from ..micro_perf.cpu_rates import CpuRates
+from ..micro_perf.estimate import LevelColumn, Times
 from ..micro_perf.geometry import Geometry, Tile
 from ..roller.alignment import Rejection
-from ..roller.loops import open_parts
+from ..roller.candidates import Column
+from ..roller.loops import open_parts, vector_last, vector_name
 from ..roller.rprogram import RProgram
 from ..roller.steps import ComputeAt, Fuse, Inline, Parallel, Reorder, Split, Step, Vectorize
-from .cpu_tiled import filled, single_vectors
-from .cpu_tiled_loops import vector_last, vector_name
-from .search import Search
+from .cpu_tiles import filled, single_vectors
+from .kinds import Kind
+from .recipe import Candidate, Context, CpuRecipe, Fit, Pair
 
 
-def construct_direct(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
+def construct_direct(ctx: Context, top: int) -> list[Candidate]:
     """Return ranked candidates of recipe cpu.direct: how many outer axes run in parallel, how long the vectors are."""
-    g, device = search.geometry, search.device
-    rates = CpuRates.of(device, g)
-    found: list[tuple[RProgram, ProgramEstimate]] = []
+    g, device = ctx.geometry, ctx.device
+    rates = ctx.rates
     last = g.vector_axis
-    vectors, alone = [0], search.nest.output == search.nest.anchor
+    vectors, alone = [0], ctx.nest.output == ctx.nest.anchor
     uneven = last is not None and g.axes[last] in g.stage.uneven
-    if last is not None and not uneven and not search.reject(_vectorisable(search, last)):
+    if last is not None and not uneven and not ctx.reject(_vectorisable(ctx, last)):
         # Shorter ones too: TVM takes vectors apart that straddle blocks of a layout.
         vectors = single_vectors(g.extents[last], rates.lanes, 4)
         # Unless it is alone, a region is computed inside a vector's loop.
         vectors = [v for v in vectors if alone or g.stage.axes[last].is_box(v)] or [0]
     only = last is not None and not uneven and all(g.extents[i] == 1 for i in g.spatial if i != last)
+    cycles = {vector: stage_cycles(g, rates, vector) for vector in vectors}
+    rows: list[tuple[Tile, int, int]] = []
     for outer in range(len(g.spatial) + 1):
         for vector in vectors:
-            if (chunk := _chunk(g, outer, vector, device.units if only and not vector else 0)) is None:
-                continue
-            search.considered += 1
-            chunks = prod(ceil(e / c) for e, c in zip(g.extents, chunk, strict=True))
-            estimate = direct_estimate(g, device, chunks, vector)
-            tile = tuple(
-                e if i in g.reduce else (vector or 1) if i == last else 1 for i, e in enumerate(g.extents)
-            )
-            tiles = (search.rtile("l2", chunk), search.rtile("register", tile))
-            program = search.program("cpu.direct", tiles, (("parallel", outer), ("vector", vector)))
-            found.append((program, estimate))
+            chunk = _chunk(g, outer, vector, device.units if only and not vector else 0)
+            if chunk is not None:
+                rows.append((chunk, outer, vector))
+    if not rows:
+        return []
+    ctx.considered += len(rows)
+    outputs = prod(g.extents[i] for i in g.spatial)
+    moved = sum(op.source_bytes for op in g.operands) + outputs * g.output_bytes + g.epilogue_bytes
+    flops = g.stage.flops + g.epilogue_flops * outputs
+    chunks = g.covering(np.array([chunk for chunk, _, _ in rows]).T) * np.ones(len(rows), np.int64)
+    times = streamed(device, rates, [Cycles.listed([cycles[v] for _, _, v in rows])], moved, chunks, flops)
+
+    def make(n: int) -> Pair:
+        chunk, outer, vector = rows[n]
+        tile = tuple(e if i in g.reduce else (vector or 1) if i == last else 1 for i, e in enumerate(g.extents))
+        tiles = (ctx.rtile("l2", chunk), ctx.rtile("register", tile))
+        return ctx.program("cpu.direct", tiles, (("parallel", outer), ("vector", vector))), times.row(n)
+
     # At equal times, the fewest axes in parallel.
-    return sorted(found, key=lambda c: c[1].seconds)[: 2 * top]
+    best = np.argsort(times.seconds, kind="stable")[: 2 * top].tolist()
+    lengths = [1 if last is None else rows[n][2] or 1 for n in best]
+    return [
+        Candidate(float(times.seconds[n]), ("cpu.direct", length), partial(make, n))
+        for n, length in zip(best, lengths, strict=True)
+    ]
 
 
 def _chunk(g: Geometry, outer: int, vector: int, units: int) -> Tile | None:
@@ -89,10 +105,10 @@ def _chunk(g: Geometry, outer: int, vector: int, units: int) -> Tile | None:
     return tuple((vector if i == last else 1) if i in leading else e for i, e in enumerate(g.extents))
 
 
-def _vectorisable(search: Search, last: int) -> Rejection | None:
+def _vectorisable(ctx: Context, last: int) -> Rejection | None:
     """Return rule 1's rejection on a CPU if the axis's longest vector leaves over half of the lanes idle, else None."""
-    g = search.geometry
-    lanes = CpuRates.of(search.device, g).lanes
+    g = ctx.geometry
+    lanes = ctx.rates.lanes
     longest = single_vectors(g.extents[last], lanes, 4)[0]
     if 1 < longest == g.extents[last] or 2 * filled(longest, lanes) >= 1:
         return None
@@ -102,11 +118,6 @@ def _vectorisable(search: Search, last: int) -> Rejection | None:
         str(longest),
         "pad the axis to a length with a larger divisor",
     )
-
-
-# Cycles to begin a stage of a chunk: its address, and loops whose trips are known (measured on Zen 3, LLVM 10: copies
-# in chunks of 4 and 8 elements take 5 cycles each, rows of 32 elements of softmax, in five stages, 115).
-STAGE_OVERHEAD = 4
 
 
 def block(extent: int) -> int:
@@ -124,31 +135,40 @@ def block(extent: int) -> int:
 class Cycles:
     """Cycles of one core that overlap: of instructions, of calls, of sums that wait for one another.
 
+    Each is a number, or a column of several candidates.
+
     Parameters
     ----------
-    chain : float
+    chain : column of float
         Cycles of the sums if each starts when the one before it ends.
-    chains, issued : float
+    chains, issued : column of float
         Number of sums, and of instructions.
     """
 
-    instructions: float
-    calls: float = 0.0
-    chain: float = 0.0
-    chains: float = 0.0
-    issued: float = 0.0
+    instructions: Column
+    calls: Column = 0.0
+    chain: Column = 0.0
+    chains: Column = 0.0
+    issued: Column = 0.0
 
     @classmethod
     def of(cls, stages: Sequence[Cycles]) -> Cycles:
         """Return the sum over stages of many rows: while one stage waits, others (also of another row) use the time."""
         columns = zip(*((s.instructions, s.calls, s.chain, s.issued) for s in stages), strict=True)
         instructions, calls, chain, issued = (sum(column) for column in columns)
-        return cls(instructions, calls, chain, max(s.chains for s in stages), issued)
+        return cls(instructions, calls, chain, reduce(np.maximum, (s.chains for s in stages)), issued)
 
-    def total(self, window: int) -> float:
+    @classmethod
+    def listed(cls, several: Sequence[Cycles]) -> Cycles:
+        """Return the cycles of several candidates as columns."""
+        rows = [(c.instructions, c.calls, c.chain, c.chains, c.issued) for c in several]
+        return cls(*np.array(rows).T)
+
+    def total(self, window: int) -> Column:
         """Return the cycles of all; a core starts up to `window` instructions, also of later sums, before one ends."""
-        ahead = 1 + window * self.chains / self.issued if self.issued else 1.0
-        return max(self.instructions, self.calls, self.chain / max(1.0, min(ahead, self.chains)))
+        ahead = 1 + window * np.divide(self.chains, np.where(np.equal(self.issued, 0), np.inf, self.issued))
+        waiting = self.chain / np.maximum(1.0, np.minimum(ahead, self.chains))
+        return np.maximum(np.maximum(self.instructions, self.calls), waiting)
 
 
 def stage_cycles(geometry: Geometry, rates: CpuRates, vector: int) -> Cycles:
@@ -196,43 +216,30 @@ def stage_cycles(geometry: Geometry, rates: CpuRates, vector: int) -> Cycles:
 
 
 def streamed(
-    device: DeviceSpec, rates: CpuRates, stages: Sequence[Cycles], moved: float, chunks: int, flops: int,
+    device: DeviceSpec, rates: CpuRates, stages: Sequence[Cycles], moved: float, chunks: Column, flops: int,
     trips: int = 0,
-) -> ProgramEstimate:  # fmt: skip
-    """Return the time of stages that run in order in each chunk and move `moved` bytes from the level that holds them.
+) -> Times:  # fmt: skip
+    """Return the times of stages that run in order in each chunk and move `moved` bytes from the level that holds them.
 
     Parameters
     ----------
     trips : int
         How often the stages start, if not once per chunk.
     """
-    level, rate = device.far.name, rates.far
-    for cache, capacity, cache_rate in rates.caches:
-        if moved / device.units <= capacity:
-            level, rate = cache, cache_rate
-            break
-    units = min(device.units, chunks)
+    holding = ((name, rate) for name, capacity, rate in rates.caches if moved / device.units <= capacity)
+    level, rate = next(holding, (device.far.name, rates.far))
+    units = np.minimum(device.units, chunks)
     together = Cycles.of(stages)
     cycles = together.total(rates.window) + (trips or chunks) * len(stages) * STAGE_OVERHEAD
-    busiest = ceil(chunks / device.units) / chunks
-    memory = moved * busiest / rate
-    core = cycles * busiest
-    seconds = max(memory, core) * rates.cycle + launch_seconds(device, chunks)
-    return ProgramEstimate(
-        seconds, core * rates.cycle, (LevelTime(level, moved, moved / (rate * units) * rates.cycle),),
-        level if memory > core else "call" if 2 * together.calls > cycles else "compute", flops, chunks,
-        ceil(chunks / device.units), registers=0, utilisation=1 / (busiest * device.units),
+    waves = -(-chunks // device.units)
+    busiest = waves / chunks
+    memory, core = moved * busiest / rate, cycles * busiest
+    seconds = np.maximum(memory, core) * rates.cycle + launch_seconds(device, chunks)
+    bound = np.where(memory > core, 0, np.where(2 * together.calls > cycles, 1, 2))
+    return Times(
+        seconds, core * rates.cycle, (LevelColumn(level, moved, moved / (rate * units) * rates.cycle),),
+        (level, "call", "compute"), bound, flops, chunks, waves, 0, 0, 1 / (busiest * device.units),
     )  # fmt: skip
-
-
-def direct_estimate(geometry: Geometry, device: DeviceSpec, chunks: int, vector: int = 0) -> ProgramEstimate:
-    """Return the predicted time of recipe cpu.direct: rows of vectors, memory traffic once."""
-    g = geometry
-    rates = CpuRates.of(device, g)
-    outputs = prod(g.extents[i] for i in g.spatial)
-    moved = sum(op.source_bytes for op in g.operands) + outputs * g.output_bytes + g.epilogue_bytes
-    flops = g.stage.flops + g.epilogue_flops * outputs
-    return streamed(device, rates, [stage_cycles(g, rates, vector)], moved, chunks, flops)
 
 
 def lower_cpu_direct(expression: TensorExpression, program: RProgram) -> list[Step]:
@@ -275,3 +282,17 @@ def lower_cpu_direct(expression: TensorExpression, program: RProgram) -> list[St
             steps += [*opened, *opened_reduce, Reorder(anchor.name, (*own[:-1], *reduce, own[-1]))]
             steps.append(Vectorize(anchor.name, own[-1]))
     return steps
+
+
+class CpuDirect(CpuRecipe):
+    """Vectorised rows."""
+
+    name = "cpu.direct"
+    says = "vectorised rows, outer rows in parallel"
+    suits = dict.fromkeys((Kind.UNEVEN, Kind.MOVE, Kind.SLIDES, Kind.PRODUCT), Fit.YES)
+
+    def construct(self, ctx: Context, top: int) -> list[Candidate]:
+        return construct_direct(ctx, top)
+
+    def lower(self, expression: TensorExpression, program: RProgram) -> list[Step]:
+        return lower_cpu_direct(expression, program)

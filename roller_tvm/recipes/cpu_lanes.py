@@ -15,61 +15,69 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from math import prod
 
 from ..ir import Stage, TensorExpression
-from ..micro_perf.cpu import CpuRates, TileCost, epilogue_cycles, tiled_estimate
-from ..micro_perf.estimate import ProgramEstimate
-from ..micro_perf.geometry import Geometry, Tile
+from ..micro_perf.cpu import TileCost, epilogue_cycles, tiled_times
+from ..micro_perf.cpu_rates import CpuRates
+from ..micro_perf.geometry import Geometry
+from ..roller.candidates import Tiles
 from ..roller.loops import open_parts
 from ..roller.rprogram import RProgram
 from ..roller.steps import ComputeAt, Fuse, Inline, Parallel, Reorder, Split, Step, Unroll, Vectorize
-from .cpu_tiled import ALIKE, chunks_of, orders_of, register_tiles
+from .cpu_tiles import Grid, register_tiles
+from .kinds import Kind
 from .lane_nests import LaneNest
-from .search import Search
+from .recipe import Candidate, Context, CpuRecipe, Fit, Pair
 
 
-def construct_lanes(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
-    """Return ranked candidates of recipe cpu.lanes: register tile and chunks of the outputs, all lanes in the tile."""
-    nest, device = search.nest, search.device
-    assert isinstance(nest, LaneNest)
-    expression = search.geometry.expression
-    search.geometry = g = Geometry.of(expression, nest.anchor, nest.inlined)
-    if len(g.spatial) < 2 or g.stage.uneven:
-        return []
-    *first, last = nest.merges
-    merges = [
-        *(Geometry.of(expression, name, nest.inlined) for name in first),
-        Geometry.of(expression, last, nest.inlined, nest.output),
-    ]
-    rates = CpuRates.of(device, g)
-    lanes = g.spatial[-1]
-    stored = expression.tensors[nest.output].bytes + merges[-1].epilogue_bytes
-    found = []
-    for tile in register_tiles(search, rates):
-        if tile[lanes] < g.extents[lanes]:
-            continue
-        cost, of_tile = lanes_cost(g, merges, tile, rates), []
-        for chunk in chunks_of(search, tile, device.units):
-            estimates = []
-            for order in orders_of(g, chunk, tile):
-                search.considered += 1
-                estimates.append((tiled_estimate(g, device, chunk, tile, order, cost=cost, stored=stored), order))
-            least = min(e.seconds for e, _ in estimates)
-            estimate, order = next(e for e in estimates if e[0].seconds <= least * (1 + ALIKE))
-            of_tile.append((estimate.seconds, chunk, tile, order, estimate))
-        found += sorted(of_tile, key=lambda c: c[0])[: max(2, top // 3)]
-    found.sort(key=lambda c: c[0])
-    programs = []
-    for _, chunk, tile, order, estimate in found[: 2 * top]:
-        tiles = (search.rtile("l2", chunk), search.rtile("register", tile))
-        choices = tuple((f"order:{g.axes[axis]}", n) for n, axis in enumerate(order))
-        programs.append((search.program("cpu.lanes", tiles, choices, nest.merges), estimate))
-    return programs
+class CpuLanes(CpuRecipe):
+    """Reductions in lanes, merged in the same tile."""
+
+    name = "cpu.lanes"
+    says = "register tile of reductions in lanes, merged while a cache holds it, outer tiles in parallel"
+    suits = {Kind.LANES: Fit.YES}
+    staged = "merged in the tile"
+
+    def construct(self, ctx: Context, top: int) -> list[Candidate]:
+        nest, device = ctx.nest, ctx.device
+        assert isinstance(nest, LaneNest)
+        expression = ctx.geometry.expression
+        ctx = ctx.over(Geometry.of(expression, nest.anchor, nest.inlined))
+        g, rates = ctx.geometry, ctx.rates
+        if len(g.spatial) < 2 or g.stage.uneven:
+            return []
+        *first, last = nest.merges
+        merges = [
+            *(Geometry.of(expression, name, nest.inlined) for name in first),
+            Geometry.of(expression, last, nest.inlined, nest.output),
+        ]
+        lanes = g.spatial[-1]
+        stored = expression.tensors[nest.output].bytes + merges[-1].epilogue_bytes
+        tiles = register_tiles(ctx, rates)
+        tiles = tiles[:, tiles[lanes] == g.extents[lanes]]
+        grid = Grid.of(g, tiles, device.units)
+        ctx.considered += len(grid.tile)
+        cost = lanes_cost(g, merges, tiles, rates).take(grid.tile)
+        times = tiled_times(g, device, grid.chunks, grid.tiles, grid.orders, cost=cost, stored=stored, rates=rates)
+
+        def make(n: int) -> Pair:
+            rtiles = (ctx.rtile("l2", grid.chunks[:, n]), ctx.rtile("register", grid.tiles[:, n]))
+            choices = tuple((f"order:{g.axes[axis]}", place) for place, axis in enumerate(grid.order(n)))
+            return ctx.program("cpu.lanes", rtiles, choices, nest.merges), times.row(n)
+
+        return [
+            Candidate(float(times.seconds[n]), self.kernel_of(ctx, grid.tiles[:, n]), partial(make, n))
+            for n in grid.best(times.seconds, max(2, top // 3), 2 * top)
+        ]
+
+    def lower(self, expression: TensorExpression, program: RProgram) -> list[Step]:
+        return lower_cpu_lanes(expression, program)
 
 
-def lanes_cost(geometry: Geometry, merges: Sequence[Geometry], tile: Tile, rates: CpuRates) -> TileCost:
-    """Return the cost of a register tile together with merging its lanes.
+def lanes_cost(geometry: Geometry, merges: Sequence[Geometry], tiles: Tiles, rates: CpuRates) -> TileCost:
+    """Return the cost of register tiles together with merging their lanes.
 
     Every merge reads its terms from the nearest cache: in vectors as long as its result, or one by one.
 
@@ -79,12 +87,12 @@ def lanes_cost(geometry: Geometry, merges: Sequence[Geometry], tile: Tile, rates
         Nest of the stage that reduces in lanes, its last spatial axis.
     merges : sequence of Geometry
         Nests of the stages that merge the lanes, in order, the epilogue with the last.
-    tile : tuple of int
-        Register tile of `geometry`.
+    tiles : tiles
+        Register tiles of `geometry`.
     rates : CpuRates
     """
-    cost = TileCost.of(geometry, tile, rates)
-    outputs, last = prod(tile[i] for i in geometry.spatial[:-1]), merges[-1]
+    cost = TileCost.of(geometry, tiles, rates)
+    outputs, last = prod(tiles[i] for i in geometry.spatial[:-1]), merges[-1]
     terms = sum(prod(g.extents[i] for i in g.reduce) for g in merges)
     cycles = terms / min(rates.fma, rates.loads) + epilogue_cycles(last, 1, 1, rates)
     return replace(cost, other=cost.other + outputs * cycles)

@@ -18,37 +18,39 @@ from math import prod
 
 from ..device import DeviceSpec
 from ..ir import Stage, TensorExpression
-from ..micro_perf.cpu import CpuRates, calls_of
+from ..micro_perf.cpu import calls_of
+from ..micro_perf.cpu_rates import CpuRates
 from ..micro_perf.estimate import ProgramEstimate
 from ..micro_perf.geometry import Geometry
 from ..roller.loops import open_parts
 from ..roller.rprogram import RProgram
 from ..roller.steps import ComputeAt, Fuse, Inline, Parallel, Reorder, Split, Step, Vectorize
 from .cpu_direct import stage_cycles, streamed
+from .kinds import Kind
+from .recipe import Context, CpuRecipe, Fit, Ranked
 from .row_nests import RowNest
-from .search import Search
 
 
-def construct_rows(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
+def construct_rows(ctx: Context, top: int) -> Ranked:
     """Return candidates of recipe cpu.rows: the rows in parallel, or one after the other on the calling thread."""
-    nest, g = search.nest, search.geometry
+    nest, g = ctx.nest, ctx.geometry
     assert isinstance(nest, RowNest)
     expression = g.expression
     stages = [*nest.kept, nest.output]
-    vectors = {name: row_vector(expression.stage(name), nest, search.device, g) for name in stages}
+    vectors = {name: row_vector(expression.stage(name), nest, ctx.device, g) for name in stages}
     rows = prod(a.extent for a in expression.stage(nest.output).spatial[: nest.rows])
     row = tuple(1 if n < nest.rows else e for n, e in enumerate(g.extents))
     inner = tuple(
         vectors[nest.anchor] or 1 if i == g.vector_axis else 1 if i in g.spatial_set else e for i, e in enumerate(row)
     )
-    tiles = (search.rtile("l2", row), search.rtile("register", inner))
+    tiles = (ctx.rtile("l2", row), ctx.rtile("register", inner))
     found = []
     for parallel in (True, False)[rows == 1 :]:
-        search.considered += 1
-        estimate = rows_estimate(expression, search.device, stages, nest.inlined, vectors, rows, parallel)
+        ctx.considered += 1
+        estimate = rows_estimate(expression, ctx.device, stages, nest.inlined, vectors, rows, parallel)
         wide = tuple((f"vector:{name}", v) for name, v in vectors.items() if v)
         choices = (("rows", nest.rows), ("parallel", int(parallel)), *wide)
-        found.append((search.program("cpu.rows", tiles, choices, nest.kept), estimate))
+        found.append((ctx.program("cpu.rows", tiles, choices, nest.kept), estimate))
     return sorted(found, key=lambda c: c[1].seconds)
 
 
@@ -100,7 +102,7 @@ def rows_estimate(
     if held > rates.caches[-1][1]:  # a row that no cache holds comes again for every stage
         moved += sum(2 * expression.tensors[name].bytes for name in stages[:-1])
     estimate = streamed(device, rates, cycles, moved, rows if parallel else 1, flops, rows)
-    return replace(estimate, shared_bytes=int(held))
+    return replace(estimate.row(0), shared_bytes=int(held))
 
 
 def lower_cpu_rows(expression: TensorExpression, program: RProgram) -> list[Step]:
@@ -141,3 +143,18 @@ def _in_vectors(stage: Stage, program: RProgram) -> list[Step]:
     steps.append(Reorder(stage.name, (*spatial, *reduce, inner)))
     steps.append(Vectorize(stage.name, inner))
     return steps
+
+
+class CpuRows(CpuRecipe):
+    """Rows that go through every stage."""
+
+    name = "cpu.rows"
+    says = "each row goes through every stage while a cache holds it, rows in parallel"
+    suits = {Kind.ROWS: Fit.YES}
+    staged = "kept for a row"
+
+    def construct(self, ctx: Context, top: int) -> Ranked:
+        return construct_rows(ctx, top)
+
+    def lower(self, expression: TensorExpression, program: RProgram) -> list[Step]:
+        return lower_cpu_rows(expression, program)

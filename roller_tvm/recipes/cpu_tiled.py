@@ -1,253 +1,130 @@
-"""Construction for CPUs: register tiles of vectors, chunks over the cores, and the order of the loops between.
+"""Recipe cpu.tiled: register tiles of vectors in a chunk a core, with operands packed, copied, turned or as stored.
 
-Products with constants whose columns no vectors divide: constants read as stored, vectors over the edge.
+Operands can be read in three ways:
 
-A packed constant needs whole register tiles, as it is packed in the order in which they read it. 1000 columns are not
-a multiple of 16; in vectors of 10, a third of the lanes is idle.
+- As they are; constants packed when the module is built. A packed constant needs whole register tiles, as it is packed
+  in the order in which they read it. Other operands whose rows lie far apart may be copied in panels.
+- Turned: ``A B^T`` with a B that is no constant. Its vectors would be gathered, element by element, for every
+  multiply-add of a column. If panels of it are copied, and turned on the way, they are loaded. The schedule then has to
+  change the layout of a copy (see ``features``).
+- Constants as stored, for products whose columns no vectors divide: 1000 columns are not a multiple of 16; in vectors
+  of 10, a third of the lanes is idle. Vectors then stand over the edge.
 
-Products with an operand whose rows run across the vectors: ``A B^T`` with a B that is no constant.
+Shapes of the loops (``p`` parallel chunks, ``m`` register tiles of a chunk, ``i`` inside a register tile)::
 
-Its vectors would be gathered, element by element, for every multiply-add of a column. If panels of it are copied, and
-turned on the way, they are loaded. The schedule then has to change the layout of a copy (see ``features``).
+    cpu.tiled    p.. -> parallel   m.. in the plan's order   i.. vectors        output
+                   S0 S1 R0 S2 R1 S3: unrolled, last axis vectors              anchor, at the last m
+                 copy: vectors                                                 staged operands, at p or their last m
+
+The anchor's loops have Ansor's multi-level shape (every spatial axis split once into four, every reduction once
+into two), because TVM's layout rewrite of constant operands, which packs them, reads that shape.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from itertools import product
-from math import ceil, prod
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from math import prod
 
-from ..micro_perf.cpu import (
-    CpuRates,
-    TileCost,
-    combined,
-    inner_cycles,
-    lanes_filled,
-    may_scatter,
-    register_use,
-    scattered,
-    tiled_estimate,
-    vector_of,
-    vectors,
-)
-from ..micro_perf.estimate import ProgramEstimate
-from ..micro_perf.geometry import Geometry, Operand, Tile
-from ..roller.alignment import Rejection, aligned_extents, capacity
+import numpy as np
+from numpy.typing import NDArray
+
+from ..ir import Stage, TensorExpression
+from ..micro_perf.cpu import TileCost, tiled_times
+from ..micro_perf.cpu_caches import may_scatter
+from ..micro_perf.cpu_rates import CpuRates
+from ..micro_perf.geometry import Geometry, Operand
+from ..roller.candidates import Tiles
+from ..roller.loops import open_parts, vector_last, vector_name
 from ..roller.rprogram import RProgram
-from .search import Search
-
-# Breadth of the search: register tiles kept, chunks tried for each.
-REGISTER_TILES = 10
-CHUNKS = 40
-# Parallel tasks per core beyond which finer chunks only add overhead.
-CHUNKS_PER_CORE = 64
-PARTS = Rejection("region", "the parts of an axis after a tiled one whole", "gaps", "tile the outermost part alone")
-# Relative difference of predicted times that the model cannot tell apart.
-ALIKE = 0.01
-# Longest window that is unrolled.
-WINDOW = 7
-# A register tile that stands over an edge is used if its cycles per multiply-add are below this share of the best tile
-# that divides its axes: its check costs a second copy of the loop.
-OVER_EDGE = 0.95
-# Most guarded loads in an unrolled body: with more, LLVM takes seconds.
-UNROLLED_LOADS = 400
-
-
-def window_axes(geometry: Geometry) -> list[int]:
-    """Return the reduction axes that slide over an operand: they share a dimension with a spatial axis."""
-    return [
-        i
-        for i in geometry.reduce
-        if any(len(dim) > 1 and any(a == i for a, _ in dim) for op in geometry.operands for dim in op.dims)
-    ]
+from ..roller.steps import (
+    CacheRead,
+    CacheWrite,
+    ComputeAt,
+    Fuse,
+    Inline,
+    Parallel,
+    Reorder,
+    Split,
+    Step,
+    Unroll,
+    Vectorize,
+)
+from .cpu_tiles import UNROLLED_LOADS, Grid, register_tiles, row_vectors
+from .kinds import WINDOW, Kind
+from .packing import pack_constants, pack_copy
+from .recipe import Candidate, Context, CpuRecipe, Fit, Pair, Report
 
 
-def single_vectors(extent: int, lanes: int, most: int) -> list[int]:
-    """Return the lengths of one vector that divide an axis, longest first, for axes given to TVM as one vector.
+class CpuTiled(CpuRecipe):
+    """Register tiles of vectors in a chunk a core; operands packed, copied in panels, turned or as stored."""
 
-    At most a register, or as many registers as LLVM halves a vector into.
+    name = "cpu.tiled"
+    says = "register tile of vectors inside cache tiles, outer tiles in parallel"
+    suits = {Kind.PRODUCT: Fit.YES} | dict.fromkeys((Kind.CONSTANTS, Kind.DILATED, Kind.SLIDES), Fit.LAST_RESORT)
+    staged = "copied together, what a register tile reads at a time"
+    covers = True
 
-    Examples
-    --------
-    >>> single_vectors(64, 16, 4), single_vectors(48, 16, 4), single_vectors(24, 16, 4), single_vectors(1000, 16, 4)
-    ([64, 32, 16, 8, 4], [16, 8, 4], [12, 8, 4], [10, 8, 4])
-    """
-    longest = vector_of(extent, lanes)
-    several = [n * lanes for n in (4, 2) if n <= most and extent % (n * lanes) == 0]
-    return list(dict.fromkeys([*several, longest, *(v for v in (16, 8, 4) if v <= longest and extent % v == 0)]))
+    def construct(self, ctx: Context, top: int) -> list[Candidate]:
+        found = [c for reading in readings_of(ctx) for c in self.of_reading(reading, top)]
+        return sorted(found, key=lambda c: c.seconds)
 
+    def of_reading(self, reading: Reading, top: int) -> list[Candidate]:
+        """Return ranked candidates for one way to read the operands."""
+        ctx, packings = reading.ctx, reading.packings
+        g, device, rates = ctx.geometry, ctx.device, ctx.rates
+        tiles = register_tiles(ctx, rates, over=True) if reading.tiles is None else reading.tiles
+        grid = Grid.of(g, tiles, device.units, packings)
+        ctx.considered += len(grid.tile)
+        names = sorted(frozenset[str]().union(*packings))
+        copied = {name: np.array([name in packed for packed in packings])[grid.packing] for name in names}
+        cost = TileCost.of(g, tiles, rates).take(grid.tile)
+        times = tiled_times(g, device, grid.chunks, grid.tiles, grid.orders, copied, cost, rates=rates)
 
-def vector_tiles(extent: int, lanes: int, most: int, enough: float = 1.0) -> list[int]:
-    """Return extents of a register tile along the vector axis, smallest first: up to `most` equal vectors.
+        def make(n: int) -> Pair:
+            chunk, tile, packed = grid.chunks[:, n], grid.tiles[:, n], packings[grid.packing[n]]
+            return tiled_program(ctx, chunk, tile, grid.order(n), packed), times.row(n)
 
-    Parameters
-    ----------
-    enough : float
-        If no vectors fill registers: also return those that fill this share of one. By default only the best.
+        return [
+            Candidate(float(times.seconds[n]), self.kernel_of(ctx, grid.tiles[:, n]), partial(make, n))
+            for n in grid.best(times.seconds, max(2, top // 3), 2 * top)
+        ]
 
-    Examples
-    --------
-    >>> vector_tiles(64, 16, 4), vector_tiles(24, 16, 4), vector_tiles(1000, 16, 4)
-    ([16, 32, 64], [12, 24], [10, 20, 40])
-    >>> vector_tiles(64, 16, 4, 0.5), vector_tiles(24, 16, 2, 0.5), vector_tiles(17, 16, 4, 0.5)
-    ([16, 32, 64], [8, 12, 24], [1])
-    """
-    sizes = [e for e in aligned_extents(extent, 0.0, most=lanes * most) if vectors(e, lanes) <= most]
-    best = max(lanes_filled(e, lanes) for e in sizes)
-    least = best if best == 1 else min(best, enough)
-    return [e for e in sizes if lanes_filled(e, lanes) >= least]
-
-
-def filled(extent: int, lanes: int) -> float:
-    """Return the share of the lanes that `extent` elements use."""
-    return extent / (ceil(extent / lanes) * lanes)
+    def lower(self, expression: TensorExpression, program: RProgram) -> list[Step]:
+        return lower_cpu_tiled(expression, program)
 
 
-def register_tiles(
-    search: Search, rates: CpuRates, most: int | None = REGISTER_TILES, over: bool = False
-) -> list[Tile]:
-    """Return register tiles that fit the vector registers, by cycles per multiply-add of their inner loop.
+@dataclass(frozen=True)
+class Reading:
+    """A nest with its operands read in one way.
 
     Parameters
     ----------
-    most : int or None
-        Number of tiles to return; None: all.
-    over : bool
-        Also return tiles that stand over the edge of an axis (197 rows in tiles of 6), if that pays.
+    ctx : Context
+    packings : list of frozenset of str
+        Sets of operands to copy in panels; a set may be empty.
+    tiles : array [A, N], optional
+        Register tiles; by default those that rank best.
     """
-    g = search.geometry
-    options: list[list[int]] = []
-    for i, extent in enumerate(g.extents):
-        if i in g.reduce:
-            options.append([1])
-        elif i == g.vector_axis:
-            options.append(vector_tiles(extent, rates.lanes, _vectors_of_a_row(g, rates)))
-        else:
-            options.append(aligned_extents(extent, 0.0, most=rates.registers))
-        options[-1] = [e for e in options[-1] if g.stage.axes[i].is_box(e)] or [1]
-    scored = sorted(_scored(search, rates, options))
-    kept = scored[:most]
-    least = min((score for score, _, _ in scored), default=0.0) * OVER_EDGE
-    if over and least > 1 / rates.fma:  # what a multiply-add takes at best
-        found = [tile for sizes in _over_edges(g, rates, options) for tile in _scored(search, rates, sizes)]
-        # Beside the others, not in their place: what has their axis cannot be copied, nor are rows cut into chunks.
-        kept += sorted(tile for tile in found if tile[0] < least)[:most]
-    return [t for _, _, t in kept]
+
+    ctx: Context
+    packings: list[frozenset[str]]
+    tiles: NDArray[np.int64] | None = None
 
 
-def _vectors_of_a_row(g: Geometry, rates: CpuRates) -> int:
-    """Return the most vectors of a register tile's row: more if each reduction step reads a run as long as the row.
-
-    Every run then starts in another page, and prefetchers have to find it.
-    """
-    runs = any(scattered(g, op, rates) and not op.constant for op in g.operands)
-    return rates.registers // (2 if runs else 4)
-
-
-def _over_edges(g: Geometry, rates: CpuRates, options: list[list[int]]) -> Iterator[list[list[int]]]:
-    """Yield extents of register tiles that stand over the edge of an axis of rows, of the vector axis, or of both."""
-    last = g.vector_axis
-    if last is None:
+def readings_of(ctx: Context) -> Iterator[Reading]:
+    """Yield the ways to read a nest's operands: as they are or in panels, turned panels, constants as stored."""
+    g = ctx.geometry
+    if not g.spatial or not g.operands:
         return
-    across = over_edge_vectors(g, rates)
-    yield [*options[:last], across, *options[last + 1 :]]
-    for columns, i in product((options[last], across), _loose_axes(g)):
-        over = [e for e in range(2, min(rates.registers, g.extents[i]) + 1) if g.extents[i] % e]
-        yield [columns if n == last else over if n == i else sizes for n, sizes in enumerate(options)]
-
-
-def over_edge_vectors(g: Geometry, rates: CpuRates) -> list[int]:
-    """Return extents of a register tile of whole vectors whose last one stands over the edge of their axis.
-
-    Empty if an operand is checked lane by lane.
-    """
-    last = g.vector_axis
-    if last is None or not rates.edge_vectors or not _may_stand_over(g, last):
-        return []
-    if any(last in op.axes and op.guarded for op in g.operands):
-        return []
-    extent, most = g.extents[last], rates.registers // 4
-    return [n * rates.lanes for n in range(1, most + 1) if extent % (n * rates.lanes) and n * rates.lanes < extent]
-
-
-def _scored(search: Search, rates: CpuRates, options: list[list[int]]) -> list[tuple[float, int, Tile]]:
-    """Return (cycles per useful multiply-add, negated accumulators, tile) for each register tile that fits."""
-    g = search.geometry
-    last, scored = g.vector_axis, []
-    for tile in product(*options):
-        if search.reject(None if g.stage.is_box(tile) else PARTS, f"register tile {tile}"):
-            continue
-        use = register_use(g, tile, rates.lanes, rates.broadcasts, rates.edge_vectors)
-        if use.accumulators > rates.registers:
-            continue
-        search.considered += 1
-        if search.reject(
-            capacity("vector registers", use.registers, rates.registers, "use a smaller register tile"),
-            f"register tile {tile}",
-        ):
-            continue
-        per_fma = combined(use, *inner_cycles(use, rates, 1, bool(g.reduce))) / use.accumulators
-        used = lanes_filled(tile[last], rates.lanes) if last is not None else 1.0
-        used *= prod(filled(g.extents[i], tile[i]) for i in g.spatial)
-        scored.append((per_fma / used, -use.accumulators, tile))
-    return scored
-
-
-def _loose_axes(geometry: Geometry) -> list[int]:
-    """Return the axes of rows over whose edge a register tile may stand."""
-    return [i for i in geometry.spatial if i != geometry.vector_axis and _may_stand_over(geometry, i)]
-
-
-def _may_stand_over(geometry: Geometry, i: int) -> bool:
-    """Return whether tiles may stand over the edge of an axis: neither split nor fused, nor a packed constant's."""
-    axis = geometry.stage.axes[i]
-    constant = any(i in op.axes for op in geometry.operands if op.constant)
-    return not constant and axis.part_of is None and not axis.fused_of
-
-
-def chunks_of(search: Search, tile: Tile, units: int, most: int | None = CHUNKS) -> list[Tile]:
-    """Return chunks of whole register tiles that keep all cores busy, the best balanced first, at most `most`.
-
-    Rows over whose edge register tiles stand are not cut: the remaining rows would differ from chunk to chunk, and
-    LLVM 22 then checks them one by one in the innermost loop. Vectors can be checked a tile at a time anywhere.
-    """
-    g, options = search.geometry, []
-    for i, extent in enumerate(g.extents):
-        covered = extent if i in g.reduce else ceil(extent / tile[i]) * tile[i]
-        cut = i not in g.reduce and (covered == extent or i == g.vector_axis)
-        options.append(aligned_extents(covered, 0.0, step=tile[i]) if cut else [covered])
-    found: list[tuple[float, int, Tile]] = []
-    for chunk in product(*options):
-        count = g.tiles(chunk, g.spatial)
-        split = sum(1 for i in g.spatial if chunk[i] < g.extents[i])
-        if count > units * CHUNKS_PER_CORE or split > 2:
-            continue
-        idle = ceil(count / units) * units / count
-        found.append((idle, count, chunk))
-    found.sort()
-    return [c for _, _, c in found[:most]]
-
-
-def orders_of(
-    geometry: Geometry, chunk: Tile, tile: Tile, packed: frozenset[str] = frozenset()
-) -> list[tuple[int, ...]]:
-    """Return orders of the loops over register tiles: each operand's loops in turn are outermost, the largest first.
-
-    Operands `packed` are copied a panel at a time. Loops inside of theirs reuse the panel, so theirs are outermost.
-    """
-    looped = tuple(i for i in geometry.spatial if chunk[i] > tile[i])
-    result: list[tuple[int, ...]] = []
-    for op in sorted(geometry.operands, key=lambda op: -op.source_bytes):
-        order = tuple(sorted(looped, key=lambda i: (i not in op.axes, i)))
-        if order not in result:
-            result.append(order)
-    own = [op.axes for op in geometry.operands if op.name in packed]
-    return [o for o in result or [looped] if all(list(o) == _first(o, axes) for axes in own)]
-
-
-def _first(order: tuple[int, ...], axes: frozenset[int]) -> list[int]:
-    return sorted(order, key=lambda i: i not in axes)
+    yield Reading(ctx, packings_of(g, ctx.rates))
+    if ctx.kind is not Kind.PRODUCT:
+        return
+    if ctx.features.turned_copies and (turned := turned_search(ctx)) is not None:
+        yield Reading(turned[0], [turned[1]])
+    if (stored := stored_search(ctx)) is not None:
+        yield Reading(stored[0], [frozenset()], stored[1])
 
 
 def packings_of(geometry: Geometry, rates: CpuRates) -> list[frozenset[str]]:
@@ -260,98 +137,8 @@ def packings_of(geometry: Geometry, rates: CpuRates) -> list[frozenset[str]]:
     return [frozenset(), *(frozenset({name}) for name in spread), *together]
 
 
-def may_pack(geometry: Geometry, chunk: Tile, tile: Tile, packed: frozenset[str]) -> bool:
-    """Return whether a chunk's part of these operands can be copied: a box, with none of it over an edge."""
-    g, over = geometry, set(geometry.overhanging(tile))
-    return g.stage.is_box(chunk) and not any(over & op.axes for op in g.operands if op.name in packed)
-
-
-def construct_tiled(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
-    """Return ranked candidates of recipe cpu.tiled."""
-    g = search.geometry
-    if not g.spatial or not g.operands:
-        return []
-    return construct_packed(search, packings_of(g, CpuRates.of(search.device, g)), top)
-
-
-def construct_packed(
-    search: Search, packings: list[frozenset[str]], top: int, tiles: Sequence[Tile] | None = None
-) -> list[tuple[RProgram, ProgramEstimate]]:
-    """Return ranked candidates of recipe cpu.tiled that copy one of these sets of operands (a set may be empty).
-
-    Parameters
-    ----------
-    tiles : sequence of tuple of int, optional
-        Register tiles; by default those that rank best.
-    """
-    g, device = search.geometry, search.device
-    rates = CpuRates.of(device, g)
-    found: list[tuple[float, Tile, Tile, tuple[int, ...], frozenset[str], ProgramEstimate]] = []
-    for tile in register_tiles(search, rates, over=True) if tiles is None else tiles:
-        of_tile, cost = [], TileCost.of(g, tile, rates)
-        for chunk, packed in product(chunks_of(search, tile, device.units), packings):
-            if packed and not may_pack(g, chunk, tile, packed):
-                continue
-            estimates = []
-            for order in orders_of(g, chunk, tile, packed):
-                search.considered += 1
-                estimates.append((tiled_estimate(g, device, chunk, tile, order, packed, cost), order))
-            if not estimates:
-                continue
-            least = min(e.seconds for e, _ in estimates)
-            # The first of equally good orders: the largest operand, which a network reads cold, streams through once.
-            estimate, order = next(e for e in estimates if e[0].seconds <= least * (1 + ALIKE))
-            of_tile.append((estimate.seconds, chunk, tile, order, packed, estimate))
-        # Several register tiles reach the measuring, not the variations of one.
-        found += sorted(of_tile, key=lambda c: c[0])[: max(2, top // 3)]
-    found.sort(key=lambda c: c[0])
-    return [
-        (tiled_program(search, chunk, tile, order, packed), estimate)
-        for _, chunk, tile, order, packed, estimate in found[: 2 * top]
-    ]
-
-
-def tiled_program(
-    search: Search, chunk: Tile, tile: Tile, order: tuple[int, ...], packed: frozenset[str]
-) -> RProgram:
-    """Return the rProgram of recipe cpu.tiled with these tiles, whatever its predicted time."""
-    tiles = (search.rtile("l2", chunk), search.rtile("register", tile))
-    choices = tuple((f"order:{search.geometry.axes[axis]}", n) for n, axis in enumerate(order))
-    choices += row_vectors(search, tile) + _unrolled_window(search, tile)
-    return search.program("cpu.tiled", tiles, choices, tuple(sorted(packed)))
-
-
-def row_vectors(search: Search, tile: Tile) -> tuple[tuple[str, int], ...]:
-    """Return the choice `vector`, if a register tile's row takes several vectors; else nothing."""
-    last = search.geometry.vector_axis
-    if last is None:
-        return ()
-    vector = vector_of(tile[last], CpuRates.of(search.device, search.geometry).lanes)
-    return (("vector", vector),) if vector < tile[last] else ()
-
-
-def _unrolled_window(search: Search, tile: Tile) -> tuple[tuple[str, int], ...]:
-    """Return the window axes to unroll, innermost first, if bounds are checked: one check then serves a row of it.
-
-    An element loaded on its own behind its check is a branch; at most `UNROLLED_LOADS` of them are unrolled.
-    """
-    g = search.geometry
-    if not any(op.guarded for op in g.operands):
-        return ()
-    lanes = CpuRates.of(search.device, g).lanes
-    alone = any(g.vector_axis in op.guard_axes for op in g.operands)
-    size = prod(tile[i] for i in g.spatial) // (1 if alone else lanes)
-    chosen: list[tuple[str, int]] = []
-    for i in reversed(window_axes(g)):
-        size *= g.extents[i]
-        if g.extents[i] > WINDOW or size > UNROLLED_LOADS:
-            break
-        chosen.append((f"unroll:{g.axes[i]}", g.extents[i]))
-    return tuple(chosen)
-
-
-def stored_search(search: Search) -> tuple[Search, list[Tile]] | None:
-    """Return a search in which constants stay as stored, and its register tiles; None if packed constants serve as
+def stored_search(ctx: Context) -> tuple[Context, NDArray[np.int64]] | None:
+    """Return a context in which constants stay as stored, and its register tiles; None if packed constants serve as
     well.
 
     Examples
@@ -359,28 +146,23 @@ def stored_search(search: Search) -> tuple[Search, list[Tile]] | None:
     >>> from roller_tvm.device import cpu_device
     >>> from roller_tvm.ir.operators import matmul
     >>> from roller_tvm.micro_perf.geometry import Geometry
-    >>> stored_search(Search(Geometry.of(matmul(m=64, n=521, k=64), "matmul"), cpu_device(), None, 0.0)) is None
+    >>> stored_search(Context(Geometry.of(matmul(m=64, n=521, k=64), "matmul"), cpu_device(), None, 0.0)) is None
     True
     """
-    g, last = search.geometry, search.geometry.vector_axis
+    g, last = ctx.geometry, ctx.geometry.vector_axis
     if last is None or not any(op.constant and last in op.axes for op in g.operands):
         return None
-    rates = CpuRates.of(search.device, g)
+    rates = ctx.rates
     if not g.extents[last] % rates.lanes:
         return None
-    stored = replace(search, geometry=replace(g, operands=tuple(replace(op, constant=False) for op in g.operands)))
-    tiles = [t for t in register_tiles(stored, rates, over=True) if g.extents[last] % t[last]]
-    return (stored, tiles) if tiles else None
-
-
-def construct_stored(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
-    """Return ranked candidates of recipe cpu.tiled that read constants as they are stored."""
-    if (found := stored_search(search)) is None:
-        return []
-    stored, tiles = found
-    plans = construct_packed(stored, [frozenset()], top, tiles)
-    search.considered = stored.considered
-    return plans
+    stored = ctx.over(replace(g, operands=tuple(replace(op, constant=False) for op in g.operands)))
+    looked = replace(stored, report=Report(ctx.rejections))
+    tiles = register_tiles(looked, rates, over=True)
+    tiles = tiles[:, g.extents[last] % tiles[last] != 0]
+    if not tiles.shape[1]:
+        return None
+    ctx.considered += looked.considered
+    return stored, tiles
 
 
 def turned_operands(geometry: Geometry) -> tuple[Operand, ...]:
@@ -410,22 +192,227 @@ def turned_operands(geometry: Geometry) -> tuple[Operand, ...]:
     )  # fmt: skip
 
 
-def turned_search(search: Search) -> tuple[Search, frozenset[str]] | None:
-    """Return a search in which these operands are read from their copies, and their names; None if there are none."""
-    own = turned_operands(search.geometry)
+def turned_search(ctx: Context) -> tuple[Context, frozenset[str]] | None:
+    """Return a context in which these operands are read from their copies, and their names; None if there are none."""
+    own = turned_operands(ctx.geometry)
     if not own:
         return None
-    geometry = search.geometry
+    geometry = ctx.geometry
     read = tuple(replace(op, constant=True) if op in own else op for op in geometry.operands)
-    return replace(search, geometry=replace(geometry, operands=read)), frozenset(op.name for op in own)
+    return ctx.over(replace(geometry, operands=read)), frozenset(op.name for op in own)
 
 
-def construct_turned(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
-    """Return ranked candidates of recipe cpu.tiled that copy panels and turn them."""
-    found = turned_search(search)
-    if found is None or not search.geometry.spatial:
-        return []
-    turned, names = found
-    plans = construct_packed(turned, [names], top)
-    search.considered = turned.considered
-    return plans
+def tiled_program(
+    ctx: Context, chunk: Tiles, tile: Tiles, order: tuple[int, ...], packed: frozenset[str]
+) -> RProgram:
+    """Return the rProgram of recipe cpu.tiled with these tiles, whatever its predicted time."""
+    tiles = (ctx.rtile("l2", chunk), ctx.rtile("register", tile))
+    choices = tuple((f"order:{ctx.geometry.axes[axis]}", n) for n, axis in enumerate(order))
+    choices += row_vectors(ctx, tile) + _unrolled_window(ctx, tile)
+    return ctx.program("cpu.tiled", tiles, choices, tuple(sorted(packed)))
+
+
+def _unrolled_window(ctx: Context, tile: Tiles) -> tuple[tuple[str, int], ...]:
+    """Return the window axes to unroll, innermost first, if bounds are checked: one check then serves a row of it.
+
+    An element loaded on its own behind its check is a branch; at most `UNROLLED_LOADS` of them are unrolled.
+    """
+    g = ctx.geometry
+    if not any(op.guarded for op in g.operands):
+        return ()
+    lanes = ctx.rates.lanes
+    alone = any(g.vector_axis in op.guard_axes for op in g.operands)
+    size = prod(tile[i] for i in g.spatial) // (1 if alone else lanes)
+    chosen: list[tuple[str, int]] = []
+    for i in reversed(window_axes(g)):
+        size *= g.extents[i]
+        if g.extents[i] > WINDOW or size > UNROLLED_LOADS:
+            break
+        chosen.append((f"unroll:{g.axes[i]}", g.extents[i]))
+    return tuple(chosen)
+
+
+def window_axes(geometry: Geometry) -> list[int]:
+    """Return the reduction axes that slide over an operand: they share a dimension with a spatial axis."""
+    return [
+        i
+        for i in geometry.reduce
+        if any(len(dim) > 1 and any(a == i for a, _ in dim) for op in geometry.operands for dim in op.dims)
+    ]
+
+
+def lower_cpu_tiled(expression: TensorExpression, program: RProgram) -> list[Step]:
+    """Return the steps of recipe cpu.tiled."""
+    anchor, output = expression.stage(program.anchor), expression.stage(program.output)
+    steps: list[Step] = [Inline(name) for name in program.inlined]
+    inner = anchor.name
+    if anchor is output:
+        inner = f"{anchor.name}.local"
+        steps.append(CacheWrite(anchor.name, "local", inner))
+    chunk, tile = program.tile("l2"), program.tile("register")
+    out = output.name
+    opened, loops = open_parts(out, output.spatial)
+    steps += opened
+    last = vector_name(anchor)
+    vector = program.choice("vector", tile[last])
+    row = ""  # the loop over the vectors of a register tile's row
+    for axis, loop in zip(anchor.spatial, loops, strict=True):
+        lengths: tuple[int, ...] = (chunk[axis.name] // tile[axis.name], tile[axis.name])
+        names = "pmi"
+        if axis.name == last and vector < tile[last]:
+            lengths, names, row = (lengths[0], tile[last] // vector, vector), "pmni", f"{loop}.n"
+        steps.append(Split(out, loop, lengths, tuple(f"{loop}.{c}" for c in names)))
+    order = program.choices_of("order")
+    ranked = sorted(
+        enumerate(loops), key=lambda pair: order.get(anchor.spatial[pair[0]].name, -1)
+    )  # loops with a single trip go outermost
+    middle = tuple(f"{loop}.m" for _, loop in ranked)
+    parallel = tuple(f"{loop}.p" for loop in loops)
+    inside = vector_last([f"{loop}.i" for loop in loops], anchor)
+    if row:
+        inside.insert(-1, row)
+    steps.append(Reorder(out, (*parallel, *middle, *inside)))
+    whole = parallel[0]
+    if len(parallel) > 1:
+        whole = "parallel"
+        steps.append(Fuse(out, parallel, whole))
+    steps.append(Parallel(out, whole))
+    # Stored by unrolled loops, a register tile needs no memory of its own; functions would be written out as often.
+    if not any(s.functions for s in expression.stages if s.name in (*program.inlined, out)):
+        long = {f"{loop}.i" for axis, loop in zip(anchor.spatial, loops, strict=True) if tile[axis.name] > 1}
+        steps += [Unroll(out, loop) for loop in inside[:-1] if loop in long]
+    if row:
+        steps.append(Unroll(out, row))
+    if tile[last] > 1:
+        steps.append(Vectorize(out, inside[-1]))
+    steps.append(ComputeAt(inner, out, middle[-1]))
+    steps += _micro_kernel(inner, anchor, program, expression, [at for at, _ in ranked])
+    trips = _trips(expression, anchor, program, [at for at, _ in ranked])
+    steps += pack_constants(expression, anchor, inner, trips)
+    for name in program.staged:
+        packed, dimension = f"{name}.packed", _vector_dimension(anchor, name)
+        at = panel_loop(anchor, program, name, [(anchor.spatial[at].name, f"{loop}.m") for at, loop in ranked]) or whole
+        steps += [CacheRead(name, "global", (inner,), packed), ComputeAt(packed, out, at)]
+        steps += _copy(packed, dimension, len(expression.tensors[name].shape), vector)
+        steps += pack_copy(expression, anchor, name, packed, inner, trips)
+    return steps
+
+
+def _vector_dimension(anchor: Stage, operand: str) -> int:
+    """Return the dimension of a staged operand along which its vectors lie."""
+    indices = next(access.indices for access in anchor.reads if access.tensor == operand)
+    return max(d for d, index in enumerate(indices) if vector_name(anchor) in index.axes)
+
+
+def panel_loop(anchor: Stage, program: RProgram, operand: str, middle: list[tuple[str, str]]) -> str:
+    """Return the loop over register tiles inside of which a staged operand's panel stays the same, or ''.
+
+    The operand is copied inside that loop, a panel at a time. `middle` are the axes and loops, outermost first.
+    """
+    chunk, tile = program.tile("l2"), program.tile("register")
+    axes = {axis for access in anchor.reads if access.tensor == operand for axis in access.axes}
+    looped = [(axis in axes, loop) for axis, loop in middle if chunk[axis] > tile[axis]]
+    own = [loop for mine, loop in looped if mine]
+    return own[-1] if own and all(mine for mine, _ in looped[: len(own)]) else ""
+
+
+def _copy(packed: str, dimension: int, rank: int, vector: int) -> list[Step]:
+    """Return the steps that copy an operand in vectors along one dimension, moved innermost if it is not the last."""
+    steps: list[Step] = [Split(packed, f"d{dimension}", (vector,), ("piece", "vector"))]
+    if dimension < rank - 1:
+        around = [f"d{d}" for d in range(rank)]
+        around[dimension] = "piece"
+        steps.append(Reorder(packed, (*around, "vector")))
+    return [*steps, Vectorize(packed, "vector")]
+
+
+def _micro_kernel(
+    inner: str, anchor: Stage, program: RProgram, expression: TensorExpression, order: list[int]
+) -> list[Step]:
+    """Return the steps of the anchor inside one register tile: S0 S1 R0 S2 R1 S3.
+
+    S0 and S1 have one trip each. They stand in the order of the output's p and m loops (`order`: positions of the
+    axes), because TVM's layout rewrite takes them for those.
+    """
+    tile, last = program.tile("register"), vector_name(anchor)
+    vector = program.choice("vector", tile[last])
+    opened, spatial = open_parts(inner, anchor.spatial)
+    steps: list[Step] = list(opened)
+    opened, reduce = open_parts(inner, anchor.reduce)
+    steps += opened
+    unrolled = {a.name: program.choice(f"unroll:{a.name}", 1) for a in anchor.reduce}
+    # The vectors of a row stand innermost: what is broadcast to them is then used up at once, and needs one register.
+    # If a window is unrolled, a check of bounds serves a whole row of it, and the rows stand inside.
+    together = all(n == 1 for n in unrolled.values())
+    for axis, loop in zip(anchor.spatial, spatial, strict=True):
+        rows = (1, tile[axis.name], 1) if together else (1, 1, tile[axis.name])
+        lengths = (1, tile[last] // vector, vector) if axis.name == last else rows
+        steps.append(Split(inner, loop, lengths, tuple(f"{loop}.{n}" for n in range(4))))
+    for axis, loop in zip(anchor.reduce, reduce, strict=True):
+        steps.append(Split(inner, loop, (unrolled[axis.name],), (f"{loop}.0", f"{loop}.1")))
+    s = [[f"{loop}.{n}" for loop in spatial] for n in range(4)]
+    rows_first = _rows_first(anchor)
+    s[2:] = [[names[at] for at in rows_first] for names in s[2:]]
+    r = [tuple(f"{loop}.{n}" for loop in _streamed(expression, anchor, reduce)) for n in range(2)]
+    s[1] = [s[1][at] for at in order]
+    steps.append(Reorder(inner, (*s[0], *s[1], *r[0], *s[2], *r[1], *s[3])))
+    steps += [Unroll(inner, f"{loop}.1") for a, loop in zip(anchor.reduce, reduce, strict=True) if unrolled[a.name] > 1]
+    if together:
+        steps += [Unroll(inner, loop) for loop in s[2][:-1]]
+    if vector < tile[last]:
+        steps.append(Unroll(inner, s[2][-1]))
+    if not together:
+        steps += [Unroll(inner, loop) for loop in s[3][:-1]]
+    if tile[last] > 1:
+        steps.append(Vectorize(inner, s[3][-1]))
+    return steps
+
+
+def _trips(expression: TensorExpression, anchor: Stage, program: RProgram, order: list[int]) -> list[tuple[str, int]]:
+    """Return axis and trips of every loop around the anchor, outermost first: parallel, then as in `_micro_kernel`."""
+    chunk, tile, last = program.tile("l2"), program.tile("register"), vector_name(anchor)
+    vector = program.choice("vector", tile[last])
+    spatial = [a.name for a in anchor.spatial]
+    reduce = _streamed(expression, anchor, [a.name for a in anchor.reduce])
+    unrolled = {name: program.choice(f"unroll:{name}", 1) for name in reduce}
+    found = [(a.name, a.extent // chunk[a.name]) for a in anchor.spatial]
+    found += [(spatial[at], chunk[spatial[at]] // tile[spatial[at]]) for at in order]
+    found += [(name, anchor.extents[name] // unrolled[name]) for name in reduce]
+    rows = [(spatial[at], tile[spatial[at]]) for at in _rows_first(anchor)[:-1]]
+    wide = (last, tile[last] // vector)
+    if all(n == 1 for n in unrolled.values()):
+        return [*found, *rows, wide, (last, vector)]
+    return [*found, wide, *((name, unrolled[name]) for name in reduce), *rows, (last, vector)]
+
+
+def _rows_first(anchor: Stage) -> list[int]:
+    """Return the positions of the spatial axes: of broadcast operands, of vector operands only, the vector axis."""
+    last = vector_name(anchor)
+    broadcast = {axis for access in anchor.reads if last not in access.axes for axis in access.axes}
+    return sorted(range(len(anchor.spatial)), key=lambda at: _rank(anchor.spatial[at].name, last, broadcast))
+
+
+def _rank(axis: str, last: str, broadcast: set[str]) -> int:
+    return 2 if axis == last else 0 if axis in broadcast else 1
+
+
+def _streamed(expression: TensorExpression, anchor: Stage, loops: list[str]) -> list[str]:
+    """Return the reduction loops in the memory order of the operand that is read in vectors.
+
+    A register tile uses none of its elements twice: it streams through, and prefetchers follow it only if it is read
+    from front to back. A constant is packed in any order: then the other operand's order counts.
+    """
+    vector = vector_name(anchor)
+    names = [a.name for a in anchor.reduce]
+    read = [access for access in anchor.reads if vector in access.axes]
+    if read and all(expression.tensors[access.tensor].constant for access in read):
+        read = [access for access in anchor.reads if vector not in access.axes] or read
+    if not read:
+        return loops
+    access = max(read, key=lambda a: len(a.axes.intersection(names)))
+    shape = expression.tensors[access.tensor].shape
+    strides = {
+        name: sum(index.coefficient(name) * prod(shape[d + 1 :]) for d, index in enumerate(access.indices))
+        for name in names
+    }
+    return [loop for _, loop in sorted(zip(names, loops, strict=True), key=lambda pair: -strides[pair[0]])]

@@ -18,7 +18,9 @@ from math import ceil, prod
 
 from ..device import DeviceSpec
 from ..ir import TensorExpression
-from ..micro_perf.cpu import GUARDED_LOADS, CpuRates, epilogue_cycles, vector_of
+from ..micro_perf.cpu import epilogue_cycles, vector_of
+from ..micro_perf.cpu_constants import GUARDED_LOADS
+from ..micro_perf.cpu_rates import CpuRates
 from ..micro_perf.estimate import ProgramEstimate
 from ..micro_perf.geometry import Geometry
 from ..roller.alignment import capacity
@@ -26,25 +28,26 @@ from ..roller.loops import open_parts, source_loops
 from ..roller.rprogram import RProgram
 from ..roller.steps import CacheWrite, ComputeAt, Fuse, Inline, Parallel, Reorder, Split, Step, Unroll, Vectorize
 from .cpu_direct import Cycles, streamed
-from .cpu_tiled import vector_tiles
-from .gpu_unrolled import STATEMENTS, own_tile
-from .search import Search
+from .cpu_tiles import vector_tiles
+from .gpu_unrolled import THREAD_STATEMENTS, own_tile
+from .kinds import Kind
+from .recipe import Context, CpuRecipe, Fit, Ranked
 
 
-def construct_unrolled(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
+def construct_unrolled(ctx: Context, top: int) -> Ranked:
     """Return the candidate of recipe cpu.unrolled; none if a constant matrix has the vector axis."""
-    g, device = search.geometry, search.device
+    g, device = ctx.geometry, ctx.device
     own, last = own_tile(g), g.vector_axis
     if last is None or own[last] > 1:
         return []
-    if search.reject(capacity("unrolled statements", prod(own), STATEMENTS), "cpu.unrolled"):
+    if ctx.reject(capacity("unrolled statements", prod(own), THREAD_STATEMENTS), "cpu.unrolled"):
         return []
-    search.considered += 1
+    ctx.considered += 1
     lanes = CpuRates.of(device, g).lanes
     vector = vector_of(vector_tiles(g.extents[last], lanes, 1)[-1], lanes)
     tile = tuple(vector if i == last else e for i, e in enumerate(own))
-    tiles = (search.rtile("l2", tile), search.rtile("register", tile))
-    program = search.program("cpu.unrolled", tiles, (("vector", vector),))
+    tiles = (ctx.rtile("l2", tile), ctx.rtile("register", tile))
+    program = ctx.program("cpu.unrolled", tiles, (("vector", vector),))
     return [(program, unrolled_estimate(g, device, vector))]
 
 
@@ -73,7 +76,7 @@ def unrolled_estimate(geometry: Geometry, device: DeviceSpec, vector: int) -> Pr
     moved = sum(op.source_bytes for op in read) + outputs * g.output_bytes + g.epilogue_bytes
     chunks = outputs // stored // vector
     flops = g.stage.flops + g.epilogue_flops * outputs
-    return streamed(device, rates, [Cycles(vectors * cycles)], moved, chunks, flops)
+    return streamed(device, rates, [Cycles(vectors * cycles)], moved, chunks, flops).row(0)
 
 
 def lower_cpu_unrolled(expression: TensorExpression, program: RProgram) -> list[Step]:
@@ -116,3 +119,17 @@ def lower_cpu_unrolled(expression: TensorExpression, program: RProgram) -> list[
             vectors = any(axis == last for axis, _ in dim)
             steps.append(Vectorize(op.name, loop) if vectors else Unroll(op.name, loop))
     return steps
+
+
+class CpuUnrolled(CpuRecipe):
+    """Products with constant matrices."""
+
+    name = "cpu.unrolled"
+    says = "a product with constant matrices, unrolled for one vector"
+    suits = {Kind.CONSTANTS: Fit.YES}
+
+    def construct(self, ctx: Context, top: int) -> Ranked:
+        return construct_unrolled(ctx, top)
+
+    def lower(self, expression: TensorExpression, program: RProgram) -> list[Step]:
+        return lower_cpu_unrolled(expression, program)

@@ -1,61 +1,93 @@
-"""Construction of recipe cpu.window: depthwise convolutions and pooling, which reduce nothing but windows.
+"""Recipe cpu.window: depthwise convolutions and pooling, which reduce nothing but sliding windows.
 
-Micro-performance model of recipe cpu.window: a register tile whose sliding windows are unrolled.
+A register tile's windows are unrolled: what neighbours share is loaded once. The loops are those of cpu.tiled.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import product
-from math import ceil, prod
+from functools import partial
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..device import DeviceSpec
+from ..ir import TensorExpression
 from ..micro_perf.cpu import (
-    CALL,
-    EXPOSED,
-    TILE_OVERHEAD,
-    CpuRates,
     calls_of,
     epilogue_cycles,
     instructions,
     launch_seconds,
     prologue_slots,
-    through,
     vectors,
 )
-from ..micro_perf.estimate import LevelTime, ProgramEstimate
-from ..micro_perf.geometry import Geometry, Operand, Tile
+from ..micro_perf.cpu_caches import Loops
+from ..micro_perf.cpu_constants import CALL, CHECKED, EXPOSED, REBUILT, RESERVED, RUN_START, SPILLED, TILE_OVERHEAD
+from ..micro_perf.cpu_rates import CpuRates
+from ..micro_perf.estimate import LevelColumn, Times
+from ..micro_perf.geometry import Geometry, Operand
 from ..micro_perf.neighbours import NEAR, vector_slots
 from ..roller.alignment import aligned_extents
+from ..roller.candidates import Column, Tiles, are_boxes, each, table
 from ..roller.rprogram import RProgram
-from .cpu_tiled import ALIKE, REGISTER_TILES, UNROLLED_LOADS, WINDOW, chunks_of, orders_of, row_vectors, vector_tiles
-from .search import Search
+from ..roller.steps import Step
+from .cpu_tiled import lower_cpu_tiled
+from .cpu_tiles import ALIKE, REGISTER_TILES, UNROLLED_LOADS, Grid, row_vectors, vector_tiles
+from .kinds import Kind
+from .recipe import Candidate, Context, CpuRecipe, Fit, Pair
 
 # Share of a register: vectors that fill less are not worth an unrolled tile if others fill more.
 HALF = 0.5
 
 
-def slides_only(geometry: Geometry) -> bool:
-    """Return whether a nest reduces nothing but short sliding windows.
+class CpuWindow(CpuRecipe):
+    """Depthwise convolutions and pooling; the loops of cpu.tiled with the windows unrolled."""
 
-    Examples
-    --------
-    >>> from roller_tvm.ir.operators import operator
-    >>> conv = operator("conv2d_nchw", n=1, c=8, h=8, w=8, f=8, k=3)
-    >>> pool = operator("max_pool2d", n=1, c=8, h=8, w=8, k=3, stride=2)
-    >>> [slides_only(Geometry.of(e, e.anchor_name)) for e in (conv, pool)]
-    [False, True]
-    """
-    g = geometry
-    dims = [{a for a, _ in dim if g.extents[a] > 1} for op in g.operands for dim in op.dims]
-    sliding = {a for dim in dims if dim & g.spatial_set for a in dim}
-    reduced = {i for i in g.reduce if g.extents[i] > 1}
-    return bool(reduced) and reduced <= sliding and all(g.extents[i] <= WINDOW for i in reduced)
+    name = "cpu.window"
+    says = "register tile of vectors whose sliding windows are unrolled, outer tiles in parallel"
+    suits = {Kind.SLIDES: Fit.YES}
+
+    def construct(self, ctx: Context, top: int) -> list[Candidate]:
+        g, device = ctx.geometry, ctx.device
+        if not g.spatial or not g.operands:
+            return []
+        grid = Grid.of(g, window_tiles(ctx, ctx.rates), device.units)
+        ctx.considered += len(grid.tile)
+        times = window_times(g, device, grid.chunks, grid.tiles, grid.orders)
+        found: list[int] = []
+        for tile in np.unique(grid.tile):
+            rows = np.flatnonzero(grid.tile == tile)
+            own = times.seconds[rows]
+            alike = own <= own.min() * (1 + ALIKE)
+            others = rows[~alike]
+            found.append(int(rows[alike][0]))
+            found += others[np.argsort(times.seconds[others], kind="stable")][:1].tolist()
+        found.sort(key=lambda n: float(times.seconds[n]))
+
+        def make(n: int) -> Pair:
+            return _program(ctx, grid, n), times.row(n)
+
+        return [
+            Candidate(float(times.seconds[n]), self.kernel_of(ctx, grid.tiles[:, n]), partial(make, n))
+            for n in found[: 2 * top]
+        ]
+
+    def lower(self, expression: TensorExpression, program: RProgram) -> list[Step]:
+        return lower_cpu_tiled(expression, program)
 
 
-def window_tiles(search: Search, rates: CpuRates) -> list[Tile]:
-    """Return register tiles, tiled along overlapping windows, one vector wide, by cycles per output."""
-    g = search.geometry
+def _program(ctx: Context, grid: Grid, n: int) -> RProgram:
+    g, tile = ctx.geometry, grid.tiles[:, n]
+    tiles = (ctx.rtile("l2", grid.chunks[:, n]), ctx.rtile("register", tile))
+    choices = tuple((f"order:{g.axes[axis]}", place) for place, axis in enumerate(grid.order(n)))
+    choices += tuple((f"unroll:{g.axes[i]}", g.extents[i]) for i in reversed(g.reduce) if g.extents[i] > 1)
+    return ctx.program("cpu.window", tiles, choices + row_vectors(ctx, tile))
+
+
+def window_tiles(ctx: Context, rates: CpuRates) -> NDArray[np.int64]:
+    """Return register tiles [A, N], tiled along overlapping windows, one vector wide, by cycles per output."""
+    g = ctx.geometry
     points = prod(g.extents[i] for i in g.reduce)
     sliding = {a for op in g.operands for dim in op.dims if len(dim) > 1 for a, _ in dim}
     options: list[list[int]] = []
@@ -67,206 +99,164 @@ def window_tiles(search: Search, rates: CpuRates) -> list[Tile]:
         else:
             sizes = aligned_extents(extent, 0.0, most=rates.registers // 2) if i in sliding else [1]
         options.append([e for e in sizes if g.stage.axes[i].is_box(e)] or [1])
-    scored: list[tuple[float, int, Tile]] = []
-    for tile in product(*options):
-        use = window_use(g, tile, rates)
-        if use.sums > rates.registers // 2 or use.sums * points > UNROLLED_LOADS or not g.stage.is_box(tile):
-            continue
-        search.considered += 1
-        outputs = prod(tile[i] for i in g.spatial)
-        scored.append((sum(tile_cycles(g, tile, use, rates)) / outputs, -use.sums, tile))
-    scored.sort()
-    return [t for _, _, t in scored[:REGISTER_TILES]]
-
-
-def construct_window(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
-    """Return ranked candidates of recipe cpu.window."""
-    g, device = search.geometry, search.device
-    if not g.spatial or not g.operands or not slides_only(g):
-        return []
-    rates = CpuRates.of(device, g)
-    found: list[tuple[float, RProgram, ProgramEstimate]] = []
-    for tile in window_tiles(search, rates):
-        of_tile = []
-        for chunk in chunks_of(search, tile, device.units):
-            for order in orders_of(g, chunk, tile):
-                search.considered += 1
-                of_tile.append((window_estimate(g, device, chunk, tile, order), chunk, order))
-        if not of_tile:
-            continue
-        least = min(e.seconds for e, _, _ in of_tile)
-        alike = [c for c in of_tile if c[0].seconds <= least * (1 + ALIKE)]
-        rest = sorted((c for c in of_tile if c not in alike), key=lambda c: c[0].seconds)
-        for estimate, chunk, order in [*alike[:1], *rest[:1]]:
-            found.append((estimate.seconds, _program(search, chunk, tile, order), estimate))
-    found.sort(key=lambda c: c[0])
-    return [(program, estimate) for _, program, estimate in found[: 2 * top]]
-
-
-def _program(search: Search, chunk: Tile, tile: Tile, order: tuple[int, ...]) -> RProgram:
-    g = search.geometry
-    tiles = (search.rtile("l2", chunk), search.rtile("register", tile))
-    choices = tuple((f"order:{g.axes[axis]}", n) for n, axis in enumerate(order))
-    choices += tuple((f"unroll:{g.axes[i]}", g.extents[i]) for i in reversed(g.reduce) if g.extents[i] > 1)
-    return search.program("cpu.window", tiles, choices + row_vectors(search, tile))
-
-
-# Cycles of each vector beyond the registers: stored and loaded again, beside other work (measured on Zen 3, LLVM
-# 10 and 22: 3x3 depthwise tiles of 1x7, 2x2, 2x4, 4x2 vectors, with 34, 20, 32, 32 where 16 fit, take 6.5 to 8.2 cycles
-# a vector).
-SPILLED = 0.3
-# CHECKED: cycles of an element loaded on its own behind a check of bounds. REBUILT: cycles more if the vectors
-# assembled from such elements do not all stay in registers. RESERVED: registers for masks and addresses beside them.
-# (Measured on Zen 3: pooling and depthwise convolutions, NCHW, 4 to 8 lanes, strides 1 and 2, tiles of 9 to 51 such
-# vectors; the smallest take 0.8 to 1.2 cycles with LLVM 10, 0.6 to 1.3 with LLVM 22, the largest 2.1 to 3.7 and 1.0 to
-# 2.1.)
-CHECKED, REBUILT, RESERVED = 1.0, 2.0, 6
-# Extra cost of starting a contiguous run, in bytes: prefetchers have to find it (measured on 40 tiles each
-# of 23 convolutions).
-RUN_START = 192
+    tiles = table(options)
+    use = window_use(g, tiles, rates)
+    fine = (use.sums <= rates.registers // 2) & (use.sums * points <= UNROLLED_LOADS) & are_boxes(g.stage, tiles)
+    ctx.considered += int(fine.sum())
+    scores = sum(tile_cycles(g, tiles, use, rates)) / g.outputs(tiles)
+    order = np.lexsort((*tiles[::-1], -use.sums, scores))
+    return tiles[:, order[fine[order]][:REGISTER_TILES]]
 
 
 @dataclass(frozen=True)
 class WindowUse:
-    """Vectors of one register tile over its whole window.
+    """Vectors of N register tiles over their whole windows: a column each.
 
     Parameters
     ----------
-    sums : int
+    sums : column
         Vectors of outputs.
-    loads : int
+    loads : column
         Load instructions, each element of the tile's window once.
-    live : int
+    live : column
         Vectors that the compiler keeps: the sums, and the inputs of all windows, which overlap.
-    checked : int
+    checked : column
         Elements loaded one by one, each behind a check.
     """
 
-    sums: int
-    loads: int
-    live: int
-    checked: int = 0
+    sums: Column
+    loads: Column
+    live: Column
+    checked: Column = 0
 
 
-def window_use(geometry: Geometry, tile: Tile, rates: CpuRates, chunk: Tile | None = None) -> WindowUse:
-    """Return the loads of a register tile and the vectors that it keeps.
+def window_use(geometry: Geometry, tiles: Tiles, rates: CpuRates, chunks: Tiles | None = None) -> WindowUse:
+    """Return the loads of register tiles and the vectors that they keep.
 
     Parameters
     ----------
-    chunk : tuple of int, optional
+    chunks : tiles, optional
         Extents of a parallel task, by default whole along the vector axis: a loop over a part of it cannot tell the
         lanes that are padding.
     """
     g, last = geometry, geometry.vector_axis
-    wide = 1 if last is None else vectors(tile[last], rates.lanes)
-    told = rates.edge_vectors and last is not None and (chunk is None or chunk[last] == g.extents[last])
-    whole = tuple(e if i in g.reduce else tile[i] for i, e in enumerate(g.extents))
-    sums = prod(wide if i == last else tile[i] for i in g.spatial)
-    loads, kept, checked = 0, 0, 0
+    wide = 1 if last is None else vectors(tiles[last], rates.lanes)
+    told: Column = rates.edge_vectors and last is not None
+    if told and last is not None and chunks is not None:
+        told = np.equal(chunks[last], g.extents[last])
+    whole = g.reducing(tiles)
+    sums = prod(wide if i == last else tiles[i] for i in g.spatial)
+    loads: Column = 0 * sums
+    kept = checked = loads
     for op in g.operands:
-        number = _vectors_of(op, g, whole, wide)
-        sliding = any(len(dim) > 1 for dim in op.dims)
-        kept = max(kept, number if sliding else 0)
-        elements = number if last is None else number * tile[last] // wide
+        number = _vectors_of(op, g, op.boxes(whole), wide)
+        if any(len(dim) > 1 for dim in op.dims):
+            kept = np.maximum(kept, number)
+        elements = number if last is None else number * tiles[last] // wide
         step = op.stride_of(last) if last is not None and last in op.axes and not op.constant else 1
-        if last in op.guard_axes and not (told and 1 <= step <= NEAR):
-            checked += elements
-        elif step == 1 or rates.edge_vectors and 1 <= step <= NEAR:
-            loads += number * vector_slots(step, elements // number)
+        near = 1 <= step <= NEAR
+        if step == 1 or rates.edge_vectors and near:
+            taken: Column = number * each(lambda lanes, step=step: vector_slots(step, lanes), elements // number)
         else:
-            loads += elements
+            taken = elements
+        if last in op.guard_axes:
+            alone = np.logical_not(told) if near else True
+            checked, taken = checked + np.where(alone, elements, 0), np.where(alone, 0, taken)
+        loads = loads + taken
     return WindowUse(sums, loads, sums + kept, checked)
 
 
-def _vectors_of(op: Operand, g: Geometry, whole: Tile, wide: int) -> int:
+def _vectors_of(op: Operand, g: Geometry, box: list[Column], wide: Column) -> Column:
     """Return the distinct vectors of an operand: every shift of a window along the vector axis is another vector."""
-    number = 1
-    for dim, extent in zip(op.dims, op.box(whole), strict=True):
+    number: Column = 1
+    for dim, extent in zip(op.dims, box, strict=True):
         if any(a == g.vector_axis for a, _ in dim):
             extent = wide * prod(g.extents[a] for a, _ in dim if a not in g.spatial_set)
-        number *= extent
+        number = number * extent
     return number
 
 
-def tile_cycles(geometry: Geometry, tile: Tile, use: WindowUse, rates: CpuRates) -> tuple[float, float]:
-    """Return the cycles of a register tile's arithmetic and of its loads; both add up, as checks are branches."""
-    g, outputs = geometry, prod(tile[i] for i in geometry.spatial)
+def tile_cycles(geometry: Geometry, tiles: Tiles, use: WindowUse, rates: CpuRates) -> tuple[Column, Column]:
+    """Return the cycles of register tiles' arithmetic and of their loads; both add up, as checks are branches."""
+    g, outputs = geometry, geometry.outputs(tiles)
     points = prod(g.extents[i] for i in g.reduce)
     per_point = instructions(g.stage.ops) or 1.0
     arithmetic = use.sums * (points * per_point + 1) / rates.fma + epilogue_cycles(g, use.sums, outputs, rates)
-    arithmetic += CALL * points * calls_of(g.stage.ops) * outputs
-    whole = tuple(e if i in g.reduce else tile[i] for i, e in enumerate(g.extents))
+    arithmetic = arithmetic + CALL * points * calls_of(g.stage.ops) * outputs
+    whole = g.reducing(tiles)
     for op in g.operands:  # what windows that overlap read is computed once
-        elements = op.elements(whole)
-        arithmetic += prologue_slots(op) * elements / rates.lanes / rates.fma
-        arithmetic += CALL * calls_of(op.functions) * elements
-    loads = use.loads / rates.loads + SPILLED * max(0, use.live - rates.registers)
-    rebuilt = max(0, use.live - (rates.registers - RESERVED)) / use.live
+        elements = prod(op.boxes(whole))
+        arithmetic = arithmetic + prologue_slots(op) * elements / rates.lanes / rates.fma
+        arithmetic = arithmetic + CALL * calls_of(op.functions) * elements
+    loads = use.loads / rates.loads + SPILLED * np.maximum(0, use.live - rates.registers)
+    rebuilt = np.maximum(0, use.live - (rates.registers - RESERVED)) / use.live
     return arithmetic, loads + use.checked * (CHECKED + REBUILT * rebuilt)
 
 
-def window_estimate(
-    geometry: Geometry, device: DeviceSpec, chunk: Tile, tile: Tile, order: tuple[int, ...]
-) -> ProgramEstimate:
-    """Return the predicted time of recipe cpu.window.
+def window_times(
+    geometry: Geometry, device: DeviceSpec, chunks: NDArray[np.int64], tiles: NDArray[np.int64],
+    orders: NDArray[np.int64],
+) -> Times:  # fmt: skip
+    """Return the predicted times of N candidates of recipe cpu.window.
 
     Parameters
     ----------
-    chunk, tile : tuple of int
+    chunks, tiles : array [A, N]
         Extents of a parallel task and of a register tile.
-    order : tuple of int
-        Axis positions of the loops over register tiles inside a chunk, outermost first.
+    orders : array [L, N]
+        Axis positions of the loops over register tiles inside a chunk, outermost first; -1 where there is no loop.
     """
     g = geometry
     rates = CpuRates.of(device, g)
-    use = window_use(g, tile, rates, chunk)
-    arithmetic, loads = tile_cycles(g, tile, use, rates)
-    tiles = prod(ceil(chunk[i] / tile[i]) for i in g.spatial)
-    chunks = prod(ceil(g.extents[i] / chunk[i]) for i in g.spatial)
-    core = tiles * (arithmetic + loads) + TILE_OVERHEAD
-    bound = "compute" if arithmetic >= loads else "load"
-    whole = tuple(e if i in g.reduce else tile[i] for i, e in enumerate(g.extents))
-    busiest = ceil(chunks / device.units)
-    stored = prod(chunk[i] for i in g.spatial) * g.output_bytes
-    run = run_length(g, chunk, tile, order) * g.output_bytes
-    levels: list[LevelTime] = []
-    worst, exposed, below = core, 0.0, ""
-    for name, _, rate in rates.caches:
-        if below:
-            moved = through(g, below, whole, chunk, order, rates) + stored
-            cycles = moved * (run + RUN_START) / run / rate
-            exposed += EXPOSED * cycles
-            if cycles > worst:
-                worst, bound = cycles, name
+    use = window_use(g, tiles, rates, chunks)
+    arithmetic, loads = tile_cycles(g, tiles, use, rates)
+    count, number = g.covering(tiles, chunks), g.covering(chunks)
+    core = count * (arithmetic + loads) + TILE_OVERHEAD
+    bounds = ("compute", "load", *(name for name, _, _ in rates.caches), device.far.name)
+    worst, bound = core, np.where(arithmetic >= loads, 0, 1)
+    busiest = -(-number // device.units)
+    stored = g.outputs(chunks) * g.output_bytes
+    run = run_length(g, chunks, tiles, orders) * g.output_bytes
+    levels: list[LevelColumn] = []
+    exposed: Column = 0.0
+    loops = Loops(g, rates, chunks, orders)
+    for at, (name, _, rate) in enumerate(rates.caches):
+        if at == 0:
+            moved = (count * use.loads * device.vector_bytes).astype(float)
         else:
-            moved = float(tiles * use.loads * device.vector_bytes)
-        levels.append(LevelTime(name, moved * chunks, moved * chunks / device.units / rate * rates.cycle))
-        below = name
-    launch = launch_seconds(device, chunks)
-    seconds = busiest * max(worst, core + exposed) * rates.cycle + launch
+            moved = loops.through(rates.caches[at - 1][1], tiles) + stored
+            cycles = moved * (run + RUN_START) / run / rate
+            exposed = exposed + EXPOSED * cycles
+            bound = np.where(cycles > worst, 2 + at, bound)
+            worst = np.maximum(worst, cycles)
+        levels.append(LevelColumn(name, moved * number, moved * number / device.units / rate * rates.cycle))
+    launch = launch_seconds(device, number)
+    seconds = busiest * np.maximum(worst, core + exposed) * rates.cycle + launch
     outputs = prod(g.extents[i] for i in g.spatial)
     everything = sum(op.source_bytes for op in g.operands) + outputs * g.output_bytes + g.epilogue_bytes
     if everything > rates.caches[-1][1] * device.units:
         streamed = everything / (rates.far * device.units) * rates.cycle
-        levels.append(LevelTime(device.far.name, everything, streamed))
-        if streamed + launch > seconds:
-            seconds, bound = streamed + launch, device.far.name
-    levels.reverse()
-    return ProgramEstimate(
-        seconds, core * chunks / device.units * rates.cycle, tuple(levels), bound,
-        g.stage.flops + g.epilogue_flops * outputs, chunks, busiest, registers=min(use.live, rates.registers),
-        shared_bytes=g.input_bytes(whole), utilisation=chunks / (busiest * device.units),
+        levels.append(LevelColumn(device.far.name, everything, streamed))
+        bound = np.where(streamed + launch > seconds, len(bounds) - 1, bound)
+        seconds = np.maximum(seconds, streamed + launch)
+    whole = g.reducing(tiles)
+    held = sum(prod(op.boxes(whole)) * op.element_bytes for op in g.operands)
+    return Times(
+        seconds, core * number / device.units * rates.cycle, tuple(reversed(levels)), bounds, bound,
+        g.stage.flops + g.epilogue_flops * outputs, number, busiest, np.minimum(use.live, rates.registers), held,
+        number / (busiest * device.units),
     )  # fmt: skip
 
 
-def run_length(geometry: Geometry, chunk: Tile, tile: Tile, order: tuple[int, ...]) -> int:
+def run_length(geometry: Geometry, chunks: Tiles, tiles: Tiles, orders: Tiles) -> Column:
     """Return how many consecutive elements are stored in order: along the vector axis, and the next if it is whole."""
     g, last = geometry, geometry.vector_axis
     if last is None:
         return 1
-    run = chunk[last] if order and order[-1] == last else tile[last]
+    inner, next_ = [-1, -1, *orders][-1], [-1, -1, *orders][-2]
+    run = np.where(np.equal(inner, last), chunks[last], tiles[last])
     before = max((i for i in g.spatial if i < last), default=None)
-    if run == g.extents[last] and before is not None:
-        left = [axis for axis in order if axis != last]
-        run *= chunk[before] if left and left[-1] == before else tile[before]
+    if before is not None:
+        along = np.where(np.equal(np.where(np.equal(inner, last), next_, inner), before), chunks[before], tiles[before])
+        run = run * np.where(run == g.extents[last], along, 1)
     return run

@@ -22,63 +22,121 @@ from ..device import DeviceSpec
 from ..ir import Access, Axis, Index, Stage, TensorExpression
 from ..micro_perf.estimate import LevelTime, ProgramEstimate
 from ..micro_perf.geometry import Geometry
-from ..micro_perf.gpu import IN_FLIGHT, INSTRUCTIONS, GpuRates, busiest_unit, in_waves, instructions
+from ..micro_perf.gpu import GpuRates, busiest_unit, in_waves, instructions
+from ..micro_perf.gpu_constants import IN_FLIGHT, LOAD_OVERHEAD, OPERATION_SLOTS, PER_ELEMENT, ROW_REGISTERS, TREE_SLOTS
 from ..micro_perf.occupancy import occupancy
 from ..micro_perf.registers import register_cap
 from ..micro_perf.storage import VECTOR_ALIGNMENT
 from ..roller.alignment import capacity
 from ..roller.rprogram import RProgram
 from ..roller.steps import Bind, CacheRead, ComputeAt, Inline, Split, Step, Vectorize
-from .gpu_direct import LOAD_OVERHEAD, TREE_SLOTS, linear_tile, shuffled
 from .gpu_loops import fuse
+from .gpu_nests import linear_tile
+from .gpu_reduce import shuffled
+from .recipe import Context, Fit, Ranked, Recipe
 from .row_nests import RowNest
-from .search import Search
 
 
-def construct_rows(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
-    """Return ranked candidates of recipe gpu.rows: lanes per row, rows per block, vectors, inputs in shared memory."""
-    nest, g, device = search.nest, search.geometry, search.device
-    assert isinstance(nest, RowNest)
-    expression = g.expression
-    if not one_value_a_row(expression, nest):
-        return []
-    stages = [expression.stage(name) for name in nest.kept]
-    if any(search.reject(shuffled(stage.dtype)) for stage in stages if stage.reduce):
-        return []
-    output = expression.stage(nest.output)
-    count = prod(a.extent for a in output.spatial[: nest.rows])
-    length = prod(a.extent for a in output.spatial[nest.rows :])
-    most = device.limits.max_threads_per_block or 1024
-    found: list[tuple[RProgram, ProgramEstimate]] = []
-    for form, read in forms(expression, nest):
-        lanes = device.vector_width
-        while lanes <= most and (lanes == device.vector_width or lanes <= length):
-            rows = 1
-            while rows * lanes <= most and rows < 2 * count:
-                shape = RowShape(rows, lanes, 1, ceil(length / lanes), count, length)
-                for vector in widths(expression, form, read, shape, device):
-                    if vector > 1 and lanes * vector > length:
-                        continue
-                    search.considered += 1
-                    candidate = _candidate(search, form, read, replace(shape, vector=vector))
-                    found += [candidate] if candidate else []
-                rows *= 2
-            lanes *= 2
-    return sorted(found, key=lambda c: c[1].seconds)[: 2 * top]
+class GpuRows(Recipe):
+    """Rows that go through every stage."""
+
+    name = "gpu.rows"
+    says = "the threads of a block walk rows together, every stage while the row is in fast memory"
+    staged = "kept for a row"
+
+    def applies(self, ctx: Context) -> Fit:
+        return Fit.YES if ctx.device.kind != "cpu" and isinstance(ctx.nest, RowNest) else Fit.NO
+
+    def construct(self, ctx: Context, top: int) -> Ranked:
+        """Return ranked candidates: lanes per row, rows per block, vectors, inputs in shared memory."""
+        nest, g, device = ctx.nest, ctx.geometry, ctx.device
+        assert isinstance(nest, RowNest)
+        expression = g.expression
+        if not one_value_a_row(expression, nest):
+            return []
+        stages = [expression.stage(name) for name in nest.kept]
+        if any(ctx.reject(shuffled(stage.dtype)) for stage in stages if stage.reduce):
+            return []
+        output = expression.stage(nest.output)
+        count = prod(a.extent for a in output.spatial[: nest.rows])
+        length = prod(a.extent for a in output.spatial[nest.rows :])
+        most = device.limits.max_threads_per_block or 1024
+        found: Ranked = []
+        for form, read in forms(expression, nest):
+            lanes = device.vector_width
+            while lanes <= most and (lanes == device.vector_width or lanes <= length):
+                rows = 1
+                while rows * lanes <= most and rows < 2 * count:
+                    shape = RowShape(rows, lanes, 1, ceil(length / lanes), count, length)
+                    for vector in widths(expression, form, read, shape, device):
+                        if vector > 1 and lanes * vector > length:
+                            continue
+                        ctx.considered += 1
+                        candidate = _candidate(ctx, form, read, replace(shape, vector=vector))
+                        found += [candidate] if candidate else []
+                    rows *= 2
+                lanes *= 2
+        return sorted(found, key=lambda c: c[1].seconds)[: 2 * top]
+
+    def lower(self, expression: TensorExpression, program: RProgram) -> list[Step]:
+        """Return the steps of recipe gpu.rows."""
+        steps: list[Step] = [Inline(name) for name in program.inlined]
+        output, shared = expression.stage(program.output), program.choice("row_axes")
+        out, lanes, vector = output.name, program.choice("lanes"), program.choice("vector")
+
+        def walk(stage: str, loops: Sequence[str], width: int) -> None:
+            """Append steps that deal a row out to the lanes."""
+            whole = fuse(steps, stage, loops, "columns")
+            if width > 1:
+                steps.append(Split(stage, whole, (lanes, width), ("serial", "lane", "element")))
+                steps.append(Vectorize(stage, "element"))
+            else:
+                steps.append(Split(stage, whole, (lanes,), ("serial", "lane")))
+            steps.append(Bind(stage, "lane", "threadIdx.x"))
+
+        columns = long_loops(output.spatial[shared:])
+        if shared:
+            row = fuse(steps, out, long_loops(output.spatial[:shared]), "rows")
+            steps.append(Split(out, row, (program.choice("rows"),), ("block", "row")))
+        else:  # all of it is one row, and needs a loop to be computed in
+            length = prod(a.extent for a in output.spatial)
+            whole = fuse(steps, out, columns, "columns")
+            steps.append(Split(out, whole, (1, length), ("block", "row", "only")))
+            columns = ["only"]
+        steps += [Bind(out, "block", "blockIdx.x"), Bind(out, "row", "threadIdx.y")]
+        walk(out, columns, vector)
+        for name in reversed(program.staged):
+            stage = expression.stage(name)
+            steps.append(ComputeAt(name, out, "row"))
+            walk(name, long_loops(stage.reduce or stage.spatial[shared:]), 1)
+        for name in program.choices_of("keep"):
+            tensor = expression.tensors[name]
+            extents = tensor.fused_of or tuple((extent,) for extent in tensor.shape)
+            dims = [Axis(f"d{n}", extent) for n, extent in enumerate(sum(extents, ()))]
+            ahead = sum(map(len, extents[:shared]))
+            kept = f"{name}.shared"
+            readers = tuple(s.name for s in expression.consumers(name))
+            steps += [CacheRead(name, "shared", readers, kept), ComputeAt(kept, out, "block")]
+            if shared:
+                ours = fuse(steps, kept, long_loops(dims[:ahead]), "rows")
+                steps.append(Split(kept, ours, (program.choice("rows"),), ("round", "row")))  # a bound loop starts at 0
+                steps.append(Bind(kept, "row", "threadIdx.y"))
+            walk(kept, long_loops(dims[ahead:]), vector)
+        return steps
 
 
 def _candidate(
-    search: Search, nest: RowNest, read: tuple[str, ...], shape: RowShape
+    ctx: Context, nest: RowNest, read: tuple[str, ...], shape: RowShape
 ) -> tuple[RProgram, ProgramEstimate] | None:
-    g, device = search.geometry, search.device
+    g, device = ctx.geometry, ctx.device
     if read and not _found_by_tvm(g.expression.stage(nest.output).spatial[: nest.rows], shape.rows):
         return None
     label = f"{shape.lanes} lanes x {shape.rows} rows x {shape.vector}"
-    if search.reject(capacity("elements of a row for a lane", shape.own, WALK, "use more lanes"), label):
+    if ctx.reject(capacity("elements of a row for a lane", shape.own, WALK, "use more lanes"), label):
         return None
     shared = rows_shared_bytes(g.expression, nest.kept, read, device, shape)
     most = device.limits.shared_per_block_bytes or device.level("shared").capacity_bytes
-    if search.reject(capacity("shared memory of a block", shared, most, "use fewer rows"), label):
+    if ctx.reject(capacity("shared memory of a block", shared, most, "use fewer rows"), label):
         return None
     estimate = rows_estimate(g.expression, device, nest, read, shape)
     if estimate is None:
@@ -89,8 +147,8 @@ def _candidate(
         rest = ceil(rest / g.extents[i])
     choices = (("rows", shape.rows), ("lanes", shape.lanes), ("vector", shape.vector), ("row_axes", nest.rows),
                ("threads", shape.threads), *((f"keep:{name}", 1) for name in read))
-    tiles = (search.rtile("shared" if read else "block", linear_tile(g, shape.rows)),
-             search.rtile("register", tuple(thread)))
+    tiles = (ctx.rtile("shared" if read else "block", linear_tile(g, shape.rows)),
+             ctx.rtile("register", tuple(thread)))
     return RProgram("gpu.rows", nest.anchor, nest.output, tiles, nest.inlined, nest.kept, choices), estimate
 
 
@@ -176,9 +234,6 @@ def widths(expression: TensorExpression, nest: RowNest, read: tuple[str, ...], s
     return [1] + [w for w in (2, 4, 8) if w * size <= device.vector_bytes and shape.length % w == 0]
 
 
-# Registers of a thread, as compiled for sm_75 and sm_90 (40 candidates of five softmaxes): the compiler unrolls a
-# lane's walk along the row and loads ahead. For longer walks it is unknown how far.
-ROW_REGISTERS, PER_ELEMENT = 21, 1.2
 #: Most elements of a row that a lane walks.
 WALK = 96
 
@@ -262,7 +317,7 @@ def rows_estimate(
     for g in nests:
         slots += instructions(g) * shape.own
         for op in g.operands:
-            functions = sum(n * INSTRUCTIONS[kind] for kind, n in op.functions)
+            functions = sum(n * OPERATION_SLOTS[kind] for kind, n in op.functions)
             slots += (op.arithmetic + functions) * shape.own
             if op.elements_whole < shape.length:
                 continue
@@ -300,7 +355,7 @@ def rows_estimate(
     flops = sum(g.stage.flops for g in nests)
     compute = flops / 2 / (rates.lanes * device.units) * rates.cycle
     return ProgramEstimate(
-        seconds, compute, levels, bound, flops, blocks, waves, resident,
+        float(seconds), compute, levels, str(bound), flops, blocks, waves, resident,
         limit, shape.threads, registers, shared, blocks / max(1, busiest * device.units),
     )  # fmt: skip
 
@@ -318,50 +373,3 @@ def long_loops(axes: Sequence[Axis]) -> list[str]:
     loops = [loop for a in axes for loop in (a.fused_of or ((a.name, a.extent),))]
     long = [n for n, (_, extent) in enumerate(loops) if extent > 1] or [0]
     return [name for name, _ in loops[long[0] : long[-1] + 1]]
-
-
-def lower_rows(expression: TensorExpression, program: RProgram) -> list[Step]:
-    """Return the steps of recipe gpu.rows."""
-    steps: list[Step] = [Inline(name) for name in program.inlined]
-    output, shared = expression.stage(program.output), program.choice("row_axes")
-    out, lanes, vector = output.name, program.choice("lanes"), program.choice("vector")
-
-    def walk(stage: str, loops: Sequence[str], width: int) -> None:
-        """Append steps that deal a row out to the lanes."""
-        whole = fuse(steps, stage, loops, "columns")
-        if width > 1:
-            steps.append(Split(stage, whole, (lanes, width), ("serial", "lane", "element")))
-            steps.append(Vectorize(stage, "element"))
-        else:
-            steps.append(Split(stage, whole, (lanes,), ("serial", "lane")))
-        steps.append(Bind(stage, "lane", "threadIdx.x"))
-
-    columns = long_loops(output.spatial[shared:])
-    if shared:
-        row = fuse(steps, out, long_loops(output.spatial[:shared]), "rows")
-        steps.append(Split(out, row, (program.choice("rows"),), ("block", "row")))
-    else:  # all of it is one row, and needs a loop to be computed in
-        length = prod(a.extent for a in output.spatial)
-        whole = fuse(steps, out, columns, "columns")
-        steps.append(Split(out, whole, (1, length), ("block", "row", "only")))
-        columns = ["only"]
-    steps += [Bind(out, "block", "blockIdx.x"), Bind(out, "row", "threadIdx.y")]
-    walk(out, columns, vector)
-    for name in reversed(program.staged):
-        stage = expression.stage(name)
-        steps.append(ComputeAt(name, out, "row"))
-        walk(name, long_loops(stage.reduce or stage.spatial[shared:]), 1)
-    for name in program.choices_of("keep"):
-        tensor = expression.tensors[name]
-        extents = tensor.fused_of or tuple((extent,) for extent in tensor.shape)
-        dims = [Axis(f"d{n}", extent) for n, extent in enumerate(sum(extents, ()))]
-        ahead = sum(map(len, extents[:shared]))
-        kept = f"{name}.shared"
-        readers = tuple(s.name for s in expression.consumers(name))
-        steps += [CacheRead(name, "shared", readers, kept), ComputeAt(kept, out, "block")]
-        if shared:
-            ours = fuse(steps, kept, long_loops(dims[:ahead]), "rows")
-            steps.append(Split(kept, ours, (program.choice("rows"),), ("round", "row")))  # a bound loop starts at 0
-            steps.append(Bind(kept, "row", "threadIdx.y"))
-        walk(kept, long_loops(dims[ahead:]), vector)
-    return steps

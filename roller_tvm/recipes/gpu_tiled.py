@@ -1,92 +1,175 @@
-"""Construction of staged GPU nests: scale up from registers to shared memory, scale out over the units.
+"""Recipe gpu.tiled: blocks stage input tiles in shared memory, threads keep a register tile.
 
-Micro-performance model of recipe gpu.tiled: footprint, traffic and time per level, occupancy, waves.
+Construction scales up from registers to shared memory, and out over the units. Candidates are columns of a table: a
+round of growth, the rules, and the estimates are evaluated for all of them at once.
 
-Everything is counted for *aligned* tiles (Roller, section 3.3): a block's step loads its input tiles from
-global into shared memory, its threads load operands from shared memory into registers and compute.
-Throughput of a unit with several resident blocks and the latency of one block's own chain of
-load - synchronise - compute are both evaluated; the slower one is the time of a step.
+The estimates stand in ``micro_perf/gpu_tiles.py``.
 
-There are two depths of it. ``tiled_estimate`` takes a tenth of a millisecond and leads construction to the tiles that
-are worth a closer look. ``staged_estimate`` ranks those. It is the model of any staged kernel, effect by effect
-(``effects``); recorded schedules are compared with it.
+Its loops (``b`` blocks, ``v`` virtual threads, ``t`` threads, ``i`` a thread's own)::
+
+    b.. -> blockIdx   v.. -> vthread   t.. -> threadIdx   i..      output
+      k.0.. k.1.. k.2.. i..                                        anchor, in registers
+        fetch -> threadIdx, vectors                                staged inputs, in shared memory
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import product
+from itertools import product as pairs
 from math import ceil, prod
 
+import numpy as np
+
 from ..device import DeviceSpec
-from ..micro_perf.estimate import LevelTime, ProgramEstimate
-from ..micro_perf.geometry import Geometry, Operand, Tile
-from ..micro_perf.gpu import (
-    BLOCK_CYCLES,
-    GpuRates,
-    busiest_unit,
-    far_traffic,
-    instructions,
-    overlapped,
-    sectors,
-    spread,
-)
-from ..micro_perf.gpu_kernel import staged_time
-from ..micro_perf.kernel import StagedKernel
-from ..micro_perf.occupancy import occupancy
-from ..micro_perf.registers import (
-    ACCUMULATORS,
-    FETCHES,
-    accumulators,
-    needed_registers,
-    predicted_registers,
-    unrolled_steps,
-    usable_registers,
-)
-from ..micro_perf.residency import registers_needed
-from ..micro_perf.storage import VECTOR_ALIGNMENT, alignments, read_width, storage_elements
-from ..roller.alignment import Rejection, aligned_extents, capacity, execution_unit, tensor_shape, transaction
-from ..roller.features import NO_FEATURES, Features
+from ..ir import TensorExpression
+from ..micro_perf.geometry import Geometry, Tile
+from ..micro_perf.gpu_constants import ACCUMULATORS, FETCHES
+from ..micro_perf.gpu_nest import Array, GpuNest, ceil_div, columns, product, round_up, runs
+from ..micro_perf.gpu_tiles import Tiled, estimates, quick_estimates, staged_estimates
+from ..micro_perf.gpu_times import Times
+from ..micro_perf.registers import UNLIMITED, RegisterTiles, register_caps, unrolled_steps, usable_limits
+from ..roller.alignment import Rejection, aligned_extents, execution_unit, tensor_shape, transaction
+from ..roller.features import Features
+from ..roller.loops import open_parts
 from ..roller.rprogram import RProgram
-from .fetching import fetch_vector, storage_padding, store_vector, virtual_threads, within_rows
-from .search import Search
+from ..roller.steps import Bind, CacheRead, ComputeAt, Fuse, Reorder, Split, Step, StorageAlign, Unroll, Vectorize
+from ..roller.tensor_steps import Pipeline
+from .fetching import fetch_vectors, storage_paddings, store_vectors, virtual_threads
+from .gpu_growth import Growth, grown
+from .gpu_loops import begin, fetch
+from .gpu_nests import candidates, tiles_loops
+from .gpu_rules import Rules
+from .lighter import lighter_programs
+from .recipe import Candidate, Context, Fit, Recipe
+from .staging import storage_alignment
 
 # Breadth of the search, not device facts: register tiles and block tiles kept on the way up.
 REGISTER_BEAM, BLOCK_BEAM, BRANCHES = 6, 3, 2
-REGISTER_TILES = 6
-REFINED = 24
-# Candidates for which every effect is counted: those that the quick estimate ranks first.
+#: Register tiles whose further growth paths are followed, and coarse candidates tried with every step.
+WIDENED, REFINED = 6, 24
+#: Candidates for which every effect is counted: those that the quick estimate ranks first.
 LOOKED_AT = 64
-# Candidates tried with more buffers: with fewer, the best of ten plans can change.
+#: Candidates tried with more buffers: with fewer, the best of ten plans can change.
 STAGED = 20
-# Share of lanes that may idle in a block's last warp whatever eps is: rows of 21 or 83 fill whole warps only in
-# blocks of hundreds of threads, which have few registers each. The model counts the idle lanes.
+#: Share of lanes that may idle in a block's last warp whatever eps is: rows of 21 or 83 fill whole warps only in
+#: blocks of hundreds of threads, which have few registers each. The model counts the idle lanes.
 IDLE_LANES = 0.2
-# Most buffers of a staged tile to try, and the bytes that the smallest cp.async moves (PTX ISA).
+#: Share of a transaction that a run of an operand may waste whatever eps is: strided and windowed rows never align.
+WASTED_RUN = 0.25
+#: Most buffers of a staged tile to try, and the bytes that the smallest cp.async moves (PTX ISA).
 MOST_STAGES, COPY_LEAST = 4, 4
-# Extents of a register tile along one axis: the least that reuse needs, the most that registers hold.
+#: Extents of a register tile along one axis: the least that reuse needs, the most that registers hold.
 REGISTER_LEAST, REGISTER_MOST = 4, 32
+#: Lengths of a step along its longest axis, a quarter of a transaction and its doubles: up to 32 elements
+#: of four bytes. Longer ones trade room in shared memory for barriers; no card has timed them.
+STEP_LENGTHS = 5
+#: Most points of a step, in transactions: whole windows times a long step leave no room for more than one block.
+STEP_TRANSACTIONS = 16
+#: Points of the step with which block tiles are compared first, and if tiles are whole axes and leave little room.
+FIRST_STEP, SHORT_STEP = 16, 4
+#: Elements of a row along the reduction beyond which the first step need not be longer.
+FIRST_ROW = 8
 
 
-def reuse_score(geometry: Geometry, tile: Tile, larger: Tile) -> float:
-    """Return the data-reuse score of growing a tile: traffic saved per byte of footprint (Roller, section 3.3)."""
-    (before, held), (after, more) = geometry.moved_and_held(tile), geometry.moved_and_held(larger)
-    return (before - after) / max(1, more - held)
+class GpuTiled(Recipe):
+    """Tiles staged in shared memory, a register tile a thread."""
+
+    name = "gpu.tiled"
+    says = "blocks stage input tiles in shared memory, threads keep a register tile"
+    relaxes = True
+
+    def applies(self, ctx: Context) -> Fit:
+        g = ctx.geometry
+        distinct = len({op.name for op in g.operands}) == len(g.operands)  # a tensor read twice has one staged tile
+        several = distinct and len(g.operands) > 1 and g.stage.combiner == "sum"
+        return Fit.YES if tiles_loops(ctx) and several and any(g.reuse(i) for i in g.spatial) else Fit.NO
+
+    def construct(self, ctx: Context, top: int) -> list[Candidate]:
+        """Return ranked candidates of recipe gpu.tiled at one eps."""
+        g, device = ctx.geometry, ctx.device
+        if not g.spatial or not g.reduce or not g.operands:
+            return []
+        lacking = [i for i in g.spatial if awkward(g.extents[i])]
+        if lacking and ctx.eps == 0.0:
+            for i in lacking:
+                need = f"a divisor of '{g.axes[i]}' from {REGISTER_LEAST} to {REGISTER_MOST}"
+                ctx.reject(Rejection("tensor shape", need, str(g.extents[i]), "relax eps"))
+            return []
+        steps = reduction_steps(g, device)
+        coarse = coarse_candidates(ctx, steps, bool(lacking))
+        found = ranked(ctx, fine_candidates(ctx, coarse[:REFINED], steps), top)
+        if ctx.features.async_copy:
+            found = staged(ctx, ctx.features, found)
+        best = range(min(2 * top, found.candidates.count))
+        return candidates(self.name, found.times, best, lambda n: program(ctx, found.candidates, n))
+
+    def lower(self, expression: TensorExpression, program: RProgram) -> list[Step]:
+        """Return the steps of recipe gpu.tiled."""
+        steps, anchor, output, inner = begin(expression, program)
+        geometry = Geometry.of(expression, program.anchor, program.inlined, program.output)
+        block, thread = program.tile("shared"), program.tile("register")
+        virtual = program.choices_of("vthread")
+        out, top = output.name, anchor.spatial
+
+        opened, loops = open_parts(output.name, output.spatial)
+        steps += opened
+        for axis, loop in zip(top, loops, strict=True):
+            v = virtual.get(axis.name, 1)
+            own = thread[axis.name]
+            names = tuple(f"{loop}.{c}" for c in "bvti")
+            steps.append(Split(out, loop, (v, block[axis.name] // own, own // v), names))
+        groups = {c: tuple(f"{loop}.{c}" for loop in loops) for c in "bvti"}
+        steps.append(Reorder(out, groups["b"] + groups["v"] + groups["t"] + groups["i"]))
+        for name, place in (("block", "blockIdx.x"), ("virtual", "vthread"), ("thread", "threadIdx.x")):
+            steps += [Fuse(out, groups[name[0]], name), Bind(out, name, place)]
+        width = program.choice("store", 1)
+        own_loops = list(groups["i"])
+        if width > 1:
+            last = own_loops.pop()
+            steps += [Split(out, last, (width,), (f"{last}o", f"{last}v")), Vectorize(out, f"{last}v")]
+            own_loops.append(f"{last}o")
+        steps += [Unroll(out, loop) for loop in own_loops]
+        steps.append(ComputeAt(inner, out, "thread"))
+
+        opened, spatial = open_parts(inner, anchor.spatial)
+        steps += opened
+        opened, reduce = open_parts(inner, anchor.reduce)
+        steps += opened
+        for axis, loop in zip(anchor.reduce, reduce, strict=True):
+            step, u = block[axis.name], program.choice(f"unroll:{axis.name}", 1)
+            steps.append(Split(inner, loop, (step // u, u), tuple(f"{loop}.{n}" for n in (0, 1, 2))))
+        stages = program.choice("stages", 1)
+        outer = list(zip(reduce, anchor.reduce, strict=True))
+        if stages > 1:  # copies run ahead in the loop that they stand in: the longest
+            outer.sort(key=lambda o: -(-o[1].extent // block[o[1].name]))
+        order = [*(f"{loop}.0" for loop, _ in outer), *(f"{loop}.{n}" for n in (1, 2) for loop in reduce)]
+        steps.append(Reorder(inner, (*order, *spatial)))
+        # Expanded by TVM, not by the compiler: accumulators are then indexed by constants and live in registers.
+        expanded = (*order[2 * len(reduce):], *(spatial if program.choice("unroll_tile", 1) else ()))
+        steps += [Unroll(inner, loop) for loop in expanded]
+
+        stage_loop = order[len(reduce) - 1]
+        align = storage_alignment(geometry, program)
+        for name in program.staged:
+            staged = f"{name}.shared"
+            dims = tuple(f"d{n}" for n in range(len(expression.tensors[name].shape)))
+            scope = "shared" if stages == 1 else "shared.dyn"
+            steps += [CacheRead(name, scope, (inner,), staged), ComputeAt(staged, inner, stage_loop)]
+            steps += [StorageAlign(staged, f"d{dim}", factor, 0) for dim, factor in align[name]]
+            steps += fetch(staged, dims, program.choice("threads"), program.choice(f"vector:{name}", 1))
+        if stages > 1:
+            steps.append(Pipeline(inner, stage_loop, len(program.staged), stages, 1))
+        return steps
+
+    def lighter(self, program: RProgram) -> Iterator[tuple[str, RProgram]]:
+        return lighter_programs(program)
 
 
-def grow(geometry: Geometry, tile: Tile, options: list[list[int]]) -> Iterator[Tile]:
-    """Yield the tiles one aligned step larger, one per spatial axis; if one axis stands over, the others grow whole."""
-    extents = geometry.extents
-    over = [i for i in geometry.spatial if extents[i] % tile[i]]
-    for i in geometry.spatial:
-        extent, own, alone = extents[i], tile[i], not over or over == [i]
-        for larger in options[i]:
-            if larger > own and (alone or extent % larger == 0):
-                yield (*tile[:i], larger, *tile[i + 1:])
-                break
+def shape_eps(ctx: Context, axis: int) -> float:
+    """Return rule 4's share of padding for an axis: above 0 only if no tile divides it, since guards cost time."""
+    return ctx.eps if awkward(ctx.geometry.extents[axis]) else 0.0
 
 
 @cache
@@ -101,48 +184,34 @@ def awkward(extent: int) -> bool:
     return extent > REGISTER_MOST and all(extent % d for d in range(REGISTER_LEAST, REGISTER_MOST + 1))
 
 
-def shape_eps(search: Search, axis: int) -> float:
-    """Return rule 4's share of padding for an axis: above 0 only if no tile divides it, since guards cost time."""
-    return search.eps if awkward(search.geometry.extents[axis]) else 0.0
+def one_overhang(over: int) -> Rejection:
+    """Return the rejection of tiles that stand over along several axes: guarded loads stay wide along one alone."""
+    return Rejection("tensor shape", f"{over} axes padded", "1", "use a tile that divides all axes but one")
 
 
-def one_overhang(axes: list[int]) -> Rejection | None:
-    """Return a rejection if several axes stand over, else None: compilers keep guarded loads wide along one axis."""
-    if len(axes) < 2:
-        return None
-    return Rejection("tensor shape", f"{len(axes)} axes padded", "1", "use a tile that divides all axes but one")
-
-
-def register_tiles(search: Search) -> list[Tile]:
+def register_tiles(ctx: Context) -> list[Tile]:
     """Return register tiles on the growth paths of best data reuse, until the register file is full."""
-    g, device = search.geometry, search.device
-    limit = usable_registers(device, device.vector_width)
+    g, device, nest = ctx.geometry, ctx.device, GpuNest.of(ctx.geometry)
+    limit = usable_limits(device, np.array([device.vector_width]))
     options = [
-        aligned_extents(e, shape_eps(search, i), most=REGISTER_MOST) if i in g.spatial else [1]
+        aligned_extents(e, shape_eps(ctx, i), most=REGISTER_MOST) if i in g.spatial_set else [1]
         for i, e in enumerate(g.extents)
     ]
     start = tuple(1 for _ in g.extents)
-    seen, frontier, result = {start}, [start], [start]
-    while frontier:
-        following: list[tuple[float, Tile]] = []
-        for tile in frontier:
-            steps = sorted(((reuse_score(g, tile, larger), larger) for larger in grow(g, tile, options)), reverse=True)
-            for score, larger in steps[:BRANCHES]:
-                if larger in seen:
-                    continue
-                seen.add(larger)
-                label = f"register tile {larger}"
-                if search.reject(one_overhang(g.overhanging(larger)), label):
-                    continue
-                if search.reject(capacity("accumulators", accumulators(g, larger), ACCUMULATORS), label):
-                    continue
-                needed = needed_registers(g, device, larger)
-                if limit is not None and search.reject(capacity("registers", needed, limit), label):
-                    continue
-                following.append((score, larger))
-        frontier = [t for _, t in heapq.nlargest(REGISTER_BEAM, following)]
-        result += frontier
-    return result
+
+    def rules(tiles: Array) -> Rules:
+        held = Rules(tiles.shape[1], lambda n: f"register tile {_tile(tiles, n)}")
+        over = np.add.reduce(nest.overhangs(tiles), axis=0, dtype=np.int64)
+        held.hold(over <= 1, lambda n: one_overhang(int(over[n])))
+        registers = RegisterTiles.of(nest, tiles)
+        held.room("accumulators", registers.accumulators, ACCUMULATORS)
+        held.room("registers", registers.needed(device), limit)
+        return held
+
+    (found,) = grown(nest, [Growth(start, start, options)], REGISTER_BEAM, BRANCHES, lambda t, _: ~rules(t).alive)
+    if found.refused:
+        ctx.rejections.add(rules(columns(found.refused, len(start))).rejected())
+    return [start, *found.tiles]
 
 
 def near_divisor(extent: int, length: int) -> int:
@@ -187,7 +256,7 @@ def reduction_steps(geometry: Geometry, device: DeviceSpec) -> list[Tile]:
     base = sector // element
     # A thread that computes many register tiles a step pays for the step once: there memory alone is the limit.
     longer = loops_over_tiles(device)
-    lengths = [max(1, base // 4) << n for n in range(5)]
+    lengths = [max(1, base // 4) << n for n in range(STEP_LENGTHS)]
     while longer and lengths[-1] < geometry.extents[longest]:
         lengths.append(2 * lengths[-1])
     results: list[Tile] = []
@@ -202,7 +271,7 @@ def reduction_steps(geometry: Geometry, device: DeviceSpec) -> list[Tile]:
             # TVM cannot tell the end of a window's last, shorter step, and keeps elements that no thread reads.
             length = nearest_divisor(extent, length) if whole else near_divisor(extent, length)
             candidate = tuple(length if i == longest else s for i, s in enumerate(step))
-            if (longer or prod(candidate) <= 16 * base) and candidate not in results:
+            if (longer or prod(candidate) <= STEP_TRANSACTIONS * base) and candidate not in results:
                 results.append(candidate)
     if not results:
         results.append(tuple(1 for _ in geometry.extents))
@@ -214,79 +283,74 @@ def loops_over_tiles(device: DeviceSpec) -> bool:
     return device.kind == "ipu"
 
 
-def complete(search: Search, block: Tile, thread: Tile) -> tuple[TiledShape, int, ProgramEstimate] | None:
-    """Return the candidate with padding, vectors and virtual threads, and its estimate; None if it breaks a rule."""
-    g, device = search.geometry, search.device
-    search.considered += 1
-    limits = device.limits
-    threads = prod([ceil(block[i] / thread[i]) for i in g.spatial])
-    if loops_over_tiles(device):
-        threads = min(threads, limits.max_threads_per_block or threads)
+def tiled(nest: GpuNest, device: DeviceSpec, block: Array, thread: Array) -> Tiled:
+    """Return tiles of blocks and threads as candidates, with padding, vectors and virtual threads."""
+    threads = product(ceil_div(block[nest.outer], thread[nest.outer]), block.shape[1])
+    if loops_over_tiles(device) and device.limits.max_threads_per_block:
+        threads = np.minimum(threads, device.limits.max_threads_per_block)
+    unrolled, boxes = unrolled_steps(nest, thread, block), nest.boxes(block)
+    padding = storage_paddings(nest, boxes, unrolled, device)
+    vectors = fetch_vectors(nest, boxes, block, device, padding)
+    vthreads = virtual_threads(nest, block, thread, device)
+    store = store_vectors(nest, block, thread, vthreads)
+    return Tiled(nest, block, thread, vthreads, unrolled, vectors, padding, store, threads, np.ones_like(threads))
 
-    def broken(rejection: Rejection | None) -> bool:
-        return rejection is not None and search.reject(rejection, f"block {block} thread {thread}")
 
-    if broken(execution_unit(threads, device.vector_width, max(search.eps, IDLE_LANES))):
-        return None
-    if broken(capacity("threads per block", threads, limits.max_threads_per_block or threads)):
-        return None
-    unrolled = unrolled_steps(g, thread, block)
-    padding = tuple(storage_padding(g, op, block, unrolled, device) for op in g.operands)
-    vectors = tuple(fetch_vector(g, op, block, device, p) for op, p in zip(g.operands, padding, strict=True))
-    vectors = within_rows(g, block, vectors)
-    if any(len(op.shape) < 2 for op in g.operands):
-        vectors = tuple(1 for _ in vectors)  # the stride of a one-dimensional buffer cannot be aligned
-    fetches = [ceil(op.elements(block) / (width * threads)) for op, width in zip(g.operands, vectors, strict=True)]
+def legal(ctx: Context, made: Tiled) -> Array:
+    """Return which candidates break no rule and fit the device; record the others."""
+    device, limits, threads = ctx.device, ctx.device.limits, made.threads
+    ctx.considered += made.count
+    eps = max(ctx.eps, IDLE_LANES)
+    rules = Rules(made.count, lambda n: f"block {_tile(made.block, n)} thread {_tile(made.thread, n)}")
+    lanes = round_up(threads, device.vector_width)
+    rules.hold(lanes <= threads * (1 + eps), lambda n: execution_unit(int(threads[n]), device.vector_width, eps))
+    rules.room("threads per block", threads, limits.max_threads_per_block or threads)
     # A limit of compilers for GPUs, which hold all that a thread fetches in registers.
-    for count in fetches if device.kind == "gpu" else ():
-        if broken(capacity("fetches per thread", count, FETCHES, "use more threads or a shorter step")):
-            return None
-    virtual = virtual_threads(g, block, thread, device)
-    shape = TiledShape(block, thread, virtual, unrolled, vectors, store_vector(g, block, thread, virtual), padding)
-    shared = shared_bytes_of(g, shape)
-    most = limits.shared_per_block_bytes or device.level("shared").capacity_bytes
-    if broken(capacity("shared memory of a block", shared, most)):
-        return None
-    limit = usable_registers(device, threads)
-    needed = needed_registers(g, device, thread)
-    remedy = "use a smaller register tile or fewer threads"
-    if limit is not None and broken(capacity("registers", needed, limit, remedy)):
-        return None
-    fetched = sum(count * width for count, width in zip(fetches, vectors, strict=True))
-    if device.kind == "gpu" and broken(spilling(g, device, thread, unrolled, threads, fetched)):
-        return None
-    estimate = tiled_estimate(g, device, shape, threads, shared)
-    if estimate is None:
-        return None
-    return shape, threads, estimate
+    for count in made.rounds if device.kind == "gpu" else ():
+        rules.room("fetches per thread", count, FETCHES, "use more threads or a shorter step")
+    most_shared = limits.shared_per_block_bytes or device.level("shared").capacity_bytes
+    rules.room("shared memory of a block", made.kernels.shared_bytes, most_shared)
+    needed = made.register_tiles.needed(device)
+    rules.room("registers", needed, usable_limits(device, threads), "use a smaller register tile or fewer threads")
+    if device.kind == "gpu":  # recorded schedules with spills are far slower
+        needed, cap = made.register_tiles.unspilled(made.read, made.fetched), register_caps(device, threads)
+        cap = np.where((cap == 0) | (cap == UNLIMITED), needed, cap)
+        rules.room("registers of an unrolled step", needed, cap, "unroll less of a step, or use a smaller tile")
+    ctx.rejections.add(rules.rejected())
+    return rules.alive
 
 
-def spilling(
-    geometry: Geometry, device: DeviceSpec, thread: Tile, unrolled: Tile, threads: int, fetched: int
-) -> Rejection | None:
-    """Return a rejection if the model predicts spills, else None: recorded schedules with spills are far slower."""
-    body = tuple(unrolled[i] if i in geometry.reduce else e for i, e in enumerate(thread))
-    needed, cap = registers_needed(geometry, device, thread, threads, body, fetched)
-    return capacity("registers of an unrolled step", needed, cap, "unroll less of a step, or use a smaller tile")
+def _tile(table: Array, n: int) -> Tile:
+    """Return a column of a table as a tile."""
+    return tuple(table[:, n].tolist())
 
 
-def misaligned(search: Search, block: Tile) -> Rejection | None:
-    """Return the first of rules 2 and 4 that a block tile breaks, None if it breaks none."""
-    g = search.geometry
+def misaligned(ctx: Context, block: Array) -> Rules:
+    """Return rules 2 and 4 over block tiles."""
+    g, nest = ctx.geometry, GpuNest.of(ctx.geometry)
+    rules = Rules(block.shape[1], lambda n: f"block {_tile(block, n)}")
     for i in g.spatial:
-        if broken := tensor_shape(g.extents[i], block[i], shape_eps(search, i), g.axes[i]):
-            return broken
-    if broken := one_overhang(g.overhanging(block)):
-        return broken
-    sector = search.device.far.transaction_bytes
-    for op in g.operands:
-        box = op.box(block)
-        full = not box or box[-1] >= op.shape[-1]
-        # Beyond eps, half a sector is tolerated: strided and windowed rows never align.
-        moved = max(1, sector // op.element_bytes // 2)
-        if broken := transaction(op.run(box), full, moved, max(search.eps, 0.25), op.name):
-            return broken
-    return None
+        extent, eps = g.extents[i], shape_eps(ctx, i)
+        covered = ceil_div(extent, block[i]) * block[i]
+
+        def uneven(n: int, i: int = i, eps: float = eps) -> Rejection | None:
+            return tensor_shape(g.extents[i], int(block[i, n]), eps, g.axes[i])
+
+        rules.hold(covered <= extent * (1 + eps) + 1e-9, uneven)
+    over = np.add.reduce(nest.overhangs(block), axis=0, dtype=np.int64)
+    rules.hold(over <= 1, lambda n: one_overhang(int(over[n])))
+    sector, eps = ctx.device.far.transaction_bytes, max(ctx.eps, WASTED_RUN)
+    for op, box in zip(g.operands, nest.boxes(block), strict=True):
+        if not len(box):
+            continue
+        run, full = runs(op, box), box[-1] >= op.shape[-1]
+        half = max(1, sector // op.element_bytes // 2)  # of a sector
+
+        def short(n: int, run: Array = run, half: int = half, name: str = op.name) -> Rejection | None:
+            return transaction(int(run[n]), False, half, eps, name)
+
+        rules.hold(full | (ceil_div(run, half) * half <= run * (1 + eps)), short)
+    return rules
 
 
 def neighbouring(geometry: Geometry, sector: int) -> set[int]:
@@ -298,385 +362,188 @@ def neighbouring(geometry: Geometry, sector: int) -> set[int]:
     return found
 
 
-def transaction_tile(search: Search, options: list[list[int]], tile: Tile) -> Tile:
+def transaction_tile(ctx: Context, options: Sequence[Sequence[int]], tile: Tile) -> Tile:
     """Return the smallest tile above `tile` whose rows are whole memory transactions (rule 2), or whole rows."""
-    g = search.geometry
-    sector = search.device.far.transaction_bytes
-    grown = list(tile)
+    g = ctx.geometry
+    sector = ctx.device.far.transaction_bytes
+    grown_ = list(tile)
     for i in neighbouring(g, sector):
         enough = sector // min(op.element_bytes for op in g.operands)
-        grown[i] = next((e for e in options[i] if e >= max(tile[i], enough)), options[i][-1] if options[i] else tile[i])
-    return tuple(grown)
+        larger = (e for e in options[i] if e >= max(tile[i], enough))
+        grown_[i] = next(larger, options[i][-1] if options[i] else tile[i])
+    return tuple(grown_)
 
 
-def block_tiles(search: Search, thread: Tile, step: Tile, beam: int) -> list[Tile]:
-    """Return block tiles on the `beam` best growth paths above one register tile: threads are added along reuse."""
-    g, device = search.geometry, search.device
+def block_tiles(ctx: Context, threads: Sequence[tuple[Tile, Tile]], beam: int) -> list[list[Tile]]:
+    """Return block tiles on the `beam` best growth paths above register tiles: threads are added along reuse.
+
+    Parameters
+    ----------
+    threads : sequence of (register tile, step)
+    """
+    g, device = ctx.geometry, ctx.device
     most_threads = device.limits.max_threads_per_block or device.vector_width
     if loops_over_tiles(device):
         most_threads = prod(g.extents)
     most_shared = device.limits.shared_per_block_bytes or device.level("shared").capacity_bytes
-    options = []
-    for i, extent in enumerate(g.extents):
-        if i not in g.spatial_set:
-            options.append([step[i]])
-        elif extent % thread[i]:
-            options.append([thread[i]])  # a tile that stands over is one thread's: its guards do not differ in a warp
-        else:
-            options.append(aligned_extents(extent, shape_eps(search, i), step=thread[i], most=extent))
-    start = tuple(thread[i] if i in g.spatial else step[i] for i in range(len(thread)))
-    tile = transaction_tile(search, options, start)
-    result: list[Tile] = []
-    seen = {tile}
-    frontier = [tile]
-    while frontier:
-        following: list[tuple[float, Tile]] = []
-        for tile in frontier:
-            ranked = sorted(((reuse_score(g, tile, larger), larger) for larger in grow(g, tile, options)), reverse=True)
-            for score, larger in ranked[: min(beam, BRANCHES)]:
-                threads = prod([ceil(larger[i] / thread[i]) for i in g.spatial])
-                if larger in seen or threads > most_threads:
-                    continue
-                seen.add(larger)
-                if g.input_bytes(larger) > most_shared:
-                    continue
-                following.append((score, larger))
-        frontier = [t for _, t in heapq.nlargest(beam, following)]
-        result += frontier
-    return result
+    growths, nest = [], GpuNest.of(g)
+    known: dict[tuple[int, int], list[int]] = {}
+    for thread, step in threads:
+        options = []
+        for i, extent in enumerate(g.extents):
+            if i not in g.spatial_set:
+                options.append([step[i]])
+                continue
+            if (i, thread[i]) not in known:
+                # A tile that stands over is one thread's: its guards do not differ in a warp.
+                whole = [thread[i]] if extent % thread[i] else None
+                known[i, thread[i]] = whole or aligned_extents(
+                    extent, shape_eps(ctx, i), step=thread[i], most=extent
+                )
+            options.append(known[i, thread[i]])
+        start = tuple(thread[i] if i in g.spatial_set else step[i] for i in range(len(thread)))
+        growths.append(Growth(transaction_tile(ctx, options, start), thread, options))
+    found = grown(nest, growths, beam, min(beam, BRANCHES), lambda _, inputs: inputs > most_shared, most_threads)
+    return [one.tiles for one in found]
 
 
-def construct_tiled(
-    search: Search, top: int, features: Features = NO_FEATURES
-) -> list[tuple[RProgram, ProgramEstimate]]:
-    """Return ranked candidates of recipe gpu.tiled at one eps."""
-    g, device = search.geometry, search.device
-    if not g.spatial or not g.reduce or not g.operands:
-        return []
-    lacking = [i for i in g.spatial if awkward(g.extents[i])]
-    if lacking and search.eps == 0.0:
-        for i in lacking:
-            need = f"a divisor of '{g.axes[i]}' from {REGISTER_LEAST} to {REGISTER_MOST}"
-            search.reject(Rejection("tensor shape", need, str(g.extents[i]), "relax eps"))
-        return []
-    steps = reduction_steps(g, device)
-    # Coarse pass with one step: rows along the reduction as long as they can be, about 16 points.
-    along = [op for op in g.operands if op.dims and all(a in g.reduce for a, _ in op.dims[-1])]
-    first = min(steps, key=lambda s: (-min((min(op.run(op.box(s)), 8) for op in along), default=0), abs(prod(s) - 16)))
-    coarse: list[tuple[float, Tile, Tile]] = []
-    done: set[tuple[Tile, Tile]] = set()
-    rules: dict[Tile, Rejection | None] = {}  # what a block tile breaks, whatever its threads are
-    # If tiles are whole axes, there may be room for a short step only.
-    shorter = [min(steps, key=lambda s: abs(prod(s) - 4))] if lacking else []
-    threads = register_tiles(search)
-    # The path of most reuse for every register tile, then more paths for the best of them.
-    for beam in (1, BLOCK_BEAM):
-        for thread, step in product(threads, [first, *shorter]):
-            for block in block_tiles(search, thread, step, beam):
-                if (block, thread) in done:
-                    continue
-                if block not in rules:
-                    rules[block] = misaligned(search, block)
-                if rules[block] is not None and search.reject(rules[block], f"block {block}"):
-                    continue
-                done.add((block, thread))
-                outcome = complete(search, block, thread)
-                if outcome:
-                    coarse.append((outcome[2].seconds, block, thread))
-        coarse.sort(key=lambda c: c[0])
-        threads = list(dict.fromkeys(thread for _, _, thread in coarse))[:REGISTER_TILES]
-    fine: dict[tuple[Tile, Tile], tuple[TiledShape, int, ProgramEstimate]] = {}
-    for _, block, thread in coarse[:REFINED]:
-        for step in steps:
-            tile = tuple(step[i] if i in g.reduce else block[i] for i in range(len(block)))
-            outcome = complete(search, tile, thread)
-            if outcome:
-                fine[tile, thread] = outcome
-    ranked = sorted(fine.values(), key=lambda o: o[2].seconds)
-    ranked = closer(search, ranked[: max(LOOKED_AT, 2 * top)])[: max(STAGED, 2 * top)]
-    if features.async_copy:
-        ranked = sorted((staged(search, features, *o) for o in ranked), key=lambda o: o[2].seconds)
-    return [(program(search, shape, threads), estimate) for shape, threads, estimate in ranked[: 2 * top]]
-
-
-def closer(
-    search: Search, found: list[tuple[TiledShape, int, ProgramEstimate]]
-) -> list[tuple[TiledShape, int, ProgramEstimate]]:
-    """Return candidates ranked by the full model (the one compared with recorded schedules), the fastest first."""
-    if search.device.kind != "gpu":
-        return found
-    again = [(shape, threads, estimated(search, shape, threads)) for shape, threads, _ in found]
-    known = [(shape, threads, told) for shape, threads, told in again if told is not None]
-    return sorted(known, key=lambda o: o[2].seconds)
-
-
-def estimated(search: Search, shape: TiledShape, threads: int) -> ProgramEstimate | None:
-    """Return the model's estimate of a candidate: with every effect for a GPU, the quick one for other devices."""
-    estimate = staged_estimate if search.device.kind == "gpu" else tiled_estimate
-    return estimate(search.geometry, search.device, shape, threads)
-
-
-def staged(
-    search: Search, features: Features, shape: TiledShape, threads: int, estimate: ProgramEstimate
-) -> tuple[TiledShape, int, ProgramEstimate]:
-    """Return the shape with as many buffers as its loads' latency needs and shared memory has room for."""
-    g, device = search.geometry, search.device
-    best = (shape, threads, estimate)
-    enough = all(op.element_bytes * v >= COPY_LEAST for op, v in zip(g.operands, shape.vectors, strict=True))
-    steps = max(ceil(g.extents[i] / shape.block[i]) for i in g.reduce)
-    # Copies past the registers compute nothing on the way.
-    if not enough or any(op.arithmetic or any(op.opaque) for op in g.operands):
-        return best
-    for stages in range(2, min(MOST_STAGES, steps) + 1):
-        more = replace(shape, stages=stages)
-        if shared_bytes_of(g, more) > features.shared_limit(device):
-            break
-        found = estimated(search, more, threads)
-        if found is not None and found.seconds < best[2].seconds:
-            best = (more, threads, found)
-    return best
-
-
-def program(search: Search, shape: TiledShape, threads: int) -> RProgram:
-    """Return the candidate as an rProgram."""
-    g = search.geometry
-    padding = {op.name: p for op, p in zip(g.operands, shape.padding, strict=True) if p}
-    block = search.rtile("shared", shape.block, padding)
-    thread = search.rtile("register", shape.thread)
-    choices: dict[str, int] = {"threads": threads}
-    choices.update({f"unroll:{g.axes[i]}": shape.unrolled[i] for i in g.reduce if shape.unrolled[i] > 1})
-    choices.update({f"vthread:{a}": v for a, v in zip(g.axes, shape.vthreads, strict=True) if v > 1})
-    choices.update({f"vector:{op.name}": v for op, v in zip(g.operands, shape.vectors, strict=True)})
-    choices["store"] = shape.store
-    if shape.stages > 1:
-        choices["stages"] = shape.stages
-    staged = tuple(dict.fromkeys(op.name for op in g.operands))
-    return search.program("gpu.tiled", (block, thread), tuple(choices.items()), staged)
-
-
-# Issue slots that one fetched vector costs beside its load and store: its coordinates in the tile, divisions by
-# constants. A padding guard adds comparisons and a branch. Counted in the main loops of ten compiled plans (sm_80).
-FETCH_OVERHEAD = 5
-GUARD_OVERHEAD = 18
-
-
-@dataclass(frozen=True)
-class TiledShape:
-    """A candidate of recipe gpu.tiled: extents per axis position."""
-
-    block: Tile  # spatial: the block's tile; reduction: one step
-    thread: Tile  # a thread's register tile; reduction: 1
-    vthreads: Tile  # virtual threads per axis
-    unrolled: Tile  # reduction: iterations of a step that are unrolled
-    vectors: tuple[int, ...]  # elements a fetch instruction moves, per operand
-    store: int  # elements a store instruction moves
-    padding: tuple[int, ...]  # per operand, elements
-    stages: int = 1  # buffers of each staged tile: copies run ahead of what reads them by one less
-
-
-def kernel_of(geometry: Geometry, shape: TiledShape) -> StagedKernel:
-    """Return a candidate in the form of any staged kernel: its reduction is split in two, the inner part unrolled."""
-    outer = [(i, ceil(shape.block[i] / shape.unrolled[i])) for i in geometry.reduce]
-    inner = [(i, shape.unrolled[i]) for i in geometry.reduce]
-    own = [(i, shape.thread[i] // shape.vthreads[i]) for i in geometry.spatial]
-    statements = prod(shape.thread[i] for i in geometry.spatial) * prod(e for _, e in inner)
-    return StagedKernel(
-        geometry, shape.block, shape.thread, shape.vthreads, (*outer, *inner, *own), statements, shape.vectors,
-        shape.padding, shape.store, shape.stages, aligned=True,
-    )  # fmt: skip
-
-
-def vector_quantum(operand: Operand, vectors: tuple[int, ...]) -> int:
-    """Return the elements of which a staged buffer must be a multiple to keep vectors into the next buffer aligned."""
-    return max(1, VECTOR_ALIGNMENT // operand.element_bytes) if max(vectors, default=1) > 1 else 1
-
-
-def shared_bytes_of(geometry: Geometry, shape: TiledShape) -> int:
-    """Return the shared memory of a block in bytes: exactly TVM's allocation for the staged operands."""
-    total = 0
-    for op, padding in zip(geometry.operands, shape.padding, strict=True):
-        box = op.box(shape.block)
-        total += storage_elements(box, alignments(box, padding, vector_quantum(op, shape.vectors))) * op.element_bytes
-    return total * shape.stages
-
-
-def tiled_estimate(geometry: Geometry, device: DeviceSpec, shape: TiledShape, threads: int,
-                   shared_bytes: int | None = None) -> ProgramEstimate | None:
-    """Return the predicted time of a staged contraction; None if not even one block fits on a unit.
+def coarse_candidates(ctx: Context, steps: Sequence[Tile], short: bool) -> list[tuple[Tile, Tile]]:
+    """Return tiles of blocks and threads that are legal with one step, the fastest first by the quick estimate.
 
     Parameters
     ----------
-    geometry : Geometry
-    device : DeviceSpec
-    shape : TiledShape
-    threads : int
-        Threads per block.
-    shared_bytes : int, optional
-        Result of ``shared_bytes_of(geometry, shape)``, if it is known already.
+    short : bool
+        True if tiles are whole axes, so that there may be room for a short step only: it is tried as well.
     """
-    rates = GpuRates.of(device, geometry.stage.dtype)
-    block, thread = shape.block, shape.thread
-    extents, spatial, reduce = geometry.extents, geometry.spatial, geometry.reduce
-    warp = device.vector_width
-    warps = ceil(threads / warp)
+    g = ctx.geometry
+    # Rows along the reduction as long as they can be, about 16 points.
+    along = [op for op in g.operands if op.dims and all(a in g.reduce for a, _ in op.dims[-1])]
 
-    if shared_bytes is None:
-        shared_bytes = shared_bytes_of(geometry, shape)
-    boxes = [op.box(block) for op in geometry.operands]
-    fetches = [ceil(prod(box) / (v * threads)) for box, v in zip(boxes, shape.vectors, strict=True)]
-    registers = predicted_registers(geometry, device, thread, shape.unrolled, threads, fetches, shape.vectors)
-    resident, limit = occupancy(device, threads, registers, shared_bytes)
-    if resident == 0:
-        return None
-    blocks = prod([ceil(extents[i] / block[i]) for i in spatial])
-    resident = min(resident, ceil(blocks / device.units))
-    steps = prod([ceil(extents[i] / block[i]) for i in reduce])
+    def rows(step: Tile) -> int:
+        return min((min(op.run(op.box(step)), FIRST_ROW) for op in along), default=0)
 
-    # One block, one step.
-    inner = prod([block[i] for i in reduce])
-    rounds = ceil(prod([ceil(block[i] / thread[i]) for i in spatial]) / threads)  # register tiles of a thread
-    points = prod([thread[i] for i in spatial]) * inner * rounds  # per thread
-    arithmetic = instructions(geometry)
-    compute = points * arithmetic * threads / rates.lanes
-    load_slots, wavefronts = shared_reads(geometry, shape, warp)
-    shared_read = wavefronts * inner * rounds * warps * rates.line / rates.shared
-    bytes_step = [sectors(op, box, rates.sector) for op, box in zip(geometry.operands, boxes, strict=True)]
-    fetch_slots = sum(
-        n * (2 + FETCH_OVERHEAD + GUARD_OVERHEAD * op.guarded + op.arithmetic * v)
-        for op, n, v in zip(geometry.operands, fetches, shape.vectors, strict=True)
-    )
-    issue = ((points * arithmetic + load_slots * inner * rounds) + fetch_slots) * warps / rates.issue
-    staged = sum([prod(box) * op.element_bytes for op, box in zip(geometry.operands, boxes, strict=True)])
-    global_load = sum(bytes_step)
-
-    # The whole grid: how many blocks the busiest unit runs, and how many are there at a time.
-    busiest, waves = busiest_unit(device, blocks, resident)
-    far = far_traffic(geometry, device, block, device.units * resident, [b * steps for b in bytes_step])
-    l2_time = global_load / rates.l2
-    dram_time = far / (blocks * steps) / rates.dram  # what misses L2
-    shared_time = shared_read + staged / rates.shared
-    throughput = overlapped([compute, issue, shared_time, l2_time, dram_time])
-    sync = 2 * rates.shared_latency
-    alone = max(compute, issue, shared_read) / min(1.0, warps / rates.issue)
-    chain = rates.dram_latency + sync + max(l2_time, dram_time) + alone
-    if shape.stages > 1:  # a load has the steps that it runs ahead to arrive in
-        chain = max(alone + sync, (chain - sync) / (shape.stages - 1))
-    cycles = busiest * (steps * max(throughput, chain / resident) + BLOCK_CYCLES)
-
-    # Store and epilogue.
-    outputs = prod([extents[i] for i in spatial])
-    waste = 1.0
-    if spatial and block[spatial[-1]] < extents[spatial[-1]]:
-        run = block[spatial[-1]] * geometry.output_bytes
-        waste = ceil(run / rates.sector) * rates.sector / run
-    store_bytes = outputs * geometry.output_bytes * waste + geometry.epilogue_bytes
-    store = store_bytes / (rates.dram * device.units) + rates.dram_latency
-    seconds = (cycles + store) * rates.cycle + device.launch_overhead_us * 1e-6
-
-    terms = {"compute": compute, "issue": issue, "shared": shared_time, "l2": l2_time, "dram": dram_time}
-    bound = max(terms, key=lambda k: terms[k])
-    if chain / resident > throughput:
-        bound = "latency"
-    total_steps = blocks * steps
-    unit_seconds = total_steps / device.units * rates.cycle
-    levels = (
-        LevelTime(device.far.name, far + store_bytes, (far + store_bytes) / (device.far.bandwidth_gbps * 1e9)),
-        *([LevelTime("l2", global_load * total_steps, l2_time * unit_seconds)] if device.has("l2") else []),
-        LevelTime("shared", wavefronts * inner * rounds * warps * rates.line * total_steps, shared_time * unit_seconds),
-    )
-    return ProgramEstimate(
-        seconds, compute * unit_seconds, levels, bound, geometry.stage.flops + geometry.epilogue_flops * outputs,
-        blocks, waves, resident, limit, threads, registers, shared_bytes, blocks / (busiest * device.units),
-    )  # fmt: skip
+    tried = [min(steps, key=lambda s: (-rows(s), abs(prod(s) - FIRST_STEP)))]
+    if short:
+        tried.append(min(steps, key=lambda s: abs(prod(s) - SHORT_STEP)))
+    found: list[tuple[float, Tile, Tile]] = []
+    done: set[tuple[Tile, Tile]] = set()
+    threads = register_tiles(ctx)
+    # The path of most reuse for every register tile, then more paths for the best of them.
+    for beam in (1, BLOCK_BEAM):
+        groups = list(pairs(threads, tried))
+        tiles = [
+            (block, thread)
+            for (thread, _), blocks in zip(groups, block_tiles(ctx, groups, beam), strict=True)
+            for block in blocks if (block, thread) not in done
+        ]  # fmt: skip
+        if tiles:
+            found += [(seconds, *tiles[n]) for n, seconds in _coarse(ctx, tiles, done)]
+        found.sort(key=lambda c: c[0])
+        threads = list(dict.fromkeys(thread for _, _, thread in found))[:WIDENED]
+    return [(block, thread) for _, block, thread in found]
 
 
-def staged_estimate(
-    geometry: Geometry, device: DeviceSpec, shape: TiledShape, threads: int
-) -> ProgramEstimate | None:  # fmt: skip
-    """Return the time predicted for any schedule of the same tiles; None if not even one block fits on a unit.
-
-    Examples
-    --------
-    >>> from roller_tvm.device import load_device
-    >>> from roller_tvm.ir.operators import matmul
-    >>> g = Geometry.of(matmul(m=1024, n=1024, k=1024), "matmul")
-    >>> shape = TiledShape((64, 64, 16), (8, 8, 1), (1, 2, 1), (1, 1, 8), (4, 4), 4, (0, 0))
-    >>> staged_estimate(g, load_device("v100"), shape, 64).bound
-    'compute'
-    """
-    kernel = kernel_of(geometry, shape)
-    rates = GpuRates.of(device, geometry.stage.dtype)
-    fetches = [ceil(prod(box) / (v * threads)) for box, v in zip(kernel.boxes, shape.vectors, strict=True)]
-    registers = predicted_registers(geometry, device, shape.thread, shape.unrolled, threads, fetches, shape.vectors)
-    told = staged_time(kernel, device, registers=registers)
-    if told is None:
-        return None
-    blocks, steps = kernel.blocks, kernel.blocks * kernel.steps
-    busiest, waves = busiest_unit(device, blocks, told.resident)
-    outputs = prod(geometry.extents[i] for i in geometry.spatial)
-    unit_seconds = steps / device.units * rates.cycle
-    compute = kernel.outputs * kernel.depth * instructions(geometry) * threads / rates.lanes
-    far = told.far_bytes + outputs * geometry.output_bytes + geometry.epilogue_bytes
-    near, shared = told.cycles["l2"], told.cycles["shared"]
-    levels = (
-        LevelTime(device.far.name, far, far / (device.far.bandwidth_gbps * 1e9)),
-        *([LevelTime("l2", near * rates.l2 * steps, near * unit_seconds)] if device.has("l2") else []),
-        LevelTime("shared", shared * rates.shared * steps, shared * unit_seconds),
-    )
-    bound = device.far.name if told.bound in ("dram", "store") else told.bound
-    return ProgramEstimate(
-        told.seconds, compute * unit_seconds, levels, bound, geometry.stage.flops + geometry.epilogue_flops * outputs,
-        blocks, waves, told.resident, told.limit, threads, registers, kernel.shared_bytes,
-        blocks / (busiest * device.units),
-    )  # fmt: skip
+def _coarse(
+    ctx: Context, tiles: Sequence[tuple[Tile, Tile]], done: set[tuple[Tile, Tile]]
+) -> list[tuple[int, float]]:
+    """Return the number of each new, legal candidate and its seconds by the quick estimate; add the new to `done`."""
+    block, thread = (columns(side, len(side[0])) for side in zip(*tiles, strict=True))
+    rules, new = misaligned(ctx, block), []
+    ctx.rejections.add(rules.rejected())
+    for n in np.flatnonzero(rules.alive).tolist():
+        if tiles[n] not in done:
+            done.add(tiles[n])
+            new.append(n)
+    found = looked_through(ctx, block[:, new], thread[:, new])
+    return [(new[row], float(found.times.seconds[n])) for n, row in enumerate(found.rows.tolist())]
 
 
-def shared_reads(geometry: Geometry, shape: TiledShape, warp: int) -> tuple[float, float]:
-    """Return, per point of the reduction, load instructions of a thread and cycles-wide wavefronts of a warp.
-
-    An element that a thread reads twice in the unrolled part of a step (a sliding window) is loaded once. Contiguous,
-    aligned rows are loaded as vectors.
-    """
-    spatial, unrolled, known = geometry.spatial, shape.unrolled, geometry.counted
-    lanes = tuple([ceil(shape.block[i] / shape.thread[i]) for i in spatial])
-    inside = geometry.spatial_set
-    own = tuple([shape.thread[i] if i in inside else n for i, n in enumerate(unrolled)])
-    part = [n // shape.vthreads[i] if i in inside else n for i, n in enumerate(own)]
-    key = "warp", lanes, warp
-    if key not in known:
-        covered = dict(zip(spatial, spread(list(lanes), warp), strict=True))
-        known[key] = [prod([covered[i] for i in spatial if i in op.axes]) for op in geometry.operands]
-    if ("own", own) not in known:
-        known["own", own] = [_distinct(op, own) for op in geometry.operands]
-    if "conflicts" not in known:
-        known["conflicts"] = [_conflict(geometry, op) for op in geometry.operands]
-    slots = wavefronts = 0.0
-    for op, padding, spread_over, distinct, conflict in zip(
-        geometry.operands, shape.padding, known[key], known["own", own], known["conflicts"], strict=True
-    ):
-        vector = read_width(op.dims, op.box(shape.block), op.box(own), padding, shape.block, part)
-        loads = distinct / vector
-        slots += loads
-        wavefronts += max(loads, distinct * op.element_bytes * spread_over / 128 * conflict)
-    points = prod([unrolled[i] for i in geometry.reduce])
-    return slots / points, wavefronts / points
+def fine_candidates(ctx: Context, coarse: Sequence[tuple[Tile, Tile]], steps: Sequence[Tile]) -> Found:
+    """Return the legal candidates among these tiles with every step, by the quick estimate."""
+    reduce, axes = ctx.geometry.reduce, len(ctx.geometry.extents)
+    tiles = [
+        (tuple(step[i] if i in reduce else e for i, e in enumerate(block)), thread)
+        for block, thread in coarse for step in steps
+    ]  # fmt: skip
+    found = looked_through(ctx, columns([b for b, _ in tiles], axes), columns([t for _, t in tiles], axes))
+    once: dict[tuple[Tile, Tile], int] = {}
+    for n, row in enumerate(found.rows.tolist()):
+        once.setdefault(tiles[row], n)
+    return found.take(list(once.values()))
 
 
-def _distinct(operand: Operand, own: Tile) -> int:
-    """Return the number of elements that a thread reads in the unrolled part of a step."""
-    distinct = 1
-    for dim, extent, full in zip(operand.dims, operand.box(own), operand.shape, strict=True):
-        # Of a window that no neighbour overlaps (stride as wide as the tile) only the needed elements are read.
-        count = 1
-        for a, _ in dim:
-            count *= own[a]
-        distinct *= min(extent, count, full)
-    return distinct
+def looked_through(ctx: Context, block: Array, thread: Array) -> Found:
+    """Return the legal candidates of a table, by the quick estimate; without those that do not fit a unit."""
+    made = tiled(GpuNest.of(ctx.geometry), ctx.device, block, thread)
+    times = quick_estimates(made, ctx.device)  # of all: few would be left out, and tables are made once
+    rows = np.flatnonzero(legal(ctx, made) & (times.resident > 0))
+    return Found(rows, made.take(rows), times.take(rows))
 
 
-def _conflict(geometry: Geometry, operand: Operand) -> float:
-    """Return how many lanes of a warp read words of one bank: the distance between their reads, at most 4."""
-    last = geometry.spatial[-1] if geometry.spatial else -1
-    if operand.dims and any(a == last for a, _ in operand.dims[-1]):
-        return min(4.0, float(max(1, operand.stride_of(last))))
-    return 1.0
+@dataclass(frozen=True)
+class Found:
+    """Candidates with their times; ``rows`` are their numbers in a larger table."""
+
+    rows: Array
+    candidates: Tiled
+    times: Times
+
+    def take(self, rows: Sequence[int] | Array) -> Found:
+        """Return some of them."""
+        at = np.asarray(rows, np.int64)
+        return Found(self.rows[at], self.candidates.take(at), self.times.take(at))
+
+
+def ranked(ctx: Context, found: Found, top: int) -> Found:
+    """Return the best candidates by the full model (the one compared with recorded schedules), the fastest first."""
+    found = found.take(found.times.fastest_first[: max(LOOKED_AT, 2 * top)])
+    if not len(found.rows):
+        return found
+    if ctx.device.kind == "gpu":
+        found = replace(found, times=staged_estimates(found.candidates, ctx.device))
+        found = found.take(found.times.fastest_first)
+    return found.take(np.arange(found.candidates.count)[: max(STAGED, 2 * top)])
+
+
+def staged(ctx: Context, features: Features, found: Found) -> Found:
+    """Return candidates with as many buffers as their loads' latency needs and shared memory has room for."""
+    g, device, made = ctx.geometry, ctx.device, found.candidates
+    # Copies past the registers compute nothing on the way.
+    if not made.count or any(op.arithmetic or any(op.opaque) for op in g.operands):
+        return found
+    enough = np.ones(made.count, bool)
+    for op, vector in zip(g.operands, made.vectors, strict=True):
+        enough &= op.element_bytes * vector >= COPY_LEAST
+    steps = np.maximum.reduce(ceil_div(made.nest.extents[made.nest.inner], made.block[made.nest.inner]))
+    shared, limit = made.kernels.shared_bytes, features.shared_limit(device)
+    rows, stages = [np.arange(made.count)], [made.stages]
+    for more in range(2, MOST_STAGES + 1):
+        at = np.flatnonzero(enough & (more <= steps) & (shared * more <= limit))
+        rows.append(at)
+        stages.append(np.full(len(at), more))
+    of = np.concatenate(rows)
+    every = replace(made.take(of), stages=np.concatenate(stages))
+    times = estimates(every, device)
+    seconds = np.where(times.resident > 0, times.seconds, np.inf)
+    best = np.lexsort((every.stages, seconds, of))
+    best = best[np.unique(of[best], return_index=True)[1]]
+    chosen = Found(found.rows, every.take(best), times.take(best))
+    return chosen.take(chosen.times.fastest_first)
+
+
+def program(ctx: Context, made: Tiled, n: int) -> RProgram:
+    """Return a candidate as an rProgram."""
+    g = ctx.geometry
+    block, thread = made.block[:, n].tolist(), made.thread[:, n].tolist()
+    padding = {op.name: p for op, p in zip(g.operands, made.padding[:, n].tolist(), strict=True) if p}
+    tiles = (ctx.rtile("shared", tuple(block), padding), ctx.rtile("register", tuple(thread)))
+    unrolled, vthreads = made.unrolled[:, n].tolist(), made.vthreads[:, n].tolist()
+    choices: dict[str, int] = {"threads": int(made.threads[n])}
+    choices.update({f"unroll:{g.axes[i]}": unrolled[i] for i in g.reduce if unrolled[i] > 1})
+    choices.update({f"vthread:{a}": v for a, v in zip(g.axes, vthreads, strict=True) if v > 1})
+    choices.update({f"vector:{op.name}": v for op, v in zip(g.operands, made.vectors[:, n].tolist(), strict=True)})
+    choices["store"] = int(made.store[n])
+    if made.stages[n] > 1:
+        choices["stages"] = int(made.stages[n])
+    names = tuple(dict.fromkeys(op.name for op in g.operands))
+    return ctx.program("gpu.tiled", tiles, tuple(choices.items()), names)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
 from math import ceil, prod
 
@@ -22,10 +23,20 @@ import numpy as np
 
 from ..device import DeviceSpec
 from ..ir import TensorExpression
-from ..micro_perf.access import bank_cycles, strides_of
 from ..micro_perf.estimate import LevelTime, ProgramEstimate
 from ..micro_perf.geometry import Geometry, Operand, Tile, operand_of
-from ..micro_perf.gpu import IN_FLIGHT, GpuRates, busiest_unit, far_traffic, in_waves, sectors
+from ..micro_perf.gpu import GpuRates, busiest_unit, far_traffic, in_waves, sectors
+from ..micro_perf.gpu_access import bank_cycles, strides_of
+from ..micro_perf.gpu_constants import (
+    AHEAD_MOST,
+    AHEAD_REGISTERS,
+    FETCH_OVERHEAD,
+    IN_FLIGHT,
+    LOAD_OVERHEAD,
+    PER_ITEM,
+    TURN_REGISTERS,
+)
+from ..micro_perf.gpu_nest import GpuNest, columns
 from ..micro_perf.occupancy import occupancy
 from ..micro_perf.registers import register_cap
 from ..micro_perf.storage import alignments, storage_elements
@@ -34,15 +45,107 @@ from ..roller.loops import open_parts
 from ..roller.partition import NestShape
 from ..roller.rprogram import RProgram
 from ..roller.steps import Bind, CacheRead, ComputeAt, Inline, Reorder, Split, Step, StorageAlign
-from .gpu_direct import LOAD_OVERHEAD
 from .gpu_loops import fetch, fuse
-from .gpu_tiled import FETCH_OVERHEAD
-from .search import Search
+from .gpu_nests import tiles_loops
+from .recipe import Context, Fit, Ranked, Recipe
 
 #: Most elements of a tile along one axis (breadth of the search): whole transactions both ways, and some more.
 TILE_MOST = 128
 #: Share of a tile that may stand over the edge: a guard there costs a comparison, and nothing is computed.
 STANDS_OVER = 0.25
+
+
+class GpuTranspose(Recipe):
+    """Tiles turned in shared memory."""
+
+    name = "gpu.transpose"
+    says = "blocks turn tiles in shared memory: read along the input's rows, stored along the output's"
+
+    def applies(self, ctx: Context) -> Fit:
+        if not tiles_loops(ctx) or ctx.device.kind != "gpu" or ctx.geometry.reduce:
+            return Fit.NO
+        return Fit.LAST_RESORT if ctx.geometry.is_contraction() else Fit.YES
+
+    def construct(self, ctx: Context, top: int) -> Ranked:
+        """Return ranked candidates of recipe gpu.transpose: tiles of both axes, threads."""
+        g, device, nest = ctx.geometry, ctx.device, ctx.nest
+        if nest.anchor != nest.output or any(a.fused_of for a in g.stage.axes):
+            return []
+        read = reading(g, nest.inlined)
+        if not read.staged or g.vector_axis is None or not device.has("shared"):
+            return []
+        staged, others, banks = read.staged, read.others, device.level("shared")
+        largest = max(staged, key=lambda op: op.source_bytes)
+        there, here = input_run(g, largest), [i for i in reversed(g.spatial) if g.extents[i] > 1]
+        most_shared = device.limits.shared_per_block_bytes or banks.capacity_bytes
+        found: Ranked = []
+        for wide, deep in product(runs(g, here), runs(g, there)):
+            both = wide | deep
+            # Through a reshape TVM finds the region of whole axes only.
+            if set(wide) & set(deep) or (read.reshaped and any(both[i] < g.extents[i] for i in both)):
+                continue
+            tile = tuple(both.get(i, 1) for i in range(len(g.extents)))
+            if not g.stage.is_box(tile):
+                continue
+            padding = tuple(
+                bank_padding(op.box(tile)[-1], 1, banks.banks or 1, max(1, (banks.bank_bytes or 4) // op.element_bytes))
+                if prod(op.box(tile)[:-1]) > 1 else 0
+                for op in staged
+            )
+            threads = device.vector_width
+            while threads <= min(prod(tile), device.limits.max_threads_per_block or threads):
+                ctx.considered += 1
+                shape, label = TurnedShape(tile, threads, padding), f"tile {tile} {threads} threads"
+                threads_now, threads = threads, 2 * threads
+                if ctx.reject(execution_unit(threads_now, device.vector_width), label):
+                    continue
+                shared = turned_shared_bytes(staged, shape)
+                if ctx.reject(capacity("shared memory of a block", shared, most_shared), label):
+                    break
+                estimate = transpose_estimate(g, device, staged, others, shape)
+                if estimate is None:
+                    continue
+                names = {op.name: p for op, p in zip(staged, padding, strict=True)}
+                tiles = (ctx.rtile("shared", tile, {n: p for n, p in names.items() if p}),
+                         ctx.rtile("register", tuple(1 for _ in tile)))
+                choices = (("threads", threads_now), ("blocks", estimate.blocks))
+                found.append((ctx.program("gpu.transpose", tiles, choices, tuple(names)), estimate))
+        return sorted(found, key=lambda c: c[1].seconds)[: 2 * top]
+
+    def lower(self, expression: TensorExpression, program: RProgram) -> list[Step]:
+        """Return the steps of recipe gpu.transpose."""
+        steps: list[Step] = [Inline(name) for name in program.inlined]
+        geometry = Geometry.of(expression, program.anchor, program.inlined, program.output)
+        shared, output, threads = program.tile("shared"), expression.stage(program.output), program.choice("threads")
+        tile, padding, out = tuple(shared[a] for a in geometry.axes), dict(shared.padding), output.name
+        opened, loops = open_parts(out, output.spatial)
+        steps += opened
+        outer: list[str] = []
+        inner: list[str] = []
+        for axis, loop in zip(output.spatial, loops, strict=True):
+            if shared[axis.name] == 1:
+                outer.append(loop)
+            else:
+                steps.append(Split(out, loop, (shared[axis.name],), (f"{loop}.b", f"{loop}.t")))
+                outer.append(f"{loop}.b")
+                inner.append(f"{loop}.t")
+        steps.append(Reorder(out, (*outer, *inner)))
+        block = fuse(steps, out, outer, "block")
+        steps.append(Bind(out, block, "blockIdx.x"))
+        # Before the tile is one loop of rounds of threads: these may go past its end, and TensorIR would fetch that.
+        for op in reading(geometry, program.inlined).staged:
+            staged = f"{op.name}.shared"
+            dims = tuple(f"d{n}" for n in range(len(op.shape)))
+            readers = tuple(s.name for s in expression.consumers(op.name) if s.name in (*program.inlined, out))
+            steps += [CacheRead(op.name, "shared", readers, staged), ComputeAt(staged, out, block)]
+            steps += [
+                StorageAlign(staged, f"d{dim}", factor, 0)
+                for dim, factor in alignments(op.box(tile), padding.get(op.name, 0), 1)
+            ]
+            steps += fetch(staged, dims, threads, 1)
+        whole = fuse(steps, out, inner, "tile")
+        steps += [Split(out, whole, (threads,), ("serial", "thread")), Bind(out, "thread", "threadIdx.x")]
+        return steps
 
 
 @dataclass(frozen=True)
@@ -133,56 +236,6 @@ def runs(geometry: Geometry, axes: Sequence[int]) -> Iterator[dict[int, int]]:
         whole[axis] = geometry.extents[axis]
 
 
-def construct_transpose(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
-    """Return ranked candidates of recipe gpu.transpose: tiles of both axes, threads."""
-    g, device, nest = search.geometry, search.device, search.nest
-    if nest.anchor != nest.output or any(a.fused_of for a in g.stage.axes):
-        return []
-    read = reading(g, nest.inlined)
-    if not read.staged or g.vector_axis is None or not device.has("shared"):
-        return []
-    staged, others, banks = read.staged, read.others, device.level("shared")
-    largest = max(staged, key=lambda op: op.source_bytes)
-    there, here = input_run(g, largest), [i for i in reversed(g.spatial) if g.extents[i] > 1]
-    most_shared = device.limits.shared_per_block_bytes or banks.capacity_bytes
-    found: list[tuple[RProgram, ProgramEstimate]] = []
-    for wide, deep in product(runs(g, here), runs(g, there)):
-        both = wide | deep
-        # Through a reshape TVM finds the region of whole axes only.
-        if set(wide) & set(deep) or (read.reshaped and any(both[i] < g.extents[i] for i in both)):
-            continue
-        tile = tuple(both.get(i, 1) for i in range(len(g.extents)))
-        if not g.stage.is_box(tile):
-            continue
-        padding = tuple(
-            bank_padding(op.box(tile)[-1], 1, banks.banks or 1, max(1, (banks.bank_bytes or 4) // op.element_bytes))
-            if prod(op.box(tile)[:-1]) > 1 else 0
-            for op in staged
-        )
-        threads = device.vector_width
-        while threads <= min(prod(tile), device.limits.max_threads_per_block or threads):
-            search.considered += 1
-            shape, label = TurnedShape(tile, threads, padding), f"tile {tile} {threads} threads"
-            threads_now, threads = threads, 2 * threads
-            if search.reject(execution_unit(threads_now, device.vector_width), label):
-                continue
-            shared = turned_shared_bytes(staged, shape)
-            if search.reject(capacity("shared memory of a block", shared, most_shared), label):
-                break
-            estimate = transpose_estimate(g, device, staged, others, shape)
-            if estimate is None:
-                continue
-            names = {op.name: p for op, p in zip(staged, padding, strict=True)}
-            tiles = (search.rtile("shared", tile, {n: p for n, p in names.items() if p}),
-                     search.rtile("register", tuple(1 for _ in tile)))
-            choices = (("threads", threads_now), ("blocks", estimate.blocks))
-            found.append((search.program("gpu.transpose", tiles, choices, tuple(names)), estimate))
-    return sorted(found, key=lambda c: c[1].seconds)[: 2 * top]
-
-
-# Registers of a thread, and of each element that it has in flight (compiled for sm_75, 80 and 90, 1 to 256 elements
-# a thread). The compiler loads at most AHEAD_MOST elements ahead, some with an address of their own.
-TURN_REGISTERS, PER_ITEM, AHEAD_REGISTERS, AHEAD_MOST = 20, 2, 12, 64
 
 
 @dataclass(frozen=True)
@@ -210,21 +263,24 @@ def turn_cycles(
 
     Padding separates the rows that neighbouring lanes read; if whole rows lie between them, some conflicts remain.
     """
-    key = ("turned", operand.name, tile, padding, threads)
-    if key not in geometry.counted:
-        level, box = device.level("shared"), operand.box(tile)
-        lanes = np.arange(min(device.vector_width, threads, prod(tile)))
-        extents = [tile[i] for i in geometry.spatial]
-        at = dict(zip(geometry.spatial, np.unravel_index(lanes, extents), strict=True))
-        address = np.zeros(len(lanes), np.int64)
-        for dim, row in zip(operand.dims, strides_of([*box[:-1], box[-1] + padding]), strict=True):
-            for axis, coefficient in dim:
-                if axis in at:
-                    address += at[axis] * coefficient * row
-        words = address * operand.element_bytes // (level.bank_bytes or 4)
-        geometry.counted[key] = bank_cycles(words, level.banks or 1)
-    found: int = geometry.counted[key]
-    return found
+    level, box = device.level("shared"), operand.box(tile)
+    rows = strides_of([*box[:-1], box[-1] + padding])
+    steps = tuple(
+        sum(c * row for dim, row in zip(operand.dims, rows, strict=True) for axis, c in dim if axis == i)
+        for i in geometry.spatial
+    )
+    lanes, extents = min(device.vector_width, threads, prod(tile)), tuple(tile[i] for i in geometry.spatial)
+    return _lanes_of_one_bank(lanes, extents, steps, operand.element_bytes, level.bank_bytes or 4, level.banks or 1)
+
+
+@cache
+def _lanes_of_one_bank(
+    lanes: int, extents: tuple[int, ...], steps: tuple[int, ...], element_bytes: int, bank_bytes: int, banks: int
+) -> int:
+    """Return the cycles of lanes that walk a tile, `steps` elements apart along each axis."""
+    at = np.unravel_index(np.arange(lanes), extents)
+    address = sum((a * step for a, step in zip(at, steps, strict=True)), start=np.zeros(lanes, np.int64))
+    return int(bank_cycles((address * element_bytes // bank_bytes)[None], banks)[0])
 
 
 def turn_registers(items: int) -> int:
@@ -266,9 +322,10 @@ def transpose_estimate(
 
     read = [*staged, *others]
     boxes = [op.box(tile) for op in read]
-    moved = [sectors(op, box, rates.sector) for op, box in zip(read, boxes, strict=True)]
+    moved = [sectors(op, columns([box], len(box)), rates.sector) for op, box in zip(read, boxes, strict=True)]
     seen = Geometry(geometry.expression, geometry.stage, tuple(read), 0, 0, geometry.output_bytes)
-    far = far_traffic(seen, device, tile, device.units * resident, moved)
+    block = columns([tile], len(tile))
+    far = float(far_traffic(GpuNest(seen), device, block, np.array([device.units * resident]), moved)[0])
     last = geometry.vector_axis
     run = (tile[last] if last is not None else 1) * geometry.output_bytes
     waste = ceil(run / rates.sector) * rates.sector / run
@@ -285,7 +342,7 @@ def transpose_estimate(
         for op, padding in zip(staged, shape.padding, strict=True)
     )
     bank_time = (fetched + elements * turned) * geometry.output_bytes / rates.shared
-    near = float(sum(moved))
+    near = float(sum(int(n[0]) for n in moved))
     dram = (far + store_bytes) / blocks / rates.dram
     l2 = (near + store_bytes / blocks) / rates.l2
     alone = rates.dram_latency * max(1.0, items / IN_FLIGHT) + 2 * rates.shared_latency + max(dram, l2)
@@ -299,42 +356,6 @@ def transpose_estimate(
         LevelTime("shared", (fetched + elements) * geometry.output_bytes * blocks, bank_time * scale),
     )
     return ProgramEstimate(
-        seconds, 0.0, levels, bound, int(arithmetic * outputs), blocks,
+        float(seconds), 0.0, levels, str(bound), int(arithmetic * outputs), blocks,
         waves, resident, limit, threads, registers, shared, blocks / max(1, busiest * device.units),
     )  # fmt: skip
-
-
-def lower_transpose(expression: TensorExpression, program: RProgram) -> list[Step]:
-    """Return the steps of recipe gpu.transpose."""
-    steps: list[Step] = [Inline(name) for name in program.inlined]
-    geometry = Geometry.of(expression, program.anchor, program.inlined, program.output)
-    shared, output, threads = program.tile("shared"), expression.stage(program.output), program.choice("threads")
-    tile, padding, out = tuple(shared[a] for a in geometry.axes), dict(shared.padding), output.name
-    opened, loops = open_parts(out, output.spatial)
-    steps += opened
-    outer: list[str] = []
-    inner: list[str] = []
-    for axis, loop in zip(output.spatial, loops, strict=True):
-        if shared[axis.name] == 1:
-            outer.append(loop)
-        else:
-            steps.append(Split(out, loop, (shared[axis.name],), (f"{loop}.b", f"{loop}.t")))
-            outer.append(f"{loop}.b")
-            inner.append(f"{loop}.t")
-    steps.append(Reorder(out, (*outer, *inner)))
-    block = fuse(steps, out, outer, "block")
-    steps.append(Bind(out, block, "blockIdx.x"))
-    # Before the tile is one loop of rounds of threads: these may go past its end, and TensorIR would fetch that too.
-    for op in reading(geometry, program.inlined).staged:
-        staged = f"{op.name}.shared"
-        dims = tuple(f"d{n}" for n in range(len(op.shape)))
-        readers = tuple(s.name for s in expression.consumers(op.name) if s.name in (*program.inlined, out))
-        steps += [CacheRead(op.name, "shared", readers, staged), ComputeAt(staged, out, block)]
-        steps += [
-            StorageAlign(staged, f"d{dim}", factor, 0)
-            for dim, factor in alignments(op.box(tile), padding.get(op.name, 0), 1)
-        ]
-        steps += fetch(staged, dims, threads, 1)
-    whole = fuse(steps, out, inner, "tile")
-    steps += [Split(out, whole, (threads,), ("serial", "thread")), Bind(out, "thread", "threadIdx.x")]
-    return steps

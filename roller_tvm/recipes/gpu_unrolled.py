@@ -16,55 +16,95 @@ from __future__ import annotations
 
 from math import ceil, prod
 
+import numpy as np
+
 from ..device import DeviceSpec
 from ..ir import TensorExpression
 from ..micro_perf.estimate import LevelTime, ProgramEstimate
 from ..micro_perf.geometry import Geometry, Tile
 from ..micro_perf.gpu import GpuRates, busiest_unit, far_traffic, in_waves, instructions, sectors
+from ..micro_perf.gpu_constants import LOAD_GUARD_OVERHEAD, LOAD_OVERHEAD, LOOP, OUTPUT_OVERHEAD
+from ..micro_perf.gpu_nest import GpuNest, columns
 from ..micro_perf.occupancy import occupancy
 from ..micro_perf.registers import register_cap
 from ..roller.alignment import capacity
 from ..roller.loops import open_parts
 from ..roller.rprogram import RProgram
 from ..roller.steps import Bind, CacheRead, ComputeAt, Reorder, Split, Step, Unroll
-from .gpu_direct import GUARD_OVERHEAD, LOAD_OVERHEAD, LOOP, OUTPUT_OVERHEAD, linear_tile
 from .gpu_loops import begin, fuse
-from .search import Search
+from .gpu_nests import linear_tile
+from .kinds import multiplies_constants
+from .recipe import Context, Fit, Ranked, Recipe
+from .row_nests import RowNest
 
 #: Most statements of a thread, all unrolled: two 6 x 6 matrices (Winograd's F(4, 3)) have 1296.
-STATEMENTS = 2048
+THREAD_STATEMENTS = 2048
 
 
-def multiplies_constants(geometry: Geometry) -> bool:
-    """Return whether the nest reduces a product with operands that are computed from their indices alone."""
-    return bool(geometry.reduce) and any(op.computed for op in geometry.operands)
+class GpuUnrolled(Recipe):
+    """Products with constant matrices."""
 
+    name = "gpu.unrolled"
+    says = "a thread computes a product with constant matrices, unrolled"
 
-def construct_unrolled(search: Search, top: int) -> list[tuple[RProgram, ProgramEstimate]]:
-    """Return ranked candidates of recipe gpu.unrolled: threads per block."""
-    g, device = search.geometry, search.device
-    own = own_tile(g)
-    rest = [i for i in g.spatial if own[i] < g.extents[i] or g.extents[i] == 1]
-    if not rest or search.reject(capacity("unrolled statements", prod(own), STATEMENTS), "gpu.unrolled"):
-        return []
-    count = prod(g.extents[i] for i in rest)
-    found: list[tuple[RProgram, ProgramEstimate]] = []
-    threads, most = device.vector_width, device.limits.max_threads_per_block or 1024
-    while threads <= most and (threads == device.vector_width or threads < 2 * count):
-        search.considered += 1
-        near = linear_tile(g, threads, rest)
-        block = tuple(near[i] if i in rest else e for i, e in enumerate(own))
-        limit = register_cap(device, threads)
-        full = capacity("registers", unrolled_registers(g), limit or STATEMENTS, "use fewer threads")
-        if search.reject(full, f"{threads} threads"):
-            break
-        estimate = unrolled_estimate(g, device, block, threads)
-        if estimate is not None:
-            tiles = (search.rtile("block", block), search.rtile("register", own))
-            choices = (("threads", threads), ("blocks", ceil(count / threads)))
-            found.append((search.program("gpu.unrolled", tiles, choices), estimate))
-        threads *= 2
-    return sorted(found, key=lambda c: c[1].seconds)[: 2 * top]
+    def applies(self, ctx: Context) -> Fit:
+        own = multiplies_constants(ctx.geometry) and not ctx.geometry.stage.uneven
+        return Fit.YES if ctx.device.kind != "cpu" and not isinstance(ctx.nest, RowNest) and own else Fit.NO
+
+    def construct(self, ctx: Context, top: int) -> Ranked:
+        """Return ranked candidates of recipe gpu.unrolled: threads per block."""
+        g, device = ctx.geometry, ctx.device
+        own = own_tile(g)
+        rest = [i for i in g.spatial if own[i] < g.extents[i] or g.extents[i] == 1]
+        if not rest or ctx.reject(capacity("unrolled statements", prod(own), THREAD_STATEMENTS), "gpu.unrolled"):
+            return []
+        count = prod(g.extents[i] for i in rest)
+        found: Ranked = []
+        threads, most = device.vector_width, device.limits.max_threads_per_block or 1024
+        while threads <= most and (threads == device.vector_width or threads < 2 * count):
+            ctx.considered += 1
+            near = linear_tile(g, threads, rest)
+            block = tuple(near[i] if i in rest else e for i, e in enumerate(own))
+            limit = register_cap(device, threads)
+            full = capacity("registers", unrolled_registers(g), limit or THREAD_STATEMENTS, "use fewer threads")
+            if ctx.reject(full, f"{threads} threads"):
+                break
+            estimate = unrolled_estimate(g, device, block, threads)
+            if estimate is not None:
+                tiles = (ctx.rtile("block", block), ctx.rtile("register", own))
+                choices = (("threads", threads), ("blocks", ceil(count / threads)))
+                found.append((ctx.program("gpu.unrolled", tiles, choices), estimate))
+            threads *= 2
+        return sorted(found, key=lambda c: c[1].seconds)[: 2 * top]
+
+    def lower(self, expression: TensorExpression, program: RProgram) -> list[Step]:
+        """Return the steps of recipe gpu.unrolled."""
+        steps, anchor, output, inner = begin(expression, program)
+        geometry = Geometry.of(expression, program.anchor, program.inlined, program.output)
+        own, out = own_tile(geometry), output.name
+        opened, loops = open_parts(out, output.spatial)
+        steps += opened
+        # An axis of one iteration is a thread's and the block's alike.
+        mine = [loop for loop, e, a in zip(loops, own, anchor.spatial, strict=False) if e == a.extent > 1]
+        rest = [loop for loop in loops if loop not in mine]
+        steps.append(Reorder(out, (*rest, *mine)))
+        whole = fuse(steps, out, rest, "whole")
+        steps.append(Split(out, whole, (program.choice("threads"),), ("block", "thread")))
+        steps += [Bind(out, "block", "blockIdx.x"), Bind(out, "thread", "threadIdx.x")]
+        steps += [Unroll(out, loop) for loop in mine]
+        steps.append(ComputeAt(inner, out, "thread"))
+        opened_spatial, spatial = open_parts(inner, anchor.spatial)
+        opened, reduce = open_parts(inner, anchor.reduce)
+        steps += opened_spatial + opened
+        steps.append(Reorder(inner, (*reduce, *spatial)))
+        steps += [Unroll(inner, loop) for loop in (*reduce, *spatial)]
+        for op in geometry.operands:
+            if op.computed:
+                continue
+            kept = f"{op.name}.local"
+            steps += [CacheRead(op.name, "local", (inner,), kept), ComputeAt(kept, out, "thread")]
+            steps += [Unroll(kept, f"d{d}") for d in range(len(op.shape))]
+        return steps
 
 
 def own_tile(geometry: Geometry) -> Tile:
@@ -111,15 +151,21 @@ def unrolled_estimate(geometry: Geometry, device: DeviceSpec, block: Tile, threa
     resident = min(resident, ceil(blocks / device.units))
     busiest, waves = busiest_unit(device, blocks, resident)
     read = [op for op in geometry.operands if not op.computed]
-    per_block = [0 if op.computed else sectors(op, op.box(block), rates.sector) for op in geometry.operands]
-    far = far_traffic(geometry, device, block, device.units * resident, per_block)
-    near = float(sum(per_block))
+    nest, tile = GpuNest.of(geometry), columns([block], len(block))
+    per_block = [
+        sectors(op, box, rates.sector) * (not op.computed)
+        for op, box in zip(geometry.operands, nest.boxes(tile), strict=True)
+    ]
+    far = float(far_traffic(nest, device, tile, np.array([device.units * resident]), per_block)[0])
+    near = float(sum(int(n[0]) for n in per_block))
 
     warps = ceil(threads / device.vector_width)
     points = prod(own)
     loads = sum(op.elements(own) for op in read)
     slots = points * instructions(geometry) + stored * (1 + geometry.epilogue_flops) + OUTPUT_OVERHEAD
-    slots += sum(op.elements(own) * (1 + LOAD_OVERHEAD + GUARD_OVERHEAD * op.guarded + op.arithmetic) for op in read)
+    slots += sum(
+        op.elements(own) * (1 + LOAD_OVERHEAD + LOAD_GUARD_OVERHEAD * op.guarded + op.arithmetic) for op in read
+    )
     compute = points * instructions(geometry) * threads / rates.lanes
     issue = slots * warps / rates.issue
     l1 = (loads + stored) * warps * rates.line / rates.shared
@@ -135,37 +181,7 @@ def unrolled_estimate(geometry: Geometry, device: DeviceSpec, block: Tile, threa
         *([LevelTime("l2", near * blocks + store_bytes, l2 * scale)] if device.has("l2") else []),
     )
     return ProgramEstimate(
-        seconds, compute * scale, levels, bound,
+        float(seconds), compute * scale, levels, str(bound),
         geometry.stage.flops + geometry.epilogue_flops * outputs, blocks, waves, resident, limit, threads,
         registers, 0, blocks / max(1, busiest * device.units),
     )  # fmt: skip
-
-
-def lower_unrolled(expression: TensorExpression, program: RProgram) -> list[Step]:
-    """Return the steps of recipe gpu.unrolled."""
-    steps, anchor, output, inner = begin(expression, program)
-    geometry = Geometry.of(expression, program.anchor, program.inlined, program.output)
-    own, out = own_tile(geometry), output.name
-    opened, loops = open_parts(out, output.spatial)
-    steps += opened
-    # An axis of one iteration is a thread's and the block's alike.
-    mine = [loop for loop, e, a in zip(loops, own, anchor.spatial, strict=False) if e == a.extent > 1]
-    rest = [loop for loop in loops if loop not in mine]
-    steps.append(Reorder(out, (*rest, *mine)))
-    whole = fuse(steps, out, rest, "whole")
-    steps.append(Split(out, whole, (program.choice("threads"),), ("block", "thread")))
-    steps += [Bind(out, "block", "blockIdx.x"), Bind(out, "thread", "threadIdx.x")]
-    steps += [Unroll(out, loop) for loop in mine]
-    steps.append(ComputeAt(inner, out, "thread"))
-    opened_spatial, spatial = open_parts(inner, anchor.spatial)
-    opened, reduce = open_parts(inner, anchor.reduce)
-    steps += opened_spatial + opened
-    steps.append(Reorder(inner, (*reduce, *spatial)))
-    steps += [Unroll(inner, loop) for loop in (*reduce, *spatial)]
-    for op in geometry.operands:
-        if op.computed:
-            continue
-        kept = f"{op.name}.local"
-        steps += [CacheRead(op.name, "local", (inner,), kept), ComputeAt(kept, out, "thread")]
-        steps += [Unroll(kept, f"d{d}") for d in range(len(op.shape))]
-    return steps

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from math import ceil
 from typing import Any
 
@@ -127,6 +128,11 @@ def aligned_extents(extent: int, eps: float, step: int = 1, most: int | None = N
     >>> aligned_extents(28, 0.2)
     [1, 2, 4, 7, 8, 14, 16, 28, 32]
     """
+    return [r for r in _aligned(extent, eps, step) if most is None or r <= most]
+
+
+@cache
+def _aligned(extent: int, eps: float, step: int) -> tuple[int, ...]:
     groups = ceil(extent / step)
     sizes = {groups} | {d for d in range(1, min(groups, 64) + 1) if groups % d == 0}
     sizes |= {groups // d for d in range(1, min(groups, 16) + 1) if groups % d == 0}
@@ -135,8 +141,7 @@ def aligned_extents(extent: int, eps: float, step: int = 1, most: int | None = N
         sizes.add(power)
         power *= 2
     limit = extent * (1 + eps) + 1e-9
-    result = sorted({s * step for s in sizes if s == 1 or ceil(extent / (s * step)) * s * step <= limit})
-    return [r for r in result if most is None or r <= most]
+    return tuple(sorted({s * step for s in sizes if s == 1 or ceil(extent / (s * step)) * s * step <= limit}))
 
 
 def summarise(rejections: Iterable[Rejection]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from ..ir import Axis
+from ..ir import Axis, Stage
 from .steps import Fuse, Split, Step
 
 
@@ -62,3 +62,14 @@ def source_loops(axes: Sequence[Axis]) -> list[str]:
         else:
             names += [n for n, _ in axis.fused_of] or [axis.name]
     return list(dict.fromkeys(names))
+
+
+def vector_name(anchor: Stage) -> str:
+    """Return the axis to vectorise: the last one with more than one iteration."""
+    return next((a.name for a in reversed(anchor.spatial) if a.extent > 1), anchor.spatial[-1].name)
+
+
+def vector_last(loops: list[str], anchor: Stage) -> list[str]:
+    """Return the loops of the spatial axes in order, with that of the vector axis last."""
+    at = next(n for n, a in enumerate(anchor.spatial) if a.name == vector_name(anchor))
+    return [*loops[:at], *loops[at + 1 :], loops[at]]

@@ -20,24 +20,11 @@ from ..ir.split import split_reduction
 
 PLAN_VERSION = 1
 
-#: Ways to map a nest onto a device; each name is one function in ``roller_tvm.planner.lower``.
-RECIPES = {
-    "gpu.tiled": "blocks stage input tiles in shared memory, threads keep a register tile",
-    "gpu.tensor": "blocks stage tiles of matrices in shared memory, warps multiply fragments on tensor cores",
-    "gpu.direct": "each thread computes its outputs straight from global memory",
-    "gpu.unrolled": "a thread computes a product with constant matrices, unrolled",
-    "gpu.rows": "the threads of a block walk rows together, every stage while the row is in fast memory",
-    "gpu.transpose": "blocks turn tiles in shared memory: read along the input's rows, stored along the output's",
-    "gpu.reduce": "the threads of a block share one reduction",
-    "cpu.tiled": "register tile of vectors inside cache tiles, outer tiles in parallel",
-    "cpu.direct": "vectorised rows, outer rows in parallel",
-    "cpu.axpy": "rows of sums in the nearest cache, a scaled row added at a time, outer rows in parallel",
-    "cpu.window": "register tile of vectors whose sliding windows are unrolled, outer tiles in parallel",
-    "cpu.dilated": "register tile as long as the elements are apart, windows unrolled: products with zeros left out",
-    "cpu.unrolled": "a product with constant matrices, unrolled for one vector",
-    "cpu.rows": "each row goes through every stage while a cache holds it, rows in parallel",
-    "cpu.lanes": "register tile of reductions in lanes, merged while a cache holds it, outer tiles in parallel",
-}
+#: Names of the recipes, which map a nest onto a device (``roller_tvm.recipes``).
+RECIPE_NAMES = (
+    "gpu.tiled", "gpu.tensor", "gpu.direct", "gpu.unrolled", "gpu.rows", "gpu.transpose", "gpu.reduce",
+    "cpu.tiled", "cpu.direct", "cpu.axpy", "cpu.window", "cpu.dilated", "cpu.unrolled", "cpu.rows", "cpu.lanes",
+)  # fmt: skip
 
 
 def _pairs(data: Mapping[str, int] | tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
@@ -115,7 +102,7 @@ class RProgram:
     Parameters
     ----------
     recipe : str
-        One of ``RECIPES``.
+        One of ``RECIPE_NAMES``.
     anchor : str
         Stage that the nest computes.
     output : str
@@ -140,8 +127,8 @@ class RProgram:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "choices", _pairs(self.choices))
-        if self.recipe not in RECIPES:
-            raise ValueError(f"recipe must be one of {', '.join(RECIPES)} (got '{self.recipe}')")
+        if self.recipe not in RECIPE_NAMES:
+            raise ValueError(f"recipe must be one of {', '.join(RECIPE_NAMES)} (got '{self.recipe}')")
         for outer, inner in zip(self.tiles, self.tiles[1:], strict=False):
             for axis, extent in inner.extents:
                 if extent > outer[axis]:

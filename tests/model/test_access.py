@@ -3,12 +3,13 @@
 from dataclasses import replace
 from math import prod
 
+import numpy as np
 import pytest
 
 from roller_tvm.ir.operators import operator
-from roller_tvm.micro_perf.access import fetch, read_cycles, store_sectors, strides_of
 from roller_tvm.micro_perf.geometry import Geometry
-from roller_tvm.micro_perf.kernel import StagedKernel, unrolled_loops
+from roller_tvm.micro_perf.gpu_access import fetches, read_cycles, store_sectors, strides_of
+from roller_tvm.micro_perf.kernel import StagedKernel, StagedTable, unrolled_loops
 
 
 def product(block=(64, 64, 16), thread=(8, 8, 1), vthreads=(1, 1, 1), vectors=(1, 1), padding=(0, 0), store=1):
@@ -17,10 +18,16 @@ def product(block=(64, 64, 16), thread=(8, 8, 1), vthreads=(1, 1, 1), vectors=(1
     return StagedKernel(g, block, thread, vthreads, loops, None, vectors, padding, store)
 
 
+def fetch(kernel, number, warp=32, sector=32):
+    """The copy of one kernel: a table of one row."""
+    return fetches(StagedTable.of([kernel]), number, warp, sector)
+
+
 @pytest.mark.parametrize("vectors", [(1, 1), (4, 4), (2, 1)])
 def test_aligned_rows_move_what_they_hold(vectors):
     kernel = product(vectors=vectors)
-    for number, box in enumerate(kernel.boxes):
+    for number, op in enumerate(kernel.geometry.operands):
+        box = op.box(kernel.block)
         copy = fetch(kernel, number, 32, 32)
         assert copy.moved == pytest.approx(prod(box) * 4)
         assert copy.rounds * copy.vector * kernel.threads == prod(box)
@@ -45,20 +52,23 @@ def test_a_vector_longer_than_the_tile_moves_nothing():
 
 
 def test_bank_conflicts_of_shared_reads():
+    def cycles(kernel, number):
+        return read_cycles(StagedTable.of([kernel]), number, 32, np.array([1]))[0]
+
     side_by_side = product(thread=(8, 1, 1), block=(64, 64, 16))
-    assert read_cycles(side_by_side, 1, 32, 1) == 1.0  # lanes read neighbours of B
-    assert read_cycles(side_by_side, 0, 32, 1) == 1.0  # and one element of A
+    assert cycles(side_by_side, 1) == 1.0  # lanes read neighbours of B
+    assert cycles(side_by_side, 0) == 1.0  # and one element of A
     # Rows of A are 32 elements long: lanes down a column meet in one bank, unless rows are padded.
     down = product(block=(256, 8, 32), thread=(8, 8, 1))
-    assert read_cycles(down, 0, 32, 1) == 32.0
-    assert read_cycles(replace(down, padding=(1, 0)), 0, 32, 1) < 32.0
+    assert cycles(down, 0) == 32.0
+    assert cycles(replace(down, padding=(1, 0)), 0) < 32.0
 
 
 def test_stores_touch_a_sector_each_where_lanes_stand_apart():
     apart = product(block=(8, 256, 16), thread=(8, 8, 1))
-    assert store_sectors(apart, 32, 32) == 32.0
+    assert store_sectors(StagedTable.of([apart]), 32, 32) == 32
     beside = replace(apart, vthreads=(1, 8, 1), loops=((2, 16), (0, 8), (1, 1)))
-    assert store_sectors(beside, 32, 32) == 4.0
+    assert store_sectors(StagedTable.of([beside]), 32, 32) == 4
 
 
 def test_strides_and_unrolling():
@@ -72,7 +82,8 @@ def test_strides_and_unrolling():
 
 def touched_one_by_one(kernel, number, warp, sector):
     """Bytes that each load of a copy asks for, and that a warp's loads touch together, lane after lane."""
-    op, box, vector = kernel.geometry.operands[number], kernel.boxes[number], kernel.vectors[number]
+    op, vector = kernel.geometry.operands[number], kernel.vectors[number]
+    box = op.box(kernel.block)
     strides, source = strides_of(op.shape), op.sources[0]
     memory = strides_of(kernel.geometry.expression.tensors[source.tensor].shape)
     base = sum(i.const * s for i, s in zip(source.indices, memory, strict=True)) % (sector // 4)

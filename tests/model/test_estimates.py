@@ -8,13 +8,15 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from roller_tvm.ir.operators import operator, parse_operator
-from roller_tvm.micro_perf import cpu
+from roller_tvm.micro_perf import cpu, cpu_caches, cpu_constants, gpu_nest
+from roller_tvm.micro_perf.cpu_rates import CpuRates
 from roller_tvm.micro_perf.geometry import Geometry
+from roller_tvm.micro_perf.kernel import DirectKernel, ReduceKernel
 from roller_tvm.planner import construct
+from roller_tvm.planner.predict import predict
 from roller_tvm.recipes.cpu_direct import Cycles, stage_cycles
-from roller_tvm.recipes.gpu_direct import direct_estimate, linear_tile, reduce_estimate
-from roller_tvm.recipes.gpu_tiled import complete
-from roller_tvm.recipes.search import Search
+from roller_tvm.recipes.gpu_tiled import looked_through
+from roller_tvm.recipes.recipe import Context
 from roller_tvm.roller.partition import partition
 
 from ..plan.devices import CPUS, GPUS, device
@@ -34,10 +36,17 @@ def geometry_of(name, **params):
 
 def tiled_seconds(name, m, n, k):
     """A matrix product in blocks of 64 x 64 x 16 and threads of 8 x 4."""
-    geometry, nest = geometry_of("matmul", m=64 * m, n=64 * n, k=16 * k)
-    found = complete(Search(geometry, device(name), nest, 0.0), (64, 64, 16), (8, 4, 1))
+    found = quick_estimate(device(name), 64 * m, 64 * n, 16 * k, (8, 4, 1))
     assume(found is not None)
-    return found[2].seconds
+    return found.seconds
+
+
+def quick_estimate(spec, m, n, k, thread):
+    """The quick estimate of a product in blocks of 64 x 64 x 16; None if they are not legal."""
+    geometry, nest = geometry_of("matmul", m=m, n=n, k=k)
+    tiles = (64, 64, 16), thread
+    found = looked_through(Context(geometry, spec, nest), *(gpu_nest.columns([t], 3) for t in tiles))
+    return found.times.estimate(0) if len(found.rows) else None
 
 
 @settings(max_examples=100, deadline=None)
@@ -59,9 +68,8 @@ def rows_seconds(name, recipe, rows, length):
     geometry, _ = geometry_of("reduce_sum", shape=(rows, length)) if recipe == "reduce" else geometry_of(
         "relu", shape=(rows, length))  # fmt: skip
     if recipe == "reduce":
-        return reduce_estimate(geometry, device(name), 4, 64).seconds
-    block, thread = linear_tile(geometry, 256), linear_tile(geometry, 1)
-    return direct_estimate(geometry, device(name), block, thread, 256, 1, 1).seconds
+        return predict(ReduceKernel(geometry, 64, 4), device(name)).seconds
+    return predict(DirectKernel(geometry, 256), device(name)).seconds
 
 
 @settings(max_examples=150, deadline=None)
@@ -75,7 +83,7 @@ def test_more_rows_or_longer_rows_take_no_less_time(name, recipe, rows, length, 
 def cpu_seconds(name, m, n, k, order):
     geometry, _ = geometry_of("matmul", m=24 * m, n=64 * n, k=16 * k)
     chunk, tile = (24, geometry.extents[1], geometry.extents[2]), (6, 16, 1)
-    return cpu.tiled_estimate(geometry, device(name), chunk, tile, order).seconds
+    return float(cpu.tiled_times(geometry, device(name), chunk, tile, order).seconds[0])
 
 
 @settings(max_examples=150, deadline=None)
@@ -89,13 +97,10 @@ def test_more_of_a_product_takes_a_cpu_no_less_time(name, m, n, k, axis, order):
 @pytest.mark.parametrize("name", GPUS)
 def test_one_block_more_than_a_full_wave_costs_another(name):
     spec = device(name)
-    geometry, nest = geometry_of("matmul", m=64 * 16 * spec.units, n=64, k=4096)
-    resident = complete(Search(geometry, spec, nest, 0.0), (64, 64, 16), (4, 4, 1))[2].occupancy
-    full = spec.units * resident
+    full = spec.units * quick_estimate(spec, 64 * 16 * spec.units, 64, 4096, (4, 4, 1)).occupancy
 
     def seconds(blocks):
-        geometry, nest = geometry_of("matmul", m=64 * blocks, n=64, k=4096)
-        return complete(Search(geometry, spec, nest, 0.0), (64, 64, 16), (4, 4, 1))[2]
+        return quick_estimate(spec, 64 * blocks, 64, 4096, (4, 4, 1))
 
     wave, more, two = seconds(full), seconds(full + 1), seconds(2 * full)
     assert wave.waves == 1 and more.waves == two.waves == 2
@@ -170,7 +175,7 @@ def test_register_use_of_known_tiles():
     # Without a vector of B to share, each broadcast folds into its multiply-add.
     assert cpu.register_use(geometry, (4, 8, 1), 8).registers <= 4 + 1 + 4
     transposed, _ = geometry_of("matmul", m=64, n=64, k=64, layout="NT")
-    assert cpu.register_use(transposed, (6, 16, 1), 8).gathers == 16 * cpu.GATHERED_SLOTS
+    assert cpu.register_use(transposed, (6, 16, 1), 8).gathers == 16 * cpu_constants.GATHERED_SLOTS
 
 
 def test_vectors_that_feed_one_instruction_fold_into_it():
@@ -194,37 +199,38 @@ def test_rows_of_no_vectors_are_the_compilers():
 
     def cycles(width, **words):
         geometry, _ = geometry_of("relu", shape=(64, width), **words)
-        return stage_cycles(geometry, cpu.CpuRates.of(spec, geometry), 0).instructions / width
+        return stage_cycles(geometry, CpuRates.of(spec, geometry), 0).instructions / width
 
     assert cycles(997) < 1.2 * cycles(992) and 1.5 * cycles(32) < cycles(31) < 3 * cycles(32)
     geometry, _ = geometry_of("reduce_sum", shape=(997, 64), axis=(1,))
-    rates = cpu.CpuRates.of(spec, geometry)
+    rates = CpuRates.of(spec, geometry)
     assert stage_cycles(geometry, rates, 0).chain == geometry.stage.points * rates.latency
 
 
 def test_rows_a_page_apart_push_each_other_out_of_the_nearest_cache():
     geometry, _ = geometry_of("matmul", m=64, n=64, k=1024)
-    rates = cpu.CpuRates.of(device("cpu"), geometry)
+    rates = CpuRates.of(device("cpu"), geometry)
     many = rates.ways + 4
-    assert cpu.conflicts(geometry, (many, 16, 1), rates) == many
-    assert cpu.conflicts(geometry, (rates.ways, 16, 1), rates) == 0
+    assert cpu_caches.conflicts(geometry, (many, 16, 1), rates) == many
+    assert cpu_caches.conflicts(geometry, (rates.ways, 16, 1), rates) == 0
     geometry, _ = geometry_of("matmul", m=64, n=64, k=1000)  # a row is not a multiple of a way: other lines
-    assert cpu.conflicts(geometry, (many, 16, 1), rates) == 0
+    assert cpu_caches.conflicts(geometry, (many, 16, 1), rates) == 0
 
 
 def test_columns_have_a_part_of_a_cache_only():
     geometry, _ = geometry_of("matmul", m=64, n=1024, k=512)
-    rates = cpu.CpuRates.of(device("avx2"), geometry)
+    rates = CpuRates.of(device("avx2"), geometry)
     shares = ((16, 128, 1 / 8), (32, 128, 1 / 4), (16, 1024, 1 / 64), (16, 1040, 1), (16, 768, 1 / 16))
     for columns, rows, share in shares:
         g, _ = geometry_of("matmul", m=64, n=rows, k=512)
         b = next(op for op in g.operands if op.name == "B")
-        assert cpu.sets_reached(b, (4, columns, 512), rates) == share, (columns, rows)
+        assert cpu_caches.sets_reached(b, b.boxes((4, columns, 512)), rates) == share, (columns, rows)
     # One row, whole rows and copied panels lie together.
     b = next(op for op in geometry.operands if op.name == "B")
-    assert cpu.sets_reached(b, (4, 1024, 512), rates) == 1
+    assert cpu_caches.sets_reached(b, b.boxes((4, 1024, 512)), rates) == 1
     tile = (4, 16, 512)
-    apart, together = cpu.held(geometry, tile, rates, frozenset()), cpu.held(geometry, tile, rates, frozenset({"B"}))
+    boxes = [op.boxes(tile) for op in geometry.operands]
+    apart, together = cpu_caches.held(geometry, boxes, rates, {}), cpu_caches.held(geometry, boxes, rates, {"B": True})
     assert together == geometry.input_bytes(tile) and apart > 1.9 * rates.caches[1][1]
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from roller_tvm.ir.operators import operator
 from roller_tvm.micro_perf.geometry import Geometry
-from roller_tvm.recipes.gpu_tiled import TiledShape, shared_reads
+from roller_tvm.micro_perf.gpu_tiles import Tiled, shared_reads
 from roller_tvm.roller.partition import partition
 
 
@@ -39,8 +39,8 @@ def test_loads_are_those_of_the_machine_code(name):
     expression, block, thread, vthreads, unrolled, (multiply_adds, loads) = CASES[name]
     nest = partition(expression)[-1]
     geometry = Geometry.of(expression, nest.anchor, nest.inlined, nest.output)
-    shape = TiledShape(block, thread, vthreads, unrolled, (1, 1), 1, (0, 0))
-    slots, _ = shared_reads(geometry, shape, 32)
+    made = Tiled.of(geometry, block, thread, vthreads, unrolled, (1, 1), (0, 0))
+    slots = shared_reads(made, 32)[0][0]
     points = 1
     for i in geometry.reduce:
         points *= unrolled[i]

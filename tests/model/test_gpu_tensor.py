@@ -8,8 +8,8 @@ from roller_tvm.device import load_device
 from roller_tvm.device.spec import FrozenMap
 from roller_tvm.ir.operators import operator
 from roller_tvm.micro_perf.geometry import Geometry
+from roller_tvm.micro_perf.gpu_fragments import Matrix, TensorShapes, tensor_times
 from roller_tvm.planner import construct
-from roller_tvm.recipes.gpu_tensor import Matrix, TensorShape, tensor_estimate
 from roller_tvm.roller.features import Features
 
 UNITS, GHZ, DRAM_GBPS, L2_MIB = 188, 2.2, 1792, 128
@@ -39,9 +39,9 @@ def predicted(device, size, warp, stages):
     """TFLOP/s."""
     geometry = Geometry.of(operator("matmul", m=size, n=size, k=size, dtype="float16"), "matmul")
     matrices = tuple(Matrix(n, bool(n), 2, size * size * 2, False) for n in (0, 1))
-    shape = TensorShape((128, 128, 32), (warp, warp), stages, (8, 8))
-    told = tensor_estimate(geometry, device, matrices, (1, size, size, size), shape, "float16", True)
-    return 2 * size**3 / told.seconds / 1e12
+    shapes = TensorShapes.of((128, 128, 32), (warp, warp), stages, (8, 8))
+    told = tensor_times(geometry, device, matrices, (1, size, size, size), shapes, "float16", True)
+    return 2 * size**3 / told.seconds[0] / 1e12
 
 
 def test_kernels_that_others_measured_stand_in_their_order():

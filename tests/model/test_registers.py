@@ -4,6 +4,7 @@ import csv
 from math import ceil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from roller_tvm.ir.operators import operator
 from roller_tvm.micro_perf import registers as r
 from roller_tvm.micro_perf.geometry import Geometry
+from roller_tvm.micro_perf.gpu_nest import GpuNest, columns
 
 from ..plan.devices import GPUS, device
 
@@ -19,7 +21,12 @@ gpus = st.sampled_from(GPUS)
 
 
 def matmul():
-    return Geometry.of(operator("matmul", m=1024, n=1024, k=1024), "matmul")
+    return GpuNest.of(Geometry.of(operator("matmul", m=1024, n=1024, k=1024), "matmul"))
+
+
+def one(*tile):
+    """A table of one tile."""
+    return columns([tile], len(tile))
 
 
 @given(gpus, st.integers(1, 1024))
@@ -33,25 +40,27 @@ def test_a_block_at_the_cap_fits_and_more_threads_never_have_more(name, threads)
 
 
 def test_a_tile_needs_its_accumulators_and_both_fragments():
-    geometry = matmul()
-    assert r.accumulators(geometry, (8, 4, 1)) == 32 and r.fragments(geometry, (8, 4, 1)) == [8, 4]
-    assert r.needed_registers(geometry, device("a100"), (8, 4, 1)) == 32 + 12 + r.ADDRESSES
+    nest, tile = matmul(), one(8, 4, 1)
+    tiles = r.RegisterTiles.of(nest, tile)
+    assert tiles.accumulators == 32 and tiles.fragments == [8, 4]
+    assert tiles.needed(device("a100")) == 32 + 12 + r.ADDRESSES
 
 
 @given(gpus, st.integers(0, 5), st.integers(0, 5), st.integers(0, 4))
 def test_larger_tiles_and_longer_unrolling_take_no_fewer(name, m, n, k):
-    geometry, spec = matmul(), device(name)
+    nest, spec = matmul(), device(name)
 
     def taken(m, n, k):
-        return r.predicted_registers(geometry, spec, (2**m, 2**n, 1), (1, 1, 2**k), 256)
+        thread = one(2**m, 2**n, 1)
+        read = nest.elements(nest.boxes(r.body_of(nest, thread, one(1, 1, 2**k))), 1)
+        return r.RegisterTiles.of(nest, thread).predicted(spec, read, np.array([256]))[0]
 
     assert taken(m, n, k) <= min(taken(m + 1, n, k), taken(m, n + 1, k), taken(m, n, k + 1))
 
 
 @given(st.sampled_from([(1, 1), (8, 8), (16, 8), (3, 5)]), st.integers(1, 64))
 def test_unrolling_divides_the_step_and_keeps_the_body_short(tile, step):
-    geometry = matmul()
-    _, _, length = r.unrolled_steps(geometry, (*tile, 1), (64, 64, step))
+    _, _, (length,) = r.unrolled_steps(matmul(), one(*tile, 1), one(64, 64, step))
     assert step % length == 0
     assert length == 1 or tile[0] * tile[1] * length <= r.STATEMENTS
 
@@ -60,7 +69,8 @@ def test_windows_are_unrolled_whole_before_channels():
     e = operator("conv2d_nchw", n=1, c=64, h=28, w=28, f=64, kh=3, kw=3, stride=1, padding=1)
     geometry = Geometry.of(e, "conv2d", ("pad",))
     assert geometry.window == {5, 6}
-    assert r.unrolled_steps(geometry, (1, 4, 7, 1, 1, 1, 1), (1, 32, 7, 28, 8, 3, 3)) == (1, 1, 1, 1, 2, 3, 3)
+    steps = r.unrolled_steps(GpuNest.of(geometry), one(1, 4, 7, 1, 1, 1, 1), one(1, 32, 7, 28, 8, 3, 3))
+    assert steps.ravel().tolist() == [1, 1, 1, 1, 2, 3, 3]
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])

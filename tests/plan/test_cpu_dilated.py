@@ -8,7 +8,8 @@ pytestmark = pytest.mark.tvm
 from roller_tvm.ir.parts import share_parts  # noqa: E402
 from roller_tvm.micro_perf.geometry import Geometry, in_memory  # noqa: E402
 from roller_tvm.planner import construct  # noqa: E402
-from roller_tvm.recipes.cpu_dilated import TurnedNest, live_share, strides, turned  # noqa: E402  # noqa: E402
+from roller_tvm.recipes.cpu_dilated import live_share  # noqa: E402
+from roller_tvm.recipes.dilated_nests import TurnedNest, strides, turned  # noqa: E402
 from roller_tvm.roller.partition import partition, store_packed  # noqa: E402
 
 from ..lower.kernels import reading_of  # noqa: E402

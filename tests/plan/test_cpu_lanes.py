@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from roller_tvm.ir.operators import matmul, operator, softmax
-from roller_tvm.micro_perf.cpu import CpuRates, TileCost
+from roller_tvm.micro_perf.cpu import TileCost
+from roller_tvm.micro_perf.cpu_rates import CpuRates
 from roller_tvm.micro_perf.geometry import Geometry
 from roller_tvm.planner import construct
 from roller_tvm.recipes.cpu_lanes import lanes_cost

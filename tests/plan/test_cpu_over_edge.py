@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from roller_tvm.ir.operators import matmul, operator
-from roller_tvm.micro_perf.cpu import CpuRates
+from roller_tvm.micro_perf.cpu_rates import CpuRates
 from roller_tvm.micro_perf.geometry import Geometry
 from roller_tvm.planner import construct
-from roller_tvm.recipes.cpu_tiled import may_pack, over_edge_vectors, register_tiles
+from roller_tvm.recipes.cpu_tiles import may_pack, over_edge_vectors, register_tiles
 
 from .devices import device
 from .examples import over_edges
@@ -104,13 +104,13 @@ def test_what_stands_over_an_edge_is_not_copied():
 
 def test_only_who_asks_gets_them():
     """Lanes are merged in tiles that divide their axes."""
-    from roller_tvm.recipes.search import Search
+    from roller_tvm.recipes.recipe import Context
 
     expression = matmul(m=197, n=768, k=64)
-    search = Search(geometry(expression), device("avx2"), None, 0.0)
-    rates = CpuRates.of(device("avx2"), search.geometry)
-    assert {tile[0] for tile in register_tiles(search, rates)} == {1}
-    assert 3 in {tile[0] for tile in register_tiles(search, rates, over=True)}
+    ctx = Context(geometry(expression), device("avx2"), None)
+    rates = CpuRates.of(device("avx2"), ctx.geometry)
+    assert set(register_tiles(ctx, rates)[0].tolist()) == {1}
+    assert 3 in register_tiles(ctx, rates, over=True)[0]
 
 
 def test_the_explanation_tells_what_is_computed_for_nothing():

@@ -9,7 +9,7 @@ from roller_tvm.micro_perf.geometry import Geometry
 from roller_tvm.planner import construct
 from roller_tvm.planner.lower import lower
 from roller_tvm.recipes.cpu_tiled import stored_search
-from roller_tvm.recipes.search import Search
+from roller_tvm.recipes.recipe import Context
 from roller_tvm.roller.steps import Pack
 
 from .devices import device
@@ -43,7 +43,7 @@ def test_channels_of_a_convolution():
 def test_where_vectors_divide_the_columns_weights_are_packed(on, n):
     expression = with_weights(matmul(m=96, n=n, k=256))
     g = Geometry.of(expression, expression.anchor_name)
-    assert stored_search(Search(g, device(on), None, 0.0)) is None
+    assert stored_search(Context(g, device(on), None)) is None
     for found in construct(expression, device(on), top=6).plans:
         assert "n" not in over_edges(found.plan)
         assert packs(found.plan) or found.plan.programs[-1].recipe != "cpu.tiled"

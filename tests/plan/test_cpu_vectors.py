@@ -3,11 +3,11 @@
 import pytest
 
 from roller_tvm.ir.operators import operator, parse_operator
-from roller_tvm.micro_perf.cpu import CpuRates
+from roller_tvm.micro_perf.cpu_rates import CpuRates
 from roller_tvm.micro_perf.geometry import Geometry
 from roller_tvm.planner import construct
-from roller_tvm.recipes.cpu_tiled import register_tiles, single_vectors, vector_tiles
-from roller_tvm.recipes.search import Search
+from roller_tvm.recipes.cpu_tiles import register_tiles, single_vectors, vector_tiles
+from roller_tvm.recipes.recipe import Context
 
 from .devices import device
 
@@ -62,5 +62,5 @@ def test_runs_that_each_begin_in_another_page_are_long(text, on, wide, plain):
     for words, expected in ((text, wide), (short, plain)):
         expression, cpu = parse_operator(words.split()), device(on)
         g = Geometry.of(expression, expression.anchor.name)
-        tile = register_tiles(Search(g, cpu, None, 0.0), CpuRates.of(cpu, g))[0]
+        tile = register_tiles(Context(g, cpu, None), CpuRates.of(cpu, g))[:, 0]
         assert tile[g.vector_axis] == expected

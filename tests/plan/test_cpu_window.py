@@ -5,10 +5,12 @@ from dataclasses import replace
 import pytest
 
 from roller_tvm.ir.operators import operator
-from roller_tvm.micro_perf.cpu import CALL, CpuRates
+from roller_tvm.micro_perf.cpu import CALL
+from roller_tvm.micro_perf.cpu_rates import CpuRates
 from roller_tvm.micro_perf.geometry import Geometry
 from roller_tvm.planner import construct
-from roller_tvm.recipes.cpu_window import run_length, slides_only, tile_cycles, window_use
+from roller_tvm.recipes.cpu_window import run_length, tile_cycles, window_use
+from roller_tvm.recipes.kinds import slides_only
 
 from .devices import device
 

@@ -9,9 +9,12 @@ from hypothesis import strategies as st
 from roller_tvm.ir import Access, Axis, Index, Stage, Tensor, TensorExpression
 from roller_tvm.ir.operators import operator
 from roller_tvm.micro_perf.geometry import Geometry
+from roller_tvm.micro_perf.gpu_nest import GpuNest, columns
+from roller_tvm.micro_perf.gpu_tiles import Tiled
+from roller_tvm.micro_perf.storage import alignments, storage_elements
 from roller_tvm.planner import construct
-from roller_tvm.recipes.fetching import fetch_vector
-from roller_tvm.recipes.gpu_tiled import TiledShape, near_divisor, shared_bytes_of
+from roller_tvm.recipes.fetching import fetch_vectors
+from roller_tvm.recipes.gpu_tiled import near_divisor
 from roller_tvm.recipes.gpu_transpose import turn_cycles
 from roller_tvm.roller.partition import partition
 
@@ -66,8 +69,10 @@ def test_vectors_of_convolutions_are_contiguous_and_aligned(c, h, f, k, stride, 
 
 
 def check_vectors(geometry, block):
-    for operand in geometry.operands:
-        width = fetch_vector(geometry, operand, block, device("a100"), padding=0)
+    nest, table = GpuNest.of(geometry), columns([block], len(block))
+    padding = columns([(0,) * len(geometry.operands)], len(geometry.operands))
+    widths = fetch_vectors(nest, nest.boxes(table), table, device("a100"), padding)[:, 0].tolist()
+    for operand, width in zip(geometry.operands, widths, strict=True):
         if width == 1:
             continue
         assert prod(operand.box(block)) % width == 0
@@ -81,10 +86,14 @@ def check_vectors(geometry, block):
        st.tuples(st.integers(0, 33), st.integers(0, 33)))
 def test_buffers_before_vectors_are_whole_vectors(m, n, k, vectors, padding):
     geometry = geometry_of("matmul", m=64, n=64, k=32)
-    shape = TiledShape((m, n, k), (1, 1, 1), (1, 1, 1), (1, 1, 1), vectors, 1, padding)
+    made = Tiled.of(geometry, (m, n, k), (1, 1, 1), (1, 1, 1), (1, 1, 1), vectors, padding)
     least = 4 * (m * (k + padding[0]) + k * (n + padding[1]) - padding[0] - padding[1])
-    total = shared_bytes_of(geometry, shape)
+    total = made.kernels.shared_bytes[0]
     assert total >= least
+    quantum = 4 if max(vectors) > 1 else 1
+    boxes = [op.box((m, n, k)) for op in geometry.operands]
+    aligned = [alignments(box, p, quantum) for box, p in zip(boxes, padding, strict=True)]
+    assert total == sum(4 * storage_elements(b, a) for b, a in zip(boxes, aligned, strict=True)), "as TVM allocates"
     assert max(vectors) == 1 or total % 16 == 0
 
 

@@ -10,8 +10,9 @@ from roller_tvm.device import load_device
 from roller_tvm.ir import Access, Axis, Index, Stage, Tensor, TensorExpression
 from roller_tvm.ir.matrices import matrix_roles
 from roller_tvm.ir.operators import parse_operator
+from roller_tvm.micro_perf.gpu_fragments import TensorShapes, shared_bytes
 from roller_tvm.planner import Plan, construct
-from roller_tvm.recipes.gpu_tensor import TensorShape, product_of, shared_bytes
+from roller_tvm.recipes.gpu_tensor import product_of
 from roller_tvm.roller.features import NO_FEATURES, Features
 
 
@@ -121,10 +122,10 @@ def test_rows_are_padded_to_start_in_other_banks():
 
     expression = parse_operator(LARGE.split())
     made = product_of(Geometry.of(expression, expression.anchor_name))
-    shape = TensorShape((128, 128, 32), (64, 64), 3, (8, 8))
+    shape = TensorShapes.of((128, 128, 32), (64, 64), 3, (8, 8))
     for matrix in made.matrices:
         _, row = matrix.padded_row(shape.block)
-        starts = {row * matrix.element_bytes * n % 128 for n in range(8)}
+        starts = {int(row[0]) * matrix.element_bytes * n % 128 for n in range(8)}
         assert len(starts) == 8, "two rows that ldmatrix reads together start in one bank"
     assert shared_bytes(made.matrices, shape) == 3 * sum(m.tile_bytes(shape.block) for m in made.matrices)
 

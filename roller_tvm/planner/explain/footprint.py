@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from math import ceil, prod
 
 from ...device import DeviceSpec
-from ...micro_perf.cpu import CpuRates
+from ...micro_perf.cpu_rates import CpuRates
 from ...micro_perf.estimate import ProgramEstimate
 from ...micro_perf.geometry import Geometry, Operand
 from ...micro_perf.storage import storage_elements
+from ...recipes import RECIPES
 from ...recipes.staging import storage_alignment
 from ...roller.rprogram import RProgram
 from .words import capacity, count, share
@@ -19,7 +20,7 @@ def held_lines(
     program: RProgram, estimate: ProgramEstimate, geometry: Geometry, device: DeviceSpec
 ) -> list[str]:
     """Return one line per level: the bytes kept there, against its capacity."""
-    if program.recipe.startswith("cpu"):
+    if RECIPES[program.recipe].on_cpu:
         return list(_cpu(program, estimate, geometry, device))
     return list(_gpu(program, estimate, geometry, device))
 
@@ -49,10 +50,7 @@ def _gpu(program: RProgram, estimate: ProgramEstimate, g: Geometry, device: Devi
     elif estimate.shared_bytes:
         most = limits.shared_per_block_bytes or device.level("shared").capacity_bytes
         yield f"shared    {_of(estimate.shared_bytes, most)} a block: partial results of its threads"
-    thread = program.tile("register")
-    outputs = prod(thread[g.axes[i]] for i in g.spatial)
-    if program.recipe == "gpu.tensor":  # the tile is a warp's
-        outputs = program.choice("warp_m") * program.choice("warp_n") // device.vector_width
+    outputs = RECIPES[program.recipe].accumulators(program, g, device)
     limit = limits.max_registers_per_thread or 255
     rest = max(0, estimate.registers - outputs)
     yield (
@@ -90,7 +88,7 @@ def _cpu(program: RProgram, estimate: ProgramEstimate, g: Geometry, device: Devi
 
 def edge_lines(program: RProgram, geometry: Geometry) -> list[str]:
     """Return a line of rule 4, with its numbers, for every axis whose edge the tiles cross."""
-    if program.recipe.startswith("cpu.") and program.recipe != "cpu.tiled":  # elsewhere a chunk is a core's share
+    if not RECIPES[program.recipe].covers:
         return []
     lines = []
     for i in geometry.spatial:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ...device import DeviceSpec
 from ...ir import TensorExpression
-from ...recipes.gpu_tensor import TF32
+from ...recipes import RECIPES
 from ...roller.rprogram import RProgram
 from .words import amount, seconds
 
@@ -45,11 +45,8 @@ class Roofline:
 
 def peak_of(expression: TensorExpression, device: DeviceSpec, programs: Sequence[RProgram] = ()) -> float:
     """Return the peak in GFLOP/s of the units that compute the anchor: tensor cores if a program uses them."""
-    for program in programs:
-        if program.recipe == "gpu.tensor":
-            own = expression.tensors[program.staged[0]].dtype
-            return device.peak(TF32 if program.choice("tf32") else own, tensor=True)
-    return device.peak(expression.anchor.dtype)
+    special = (RECIPES[p.recipe].peak(expression, p, device) for p in programs)
+    return next((peak for peak in special if peak is not None), device.peak(expression.anchor.dtype))
 
 
 def roofline(expression: TensorExpression, device: DeviceSpec, programs: Sequence[RProgram] = ()) -> Roofline:

@@ -8,10 +8,10 @@ from ...device import DeviceSpec
 from ...ir import TensorExpression
 from ...micro_perf.estimate import ProgramEstimate
 from ...micro_perf.geometry import Geometry
-from ...roller.rprogram import RECIPES, RProgram
+from ...recipes import RECIPES
+from ...roller.rprogram import RProgram
 from .bound import bound_line, parallel_lines
 from .footprint import edge_lines, held_lines, padding_lines
-from .operator import peak_of
 from .words import amount, count, seconds, share, table
 
 _IPU = "each tile takes its inputs from the exchange into its memory, its workers keep a register tile"
@@ -22,20 +22,17 @@ def program_lines(
 ) -> list[str]:
     """Return all that is known of one rProgram, as lines."""
     g = Geometry.of(expression, program.anchor, program.inlined, program.output)
+    recipe = RECIPES[program.recipe]
     lines = [
         f"  rProgram {program.anchor}"
         + (f" -> {program.output}" if program.output != program.anchor else "")
-        + f", {program.recipe}: {_IPU if device.kind == 'ipu' and program.staged else RECIPES[program.recipe]}"
+        + f", {program.recipe}: {_IPU if device.kind == 'ipu' and program.staged else recipe.says}"
     ]
     lines += [f"    {line}" for line in _load_compute_store(program, expression, device)]
     if program.inlined:
         lines.append(f"    in place: {', '.join(program.inlined)}")
-    if program.recipe in ("cpu.rows", "gpu.rows") and program.staged:
-        lines.append(f"    kept for a row: {', '.join(program.staged)}")
-    if program.recipe == "cpu.lanes":
-        lines.append(f"    merged in the tile: {', '.join(program.staged)}")
-    if program.recipe == "cpu.tiled" and program.staged:
-        lines.append(f"    copied together, what a register tile reads at a time: {', '.join(program.staged)}")
+    if recipe.staged and program.staged:
+        lines.append(f"    {recipe.staged}: {', '.join(program.staged)}")
     if program.choices:
         lines.append(f"    choices: {' '.join(f'{k}={v}' for k, v in program.choices)}")
     lines += ["   tiles", *table(_tile_rows(program, g, device), left=1)]
@@ -86,8 +83,7 @@ def _time_rows(
     def row(name: str, what: str, rate: str, intensity: str, value: float) -> None:
         rows.append([name, what, rate, intensity, seconds(value), share(value / estimate.seconds)])
 
-    tensor = program.recipe == "gpu.tensor"
-    peak = (peak_of(g.expression, device, (program,)) if tensor else device.peak(g.stage.dtype)) * 1e9
+    peak = (RECIPES[program.recipe].peak(g.expression, program, device) or device.peak(g.stage.dtype)) * 1e9
     arithmetic = amount(peak, "FLOP/s") if estimate.flops else ""  # what only moves data still takes instructions
     row("compute", amount(estimate.flops, "FLOP"), arithmetic, "", estimate.compute_seconds)
     for level in estimate.levels:

@@ -1,0 +1,174 @@
+"""Caches of a CPU: the bytes that loops over tiles move through them, lines that share a set, the cost of copies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from math import gcd, prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..roller.candidates import Column, Tiles
+from .cpu_constants import GATHERED_SLOTS
+from .cpu_rates import CpuRates
+from .geometry import Geometry, Operand
+
+
+def vectors_along(geometry: Geometry, operand: Operand) -> bool:
+    """Return whether the nest reads vectors of an operand directly from memory: contiguous, unguarded, not packed."""
+    last = geometry.vector_axis
+    return not (last is None or operand.constant or operand.guarded or operand.stride_of(last) != 1)
+
+
+def step_bytes(geometry: Geometry, operand: Operand) -> int:
+    """Return the bytes between the reads of neighbouring steps of the reduction, the smallest; 0 if it has no steps."""
+    steps = [operand.stride_of(i) for i in geometry.reduce if i in operand.axes and geometry.extents[i] > 1]
+    return min(steps, default=0) * operand.element_bytes
+
+
+def may_scatter(geometry: Geometry, operand: Operand, rates: CpuRates) -> bool:
+    """Return whether each reduction step reads its vectors from other lines, so that copying them may pay off."""
+    return vectors_along(geometry, operand) and step_bytes(geometry, operand) > rates.line
+
+
+def scattered(geometry: Geometry, operand: Operand, rates: CpuRates) -> bool:
+    """Return whether each step of the reduction reads its vectors from another page."""
+    return vectors_along(geometry, operand) and step_bytes(geometry, operand) >= rates.page_bytes
+
+
+def conflicts(geometry: Geometry, tile: Sequence[int], rates: CpuRates) -> int:
+    """Return how many elements of a register tile, read one by one, evict each other from the nearest cache.
+
+    Lines whose addresses differ by a multiple of one way's bytes share a set, and a set holds only as many as the
+    cache has ways (measured: 1024^3 product, 16 rows of a page each, half the speed of 8).
+    """
+    found = 0
+    for op in geometry.operands:
+        mine = [i for i in geometry.spatial if i in op.axes and tile[i] > 1]
+        if geometry.vector_axis in op.axes or prod(tile[i] for i in mine) <= rates.ways:
+            continue
+        strides = [(op.stride_of(i) * op.element_bytes, tile[i]) for i in mine]
+        sets: dict[int, set[int]] = {}
+        for steps in product(*(range(n) for _, n in strides)):
+            address = sum(step * stride for step, (stride, _) in zip(steps, strides, strict=True))
+            sets.setdefault(address % rates.way_bytes // rates.line, set()).add(address // rates.line)
+        found += sum(len(lines) for lines in sets.values() if len(lines) > rates.ways)
+    return found
+
+
+def copying(
+    operand: Operand, panels: Tiles, chunks: Tiles, rates: CpuRates, pages: bool, turned: bool = False
+) -> Column:
+    """Return the cycles of copying a chunk's part of an operand together, a panel at a time, from the last cache.
+
+    With `pages` each row of a panel lies in another page. A `turned` operand is copied element by element.
+    """
+    elements = prod(operand.boxes(chunks))
+    rows = elements / operand.runs(operand.boxes(panels))
+    moved = elements * operand.element_bytes * sum(1 / rate for _, _, rate in rates.caches[1:] or rates.caches)
+    gathered = elements * GATHERED_SLOTS / rates.loads if turned else 0.0
+    return moved + gathered + (rows * rates.page_walk if pages else 0.0)
+
+
+@dataclass(frozen=True)
+class Loops:
+    """Loops over register tiles in N chunks, and the bytes that they move through the caches.
+
+    Parameters
+    ----------
+    chunks : array [A, N]
+    orders : array [L, N]
+        Axis positions of the loops, outermost first; -1 where there is no loop.
+    packed : mapping of str to column of bool
+        Operands whose copies lie together.
+    """
+
+    geometry: Geometry
+    rates: CpuRates
+    chunks: NDArray[np.int64]
+    orders: NDArray[np.int64]
+    packed: Mapping[str, Column] = field(default_factory=dict)
+
+    def through(self, capacity: float, tiles: NDArray[np.int64]) -> Column:
+        """Return the bytes that each chunk moves into a cache of that capacity from the next one.
+
+        Loops whose working set fits into the cache, from the register tile outwards, are free. Outside of them, an
+        operand is loaded again in every loop on which it depends, and in the loops outside that one.
+        """
+        g, rows = self.geometry, np.arange(tiles.shape[1])
+        one = np.ones((1, tiles.shape[1]), np.int64)  # the last row stands for no axis, which is position -1
+        chunks, current = np.vstack([self.chunks, one]), np.vstack([tiles, one])
+        boxes = [op.boxes(g.reducing(current)) for op in g.operands]
+        fits = held(g, boxes, self.rates, self.packed) <= capacity
+        growing = np.ones(len(rows), bool)
+        outer: list[NDArray[np.int64]] = []
+        for order in self.orders[::-1]:
+            grown = current.copy()
+            grown[order, rows] = chunks[order, rows]
+            moving = frozenset(order.tolist())
+            larger = [op.boxes(g.reducing(grown), box, moving) for op, box in zip(g.operands, boxes, strict=True)]
+            there = order >= 0
+            taken = growing & there & (held(g, larger, self.rates, self.packed) <= capacity)
+            growing &= taken | ~there
+            fits |= taken
+            if taken.all():
+                current, boxes = grown, larger
+            elif taken.any():
+                current = np.where(taken, grown, current)
+                boxes = [
+                    [a if a is b else np.where(taken, b, a) for a, b in zip(box, more, strict=True)]
+                    for box, more in zip(boxes, larger, strict=True)
+                ]
+            outer.append(np.where(taken, -1, order))
+        trips = -(-chunks // current)
+        again = [trips[order, rows] for order in outer]
+        total: Column = 0.0
+        for op, box in zip(g.operands, boxes, strict=True):
+            own = np.array([i in op.axes for i in range(len(current))])
+            repeat, stays = np.ones(len(rows), np.int64), fits
+            for order, trip in zip(outer, again, strict=True):
+                stays = stays & ~own[order]
+                repeat = np.where(stays, repeat, repeat * trip)
+            total = total + repeat * prod(box) * op.element_bytes
+        return total
+
+
+def held(
+    geometry: Geometry, boxes: Sequence[Sequence[Column]], rates: CpuRates, packed: Mapping[str, Column]
+) -> Column:
+    """Return the cache bytes that operands' boxes block: all ways of the sets into which their lines fall."""
+    total: Column = 0.0
+    for op, box in zip(geometry.operands, boxes, strict=True):
+        own: Column = prod(box) * op.element_bytes
+        if not op.constant:
+            spread = own / sets_reached(op, box, rates)
+            own = np.where(packed[op.name], own, spread) if op.name in packed else spread
+        total = total + own
+    return total
+
+
+def sets_reached(operand: Operand, box: Sequence[Column], rates: CpuRates) -> Column:
+    """Return the share of a cache's sets into which the lines of an operand's box fall.
+
+    Rows at equal distances fall on the same few places of a page, and these select the set (larger caches also use
+    the page's address, as good as random). Example: in a matrix with rows of 512 bytes, a column of lines can use an
+    eighth of the cache.
+    """
+    run: Column = 1
+    apart: Column = rates.page_bytes
+    several: Column = False
+    contiguous: Column = True
+    for extent, full, stride in zip(reversed(box), reversed(operand.shape), reversed(operand.strides), strict=True):
+        if contiguous is True:
+            run = run * extent
+        else:
+            run = run * np.where(contiguous, extent, 1)
+            steps = np.greater(extent, 1) & ~contiguous
+            within = gcd(rates.page_bytes, stride * operand.element_bytes)
+            apart = np.where(steps, np.gcd(apart, within), apart)
+            several = several | steps
+        whole = np.equal(extent, full)
+        contiguous = contiguous if whole is True or np.ndim(whole) == 0 and whole else contiguous & whole
+    return np.where(several, np.minimum(1.0, np.maximum(run * operand.element_bytes, rates.line) / apart), 1.0)

@@ -1,0 +1,69 @@
+"""Fitted numbers of the CPU's micro-performance model: each with its unit, and what it was measured on.
+
+Numbers of a device (rates, sizes, latencies) are measured on it and stand in its ``DeviceSpec`` instead.
+"""
+
+from __future__ import annotations
+
+# --- Loops -----------------------------------------------------------------------------------------------------------
+#: Cycles to enter and leave a register tile's loop nest: index arithmetic, branch misprediction at the loop exit.
+TILE_OVERHEAD = 30
+#: Cycles to enter and leave a row's loop: addresses, the trips that are left, a misprediction now and then (measured on
+#: Zen 3: rows of 521 elements).
+ROW_OVERHEAD = 12
+#: Cycles to begin a stage of a chunk: its address, and loops whose trips are known (measured on Zen 3, LLVM 10: copies
+#: in chunks of 4 and 8 elements take 5 cycles each, rows of 32 elements of softmax, in five stages, 115).
+STAGE_OVERHEAD = 4
+#: Seconds to enter a function that runs on the calling thread alone.
+SERIAL_LAUNCH = 0.2e-6
+
+# --- Instructions ----------------------------------------------------------------------------------------------------
+#: Slots of a vector instruction. 'exp' is a polynomial or a quotient of two, 'sqrt' with the division by it (measured
+#: on Zen 3, LLVM 10 and 22: 16 to 25, and 10 to 17); calls are counted apart.
+INSTRUCTIONS = {
+    "fma": 1.0, "mul": 1.0, "add": 1.0, "cmp": 1.0, "cast": 1.0, "div": 8.0, "exp": 20.0, "sqrt": 16.0, "special": 0.0,
+}  # fmt: skip
+#: Cycles of log, sin and the like, an element: calls, whatever the vectors around them (measured: 5 to 12).
+CALL = 8.0
+#: Load slots that one element behind a bounds check costs.
+GUARDED_LOADS = 4
+#: Load slots of an element that is put into a vector on its own: its load and its insertion (measured on Zen 3,
+#: LLVM 22: A B^T of 12 x 128x128x64, gathered, 436 us; the loads alone would take 263).
+GATHERED_SLOTS = 2
+#: How sharply throughput and latency of the multiply-adds change over: the exponent of their norm (measured on Zen 3,
+#: LLVM 10 and 22: 8 accumulators, just enough at a latency of 4 cycles and 2 a cycle, reach 92% of the peak).
+OVERLAP = 8
+#: The same for multiply-adds and loads that are both near their limit (measured on Zen 3, LLVM 10 and 22: 14 vectors
+#: with one load more take 1.28 of the multiply-adds' cycles, 7 with 8 loads 1.35; with vectors of 512 bits, LLVM 22: 28
+#: and 14 with one load more 1.09 and 1.12, with 16 and 9 loads 1.03 and 1.04).
+PORTS = 4
+
+# --- LLVM's own vectors ----------------------------------------------------------------------------------------------
+#: Vectors that LLVM computes side by side in a loop that it vectorises itself; the rest of a row is computed one by
+#: one.
+SIDE_BY_SIDE = 4
+#: Elements of the shortest loop in which LLVM computes several vectors side by side (TinyTripCountInterleaveThreshold).
+LONG_LOOP = 128
+
+# --- Caches ----------------------------------------------------------------------------------------------------------
+#: Share of a cache that one nest can count on: the rest is the output, the stack, other operands' lines.
+CACHE_SHARE = 0.75
+#: Share of a cache level's time that prefetching does not hide behind arithmetic.
+EXPOSED = 0.15
+#: Extra cost of starting a contiguous run, in bytes: prefetchers have to find it (measured on 40 tiles each of 23
+#: convolutions).
+RUN_START = 192
+
+# --- Sliding windows, unrolled ---------------------------------------------------------------------------------------
+#: Cycles of each vector beyond the registers: stored and loaded again, beside other work (measured on Zen 3, LLVM 10
+#: and 22: 3x3 depthwise tiles of 1x7, 2x2, 2x4, 4x2 vectors, with 34, 20, 32, 32 where 16 fit, take 6.5 to 8.2 cycles
+#: a vector).
+SPILLED = 0.3
+#: Cycles of an element loaded on its own behind a check of bounds (measured on Zen 3: pooling and depthwise
+#: convolutions, NCHW, 4 to 8 lanes, strides 1 and 2, tiles of 9 to 51 such vectors; the smallest take 0.8 to 1.2 cycles
+#: with LLVM 10, 0.6 to 1.3 with LLVM 22, the largest 2.1 to 3.7 and 1.0 to 2.1).
+CHECKED = 1.0
+#: Cycles more of such an element if the vectors assembled from them do not all stay in registers (the same tiles).
+REBUILT = 2.0
+#: Registers for masks and addresses beside these vectors.
+RESERVED = 6
