@@ -23,7 +23,9 @@ class RelaxModels(ModelLine):
     folder, output, example, place, lays_out = "relax", "module.so", "model.so", "records", True
 
     def aim(self, target: Any, device: DeviceSpec | str | None, where: str) -> Aim:
-        from .devices import require_kind, with_this_llvm
+        from roller_tvm.tuning.machine import require_kind
+
+        from .devices import with_this_llvm
         from .targets import target_dict, tvm_target
 
         words = target_dict(target)
