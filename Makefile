@@ -4,6 +4,7 @@
 # make lint   ruff and mypy alone             make venv   set up alone             make clean   remove all of it
 # make nightly   every check, and what is too long for each change: every operator's GPU kernels executed
 # make gpu-kit   build/gpu-kit: every kernel compiled, for python/gpu_kit.py on a machine with a card (KIT_ARGS="--only C0,M1")
+# .venv/relay/bin/python -m roller_bench --help   the figures of docs/results.md
 # make pytest-relay, pytest-relax   the tests of one of TVM's lines, PYTEST_ARGS="tests/te -x"; pytest-core, pytest-emulate   of what needs none
 
 # TVM 0.17 wants numpy 1.26, which has wheels up to Python 3.12.
@@ -17,7 +18,7 @@ RELAX := .venv/relax
 SETUP := setup.py $(addprefix roller_tvm/tvm_env/,relay-line.txt hook.py install.py stub.py ffi.py)
 
 # One block a TVM line: extras of ours, then what pip cannot say with extras.
-relay_EXTRAS := relay,onnx,demo,dev
+relay_EXTRAS := relay,onnx,demo,bench,dev
 define relay_STEPS
 	@# Of rapidocr only the model files are used; xgboost, which all that search learn with, lists a library for GPUs.
 	$(call install,relay,--no-deps bitblas==0.1.0.post1 rapidocr-onnxruntime xgboost scipy)
@@ -26,7 +27,7 @@ define relay_STEPS
 	$(RELAY)/bin/roller-tvm doctor
 endef
 
-relax_EXTRAS := relax,relax-onnx,demo,test
+relax_EXTRAS := relax,relax-onnx,demo,bench,test
 define relax_STEPS
 	$(call install,relax,--no-deps rapidocr-onnxruntime xgboost scipy)
 	$(RELAX)/bin/roller-tvm doctor
@@ -56,7 +57,7 @@ pytest: $(filter pytest-%,$(SUITES))
 
 # What needs no TVM, in two halves: whichever core is free first takes one.
 NO_TVM := -m "not (tvm or relax or te)"
-APART := tests/emulate tests/kit tests/compare
+APART := tests/emulate tests/kit tests/bench
 
 pytest-relay: $(RELAY)/.ready
 	$(RELAY)/bin/python -m pytest -m "tvm or te" $(NIGHTLY) $(PYTEST_ARGS)

@@ -33,12 +33,14 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.10",
-    packages=find_packages(include=["roller_tvm", "roller_tvm.*"]),
+    # python/ is the source root of the tools, which the product does not import.
+    packages=[*find_packages(include=["roller_tvm*"]), *find_packages("python", include=["roller_bench*"])],
+    package_dir={"roller_bench": "python/roller_bench"},
     package_data={
         "roller_tvm.device": ["data/*.toml", "*.c", "*.cu"],
         "roller_tvm.kit": ["*.cu"],
         "roller_tvm.tvm_env": ["*.txt"],
-        "roller_tvm.compare": ["suites/*.csv"],
+        "roller_bench": ["suites/*.csv"],
         "roller_tvm.emulate": ["runtime/*.cc", "runtime/*.h", "runtime/include/*.h"],
     },
     install_requires=["numpy", 'tomli>=2; python_version < "3.11"'],
@@ -47,6 +49,8 @@ setup(
         "relay": RELAY,
         "relax": RELAX,
         "xgboost": ["xgboost>=2"],
+        # Pictures of a comparison; its tables need nothing.
+        "bench": ["matplotlib>=3.8"],
         # onnx 1.19 dropped onnx.mapping, which Relay's importer reads.
         "onnx": ["onnx==1.18.0", "onnxruntime"],
         # Relax's importer takes what onnxslim leaves of an export.

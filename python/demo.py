@@ -24,15 +24,17 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from latency import latencies  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: E402
 from rich.table import Table  # noqa: E402
-from side_by_side import onnxruntime_variant  # noqa: E402
 
 import roller_tvm  # noqa: E402
-from roller_tvm.compare.whole.running import TOLERANCE, keep_inputs, relative_error  # noqa: E402
-from roller_tvm.compare.whole.zoo import Prepared, find_model  # noqa: E402
+from roller_bench.running import TOLERANCE, keep_inputs, relative_error  # noqa: E402
+from roller_bench.variants import (
+    latencies,  # noqa: E402
+    onnxruntime_variant,  # noqa: E402
+)
+from roller_bench.zoo import Prepared, find_model  # noqa: E402
 from roller_tvm.errors import RollerError, WrongAnswer  # noqa: E402
 from roller_tvm.svg import COLOURS, Drawing  # noqa: E402
 from roller_tvm.tuning.results import busy  # noqa: E402

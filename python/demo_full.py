@@ -20,10 +20,16 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from side_by_side import Variant, compare, measure, onnxruntime_variant, table, timed, tvm_variant  # noqa: E402
-
-from roller_tvm.compare.whole.ocr import text_lines  # noqa: E402
-from roller_tvm.compare.whole.zoo import Prepared, find_model  # noqa: E402
+from roller_bench.variants import (  # noqa: E402
+    Variant,
+    compare,
+    measure,
+    onnxruntime_variant,
+    table,
+    timed,
+    tvm_variant,
+)
+from roller_bench.zoo import Prepared, find_model, text_lines  # noqa: E402
 from roller_tvm.errors import RollerError  # noqa: E402
 from roller_tvm.models.importing import Model  # noqa: E402
 from roller_tvm.models.line import ModelLine, Request, model_line  # noqa: E402

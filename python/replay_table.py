@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from roller_tvm.baseline.xgb import available  # noqa: E402
+from roller_bench.learned import available  # noqa: E402
 from roller_tvm.device import load_device  # noqa: E402
 from roller_tvm.micro_perf.effects import ALL, EFFECTS  # noqa: E402
 from roller_tvm.replay.judge import Figures, overall  # noqa: E402

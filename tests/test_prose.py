@@ -12,10 +12,12 @@ import pytest
 
 from roller_tvm import errors
 
-PACKAGE = Path(__file__).parent.parent / "roller_tvm"
-FOLDERS = sorted(
-    {p.relative_to(PACKAGE).parts[0] for p in PACKAGE.rglob("*.py")} - {"__init__.py", "version.py", "__pycache__"}
-)
+ROOT = Path(__file__).parent.parent
+PACKAGES = (ROOT / "roller_tvm", ROOT / "python" / "roller_bench")
+SOURCES = [path for package in PACKAGES for path in package.rglob("*.py")]
+# Top-level folders and modules of the product, and the tools.
+FOLDERS = sorted({"/".join(p.relative_to(ROOT).parts[:2]) for p in SOURCES}
+                 - {"roller_tvm/__init__.py", "roller_tvm/version.py"})  # fmt: skip
 # Words that a text must not start with.
 STARTS = {
     "docstring": {"what", "that", "of", "where", "whether", "which"},
@@ -98,14 +100,14 @@ def check(source, classes=frozenset({"RecordError"})):
 
 @pytest.fixture(scope="module")
 def classes():
-    return error_classes([ast.parse(p.read_text(encoding="utf-8")) for p in PACKAGE.rglob("*.py")])
+    return error_classes([ast.parse(p.read_text(encoding="utf-8")) for p in SOURCES])
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_plain(folder, classes):
-    path = PACKAGE / folder
+    path = ROOT / folder
     found = [
-        f"{p.relative_to(PACKAGE.parent)}:{fault}"
+        f"{p.relative_to(ROOT)}:{fault}"
         for p in sorted(path.rglob("*.py") if path.is_dir() else [path])
         for fault in check(p.read_text(encoding="utf-8"), classes)
     ]

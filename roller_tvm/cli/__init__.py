@@ -16,8 +16,8 @@ from typing import NoReturn
 from roller_tvm.errors import BadInput, DiskFull, RollerError, UsageError, last_line
 from roller_tvm.version import __version__
 
-# Verb -> one line of help. The module is roller_tvm/cli/<verb>.py, dashes as underscores; it is imported only
-# when its verb is used, and a verb whose module does not exist is not offered.
+# Verb -> one line of help. The module is roller_tvm/cli/<verb>.py, dashes as underscores, or a tool's (`TOOLS`); it is
+# imported only when its verb is used, and a verb whose module does not exist is not offered.
 VERBS = {
     "tune": "plan and tune a model, write records",
     "compile": "build a model with the records of a tuning",
@@ -30,6 +30,8 @@ VERBS = {
     "doctor": "tell which TVM was found, what it can do, what is missing",
     "install-tvm": "install a TVM with Relay from PyPI into this environment",
 }
+#: Verbs of tools beside the product, and their modules.
+TOOLS = {"compare": "roller_bench.command"}
 INTERRUPTED = 130
 # Those of roller_tvm.errors.
 EXIT_CODES = "exit codes: 0 done, 1 failed, 2 wrong command line or bad input, 130 interrupted"
@@ -47,7 +49,15 @@ each command tells its options: roller-tvm COMMAND --help"""
 
 
 def _module_name(verb: str) -> str:
-    return f"{__name__}.{verb.replace('-', '_')}"
+    return TOOLS.get(verb, f"{__name__}.{verb.replace('-', '_')}")
+
+
+def _offered(verb: str) -> bool:
+    """Return True if the module of a verb is installed."""
+    try:
+        return importlib.util.find_spec(_module_name(verb)) is not None
+    except ModuleNotFoundError:  # its package is not
+        return False
 
 
 class _Parser(argparse.ArgumentParser):
@@ -72,7 +82,7 @@ def make_parser(chosen: str | None) -> argparse.ArgumentParser:
     parser.add_argument(TRACEBACK, action="store_true", help="show the Python traceback of an error too")
     verbs = parser.add_subparsers(dest="verb", metavar="COMMAND", required=True)
     for verb, help_line in VERBS.items():
-        if importlib.util.find_spec(_module_name(verb)) is None:
+        if not _offered(verb):
             continue
         told = help_line[0].upper() + help_line[1:] + "."
         sub = verbs.add_parser(verb, help=help_line, description=told, formatter_class=parser.formatter_class)

@@ -9,11 +9,12 @@ import textwrap
 import time
 from collections import Counter
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from roller_tvm.cli.line import add_line_argument, models_of, planning_of
-from roller_tvm.compare.suite import COLUMNS, read_operators
+from roller_tvm.cli.operators_file import COLUMNS, read_operators
 from roller_tvm.device import DeviceSpec, device_for_target, known_devices, load_device
 from roller_tvm.errors import RollerError, UsageError
 from roller_tvm.ir import TensorExpression
@@ -96,9 +97,8 @@ def run(args: argparse.Namespace) -> int:
     expression = parse_operator(args.words)
     construction, milliseconds = _timed(expression, device, features, args.top)
     if args.measured is not None:
-        from roller_tvm.baseline.trained import rank_construction
-
-        construction = rank_construction(construction, device, args.measured, " ".join(args.words))
+        construction = import_module("roller_bench.learned").rank_construction(
+            construction, device, args.measured, " ".join(args.words))
     resources = _resources(args, device, features) if args.compile else None
     printed = _print(args, expression, construction, device, milliseconds, resources)
     if args.check:

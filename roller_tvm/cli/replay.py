@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from roller_tvm.baseline.xgb import available
+from roller_bench.learned import available
 from roller_tvm.cli.model import LAYOUTS, say
 from roller_tvm.device import DeviceSpec, known_devices, load_device
 from roller_tvm.errors import BadInput, UsageError, cannot_write
@@ -121,14 +121,14 @@ def run(args: argparse.Namespace) -> int:
 
 def of_model(args: argparse.Namespace, device: DeviceSpec) -> WorkloadOf:
     """Return a lookup of records' operators among a model's tasks."""
-    from roller_tvm.compare.whole.zoo import TESTING, find_model
+    from roller_bench.zoo import TESTING, find_model
 
     word, layout = args.tasks_of, args.desired_layout
     is_file = bool(Path(word).suffix) and not word.startswith(TESTING)
     if args.input_shapes and not is_file:
         raise UsageError(f"{word} has shapes of its own", "--input-shapes", "leave it out, or give a model's file")
     refuse_other_line(Line.RELAY, find_tvm(), "reading the tasks of a model")
-    from roller_tvm.compare.relay.testing import testing_model
+    from roller_bench.relay_models import testing_model
     from roller_tvm.models import parse_shapes
     from roller_tvm.relay.importers import Model, converted, load_model
     from roller_tvm.relay.replay import ModelWorkloads

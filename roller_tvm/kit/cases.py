@@ -18,7 +18,7 @@ PRODUCTS = (
     ("G3", "m=4096 n=4096 k=4096"), ("G4", "m=8192 n=8192 k=8192"), ("G5", "m=4000 n=1000 k=3000"),
     ("G6", "m=128 n=4096 k=4096"),
 )  # fmt: skip
-#: Graphs of many small operators (models of ``relax.branchy``), run fused by rTasks and operator by operator.
+#: Graphs of many small operators (models of ``roller_bench.branchy``), run fused by rTasks and operator by operator.
 GRAPHS = (("F0", "inception"), ("F1", "nasnet_cell"), ("F2", "attention"), ("F3", "lstm"))
 #: Operator name of the cases in GRAPHS.
 RTASKS = "rtasks"

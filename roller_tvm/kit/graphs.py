@@ -74,7 +74,7 @@ class _Graph:
     """A planned model and its kernels, compiled on demand."""
 
     def __init__(self, case: Case, arch: str, options: Options) -> None:
-        from roller_tvm.relax.branchy import build
+        from roller_bench.branchy import build
         from roller_tvm.relax.fuse_rtasks import rtask_graph
 
         self.case, self.arch, self.options = case, arch, options

@@ -39,7 +39,7 @@ from .gpu_nest import Array, GpuNest, looked_up, product
 UNLIMITED = 1 << 30
 
 
-def _words(element_bytes: int) -> int:
+def words(element_bytes: int) -> int:
     """Return the registers of one element; a half takes a whole one unless the compiler pairs it."""
     return max(1, element_bytes // 4)
 
@@ -62,9 +62,9 @@ class RegisterTiles:
 
     @classmethod
     def of(cls, nest: GpuNest, thread: Array) -> RegisterTiles:
-        held = nest.outputs(thread) * _words(nest.geometry.accumulator_bytes)
+        held = nest.outputs(thread) * words(nest.geometry.accumulator_bytes)
         fragments = [
-            product([thread[a] for a in axes], thread.shape[1]) * _words(op.element_bytes)
+            product([thread[a] for a in axes], thread.shape[1]) * words(op.element_bytes)
             for op, axes in zip(nest.geometry.operands, nest.fragment_axes, strict=True)
         ]
         return cls(nest, held, fragments)
@@ -120,7 +120,7 @@ class RegisterTiles:
         operands, zero = self.nest.geometry.operands, np.zeros_like(threads)
         ahead, fetched, guarded = zero, zero, zero
         for op, n in zip(operands, read, strict=True):
-            ahead = ahead + np.minimum(n * _words(op.element_bytes), PREFETCHED_MOST)
+            ahead = ahead + np.minimum(n * words(op.element_bytes), PREFETCHED_MOST)
         for op, n, width in zip(operands, fetches, vectors, strict=bool(fetches)):
             fetched = fetched + n * width
             guarded = guarded + n * op.guarded

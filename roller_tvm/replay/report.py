@@ -74,13 +74,12 @@ def report_file(file: Replayed, predictions: Predictions, first: int | None, eve
 
 def add_learned(reports: Sequence[FileReport], predictions: Predictions, first: int | None) -> None:
     """Add the figures of a learned model, trained on the first records of the other operators only."""
-    from ..baseline.features import features
-    from ..baseline.xgb import left_out
+    from roller_bench.learned import kernel_features, left_out
 
     rows, names, times, ideal = [], [], [], []
     for number, report in enumerate(reports):
         for entry in report.file.first(first):
-            rows.append(features(entry.kernels, predictions.device))
+            rows.append(kernel_features(entry.kernels, predictions.device))
             names.append(str(number))
             times.append(entry.measured)
             ideal.append(ideal_seconds(entry, predictions))

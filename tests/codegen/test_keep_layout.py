@@ -16,7 +16,6 @@ from roller_tvm.relay.worker_side import packs_weights  # noqa: E402
 from roller_tvm.roller.steps import Fuse, Parallel, Reorder, Split, Vectorize  # noqa: E402
 from roller_tvm.te import read_te  # noqa: E402
 from roller_tvm.tuning.supervise import Pool  # noqa: E402
-
 from tests.relay.test_measure import measured  # noqa: E402
 
 PACK = auto_scheduler.LayoutRewriteOption.REWRITE_FOR_PRE_TRANSFORMED

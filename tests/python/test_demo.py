@@ -11,8 +11,7 @@ pytest.importorskip("onnxruntime")
 sys.path.insert(0, str(Path(__file__).parents[2] / "python"))
 
 import demo  # noqa: E402
-
-from roller_tvm.compare.whole.zoo import Prepared  # noqa: E402
+from roller_bench.zoo import Prepared  # noqa: E402
 
 
 def at(clock, seconds):

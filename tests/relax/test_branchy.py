@@ -11,9 +11,9 @@ pytestmark = pytest.mark.relax
 
 from tvm import relax  # noqa: E402
 
+from roller_bench.branchy import MODELS, PARTS, values  # noqa: E402
+from roller_bench.branchy import build as made  # noqa: E402
 from roller_tvm.relax import build  # noqa: E402
-from roller_tvm.relax.branchy import MODELS, PARTS, values  # noqa: E402
-from roller_tvm.relax.branchy import build as made  # noqa: E402
 from roller_tvm.relax.emulated_model import EmulatedModel  # noqa: E402
 from roller_tvm.relax.fuse_rtasks import FuseRTasks  # noqa: E402
 from roller_tvm.relax.package import save_model, with_signature  # noqa: E402

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from roller_tvm.compare.turns import random_arguments
+from roller_bench.timing import random_arguments
 from roller_tvm.tuning.timing import Memory
 
 

@@ -1,0 +1,113 @@
+"""Figures of README.md and docs/results.md: one program, a sub-command a figure, ratios measured side by side.
+
+    .venv/relay/bin/python -m roller_bench over-edge          # or .venv/relax/bin/python: the line of that environment
+    .venv/relay/bin/python -m roller_bench FIGURE --help
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import signal
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from roller_tvm.errors import RollerError
+
+#: Root of the checkout.
+ROOT = Path(__file__).resolve().parents[3]
+#: The 119 operators of the paper's evaluation, with the V100 times that its authors published.
+OPERATORS = ROOT / "python" / "roller_osdi22_operators.csv"
+#: Where the figures keep networks.
+NETWORKS = Path("demo-out/models")
+#: Sub-command -> its module and function, which adds the arguments; the function's docstring is the help.
+FIGURES = {
+    "end-to-end": "end_to_end:end_to_end",
+    "latency": "end_to_end:latency",
+    "compare-lines": "both_lines:compare_lines",
+    "compare-models": "both_lines:compare_models",
+    "fma-share": "fma_share:fma_share",
+    "plan-time": "plan_time:plan_time",
+    "plan-costs": "plans:plan_costs",
+    "over-edge": "plans:over_edge",
+    "padded-vectors": "plans:padded_vectors",
+    "coverage": "coverage:coverage",
+    "compile-operators": "compiling:compile_operators",
+    "compile-tasks": "compile_tasks:compile_tasks",
+    "compile-all": "compile_all:compile_all",
+    "resources": "resources:resources",
+    "fit-registers": "resources:fit_registers",
+    "rtask-figures": "rtasks:rtask_figures",
+    "rtask-compile": "rtasks:rtask_compile",
+    "rtask-on-pocl": "rtasks:rtask_on_pocl",
+}
+LEFT = 1
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a figure; return its exit code, 1 if work is left or something is wrong."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    parser = argparse.ArgumentParser(prog="roller_bench", description=__doc__, epilog=_list(),
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    if not words or words[0] not in FIGURES:
+        parser.add_argument("FIGURE", choices=FIGURES, metavar="FIGURE")
+        parser.parse_args(words)
+    name, *rest = words
+    figure = _figure(name)
+    parser = argparse.ArgumentParser(prog=f"roller_bench {name}", description=figure.__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    figure(parser)
+    args = parser.parse_args(rest)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was started is to end with it
+    try:
+        return int(args.run(args))
+    except RollerError as error:
+        print(f"{name}: error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print(f"{name}: stopped; the same command goes on", file=sys.stderr)
+        return 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _figure(name: str) -> Any:
+    module, _, function = FIGURES[name].partition(":")
+    return getattr(importlib.import_module(f"{__name__}.{module}"), function)
+
+
+def _list() -> str:
+    return f"figures: {', '.join(FIGURES)}; each tells more with --help"
+
+
+def names(text: str) -> list[str]:
+    """Return the names in a comma-separated list."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def add_out(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", type=Path, help="also write the table to this file")
+
+
+def tell(text: str, out: Path | None) -> None:
+    """Print a table, and write it to a file if one is given."""
+    print(f"\n{text}")
+    if out:
+        out.write_text(f"{text}\n", encoding="utf-8")
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the results in a file, one JSON value a line; [] if there is no file yet."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def append_lines(path: Path, rows: Iterable[dict[str, Any]]) -> Iterable[dict[str, Any]]:
+    """Append each result to a file as it comes, so that an interrupted run resumes; yield it."""
+    with path.open("a") as file:
+        for row in rows:
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+            yield row

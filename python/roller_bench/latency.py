@@ -1,0 +1,104 @@
+"""Time whole models in turns: a process for each implementation, stopped while another has its turn.
+
+In one process they would disturb one another. TVM's idle threads keep spinning for a tenth of a second on a CPU that
+the next implementation needs. And once TVM's calling thread was pinned to its own CPU, onnxruntime's two threads shared
+one CPU in their next runs (8 ms instead of 2).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time as clock
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from roller_bench.running import Runnable
+from roller_tvm.errors import MeasureError
+from roller_tvm.tuning.lifeline import tie_to_parent
+
+#: Runs of a block that are not counted (threads wake up), then its least runs and least seconds.
+WARM, BLOCK, BLOCK_S = 4, 8, 0.08
+#: Seconds of a block after which no other run is begun. A model whose run takes longer (TVM untuned) is not warmed up.
+MOST_S = 2.0
+#: Number of sets of new processes, as memory lies differently in each; least blocks per process.
+PROCESSES, BLOCKS = 3, 2
+#: This process's CPUs before TVM ran. TVM pins the thread that runs a kernel, and processes started later inherit that.
+CPUS = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+
+
+def time(kernels: list[str], target: str, seconds: float) -> list[list[float]]:
+    """Time implementations (files of a `Runnable`) in turns; return seconds of a run by implementation and block."""
+    found: list[list[float]] = [[] for _ in kernels]
+    for _ in range(PROCESSES):
+        for own, blocks in zip(found, in_turns([Path(k) for k in kernels], seconds), strict=True):
+            own += [statistics.median(block) for block in blocks]
+    return found
+
+
+def in_turns(files: Sequence[Path], seconds: float) -> list[list[list[float]]]:
+    """Return the seconds of every run, by implementation and block.
+
+    Raises
+    ------
+    MeasureError
+        An implementation cannot be run.
+    """
+    processes: list[Any] = []
+    try:
+        for path in files:
+            command = [sys.executable, "-m", __name__, str(path), str(os.getpid()), ",".join(map(str, CPUS))]
+            env = {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(os.path.abspath(p) for p in sys.path))}
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
+            processes.append(process)
+        for path, process in zip(files, processes, strict=True):
+            if process.stdout.readline().strip() != "ready":
+                raise MeasureError("cannot be run: see above", str(path), kind="run error")
+            process.send_signal(signal.SIGSTOP)
+        times: list[list[list[float]]] = [[] for _ in files]
+        until = clock.perf_counter() + seconds
+        while len(times[-1]) < BLOCKS or clock.perf_counter() < until:
+            for own, process in zip(times, processes, strict=True):
+                process.send_signal(signal.SIGCONT)
+                process.stdin.write("block\n")
+                process.stdin.flush()
+                own.append(json.loads(process.stdout.readline()))
+                process.send_signal(signal.SIGSTOP)
+        return times
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def serve(path: Path) -> None:
+    """Run one implementation: a block of runs for every line of input, its times as a line of output."""
+    run = Runnable.read(path).open().run
+    run()  # torch.compile compiles at the first
+    slow = _timed(run) > MOST_S
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        for _ in range(0 if slow else WARM):
+            run()
+        taken = [_timed(run)]
+        while sum(taken) < MOST_S and (len(taken) < BLOCK or sum(taken) < BLOCK_S):
+            taken.append(_timed(run))
+        print(json.dumps(taken), flush=True)
+
+
+def _timed(run: Callable[[], object]) -> float:
+    start = clock.perf_counter()
+    run()
+    return clock.perf_counter() - start
+
+
+if __name__ == "__main__":
+    tie_to_parent(int(sys.argv[2]))
+    if sys.argv[3]:
+        os.sched_setaffinity(0, {int(cpu) for cpu in sys.argv[3].split(",")})
+    serve(Path(sys.argv[1]))

@@ -1,1 +1,0 @@
-"""Baselines that Roller is compared with: learned cost models. The planner imports nothing of this package."""
