@@ -74,6 +74,7 @@ def pytest_configure(config):
 
     From the start, because modules ask for their device when they are collected.
     """
+    os.environ["ROLLER_PLAN_CACHE"] = "off"  # plans are constructed, here and in child processes
     facts, stored = facts_of("avx2", cores=2), cpu_profile._stored
     spec = cpu_profile._report(facts, estimated_profile(facts), "", cpu_profile.cache_path(facts), True, 0.0, [])
     patch = pytest.MonkeyPatch()

@@ -249,7 +249,11 @@ class PlanCache:
 class NoCache:
     """A cache that keeps nothing."""
 
-    construct = staticmethod(construct)
+    def construct(
+        self, expression: TensorExpression, device: DeviceSpec, top: int = 10, features: Features = NO_FEATURES
+    ) -> Construction:
+        """Return `planner.construct`'s plans."""
+        return construct(expression, device, top, features)
 
 
 def plan_cache() -> PlanCache | NoCache:

@@ -47,11 +47,11 @@ class LayoutCosts:
 
     def _seconds(self, tensors: list[Any], constants: list[Any] | None = None) -> float:
         from ..errors import UnsupportedOperator
-        from ..planner import construct
+        from ..planner.plan_cache import plan_cache
         from ..te.read import read_te
 
         try:
             reading = read_te(tensors, constants=constants or ())
-            return construct(reading.expression, self.device, top=1).best.seconds
+            return plan_cache().construct(reading.expression, self.device, 1).best.seconds
         except UnsupportedOperator:
             return float("inf")

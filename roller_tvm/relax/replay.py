@@ -24,7 +24,7 @@ from ..tuning.supervise import last_line
 from .database import kernels_of, replay
 
 #: Seconds from which a time is no measurement: what failed has 1e10, and a plan that nobody measured its prediction in
-#: nanoseconds (``database.UNMEASURED``), which is more than a launch's microsecond.
+#: nanoseconds (``tuning.results.UNMEASURED``), which is more than a launch's microsecond.
 NO_TIME = 1e3
 #: Kinds of target whose kernels run in blocks of threads.
 GPUS = ("cuda", "rocm", "opencl", "vulkan", "metal", "webgpu")

@@ -10,10 +10,10 @@ from typing import Any
 from roller_tvm.device import DeviceSpec
 from roller_tvm.errors import RollerError
 from roller_tvm.ir.expression import TensorExpression
-from roller_tvm.planner import construct
 from roller_tvm.planner.construction import RankedPlan
 from roller_tvm.planner.gpu_variants import plan_variants
 from roller_tvm.planner.lower import lower
+from roller_tvm.planner.plan_cache import plan_cache
 from roller_tvm.roller.features import Features
 from roller_tvm.roller.steps import Step
 from roller_tvm.tuning.internal import internal_error
@@ -173,9 +173,10 @@ def find_candidates(
 
 
 def _plans(operator: Operator, device: DeviceSpec, top: int) -> list[RankedPlan]:
-    plans = list(construct(operator.expression, device, top, operator.features).plans)
+    cache = plan_cache()
+    plans = list(cache.construct(operator.expression, device, top, operator.features).plans)
     if operator.features.tensor_cores and all(_tensor_cores(ranked) for ranked in plans):
-        plans += construct(operator.expression, device, 1).plans  # in case TVM finds no product in the function
+        plans += cache.construct(operator.expression, device, 1).plans  # in case TVM finds no product in the function
     if device.kind == "gpu":  # last of all, in case every plan spills
         plans += plan_variants(plans[0])
     return plans

@@ -13,6 +13,7 @@ pytestmark = pytest.mark.te
 pytest.importorskip("tvm")
 
 from roller_tvm.errors import MeasureError, NothingTuned  # noqa: E402
+from roller_tvm.planner import plan_cache  # noqa: E402
 from roller_tvm.tuning import candidates, results  # noqa: E402
 from roller_tvm.tuning.internal import InternalError  # noqa: E402
 from roller_tvm.tuning.supervise import Reply, Worker  # noqa: E402
@@ -60,7 +61,7 @@ def test_a_second_run_resumes_and_plans_nothing(subject, tuned, monkeypatch):
     def never(*_args, **_keywords):
         raise AssertionError("planned again")
 
-    monkeypatch.setattr(candidates, "construct", never)
+    monkeypatch.setattr(plan_cache, "construct", never)
     again = subject.tune(place, 2)
     assert {t.status for t in again.tasks} == {"resumed"}
     for old, new in zip(result.tasks, again.tasks, strict=True):
@@ -114,7 +115,7 @@ def test_a_bug_of_the_planner_is_an_internal_error_with_its_operator(subject, tm
     def nothing(*_args, **_keywords):
         raise KeyError("no rule fits")
 
-    monkeypatch.setattr(candidates, "construct", nothing)
+    monkeypatch.setattr(plan_cache, "construct", nothing)
     with (
         pytest.warns(InternalError, match=r"planner error: KeyError: 'no rule fits'.*\n  of: ") as told,
         pytest.raises(NothingTuned, match="none of 1 tasks.*planner error: KeyError: 'no rule fits'"),
