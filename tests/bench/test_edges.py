@@ -38,7 +38,7 @@ def test_roller_and_untuned_are_built_checked_and_timed(jobs):
 
 @pytest.mark.slow
 def test_tvms_own_kernel_stays_where_it_is_faster(jobs, monkeypatch):
-    from roller_tvm.tuning.session import Outcome, TaskResult
+    from roller_tvm.tuning.session import Measurer, Outcome, TaskResult
 
     given = []
 
@@ -46,7 +46,7 @@ def test_tvms_own_kernel_stays_where_it_is_faster(jobs, monkeypatch):
         given.append(more)
         return TaskResult([Outcome("ok", 2e-3, (2e-3,)) for _ in schedules], None, Outcome("ok", 1e-3), True)
 
-    monkeypatch.setattr(import_module(f"roller_tvm.{line()}.measure").Measurer, "measure", measure)
+    monkeypatch.setattr(Measurer, "measure", measure)
     found = jobs.tune("dense", "roller", 2)
     assert found["status"] == "ok" and "own kernel stays" in found["reason"] and found["claimed_s"] == 1e-3
     assert line() == "relax" or given[0]["default"]

@@ -7,7 +7,6 @@ import random
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib import import_module
 from typing import Any
 from unittest.mock import patch
 
@@ -15,6 +14,7 @@ import numpy as np
 
 from roller_bench.search import RTileSpace
 from roller_bench.tiles import plan_tiles
+from roller_tvm.codegen.rewrites import whole_vectors
 from roller_tvm.device import DeviceSpec, cpu_device, default_cpu_target
 from roller_tvm.errors import BadInput
 from roller_tvm.ir.operators import parse_params
@@ -263,10 +263,8 @@ def with_and_without_edges(expression: Any, device: DeviceSpec, build: Callable[
 
 def whole_vectors_and_plain(expression: Any, device: DeviceSpec, build: Callable[[Any], Built]) -> tuple[Kind, Kind]:
     """Return plans that count on whole vectors, and plans for TVM alone."""
-    module = import_module(f"roller_tvm.{line()}.edge_vectors")
-
     def by_tvm(plan: Any) -> Any:
-        with patch.object(module, "REWRITINGS", ()):
+        with patch.object(whole_vectors, "REWRITINGS", ()):
             return build(plan)
 
     ours = construct(expression, device, top=PLANS).plans
