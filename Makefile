@@ -108,6 +108,7 @@ docs: .venv/docs/ready
 lint: $(RELAY)/.ready
 	$(RELAY)/bin/ruff check .
 	$(RELAY)/bin/mypy
+	@$(RELAY)/bin/lint-imports > .venv/imports.log || { cat .venv/imports.log; exit 1; }
 
 clean:
 	rm -rf .venv site demo-out .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info

@@ -60,7 +60,7 @@ setup(
         # rich shows progress and tables.
         "demo": ["pillow", "rich"],
         "test": TEST,
-        "dev": [*TEST, "ruff", "mypy"],
+        "dev": [*TEST, "ruff", "mypy", "import-linter"],
     },
     entry_points={"console_scripts": ["roller-tvm = roller_tvm.cli:main"]},
 )

@@ -123,7 +123,7 @@ class RelayWorker:
         import_relay_tvm("measuring")
         from tvm import auto_scheduler, relay, te, topi  # noqa: F401
 
-    def code(self) -> AbstractContextManager[None]:
+    def code(self) -> AbstractContextManager[Any]:
         """Return the context of ``relay.build`` here, and of our ApplyHistoryBest."""
         return cpu_code()
 

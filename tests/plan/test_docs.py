@@ -6,7 +6,7 @@ import pkgutil
 
 import pytest
 
-PACKAGES = tuple(f"roller_tvm.{name}" for name in ("ir", "roller", "micro_perf", "recipes", "planner", "lower"))
+PACKAGES = tuple(f"roller_tvm.{name}" for name in ("ir", "roller", "micro_perf", "recipes", "planner"))
 MODULES = [
     module.name
     for package in map(importlib.import_module, PACKAGES)
