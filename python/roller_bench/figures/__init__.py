@@ -31,6 +31,7 @@ FIGURES = {
     "compare-models": "both_lines:compare_models",
     "fma-share": "fma_share:fma_share",
     "plan-time": "plan_time:plan_time",
+    "plan-against": "plan_against:plan_against",
     "plan-costs": "plans:plan_costs",
     "over-edge": "plans:over_edge",
     "padded-vectors": "plans:padded_vectors",
