@@ -21,6 +21,8 @@ from roller_tvm.errors import BadInput
 #: Plans what it is asked for, a line each, in the tree on its path: today's folders, or those of earlier commits.
 PLANNER = """
 import json, sys, time
+# An editable installation would lend this checkout's folders to the other tree.
+sys.meta_path[:] = [finder for finder in sys.meta_path if "Editable" not in getattr(finder, "__name__", "")]
 from roller_tvm.device import device_for_target, load_device
 try:
     from roller_tvm.ir.operators import operator, parse_params
