@@ -43,7 +43,7 @@ DEVICES = {"sm_80": "a100", "sm_90": "h200"}
 SPARE = 4
 PACKAGE = Path(__file__).resolve().parent.parent
 #: Folders and modules of this package: those a kernel depends on (`_MAKES`), and those the kit runs (`_RUNS`).
-_MAKES = ("ir", "device", "roller", "micro_perf", "recipes", "planner", "lower", "te", "tir", "toolchain",
+_MAKES = ("ir", "device", "roller", "micro_perf", "recipes", "planner", "codegen", "te", "tir",
           "rammer", "relax",
           *(f"kit/{name}.py" for name in ("build", "graphs", "archive", "cases", "reference", "inputs")))  # fmt: skip
 _RUNS = (
@@ -266,6 +266,8 @@ def _sources(of: tuple[str, ...]) -> list[Path]:
     found = []
     for name in of:
         path = PACKAGE / name
+        if not path.exists():  # one that has moved would drop out of the digest in silence
+            raise FileNotFoundError(path)
         inside = [path] if path.is_file() else path.rglob("*")
         found += [p for p in inside if p.is_file() and "__pycache__" not in p.parts]
     return sorted(found)

@@ -11,7 +11,7 @@ from roller_tvm.models.shapes import parse_buckets
 
 pytestmark = pytest.mark.relax
 onnx = pytest.importorskip("onnx")
-from ..relay.onnx_models import convolution  # noqa: E402
+from ..relay.onnx_models import convolution, three_products  # noqa: E402
 
 
 def main(capsys, *words):
@@ -59,27 +59,13 @@ def test_open_extents(rows, tmp_path, capsys, buckets):
 
 @pytest.fixture(scope="module")
 def branches(tmp_path_factory):
-    """Three products of one input, added up."""
-    from onnx import TensorProto, helper, numpy_helper
-
-    rng = np.random.default_rng(3)
-    weights = [rng.standard_normal((32, 8)).astype("float32") for _ in range(3)]
-    graph = helper.make_graph(
-        [*(helper.make_node("MatMul", ["x", f"w{n}"], [f"p{n}"]) for n in range(3)),
-         helper.make_node("Add", ["p0", "p1"], ["s"]), helper.make_node("Add", ["s", "p2"], ["y"])], "branches",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 32])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4, 8])],
-        [numpy_helper.from_array(w, f"w{n}") for n, w in enumerate(weights)],
-    )  # fmt: skip
-    path = tmp_path_factory.mktemp("model") / "branches.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), str(path))
-    return path, sum(weights)
+    return three_products(tmp_path_factory.mktemp("model") / "branches.onnx")
 
 
 def test_no_block_waits_and_pocl_is_the_second_witness(pocl, branches, tmp_path, capsys):
     card = tmp_path / "a30.toml"
     card.write_text('base = "a100"\nname = "a30"\nunits = { value = 56, unit = "SM" }\n')
-    words = ("compile", branches[0], "--target", "cuda -arch=sm_80", "--fuse-rtasks", "-o", tmp_path / "m.so")
+    words = ("compile", branches, "--target", "cuda -arch=sm_80", "--fuse-rtasks", "-o", tmp_path / "m.so")
     code, out, err = main(capsys, *words, "--explain", "--on-pocl", "--fusion-policy", "horizontal")
     assert code == 0 and "policy horizontal" in out and "PoCL executed 1 of 1 fused" in err
     code, out, err = main(capsys, *words, "--json", "--on-pocl", "--device", card)

@@ -8,7 +8,7 @@ import pytest
 from roller_tvm import cli
 from roller_tvm.tvm_env import line
 
-from ..relay.onnx_models import convolution, expected
+from ..relay.onnx_models import convolution, expected, three_products
 
 pytestmark = pytest.mark.te
 onnx = pytest.importorskip("onnx")
@@ -135,21 +135,7 @@ def test_a_reference_without_onnxruntime_is_tvms_own(monkeypatch, model, tmp_pat
 
 @pytest.fixture(scope="module")
 def branches(tmp_path_factory):
-    """Three products of one input, added up."""
-    from onnx import TensorProto, helper, numpy_helper
-
-    rng = np.random.default_rng(3)
-    weights = [rng.standard_normal((32, 8)).astype("float32") for _ in range(3)]
-    graph = helper.make_graph(
-        [*(helper.make_node("MatMul", ["x", f"w{n}"], [f"p{n}"]) for n in range(3)),
-         helper.make_node("Add", ["p0", "p1"], ["s"]), helper.make_node("Add", ["s", "p2"], ["y"])], "branches",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 32])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4, 8])],
-        [numpy_helper.from_array(w, f"w{n}") for n, w in enumerate(weights)],
-    )  # fmt: skip
-    path = tmp_path_factory.mktemp("model") / "branches.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), str(path))
-    return path
+    return three_products(tmp_path_factory.mktemp("model") / "branches.onnx")
 
 
 class TestFused:

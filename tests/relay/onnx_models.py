@@ -75,3 +75,18 @@ def expected(path, inputs):
     import onnxruntime
 
     return onnxruntime.InferenceSession(str(path)).run(None, inputs)
+
+
+def three_products(path):
+    """Three products of one input, added up."""
+    rng = np.random.default_rng(3)
+    weights = [rng.standard_normal((32, 8)).astype("float32") for _ in range(3)]
+    graph = helper.make_graph(
+        [*(helper.make_node("MatMul", ["x", f"w{n}"], [f"p{n}"]) for n in range(3)),
+         helper.make_node("Add", ["p0", "p1"], ["s"]), helper.make_node("Add", ["s", "p2"], ["y"])], "branches",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 32])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4, 8])],
+        [numpy_helper.from_array(w, f"w{n}") for n, w in enumerate(weights)],
+    )  # fmt: skip
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), str(path))
+    return path
