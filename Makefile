@@ -44,6 +44,9 @@ SUITES := pytest-relay pytest-relax pytest-emulate pytest-core lint
 JOBS := $(shell cpus=$$(nproc 2>/dev/null || echo 1); \
 	echo $$((cpus < $(words $(SUITES)) ? cpus : $(words $(SUITES)))))
 
+# Processes that the tests start find their bytecode; without it each one compiles what it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: docs test nightly pytest pytest-relay pytest-relax pytest-core pytest-emulate demo demo-time demo-full demo-full-relay demo-full-relax gpu-kit venv lint clean
 .DELETE_ON_ERROR:
 
