@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roller_tvm.errors import BadInput
+from roller_tvm.folders import work_folder
 from roller_tvm.models.arguments import Signature
 from roller_tvm.models.line import Job, ModelLine, Request
 from roller_tvm.tvm_env import use_threads
@@ -91,7 +92,7 @@ class Session:
         """Tune into records, by default a temporary place, and build with them from now on; return a `TuneResult`."""
         place = place or self.records
         if place is None:
-            self._folder = self._folder or tempfile.TemporaryDirectory(prefix="roller-tvm-")
+            self._folder = self._folder or work_folder()
             place = Path(self._folder.name, self.line.place)
         result = self.line.tune(self.job, place, trials, tasks, **options)
         self.records, self.schedules, self._built = place, "roller", None

@@ -7,14 +7,15 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from roller_tvm.children import python
 from roller_tvm.errors import RollerError, UnsupportedOperator, last_line
+from roller_tvm.folders import work_folder
 from roller_tvm.tuning.lifeline import tie_to_parent
 from roller_tvm.tuning.supervise import Failed, child_environment, kill_session, obituary
 
@@ -54,7 +55,7 @@ def run_job(
     >>> run_job("json", "dumps", {"obj": [1, 2]}, 60, 1).value
     '[1, 2]'
     """
-    with tempfile.TemporaryDirectory(prefix="roller-tvm-") as folder:
+    with work_folder() as folder:
         job, reply = Path(folder, "job.json"), Path(folder, "reply.json")
         job.write_text(json.dumps({"edge": edge, "function": function, "arguments": dict(arguments)}))
         with (log or Path(folder, "log")).open("ab") as said:
@@ -62,7 +63,7 @@ def run_job(
             # what a killed process leaves lying goes with the folder.
             env = child_environment(threads) | {"TOPHUB_LOCATION": "NONE", "TMPDIR": folder}
             process = subprocess.Popen(
-                [sys.executable, "-m", "roller_bench.jobs", str(job), str(reply), str(os.getpid())],
+                python("-m", "roller_bench.jobs", str(job), str(reply), str(os.getpid())),
                 stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=env, start_new_session=True)  # fmt: skip
             try:
                 code = process.wait(limit_s)

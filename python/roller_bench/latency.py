@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from roller_bench.running import Runnable
+from roller_tvm.children import environment, python
 from roller_tvm.errors import MeasureError
 from roller_tvm.tuning.lifeline import tie_to_parent
 
@@ -52,9 +53,10 @@ def in_turns(files: Sequence[Path], seconds: float) -> list[list[list[float]]]:
     processes: list[Any] = []
     try:
         for path in files:
-            command = [sys.executable, "-m", __name__, str(path), str(os.getpid()), ",".join(map(str, CPUS))]
-            env = {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(os.path.abspath(p) for p in sys.path))}
-            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
+            command = python("-m", __name__, str(path), str(os.getpid()), ",".join(map(str, CPUS)))
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment()
+            )
             processes.append(process)
         for path, process in zip(files, processes, strict=True):
             if process.stdout.readline().strip() != "ready":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -19,6 +18,7 @@ from roller_bench.tiles import plan_tiles
 from roller_bench.tuners import OBJECTIVE
 from roller_tvm.device import DeviceSpec
 from roller_tvm.errors import MeasureError, RollerError
+from roller_tvm.folders import work_folder
 from roller_tvm.planner.construction import RankedPlan
 from roller_tvm.tuning.session import Limits, Session
 from roller_tvm.tuning.supervise import Failed, Pool
@@ -118,7 +118,7 @@ class PlanMeasuring:
     def __init__(self, pool: Pool, limits: Limits, key: str, searched: Searched) -> None:
         self.pool, self.limits, self.key, self.searched = pool, limits, key, searched
         self.opening = ("open_task", searched.opening, limits.reference_s)
-        self.folder = tempfile.TemporaryDirectory(prefix="roller-tvm-")
+        self.folder = work_folder()
         self.lines: dict[Any, str] = {}
         self.spent = 0.0
 

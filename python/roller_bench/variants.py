@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from roller_bench.running import TOLERANCE, Runnable, keep_inputs, relative_erro
 from roller_bench.task import timed as timed
 from roller_bench.zoo import Prepared, find_model
 from roller_tvm.errors import BadInput, WrongAnswer
+from roller_tvm.folders import work_folder
 from roller_tvm.tvm_env import line
 
 
@@ -100,7 +100,7 @@ def runnable(path: Path, inputs: Path, threads: int) -> Runnable:
 
 def latencies(model: Path, libraries: Sequence[Path], inputs: Path, threads: int, seconds: float) -> list[list[float]]:
     """Return the seconds of every run of onnxruntime and of each library, at least two blocks each."""
-    with tempfile.TemporaryDirectory(prefix="roller-tvm-") as folder:
+    with work_folder() as folder:
         files = [
             runnable(path, inputs, threads).write(Path(folder, f"{number}.json"))
             for number, path in enumerate((model, *libraries))

@@ -13,7 +13,9 @@ import traceback
 from collections.abc import Sequence
 from typing import NoReturn
 
+from roller_tvm.children import SAFE_PATH
 from roller_tvm.errors import BadInput, DiskFull, RollerError, UsageError, last_line
+from roller_tvm.folders import cache_folder, check_space, use_temporary_folder, variable
 from roller_tvm.version import __version__
 
 # Verb -> one line of help. The module is roller_tvm/cli/<verb>.py, dashes as underscores, or a tool's (`TOOLS`); it is
@@ -101,7 +103,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     chosen = next((word for word in argv if not word.startswith("-")), None)
     try:
         args = make_parser(chosen).parse_args(argv)
-        return int(args.run(args))
+        with variable(SAFE_PATH, "1"), use_temporary_folder():
+            return int(args.run(args))
     except RollerError as error:
         return _fail(error, trace)
     except KeyboardInterrupt:
@@ -132,6 +135,10 @@ def _fail(error: RollerError, trace: bool) -> int:
 
 def _fail_inside(error: Exception, trace: bool) -> int:
     """Print an exception that is a defect of this package, or of one below it, as one line; return the exit code."""
+    try:
+        check_space(cache_folder())
+    except DiskFull as full:  # which compilers and TVM tell in many ways
+        return _fail(full, trace)
     if trace:
         traceback.print_exc()
     remedy = "report it with the traceback above" if trace else f"run again with {TRACEBACK} and report it"

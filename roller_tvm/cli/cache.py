@@ -6,7 +6,7 @@ import argparse
 import json
 from dataclasses import asdict
 
-from roller_tvm.device.cache import cache_folder
+from roller_tvm.folders import cache_folder
 from roller_tvm.planner.plan_cache import VARIABLE, PlanCache
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from roller_bench.learned import available
 from roller_tvm.cli.model import LAYOUTS, say
 from roller_tvm.device import DeviceSpec, known_devices, load_device
 from roller_tvm.errors import BadInput, UsageError, cannot_write
+from roller_tvm.folders import work_folder
 from roller_tvm.micro_perf.effects import ALL, EFFECTS, Effects
 from roller_tvm.replay.databases import apart
 from roller_tvm.replay.plot import scatter
@@ -144,7 +144,7 @@ def of_model(args: argparse.Namespace, device: DeviceSpec) -> WorkloadOf:
     elif is_file:
         model = load_model(Path(word), shapes, layout)
     else:
-        with tempfile.TemporaryDirectory(prefix="roller-tvm-") as folder:
+        with work_folder() as folder:
             found = find_model(word, Path(folder))
             model = load_model(found.path, found.shapes, layout)
     say(f"records are looked up among the tasks of {word}")

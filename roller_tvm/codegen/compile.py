@@ -5,13 +5,13 @@ from __future__ import annotations
 import ctypes
 import re
 import subprocess
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from roller_tvm.codegen.compilers import NVRTC_REMEDY, Compiler, find_compilers, include_folders, nvrtc_library
 from roller_tvm.errors import TargetError, ToolchainError
+from roller_tvm.folders import work_folder
 
 _ARCH = re.compile(r"sm_\d{2,3}[af]?")
 _LOG_LINES = 8  # of a compiler's log quoted in an error: the first diagnostics, not the cascade
@@ -171,7 +171,7 @@ def _nvrtc_get(library: ctypes.CDLL, program: ctypes.c_void_p, what: str) -> byt
 
 
 def _nvcc(compiler: Compiler, source: str, arch: str, where: str, more: Sequence[str]) -> tuple[bytes, str]:
-    with tempfile.TemporaryDirectory(prefix="roller-nvcc-") as folder:
+    with work_folder() as folder:
         text, out = Path(folder, "kernels.cu"), Path(folder, "kernels.cubin")
         text.write_text(source)
         command = [compiler.path, "-cubin", "-O3", "-arch", arch, "-Xptxas", "-v", *more, "-o", str(out), str(text)]

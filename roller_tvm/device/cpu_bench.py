@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from roller_tvm.device.rates import Rates, Request
 from roller_tvm.errors import ProfileError
+from roller_tvm.folders import work_folder
 
 SOURCE = Path(__file__).with_name("cpu_profile.c")
 #: x86 compilers understand -march=native, Arm compilers -mcpu=native.
@@ -81,7 +81,7 @@ class NativeRunner:
 
     def __init__(self, vector_bytes: int, cpus: Sequence[int] = ()) -> None:
         self._cpus = [str(cpu) for cpu in cpus]
-        self._folder = tempfile.TemporaryDirectory(prefix="roller-cpu-")
+        self._folder = work_folder()
         try:
             self._program = compile_benchmarks(Path(self._folder.name), vector_bytes)
         except BaseException:

@@ -169,8 +169,8 @@ def _load(path: Path, facts: CpuFacts, notes: list[str]) -> CpuProfile | None:
     return profile
 
 
-def _store(path: Path, facts: CpuFacts, profile: CpuProfile) -> OSError | None:
-    """Write the profile atomically; return the system's error, or None."""
+def _store(path: Path, facts: CpuFacts, profile: CpuProfile) -> Exception | None:
+    """Write the profile atomically; return the error, or None."""
     data = {
         "format": FORMAT_VERSION,
         "cpu": facts.model,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import json
 import math
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from roller_tvm.children import environment, python
 from roller_tvm.device.cuda_driver import Card, CudaFacts, Driver, DriverCard
 from roller_tvm.device.rates import Rates, Request
 from roller_tvm.errors import ProfileError, RollerError
@@ -154,7 +154,7 @@ class CudaRunner:
 
     def __init__(self, ordinal: int = 0, command: Sequence[str] = (), limit_s: float = LIMIT_S) -> None:
         self.ordinal = ordinal
-        self._command = list(command) or [sys.executable, "-c", f"from {__name__} import main; main()"]
+        self._command = list(command) or python("-c", f"from {__name__} import main; main()")
         self._limit_s = limit_s
 
     def __call__(self, requests: Sequence[Request]) -> Rates:
@@ -170,12 +170,10 @@ class CudaRunner:
         return [CudaFacts(**facts) for facts in self._ask({"ordinal": ordinal, "requests": None})["cards"]]
 
     def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
-        environment = dict(os.environ)
-        environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(os.path.abspath(p) for p in sys.path))
         try:
             done = subprocess.run(
                 self._command, input=json.dumps(question), capture_output=True, text=True, timeout=self._limit_s,
-                check=False, env=environment,
+                check=False, env=environment(),
             )  # fmt: skip
         except subprocess.TimeoutExpired as err:
             remedy = "profile when nobody else uses the card"

@@ -12,14 +12,22 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from roller_tvm.codegen.cuda_text import CudaSource
 from roller_tvm.codegen.errors import NotEmulated
-from roller_tvm.device.cache import cache_folder
 from roller_tvm.emulate.translate import translated
-from roller_tvm.errors import ToolchainError
+from roller_tvm.errors import RollerError, ToolchainError, cannot_write
+from roller_tvm.folders import (
+    cache_folder,
+    check_space,
+    private_folder,
+    temporary_folder,
+    work_folder,
+    written_by_others,
+)
 
 RUNTIME = Path(__file__).parent / "runtime"
 _PARTS = ("memory.cc", "shared.cc", "access.cc", "copies.cc", "hooks.cc", "blocks.cc", "warp.cc", "tensor.cc")
@@ -32,6 +40,8 @@ _LIMIT_S = 600.0
 _LOG_LINES = 12
 #: Libraries of kernels kept in the cache (some 50 KiB each); the ones used longest ago go first.
 _KEPT = 4000
+#: Begins the name of a library that is being written.
+TEMPORARY = ".new-"
 
 
 @functools.lru_cache(maxsize=1)
@@ -87,17 +97,12 @@ def _runtime_hash() -> str:
 
 
 def _folder() -> Path:
-    folder = cache_folder() / "emulate"
-    with contextlib.suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-    if os.access(folder, os.W_OK):
-        return folder
-    return _temporary()
-
-
-@functools.lru_cache(maxsize=1)
-def _temporary() -> Path:
-    return Path(tempfile.mkdtemp(prefix="roller-emulate-"))
+    """Return the cache, or where somebody else can write to it, or nobody can, this process's temporary folder."""
+    try:
+        private_folder(cache_folder())
+        return private_folder(cache_folder() / "emulate")
+    except RollerError:
+        return temporary_folder()
 
 
 def _run(command: Sequence[str], what: str) -> str:
@@ -113,29 +118,42 @@ def _run(command: Sequence[str], what: str) -> str:
 def _made(key: str, commands: Sequence[Sequence[str]], sources: dict[str, str], what: str) -> Path:
     """Return the library of a key, from the cache or made by the commands ({out} in them is its path)."""
     library = _folder() / f"{key}.so"
-    if library.exists():
+    if library.exists() and not written_by_others(library):
         with contextlib.suppress(OSError):
             os.utime(library)
         return library
-    with tempfile.TemporaryDirectory(prefix="roller-emulate-") as work:
+    with work_folder() as work:
         for name, text in sources.items():
             (Path(work) / name).write_text(text, encoding="utf-8")
-        made = Path(tempfile.mktemp(dir=library.parent, prefix=key, suffix=".tmp"))
-        try:
-            for command in commands:
-                log = _run([c.format(work=work, out=made) for c in command], what)
-                if log:
-                    raise _refused(log, what)
-            os.replace(made, library)
-            _prune(library.parent)
-        finally:
-            with contextlib.suppress(OSError):
-                made.unlink()
+        made = Path(work, "made.so")
+        for command in commands:
+            log = _run([c.replace("{work}", work).replace("{out}", str(made)) for c in command], what)
+            if log:
+                check_space()
+                raise _refused(log, what)
+        _keep(made, library)
     return library
+
+
+def _keep(made: Path, library: Path) -> None:
+    """Put a library into the cache, whole or not at all."""
+    handle, name = tempfile.mkstemp(dir=library.parent, prefix=TEMPORARY)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(made.read_bytes())
+        os.replace(name, library)
+    except OSError as error:
+        raise cannot_write(error, library.parent, other="set XDG_CACHE_HOME to another folder") from error
+    finally:
+        Path(name).unlink(missing_ok=True)
+    _prune(library.parent)
 
 
 def _prune(folder: Path) -> None:
     with contextlib.suppress(OSError):
+        for left in folder.glob(f"{TEMPORARY}*"):  # of a process that was killed
+            if time.time() - left.stat().st_mtime > _LIMIT_S:
+                left.unlink(missing_ok=True)
         kernels = list(folder.glob("kernels-*.so"))
         if len(kernels) > _KEPT:
             for old in sorted(kernels, key=lambda p: p.stat().st_mtime)[: len(kernels) // 2]:

@@ -6,7 +6,6 @@ import errno
 import os
 import re
 import tarfile
-import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ..errors import BadInput, RollerError, ToolchainError, UsageError, cannot_write, last_line
+from ..folders import beside
 from ..tuning.kernel_times import KernelTime
 from ..tuning.model_report import ModelReport, report_of
 from ..tuning.package_members import add_members
@@ -60,13 +60,11 @@ class Format:
         """Write a built model, whole or not at all; `export` writes what the line's own runtime reads."""
         path = self.check_output(path)
         try:
-            with tempfile.TemporaryDirectory(prefix=".roller-tvm-", dir=path.parent) as folder:
-                made = Path(folder, path.name)
+            with beside(path) as made:
                 export(made)
                 for kept in (getattr(built, KERNELS, None), getattr(built, REPORT, None)):
                     if kept is not None:
                         add_members(made, kept.members())
-                os.replace(made, path)
         except OSError as error:
             raise _not_written(error, path) from error
         except RuntimeError as error:  # the C++ compiler that links the library

@@ -6,7 +6,6 @@ import contextlib
 import io
 import logging
 import os
-import tempfile
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BadInput, RollerError, UnsupportedOperator, UsageError, last_line, must_be
+from ..folders import work_folder
 
 #: Class of a model in memory -> its kind.
 _CLASSES = {
@@ -52,7 +52,7 @@ def onnx_file(model: Any) -> Iterator[Path]:
     """Keep an onnx.ModelProto in a file for a while; errors name the model instead of the file."""
     import onnx
 
-    with tempfile.TemporaryDirectory(prefix="roller-tvm-") as folder:
+    with work_folder() as folder:
         path = Path(folder, "model.onnx")
         try:
             onnx.save(model, str(path), save_as_external_data=model.ByteSize() > onnx.checker.MAXIMUM_PROTOBUF)

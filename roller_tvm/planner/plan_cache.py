@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import sqlite3
-import stat
 import threading
 import time
 import warnings
@@ -24,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from ..device import DeviceSpec
-from ..device.cache import cache_folder
-from ..errors import UnsupportedOperator
+from ..errors import RollerError, UnsupportedOperator
+from ..folders import cache_folder, private_folder
 from ..ir import TensorExpression
 from ..roller.features import NO_FEATURES, Features
 from .construct import construct
@@ -213,10 +212,10 @@ class PlanCache:
             return None
         if self._open is not None and self._process == os.getpid():
             return self._open
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        found = self.folder.stat()
-        if found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            self._give_up("others may write to its folder")
+        try:
+            private_folder(self.folder)
+        except RollerError as error:
+            self._give_up(f"its folder: {error.what}")
             return None
         db = sqlite3.connect(self.path, timeout=PATIENCE_S, isolation_level=None, check_same_thread=False)
         try:

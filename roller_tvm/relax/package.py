@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..folders import work_folder
 from ..models import package
 from ..models.arguments import Signature
 from ..models.package import SUFFIX, kind_of_kernels
@@ -126,7 +126,7 @@ def _copied(library: Any) -> Any:
     """
     import tvm
 
-    with tempfile.TemporaryDirectory(prefix="roller-tvm-") as folder:
+    with work_folder() as folder:
         file = str(Path(folder, "executable"))
         library.write_to_file(file, library.kind)
         copy = tvm.get_global_func(f"ffi.Module.load_from_file.{library.kind}")(file)

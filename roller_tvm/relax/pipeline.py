@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ from tvm import relax
 from ..codegen.host_reading import TakeHost
 from ..device import DeviceSpec
 from ..errors import BadInput, RecordError
+from ..folders import work_folder
 from ..models import last_line
 from ..models.package import KERNELS, REPORT
 from ..tuning.model_report import ModelReport
@@ -352,7 +352,7 @@ def _opened(files: Sequence[Path]) -> Any:
 
     if all(data.endswith(b"\n") or not data for data in (file.read_bytes() for file in files)):
         return JSONDatabase(*map(str, files))
-    with tempfile.TemporaryDirectory(prefix="roller-tvm-") as folder:
+    with work_folder() as folder:
         copies = [Path(folder, file.name) for file in files]
         for file, copy in zip(files, copies, strict=True):
             copy.write_bytes(file.read_bytes())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from typing import Any
 from roller_tvm.codegen.host_reading import TakeHost
 from roller_tvm.device import DeviceSpec
 from roller_tvm.errors import BadInput, NothingTuned, last_line, must_be
+from roller_tvm.folders import work_folder
 from roller_tvm.models.line import SCHEDULES
 from roller_tvm.models.package import KERNELS, REPORT
 from roller_tvm.relay.dataflow import as_graph
@@ -97,7 +97,7 @@ def build(
             raise
         told = f"a plan cannot be built ({last_line(error)}); each operator's plans are built and compared one by one"
         warnings.warn(told, RuntimeWarning, stacklevel=2)
-    with tempfile.TemporaryDirectory(prefix="roller-tvm-") as folder:
+    with work_folder() as folder:
         records = Path(folder, "records.json")
         with contextlib.suppress(NothingTuned):
             tune(mod, params, made, records, 0, spec)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import tarfile
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 from roller_tvm.emulate import BuiltKernels, Emulation, NotEmulated
 from roller_tvm.emulate.kept import Step
 from roller_tvm.errors import BadInput
+from roller_tvm.folders import work_folder
 from roller_tvm.models import last_line
 from roller_tvm.relay.package import LIBRARY, REMEDY, unpack
 from roller_tvm.tvm_env import import_relay_tvm
@@ -120,7 +120,7 @@ class EmulatedModel:
 def _load(tvm: Any, path: Path) -> tuple[dict[str, Any], dict[str, Any], Any]:
     """Return the graph, the parameters as arrays, and the library."""
     if tarfile.is_tarfile(path):
-        with tempfile.TemporaryDirectory(prefix="roller-tvm-") as folder:
+        with work_folder() as folder:
             text, data = unpack(path, folder)
             library = tvm.runtime.load_module(str(Path(folder, LIBRARY)))
         params = tvm.runtime.load_param_dict(data)

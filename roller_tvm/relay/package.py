@@ -6,7 +6,6 @@ import json
 import os
 import re
 import tarfile
-import tempfile
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from roller_tvm.errors import BadInput, TvmLineError
+from roller_tvm.folders import work_folder
 from roller_tvm.models import package
 from roller_tvm.models.package import SUFFIX, kind_of_kernels
 from roller_tvm.tuning.kernel_times import Call, KernelTime, kernel_times, tensor_words
@@ -72,7 +72,7 @@ class LoadedModel(package.LoadedModel):
 
     def _open(self, tvm: Any, path: Path, packed: bool, device: str) -> None:
         if packed:
-            with tempfile.TemporaryDirectory(prefix="roller-tvm-") as folder:
+            with work_folder() as folder:
                 graph, params = unpack(path, folder)
                 library = tvm.runtime.load_module(str(Path(folder, LIBRARY)))
             self._attach(tvm, library, library, device, str(path), graph, params)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from roller_tvm.errors import MeasureError
+from roller_tvm.folders import work_folder
 from roller_tvm.tuning.supervise import Call, Pool, Worker
 
 #: Treatment of an operand of free layout (as the Relay line's LayoutRewriteOption). PLAIN: unchanged. CHECK: the kernel
@@ -349,7 +349,7 @@ class Measurer:
     def opened(self, work: Work) -> Iterator[None]:
         """Open a task in all workers, with its reference, which one of them computes."""
         opening, limit = work.opening(self.limits), self.limits.reference_s
-        with tempfile.TemporaryDirectory(prefix="roller-tvm-") as folder:
+        with work_folder() as folder:
             first = self.pool.workers[0]
             first.prepare([opening])
             with timed(self.seconds, "reference"):

@@ -21,6 +21,7 @@ from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any
 
 from roller_tvm import errors
+from roller_tvm.children import environment, python
 from roller_tvm.errors import MeasureError
 from roller_tvm.tuning.lifeline import tie_to_parent
 
@@ -87,7 +88,7 @@ class Worker:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (kill closes it)
         # A session of its own: Ctrl-C is for the parent to handle, and killing it kills what it started.
         self.process = subprocess.Popen(
-            [sys.executable, "-m", self.module, str(theirs.fileno()), str(os.getpid())],
+            python("-m", self.module, str(theirs.fileno()), str(os.getpid())),
             pass_fds=[theirs.fileno()], env=child_environment(self.threads), stdin=subprocess.DEVNULL,
             stdout=self._log, stderr=self._log, start_new_session=True)  # fmt: skip
         theirs.close()
@@ -304,8 +305,7 @@ class Pool:
 
 def child_environment(threads: int) -> dict[str, str]:
     """Return the environment of a process that finds the modules that this one finds, with so many threads in TVM."""
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(os.path.abspath(p) for p in sys.path))}
-    return {"TOPHUB_LOCATION": "NONE", **env, "TVM_NUM_THREADS": str(threads)}
+    return {"TOPHUB_LOCATION": "NONE", **environment({"TVM_NUM_THREADS": str(threads)})}
 
 
 def kill_session(process: subprocess.Popen[Any]) -> None:

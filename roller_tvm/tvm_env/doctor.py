@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from roller_tvm.children import python
 from roller_tvm.codegen import find_compilers
 from roller_tvm.tvm_env import probe
 from roller_tvm.tvm_env.compiler import find_compiler, system_install
@@ -180,7 +181,7 @@ def _import_remedy(found: TvmFound) -> str:
 def _run_probe() -> tuple[dict[str, Any], str]:
     """Return the probe's report, or why there is none."""
     env = {k: v for k, v in os.environ.items() if k != ENVIRONMENT}  # the pool's own default is wanted
-    words = [sys.executable, str(Path(probe.__file__))]
+    words = python(str(Path(probe.__file__)))
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=PROBE_SECONDS, env=env)
     except subprocess.TimeoutExpired:

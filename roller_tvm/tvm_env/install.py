@@ -8,6 +8,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
+from roller_tvm.children import python
 from roller_tvm.errors import NoTvm, TvmLineError
 from roller_tvm.tvm_env import hook
 from roller_tvm.tvm_env.locate import Line, TvmFound, find_tvm
@@ -72,7 +73,7 @@ def install_relay_tvm() -> TvmFound:
     install_hook(site_packages())
     # The hook acts at interpreter start, so what it gives is asked of a new interpreter.
     check = "import tvm; print(tvm.__version__)"
-    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True)
+    done = subprocess.run(python("-c", check), capture_output=True, text=True)
     if done.returncode != 0:
         raise NoTvm(
             "TVM was installed and cannot be imported: " + done.stderr.strip().splitlines()[-1],
@@ -86,7 +87,7 @@ def install_relay_tvm() -> TvmFound:
 def _pip(*args: str) -> None:
     # The wheel is large: show progress to whoever watches, keep logs short.
     quiet = [] if sys.stderr.isatty() else ["--quiet"]
-    done = subprocess.run([sys.executable, "-m", "pip", "--disable-pip-version-check", *quiet, *args])
+    done = subprocess.run([*python("-m", "pip"), "--disable-pip-version-check", *quiet, *args])
     if done.returncode != 0:
         raise NoTvm(
             f"pip {' '.join(args)} failed (exit code {done.returncode}); its own message is above",

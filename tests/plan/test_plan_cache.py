@@ -144,7 +144,7 @@ def test_a_folder_of_others_is_not_used(tmp_path, counted):
     (tmp_path / "plans").mkdir()
     (tmp_path / "plans").chmod(0o777)
     cache = PlanCache(tmp_path / "plans")
-    with pytest.warns(RuntimeWarning, match="others may write to its folder"):
+    with pytest.warns(RuntimeWarning, match="its folder: others may write to it"):
         cache.construct(PRODUCT, DEVICE, 1)
     cache.construct(PRODUCT, DEVICE, 1)
     assert len(counted) == 2 and not cache.path.exists()

@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -23,6 +21,7 @@ from roller_bench.figures import append_lines, read_lines
 from roller_bench.relay_models import testing_model
 from roller_bench.running import relative_error
 from roller_bench.zoo import LIGHT, OCR, TESTING_NETWORKS, Prepared, find_model
+from roller_tvm.children import environment, python
 from roller_tvm.errors import BadInput
 from roller_tvm.planner.explain.words import table as aligned
 
@@ -244,12 +243,11 @@ def told(row: dict[str, Any]) -> str:
 
 def in_process(name: str, target: str, verify: bool, limit: float) -> dict[str, Any]:
     """Return the row of one model from a process of its own: a crash there ends nothing here."""
-    command = [sys.executable, "-m", "roller_bench", "coverage", name, "--child", "--out", "-", "--target", target]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
+    command = python("-m", "roller_bench", "coverage", name, "--child", "--out", "-", "--target", target)
     base = {"model": name, "target": target, "verify": verify}
     try:
         words = command + ["--verify"] * verify
-        done = subprocess.run(words, stdout=subprocess.PIPE, text=True, timeout=limit, env=env)
+        done = subprocess.run(words, stdout=subprocess.PIPE, text=True, timeout=limit, env=environment())
         return dict(json.loads(done.stdout.strip().splitlines()[-1]))
     except subprocess.TimeoutExpired:
         return base | {"error": f"took longer than {limit:.0f} s"}

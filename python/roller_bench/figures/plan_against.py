@@ -8,7 +8,6 @@ import json
 import math
 import statistics
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from roller_bench.figures import OPERATORS, ROOT, names
+from roller_tvm.children import python
 from roller_tvm.errors import BadInput
 
 #: Plans what it is asked for, a line each, in the tree on its path: today's folders, or those of earlier commits.
@@ -76,7 +76,7 @@ def tree_of(commit: str) -> Iterator[Path]:
 @contextmanager
 def planner_in(tree: Path) -> Iterator[Any]:
     """Give a function that plans in a process of a tree: seconds, plans, recipe and predicted seconds of the best."""
-    words = [sys.executable, "-c", PLANNER]
+    words = python("-c", PLANNER)
     with subprocess.Popen(
         words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tree, env={"PYTHONPATH": str(tree)}
     ) as process:
