@@ -200,6 +200,7 @@ def compile(  # noqa: A001
     threads: int | None = None,
     fuse_rtasks: bool = False,
     progress: Callable[[str], None] | None = None,
+    trusted: bool = False,
 ) -> Model:
     """Build a model with Roller's schedules, planned while it is built.
 
@@ -229,6 +230,8 @@ def compile(  # noqa: A001
         Make one kernel of small operators if that is predicted to pay.
     progress : function of str, optional
         Receives the name of each step.
+    trusted : bool
+        Read a file that is a program, too (.pt2, a module): it can do whatever you can do.
 
     Returns
     -------
@@ -250,8 +253,9 @@ def compile(  # noqa: A001
     _check_path("records", records, "compile")
     given = parse_shapes(shapes) if isinstance(shapes, str) else _shapes(shapes)
     request = Request(
-        target, given, example_inputs, params, records, schedules, layout, device, threads, fuse_rtasks, progress
-    )
+        target, given, example_inputs, params, records, schedules, layout, device, threads, fuse_rtasks, progress,
+        trusted=trusted,
+    )  # fmt: skip
     session = Session(model_line(usable_line("compiling a model")), request).read(model)
     return Model(session.load(), session.name, threads, session)
 

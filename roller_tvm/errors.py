@@ -113,6 +113,10 @@ class BadInput(RollerError):
     exit_code = 2
 
 
+class Untrusted(BadInput):
+    """A file is a program, or would make one run, and nobody said that it is trusted."""
+
+
 class UnknownDevice(BadInput):
     """No device specification goes by that name."""
 

@@ -59,7 +59,7 @@ class Session:
         asked = self.request
         self._tell("import")
         name, found = self.line.importer.import_model(
-            model, asked.shapes, asked.layout, asked.params, asked.example_inputs
+            model, asked.shapes, asked.layout, asked.params, asked.example_inputs, asked.trusted
         )
         return self.take(name, found)
 

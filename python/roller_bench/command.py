@@ -72,6 +72,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--input-shapes", metavar='"NAME:[1,3,224,224] ..."', help="shapes of a model's dynamic inputs")
     parser.add_argument("--desired-layout", choices=LAYOUTS, help="convert a model's convolutions to this layout")
+    told = "read a FILE that is a program (.pt2, .json, .relay): it can do whatever you can do"
+    parser.add_argument("--trust-model", action="store_true", help=told)
     parser.add_argument("--params", type=Path, metavar="FILE.params", help="weights of a Relay or Relax module")
     add_line_argument(parser)
 
@@ -178,6 +180,7 @@ def _model(args: argparse.Namespace) -> dict[str, Any]:
     return {
         "file": str(file), "shapes": _shapes(args),
         "layout": args.desired_layout, "params": str(args.params) if args.params else None,
+        "trusted": args.trust_model,
     }  # fmt: skip
 
 

@@ -55,9 +55,9 @@ class Edge(ABC):
 
     @abstractmethod
     def model_tasks(
-        self, file: Path, shapes: Shapes | None, layout: str | None, params: Path | None, target: str
+        self, file: Path, shapes: Shapes | None, layout: str | None, params: Path | None, target: str, trusted: bool
     ) -> Iterable[Any]:
-        """Return the tasks of a model; each has `id`, `name`, `weight` and `key`."""
+        """Return the tasks of a model; each has `id`, `name`, `weight`, `key`; `trusted` reads programs, too."""
 
     @abstractmethod
     def prepared_task(self, case: Case, task: Any, folder: Path) -> Prepared | None:
@@ -100,14 +100,14 @@ class Edge(ABC):
 
     def tasks(
         self, file: str, shapes: dict[str, list[int]] | None, layout: str | None, params: str | None, target: str,
-        folder: str,
+        folder: str, trusted: bool = False,
     ) -> list[dict[str, Any]]:  # fmt: skip
         """Prepare the tasks of a model that compute something, each in a file."""
         self.tvm()
         stem, told = Path(file).stem, f"{file} {shapes or ''} {layout or ''}".strip()
         sizes = {n: tuple(s) for n, s in shapes.items()} if shapes else None
         found = []
-        for task in self.model_tasks(Path(file), sizes, layout, Path(params) if params else None, target):
+        for task in self.model_tasks(Path(file), sizes, layout, Path(params) if params else None, target, trusted):
             case = Case(f"{stem}.{task.id}", group=stem, weight=task.weight or 1, title=f"{stem} {task.name}",
                         model=told, task=task.key)  # fmt: skip
             try:

@@ -57,14 +57,14 @@ class RelaxEdge(Edge):
         return _write(case, task, constant_parameters(func), expression, folder)
 
     def model_tasks(
-        self, file: Path, shapes: Shapes | None, layout: str | None, params: Path | None, target: str
+        self, file: Path, shapes: Shapes | None, layout: str | None, params: Path | None, target: str, trusted: bool
     ) -> Iterable[Any]:
         """Return the tasks of a model as the pipeline "roller" prepares them."""
         from roller_tvm.relax import load_model
         from roller_tvm.relax import prepare as lowered
         from roller_tvm.relax.tasks import extract_tasks
 
-        model = load_model(file, shapes, layout, params)
+        model = load_model(file, shapes, layout, params, trusted=trusted)
         return extract_tasks(lowered(model.mod, self.target(target)))
 
     def prepared_task(self, case: Case, task: Any, folder: Path) -> Prepared | None:

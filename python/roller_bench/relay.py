@@ -66,13 +66,13 @@ class RelayEdge(Edge):
         return _write(case, key, desc, dag, default, float(expression.flops), float(expression.io_bytes), folder)
 
     def model_tasks(
-        self, file: Path, shapes: Shapes | None, layout: str | None, params: Path | None, target: str
+        self, file: Path, shapes: Shapes | None, layout: str | None, params: Path | None, target: str, trusted: bool
     ) -> Iterable[Any]:
         from roller_tvm.device import device_for_target
         from roller_tvm.relay.importers import load_model
         from roller_tvm.relay.tasks import extract_tasks
 
-        model = load_model(file, shapes, layout, params)
+        model = load_model(file, shapes, layout, params, trusted=trusted)
         return extract_tasks(model.mod, model.params, self.target(target), device_for_target(target))
 
     def prepared_task(self, case: Case, task: Any, folder: Path) -> Prepared | None:

@@ -36,6 +36,8 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--desired-layout", choices=LAYOUTS, help="convert convolutions to this layout")
     weights = "weights of a Relay or Relax module; default: FILE with .params"
+    told = "read a FILE that is a program (.pt2, .json, .relay): it can do whatever you can do"
+    parser.add_argument("--trust-model", action="store_true", help=told)
     parser.add_argument("--params", type=Path, metavar="FILE.params", help=weights)
     add_line_argument(parser)
 
@@ -46,7 +48,8 @@ def model_words(args: argparse.Namespace, target: str | None) -> str:
     for name, value in {**vars(args), "target": target}.items():
         if name in _SHAPING and value:
             words += [f"--{name.replace('_', '-')}", str(value)]
-    return shlex.join([*words, *(["--fuse-rtasks"] if vars(args).get("fuse_rtasks") else [])])
+    words += [f"--{name.replace('_', '-')}" for name in ("fuse_rtasks", "trust_model") if vars(args).get(name)]
+    return shlex.join(words)
 
 
 def tune_words(args: argparse.Namespace, target: str | None, place: str) -> str:
@@ -92,7 +95,7 @@ def read_model(args: argparse.Namespace, session: Session) -> None:
         if args.FILE.suffix in WITH_WEIGHTS:
             raise UsageError(f"{args.FILE} holds its own weights", "--params", "leave it out")
     start = time.perf_counter()
-    model = session.line.importer.load(args.FILE, shapes, args.desired_layout, args.params)
+    model = session.line.importer.load(args.FILE, shapes, args.desired_layout, args.params, trusted=args.trust_model)
     told = ", ".join(f"{name} {list(shape)} {dtype}" for name, (shape, dtype) in model.inputs.items())
     say(f"{args.FILE}: {told} ({time.perf_counter() - start:.1f} s to import)")
     for note in model.notes:

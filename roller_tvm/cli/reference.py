@@ -19,7 +19,9 @@ TERMS = 1 << 18
 OF_THE_MODEL = "give the file that was compiled, or its outputs for the same inputs; else report it"
 
 
-def expected(path: Path, inputs: Mapping[str, Any], line: ModelLine, threads: int | None) -> tuple[str, list[Any]]:
+def expected(
+    path: Path, inputs: Mapping[str, Any], line: ModelLine, threads: int | None, trusted: bool = False
+) -> tuple[str, list[Any]]:
     """Return (who says so, outputs): of an .npz file, or of a model on the same inputs.
 
     Parameters
@@ -28,6 +30,8 @@ def expected(path: Path, inputs: Mapping[str, Any], line: ModelLine, threads: in
         An .npz file; ONNX (run by onnxruntime if installed); or another model file, built with TVM's own schedules.
     threads : int, optional
         Threads of TVM's pool.
+    trusted : bool
+        Read a model that is a program.
     """
     if path.suffix == ".npz":
         arrays = read_arrays(path)
@@ -37,13 +41,16 @@ def expected(path: Path, inputs: Mapping[str, Any], line: ModelLine, threads: in
         raise BadInput("no such file", str(path), "give an .npz file of outputs, or a model")
     if path.suffix == ".onnx" and (made := _onnxruntime(path, inputs)) is not None:
         return f"onnxruntime on {path}", made
-    return f"TVM's own schedules of {path} on this CPU", _by_tvm(path, inputs, line, threads)
+    return f"TVM's own schedules of {path} on this CPU", _by_tvm(path, inputs, line, threads, trusted)
 
 
-def _by_tvm(path: Path, inputs: Mapping[str, Any], line: ModelLine, threads: int | None) -> list[Any]:
+def _by_tvm(
+    path: Path, inputs: Mapping[str, Any], line: ModelLine, threads: int | None, trusted: bool
+) -> list[Any]:
     """Return a model file's outputs on this CPU, with TVM's own schedules."""
     shapes = {name: array.shape for name, array in inputs.items()}
-    return Session(line, Request("llvm", shapes, schedules="tvm", threads=threads)).read(path).load().run(inputs)
+    request = Request("llvm", shapes, schedules="tvm", threads=threads, trusted=trusted)
+    return Session(line, request).read(path).load().run(inputs)
 
 
 def _onnxruntime(path: Path, inputs: Mapping[str, Any]) -> list[Any] | None:

@@ -45,6 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the model that records of Ansor were made for, where they know their operators by hashes: a file (ONNX, "
         "a Relay module), or a name as of compare --models; needs the TVM of the Relay line",
     )  # fmt: skip
+    told = "read a MODEL that is a program (.json, .relay): it can do whatever you can do"
+    parser.add_argument("--trust-model", action="store_true", help=told)
     shapes = "of MODEL: shapes of the inputs that it leaves open"
     parser.add_argument("--input-shapes", metavar='"NAME:[1,3,224,224] ..."', help=shapes)
     parser.add_argument("--desired-layout", choices=LAYOUTS, help="convert MODEL's convolutions to this layout")
@@ -142,7 +144,7 @@ def of_model(args: argparse.Namespace, device: DeviceSpec) -> WorkloadOf:
         model = Model(mod, params, {})
         model = converted(model, layout) if layout else model
     elif is_file:
-        model = load_model(Path(word), shapes, layout)
+        model = load_model(Path(word), shapes, layout, trusted=args.trust_model)
     else:
         with work_folder() as folder:
             found = find_model(word, Path(folder))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from .. import foreign
 from ..errors import BadInput, UnsupportedOperator, UsageError, last_line
 from .agreement import check_outputs, check_types
 from .arguments import Signature
@@ -20,13 +21,15 @@ from .onnx_file import Onnx, input_shapes, node_of, read_onnx
 from .reference import check_against_onnxruntime
 from .rewriting import Handler, rewrite
 from .shapes import Shapes, existing
-from .sources import kind_of, onnx_file, read_program
+from .sources import check_trust, kind_of, onnx_file, read_program
 from .types import TensorType, inferred_types
 
 #: Endings of files with an ExportedProgram of PyTorch, and with a module of TVM as JSON.
 TORCH, JSON = ".pt2", ".json"
 PICKLED = (".pt", ".pth", ".ckpt", ".bin")
 EXPORT = 'export it: torch.export.save(torch.export.export(model.eval(), (example,)), "model.pt2")'
+#: Some key of a module of either line as JSON.
+MODULE_KEYS = ("nodes", "root", "root_index")
 MISFIT = "check the model, or give the shapes with --input-shapes"
 
 
@@ -97,6 +100,7 @@ class Importer(ABC):
     def load(
         self, path: str | os.PathLike[str], shapes: Shapes | None = None, layout: str | None = None,
         params: str | os.PathLike[str] | None = None, verify: bool = True, simplify: bool | None = None,
+        trusted: bool = False,
     ) -> Model:  # fmt: skip
         """Import a model file.
 
@@ -120,11 +124,15 @@ class Importer(ABC):
         simplify : bool, optional
             Relax: simplify ONNX with onnxslim before the import. By default only if the importer refuses the file or
             does not know every shape: exporters compute shapes in the graph, and simplified they are constants.
+        trusted : bool
+            Read files that are programs, too: an ExportedProgram, a module. They can do whatever this user can do.
 
         Raises
         ------
         BadInput
             The file is missing, empty, broken or of another kind; a shape is open, unknown or of the wrong rank.
+        Untrusted
+            The file is a program, and nobody said that it is trusted.
         UnsupportedOperator
             TVM cannot import an operator, or reads a node otherwise than ONNX does; the message names it.
 
@@ -139,8 +147,8 @@ class Importer(ABC):
             raise BadInput("is pickled Python, which is not read (it could run anything)", str(file), EXPORT)
         tvm = self.import_tvm()
         if file.suffix == TORCH:
-            mod, weights = self.from_torch(read_program(file), None, str(file))
-        elif (found := self.read_own(tvm, file, params)) is not None:
+            mod, weights = self.from_torch(read_program(file, trusted), None, str(file))
+        elif (found := self.read_own(tvm, file, params, trusted)) is not None:
             mod, weights = found
         else:
             return self.laid_out(self._onnx(tvm, file, given, verify, simplify), layout)
@@ -148,7 +156,7 @@ class Importer(ABC):
 
     def import_model(
         self, model: Any, shapes: Shapes | None = None, layout: str | None = None, params: Any = None,
-        example_inputs: Sequence[Any] | None = None,
+        example_inputs: Sequence[Any] | None = None, trusted: bool = False,
     ) -> tuple[str, Model]:  # fmt: skip
         """Import a model from a file or from memory.
 
@@ -161,6 +169,8 @@ class Importer(ABC):
             Weights of a module of TVM.
         example_inputs : sequence of tensors
             Arguments to trace or export a torch module with.
+        trusted : bool
+            See `load`; a model in memory is trusted.
 
         Returns
         -------
@@ -171,7 +181,7 @@ class Importer(ABC):
         if params is not None and kind not in ("file", "tvm"):
             raise UsageError("its weights are in it", "params", "leave it out, or give a module of TVM")
         if kind == "file":
-            return os.fspath(model), self.load(model, shapes, layout, params)
+            return os.fspath(model), self.load(model, shapes, layout, params, trusted=trusted)
         if kind == "onnx":
             with onnx_file(model) as path:
                 return model.graph.name or "model", self.load(path, shapes, layout)
@@ -235,17 +245,21 @@ class Importer(ABC):
             raise BadInput(f"'main' is not a {self.name} function", where, "give the model before it was lowered")
         return mod
 
-    def read_text(self, path: Path, form: str, read: Callable[[str], Any], remedy: str) -> Any:
-        """Return what `read` makes of a file's text."""
+    def read_text(self, path: Path, form: str, read: Callable[[str], Any], remedy: str, trusted: bool) -> Any:
+        """Return what `read` makes of a file's text, if it is trusted: it is a program."""
+        text = foreign.read_text(path, form, remedy)
+        if path.suffix == JSON and not set(MODULE_KEYS) & set(foreign.parsed(text, str(path), form, remedy)):
+            raise BadInput(f"is not {form}", str(path), remedy)
+        check_trust(path, form, trusted)
         try:
-            return read(path.read_text(encoding="utf-8"))
+            return read(text)
         except Exception as error:  # whatever the reader stumbles over
             raise BadInput(f"is not {form}: {last_line(error)}", str(path), remedy) from error
 
-    def read_json(self, tvm: Any, path: Path) -> Any:
+    def read_json(self, tvm: Any, path: Path, trusted: bool) -> Any:
         """Return the module that ``tvm.ir.save_json`` wrote."""
         remedy = "write it with tvm.ir.save_json(mod)"
-        return self.read_text(path, f"a {self.name} module as JSON", tvm.ir.load_json, remedy)
+        return self.read_text(path, f"a {self.name} module as JSON", tvm.ir.load_json, remedy, trusted)
 
     # The line's own ----------------------------------------------------------------------------------------
 
@@ -254,7 +268,7 @@ class Importer(ABC):
         """Import TVM, or say that the other line is here."""
 
     @abstractmethod
-    def read_own(self, tvm: Any, path: Path, params: Any) -> tuple[Any, dict[str, Any]] | None:
+    def read_own(self, tvm: Any, path: Path, params: Any, trusted: bool) -> tuple[Any, dict[str, Any]] | None:
         """Return module and weights of a file of this line; None for another kind."""
 
     @abstractmethod

@@ -39,6 +39,8 @@ class Request:
         Relax: sizes of open extents to plan for.
     tf32 : bool
         Relax: products of float32 on tensor cores.
+    trusted : bool
+        Read a model's file that is a program (.pt2, a module).
     policy : str
         How ``fuse_rtasks`` schedules, one of `rammer.POLICIES`.
     """
@@ -57,6 +59,7 @@ class Request:
     buckets: Any = None
     tf32: bool = False
     policy: str = "best"
+    trusted: bool = False
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import BadInput, RollerError, UnsupportedOperator, UsageError, last_line, must_be
+from ..errors import BadInput, RollerError, UnsupportedOperator, Untrusted, UsageError, last_line, must_be
 from ..folders import work_folder
 
 #: Class of a model in memory -> its kind.
@@ -62,16 +62,26 @@ def onnx_file(model: Any) -> Iterator[Path]:
             raise
 
 
-def read_program(path: Path) -> Any:
-    """Return the ExportedProgram in a file (.pt2).
+def check_trust(path: Path, form: str, trusted: bool) -> None:
+    """Refuse a file that is a program, unless somebody said that it is trusted."""
+    if not trusted:
+        what = f"is {form}, a program that can do whatever you can do"
+        raise Untrusted(what, str(path), "if you trust who made it, add --trust-model (Python: trusted=True)")
+
+
+def read_program(path: Path, trusted: bool) -> Any:
+    """Return the ExportedProgram in a file (.pt2), if it is trusted: PyTorch reads it with pickle.
 
     Raises
     ------
+    Untrusted
+        Nobody said that it is.
     BadInput
         The file is no ExportedProgram, or PyTorch is missing.
     """
     if not zipfile.is_zipfile(path):
         raise BadInput("is not an ExportedProgram", str(path), "write it with torch.export.save(program, path)")
+    check_trust(path, "an ExportedProgram", trusted)
     try:
         import torch
     except ImportError as error:

@@ -36,11 +36,11 @@ class RelaxImporter(Importer):
     def import_tvm(self) -> Any:
         return import_relax_tvm("importing a model")
 
-    def read_own(self, tvm: Any, path: Path, params: Any) -> tuple[Any, dict[str, Any]] | None:
+    def read_own(self, tvm: Any, path: Path, params: Any, trusted: bool) -> tuple[Any, dict[str, Any]] | None:
         """Return a Relax module with the weights in the file beside it bound."""
         if path.suffix != JSON:
             return None
-        mod = self.with_main(tvm, self.read_json(tvm, path), str(path))
+        mod = self.with_main(tvm, self.read_json(tvm, path, trusted), str(path))
         file = Path(params) if params is not None else path.with_suffix(".params")
         if params is None and not file.is_file():
             return mod, {}

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .. import foreign
 from ..errors import BadInput, UnsupportedOperator
-from ..replay.databases import PACKED, RECORDS, WORKLOADS, file_of
+from ..replay.databases import RECORDS, WORKLOADS, file_of
 from ..replay.records import Recorded, Skipped
 from ..replay.replay import Entry, Replayed
 from ..replay.state import Unreadable
@@ -74,33 +75,32 @@ def replay_database(folder: Path, most: int | None = None) -> list[Replayed]:
 
     tasks, lost = _workloads(file_of(folder, WORKLOADS))
     path = file_of(folder, RECORDS)
-    foreign: list[Skipped] = []
+    strangers: list[Skipped] = []
     for number, line in _lines(path):
         try:
             workload, rest = _parse(line)
         except ValueError as error:
-            foreign.append(Skipped(number, str(error)))
+            strangers.append(Skipped(number, str(error)))
             continue
         task = tasks.get(workload)
         if task is None:
             told = lost.get(workload, f"there is no workload {workload}")
-            foreign.append(Skipped(number, told, workload not in lost))
+            strangers.append(Skipped(number, told, workload not in lost))
             continue
         _record(task, number, rest, most)
     result = [task.replayed(path) for task in tasks.values() if task.records]
-    if foreign or not result:
-        unread = sum(1 for s in foreign if not s.foreign)
-        result.append(Replayed(path, None, (), unread, unread, tuple(foreign), path.parent.name))
+    if strangers or not result:
+        unread = sum(1 for s in strangers if not s.foreign)
+        result.append(Replayed(path, None, (), unread, unread, tuple(strangers), path.parent.name))
     return result
 
 
 def _lines(path: Path) -> list[tuple[int, str]]:
     try:
-        data = path.read_bytes()
-        text = (gzip.decompress(data) if path.suffix == PACKED else data).decode("utf-8", "replace")
-    except (OSError, EOFError, zlib.error) as error:
+        text = [line.decode("utf-8", "replace") for line in foreign.lines(path)]
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise BadInput(f"cannot be read: {error}", str(path), "give another database") from error
-    return [(n, line) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
+    return [(n, line) for n, line in enumerate(text, 1) if line.strip()]
 
 
 def _workloads(path: Path) -> tuple[dict[int, _Task], dict[int, str]]:
@@ -130,8 +130,8 @@ def _workloads(path: Path) -> tuple[dict[int, _Task], dict[int, str]]:
 
 def _parse(line: str) -> tuple[int, list[Any]]:
     try:
-        data = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        data = foreign.loads(line)
+    except ValueError as error:
         raise ValueError(f"not JSON, or cut off ({error})") from None
     if not isinstance(data, list) or len(data) != 2 or type(data[0]) is not int or not isinstance(data[1], list):
         raise ValueError("JSON, but no record of MetaSchedule (a workload's position, and a record)")

@@ -65,15 +65,15 @@ class RelayImporter(Importer):
     def import_tvm(self) -> Any:
         return import_relay_tvm("importing a model")
 
-    def read_own(self, tvm: Any, path: Path, params: Any) -> tuple[Any, dict[str, Any]] | None:
+    def read_own(self, tvm: Any, path: Path, params: Any, trusted: bool) -> tuple[Any, dict[str, Any]] | None:
         """Return a Relay module and the weights in the file beside it."""
         from tvm import relay
 
         if path.suffix == JSON:
-            mod = self.read_json(tvm, path)
+            mod = self.read_json(tvm, path, trusted)
         elif path.suffix in RELAY_TEXT:
             remedy = "write it with mod.astext() (with its weights), or as JSON"
-            mod = self.read_text(path, "Relay text", relay.fromtext, remedy)
+            mod = self.read_text(path, "Relay text", relay.fromtext, remedy, trusted)
         else:
             return None
         file, mod = path.with_suffix(".params"), self.with_main(tvm, mod, str(path))

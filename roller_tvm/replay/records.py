@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import gzip
-import json
 import math
 import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from roller_tvm import foreign
 from roller_tvm.errors import BadInput
 
 SUFFIXES = (".json", ".json.gz", ".log", ".log.gz", ".jsonl", ".jsonl.gz")
@@ -86,11 +85,9 @@ def parse_line(number: int, line: str) -> Recorded:
     ((('CI', 1),), 0.5)
     """
     try:
-        data = json.loads(line)
+        data = foreign.loads(line)
     except ValueError as error:
         raise ValueError(f"not JSON, or cut off ({error})") from None
-    except RecursionError:
-        raise ValueError("not a record (nested too deep)") from None
     if isinstance(data, list) and len(data) == 2 and isinstance(data[0], int):
         raise ValueError("a record of MetaSchedule: give the folder, where its workload is too")
     if isinstance(data, dict) and {"key", "record"} <= data.keys():
@@ -133,7 +130,8 @@ def read_file(path: Path) -> RecordFile:
     skipped: list[Skipped] = []
     number = 0
     try:
-        for number, line in enumerate(_lines(path), 1):
+        for number, raw in enumerate(foreign.lines(path), 1):
+            line = raw.decode("utf-8", errors="replace")
             if not line.strip() or line.startswith("#"):
                 continue
             try:
@@ -144,20 +142,7 @@ def read_file(path: Path) -> RecordFile:
         if not number:
             raise BadInput(f"cannot be unpacked: {error}", str(path), "give a whole gzip file") from error
         skipped.append(Skipped(number + 1, f"the file is cut off or damaged from here on ({error})"))
-    except OSError as error:
-        raise BadInput(f"cannot be read: {error.strerror or error}", str(path), "give another file") from error
     return RecordFile(path, tuple(records), tuple(skipped))
-
-
-def _lines(path: Path) -> Iterator[str]:
-    with open(path, "rb") as plain:
-        packed = plain.read(2) == b"\x1f\x8b"
-    if packed:
-        with gzip.open(path, "rt", encoding="utf-8", errors="replace") as file:
-            yield from file
-    else:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            yield from file
 
 
 def find_files(paths: list[Path]) -> list[Path]:

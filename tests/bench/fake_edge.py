@@ -64,7 +64,7 @@ def time(kernels, target, rounds):
     return [[float(t) * (1 + n / 100) for n in range(rounds)] for t in texts]
 
 
-def tasks(file, shapes, layout, params, target, folder):
+def tasks(file, shapes, layout, params, target, folder, trusted):
     Path(folder, "task").touch()
     case = {"id": "net.0", "group": "net", "weight": 3, "title": "net conv2d", "model": f"{file} {shapes}", "task": "k"}
     return [{"case": case, "file": "task", "flops": 2e6, "io_bytes": 1e4, "reason": ""}]

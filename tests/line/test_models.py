@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-from roller_tvm.errors import BadInput, DiskFull, UnsupportedOperator, UsageError
+from roller_tvm.errors import BadInput, DiskFull, UnsupportedOperator, Untrusted, UsageError
 from roller_tvm.models.line import ModelLine, Request, model_line
 from roller_tvm.models.shapes import parse_shapes
 from roller_tvm.session import Session
@@ -105,7 +105,7 @@ class TestModules:
 
         model = load_model(convolution(tmp_path / "m.onnx"))
         (tmp_path / "m.json").write_text(tvm.ir.save_json(model.mod))
-        again = load_model(tmp_path / "m.json")
+        again = load_model(tmp_path / "m.json", trusted=True)
         assert again.inputs == model.inputs
         if NAME == "relay":
             assert tvm.ir.structural_equal(again.mod, model.mod)
@@ -114,9 +114,9 @@ class TestModules:
 
             assert structurally_equal(again.mod, model.mod)
         with pytest.raises(BadInput, match="no input is called 'z'"):
-            load_model(tmp_path / "m.json", {"z": (4, 3, 16, 16)})
+            load_model(tmp_path / "m.json", {"z": (4, 3, 16, 16)}, trusted=True)
         with pytest.raises(BadInput, match="is .1, 3, 16, 16., not .4, 3, 16, 16."):
-            load_model(tmp_path / "m.json", {"x": (4, 3, 16, 16)})
+            load_model(tmp_path / "m.json", {"x": (4, 3, 16, 16)}, trusted=True)
 
     @pytest.mark.parametrize("content", ["{}", "no", "[1, 2]", ""])
     def test_no_module(self, tmp_path, content):
@@ -136,8 +136,10 @@ class TestModules:
         with zipfile.ZipFile(path, "w") as archive:
             archive.writestr("a", "b")
         said = "is not an ExportedProgram" if importlib.util.find_spec("torch") else "needs PyTorch"
-        with pytest.raises(BadInput, match=said):
+        with pytest.raises(Untrusted, match="a program that can do whatever you can do"):
             load_model(path)
+        with pytest.raises(BadInput, match=said):
+            load_model(path, trusted=True)
 
 
 @pytest.fixture(scope="module")

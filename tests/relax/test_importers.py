@@ -144,11 +144,11 @@ class TestRelax:
 
         model = load_model(convolution(tmp_path / "m.onnx", shape=("N", 3, 16, 16)))
         (tmp_path / "m.json").write_text(tvm.ir.save_json(model.mod))
-        again = load_model(tmp_path / "m.json")
+        again = load_model(tmp_path / "m.json", trusted=True)
         assert again.inputs == model.inputs and structurally_equal(again.mod, model.mod)
-        assert load_model(tmp_path / "m.json", {"x": (4, 3, 16, 16)}).inputs["x"][0] == (4, 3, 16, 16)
+        assert load_model(tmp_path / "m.json", {"x": (4, 3, 16, 16)}, trusted=True).inputs["x"][0] == (4, 3, 16, 16)
         with pytest.raises(BadInput, match="no input is called 'z'"):
-            load_model(tmp_path / "m.json", {"z": (4, 3, 16, 16)})
+            load_model(tmp_path / "m.json", {"z": (4, 3, 16, 16)}, trusted=True)
 
     def test_weights_beside_it_become_constants(self, tmp_path):
         import tvm
@@ -159,10 +159,10 @@ class TestRelax:
         with builder.function("main", [x, w]):
             builder.emit_func_output(builder.emit(relax.op.matmul(x, w)))
         (tmp_path / "d.json").write_text(tvm.ir.save_json(builder.get()))
-        assert list(load_model(tmp_path / "d.json").inputs) == ["x", "w"]
+        assert list(load_model(tmp_path / "d.json", trusted=True).inputs) == ["x", "w"]
         weights = np.random.default_rng(0).standard_normal((4, 4), np.float32)
         tvm.runtime.save_param_dict_to_file({"w": tvm.runtime.tensor(weights)}, str(tmp_path / "d.params"))
-        model = load_model(tmp_path / "d.json")
+        model = load_model(tmp_path / "d.json", trusted=True)
         assert list(model.inputs) == ["x"]
         np.testing.assert_allclose(run(model.mod, np.eye(4, dtype="float32"))[0], weights)
 

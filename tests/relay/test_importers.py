@@ -62,7 +62,7 @@ class TestRelay:
         (tmp_path / "m.json").write_text(tvm.ir.save_json(model.mod))
         (tmp_path / "m.relay").write_text(model.mod.astext())
         for name in ("m.json", "m.relay"):
-            again = load_model(tmp_path / name)
+            again = load_model(tmp_path / name, trusted=True)
             assert again.inputs == model.inputs
             assert tvm.ir.structural_equal(again.mod, model.mod), name
 
@@ -74,12 +74,12 @@ class TestRelay:
         x, w = relay.var("x", shape=(1, 8)), relay.var("w", shape=(4, 8))
         mod = tvm.IRModule.from_expr(relay.Function([x, w], relay.nn.dense(x, w)))
         (tmp_path / "d.json").write_text(tvm.ir.save_json(mod))
-        assert set(load_model(tmp_path / "d.json").inputs) == {"x", "w"}
+        assert set(load_model(tmp_path / "d.json", trusted=True).inputs) == {"x", "w"}
         (tmp_path / "d.params").write_bytes(relay.save_param_dict({"w": np.ones((4, 8), "float32")}))
-        model = load_model(tmp_path / "d.json")
+        model = load_model(tmp_path / "d.json", trusted=True)
         assert set(model.inputs) == {"x"} and set(model.params) == {"w"}
         with pytest.raises(BadInput, match="is \\[1, 8\\], not \\[2, 8\\]"):
-            load_model(tmp_path / "d.json", {"x": (2, 8)})
+            load_model(tmp_path / "d.json", {"x": (2, 8)}, trusted=True)
 
     @pytest.mark.parametrize(
         ("name", "content"),
@@ -98,4 +98,4 @@ class TestRelay:
         x = relay.var("x", shape=(relay.Any(), 8))
         (tmp_path / "d.json").write_text(tvm.ir.save_json(tvm.IRModule.from_expr(relay.Function([x], x))))
         with pytest.raises(BadInput, match="'x' has a dynamic shape \\[\\?, 8\\]"):
-            load_model(tmp_path / "d.json")
+            load_model(tmp_path / "d.json", trusted=True)
