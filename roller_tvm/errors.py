@@ -52,7 +52,7 @@ class RollerError(Exception):
         'm.onnx: cannot be read: no such file; remedy: give another'
         """
         text = joined_lines(f"{self.where}: {self.what}" if self.where else self.what)
-        return f"{text}; remedy: {joined_lines(self.remedy)}" if self.remedy else text
+        return plain(f"{text}; remedy: {joined_lines(self.remedy)}" if self.remedy else text)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Worker processes send errors back; keep every field.
@@ -85,6 +85,19 @@ def joined_lines(text: str) -> str:
     'two faults: no name; no shape'
     """
     return re.sub(r"\s*\n\s*", "; ", re.sub(r"(?<=[:;,(])\s*\n\s*", " ", text.strip()))
+
+
+def plain(text: str) -> str:
+    """Return a text with what a terminal would obey, as ESC in a tensor's name, made visible.
+
+    Examples
+    --------
+    >>> plain("red \\x1b[31m")
+    'red \\\\x1b[31m'
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
 
 
 def last_line(text: object) -> str:

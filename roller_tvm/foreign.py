@@ -208,17 +208,3 @@ def checksum(data: bytes | str) -> str:
     '31b9ee4a830b7558'
     """
     return hashlib.sha256(data.encode() if isinstance(data, str) else data).hexdigest()[:16]
-
-
-def plain(text: str) -> str:
-    """Return a text with what a terminal would obey, as ESC, made visible.
-
-    Examples
-    --------
-    >>> plain("red \\x1b[31m")
-    'red \\\\x1b[31m'
-    """
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
-

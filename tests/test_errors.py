@@ -34,3 +34,9 @@ def test_exit_code_2_is_the_users_mistake():
     assert "0 done, 1 failed, 2 wrong command line or bad input, 130 interrupted" in errors.__doc__
     for cls in CLASSES:
         assert cls.exit_code == (2 if issubclass(cls, (UsageError, BadInput)) else 1), cls
+
+
+def test_what_a_terminal_would_obey_is_visible():
+    error = BadInput("no input is called '\x1b]0;title\x07\x1b[31m'", "m\x9b31m.onnx", "give \udcff")
+    said = error.one_line()
+    assert said.isprintable() and "\\x1b[31m" in said and "\\x9b" in said

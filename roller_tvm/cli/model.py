@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from roller_tvm.cli.line import add_line_argument, models_of, policy_of
-from roller_tvm.errors import UsageError
+from roller_tvm.errors import UsageError, plain
 from roller_tvm.models import existing, parse_shapes
 from roller_tvm.models.line import SCHEDULES, Request
 from roller_tvm.models.shapes import parse_buckets
@@ -105,7 +105,7 @@ def read_model(args: argparse.Namespace, session: Session) -> None:
 
 def say(*words: Any) -> None:
     """Progress goes to the standard error, so that --json stays clean."""
-    print(*words, file=sys.stderr, flush=True)
+    print(*(plain(str(word)) for word in words), file=sys.stderr, flush=True)
 
 
 def progress_of(what: str) -> Callable[[str], None]:

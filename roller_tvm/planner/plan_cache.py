@@ -22,6 +22,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from .. import foreign
 from ..device import DeviceSpec
 from ..errors import RollerError, UnsupportedOperator
 from ..folders import cache_folder, private_folder
@@ -155,8 +156,8 @@ class PlanCache:
                 with contextlib.suppress(sqlite3.OperationalError):  # another process writes: the next use is noted
                     db.execute("UPDATE plans SET used = ? WHERE key = ?", (time.time(), key))
             try:
-                return json.loads(zlib.decompress(row[0]))
-            except (zlib.error, ValueError, TypeError):
+                return foreign.loads(foreign.decompressed(row[0], LIMIT_BYTES).decode())
+            except (ValueError, TypeError):
                 self._forget(key)
         return None
 
