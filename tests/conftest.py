@@ -17,7 +17,9 @@ import pytest
 
 from roller_tvm.device import cpu_profile
 from roller_tvm.device.cpu_measure import estimated_profile
+from roller_tvm.tuning import supervise
 from roller_tvm.tvm_env import line
+from tests import forks
 from tests.plan.devices import facts_of
 
 TESTS = Path(__file__).parent
@@ -95,6 +97,20 @@ def tensor_intrinsics():
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(inspect, "stack", lambda context=1: [])  # they are defined in no class
             importlib.import_module("tvm.s_tir.tensor_intrin")
+
+
+@pytest.fixture(autouse=True)
+def forked_workers(request, monkeypatch):
+    """Fork workers from a server that has imported TVM, unless a test is marked ``real_workers``."""
+    node = request.node
+    if any(map(node.get_closest_marker, NEEDS)) and not node.get_closest_marker("real_workers"):
+
+        def spawn(words, descriptor, log, env):
+            with open(os.devnull, "rb") as nothing:
+                fds = nothing.fileno(), log.fileno(), log.fileno()
+                return forks.start(words, *fds, pass_fds=[descriptor], env=env, new_session=True)
+
+        monkeypatch.setattr(supervise, "spawn", spawn)
 
 
 @pytest.fixture(autouse=True)

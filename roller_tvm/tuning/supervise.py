@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from roller_tvm import errors
 from roller_tvm.children import environment, python
@@ -86,11 +86,9 @@ class Worker:
     def _start(self) -> None:
         ours, theirs = socket.socketpair()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (kill closes it)
-        # A session of its own: Ctrl-C is for the parent to handle, and killing it kills what it started.
-        self.process = subprocess.Popen(
-            python("-m", self.module, str(theirs.fileno()), str(os.getpid())),
-            pass_fds=[theirs.fileno()], env=child_environment(self.threads), stdin=subprocess.DEVNULL,
-            stdout=self._log, stderr=self._log, start_new_session=True)  # fmt: skip
+        self.process = spawn(
+            ["-m", self.module, str(theirs.fileno()), str(os.getpid())], theirs.fileno(), self._log,
+            child_environment(self.threads))  # fmt: skip
         theirs.close()
         self._connection = Connection(ours.detach())
         self.generation += 1
@@ -306,6 +304,16 @@ class Pool:
 def child_environment(threads: int) -> dict[str, str]:
     """Return the environment of a process that finds the modules that this one finds, with so many threads in TVM."""
     return {"TOPHUB_LOCATION": "NONE", **environment({"TVM_NUM_THREADS": str(threads)})}
+
+
+def spawn(words: Sequence[str], descriptor: int, log: IO[bytes], env: dict[str, str]) -> subprocess.Popen[bytes]:
+    """Start an interpreter that inherits a file descriptor.
+
+    It leads a session of its own: Ctrl-C is for the parent to handle, and killing the session kills what it started.
+    """
+    return subprocess.Popen(
+        python(*words), pass_fds=[descriptor], env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+        start_new_session=True)  # fmt: skip
 
 
 def kill_session(process: subprocess.Popen[Any]) -> None:

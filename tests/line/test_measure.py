@@ -38,6 +38,7 @@ def test_no_candidate_stops_the_others_or_is_believed(subject, workers_here):
     assert kinds[result.winner] == "ok" and result.outcomes[result.winner].checked
 
 
+@pytest.mark.real_workers
 def test_without_timing_the_first_right_one_wins(subject):
     result = subject.measured(WORKER, 2, "check")
     assert result.winner == 0 and result.outcomes[0].checked

@@ -3,10 +3,7 @@
 import json
 import math
 import os
-import subprocess
-import sys
-import time
-from pathlib import Path
+import signal
 
 import numpy as np
 import pytest
@@ -148,29 +145,14 @@ def test_a_prediction_is_recorded_in_nanoseconds(tmp_path):
     assert float(record.run_secs[0]) == pytest.approx(result.tasks[0].predicted_s * 1e9, rel=1e-5)
 
 
-INTERRUPTED = """
-import os, signal, sys
-import roller_tvm.relax.tuning as tuning
-from tests.relax import modules as M
-
-def stop(tuned, count):
-    os.kill(os.getpid(), signal.SIGINT)
-
-tuning.tune(M.network(), target=M.TARGET, work_dir=sys.argv[1], max_trials_global=0, progress=stop)
-"""
-
-
 def test_ctrl_c_keeps_what_was_recorded(tmp_path):
-    root = Path(__file__).parents[2]
-    done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED, str(tmp_path)], cwd=root, capture_output=True, text=True, timeout=120,
-        env={**os.environ, "PYTHONPATH": str(root)},
-    )  # fmt: skip
-    assert done.returncode in (-2, 130), done.stderr[-500:]
-    start = time.monotonic()
+    def stop(tuned, count):
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        tune(M.network(), target=M.TARGET, work_dir=tmp_path, max_trials_global=0, progress=stop)
     _, result = tune(M.network(), target=M.TARGET, work_dir=tmp_path, max_trials_global=0)
     assert [t.status for t in result.tasks] == ["resumed", "planned"]
-    assert time.monotonic() - start < 60
     assert len((tmp_path / "roller_tvm.jsonl").read_text().splitlines()) == 3
     assert json.loads((tmp_path / "roller_tvm.jsonl").read_text().splitlines()[0])["target"] == str(M.TARGET)
 

@@ -1,0 +1,166 @@
+"""Python processes that find TVM imported: forks of a server, which costs milliseconds where an interpreter costs a second.
+
+`start` and `run` take the words that follow ``python`` (``-m module`` or ``-c code``). A fork differs from a new
+interpreter in nothing but the modules that it already has; tests of importing and of the command itself start the latter.
+"""
+
+import atexit
+import ctypes
+import fcntl
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from functools import lru_cache
+
+#: Let orphans become children of this process (Linux).
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class Forked:
+    """A process that a server has forked and left to this one: a ``subprocess.Popen``, as far as it is asked for."""
+
+    def __init__(self, pid, args):
+        self.pid, self.args, self.returncode = pid, args, None
+
+    def _collect(self, options):
+        pid, status = os.waitpid(self.pid, options)
+        if pid:
+            self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def poll(self):
+        return self._collect(os.WNOHANG) if self.returncode is None else self.returncode
+
+    def wait(self, timeout=None):
+        if self.returncode is None and timeout is not None:
+            handle = os.pidfd_open(self.pid)
+            try:
+                if not select.select([handle], [], [], timeout)[0]:
+                    raise subprocess.TimeoutExpired(self.args, timeout)
+            finally:
+                os.close(handle)
+        return self._collect(0) if self.returncode is None else self.returncode
+
+    def send_signal(self, number):
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self):
+        self.send_signal(signal.SIGKILL)
+
+
+@lru_cache(maxsize=1)
+def _server():
+    """Start the server; it ends with this process."""
+    ours, theirs = socket.socketpair()
+    words = [sys.executable, __file__, str(theirs.fileno()), str(os.getpid())]
+    path = os.pathsep.join(dict.fromkeys(map(os.path.abspath, sys.path)))
+    subprocess.Popen(words, pass_fds=[theirs.fileno()], start_new_session=True, env={**os.environ, "PYTHONPATH": path})
+    theirs.close()
+    return ours
+
+
+def start(words, stdin, stdout, stderr, pass_fds=(), env=None, cwd=None, new_session=False):
+    """Start a process; the streams are file descriptors, `pass_fds` keep their numbers."""
+    server, prctl = _server(), ctypes.CDLL(None).prctl
+    what = {"words": list(words), "env": dict(os.environ if env is None else env), "cwd": str(cwd or os.getcwd()),
+            "fds": [0, 1, 2, *pass_fds], "session": new_session}  # fmt: skip
+    data = json.dumps(what).encode()
+    prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        socket.send_fds(server, [len(data).to_bytes(4, "big")], [stdin, stdout, stderr, *pass_fds])
+        server.sendall(data)
+        return Forked(int.from_bytes(server.recv(4, socket.MSG_WAITALL), "big"), words)
+    finally:
+        prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
+def run(words, env=None, cwd=None, timeout=120):
+    """Run a process to its end; return a ``subprocess.CompletedProcess`` with its output as text."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, open(os.devnull, "rb") as nothing:
+        process = start(words, nothing.fileno(), out.fileno(), err.fileno(), env=env, cwd=cwd)
+        try:
+            code = process.wait(timeout)
+        finally:
+            process.kill()
+        texts = [(file.seek(0), file.read().decode(errors="replace"))[1] for file in (out, err)]
+    return subprocess.CompletedProcess(words, code, *texts)
+
+
+def _serve(connection, parent):
+    """Fork as asked, until the parent is gone. A fork of a fork is an orphan, which the parent takes."""
+    while (head := socket.recv_fds(connection, 4, 16))[0]:
+        size, fds = int.from_bytes(head[0], "big"), head[1]
+        asked = json.loads(connection.recv(size, socket.MSG_WAITALL))
+        reads, writes = os.pipe()
+        if (between := os.fork()) == 0:
+            child = os.fork()
+            if child:
+                os.write(writes, child.to_bytes(4, "big"))
+                os._exit(0)
+            os.close(reads)
+            os.close(writes)
+            connection.close()
+            _become(asked, fds, parent)
+        os.close(writes)
+        for fd in fds:
+            os.close(fd)
+        pid = os.read(reads, 4)
+        os.close(reads)
+        os.waitpid(between, 0)
+        connection.sendall(pid)
+
+
+def _become(asked, fds, parent):
+    """Be the process that was asked for, to its end."""
+    while os.getppid() != parent:
+        time.sleep(0.0005)
+    if asked["session"]:
+        os.setsid()
+    above = max([*fds, *asked["fds"]]) + 1
+    fds = [fcntl.fcntl(fd, fcntl.F_DUPFD, above) for fd in fds]  # out of the way of the numbers asked for
+    for fd, number in zip(fds, asked["fds"], strict=True):
+        os.dup2(fd, number)
+        os.close(fd)
+    os.environ.clear()
+    os.environ.update(asked["env"])
+    os.chdir(asked["cwd"])
+    here = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
+    sys.path[:] = [asked["cwd"], *here, *(p for p in sys.path if p not in here)]
+    kind, what, *rest = asked["words"]
+    code = 1
+    try:
+        sys.argv = ["-c" if kind == "-c" else what, *rest]
+        if kind == "-m":
+            runpy.run_module(what, run_name="__main__", alter_sys=True)
+        else:
+            exec(compile(what, "<string>", "exec"), {"__name__": "__main__"})
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    except BaseException:
+        traceback.print_exc()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    sys.path.pop(0)  # the tests' folder
+    from roller_tvm.tuning.line import this_line, worker_side
+
+    this_line()
+    worker_side().warm_up()
+    _serve(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))
