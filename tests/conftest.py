@@ -31,6 +31,7 @@ NEEDS = {
 FOLDERS = {"tir": "relax", "relax": "relax"}
 MARK = re.compile(rf"^pytestmark = .*\bpytest\.mark\.({'|'.join(NEEDS)})\b", re.M)
 LINE = line()
+START_WORKER = supervise.spawn
 CPUS = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a job in the background of a shell
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -71,6 +72,19 @@ def pytest_collection_modifyitems(config, items):
                 item.add_marker(pytest.mark.skip(reason=why))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    """Fork the workers of a test that needs TVM from a server that has it, unless it is marked ``real_workers``."""
+    forked = any(map(item.get_closest_marker, NEEDS)) and not item.get_closest_marker("real_workers")
+    supervise.spawn = fork_worker if forked else START_WORKER
+
+
+def fork_worker(words, descriptor, log, env):
+    with open(os.devnull, "rb") as nothing:
+        streams = nothing.fileno(), log.fileno(), log.fileno()
+        return forks.start(words, *streams, pass_fds=[descriptor], env=env, new_session=True)
+
+
 def pytest_configure(config):
     """Let the device "cpu" of this process be the same on every machine: two cores with AVX2, not measured.
 
@@ -97,20 +111,6 @@ def tensor_intrinsics():
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(inspect, "stack", lambda context=1: [])  # they are defined in no class
             importlib.import_module("tvm.s_tir.tensor_intrin")
-
-
-@pytest.fixture(autouse=True)
-def forked_workers(request, monkeypatch):
-    """Fork workers from a server that has imported TVM, unless a test is marked ``real_workers``."""
-    node = request.node
-    if any(map(node.get_closest_marker, NEEDS)) and not node.get_closest_marker("real_workers"):
-
-        def spawn(words, descriptor, log, env):
-            with open(os.devnull, "rb") as nothing:
-                fds = nothing.fileno(), log.fileno(), log.fileno()
-                return forks.start(words, *fds, pass_fds=[descriptor], env=env, new_session=True)
-
-        monkeypatch.setattr(supervise, "spawn", spawn)
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,7 @@
-"""Python processes that find TVM imported: forks of a server, which costs milliseconds where an interpreter costs a second.
+"""Python processes that find TVM imported: forks of a server, in milliseconds where an interpreter takes a second.
 
 `start` and `run` take the words that follow ``python`` (``-m module`` or ``-c code``). A fork differs from a new
-interpreter in nothing but the modules that it already has; tests of importing and of the command itself start the latter.
+interpreter in the modules that it already has, so tests of importing and of the command itself start the latter.
 """
 
 import atexit
