@@ -134,7 +134,8 @@ def _become(asked, fds, parent):
     os.environ.update(asked["env"])
     os.chdir(asked["cwd"])
     here = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
-    sys.path[:] = [asked["cwd"], *here, *(p for p in sys.path if p not in here)]
+    first = [] if "PYTHONSAFEPATH" in os.environ else [asked["cwd"]]
+    sys.path[:] = [*first, *here, *(p for p in sys.path if p not in here)]
     kind, what, *rest = asked["words"]
     code = 1
     try:
