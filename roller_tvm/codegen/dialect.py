@@ -13,7 +13,7 @@ Rewritten = Callable[[Any], Any]
 class Dialect:
     """The parts of TensorIR in which the lines differ; a subclass a line.
 
-    loops, loads, calls
+    loops, loads, calls, checks
         Kinds of nodes, as `with_nodes` takes them.
     """
 
@@ -23,6 +23,7 @@ class Dialect:
     loops: Any
     loads: Any
     calls: Any
+    checks: Any
 
     def analyzer(self) -> Any:
         """Return a new analyzer, TVM's simplifier."""
@@ -52,6 +53,9 @@ class Dialect:
     def with_calls(self, statement: Any, rewritten: Rewritten) -> Any:
         return self.with_nodes(statement, rewritten, self.calls)
 
+    def with_checks(self, statement: Any, rewritten: Rewritten) -> Any:
+        return self.with_nodes(statement, rewritten, self.checks)
+
     def with_body(self, func: Any, body: Any) -> Any:
         """Return a function with another body, in which every name is then bound once (TVM's ``ConvertSSA``)."""
         import tvm
@@ -64,7 +68,7 @@ class Tvm017(Dialect):
     """TensorIR of TVM 0.13 to 0.19; kinds of nodes are lists of names."""
 
     truth, checks_first_trip = "uint1", False
-    loops, loads, calls = ["tir.For"], ["tir.BufferLoad"], ["tir.Call"]
+    loops, loads, calls, checks = ["tir.For"], ["tir.BufferLoad"], ["tir.Call"], ["tir.IfThenElse"]
 
     def __init__(self) -> None:
         from tvm import tir
@@ -100,6 +104,7 @@ class Tvm027(Dialect):
         from tvm import tirx
 
         self.tir, self.loops, self.loads, self.calls = tirx, tirx.For, tvm.ir.TensorLoad, tvm.ir.Call
+        self.checks = tirx.IfThenElse
 
     def analyzer(self) -> Any:
         import tvm

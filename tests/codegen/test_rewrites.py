@@ -8,6 +8,8 @@ pytest.importorskip("tvm.te")
 
 from tvm import te  # noqa: E402
 
+from roller_tvm.codegen.flat import kind_of, number_of, statements  # noqa: E402
+from roller_tvm.codegen.rewrites import whole_vectors  # noqa: E402
 from roller_tvm.device.cpu_data import register_file_bytes  # noqa: E402
 from roller_tvm.roller.steps import CacheWrite, ComputeAt, Inline, Parallel, Reorder, Split, Unroll, Vectorize  # noqa: E402
 from roller_tvm.tvm_env import line  # noqa: E402
@@ -51,6 +53,26 @@ def test_vectors_over_an_edge(columns, tile, vector, rows, outermost, dtype):
     a, b = (rng.integers(-9, 9, s).astype(dtype) for s in ((rows, 5), (5, columns)))
     for names in ((), ("edge_vectors",)):
         assert (built(tensors, steps, names)((rows, columns), a, b) == a @ b).all()
+
+
+@pytest.mark.parametrize("rows, columns", [(7, 32), (8, 32), (8, 37), (6, 32)])
+def test_rows_over_an_edge_are_checked_outside_of_the_sum(rows, columns, monkeypatch):
+    """Tiles of 3 rows: the last one has 1 or 2, which its own copy of the loops knows; (6, 32) has no edge."""
+    seen = []
+
+    def look(body, _dialect):
+        seen.append(body)
+
+    monkeypatch.setattr(whole_vectors, "REWRITINGS", (*whole_vectors.REWRITINGS, look))
+    tensors, steps = product(columns, 16, 8, rows, depth=64)
+    rng = np.random.default_rng(3)
+    a, b = (rng.integers(-9, 9, s).astype("float32") for s in ((rows, 64), (64, columns)))
+    assert (built(tensors, steps, ("edge_vectors",))((rows, columns), a, b) == a @ b).all()
+    (body,) = seen
+    sums = [loop for loop in statements(body) if kind_of(loop) == "For" and number_of(loop.extent) == 64]
+    tiles = 1 + (rows % 3 > 0)
+    assert len(sums) == tiles * (1 + (columns % 16 > 0))
+    assert not [node for loop in sums for node in statements(loop) if kind_of(node) == "IfThenElse"]
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ FIGURES = {
     "compare-lines": "both_lines:compare_lines",
     "compare-models": "both_lines:compare_models",
     "fma-share": "fma_share:fma_share",
+    "products": "products:products",
     "plan-time": "plan_time:plan_time",
     "plan-against": "plan_against:plan_against",
     "plan-costs": "plans:plan_costs",

@@ -185,6 +185,7 @@ def build(name: str, case: Operator, folder: Path, plans: int, target: Any, devi
 
     from roller_tvm.relax.candidates import make_candidates
     from roller_tvm.relax.kernels import split_packing
+    from roller_tvm.relax.rewrites import cpu_code
 
     folder.mkdir(parents=True, exist_ok=True)
     func = te.create_prim_func(case.tensors, index_dtype_override="int64")
@@ -192,7 +193,7 @@ def build(name: str, case: Operator, folder: Path, plans: int, target: Any, devi
     notes = []
     for number, (candidate, schedule) in enumerate(found.schedules()):
         kernel, packed = split_packing(schedule.mod["main"], dict(enumerate(case.values)), target)
-        tvm.compile(tvm.IRModule({"main": kernel}), target).export_library(str(folder / f"{number}.so"))
+        tvm.compile(cpu_code()(tvm.IRModule({"main": kernel})), target).export_library(str(folder / f"{number}.so"))
         np.savez(folder / f"{number}.npz", *[packed[n] for n in range(len(case.values))])
         notes.append([number, candidate.ranked.seconds, str(candidate.ranked.plan.programs[-1])])
     np.save(folder / "answer.npy", case.answer)

@@ -1,6 +1,8 @@
 """Peeled loops: trips at the start and the end, the only ones that choose padding, become copies of their own.
 
 A choice between vectors is a branch, and LLVM carries vectors that fill no register over a branch element by element.
+A register tile over the edge of its rows has branches too: LLVM 22 keeps them in the innermost loop, of every tile, and
+moves the other rows' sums from register to register around them (197 rows in tiles of 9 take twice the time).
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from ..flat import (
     conjuncts,
     in_order,
     is_vector,
+    kind_of,
     names_of,
     number_of,
     parts_of,
@@ -91,6 +94,9 @@ def _kinds(loop: Any, named: Mapping[int, Any]) -> list[tuple[int, int]] | None:
     if int(loop.kind) != SERIAL or number_of(loop.min) != 0 or not trips:
         return None
     conditions = [node.args[0] for node in _choices(loop.body)]
+    # One check of a row before all inner loops costs little: rows are peeled for checks inside of those.
+    if any(True for inner in statements(loop.body) if kind_of(inner) == "For" for _ in _rows(inner.body)):
+        conditions += [node.condition for node in _rows(loop.body)]
     checks = [check for condition in conditions for check in conjuncts(condition)]
     known = [found for check in checks if (found := _number(check, loop, named)) is not None]
     kinds = runs([[number + step * trip < 0 for number, step in known] for trip in range(trips)])
@@ -102,6 +108,15 @@ def _choices(body: Any) -> Iterator[Any]:
     for node in statements(body):
         for value in values_of(node):
             yield from (part for part in parts_of(value) if _chooses(part))
+
+
+def _rows(body: Any) -> Iterator[Any]:
+    """Yield the conditions behind which vectors are stored, and nothing otherwise."""
+    for node in statements(body):
+        if kind_of(node) == "IfThenElse" and node.else_case is None:
+            inside = statements(node.then_case)
+            if any(kind_of(store) == "BufferStore" and is_vector(store.value) for store in inside):
+                yield node
 
 
 def _chooses(node: Any) -> bool:
@@ -119,18 +134,31 @@ def _number(check: Any, loop: Any, named: Mapping[int, Any]) -> tuple[int, int] 
 def _chosen(loop: Any, trip: int, named: Mapping[int, Any], dialect: Dialect) -> Any:
     """Return the body of a loop with its choices made as in one trip."""
 
+    def left(condition: Any) -> list[Any] | None:
+        """Return the checks of a condition that are not known in this trip; None if one of them fails."""
+        checks = []
+        for check in conjuncts(condition):
+            if (found := _number(check, loop, named)) is None:
+                checks.append(check)
+            elif found[0] + found[1] * trip >= 0:
+                return None
+        return checks
+
     def one(node: Any) -> Any | None:
         if not _chooses(node):
             return None
         condition, chosen, other = node.args
-        left = []
-        for check in conjuncts(condition):
-            if (found := _number(check, loop, named)) is None:
-                left.append(check)
-            elif found[0] + found[1] * trip >= 0:
-                return other
-        if not left:
+        if (checks := left(condition)) is None:
+            return other
+        if not checks:
             return chosen
-        return dialect.call(dtype_of_node(node), node.op, [dialect.tir.all(*left), chosen, other])
+        return dialect.call(dtype_of_node(node), node.op, [dialect.tir.all(*checks), chosen, other])
 
-    return dialect.with_calls(loop.body, one)
+    def row(node: Any) -> Any | None:
+        if node.else_case is not None:
+            return None
+        if (checks := left(node.condition)) is None:
+            return dialect.tir.Evaluate(dialect.tir.const(0, "int32"))
+        return dialect.tir.IfThenElse(dialect.tir.all(*checks), node.then_case, None) if checks else node.then_case
+
+    return dialect.with_checks(dialect.with_calls(loop.body, one), row)
