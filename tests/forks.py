@@ -102,10 +102,11 @@ def _serve(connection, parent):
         asked = json.loads(connection.recv(size, socket.MSG_WAITALL))
         reads, writes = os.pipe()
         if (between := os.fork()) == 0:
-            child = os.fork()
-            if child:
-                os.write(writes, child.to_bytes(4, "big"))
+            if os.fork():
                 os._exit(0)
+            if asked["session"]:  # before anybody who knows it kills the session
+                os.setsid()
+            os.write(writes, os.getpid().to_bytes(4, "big"))
             os.close(reads)
             os.close(writes)
             connection.close()
@@ -123,8 +124,6 @@ def _become(asked, fds, parent):
     """Be the process that was asked for, to its end."""
     while os.getppid() != parent:
         time.sleep(0.0005)
-    if asked["session"]:
-        os.setsid()
     above = max([*fds, *asked["fds"]]) + 1
     fds = [fcntl.fcntl(fd, fcntl.F_DUPFD, above) for fd in fds]  # out of the way of the numbers asked for
     for fd, number in zip(fds, asked["fds"], strict=True):
