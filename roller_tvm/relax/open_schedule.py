@@ -1,0 +1,103 @@
+"""PrimFuncs with open extents scheduled: kernels of a few tiles, chosen by the size at each call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ..codegen.apply_tensorir import apply_steps_tir
+from ..codegen.tensorir_packing import constant_parameters
+from ..device import DeviceSpec
+from ..errors import MeasureError, RollerError, UnsupportedOperator
+from ..planner.family import Member, PlanFamily, plan_families
+from ..roller.features import Features
+from ..tir.open_axes import OpenAxes, open_axes
+from ..tir.open_tiles import chosen, tiled_kernel
+from ..tir.read import TirReading, read_prim_func
+
+
+class OpenFunction:
+    """A PrimFunc with open extents, on its way to a schedule.
+
+    Parameters
+    ----------
+    func : PrimFunc
+    device : DeviceSpec
+    name : str
+    tf32 : bool
+
+    Raises
+    ------
+    UnsupportedOperator
+        Of a kind that is not planned.
+
+    Examples
+    --------
+    >>> scheduled, family = next(OpenFunction(func, device, "matmul").schedules())  # doctest: +SKIP
+    """
+
+    def __init__(self, func: Any, device: DeviceSpec, name: str, tf32: bool = False) -> None:
+        if device.kind != "cpu":
+            raise UnsupportedOperator("open extents are planned for CPUs", name, "name the sizes (buckets)")
+        self.func, self.device, self.name = func, device, name
+        self.axes: OpenAxes = open_axes(func)
+        self.features = Features.of_tensor_ir(device, tf32)
+        self._read: dict[tuple[int, ...], tuple[Any, TirReading]] = {}
+
+    def reading(self, extents: Sequence[int]) -> tuple[Any, TirReading]:
+        """Return the function with these extents, and its reading."""
+        key = tuple(extents)
+        if key not in self._read:
+            fixed = self.axes.fixed(key)
+            self._read[key] = fixed, read_prim_func(fixed, self.name, constant_parameters(self.func))
+        return self._read[key]
+
+    def families(self) -> Iterator[PlanFamily]:
+        """Yield families of plans, best first."""
+        axes = self.axes.axes
+        yield from plan_families(
+            lambda extents: self.reading(extents)[1].expression, [a.name for a in axes], [a.sliced for a in axes],
+            self.device, self.features,
+        )  # fmt: skip
+
+    def schedules(self) -> Iterator[tuple[Any, PlanFamily]]:
+        """Yield functions with a schedule, each with its family; raises ``MeasureError`` if there is none."""
+        reasons: list[str] = []
+        for family in self.families():
+            try:
+                yield self.scheduled(family), family
+            except RollerError as error:
+                reasons.append(error.what)
+        what = f"no family of plans could be applied: {(reasons or ['none made'])[0]}"
+        raise MeasureError(what, where=self.name, kind="schedule error", remedy="name the sizes (buckets)")
+
+    def scheduled(self, family: PlanFamily) -> Any:
+        """Return the function with the schedule of a family."""
+        used = sorted({rule.member for rule in family.rules})
+        kernels = [self._kernel(family.members[n], family.parallel) for n in used]
+        conditions = [self._condition(family, n) for n in used[:-1]]
+        return chosen(self.axes, kernels, conditions)
+
+    def _kernel(self, member: Member, parallel: bool) -> Any:
+        fixed, reading = self.reading(member.extents)
+        schedule = apply_steps_tir(fixed, reading, member.steps())
+        return tiled_kernel(self.axes, member.extents, schedule.mod["main"], parallel)
+
+    def _condition(self, family: PlanFamily, member: int) -> Any:
+        """The sizes for which a member is used, as an expression."""
+        from tvm import tirx
+
+        found = tirx.const(False, "bool")
+        for rule in family.rules:
+            if rule.member != member:
+                continue
+            every = tirx.const(True, "bool")
+            for axis, first, last in rule.sizes:
+                extent = self.axes.axes[axis].extent
+                every = tirx.And(every, extent >= first)
+                every = every if last is None else tirx.And(every, extent <= last)
+            found = tirx.Or(found, every)
+        return found
+
+
+__all__ = ["OpenFunction"]
