@@ -1,7 +1,7 @@
-"""Plans for open (symbolic) extents: a few tiles of which any size is made, and which of them serves which sizes.
+"""Plans for open (symbolic) extents: a few tiles that make up any size, and the sizes that each serves.
 
-A plan for a fixed tile, 8 rows say, serves every size from 8 on: a loop moves the tile along the axis, and the last tile
-begins early enough to end with it. Smaller sizes, and sizes of which the last tile would compute much twice, have
+A plan for a fixed tile, 8 rows say, serves every size from 8 on: a loop moves the tile along the axis, and the last
+tile begins early enough to end with it. Smaller sizes, and sizes of which the last tile would compute much twice, have
 smaller tiles. All tiles of a family read their constants packed in one way.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import ceil, prod
+from math import ceil, inf, prod
 from typing import Any
 
 from ..device import DeviceSpec
@@ -24,6 +24,8 @@ from .plan_cache import plan_cache
 
 #: Size that stands for the large ones: the extents of many tiles divide it.
 LARGE = 336
+#: Size whose time is told.
+TYPICAL = 128
 #: Tiles of which the time of a further tile is taken.
 MANY = 16
 #: Stands for an axis that is not sliced: nothing divides it.
@@ -32,8 +34,8 @@ UNSLICED = 251
 FEW = 4
 #: Plans looked at for a tile; register tiles tried.
 LOOKED_AT, TRIED = 48, 4
-#: Sizes up to which each one is given the tile that is fastest for it.
-EACH = 4 * 64
+#: Sizes up to which each one is looked at; a range goes on while its tile takes at most this share more than the best.
+EACH, TOLERATED = 256, 1.1
 
 
 @dataclass(frozen=True)
@@ -330,23 +332,26 @@ class _Planning:
             )
         (axis,) = open_axes
 
+        def seconds(n: int, size: int) -> float:
+            tile = members[n].extents[axis]
+            return members[n].seconds(ceil(size / tile)) if tile <= size else inf
+
         def best(size: int) -> int:
-            fitting = [n for n, m in enumerate(members) if m.extents[axis] <= size]
-            return min(fitting, key=lambda n: (members[n].seconds(ceil(size / members[n].extents[axis])), n))
+            return min(range(len(members)), key=lambda n: (seconds(n, size), n))
 
         rules: list[Rule] = []
-        first = 1
-        for size in range(1, EACH + 1):
-            if size == EACH or best(size + 1) != best(first):
-                rules.append(Rule(best(first), ((axis, first, None if size == EACH else size),)))
-                first = size + 1
-        return tuple(rules)
+        first, own = 1, best(1)
+        for size in range(2, EACH + 1):
+            if seconds(own, size) > TOLERATED * seconds(best(size), size):
+                rules.append(Rule(own, ((axis, first, size - 1),)))
+                first, own = size, best(size)
+        return (*rules, Rule(own, ((axis, first, None),)))
 
     def others(self) -> Iterator[PlanFamily]:
         """Yield the family of an operator whose elements, or rows, are computed one by one: tiles in parallel."""
         alone = replace(self.device, units=1)
         last = self.output.spatial[-1].name if self.output.spatial else ""
-        members = []
+        members: list[Member] = []
         for wide in (self.device.vector_width, 1):
             extents = tuple(
                 (wide if a == last else 1) if s else UNSLICED

@@ -12,14 +12,18 @@ import tvm
 
 from ..codegen.tensorir_packing import constant_parameters
 from ..device import DeviceSpec
-from ..errors import TargetError
+from ..errors import RollerError, TargetError
 from ..models import last_line
+from ..planner.family import TYPICAL
 from ..tir.nodes import parameters, structural_hash, structurally_equal
+from ..tir.open_axes import is_open
 from ..tuning.candidates import Candidates
+from ..tuning.internal import internal_error
 from ..tuning.model_report import KernelPlan, plan_words
 from .candidates import make_candidates
 from .devices import device_of, find_target
 from .lowered import require_lowered
+from .open_schedule import OpenFunction
 from .rewrites import MARKS
 
 SCHEDULED = "tirx.is_scheduled"
@@ -145,7 +149,8 @@ class ScheduleWithRoller:
             if self.progress is not None:
                 self.progress(name)
             device = self._device(func_target, own is not None)
-            scheduled, note = _planned(_Function(func), device, str(func_target), self.top, self.tf32)
+            planned = _open_planned if is_open(func) else _planned
+            scheduled, note = planned(_Function(func), device, str(func_target), self.top, self.tf32)
             report.notes.append(replace(note, name=name))
             if scheduled is not None:
                 result[var] = _named(scheduled, func)
@@ -205,6 +210,23 @@ def _planned(function: _Function, device: DeviceSpec, target: str, top: int, tf3
     name = str(function.func.attrs.get("global_symbol", "main")) if function.func.attrs else "main"
     found = make_candidates(function.func, device, top, constant_parameters(function.func), name, tf32)
     return _best(found, name, find_target(target))
+
+
+@lru_cache(maxsize=1024)
+def _open_planned(function: _Function, device: DeviceSpec, target: str, _top: int, tf32: bool) -> tuple[Any, Note]:
+    """Return a function of open extents with kernels for all sizes; None and the reason if there are none."""
+    name = str(function.func.attrs.get("global_symbol", "main")) if function.func.attrs else "main"
+    try:
+        scheduled, family = next(OpenFunction(function.func, device, name, tf32).schedules())
+    except RollerError as error:
+        return None, Note(name, reason=error.what)
+    except Exception as error:  # a bug of a recipe or of this; TVM's own schedule is used
+        return None, Note(name, reason=internal_error(error, "open extents", name))
+    if reason := _refused(scheduled, find_target(target)):
+        return None, Note(name, reason=reason)
+    recipes = " + ".join(dict.fromkeys(p.recipe for m in family.members for p in m.ranked.plan.programs))
+    plan = "; ".join(str(family).splitlines())
+    return scheduled, Note(name, recipes, family.seconds([TYPICAL] * len(family.axes)) * 1e6, plan=plan)
 
 
 def _best(found: Candidates, name: str, target: Any) -> tuple[Any, Note]:

@@ -142,7 +142,8 @@ def open_axes(func: Any) -> OpenAxes:
     where = "open extents"
     joined = _Joined()
     whole: set[Place] = set()
-    symbols = {key(v) for b in parameters(func) for e in b.shape for v in nodes_of(e)}
+    extents = [extent for buffer in parameters(func) for extent in buffer.shape]
+    symbols = {key(v) for e in extents for v in nodes_of(e) if type(v).__name__ in ("Var", "SizeVar")}
     for nest in found:
         own: dict[int, Place] = {}
         for iv, label in (*nest.spatial, *nest.reduce):

@@ -291,7 +291,7 @@ def _wrap(node: Any, names: set[str], inner: set[int], around: Callable[[Any], A
         whole = key(node.loop_var) in inner and number(node.extent) != 1 and int(node.kind) != PARALLEL
         if not whole:
             body = _wrap(node.body, names, inner, around)
-            return tirx.For(node.loop_var, node.min, node.extent, node.kind, body, node.thread_binding, node.annotations)
+            return tirx.For(node.loop_var, node.min, node.extent, node.kind, body, None, node.annotations)
     return around(node)
 
 

@@ -71,7 +71,7 @@ def test_planned_for_its_sizes_by_the_whole_pipeline():
     prepared = prepare(mod, LLVM, buckets=(1, 4))
     _, report = schedule(prepared, LLVM)
     assert len(report.scheduled) >= 6  # three functions for each of two sizes
-    assert report.left and all("symbolic" in note.reason or "extent" in note.reason for note in report.left), report
+    assert len(report.scheduled) >= 9 and not report.left, report  # and three of any other size
     executable = build(prepared, LLVM)
     for size in (1, 2, 4):
         x = values(size, 3, 12, 12)

@@ -1,0 +1,105 @@
+"""Families of plans: a tile for every size, never a larger one than the size; constants packed in one way."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roller_tvm.device import load_device
+from roller_tvm.ir.operators import matmul, operator
+from roller_tvm.planner.family import Member, PlanFamily, Rule, merged, plan_families
+from roller_tvm.roller.steps import Pack
+
+CPU = load_device("cpu")
+
+
+def with_constant(expression, name="B"):
+    from dataclasses import replace
+
+    return replace(expression, inputs=tuple(replace(t, constant=t.name == name) for t in expression.inputs))
+
+
+def product(extents):
+    return with_constant(matmul(m=extents[0], n=768, k=256))
+
+
+@pytest.fixture(scope="module")
+def family():
+    return next(plan_families(product, ["m"], [True], CPU))
+
+
+def test_a_tile_is_never_larger_than_its_size(family):
+    for size in range(1, 1000):
+        assert family.member([size]).extents[0] <= size
+    assert family.member([1]).extents == (1,)
+    assert family.member([1000]).extents[0] > 1
+
+
+def test_constants_are_packed_once_for_all_tiles(family):
+    packs = {tuple(s for s in m.steps() if isinstance(s, Pack)) for m in family.members}
+    assert len(family.members) > 1
+    assert len(packs) == 1 and packs.pop()
+
+
+def test_a_size_takes_at_most_a_tenth_more_than_its_best_tile(family):
+    from math import ceil
+
+    for size in range(1, 200):
+        times = [m.seconds(ceil(size / m.extents[0])) for m in family.members if m.extents[0] <= size]
+        assert family.seconds([size]) <= 1.1 * min(times) * (1 + 1e-9)
+
+
+def test_round_trip(family):
+    again = PlanFamily.from_json(json.loads(json.dumps(family.to_json())))
+    assert again == family
+    assert "m from" in str(family) and "cpu.tiled" in str(family)
+
+
+def test_two_axes():
+    family = next(plan_families(
+        lambda e: operator("batch_matmul", b=4, m=e[0], n=e[1], k=64), ["m", "n"], [True, True], CPU,
+    ))  # fmt: skip
+    for m in (1, 3, 8, 100):
+        for n in (1, 15, 16, 17, 100):
+            tile = family.member([m, n]).extents
+            assert tile[0] <= m and tile[1] <= n
+    assert family.member([100, 100]).extents[1] >= 16
+
+
+def test_an_elementwise_operator_has_its_rows_one_by_one():
+    family = next(plan_families(
+        lambda e: operator("layer_norm", shape=f"{e[0]}x768"), ["n"], [True], CPU,
+    ))  # fmt: skip
+    assert family.parallel and family.member([77]).extents == (1,)
+
+
+def test_a_family_that_cannot_serve_a_size_is_none(family):
+    large = family.members[0]
+    with pytest.raises(ValueError, match="smaller sizes"):
+        PlanFamily(("m",), (True,), (large,), (Rule(0, ((0, 1, None),)),))
+    with pytest.raises(ValueError, match="no member"):
+        PlanFamily(("m",), (True,), (large,), (Rule(0, ((0, large.extents[0], None),)),))
+    with pytest.raises(ValueError, match="axes"):
+        PlanFamily(("m", "n"), (True, True), (Member((8,), large.ranked, 1.0),), (Rule(0, ()),))
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 5)), min_size=1, max_size=8))
+@settings(max_examples=50, deadline=None)
+def test_merged_digits_keep_the_order_of_elements(digits):
+    from itertools import product as every
+
+    step = Pack("w", "C", tuple(d for d, _ in digits), tuple(n for _, n in digits))
+    sizes = {}
+    for dim, length in digits:
+        sizes[dim] = sizes.get(dim, 1) * length
+
+    def place(step, index):
+        at = 0
+        for dim, below, length in step.digits():
+            at = at * length + index[dim] // below % length
+        return at
+
+    for values in list(every(*(range(n) for n in sizes.values())))[:200]:
+        index = dict(zip(sizes, values, strict=True))
+        assert place(step, index) == place(merged(step), index)

@@ -1,0 +1,157 @@
+"""Open extents planned: each kernel against a reference at sizes around the bounds of its ranges, and at drawn ones."""
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+pytestmark = pytest.mark.relax
+tvm = pytest.importorskip("tvm")
+
+from tvm import relax  # noqa: E402
+
+from roller_tvm.relax.pipeline import build, prepare, schedule  # noqa: E402
+
+from .networks import LLVM, default, module, run, values  # noqa: E402
+
+#: First, last and one beyond of each range of the tiles below, 1, primes.
+SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 15, 16, 17, 31, 32, 33, 47, 48, 49, 97, 128, 211)
+
+
+def var(name="n"):
+    return tvm.tirx.Var(name, "int64")
+
+
+def planned(mod):
+    """The module built, every one of its functions planned."""
+    _, report = schedule(prepare(mod, LLVM), LLVM)
+    assert not report.left, str(report)
+    return build(mod, LLVM)
+
+
+def close(a, b):
+    np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
+
+
+WEIGHT, BIAS = values(24, 96), values(96)
+
+
+def dense(builder, x):
+    y = builder.emit(relax.op.add(builder.emit(relax.op.matmul(x, relax.const(WEIGHT))), relax.const(BIAS)))
+    return builder.emit(relax.op.nn.relu(y))
+
+
+def test_a_product_at_every_bound():
+    executable = planned(module(dense, (var(), 24)))
+    for size in SIZES:
+        x = values(size, 24)
+        close(run(executable, x)[0], np.maximum(x @ WEIGHT + BIAS, 0))
+
+
+def test_a_size_of_nothing():
+    executable = planned(module(dense, (var(), 24)))
+    assert run(executable, values(0, 24))[0].shape == (0, 96)
+
+
+def test_its_weights_are_packed_once():
+    mod = module(lambda b, x: b.emit(relax.op.matmul(x, relax.const(values(256, 512)))), (var(), 256))
+    scheduled, report = schedule(prepare(mod, LLVM), LLVM)
+    (note,) = report.scheduled
+    assert note.plan.count("tile") > 1  # several ranges
+    (call,) = [b.value for block in scheduled["main"].body.blocks for b in block.bindings if hasattr(b.value, "args")
+               and len(b.value.args) > 1]  # fmt: skip
+    arrays = [field.value.numpy() for field in call.args[1].fields if hasattr(field, "value")]
+    assert [a.size for a in arrays] == [256 * 512]
+
+
+def test_several_open_axes_of_a_product():
+    """Scores of attention: rows and columns."""
+    executable = planned(module(
+        lambda b, q, k: b.emit(relax.op.matmul(q, k)), (3, var("n"), 16), (3, 16, var("m"))
+    ))  # fmt: skip
+    for n, m in [(1, 1), (1, 40), (3, 15), (4, 16), (5, 17), (8, 47), (9, 48), (13, 49), (50, 31), (7, 7)]:
+        q, k = values(3, n, 16), values(3, 16, m)
+        close(run(executable, q, k)[0], q @ k)
+
+
+def test_a_product_along_an_open_axis():
+    along = var("m")
+    mod = module(lambda b, p, v: b.emit(relax.op.matmul(p, v)), (3, var("n"), along), (3, along, 16))
+    executable = planned(mod)
+    for n, m in [(1, 1), (2, 5), (4, 16), (6, 251), (7, 252), (13, 31)]:
+        p, v = values(3, n, m), values(3, m, 16)
+        close(run(executable, p, v)[0], p @ v)
+
+
+@pytest.mark.parametrize("shape", [("n", 40), (2, "n", 8), (5, "n"), ("n", "m"), ("n", 3, "m")])
+def test_elementwise(shape):
+    open_vars = {name: var(name) for name in ("n", "m")}
+
+    def body(b, x):
+        return b.emit(relax.op.add(b.emit(relax.op.nn.relu(x)), b.emit(relax.op.multiply(x, x))))
+
+    executable = planned(module(body, tuple(open_vars.get(e, e) for e in shape)))
+    for n, m in ((1, 1), (3, 15), (16, 16), (17, 33), (31, 2)):
+        x = values(*({"n": n, "m": m}.get(e, e) for e in shape))
+        close(run(executable, x)[0], np.maximum(x, 0) + x * x)
+
+
+def test_positions_are_those_of_the_whole_tensor():
+    """A mask compares indices: a tile's are not from 0."""
+    mod = module(lambda b, x: b.emit(relax.op.triu(x, 1)), (var("n"), var("m")))
+    executable = planned(mod)
+    for n, m in ((1, 1), (5, 16), (17, 17), (33, 40), (40, 33)):
+        x = values(n, m)
+        close(run(executable, x)[0], np.triu(x, 1))
+
+
+def test_norms_and_transposes():
+    scale = np.ones(48, "float32")
+
+    def body(b, x):
+        y = b.emit(relax.op.nn.rms_norm(x, relax.const(scale), axes=[-1], epsilon=1e-5))
+        y = b.emit(relax.op.reshape(y, (1, x.ty.shape[1], 4, 12)))
+        return b.emit(relax.op.permute_dims(y, [0, 2, 3, 1]))
+
+    executable = planned(module(body, (1, var(), 48)))
+    for size in (1, 15, 16, 17, 37):
+        x = values(1, size, 48)
+        y = x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5)
+        close(run(executable, x)[0], y.reshape(1, size, 4, 12).transpose(0, 2, 3, 1))
+
+
+def drawn(rows, columns, inner, sizes):
+    weight = values(inner, columns)
+    mod = module(lambda b, x: b.emit(relax.op.nn.relu(b.emit(relax.op.matmul(x, relax.const(weight))))),
+                 (rows, var(), inner))  # fmt: skip
+    executable = build(mod, LLVM)
+    for size in sizes:
+        x = values(rows, size, inner)
+        close(run(executable, x)[0], np.maximum(x @ weight, 0))
+
+
+shapes = st.tuples(
+    st.integers(1, 4), st.integers(1, 130), st.integers(1, 64), st.lists(st.integers(1, 60), min_size=3, max_size=6)
+)
+
+
+@given(shapes)
+@settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_drawn_shapes(shape):
+    drawn(*shape)
+
+
+@pytest.mark.nightly
+@given(shapes)
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+def test_many_drawn_shapes(shape):
+    drawn(*shape)
+
+
+def test_what_computes_with_its_size_is_left_and_right():
+    """Flipped: the index is counted from the end."""
+    mod = module(lambda b, x: b.emit(relax.op.flip(x, axis=0)), (var(), 6))
+    _, report = schedule(prepare(mod, LLVM), LLVM)
+    assert any("sizes" in note.reason for note in report.left), str(report)
+    x = values(7, 6)
+    close(run(build(mod, LLVM), x)[0], default(mod, x)[0])
