@@ -3,7 +3,7 @@
 # make docs   the documentation site
 # make lint   ruff and mypy alone             make venv   set up alone             make clean   remove all of it
 # make nightly   every check, and what is too long for each change: every operator's GPU kernels executed
-# make gpu-kit   build/gpu-kit: every kernel compiled, for python/gpu_kit.py on a machine with a card (KIT_ARGS="--only C0,M1")
+# make gpu-kit   build/gpu-kit: every kernel compiled, for gpu_kit.py on a machine with a card (KIT_ARGS="--only C0,M1")
 # .venv/relay/bin/python -m roller_bench --help   the figures of docs/results.md
 # make pytest-relay, pytest-relax   the tests of one of TVM's lines, PYTEST_ARGS="tests/te -x"; pytest-core, pytest-emulate   of what needs none
 
@@ -92,7 +92,7 @@ demo-full-relax: $(RELAX)/.ready
 gpu-kit: export PIP_CONSTRAINT = $(CURDIR)/requirements/relax.txt
 gpu-kit: $(RELAX)/.ready
 	$(RELAX)/bin/pip install $(QUIET) nvidia-cuda-nvrtc-cu12 nvidia-cuda-runtime-cu12
-	$(RELAX)/bin/python python/build_gpu_kit.py $(KIT_ARGS)
+	PYTHONPATH=python $(RELAX)/bin/python -m roller_bench.kit $(KIT_ARGS)
 
 # One after the other: both write the same egg-info.
 venv:

@@ -25,6 +25,9 @@ RELAX = ["apache-tvm>=0.26,<0.28", "apache-tvm-ffi==0.1.14.post1", "cloudpickle"
 OPENCL = ["pyopencl"]
 TEST = ["pytest>=8", "hypothesis>=6", "islpy", *OPENCL]
 
+# Packages of tools, in python/.
+TOOLS = ["roller_check", "roller_bench", "roller_bench.*"]
+
 setup(
     name="roller-tvm",
     version=scope["__version__"],
@@ -34,14 +37,16 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.10",
     # python/ is the source root of the tools, which the product does not import.
-    packages=[*find_packages(include=["roller_tvm*"]), *find_packages("python", include=["roller_bench*"])],
-    package_dir={"roller_bench": "python/roller_bench"},
+    packages=[
+        *find_packages(include=["roller_tvm*"]), *find_packages("python", include=["roller_bench*", "roller_check*"])
+    ],
+    package_dir={"roller_bench": "python/roller_bench", "roller_check": "python/roller_check"},
     package_data={
         "roller_tvm.device": ["data/*.toml", "*.c", "*.cu"],
-        "roller_tvm.kit": ["*.cu"],
+        "roller_bench.kit": ["*.cu"],
         "roller_tvm.tvm_env": ["*.txt"],
         "roller_bench": ["suites/*.csv"],
-        "roller_tvm.emulate": ["runtime/*.cc", "runtime/*.h", "runtime/include/*.h"],
+        "roller_check": ["runtime/*.cc", "runtime/*.h", "runtime/include/*.h"],
     },
     install_requires=["numpy", 'tomli>=2; python_version < "3.11"'],
     extras_require={

@@ -139,7 +139,7 @@ def golden(request):
 @pytest.fixture
 def pocl(request):
     """OpenCL on the CPU, or a skip that says what is missing; a nightly run without its witness is a failed one."""
-    from roller_tvm.emulate.opencl import queue
+    from roller_check.pocl import queue
     from roller_tvm.errors import ToolchainError
 
     try:

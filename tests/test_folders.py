@@ -154,7 +154,7 @@ def test_one_place_starts_python():
         for path in (ROOT / folder).rglob("*.py")
         if "[sys.executable" in path.read_text(encoding="utf-8")
     }
-    assert found <= {"roller_tvm/children.py", "roller_tvm/kit/run.py", "roller_tvm/kit/watchdog.py"}
+    assert found <= {"roller_tvm/children.py", "python/roller_bench/kit/run.py", "python/roller_bench/kit/watchdog.py"}
 
 
 @pytest.mark.parametrize("module", [folders, children])

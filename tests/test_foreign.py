@@ -7,9 +7,9 @@ import zlib
 
 import pytest
 
+from roller_bench.replay.records import read_file
 from roller_tvm import foreign
 from roller_tvm.errors import BadInput
-from roller_tvm.replay.records import read_file
 
 
 def test_examples():

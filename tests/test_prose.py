@@ -13,7 +13,7 @@ import pytest
 from roller_tvm import errors
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = (ROOT / "roller_tvm", ROOT / "python" / "roller_bench")
+PACKAGES = (ROOT / "roller_tvm", ROOT / "python" / "roller_bench", ROOT / "python" / "roller_check")
 SOURCES = [path for package in PACKAGES for path in package.rglob("*.py")]
 # Top-level folders and modules of the product, and the tools.
 FOLDERS = sorted({"/".join(p.relative_to(ROOT).parts[:2]) for p in SOURCES}

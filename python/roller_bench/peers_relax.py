@@ -15,10 +15,10 @@ import numpy as np
 
 from roller_bench.files import CurveFile, build_seconds, mend_lines
 from roller_bench.relax_task import Opened
+from roller_bench.replay.state import Loop, LoopStage, Part
 from roller_bench.task import DEFAULT
 from roller_bench.tiles import Thought, nest_tiles, thought_of, tiles_of
 from roller_tvm.codegen.tensorir_packing import constant_parameters
-from roller_tvm.replay.state import Loop, LoopStage, Part
 from roller_tvm.roller.features import Features
 from roller_tvm.tir.nodes import REDUCTION
 from roller_tvm.tir.placed import PlacedBlock, PlacedLoop, placed_blocks

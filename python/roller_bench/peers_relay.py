@@ -18,11 +18,11 @@ from roller_bench.cases import Case
 from roller_bench.files import CurveFile, build_seconds, mend_lines
 from roller_bench.relay_operators import relay_function
 from roller_bench.relay_task import Opened
+from roller_bench.replay.state import StageInfo
 from roller_bench.task import DEFAULT
 from roller_bench.tiles import Thought, record_nests, record_tiles, thought_of, tiles_of
 from roller_tvm.errors import UnsupportedOperator
 from roller_tvm.relay.silence import silent_autotvm
-from roller_tvm.replay.state import StageInfo
 from roller_tvm.roller.features import Features
 
 #: Own number of measurements between two trainings, of Ansor and AutoTVM. With too few trials for that, each training

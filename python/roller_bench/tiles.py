@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from roller_bench.replay.records import parse_line
+from roller_bench.replay.state import Loop, LoopStage, StageInfo, State, Unreadable
 from roller_bench.search import ListedForm, RTileSpace, TiledForm
 from roller_tvm.device import DeviceSpec
 from roller_tvm.errors import RollerError
 from roller_tvm.ir import TensorExpression
 from roller_tvm.micro_perf.cpu import tiled_times
 from roller_tvm.recipes.cpu_tiles import looped_axes, may_pack, orders_of
-from roller_tvm.replay.records import parse_line
-from roller_tvm.replay.state import Loop, LoopStage, StageInfo, State, Unreadable
 from roller_tvm.roller.features import NO_FEATURES, Features
 from roller_tvm.roller.rprogram import Plan
 

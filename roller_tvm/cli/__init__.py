@@ -16,6 +16,7 @@ from typing import NoReturn
 from roller_tvm.children import SAFE_PATH
 from roller_tvm.errors import BadInput, DiskFull, RollerError, UsageError, last_line
 from roller_tvm.folders import cache_folder, check_space, use_temporary_folder, variable
+from roller_tvm.tools import tool
 from roller_tvm.version import __version__
 
 # Verb -> one line of help. The module is roller_tvm/cli/<verb>.py, dashes as underscores, or a tool's (`TOOLS`); it is
@@ -32,8 +33,8 @@ VERBS = {
     "doctor": "tell which TVM was found, what it can do, what is missing",
     "install-tvm": "install a TVM with Relay from PyPI into this environment",
 }
-#: Verbs of tools beside the product, and their modules.
-TOOLS = {"compare": "roller_bench.command"}
+#: Verbs of tools beside the product, and their modules (`roller_tvm.tools`).
+TOOLS = {"compare": "roller_bench.command", "replay": "roller_bench.replay.command"}
 INTERRUPTED = 130
 # Those of roller_tvm.errors.
 EXIT_CODES = "exit codes: 0 done, 1 failed, 2 wrong command line or bad input, 130 interrupted"
@@ -51,15 +52,7 @@ each command tells its options: roller-tvm COMMAND --help"""
 
 
 def _module_name(verb: str) -> str:
-    return TOOLS.get(verb, f"{__name__}.{verb.replace('-', '_')}")
-
-
-def _offered(verb: str) -> bool:
-    """Return True if the module of a verb is installed."""
-    try:
-        return importlib.util.find_spec(_module_name(verb)) is not None
-    except ModuleNotFoundError:  # its package is not
-        return False
+    return f"{__name__}.{verb.replace('-', '_')}"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -84,12 +77,12 @@ def make_parser(chosen: str | None) -> argparse.ArgumentParser:
     parser.add_argument(TRACEBACK, action="store_true", help="show the Python traceback of an error too")
     verbs = parser.add_subparsers(dest="verb", metavar="COMMAND", required=True)
     for verb, help_line in VERBS.items():
-        if not _offered(verb):
+        if verb not in TOOLS and importlib.util.find_spec(_module_name(verb)) is None:
             continue
         told = help_line[0].upper() + help_line[1:] + "."
         sub = verbs.add_parser(verb, help=help_line, description=told, formatter_class=parser.formatter_class)
         if verb == chosen:
-            module = importlib.import_module(_module_name(verb))
+            module = tool(TOOLS[verb]) if verb in TOOLS else importlib.import_module(_module_name(verb))
             module.add_arguments(sub)
             sub.set_defaults(run=module.run)
     return parser

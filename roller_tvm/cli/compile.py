@@ -11,7 +11,7 @@ from typing import Any
 
 from roller_tvm.cli.line import add_buckets_argument, add_fusion_arguments, check_fusion_arguments
 from roller_tvm.cli.model import add_model_arguments, open_session, progress_of, read_model, say, tune_words
-from roller_tvm.errors import BadInput, UsageError, cannot_write
+from roller_tvm.errors import BadInput, RollerError, UsageError, cannot_write
 from roller_tvm.models.line import SCHEDULES
 
 
@@ -117,15 +117,15 @@ def _witnessed(found: Mapping[str, Any]) -> dict[str, str]:
     WrongAnswer, ToolchainError
         A kernel's results are wrong, or PoCL failed for another reason than a missing feature.
     """
-    from roller_tvm.emulate import Checked, NotEmulated
+    from roller_tvm.codegen.errors import NotEmulated
     from roller_tvm.rammer.cuda_functions import CannotFuse
 
     for name, result in found.items():
-        say(f"{name}: {result if isinstance(result, Checked) else str(result).splitlines()[0]}")
+        say(f"{name}: {str(result).splitlines()[0] if isinstance(result, RollerError) else result}")
     for result in found.values():
-        if not isinstance(result, (Checked, CannotFuse, NotEmulated)):
+        if isinstance(result, RollerError) and not isinstance(result, (CannotFuse, NotEmulated)):
             raise result
-    agreed = sum(isinstance(result, Checked) for result in found.values())
+    agreed = sum(not isinstance(result, RollerError) for result in found.values())
     say(
         f"PoCL executed {agreed} of {len(found)} fused kernels, and they agree with their operators"
         + ("" if agreed == len(found) else "; --fusion-policy horizontal makes kernels whose blocks do not wait")

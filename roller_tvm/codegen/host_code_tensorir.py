@@ -1,13 +1,16 @@
-"""CUDA source and host code of TensorIR schedules: buffers between kernels, launches."""
+"""CUDA C++ or OpenCL of GPU schedules of the Relax line, with the launches read from TVM's host code."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ..errors import RollerError
+from ..errors import RollerError, last_line
 from .errors import NotEmulated
 from .host_code import HostCode
 from .host_reading import TakeHost, sources_in
+from .opencl import LIMITS, local_memory
+
+OPENCL = {"kind": "opencl", **LIMITS}
 
 
 def generated(scheduled: Any, target: Any = "sm_80", name: str = "") -> tuple[str, HostCode]:
@@ -42,6 +45,22 @@ def _module(scheduled: Any, name: str) -> Any:
     if name:
         return tvm.IRModule({name: module[name].with_attr("global_symbol", name)})
     return module
+
+
+def generated_opencl(scheduled: Any, name: str = "") -> tuple[str, HostCode]:
+    """Return the same schedule's OpenCL, ready for PoCL, and its host code.
+
+    Raises
+    ------
+    NotEmulated
+        TVM cannot generate OpenCL for it (tensor cores, cp.async).
+    """
+    try:
+        return local_memory(*generated(scheduled, OPENCL, name))
+    except RollerError:
+        raise
+    except Exception as error:  # whatever its code generator stumbles over
+        raise NotEmulated(f"TVM makes no OpenCL of it: {last_line(error)}") from error
 
 
 def target_of(given: Any) -> Any:

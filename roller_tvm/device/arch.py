@@ -6,21 +6,13 @@ import functools
 import re
 from dataclasses import replace
 
-from roller_tvm.device.load import SpecFile, load_device, read_shipped, shipped_files
-from roller_tvm.device.quantity import read_quantity
+from roller_tvm.device.files import SpecFile, read_shipped, shipped, shipped_files
+from roller_tvm.device.known import canonical
+from roller_tvm.device.level import LIMITS
 from roller_tvm.device.spec import DeviceSpec
 from roller_tvm.errors import TargetError
 
 NAME_THE_DEVICE = "or name the device itself: --device NAME, or a spec file of your own"
-_ARCH_LIMITS = {
-    "shared_per_unit": "size",
-    "shared_per_block_optin": "size",
-    "shared_reserved": "size",
-    "max_threads_per_unit": "threads",
-    "max_blocks_per_unit": "blocks",
-    "registers_per_unit": "registers",
-    "max_registers_per_block": "registers",
-}
 
 
 def arch_number(arch: str) -> int:
@@ -33,11 +25,8 @@ def arch_number(arch: str) -> int:
     """
     match = re.fullmatch(r"(?:sm|compute)_(\d+)[a-z]?", arch)
     if not match:
-        raise TargetError(
-            f"{arch!r} is not an NVIDIA architecture",
-            where="target",
-            remedy="write -arch=sm_90, -arch=sm_80, ...",
-        )
+        told = f"{arch!r} is not an NVIDIA architecture"
+        raise TargetError(told, "target", "write -arch=sm_90, -arch=sm_80, ...")
     return int(match[1])
 
 
@@ -62,62 +51,74 @@ def device_of_arch(number: int, where: str, notes: tuple[str, ...] = (), others:
     defaults = {arch_number(a): f for f in shipped_files() for a in f.default_for if a.startswith("sm_")}
     lower = [n for n in defaults if n <= number]
     if not lower:
-        raise TargetError(
-            f"sm_{number} is older than any device known here",
-            where=where,
-            remedy=f"sm_{min(defaults)} is the oldest; {NAME_THE_DEVICE}",
-        )
+        told = f"sm_{number} is older than any device known here"
+        raise TargetError(told, where, f"sm_{min(defaults)} is the oldest; {NAME_THE_DEVICE}")
     nearest = max(lower)
-    spec = load_device(defaults[nearest].name)
+    spec = shipped(defaults[nearest].name)
     if nearest != number:
-        return _as_arch(spec, number, list(notes))
+        return _as_arch(spec, number, notes)
     alike = [f.name for f in shipped_files() if f.arch == spec.arch and f.name != spec.name]
     if alike and others:
         notes = (*notes, f"sm_{number} is taken to be {spec.name}; -model={alike[0]} names another")
     return replace(spec, notes=(*spec.notes, *notes)) if notes else spec
 
 
+@functools.lru_cache(maxsize=64)
+def launch_cost(key: str, arch: str) -> float | None:
+    """Return the cost of starting kernels one after the other, in microseconds, on an architecture.
+
+    Parameters
+    ----------
+    key : str
+        'graph': a kernel as a node of a CUDA graph. 'barrier': all blocks of one kernel waiting for each other.
+    arch : str
+        Architecture, such as 'sm_90'. If it was not measured, the next older one's cost is returned.
+
+    Returns
+    -------
+    float or None
+        None if no older one was measured either.
+
+    Examples
+    --------
+    >>> launch_cost("graph", "sm_90") > launch_cost("barrier", "sm_90"), launch_cost("graph", "sm_37")
+    (True, None)
+    """
+    table = read_shipped("_cuda")["launch"][key]
+    number = arch_number(arch) if arch.startswith("sm_") else 0
+    name = max((n for n in table if arch_number(n) <= number), key=arch_number, default=None)
+    if name is None:
+        return None
+    return float(canonical(table[name], f"_cuda.toml: launch.{key}.{name}", "time_us"))
+
+
 @functools.lru_cache(maxsize=1)
 def _arch_limits() -> dict[int, dict[str, int]]:
-    """Return the limits of every compute capability listed in `data/_cuda_arch.toml`."""
-    out = {}
+    """Return the limits of every compute capability listed in `data/_cuda_arch.toml`, by their keys there."""
+    found = {}
     for arch, rows in read_shipped("_cuda_arch").items():
-        if arch == "documents":
-            continue
-        where = f"_cuda_arch.toml: {arch}"
-        out[arch_number(arch)] = {
-            key: int(read_quantity(rows[key], f"{where}.{key}", True).canonical(dimension, where, 1.0, 1))
-            for key, dimension in _ARCH_LIMITS.items()
-        }
-    return out
+        if arch != "documents":
+            at = f"_cuda_arch.toml: {arch}"
+            found[arch_number(arch)] = {
+                key: int(canonical(entry, f"{at}.{key}", LIMITS[key].dimension if key in LIMITS else "size"))
+                for key, entry in rows.items()
+            }
+    return found
 
 
-def _as_arch(spec: DeviceSpec, number: int, notes: list[str]) -> DeviceSpec:
+def _as_arch(spec: DeviceSpec, number: int, notes: tuple[str, ...]) -> DeviceSpec:
     """Return the nearest older device with the limits of the wanted architecture."""
-    known = _arch_limits()
-    rows = known[max(n for n in known if n <= number)] if number >= min(known) else None
-    notes.append(
-        f"no device is known for sm_{number}: speeds are those of {spec.name} ({spec.arch}), limits those of "
-        + (f"sm_{max(n for n in known if n <= number)}" if rows else spec.arch)
-    )
-    name = f"{spec.name}-sm_{number}"
-    if rows is None:
-        return replace(spec, name=name, arch=f"sm_{number}", notes=(*spec.notes, *notes))
+    known = max((n for n in _arch_limits() if n <= number), default=None)
+    limits_of = spec.arch if known is None else f"sm_{known}"
+    told = f"no device is known for sm_{number}: speeds are those of {spec.name} ({spec.arch})"
+    told += f", limits those of {limits_of}"
+    spec = replace(spec, name=f"{spec.name}-sm_{number}", arch=f"sm_{number}", notes=(*spec.notes, *notes, told))
+    if known is None:
+        return spec
+    rows = dict(_arch_limits()[known])
+    shared = rows.pop("shared_per_unit")
+    levels = tuple(replace(lv, capacity_bytes=shared) if lv.name == "shared" else lv for lv in spec.levels)
     optin = rows["shared_per_block_optin"]
-    limits = replace(
-        spec.limits,
-        shared_per_block_bytes=min(spec.limits.shared_per_block_bytes or optin, optin),
-        shared_per_block_optin_bytes=optin,
-        shared_reserved_bytes=rows["shared_reserved"],
-        max_threads_per_unit=rows["max_threads_per_unit"],
-        max_blocks_per_unit=rows["max_blocks_per_unit"],
-        registers_per_unit=rows["registers_per_unit"],
-        max_registers_per_block=rows["max_registers_per_block"],
-    )
-    levels = tuple(
-        replace(lv, capacity_bytes=rows["shared_per_unit"]) if lv.name == "shared" else lv
-        for lv in spec.levels
-    )
-    return replace(
-        spec, name=name, arch=f"sm_{number}", limits=limits, levels=levels, notes=(*spec.notes, *notes)
-    )
+    changed = {LIMITS[key].field: value for key, value in rows.items()}
+    changed["shared_per_block_bytes"] = min(spec.limits.shared_per_block_bytes or optin, optin)
+    return replace(spec, limits=replace(spec.limits, **changed), levels=levels)

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from roller_tvm.device.profile import run_program
 from roller_tvm.device.rates import Rates, Request
 from roller_tvm.errors import ProfileError
 from roller_tvm.folders import work_folder
@@ -36,15 +37,7 @@ def compile_benchmarks(folder: Path, vector_bytes: int, compiler: str | None = N
     program = folder / "cpu_profile"
     said = ""
     for flags in FLAGS:
-        command = [
-            compiler,
-            *flags,
-            f"-DVECTOR_BYTES={vector_bytes}",
-            str(SOURCE),
-            "-o",
-            str(program),
-            "-pthread",
-        ]
+        command = [compiler, *flags, f"-DVECTOR_BYTES={vector_bytes}", str(SOURCE), "-o", str(program), "-pthread"]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         except (OSError, subprocess.TimeoutExpired) as err:
@@ -84,7 +77,7 @@ class NativeRunner:
         self._folder = work_folder()
         try:
             self._program = compile_benchmarks(Path(self._folder.name), vector_bytes)
-        except BaseException:
+        except BaseException:  # also an interrupt: the folder goes with it
             self._folder.cleanup()
             raise
 
@@ -97,20 +90,10 @@ class NativeRunner:
     def __call__(self, requests: Sequence[Request]) -> Rates:
         # Starting threads and touching memory comes on top of the budgets.
         limit = 10 + 3 * sum(r.budget_ms for r in requests) / 1000
-        try:
-            done = subprocess.run(
-                [str(self._program), *self._cpus],
-                input="".join(r.line() for r in requests),
-                capture_output=True,
-                text=True,
-                timeout=limit,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as err:
-            remedy = "profile when fewer other programs run"
-            raise ProfileError(f"the benchmarks took more than {limit:.0f} s", WHERE, remedy) from err
-        except OSError as err:
-            raise ProfileError(f"the benchmarks did not run: {err}", WHERE, "let TMPDIR allow programs") from err
+        done = run_program(
+            [str(self._program), *self._cpus], "".join(r.line() for r in requests), limit, WHERE,
+            "profile when fewer other programs run", "let TMPDIR allow programs",
+        )  # fmt: skip
         if done.returncode != 0:
             raise ProfileError(f"the benchmarks ended with code {done.returncode}", WHERE, REPORT)
         return parse_output(done.stdout, requests)

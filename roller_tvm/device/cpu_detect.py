@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from roller_tvm.device.cpu_data import Simd, estimate, simd_named, simd_table
+from roller_tvm.device.known import Simd, estimate, simd_named, simd_table
 
 _SIZE = re.compile(r"(\d+)\s*([KMG]?)")
 _FACTOR = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
@@ -92,7 +92,7 @@ def detect_cpu(
     >>> facts.cores <= facts.logical <= facts.machine_logical
     True
     """
-    machine = _machine(machine or platform.machine())
+    machine = machine_named(machine or platform.machine())
     if (system or platform.system()) == "Darwin":
         return _detect_macos(machine)
     base = Path(root)
@@ -165,7 +165,8 @@ def default_cpu_target(threads: int | None = None, facts: CpuFacts | None = None
     return f"{words} -num-cores={threads or facts.cores}"
 
 
-def _machine(name: str) -> str:
+def machine_named(name: str) -> str:
+    """Return LLVM's name of an architecture, such as 'x86-64', from another of its names."""
     name = name.lower()
     return {"x86_64": "x86-64", "amd64": "x86-64", "arm64": "aarch64"}.get(name, name)
 

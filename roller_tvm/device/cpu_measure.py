@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from roller_tvm.device.cpu_bench import WHERE
-from roller_tvm.device.cpu_data import estimate, sanity
 from roller_tvm.device.cpu_detect import CpuFacts
+from roller_tvm.device.known import estimate, sanity
+from roller_tvm.device.profile import Profile, inverse, refusal
 from roller_tvm.device.rates import (
     Rates,
     Request,
@@ -21,8 +21,7 @@ from roller_tvm.device.rates import (
     settle,
     spread,
     usual,
-)
-from roller_tvm.errors import ProfileError
+)  # fmt: skip
 
 LEVELS = ("l1", "l2", "l3", "dram")
 DTYPES = {"float32": "fma32", "float64": "fma64", "float16": "fma16"}
@@ -32,10 +31,11 @@ SCALING_SHARE = 0.92
 SCALING_EXPECTED = 0.85
 #: Share of DRAM's latency above which a cache's latency is suspect: other programs filled the cache.
 FAR_SHARE = 0.6
+REMEDY = "stop other programs (or wait until they end) and run 'roller-tvm profile --refresh'"
 
 
 @dataclass(frozen=True)
-class CpuProfile:
+class CpuProfile(Profile):
     """Measured rates of this machine's CPU.
 
     `scaling` is float32 GFLOP/s by number of threads. `peak` and `bandwidth` hold (one thread, `units` threads) in
@@ -54,27 +54,6 @@ class CpuProfile:
     latency_ns: dict[str, float]
     launch_us: float
     spread: dict[str, float]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> CpuProfile:
-        """Return the profile that `to_dict` wrote, after JSON; raises ValueError for anything else."""
-        try:
-            values = {f.name: data[f.name] for f in fields(cls)}
-            values["scaling"] = {int(k): float(v) for k, v in values["scaling"].items()}
-            for key in ("peak", "bandwidth"):
-                values[key] = {k: (float(v[0]), float(v[1])) for k, v in values[key].items()}
-            for key in ("latency_ns", "spread"):
-                values[key] = {k: float(v) for k, v in values[key].items()}
-            for key in ("clock_ghz", "fma_latency_cycles", "fma_per_cycle", "launch_us"):
-                values[key] = float(values[key])
-            values["units"] = int(values["units"])
-        except (KeyError, TypeError, AttributeError, IndexError) as err:
-            raise ValueError(f"not a CPU profile: {err!r}") from err
-        return cls(**values)
 
     def rate(self, table: Mapping[str, tuple[float, float]], key: str, threads: int) -> float:
         """Return a rate of `table` on `threads` threads, interpolated linearly from one to `units`."""
@@ -139,7 +118,7 @@ def measure_cpu(facts: CpuFacts, run: Runner) -> CpuProfile:
     settle(run, rates, [*scaling.values()], not_scaling)
     reached = {n: best(rates, r) for n, r in scaling.items()}
     if not positive([best(before, clock), reached[1]]):
-        raise _refused(["not one repeat on one thread was left alone"])
+        raise refusal(["not one repeat on one thread was left alone"], WHERE, REMEDY)
     units = min(n for n, rate in reached.items() if rate >= SCALING_SHARE * max(reached.values()))
 
     plan = _Plan.of(facts, units)
@@ -155,16 +134,8 @@ def measure_cpu(facts: CpuFacts, run: Runner) -> CpuProfile:
     problems += noise({**rates, **before}, [clock, *scaling.values(), *plan.requests()])
     problems += clock_change(best(before, clock), best(after, clock))
     if problems:
-        raise _refused(problems)
+        raise refusal(problems, WHERE, REMEDY)
     return _in_order(profile, levels_of(facts))
-
-
-def _refused(problems: list[str]) -> ProfileError:
-    return ProfileError(
-        f"measured numbers that cannot be believed: {'; '.join(problems)}",
-        WHERE,
-        "stop other programs (or wait until they end) and run 'roller-tvm profile --refresh'",
-    )
 
 
 @dataclass(frozen=True)
@@ -212,32 +183,27 @@ class _Plan:
         return out
 
 
-def _profile(
-    facts: CpuFacts, rates: Rates, plan: _Plan, clock_rates: Rates, scaling: dict[int, float]
-) -> CpuProfile:
+def _profile(facts: CpuFacts, rates: Rates, plan: _Plan, clock_rates: Rates, scaling: dict[int, float]) -> CpuProfile:
     """Return the profile made of these rates; missing rates are zero."""
     clock = max((v for repeats in clock_rates.values() for v in repeats), default=0.0)
-
-    def inverse(request: Request) -> float:
-        return 1 / best(rates, request) if best(rates, request) else 0.0
 
     peak = {
         dtype: (best(rates, one), best(rates, full)) for dtype, (one, full) in plan.peaks.items() if best(rates, one)
     }
-    lanes = facts.simd.vector_bytes // 4
+    lanes, launch = facts.simd.vector_bytes // 4, inverse(rates, plan.launch)
     shares = {"clock": spread(clock_rates, Request("clock", budget_ms=40)), "launch": spread(rates, plan.launch)}
     shares |= {dtype: spread(rates, plan.peaks[dtype][1]) for dtype in peak}
     shares |= {lv: spread(rates, pair[1]) for lv, pair in plan.reads.items()}
     return CpuProfile(
         clock_ghz=clock,
-        fma_latency_cycles=clock * inverse(plan.latency),
+        fma_latency_cycles=clock * inverse(rates, plan.latency),
         fma_per_cycle=scaling[1] / (2 * lanes * clock) if clock else 0.0,
         units=plan.units,
         scaling=scaling,
         peak=peak,
         bandwidth={lv: (best(rates, one), best(rates, full)) for lv, (one, full) in plan.reads.items()},
         latency_ns={lv: 1 / rate if (rate := usual(rates, r)) else 0.0 for lv, r in plan.chases.items()},
-        launch_us=inverse(plan.launch) / 1e3 + estimate("launch_software") if inverse(plan.launch) else 0.0,
+        launch_us=launch / 1e3 + estimate("launch_software") if launch else 0.0,
         spread=shares,
     )
 
@@ -251,31 +217,27 @@ def check_profile(facts: CpuFacts, profile: CpuProfile) -> list[str]:
     if not positive(numbers):
         return ["a rate is zero or not a number"]
     if set(profile.bandwidth) != set(levels_of(facts)):
-        return [
-            f"bandwidth of {', '.join(profile.bandwidth)} where the CPU has {', '.join(levels_of(facts))}"
-        ]
+        return [f"bandwidth of {', '.join(profile.bandwidth)} where the CPU has {', '.join(levels_of(facts))}"]
     if not 1 <= profile.units <= facts.machine_logical:
         bad.append(f"threads scale to {profile.units} on {facts.machine_logical} CPUs")
-    if not sanity("clock_min") <= profile.clock_ghz <= sanity("clock_max"):
+    if not sanity("cpu", "clock_min") <= profile.clock_ghz <= sanity("cpu", "clock_max"):
         bad.append(f"a clock of {profile.clock_ghz:.2f} GHz")
-    if not sanity("fma_per_cycle_min") <= profile.fma_per_cycle <= sanity("fma_per_cycle_max"):
+    if not sanity("cpu", "fma_per_cycle_min") <= profile.fma_per_cycle <= sanity("cpu", "fma_per_cycle_max"):
         bad.append(f"{profile.fma_per_cycle:.2f} vector FMA a cycle")
     one = profile.scaling.get(1, 0.0)
     for threads, rate in profile.scaling.items():
         if rate > 1.25 * threads * one:
             bad.append(f"{threads} threads are {rate / one:.1f} times as fast as one")
-    limit = 2 * facts.simd.vector_bytes / 4 * profile.clock_ghz * sanity("fma_per_cycle_max") * profile.units
+    limit = 2 * facts.simd.vector_bytes / 4 * profile.clock_ghz * sanity("cpu", "fma_per_cycle_max") * profile.units
     if profile.peak.get("float32", (0, 0))[1] > limit:
         bad.append(f"a float32 peak of {profile.peak['float32'][1]:.0f} GFLOP/s, above {limit:.0f}")
-    loads = facts.simd.vector_bytes * profile.clock_ghz * sanity("loads_per_cycle_max") * profile.units
+    loads = facts.simd.vector_bytes * profile.clock_ghz * sanity("cpu", "loads_per_cycle_max") * profile.units
     if profile.bandwidth["l1"][1] > loads:
         bad.append(f"{profile.bandwidth['l1'][1]:.0f} GB/s from L1, above {loads:.0f}")
-    if profile.launch_us > sanity("launch_max"):
+    if profile.launch_us > sanity("cpu", "launch_max"):
         bad.append(f"{profile.launch_us:.0f} us to start threads that spin")
     order = levels_of(facts)
-    return bad + disorder(
-        {lv: profile.bandwidth[lv][1] for lv in order}, {lv: profile.latency_ns[lv] for lv in order}
-    )
+    return bad + disorder({lv: profile.bandwidth[lv][1] for lv in order}, {lv: profile.latency_ns[lv] for lv in order})
 
 
 def estimated_profile(facts: CpuFacts) -> CpuProfile:
@@ -305,9 +267,6 @@ def _in_order(profile: CpuProfile, order: Sequence[str]) -> CpuProfile:
     """Raise each level that noise put slightly behind the next farther one, because a spec must be monotone."""
     bandwidth, latency = dict(profile.bandwidth), dict(profile.latency_ns)
     for far, near in zip(order[::-1], order[-2::-1], strict=False):
-        bandwidth[near] = (
-            max(bandwidth[near][0], bandwidth[far][0]),
-            max(bandwidth[near][1], bandwidth[far][1]),
-        )
+        bandwidth[near] = (max(bandwidth[near][0], bandwidth[far][0]), max(bandwidth[near][1], bandwidth[far][1]))
         latency[near] = min(latency[near], latency[far])
     return replace(profile, bandwidth=bandwidth, latency_ns=latency)

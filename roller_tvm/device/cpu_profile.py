@@ -18,19 +18,16 @@ from pathlib import Path
 
 from roller_tvm.device.cache import cache_folder, one_at_a_time, write_whole
 from roller_tvm.device.cpu_bench import SOURCE, NativeRunner
-from roller_tvm.device.cpu_data import Simd, estimate
 from roller_tvm.device.cpu_detect import CpuFacts, detect_cpu
-from roller_tvm.device.cpu_measure import (
-    CpuProfile,
-    check_profile,
-    estimated_profile,
-    levels_of,
-    measure_cpu,
-)
+from roller_tvm.device.cpu_measure import CpuProfile, check_profile, estimated_profile, levels_of, measure_cpu
+from roller_tvm.device.known import Simd, estimate
+from roller_tvm.device.profile import Sources, spread_words
 from roller_tvm.device.rates import Runner
 from roller_tvm.device.spec import DeviceSpec, FrozenMap, Limits, MemoryLevel
 from roller_tvm.errors import ProfileError
 
+#: Function from (bytes of a vector, CPUs to use) to a context in which requests are measured.
+RunnerOf = Callable[[int, Sequence[int]], contextlib.AbstractContextManager[Runner]]
 FORMAT_VERSION = 2
 #: Share by which a median below the best means that other programs used the machine.
 BUSY_SPREAD = 0.4
@@ -87,11 +84,7 @@ _remembered: dict[Path, CpuReport] = {}
 
 
 def cpu_report(
-    profile: bool = True,
-    refresh: bool = False,
-    *,
-    facts: CpuFacts | None = None,
-    runner: Callable[[int, Sequence[int]], contextlib.AbstractContextManager[Runner]] = NativeRunner,
+    profile: bool = True, refresh: bool = False, *, facts: CpuFacts | None = None, runner: RunnerOf = NativeRunner
 ) -> CpuReport:
     """Return the device of `cpu_device` with everything that `roller-tvm profile` prints about it."""
     facts = facts or detected()
@@ -118,12 +111,8 @@ def _stored(path: Path, facts: CpuFacts) -> CpuReport | None:
     return _report(facts, stored, "", path, True, 0.0, notes) if stored is not None else None
 
 
-def _measured(
-    path: Path,
-    facts: CpuFacts,
-    refresh: bool,
-    runner: Callable[[int, Sequence[int]], contextlib.AbstractContextManager[Runner]],
-) -> CpuReport:
+def _measured(path: Path, facts: CpuFacts, refresh: bool, runner: RunnerOf) -> CpuReport:
+    """Measure the CPU and keep the profile; if that fails, return the earlier profile or estimates."""
     notes = list(facts.notes)
     if not refresh:
         _load(path, facts, notes)  # why what is there cannot be used
@@ -172,25 +161,15 @@ def _load(path: Path, facts: CpuFacts, notes: list[str]) -> CpuProfile | None:
 def _store(path: Path, facts: CpuFacts, profile: CpuProfile) -> Exception | None:
     """Write the profile atomically; return the error, or None."""
     data = {
-        "format": FORMAT_VERSION,
-        "cpu": facts.model,
-        "simd": facts.simd.name,
-        "logical": facts.logical,
-        "cores": facts.cores,
-        "measured": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "format": FORMAT_VERSION, "cpu": facts.model, "simd": facts.simd.name, "logical": facts.logical,
+        "cores": facts.cores, "measured": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "profile": profile.to_dict(),
-    }
+    }  # fmt: skip
     return write_whole(path, json.dumps(data, indent=1))
 
 
 def _report(
-    facts: CpuFacts,
-    profile: CpuProfile,
-    reason: str,
-    path: Path,
-    cached: bool,
-    seconds: float,
-    notes: list[str],
+    facts: CpuFacts, profile: CpuProfile, reason: str, path: Path, cached: bool, seconds: float, notes: list[str]
 ) -> CpuReport:
     if reason:
         notes.append(f"estimated, not measured: {reason}")
@@ -202,14 +181,9 @@ def _report(
 
 
 def cpu_spec(
-    facts: CpuFacts,
-    profile: CpuProfile,
-    source: str = "profiled",
-    notes: tuple[str, ...] = (),
-    *,
-    threads: int | None = None,
-    simd: Simd | None = None,
-) -> DeviceSpec:
+    facts: CpuFacts, profile: CpuProfile, source: str = "profiled", notes: tuple[str, ...] = (), *,
+    threads: int | None = None, simd: Simd | None = None,
+) -> DeviceSpec:  # fmt: skip
     """Return the device made of these facts and this profile.
 
     Parameters
@@ -222,102 +196,69 @@ def cpu_spec(
     full = facts.simd
     if simd is None or simd.machine != full.machine or simd.vector_bytes >= full.vector_bytes:
         simd = full
-    narrow = simd.vector_bytes / full.vector_bytes
+    narrow, vector = simd.vector_bytes / full.vector_bytes, simd.vector_bytes
     slower = narrow * (0.5 if full.fma and not simd.fma else 1.0)
     units = max(1, min(threads or profile.units, profile.units))
-    vector = simd.vector_bytes
+    sources = Sources()
 
-    def told(key: str, kind: str) -> str:
+    def measured(key: str, kind: str) -> str:
         if source == "estimated":
             return "estimated from detection and data/_cpu.toml"
-        spread = profile.spread.get(key)
-        return f"measured, {kind}" + (f", median {spread:.0%} below the best" if spread is not None else "")
+        return f"measured, {kind}{spread_words(profile.spread, key)}"
 
-    sources: dict[str, str] = {}
-    peak = {}
-    for dtype in profile.peak:
-        peak[dtype] = profile.rate(profile.peak, dtype, units) * slower
-        sources[f"peak.{dtype}"] = told(dtype, f"{units} threads")
-    far_to_near = []
-    for name in reversed(levels_of(facts)):
-        bandwidth = profile.rate(profile.bandwidth, name, units) * (narrow if name == "l1" else 1.0)
-        if name == "dram":
-            capacity, line, scope = facts.memory_bytes, facts.caches[-1].line, "device"
-        else:
-            cache = facts.cache(int(name[1]))
-            assert cache is not None
+    peak = {
+        dtype: sources.told(f"peak.{dtype}", profile.rate(profile.peak, dtype, units) * slower,
+                            measured(dtype, f"{units} threads")) for dtype in profile.peak
+    }  # fmt: skip
+
+    def level(name: str) -> MemoryLevel:
+        at, cache = f"level.{name}", None if name == "dram" else facts.cache(int(name[1]))
+        rate = profile.rate(profile.bandwidth, name, units) * (narrow if name == "l1" else 1.0)
+        rate = sources.told(f"{at}.bandwidth", rate, measured(name, f"{units} threads"))
+        line = cache.line if cache else facts.caches[-1].line
+        capacity = cache.bytes if cache else facts.memory_bytes
+        shared = cache is None or name == "l3"
+        if cache and not shared:
             # A cache of several cores below the last level (Apple's L2) counts as a share for each.
-            scope = "device" if name == "l3" else "unit"
-            capacity = cache.bytes if scope == "device" else cache.bytes // max(1, cache.shared_by)
-            line = cache.line
-        far_to_near.append(
-            MemoryLevel(
-                name=name,
-                scope=scope,
-                capacity_bytes=capacity,
-                bandwidth_gbps=bandwidth,
-                transaction_bytes=min(vector, line) if name == "l1" else line,
-                line_bytes=line,
-                latency_ns=profile.latency_ns[name],
-            )
-        )
-        sources[f"level.{name}.bandwidth"] = told(name, f"{units} threads")
-        sources |= {f"level.{name}.{key}": "detected" for key in ("capacity", "transaction", "line")}
-        sources[f"level.{name}.latency"] = told(f"{name} latency", "dependent loads")
+            capacity //= max(1, cache.shared_by)
+        capacity = sources.told(f"{at}.capacity", capacity, "detected")
+        transaction = sources.told(f"{at}.transaction", min(vector, line) if name == "l1" else line, "detected")
+        line = sources.told(f"{at}.line", line, "detected")
+        loads = measured(f"{name} latency", "dependent loads")
+        latency = sources.told(f"{at}.latency", profile.latency_ns[name], loads)
+        scope = "device" if shared else "unit"
+        return MemoryLevel(name, scope, capacity, rate, transaction, line, latency_ns=latency)
+
+    levels = _monotone([level(name) for name in reversed(levels_of(facts))])
     # An FMA reads three operands; wide narrowing can bring an unchanged L2 above a halved L1.
-    far_to_near = _monotone(far_to_near)
-    registers = MemoryLevel(
-        name="register",
-        scope="thread",
-        capacity_bytes=simd.registers * vector,
-        bandwidth_gbps=max(far_to_near[-1].bandwidth_gbps, 3 * 4 * peak["float32"] / 2),
-        transaction_bytes=vector,
-        line_bytes=vector,
-    )
-    ways = {
-        f"{c}_ways": (cache.ways if cache else None)
-        for c in ("l1", "l2", "l3")
-        for cache in [facts.cache(int(c[1]))]
-    }
-    limits = Limits(
-        vector_registers=simd.registers,
-        fma_latency_cycles=profile.fma_latency_cycles,
-        fma_per_cycle=profile.fma_per_cycle,
-        reorder_window=int(estimate("reorder_window")),
-        stores_per_cycle=estimate("stores_per_cycle"),
-        page_bytes=int(estimate("page")),
-        page_walk_cycles=estimate("page_walk"),
-        **ways,
-    )
+    near = max(levels[-1].bandwidth_gbps, 3 * 4 * peak["float32"] / 2)
+    levels.append(MemoryLevel("register", "thread", simd.registers * vector, near, vector, vector))
     scaling = ", ".join(f"{n} {rate:.0f}" for n, rate in profile.scaling.items())
-    sources |= {
-        "clock": told("clock", "dependent adds"),
-        "vector_width": f"detected: {simd.name}",
-        "units": f"as far as threads scale, float32 GFLOP/s: {scaling}",
-        "vector_load": f"detected: {simd.name}",
-        "launch_overhead": told("launch", f"a parallel region of {profile.units} threads"),
-    }
+    launch = measured("launch", f"a parallel region of {profile.units} threads")
     return DeviceSpec(
-        name="cpu",
-        title=facts.model,
-        kind="cpu",
-        arch=facts.machine,
-        units=units,
-        vector_width=vector // 4,
-        vector_bytes=vector,
-        levels=(*far_to_near, registers),
-        limits=limits,
-        peak_gflops=FrozenMap(peak),
-        tensor_gflops=FrozenMap(),
-        clock_ghz=profile.clock_ghz,
-        launch_overhead_us=profile.launch_us if units > 1 else 0.0,
-        source=source,
-        sources=FrozenMap(sources),
-        notes=notes,
-    )
+        name="cpu", title=facts.model, kind="cpu", arch=facts.machine,
+        clock_ghz=sources.told("clock", profile.clock_ghz, measured("clock", "dependent adds")),
+        vector_width=sources.told("vector_width", vector // 4, f"detected: {simd.name}"),
+        units=sources.told("units", units, f"as far as threads scale, float32 GFLOP/s: {scaling}"),
+        vector_bytes=sources.told("vector_load", vector, f"detected: {simd.name}"),
+        launch_overhead_us=sources.told("launch_overhead", profile.launch_us if units > 1 else 0.0, launch),
+        levels=tuple(levels), limits=_limits(facts, profile, simd), peak_gflops=FrozenMap(peak),
+        tensor_gflops=FrozenMap(), source=source, sources=FrozenMap(sources), notes=notes,
+    )  # fmt: skip
+
+
+def _limits(facts: CpuFacts, profile: CpuProfile, simd: Simd) -> Limits:
+    l1, l2, l3 = (cache.ways if (cache := facts.cache(level)) else None for level in (1, 2, 3))
+    return Limits(
+        vector_registers=simd.registers, fma_latency_cycles=profile.fma_latency_cycles,
+        fma_per_cycle=profile.fma_per_cycle, reorder_window=int(estimate("reorder_window")),
+        stores_per_cycle=estimate("stores_per_cycle"), page_bytes=int(estimate("page")),
+        page_walk_cycles=estimate("page_walk"), l1_ways=l1, l2_ways=l2, l3_ways=l3,
+    )  # fmt: skip
 
 
 def _monotone(levels: list[MemoryLevel]) -> list[MemoryLevel]:
+    """Return the levels, each at least as fast as the next farther one."""
     out = levels[:1]
     for level in levels[1:]:
         out.append(replace(level, bandwidth_gbps=max(level.bandwidth_gbps, out[-1].bandwidth_gbps)))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import json
 import math
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from roller_tvm.children import environment, python
-from roller_tvm.device.cuda_driver import Card, CudaFacts, Driver, DriverCard
+from roller_tvm.device.cuda_driver import CudaFacts, Driver, DriverCard
+from roller_tvm.device.profile import run_program
 from roller_tvm.device.rates import Rates, Request
 from roller_tvm.errors import ProfileError, RollerError
 
@@ -45,8 +45,11 @@ _CONSTANTS: dict[str, Callable[[float], Any]] = {
 _COMPUTE_THREADS, _READ_THREADS, _SHARED_LOADS = 512, 256, 8
 _LINE = 128
 
+#: Function that returns the work of the last run, and function that runs so many rounds.
+_Prepared = tuple[Callable[[], float], Callable[[int], float]]
 
-def measure(card: Card, requests: Sequence[Request]) -> Rates:
+
+def measure(card: DriverCard, requests: Sequence[Request]) -> Rates:
     """Return the rates of the requests on a card with the kernels loaded; kinds without a unit have none."""
     rates: Rates = {}
     out = card.alloc(64)
@@ -78,8 +81,8 @@ def _repeats(run: Callable[[int], float], request: Request) -> Iterator[float]:
 
 
 @contextmanager
-def _prepared(card: Card, request: Request, out: int) -> Iterator[tuple[Callable[[], float], Callable[[int], float]]]:
-    """Yield (function returning the work of the last run, function running so many rounds), with memory allocated."""
+def _prepared(card: DriverCard, request: Request, out: int) -> Iterator[_Prepared]:
+    """Yield the two functions of a request, with its memory allocated."""
     facts, kind = card.facts, request.kind
     done = 0
     # As many threads as fill every unit once.
@@ -170,16 +173,10 @@ class CudaRunner:
         return [CudaFacts(**facts) for facts in self._ask({"ordinal": ordinal, "requests": None})["cards"]]
 
     def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
-        try:
-            done = subprocess.run(
-                self._command, input=json.dumps(question), capture_output=True, text=True, timeout=self._limit_s,
-                check=False, env=environment(),
-            )  # fmt: skip
-        except subprocess.TimeoutExpired as err:
-            remedy = "profile when nobody else uses the card"
-            raise ProfileError(f"the benchmarks took more than {self._limit_s:.0f} s", WHERE, remedy) from err
-        except OSError as err:
-            raise ProfileError(f"the benchmarks did not run: {err}", WHERE, "report this") from err
+        done = run_program(
+            self._command, json.dumps(question), self._limit_s, WHERE, "profile when nobody else uses the card",
+            "report this", environment(),
+        )  # fmt: skip
         try:
             answer = json.loads(done.stdout.splitlines()[-1])
             if "error" in answer:
@@ -199,7 +196,7 @@ def answer(question: dict[str, Any], driver: Callable[[], Driver] = Driver) -> d
             wanted = range(cuda.count()) if ordinal is None else [ordinal]
             return {"cards": [cuda.facts(n).to_dict() for n in wanted]}
         requests = [Request(**r) for r in question["requests"]]
-        from roller_tvm.codegen import compile_cuda
+        from roller_tvm.codegen import compile_cuda  # absent on a machine that only runs the GPU kit
 
         cubin = compile_cuda(SOURCE.read_text(encoding="utf-8"), cuda.facts(ordinal).arch, where=WHERE)
         with DriverCard(cuda, ordinal, cubin.data) as card:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
 from roller_tvm.device.cuda_bench import WHERE
-from roller_tvm.device.cuda_data import sanity
 from roller_tvm.device.cuda_driver import CudaFacts
+from roller_tvm.device.known import sanity
+from roller_tvm.device.profile import Profile, inverse, refusal
 from roller_tvm.device.rates import (
     Rates,
     Request,
@@ -21,8 +20,7 @@ from roller_tvm.device.rates import (
     settle,
     spread,
     usual,
-)
-from roller_tvm.errors import ProfileError
+)  # fmt: skip
 
 DTYPES = {"float32": "fma32", "float64": "fma64", "float16": "fma16", "int32": "int32"}
 #: Sizes read, as multiples of L2: inside it (the best counts, as halves of a big L2 may lie at different distances),
@@ -35,7 +33,7 @@ _ALIGNED = 1 << 20
 
 
 @dataclass(frozen=True)
-class CudaProfile:
+class CudaProfile(Profile):
     """Measured rates of a card, in GHz, cycles, GFLOP/s (whole device), GB/s (whole device), ns and us.
 
     `by_size` is GB/s by bytes read; the bandwidths of L2 and DRAM are taken from it. `spread` is, for each measurement,
@@ -50,17 +48,6 @@ class CudaProfile:
     latency_ns: dict[str, float]
     launch_us: float
     spread: dict[str, float]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> CudaProfile:
-        """Return the profile that `to_dict` wrote, after JSON."""
-        values = {f.name: data[f.name] for f in fields(cls)}
-        values["by_size"] = {int(k): v for k, v in values["by_size"].items()}
-        return cls(**values)
 
 
 def sizes(facts: CudaFacts, shares: tuple[float, ...]) -> list[int]:
@@ -91,38 +78,29 @@ def measure_cuda(facts: CudaFacts, run: Runner) -> CudaProfile:
     settle(run, rates, wanted)
     settle(run, after, [clock])
 
-    def inverse(request: Request) -> float:
-        return 1 / best(rates, request) if best(rates, request) else 0.0
-
     ghz = best(before, clock)
     by_size = {size: best(rates, r) for size, r in reads.items()}
-    bandwidth = {
-        "shared": best(rates, shared),
-        "l2": max(by_size[s] for s in near),
-        "dram": by_size[far[-1]],
-    }
+    bandwidth = {"shared": best(rates, shared), "l2": max(by_size[s] for s in near), "dram": by_size[far[-1]]}
     told = {"clock": spread(before, clock), "launch": spread(rates, launch), "shared": spread(rates, shared)}
     told |= {dtype: spread(rates, r) for dtype, r in peaks.items() if r in rates}
     told |= {"l2": spread(rates, reads[max(near, key=by_size.__getitem__)]), "dram": spread(rates, reads[far[-1]])}
     profile = CudaProfile(
         clock_ghz=ghz,
-        fma_latency_cycles=ghz * inverse(latency),
+        fma_latency_cycles=ghz * inverse(rates, latency),
         peak={dtype: best(rates, r) for dtype, r in peaks.items() if r in rates},
         bandwidth=bandwidth,
         by_size=by_size,
         latency_ns={level: 1 / rate if (rate := usual(rates, r)) else 0.0 for level, r in chases.items()},
-        launch_us=inverse(launch) / 1e3,
+        launch_us=inverse(rates, launch) / 1e3,
         spread=told,
     )
     problems = check_profile(facts, profile)
     problems += noise({**rates, **before}, [clock, *wanted])
     problems += clock_change(ghz, best(after, clock))
     if problems:
-        raise ProfileError(
-            f"measured numbers that cannot be believed: {'; '.join(problems)}",
-            f"{WHERE} {facts.ordinal} ({facts.name})",
-            f"wait until nobody else uses the card, then 'roller-tvm profile --device cuda:{facts.ordinal} --refresh'",
-        )
+        again = f"roller-tvm profile --device cuda:{facts.ordinal} --refresh"
+        raise refusal(problems, f"{WHERE} {facts.ordinal} ({facts.name})",
+                      f"wait until nobody else uses the card, then '{again}'")  # fmt: skip
     return profile
 
 
@@ -143,20 +121,20 @@ def check_profile(facts: CudaFacts, profile: CudaProfile) -> list[str]:
         return ["a rate is zero or not a number"]
     bad: list[str] = []
     told = facts.clock_khz / 1e6
-    low, high = sanity("clock_share_min") * told, sanity("clock_share_max") * told
+    low, high = sanity("cuda", "clock_share_min") * told, sanity("cuda", "clock_share_max") * told
     if told and not low <= profile.clock_ghz <= high:
         bad.append(f"a clock of {profile.clock_ghz:.2f} GHz where the driver tells {told:.2f}")
     ours = lanes(facts, profile)
-    if not sanity("fma_lanes_min") <= ours <= sanity("fma_lanes_max"):
+    if not sanity("cuda", "fma_lanes_min") <= ours <= sanity("cuda", "fma_lanes_max"):
         bad.append(f"{ours:.1f} float32 multiply-adds a unit and cycle")
-    if not sanity("fma_latency_min") <= profile.fma_latency_cycles <= sanity("fma_latency_max"):
+    if not sanity("cuda", "fma_latency_min") <= profile.fma_latency_cycles <= sanity("cuda", "fma_latency_max"):
         bad.append(f"{profile.fma_latency_cycles:.1f} cycles for a multiply-add")
     limit, dram = memory_limit(facts), profile.bandwidth["dram"]
-    if limit and not sanity("memory_share_min") * limit <= dram <= sanity("memory_share_max") * limit:
+    if limit and not sanity("cuda", "memory_share_min") * limit <= dram <= sanity("cuda", "memory_share_max") * limit:
         bad.append(f"{dram:.0f} GB/s from memory whose bus allows {limit:.0f}")
     per_cycle = profile.bandwidth["shared"] / (facts.units * profile.clock_ghz)
-    if not sanity("shared_min") <= per_cycle <= sanity("shared_max"):
+    if not sanity("cuda", "shared_min") <= per_cycle <= sanity("cuda", "shared_max"):
         bad.append(f"{per_cycle:.0f} B a unit and cycle from shared memory")
-    if profile.launch_us > sanity("launch_max"):
+    if profile.launch_us > sanity("cuda", "launch_max"):
         bad.append(f"{profile.launch_us:.0f} us for a launch")
     return bad + disorder(profile.bandwidth, profile.latency_ns)

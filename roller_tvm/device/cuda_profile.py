@@ -13,44 +13,29 @@ import functools
 import hashlib
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
-from typing import Protocol
 
 from roller_tvm.device.arch import arch_number, device_of_arch
 from roller_tvm.device.cache import cache_folder, one_at_a_time, write_whole
 from roller_tvm.device.cuda_bench import SOURCE, WHERE, CudaRunner
 from roller_tvm.device.cuda_driver import LIBRARIES, CudaFacts
 from roller_tvm.device.cuda_measure import CudaProfile, lanes, measure_cuda
-from roller_tvm.device.load import load_file
-from roller_tvm.device.rates import Rates, Request
+from roller_tvm.device.files import read_file, shipped
+from roller_tvm.device.profile import Sources, spread_words
 from roller_tvm.device.spec import DeviceSpec, FrozenMap, MemoryLevel
 from roller_tvm.device.write import spec_text
 from roller_tvm.errors import ProfileError, SpecError, TargetError
 
 #: Limit in a spec -> the driver's fact.
 QUERIED = {
-    "max_threads_per_block": "max_threads_per_block",
-    "max_threads_per_unit": "max_threads_per_unit",
-    "max_blocks_per_unit": "max_blocks_per_unit",
-    "registers_per_unit": "registers_per_unit",
-    "max_registers_per_block": "registers_per_block",
-    "shared_per_block_bytes": "shared_per_block",
-    "shared_per_block_optin_bytes": "shared_per_block_optin",
-    "shared_reserved_bytes": "shared_reserved",
-}
-
-
-class CardRunner(Protocol):
-    """Runs micro-benchmarks on one card, and knows its driver's facts."""
-
-    def __call__(self, requests: Sequence[Request], /) -> Rates:
-        """Return the rates of the requests."""
-
-    def facts(self) -> CudaFacts:
-        """Return the driver's facts about the card."""
+    "max_threads_per_block": "max_threads_per_block", "max_threads_per_unit": "max_threads_per_unit",
+    "max_blocks_per_unit": "max_blocks_per_unit", "registers_per_unit": "registers_per_unit",
+    "max_registers_per_block": "registers_per_block", "shared_per_block_bytes": "shared_per_block",
+    "shared_per_block_optin_bytes": "shared_per_block_optin", "shared_reserved_bytes": "shared_reserved",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -66,17 +51,13 @@ class CudaReport:
     refused: ProfileError | None = None
 
 
-def cuda_report(ordinal: int = 0, refresh: bool = False, *, runner: CardRunner | None = None) -> CudaReport:
+def cuda_report(ordinal: int = 0, refresh: bool = False, *, runner: CudaRunner | None = None) -> CudaReport:
     """Return card `ordinal` as a device: from the cache, else profiled now (some seconds, once per card).
 
     Raises
     ------
     ProfileError
         The driver or the card is missing.  A card that cannot be profiled is no error: see `refused`.
-
-    Examples
-    --------
-    >>> print(cuda_report(0).spec.describe())  # doctest: +SKIP
     """
     run = runner or CudaRunner(ordinal)
     facts = run.facts()
@@ -91,7 +72,7 @@ def cuda_report(ordinal: int = 0, refresh: bool = False, *, runner: CardRunner |
         return _measured(path, facts, run, stored)
 
 
-def _measured(path: Path, facts: CudaFacts, run: CardRunner, stored: DeviceSpec | None) -> CudaReport:
+def _measured(path: Path, facts: CudaFacts, run: CudaRunner, stored: DeviceSpec | None) -> CudaReport:
     start = time.perf_counter()
     try:
         profile = measure_cuda(facts, run)
@@ -218,7 +199,7 @@ def _stored() -> list[DeviceSpec]:
 def _load(path: Path) -> DeviceSpec | None:
     """Return a stored spec; None if it is missing or cannot be read (profiling replaces it)."""
     try:
-        return load_file(path) if path.is_file() else None
+        return read_file(path, shipped) if path.is_file() else None
     except SpecError:
         return None
 
@@ -237,84 +218,60 @@ def cuda_spec(facts: CudaFacts, profile: CudaProfile | None, notes: tuple[str, .
     except TargetError as err:
         remedy = "write a spec file for it: --device FILE.toml"
         raise ProfileError(err.what, f"{WHERE} {facts.ordinal}", remedy) from err
-    told_clock = facts.clock_khz / 1e6 or base.clock_ghz
-    clock = profile.clock_ghz if profile else told_clock
-    scale = facts.units * clock / (base.units * base.clock_ghz)
-    sources = dict(base.sources)
+    clock = profile.clock_ghz if profile else facts.clock_khz / 1e6 or base.clock_ghz
+    scale, scaled = facts.units * clock / (base.units * base.clock_ghz), f"{base.name}'s, by units and clock"
+    sources = Sources(base.sources)
+    told = sources.told
 
-    def queried(key: str, what: str) -> None:
-        sources[key] = f"queried: {what}"
+    def measured(what: str, name: str = "") -> str:
+        return f"measured: {what}{spread_words(profile.spread, name)}" if profile else scaled
 
-    def taken(key: str, what: str, name: str) -> None:
-        share = profile.spread.get(name) if profile else None
-        told = f"measured: {what}" + (f", median {share:.0%} below the best" if share is not None else "")
-        sources[key] = told if profile else f"{base.name}'s, by units and clock"
-
-    peaks = {dtype: rate * scale for dtype, rate in base.peak_gflops.items()} | (profile.peak if profile else {})
-    for dtype in peaks:
-        if profile and dtype in profile.peak:
-            taken(f"peak.{dtype}", "16 chains a thread", dtype)
+    peaks = {dtype: told(f"peak.{dtype}", rate * scale, scaled) for dtype, rate in base.peak_gflops.items()}
+    for dtype, rate in profile.peak.items() if profile else ():
+        peaks[dtype] = told(f"peak.{dtype}", rate, measured("16 chains a thread", dtype))
+    tensor = {dtype: told(f"tensor_peak.{dtype}", rate * scale, scaled) for dtype, rate in base.tensor_gflops.items()}
+    limits = replace(base.limits, **_queried_limits(facts, sources))
+    if profile:
+        limits = replace(
+            limits, fma_latency_cycles=told("limits.fma_latency", profile.fma_latency_cycles, measured("one chain")),
+            fma_per_cycle=told("limits.fma_per_cycle", lanes(facts, profile) / facts.warp,
+                               measured("peak by units, clock and warp", "float32")),
+        )  # fmt: skip
+    capacity = {"dram": facts.memory_bytes, "l2": facts.l2_bytes, "shared": facts.shared_per_unit}
+    levels: list[MemoryLevel] = []
+    for level in base.levels:
+        at, name, size, latency = f"level.{level.name}", level.name, level.capacity_bytes, level.latency_ns
+        if profile and name in profile.bandwidth:
+            rate = told(f"{at}.bandwidth", profile.bandwidth[name], measured("read, whole device", name))
+        elif name == base.near.name:
+            operands = "three 4 B operands for each float32 multiply-add"
+            rate = told(f"{at}.bandwidth", 3 * 4 * peaks["float32"] / 2, operands)
         else:
-            sources[f"peak.{dtype}"] = f"{base.name}'s, by units and clock"
-    sources |= {f"tensor_peak.{dtype}": f"{base.name}'s, by units and clock" for dtype in base.tensor_gflops}
+            rate = told(f"{at}.bandwidth", level.bandwidth_gbps * scale, scaled)
+        if profile and name in profile.latency_ns:
+            latency = told(f"{at}.latency", profile.latency_ns[name], measured("dependent loads"))
+        if capacity.get(name):
+            size = told(f"{at}.capacity", capacity[name], "queried: memory that the driver tells")
+        farther = levels[-1].bandwidth_gbps if levels else 0.0
+        levels.append(replace(level, capacity_bytes=size, bandwidth_gbps=max(rate, farther), latency_ns=latency))
+    launch = profile.launch_us if profile else base.launch_overhead_us
+    return replace(
+        base, name=re.sub(r"[^a-z0-9]+", "-", facts.name.lower()).strip("-") or "cuda", title=facts.name,
+        arch=facts.arch, units=told("units", facts.units, "queried: multiprocessors"),
+        vector_width=told("vector_width", facts.warp, "queried: warp"), levels=tuple(levels), limits=limits,
+        peak_gflops=FrozenMap(peaks), tensor_gflops=FrozenMap(tensor),
+        clock_ghz=told("clock", clock, measured("cycles by time, all units at work", "clock")),
+        launch_overhead_us=told("launch_overhead", launch, measured("empty kernels, one after the other", "launch")),
+        source="profiled" if profile else "estimated", sources=FrozenMap(sources),
+        notes=(*notes, f"values without a query or benchmark are those of {base.name} ({base.arch})"),
+    )  # fmt: skip
 
+
+def _queried_limits(facts: CudaFacts, sources: Sources) -> dict[str, int]:
+    """Return the limits that the driver tells, by field."""
     limits = {own: getattr(facts, fact) for own, fact in QUERIED.items() if getattr(facts, fact)}
     if limits.get("shared_per_block_optin_bytes", 0) < limits.get("shared_per_block_bytes", 0):
         limits["shared_per_block_optin_bytes"] = limits["shared_per_block_bytes"]
     for own in limits:
-        queried(f"limits.{own.removesuffix('_bytes')}", "limits that the driver tells")
-    spec_limits = replace(base.limits, **limits)
-    if profile is not None:
-        per_cycle = lanes(facts, profile) / facts.warp
-        spec_limits = replace(spec_limits, fma_latency_cycles=profile.fma_latency_cycles, fma_per_cycle=per_cycle)
-        taken("limits.fma_latency", "one chain", "")
-        taken("limits.fma_per_cycle", "peak by units, clock and warp", "float32")
-
-    capacity = {"dram": facts.memory_bytes, "l2": facts.l2_bytes, "shared": facts.shared_per_unit}
-    levels: list[MemoryLevel] = []
-    for level in base.levels:
-        name = level.name
-        rate = level.bandwidth_gbps * scale
-        if profile and name in profile.bandwidth:
-            rate = profile.bandwidth[name]
-            taken(f"level.{name}.bandwidth", "read, whole device", name)
-        elif name == base.near.name:
-            rate = 3 * 4 * peaks["float32"] / 2
-            sources[f"level.{name}.bandwidth"] = "three 4 B operands for each float32 multiply-add"
-        else:
-            sources[f"level.{name}.bandwidth"] = f"{base.name}'s, by units and clock"
-        latency = profile.latency_ns.get(name, level.latency_ns) if profile else level.latency_ns
-        if profile and name in profile.latency_ns:
-            taken(f"level.{name}.latency", "dependent loads", "")
-        if capacity.get(name):
-            queried(f"level.{name}.capacity", "memory that the driver tells")
-        near = levels[-1].bandwidth_gbps if levels else 0.0
-        levels.append(
-            replace(
-                level,
-                capacity_bytes=capacity.get(name) or level.capacity_bytes,
-                bandwidth_gbps=max(rate, near),
-                latency_ns=latency,
-            )
-        )
-    queried("units", "multiprocessors")
-    queried("vector_width", "warp")
-    taken("clock", "cycles by time, all units at work", "clock")
-    taken("launch_overhead", "empty kernels, one after the other", "launch")
-    return replace(
-        base,
-        name=re.sub(r"[^a-z0-9]+", "-", facts.name.lower()).strip("-") or "cuda",
-        title=facts.name,
-        arch=facts.arch,
-        units=facts.units,
-        vector_width=facts.warp,
-        levels=tuple(levels),
-        limits=spec_limits,
-        peak_gflops=FrozenMap(peaks),
-        tensor_gflops=FrozenMap({dtype: rate * scale for dtype, rate in base.tensor_gflops.items()}),
-        clock_ghz=clock,
-        launch_overhead_us=profile.launch_us if profile else base.launch_overhead_us,
-        source="profiled" if profile else "estimated",
-        sources=FrozenMap(sources),
-        notes=(*notes, f"values without a query or benchmark are those of {base.name} ({base.arch})"),
-    )
+        sources[f"limits.{own.removesuffix('_bytes')}"] = "queried: limits that the driver tells"
+    return limits

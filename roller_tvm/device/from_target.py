@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from roller_tvm.device.arch import NAME_THE_DEVICE, arch_number, device_of_arch, file_of_model
-from roller_tvm.device.cpu_data import Simd, simd_of_mcpu, simd_table
+from roller_tvm.device.cpu_detect import machine_named
 from roller_tvm.device.cpu_profile import cpu_report, cpu_spec
 from roller_tvm.device.cuda_profile import profiled_card
-from roller_tvm.device.load import load_device, shipped_files
+from roller_tvm.device.files import shipped, shipped_files
+from roller_tvm.device.known import Simd, simd_of_mcpu, simd_table
 from roller_tvm.device.spec import DeviceSpec, FrozenMap
 from roller_tvm.errors import TargetError
 
@@ -46,11 +47,8 @@ def parse_target(target: str | Mapping[str, Any] | Any) -> ParsedTarget:
             try:
                 target = json.loads(text)
             except json.JSONDecodeError as err:
-                raise TargetError(
-                    f"target is not JSON: {err}",
-                    where="target",
-                    remedy='write {"kind": "cuda", "arch": "sm_90"}',
-                ) from err
+                told = f"target is not JSON: {err}"
+                raise TargetError(told, "target", 'write {"kind": "cuda", "arch": "sm_90"}') from err
     if isinstance(target, Mapping):
         kind = target.get("kind", target.get("tag", ""))
         if isinstance(kind, Mapping):  # some versions export {"kind": {"name": ...}}
@@ -72,11 +70,7 @@ def parse_target(target: str | Mapping[str, Any] | Any) -> ParsedTarget:
     except ValueError as err:
         raise TargetError(f"target {first!r}: {err}", where="target", remedy="close the quotes") from err
     if not words or words[0].startswith("-"):
-        raise TargetError(
-            f"target {target!r} names no kind",
-            where="target",
-            remedy='begin with it, e.g. "cuda -arch=sm_90"',
-        )
+        raise TargetError(f"target {target!r} names no kind", "target", 'begin with it, e.g. "cuda -arch=sm_90"')
     attrs = {}
     position = 1
     while position < len(words):
@@ -124,22 +118,16 @@ def device_for_target(target: str | Mapping[str, Any] | Any) -> DeviceSpec:
         return _cpu(parsed)
     tagged = file_of_model(parsed.kind)
     if tagged is not None:
-        return load_device(tagged.name)
-    raise TargetError(
-        f"no device follows from a target of kind {parsed.kind!r}",
-        where=f"target {parsed}",
-        remedy=f"give cuda with -arch, rocm with -mcpu, or llvm; {NAME_THE_DEVICE}",
-    )
+        return shipped(tagged.name)
+    told = f"no device follows from a target of kind {parsed.kind!r}"
+    raise TargetError(told, f"target {parsed}", f"give cuda with -arch, rocm with -mcpu, or llvm; {NAME_THE_DEVICE}")
 
 
 def _asked(parsed: ParsedTarget, option: str, value: str | None, example: str) -> str:
     """Return the value of an option that a target must have."""
     if not value:
-        raise TargetError(
-            f"{parsed.kind} target without -{option}: the device follows from the target, not from card 0",
-            where=f"target {parsed}",
-            remedy=f"add it, e.g. {example}; {NAME_THE_DEVICE}",
-        )
+        told = f"{parsed.kind} target without -{option}: the device follows from the target, not from card 0"
+        raise TargetError(told, f"target {parsed}", f"add it, e.g. {example}; {NAME_THE_DEVICE}")
     return value
 
 
@@ -158,12 +146,9 @@ def _cuda(parsed: ParsedTarget) -> DeviceSpec:
         note = f"model {model!r} is not known; the device follows from {arch}"
         return device_of_arch(number, where, (note,), others=False)
     if not named.arch.startswith("sm_") or arch_number(named.arch) != number:
-        raise TargetError(
-            f"-model={model} is {named.arch}, -arch says {arch}",
-            where=where,
-            remedy=f"write -arch={named.arch}, or leave -model out",
-        )
-    return load_device(named.name)
+        told = f"-model={model} is {named.arch}, -arch says {arch}"
+        raise TargetError(told, where, f"write -arch={named.arch}, or leave -model out")
+    return shipped(named.name)
 
 
 def _gfx(arch: str) -> tuple[int, int, int] | None:
@@ -183,16 +168,13 @@ def _rocm(parsed: ParsedTarget) -> DeviceSpec:
     candidates = [(v, f, a) for f in shipped_files() for a in f.default_for if (v := _gfx(a)) is not None]
     for v, file, _ in candidates:
         if v == version:
-            return load_device(file.name)
+            return shipped(file.name)
     # Within one major version all wavefronts have one width.
     lower = [(v, f) for v, f, _ in candidates if version and v[0] == version[0] and v <= version]
     if not lower:
-        raise TargetError(
-            f"no device is known for {arch}",
-            where=where,
-            remedy=f"known: {', '.join(a for _, _, a in candidates)}; {NAME_THE_DEVICE}",
-        )
-    spec = load_device(max(lower, key=lambda item: item[0])[1].name)
+        told = f"no device is known for {arch}"
+        raise TargetError(told, where, f"known: {', '.join(a for _, _, a in candidates)}; {NAME_THE_DEVICE}")
+    spec = shipped(max(lower, key=lambda item: item[0])[1].name)
     note = f"no device is known for {arch}: planned as {spec.name} ({spec.arch})"
     return replace(spec, name=f"{spec.name}-{arch}", arch=arch, notes=(*spec.notes, note))
 
@@ -202,23 +184,15 @@ def _cpu(parsed: ParsedTarget) -> DeviceSpec:
     report = cpu_report()
     facts = report.facts
     triple = parsed.attrs.get("mtriple") or parsed.attrs.get("target") or ""
-    machine = {"x86_64": "x86-64", "amd64": "x86-64", "arm64": "aarch64"}.get(triple.split("-")[0], "")
-    if (machine or triple.split("-")[0] or facts.machine) != facts.machine:
-        raise TargetError(
-            f"-mtriple={triple} is not this machine ({platform.machine()}), and only its CPU is profiled",
-            where=where,
-            remedy='give --device a spec file of that machine (base = "cpu" and its numbers)',
-        )
+    if triple and machine_named(triple.split("-")[0]) != facts.machine:
+        told = f"-mtriple={triple} is not this machine ({platform.machine()}), and only its CPU is profiled"
+        raise TargetError(told, where, 'give --device a spec file of that machine (base = "cpu" and its numbers)')
     notes: list[str] = []
     threads = None
     if "num-cores" in parsed.attrs:
         text = parsed.attrs["num-cores"]
         if not text.isdigit() or int(text) < 1:
-            raise TargetError(
-                f"-num-cores={text} is not a number of cores",
-                where=where,
-                remedy="give a whole number from 1",
-            )
+            raise TargetError(f"-num-cores={text} is not a number of cores", where, "give a whole number from 1")
         threads = int(text)
         if threads > report.profile.units:
             notes.append(f"-num-cores={threads}, but threads scale to {report.profile.units} here")

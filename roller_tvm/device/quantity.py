@@ -50,6 +50,17 @@ WHOLE = frozenset(
 )
 
 
+def canonical_unit(dimension: str) -> str:
+    """Return the unit of a dimension's canonical numbers.
+
+    Examples
+    --------
+    >>> canonical_unit("size"), canonical_unit("bandwidth")
+    ('B', 'GB/s')
+    """
+    return next(unit for unit, factor in UNITS[dimension].items() if factor == 1.0)
+
+
 @dataclass(frozen=True)
 class Quantity:
     """A number with its unit and source, as in a file."""
@@ -62,11 +73,7 @@ class Quantity:
         """Return the number in the canonical unit of `dimension`; raises SpecError for a unit of another dimension."""
         known = UNITS[dimension]
         if self.unit not in known:
-            raise SpecError(
-                f"unit {self.unit!r} does not fit here",
-                where=where,
-                remedy=f"use one of {', '.join(known)}",
-            )
+            raise SpecError(f"unit {self.unit!r} does not fit here", where, f"use one of {', '.join(known)}")
         factor = known[self.unit]
         if math.isnan(factor):
             factor = 1.0 / clock_ghz if self.unit == "cycles" else clock_ghz
@@ -75,11 +82,7 @@ class Quantity:
         number = self.value * factor
         if dimension in WHOLE:
             if abs(number - round(number)) > 1e-6:
-                raise SpecError(
-                    f"{self.value:g} {self.unit} is not a whole number",
-                    where=where,
-                    remedy="give a whole number",
-                )
+                raise SpecError(f"{self.value:g} {self.unit} is not a whole number", where, "give a whole number")
             return round(number)
         return number
 

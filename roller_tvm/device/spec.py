@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from roller_tvm.device.frozen import FrozenMap, check, is_int, positive
@@ -20,6 +20,10 @@ from roller_tvm.errors import SpecError
 FORMAT_VERSION = 1
 KINDS = ("gpu", "cpu", "ipu")
 ORIGINS = ("data sheet", "profiled", "estimated", "user")
+#: Fields in the order of the JSON form: plain values, and mappings.
+_SCALARS = ("name", "title", "kind", "arch", "source", "units", "vector_width", "vector_bytes", "clock_ghz",
+            "launch_overhead_us")  # fmt: skip
+_MAPS = ("peak_gflops", "tensor_gflops", "sources")
 
 __all__ = ["DeviceSpec", "FrozenMap", "Limits", "MemoryLevel"]
 
@@ -75,7 +79,7 @@ class DeviceSpec:
     def __post_init__(self) -> None:
         object.__setattr__(self, "levels", tuple(self.levels))
         object.__setattr__(self, "notes", tuple(self.notes))
-        for key in ("peak_gflops", "tensor_gflops", "sources"):
+        for key in _MAPS:
             if not isinstance(getattr(self, key), FrozenMap):
                 object.__setattr__(self, key, FrozenMap(getattr(self, key)))
         check(bool(self.name), "a device needs a name", "name")
@@ -129,11 +133,8 @@ class DeviceSpec:
         for level in self.levels:
             if level.name == name:
                 return level
-        raise SpecError(
-            f"{self.name} has no memory level {name!r}",
-            where=f"device {self.name}",
-            remedy=f"its levels are {', '.join(lv.name for lv in self.levels)}",
-        )
+        names = ", ".join(level.name for level in self.levels)
+        raise SpecError(f"{self.name} has no memory level {name!r}", f"device {self.name}", f"its levels are {names}")
 
     def has(self, name: str) -> bool:
         """Return True if there is a level of this name."""
@@ -206,21 +207,10 @@ class DeviceSpec:
         """Return plain dictionaries and lists, ready for JSON."""
         return {
             "format": FORMAT_VERSION,
-            "name": self.name,
-            "title": self.title,
-            "kind": self.kind,
-            "arch": self.arch,
-            "source": self.source,
-            "units": self.units,
-            "vector_width": self.vector_width,
-            "vector_bytes": self.vector_bytes,
-            "clock_ghz": self.clock_ghz,
-            "launch_overhead_us": self.launch_overhead_us,
-            "levels": [{f.name: getattr(lv, f.name) for f in fields(lv)} for lv in self.levels],
-            "limits": {f.name: getattr(self.limits, f.name) for f in fields(self.limits)},
-            "peak_gflops": dict(self.peak_gflops),
-            "tensor_gflops": dict(self.tensor_gflops),
-            "sources": dict(self.sources),
+            **{key: getattr(self, key) for key in _SCALARS},
+            "levels": [asdict(level) for level in self.levels],
+            "limits": asdict(self.limits),
+            **{key: dict(getattr(self, key)) for key in _MAPS},
             "notes": list(self.notes),
         }
 
@@ -238,16 +228,11 @@ class DeviceSpec:
         try:
             data["levels"] = tuple(MemoryLevel(**level) for level in data["levels"])
             data["limits"] = Limits(**data["limits"])
-            for key in ("peak_gflops", "tensor_gflops", "sources"):
-                data[key] = FrozenMap(data.get(key, {}))
+            data |= {key: FrozenMap(data.get(key, {})) for key in _MAPS}
             data["notes"] = tuple(data.get("notes", ()))
             return cls(**data)
         except (TypeError, KeyError, AttributeError, ValueError) as err:
-            raise SpecError(
-                f"not a device: {err}",
-                where="device JSON",
-                remedy="give the unchanged output of DeviceSpec.to_json",
-            ) from err
+            raise _not_json(f"not a device: {err}") from err
 
     def to_json(self, indent: int | None = None) -> str:
         """Return JSON text; `from_json` reads it without loss."""
@@ -261,15 +246,9 @@ class DeviceSpec:
         try:
             data = json.loads(text)
         except json.JSONDecodeError as err:
-            raise SpecError(
-                f"not JSON: {err}",
-                where="device JSON",
-                remedy="give the unchanged output of DeviceSpec.to_json",
-            ) from err
+            raise _not_json(f"not JSON: {err}") from err
         if not isinstance(data, dict):
-            raise SpecError(
-                "not a JSON object", where="device JSON", remedy="give the unchanged output of DeviceSpec.to_json"
-            )
+            raise _not_json("not a JSON object")
         return cls.from_dict(data)
 
     def digest(self) -> str:
@@ -318,12 +297,16 @@ class DeviceSpec:
             if table:
                 rates = ", ".join(f"{k} {_si(v * 1e9, 'FLOP/s')}" for k, v in table.items())
                 lines.append(f"  {word}: {rates}")
-        limits = {f.name: getattr(self.limits, f.name) for f in fields(self.limits)}
-        lines.append("  limits: " + ", ".join(f"{k} {_plain(v)}" for k, v in limits.items() if v is not None))
+        limits = asdict(self.limits).items()
+        lines.append("  limits: " + ", ".join(f"{k} {_plain(v)}" for k, v in limits if v is not None))
         lines += [f"  note: {note}" for note in self.notes]
         if sources:
             lines += [f"  {key}: {text}" for key, text in self.sources.items()]
         return "\n".join(lines)
+
+
+def _not_json(what: str) -> SpecError:
+    return SpecError(what, "device JSON", "give the unchanged output of DeviceSpec.to_json")
 
 
 def _si(value: float, unit: str) -> str:

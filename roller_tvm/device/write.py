@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import fields
 
-from roller_tvm.device.load import FORMAT_VERSION, LEVEL_OPTIONAL, LIMITS, limit_key
-from roller_tvm.device.spec import DeviceSpec, Limits, MemoryLevel
+from roller_tvm.device.files import FORMAT_VERSION
+from roller_tvm.device.level import LEVEL, LIMITS
+from roller_tvm.device.quantity import canonical_unit
+from roller_tvm.device.spec import DeviceSpec
 
-_LIMIT_UNITS = {
-    "threads": "threads", "blocks": "blocks", "registers": "registers", "schedulers": "schedulers", "size": "B",
-    "cycles": "cycles", "fma": "FMA/cycle", "issue": "instructions/cycle", "ways": "ways", "lanes": "lanes",
-    "instructions": "instructions", "time_ns": "ns",
-}  # fmt: skip
 _UNITS = {"gpu": "SM", "cpu": "cores", "ipu": "tiles"}
 
 
@@ -34,8 +30,8 @@ def spec_text(spec: DeviceSpec) -> str:
     if spec.notes:
         lines.append(f"notes = [{', '.join(map(_quoted, spec.notes))}]")
 
-    def entry(key: str, value: float, unit: str, full: str = "") -> str:
-        source = _quoted(_source(spec, full or key))
+    def entry(key: str, value: float, unit: str, table: str = "") -> str:
+        source = _quoted(_source(spec, f"{table}.{key}" if table else key))
         return f"{key} = {{ value = {value!r}, unit = {_quoted(unit)}, source = {source} }}"
 
     lines += ["", entry("units", spec.units, _UNITS[spec.kind])]
@@ -46,29 +42,18 @@ def spec_text(spec: DeviceSpec) -> str:
     for level in spec.levels:
         at = f"level.{level.name}"
         lines += ["", f"[{at}]", f"scope = {_quoted(level.scope)}"]
-        lines += [entry(key, value, unit, f"{at}.{key}") for key, value, unit in _level(level)]
-    names = {limit_key(f.name): f.name for f in fields(Limits)}
-    limits = {key: getattr(spec.limits, names[key]) for key in LIMITS}
-    rows = [(key, value, _LIMIT_UNITS[LIMITS[key]]) for key, value in limits.items() if value is not None]
-    lines += ["", "[limits]", *(entry(key, value, unit, f"limits.{key}") for key, value, unit in rows)]
+        for key, number in LEVEL.items():
+            value = getattr(level, number.field)
+            if value or not number.optional:
+                lines.append(entry(key, value, canonical_unit(number.dimension), at))
+    lines += ["", "[limits]"]
+    for key, number in LIMITS.items():
+        if (value := getattr(spec.limits, number.field)) is not None:
+            lines.append(entry(key, value, canonical_unit(number.dimension), "limits"))
     for section, table in (("peak", spec.peak_gflops), ("tensor_peak", spec.tensor_gflops)):
         if table:
-            lines += ["", f"[{section}]"]
-            lines += [entry(dtype, rate, "GFLOP/s", f"{section}.{dtype}") for dtype, rate in table.items()]
+            lines += ["", f"[{section}]", *(entry(dtype, rate, "GFLOP/s", section) for dtype, rate in table.items())]
     return "\n".join(lines) + "\n"
-
-
-def _level(level: MemoryLevel) -> list[tuple[str, float, str]]:
-    rows: list[tuple[str, float, str]] = [
-        ("capacity", level.capacity_bytes, "B"),
-        ("bandwidth", level.bandwidth_gbps, "GB/s"),
-        ("transaction", level.transaction_bytes, "B"),
-        ("line", level.line_bytes, "B"),
-        ("banks", level.banks, "banks"),
-        ("bank_width", level.bank_bytes, "B"),
-        ("latency", level.latency_ns, "ns"),
-    ]
-    return [row for row in rows if row[1] or row[0] not in LEVEL_OPTIONAL]
 
 
 def _source(spec: DeviceSpec, key: str) -> str:

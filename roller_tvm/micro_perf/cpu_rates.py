@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ..device import DeviceSpec
-from ..device.cpu_data import estimate
+from ..device.known import estimate
 from .cpu_constants import CACHE_SHARE
 from .geometry import Geometry
 

@@ -17,7 +17,7 @@ from itertools import accumulate
 from typing import Any
 
 from ..device import DeviceSpec
-from ..device.cpu_data import estimate
+from ..device.known import estimate
 from ..errors import UnsupportedOperator
 from .fusion_plan import FusionPlan, Part
 from .memory import Live, MemoryRule, in_order, peak_bytes, size

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..device import DeviceSpec
-from ..device.cuda_data import launch_cost
+from ..device.arch import launch_cost
 from ..errors import BadInput
 from ..micro_perf.occupancy import occupancy
 from .roperator import Phase, RKernel

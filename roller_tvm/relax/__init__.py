@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from ..errors import NoTvm
+from ..tools import tool
 from ..tvm_env import import_relax_tvm, line, use_all_cores
 
 #: Name -> module that has it; imported when it is asked for, so that each costs only what it needs.
@@ -25,7 +26,7 @@ _LAZY = {
     "UnalignedInputs": "alignment",
     "VectorMath": "vector_math",
     "build": "pipeline",
-    "check_fusion_on_pocl": "fused_on_pocl",
+    "check_fusion_on_pocl": "roller_check.relax_fused",
     "load_model": "importers",
     "prepare": "pipeline",
     "roller_pipeline": "pipeline",
@@ -39,7 +40,8 @@ _LAZY = {
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-    return getattr(import_module(f".{_LAZY[name]}", __name__), name)
+    home = _LAZY[name]
+    return getattr(tool(home) if "." in home else import_module(f".{home}", __name__), name)
 
 
 def __dir__() -> list[str]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..device import DeviceSpec, device_for_target, load_device
 from ..errors import BadInput, RecordError
 from ..models.line import Aim, Job, ModelLine, Retune
+from ..tools import tool
 
 if TYPE_CHECKING:
     from ..roller.features import Features
@@ -109,15 +110,12 @@ class RelaxModels(ModelLine):
         return job.fuse.report
 
     def on_pocl(self, job: Job, policy: str) -> Mapping[str, Any]:
-        from .fused_on_pocl import check_fusion_on_pocl
-
+        check_fusion_on_pocl = tool("roller_check.relax_fused").check_fusion_on_pocl
         mod = self.prepared(job).model.mod
         return check_fusion_on_pocl(mod, job.aim.target, job.aim.device, policy, tf32=job.tf32)
 
     def emulate(self, path: Path, checked: bool, told: Any) -> Any:
-        from .emulated_model import EmulatedModel
-
-        return EmulatedModel(path, checked, told)
+        return tool("roller_check.relax_model").EmulatedModel(path, checked, told)
 
     def planning(self, device: DeviceSpec) -> tuple[DeviceSpec, Features]:
         from ..roller.features import Features
@@ -129,11 +127,10 @@ class RelaxModels(ModelLine):
         return _prim_func(tensors)[1].expression
 
     def check_plan(self, plan: Plan, tensors: Sequence[Any], arch: str, on_pocl: bool) -> Iterator[Any]:
-        from .emulated import check_plan, check_plan_on_pocl
-
-        yield check_plan(plan, tensors, arch)
+        checker = tool("roller_check.relax_plans")
+        yield checker.check_plan(plan, tensors, arch)
         if on_pocl:
-            yield check_plan_on_pocl(plan, tensors)
+            yield checker.check_plan_on_pocl(plan, tensors)
 
     def resources(self, ranked: Any, tensors: Sequence[Any], device: DeviceSpec) -> Any:
         from ..tir.cuda import check_resources

@@ -8,7 +8,7 @@ import tvm
 
 from ..codegen.apply_tensorir import apply_steps_tir
 from ..codegen.host_code import HostCode
-from ..codegen.host_code_tensorir import generated
+from ..codegen.host_code_tensorir import generated, generated_opencl
 from ..device import DeviceSpec
 from ..errors import RollerError, UnsupportedOperator
 from ..planner.lower import lower
@@ -17,7 +17,6 @@ from ..rammer.dialect import CUDA, Dialect
 from ..rammer.functions import CodeFunctions, Planned
 from ..rammer.opencl_functions import OPENCL
 from ..roller.features import NO_FEATURES, Features
-from ..tir.emulated import opencl_function
 from ..tir.nodes import parameters, structural_hash, structurally_equal
 from ..tir.read import read_prim_func
 
@@ -77,10 +76,7 @@ class RFunctions(CodeFunctions):
         config = {**current.config, **({"tirx.use_async_copy": True} if ahead else {})}
         with tvm.transform.PassContext(opt_level=current.opt_level, config=config):
             scheduled = apply_steps_tir(func, reading, lower(kernel.plan)).mod["main"]
-            if dialect is OPENCL:
-                function = opencl_function(scheduled)
-                return function.source, function.host
-            return generated(scheduled, self.target)
+            return generated_opencl(scheduled) if dialect is OPENCL else generated(scheduled, self.target)
 
 
 def _bare(func: Any) -> Any:

@@ -10,8 +10,8 @@ from math import prod
 from typing import Any
 
 from roller_tvm.codegen.cuda_text import dtype_bytes
+from roller_tvm.codegen.host_code import BufferSpec, HostCode
 from roller_tvm.device import DeviceSpec
-from roller_tvm.emulate import BufferSpec, HostCode
 from roller_tvm.rammer import FusionPlan, Part, check_choices, explain_fusion
 from roller_tvm.rammer.functions import Call
 from roller_tvm.rammer.fuse import CallGraph, Fuser

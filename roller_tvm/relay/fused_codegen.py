@@ -16,7 +16,7 @@ from math import prod
 from typing import Any
 
 from roller_tvm.codegen.cuda_text import CudaSource, split_top
-from roller_tvm.emulate import BufferSpec, HostCode
+from roller_tvm.codegen.host_code import BufferSpec, HostCode
 from roller_tvm.errors import BadInput
 from roller_tvm.rammer.cuda_functions import kernel_spans
 

@@ -10,6 +10,7 @@ from roller_tvm.device import DeviceSpec, cpu_device, default_cpu_target, device
 from roller_tvm.device.from_target import parse_target
 from roller_tvm.errors import BadInput, RecordError, UsageError
 from roller_tvm.models.line import Aim, Job, ModelLine, Request, Retune
+from roller_tvm.tools import tool
 from roller_tvm.tvm_env import import_relay_tvm
 
 if TYPE_CHECKING:
@@ -107,14 +108,11 @@ class RelayModels(ModelLine):
         return getattr(built, FUSION)
 
     def on_pocl(self, job: Job, policy: str) -> Mapping[str, Any]:
-        from roller_tvm.relay.fused_on_pocl import check_fusion_on_pocl
-
+        check_fusion_on_pocl = tool("roller_check.relay_fused").check_fusion_on_pocl
         return check_fusion_on_pocl(job.model.mod, job.aim.target, job.aim.device, job.model.params, policy)
 
     def emulate(self, path: Path, checked: bool, told: Any) -> Any:
-        from roller_tvm.relay.emulated_model import EmulatedModel
-
-        return EmulatedModel(path, checked, told)
+        return tool("roller_check.relay_model").EmulatedModel(path, checked, told)
 
     def planning(self, device: DeviceSpec) -> tuple[DeviceSpec, Features]:
         from roller_tvm.roller.features import Features
@@ -127,11 +125,10 @@ class RelayModels(ModelLine):
         return read_te(tensors).expression
 
     def check_plan(self, plan: Plan, tensors: Sequence[Any], arch: str, on_pocl: bool) -> Iterator[Any]:
-        from roller_tvm.relay.emulated import check_plan, check_plan_on_pocl
-
-        yield check_plan(plan, tensors, arch)
+        checker = tool("roller_check.relay_plans")
+        yield checker.check_plan(plan, tensors, arch)
         if on_pocl:
-            yield check_plan_on_pocl(plan, tensors)
+            yield checker.check_plan_on_pocl(plan, tensors)
 
     def resources(self, ranked: Any, tensors: Sequence[Any], device: DeviceSpec) -> Any:
         from roller_tvm.codegen.apply_te import TeProgram

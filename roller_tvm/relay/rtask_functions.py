@@ -6,8 +6,8 @@ import contextlib
 from typing import Any
 
 from roller_tvm.codegen.apply_te import TeProgram, apply_steps_te
+from roller_tvm.codegen.host_code import HostCode
 from roller_tvm.device import DeviceSpec
-from roller_tvm.emulate import HostCode
 from roller_tvm.errors import UnsupportedOperator, last_line
 from roller_tvm.planner import construct
 from roller_tvm.planner.lower import lower
@@ -15,7 +15,7 @@ from roller_tvm.rammer import RKernel, rkernels
 from roller_tvm.rammer.dialect import Dialect
 from roller_tvm.rammer.functions import CodeFunctions, Planned
 from roller_tvm.rammer.opencl_functions import OPENCL
-from roller_tvm.relay.emulated import generated, opencl_function
+from roller_tvm.relay.host_code import generated, generated_opencl
 from roller_tvm.te import TeReading, read_te
 
 #: Relay's own lowering of a fused function to TE, its operators by their generic computations.
@@ -78,8 +78,7 @@ class RelayFunctions(CodeFunctions):
         assert kernel.plan is not None
         scheduled = apply_steps_te(planned.handle, lower(kernel.plan))
         if dialect is OPENCL:
-            function = opencl_function(*scheduled)
-            return function.source, function.host
+            return generated_opencl(*scheduled)
         return generated(*scheduled, self.arch)
 
 

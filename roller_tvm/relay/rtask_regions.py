@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from roller_tvm.codegen.apply_te import TeProgram, apply_steps_te
-from roller_tvm.device.cpu_data import estimate
+from roller_tvm.device.known import estimate
 from roller_tvm.errors import UnsupportedOperator
 from roller_tvm.planner import construct
 from roller_tvm.planner.construction import RankedPlan

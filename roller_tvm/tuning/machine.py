@@ -8,8 +8,8 @@ from functools import lru_cache
 from typing import Any
 
 from ..device import DeviceSpec
-from ..device.cpu_data import simd_of_mcpu
 from ..device.cpu_detect import CpuFacts, detect_cpu
+from ..device.known import simd_of_mcpu
 from ..errors import TargetError
 from ..tvm_env import use_threads
 

@@ -1,17 +1,10 @@
-"""The product does not import the tools; the commands of tools are found by name."""
+"""The tools among themselves; that the product imports none is a contract in pyproject.toml."""
 
 import ast
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-import pytest
-
 import roller_bench
-from roller_tvm import cli
-
-PRODUCT = Path(cli.__file__).parents[1]
-#: Tools that still stand among the product's folders.
-TOOLS = {"kit", "replay"}
 
 
 def imports(path):
@@ -21,21 +14,6 @@ def imports(path):
         elif isinstance(node, ast.ImportFrom):
             yield node.module or ""
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
-def test_the_product_imports_no_tool():
-    product = [p for p in PRODUCT.rglob("*.py") if not TOOLS & {*p.relative_to(PRODUCT).parts, p.stem}]
-    assert len(product) > 100
-    found = [f"{p}: {m}" for p in product for m in imports(p) if m.split(".")[0] == "roller_bench"]
-    assert not found
-
-
-def test_a_command_whose_package_is_not_installed_is_not_offered(monkeypatch, capsys):
-    monkeypatch.setitem(cli.TOOLS, "compare", "no_such_package.command")
-    with pytest.raises(SystemExit):
-        cli.make_parser(None).parse_args(["--help"])
-    told = capsys.readouterr().out
-    assert "tune" in told and "    compare" not in told
 
 
 def test_the_tools_have_no_circle_not_even_one_hidden_in_a_function():

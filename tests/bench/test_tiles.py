@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from roller_bench import tiles
+from roller_bench.replay.state import StageInfo
 from roller_bench.tiles import TheirTiles, record_nests, record_tiles, thought_of, tiles_of
 from roller_tvm.ir.operators import dense, depthwise_conv2d_nhwc, matmul
-from roller_tvm.replay.state import StageInfo
 
 from ..plan.devices import device
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from roller_tvm import cli
-from roller_tvm.emulate import BuiltKernels
+from roller_tvm.codegen.built_kernels import BuiltKernels
 from roller_tvm.tvm_env import line
 
 pytestmark = pytest.mark.te

@@ -10,7 +10,7 @@ from tvm import te  # noqa: E402
 
 from roller_tvm.codegen.flat import kind_of, number_of, statements  # noqa: E402
 from roller_tvm.codegen.rewrites import whole_vectors  # noqa: E402
-from roller_tvm.device.cpu_data import register_file_bytes  # noqa: E402
+from roller_tvm.device.known import register_file_bytes  # noqa: E402
 from roller_tvm.roller.steps import CacheWrite, ComputeAt, Inline, Parallel, Reorder, Split, Unroll, Vectorize  # noqa: E402
 from roller_tvm.tvm_env import line  # noqa: E402
 

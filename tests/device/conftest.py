@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from roller_tvm.device import cpu_profile
-from roller_tvm.device.cpu_data import simd_named
 from roller_tvm.device.cpu_detect import Cache, CpuFacts
+from roller_tvm.device.known import simd_named
 from roller_tvm.device.rates import Rates, Request
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from roller_tvm.device.cpu_data import simd_of_mcpu, simd_table
 from roller_tvm.device.cpu_detect import default_cpu_target, detect_cpu, simd_for
+from roller_tvm.device.known import simd_of_mcpu, simd_table
 
 AVX512 = "fpu sse2 avx avx2 fma avx512f avx512bw avx512dq avx512vl"
 

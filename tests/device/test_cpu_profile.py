@@ -282,7 +282,7 @@ def test_without_profiling_estimates_until_there_is_a_profile(facts, fake):
 
 @pytest.mark.parametrize("simd", ["avx512", "avx2", "avx", "sse2", "neon"])
 def test_estimates_make_a_valid_device_everywhere(simd):
-    from roller_tvm.device.cpu_data import simd_named
+    from roller_tvm.device.known import simd_named
 
     row = simd_named(simd)
     facts = make_facts(simd=row, machine=row.machine, caches=make_facts().caches[:2])

@@ -234,8 +234,9 @@ def test_attribute_numbers_are_those_of_cuda_h():
     if not header.is_file():
         pytest.skip("no cuda.h")
     numbers = dict(re.findall(r"CU_DEVICE_ATTRIBUTE_(\w+) = (\d+),", header.read_text()))
-    comments = dict(re.findall(r"(\d+),  # (\w+)", Path(sys.modules[Driver.__module__].__file__).read_text()))
-    assert set(comments) == {str(n) for n in ATTRIBUTES.values()}
+    text = Path(sys.modules[Driver.__module__].__file__).read_text()
+    comments = dict(re.findall(r"_fact\((\d+)(?:, optional=True)?\)  # (\w+)", text))
+    assert set(comments) == {str(fact.metadata["attribute"]) for fact in ATTRIBUTES}
     assert all(numbers[name] == number for number, name in comments.items())
 
 

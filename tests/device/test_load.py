@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from roller_tvm.device import DeviceSpec, cpu_data, cuda_data, known_devices, load_device, load_file
-from roller_tvm.device.load import read_shipped, shipped_files
+from roller_tvm.device import DeviceSpec, known, known_devices, load_device, load_file
+from roller_tvm.device.files import read_shipped, shipped_files
 from roller_tvm.device.quantity import read_quantity
 from roller_tvm.errors import SpecError, UnknownDevice
 
@@ -63,13 +63,10 @@ def test_default_for_is_unambiguous():
 
 
 def test_no_number_of_the_cpu_and_cuda_data_is_dead_or_missing():
-    for name, tables in (
-        ("_cpu", {"estimate": (cpu_data._ESTIMATES, cpu_data.estimate), "sanity": (cpu_data._SANITY, cpu_data.sanity)}),
-        ("_cuda", {"sanity": (cuda_data._SANITY, cuda_data.sanity)}),
-    ):
-        for table, (known, read) in tables.items():
-            assert set(read_shipped(name)[table]) == set(known)
-            assert all(read(key) > 0 for key in known)
+    for file, tables in known.DIMENSIONS.items():
+        for table, dimensions in tables.items():
+            assert set(read_shipped(file)[table]) == set(dimensions)
+            assert all(known._known(file, table, key) > 0 for key in dimensions)
 
 
 def test_arch_limits_have_sources():

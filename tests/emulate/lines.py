@@ -71,16 +71,16 @@ class Operator:
 
     def emulated(self, plan):
         if RELAY:
-            from roller_tvm.relay.emulated import emulated_function
+            from roller_check.relay_plans import emulated_function
         else:
-            from roller_tvm.tir.emulated import emulated_function
+            from roller_check.relax_plans import emulated_function
         return emulated_function(*self.schedule(plan))
 
     def on_pocl(self, plan):
         if RELAY:
-            from roller_tvm.relay.emulated import opencl_function
+            from roller_check.relay_plans import opencl_function
         else:
-            from roller_tvm.tir.emulated import opencl_function
+            from roller_check.relax_plans import opencl_function
         return opencl_function(*self.schedule(plan))
 
     def check(self, function, plan):

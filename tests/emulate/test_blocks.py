@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from roller_tvm.emulate import DeviceArray, compile
+from roller_check import DeviceArray, compile
 from roller_tvm.errors import UsageError
 
 from ..sampling import sampled

@@ -5,8 +5,8 @@ import types
 import numpy as np
 import pytest
 
-from roller_tvm.emulate import DeviceArray, KernelFault, compile
-from roller_tvm.emulate.check import check
+from roller_check import DeviceArray, KernelFault, compile
+from roller_check.check import check
 from roller_tvm.errors import WrongAnswer
 
 HEAD = 'extern "C" __global__ void __launch_bounds__(128) f(float* A, float* B) {\n'

@@ -8,8 +8,8 @@ pytestmark = pytest.mark.relax
 
 from tvm import te  # noqa: E402
 
+from roller_check.relax_plans import check_plan  # noqa: E402
 from roller_tvm.planner import construct  # noqa: E402
-from roller_tvm.relax.emulated import check_plan  # noqa: E402
 from roller_tvm.roller.features import Features  # noqa: E402
 from roller_tvm.te import te_operator  # noqa: E402
 from roller_tvm.tir import read_prim_func  # noqa: E402
@@ -59,8 +59,8 @@ def test_plans(name):
 
 
 def test_every_function_of_a_module(monkeypatch):
+    from roller_check.relax_plans import check_module
     from roller_tvm.errors import WrongAnswer
-    from roller_tvm.relax.emulated import check_module
     from roller_tvm.relax.schedule import ScheduleWithRoller
     from roller_tvm.relax.targets import make_target
 

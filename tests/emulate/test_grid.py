@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from roller_tvm.emulate import KernelFault, compile
+from roller_check import KernelFault, compile
 
 RING = """
 __device__ unsigned steps[64];

@@ -6,21 +6,13 @@ import tarfile
 import numpy as np
 import pytest
 
+from roller_check import Emulation, Function, KernelFault, compile, pocl
+from roller_check import kept as kept_module
 from roller_tvm.codegen import cuda_text as source_module
 from roller_tvm.codegen import host_code as host_module
-from roller_tvm.codegen.host_code import launch_of
-from roller_tvm.emulate import (
-    BufferSpec,
-    BuiltKernels,
-    Emulation,
-    Function,
-    HostCode,
-    KernelFault,
-    NotEmulated,
-    compile,
-)
-from roller_tvm.emulate import kept as kept_module
-from roller_tvm.emulate import opencl as opencl_module
+from roller_tvm.codegen.built_kernels import BuiltKernels
+from roller_tvm.codegen.errors import NotEmulated
+from roller_tvm.codegen.host_code import BufferSpec, HostCode, launch_of
 from roller_tvm.errors import BadInput, UsageError
 
 SOURCE = """
@@ -38,7 +30,7 @@ ADD = HostCode(
 KERNELS = BuiltKernels(SOURCE, "sm_80", {"f": ADD}, {"g": "host code that sorts"})
 
 
-@pytest.mark.parametrize("module", [host_module, kept_module, opencl_module, source_module])
+@pytest.mark.parametrize("module", [host_module, kept_module, pocl, source_module])
 def test_examples(module):
     assert doctest.testmod(module).failed == 0
 

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("tvm")
 pytestmark = [pytest.mark.te, pytest.mark.slow]
 
-from roller_tvm.emulate import opencl  # noqa: E402
+from roller_check import pocl as witness  # noqa: E402
 from roller_tvm.errors import ToolchainError  # noqa: E402
 from roller_tvm.roller.features import Features  # noqa: E402
 from roller_tvm.te import te_operator  # noqa: E402
@@ -50,7 +50,7 @@ def test_a_nightly_run_without_its_witness_fails(request, monkeypatch, nightly, 
     def missing():
         raise ToolchainError("pyopencl finds no platform of PoCL", remedy="apt install pocl-opencl-icd")
 
-    monkeypatch.setattr(opencl, "queue", missing)
+    monkeypatch.setattr(witness, "queue", missing)
     monkeypatch.setattr(request.config.option, "nightly", nightly)
     with pytest.raises(outcome, match="apt install pocl-opencl-icd"):
         request.getfixturevalue("pocl")

@@ -9,9 +9,9 @@ pytestmark = [pytest.mark.relax, pytest.mark.slow]
 from tvm import te  # noqa: E402
 from tvm.s_tir import dlight  # noqa: E402
 
+from roller_check import Checked  # noqa: E402
+from roller_check.relax_plans import check_module  # noqa: E402
 from roller_tvm.device import load_device  # noqa: E402
-from roller_tvm.emulate import Checked  # noqa: E402
-from roller_tvm.relax.emulated import check_module  # noqa: E402
 from roller_tvm.te import te_operator  # noqa: E402
 from roller_tvm.tir.cuda import cuda_target  # noqa: E402
 

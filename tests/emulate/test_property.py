@@ -9,12 +9,12 @@ import tvm  # noqa: E402
 from hypothesis import note  # noqa: E402
 from tvm import te  # noqa: E402
 
-from roller_tvm.emulate import check  # noqa: E402
+from roller_check import check  # noqa: E402
+from roller_check.relax_plans import emulated_function  # noqa: E402
 from roller_tvm.relax.candidates import make_candidates  # noqa: E402
 from roller_tvm.relax.devices import device_of  # noqa: E402
 from roller_tvm.relax.targets import make_target  # noqa: E402
 from roller_tvm.relax.tasks import normalized  # noqa: E402
-from roller_tvm.tir.emulated import emulated_function  # noqa: E402
 
 from ..tir import test_property as on_cpu  # noqa: E402
 

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from roller_tvm.emulate import NotEmulated, compile
-from roller_tvm.emulate.ptx import translate_asm
+from roller_check import compile
+from roller_check.translate import translate_asm
+from roller_tvm.codegen.errors import NotEmulated
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,9 @@ pytestmark = pytest.mark.relax
 
 from tvm import s_tir, te  # noqa: E402
 
-from roller_tvm.emulate import KernelFault, NotEmulated, compile  # noqa: E402
-from roller_tvm.tir.emulated import emulated_function  # noqa: E402
+from roller_check import KernelFault, compile  # noqa: E402
+from roller_check.relax_plans import emulated_function  # noqa: E402
+from roller_tvm.codegen.errors import NotEmulated  # noqa: E402
 
 
 def matmul(m, n, k, dtype="float32", result="float32"):

@@ -6,10 +6,10 @@ tvm = pytest.importorskip("tvm")
 pytest.importorskip("tvm.relay", reason="needs the Relay line")
 pytestmark = pytest.mark.tvm
 
+from roller_check.faults import KernelFault  # noqa: E402
+from roller_check.relay_plans import check_plan, emulated_function  # noqa: E402
 from roller_tvm.codegen.apply_te import TeProgram, apply_steps_te  # noqa: E402
-from roller_tvm.emulate import KernelFault  # noqa: E402
 from roller_tvm.planner.lower import lower  # noqa: E402
-from roller_tvm.relay.emulated import check_plan, emulated_function  # noqa: E402
 from roller_tvm.relay.reference import difference, make_inputs, reduction_terms  # noqa: E402
 from roller_tvm.te import te_operator  # noqa: E402
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from roller_tvm.codegen.cuda_text import blanked, matching, split_top
-from roller_tvm.emulate import CudaSource, NotEmulated
-from roller_tvm.emulate.translate import translated
+from roller_check.translate import translated
+from roller_tvm.codegen.cuda_text import CudaSource, blanked, matching, split_top
+from roller_tvm.codegen.errors import NotEmulated
 
 TWO = """
 extern "C" __global__ void __launch_bounds__(64) first(float* __restrict__ A, const half* __restrict__ B, int n);
@@ -36,14 +36,14 @@ def test_a_parameter_that_is_no_name_is_told():
 def test_rewriting_keeps_line_numbers():
     text = 'void f() {\n  __shared__ float\n    A[4];\n'
     text += '  asm volatile("cp.async.commit_group;\\n"\n    ::);\n  g();\n}\n'
-    text = translated(CudaSource(text))
-    assert text.splitlines()[5].strip() == "g();"
-    assert "__shared__" not in text and "asm" not in text
+    found = translated(text)
+    assert found.splitlines()[5].strip() == "g();"
+    assert "__shared__" not in found and "asm" not in found
 
 
 def test_dynamic_shared_memory_must_be_an_open_array():
     with pytest.raises(NotEmulated, match="line 2"):
-        translated(CudaSource("\nextern __shared__ float A[4];"))
+        translated("\nextern __shared__ float A[4];")
 
 
 def test_text_that_is_no_code():

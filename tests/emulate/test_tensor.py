@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from roller_tvm.emulate import DeviceArray, KernelFault, compile
+from roller_check import DeviceArray, KernelFault, compile
 
 from ..sampling import sampled
 

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from roller_tvm.emulate import DeviceArray, NotEmulated, compile
+from roller_check import DeviceArray, compile
+from roller_tvm.codegen.errors import NotEmulated
 
 
 def run(body, args, head="", parameters="half* A, half* B, half* C", block=64):

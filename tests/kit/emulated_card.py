@@ -6,8 +6,8 @@ import re
 
 import numpy as np
 
+from roller_check import DeviceArray, compile_source
 from roller_tvm.codegen.cuda_text import dtype_bytes
-from roller_tvm.emulate import DeviceArray, compile_source
 
 from ..device.made_up_card import facts
 

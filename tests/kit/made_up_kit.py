@@ -5,10 +5,10 @@ from __future__ import annotations
 import zipfile
 from dataclasses import replace
 
-from roller_tvm.kit.archive import KernelLaunch, KitOperator, KitPlan, Tensor, archive_path, write_archive
-from roller_tvm.kit.cases import RTASKS, Case
-from roller_tvm.kit.reference import UNFUSED, Reference, reference_of
-from roller_tvm.kit.support import ARCHIVE, own_sources
+from roller_bench.kit.archive import KernelLaunch, KitOperator, KitPlan, Tensor, archive_path, write_archive
+from roller_bench.kit.cases import RTASKS, Case
+from roller_bench.kit.reference import UNFUSED, Reference, reference_of
+from roller_bench.kit.support import ARCHIVE, own_sources
 
 COUNT = 8
 

@@ -15,19 +15,20 @@ pytest.importorskip("tvm")
 pytest.importorskip("tvm.tirx", reason="needs the Relax line")
 pytestmark = pytest.mark.relax
 
+from roller_bench.kit.archive import archive_path, read_member, read_operator, write_archive  # noqa: E402
+from roller_bench.kit.build import build_case, build_support, copy_runner  # noqa: E402
+from roller_bench.kit.cases import Case  # noqa: E402
+from roller_bench.kit.measure import Bench, measure_operator  # noqa: E402
+from roller_bench.kit.options import Options  # noqa: E402
+from roller_bench.kit.support import ARCHIVE  # noqa: E402
+from roller_bench.kit.verify import image_arch, verify  # noqa: E402
 from roller_tvm.codegen import find_compilers  # noqa: E402
 from roller_tvm.device.cpu_bench import find_compiler  # noqa: E402
-from roller_tvm.kit.archive import archive_path, read_member, read_operator, write_archive  # noqa: E402
-from roller_tvm.kit.build import Options, build_case, build_support, copy_runner  # noqa: E402
-from roller_tvm.kit.cases import Case  # noqa: E402
-from roller_tvm.kit.measure import Bench, measure_operator  # noqa: E402
-from roller_tvm.kit.support import ARCHIVE  # noqa: E402
-from roller_tvm.kit.verify import image_arch, verify  # noqa: E402
 from roller_tvm.planner import Plan  # noqa: E402
 
 from .emulated_card import EmulatedCard  # noqa: E402
 
-SCRIPT = Path(__file__).resolve().parents[2] / "python" / "gpu_kit.py"
+SCRIPT = Path(__file__).resolve().parents[2] / "python" / "roller_bench" / "kit" / "gpu_kit.py"
 OPTIONS = Options(top=2, sources="all")
 CASES = [
     Case("C0", "conv2d_nchw", "n=1 c=6 h=7 w=7 f=8 kh=3 kw=3 padding=SAME", "float32"),

@@ -6,8 +6,8 @@ import zipfile
 
 import pytest
 
-from roller_tvm.kit.measure import Bench
-from roller_tvm.kit.support import ARCHIVE
+from roller_bench.kit.measure import Bench
+from roller_bench.kit.support import ARCHIVE
 
 from ..device.made_up_card import facts
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from roller_bench.kit.archive import KitOperator
+from roller_bench.kit.cases import Case
+from roller_bench.kit.inputs import TYPES, decoded, seed_of, value
+from roller_bench.kit.measure import Bench, _make_reference
+from roller_bench.kit.reference import disagreement, reference_of, spots
+from roller_bench.kit.support import ARCHIVE, own_sources
 from roller_tvm.device.cpu_bench import find_compiler
 from roller_tvm.errors import UnsupportedOperator
-from roller_tvm.kit.archive import KitOperator
-from roller_tvm.kit.cases import Case
-from roller_tvm.kit.inputs import TYPES, decoded, seed_of, value
-from roller_tvm.kit.measure import Bench, _make_reference
-from roller_tvm.kit.reference import disagreement, reference_of, spots
-from roller_tvm.kit.support import ARCHIVE, own_sources
 
 from .emulated_card import EmulatedCard
 

@@ -13,13 +13,14 @@ from xml.etree import ElementTree
 
 import pytest
 
+from roller_bench.kit.build import copy_runner
 from roller_tvm.device.cpu_bench import find_compiler
 from roller_tvm.device.load import load_file
 
 from .made_up_kit import add_graph, make_kit
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPT = ROOT / "python" / "gpu_kit.py"
+SCRIPT = ROOT / "python" / "roller_bench" / "kit" / "gpu_kit.py"
 pytestmark = pytest.mark.skipif(not find_compiler(), reason="needs a C compiler")
 
 
@@ -232,7 +233,7 @@ def test_a_worker_goes_with_its_parent(how, driver, tmp_path):
     until, workers = time.monotonic() + 60, []
     while time.monotonic() < until and not workers:
         children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
-        workers = [int(n) for n in children if b"roller_tvm.kit.worker" in Path(f"/proc/{n}/cmdline").read_bytes()]
+        workers = [int(n) for n in children if b"roller_bench.kit.worker" in Path(f"/proc/{n}/cmdline").read_bytes()]
         time.sleep(0.1)
     time.sleep(1.0)  # it ties itself to its parent first of all
     parent.send_signal(how)
@@ -250,3 +251,15 @@ def _running(pid):
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
         return False
+
+
+def test_the_copied_folder_runs_alone(driver, tmp_path):
+    """Checked and timed without this checkout, numpy or site-packages: workers import nothing that was not copied."""
+    kit = make_kit(tmp_path / "kit", {"E0": ["right"], "E1": ["wrong"]})
+    copy_runner(kit, SCRIPT)
+    command = [sys.executable, "-I", "-S", kit / "gpu_kit.py", "--out", tmp_path / "out", "--driver", driver, "--quick"]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300, cwd=tmp_path)
+    operators = json.loads((tmp_path / "out" / "results.json").read_text())["operators"]
+    verdicts = [operators[f"{name}.float32"]["plans"]["0"]["verdict"] for name in ("E0", "E1")]
+    assert verdicts == ["right", "wrong"], done.stdout + done.stderr
+    assert (tmp_path / "out" / "plot.svg").is_file()

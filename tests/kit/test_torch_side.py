@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from roller_bench.kit.cases import RTASKS, Case, all_cases
+from roller_bench.kit.measure import LEAST, WARM_UP
+from roller_bench.kit.reference import reference_of
+from roller_bench.kit.torch_side import call_of, time_case
 from roller_tvm.ir.operators import parse_params
-from roller_tvm.kit.cases import RTASKS, Case, all_cases
-from roller_tvm.kit.measure import LEAST, WARM_UP
-from roller_tvm.kit.reference import reference_of
-from roller_tvm.kit.torch_side import call_of, time_case
 
 from .made_up_kit import make_kit
 from .test_run import driver, run  # noqa: F401

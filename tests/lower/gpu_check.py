@@ -1,10 +1,10 @@
 """GPU plans of TE programs: run on PoCL beside TVM's own schedule, and made through an Ansor State as well."""
 
+from roller_check.relay_plans import opencl_function
 from roller_tvm.codegen.apply_te import TeProgram, apply_steps_te
 from roller_tvm.device import load_device
 from roller_tvm.planner import construct
 from roller_tvm.planner.lower import lower
-from roller_tvm.relay.emulated import opencl_function
 from roller_tvm.relay.reference import difference, make_inputs, reduction_terms
 from roller_tvm.te import read_te
 

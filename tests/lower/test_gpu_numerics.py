@@ -8,12 +8,12 @@ import pytest
 tvm = pytest.importorskip("tvm")
 pytestmark = [pytest.mark.tvm, pytest.mark.usefixtures("pocl")]
 
+from roller_check.relay_plans import opencl_function  # noqa: E402
 from roller_tvm.codegen.apply_te import TeProgram, apply_steps_te  # noqa: E402
 from roller_tvm.device import load_device  # noqa: E402
 from roller_tvm.planner import construct  # noqa: E402
 from roller_tvm.planner.gpu_variants import variants  # noqa: E402
 from roller_tvm.planner.lower import lower  # noqa: E402
-from roller_tvm.relay.emulated import opencl_function  # noqa: E402
 from roller_tvm.relay.reference import difference, make_inputs, reduction_terms  # noqa: E402
 from roller_tvm.roller.rprogram import Plan  # noqa: E402
 from roller_tvm.te import read_te, te_operator  # noqa: E402

@@ -4,10 +4,10 @@ from dataclasses import replace
 from functools import cache
 
 from roller_tvm.device import DeviceSpec, load_device
-from roller_tvm.device.cpu_data import simd_named
 from roller_tvm.device.cpu_detect import Cache, CpuFacts
 from roller_tvm.device.cpu_measure import estimated_profile
 from roller_tvm.device.cpu_profile import cpu_spec
+from roller_tvm.device.known import simd_named
 
 GPUS = ("a100", "h100", "h200", "k80", "mi50", "rtx4090", "t4", "v100")
 CPUS = ("avx2", "avx512")

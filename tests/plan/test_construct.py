@@ -11,8 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from roller_tvm.device import load_device
-from roller_tvm.device.load import known_devices
+from roller_tvm.device import known_devices, load_device
 from roller_tvm.errors import UnsupportedOperator
 from roller_tvm.ir import Access, Axis, Index, Stage, Tensor, TensorExpression
 from roller_tvm.ir.operators import operator, parse_operator

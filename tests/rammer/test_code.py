@@ -8,8 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from roller_check import Function, KernelFault, compile_source
+from roller_tvm.codegen.host_code import BufferSpec, HostCode, Launch
 from roller_tvm.device import load_device
-from roller_tvm.emulate import BufferSpec, Function, HostCode, KernelFault, Launch, compile_source
 from roller_tvm.rammer import (
     DataFlowGraph,
     Dependences,

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from roller_tvm.device import load_device
-from roller_tvm.device.cuda_data import launch_cost
+from roller_tvm.device.arch import launch_cost
 from roller_tvm.rammer import Costs
 from tests.plan.devices import GPUS, device
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from roller_check.pocl import OpenClFunction
+from roller_tvm.codegen.host_code import BufferSpec, HostCode, Launch
 from roller_tvm.device import load_device
-from roller_tvm.emulate import BufferSpec, HostCode, Launch
-from roller_tvm.emulate.opencl import OpenClFunction
 from roller_tvm.rammer import DataFlowGraph, Dependences, Phase, RKernel, ROperator, plan_graph
 from roller_tvm.rammer.cuda_functions import CannotFuse
 from roller_tvm.rammer.fused_kernel import FusedKernel, OperatorCode, fuse

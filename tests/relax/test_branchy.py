@@ -13,8 +13,8 @@ from tvm import relax  # noqa: E402
 
 from roller_bench.branchy import MODELS, PARTS, values  # noqa: E402
 from roller_bench.branchy import build as made  # noqa: E402
+from roller_check.relax_model import EmulatedModel  # noqa: E402
 from roller_tvm.relax import build  # noqa: E402
-from roller_tvm.relax.emulated_model import EmulatedModel  # noqa: E402
 from roller_tvm.relax.fuse_rtasks import FuseRTasks  # noqa: E402
 from roller_tvm.relax.package import save_model, with_signature  # noqa: E402
 from roller_tvm.relax.targets import make_target  # noqa: E402

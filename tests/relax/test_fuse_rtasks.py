@@ -10,15 +10,15 @@ pytestmark = pytest.mark.relax
 
 from tvm import relax  # noqa: E402
 
+from roller_check.relax_model import EmulatedModel  # noqa: E402
 from roller_tvm.codegen import compile_cuda, find_compilers  # noqa: E402
+from roller_tvm.codegen.cuda_text import CudaSource  # noqa: E402
 from roller_tvm.device import load_device  # noqa: E402
-from roller_tvm.emulate import CudaSource  # noqa: E402
 from roller_tvm.errors import TargetError, TvmLineError, UsageError  # noqa: E402
 from roller_tvm.rammer.cuda_functions import CannotFuse  # noqa: E402
 from roller_tvm.rammer.makers import KernelMaker  # noqa: E402
 from roller_tvm.relax import FuseRTasks, build, rtask_graph, tune  # noqa: E402
 from roller_tvm.relax import fused_function as fused_func  # noqa: E402
-from roller_tvm.relax.emulated_model import EmulatedModel  # noqa: E402
 from roller_tvm.relax.fused_function import kernels_of  # noqa: E402
 from roller_tvm.relax.package import save_model, with_signature  # noqa: E402
 from roller_tvm.relax.pipeline import lower, prepare, schedule  # noqa: E402

@@ -9,15 +9,15 @@ pytestmark = pytest.mark.relax
 
 from tvm import relax, te  # noqa: E402
 
+from roller_check import Checked  # noqa: E402
+from roller_check.fused import OnPocl  # noqa: E402
+from roller_check.relax_fused import check_fusion_on_pocl, own_loops  # noqa: E402
 from roller_tvm.device import load_device  # noqa: E402
-from roller_tvm.emulate import Checked  # noqa: E402
 from roller_tvm.errors import TargetError, WrongAnswer  # noqa: E402
 from roller_tvm.rammer import fused_kernel, plan_graph  # noqa: E402
 from roller_tvm.rammer.cuda_functions import CannotFuse  # noqa: E402
 from roller_tvm.rammer.functions import Call, call_graph  # noqa: E402
-from roller_tvm.rammer.on_pocl import OnPocl  # noqa: E402
 from roller_tvm.relax import FuseRTasks  # noqa: E402
-from roller_tvm.relax.fused_on_pocl import check_fusion_on_pocl, own_loops  # noqa: E402
 from roller_tvm.relax.rtask_functions import RFunctions  # noqa: E402
 from roller_tvm.relax.targets import make_target  # noqa: E402
 from roller_tvm.te import te_operator  # noqa: E402

@@ -12,11 +12,11 @@ from tvm.s_tir import meta_schedule as ms  # noqa: E402
 from tvm.s_tir.meta_schedule.arg_info import ArgInfo  # noqa: E402
 from tvm.s_tir.meta_schedule.database import JSONDatabase, TuningRecord  # noqa: E402
 
+from roller_bench.replay import databases  # noqa: E402
+from roller_bench.replay.relax import NO_TIME, replay_database  # noqa: E402
 from roller_tvm.cli import main  # noqa: E402
 from roller_tvm.micro_perf.kernel import ReduceKernel, StagedKernel  # noqa: E402
 from roller_tvm.relax import database as own  # noqa: E402
-from roller_tvm.relax.replay import NO_TIME, replay_database  # noqa: E402
-from roller_tvm.replay import databases  # noqa: E402
 from roller_tvm.te import te_operator  # noqa: E402
 from roller_tvm.tuning.results import UNMEASURED  # noqa: E402
 

@@ -10,9 +10,10 @@ pytestmark = pytest.mark.relax
 
 from tvm import te  # noqa: E402
 
+from roller_check import Function, compile_source  # noqa: E402
+from roller_tvm.codegen.host_code import BufferSpec, HostCode, Launch  # noqa: E402
 from roller_tvm.codegen.host_code_tensorir import generated  # noqa: E402
 from roller_tvm.device import load_device  # noqa: E402
-from roller_tvm.emulate import BufferSpec, Function, HostCode, Launch, compile_source  # noqa: E402
 from roller_tvm.errors import UnsupportedOperator  # noqa: E402
 from roller_tvm.rammer.cuda_functions import CannotFuse  # noqa: E402
 from roller_tvm.rammer.functions import Call  # noqa: E402

@@ -7,9 +7,9 @@ import tvm
 from tvm import relay
 from tvm.runtime.vm import VirtualMachine
 
+from roller_check.relay_model import EmulatedModel
 from roller_tvm.device import DeviceSpec
 from roller_tvm.relay import FuseRTasks, GraphFusion, build, fusion_of
-from roller_tvm.relay.emulated_model import EmulatedModel
 from roller_tvm.relay.package import save_model
 
 ARCH = "cuda -arch=sm_80"

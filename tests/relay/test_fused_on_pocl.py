@@ -7,12 +7,12 @@ pytestmark = pytest.mark.tvm
 
 from tvm import relay  # noqa: E402
 
-from roller_tvm.emulate import Checked  # noqa: E402
+from roller_check import Checked  # noqa: E402
+from roller_check.relay_fused import check_fusion_on_pocl  # noqa: E402
 from roller_tvm.errors import TargetError, WrongAnswer  # noqa: E402
 from roller_tvm.rammer import fused_kernel  # noqa: E402
 from roller_tvm.rammer.cuda_functions import CannotFuse  # noqa: E402
 from roller_tvm.relay import fused_sources  # noqa: E402
-from roller_tvm.relay.fused_on_pocl import check_fusion_on_pocl  # noqa: E402
 
 from .fused_nets import ARCH, Net, compare  # noqa: E402
 

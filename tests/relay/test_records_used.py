@@ -11,11 +11,11 @@ tvm = pytest.importorskip("tvm")
 
 from tvm import relay  # noqa: E402
 
+from roller_bench.replay.records import parse_line  # noqa: E402
 from roller_tvm import auto_scheduler  # noqa: E402
 from roller_tvm.errors import BadInput, UsageError  # noqa: E402
 from roller_tvm.relay import build, tune  # noqa: E402
 from roller_tvm.relay.records import RecordWarning, load_settled, read_records  # noqa: E402
-from roller_tvm.replay.records import parse_line  # noqa: E402
 
 TARGET, OTHER = "llvm -mcpu=core-avx2 -num-cores=2", "llvm -mcpu=skylake-avx512 -num-cores=2"
 

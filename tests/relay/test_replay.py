@@ -12,13 +12,13 @@ pytestmark = pytest.mark.tvm
 
 from tvm import auto_scheduler, relay  # noqa: E402
 
+from roller_bench.replay.relay import ModelWorkloads  # noqa: E402
+from roller_bench.replay.replay import replay_file  # noqa: E402
 from roller_tvm.cli import main  # noqa: E402
 from roller_tvm.device import load_device  # noqa: E402
 from roller_tvm.micro_perf.kernel import StagedKernel  # noqa: E402
 from roller_tvm.planner.predict import predict  # noqa: E402
-from roller_tvm.relay.replay import ModelWorkloads  # noqa: E402
 from roller_tvm.relay.tasks import extract_tasks, make_target  # noqa: E402
-from roller_tvm.replay.replay import replay_file  # noqa: E402
 
 DEVICE = load_device("v100")
 #: Schedules that Ansor draws of each task, without measuring them.

@@ -2,10 +2,10 @@
 
 import pytest
 
+from roller_bench.replay.databases import NOTES, RECORDS, WORKLOADS, apart, file_of
+from roller_bench.replay.records import parse_line
 from roller_tvm.cli import main
 from roller_tvm.errors import BadInput
-from roller_tvm.replay.databases import NOTES, RECORDS, WORKLOADS, apart, file_of
-from roller_tvm.replay.records import parse_line
 from roller_tvm.tvm_env import line
 
 

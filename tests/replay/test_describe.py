@@ -2,11 +2,11 @@
 
 import pytest
 
+from roller_bench.replay.describe import kernels_of
+from roller_bench.replay.records import parse_line
+from roller_bench.replay.state import StageInfo, State, Unreadable
+from roller_bench.replay.workload import workload_of
 from roller_tvm.micro_perf.kernel import DirectKernel, ReduceKernel, StagedKernel
-from roller_tvm.replay.describe import kernels_of
-from roller_tvm.replay.records import parse_line
-from roller_tvm.replay.state import StageInfo, State, Unreadable
-from roller_tvm.replay.workload import workload_of
 from tests.replay.examples import AVERAGE_POOLING, CROSS_THREAD, ON_A_CPU, matmul_record, record
 
 

@@ -6,7 +6,7 @@ from math import exp, log
 import numpy as np
 import pytest
 
-from roller_tvm.replay import judge as j
+from roller_bench.replay import judge as j
 
 
 def test_a_perfect_and_a_reversed_order():

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from roller_bench.replay.judge import overall
+from roller_bench.replay.replay import FIRST, Predictions, replay_file
+from roller_bench.replay.report import JUDGED
 from roller_tvm.device import load_device
-from roller_tvm.replay.judge import overall
-from roller_tvm.replay.replay import FIRST, Predictions, replay_file
-from roller_tvm.replay.report import JUDGED
 
 FOLDERS = (Path(__file__).parents[2] / "shared", Path(__file__).parents[3] / "shared")
 DATA = next((f / "data" / "recorded" for f in FOLDERS if (f / "data" / "recorded").is_dir()), None)
@@ -27,5 +27,5 @@ def test_the_first_records_are_ordered_as_wanted(name):
     found = overall(judged)
     correlation, top1, top10, low, high = WANTED[name]
     assert found.correlation >= correlation and found.top10 <= top10 and low <= found.ratio <= high
-    # One file's first choice moves the mean of eight: the whole table is what is held to it (python/replay_table.py).
+    # One file's first choice moves the mean of eight: the whole table is held to it (python -m roller_bench.replay).
     assert found.top1 <= 1.5 * top1

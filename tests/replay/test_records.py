@@ -4,8 +4,8 @@ import gzip
 
 import pytest
 
+from roller_bench.replay.records import find_files, parse_line, read_file
 from roller_tvm.errors import BadInput
-from roller_tvm.replay.records import find_files, parse_line, read_file
 from tests.replay.examples import matmul_record
 
 GOOD = matmul_record()

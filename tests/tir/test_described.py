@@ -7,18 +7,18 @@ pytestmark = pytest.mark.relax
 
 from tvm import s_tir, te  # noqa: E402
 
+from roller_bench.replay.described import kernels_of_function  # noqa: E402
+from roller_bench.replay.state import Unreadable  # noqa: E402
+from roller_bench.replay.workload import kind_of  # noqa: E402
 from roller_tvm.codegen.apply_tensorir import apply_steps_tir  # noqa: E402
 from roller_tvm.device import load_device  # noqa: E402
 from roller_tvm.micro_perf.gpu_kernel import staged_time  # noqa: E402
 from roller_tvm.micro_perf.kernel import DirectKernel, ReduceKernel, StagedKernel  # noqa: E402
 from roller_tvm.planner import construct  # noqa: E402
 from roller_tvm.planner.lower import lower  # noqa: E402
-from roller_tvm.replay.state import Unreadable  # noqa: E402
-from roller_tvm.replay.workload import kind_of  # noqa: E402
 from roller_tvm.roller.features import Features  # noqa: E402
 from roller_tvm.te import te_operator  # noqa: E402
 from roller_tvm.tir import read_prim_func  # noqa: E402
-from roller_tvm.tir.described import kernels_of_function  # noqa: E402
 
 DEVICE = load_device("a100")
 STAGED = {

@@ -11,6 +11,7 @@ pytestmark = pytest.mark.relax
 
 from tvm import s_tir, te  # noqa: E402
 
+from roller_check.relax_plans import emulated_function  # noqa: E402
 from roller_tvm.codegen.apply_tensorir import apply_steps_tir  # noqa: E402
 from roller_tvm.codegen.host_code_tensorir import generated  # noqa: E402
 from roller_tvm.device import load_device  # noqa: E402
@@ -20,7 +21,6 @@ from roller_tvm.planner.lower import lower  # noqa: E402
 from roller_tvm.recipes import gpu_tiled  # noqa: E402
 from roller_tvm.te import te_operator  # noqa: E402
 from roller_tvm.tir import read_prim_func  # noqa: E402
-from roller_tvm.tir.emulated import emulated_function  # noqa: E402
 
 from ..te.every_operator import CONVOLUTIONS  # noqa: E402
 

@@ -11,6 +11,7 @@ pytestmark = pytest.mark.relax
 
 from tvm import s_tir, te  # noqa: E402
 
+from roller_check.relax_plans import emulated_function  # noqa: E402
 from roller_tvm.codegen import find_compilers  # noqa: E402
 from roller_tvm.codegen.apply_tensorir import apply_steps_tir  # noqa: E402
 from roller_tvm.device import load_device  # noqa: E402
@@ -21,7 +22,6 @@ from roller_tvm.roller.features import Features  # noqa: E402
 from roller_tvm.te import te_operator  # noqa: E402
 from roller_tvm.tir import read_prim_func  # noqa: E402
 from roller_tvm.tir.cuda import check_resources  # noqa: E402
-from roller_tvm.tir.emulated import emulated_function  # noqa: E402
 
 from ..sampling import sampled  # noqa: E402
 

@@ -14,11 +14,12 @@ from typing import Any
 
 from roller_bench.branchy import MODELS, PARTS, build
 from roller_bench.figures import add_out, tell
+from roller_bench.kit.build import DEVICES
+from roller_check import Checked
 from roller_tvm.codegen import KernelResources, compile_cuda, kernel_resources
+from roller_tvm.codegen.errors import NotEmulated
 from roller_tvm.device import DeviceSpec, load_device
-from roller_tvm.emulate import Checked, NotEmulated
 from roller_tvm.errors import RollerError, UsageError, WrongAnswer
-from roller_tvm.kit.build import DEVICES
 from roller_tvm.micro_perf.occupancy import occupancy
 from roller_tvm.planner.explain.words import table
 from roller_tvm.rammer import POLICIES, DataFlowGraph, FusionPlan, Part, explain_fusion, plan_graph

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import ceil, prod
 from typing import Any
 
-from ...device.cpu_data import estimate
+from ...device.known import estimate
 from ..dialect import Dialect
 from ..flat import (
     PARALLEL,

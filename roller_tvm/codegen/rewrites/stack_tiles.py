@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from ...device.cpu_data import register_file_bytes
+from ...device.known import register_file_bytes
 from ..dialect import Dialect
 from ..flat import called, kind_of, number_of, parts_of, statements
 
