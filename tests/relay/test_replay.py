@@ -167,7 +167,7 @@ def test_the_command_reads_a_models_records(model, log, tmp_path, capsys):
     assert main(words) == 2
     told = capsys.readouterr().err
     assert "hash alone" in told and "--tasks-of" in told
-    assert main([*words, "--tasks-of", str(tmp_path / "network.json"), "--json"]) == 0
+    assert main([*words, "--tasks-of", str(tmp_path / "network.json"), "--trust-model", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert {f["kind"] for f in data["files"]} >= {"conv2d", "matmul", "softmax"}
     assert len({f["name"] for f in data["files"]}) == len(data["files"])
