@@ -13,6 +13,8 @@ from roller_tvm.device.spec import DeviceSpec
 from roller_tvm.errors import TargetError
 
 NAME_THE_DEVICE = "or name the device itself: --device NAME, or a spec file of your own"
+#: Numbers above the newest architecture of the table that are its variants (sm_121 beside sm_120).
+_NEWER = 9
 
 
 def arch_number(arch: str) -> int:
@@ -53,6 +55,10 @@ def device_of_arch(number: int, where: str, notes: tuple[str, ...] = (), others:
     if not lower:
         told = f"sm_{number} is older than any device known here"
         raise TargetError(told, where, f"sm_{min(defaults)} is the oldest; {NAME_THE_DEVICE}")
+    newest = max(_arch_limits())
+    if number > newest + _NEWER:
+        told = f"sm_{number} is no architecture known here"
+        raise TargetError(told, where, f"sm_{newest} is the newest, whose code newer cards run; {NAME_THE_DEVICE}")
     nearest = max(lower)
     spec = shipped(defaults[nearest].name)
     if nearest != number:

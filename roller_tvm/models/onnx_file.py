@@ -173,8 +173,8 @@ def input_shapes(model: Any, given: Shapes, path: Path, keep_open: bool = False)
         if value.name in weights:
             continue
         kind = value.type.tensor_type
-        dims = [d.dim_value if d.HasField("dim_value") else 0 for d in kind.shape.dim]
-        words = [n if n > 0 else d.dim_param or "?" for n, d in zip(dims, kind.shape.dim, strict=True)]
+        dims = [d.dim_value if d.HasField("dim_value") else -1 for d in kind.shape.dim]
+        words = [n if n >= 0 else d.dim_param or "?" for n, d in zip(dims, kind.shape.dim, strict=True)]
         if value.name in given:
             shape = given[value.name]
             if kind.HasField("shape") and len(dims) != len(shape):

@@ -18,6 +18,7 @@ from tvm import relax
 from ..tir.nodes import structurally_equal
 from .constants import array_of
 from .dataflow import writes_in_place
+from .dead_code import without_dead_code
 
 #: Elementary operators that numpy computes as Relax does.
 _NUMPY: dict[str, Callable[..., np.ndarray]] = {
@@ -80,7 +81,7 @@ class FoldScales:
     def transform_module(self, mod: Any, _context: Any) -> Any:
         """The module with its functions folded."""
         # Tuples taken apart again, and what is not used, must not count as uses.
-        mod = relax.transform.DeadCodeElimination()(relax.transform.CanonicalizeBindings()(mod))
+        mod = without_dead_code(relax.transform.CanonicalizeBindings()(mod))
         result = mod
         for var, func in mod.functions_items():
             if isinstance(func, relax.Function) and not (func.attrs and "Primitive" in func.attrs):
@@ -89,7 +90,7 @@ class FoldScales:
                 if not counted.branches and not writes_in_place(func):
                     folded = _Folder(mod, counted).visit_expr(func)
                     result = _updated(result, var, folded)
-        return result if result is mod else relax.transform.DeadCodeElimination()(result)
+        return result if result is mod else without_dead_code(result)
 
 
 def _updated(mod: Any, var: Any, func: Any) -> Any:

@@ -10,6 +10,8 @@ import tvm
 from tvm import relax, te
 
 from ..codegen.tensorir_packing import CONSTANTS, PACKING
+from .dead_code import keeping_packed_calls, without_dead_code
+from .names import with_names_of
 
 
 def split_packing(func: Any, values: Mapping[int, np.ndarray], target: Any) -> tuple[Any, dict[int, np.ndarray]]:
@@ -84,6 +86,16 @@ def _packing(func: Any) -> list[Any]:
     return found
 
 
+@tvm.transform.module_pass(opt_level=0, name="LayoutFreeBuffers")
+class LayoutFreeBuffers:
+    """Mark the operands of kernels that are constants, whose layout a schedule may choose; names stay."""
+
+    def transform_module(self, mod: Any, _context: Any) -> Any:
+        """The module with its PrimFuncs marked."""
+        marked = keeping_packed_calls(relax.transform.AttachAttrLayoutFreeBuffers(), mod)
+        return with_names_of(without_dead_code(marked), mod)
+
+
 def pack_constants(mod: Any) -> Any:
     """The module with its constants packed as scheduled functions read them.
 
@@ -102,4 +114,4 @@ def pack_constants(mod: Any) -> Any:
         mod = passes.SplitLayoutRewritePreproc()(tvm.IRModule(shown, attrs=mod.attrs, global_infos=mod.global_infos))
         for var, func in unpacked.items():
             mod.update_func(var, func)
-    return tvm.transform.Sequential([passes.FoldConstant(), passes.DeadCodeElimination()])(mod)
+    return without_dead_code(keeping_packed_calls(passes.FoldConstant(), mod))

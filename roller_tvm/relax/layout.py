@@ -17,6 +17,7 @@ from tvm import relax
 from ..device import DeviceSpec
 from .arrangement import Arrangement
 from .arranging import Arranger, Convolutions, arrangeable
+from .dead_code import without_dead_code
 from .devices import device_of, find_target
 from .layout_cost import LayoutCosts
 
@@ -86,7 +87,7 @@ class PlanLayout:
                     )
                     result.update_func(result.get_global_var(var.name_hint), found[1])
         self.report.seconds = time.perf_counter() - start
-        return result if result is mod else relax.transform.DeadCodeElimination()(result)
+        return result if result is mod else without_dead_code(result)
 
 
 def _arrangements(device: DeviceSpec, only: str | None) -> list[Arrangement]:

@@ -85,3 +85,45 @@ def with_lower_case(func: Any) -> Any:
         return made[key(var)]
 
     return tvm_ffi.structural_map(func, (tvm.tirx.Var, spelt), order="post")
+
+
+def with_names_of(mod: Any, before: Any) -> Any:
+    """The module with the names of PrimFuncs as they were, where a pass added a number that nothing asks for.
+
+    Examples
+    --------
+    >>> mod = with_names_of(some_pass(mod), mod)  # doctest: +SKIP
+    """
+    had = {str(var.name_hint) for var in before.get_global_vars()}
+    taken = {str(var.name_hint) for var in mod.get_global_vars()}
+    renamed: dict[str, Any] = {}
+    for name in sorted(taken - had):
+        ends = (end for end in range(len(name) - 1, 0, -1) if name[end:].isdigit())
+        stem = next((name[:end] for end in ends if name[:end] in had), "")
+        if stem and stem not in taken:
+            taken.add(stem)
+            renamed[name] = stem
+    if not renamed:
+        return mod
+    old = {name: mod.get_global_var(name) for name in renamed}
+    made = {key(old[name]): tvm.ir.GlobalVar(stem) for name, stem in renamed.items()}
+    for var in old.values():
+        relax.expr._update_type(made[key(var)], var.ty)
+    renamer = _GlobalRenamer(made)
+    functions = {}
+    for var, func in mod.functions_items():
+        own = renamer.visit_expr(func) if isinstance(func, relax.Function) else func
+        functions[made.get(key(var), var)] = own
+    return tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+
+
+@relax.expr_functor.mutator
+class _GlobalRenamer(relax.PyExprMutator):
+    """Puts new names of functions in the place of old ones."""
+
+    def __init__(self, made: Any) -> None:
+        super().__init__()
+        self.made = made
+
+    def visit_global_var_(self, op: Any) -> Any:
+        return self.made.get(key(op), op)

@@ -21,20 +21,23 @@ from tvm import relax
 
 from ..codegen.host_reading import TakeHost
 from ..device import DeviceSpec
-from ..errors import BadInput, RecordError
+from ..errors import BadInput, RecordError, must_be
 from ..folders import work_folder
 from ..models import last_line
+from ..models.line import SCHEDULES
 from ..models.package import KERNELS, REPORT
 from ..tuning.model_report import ModelReport
 from ..tvm_env import use_threads
 from .alignment import UnalignedInputs
 from .concat_in_place import ConcatInPlace
 from .database import for_other_kernels, kernels_of, know_intrinsics, mend
+from .dead_code import KeepPackedCalls
 from .devices import device_of, find_target
 from .dynamic import Buckets, Sizes
+from .empty import EmptyReductions, InitialValuesFirst
 from .folding import FoldScales
 from .importers import bound
-from .kernels import pack_constants
+from .kernels import LayoutFreeBuffers, pack_constants
 from .layout import PlanLayout
 from .lowered import require_lowered
 from .names import LowerCaseBuffers
@@ -45,6 +48,7 @@ from .rtask_regions import PACKED, predicted_seconds
 from .schedule import SCHEDULED, Report, ScheduleWithRoller
 from .sums import SumsAsAdditions
 from .targets import make_target
+from .training import NormsInTraining
 from .vector_math import VectorMath
 
 #: Marks a module that `prepare` made: fusing it a second time would fuse what is scheduled already.
@@ -88,6 +92,7 @@ def prepare(
     _require_relax(mod)
     steps: list[Any] = [Buckets(buckets)] if buckets is not None else []
     steps += [
+        NormsInTraining(),
         passes.DecomposeOpsForInference(),
         SumsAsAdditions(),
         FoldScales(),
@@ -96,14 +101,15 @@ def prepare(
         relax.backend.DispatchSampling(),  # sorting and sampling are libraries' work
         relax.backend.DispatchSortScan(),
         passes.LegalizeOps(),
+        EmptyReductions(),
         passes.AnnotateTIROpPattern(),
-        passes.FoldConstant(),
+        KeepPackedCalls(passes.FoldConstant()),
         passes.FuseOps(),
-        passes.FuseTIR(),
+        KeepPackedCalls(passes.FuseTIR()),
         passes.RewriteDataflowReshape(),  # before scheduling: it knows a reshape by its plain loops
-        passes.DeadCodeElimination(),
+        KeepPackedCalls(passes.DeadCodeElimination()),
         # On CPUs exp and the like become arithmetic; each schedule lays weights out as its register tile reads them.
-        *([VectorMath(), passes.AttachAttrLayoutFreeBuffers()] if target.kind.name == "llvm" else [LowerCaseBuffers()]),
+        *([VectorMath(), LayoutFreeBuffers()] if target.kind.name == "llvm" else [LowerCaseBuffers()]),
     ]
     with target:
         return tvm.transform.Sequential(steps)(mod).with_attr(PREPARED, target.kind.name)
@@ -154,7 +160,7 @@ def schedule(
             if fuse:
                 known = {note.name: note.predicted_us * 1e-6 for note in scheduler.report.scheduled}
                 mod = fuse.merged(mod, predicted_seconds(before, device_of(device, target), known))
-            mod = tvm.transform.Sequential([UnalignedInputs(), cpu_code()])(mod)
+            mod = tvm.transform.Sequential([InitialValuesFirst(), UnalignedInputs(), cpu_code()])(mod)
         else:  # a kernel needs its threads bound, whatever it is
             from tvm.s_tir import dlight
 
@@ -263,6 +269,8 @@ def build(
     >>> machine = relax.VirtualMachine(executable, tvm.cpu())  # doctest: +SKIP
     >>> machine["main"](x)  # a numpy array, or a tensor  # doctest: +SKIP
     """
+    if schedules not in SCHEDULES:
+        raise BadInput(must_be("schedules", f"one of {', '.join(SCHEDULES)}", schedules), "build", "leave it out")
     _require_relax(mod)  # TVM would build PrimFuncs as they are, without a word
     if params:
         mod = bound(mod, params)

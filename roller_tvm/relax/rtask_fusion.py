@@ -24,6 +24,7 @@ from ..rammer.report import ModelFusion
 from ..rammer.without_spills import without_spills
 from ..tir.nodes import key
 from .dataflow import Block, read_blocks, type_bytes, type_of
+from .dead_code import KeepPackedCalls
 from .devices import device_of, find_target
 from .fused_calls import FusedCall, Made, rewritten, spec_of, with_blocks
 from .fused_function import fused_function, require_sources, tvm_options
@@ -208,7 +209,7 @@ def _put(mod: Any, fused: Sequence[tuple[Block, Sequence[FusedCall]]]) -> Any:
         return mod
     functions = {mod.get_global_var(n): with_blocks(mod[n], b) for n, b in changed.items()}
     passes = relax.transform
-    tidied = tvm.transform.Sequential([passes.CanonicalizeBindings(), passes.DeadCodeElimination()])
+    tidied = tvm.transform.Sequential([passes.CanonicalizeBindings(), KeepPackedCalls(passes.DeadCodeElimination())])
     return tidied(with_functions(mod, functions))
 
 

@@ -13,6 +13,7 @@ from tvm import relax
 
 from ..tir.nodes import structurally_equal
 from .dataflow import writes_in_place
+from .dead_code import without_dead_code
 
 
 @tvm.transform.module_pass(opt_level=0, name="SumsAsAdditions")
@@ -34,7 +35,7 @@ class SumsAsAdditions:
                     functions = dict(result.functions_items())
                     result = tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
                     result.update_func(var, changed)
-        return result if result is mod else relax.transform.DeadCodeElimination()(result)
+        return result if result is mod else without_dead_code(result)
 
 
 @relax.expr_functor.mutator

@@ -15,6 +15,7 @@ from ..device.arch import arch_number
 from ..device.from_target import device_for_target, parse_target
 from ..errors import TargetError
 from ..tvm_env import import_relax_tvm
+from ..tvm_env.llvm_features import check_features
 
 _SHOWN = 5
 
@@ -49,6 +50,7 @@ def target_dict(target: Any = None, device: DeviceSpec | None = None) -> dict[st
         remedy = "give llvm; for another machine with its mtriple and mcpu"
         raise TargetError("C code as TVM writes it has no vectors, and plans for a CPU do", "target c", remedy)
     if kind == "llvm":
+        check_features(tvm, list(given.get("mattr") or ()), str(given.get("mtriple", "")), "target llvm")
         full = {**given, "num-cores": given.get("num-cores", known.units)}
         if mcpu := _mcpu(tvm, given):
             full["mcpu"] = mcpu

@@ -7,6 +7,7 @@ from typing import Any
 
 from roller_tvm.device import default_cpu_target
 from roller_tvm.errors import TargetError
+from roller_tvm.tvm_env.llvm_features import check_features
 
 _ASK = "target.llvm_get_cpu_archlist"
 _SHOWN = 12
@@ -26,13 +27,18 @@ def known_cpus(target: Any) -> list[str]:
 
 
 def check_cpu(target: Any) -> None:
-    """Refuse an llvm target whose -mcpu this LLVM does not know.
+    """Refuse an llvm target whose -mcpu or -mattr this LLVM does not know.
 
     Raises
     ------
     TargetError
         The remedy names this machine's CPU and the known names nearest to the given one.
     """
+    import tvm
+
+    if target.kind.name == "llvm":
+        features = [str(word) for word in target.attrs.get("mattr", None) or ()]
+        check_features(tvm, features, str(target.attrs.get("mtriple", "") or ""), f"target '{target}'")
     name = str(target.attrs.get("mcpu", "") or "") if target.kind.name == "llvm" else ""
     known = known_cpus(target) if name else []
     if not known or name in known:
