@@ -6,28 +6,15 @@ from ..errors import BadInput
 from .affine import Index
 from .blocks import Pair, grouped, index, padded, read, reduce, slide, spatial, terms, windows, with_epilogue
 from .expression import REDUCE, Axis, Stage, Tensor, TensorExpression
-from .named import named
+from .named import alike, named
 from .parameters import Padding
 
 
 def _conv2d(
-    name: str,
-    order: str,
-    n: int,
-    c: int,
-    h: int,
-    w: int,
-    f: int,
-    kh: int,
-    kw: int,
-    stride: Pair,
-    padding: Padding,
-    dilation: Pair,
-    groups: int,
-    dtype: str,
-    bias: bool,
-    relu: bool,
-) -> TensorExpression:
+    name: str, n: int, c: int, h: int, w: int, f: int, kh: int, kw: int,
+    stride: Pair = (1, 1), padding: Padding = "VALID", dilation: Pair = (1, 1), groups: int = 1,
+    dtype: str = "float32", bias: bool = False, relu: bool = False,
+) -> TensorExpression:  # fmt: skip
     for channels, size in (("c", c), ("f", f)):
         if size % groups:
             raise BadInput(
@@ -35,6 +22,7 @@ def _conv2d(
                 name,
                 f"give groups a divisor of {size}",
             )
+    order = name[-4:]
     high, wide = windows(name, h, w, kh, kw, stride, dilation, padding)
     sizes = {"n": n, "c": c, "h": h, "w": w}
     pad = padded(order, sizes, high, wide, dtype)
@@ -55,69 +43,19 @@ def _conv2d(
     return with_epilogue(name, inputs, [*pad, conv], order.index("c"), bias, relu)
 
 
-@named
-def conv2d_nchw(
-    n: int,
-    c: int,
-    h: int,
-    w: int,
-    f: int,
-    kh: int,
-    kw: int,
-    stride: Pair = (1, 1),
-    padding: Padding = "VALID",
-    dilation: Pair = (1, 1),
-    groups: int = 1,
-    dtype: str = "float32",
-    bias: bool = False,
-    relu: bool = False,
-) -> TensorExpression:
-    """2-D convolution, data NCHW, weights OIHW, optionally in groups; `k` stands for a square window."""
-    return _conv2d(
-        "conv2d_nchw", "nchw", n, c, h, w, f, kh, kw, stride, padding, dilation, groups, dtype, bias, relu
-    )
-
-
-@named
-def conv2d_nhwc(
-    n: int,
-    c: int,
-    h: int,
-    w: int,
-    f: int,
-    kh: int,
-    kw: int,
-    stride: Pair = (1, 1),
-    padding: Padding = "VALID",
-    dilation: Pair = (1, 1),
-    groups: int = 1,
-    dtype: str = "float32",
-    bias: bool = False,
-    relu: bool = False,
-) -> TensorExpression:
-    """2-D convolution, data NHWC, weights HWIO, optionally in groups; `k` stands for a square window."""
-    return _conv2d(
-        "conv2d_nhwc", "nhwc", n, c, h, w, f, kh, kw, stride, padding, dilation, groups, dtype, bias, relu
-    )
+conv2d_nchw, conv2d_nhwc = alike(
+    _conv2d,
+    conv2d_nchw="2-D convolution, data NCHW, weights OIHW, optionally in groups; `k` stands for a square window.",
+    conv2d_nhwc="2-D convolution, data NHWC, weights HWIO, optionally in groups; `k` stands for a square window.",
+)
 
 
 def _depthwise(
-    name: str,
-    order: str,
-    n: int,
-    c: int,
-    h: int,
-    w: int,
-    kh: int,
-    kw: int,
-    stride: Pair,
-    padding: Padding,
-    dilation: Pair,
-    multiplier: int,
-    dtype: str,
-    bias: bool,
-    relu: bool,
-) -> TensorExpression:
+    name: str, n: int, c: int, h: int, w: int, kh: int, kw: int,
+    stride: Pair = (1, 1), padding: Padding = "VALID", dilation: Pair = (1, 1), multiplier: int = 1,
+    dtype: str = "float32", bias: bool = False, relu: bool = False,
+) -> TensorExpression:  # fmt: skip
+    order = name[-4:]
     high, wide = windows(name, h, w, kh, kw, stride, dilation, padding)
     sizes = {"n": n, "c": c, "h": h, "w": w}
     pad = padded(order, sizes, high, wide, dtype)
@@ -141,76 +79,11 @@ def _depthwise(
     return with_epilogue(name, inputs, [*pad, conv], order.index("c"), bias, relu)
 
 
-@named
-def depthwise_conv2d_nchw(
-    n: int,
-    c: int,
-    h: int,
-    w: int,
-    kh: int,
-    kw: int,
-    stride: Pair = (1, 1),
-    padding: Padding = "VALID",
-    dilation: Pair = (1, 1),
-    multiplier: int = 1,
-    dtype: str = "float32",
-    bias: bool = False,
-    relu: bool = False,
-) -> TensorExpression:
-    """Depthwise convolution, data NCHW, weights C M KH KW; `k` stands for a square window."""
-    return _depthwise(
-        "depthwise_conv2d_nchw",
-        "nchw",
-        n,
-        c,
-        h,
-        w,
-        kh,
-        kw,
-        stride,
-        padding,
-        dilation,
-        multiplier,
-        dtype,
-        bias,
-        relu,
-    )
-
-
-@named
-def depthwise_conv2d_nhwc(
-    n: int,
-    c: int,
-    h: int,
-    w: int,
-    kh: int,
-    kw: int,
-    stride: Pair = (1, 1),
-    padding: Padding = "VALID",
-    dilation: Pair = (1, 1),
-    multiplier: int = 1,
-    dtype: str = "float32",
-    bias: bool = False,
-    relu: bool = False,
-) -> TensorExpression:
-    """Depthwise convolution, data NHWC, weights KH KW C M; `k` stands for a square window."""
-    return _depthwise(
-        "depthwise_conv2d_nhwc",
-        "nhwc",
-        n,
-        c,
-        h,
-        w,
-        kh,
-        kw,
-        stride,
-        padding,
-        dilation,
-        multiplier,
-        dtype,
-        bias,
-        relu,
-    )
+depthwise_conv2d_nchw, depthwise_conv2d_nhwc = alike(
+    _depthwise,
+    depthwise_conv2d_nchw="Depthwise convolution, data NCHW, weights C M KH KW; `k` stands for a square window.",
+    depthwise_conv2d_nhwc="Depthwise convolution, data NHWC, weights KH KW C M; `k` stands for a square window.",
+)
 
 
 def _product(
@@ -246,14 +119,7 @@ def dense(
 
 @named
 def batch_matmul(
-    b: int,
-    m: int,
-    n: int,
-    k: int,
-    layout: str = "NN",
-    dtype: str = "float32",
-    bias: bool = False,
-    relu: bool = False,
+    b: int, m: int, n: int, k: int, layout: str = "NN", dtype: str = "float32", bias: bool = False, relu: bool = False
 ) -> TensorExpression:
     """`b` independent matrix products; layouts as for matmul."""
     return _product("batch_matmul", {"b": b}, m, n, k, layout, dtype, bias, relu)

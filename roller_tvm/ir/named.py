@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,18 +52,28 @@ ALIASES = {
 
 def named(build: Callable[..., TensorExpression]) -> Callable[..., TensorExpression]:
     """Enter a builder into the table; return a replacement that checks the parameters first."""
-    defaults = {
-        p.name: REQUIRED if p.default is p.empty else p.default
-        for p in inspect.signature(build).parameters.values()
-    }
-    name = build.__name__
-    OPERATORS[name] = Operator(name, build, defaults, (build.__doc__ or "").splitlines()[0])
+    return functools.wraps(build)(_entered(build.__name__, build, (build.__doc__ or "").splitlines()[0]))
 
-    @functools.wraps(build)
-    def call(**params: Any) -> TensorExpression:
-        return operator(name, **params)
 
-    return call
+def alike(build: Callable[..., TensorExpression], **summaries: str) -> Iterator[Callable[..., TensorExpression]]:
+    """Enter a builder under several names, each with its summary; the builder is told the name first.
+
+    Yields
+    ------
+    function
+        For each name the builder that checks the parameters first.
+    """
+    for name, summary in summaries.items():
+        yield _entered(name, functools.partial(build, name), summary)
+
+
+def _entered(name: str, build: Callable[..., TensorExpression], summary: str) -> Callable[..., TensorExpression]:
+    parameters = inspect.signature(build).parameters.values()
+    defaults = {p.name: REQUIRED if p.default is p.empty else p.default for p in parameters}
+    if "kind" in defaults:  # of a pooling, by its name
+        defaults["kind"] = name[:3]
+    OPERATORS[name] = Operator(name, build, defaults, summary)
+    return functools.partial(operator, name)
 
 
 def operator_names() -> list[str]:

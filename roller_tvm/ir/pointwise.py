@@ -6,24 +6,15 @@ from ..errors import BadInput
 from .affine import Index
 from .blocks import Ints, Pair, Term, elementwise, padded, read, reduce, slide, spatial, windows
 from .expression import Stage, Tensor, TensorExpression
-from .named import named
+from .named import alike, named
 from .parameters import Padding
 
 
 def _pool(
-    name: str,
-    combiner: str,
-    n: int,
-    c: int,
-    h: int,
-    w: int,
-    kh: int,
-    kw: int,
-    stride: Pair,
-    padding: Padding,
-    dilation: Pair,
-    dtype: str,
-) -> TensorExpression:
+    name: str, n: int, c: int, h: int, w: int, kh: int, kw: int,
+    stride: Pair = (1, 1), padding: Padding = "VALID", dilation: Pair = (1, 1), kind: str = "", dtype: str = "float32",
+) -> TensorExpression:  # fmt: skip
+    combiner = {"avg": "sum", "max": "max"}[name[:3]]
     high, wide = windows(name, h, w, kh, kw, stride, dilation, padding)
     pad = padded("nchw", {"n": n, "c": c, "h": h, "w": w}, high, wide, dtype)
     extents = {"n": n, "c": c, "oh": high.out, "ow": wide.out}
@@ -36,40 +27,11 @@ def _pool(
     return TensorExpression(name, (Tensor("data", (n, c, h, w), dtype),), tuple(stages), f"pool_{combiner}")
 
 
-@named
-def avg_pool2d_nchw(
-    n: int,
-    c: int,
-    h: int,
-    w: int,
-    kh: int,
-    kw: int,
-    stride: Pair = (1, 1),
-    padding: Padding = "VALID",
-    dilation: Pair = (1, 1),
-    kind: str = "avg",
-    dtype: str = "float32",
-) -> TensorExpression:
-    """Average over windows; padding does not count into the average; `k` stands for a square window."""
-    return _pool("avg_pool2d_nchw", "sum", n, c, h, w, kh, kw, stride, padding, dilation, dtype)
-
-
-@named
-def max_pool2d_nchw(
-    n: int,
-    c: int,
-    h: int,
-    w: int,
-    kh: int,
-    kw: int,
-    stride: Pair = (1, 1),
-    padding: Padding = "VALID",
-    dilation: Pair = (1, 1),
-    kind: str = "max",
-    dtype: str = "float32",
-) -> TensorExpression:
-    """Maximum over windows; `k` stands for a square window."""
-    return _pool("max_pool2d_nchw", "max", n, c, h, w, kh, kw, stride, padding, dilation, dtype)
+avg_pool2d_nchw, max_pool2d_nchw = alike(
+    _pool,
+    avg_pool2d_nchw="Average over windows; padding does not count into the average; `k` stands for a square window.",
+    max_pool2d_nchw="Maximum over windows; `k` stands for a square window.",
+)
 
 
 @named
@@ -102,8 +64,9 @@ def resolve_axes(name: str, shape: Ints, axis: Ints | None) -> Ints:
 
 
 def _reduction(
-    name: str, combiner: str, shape: Ints, axis: Ints | None, keepdims: bool, dtype: str
+    name: str, shape: Ints, axis: Ints | None = None, keepdims: bool = False, dtype: str = "float32"
 ) -> TensorExpression:
+    combiner = name.removeprefix("reduce_")
     reduced = resolve_axes(name, shape, axis)
     names = [f"r{d}" if d in reduced else f"i{d}" for d in range(len(shape))]
     out = {f"i{d}": 1 if d in reduced else e for d, e in enumerate(shape) if keepdims or d not in reduced}
@@ -113,20 +76,11 @@ def _reduction(
     return TensorExpression(name, (Tensor("data", shape, dtype),), (stage,), stage.name)
 
 
-@named
-def reduce_sum(
-    shape: Ints, axis: Ints | None = None, keepdims: bool = False, dtype: str = "float32"
-) -> TensorExpression:
-    """Sum over axes (by default height and width of a 4-D shape, else the last axis)."""
-    return _reduction("reduce_sum", "sum", shape, axis, keepdims, dtype)
-
-
-@named
-def reduce_max(
-    shape: Ints, axis: Ints | None = None, keepdims: bool = False, dtype: str = "float32"
-) -> TensorExpression:
-    """Maximum over axes (by default height and width of a 4-D shape, else the last axis)."""
-    return _reduction("reduce_max", "max", shape, axis, keepdims, dtype)
+reduce_sum, reduce_max = alike(
+    _reduction,
+    reduce_sum="Sum over axes (by default height and width of a 4-D shape, else the last axis).",
+    reduce_max="Maximum over axes (by default height and width of a 4-D shape, else the last axis).",
+)
 
 
 @named

@@ -1,17 +1,19 @@
-"""The named operators of ``expr.operators`` as te tensors, by topi where topi has them."""
+"""The named operators of ``ir.operators`` as te tensors, by topi where topi has them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
+from ..ir.blocks import windows
 from ..ir.operators import lookup, normalize, resolve_axes
-from ..ir.parameters import Padding, Window
 
 Tensors = list[Any]
+Build = Callable[[Any], Tensors]
 #: Added to a variance, as networks do.
 EPSILON = 1e-5
-_BUILDERS: dict[str, Callable[..., Tensors]] = {}
+_BUILDERS: dict[str, Build] = {}
 
 
 def te_operator(name: str, **params: object) -> Tensors:
@@ -34,12 +36,18 @@ def te_operator(name: str, **params: object) -> Tensors:
     >>> [t.name for t in te_operator("matmul", m=64, n=32, k=16)]
     ['A', 'B', 'T_matmul_NN']
     """
-    return _BUILDERS[lookup(name).name](**normalize(name, params))
+    name = lookup(name).name
+    return _BUILDERS[name](SimpleNamespace(name=name, **normalize(name, params)))
 
 
-def _builds(build: Callable[..., Tensors]) -> Callable[..., Tensors]:
-    _BUILDERS[build.__name__] = build
-    return build
+def _builds(*names: str) -> Callable[[Build], Build]:
+    """Enter a function from an operator's parameters, its `name` among them, to its tensors, under these names."""
+
+    def enter(build: Build) -> Build:
+        _BUILDERS.update(dict.fromkeys(names, build))
+        return build
+
+    return enter
 
 
 def _tvm() -> tuple[Any, Any]:
@@ -48,189 +56,108 @@ def _tvm() -> tuple[Any, Any]:
     return te, topi
 
 
-def _epilogue(tensors: Tensors, channel: int, bias: bool, relu: bool) -> Tensors:
+def _epilogue(tensors: Tensors, channel: int, p: Any) -> Tensors:
     te, topi = _tvm()
     *inputs, out = tensors
-    if bias:
+    if p.bias:
         operand = te.placeholder((out.shape[channel],), out.dtype, name="bias")
         product, inputs = out, [*inputs, operand]
         out = te.compute(out.shape, lambda *i: product[i] + operand[i[channel]], name="bias_add")
-    if relu:
+    if p.relu:
         out = topi.nn.relu(out)
     return [*inputs, out]
 
 
-def _pads(h: int, w: int, kh: int, kw: int, stride: Any, dilation: Any, padding: Padding) -> list[int]:
+def _pads(p: Any) -> list[int]:
     """Return the padding in topi's order: top, left, bottom, right."""
-    high = Window.fit("", "h", h, kh, stride[0], dilation[0], padding, 0)
-    wide = Window.fit("", "w", w, kw, stride[1], dilation[1], padding, 1)
+    high, wide = windows("", p.h, p.w, p.kh, p.kw, p.stride, p.dilation, p.padding)
     return [high.before, wide.before, high.after, wide.after]
 
 
-def _conv2d(
-    layout: str,
-    n: int,
-    c: int,
-    h: int,
-    w: int,
-    f: int,
-    kh: int,
-    kw: int,
-    stride: Any,
-    padding: Padding,
-    dilation: Any,
-    groups: int,
-    dtype: str,
-    bias: bool,
-    relu: bool,
-) -> Tensors:
+def _images(p: Any, layout: str) -> Any:
+    te, _ = _tvm()
+    sizes = {"N": p.n, "C": p.c, "H": p.h, "W": p.w}
+    return te.placeholder([sizes[d] for d in layout], p.dtype, name="data")
+
+
+@_builds("conv2d_nchw", "conv2d_nhwc")
+def _conv2d(p: Any) -> Tensors:
     te, topi = _tvm()
-    sizes = {"N": n, "C": c, "H": h, "W": w}
-    data = te.placeholder([sizes[d] for d in layout], dtype, name="data")
-    kernel = {"NCHW": (f, c // groups, kh, kw), "NHWC": (kh, kw, c // groups, f)}[layout]
-    weight = te.placeholder(kernel, dtype, name="weight")
-    pads = _pads(h, w, kh, kw, stride, dilation, padding)
-    out = topi.nn.conv(data, weight, stride, pads, dilation, groups, layout, out_dtype=dtype)
-    return _epilogue([data, weight, out], layout.index("C"), bias, relu)
+    layout, depth = p.name[-4:].upper(), p.c // p.groups
+    data = _images(p, layout)
+    kernel = {"NCHW": (p.f, depth, p.kh, p.kw), "NHWC": (p.kh, p.kw, depth, p.f)}[layout]
+    weight = te.placeholder(kernel, p.dtype, name="weight")
+    out = topi.nn.conv(data, weight, p.stride, _pads(p), p.dilation, p.groups, layout, out_dtype=p.dtype)
+    return _epilogue([data, weight, out], layout.index("C"), p)
 
 
-@_builds
-def conv2d_nchw(**params: Any) -> Tensors:
-    return _conv2d("NCHW", **params)
-
-
-@_builds
-def conv2d_nhwc(**params: Any) -> Tensors:
-    return _conv2d("NHWC", **params)
-
-
-def _depthwise(
-    layout: str,
-    n: int,
-    c: int,
-    h: int,
-    w: int,
-    kh: int,
-    kw: int,
-    stride: Any,
-    padding: Padding,
-    dilation: Any,
-    multiplier: int,
-    dtype: str,
-    bias: bool,
-    relu: bool,
-) -> Tensors:
+@_builds("depthwise_conv2d_nchw", "depthwise_conv2d_nhwc")
+def _depthwise(p: Any) -> Tensors:
     te, topi = _tvm()
-    sizes = {"N": n, "C": c, "H": h, "W": w}
-    data = te.placeholder([sizes[d] for d in layout], dtype, name="data")
-    kernel = {"NCHW": (c, multiplier, kh, kw), "NHWC": (kh, kw, c, multiplier)}[layout]
-    weight = te.placeholder(kernel, dtype, name="weight")
-    pads = _pads(h, w, kh, kw, stride, dilation, padding)
+    layout = p.name[-4:].upper()
+    data = _images(p, layout)
+    kernel = {"NCHW": (p.c, p.multiplier, p.kh, p.kw), "NHWC": (p.kh, p.kw, p.c, p.multiplier)}[layout]
+    weight = te.placeholder(kernel, p.dtype, name="weight")
     compute = topi.nn.depthwise_conv2d_nchw if layout == "NCHW" else topi.nn.depthwise_conv2d_nhwc
-    out = compute(data, weight, stride, pads, dilation, dtype)
-    return _epilogue([data, weight, out], layout.index("C"), bias, relu)
+    out = compute(data, weight, p.stride, _pads(p), p.dilation, p.dtype)
+    return _epilogue([data, weight, out], layout.index("C"), p)
 
 
-@_builds
-def depthwise_conv2d_nchw(**params: Any) -> Tensors:
-    return _depthwise("NCHW", **params)
-
-
-@_builds
-def depthwise_conv2d_nhwc(**params: Any) -> Tensors:
-    return _depthwise("NHWC", **params)
-
-
-@_builds
-def matmul(m: int, n: int, k: int, layout: str, dtype: str, bias: bool, relu: bool) -> Tensors:
+@_builds("matmul", "dense", "batch_matmul")
+def _product(p: Any) -> Tensors:
     te, topi = _tvm()
-    left = te.placeholder((m, k) if layout[0] == "N" else (k, m), dtype, name="A")
-    right = te.placeholder((k, n) if layout[1] == "N" else (n, k), dtype, name="B")
-    out = topi.nn.matmul(left, right, None, dtype, layout[0] == "T", layout[1] == "T")
-    return _epilogue([left, right, out], 1, bias, relu)
+    batch, layout = ((p.b,) if p.name == "batch_matmul" else ()), ("NT" if p.name == "dense" else p.layout)
+    left = te.placeholder((*batch, *((p.m, p.k) if layout[0] == "N" else (p.k, p.m))), p.dtype, name="A")
+    right = te.placeholder((*batch, *((p.k, p.n) if layout[1] == "N" else (p.n, p.k))), p.dtype, name="B")
+    compute = topi.nn.batch_matmul if batch else topi.nn.matmul
+    out = compute(left, right, None, p.dtype, layout[0] == "T", layout[1] == "T")
+    return _epilogue([left, right, out], len(batch) + 1, p)
 
 
-@_builds
-def dense(m: int, n: int, k: int, dtype: str, bias: bool, relu: bool) -> Tensors:
-    return matmul(m, n, k, "NT", dtype, bias, relu)
+@_builds("avg_pool2d_nchw", "max_pool2d_nchw")
+def _pool(p: Any) -> Tensors:
+    _, topi = _tvm()
+    data, sides = _images(p, "NCHW"), (p.kh, p.kw)
+    return [data, topi.nn.pool2d(data, sides, p.stride, p.dilation, _pads(p), p.name[:3], False, "NCHW",
+                                 count_include_pad=False)]  # fmt: skip
 
 
-@_builds
-def batch_matmul(b: int, m: int, n: int, k: int, layout: str, dtype: str, bias: bool, relu: bool) -> Tensors:
-    te, topi = _tvm()
-    left = te.placeholder((b, m, k) if layout[0] == "N" else (b, k, m), dtype, name="A")
-    right = te.placeholder((b, k, n) if layout[1] == "N" else (b, n, k), dtype, name="B")
-    out = topi.nn.batch_matmul(left, right, None, dtype, layout[0] == "T", layout[1] == "T")
-    return _epilogue([left, right, out], 2, bias, relu)
-
-
-def _pool(
-    n: int,
-    c: int,
-    h: int,
-    w: int,
-    kh: int,
-    kw: int,
-    stride: Any,
-    padding: Padding,
-    dilation: Any,
-    kind: str,
-    dtype: str,
-) -> Tensors:
-    te, topi = _tvm()
-    data = te.placeholder((n, c, h, w), dtype, name="data")
-    pads = _pads(h, w, kh, kw, stride, dilation, padding)
-    out = topi.nn.pool2d(data, (kh, kw), stride, dilation, pads, kind, False, "NCHW", count_include_pad=False)
-    return [data, out]
-
-
-@_builds
-def avg_pool2d_nchw(**params: Any) -> Tensors:
-    return _pool(**params)
-
-
-@_builds
-def max_pool2d_nchw(**params: Any) -> Tensors:
-    return _pool(**params)
-
-
-@_builds
-def global_avg_pool2d_nchw(n: int, c: int, h: int, w: int, dtype: str) -> Tensors:
-    te, topi = _tvm()
-    data = te.placeholder((n, c, h, w), dtype, name="data")
+@_builds("global_avg_pool2d_nchw")
+def _global_pool(p: Any) -> Tensors:
+    _, topi = _tvm()
+    data = _images(p, "NCHW")
     return [data, topi.nn.global_pool(data, "avg", "NCHW")]
 
 
-def _reduce(name: str, shape: Any, axis: Any, keepdims: bool, dtype: str) -> Tensors:
+@_builds("reduce_sum", "reduce_max", "softmax", "relu", "transpose")
+def _of_one(p: Any) -> Tensors:
     te, topi = _tvm()
-    data = te.placeholder(shape, dtype, name="data")
-    reduce = {"reduce_sum": topi.sum, "reduce_max": topi.max}[name]
-    return [data, reduce(data, list(resolve_axes(name, shape, axis)), keepdims)]
+    data = te.placeholder(p.shape, p.dtype, name="data")
+    if p.name == "relu":
+        return [data, topi.nn.relu(data)]
+    if p.name == "transpose":
+        return [data, topi.transpose(data, p.perm)]
+    axes = list(resolve_axes(p.name, p.shape, p.axis))
+    if p.name == "softmax":
+        return [data, topi.nn.softmax(data, axis=axes[0])]
+    return [data, {"reduce_sum": topi.sum, "reduce_max": topi.max}[p.name](data, axes, p.keepdims)]
 
 
-@_builds
-def reduce_sum(**params: Any) -> Tensors:
-    return _reduce("reduce_sum", **params)
-
-
-@_builds
-def reduce_max(**params: Any) -> Tensors:
-    return _reduce("reduce_max", **params)
-
-
-@_builds
-def softmax(shape: Any, axis: Any, dtype: str) -> Tensors:
+@_builds("add")
+def _add(p: Any) -> Tensors:
     te, topi = _tvm()
-    data = te.placeholder(shape, dtype, name="data")
-    return [data, topi.nn.softmax(data, axis=resolve_axes("softmax", shape, axis)[0])]
+    a = te.placeholder(p.shape, p.dtype, name="A")
+    b = te.placeholder(p.other or p.shape, p.dtype, name="B")
+    return [a, b, topi.add(a, b)]
 
 
-@_builds
-def layer_norm(shape: Any, dtype: str) -> Tensors:
+@_builds("layer_norm")
+def _layer_norm(p: Any) -> Tensors:
     """Build layer normalisation without topi, whose own differs between TVM's two lines."""
     te, _ = _tvm()
     import tvm
 
+    shape, dtype = p.shape, p.dtype
     *rows, width = shape
     data = te.placeholder(shape, dtype, name="data")
     gamma, beta = (te.placeholder((width,), dtype, name=name) for name in ("gamma", "beta"))
@@ -248,25 +175,3 @@ def layer_norm(shape: Any, dtype: str) -> Tensors:
         return centred(*i) / scale * gamma[i[-1]] + beta[i[-1]]
 
     return [data, gamma, beta, te.compute(shape, normal, name="norm")]
-
-
-@_builds
-def relu(shape: Any, dtype: str) -> Tensors:
-    te, topi = _tvm()
-    data = te.placeholder(shape, dtype, name="data")
-    return [data, topi.nn.relu(data)]
-
-
-@_builds
-def add(shape: Any, other: Any, dtype: str) -> Tensors:
-    te, topi = _tvm()
-    a = te.placeholder(shape, dtype, name="A")
-    b = te.placeholder(other or shape, dtype, name="B")
-    return [a, b, topi.add(a, b)]
-
-
-@_builds
-def transpose(shape: Any, perm: Any, dtype: str) -> Tensors:
-    te, topi = _tvm()
-    data = te.placeholder(shape, dtype, name="data")
-    return [data, topi.transpose(data, perm)]
