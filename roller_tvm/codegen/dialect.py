@@ -20,6 +20,7 @@ class Dialect:
     tir: Any  # ``tvm.tir`` or ``tvm.tirx``
     truth: str  # dtype of conditions in vectors, without the number of lanes
     checks_first_trip: bool  # true if initial values of sums may stand behind a check in their loop
+    loses_nan: bool  # true if its LLVM computes comparisons with NaN as it likes
     loops: Any
     loads: Any
     calls: Any
@@ -67,7 +68,7 @@ class Dialect:
 class Tvm017(Dialect):
     """TensorIR of TVM 0.13 to 0.19; kinds of nodes are lists of names."""
 
-    truth, checks_first_trip = "uint1", False
+    truth, checks_first_trip, loses_nan = "uint1", False, True
     loops, loads, calls, checks = ["tir.For"], ["tir.BufferLoad"], ["tir.Call"], ["tir.IfThenElse"]
 
     def __init__(self) -> None:
@@ -97,7 +98,7 @@ class Tvm017(Dialect):
 class Tvm027(Dialect):
     """TensorIR of TVM 0.25 and later; a kind of nodes is a class."""
 
-    truth, checks_first_trip = "bool", True
+    truth, checks_first_trip, loses_nan = "bool", True, False
 
     def __init__(self) -> None:
         import tvm

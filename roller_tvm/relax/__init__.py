@@ -24,7 +24,7 @@ _LAZY = {
     "StackTiles": "rewrites",
     "SumsAsAdditions": "sums",
     "UnalignedInputs": "alignment",
-    "VectorMath": "vector_math",
+    "VectorMath": "rewrites",
     "build": "pipeline",
     "check_fusion_on_pocl": "roller_check.relax_fused",
     "load_model": "importers",

@@ -49,7 +49,6 @@ from .schedule import SCHEDULED, Report, ScheduleWithRoller
 from .sums import SumsAsAdditions
 from .targets import make_target
 from .training import NormsInTraining
-from .vector_math import VectorMath
 
 #: Marks a module that `prepare` made: fusing it a second time would fuse what is scheduled already.
 PREPARED = "roller_tvm.prepared"
@@ -108,8 +107,8 @@ def prepare(
         KeepPackedCalls(passes.FuseTIR()),
         passes.RewriteDataflowReshape(),  # before scheduling: it knows a reshape by its plain loops
         KeepPackedCalls(passes.DeadCodeElimination()),
-        # On CPUs exp and the like become arithmetic; each schedule lays weights out as its register tile reads them.
-        *([VectorMath(), LayoutFreeBuffers()] if target.kind.name == "llvm" else [LowerCaseBuffers()]),
+        # Each schedule lays weights out as its register tile reads them.
+        *([LayoutFreeBuffers()] if target.kind.name == "llvm" else [LowerCaseBuffers()]),
     ]
     with target:
         return tvm.transform.Sequential(steps)(mod).with_attr(PREPARED, target.kind.name)

@@ -12,7 +12,9 @@ from typing import Any
 import tvm
 from tvm.tirx import compilation_pipeline as pipelines
 
+from ..codegen.dialect import dialect_here
 from ..codegen.rewrites import rewritten
+from ..codegen.rewrites.vector_math import by_element
 from .modules import each_prim_func
 
 #: The pipeline that ``tvm.compile`` asks for by default.
@@ -22,7 +24,10 @@ MARKS = {
     "edge_vectors": "roller_tvm.edge_vectors",
     "prefetch": "roller_tvm.prefetch_panels",
     "stack_tiles": "roller_tvm.stack_tiles",
+    "vector_math": "roller_tvm.vector_math",
 }
+#: Priority of our rule for erf, above TVM's own.
+_LEVEL = 99
 
 
 class _Marks:
@@ -57,9 +62,16 @@ class StackTiles(_Marks):
     name = "stack_tiles"
 
 
+@tvm.transform.module_pass(opt_level=0, name="VectorMath")
+class VectorMath(_Marks):
+    """Have kernels compute exp, erf, tanh and sigmoid of float32 as arithmetic (``codegen.rewrites.vector_math``)."""
+
+    name = "vector_math"
+
+
 def cpu_code() -> Any:
     """Return the passes that have scheduled kernels built for LLVM as ``build`` does."""
-    return tvm.transform.Sequential([EdgeVectors(), StackTiles(), PrefetchPanels()], name="RollerCpuCode")
+    return tvm.transform.Sequential([VectorMath(), EdgeVectors(), StackTiles(), PrefetchPanels()], name="RollerCpuCode")
 
 
 @tvm.transform.module_pass(opt_level=0, name="RollerBeforeLlvm")
@@ -81,6 +93,11 @@ def _extend() -> None:
         return passes, lambda: tvm.transform.Sequential([_Rewrite(), on_host()]), on_device
 
     pipelines.register_tir_pipeline(_PIPELINE, extended)
+    # TVM takes vectors apart for erf, and then has no vector to compute.
+    tvm.ir.Op.get("tirx.erf").set_attr("TVectorizable", True, _LEVEL)
+    tvm.tirx.register_intrin_lowering(
+        "tirx.erf", "llvm", f=lambda call: by_element(call, dialect_here()), level=_LEVEL
+    )
 
 
 _extend()

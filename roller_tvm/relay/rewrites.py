@@ -148,7 +148,7 @@ def _stand_before_llvm() -> None:
     generate = tvm.get_global_func(_BUILD)
 
     def build(mod: Any, target: Any) -> Any:
-        if not (names := _ON.get()):
+        if not (names := _ON.get() - {VectorMath.name}):  # TVM's rules made that already
             return generate(mod, target)
         made = {var: rewritten(f, names) if isinstance(f, tvm.tir.PrimFunc) else f for var, f in mod.functions.items()}
         return generate(tvm.IRModule(made, attrs=mod.attrs), target)

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from ..codegen.rewrites.vector_math import Arithmetic
+from ..codegen.dialect import dialect_here
+from ..codegen.rewrites.vector_math import Arithmetic, by_element
 
 #: Priority of our rules, above TVM's own.
 _LEVEL = 99
@@ -55,15 +56,6 @@ def _rule(function: Any, own: Callable[[Any], Any] | None, active: Callable[[], 
             return function(call.args[0])
         if own is not None:
             return own(call)
-        return _by_element(call) if "x" in str(call.dtype) else call  # TVM goes on to its rule for every target
+        return by_element(call, dialect_here())  # of a number: TVM goes on to its rule for every target
 
     return lower
-
-
-def _by_element(call: Any) -> Any:
-    """Return a call per element of a vector, joined to a vector again."""
-    from tvm import tir
-
-    dtype, lanes = str(call.dtype).split("x")
-    elements = (tir.Shuffle(list(call.args), [lane]) for lane in range(int(lanes)))
-    return tir.Shuffle([tir.call_intrin(dtype, call.op, e) for e in elements], list(range(int(lanes))))

@@ -55,16 +55,15 @@ def _relax(tensors, steps, names):
 
     from roller_tvm.codegen.apply_tensorir import apply_steps_tir
     from roller_tvm.relax import rewrites
-    from roller_tvm.relax.vector_math import with_vector_math
     from roller_tvm.tir import read_prim_func
 
     passes = {
         "edge_vectors": rewrites.EdgeVectors, "prefetch": rewrites.PrefetchPanels, "stack_tiles": rewrites.StackTiles,
+        "vector_math": rewrites.VectorMath,
     }  # fmt: skip
     func = te.create_prim_func(tensors).with_attr("global_symbol", "main")
-    func = with_vector_math(func) if "vector_math" in names else func
     mod = apply_steps_tir(func, read_prim_func(func, name="main", constants=()), steps).mod
-    mod = tvm.transform.Sequential([passes[name]() for name in names if name in passes])(mod)
+    mod = tvm.transform.Sequential([passes[name]() for name in names])(mod)
     made = tvm.compile(mod, {"kind": "llvm", "mcpu": WIDE, "num-cores": 2})
     return Kernel(made, _plain(made.mod.inspect_source("ll")))
 

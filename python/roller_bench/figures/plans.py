@@ -82,16 +82,14 @@ def relax_builder(tensors: Sequence[Any], target: str) -> tuple[Any, Callable[[A
     from roller_tvm.codegen.apply_tensorir import apply_steps_tir
     from roller_tvm.relax.rewrites import cpu_code
     from roller_tvm.relax.targets import make_target
-    from roller_tvm.relax.vector_math import with_vector_math
     from roller_tvm.tir.read import read_prim_func
 
-    plain = te.create_prim_func(list(tensors))
-    func = with_vector_math(plain)
+    func = te.create_prim_func(list(tensors))
     reading = read_prim_func(func, name="main", constants=())
     arrays = [tvm.runtime.tensor(a) for a in arguments(tensors)]
 
     def build(plan: Any) -> Built:
-        mod = tvm.IRModule({"main": plain.with_attr("global_symbol", "main")})
+        mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
         if plan is not None:
             schedule = apply_steps_tir(func, reading, tuple(lower(plan)))
             mod = cpu_code()(schedule.mod)

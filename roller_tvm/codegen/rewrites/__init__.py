@@ -12,11 +12,13 @@ from typing import Any
 from ..dialect import dialect_here
 from .prefetch_panels import with_prefetch
 from .stack_tiles import with_stack_tiles
+from .vector_math import with_vector_math
 from .whole_vectors import with_edge_vectors
 from .wide_indices import with_wide_indices
 
 #: Name -> rewrite, in the order in which they are made.
 REWRITES = {
+    "vector_math": with_vector_math,
     "edge_vectors": with_edge_vectors,
     "prefetch": with_prefetch,
     "stack_tiles": with_stack_tiles,

@@ -8,12 +8,40 @@ agree with the library to a few units in the last place. Infinities, NaN and ``e
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from ...te import fits
 from ...te.numbering import dtype_of_node
+from ..dialect import Dialect
+from ..flat import called
+
+#: A number or a vector of the type that is computed so.
+_FLOAT32 = re.compile(r"float32(x\d+)?")
+
+
+def with_vector_math(func: Any, dialect: Dialect) -> Any:
+    """Return a flattened PrimFunc without calls of these functions on float32."""
+    arithmetic = Arithmetic(dialect.tir, dialect.loses_nan)
+
+    def one(call: Any) -> Any | None:
+        function = arithmetic.function(called(call))
+        return None if function is None or not _FLOAT32.fullmatch(dtype_of_node(call)) else function(call.args[0])
+
+    return func.with_body(dialect.with_calls(func.body, one))
+
+
+def by_element(call: Any, dialect: Dialect) -> Any:
+    """Return a call on a vector as a vector of a call per element; any other call as it is."""
+    dtype, _, lanes = dtype_of_node(call).partition("x")
+    if not lanes:
+        return call
+    tir, places = dialect.tir, range(int(lanes))
+    elements = (tir.Shuffle(list(call.args), [tir.const(n, "int32")]) for n in places)
+    calls = [dialect.call(dtype, call.op, [element]) for element in elements]
+    return tir.Shuffle(calls, [tir.const(n, "int32") for n in places])
 
 
 @dataclass(frozen=True)
@@ -21,9 +49,8 @@ class Arithmetic:
     """Makes expressions of TVM for these functions, of scalars or vectors."""
 
     tir: Any  # ``tvm.tir`` or ``tvm.tirx``
-    #: True to name by Let what stands in the result several times, and to choose NaN last. False leaves this to LLVM:
-    #: MetaSchedule of TVM 0.27 cannot read Let, and TVM takes vectors apart for ``isnan``.
-    names: bool
+    #: True to choose NaN last: LLVM 10 loses it in comparisons. TVM 0.27 takes vectors apart for ``isnan``.
+    chooses_nan: bool
 
     def function(self, name: str) -> Callable[[Any], Any] | None:
         """Return the function of that name; None if there is none."""
@@ -53,7 +80,7 @@ class Arithmetic:
             value = self._named(rest, lambda r: self._polynomial(fits.EXP, r)) * scale
             value = tir.Select(x < self._like(fits.SMALLEST, x), self._like(0.0, x), value)
             value = tir.Select(x > self._like(fits.LARGEST, x), self._like(float("inf"), x), value)
-            return tir.Select(tir.isnan(x), x, value) if self.names else value  # LLVM 10 would give 0
+            return tir.Select(tir.isnan(x), x, value) if self.chooses_nan else value  # LLVM 10 would give 0
 
         return self._named(whole, result)
 
@@ -80,9 +107,7 @@ class Arithmetic:
         return self.tir.max(self._like(-end, x), self.tir.min(self._like(end, x), x))
 
     def _named(self, value: Any, body: Callable[[Any], Any]) -> Any:
-        """Return the body of a value used several times in it."""
-        if not self.names:
-            return body(value)
+        """Return the body of a value used several times in it, under a name: functions of functions stay short."""
         name = self.tir.Var("value", dtype_of_node(value))
         return self.tir.Let(name, value, body(name))
 
