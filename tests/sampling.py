@@ -1,6 +1,14 @@
 """A sample of many cases at every change, all of them in ``make nightly``."""
 
+import itertools
+import sys
+
 import pytest
+
+#: True in ``make nightly``.
+NIGHTLY = "--nightly" in sys.argv
+#: TVM's target of kernels that are compiled and run once: LLVM takes half the time if it does not optimise.
+ONCE = "llvm" if NIGHTLY else "llvm -opt-level=0"
 
 
 def in_sample(cases, every=0, first=0, always=()):
@@ -17,3 +25,22 @@ def sampled(cases, every=0, first=0, always=()):
         )
         for case in cases
     ]
+
+
+def covering(*axes):
+    """All combinations of the axes' values as parameters, marked nightly but for some that have each value of each.
+
+    Examples
+    --------
+    >>> [p.values for p in covering("abc", (1, 2)) if not p.marks]
+    [('a', 1), ('b', 2), ('c', 1)]
+    """
+    axes = [list(axis) for axis in axes]
+    chosen = {tuple(n % len(axis) for axis in axes) for n in range(max(map(len, axes)))}
+    cases = []
+    for numbers in itertools.product(*(range(len(axis)) for axis in axes)):
+        values = []
+        for axis, n in zip(axes, numbers, strict=True):
+            values += axis[n] if isinstance(axis[n], tuple) else [axis[n]]
+        cases.append(pytest.param(*values, marks=[] if numbers in chosen else [pytest.mark.nightly]))
+    return cases

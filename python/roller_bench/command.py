@@ -57,12 +57,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tuners", metavar="A,B:TRIALS", help=tuners)
     parser.add_argument("--trials", type=int, metavar="N", help="trials of each tuner that searches; default 64")
     parser.add_argument("--target", help="target to compare on; default: this CPU")
-    parser.add_argument("-o", "--output", type=Path, default=Path("comparison"), metavar="FOLDER")
+    told = "folder of the results; default: comparison; a comparison that is there goes on"
+    parser.add_argument("-o", "--output", type=Path, default=Path("comparison"), metavar="FOLDER", help=told)
     parser.add_argument("--seconds", type=float, default=math.inf, help="start no new case after this time")
     parser.add_argument("--timeout", type=float, metavar="SECONDS", help="stop a tuner on a case after this time")
-    told = "forget what these did before; 'times' forgets only how long kernels took beside one another"
+    told = "forget the results of these tuners; 'times' forgets only the times of the final comparison"
     parser.add_argument("--again", default="", metavar="TUNERS", help=told)
-    parser.add_argument("--retry", action="store_true", help="go on with what crashed, failed or ran out of time")
+    told = "try again the cases that crashed, failed or ran out of time"
+    parser.add_argument("--retry", action="store_true", help=told)
     told = "tune only when nothing else runs here, time at the CPU's pace; wait so long at most, and note it"
     parser.add_argument("--quiet", type=float, default=0.0, metavar="SECONDS", help=told)
     told = "go on in a folder that holds figures of another machine: each case on one machine, and the report tells"

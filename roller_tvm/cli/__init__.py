@@ -26,7 +26,7 @@ VERBS = {
     "compile": "build a model with the records of a tuning",
     "run": "run a compiled model",
     "plan": "plan one operator and print the candidates (needs no TVM)",
-    "replay": "hold records of Ansor (needs no TVM) or MetaSchedule against the model",
+    "replay": "compare the model's predictions with records of Ansor (needs no TVM) or MetaSchedule",
     "compare": "compare Roller with other tuners, side by side on this machine",
     "profile": "measure this machine's CPU or a CUDA card, for the other commands",
     "cache": "show or clear the plans kept for the next build (needs no TVM)",
@@ -40,7 +40,7 @@ INTERRUPTED = 130
 EXIT_CODES = "exit codes: 0 done, 1 failed, 2 wrong command line or bad input, 130 interrupted"
 TRACEBACK = "--traceback"
 EXAMPLES = """from a model to its outputs:
-  roller-tvm doctor                                        is all there?
+  roller-tvm doctor                                        check the installation
   roller-tvm tune model.onnx --output records              plan, measure the best, record
   roller-tvm compile model.onnx --tuning-records records --output model.so
   roller-tvm run model.so --print-time

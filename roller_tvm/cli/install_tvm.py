@@ -10,7 +10,7 @@ from roller_tvm.tvm_env.install import install_relay_tvm, remove_hook, site_pack
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the verb."""
     parser.add_argument(
-        "--remove-hook", action="store_true", help="take away what makes `import tvm` find the wheel's TVM"
+        "--remove-hook", action="store_true", help="remove the hook by which `import tvm` finds this TVM"
     )
 
 

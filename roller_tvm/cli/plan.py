@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--device", default="cpu", help=devices)
     where.add_argument("--target", help='take the device from a TVM target, e.g. "cuda -arch=sm_90"')
     parser.add_argument("--top", type=int, default=10, metavar="K", help="how many plans; default 10")
-    parser.add_argument("--explain", action="store_true", help="why the best is the best, in full")
+    parser.add_argument("--explain", action="store_true", help="explain why the best plan is the best")
     parser.add_argument("--steps", action="store_true", help="print the schedule steps of the best plan")
     emulated = "execute the best plan's GPU kernels on this CPU, every access checked, and compare what they compute"
     parser.add_argument("--check", action="store_true", help=f"{emulated}; needs a TVM and a C++ compiler, no GPU")
@@ -60,9 +60,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--on-pocl", action="store_true", help=pocl)
     compiled = "compile the best plan's kernels: registers, spills, shared memory, occupancy, beside the model's"
     parser.add_argument("--compile", action="store_true", help=f"{compiled}; needs a TVM and NVRTC or nvcc, no GPU")
-    ranks = "the model (default), or xgboost: what it learns from --measured, other operators that 'compare' searched"
+    ranks = "rank by the model (default), or by xgboost trained on the results in --measured"
     parser.add_argument("--rank-by", choices=("model", "xgboost"), default="model", help=ranks)
-    parser.add_argument("--measured", type=Path, metavar="FOLDER", help="with --rank-by xgboost: what 'compare' wrote")
+    measured = "with --rank-by xgboost: a folder of results of 'roller-tvm compare'"
+    parser.add_argument("--measured", type=Path, metavar="FOLDER", help=measured)
     parser.add_argument("--json", action="store_true", help="print plans and estimates as JSON")
     add_line_argument(parser)
     parser.usage = "%(prog)s OPERATOR NAME=VALUE ... [options]\n       %(prog)s --operators FILE.csv [options]"

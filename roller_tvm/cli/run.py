@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--inputs",
         default="random",
         metavar="FILE.npz",
-        help="arrays by input name; what it lacks is filled; default: random values",
+        help="arrays by input name; inputs that are not in the file are filled (--fill-mode); default: random values",
     )
     parser.add_argument(
         "--fill-mode",
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     told = "read a model for --expect that is a program (.pt2, .json, .relay): it can do whatever you can do"
     parser.add_argument("--trust-model", action="store_true", help=told)
     parser.add_argument("--print-time", action="store_true", help="measure and print the execution times")
-    told = "print what each kernel takes of a run, observed call by call (--repeat runs)"
+    told = "measure each kernel's share of a run (--repeat runs) and print a table"
     parser.add_argument("--profile", action="store_true", help=told)
     parser.add_argument("--print-top", type=int, metavar="N", help="print the N largest values and their indices")
     parser.add_argument("--repeat", type=int, default=10, metavar="N", help="repeats of the measurement; default 10")

@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tasks", default="all", help="list (print them and stop), all, or numbers and ranges: 0,2,3-5; default all"
     )
     parser.add_argument(
-        "--timeout", type=float, metavar="SECONDS", help="give a candidate up after so long (building, and running)"
+        "--timeout", type=float, metavar="SECONDS", help="give up a candidate that takes longer to build, or to run"
     )
     add_buckets_argument(parser)
     add_fusion_arguments(parser)

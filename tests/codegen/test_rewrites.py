@@ -14,6 +14,7 @@ from roller_tvm.device.known import register_file_bytes  # noqa: E402
 from roller_tvm.roller.steps import CacheWrite, ComputeAt, Inline, Parallel, Reorder, Split, Unroll, Vectorize  # noqa: E402
 from roller_tvm.tvm_env import line  # noqa: E402
 
+from ..sampling import covering  # noqa: E402
 from .kernels import built  # noqa: E402
 
 if line() == "relay":
@@ -40,19 +41,16 @@ def product(columns, tile, vector, rows=6, depth=5, dtype="float32", after=None,
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
-@pytest.mark.parametrize("outermost", ["i", "j"])
 @pytest.mark.parametrize(
-    "columns, tile, vector, rows",
-    [(37, 16, 8, 6), (37, 8, 8, 7), (41, 16, 8, 6), (33, 16, 16, 6), (31, 32, 8, 6), (45, 12, 4, 8), (36, 8, 8, 6),
-     (100, 16, 16, 7)],
+    "columns, tile, vector, rows, outermost, dtype",
+    covering([(37, 16, 8, 6), (37, 8, 8, 7), (41, 16, 8, 6), (33, 16, 16, 6), (31, 32, 8, 6), (45, 12, 4, 8),
+              (36, 8, 8, 6), (100, 16, 16, 7)], "ij", ["float32", "float64", "int32"]),
 )  # fmt: skip
 def test_vectors_over_an_edge(columns, tile, vector, rows, outermost, dtype):
     tensors, steps = product(columns, tile, vector, rows, dtype=dtype, outermost=outermost)
     rng = np.random.default_rng(1)
     a, b = (rng.integers(-9, 9, s).astype(dtype) for s in ((rows, 5), (5, columns)))
-    for names in ((), ("edge_vectors",)):
-        assert (built(tensors, steps, names)((rows, columns), a, b) == a @ b).all()
+    assert (built(tensors, steps, ("edge_vectors",))((rows, columns), a, b) == a @ b).all()
 
 
 @pytest.mark.parametrize("rows, columns", [(7, 32), (8, 32), (8, 37), (6, 32)])
@@ -106,13 +104,13 @@ def tiled(rows, columns, dtype="float32"):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
-@pytest.mark.parametrize("rows, columns", [(8, 8), (16, 16), (5, 24), (20, 24)])
+@pytest.mark.parametrize(
+    "rows, columns, dtype", covering([(8, 8), (16, 16), (5, 24), (20, 24)], ["float32", "float64", "int32"])
+)
 def test_tiles_on_the_stack(rows, columns, dtype):
     rng = np.random.default_rng(1)
     a, b = (rng.integers(-9, 9, s).astype(dtype) for s in ((rows * 3, 40), (40, columns)))
-    for names in ((), ("stack_tiles",)):
-        assert (built(*tiled(rows, columns, dtype), names)((rows * 3, columns), a, b) == a @ b).all()
+    assert (built(*tiled(rows, columns, dtype), ("stack_tiles",))((rows * 3, columns), a, b) == a @ b).all()
 
 
 def test_what_fits_into_the_registers_is_on_the_stack_and_no_more():

@@ -11,6 +11,7 @@ from roller_tvm.te import read_te
 
 from ..plan.devices import device
 from ..plan.examples import over_edges
+from ..sampling import ONCE
 
 
 def reading_of(tensors, name="op"):
@@ -72,7 +73,7 @@ def check(tensors, on="avx2", most=4, as_tvm_builds=True):
     outputs = [t for t in tensors if not isinstance(t.op, tvm.te.PlaceholderOp)]
     arrays = inputs_of(tensors)
     plain = tvm.te.create_schedule([t.op for t in outputs])
-    expected = run(tvm.build(plain, tensors, "llvm"), arrays, outputs)
+    expected = run(tvm.build(plain, tensors, ONCE), arrays, outputs)
     dag = tvm.auto_scheduler.ComputeDAG(tensors)
     reading = read_te(dag, "op")
     plans = plans_of(tensors, on, most)
@@ -93,7 +94,7 @@ def check(tensors, on="avx2", most=4, as_tvm_builds=True):
             kernels = kernels + ours if as_tvm_builds else ours
         for code, schedule, args in kernels:
             with code():
-                got = run(tvm.build(schedule, args, "llvm"), arrays, outputs)
+                got = run(tvm.build(schedule, args, ONCE), arrays, outputs)
             for mine, theirs in zip(got, expected, strict=True):
                 np.testing.assert_allclose(mine, theirs, err_msg=str(plan), **tolerance)
     return plans
