@@ -50,7 +50,8 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: docs test nightly pytest pytest-relay pytest-relax pytest-core pytest-emulate demo demo-time demo-full demo-full-relay demo-full-relax gpu-kit venv lint clean
 .DELETE_ON_ERROR:
 
-test: venv
+# The Relax line is set up while the tests of the Relay line run.
+test: $(RELAY)/.ready
 	@$(MAKE) --no-print-directory --jobs=$(JOBS) --output-sync=target --keep-going $(SUITES)
 
 nightly:

@@ -28,6 +28,8 @@ from roller_tvm.errors import (
 )
 from roller_tvm.tvm_env import line
 
+from . import bad_input_page
+
 pytestmark = pytest.mark.te
 onnx = pytest.importorskip("onnx")
 X = np.ones((4, 24), "float32")
@@ -228,8 +230,9 @@ def one_line(err, named):
 @pytest.mark.parametrize(("what", "words", "named"), [pytest.param(*case, id=case[1]) for case in CASES])
 def test_command(here, capsys, what, words, named):
     code = cli.main(shlex.split(words))
-    one_line(capsys.readouterr().err, named)
+    told = one_line(capsys.readouterr().err, named)
     assert code == (1 if words in FAILS else 2), what
+    assert not (stale := bad_input_page.fault(what, words, code, told)), stale
 
 
 PYTHON = [

@@ -119,7 +119,8 @@ def test_a_bug_of_the_planner_is_an_internal_error_with_its_operator(subject, tm
         pytest.raises(NothingTuned, match="none of 1 tasks.*planner error: KeyError: 'no rule fits'"),
     ):
         subject.tune(tmp_path / subject.file, 1, tasks=[0])
-    assert "16" in str(told[0].message) and "24" in str(told[0].message), "the operator is attached"
+    (text,) = (str(one.message) for one in told if one.category is InternalError)  # a pool of one CPU warns too
+    assert "16" in text and "24" in text, "the operator is attached"
 
 
 def test_a_bug_of_one_recipe_costs_its_plan_and_the_next_is_used(subject, tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ from roller_tvm.te import read_te
 
 from ..plan.devices import device
 from ..plan.examples import over_edges
-from ..sampling import ONCE
+from ..sampling import NIGHTLY, ONCE
 
 
 def reading_of(tensors, name="op"):
@@ -65,7 +65,8 @@ def plans_of(tensors, on="avx2", most=4):
 def check(tensors, on="avx2", most=4, as_tvm_builds=True):
     """Plans of each kind compute what TVM's default schedule does; returns them.
 
-    Code that takes long to compile is built as Roller does alone: not `as_tvm_builds`.
+    Code that takes long to compile is built as Roller does alone: not `as_tvm_builds`. In ``make nightly``
+    each plan over an edge is built as TVM does too.
     """
     import tvm
 
@@ -89,9 +90,12 @@ def check(tensors, on="avx2", most=4, as_tvm_builds=True):
         steps = keep_layout(program.ops, steps)
         schedule, args = dag.apply_steps_from_state(apply_steps_state(dag, program, steps))
         tvm.lower(schedule, args)
-        if not number or over_edges(plan):  # as Roller builds it, by either way
-            ours = [(cpu_code, *kernels[0][1:]), (cpu_code, schedule, args)]
-            kernels = kernels + ours if as_tvm_builds else ours
+        if not number or over_edges(plan):  # as Roller builds it; the first by either way
+            ours, through_state = [(cpu_code, *kernels[0][1:])], [(cpu_code, schedule, args)]
+            if NIGHTLY or (as_tvm_builds and not number):
+                kernels = kernels + ours + through_state if as_tvm_builds else ours + through_state
+            else:
+                kernels = ours
         for code, schedule, args in kernels:
             with code():
                 got = run(tvm.build(schedule, args, ONCE), arrays, outputs)
