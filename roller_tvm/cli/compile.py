@@ -92,7 +92,9 @@ def run(args: argparse.Namespace) -> int:
                 )
         for picture in pictures:
             print(f"timeline: {picture}")
-        say(f"next: roller-tvm run {output} --print-time")
+        words = session.aim.words
+        kind = words["kind"] if isinstance(words, dict) else words.split()[0]
+        say(f"next: roller-tvm run {output} --print-time{' (without a GPU: --emulate)' if kind == 'cuda' else ''}")
     return 0
 
 
