@@ -121,9 +121,10 @@ def killer(mutant: Mutant | None, tests: list[str]) -> str:
         if mutant is not None:
             subprocess.run(["cp", "-r", str(ROOT / "roller_tvm"), str(package)], check=True)
             (base / mutant.path).write_text(mutant.text())
+        found = [folder, str(ROOT), str(ROOT / "python")]
         words = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", "--tb=no",
-                 "-m", "not (tvm or relax or te)", "-o", f"pythonpath={base} {ROOT}", *tests]  # fmt: skip
-        environment = {**os.environ, "PYTHONPATH": f"{base}{os.pathsep}{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"}
+                 "-m", "not (tvm or relax or te)", "-o", f"pythonpath={' '.join(found)}", *tests]  # fmt: skip
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(found), "PYTHONDONTWRITEBYTECODE": "1"}
         try:
             done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
         except subprocess.TimeoutExpired:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from roller_tvm.codegen.host_code import HostCode
 from roller_tvm.errors import BadInput
-from roller_tvm.tuning.package_members import BROKEN, add_members, read_members
+from roller_tvm.package_members import BROKEN, add_members, read_members
 
 #: Names of the members.
 SOURCE, HOST = "roller_tvm.cu", "roller_tvm.host.json"

@@ -10,9 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ..roller.steps import Pack
+from ..tir.nodes import PACKING
 
-#: Annotation of a block that packs, as MetaSchedule's RewriteLayout sets it.
-PACKING = "meta_schedule.layout_rewrite_preproc"
 #: Attribute of a PrimFunc: positions of the parameters that are known when the module is built.
 CONSTANTS = "layout_free_buffers"
 

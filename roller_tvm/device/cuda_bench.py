@@ -144,6 +144,10 @@ def _prepared(card: DriverCard, request: Request, out: int) -> Iterator[_Prepare
 # In the process of its own -----------------------------------------------------------------------------
 
 
+#: Program of the child process; devices stand below the code that compiles for them.
+CHILD = f"from {__name__} import main\nfrom roller_tvm.codegen import compile_cuda\nmain(compile_cuda)"
+
+
 class CudaRunner:
     """Runs requests in a child process, one process per call.
 
@@ -157,7 +161,7 @@ class CudaRunner:
 
     def __init__(self, ordinal: int = 0, command: Sequence[str] = (), limit_s: float = LIMIT_S) -> None:
         self.ordinal = ordinal
-        self._command = list(command) or python("-c", f"from {__name__} import main; main()")
+        self._command = list(command) or python("-c", CHILD)
         self._limit_s = limit_s
 
     def __call__(self, requests: Sequence[Request]) -> Rates:
@@ -188,17 +192,17 @@ class CudaRunner:
             raise ProfileError(text, WHERE, "see that nvidia-smi works; report this") from err
 
 
-def answer(question: dict[str, Any], driver: Callable[[], Driver] = Driver) -> dict[str, Any]:
-    """Return the child process's answer to a question."""
+def answer(
+    question: dict[str, Any], compiled: Callable[..., Any], driver: Callable[[], Driver] = Driver
+) -> dict[str, Any]:
+    """Return the child process's answer to a question; `compiled` makes a cubin of source (``codegen.compile_cuda``)."""
     try:
         cuda, ordinal = driver(), question["ordinal"]
         if question["requests"] is None:
             wanted = range(cuda.count()) if ordinal is None else [ordinal]
             return {"cards": [cuda.facts(n).to_dict() for n in wanted]}
         requests = [Request(**r) for r in question["requests"]]
-        from roller_tvm.codegen import compile_cuda  # absent on a machine that only runs the GPU kit
-
-        cubin = compile_cuda(SOURCE.read_text(encoding="utf-8"), cuda.facts(ordinal).arch, where=WHERE)
+        cubin = compiled(SOURCE.read_text(encoding="utf-8"), cuda.facts(ordinal).arch, where=WHERE)
         with DriverCard(cuda, ordinal, cubin.data) as card:
             rates = measure(card, requests)
         return {"rates": {str(requests.index(r)): values for r, values in rates.items()}}
@@ -206,6 +210,6 @@ def answer(question: dict[str, Any], driver: Callable[[], Driver] = Driver) -> d
         return {"error": [err.what, err.where, err.remedy]}
 
 
-def main() -> None:
+def main(compiled: Callable[..., Any]) -> None:
     """Run the child process: read a question from stdin, print the answer."""
-    print(json.dumps(answer(json.load(sys.stdin))))
+    print(json.dumps(answer(json.load(sys.stdin), compiled)))

@@ -14,9 +14,9 @@ from typing import Any, ClassVar
 
 from ..errors import BadInput, RollerError, ToolchainError, UsageError, cannot_write, last_line
 from ..folders import beside
+from ..package_members import add_members
 from ..tuning.kernel_times import KernelTime
 from ..tuning.model_report import ModelReport, report_of
-from ..tuning.package_members import add_members
 from ..tvm_env.compiler import require_compiler
 from ..tvm_env.library import is_cut_off
 from .arguments import Signature

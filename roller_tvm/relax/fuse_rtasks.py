@@ -15,7 +15,7 @@ from ..rammer import DataFlowGraph, FusionPlan, plan_graph
 from ..rammer.functions import call_graph
 from ..rammer.fuse import Region
 from ..rammer.makers import KernelMaker
-from ..tir.cuda import cuda_target
+from .cuda import cuda_target
 from .dataflow import Block
 from .devices import device_of, find_target
 from .lowered import NotFused, require_lowered

@@ -9,7 +9,8 @@ import numpy as np
 import tvm
 from tvm import relax, te
 
-from ..codegen.tensorir_packing import CONSTANTS, PACKING
+from ..codegen.tensorir_packing import CONSTANTS
+from ..tir.nodes import PACKING
 from .dead_code import keeping_packed_calls, without_dead_code
 from .names import with_names_of
 

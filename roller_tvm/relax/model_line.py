@@ -133,7 +133,7 @@ class RelaxModels(ModelLine):
             yield checker.check_plan_on_pocl(plan, tensors)
 
     def resources(self, ranked: Any, tensors: Sequence[Any], device: DeviceSpec) -> Any:
-        from ..tir.cuda import check_resources
+        from .cuda import check_resources
 
         func, reading = _prim_func(tensors)
         return check_resources(ranked.plan, ranked.estimate, func, reading, (device.arch,), device=device)

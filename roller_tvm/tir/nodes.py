@@ -12,6 +12,8 @@ from ..te.quotient import nodes_of
 
 #: ``IterVar.iter_type`` of an axis that may run in any order, and of a reduction.
 DATA_PARALLEL, REDUCTION = 0, 2
+#: Annotation of a block that packs, as MetaSchedule's RewriteLayout sets it.
+PACKING = "meta_schedule.layout_rewrite_preproc"
 
 
 class AlreadyScheduled(UnsupportedOperator):

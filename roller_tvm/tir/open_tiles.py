@@ -17,9 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..codegen.tensorir_packing import PACKING
 from ..errors import MeasureError
-from .nodes import REDUCTION, access_of, buffer_of, key, parameters, root_of, structurally_equal, variables
+from .nodes import PACKING, REDUCTION, access_of, buffer_of, key, parameters, root_of, structurally_equal, variables
 from .open_axes import OpenAxes, like, number
 
 SERIAL, PARALLEL = 0, 1

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BadInput, must_be
+from ..package_members import BROKEN, read_members
 from .kernel_times import KernelTime
-from .package_members import BROKEN, read_members
 
 #: Name of the report within a model's file.
 MEMBER = "roller_tvm.report.json"

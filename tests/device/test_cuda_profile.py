@@ -285,7 +285,7 @@ def test_the_stand_in_that_lets_tvm_load_is_no_driver(tmp_path):
         Driver([str(tmp_path / "libcuda.so.1"), str(tmp_path / "absent.so")])
     assert "--device h200" in caught.value.remedy
     with pytest.raises(ProfileError, match="no CUDA driver"):
-        raise ProfileError(*answer({"ordinal": 0, "requests": None}, lambda: Driver([]))["error"])
+        raise ProfileError(*answer({"ordinal": 0, "requests": None}, compile_cuda, lambda: Driver([]))["error"])
 
 
 # The process of its own ----------------------------------------------------------------------------------

@@ -12,8 +12,8 @@ from tvm.s_tir import dlight  # noqa: E402
 from roller_check import Checked  # noqa: E402
 from roller_check.relax_plans import check_module  # noqa: E402
 from roller_tvm.device import load_device  # noqa: E402
+from roller_tvm.relax.cuda import cuda_target  # noqa: E402
 from roller_tvm.te import te_operator  # noqa: E402
-from roller_tvm.tir.cuda import cuda_target  # noqa: E402
 
 from ..sampling import sampled  # noqa: E402
 

@@ -18,10 +18,10 @@ from roller_tvm.device import load_device  # noqa: E402
 from roller_tvm.planner import construct  # noqa: E402
 from roller_tvm.planner.explain import explain  # noqa: E402
 from roller_tvm.planner.lower import lower  # noqa: E402
+from roller_tvm.relax.cuda import check_resources  # noqa: E402
 from roller_tvm.roller.features import Features  # noqa: E402
 from roller_tvm.te import te_operator  # noqa: E402
 from roller_tvm.tir import read_prim_func  # noqa: E402
-from roller_tvm.tir.cuda import check_resources  # noqa: E402
 
 from ..sampling import sampled  # noqa: E402
 

@@ -190,11 +190,11 @@ def with_batch(path: Path, batch: int) -> Path:
 
 def relax_tasks(name: str, batch: int, archs: list[str], folder: Path, compiler: str) -> Tasks:
     """Return the tasks of one model as the pipeline "roller" prepares them, the same for every architecture."""
+    from roller_tvm.relax.cuda import check_resources
     from roller_tvm.relax.devices import device_of
     from roller_tvm.relax.pipeline import prepare
     from roller_tvm.relax.targets import make_target
     from roller_tvm.relax.tasks import extract_tasks
-    from roller_tvm.tir.cuda import check_resources
     from roller_tvm.tir.read import read_prim_func
 
     targets = {arch: make_target({"kind": "cuda", "arch": arch}) for arch in archs}

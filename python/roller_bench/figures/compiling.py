@@ -175,8 +175,8 @@ def through_tir(tensors: Any, device: Any, archs: list[str], compiler: str) -> t
     """Return (reading, check of a plan), through TensorIR."""
     from tvm import te
 
+    from roller_tvm.relax.cuda import check_resources
     from roller_tvm.tir import read_prim_func
-    from roller_tvm.tir.cuda import check_resources
 
     func = te.create_prim_func(tensors)
     reading = read_prim_func(func)

@@ -198,7 +198,7 @@ class Compiled:
 def compiled(model: str, device: DeviceSpec, arch: str, launch: str, compiler: str) -> tuple[list[Compiled], str]:
     """Return every fused kernel of a model, and a note on the model's fusion."""
     from roller_tvm.relax import FuseRTasks
-    from roller_tvm.tir.cuda import cuda_target
+    from roller_tvm.relax.cuda import cuda_target
 
     start = time.perf_counter()
     fused = FuseRTasks(cuda_target(arch, device), device, launch=launch)

@@ -181,7 +181,7 @@ def _compiled(
     from roller_tvm.codegen.apply_tensorir import apply_steps_tir
     from roller_tvm.codegen.host_code_tensorir import generated
     from roller_tvm.planner.lower import lower
-    from roller_tvm.tir.cuda import cuda_target
+    from roller_tvm.relax.cuda import cuda_target
 
     hosts: dict[Plan, Any] = {}
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ...codegen.resources import KernelResources
 from ...device import DeviceSpec
 from ...micro_perf.estimate import ProgramEstimate
 from ...micro_perf.occupancy import occupancy
 from .words import table
+
+if TYPE_CHECKING:
+    from ...codegen.resources import KernelResources
 
 
 @dataclass(frozen=True)

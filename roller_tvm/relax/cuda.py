@@ -13,7 +13,7 @@ from ..micro_perf.estimate import Estimate
 from ..planner.lower import lower
 from ..roller.alignment import Rejection
 from ..roller.rprogram import Plan
-from .read import TirReading
+from ..tir.read import TirReading
 
 
 def cuda_target(arch: str, device: DeviceSpec | None = None) -> Any:
