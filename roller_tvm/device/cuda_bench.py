@@ -195,7 +195,7 @@ class CudaRunner:
 def answer(
     question: dict[str, Any], compiled: Callable[..., Any], driver: Callable[[], Driver] = Driver
 ) -> dict[str, Any]:
-    """Return the child process's answer to a question; `compiled` makes a cubin of source (``codegen.compile_cuda``)."""
+    """Return the child process's answer to a question; `compiled` is ``codegen.compile_cuda``."""
     try:
         cuda, ordinal = driver(), question["ordinal"]
         if question["requests"] is None:

@@ -45,6 +45,7 @@ class ResourcesCompared:
         Examples
         --------
         >>> from roller_tvm.device import load_device
+        >>> from roller_tvm.codegen.resources import KernelResources
         >>> from roller_tvm.ir.operators import matmul
         >>> from roller_tvm.planner import construct
         >>> a100 = load_device("a100")
