@@ -43,7 +43,7 @@ class KeepPackedCalls:
 
 
 def keeping_packed_calls(inner: Any, mod: Any) -> Any:
-    """What a pass makes of a module, with `PACKED_CALLS`."""
+    """Return the module that a pass makes, with `PACKED_CALLS`."""
     with _packed_calls_kept():
         return inner(mod)
 
