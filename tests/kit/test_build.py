@@ -15,6 +15,7 @@ pytest.importorskip("tvm")
 pytest.importorskip("tvm.tirx", reason="needs the Relax line")
 pytestmark = pytest.mark.relax
 
+from roller_bench.kit import options  # noqa: E402
 from roller_bench.kit.archive import archive_path, read_member, read_operator, write_archive  # noqa: E402
 from roller_bench.kit.build import build_case, build_support, copy_runner  # noqa: E402
 from roller_bench.kit.cases import Case  # noqa: E402
@@ -151,3 +152,8 @@ def test_a_graph_of_operators_fused_and_one_by_one(tmp_path):
     bench = Bench(EmulatedCard(sources(tmp_path)), tmp_path, "sm_90")
     found = list(measure_operator(bench, archive_path(tmp_path, "sm_90", case), [0, 1], 1.0, float("inf")))
     assert [f["verdict"] for f in found] == ["right", "right"], found
+
+
+def test_the_digest_names_no_folder_that_is_gone():
+    assert all((options.PRODUCT / name / "__init__.py").is_file() for name in options._NO_KERNELS)
+    assert all((options.TOOLS / name).is_file() for name in options._MAKES)

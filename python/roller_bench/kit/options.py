@@ -18,9 +18,10 @@ from roller_tvm.errors import RollerError
 #: Architecture -> device that its plans are made for.
 DEVICES = {"sm_80": "a100", "sm_90": "h200"}
 PRODUCT, TOOLS = (Path(str(package.__file__)).resolve().parent for package in (roller_tvm, roller_bench))
-#: Folders and modules of the product on which no kernel of the kit depends, and modules of the kit on which they do.
-_NO_KERNELS = ("auto_scheduler", "cli", "measure", "models", "relay", "tvm_env", "__pycache__")
-_MAKES = ("build", "graphs", "options", "archive", "cases", "reference", "inputs")
+#: Folders of the product on which no kernel of the kit depends, and modules of the tools on which they do.
+_NO_KERNELS = ("auto_scheduler", "cli", "models", "relay", "tuning", "tvm_env")
+_MAKES = (*(f"kit/{name}.py" for name in ("build", "graphs", "options", "archive", "cases", "reference", "inputs")),
+          "branchy.py")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def state(options: Options) -> str:
     """
     digest = hashlib.sha256()
     product = [p for p in PRODUCT.iterdir() if p.name not in _NO_KERNELS]
-    for path in sources_of([*product, *(TOOLS / "kit" / f"{name}.py" for name in _MAKES)]):
+    for path in sources_of([*product, *(TOOLS / name for name in _MAKES)]):
         digest.update(name_of(path).encode() + path.read_bytes())
     compilers = [c for c in find_compilers() if options.compiler in ("auto", c.name)]
     name = f"{compilers[0].name} {compilers[0].version[0]}.{compilers[0].version[1]}" if compilers else "no compiler"
