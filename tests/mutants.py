@@ -124,7 +124,9 @@ def killer(mutant: Mutant | None, tests: list[str]) -> str:
         found = [folder, str(ROOT), str(ROOT / "python")]
         words = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", "--tb=no",
                  "-m", "not (tvm or relax or te)", "-o", f"pythonpath={' '.join(found)}", *tests]  # fmt: skip
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(found), "PYTHONDONTWRITEBYTECODE": "1"}
+        # Processes that a test starts take the changed package too, not that of the folder they run in.
+        own = {"PYTHONPATH": os.pathsep.join(found), "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        environment = {**os.environ, **own}
         try:
             done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
         except subprocess.TimeoutExpired:
