@@ -7,6 +7,7 @@ user is there. Put these last of the passes on PrimFuncs; ``build`` and the pipe
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import tvm
@@ -26,7 +27,10 @@ MARKS = {
     "stack_tiles": "roller_tvm.stack_tiles",
     "vector_math": "roller_tvm.vector_math",
 }
-#: Priority of our rule for erf, above TVM's own.
+#: Functions that TVM has as one operation on a vector, and for LLVM no code for: an element at a time.
+_BY_ELEMENT = ("erf", "sinh", "cosh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "atan2", "hypot", "copysign",
+               "nextafter", "ldexp")  # fmt: skip
+#: Priority of our rules, above TVM's own.
 _LEVEL = 99
 
 
@@ -95,9 +99,11 @@ def _extend() -> None:
     pipelines.register_tir_pipeline(_PIPELINE, extended)
     # TVM takes vectors apart for erf, and then has no vector to compute.
     tvm.ir.Op.get("tirx.erf").set_attr("TVectorizable", True, _LEVEL)
-    tvm.tirx.register_intrin_lowering(
-        "tirx.erf", "llvm", f=lambda call: by_element(call, dialect_here()), level=_LEVEL
-    )
+    for name in _BY_ELEMENT:
+        if tvm.ir.Op.get(f"tirx.{name}").get_attr("llvm.FLowerIntrinsic") is None:
+            rule = partial(by_element, dialect=dialect_here())
+            tvm.tirx.register_intrin_lowering(f"tirx.{name}", "llvm", f=rule, level=_LEVEL)
+
 
 
 _extend()

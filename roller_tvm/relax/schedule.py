@@ -9,12 +9,15 @@ from functools import lru_cache
 from typing import Any
 
 import tvm
+import tvm_ffi
 
+from ..codegen.flat import number_of
 from ..codegen.tensorir_packing import constant_parameters
 from ..device import DeviceSpec
 from ..errors import RollerError, TargetError
 from ..models import last_line
 from ..planner.family import TYPICAL
+from ..te.numbering import dtype_of_node
 from ..tir.nodes import parameters, structural_hash, structurally_equal
 from ..tir.open_axes import is_open
 from ..tuning.candidates import Candidates
@@ -208,6 +211,8 @@ class _Function:
 def _planned(function: _Function, device: DeviceSpec, target: str, top: int, tf32: bool) -> tuple[Any, Note]:
     """Return a function with the schedule of the best plan that can be applied; None and the reason if none can."""
     name = str(function.func.attrs.get("global_symbol", "main")) if function.func.attrs else "main"
+    if any(number_of(extent) == 0 for buffer in parameters(function.func) for extent in buffer.shape):
+        return None, Note(name, reason="a tensor has no elements, so that there is nothing to plan")
     found = make_candidates(function.func, device, top, constant_parameters(function.func), name, tf32)
     return _best(found, name, find_target(target))
 
@@ -243,12 +248,27 @@ def _best(found: Candidates, name: str, target: Any) -> tuple[Any, Note]:
 def _refused(func: Any, target: Any) -> str:
     """Why TVM cannot build a kernel, or ''; asked where it is known to happen.
 
-    Its legalization of bfloat16 on CPUs takes some vectorised stores for values of another type.
+    Its legalization of bfloat16 on CPUs takes some vectorised stores for values of another type. Its simplifier makes
+    an error of a division by what turns out to be 0 once one stage stands in another (``x - x``).
     """
-    if target.kind.name != "llvm" or all(str(b.dtype) != "bfloat16" for b in parameters(func)):
+    if target.kind.name != "llvm":
         return ""
+    mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+    if all(str(b.dtype) != "bfloat16" for b in parameters(func)):
+        return _error_of(tvm.s_tir.transform.StmtSimplify(), mod) if _divides(func) else ""
+    return _error_of(lambda mod: tvm.compile(mod, target), mod)
+
+
+def _divides(func: Any) -> bool:
+    """Return whether a function divides anything but integers, whose divisors are checked on their own."""
+    found: list[bool] = []
+    tvm_ffi.structural_walk(func.body, (tvm.tirx.Div, lambda node: found.append("float" in dtype_of_node(node))))
+    return any(found)
+
+
+def _error_of(build: Callable[[Any], Any], mod: Any) -> str:
     try:
-        tvm.compile(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}), target)
+        build(mod)
     except Exception as error:  # whatever its passes raise
         return f"TVM cannot build it: {last_line(error)}"
     return ""

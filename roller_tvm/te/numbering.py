@@ -17,9 +17,15 @@ PARTS = {
 }
 
 
+#: Kind of node -> whether it has a type: TVM 0.17 makes an error text of all fields to say that a field is not there.
+_TYPED: dict[type, bool] = {}
+
+
 def dtype_of_node(node: Any) -> str:
     """Return the dtype of an expression, "handle" for an address; later versions of TVM store it in the type."""
-    return str(getattr(node.ty, "dtype", "handle") if hasattr(node, "ty") else node.dtype)
+    if (typed := _TYPED.get(type(node))) is None:
+        typed = _TYPED[type(node)] = hasattr(node, "ty")
+    return str(getattr(node.ty, "dtype", "handle") if typed else node.dtype)
 
 
 @dataclass

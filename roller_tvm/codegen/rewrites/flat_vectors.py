@@ -90,6 +90,8 @@ class Vectors:
         if kind == "Let":
             return self._let(node)
         if is_load(node):
+            if is_vector(node):
+                raise Scalar
             return self._loaded(*access_of(node))
         if kind == "Cast":
             return tir.Cast(self._dtype(node), self.value(node.value))

@@ -20,6 +20,7 @@ from ..flat import (
     bits_of,
     conjuncts,
     in_order,
+    is_vector,
     kind_of,
     loads_of,
     number_of,
@@ -126,7 +127,8 @@ def lanes_of(loop: Any, named: Mapping[int, Any], memory: Memory, dialect: Diale
     for let in reversed([node for node in statements(loop.body) if kind_of(node) in LETS]):
         store = dialect.substituted(store, let.var, let.value)
         others = [dialect.substituted(condition, let.var, let.value) for condition in others]
-    if number * bits_of(store.value) > LONGEST:
+    # A store of several elements is a vector already: of neighbours' vectors there is none.
+    if number * bits_of(store.value) > LONGEST or is_vector(store.value):
         return None
     for load in loads_of(store):
         buffer, indices = access_of(load)

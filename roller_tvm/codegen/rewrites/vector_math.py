@@ -38,10 +38,10 @@ def by_element(call: Any, dialect: Dialect) -> Any:
     dtype, _, lanes = dtype_of_node(call).partition("x")
     if not lanes:
         return call
-    tir, places = dialect.tir, range(int(lanes))
-    elements = (tir.Shuffle(list(call.args), [tir.const(n, "int32")]) for n in places)
-    calls = [dialect.call(dtype, call.op, [element]) for element in elements]
-    return tir.Shuffle(calls, [tir.const(n, "int32") for n in places])
+    tir = dialect.tir
+    lane = [tir.const(n, "int32") for n in range(int(lanes))]
+    calls = [dialect.call(dtype, call.op, [tir.Shuffle([given], [n]) for given in call.args]) for n in lane]
+    return tir.Shuffle(calls, lane)
 
 
 @dataclass(frozen=True)
