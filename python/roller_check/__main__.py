@@ -2,6 +2,8 @@
 
     python -m roller_check model.onnx                       # for sm_80
     python -m roller_check model.onnx --arch sm_90 --budget 10 --json checked.json
+    python -m roller_check fuzz --help                      # random models instead, either line
+    python -m roller_check ulp                              # errors of exp, erf, tanh, sigmoid and log
 
 Functions that would take longer than the budget are run in part. Exit code 1 if a kernel is wrong.
 """
@@ -22,6 +24,15 @@ RIGHT, WRONG, NOT_RUN = "right", "WRONG", "not executed"
 
 
 def main(words: list[str] | None = None) -> int:
+    words = sys.argv[1:] if words is None else words
+    if words[:1] == ["fuzz"]:
+        from roller_check.fuzz.command import main as fuzz
+
+        return fuzz(words[1:])
+    if words[:1] == ["ulp"]:
+        from roller_check.ulp import main as ulp
+
+        return ulp(words[1:])
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("FILE", type=Path, help="model: ONNX, .pt2, or Relax as JSON")
     parser.add_argument("--arch", default="sm_80", help="architecture of the kernels; default sm_80")

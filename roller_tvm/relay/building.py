@@ -19,6 +19,7 @@ from roller_tvm.models.package import KERNELS, REPORT
 from roller_tvm.relay.dataflow import as_graph
 from roller_tvm.relay.dense_weights import NamedAxes, constant_dense, history_of, packs_dense
 from roller_tvm.relay.folding import shared_constant_kernels
+from roller_tvm.relay.index_range import check_index_range
 from roller_tvm.relay.planned import Planner
 from roller_tvm.relay.records import load_settled
 from roller_tvm.relay.rewrites import cpu_code
@@ -144,6 +145,7 @@ def _build(mod: Any, params: Any, made: Any, options: _Options, planner: Planner
         stack.enter_context(tvm.transform.PassContext(opt_level=3, config=config, instruments=instruments))
         fusion = None
         mod = as_graph(mod)  # as its tasks were extracted
+        check_index_range(relay.transform.InferType()(mod), "model")
         if ours and packs_dense(mod, made):
             mod = constant_dense(mod, params)
             stack.enter_context(NamedAxes())

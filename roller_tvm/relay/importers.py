@@ -18,6 +18,7 @@ from roller_tvm.models.types import TensorType
 from roller_tvm.relay.folding import shared_constant_kernels
 from roller_tvm.relay.from_onnx import from_onnx, output_types
 from roller_tvm.relay.from_torch import from_torch
+from roller_tvm.relay.index_range import check_index_range
 from roller_tvm.tvm_env import import_relay_tvm
 
 __all__ = ["IMPORTER", "LAYOUTS", "Model", "Shapes", "converted", "folded", "load_model", "parse_shapes"]
@@ -118,6 +119,7 @@ class RelayImporter(Importer):
             at = f" at {node}" if node else ""
             what = f"its types do not fit together{at}: {last_line(error)}"
             raise UnsupportedOperator(what, str(where), MISFIT) from error
+        check_index_range(typed, str(where))
         relay.analysis.post_order_visit(typed["main"], lambda expr: _check_depths(tvm, expr, where))
         return typed
 

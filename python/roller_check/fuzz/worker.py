@@ -1,0 +1,64 @@
+"""A process that builds a model one way and runs it; it may crash or hang. See `tuning.supervise`."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from typing import Any
+
+import numpy as np
+
+from roller_tvm.tuning.supervise import main
+
+#: Inputs shifted by this share show where an answer jumps (a comparison, a rounding, an integer cast).
+SHIFT = 1e-5
+SHIFTED = 6
+
+
+def hello() -> None:
+    import roller_tvm.api  # noqa: F401
+
+
+def run(model: bytes, inputs: dict[str, np.ndarray], schedules: str) -> tuple[list[np.ndarray], float]:
+    """Return the answers of a model that is built anew, of its second run, and the seconds of the build."""
+    import onnx
+
+    import roller_tvm
+
+    warnings.simplefilter("ignore")
+    start = time.perf_counter()
+    built = roller_tvm.compile(onnx.load_model_from_string(model), schedules=schedules)
+    seconds = time.perf_counter() - start
+    built.run(inputs)
+    return [np.array(a) for a in built.run(inputs)], seconds
+
+
+def truth(model: bytes, inputs: dict[str, np.ndarray]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Return onnxruntime's answers, and how far each element moves if the inputs move a little."""
+    import onnx
+
+    from roller_check.fuzz.generate import run_onnx
+
+    with np.errstate(all="ignore"):
+        own = onnx.load_model_from_string(model)
+        answers, rng = run_onnx(own, inputs), np.random.default_rng(0)
+        moved = [np.zeros(a.shape) for a in answers]
+        for _ in range(SHIFTED):
+            near = {name: _shifted(value, rng) for name, value in inputs.items()}
+            for place, (new, old) in enumerate(zip(run_onnx(own, near), answers, strict=True)):
+                moved[place] = np.fmax(moved[place], np.abs(_numbers(new) - _numbers(old)))
+    return answers, moved
+
+
+def _shifted(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    if "float" not in value.dtype.name:
+        return value
+    return np.asarray(value * (1 + SHIFT * rng.standard_normal(value.shape)), value.dtype)
+
+
+def _numbers(a: np.ndarray) -> Any:
+    return np.nan_to_num(np.asarray(a, "float64"), nan=1e30)
+
+
+if __name__ == "__main__":
+    main({"hello": hello, "run": run, "truth": truth})

@@ -1,0 +1,72 @@
+"""A fixed part of the fuzzer in every run, a new seed in the nightly one; its parts on made-up answers."""
+
+import json
+import time
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm")
+pytestmark = pytest.mark.te
+
+from roller_check.fuzz import command  # noqa: E402
+from roller_check.fuzz.generate import random_model  # noqa: E402
+from roller_check.fuzz.judge import Verdict, differs  # noqa: E402
+from roller_check.fuzz.shrink import shrunk  # noqa: E402
+from roller_check.fuzz.worker import run, truth  # noqa: E402
+
+#: Models of the fixed part: of one to six nodes, built in this process.
+SEEDS = (10012, 10019, 10026, 10033)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_few_models_are_right(seed):
+    model, inputs = random_model(seed)
+    data = model.SerializeToString()
+    answers, moved = truth(data, inputs)
+    got, _ = run(data, inputs, "roller")
+    assert not differs(got, answers, moved)
+
+
+def test_a_seed_is_one_model_and_all_kinds_come():
+    assert random_model(7)[0] == random_model(7)[0] != random_model(8)[0]
+    kinds = {node.op_type for seed in range(150) for node in random_model(seed)[0].graph.node}
+    assert len(kinds) > 60 and {"Conv", "ConvTranspose", "MatMul", "Softmax", "Gather", "ReduceSum"} <= kinds
+
+
+def test_what_differs():
+    one, still = np.float32([1, 2, np.nan]), np.zeros(3)
+    assert not differs([one], [one], [still])
+    assert "1 of 3 elements, at (1,) 2.5, not 2" in differs([np.float32([1, 2.5, np.nan])], [one], [still])
+    assert not differs([np.float32([1, 2.5, np.nan])], [one], [np.array([0, 0.5, 0])])  # the model jumps there
+    assert "not float32[3]" in differs([one[:2]], [one], [still])
+    assert "1 of 3" in differs([np.float32([1, 2, 3])], [one], [still])
+
+
+def test_a_failure_is_shrunk_to_its_node():
+    seed = next(s for s in range(200) if {"Erf", "MatMul"} <= {n.op_type for n in random_model(s)[0].graph.node})
+    model, inputs = shrunk(*random_model(seed), lambda m, _: any(n.op_type == "Erf" for n in m.graph.node))
+    assert [n.op_type for n in model.graph.node] == ["Erf"]
+
+
+def test_results_are_resumed(tmp_path, monkeypatch, capsys):
+    asked = []
+
+    def judge(model, inputs, worker):
+        asked.append(model)
+        return Verdict("wrong" if len(asked) == 1 else "right", "made up")
+
+    monkeypatch.setattr(command, "judge", judge)
+    results = tmp_path / "fuzz.jsonl"
+    words = ["--seed", "10011", "--models", "2", "--results", str(results), "--keep", str(tmp_path)]
+    assert command.main(words) == 1
+    first, count = capsys.readouterr().out, len(asked)
+    assert "1 right, 1 wrong" in first and "seed 10011: wrong: made up" in first
+    assert [json.loads(text)["seed"] for text in results.read_text().splitlines()] == [10011, 10012]
+    assert command.main(words) == 1 and len(asked) == count and list(tmp_path.glob("*-10011.onnx"))
+
+
+@pytest.mark.nightly
+def test_new_models(tmp_path):
+    seed = int(time.time())
+    assert command.main(["--seed", str(seed), "--models", "300", "--keep", str(tmp_path)]) == 0, f"--seed {seed}"
