@@ -83,11 +83,14 @@ class RelaxModels(ModelLine):
         return self.package.with_signature(job.model.mod, job.model.inputs)
 
     def tasks(self, job: Job) -> list[Any]:
+        from ..tuning.line import Model
+        from .line import LINE
         from .tasks import extract_tasks
-        from .tuning import left_to_tune
 
         mod, aim = self.prepared(job).model.mod, job.aim
-        return extract_tasks(left_to_tune(mod, aim.target, aim.device, job.fuse)[0] if job.fuse else mod)
+        if job.fuse:
+            mod = LINE.without_fused(Model(mod), aim.target, aim.device, job.fuse)[0].mod
+        return extract_tasks(mod)
 
     def tune(self, job: Job, place: Any, trials: int, tasks: Any, **options: Any) -> Any:
         from .tuning import tune

@@ -101,21 +101,3 @@ def tune(
         device = LINE.device(device, store.target)
         result = tune_tasks(LINE, Model(mod, params), RelaxRecords(store, given), device, options)
         return store.database, result
-
-
-def left_to_tune(mod: Any, target: Any, device: DeviceSpec, fuse_rtasks: Any = True) -> tuple[Any, list[str]]:
-    """Return a module without the operators that `FuseRTasks` plans, and what it says of them.
-
-    Parameters
-    ----------
-    mod : IRModule
-        Legalized and fused.
-    target : Target
-    device : DeviceSpec
-    fuse_rtasks : bool or FuseRTasks
-        How, unless as the pass does by itself.
-    """
-    from .line import LINE  # with TVM
-
-    model, report = LINE.without_fused(Model(mod), target, device, fuse_rtasks)
-    return model.mod, [] if report is None else [str(report).splitlines()[0]]

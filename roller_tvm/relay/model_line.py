@@ -78,12 +78,13 @@ class RelayModels(ModelLine):
         return FuseRTasks(job.aim.target, job.aim.device, job.model.params, policy)
 
     def tasks(self, job: Job) -> list[Any]:
+        from roller_tvm.relay.line import LINE
         from roller_tvm.relay.tasks import extract_tasks
-        from roller_tvm.relay.tuning import left_to_tune
+        from roller_tvm.tuning.line import Model
 
         mod, params, aim = job.model.mod, job.model.params, job.aim
         if job.fuse:
-            mod, params = left_to_tune(mod, params, aim.target, aim.device, job.fuse), None
+            mod, params = LINE.without_fused(Model(mod, params), aim.target, aim.device, job.fuse)[0].mod, None
         return extract_tasks(mod, params, aim.target, aim.device)
 
     def tune(self, job: Job, place: Any, trials: int, tasks: Any, **options: Any) -> Any:

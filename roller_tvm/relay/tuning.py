@@ -19,7 +19,7 @@ from roller_tvm.tuning.tune import Options, Progress
 from roller_tvm.tuning.tune import tune as tune_tasks
 from roller_tvm.tvm_env import import_relay_tvm
 
-__all__ = ["TuneResult", "TunedTask", "left_to_tune", "tune"]
+__all__ = ["TuneResult", "TunedTask", "tune"]
 
 
 def tune(
@@ -94,8 +94,3 @@ def tune(
         seconds=seconds, progress=progress,
     )  # fmt: skip
     return tune_tasks(LINE, Model(mod, params), LINE.records(log_file, made), spec, options)
-
-
-def left_to_tune(mod: Any, params: Any, target: Any, device: DeviceSpec, fuse: Any = True) -> Any:
-    """Return a module after ``FuseRTasks``, as a build with records would make it; the rest of it can be tuned."""
-    return LINE.without_fused(Model(mod, params), target, device, fuse)[0].mod
