@@ -101,6 +101,16 @@ def test_what_a_region_needs(expression: TensorExpression) -> None:
         assert found[name] == box
 
 
+def test_a_grouped_convolution_needs_the_channels_of_its_groups() -> None:
+    expression = conv2d_nchw(n=1, c=8, h=4, w=4, f=12, kh=1, kw=1, groups=4)
+    found = needed(expression, expression.output.name, ((0, 0), (4, 6), (0, 3), (1, 2)), ["data"])
+    assert found["data"] == ((0, 0), (2, 5), (0, 3), (1, 2))
+
+
+def test_as_many_rows_as_runs_are_told_one_by_one() -> None:
+    assert list(Tiling((2, 4, 32), run=64).tasks_of(((0, 1), (0, 1), (0, 3)))) == [0, 2]
+
+
 def test_a_convolution_after_another_waits_for_its_rows_only() -> None:
     first = conv2d_nchw(n=1, c=16, h=56, w=56, f=32, kh=3, kw=3, padding=1)
     second = max_pool2d_nchw(n=1, c=32, h=56, w=56, kh=2, kw=2, stride=2)
