@@ -112,3 +112,9 @@ def test_what_is_copied_together_is_named():
     spec = device("avx2")
     told = explain(construct(parse_operator(["matmul", "m=128", "n=768", "k=3072"]), spec, 3), spec)
     assert "copied together, what a register tile reads at a time: B" in told
+
+
+def test_four_others_are_compared_unless_told():
+    v100 = load_device("v100")
+    found = construct(parse_operator(["matmul", "m=512", "n=512", "k=512"]), v100, 10)
+    assert explain(found, v100) == explain(found, v100, 4) != explain(found, v100, 5)

@@ -54,6 +54,18 @@ def test_kernels_that_others_measured_stand_in_their_order():
     assert min(ratios) > 0.7 and max(ratios) < 1.1
 
 
+def test_operands_of_half_of_l2_each_stay_there():
+    """Either operand of 2048 x 2048 float16 has 8 MiB; memory is slow, so that what it moves decides."""
+
+    def told(l2_mib):
+        device = card()
+        sizes = {"l2": {"capacity_bytes": int(l2_mib * 2**20)}, "dram": {"bandwidth_gbps": 10.0}}
+        levels = tuple(replace(level, **sizes.get(level.name, {})) for level in device.levels)
+        return predicted(replace(device, levels=levels), 2048, 32, 2)
+
+    assert told(17) == told(16) > 1.1 * told(15.9)
+
+
 @pytest.mark.parametrize("device", ["a100", "h200"])
 def test_the_best_plan_of_a_large_product_is_as_fast_as_the_best_that_is_known(device):
     """On A100 CUTLASS does 240 and cuBLAS 250 of 312 TFLOP/s (NVIDIA/cutlass, issue 105)."""
