@@ -48,6 +48,12 @@ def test_a_rolled_tile_is_local_memory():
     assert not staged_time(product(own=(4, 4), limit=0), V100).rolled
 
 
+def test_shared_memory_leaves_less_of_l1_to_local_memory():
+    rolled = product(own=(32, 16), lanes=(8, 8), limit=0)
+    plain, padded = (staged_time(replace(rolled, padding=(n, n)), V100) for n in (0, 4))
+    assert padded.resident == plain.resident and padded.local.l2 > plain.local.l2
+
+
 def test_kernels_compiled_for_the_largest_block_have_few_registers():
     mi50 = load_device("mi50")
     assert staged_time(product(own=(8, 8)), mi50).spilled > 0
