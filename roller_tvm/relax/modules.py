@@ -8,6 +8,11 @@ from typing import Any
 import tvm
 
 
+def is_prim_func(func: Any) -> bool:
+    """Return True for a function of TensorIR, in whatever module a version of TVM has the class."""
+    return type(func).__name__ == "PrimFunc"
+
+
 def with_functions(mod: Any, functions: Mapping[Any, Any]) -> Any:
     """A module with functions added or replaced."""
     changed = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs, global_infos=mod.global_infos)
@@ -23,5 +28,5 @@ def each_prim_func(mod: Any, made: Callable[[Any], Any]) -> Any:
     --------
     >>> each_prim_func(mod, lambda func: func.with_attr("seen", True))  # doctest: +SKIP
     """
-    prim_funcs = ((var, func) for var, func in mod.functions_items() if type(func).__name__ == "PrimFunc")
+    prim_funcs = ((var, func) for var, func in mod.functions_items() if is_prim_func(func))
     return with_functions(mod, {var: made(func) for var, func in prim_funcs})

@@ -73,7 +73,9 @@ class LoadedModel(package.LoadedModel):
         self._attach(tvm, library, library, device, str(path))
 
     def _take(self, tvm: Any, built: Any, device: str, where: str) -> None:
-        self._attach(tvm, _copied(built.jit()), built.mod, device, where)
+        executable = built.jit()
+        # A virtual machine changes its executable: that which is saved stays as it was built.
+        self._attach(tvm, _copied(executable) if executable is built.mod else executable, built.mod, device, where)
 
     def _attach(self, tvm: Any, executable: Any, library: Any, device: str, where: str) -> None:
         from tvm import relax

@@ -29,6 +29,7 @@ from ..models.package import KERNELS, REPORT
 from ..tuning.model_report import ModelReport
 from ..tvm_env import use_threads
 from .alignment import UnalignedInputs
+from .compiling import compile_model
 from .concat_in_place import ConcatInPlace
 from .database import for_other_kernels, kernels_of, know_intrinsics, mend
 from .dead_code import KeepPackedCalls
@@ -282,8 +283,11 @@ def build(
             full, database, device, buckets, tf32=tf32, fuse_rtasks=fuse_rtasks, told=reports.append,
             progress=progress,
         )
-    with _taking(take) if full.kind.name == "cuda" else contextlib.nullcontext():
-        executable = tvm.compile(mod, full, relax_pipeline=pipeline)
+    if full.kind.name == "llvm" and schedules != "tvm":
+        executable = compile_model(mod, full, pipeline, progress)
+    else:
+        with _taking(take) if full.kind.name == "cuda" else contextlib.nullcontext():
+            executable = tvm.compile(mod, full, relax_pipeline=pipeline)
     setattr(executable, KERNELS, take.kernels(executable))
     setattr(executable, REPORT, ModelReport(str(full), reports[-1].kernels() if reports else ()))
     return executable

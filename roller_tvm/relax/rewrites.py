@@ -32,6 +32,9 @@ _BY_ELEMENT = ("erf", "sinh", "cosh", "asin", "acos", "atan", "asinh", "acosh", 
                "nextafter", "ldexp")  # fmt: skip
 #: Priority of our rules, above TVM's own.
 _LEVEL = 99
+#: Attribute of a kernel that is compiled alone: TVM takes a module's only function for its entry, "main".
+PART = "roller_tvm.part"
+_ENTRY = "tirx.is_entry_func"
 
 
 class _Marks:
@@ -85,6 +88,8 @@ class _Rewrite:
 
 
 def _as_marked(func: Any) -> Any:
+    if func.attrs and PART in func.attrs and _ENTRY in func.attrs:
+        func = func.without_attr(_ENTRY)
     return rewritten(func, {name for name, mark in MARKS.items() if func.attrs and mark in func.attrs})
 
 
