@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -87,34 +86,39 @@ class _Kernels:
         self.exported: list[Any] = []
         if not functions:
             return
-        if find_compiler() is None:
-            self.loaded = self.exported = [_compiled(list(functions.items()), attrs, target)]
-            return
         with work_folder() as folder:
-            files = _objects(functions, attrs, target, Path(folder))
-            library = str(Path(folder, "kernels.so"))
-            cc.create_shared(library, [str(file) for file in files])
+            linked = find_compiler() is not None
+
+            def made(number: int, var: Any, func: Any) -> Any:
+                module = tvm.IRModule({var: func.with_attr(PART, True)}, attrs=attrs)
+                kernel = tvm.tirx.build(module, target=target)
+                if not linked:
+                    kernel[str(var.name_hint)]  # its code is generated at the first look-up
+                    return kernel
+                kernel.write_to_file(path := str(Path(folder, f"{number}.o")), "o")
+                return path
+
+            parts = _side_by_side(made, [(number, *one) for number, one in enumerate(functions.items())])
+            if not linked:
+                self.loaded = self.exported = parts
+                return
+            cc.create_shared(library := str(Path(folder, "kernels.so")), parts)
             self.loaded = [tvm.runtime.load_module(library)]
-            self.exported = [tvm.runtime.load_static_library(str(file), []) for file in files]
+            self.exported = [tvm.runtime.load_static_library(path, []) for path in parts]
 
 
-def _objects(functions: Mapping[Any, Any], attrs: Any, target: Any, folder: Path) -> list[Path]:
-    """Compile each function to an object file, on all cores; return the files in order."""
+def _side_by_side(made: Callable[..., Any], jobs: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """Do jobs on all cores, in the PassContext of this thread; return the results in order."""
     outer = tvm.transform.PassContext.current()
-
-    def made(number: int, name: Any, func: Any) -> Path:
-        path = folder / f"{number}.o"
-        with ExitStack() as stack:
-            if not outer.instruments:  # a thread has contexts of its own
-                stack.enter_context(_like(outer))
-            _compiled([(name, func.with_attr(PART, True))], attrs, target).write_to_file(str(path), "o")
-        return path
-
-    jobs = [(number, name, func) for number, (name, func) in enumerate(functions.items())]
     if outer.instruments:  # they are told of one pass at a time
         return [made(*job) for job in jobs]
+
+    def one(job: tuple[Any, ...]) -> Any:
+        with _like(outer):  # a thread has contexts of its own
+            return made(*job)
+
     with ThreadPoolExecutor(min(len(jobs), len(os.sched_getaffinity(0)))) as pool:
-        return list(pool.map(lambda job: made(*job), jobs))
+        return list(pool.map(one, jobs))
 
 
 def _like(context: Any) -> Any:
@@ -124,7 +128,3 @@ def _like(context: Any) -> Any:
         required_pass=[str(name) for name in context.required_pass],
         disabled_pass=[str(name) for name in context.disabled_pass],
     )  # fmt: skip
-
-
-def _compiled(functions: Sequence[tuple[Any, Any]], attrs: Any, target: Any) -> Any:
-    return tvm.tirx.build(tvm.IRModule(dict(functions), attrs=attrs), target=target)

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import tvm
 from tvm import relax, te
 
+from ..codegen.flat import is_load, kind_of, number_of
 from ..codegen.tensorir_packing import CONSTANTS
-from ..tir.nodes import PACKING
+from ..errors import UnsupportedOperator
+from ..tir.nodes import PACKING, parameters
+from ..tuning.numerics import shape_of
+from .constants import array_of
 from .dead_code import keeping_packed_calls, without_dead_code
+from .modules import is_prim_func, with_functions
 from .names import with_names_of
+
+#: Ends the name that TVM gives to the packing that it splits off a function.
+_SPLIT_OFF = "_weight_prepack"
 
 
 def split_packing(func: Any, values: Mapping[int, np.ndarray], target: Any) -> tuple[Any, dict[int, np.ndarray]]:
@@ -56,7 +64,7 @@ def split_packing(func: Any, values: Mapping[int, np.ndarray], target: Any) -> t
     passes = relax.transform
     with tvm.target.Target(target):
         mod = tvm.transform.Sequential(
-            [passes.SplitLayoutRewritePreproc(), passes.FoldConstant(), passes.DeadCodeElimination()]
+            [passes.SplitLayoutRewritePreproc(), Rearranged(), passes.FoldConstant(), passes.DeadCodeElimination()]
         )(builder.finalize())
     call = next(b.value for block in mod["main"].body.blocks for b in block.bindings if isinstance(b.value, relax.Call))
     packed = dict(values)
@@ -74,6 +82,11 @@ def packed_parameters(func: Any) -> list[int]:
 
 def _packing(func: Any) -> list[Any]:
     """The blocks of a function that pack its constants: each in loops of its own, first in the function."""
+    return [block for block in _blocks(func) if PACKING in (block.annotations or {})]
+
+
+def _blocks(func: Any) -> list[Any]:
+    """The blocks of a function that stand in loops of their own."""
     root = getattr(func.body, "block", None)
     if root is None:
         return []
@@ -81,8 +94,7 @@ def _packing(func: Any) -> list[Any]:
     for statement in root.body.seq if hasattr(root.body, "seq") else [root.body]:
         while hasattr(statement, "body"):
             statement = statement.body
-        block = getattr(statement, "block", None)
-        if block is not None and PACKING in (block.annotations or {}):
+        if (block := getattr(statement, "block", None)) is not None:
             found.append(block)
     return found
 
@@ -105,7 +117,7 @@ def pack_constants(mod: Any) -> Any:
     >>> packed = pack_constants(scheduled)  # doctest: +SKIP
     """
     passes = relax.transform
-    funcs = {var: func for var, func in mod.functions_items() if type(func).__name__ == "PrimFunc"}
+    funcs = {var: func for var, func in mod.functions_items() if is_prim_func(func)}
     # TVM's pass looks for blocks in every function that is called, and fails where there are none (a cumulative sum).
     unpacked = {var: func for var, func in funcs.items() if not _packing(func)}
     if len(unpacked) < len(funcs):
@@ -115,4 +127,92 @@ def pack_constants(mod: Any) -> Any:
         mod = passes.SplitLayoutRewritePreproc()(tvm.IRModule(shown, attrs=mod.attrs, global_infos=mod.global_infos))
         for var, func in unpacked.items():
             mod.update_func(var, func)
-    return without_dead_code(keeping_packed_calls(passes.FoldConstant(), mod))
+    return without_dead_code(keeping_packed_calls(passes.FoldConstant(), Rearranged()(mod)))
+
+
+@tvm.transform.module_pass(opt_level=0, name="Rearranged")
+class Rearranged:
+    """Replace the packing of a constant, where it only rearranges the elements, by the packed constant.
+
+    ``FoldConstant`` does so too, but compiles each packing first.
+    """
+
+    def transform_module(self, mod: Any, _context: Any) -> Any:
+        """The module with packed constants."""
+        packings = {var: _arrangement(f) for var, f in mod.functions_items() if str(var.name_hint).endswith(_SPLIT_OFF)}
+        changed = mod
+        for var, func in mod.functions_items():
+            if packings and isinstance(func, relax.Function):
+                changed = with_functions(changed, {var: _Rearranger(packings).visit_expr(func)})
+        return changed
+
+
+@relax.expr_functor.mutator
+class _Rearranger(relax.PyExprMutator):
+    """Replaces calls of functions that rearrange constants."""
+
+    def __init__(self, packings: Mapping[Any, Callable[[np.ndarray], np.ndarray] | None]) -> None:
+        super().__init__()
+        self._packings = packings
+
+    def visit_call_(self, call: Any) -> Any:
+        if isinstance(call.op, tvm.ir.Op) and call.op.name == "relax.call_tir":
+            packing, arguments = self._packings.get(call.args[0]), call.args[1].fields
+            if packing is not None and len(arguments) == 1 and (given := array_of(arguments[0])) is not None:
+                return relax.const(packing(given))
+        return super().visit_call_(call)
+
+
+def _arrangement(func: Any) -> Callable[[np.ndarray], np.ndarray] | None:
+    """Return the function of arrays that a packing is, or None unless it only rearranges the elements."""
+    blocks = _blocks(func)
+    try:
+        buffers = parameters(func)
+    except UnsupportedOperator:  # somebody's function of that name, which takes a number
+        return None
+    if len(blocks) != 1 or len(buffers) != 2:
+        return None
+    block, (source, packed) = blocks[0], buffers
+    plain: list[Any] = [iteration.var for iteration in block.iter_vars]
+    value: Any = getattr(block.body, "value", None)
+    if not is_load(value) or not all(a.same_as(b) for a, b in zip(value.indices, plain, strict=True)):
+        return None
+    shape = shape_of(source)
+    digits = [_digit(index, plain, shape) for index in block.body.indices]
+    order = sorted(range(len(digits)), key=lambda n: (digits[n].dim, -digits[n].weight))
+    weights = [1] * len(shape)
+    for n in reversed(order):  # the digits of a dimension, from the lowest, make up the whole of it
+        digit = digits[n]
+        if digit.length != 1 and weights[digit.dim] != digit.weight:
+            return None
+        weights[digit.dim] *= digit.length
+    if tuple(weights) != shape or [d.length for d in digits] != list(shape_of(packed)):
+        return None
+    split, axes = [digits[n].length for n in order], np.argsort(order)
+    return lambda array: np.ascontiguousarray(array.reshape(split).transpose(axes))
+
+
+class _Digit(NamedTuple):
+    """A digit of an index of a tensor: index // weight % length; length 0 if it is none."""
+
+    dim: int
+    weight: int
+    length: int
+
+
+def _digit(index: Any, plain: Sequence[Any], shape: Sequence[int]) -> _Digit:
+    """Return the digit that an index of a packed tensor is."""
+    none = _Digit(0, 1, 0)
+    if (number := number_of(index)) is not None:
+        return none if number else _Digit(0, 1, 1)
+    for dim, var in enumerate(plain):
+        if index.same_as(var):
+            return _Digit(dim, 1, shape[dim])
+    kind = kind_of(index)
+    by = number_of(index.b) if kind in ("FloorDiv", "FloorMod") else None
+    if not by:
+        return none
+    dim, weight, length = _digit(index.a, plain, shape)
+    if length % by:
+        return none
+    return _Digit(dim, weight * by, length // by) if kind == "FloorDiv" else _Digit(dim, weight, min(by, length))

@@ -1,0 +1,114 @@
+"""A model's kernels: each compiled once, side by side, with and without a C++ compiler."""
+
+import os
+import subprocess
+from threading import Lock
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.relax
+tvm = pytest.importorskip("tvm")
+
+from tvm import relax  # noqa: E402
+
+from roller_tvm.errors import ToolchainError  # noqa: E402
+from roller_tvm.relax import build, compiling, kernels, pipeline, prepare  # noqa: E402
+from roller_tvm.relax.package import LoadedModel, save_model, with_signature  # noqa: E402
+
+from .networks import LLVM, classifier, default, run, values  # noqa: E402
+
+X, NETWORK = values(1, 3, 12, 12), classifier()
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """Names of the functions that LLVM compiles, in the modules that it gets."""
+    names, lock, original = [], Lock(), tvm.get_global_func("target.build.llvm")
+
+    def counting(module, target):
+        with lock:
+            names.append(tuple(sorted(str(var.name_hint) for var in module.get_global_vars())))
+        return original(module, target)
+
+    tvm.register_global_func("target.build.llvm", counting, override=True)
+    yield names
+    tvm.register_global_func("target.build.llvm", original, override=True)
+
+
+def test_each_kernel_is_compiled_once_and_executed_and_saved_as_compiled(compiled, tmp_path):
+    (expected,) = default(NETWORK, X)
+    compiled.clear()
+    executable = build(with_signature(NETWORK, {"x": (X.shape, "float32")}), LLVM)
+    assert len(compiled) > 2 and all(len(names) == 1 for names in compiled), compiled
+    assert len(set(compiled)) == len(compiled)
+    count = len(compiled)
+    np.testing.assert_allclose(run(executable, X)[0], expected, rtol=1e-5, atol=1e-5)
+    model = LoadedModel.of_built(executable)
+    np.testing.assert_allclose(model.run({"x": X})[0], expected, rtol=1e-5, atol=1e-5)
+    path = save_model(executable, tmp_path / "model.so")
+    np.testing.assert_allclose(LoadedModel(path).run({"x": X})[0], expected, rtol=1e-5, atol=1e-5)
+    of_tvm = {name for (name,) in compiled[count:]}  # a library's list of its parts
+    assert not of_tvm & {name for (name,) in compiled[:count]}, of_tvm
+    symbols = subprocess.run(["nm", "-D", path], capture_output=True, text=True, check=True).stdout
+    assert "__tvm_ffi_main" not in symbols, "a kernel would be the library's entry"
+
+
+def test_without_a_compiler_a_model_is_executed_and_not_saved(monkeypatch, compiled, tmp_path):
+    (expected,) = default(NETWORK, X)
+    monkeypatch.setattr(compiling, "find_compiler", lambda: None)
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    executable = build(NETWORK, LLVM)
+    np.testing.assert_allclose(run(executable, X)[0], expected, rtol=1e-5, atol=1e-5)
+    with pytest.raises(ToolchainError, match="no-such-compiler"):
+        save_model(executable, tmp_path / "model.so")
+
+
+def test_a_kernel_that_cannot_be_compiled_is_told(monkeypatch):
+    def refuse(module, target):
+        raise ValueError("no such register")
+
+    original = tvm.get_global_func("target.build.llvm")
+    prepared = prepare(NETWORK, LLVM)
+    tvm.register_global_func("target.build.llvm", refuse, override=True)
+    try:
+        with pytest.raises(Exception, match="no such register"):
+            build(prepared, LLVM)
+    finally:
+        tvm.register_global_func("target.build.llvm", original, override=True)
+
+
+def test_one_core_is_enough(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0})
+    np.testing.assert_allclose(run(build(NETWORK, LLVM), X), default(NETWORK, X), rtol=1e-5, atol=1e-5)
+
+
+def test_packing_that_rearranges_needs_no_compiler(monkeypatch, compiled):
+    """The same weights as FoldConstant gives, which compiles each packing."""
+    seen = []
+    scheduled = _scheduled(monkeypatch, seen)
+    compiled.clear()
+    packed = kernels.pack_constants(scheduled)
+    assert not compiled
+    monkeypatch.setattr(kernels, "Rearranged", lambda: tvm.transform.Sequential([]))
+    folded = kernels.pack_constants(scheduled)
+    assert compiled
+    ours, theirs = (_constants(mod["main"]) for mod in (packed, folded))
+    assert len(ours) == len(theirs) and any(a.ndim > 4 for a in ours)
+    for a, b in zip(ours, theirs, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def _scheduled(monkeypatch, seen):
+    """A module before its weights are packed."""
+    monkeypatch.setattr(pipeline, "pack_constants", lambda mod: seen.append(mod) or mod)
+    pipeline.schedule(prepare(NETWORK, LLVM), LLVM)
+    return seen[0]
+
+
+def _constants(func):
+    found = []
+    relax.analysis.post_order_visit(
+        func, lambda node: found.append(node.value.numpy()) if type(node).__name__ == "GenericConst" else None
+    )
+    return found
