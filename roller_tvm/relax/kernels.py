@@ -127,7 +127,8 @@ def pack_constants(mod: Any) -> Any:
         mod = passes.SplitLayoutRewritePreproc()(tvm.IRModule(shown, attrs=mod.attrs, global_infos=mod.global_infos))
         for var, func in unpacked.items():
             mod.update_func(var, func)
-    return without_dead_code(keeping_packed_calls(passes.FoldConstant(), Rearranged()(mod)))
+    folded = keeping_packed_calls(tvm.transform.Sequential([Rearranged(), passes.FoldConstant()]), mod)
+    return without_dead_code(folded)
 
 
 @tvm.transform.module_pass(opt_level=0, name="Rearranged")
