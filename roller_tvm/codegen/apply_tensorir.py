@@ -10,6 +10,7 @@ from ..roller.steps import Bind, CacheRead, Fuse, Pack, Parallel, Reorder, Split
 from ..tir.nodes import REDUCTION, buffer_of, key, parameters
 from ..tir.read import TirReading
 from .flat import number_of
+from .inlined_size import LARGEST, size_with
 from .tensorir_copies import realize_of
 from .tensorir_finishing import Finishing
 from .tensorir_merging import Merged, axes_of
@@ -195,9 +196,28 @@ class TirApplier(Finishing):
                 self.annotate(target, place, "parallel")
 
     def inline(self, stage: str) -> None:
+        if self._too_large(stage):
+            if self._bound:  # a kernel has no room for other loops
+                raise self._error(f"'{stage}' computed in place makes over {LARGEST} expressions of a stage")
+            self._store(stage)
+            return
         self._inlined[stage] = list(self._readers.get(stage, ()))
         if stage not in self._to_copy:
             self.schedule.compute_inline(self.blocks[stage])
+
+    def _too_large(self, stage: str) -> bool:
+        """Return whether a stage in place would make a reader larger than a compiler is quick with."""
+        block = self.blocks[stage]
+        homes = [home for reader in self._readers.get(stage, ()) for home in self._homes(reader)]
+        body, buffer = self.schedule.get(block).body, self._written(block)
+        readers = (self.schedule.get(self.blocks[home]).body for home in homes if home in self.blocks)
+        return any(size_with(reader, body, buffer) > LARGEST for reader in readers)
+
+    def _store(self, stage: str) -> None:
+        """Give a stage on a CPU loops of its own, rows in parallel."""
+        *rows, _ = self.schedule.get_loops(self.blocks[stage])
+        if rows:
+            self.schedule.parallel(self.schedule.fuse(*rows) if len(rows) > 1 else rows[0])
 
     def _homes(self, stage: str) -> list[str]:
         """Return the stages in whose blocks a stage is computed."""

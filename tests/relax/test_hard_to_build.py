@@ -8,6 +8,7 @@ tvm = pytest.importorskip("tvm")
 
 from tvm import relax  # noqa: E402
 
+from roller_tvm.models.package import REPORT  # noqa: E402
 from roller_tvm.relax import build  # noqa: E402
 
 from . import modules as M  # noqa: E402
@@ -34,7 +35,18 @@ def between_vectors(_builder, x):
     return relax.op.nn.conv2d_transpose(x, relax.const(weight), dilation=(3, 3), padding=(0, 0, 1, 0))
 
 
+def doubled(builder, x):
+    """Each of 20 stages reads the one before it twice: in place of each other they are a million."""
+    last = x
+    for _ in range(20):
+        square = builder.emit(relax.op.multiply(last, last))
+        square = builder.emit(relax.op.multiply(square, relax.const(0.25, "float32")))
+        last = builder.emit(relax.op.add(square, x))
+    return last
+
+
 CASES = {
+    "doubled": ((24, 40), doubled),
     "sinh": ((8, 32), lambda _, x: relax.op.sinh(x)),
     "cosh": ((8, 32), lambda _, x: relax.op.cosh(x)),
     "atan": ((8, 32), lambda _, x: relax.op.atan(x)),
@@ -50,3 +62,11 @@ def test_it_builds_with_the_answers_of_tvm(case):
     x = np.random.default_rng(5).uniform(-1, 1, shape).astype("float32")
     got = relax.VirtualMachine(build(mod, M.TARGET), tvm.cpu())["main"](tvm.runtime.tensor(x)).numpy()
     np.testing.assert_allclose(got, M.answer(mod, x), rtol=2e-5, atol=2e-6)
+
+
+def test_stages_in_place_of_each_other_are_bound():
+    """TVM's own code has 1,100 lines; without a bound ten stages are 1,000 times one, twenty a million times."""
+    _, made = CASES["doubled"]
+    executable = build(model((24, 40), made), M.TARGET)
+    assert executable.mod.imports[0].inspect_source("ll").count("\n") < 3000
+    assert [plan.how for plan in getattr(executable, REPORT).plans] == ["planned"]
