@@ -28,6 +28,7 @@ from roller_tvm.errors import (
 )
 from roller_tvm.tvm_env import line
 
+from .. import forks
 from . import bad_input_page
 
 pytestmark = pytest.mark.te
@@ -337,27 +338,31 @@ def test_no_space_for_outputs(here, capsys):
     one_line(capsys.readouterr().err, "/dev/full: no space left to write it")
 
 
-def process(words, before="", code=None):
-    """Return what a process of its own makes of a command: (exit code, standard error)."""
-    run = f"exec {shlex.quote(sys.executable)} " + (f"-c {shlex.quote(code)}" if code else "-m roller_tvm.cli")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(["bash", "-c", f"{before}{run} {words}"], env=environment, capture_output=True, text=True)
-    return done.returncode, done.stderr
+SMALL_DISK = """
+import resource, sys
+from roller_tvm.cli import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (16384, 16384))
+sys.exit(main(sys.argv[1:]))
+"""
 
 
 def test_no_space_for_records(here):
-    """A limit on the size of files, in KiB, stands in for a full disk: writers in C++ meet it too."""
+    """A limit on the size of files stands in for a full disk: writers in C++ meet it too."""
     full = Path("r.full")
     if LINE == "relay":  # whose records are shorter than the weights that workers are given
         full.write_text(f"#{' ' * (16 * 1024 - 2)}\n")
     target = "llvm -num-cores=2"  # this process knows of two cores, the other asks the machine
-    code, err = process(f"tune good.onnx -o r.full --trials 0 --target '{target}'", "ulimit -f 16; ")
-    assert code == 1 and "resumes" in one_line(err, "r.full: no space left")
-    assert cli.main(["tune", "good.onnx", "-o", "r.full", "--trials", "0", "--target", target]) == 0, "and so it does"
+    words = ["tune", "good.onnx", "-o", "r.full", "--trials", "0", "--target", target]
+    done = forks.run(["-c", SMALL_DISK, *words])
+    assert done.returncode == 1 and "resumes" in one_line(done.stderr, "r.full: no space left")
+    assert cli.main(words) == 0, "and so it does"
 
 
 @pytest.mark.parametrize("words", ["compile good.onnx", "tune good.onnx -o r", "run m.so", "compare good.onnx"])
 def test_no_tvm(here, words):
     block = "import sys; sys.modules['tvm'] = None; from roller_tvm.cli import main; sys.exit(main(sys.argv[1:]))"
-    code, err = process(words, code=block)
-    assert code == 1 and "pip install 'roller-tvm[relax]'" in one_line(err, "needs TVM, and none can be imported")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    words = [sys.executable, "-c", block, *shlex.split(words)]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "pip install 'roller-tvm[relax]'" in one_line(done.stderr, "needs TVM, and none can be imported")
