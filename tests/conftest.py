@@ -74,15 +74,15 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
-    """Fork the workers of a test that needs TVM from a server that has it, unless it is marked ``real_workers``."""
-    forked = any(map(item.get_closest_marker, NEEDS)) and not item.get_closest_marker("real_workers")
-    supervise.spawn = fork_worker if forked else START_WORKER
+    """Fork workers from a server that has TVM, in tests that start many and are not marked ``real_workers``."""
+    many = any(map(item.get_closest_marker, NEEDS)) or (LINE and item.path.parent.name == "bench")
+    supervise.spawn = fork_worker if many and not item.get_closest_marker("real_workers") else START_WORKER
 
 
-def fork_worker(words, descriptor, log, env):
+def fork_worker(words, log, env, inherited=()):
     with open(os.devnull, "rb") as nothing:
         streams = nothing.fileno(), log.fileno(), log.fileno()
-        return forks.start(words, *streams, pass_fds=[descriptor], env=env, new_session=True)
+        return forks.start(words, *streams, pass_fds=inherited, env=env, new_session=True)
 
 
 def pytest_configure(config):

@@ -131,6 +131,7 @@ def _become(asked, fds, parent):
         os.close(fd)
     os.environ.clear()
     os.environ.update(asked["env"])
+    tempfile.tempdir = None  # it follows from the environment
     os.chdir(asked["cwd"])
     here = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
     first = [] if "PYTHONSAFEPATH" in os.environ else [asked["cwd"]]

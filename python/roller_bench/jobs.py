@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from roller_tvm.children import python
 from roller_tvm.errors import RollerError, UnsupportedOperator, last_line
 from roller_tvm.folders import work_folder
+from roller_tvm.tuning import supervise
 from roller_tvm.tuning.lifeline import tie_to_parent
 from roller_tvm.tuning.supervise import Failed, child_environment, kill_session, obituary
 
@@ -62,9 +62,7 @@ def run_job(
             # Workers of peers inherit it: all that is compared has the same threads, none waits for a download, and
             # what a killed process leaves lying goes with the folder.
             env = child_environment(threads) | {"TOPHUB_LOCATION": "NONE", "TMPDIR": folder}
-            process = subprocess.Popen(
-                python("-m", "roller_bench.jobs", str(job), str(reply), str(os.getpid())),
-                stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=env, start_new_session=True)  # fmt: skip
+            process = supervise.spawn(["-m", "roller_bench.jobs", str(job), str(reply), str(os.getpid())], said, env)
             try:
                 code = process.wait(limit_s)
             except subprocess.TimeoutExpired:

@@ -87,8 +87,8 @@ class Worker:
         ours, theirs = socket.socketpair()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (kill closes it)
         self.process = spawn(
-            ["-m", self.module, str(theirs.fileno()), str(os.getpid())], theirs.fileno(), self._log,
-            child_environment(self.threads))  # fmt: skip
+            ["-m", self.module, str(theirs.fileno()), str(os.getpid())], self._log, child_environment(self.threads),
+            [theirs.fileno()])  # fmt: skip
         theirs.close()
         self._connection = Connection(ours.detach())
         self.generation += 1
@@ -306,13 +306,15 @@ def child_environment(threads: int) -> dict[str, str]:
     return {"TOPHUB_LOCATION": "NONE", **environment({"TVM_NUM_THREADS": str(threads)})}
 
 
-def spawn(words: Sequence[str], descriptor: int, log: IO[bytes], env: dict[str, str]) -> subprocess.Popen[bytes]:
-    """Start an interpreter that inherits a file descriptor.
+def spawn(
+    words: Sequence[str], log: IO[bytes], env: dict[str, str], inherited: Sequence[int] = ()
+) -> subprocess.Popen[bytes]:
+    """Start an interpreter that inherits file descriptors.
 
     It leads a session of its own: Ctrl-C is for the parent to handle, and killing the session kills what it started.
     """
     return subprocess.Popen(
-        python(*words), pass_fds=[descriptor], env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+        python(*words), pass_fds=inherited, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
         start_new_session=True)  # fmt: skip
 
 
