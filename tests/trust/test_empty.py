@@ -30,6 +30,8 @@ CASES = {
     "add": (model([("Add", ["x", "x"], ["z"], {})], {"x": X}, {"z": X}), {"x": zeros(4, 0)}),
     "concat": (model([("Concat", ["x", "y"], ["z"], {"axis": 1})], {"x": X, "y": ("float32", [4, 3])},
                      {"z": ("float32", [4, 3])}), {"x": zeros(4, 0), "y": zeros(4, 3) + 2}),
+    "lrn": (model([("LRN", ["x"], ["z"], {"size": 5})], {"x": ("float32", [2, 0, 3, 4])},
+                  {"z": ("float32", [2, 0, 3, 4])}), {"x": zeros(2, 0, 3, 4)}),
     "no rows": (model([("MatMul", ["x", "y"], ["z"], {})], {"x": ("float32", [0, 4]), "y": ("float32", [4, 8])},
                       {"z": ("float32", [0, 8])}), {"x": zeros(0, 4), "y": zeros(4, 8)}),
 }  # fmt: skip

@@ -31,7 +31,8 @@ def with_stack_tiles(func: Any, dialect: Dialect) -> Any:
         if kind_of(node) == "LetStmt" and called(node.value) == "TVMBackendAllocWorkspace":
             size = number_of(node.value.args[2])
             if size is not None and size <= register_file_bytes():
-                elements[node.var] = size * _BITS_OF_A_BYTE // _bits(_dtype(node.var))
+                # TVM refuses an array of no element, and a model of empty tensors has them.
+                elements[node.var] = max(1, size * _BITS_OF_A_BYTE // _bits(_dtype(node.var)))
     if not elements:
         return func
     return func.with_body(dialect.with_nodes(func.body, lambda node: _allocated(node, elements, tir), _WORKSPACE))
